@@ -1,0 +1,38 @@
+# Short names for common work; `make` lists them. CMakeLists.txt builds, tools/ does the rest.
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-gpu lint format clean
+
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+JOBS ?= $(shell nproc)
+
+help: ## List these targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
+	  printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+setup: ## Install all that development needs: into .venv, and system packages where there is no other way
+	@tools/setup.sh test
+
+build: ## Build the library, the engines and the tests into build/release
+	@tools/setup.sh build
+	@cmake --preset release
+	@cmake --build build/release --parallel $(JOBS)
+
+demo: ## Build the command line and search this machine's files with it
+	@python3 tools/demo.py
+
+test: ## Run all checks and tests; STAGES="lint twin" chooses some
+	@python3 tools/run_tests.py $(STAGES)
+
+test-gpu: ## Run the tests that need a GPU, also under compute-sanitizer
+	@python3 tools/run_tests.py --gpu $(STAGES)
+
+lint: ## Check form and types of all sources
+	@tools/setup.sh lint
+	@tools/lint.sh check
+
+format: ## Bring all sources into form
+	@tools/setup.sh lint
+	@tools/lint.sh fix
+
+clean: ## Remove everything that was built (.venv stays)
+	@rm -rf build

@@ -1,0 +1,58 @@
+#include "collect.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "gpufs/error.hpp"
+
+namespace gpufs::grep {
+
+namespace {
+constexpr std::size_t slab_bytes = std::size_t{1} << 20;
+static_assert(slab_bytes >= message_bytes_max, "a message fits into one slab");
+}  // namespace
+
+int collector::take(const char* bytes, std::size_t count) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (count > message_bytes_max) return EPROTO;
+    const char* kept = keep(bytes, count);
+    for (std::size_t at = 0; at < count;) {
+      section s;
+      if (count - at < sizeof(s)) return EPROTO;
+      std::memcpy(&s, kept + at, sizeof(s));
+      at += sizeof(s);
+      if (s.item >= ends_.size() || s.count > (count - at) / sizeof(word_count)) return EPROTO;
+      if (s.count != 0) counts_.push_back({s.item, s.count, reinterpret_cast<const word_count*>(kept + at)});
+      at += s.count * sizeof(word_count);
+      if (s.kind != section_kind::done) continue;
+      ends_[s.item] = {true, s.error, s.bytes, s.offset};
+      if (on_done_) on_done_(s);
+    }
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
+  } catch (const std::exception&) {
+    return EIO;
+  }
+}
+
+const char* collector::keep(const char* bytes, std::size_t count) {
+  if (count > slab_left_) {
+    slabs_.push_back(std::make_unique_for_overwrite<std::uint64_t[]>(slab_bytes / sizeof(std::uint64_t)));
+    slab_left_ = slab_bytes;
+  }
+  char* to = reinterpret_cast<char*>(slabs_.back().get()) + (slab_bytes - slab_left_);
+  std::memcpy(to, bytes, count);
+  slab_left_ -= count;
+  return to;
+}
+
+void collector::check_complete() const {
+  for (const item_end& end : ends_) {
+    if (!end.done) throw error(EIO, "grep: the device did not finish its work");
+  }
+}
+
+}  // namespace gpufs::grep

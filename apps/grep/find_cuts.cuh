@@ -1,0 +1,85 @@
+// The kernel that finds, in files with a late NUL, the line at which GNU grep stops counting (grep_buffer.hpp).
+#pragma once
+
+#include "grep_buffer.hpp"
+#include "kernel.cuh"
+
+namespace gpufs::grep {
+
+struct cut_memory {
+  char text[4096];
+};
+
+// Items are whole files; `begin` is the offset of the first NUL. One block goes through a file's reads one after the
+// other, and looks only at the ends of them. The cut is the done section's `offset`.
+struct find_cuts_kernel {
+  work_list work;
+
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const block_group g = this_block();
+    auto& memory = *reinterpret_cast<cut_memory*>(g.scratch());
+    for (;;) {
+      const std::uint32_t k = work.take(g);
+      if (k >= work.item_count) return;
+      section answer{k, 0, section_kind::done, 0, 0, 0};
+      const std::int32_t fd = gopen(g, fs, work.paths + work.items[k].path);
+      if (fd < 0) {
+        answer.error = -fd;
+      } else {
+        find_cut(g, fs, memory, fd, work.items[k].begin, answer);
+        gclose(g, fs, fd);
+      }
+      char* message = work.messages + g.grid_rank() * work.message_bytes;
+      if (g.is_leader()) *reinterpret_cast<section*>(message) = answer;
+      g.sync();
+      if (gsend(g, fs, work.sink, message, sizeof(section)) < 0) return;  // the host misses the item's end
+    }
+  }
+
+ private:
+  GPUFS_HD static void find_cut(const block_group& g, const mount_ref& fs, cut_memory& memory, std::int32_t fd, std::uint64_t nul, section& answer) {
+    file_status status{};
+    if (const std::int32_t error = gfstat(g, fs, fd, status); error < 0) {
+      answer.error = -error;
+      return;
+    }
+    grep_buffer buffer(status.size);
+    std::uint64_t end = 0;   // of what was read
+    std::uint64_t line = 0;  // the beginning of the line that is not complete yet
+    for (;;) {
+      const std::uint64_t bytes = buffer.read(end - line);
+      if (bytes == 0 || nul < end + bytes) break;
+      end += bytes;
+      const std::int64_t found = line_begin(g, fs, memory, fd, line, end);
+      if (found < 0) {
+        answer.error = static_cast<std::int32_t>(-found);
+        return;
+      }
+      line = static_cast<std::uint64_t>(found);
+    }
+    answer.offset = line;
+  }
+
+  // The place behind the last newline in [from, end); `from` if there is none. Or -errno.
+  GPUFS_HD static std::int64_t line_begin(const block_group& g, const mount_ref& fs, cut_memory& memory, std::int32_t fd, std::uint64_t from,
+                                          std::uint64_t end) {
+    while (end > from) {
+      const std::uint64_t begin = end - from > sizeof(memory.text) ? end - sizeof(memory.text) : from;
+      g.sync();  // the leader has looked at the old text
+      const std::int64_t n = gread(g, fs, fd, memory.text, end - begin, static_cast<std::int64_t>(begin));
+      if (n < 0) return n;
+      std::int64_t found = -1;
+      if (g.is_leader()) {
+        for (std::int64_t k = n; k > 0 && found < 0; --k) {
+          if (memory.text[k - 1] == '\n') found = static_cast<std::int64_t>(begin) + k;
+        }
+      }
+      found = g.broadcast(found);
+      if (found >= 0) return found;
+      end = begin;
+    }
+    return static_cast<std::int64_t>(from);
+  }
+};
+
+}  // namespace gpufs::grep

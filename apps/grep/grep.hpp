@@ -1,0 +1,102 @@
+// gpufs grep: counts the words of a dictionary in files, on a mount's device.
+//
+// For each file and each word the count is that of `LC_ALL=C grep -o -w -F -e WORD FILE | wc -l` with GNU grep 3.5 or
+// later. A match is an occurrence with no word character ([A-Za-z0-9_]) right before and right after it; of matches
+// that overlap, the leftmost counts and the search goes on at its end.
+//
+// Binary files: GNU grep stops printing matches once it has met a NUL byte in the buffer that it is searching (it then
+// says "binary file matches" on standard error). So a file with a NUL in its first 96 KiB, or with a hole, counts
+// nothing; with a first NUL further on, the lines count that were complete before grep's buffer reached it
+// (grep_buffer.hpp tells which ones these are, and where this is approximate).
+//
+// How it works. One kernel does the whole search. Its blocks take work items (a small file, or a part of a large one),
+// open and read the file by themselves, count and send the counts to a sink:
+//   window.cuh     moves a window over the item's text
+//   matcher.cuh    finds the dictionary's words in the window
+//   tally.cuh      counts by word, and packs the counts into messages (report.hpp)
+//   kernel.cuh     the loop over items
+// The dictionary is one hash table of words and of those beginnings of words at which a text has a word boundary
+// (dictionary_table.hpp), so a block looks only at the ends of words: once for most of them.
+// The host collects the messages (collect.hpp), searches files with a late NUL again (search.cpp), and sorts.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpufs/gpufs.hpp"
+
+namespace gpufs::grep {
+
+// Longest word, in bytes.
+inline constexpr std::size_t word_bytes_max = 255;
+
+struct flat_dictionary;  // dictionary_table.hpp
+
+// A set of words, prepared for the device. Copies share their data. Thread-safe.
+class dictionary {
+ public:
+  // One word a line, the bytes between newlines as they are; empty lines are ignored, a word may come twice.
+  // Throws gpufs::error with the file's path: EINVAL for a word with a NUL or of more than `word_bytes_max` bytes (the
+  // text names the line), or what opening and reading gave.
+  static dictionary read(const std::string& file);
+
+  // Empty words are ignored. Throws gpufs::error: EINVAL for a word with a NUL or a newline, or one that is too long.
+  explicit dictionary(std::vector<std::string> words);
+
+  // Sorted bytewise, each once; `match::word` is an index into it.
+  const std::vector<std::string>& words() const;
+  const flat_dictionary& flat() const { return *flat_; }
+
+ private:
+  std::shared_ptr<const flat_dictionary> flat_;
+};
+
+struct file_item {
+  std::string path;         // shorter than PATH_MAX
+  std::uint64_t size_hint;  // in bytes, for sharing out the work; a wrong one costs time, never a match
+};
+
+struct match {
+  std::uint32_t file;   // index into the list given to search()
+  std::uint32_t word;   // index into dictionary::words()
+  std::uint64_t count;  // > 0
+};
+
+struct failure {
+  std::uint32_t file;
+  int error;  // errno
+};
+
+struct result {
+  std::vector<match> matches;         // sorted by path, then by word, both bytewise
+  std::vector<failure> failures;      // files that could not be searched; none of their matches are in `matches`
+  std::vector<std::uint32_t> binary;  // files with a NUL, of which at most a beginning was counted; sorted
+  std::uint64_t bytes = 0;            // read, in files that were searched
+  std::uint64_t files = 0;            // searched
+};
+
+// Grows while search() runs; for a progress bar. Updated from a service thread of the mount.
+struct progress {
+  std::atomic<std::uint64_t> bytes_done{0};
+  std::atomic<std::uint64_t> files_done{0};  // failed ones too
+};
+
+// Searches all files. Failures of single files are in the result; throws gpufs::error when the search itself fails:
+// ENOMEM, EMFILE (no sink is free), EIO (the device or the service failed), EINVAL for more than 2^32 - 1 files.
+// Waits until the search has ended. Several threads may search at once.
+result search(const mount& m, const dictionary& d, const std::vector<file_item>& files, progress* p = nullptr);
+
+struct path_failure {
+  std::string path;
+  int error;  // errno
+};
+
+// The files that `grep -r` searches: roots that are files, and all regular files below roots that are directories, hidden
+// ones too. Symbolic links are followed where they are roots, not below. What cannot be read or is no regular file (as
+// a root: EINVAL) goes to `failures`.
+std::vector<file_item> walk(const std::vector<std::string>& roots, std::vector<path_failure>& failures);
+
+}  // namespace gpufs::grep

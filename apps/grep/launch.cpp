@@ -1,0 +1,26 @@
+// Compiled by nvcc where there is one, by the host compiler otherwise.
+#include "launch.hpp"
+
+#include "gpufs/launch.cuh"
+
+namespace gpufs::grep {
+
+namespace {
+
+template <class Kernel>
+void run(const mount& m, const launch_size& size, std::size_t scratch_bytes, const Kernel& kernel) {
+  launch_shape shape;
+  shape.blocks = size.blocks;
+  shape.threads = size.threads;
+  shape.scratch_bytes = scratch_bytes;
+  launch(m, shape, kernel);
+  m.synchronize();
+}
+
+}  // namespace
+
+void run_search(const mount& m, const launch_size& size, const search_kernel& kernel) { run(m, size, sizeof(search_memory), kernel); }
+
+void run_find_cuts(const mount& m, const launch_size& size, const find_cuts_kernel& kernel) { run(m, size, sizeof(cut_memory), kernel); }
+
+}  // namespace gpufs::grep

@@ -1,0 +1,20 @@
+// Launches of this folder's kernels: the only part that nvcc has to compile.
+#pragma once
+
+#include "find_cuts.cuh"
+#include "gpufs/gpufs.hpp"
+#include "kernel.cuh"
+
+namespace gpufs::grep {
+
+// How much of the device a launch uses; per-block memory is sized by `blocks`.
+struct launch_size {
+  std::uint32_t blocks;
+  std::uint32_t threads;
+};
+
+// Both return when the kernel has ended. Throw gpufs::error (EIO) when it failed.
+void run_search(const mount& m, const launch_size& size, const search_kernel& kernel);
+void run_find_cuts(const mount& m, const launch_size& size, const find_cuts_kernel& kernel);
+
+}  // namespace gpufs::grep

@@ -1,0 +1,35 @@
+// What kernels tell the host. A message is one gsend of at most the channel's staging bytes, so it arrives whole; it is a
+// row of sections, each a `section` followed by `count` `word_count`s.
+#pragma once
+
+#include <cstdint>
+
+namespace gpufs::grep {
+
+inline constexpr std::uint64_t no_nul = ~std::uint64_t{0};
+
+enum class section_kind : std::uint32_t {
+  counts,  // some of an item's counts; more may follow, also of the same words
+  done     // the item's end, with the rest of its counts
+};
+
+struct section {
+  std::uint32_t item;       // index into the launch's list of work items
+  std::uint32_t count;      // of word_counts that follow
+  section_kind kind;
+  std::int32_t error;       // done: 0, or the errno for which the item was given up
+  std::uint64_t bytes;      // done: bytes read
+  std::uint64_t offset;     // done: the item's first NUL, or no_nul; of a find_cuts item: the cut
+};
+static_assert(sizeof(section) == 32, "sections and counts are packed without gaps, aligned to 8 bytes");
+
+struct word_count {
+  std::uint32_t word;
+  std::uint32_t count;
+};
+static_assert(sizeof(word_count) == 8, "the same");
+
+// Messages are kept below this size even where staging slots are larger: a block's buffer for them is device memory.
+inline constexpr std::uint32_t message_bytes_max = 16384;
+
+}  // namespace gpufs::grep

@@ -1,0 +1,259 @@
+// The host's part of a search: shares out the work, runs the kernels, and makes the result of what they sent.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <numeric>
+#include <optional>
+
+#include "device_array.hpp"
+#include "launch.hpp"
+#include "merge.hpp"
+
+namespace gpufs::grep {
+
+namespace {
+
+// A block's scratch memory lets five of them share a multiprocessor of an H100; four leave registers enough.
+constexpr std::uint32_t blocks_per_multiprocessor = 4;
+constexpr std::uint32_t threads_per_block = 256;
+// Parts of a file: small enough to share out evenly, large enough that its opens do not show.
+constexpr std::uint64_t part_bytes_min = std::uint64_t{128} << 10;
+constexpr std::uint64_t part_bytes_max = std::uint64_t{1} << 20;
+constexpr std::uint64_t parts_per_block = 8;
+// Bound of the notes on overlapping words (matcher.cuh); dictionaries with many such words run with fewer blocks.
+constexpr std::uint64_t chains_bytes_max = std::uint64_t{256} << 20;
+
+static_assert(part_bytes_min > first_read_bytes, "a NUL that makes the whole file binary is in the first part, or just behind it");
+
+class open_sink {
+ public:
+  open_sink(const mount& m, collector& to)
+      // A sink is the mount's state, not part of what `const` promises to the callers of search().
+      : mount_(const_cast<mount&>(m)), sink_(mount_.open_sink([&to](const char* bytes, std::size_t count) { return to.take(bytes, count); })) {}
+  ~open_sink() { mount_.close_sink(sink_); }
+  open_sink(const open_sink&) = delete;
+  open_sink& operator=(const open_sink&) = delete;
+  std::int32_t number() const { return sink_; }
+
+ private:
+  mount& mount_;
+  std::int32_t sink_;
+};
+
+// One launch's items, and what came back.
+struct round {
+  std::vector<work_item> items;
+  std::vector<std::uint32_t> file_of_item;
+  std::optional<collector> collected;
+};
+
+class searcher {
+ public:
+  searcher(const mount& m, const dictionary& d, const std::vector<file_item>& files, progress* p)
+      : mount_(m), dictionary_(d.flat()), files_(files), progress_(p), failed_(files.size(), 0), first_nul_(files.size(), no_nul) {
+    if (files.size() > ~std::uint32_t{0}) throw error(EINVAL, "grep: too many files");
+    blocks_ = mount_.device() == device_kind::cpu ? mount_.multiprocessors() : mount_.multiprocessors() * blocks_per_multiprocessor;
+    if (const std::uint64_t bytes = dictionary_.overlapping * sizeof(carried_chain); bytes != 0) {
+      blocks_ = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(chains_bytes_max / bytes, 1, blocks_));
+    }
+    message_bytes_ = std::min(mount_.options().staging_bytes, message_bytes_max);
+    sort_paths();
+  }
+
+  result run() {
+    round first;
+    round again;
+    if (!dictionary_.words.empty() && !files_.empty()) {
+      make_first_items(first);
+      search(first, true);
+      note_ends(first);
+      make_late_items(again);
+      search(again, false);
+    }
+    result r;
+    for (std::uint32_t file = 0; file < files_.size(); ++file) {
+      if (failed_[file] != 0) {
+        r.failures.push_back({file, failed_[file]});
+        continue;
+      }
+      ++r.files;
+      if (first_nul_[file] != no_nul) r.binary.push_back(file);
+    }
+    for (std::size_t k = 0; k < first.items.size(); ++k) {
+      if (failed_[first.file_of_item[k]] == 0) r.bytes += first.collected->ends()[k].bytes;
+    }
+    r.matches = merge(first, again);
+    return r;
+  }
+
+ private:
+  void sort_paths() {
+    files_by_path_.resize(files_.size());
+    std::iota(files_by_path_.begin(), files_by_path_.end(), 0u);
+    const auto before = [this](std::uint32_t a, std::uint32_t b) { return files_[a].path < files_[b].path; };
+    if (!std::is_sorted(files_by_path_.begin(), files_by_path_.end(), before)) std::stable_sort(files_by_path_.begin(), files_by_path_.end(), before);
+
+    path_at_.reserve(files_.size());
+    for (const file_item& file : files_) {
+      path_at_.push_back(paths_.size());
+      paths_.insert(paths_.end(), file.path.c_str(), file.path.c_str() + file.path.size() + 1);
+    }
+  }
+
+  void add_parts(round& r, std::uint32_t file, std::uint64_t bytes, std::uint64_t part_bytes, std::uint64_t end) const {
+    const std::uint64_t parts = std::max<std::uint64_t>(1, (bytes + part_bytes - 1) / part_bytes);
+    if (r.items.size() + parts > ~std::uint32_t{0}) throw error(EINVAL, "grep: too much work for one search");
+    for (std::uint64_t part = 0; part < parts; ++part) {
+      const std::uint64_t part_end = part + 1 == parts ? end : (part + 1) * part_bytes;
+      r.items.push_back({part * part_bytes, part_end, path_at_[file], file, static_cast<std::uint32_t>(part)});
+      r.file_of_item.push_back(file);
+    }
+  }
+
+  std::uint64_t part_bytes_for(std::uint64_t all_bytes) const {
+    return std::clamp(all_bytes / (std::uint64_t{blocks_} * parts_per_block), part_bytes_min, part_bytes_max);
+  }
+
+  void make_first_items(round& r) {
+    std::uint64_t all_bytes = 0;
+    for (const file_item& file : files_) all_bytes += file.size_hint;
+    const std::uint64_t part_bytes = part_bytes_for(all_bytes);
+    // Files of many parts first, the largest at the front, so that no large one is left for the end.
+    std::vector<std::uint32_t> large;
+    for (std::uint32_t file = 0; file < files_.size(); ++file) {
+      if (files_[file].size_hint > part_bytes) large.push_back(file);
+    }
+    std::stable_sort(large.begin(), large.end(), [this](std::uint32_t a, std::uint32_t b) { return files_[a].size_hint > files_[b].size_hint; });
+    for (const std::uint32_t file : large) add_parts(r, file, files_[file].size_hint, part_bytes, ~std::uint64_t{0});
+    for (std::uint32_t file = 0; file < files_.size(); ++file) {
+      if (files_[file].size_hint <= part_bytes) add_parts(r, file, 0, part_bytes, ~std::uint64_t{0});
+    }
+  }
+
+  void note_ends(const round& r) {
+    for (std::size_t k = 0; k < r.items.size(); ++k) {
+      const item_end& end = r.collected->ends()[k];
+      const std::uint32_t file = r.file_of_item[k];
+      if (end.error != 0) failed_[file] = end.error;
+      first_nul_[file] = std::min(first_nul_[file], end.offset);
+    }
+  }
+
+  // GNU grep asks for holes before it has met a NUL: a hole reads as NULs, and makes the whole file binary at once.
+  bool has_hole(std::uint32_t file) const {
+    const int fd = open(files_[file].path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0) return false;
+    const off_t end = lseek(fd, 0, SEEK_END);
+    const off_t hole = lseek(fd, static_cast<off_t>(first_read_bytes), SEEK_HOLE);
+    close(fd);
+    return hole >= 0 && hole < end;
+  }
+
+  // Files with a late NUL are searched again, up to where grep stops counting. Their pages are still in the cache.
+  void make_late_items(round& again) {
+    round cuts;
+    for (std::uint32_t file = 0; file < files_.size(); ++file) {
+      if (failed_[file] != 0 || first_nul_[file] == no_nul || first_nul_[file] < first_read_bytes || has_hole(file)) continue;
+      cuts.items.push_back({first_nul_[file], 0, path_at_[file], file, 0});
+      cuts.file_of_item.push_back(file);
+    }
+    if (cuts.items.empty()) return;
+    find_cuts(cuts);
+    std::uint64_t all_bytes = 0;
+    for (const item_end& end : cuts.collected->ends()) all_bytes += end.error == 0 ? end.offset : 0;
+    const std::uint64_t part_bytes = part_bytes_for(all_bytes);
+    for (std::size_t k = 0; k < cuts.items.size(); ++k) {
+      const item_end& end = cuts.collected->ends()[k];
+      if (end.error != 0) failed_[cuts.file_of_item[k]] = end.error;
+      if (end.error == 0 && end.offset != 0) add_parts(again, cuts.file_of_item[k], end.offset, part_bytes, end.offset);
+    }
+  }
+
+  // What a launch's blocks share, in device memory.
+  struct device_work {
+    device_work(const mount& m, const round& r, const std::vector<char>& path_pool, std::uint32_t blocks, std::uint32_t message_bytes)
+        : items(m, r.items), paths(m, path_pool), taken(m, 1), messages(m, std::size_t{blocks} * message_bytes) {}
+    device_array<work_item> items;
+    device_array<char> paths;
+    device_array<atomic_word<std::uint32_t>> taken;
+    device_array<char> messages;
+  };
+
+  work_list list_of(const device_work& work, const round& r, std::int32_t sink) const {
+    return {work.items.data(), work.paths.data(), work.taken.data(), work.messages.data(), static_cast<std::uint32_t>(r.items.size()), message_bytes_, sink};
+  }
+
+  std::uint32_t blocks_for(const round& r) const { return static_cast<std::uint32_t>(std::min<std::size_t>(blocks_, r.items.size())); }
+
+  void search(round& r, bool reports_progress) {
+    if (r.items.empty()) return;
+    std::vector<std::uint32_t> parts_left(files_.size(), 0);
+    for (const std::uint32_t file : r.file_of_item) ++parts_left[file];
+    r.collected.emplace(r.items.size(), [&](const section& s) {
+      if (progress_ == nullptr || !reports_progress) return;
+      progress_->bytes_done += s.bytes;
+      if (--parts_left[r.file_of_item[s.item]] == 0) ++progress_->files_done;
+    });
+
+    const std::uint32_t blocks = blocks_for(r);
+    const device_array<table_entry> entries(mount_, dictionary_.entries);
+    const device_array<std::uint64_t> texts(mount_, dictionary_.texts);
+    const device_array<std::uint8_t> classes(mount_, dictionary_.classes);
+    const device_array<atomic_word<std::uint32_t>> nul_parts(mount_, files_.size());
+    const device_array<carried_chain> chains(mount_, std::size_t{blocks} * dictionary_.overlapping);
+    const device_work work(mount_, r, paths_, blocks, message_bytes_);
+    const open_sink sink(mount_, *r.collected);
+
+    search_kernel kernel{};
+    kernel.dictionary = {entries.data(),          texts.data(),        classes.data(), static_cast<std::uint32_t>(dictionary_.entries.size() - 1),
+                         dictionary_.overlapping, dictionary_.longest, dictionary_.begins_non_word ? 1u : 0u};
+    kernel.work = list_of(work, r, sink.number());
+    kernel.nul_parts = nul_parts.data();
+    kernel.chains = chains.data();
+    run_search(mount_, {blocks, threads_per_block}, kernel);
+    r.collected->check_complete();
+  }
+
+  void find_cuts(round& r) const {
+    r.collected.emplace(r.items.size(), nullptr);
+    const std::uint32_t blocks = blocks_for(r);
+    const device_work work(mount_, r, paths_, blocks, message_bytes_);
+    const open_sink sink(mount_, *r.collected);
+    run_find_cuts(mount_, {blocks, threads_per_block}, {list_of(work, r, sink.number())});
+    r.collected->check_complete();
+  }
+
+  std::vector<match> merge(const round& first, const round& again) const {
+    std::vector<count_source> sources;
+    for (const round* r : {&first, &again}) {
+      if (!r->collected) continue;
+      count_source source{&*r->collected, &r->file_of_item, std::vector<char>(files_.size())};
+      for (std::size_t file = 0; file < files_.size(); ++file) {
+        // What the first round counted in a file with a NUL is a part of unknown size.
+        source.wanted[file] = failed_[file] == 0 && (first_nul_[file] == no_nul || r == &again);
+      }
+      sources.push_back(std::move(source));
+    }
+    return merge_counts(sources, files_by_path_);
+  }
+
+  const mount& mount_;
+  const flat_dictionary& dictionary_;
+  const std::vector<file_item>& files_;
+  progress* progress_;
+  std::uint32_t blocks_ = 1;
+  std::uint32_t message_bytes_ = 0;
+  std::vector<std::uint32_t> files_by_path_;
+  std::vector<char> paths_;
+  std::vector<std::uint64_t> path_at_;    // of each file, in paths_
+  std::vector<int> failed_;               // by file: errno
+  std::vector<std::uint64_t> first_nul_;  // by file
+};
+
+}  // namespace
+
+result search(const mount& m, const dictionary& d, const std::vector<file_item>& files, progress* p) { return searcher(m, d, files, p).run(); }
+
+}  // namespace gpufs::grep

@@ -1,0 +1,75 @@
+// Text as 8-byte words, the unit in which it is classified, hashed and compared. Little-endian, as GPUs and their hosts
+// are: byte i of a word is bits 8i to 8i+7.
+#pragma once
+
+#include "gpufs/base/platform.cuh"
+
+namespace gpufs::grep {
+
+// Eight copies of a byte.
+GPUFS_HD constexpr std::uint64_t eightfold(std::uint8_t byte) { return byte * 0x0101'0101'0101'0101ull; }
+
+// Bit 7 of each byte that is at least `low` and at most `high`, both below 128. Bytes of `x` must be below 128.
+GPUFS_HD constexpr std::uint64_t in_range(std::uint64_t x, std::uint8_t low, std::uint8_t high) {
+  const std::uint64_t at_least = x + eightfold(static_cast<std::uint8_t>(0x80 - low));
+  const std::uint64_t above = x + eightfold(static_cast<std::uint8_t>(0x7f - high));
+  return at_least & ~above;
+}
+
+// Bit i is set when byte i is a word character.
+GPUFS_HD constexpr std::uint32_t word_characters(std::uint64_t text) {
+  const std::uint64_t low = text & eightfold(0x7f);
+  const std::uint64_t letter = in_range(low | eightfold(0x20), 'a', 'z');
+  const std::uint64_t digit = in_range(low, '0', '9');
+  const std::uint64_t underscore = in_range(low, '_', '_');
+  const std::uint64_t found = (letter | digit | underscore) & ~text & eightfold(0x80);
+  // Gathers the eight bits: the product has the bit of byte i at bit 56 + i, and no two of its terms meet.
+  return static_cast<std::uint32_t>(((found >> 7) * 0x0102'0408'1020'4080ull) >> 56);
+}
+
+GPUFS_HD constexpr bool has_zero_byte(std::uint64_t text) { return ((text - eightfold(1)) & ~text & eightfold(0x80)) != 0; }
+
+GPUFS_HD constexpr bool is_word_character(std::uint8_t byte) { return (word_characters(byte) & 1) != 0; }
+
+// The number of the lowest bit that is set. bits != 0.
+GPUFS_HD inline std::uint32_t lowest_bit(std::uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<std::uint32_t>(__ffs(static_cast<int>(bits))) - 1;
+#else
+  return static_cast<std::uint32_t>(__builtin_ctz(bits));
+#endif
+}
+
+// Eight bytes from byte position `at`, which needs no alignment. The word after the one that holds `at` is read too.
+GPUFS_HD inline std::uint64_t eight_bytes(const std::uint64_t* text, std::uint32_t at) {
+  const std::uint32_t shift = at % 8 * 8;
+  const std::uint64_t first = text[at / 8];
+  const std::uint64_t second = text[at / 8 + 1];
+  return first >> shift | second << 1 << (63 - shift);  // two steps: a shift by 64 has no defined result
+}
+
+// The first `bytes` of the eight; zeros behind them.
+GPUFS_HD constexpr std::uint64_t keep_bytes(std::uint64_t text, std::uint32_t bytes) {
+  return bytes >= 8 ? text : text & ((std::uint64_t{1} << (8 * bytes)) - 1);
+}
+
+GPUFS_HD inline std::uint64_t hash_text(const std::uint64_t* text, std::uint32_t at, std::uint32_t bytes) {
+  std::uint64_t h = bytes;
+  for (std::uint32_t done = 0; done < bytes; done += 8) {
+    h = (h ^ keep_bytes(eight_bytes(text, at + done), bytes - done)) * 0x9e37'79b9'7f4a'7c15ull;
+    h ^= h >> 32;
+  }
+  h *= 0xd6e8'feb8'6659'fd93ull;
+  return h ^ (h >> 29);
+}
+
+// Whether the text at `at` begins with `bytes` of `word`, whose last word has zeros behind its end.
+GPUFS_HD inline bool equal_text(const std::uint64_t* text, std::uint32_t at, const std::uint64_t* word, std::uint32_t bytes) {
+  for (std::uint32_t done = 0; done < bytes; done += 8) {
+    const std::uint32_t left = bytes - done;
+    if (keep_bytes(eight_bytes(text, at + done), left) != keep_bytes(word[done / 8], left)) return false;
+  }
+  return true;
+}
+
+}  // namespace gpufs::grep

@@ -1,0 +1,176 @@
+// Finds the files below directories, with several threads: most of the time goes into waiting for the kernel's stat.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <exception>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "grep.hpp"
+
+namespace gpufs::grep {
+
+namespace {
+
+constexpr unsigned threads_max = 8;
+
+struct found {
+  std::vector<file_item> files;
+  std::vector<path_failure> failures;
+};
+
+struct close_directory {
+  void operator()(DIR* d) const { closedir(d); }
+};
+
+struct directory {
+  std::string path;
+  bool is_root;
+};
+
+// The directories that are still to be listed, shared by the threads.
+class pending_directories {
+ public:
+  void add(std::vector<directory>&& more) {
+    if (more.empty()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      std::move(more.begin(), more.end(), std::back_inserter(stack_));
+    }
+    wake_.notify_all();
+  }
+
+  // Waits for one. False when there is none and no thread is listing one that could add more.
+  bool take(directory& d) {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [this] { return !stack_.empty() || listing_ == 0; });
+    if (stack_.empty()) return false;
+    d = std::move(stack_.back());
+    stack_.pop_back();
+    ++listing_;
+    return true;
+  }
+
+  void listed() {
+    bool last = false;
+    {
+      const std::lock_guard lock(mutex_);
+      last = --listing_ == 0;
+    }
+    if (last) wake_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<directory> stack_;  // guarded by mutex_
+  unsigned listing_ = 0;          // directories that were taken and are not listed yet; guarded by mutex_
+};
+
+void list(const directory& d, found& out, std::vector<directory>& below) {
+  const int fd = open(d.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | (d.is_root ? 0 : O_NOFOLLOW));
+  const std::unique_ptr<DIR, close_directory> stream(fd < 0 ? nullptr : fdopendir(fd));
+  if (stream == nullptr) {
+    out.failures.push_back({d.path, errno});
+    if (fd >= 0) close(fd);
+    return;
+  }
+  const std::string prefix = d.path.ends_with('/') ? d.path : d.path + '/';
+  for (;;) {
+    errno = 0;
+    const dirent* entry = readdir(stream.get());
+    if (entry == nullptr) break;
+    const std::string name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    if (entry->d_type != DT_REG && entry->d_type != DT_DIR && entry->d_type != DT_UNKNOWN) continue;
+    struct stat status;
+    if (entry->d_type == DT_DIR) {
+      below.push_back({prefix + name, false});
+    } else if (fstatat(fd, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+      out.failures.push_back({prefix + name, errno});
+    } else if (S_ISREG(status.st_mode)) {
+      out.files.push_back({prefix + name, static_cast<std::uint64_t>(status.st_size)});
+    } else if (S_ISDIR(status.st_mode)) {
+      below.push_back({prefix + name, false});
+    }
+  }
+  if (errno != 0) out.failures.push_back({d.path, errno});
+}
+
+void list_all(pending_directories& pending, found& out) {
+  directory d;
+  while (pending.take(d)) {
+    std::vector<directory> below;
+    try {
+      list(d, out, below);
+      pending.add(std::move(below));
+    } catch (...) {
+      pending.listed();
+      throw;
+    }
+    pending.listed();
+  }
+}
+
+void list_all_with_threads(pending_directories& pending, found& out) {
+  const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1u, threads_max);
+  std::vector<found> parts(threads);
+  std::vector<std::exception_ptr> thrown(threads);
+  {
+    std::vector<std::jthread> pool;
+    for (unsigned t = 0; t < threads; ++t) {
+      pool.emplace_back([&pending, &part = parts[t], &error = thrown[t]] {
+        try {
+          list_all(pending, part);
+        } catch (...) {
+          error = std::current_exception();
+        }
+      });
+    }
+  }
+  for (unsigned t = 0; t < threads; ++t) {
+    if (thrown[t] != nullptr) std::rethrow_exception(thrown[t]);
+    std::move(parts[t].files.begin(), parts[t].files.end(), std::back_inserter(out.files));
+    std::move(parts[t].failures.begin(), parts[t].failures.end(), std::back_inserter(out.failures));
+  }
+}
+
+}  // namespace
+
+std::vector<file_item> walk(const std::vector<std::string>& roots, std::vector<path_failure>& failures) {
+  found out;
+  std::vector<directory> directories;
+  for (const std::string& root : roots) {
+    struct stat status;
+    if (stat(root.c_str(), &status) != 0) {
+      out.failures.push_back({root, errno});
+    } else if (S_ISREG(status.st_mode)) {
+      out.files.push_back({root, static_cast<std::uint64_t>(status.st_size)});
+    } else if (S_ISDIR(status.st_mode)) {
+      std::string path = root;
+      while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+      directories.push_back({std::move(path), true});
+    } else {
+      out.failures.push_back({root, EINVAL});
+    }
+  }
+  if (!directories.empty()) {
+    pending_directories pending;
+    pending.add(std::move(directories));
+    list_all_with_threads(pending, out);
+  }
+  // The threads' order is nobody's; sorted, neighbours in the list are neighbours on the disk too.
+  std::sort(out.files.begin(), out.files.end(), [](const file_item& a, const file_item& b) { return a.path < b.path; });
+  std::sort(out.failures.begin(), out.failures.end(), [](const path_failure& a, const path_failure& b) { return a.path < b.path; });
+  std::move(out.failures.begin(), out.failures.end(), std::back_inserter(failures));
+  return std::move(out.files);
+}
+
+}  // namespace gpufs::grep

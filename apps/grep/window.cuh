@@ -1,0 +1,125 @@
+// A window over a file's text that moves forward, in a block's scratch memory.
+//
+// The window holds the character in front of the text that is searched next, and `lookahead_bytes` behind it wherever
+// the file goes on, so that a match that begins in the searched part can be told from the window alone.
+#pragma once
+
+#include "dictionary_table.hpp"
+#include "gpufs/gpufs.cuh"
+
+namespace gpufs::grep {
+
+inline constexpr std::uint32_t lookahead_bytes = 256;  // the longest word, and the character behind it
+inline constexpr std::uint32_t window_bytes = 8464;
+inline constexpr std::uint32_t padding_bytes = 48;     // of zeros behind the text, which are no word characters
+inline constexpr std::uint32_t segment_bytes = 32;     // one word of `masks`
+inline constexpr std::uint32_t window_segments = (window_bytes + padding_bytes) / segment_bytes;
+// Windows end at multiples of this, so that gread copies between addresses that are alike modulo 16.
+inline constexpr std::uint32_t window_end_alignment = 4096;
+
+static_assert((window_bytes + padding_bytes) % segment_bytes == 0, "all text is classified in whole segments");
+static_assert(window_bytes >= 8192 + lookahead_bytes + 16, "a move reads two whole pages: at most 272 bytes are kept");
+static_assert(window_bytes - window_end_alignment > 2 * (lookahead_bytes + 16), "what is kept does not overlap its new place");
+
+struct window_memory {
+  std::uint64_t text[(window_bytes + padding_bytes) / 8];
+  std::uint32_t masks[window_segments];  // bit i of word k: byte 32 k + i is a word character
+  atomic_word<std::uint32_t> first_nul;  // offset in the window, or no_offset
+};
+
+// Members of the group have equal copies. Offsets of type uint32_t are offsets in the window.
+class text_window {
+ public:
+  static constexpr std::uint32_t no_offset = ~std::uint32_t{0};
+
+  GPUFS_HD text_window(const block_group& g, const mount_ref& fs, window_memory& memory, std::int32_t fd, std::uint64_t file_bytes)
+      : g_(g), fs_(fs), memory_(memory), fd_(fd), file_bytes_(file_bytes) {}
+
+  GPUFS_HD std::uint64_t begin() const { return begin_; }
+  GPUFS_HD std::uint64_t end() const { return begin_ + bytes_; }
+  GPUFS_HD bool at_file_end() const { return end() >= file_bytes_; }
+  GPUFS_HD bool file_ends_before(std::uint64_t at) const { return at >= file_bytes_; }
+  GPUFS_HD const std::uint64_t* text() const { return memory_.text; }
+  GPUFS_HD const std::uint32_t* masks() const { return memory_.masks; }
+
+  GPUFS_HD std::uint8_t byte(std::uint32_t at) const { return reinterpret_cast<const std::uint8_t*>(memory_.text)[at]; }
+
+  // Moves to the byte in front of `from` and reads on. `from` lies in the window or at its end; anywhere, the first time.
+  // Returns 0 or -errno. A file that ends before its length at the open was cut off since: it ends there.
+  [[nodiscard]] GPUFS_HD std::int32_t move(std::uint64_t from) {
+    const std::uint64_t begin = from == 0 ? 0 : (from - 1) / 16 * 16;
+    const auto kept = static_cast<std::uint32_t>(bytes_ == 0 ? 0 : end() - begin);
+    g_.sync();  // all members have done with the old text
+    if (kept != 0 && begin != begin_) {
+      const std::uint64_t* source = memory_.text + (begin - begin_) / 8;
+      for (std::uint32_t k = g_.rank(); k < (kept + 7) / 8; k += g_.size()) memory_.text[k] = source[k];
+    }
+    g_.sync();
+    std::uint64_t until = (begin + window_bytes) / window_end_alignment * window_end_alignment;
+    if (until > file_bytes_) until = file_bytes_;
+    const std::uint64_t at = begin + kept;
+    char* to = reinterpret_cast<char*>(memory_.text);
+    std::int64_t n = 0;
+    if (until > at) n = gread(g_, fs_, fd_, to + kept, until - at, static_cast<std::int64_t>(at));
+    if (n < 0) return static_cast<std::int32_t>(n);
+    begin_ = begin;
+    bytes_ = kept + static_cast<std::uint32_t>(n);
+    if (end() < until) file_bytes_ = end();
+    for (std::uint32_t k = g_.rank(); k < padding_bytes; k += g_.size()) to[bytes_ + k] = 0;
+    if (g_.is_leader()) memory_.first_nul.store_relaxed(no_offset);
+    g_.sync();
+    return 0;
+  }
+
+  // The first offset in [from, to) behind a byte of the class `byte_breaks`, or no_offset. from > 0.
+  GPUFS_HD std::uint32_t first_break(const std::uint8_t* classes, std::uint32_t from, std::uint32_t to) const {
+    std::uint32_t found = no_offset;
+    if (g_.is_leader()) {
+      // By the leader alone: it is a few bytes away, except in text that is made to avoid it.
+      for (std::uint32_t at = from; at < to && found == no_offset; ++at) {
+        if ((classes[byte(at - 1)] & byte_breaks) != 0) found = at;
+      }
+    }
+    return g_.broadcast(found);
+  }
+
+  // Fills the masks. Returns the offset of the first NUL in [from, to), or no_offset. Members then see all masks.
+  GPUFS_HD std::uint32_t classify(std::uint32_t from, std::uint32_t to) {
+    const std::uint32_t segments = (bytes_ + padding_bytes) / segment_bytes;
+    for (std::uint32_t segment = g_.rank(); segment < segments; segment += g_.size()) {
+      std::uint32_t mask = 0;
+      bool zeros = false;
+      for (std::uint32_t k = 0; k < segment_bytes / 8; ++k) {
+        const std::uint64_t text = memory_.text[segment * (segment_bytes / 8) + k];
+        mask |= word_characters(text) << (8 * k);
+        zeros |= has_zero_byte(text);
+      }
+      memory_.masks[segment] = mask;
+      if (zeros) note_nul(segment, from, to);
+    }
+    g_.sync();
+    return memory_.first_nul.load_relaxed();
+  }
+
+ private:
+  GPUFS_HD void note_nul(std::uint32_t segment, std::uint32_t from, std::uint32_t to) {
+    for (std::uint32_t at = segment * segment_bytes; at < (segment + 1) * segment_bytes; ++at) {
+      if (at < from || at >= to || byte(at) != 0) continue;
+      // The smallest wins; its order to other memory does not matter, a barrier comes before it is used.
+      std::uint32_t seen = memory_.first_nul.load_relaxed();
+      while (at < seen && !memory_.first_nul.compare_exchange(seen, at)) {
+      }
+      return;
+    }
+  }
+
+  const block_group& g_;
+  const mount_ref& fs_;
+  window_memory& memory_;
+  std::int32_t fd_;
+  std::uint64_t file_bytes_;
+  std::uint64_t begin_ = 0;   // multiple of 16
+  std::uint32_t bytes_ = 0;
+};
+
+}  // namespace gpufs::grep

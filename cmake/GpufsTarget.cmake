@@ -1,0 +1,24 @@
+# What all of our own targets share.
+
+# Compile options of a target whose sources are ours. GPUFS_WITH_CUDA tells sources whether they may call CUDA.
+function(gpufs_own_target target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES
+    CXX_EXTENSIONS OFF
+    CUDA_EXTENSIONS OFF
+    POSITION_INDEPENDENT_CODE ON
+    CUDA_RUNTIME_LIBRARY Static
+    COMPILE_WARNING_AS_ERROR ${GPUFS_WERROR})
+  # nvcc's own output for the host compiler is not pedantic, so -Wpedantic is for g++ alone.
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic>
+    $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=-Wall,-Wextra -Xcudafe=--display_error_number>)
+  if(GPUFS_WITH_CUDA)
+    target_compile_definitions(${target} PRIVATE GPUFS_WITH_CUDA=1)
+  endif()
+  if(GPUFS_SANITIZE)
+    target_compile_options(${target} PRIVATE
+      -fsanitize=${GPUFS_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC $<BUILD_INTERFACE:-fsanitize=${GPUFS_SANITIZE}>)
+  endif()
+endfunction()

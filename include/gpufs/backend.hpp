@@ -1,0 +1,57 @@
+// The I/O backend: the one interface through which the service reads files. Tests put a memory or a fault-injecting
+// one in place of POSIX.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace gpufs {
+
+// What identifies a file and its state.
+struct file_identity {
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  std::uint64_t size = 0;
+  std::int64_t modified_ns = 0;
+  std::int64_t changed_ns = 0;
+  std::uint32_t mode = 0;
+  bool operator==(const file_identity& other) const = default;
+};
+
+// A mapped range of a file; unmapped when destroyed.
+class file_mapping {
+ public:
+  virtual ~file_mapping() = default;
+  virtual char* data() const = 0;
+  virtual std::uint64_t bytes() const = 0;
+};
+
+// One open file. Calls on one object may come from several threads at once.
+class backend_file {
+ public:
+  virtual ~backend_file() = default;
+  // 0, or -errno.
+  virtual int identify(file_identity& identity) = 0;
+  // Bytes read at `offset` (fewer than asked at the end of the file or when interrupted), 0 at the end, or -errno.
+  virtual std::int64_t read(char* to, std::uint64_t bytes, std::uint64_t offset) = 0;
+  // A read-only shared mapping, or null where the backend has none. `offset` is a multiple of the host's page size.
+  virtual std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) = 0;
+  // Share of the range that is in the host's page cache, 0 to 1.
+  virtual double cached(const file_mapping& mapping) = 0;
+  // Starts reading the range into the host's page cache. Does not wait.
+  virtual void read_ahead(std::uint64_t offset, std::uint64_t bytes) = 0;
+};
+
+// Thread-safe.
+class backend {
+ public:
+  virtual ~backend() = default;
+  // Opens a file for reading. 0 and `file`, or -errno; never blocks on what is not a regular file.
+  virtual int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) = 0;
+};
+
+std::shared_ptr<backend> make_posix_backend();
+
+}  // namespace gpufs

@@ -1,0 +1,114 @@
+// Atomic words with the scope in the type. Thin on purpose: the compiler's own atomic operations on both sides
+// (nvcc >= 12.8, g++), so that device code needs no library header, compiles in milliseconds under run-time compilers
+// and is understood by ThreadSanitizer. Only the orders that the project uses exist.
+#pragma once
+
+#include "gpufs/base/platform.cuh"
+
+namespace gpufs {
+
+enum class scope {
+  device,  // threads of one GPU (or of the twin): memory of the arena
+  system   // one side GPU, the other side host: memory of the channel. No read-modify-write: PCIe has none.
+};
+
+// One word that several threads read and write. Aggregate and trivially copyable: it lives in raw memory that is
+// zeroed, never constructed. Not copied while others use it.
+template <class T, scope S = scope::device>
+struct atomic_word {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "GPUs have no narrower atomic words");
+  T value;
+
+  GPUFS_HD T load_relaxed() const {
+#if defined(__CUDA_ARCH__)
+    if constexpr (S == scope::device) return __nv_atomic_load_n(const_cast<T*>(&value), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+    else return __nv_atomic_load_n(const_cast<T*>(&value), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
+#else
+    return __atomic_load_n(&value, __ATOMIC_RELAXED);
+#endif
+  }
+
+  GPUFS_HD T load_acquire() const {
+#if defined(__CUDA_ARCH__)
+    if constexpr (S == scope::device) return __nv_atomic_load_n(const_cast<T*>(&value), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_DEVICE);
+    else return __nv_atomic_load_n(const_cast<T*>(&value), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_SYSTEM);
+#else
+    return __atomic_load_n(&value, __ATOMIC_ACQUIRE);
+#endif
+  }
+
+  GPUFS_HD void store_relaxed(T v) {
+#if defined(__CUDA_ARCH__)
+    if constexpr (S == scope::device) __nv_atomic_store_n(&value, v, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+    else __nv_atomic_store_n(&value, v, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
+#else
+    __atomic_store_n(&value, v, __ATOMIC_RELAXED);
+#endif
+  }
+
+  GPUFS_HD void store_release(T v) {
+#if defined(__CUDA_ARCH__)
+    if constexpr (S == scope::device) __nv_atomic_store_n(&value, v, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_DEVICE);
+    else __nv_atomic_store_n(&value, v, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_SYSTEM);
+#else
+    __atomic_store_n(&value, v, __ATOMIC_RELEASE);
+#endif
+  }
+
+  GPUFS_HD T fetch_add_relaxed(T v) {
+    static_assert(S == scope::device, "no read-modify-write across PCIe");
+#if defined(__CUDA_ARCH__)
+    return __nv_atomic_fetch_add(&value, v, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+#else
+    return __atomic_fetch_add(&value, v, __ATOMIC_RELAXED);
+#endif
+  }
+
+  GPUFS_HD T fetch_add_acquire(T v) {
+    static_assert(S == scope::device, "no read-modify-write across PCIe");
+#if defined(__CUDA_ARCH__)
+    return __nv_atomic_fetch_add(&value, v, __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_DEVICE);
+#else
+    return __atomic_fetch_add(&value, v, __ATOMIC_ACQUIRE);
+#endif
+  }
+
+  GPUFS_HD T fetch_add_release(T v) {
+    static_assert(S == scope::device, "no read-modify-write across PCIe");
+#if defined(__CUDA_ARCH__)
+    return __nv_atomic_fetch_add(&value, v, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_DEVICE);
+#else
+    return __atomic_fetch_add(&value, v, __ATOMIC_RELEASE);
+#endif
+  }
+
+  // Both success and failure leave the seen value in `expected`. Order: acquire and release on success, relaxed on failure.
+  [[nodiscard]] GPUFS_HD bool compare_exchange(T& expected, T desired) {
+    static_assert(S == scope::device, "no read-modify-write across PCIe");
+#if defined(__CUDA_ARCH__)
+    return __nv_atomic_compare_exchange_n(&value, &expected, desired, false, __NV_ATOMIC_ACQ_REL, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+#else
+    return __atomic_compare_exchange_n(&value, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+#endif
+  }
+};
+
+
+// Two neighbouring words, 16-byte aligned, read as one access on a GPU; on the twin one after the other.
+struct word_pair {
+  std::uint64_t first, second;
+};
+GPUFS_HD inline word_pair load_pair(const atomic_word<std::uint64_t>* words) {
+#if defined(__CUDA_ARCH__)
+  word_pair p;
+  asm volatile("ld.relaxed.gpu.v2.u64 {%0,%1}, [%2];" : "=l"(p.first), "=l"(p.second) : "l"(words) : "memory");
+  return p;
+#else
+  return {words[0].load_relaxed(), words[1].load_relaxed()};
+#endif
+}
+
+template <class T>
+using channel_word = atomic_word<T, scope::system>;
+
+}  // namespace gpufs

@@ -1,0 +1,118 @@
+// Copies made by a group together.
+#pragma once
+
+#include "gpufs/base/group.cuh"
+
+#if !defined(__CUDA_ARCH__)
+#include <sys/uio.h>
+#include <unistd.h>
+#endif
+
+namespace gpufs {
+
+namespace detail {
+
+// How a source is read. Frames: ordinary loads (never the read-only path: frames are reused). Host memory: volatile
+// loads, so that nothing that an earlier reader left in a cache of this GPU is taken for the answer.
+struct frame_source {
+  GPUFS_HD static vector16 load(const vector16* p) { return *p; }
+  GPUFS_HD static unsigned char load(const unsigned char* p) { return *p; }
+};
+struct host_source {
+  GPUFS_HD static vector16 load(const vector16* p) {
+#if defined(__CUDA_ARCH__)
+    vector16 v;
+    asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+    return v;
+#else
+    return *p;
+#endif
+  }
+  GPUFS_HD static unsigned char load(const unsigned char* p) {
+#if defined(__CUDA_ARCH__)
+    return *const_cast<const volatile unsigned char*>(p);
+#else
+    return *p;
+#endif
+  }
+};
+
+// Invariant of the caller: members agree on all arguments. No barrier inside; the caller orders.
+template <class Source, class Group>
+GPUFS_HD void copy(const Group& g, char* to, const char* from, std::uint64_t bytes) {
+#if defined(__CUDA_ARCH__)
+  const std::uint32_t rank = g.rank(), size = g.size();
+  const auto address = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p); };
+  if (((address(to) ^ address(from)) & 15) == 0) {
+    const std::uint64_t head = (16 - (address(to) & 15)) & 15;
+    const std::uint64_t first = head < bytes ? head : bytes;
+    for (std::uint64_t i = rank; i < first; i += size)
+      to[i] = static_cast<char>(Source::load(reinterpret_cast<const unsigned char*>(from) + i));
+    auto* d = reinterpret_cast<vector16*>(to + first);
+    const auto* s = reinterpret_cast<const vector16*>(from + first);
+    const std::uint64_t vectors = (bytes - first) / 16;
+    std::uint64_t i = rank;
+    // Eight loads in flight per member before the first store: the bus is a microsecond away.
+    for (; i + 7 * std::uint64_t{size} < vectors; i += 8 * std::uint64_t{size}) {
+      vector16 v[8];
+GPUFS_UNROLL
+      for (int k = 0; k < 8; ++k) v[k] = Source::load(s + i + std::uint64_t{size} * k);
+GPUFS_UNROLL
+      for (int k = 0; k < 8; ++k) d[i + std::uint64_t{size} * k] = v[k];
+    }
+    for (; i < vectors; i += size) d[i] = Source::load(s + i);
+    for (std::uint64_t t = first + vectors * 16 + rank; t < bytes; t += size)
+      to[t] = static_cast<char>(Source::load(reinterpret_cast<const unsigned char*>(from) + t));
+  } else {
+    for (std::uint64_t i = rank; i < bytes; i += size)
+      to[i] = static_cast<char>(Source::load(reinterpret_cast<const unsigned char*>(from) + i));
+  }
+#else
+  (void)g;
+  std::memcpy(to, from, bytes);
+#endif
+}
+
+}  // namespace detail
+
+// From a frame into the caller's memory.
+template <class Group>
+GPUFS_HD void copy_from_frame(const Group& g, char* to, const char* from, std::uint64_t bytes) {
+  detail::copy<detail::frame_source>(g, to, from, bytes);
+}
+
+// From pinned host memory (staging).
+template <class Group>
+GPUFS_HD void copy_from_host(const Group& g, char* to, const char* from, std::uint64_t bytes) {
+  detail::copy<detail::host_source>(g, to, from, bytes);
+}
+
+// From a mapped file (an extent). Returns the bytes copied: all on a GPU, where registration has pinned the pages; on
+// the twin the mapping may end early because the file was truncated, and the kernel copies for us so that this gives a
+// short copy and not SIGBUS.
+template <class Group>
+GPUFS_HD std::uint64_t copy_from_extent(const Group& g, char* to, std::uint64_t from, std::uint64_t bytes) {
+#if defined(__CUDA_ARCH__)
+  copy_from_host(g, to, reinterpret_cast<const char*>(from), bytes);
+  return bytes;
+#else
+  (void)g;
+  iovec local{to, bytes};
+  iovec remote{reinterpret_cast<void*>(from), bytes};
+  const ssize_t n = process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
+  return n < 0 ? 0 : static_cast<std::uint64_t>(n);
+#endif
+}
+
+template <class Group>
+GPUFS_HD void fill_zero(const Group& g, char* to, std::uint64_t bytes) {
+  for (std::uint64_t i = g.rank(); i < bytes; i += g.size()) to[i] = 0;
+}
+
+// To pinned host memory (paths, bytes for sinks).
+template <class Group>
+GPUFS_HD void copy_to_host(const Group& g, char* to, const char* from, std::uint64_t bytes) {
+  detail::copy<detail::frame_source>(g, to, from, bytes);
+}
+
+}  // namespace gpufs

@@ -1,0 +1,199 @@
+// Groups: the threads that make one collective call. All members call with the same arguments and all get the same
+// result; the leader (rank 0) does the single-threaded part. On the CPU twin every group has one member.
+#pragma once
+
+#include "gpufs/base/platform.cuh"
+
+namespace gpufs {
+
+// One thread by itself. Threads of a warp may be anywhere in their code.
+class thread_group {
+ public:
+  static constexpr bool scans_together = false;  // whether members share the reading of an index bucket
+  GPUFS_HD static constexpr std::uint32_t rank() { return 0; }
+  GPUFS_HD static constexpr std::uint32_t size() { return 1; }
+  GPUFS_HD static constexpr bool is_leader() { return true; }
+  GPUFS_HD void sync() const {}
+  template <class T>
+  GPUFS_HD T broadcast(T value) const { return value; }
+
+  // Number of this group among all of its kind in the launch, and how many there are: for sharing out work.
+  GPUFS_HD static std::uint64_t grid_rank() {
+#if defined(__CUDA_ARCH__)
+    const std::uint64_t block = blockIdx.x + gridDim.x * (blockIdx.y + std::uint64_t{gridDim.y} * blockIdx.z);
+    const std::uint32_t thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    return block * (blockDim.x * blockDim.y * blockDim.z) + thread;
+#else
+    return platform::twin().block;
+#endif
+  }
+  GPUFS_HD static std::uint64_t grid_size() {
+#if defined(__CUDA_ARCH__)
+    return std::uint64_t{gridDim.x} * gridDim.y * gridDim.z * (blockDim.x * blockDim.y * blockDim.z);
+#else
+    return platform::twin().block_count;
+#endif
+  }
+};
+
+// The lanes of one warp that were converged when the group was made (all of them, in the usual case).
+// Made by `this_warp()`; every lane in it must take part in every call.
+class warp_group {
+ public:
+  static constexpr bool scans_together = true;
+  GPUFS_HD explicit warp_group([[maybe_unused]] std::uint32_t lanes) {
+#if defined(__CUDA_ARCH__)
+    std::uint32_t below;
+    asm("mov.u32 %0, %%lanemask_lt;" : "=r"(below));
+    mask_ = lanes;
+    rank_ = __popc(lanes & below);
+    size_ = __popc(lanes);
+#endif
+  }
+  GPUFS_HD warp_group() : warp_group(converged_lanes()) {}
+  // The members whose two values equal the caller's: a smaller group, in which they go on together.
+  GPUFS_HD warp_group matching([[maybe_unused]] std::uint64_t a, [[maybe_unused]] std::uint64_t b) const {
+#if defined(__CUDA_ARCH__)
+    return warp_group(__match_any_sync(mask_, a) & __match_any_sync(mask_, b));
+#else
+    return *this;
+#endif
+  }
+  GPUFS_HD std::uint32_t rank() const { return rank_; }
+  GPUFS_HD std::uint32_t size() const { return size_; }
+  GPUFS_HD bool is_leader() const { return rank_ == 0; }
+  GPUFS_HD void sync() const {
+#if defined(__CUDA_ARCH__)
+    __syncwarp(mask_);
+#endif
+  }
+  template <class T>
+  GPUFS_HD T broadcast(T value) const {
+#if defined(__CUDA_ARCH__)
+    static_assert(sizeof(T) % 4 == 0, "broadcast in whole words");
+    union {
+      T whole;
+      std::uint32_t words[sizeof(T) / 4];
+    } u{value};
+    const int leader = __ffs(static_cast<int>(mask_)) - 1;
+GPUFS_UNROLL
+    for (unsigned i = 0; i < sizeof(T) / 4; ++i) u.words[i] = __shfl_sync(mask_, u.words[i], leader);
+    return u.whole;
+#else
+    return value;
+#endif
+  }
+  // The value of the first member whose value is not 0; 0 when all are.
+  GPUFS_HD std::uint32_t first_nonzero(std::uint32_t value) const {
+#if defined(__CUDA_ARCH__)
+    const std::uint32_t those = __ballot_sync(mask_, value != 0);
+    return those == 0 ? 0 : __shfl_sync(mask_, value, __ffs(static_cast<int>(those)) - 1);
+#else
+    return value;
+#endif
+  }
+  GPUFS_HD static std::uint64_t grid_rank() {
+#if defined(__CUDA_ARCH__)
+    const std::uint64_t block = blockIdx.x + gridDim.x * (blockIdx.y + std::uint64_t{gridDim.y} * blockIdx.z);
+    const std::uint32_t thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    return block * warps_per_block() + thread / 32;
+#else
+    return platform::twin().block;
+#endif
+  }
+  GPUFS_HD static std::uint64_t grid_size() {
+#if defined(__CUDA_ARCH__)
+    return std::uint64_t{gridDim.x} * gridDim.y * gridDim.z * warps_per_block();
+#else
+    return platform::twin().block_count;
+#endif
+  }
+
+ private:
+  GPUFS_HD static std::uint32_t converged_lanes() {
+#if defined(__CUDA_ARCH__)
+    return __activemask();
+#else
+    return 1;
+#endif
+  }
+  GPUFS_HD static std::uint32_t warps_per_block() {
+#if defined(__CUDA_ARCH__)
+    return (blockDim.x * blockDim.y * blockDim.z + 31) / 32;
+#else
+    return 1;
+#endif
+  }
+  std::uint32_t mask_ = 1;
+  std::uint32_t rank_ = 0;
+  std::uint32_t size_ = 1;
+};
+
+// All threads of one block. Made by `this_block()`; every thread of the block must take part in every call.
+class block_group {
+ public:
+  static constexpr bool scans_together = false;  // the barriers would cost more than the leader's reading alone
+  GPUFS_HD static std::uint32_t rank() {
+#if defined(__CUDA_ARCH__)
+    return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+#else
+    return 0;
+#endif
+  }
+  GPUFS_HD static std::uint32_t size() {
+#if defined(__CUDA_ARCH__)
+    return blockDim.x * blockDim.y * blockDim.z;
+#else
+    return 1;
+#endif
+  }
+  GPUFS_HD static bool is_leader() { return rank() == 0; }
+  GPUFS_HD void sync() const {
+#if defined(__CUDA_ARCH__)
+    __syncthreads();
+#endif
+  }
+  template <class T>
+  GPUFS_HD T broadcast(T value) const {
+#if defined(__CUDA_ARCH__)
+    __shared__ alignas(16) unsigned char cell[sizeof(T)];
+    // The first barrier keeps the cell from being overwritten while a slower thread still reads the last broadcast.
+    __syncthreads();
+    if (is_leader()) *reinterpret_cast<T*>(cell) = value;
+    __syncthreads();
+    return *reinterpret_cast<const T*>(cell);
+#else
+    return value;
+#endif
+  }
+  GPUFS_HD static std::uint64_t grid_rank() {
+#if defined(__CUDA_ARCH__)
+    return blockIdx.x + gridDim.x * (blockIdx.y + std::uint64_t{gridDim.y} * blockIdx.z);
+#else
+    return platform::twin().block;
+#endif
+  }
+  GPUFS_HD static std::uint64_t grid_size() {
+#if defined(__CUDA_ARCH__)
+    return std::uint64_t{gridDim.x} * gridDim.y * gridDim.z;
+#else
+    return platform::twin().block_count;
+#endif
+  }
+
+  // The block's scratch memory: dynamic shared memory on a GPU, heap memory on the twin; `launch_shape::scratch_bytes` long.
+  GPUFS_HD static char* scratch() {
+#if defined(__CUDA_ARCH__)
+    extern __shared__ vector16 gpufs_block_scratch[];
+    return reinterpret_cast<char*>(gpufs_block_scratch);
+#else
+    return platform::twin().scratch;
+#endif
+  }
+};
+
+GPUFS_HD inline thread_group this_thread() { return {}; }
+GPUFS_HD inline warp_group this_warp() { return {}; }
+GPUFS_HD inline block_group this_block() { return {}; }
+
+}  // namespace gpufs

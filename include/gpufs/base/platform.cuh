@@ -1,0 +1,130 @@
+// What differs between a GPU and its CPU twin, and nothing else: every `#if` on the platform in device code is here
+// or in atomic.cuh. Needs no CUDA header, so that plain g++ and run-time compilers can include it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define GPUFS_HD __host__ __device__
+#else
+#define GPUFS_HD
+#endif
+
+#if !defined(__CUDA_ARCH__)
+#include <sched.h>
+#include <time.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#endif
+
+#if defined(__CUDA_ARCH__)
+#define GPUFS_UNROLL _Pragma("unroll")
+#else
+#define GPUFS_UNROLL
+#endif
+
+// For what runs on misses, opens and waits only: kept out of line, so that hits stay short and compile times low.
+#if defined(__CUDA_ARCH__)
+#define GPUFS_OUT_OF_LINE __noinline__
+#else
+#define GPUFS_OUT_OF_LINE
+#endif
+
+// Invariants of the implementation, never conditions of input or I/O. On in the twin's test builds and in GPU tests
+// (GPUFS_CHECKS=1); a violated one ends the program at once, because going on would corrupt what others read.
+#if defined(GPUFS_CHECKS) && GPUFS_CHECKS
+#if defined(__CUDA_ARCH__)
+#define GPUFS_ASSERT(condition) ((condition) ? (void)0 : __trap())
+#else
+#define GPUFS_ASSERT(condition) \
+  ((condition) ? (void)0 : (std::fprintf(stderr, "gpufs: %s:%d: violated: %s\n", __FILE__, __LINE__, #condition), std::abort()))
+#endif
+#else
+#define GPUFS_ASSERT(condition) ((void)sizeof(!(condition)))
+#endif
+
+// Places where tests delay a twin's thread to widen a race (tests/support/schedule.cpp defines the function).
+#if defined(GPUFS_SCHEDULE_POINTS) && !defined(__CUDA_ARCH__)
+namespace gpufs::testing {
+void schedule_point(const char* name);
+}
+#define GPUFS_SCHEDULE_POINT(name) ::gpufs::testing::schedule_point(name)
+#else
+#define GPUFS_SCHEDULE_POINT(name) ((void)0)
+#endif
+
+namespace gpufs {
+
+namespace platform {
+
+#if !defined(__CUDA_ARCH__)
+// Position of the running OS thread in the launch that it serves; gpufs::launch sets it.
+struct twin_position {
+  std::uint32_t block = 0;
+  std::uint32_t block_count = 1;
+  std::uint32_t processor = 0;
+  char* scratch = nullptr;
+};
+
+inline twin_position& twin() {
+  static thread_local twin_position position;
+  return position;
+}
+#endif
+
+// A monotonic clock. Unit: nanoseconds.
+GPUFS_HD inline std::uint64_t now_ns() {
+#if defined(__CUDA_ARCH__)
+  std::uint64_t t;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+  return t;
+#else
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<std::uint64_t>(t.tv_sec) * 1000000000u + static_cast<std::uint64_t>(t.tv_nsec);
+#endif
+}
+
+// The multiprocessor (on the twin: the pool thread) that runs the caller. Only a hint for spreading load: a GPU may
+// move a block, so nothing may depend on two calls returning the same number.
+GPUFS_HD inline std::uint32_t processor() {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t id;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(id));
+  return id;
+#else
+  return twin().processor;
+#endif
+}
+
+// One step of a waiting loop; `attempt` counts the steps. On a GPU each step sleeps about a sixth of the time waited so
+// far, up to `longest_ns`: pollers of host memory would otherwise take the bus from those whom they wait for.
+GPUFS_HD inline void pause(std::uint32_t attempt, [[maybe_unused]] std::uint32_t longest_ns = 1024) {
+#if defined(__CUDA_ARCH__)
+  const std::uint32_t ns = attempt < 2 ? 32u : attempt < 64 ? attempt * attempt * 16u : 65536u;
+  __nanosleep(ns < longest_ns ? ns : longest_ns);
+#else
+  if (attempt < 32) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  } else if (attempt < 256) {
+    sched_yield();
+  } else {
+    const timespec t{0, 50000};
+    nanosleep(&t, nullptr);
+  }
+#endif
+}
+
+}  // namespace platform
+
+// 16 bytes moved as one access.
+struct alignas(16) vector16 {
+  std::uint32_t x, y, z, w;
+};
+
+}  // namespace gpufs

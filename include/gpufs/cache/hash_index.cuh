@@ -1,0 +1,226 @@
+// The index: an open hash of 128-byte buckets from key to slot. Lookup takes no lock; a writer latches the key's home
+// bucket. Used for pages -> frames and for paths -> open-file records.
+//
+// Invariants.
+//  1. An entry is 0 (empty) or (tag, slot + 1). Entries never move.
+//  2. At most one entry of a key leads to a slot that is loading or resident: an inserter looks again under the home
+//     bucket's latch, which every other inserter of that key needs too. A second entry may lead to a slot that is being
+//     evicted; lookups pass over it, and its evictor removes it by its exact value.
+//  3. An entry that does not fit its home bucket goes to a following one; each full bucket that it passes counts it in
+//     `passed`, raised before the entry appears and lowered after it is gone. So a lookup may stop at the first bucket
+//     whose count is 0.
+//  4. The latch guards the set of entries of the keys that are at home here, nothing else. Latches are never nested,
+//     and none is held across a load, a copy or a wait. Cells are shared with keys of other homes, hence taken by
+//     compare-and-swap.
+#pragma once
+
+#include "gpufs/cache/slot_state.cuh"
+
+namespace gpufs {
+
+struct alignas(128) index_bucket {
+  static constexpr std::uint32_t entry_count = 15;
+  atomic_word<std::uint64_t> entries[entry_count];
+  atomic_word<std::uint32_t> latch;
+  atomic_word<std::uint32_t> passed;
+};
+static_assert(sizeof(index_bucket) == 128, "a warp reads a bucket as one line");
+
+// Result of a search. `slot` is pinned when `found`.
+struct pinned_slot {
+  std::uint32_t slot;
+  slot_phase phase;  // loading or resident when found
+  bool found;
+};
+
+// Result of a search that also waits for the loads of others. `slot` is pinned when resident.
+struct lookup_result {
+  enum class kind : std::uint32_t { absent, resident, failed };
+  kind what;
+  std::uint32_t slot;
+  std::int32_t error;  // when failed: of the load that was waited for
+  bool waited;
+};
+
+// `Slots` gives: `slot_header& header(slot)`, and `void unpin(slot)`, which gives a wrong pin back.
+template <class Slots>
+class hash_index {
+ public:
+  // Invariant: bucket_count is a power of two; there are more cells than slots, so a free cell always exists.
+  GPUFS_HD hash_index(index_bucket* buckets, std::uint64_t bucket_count, Slots slots)
+      : buckets_(buckets), mask_(bucket_count - 1), slots_(slots) {}
+
+  // Pins the slot that holds `key`, loading or resident. Called by one thread; does not wait.
+  GPUFS_HD pinned_slot find_and_pin(const slot_key& key) {
+    const std::uint64_t h = hash(key);
+    std::uint64_t b = h & mask_;
+    for (std::uint64_t probes = 0; probes <= mask_; ++probes, b = (b + 1) & mask_) {
+      const index_bucket& bucket = buckets_[b];
+      std::uint64_t entries[index_bucket::entry_count];
+GPUFS_UNROLL
+      for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) {
+        // Acquire would be for nothing: what the entry leads to is ordered by the slot's own state word.
+        entries[i] = bucket.entries[i].load_relaxed();
+      }
+GPUFS_UNROLL
+      for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) {
+        if (!matches(entries[i], h)) continue;
+        const std::uint32_t slot = slot_of(entries[i]);
+        slot_header& header = slots_.header(slot);
+        GPUFS_SCHEDULE_POINT("index.pin");
+        const slot_phase phase = slot_state::phase(header.state.pin());
+        if ((phase == slot_phase::resident || phase == slot_phase::loading) && header.key() == key) return {slot, phase, true};
+        slots_.unpin(slot);
+      }
+      if (bucket.passed.load_relaxed() == 0) break;
+    }
+    return {0, slot_phase::free, false};
+  }
+
+  // A guess at the slot that holds `key`, plus 1, or 0: from the home bucket only, read by the members together as one
+  // line. Nothing is pinned, so it may be wrong in any way. Collective; does not wait.
+  template <class Group>
+  GPUFS_HD std::uint32_t guess(const Group& g, const slot_key& key) const {
+    const std::uint64_t h = hash(key);
+    const index_bucket& bucket = buckets_[h & mask_];
+    std::uint32_t candidate = 0;
+    for (std::uint32_t i = g.rank(); i < index_bucket::entry_count; i += g.size()) {
+      const std::uint64_t entry = bucket.entries[i].load_relaxed();
+      if (matches(entry, h)) candidate = slot_of(entry) + 1;
+    }
+    return g.first_nonzero(candidate);
+  }
+
+  // As find_and_pin(), and waits while the slot is loading. Called by one thread that owns no unloaded slot: then such
+  // waits form no cycle, and each ends when the load does, because a loader waits for nobody's load.
+  GPUFS_HD GPUFS_OUT_OF_LINE lookup_result lookup(const slot_key& key) {
+    const pinned_slot found = find_and_pin(key);
+    if (!found.found) return {lookup_result::kind::absent, 0, 0, false};
+    if (found.phase == slot_phase::resident) return {lookup_result::kind::resident, found.slot, 0, false};
+    slot_header& header = slots_.header(found.slot);
+    slot_phase phase = slot_phase::loading;
+    for (std::uint32_t attempt = 0; phase == slot_phase::loading; ++attempt) {
+      platform::pause(attempt);
+      phase = slot_state::phase(header.state.load());
+    }
+    if (phase == slot_phase::resident) return {lookup_result::kind::resident, found.slot, 0, true};
+    // The load failed. My pin keeps the slot from being claimed, so the error is still that load's.
+    const std::int32_t error = header.error.load_relaxed();
+    slots_.unpin(found.slot);
+    return {lookup_result::kind::failed, found.slot, error, true};
+  }
+
+  // Brings a slot that the caller owns from evicting to loading under this key, pinned and findable. False when another
+  // group was first; the slot is free then, and no longer the caller's.
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool begin_load(const slot_key& key, std::uint32_t slot) {
+    slot_header& header = slots_.header(slot);
+    header.set_key(key);
+    GPUFS_SCHEDULE_POINT("index.insert");
+    if (insert(key, slot)) return true;
+    header.state.release();
+    return false;
+  }
+
+  // Ends a load with an error: those who wait for it get the error, later lookups find nothing.
+  GPUFS_HD GPUFS_OUT_OF_LINE void fail_load(const slot_key& key, std::uint32_t slot, std::int32_t error) {
+    slot_header& header = slots_.header(slot);
+    header.error.store_relaxed(error);
+    header.state.fail_load();
+    remove(key, slot);
+    header.state.release();
+    slots_.unpin(slot);
+  }
+
+  // Adds a slot that the caller owns (state evicting) and that has this key, and makes it `loading`. False, and nothing
+  // done, when the key is there already. Called by one thread; waits only for latches, whose holders never wait.
+  [[nodiscard]] GPUFS_HD bool insert(const slot_key& key, std::uint32_t slot) {
+    const std::uint64_t h = hash(key);
+    const std::uint64_t home = h & mask_;
+    latch(home);
+    const bool absent = !present(key, h);
+    if (absent) {
+      // Not before: nothing can stop the load any more. A slot that were loading already, and then given back, could be
+      // waited for by a lookup with an old entry of it, which would take an error of long ago for the answer.
+      slots_.header(slot).state.begin_load();
+      place(h, slot);
+    }
+    unlatch(home);
+    return absent;
+  }
+
+  // Removes a slot that the caller owns (state evicting) and that is in the index. Called by one thread.
+  GPUFS_HD GPUFS_OUT_OF_LINE void remove(const slot_key& key, std::uint32_t slot) {
+    const std::uint64_t h = hash(key);
+    const std::uint64_t home = h & mask_;
+    const std::uint64_t entry = make_entry(h, slot);
+    latch(home);
+    bool removed = false;
+    std::uint64_t b = home;
+    for (std::uint64_t probes = 0; probes <= mask_ && !removed; ++probes, b = (b + 1) & mask_) {
+      for (std::uint32_t i = 0; i < index_bucket::entry_count && !removed; ++i) {
+        if (buckets_[b].entries[i].load_relaxed() != entry) continue;
+        buckets_[b].entries[i].store_relaxed(0);
+        removed = true;
+      }
+      if (removed) break;
+    }
+    GPUFS_ASSERT(removed);
+    // Release: a lookup that finds the lowered count, and stops, must not have been able to find the entry behind it.
+    for (std::uint64_t p = home; p != b; p = (p + 1) & mask_) (void)buckets_[p].passed.fetch_add_release(~0u);
+    unlatch(home);
+  }
+
+ private:
+  GPUFS_HD static std::uint64_t make_entry(std::uint64_t h, std::uint32_t slot) { return (h & 0xffffffff00000000ull) | (slot + 1u); }
+  GPUFS_HD static std::uint32_t slot_of(std::uint64_t entry) { return static_cast<std::uint32_t>(entry) - 1u; }
+  GPUFS_HD static bool matches(std::uint64_t entry, std::uint64_t h) {
+    return static_cast<std::uint32_t>(entry) != 0 && (entry >> 32) == (h >> 32);
+  }
+
+  // Under the home latch: no entry of this home comes or goes, and a slot found loading or resident here stays in the
+  // index until its evictor gets the latch.
+  GPUFS_HD bool present(const slot_key& key, std::uint64_t h) {
+    std::uint64_t b = h & mask_;
+    for (std::uint64_t probes = 0; probes <= mask_; ++probes, b = (b + 1) & mask_) {
+      for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) {
+        const std::uint64_t entry = buckets_[b].entries[i].load_relaxed();
+        if (!matches(entry, h)) continue;
+        slot_header& header = slots_.header(slot_of(entry));
+        const slot_phase phase = slot_state::phase(header.state.load());
+        if ((phase == slot_phase::loading || phase == slot_phase::resident) && header.key() == key) return true;
+      }
+      if (buckets_[b].passed.load_relaxed() == 0) return false;
+    }
+    return false;
+  }
+
+  // Under the home latch.
+  GPUFS_HD void place(std::uint64_t h, std::uint32_t slot) {
+    const std::uint64_t entry = make_entry(h, slot);
+    for (std::uint64_t b = h & mask_;; b = (b + 1) & mask_) {
+      for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) {
+        std::uint64_t empty = 0;
+        if (buckets_[b].entries[i].load_relaxed() == 0 && buckets_[b].entries[i].compare_exchange(empty, entry)) return;
+      }
+      // Ends: invariant of the constructor. Raised before the entry appears; the compare-and-swap above releases it.
+      (void)buckets_[b].passed.fetch_add_relaxed(1);
+    }
+  }
+
+  GPUFS_HD void latch(std::uint64_t b) {
+    for (std::uint32_t attempt = 0;; ++attempt) {
+      std::uint32_t open = 0;
+      if (buckets_[b].latch.load_relaxed() == 0 && buckets_[b].latch.compare_exchange(open, 1)) break;
+      platform::pause(attempt < 16 ? 0 : attempt);
+    }
+    GPUFS_SCHEDULE_POINT("index.latched");
+  }
+  // Release: pairs with the compare-and-swap in latch(); the next holder sees my entries.
+  GPUFS_HD void unlatch(std::uint64_t b) { buckets_[b].latch.store_release(0); }
+
+  index_bucket* buckets_;
+  std::uint64_t mask_;
+  Slots slots_;
+};
+
+}  // namespace gpufs

@@ -1,0 +1,199 @@
+// The page cache: brings a page into a frame and pins it there. The state machine is in slot_state.cuh; this file is
+// the order of its steps for a page fault.
+//
+//   find and pin --resident--------------------------------------------------> hit
+//        |   \---loading---> wait, holding this pin and no unloaded page ----> minor fault
+//      absent
+//        |
+//   claim a frame (evicting the oldest) -> begin_load: set key, insert into the index --lost race--> give it back, start again
+//        |
+//   load the bytes (direct or staged) -> publish -> reclaim ahead -----------> major fault
+//
+// Progress: no latch is held across load, copy or wait. A group waits for another's load only while it has no unloaded
+// frame of its own, so waits form no cycle; a load ends by itself (channel/client.cuh). When no frame can be had within
+// `reclaim_timeout_ns`, the call ends with -ENOBUFS and holds nothing.
+#pragma once
+
+#include "gpufs/cache/arena.cuh"
+
+namespace gpufs {
+
+struct page_key {
+  std::uint64_t version;
+  std::uint64_t page;
+  GPUFS_HD slot_key slot() const { return {version, page}; }
+};
+
+// A pinned page, or an error: then nothing is pinned.
+struct page_pin {
+  std::uint32_t frame;
+  std::int32_t valid;  // bytes of the page that the file has; or -errno
+};
+
+namespace detail {
+
+// Frames as slots of the index and the rings.
+class frame_table {
+ public:
+  GPUFS_HD explicit frame_table(const mount_ref& fs) : fs_(&fs) {}
+  GPUFS_HD frame& at(std::uint32_t slot) const { return fs_->at<frame>(fs_->layout.frames)[slot]; }
+  GPUFS_HD slot_header& header(std::uint32_t slot) const { return at(slot).header; }
+  GPUFS_HD void unpin(std::uint32_t slot) const { (void)header(slot).state.unpin(); }
+  GPUFS_HD hash_index<frame_table> index() const {
+    return {fs_->at<index_bucket>(fs_->layout.buckets), fs_->layout.bucket_count, *this};
+  }
+  GPUFS_HD bool claim_resident(std::uint32_t slot) const {
+    if (!header(slot).state.claim(slot_phase::resident)) return false;
+    GPUFS_SCHEDULE_POINT("cache.evict");
+    index().remove(header(slot).key(), slot);
+    fs_->counters().add(counter::evictions);
+    return true;
+  }
+
+ private:
+  const mount_ref* fs_;
+};
+
+}  // namespace detail
+
+template <class Group>
+class page_cache {
+ public:
+  GPUFS_HD page_cache(const mount_ref& fs, const Group& g) : fs_(fs), g_(g), frames_(fs) {}
+
+  // Pins the page. `load(frame_bytes)` is called collectively when the page is not there: it fills the frame's memory
+  // and returns how many bytes the file has there, or -errno. Collective. Waits for I/O.
+  template <class Load>
+  GPUFS_HD page_pin acquire(const page_key& key, const Load& load) {
+    step s{};
+    if constexpr (Group::scans_together) {
+      const std::uint32_t guess = frames_.index().guess(g_, key.slot());
+      if (g_.is_leader()) s = take(guess, key.slot());
+    }
+    if (g_.is_leader() && s.what == outcome::absent) s = find_or_claim(key.slot());
+    s = g_.broadcast(s);
+    if (s.what != outcome::claimed) return s.pin;
+    return fill(s.pin.frame, key.slot(), load);
+  }
+
+  // As acquire(), but only if the page is absent and a frame is to be had at once; leaves the page unpinned. For bytes
+  // that came unasked. Collective. Does not wait.
+  template <class Load>
+  GPUFS_HD void offer(const page_key& key, const Load& load) {
+    step s{};
+    if (g_.is_leader()) s = claim_if_absent(key.slot());
+    s = g_.broadcast(s);
+    if (s.what != outcome::claimed) return;
+    const page_pin pin = fill(s.pin.frame, key.slot(), load);
+    if (pin.valid >= 0) release(pin.frame);
+  }
+
+  // Gives a pin back. Collective: all members' reads of the page come before.
+  GPUFS_HD void release(std::uint32_t frame_number) {
+    g_.sync();
+    if (g_.is_leader()) frames_.unpin(frame_number);
+  }
+
+ private:
+  enum class outcome : std::uint32_t { absent, pinned, failed, claimed };
+  struct step {
+    outcome what;
+    page_pin pin;
+  };
+  using rings = ring_set<detail::frame_table>;
+
+  GPUFS_HD rings frame_rings() const { return {fs_.at<slot_ring>(fs_.layout.rings), fs_.layout.ring_count, frames_}; }
+
+  // ---- the leader's part
+
+  // The short way to a hit: pins the guessed frame if it is resident and the right one.
+  GPUFS_HD step take(std::uint32_t guess, const slot_key& key) {
+    if (guess == 0) return {outcome::absent, {}};
+    frame& f = frames_.at(guess - 1);
+    const bool resident = slot_state::phase(f.header.state.pin()) == slot_phase::resident;
+    const slot_key held = f.header.key();
+    const std::uint32_t valid = f.valid.load_relaxed();
+    if (resident && held == key) {
+      fs_.counters().add(counter::hits);
+      return {outcome::pinned, {guess - 1, static_cast<std::int32_t>(valid)}};
+    }
+    frames_.unpin(guess - 1);
+    return {outcome::absent, {}};
+  }
+
+  GPUFS_HD step find_or_claim(const slot_key& key) {
+    const std::uint64_t start = platform::now_ns();
+    for (std::uint32_t round = 0;; ++round) {
+      const step found = find(key);
+      if (found.what != outcome::absent) return found;
+      const slot_claim claim = frame_rings().try_claim(round);
+      if (claim.claimed) {
+        if (begin(key, claim.slot)) return {outcome::claimed, {claim.slot, 0}};
+        round = 0;  // lost the race: the page is there now, or was a moment ago
+        continue;
+      }
+      if (platform::now_ns() - start > fs_.reclaim_timeout_ns) {
+        fs_.counters().add(counter::no_frames);
+        return {outcome::failed, {0, -ENOBUFS}};
+      }
+      platform::pause(64 + round);
+    }
+  }
+
+  GPUFS_HD step claim_if_absent(const slot_key& key) {
+    const pinned_slot there = frames_.index().find_and_pin(key);
+    if (there.found) {
+      frames_.unpin(there.slot);
+      return {outcome::absent, {}};
+    }
+    const slot_claim claim = frame_rings().try_claim(0, 64);
+    if (claim.claimed && begin(key, claim.slot)) return {outcome::claimed, {claim.slot, 0}};
+    return {outcome::absent, {}};
+  }
+
+  GPUFS_HD step find(const slot_key& key) {
+    const lookup_result r = frames_.index().lookup(key);
+    if (r.what == lookup_result::kind::absent) return {outcome::absent, {}};
+    fs_.counters().add(r.waited ? counter::minor_faults : counter::hits);
+    if (r.what == lookup_result::kind::failed) return {outcome::failed, {0, r.error}};
+    return {outcome::pinned, {r.slot, static_cast<std::int32_t>(frames_.at(r.slot).valid.load_relaxed())}};
+  }
+
+  GPUFS_HD bool begin(const slot_key& key, std::uint32_t slot) {
+    if (frames_.index().begin_load(key, slot)) return true;
+    fs_.counters().add(counter::lost_races);
+    return false;
+  }
+
+  // ---- the group's part
+
+  template <class Load>
+  GPUFS_HD page_pin fill(std::uint32_t slot, const slot_key& key, const Load& load) {
+    const std::uint64_t start = platform::now_ns();
+    const std::int32_t valid = load(fs_.page(slot));
+    // The barrier brings all members' stores before the leader's release in publish().
+    g_.sync();
+    if (g_.is_leader()) {
+      frame& f = frames_.at(slot);
+      GPUFS_SCHEDULE_POINT("cache.publish");
+      if (valid >= 0) {
+        f.valid.store_relaxed(static_cast<std::uint32_t>(valid));
+        f.header.state.publish();
+        fs_.counters().add_latency(platform::now_ns() - start);
+        const std::uint32_t evicted = frame_rings().reclaim_ahead();
+        if (evicted != 0) fs_.counters().add(counter::reclaims, evicted);
+      } else {
+        fs_.counters().add(counter::load_errors);
+        frames_.index().fail_load(key, slot, valid);
+      }
+    }
+    g_.sync();
+    return {slot, valid};
+  }
+
+  const mount_ref& fs_;
+  const Group& g_;
+  detail::frame_table frames_;
+};
+
+}  // namespace gpufs

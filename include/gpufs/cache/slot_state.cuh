@@ -1,0 +1,130 @@
+// The state word and key that page frames and open-file records share. One protocol, one state machine, one model
+// (models/slot_state.pml).
+//
+// State machine. A slot is in one of four states; beside the state its word counts pins.
+//
+//      free ----claim----> evicting ----begin_load----> loading ----publish----> resident
+//       ^                   ^   |  ^                       |                        |
+//       |                   |   |  +------fail_load--------+                        |
+//       +-----release-------|---+  +------------------claim (pins == 0)-------------+
+//                           +--- (the claimer owns the slot alone)
+//
+//  * free      nobody's; in no index entry. Pins may be above 0 for a moment: a reader that followed an index entry
+//              read before the slot was taken from it, or a waiter that still reads the error of a failed load.
+//  * evicting  owned by the one thread whose compare-and-swap brought it here, from (free, 0 pins) or (resident, 0
+//              pins). The owner alone may change the key, and removes the slot from the index.
+//  * loading   owned by the group that loads the bytes; pinned by it; found through the index by others, who pin it
+//              and wait without holding an unloaded slot of their own.
+//  * resident  the bytes are whole and do not change. Whoever pinned it may read until it unpins.
+//
+// Rules.
+//  1. The word changes only by atomic read-modify-write: pins come and go at any time, so a plain store would lose some.
+//  2. The key changes only in state evicting, by the owner. It is stable for whoever holds a pin that it got when the
+//     state was loading or resident, because a claim needs 0 pins.
+//  3. A pin is taken first and checked afterwards: fetch_add, then look at the state it returned and at the key. A pin
+//     that turns out wrong is given back, and has changed nothing.
+#pragma once
+
+#include "gpufs/base/atomic.cuh"
+
+namespace gpufs {
+
+// What a slot holds: two words that together are compared exactly, never by hash alone.
+struct slot_key {
+  std::uint64_t high;
+  std::uint64_t low;
+  GPUFS_HD bool operator==(const slot_key& other) const { return high == other.high && low == other.low; }
+};
+
+// A bijective mixer per word (the finalizer of MurmurHash3), so that equal hashes of different keys stay rare.
+GPUFS_HD inline std::uint64_t mix(std::uint64_t x) {
+  x ^= x >> 33;
+  x *= 0xff51afd7ed558ccdull;
+  x ^= x >> 33;
+  x *= 0xc4ceb9fe1a85ec53ull;
+  return x ^ (x >> 33);
+}
+
+GPUFS_HD inline std::uint64_t hash(const slot_key& key) { return mix(key.low + mix(key.high + 0x9e3779b97f4a7c15ull)); }
+
+enum class slot_phase : std::uint32_t { free = 0, evicting = 1, loading = 2, resident = 3 };
+
+class slot_state {
+ public:
+  static constexpr std::uint32_t phase_unit = 1u << 30;
+  static constexpr std::uint32_t pins_mask = phase_unit - 1;
+
+  GPUFS_HD static slot_phase phase(std::uint32_t word) { return static_cast<slot_phase>(word / phase_unit); }
+  GPUFS_HD static std::uint32_t pins(std::uint32_t word) { return word & pins_mask; }
+
+  // Acquire: pairs with the release of publish() and fail_load(); without it the bytes or the error read afterwards
+  // could be older than the state that allowed reading them.
+  GPUFS_HD std::uint32_t load() const { return word_.load_acquire(); }
+  GPUFS_HD std::uint32_t peek() const { return word_.load_relaxed(); }
+
+  // Acquire: as load(); the key read afterwards is the one that belongs to the state returned.
+  GPUFS_HD std::uint32_t pin() { return word_.fetch_add_acquire(1); }
+
+  // Release: my reads of the bytes are done before a claimer, whose compare-and-swap acquires, overwrites them.
+  // Returns the word as it is afterwards.
+  GPUFS_HD std::uint32_t unpin() {
+    const std::uint32_t old = word_.fetch_add_release(~0u);
+    GPUFS_ASSERT(pins(old) > 0);
+    return old - 1;
+  }
+
+  // As unpin(), for a holder that may not be one: false, and nothing done, when a resident slot has no pin to give back.
+  [[nodiscard]] GPUFS_HD bool try_unpin(std::uint32_t& after) {
+    std::uint32_t word = word_.load_relaxed();
+    do {
+      if (phase(word) != slot_phase::resident || pins(word) == 0) return false;
+    } while (!word_.compare_exchange(word, word - 1));
+    after = word - 1;
+    return true;
+  }
+
+  // Takes a free or resident slot that nobody has pinned. Acquire: pairs with the unpin of the last reader, so that
+  // what the owner writes cannot overtake what that reader read.
+  [[nodiscard]] GPUFS_HD bool claim(slot_phase from) {
+    std::uint32_t expected = word_of(from);
+    return word_.compare_exchange(expected, word_of(slot_phase::evicting));
+  }
+
+  // evicting -> loading, with one pin for the loader. Release: the key is written before a finder can trust it.
+  GPUFS_HD void begin_load() { move(slot_phase::evicting, slot_phase::loading, 1); }
+  // loading -> resident. Release: publishes the bytes that the group wrote (its barrier ordered them before this).
+  GPUFS_HD void publish() { move(slot_phase::loading, slot_phase::resident, 0); }
+  // loading -> evicting, the loader's pin kept. Release: publishes the error that waiters read.
+  GPUFS_HD void fail_load() { move(slot_phase::loading, slot_phase::evicting, 0); }
+  // evicting -> free. Release: the next claimer sees the index without this slot.
+  GPUFS_HD void release() { move(slot_phase::evicting, slot_phase::free, 0); }
+
+ private:
+  GPUFS_HD static std::uint32_t word_of(slot_phase p) { return static_cast<std::uint32_t>(p) * phase_unit; }
+  GPUFS_HD void move(slot_phase from, slot_phase to, std::uint32_t pins_added) {
+    const std::uint32_t old = word_.fetch_add_release(word_of(to) - word_of(from) + pins_added);
+    GPUFS_ASSERT(phase(old) == from);
+    (void)old;
+  }
+
+  atomic_word<std::uint32_t> word_;
+};
+
+// The part that every slot begins with.
+struct slot_header {
+  slot_state state;
+  atomic_word<std::int32_t> error;  // of a failed load; written while loading, read by those who waited for it
+  atomic_word<std::uint64_t> key_high;
+  atomic_word<std::uint64_t> key_low;
+
+  // Relaxed: the state word's orders carry the key (rule 2). A reader without a pin may see halves of two keys; it
+  // then pins, checks and finds out.
+  GPUFS_HD slot_key key() const { return {key_high.load_relaxed(), key_low.load_relaxed()}; }
+  GPUFS_HD void set_key(const slot_key& key) {
+    key_high.store_relaxed(key.high);
+    key_low.store_relaxed(key.low);
+  }
+};
+static_assert(sizeof(slot_header) == 24, "frames add one word and stay in one 32-byte sector");
+
+}  // namespace gpufs

@@ -1,0 +1,167 @@
+// The device's side of the channel: take a slot, post a request, wait for the answer, give the slot back.
+// Everything here is called by one thread (a group's leader).
+//
+// Progress: a waiter holds no latch. Every wait ends, with the answer or with -EIO: when the service says it is dead,
+// when its heartbeat stands still for `heartbeat_timeout_ns`, or after `request_timeout_ns` in all.
+#pragma once
+
+#include <errno.h>
+
+#include "gpufs/base/statistics.cuh"
+#include "gpufs/channel/layout.cuh"
+
+#if !defined(__CUDA_ARCH__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace gpufs {
+
+enum class slot_owner : std::uint32_t { free = 0, busy = 1, abandoned = 2 };
+
+// In device memory: who has the slot, and the number of its last request.
+struct slot_record {
+  atomic_word<std::uint32_t> owner;     // slot_owner
+  atomic_word<std::uint32_t> sequence;  // changed by the owner only; its order is that of `owner`
+};
+
+struct channel_timeouts {
+  std::uint64_t heartbeat_ns;
+  std::uint64_t request_ns;
+};
+
+class channel_client {
+ public:
+  struct request {
+    request_code code;
+    std::uint32_t handle;
+    std::uint32_t length;
+    std::uint64_t offset;
+  };
+
+  GPUFS_HD channel_client(const channel_view& view, slot_record* slots, const channel_timeouts& timeouts, counter_set* counters)
+      : view_(view), slots_(slots), timeouts_(timeouts), counters_(counters) {}
+
+  // A slot of the caller's own, or -EIO. Waits while all are taken: each holder is bounded by these same timeouts.
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t acquire() {
+    const std::uint64_t start = platform::now_ns();
+    std::uint32_t slot = static_cast<std::uint32_t>(mix_start(start) % view_.layout.slot_count);
+    // All slots once, then a few at a time.
+    for (std::uint32_t attempt = 0, looks = view_.layout.slot_count;; ++attempt, looks = 16) {
+      for (std::uint32_t i = 0; i < looks; ++i) {
+        if (try_take(slot)) return static_cast<std::int32_t>(slot);
+        slot = slot + 1 == view_.layout.slot_count ? 0 : slot + 1;
+      }
+      if (service_dead() || platform::now_ns() - start > timeouts_.request_ns) break;
+      platform::pause(attempt, longest_pause_ns);
+    }
+    counters_->add(counter::rpc_failures);
+    return -EIO;
+  }
+
+  // Posts a request in a slot that the caller owns; what the group wrote to staging came before (its barrier).
+  GPUFS_HD GPUFS_OUT_OF_LINE void post(std::uint32_t slot, const request& r) {
+    request_record& record = view_.request(slot);
+    record.code.store_relaxed(static_cast<std::uint32_t>(r.code));
+    record.handle.store_relaxed(r.handle);
+    record.length.store_relaxed(r.length);
+    record.offset.store_relaxed(r.offset);
+    const std::uint32_t sequence = slots_[slot].sequence.load_relaxed() + 1;
+    slots_[slot].sequence.store_relaxed(sequence);
+    counters_->add(counter::rpcs);
+    // Release, system scope: pairs with the worker's acquire of the bell; without it the worker could see the bell
+    // before the request or the staging bytes.
+    view_.bell(slot).store_release(sequence);
+#if !defined(__CUDA_ARCH__)
+    wake_service();
+#endif
+  }
+
+  // The answer's result. -EIO and the slot abandoned (do not touch it again) when there will be none.
+  struct answer {
+    std::int32_t result;
+    bool abandoned;
+  };
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE answer wait(std::uint32_t slot) {
+    const std::uint32_t sequence = slots_[slot].sequence.load_relaxed();
+    const std::uint64_t start = platform::now_ns();
+    std::uint64_t heard = start;
+    std::uint32_t heartbeat = view_.header().heartbeat.load_relaxed();
+    for (std::uint32_t attempt = 0;; ++attempt) {
+      // Asked before the answer is looked at: a service that answers and then dies has answered.
+      const bool look = attempt % 32 == 31;
+      const bool dead = look && service_dead();
+      // Acquire: pairs with the worker's release of the reply word; staging and the rest of the reply are read after it.
+      const std::uint64_t word = view_.reply(slot).word.load_acquire();
+      if (reply_sequence(word) == sequence) {
+        counters_->add(counter::rpc_wait_ns, platform::now_ns() - start);
+        return {reply_result(word), false};
+      }
+      if (look) {
+        const std::uint64_t now = platform::now_ns();
+        const std::uint32_t beat = view_.header().heartbeat.load_relaxed();
+        if (beat != heartbeat) {
+          heartbeat = beat;
+          heard = now;
+        }
+        if (dead || now - heard > timeouts_.heartbeat_ns || now - start > timeouts_.request_ns) {
+          abandon(slot);
+          counters_->add(counter::rpc_failures);
+          return {-EIO, true};
+        }
+      }
+      GPUFS_SCHEDULE_POINT("client.wait");
+      platform::pause(attempt, longest_pause_ns);
+    }
+  }
+
+  // Release: the next owner's writes to staging come after my reads.
+  GPUFS_HD void release(std::uint32_t slot) { slots_[slot].owner.store_release(static_cast<std::uint32_t>(slot_owner::free)); }
+
+  // Nobody waits for the answer; the slot is usable again when it has come.
+  GPUFS_HD void abandon(std::uint32_t slot) { slots_[slot].owner.store_release(static_cast<std::uint32_t>(slot_owner::abandoned)); }
+
+ private:
+  static constexpr std::uint32_t longest_pause_ns = 16384;
+
+  GPUFS_HD bool service_dead() const {
+    return view_.header().service.load_relaxed() != static_cast<std::uint32_t>(service_phase::running);
+  }
+
+  GPUFS_HD static std::uint64_t mix_start(std::uint64_t now) {
+    std::uint64_t x = now * 0x9e3779b97f4a7c15ull + platform::processor() * 0xc2b2ae3d27d4eb4full;
+    return x ^ (x >> 29);
+  }
+
+  [[nodiscard]] GPUFS_HD bool try_take(std::uint32_t slot) {
+    slot_record& record = slots_[slot];
+    std::uint32_t seen = record.owner.load_relaxed();
+    if (seen == static_cast<std::uint32_t>(slot_owner::busy)) return false;
+    // Acquire on success: pairs with the release that freed the slot; its sequence is then the last one posted.
+    if (!record.owner.compare_exchange(seen, static_cast<std::uint32_t>(slot_owner::busy))) return false;
+    if (seen == static_cast<std::uint32_t>(slot_owner::free)) return true;
+    if (reply_sequence(view_.reply(slot).word.load_acquire()) == record.sequence.load_relaxed()) return true;
+    abandon(slot);  // its answer is still to come, and would land in a new owner's staging
+    return false;
+  }
+
+#if !defined(__CUDA_ARCH__)
+  void wake_service() {
+    channel_header& header = view_.header();
+    // Sequentially consistent: pairs with the worker that raises twin_sleepers and then looks at the bells once more.
+    // Either it sees my bell, or I see that it sleeps.
+    __atomic_fetch_add(&header.twin_wake, 1u, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&header.twin_sleepers, __ATOMIC_SEQ_CST) != 0) {
+      syscall(SYS_futex, &header.twin_wake, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+    }
+  }
+#endif
+
+  channel_view view_;
+  slot_record* slots_;
+  channel_timeouts timeouts_;
+  counter_set* counters_;
+};
+
+}  // namespace gpufs

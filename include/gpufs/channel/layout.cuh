@@ -1,0 +1,115 @@
+// The channel's layout in pinned host memory: the one header that both sides use. Every word has exactly one writer.
+//
+//   offset                          written by   contents
+//   0                               host         channel_header
+//   layout.bells    + 4 * slot      device       bell: number of the last request posted in the slot (32 bits)
+//   layout.requests + 64 * slot     device       request_record
+//   layout.replies  + 128 * slot    host         reply_record; its first word answers the bell
+//   layout.staging  + bytes * slot  whose turn   path of an open (device, before the bell), then bytes of the file
+//                                                (host, before the reply); bytes for a sink (device)
+//
+// A slot's life (models/channel.pml). Which device group has a slot is written in device memory (slot_owner), where
+// read-modify-write exists:
+//
+//   free --claim--> busy --(request, staging) bell--> posted --(staging, reply) reply word--> answered --> free
+//                                                      |
+//                                                      +--> abandoned: nobody waits (a close, or a waiter that gave
+//                                                           up); taken again only once the reply word equals the bell
+//
+//   bell word   31 ........ 0    sequence: 0 never posted, then 1, 2, ... (wraps, skipping nothing: compared for equality)
+//   reply word  63 ...... 32 | 31 ....... 0
+//               sequence     | result: >= 0, or -errno
+#pragma once
+
+#include "gpufs/base/atomic.cuh"
+#include "gpufs/base/limits.hpp"
+
+namespace gpufs {
+
+enum class request_code : std::uint32_t {
+  open = 1,   // staging: path; length: its bytes without the zero; offset: bytes of data wanted with the answer
+  read = 2,   // handle, offset, length <= staging bytes -> staging
+  close = 3,  // handle
+  send = 4    // handle: sink; length; staging: bytes
+};
+
+enum class service_phase : std::uint32_t { starting = 0, running = 1, dead = 2 };
+
+struct alignas(128) channel_header {
+  channel_word<std::uint32_t> service;    // service_phase
+  channel_word<std::uint32_t> heartbeat;  // changes while the service lives
+  // Host side only, never touched by a GPU: how a twin's thread wakes sleeping workers at once (a futex). A GPU has no
+  // way to wake a host thread; there the workers' back-off finds the bell.
+  std::uint32_t twin_wake;
+  std::uint32_t twin_sleepers;
+};
+static_assert(sizeof(channel_header) == 128, "header keeps its own lines");
+
+struct alignas(64) request_record {
+  channel_word<std::uint32_t> code;
+  channel_word<std::uint32_t> handle;
+  channel_word<std::uint32_t> length;
+  channel_word<std::uint32_t> flags;
+  channel_word<std::uint64_t> offset;
+};
+static_assert(sizeof(request_record) == 64, "one write burst, one line");
+
+struct alignas(128) reply_record {
+  channel_word<std::uint64_t> word;  // {sequence, result}: one read over the bus answers the most common question
+  // Of an open:
+  channel_word<std::uint64_t> version;  // number of this version of the file, never used again by the mount
+  channel_word<std::uint64_t> size;
+  channel_word<std::int64_t> modified_ns;
+  channel_word<std::int64_t> changed_ns;
+  channel_word<std::uint64_t> inode;
+  channel_word<std::uint64_t> device;
+  channel_word<std::uint32_t> mode;
+  channel_word<std::uint32_t> handle;
+  // Of a read: the extent that now serves this part of the file directly, if there is one (bytes > 0).
+  channel_word<std::uint64_t> extent_number;
+  channel_word<std::uint64_t> extent_address;
+  channel_word<std::uint64_t> extent_bytes;
+};
+static_assert(sizeof(reply_record) == 128, "answers to different slots share no line");
+
+GPUFS_HD inline std::uint64_t make_reply_word(std::uint32_t sequence, std::int32_t result) {
+  return (std::uint64_t{sequence} << 32) | static_cast<std::uint32_t>(result);
+}
+GPUFS_HD inline std::uint32_t reply_sequence(std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32); }
+GPUFS_HD inline std::int32_t reply_result(std::uint64_t word) { return static_cast<std::int32_t>(static_cast<std::uint32_t>(word)); }
+
+// Where things are in the channel's memory. Fixed at mount.
+struct channel_layout {
+  std::uint32_t slot_count;
+  std::uint32_t staging_bytes;  // per slot
+  std::uint64_t bells, requests, replies, staging, total_bytes;
+
+  static channel_layout make(std::uint32_t slots, std::uint32_t staging_bytes) {
+    channel_layout l{};
+    l.slot_count = slots;
+    l.staging_bytes = staging_bytes;
+    const auto up = [](std::uint64_t x) { return (x + 4095) / 4096 * 4096; };
+    l.bells = sizeof(channel_header);
+    l.requests = up(l.bells + std::uint64_t{4} * slots);
+    l.replies = l.requests + sizeof(request_record) * slots;
+    l.staging = up(l.replies + sizeof(reply_record) * slots);
+    l.total_bytes = l.staging + std::uint64_t{staging_bytes} * slots;
+    return l;
+  }
+};
+
+// The channel as one side sees it: base is the device's address of the memory, or the host's.
+struct channel_view {
+  char* base;
+  channel_layout layout;
+
+  GPUFS_HD channel_header& header() const { return *reinterpret_cast<channel_header*>(base); }
+  GPUFS_HD channel_word<std::uint32_t>& bell(std::uint32_t slot) const {
+    return reinterpret_cast<channel_word<std::uint32_t>*>(base + layout.bells)[slot];
+  }
+  GPUFS_HD request_record& request(std::uint32_t slot) const { return reinterpret_cast<request_record*>(base + layout.requests)[slot]; }
+  GPUFS_HD reply_record& reply(std::uint32_t slot) const { return reinterpret_cast<reply_record*>(base + layout.replies)[slot]; }
+  GPUFS_HD char* staging(std::uint32_t slot) const { return base + layout.staging + std::uint64_t{layout.staging_bytes} * slot; }
+};
+
+}  // namespace gpufs

@@ -1,0 +1,243 @@
+// Open files: gopen and gclose. Records are slots like frames, with the same index and state machine; a "load" is the
+// host's open, a pin is one holder of the descriptor, and a record whose last holder leaves is closed at once.
+//
+//   find and pin --resident------> the file is open already: no round trip
+//        |   \---loading---------> wait for the other's open
+//      absent
+//        |
+//   claim a free record -> begin_load -> ask the host -> [install the pages that came along] -> publish
+//
+// Progress: an opener holds no page while it waits, and installs pages without waiting (page_cache::offer), so the
+// waits of openers and of page loaders form no cycle.
+#pragma once
+
+#include <fcntl.h>
+
+#include "gpufs/file/load.cuh"
+#include "gpufs/file/path_hash.cuh"
+
+namespace gpufs::detail {
+
+class record_table {
+ public:
+  GPUFS_HD explicit record_table(const mount_ref& fs) : fs_(&fs) {}
+  GPUFS_HD open_file& at(std::uint32_t slot) const { return fs_->at<open_file>(fs_->layout.files)[slot]; }
+  GPUFS_HD slot_header& header(std::uint32_t slot) const { return at(slot).header; }
+  GPUFS_HD hash_index<record_table> index() const {
+    return {fs_->at<index_bucket>(fs_->layout.file_buckets), fs_->layout.file_bucket_count, *this};
+  }
+  // Every pin that goes may be the last one, those of mistaken lookups too; so each looks whether it must close.
+  GPUFS_HD void unpin(std::uint32_t slot) const {
+    after_unpin(slot, header(slot).state.unpin());
+  }
+  // One holder gives its descriptor back; false when it was nobody's, as after one gclose too many.
+  [[nodiscard]] GPUFS_HD bool let_go(std::uint32_t slot) const {
+    std::uint32_t word = 0;
+    if (!header(slot).state.try_unpin(word)) return false;
+    after_unpin(slot, word);
+    return true;
+  }
+  // By the owner of the record only.
+  GPUFS_HD void set_generation(std::uint32_t slot, std::uint32_t generation, std::uint32_t handle, std::uint32_t mode) const {
+    const std::uint64_t tag = std::uint64_t{generation} << 32;
+    at(slot).tag_handle.store_relaxed(tag | handle);
+    at(slot).tag_mode.store_relaxed(tag | mode);
+  }
+  // Records are not evicted: one that is open is somebody's.
+  GPUFS_HD static bool claim_resident(std::uint32_t) { return false; }
+
+ private:
+  GPUFS_HD void after_unpin(std::uint32_t slot, std::uint32_t word) const {
+    if (slot_state::phase(word) == slot_phase::resident && slot_state::pins(word) == 0) close_unused(slot);
+  }
+  GPUFS_HD GPUFS_OUT_OF_LINE void close_unused(std::uint32_t slot) const {
+    GPUFS_SCHEDULE_POINT("file.close");
+    if (!header(slot).state.claim(slot_phase::resident)) return;  // opened again meanwhile, or another closes it
+    index().remove(header(slot).key(), slot);
+    const std::uint32_t handle = at(slot).handle();
+    set_generation(slot, at(slot).generation() + 1, 0, 0);
+    header(slot).state.release();
+    fs_->counters().add(counter::closes);
+    channel_client client = fs_->client();
+    const std::int32_t turn = client.acquire();
+    if (turn < 0) return;  // the service is dead, and its files with it
+    client.post(static_cast<std::uint32_t>(turn), {request_code::close, handle, 0, 0});
+    client.abandon(static_cast<std::uint32_t>(turn));  // nobody waits for a close
+  }
+
+  const mount_ref* fs_;
+};
+
+// The generation's low bits are part of the descriptor.
+GPUFS_HD inline std::int32_t make_descriptor(std::uint32_t slot, std::uint32_t generation) {
+  return static_cast<std::int32_t>(((generation & ((1u << limits::generation_bits) - 1)) << limits::open_files_bits) | slot);
+}
+
+// What a descriptor stands for; takes no pin: the caller's open is one. Called by one thread.
+// Relaxed reads: whoever has the descriptor got it, in whatever way, after the opener published the record, so what is
+// read is at least as new; and a stale descriptor must only not match.
+struct found_file {
+  file_view view;
+  std::int32_t error;
+  std::uint32_t mode;
+};
+GPUFS_HD inline found_file look_up(const mount_ref& fs, std::int32_t fd) {
+  const std::uint32_t slot = static_cast<std::uint32_t>(fd) & (limits::open_files_max - 1);
+  const bool odd = ((static_cast<std::uint32_t>(fd) >> limits::open_files_bits) & 1) != 0;
+  if (fd < 0 || !odd || slot >= fs.layout.file_count) return {{}, -EBADF, 0};
+  const open_file& file = fs.at<open_file>(fs.layout.files)[slot];
+  const word_pair a = load_pair(&file.version);
+  const word_pair b = load_pair(&file.size);
+  const auto generation = static_cast<std::uint32_t>(a.second >> 32);
+  if (make_descriptor(slot, generation) != fd || generation != static_cast<std::uint32_t>(b.second >> 32)) return {{}, -EBADF, 0};
+  return {{a.first, b.first, slot, static_cast<std::uint32_t>(a.second)}, 0, static_cast<std::uint32_t>(b.second)};
+}
+
+template <class Group>
+GPUFS_HD found_file find_file(const mount_ref& fs, const Group& g, std::int32_t fd) {
+  found_file f{};
+  if (g.is_leader()) f = look_up(fs, fd);
+  return g.broadcast(f);
+}
+
+template <class Group>
+class opener {
+ public:
+  GPUFS_HD opener(const mount_ref& fs, const Group& g) : fs_(fs), g_(g), records_(fs) {}
+
+  GPUFS_HD std::int32_t open(const char* path, std::int32_t flags) {
+    step s{};
+    if (g_.is_leader()) s = begin(path, flags);
+    s = g_.broadcast(s);
+    if (s.turn < 0) return s.result;
+    // The host has opened the file; its first bytes may lie in the staging memory.
+    const auto turn = static_cast<std::uint32_t>(s.turn);
+    install(s, turn);
+    g_.sync();
+    std::int32_t fd = 0;
+    if (g_.is_leader()) {
+      fs_.client().release(turn);
+      open_file& file = records_.at(s.view.record);
+      fd = make_descriptor(s.view.record, file.generation());
+      file.header.state.publish();
+      fs_.counters().add(counter::opens);
+    }
+    return g_.broadcast(fd);
+  }
+
+ private:
+  struct step {
+    file_view view;
+    std::int32_t turn;    // the channel slot that holds the answer; < 0: the call ends with `result`
+    std::int32_t result;  // descriptor or -errno; with a turn: bytes of the file in the staging memory
+  };
+
+  GPUFS_HD static step done(std::int32_t result) { return {{}, -1, result}; }
+
+  // ---- the leader's part
+
+  GPUFS_HD static std::int32_t length_of(const char* path) {
+    if (path == nullptr) return -EFAULT;
+    std::uint32_t n = 0;
+    while (path[n] != 0) {
+      if (++n == limits::path_bytes_max) return -ENAMETOOLONG;
+    }
+    return n == 0 ? -ENOENT : static_cast<std::int32_t>(n);
+  }
+
+  GPUFS_HD GPUFS_OUT_OF_LINE step begin(const char* path, std::int32_t flags) {
+    if ((flags & O_ACCMODE) != O_RDONLY || (flags & (O_CREAT | O_TRUNC | O_APPEND)) != 0) return done(-EROFS);
+    if ((flags & ~(O_ACCMODE | O_CLOEXEC | O_NOFOLLOW)) != 0) return done(-EINVAL);
+    const std::int32_t length = length_of(path);
+    if (length < 0) return done(length);
+    slot_key key = path_hasher(fs_.path_key[0], fs_.path_key[1])(path, static_cast<std::uint32_t>(length));
+    const std::uint32_t kind = (flags & O_NOFOLLOW) != 0 ? 1 : 0;
+    key.low ^= kind;
+
+    hash_index<record_table> index = records_.index();
+    std::uint32_t slot = 0;
+    for (std::uint32_t round = 0;; ++round) {
+      const lookup_result r = index.lookup(key);
+      if (r.what == lookup_result::kind::failed) return done(r.error);
+      if (r.what == lookup_result::kind::resident) {
+        fs_.counters().add(counter::reopens);
+        return done(make_descriptor(r.slot, records_.at(r.slot).generation()));
+      }
+      const slot_claim claim = ring_set<record_table>(fs_.at<slot_ring>(fs_.layout.file_ring), 1, records_).try_claim(0, fs_.layout.file_count);
+      if (!claim.claimed) return done(-EMFILE);
+      if (index.begin_load(key, claim.slot)) {
+        slot = claim.slot;
+        break;
+      }
+      platform::pause(round);
+    }
+    const step s = ask(path, static_cast<std::uint32_t>(length), kind, slot);
+    if (s.turn < 0) index.fail_load(key, slot, s.result);
+    return s;
+  }
+
+  GPUFS_HD step ask(const char* path, std::uint32_t length, std::uint32_t kind, std::uint32_t slot) {
+    channel_client client = fs_.client();
+    const std::int32_t turn = client.acquire();
+    if (turn < 0) return done(turn);
+    const auto channel_slot = static_cast<std::uint32_t>(turn);
+    char* staging = fs_.channel.staging(channel_slot);
+    copy_to_host(this_thread(), staging, path, length);
+    client.post(channel_slot, {request_code::open, kind, length, fs_.channel.layout.staging_bytes});
+    const channel_client::answer answer = client.wait(channel_slot);
+    if (answer.abandoned) return done(answer.result);
+    if (answer.result < 0) {
+      client.release(channel_slot);
+      return done(answer.result);
+    }
+    const reply_record& reply = fs_.channel.reply(channel_slot);
+    open_file& file = records_.at(slot);
+    const file_view view{reply.version.load_relaxed(), reply.size.load_relaxed(), slot, reply.handle.load_relaxed()};
+    file.version.store_relaxed(view.version);
+    file.size.store_relaxed(view.size);
+    file.modified_ns.store_relaxed(reply.modified_ns.load_relaxed());
+    file.changed_ns.store_relaxed(reply.changed_ns.load_relaxed());
+    file.inode.store_relaxed(reply.inode.load_relaxed());
+    file.device.store_relaxed(reply.device.load_relaxed());
+    records_.set_generation(slot, file.generation() + 1, view.handle, reply.mode.load_relaxed());
+    file.page_loads.store_relaxed(0);
+    file.loaded_bytes.store_relaxed(0);
+    return {view, turn, answer.result};
+  }
+
+  // ---- the group's part
+
+  // A small file came whole: its pages go into the cache from the staging memory, without further requests.
+  GPUFS_HD void install(const step& s, std::uint32_t turn) {
+    const std::uint64_t bytes = static_cast<std::uint64_t>(s.result);
+    if (bytes == 0 || bytes != s.view.size) return;
+    const std::uint64_t page_bytes = fs_.layout.page_bytes();
+    const char* staging = fs_.channel.staging(turn);
+    page_cache<Group> cache(fs_, g_);
+    for (std::uint64_t at = 0, page = 0; at < bytes; at += page_bytes, ++page) {
+      const std::uint64_t n = bytes - at < page_bytes ? bytes - at : page_bytes;
+      cache.offer({s.view.version, page}, [&](char* to) {
+        copy_from_host(g_, to, staging + at, n);
+        fill_zero(g_, to + n, page_bytes - n);
+        if (g_.is_leader()) {
+          fs_.counters().add(counter::open_loads);
+          fs_.counters().add(counter::open_bytes, n);
+        }
+        return static_cast<std::int32_t>(n);
+      });
+    }
+  }
+
+  const mount_ref& fs_;
+  const Group& g_;
+  record_table records_;
+};
+
+// Gives one hold of a descriptor back. Called by one thread. Never waits for the host's close.
+GPUFS_HD inline std::int32_t close_descriptor(const mount_ref& fs, std::int32_t fd) {
+  const found_file found = look_up(fs, fd);
+  if (found.error != 0) return found.error;
+  return record_table(fs).let_go(found.view.record) ? 0 : -EBADF;
+}
+
+}  // namespace gpufs::detail

@@ -1,0 +1,40 @@
+// gsend: bytes from device code to a sink of the host.
+#pragma once
+
+#include "gpufs/gpufs.cuh"
+
+namespace gpufs {
+
+template <class Group>
+GPUFS_HD std::int64_t gsend(const Group& g, const mount_ref& fs, std::int32_t sink, const void* data, std::uint64_t bytes) {
+  if (sink < 0) return -EBADF;
+  if (bytes == 0) return 0;
+  if (data == nullptr) return -EFAULT;
+  std::uint64_t sent = 0;
+  while (sent < bytes) {
+    std::int32_t turn = 0;
+    if (g.is_leader()) turn = fs.client().acquire();
+    turn = g.broadcast(turn);
+    if (turn < 0) return turn;
+    const auto slot = static_cast<std::uint32_t>(turn);
+    const std::uint64_t room = fs.channel.layout.staging_bytes;
+    const std::uint64_t n = bytes - sent < room ? bytes - sent : room;
+    copy_to_host(g, fs.channel.staging(slot), static_cast<const char*>(data) + sent, n);
+    g.sync();  // all members' bytes come before the leader's bell
+    std::int32_t result = 0;
+    if (g.is_leader()) {
+      channel_client client = fs.client();
+      client.post(slot, {request_code::send, static_cast<std::uint32_t>(sink), static_cast<std::uint32_t>(n), 0});
+      const channel_client::answer answer = client.wait(slot);
+      if (!answer.abandoned) client.release(slot);
+      result = answer.result;
+      if (result >= 0) fs.counters().add(counter::sent_bytes, n);
+    }
+    result = g.broadcast(result);
+    if (result < 0) return result;
+    sent += n;
+  }
+  return static_cast<std::int64_t>(sent);
+}
+
+}  // namespace gpufs

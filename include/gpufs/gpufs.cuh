@@ -1,0 +1,178 @@
+// gpufs, the device API: files for GPU code. The same calls run on the CPU twin.
+//
+// Every call is collective over a group (base/group.cuh): all members call it with the same arguments, at the same place,
+// and all get the same result. Results are >= 0, or -errno; no call aborts, and every wait ends (see "Waits").
+// Semantics are POSIX's where they can be; docs/api.md has the table of differences. The calls and the consistency
+// follow GPUfs (Silberstein et al., ACM TOCS 32(1), 2014, sections 3 and 4), the warp-level calls the SYSTOR 2016 paper.
+#pragma once
+
+#include "gpufs/file/open_files.cuh"
+#include "gpufs/base/group.cuh"
+
+namespace gpufs {
+
+// What gfstat tells: the file as it was when it was opened.
+struct file_status {
+  std::uint64_t size;       // bytes
+  std::int64_t modified_ns; // since the epoch
+  std::int64_t changed_ns;
+  std::uint64_t inode;
+  std::uint64_t device;
+  std::uint32_t mode;       // st_mode
+  std::uint32_t reserved;
+};
+
+// A part of a file in GPU memory. `bytes` may be less than was asked for: a mapping ends with its page, or with the
+// file. 0 bytes: the offset is at or behind the end. < 0: -errno; then there is nothing to unmap.
+struct mapping {
+  const char* data;
+  std::int64_t bytes;
+};
+
+// Opens a file for reading.
+//   path   zero-terminated, shorter than PATH_MAX (4096); relative ones start at the process's working directory
+//   flags  O_RDONLY, with O_CLOEXEC (ignored) or O_NOFOLLOW
+// Returns a descriptor, valid in all kernels of the mount until it was closed as often as it was opened. Opening a
+// file that is open (by the same path and flags) makes no round trip to the host. Otherwise the host opens it, and a
+// file that changed since its pages were cached (device, inode, size, mtime, ctime) is read anew: close-to-open
+// consistency.
+// Errors: -ENOENT -EACCES -EISDIR -ENAMETOOLONG -ELOOP -ENOTDIR as open(2); -EINVAL for an unknown flag or a file that is not
+// regular; -EROFS for writing (not there yet); -EFAULT for a null path; -EMFILE when the mount's table (131,072 files) or the host is out of
+// descriptors; -EOVERFLOW for a file of 2^48 bytes or more; -EIO when the host failed, or does not answer.
+// Waits: for the host's open, bounded by the mount's request timeout.
+template <class Group>
+[[nodiscard]] GPUFS_HD std::int32_t gopen(const Group& g, const mount_ref& fs, const char* path, std::int32_t flags = O_RDONLY) {
+  return detail::opener<Group>(fs, g).open(path, flags);
+}
+
+// Closes a descriptor once. The last close gives the record back and tells the host, without waiting for it; cached
+// pages stay, and serve a later open if the file did not change. Returns 0, or -EBADF. Does not wait for I/O.
+template <class Group>
+GPUFS_HD std::int32_t gclose(const Group& g, const mount_ref& fs, std::int32_t fd) {
+  std::int32_t result = 0;
+  g.sync();  // other members may still be using the descriptor
+  if (g.is_leader()) result = detail::close_descriptor(fs, fd);
+  return g.broadcast(result);
+}
+
+// Describes an open file. Returns 0, or -EBADF. Does not wait.
+template <class Group>
+GPUFS_HD std::int32_t gfstat(const Group& g, const mount_ref& fs, std::int32_t fd, file_status& status) {
+  struct answer {
+    file_status status;
+    std::int32_t error;
+    std::uint32_t unused;
+  } a{};
+  if (g.is_leader()) {
+    const detail::found_file found = detail::look_up(fs, fd);
+    const open_file& f = fs.at<open_file>(fs.layout.files)[found.view.record];
+    a.error = found.error;
+    a.status = {found.view.size,          f.modified_ns.load_relaxed(), f.changed_ns.load_relaxed(), f.inode.load_relaxed(),
+                f.device.load_relaxed(), found.mode,                   0};
+  }
+  a = g.broadcast(a);
+  if (a.error == 0) status = a.status;
+  return a.error;
+}
+
+// Reads into memory of the group: global or shared memory that all members can write; for a thread, its own too.
+//   bytes   any number; offset >= 0; neither needs an alignment (16-byte aligned on both sides is fastest)
+// Returns the bytes read: fewer than asked only at the end of the file, or before an error that the next call returns;
+// 0 at or behind the end. When the call returns, the bytes are visible to all members.
+// Errors: -EBADF; -EINVAL for a negative offset; -EOVERFLOW when offset + bytes does not fit 63 bits; -EFAULT for a
+// null buffer; -EIO and what else the host's read gave; -ENOBUFS when all frames of the cache stayed pinned.
+// Waits: for I/O, and for frames; both bounded by the mount's timeouts. Holds at most one pin at a time.
+template <class Group>
+[[nodiscard]] GPUFS_HD std::int64_t gread(const Group& g, const mount_ref& fs, std::int32_t fd, void* buffer, std::uint64_t bytes,
+                                          std::int64_t offset) {
+  constexpr std::uint64_t largest = ~std::uint64_t{0} >> 1;
+  if (offset < 0) return -EINVAL;
+  if (bytes > largest - static_cast<std::uint64_t>(offset)) return -EOVERFLOW;
+  const detail::found_file found = detail::find_file(fs, g, fd);
+  if (found.error != 0) return found.error;
+  const detail::file_view& file = found.view;
+  const auto begin = static_cast<std::uint64_t>(offset);
+  if (bytes == 0 || begin >= file.size) return 0;
+  if (buffer == nullptr) return -EFAULT;
+  const std::uint64_t end = file.size - begin < bytes ? file.size : begin + bytes;
+  page_cache<Group> cache(fs, g);
+  std::uint64_t at = begin;
+  std::int64_t error = 0;
+  while (at < end) {
+    const std::uint64_t page = at >> fs.layout.page_shift;
+    const std::uint64_t within = at - (page << fs.layout.page_shift);
+    const page_pin pin = cache.acquire({file.version, page}, detail::page_loader<Group>(fs, g, file, page));
+    if (pin.valid < 0) {
+      error = pin.valid;
+      break;
+    }
+    const auto valid = static_cast<std::uint64_t>(pin.valid);
+    const std::uint64_t room = valid > within ? valid - within : 0;
+    const std::uint64_t n = end - at < room ? end - at : room;
+    copy_from_frame(g, static_cast<char*>(buffer) + (at - begin), fs.page(pin.frame) + within, n);
+    cache.release(pin.frame);
+    at += n;
+    // A page with fewer bytes than the file had when it was opened: truncated since; what was there is all there is.
+    if (n == room && room < fs.layout.page_bytes() - within) break;
+  }
+  g.sync();
+  if (at == begin && error != 0) return error;
+  if (g.is_leader()) fs.counters().add(counter::read_bytes, at - begin);
+  return static_cast<std::int64_t>(at - begin);
+}
+
+// Maps a part of a file: pins the page that holds `offset` and gives a pointer into it, for reading, valid for every
+// thread of the GPU until gmunmap. Behind the end of the file the rest of a page reads as zeros.
+// Errors: -EBADF; -EINVAL for a negative offset or no bytes; then as gread. Waits as gread.
+// A group that holds many mappings holds as many frames: others may then get -ENOBUFS.
+template <class Group>
+[[nodiscard]] GPUFS_HD mapping gmmap(const Group& g, const mount_ref& fs, std::int32_t fd, std::int64_t offset, std::uint64_t bytes) {
+  if (offset < 0 || bytes == 0) return {nullptr, -EINVAL};
+  const detail::found_file found = detail::find_file(fs, g, fd);
+  if (found.error != 0) return {nullptr, found.error};
+  const auto at = static_cast<std::uint64_t>(offset);
+  if (at >= found.view.size) return {nullptr, 0};
+  const std::uint64_t page = at >> fs.layout.page_shift;
+  const std::uint64_t within = at - (page << fs.layout.page_shift);
+  page_cache<Group> cache(fs, g);
+  const page_pin pin = cache.acquire({found.view.version, page}, detail::page_loader<Group>(fs, g, found.view, page));
+  if (pin.valid < 0) return {nullptr, pin.valid};
+  const std::uint64_t room = static_cast<std::uint64_t>(pin.valid) > within ? static_cast<std::uint64_t>(pin.valid) - within : 0;
+  if (room == 0) {
+    cache.release(pin.frame);
+    return {nullptr, 0};
+  }
+  return {fs.page(pin.frame) + within, static_cast<std::int64_t>(room < bytes ? room : bytes)};
+}
+
+// Ends a mapping; `data` is any pointer into it. Returns 0, or -EINVAL when nothing is mapped there. Does not wait.
+template <class Group>
+GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const void* data) {
+  const char* first = fs.page(0);
+  const char* p = static_cast<const char*>(data);
+  const std::uint64_t frame_number = static_cast<std::uint64_t>(p - first) >> fs.layout.page_shift;
+  if (p < first || frame_number >= fs.layout.frame_count) return -EINVAL;
+  std::int32_t result = 0;
+  g.sync();  // all members' reads come before the frame can be taken
+  if (g.is_leader()) {
+    detail::frame_table frames(fs);
+    const std::uint32_t word = frames.header(static_cast<std::uint32_t>(frame_number)).state.peek();
+    if (slot_state::phase(word) != slot_phase::resident || slot_state::pins(word) == 0) {
+      result = -EINVAL;
+    } else {
+      frames.unpin(static_cast<std::uint32_t>(frame_number));
+    }
+  }
+  return g.broadcast(result);
+}
+
+// Sends bytes to a sink, a host function that the mount registered (mount::open_sink): output without a fixed bound.
+// Calls of one group arrive in order; each call of at most the channel's staging bytes arrives whole.
+// Returns `bytes`, or -errno: -EBADF for a sink that is not open, what the sink returned, -EIO. Waits for the host.
+template <class Group>
+[[nodiscard]] GPUFS_HD std::int64_t gsend(const Group& g, const mount_ref& fs, std::int32_t sink, const void* data, std::uint64_t bytes);
+
+}  // namespace gpufs
+
+#include "gpufs/file/send.cuh"
+#include "gpufs/view.cuh"

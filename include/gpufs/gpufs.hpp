@@ -1,0 +1,138 @@
+// gpufs, the host API: mounts. A mount is one GPU file system instance of a process: a page cache on one device, a
+// channel, and the service threads that answer it. Kernels use it through mount::ref() and gpufs/gpufs.cuh.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpufs/base/statistics.cuh"
+#include "gpufs/cache/arena.cuh"
+#include "gpufs/error.hpp"
+
+namespace gpufs {
+
+class backend;  // gpufs/backend.hpp
+class device;   // internal
+
+enum class device_kind { automatic, cpu, cuda };
+
+struct mount_options {
+  device_kind device = device_kind::automatic;  // automatic: a GPU if there is one, else the CPU twin
+  int ordinal = 0;                              // which GPU
+  // Page cache in bytes, rounded down to whole pages. 0: a quarter of the GPU's free memory; 256 MiB on the twin.
+  std::uint64_t cache_bytes = 0;
+  std::uint64_t page_bytes = 4096;              // power of two, 512 B to 2 MiB
+  unsigned workers = 0;                         // service threads. 0: half the cores, at least 1, at most 8
+  // Host memory that may be mapped and registered for direct loads. 0: none, all loads are staged.
+  // Default (~0): half of the host's memory.
+  std::uint64_t extent_budget_bytes = ~std::uint64_t{0};
+  std::uint64_t extent_bytes = std::uint64_t{64} << 20;  // size of one extent; power of two, at least a page and 64 KiB
+  unsigned channel_slots = 0;                   // requests under way at once. 0: 512 on a GPU, 64 on the twin; at most 4096
+  // Pinned host memory per slot; files up to this size come with the answer to their open. 8 KiB to 1 MiB, power of two.
+  std::uint32_t staging_bytes = 32768;
+  unsigned rings = 0;                           // frame rings. 0: one per four multiprocessors, fewer for small caches
+  unsigned open_files = 131072;                 // open-file records, at most 131,072
+  unsigned twin_threads = 0;                    // threads of a launch on the twin. 0: one per core
+  std::uint64_t reclaim_timeout_ns = 1'000'000'000;      // after which a call gives -ENOBUFS
+  std::uint64_t heartbeat_timeout_ns = 10'000'000'000;   // silence of the service after which a call gives -EIO
+  std::uint64_t request_timeout_ns = 120'000'000'000;    // one request in all, then -EIO
+  std::shared_ptr<gpufs::backend> backend;      // who does the I/O; null: POSIX
+};
+
+// What a mount counted since it began, summed over its multiprocessors. Names as in gpufs/base/statistics.cuh.
+struct statistics {
+  std::uint64_t values[counter_count] = {};
+  std::uint64_t fault_latency[latency_bucket_count] = {};  // bucket b: major faults that took [2^b, 2^(b+1)) ns
+  // Counted by the service:
+  std::uint64_t extents_registered = 0;
+  std::uint64_t extent_bytes = 0;
+  std::uint64_t extents_refused = 0;  // budget used up, not in the page cache, or the driver said no
+  std::uint64_t host_open_files = 0;
+  std::uint64_t requests_served = 0;
+
+  std::uint64_t operator[](counter c) const { return values[static_cast<std::uint32_t>(c)]; }
+  static const char* name(counter c);
+};
+
+struct file_statistics {
+  std::string path;
+  std::uint64_t size = 0;
+  std::uint64_t page_loads = 0;
+  std::uint64_t loaded_bytes = 0;
+  std::uint32_t holders = 0;  // opens not closed yet
+  std::uint64_t extents = 0;  // registered for direct loads
+};
+
+// Thread-safe, except for the destructor.
+class mount {
+ public:
+  // Throws gpufs::error: EINVAL for impossible options (the text says which), ENODEV without a GPU, ENOMEM.
+  explicit mount(const mount_options& options = {});
+  // Waits for kernels of the device, at most `unmount_timeout_ns`; one that never ends is reported on standard error,
+  // and the memory that it may still use is left allocated.
+  ~mount();
+  mount(const mount&) = delete;
+  mount& operator=(const mount&) = delete;
+
+  // The handle for kernels. Taking it also wakes the service, so take it at each launch (gpufs::launch does).
+  mount_ref ref() const;
+
+  device_kind device() const;             // cpu or cuda
+  int ordinal() const;
+  std::string device_name() const;
+  const mount_options& options() const;   // with the defaults filled in
+  std::string direct_path() const;        // "on", or why every load is staged
+  unsigned multiprocessors() const;       // twin: its threads
+
+  statistics stats() const;
+  std::vector<file_statistics> file_stats() const;  // of the files open now
+
+  // A sink takes bytes that kernels send (gsend). `take` runs on a service thread, one call at a time per sink; it
+  // returns 0, or an errno that the sender gets. Throws EMFILE when limits::sinks_max are open.
+  std::int32_t open_sink(std::function<int(const char* bytes, std::size_t count)> take);
+  void close_sink(std::int32_t sink);
+
+  // Maps and registers a file for direct loads now, as far as the budget goes, reading it into the page cache first.
+  // Returns the bytes registered: 0 when there is no direct path. Throws for a file that cannot be opened. Waits for I/O.
+  std::uint64_t register_file(const std::string& path);
+
+  // Ends the direct path for all that is registered, and frees it. Only while no kernel of the mount runs.
+  void drop_extents();
+
+  // Waits until the device has ended all work. Throws gpufs::error (EIO) when a kernel failed.
+  void synchronize() const;
+
+  // Memory of the mount's device. Plain allocations; the twin's are host memory.
+  void* allocate(std::size_t bytes) const;
+  void free(void* memory) const noexcept;
+  void copy_to_device(void* to, const void* from, std::size_t bytes) const;
+  void copy_to_host(void* to, const void* from, std::size_t bytes) const;
+
+ private:
+  friend class device_guard;
+  struct implementation;
+  std::unique_ptr<implementation> self_;
+};
+
+// Makes a mount's GPU the calling thread's current one, until it goes out of scope.
+class device_guard {
+ public:
+  explicit device_guard(const mount& m);
+  ~device_guard();
+  device_guard(const device_guard&) = delete;
+  device_guard& operator=(const device_guard&) = delete;
+
+ private:
+  const class device* device_;
+  int previous_;
+};
+
+// True when a usable GPU is there.
+bool cuda_available();
+
+}  // namespace gpufs

@@ -1,0 +1,186 @@
+#!/usr/bin/env bash
+# Verifies the Promela models of this folder with spin, and demands that each mutant of them fails.
+#
+#   models/check.sh            all checks (about a minute on two idle cores)
+#   models/check.sh --deep     and the same properties on larger configurations (about twice as long)
+#   models/check.sh PATTERN    only checks whose name contains PATTERN (no test of completeness then)
+#
+# One line per check. Exit status 0 only if every verification was exhaustive and free of errors, every mutant was
+# caught, every MUTANT_ of the models has a check, and every statement of each model was reached in some check.
+# Environment: CHECK_JOBS (checks at a time, default: cores, at most 4), CHECK_TIMEOUT_S (for one check, default 300).
+set -u
+
+models=$(cd "$(dirname "$0")" && pwd)
+deep=""
+if [ "${1:-}" = --deep ]; then deep=1; shift; fi
+pattern=${1:-}
+jobs_max=${CHECK_JOBS:-$(n=$(nproc); echo $((n > 4 ? 4 : n)))}
+timeout_s=${CHECK_TIMEOUT_S:-300}
+
+for tool in spin gcc timeout; do
+    command -v "$tool" >/dev/null || { echo "check.sh: $tool is missing" >&2; exit 2; }
+done
+
+work=$(mktemp -d) || exit 2
+trap 'rm -rf "$work"' EXIT
+
+# check NAME FAMILY MODE EXPECTED MODEL DEFINES...
+#   FAMILY   checks whose reached statements are counted together ("-": none)
+#   MODE     safety: assertions and invalid end states; cycles: those and non-progress cycles. The models have no
+#            progress labels and bounded work, so "no cycle" together with "no invalid end state" means that every run ends.
+#   EXPECTED holds, or caught (a mutant)
+check() {
+    local name=$1 family=$2 mode=$3 expected=$4 model=$5
+    shift 5
+    local dir=$work/$name output verdict="" states detail errors
+    mkdir "$dir" && cd "$dir" || return 1
+    local compile=(-w -DCOLLAPSE -DNOFAIR -DMEMLIM=2000) run=(-m100000)
+    if [ "$mode" = cycles ]; then compile+=(-DNP); run+=(-l); else compile+=(-DSAFETY); fi
+    # A mutant fails after few states: compiling it well costs more than it gains.
+    if [ "$expected" = caught ]; then compile+=(-O0); else compile+=(-O2); fi
+
+    if ! spin -a "$@" "$models/$model" >spin.txt 2>&1 || [ ! -f pan.c ]; then
+        verdict="spin failed: $(tail -1 spin.txt)"
+    elif ! gcc "${compile[@]}" -o pan pan.c 2>gcc.txt; then
+        verdict="gcc failed: $(tail -1 gcc.txt)"
+    else
+        timeout "$timeout_s" ./pan "${run[@]}" >pan.txt 2>&1
+        local status=$?
+        output=$(cat pan.txt)
+        states=$(sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' pan.txt)
+        errors=$(sed -n 's/.*errors: \([0-9]*\).*/\1/p' pan.txt)
+        detail=$(sed -n 's/^pan:[0-9]*: \(.*\) (at depth.*/\1/p' pan.txt | head -1)
+        case $output in
+            *"max search depth too small"* | *truncated* | *"out of memory"* | *"MEMLIM bound"* | *"VECTORSZ"*)
+                verdict="search was truncated" ;;
+        esac
+        if [ $status -eq 124 ]; then verdict="took longer than $timeout_s s"
+        elif [ -n "$verdict" ]; then :
+        elif [ -z "$errors" ]; then verdict="no result (status $status)"
+        elif [ "$expected" = holds ] && [ "$errors" != 0 ]; then verdict="ERROR: $detail"
+        elif [ "$expected" = holds ] && [ $status -ne 0 ]; then verdict="pan ended with $status"
+        elif [ "$expected" = holds ] && grep -q 'Search not completed' pan.txt; then verdict="search was not completed"
+        elif [ "$expected" = caught ] && [ "$errors" = 0 ]; then verdict="mutant SURVIVES"
+        elif [ "$expected" = caught ]; then
+            case $detail in
+                *"assertion violated"* | "invalid end state" | "non-progress cycle") ;;
+                *) verdict="caught by no property: $detail" ;;
+            esac
+        fi
+    fi
+
+    if [ -n "$verdict" ]; then
+        printf 'FAIL    %-44s %s\n' "$name" "$verdict"
+        touch "$work/failed"
+    elif [ "$expected" = holds ]; then
+        printf 'holds   %-44s %-7s %10s states\n' "$name" "$mode" "$states"
+        if [ "$family" != - ]; then
+            # Statements compiled but not reached, as "line text".
+            sed -n 's/^\t[^ ]*:\([0-9]*\), state [0-9]*, \(.*\)$/\1 \2/p' pan.txt | sort -u >"$work/unreached.$family.$name"
+        fi
+    else
+        printf 'caught  %-44s %-7s %10s states  %s\n' "$name" "$mode" "$states" "$detail"
+    fi
+    echo "$*" >>"$work/defines"
+    rm -rf "$dir"
+}
+
+start() {
+    case $1 in *"$pattern"*) ;; *) return ;; esac
+    while [ "$(jobs -rp | wc -l)" -ge "$jobs_max" ]; do wait -n; done
+    check "$@" &
+}
+
+holds()  { start "$1" "$2" "$3" holds "${@:4}"; }
+caught() { start "mutant.$1" - "$2" caught "$3" "-DMUTANT_${1#*.}" "${@:4}"; }
+
+# --- What must hold; the longest first, so that the cores end together. -----------------------------------------------
+
+overflow="-DKEYS=3 -DBUCKETS=2 -DCELLS=1"
+three_slots="-DSLOTS=3 -DKEYS=3 -DBUCKETS=3 -DCELLS=1"
+
+if [ -n "$deep" ]; then
+    holds deep.frames.races                 frames safety slot_state.pml -DOPS0=2 -DOPS1=1 -DOPS2=1
+    holds deep.channel.deadline_and_post    channel safety channel.pml -DOPS=2 -DDEADLINES=1 -DPOSTS=1
+    holds deep.frames.three_slots           frames safety slot_state.pml $three_slots -DPREFILL=2 -DOPS0=2 -DOPS1=2
+    holds deep.open_files.two_keys          open_files safety slot_state.pml -DOPEN_FILES -DOPS2=1
+    holds deep.frames.every_acquire_ends    - cycles slot_state.pml -DOPS2=1
+fi
+holds channel.all_faults_one_slot    channel safety channel.pml -DSLOTS=1 -DCLIENTS=3 -DDEADLINES=1 -DPOSTS=1 -DDEATHS=1
+holds frames.overflow                frames safety slot_state.pml $overflow -DOPS2=1
+holds channel.one_death              channel safety channel.pml -DCLIENTS=3 -DDEATHS=1
+holds channel.every_call_ends        - cycles channel.pml -DSLOTS=1 -DCLIENTS=3 -DDEADLINES=1 -DPOSTS=1
+holds channel.service_dies           channel safety channel.pml -DSLOTS=1 -DCLIENTS=3 -DPOSTS=1 -DDEATHS=2
+holds open_files.every_open_ends     - cycles slot_state.pml -DOPEN_FILES -DOPS0=2 -DOPS1=2
+holds open_files.one_key             open_files safety slot_state.pml -DOPEN_FILES -DKEYS=1 -DOPS0=2 -DOPS2=1
+holds channel.lone_worker_dies       channel safety channel.pml -DWORKERS=1 -DOPS=2 -DDEADLINES=1 -DPOSTS=1 -DDEATHS=1
+holds frames.two_keys                frames safety slot_state.pml -DOPS2=1
+holds open_files.overflow            open_files safety slot_state.pml -DOPEN_FILES $overflow -DOPS0=2 -DOPS1=2
+holds frames.one_key                 frames safety slot_state.pml -DKEYS=1 -DOPS0=2 -DOPS2=1
+holds frames.loading_before_latch    - safety slot_state.pml -DLOADING_BEFORE_LATCH -DKEYS=1 -DOPS0=2 -DOPS2=1
+holds frames.one_key_acquire_ends    - cycles slot_state.pml -DKEYS=1 -DOPS2=1
+holds frames.overflow_acquire_ends   - cycles slot_state.pml $overflow -DPREFILL=2 -DOPS0=2
+holds channel.lone_worker_calls_end  - cycles channel.pml -DWORKERS=1 -DOPS=2 -DDEATHS=1
+holds open_files.reopen              open_files safety slot_state.pml -DOPEN_FILES -DOPS0=2 -DOPS1=2
+holds frames.two_actors              frames safety slot_state.pml -DOPS0=2 -DOPS1=2
+holds frames.three_slots             frames safety slot_state.pml $three_slots -DPREFILL=2 -DOPS0=2
+
+# --- What must fail. --------------------------------------------------------------------------------------------------
+
+three="-DOPS0=2 -DOPS1=1 -DOPS2=1"
+caught frames.GIVE_BACK_SILENT safety slot_state.pml -DLOADING_BEFORE_LATCH $three
+for mutant in PIN_WITHOUT_STATE PIN_WITHOUT_KEY EVICT_PINNED REUSE_PINNED_FREE CLAIM_WITHOUT_CAS NO_RESCAN \
+    INSERT_WITHOUT_LATCH LATCH_HELD_OVER_LOAD PUBLISH_BEFORE_BYTES PUBLISH_BY_STORE ERROR_AFTER_STATE \
+    FAILED_LOAD_KEEPS_ENTRY FREE_BEFORE_REMOVE REMOVE_BY_TAG; do
+    caught "frames.$mutant" safety slot_state.pml $three
+done
+caught frames.RESCAN_COUNTS_EVICTING cycles slot_state.pml -DOPS2=1
+for mutant in PASSED_NOT_COUNTED PASSED_IS_FLAG; do
+    caught "frames.$mutant" safety slot_state.pml $three_slots -DOPS0=2 -DOPS1=2
+done
+caught open_files.GIVE_BACK_SILENT safety slot_state.pml -DOPEN_FILES -DLOADING_BEFORE_LATCH -DKEYS=1 $three
+for mutant in ROLLBACK_WITHOUT_CLOSE CLOSE_WITHOUT_CAS FREE_BEFORE_CLOSE; do
+    caught "open_files.$mutant" safety slot_state.pml -DOPEN_FILES $three
+done
+one="-DSLOTS=1 -DCLIENTS=3"
+caught channel.REUSE_BEFORE_REPLY safety channel.pml $one -DDEADLINES=1 -DPOSTS=1
+caught channel.CHECK_ONLY_BEFORE_TAKE safety channel.pml $one -DDEADLINES=1 -DPOSTS=2
+caught channel.FREE_AT_DEADLINE safety channel.pml $one -DDEADLINES=1
+caught channel.FREE_AT_POST safety channel.pml $one -DPOSTS=1
+for mutant in BELL_READ_BEFORE_SERVED BELL_BEFORE_RECORD REPLY_BEFORE_STAGING FREE_BEFORE_READ SERVED_WITHOUT_CAS; do
+    caught "channel.$mutant" safety channel.pml $one
+done
+for mutant in GUARD_SILENT GUARD_BLIND GUARD_ASKS_IF_MINE_IS_THERE; do
+    caught "channel.$mutant" safety channel.pml $one -DDEATHS=1
+done
+caught channel.NOBODY_SAYS_DEAD safety channel.pml $one -DWORKERS=1 -DDEATHS=1
+caught channel.CAS_RETRIED_WITH_OLD_VALUE cycles channel.pml $one
+
+wait
+
+# --- Is the list complete, and does each statement of the models matter? ----------------------------------------------
+
+if [ -z "$pattern" ]; then
+    for mutant in $(grep -oh 'MUTANT_[A-Z_]*' "$models"/*.pml | sort -u); do
+        grep -qw -e "-D$mutant" "$work/defines" || { echo "FAIL    $mutant has no check"; touch "$work/failed"; }
+    done
+    for family in frames open_files channel; do
+        lists=("$work/unreached.$family".*)
+        [ -e "${lists[0]}" ] || { echo "FAIL    $family: no check held"; touch "$work/failed"; continue; }
+        # Not reached in any check of the family.
+        sort "${lists[@]}" | uniq -c | awk -v n="${#lists[@]}" '$1 == n' >"$work/never"
+        if [ -s "$work/never" ]; then
+            echo "FAIL    $family: statements that no check reaches:"
+            cat "$work/never"
+            touch "$work/failed"
+        else
+            printf 'reached %-44s every statement\n' "$family"
+        fi
+    done
+elif [ ! -e "$work/defines" ]; then
+    echo "check.sh: no check is named like '$pattern'" >&2
+    exit 2
+fi
+
+[ ! -e "$work/failed" ] || { echo "models: FAILED"; exit 1; }
+echo "models: all checks passed"

@@ -1,0 +1,39 @@
+"""gpufs: files for GPU code, from Python.
+
+A mount is a page cache in GPU memory with a service behind it; kernels open, read and map files of the host through
+it. Without a GPU the same code runs on the CPU (the "CPU twin").
+
+    >>> import gpufs
+    >>> with gpufs.mount(cache="64MiB") as mount:
+    ...     mount.device in ("cpu", "cuda")
+    True
+
+Importing this package touches no GPU. Errors of files and devices are ``OSError`` and its subclasses, with ``errno``
+and
+``filename``; options that cannot be are ``ValueError``.
+
+:mod:`gpufs.grep` counts a dictionary's words in files; :mod:`gpufs.doctor` says what this machine supports; the command
+line is ``gpufs`` (or ``python -m gpufs``).
+"""
+
+from gpufs import grep
+from gpufs._core import __version__
+from gpufs._mount import AnyPath, Device, FileStatistics, Mount, Options, Statistics
+from gpufs.sizes import format_size, parse_size
+
+mount = Mount
+"""Mounts: ``gpufs.mount(cache="8GiB")`` is :class:`gpufs.Mount` called."""
+
+__all__ = [
+    "AnyPath",
+    "Device",
+    "FileStatistics",
+    "Mount",
+    "Options",
+    "Statistics",
+    "__version__",
+    "format_size",
+    "grep",
+    "mount",
+    "parse_size",
+]

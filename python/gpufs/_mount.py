@@ -1,0 +1,295 @@
+"""The class behind :func:`gpufs.mount`."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Literal, Self, TypeAlias, TypedDict, cast
+
+from gpufs import _core
+from gpufs.sizes import Size, parse_size
+
+Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+AnyPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+_UNLIMITED: Final = 2**64 - 1  # the host API's "half of the host's memory"
+
+
+class Statistics(TypedDict):
+    """What a mount counted since it began, summed over its multiprocessors; see :meth:`Mount.stats`."""
+
+    hits: int  # pages found in the cache
+    minor_faults: int  # pages that another group was loading just then
+    direct_loads: int  # pages that the GPU pulled from registered host memory
+    staged_loads: int  # pages that a host worker brought
+    open_loads: int  # pages that came with the answer to an open
+    load_errors: int
+    evictions: int  # pages given up for others
+    reclaims: int  # of these: ahead of need
+    lost_races: int  # loads given up because another group had begun the same
+    no_frames: int  # calls that ended in ENOBUFS
+    direct_bytes: int  # file bytes by the direct path
+    staged_bytes: int  # by the staged path
+    open_bytes: int  # with an open
+    read_bytes: int  # given to callers of gread
+    opens: int  # that asked the host
+    reopens: int  # of files that were open: no round trip
+    closes: int
+    rpcs: int  # requests to the host
+    rpc_wait_ns: int  # time that groups waited for answers, in all
+    rpc_failures: int  # requests given up: service dead, or deadline passed
+    sent_bytes: int  # to sinks
+    extents_registered: int  # ranges of files that are registered for direct loads
+    extent_bytes: int  # their size
+    extents_refused: int  # not registered: budget used up, not in the host's page cache, or the driver said no
+    host_open_files: int
+    requests_served: int
+    fault_latency_ns: list[int]  # entry b: major faults that took at least 2**b and less than 2**(b + 1) ns
+
+
+class Options(TypedDict):
+    """The options of a mount with their defaults filled in; see :attr:`Mount.options`."""
+
+    ordinal: int
+    cache_bytes: int
+    page_bytes: int
+    workers: int
+    extent_budget_bytes: int
+    extent_bytes: int
+    channel_slots: int
+    staging_bytes: int
+    rings: int
+    open_files: int
+    twin_threads: int
+    reclaim_timeout_ns: int
+    heartbeat_timeout_ns: int
+    request_timeout_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatistics:
+    """One file that kernels have open now."""
+
+    path: str  # as os.fsdecode gives it
+    size: int  # bytes, when it was opened
+    page_loads: int
+    loaded_bytes: int
+    holders: int  # opens not closed yet
+    extents: int  # registered for direct loads
+
+
+class Mount:
+    """One GPU file system instance of this process: a page cache on one device, and the service that fills it.
+
+    A context manager; it is unmounted at the end of the ``with`` block, by :meth:`close`, when it is garbage, and when
+    the interpreter ends. All methods may be called from several threads. In a process that was forked off they raise
+    ``RuntimeError`` (and :meth:`close` does nothing): neither GPU nor service threads survive a fork. After
+    :meth:`close` they raise ``ValueError``, as those of a closed file do.
+
+    Args:
+        device: ``"cuda"`` for a GPU, ``"cpu"`` for the CPU twin, ``"auto"`` for a GPU if there is one, else the twin.
+        ordinal: which GPU, counted from 0 as CUDA does.
+        cache: bytes of the page cache, rounded down to whole pages. ``None``: a quarter of the GPU's free memory; 256
+            MiB on the twin.
+        page: bytes of a page, a power of two from 512 to 2 MiB.
+        workers: service threads. ``None``: half the cores, at least 1, at most 8.
+        pinned: bytes of host memory that may be mapped and registered for direct loads. 0: none, so that all loads are
+            staged. ``None``: half of the host's memory.
+        extent: bytes of one registered range, a power of two, at least a page and 64 KiB.
+        staging: bytes of pinned host memory of each request, a power of two from 8 KiB to 1 MiB; files up to this size
+            come whole with their open.
+        slots: requests under way at once, at most 4096. ``None``: 512 on a GPU, 64 on the twin.
+        rings: groups of frames that are allocated and evicted together. ``None``: one per four multiprocessors, fewer
+            for small caches.
+        open_files: open files at once, at most 131,072.
+        twin_threads: threads of a launch on the twin. ``None``: one per core.
+        reclaim_timeout_s: seconds after which a call that finds every frame pinned gives up (``ENOBUFS``).
+        heartbeat_timeout_s: seconds of silence of the service after which calls give up (``EIO``).
+        request_timeout_s: seconds that one request may take in all (``EIO``).
+
+    Sizes are numbers, or text such as ``"8GiB"``.
+
+    Raises:
+        ValueError: an option that cannot be; the text says which.
+        TypeError: an option of the wrong type.
+        OSError: ``ENODEV`` without such a GPU, ``ENOTSUP`` when gpufs was built without CUDA, ``ENOMEM`` when the
+            memory of the device or of the host does not suffice, ``EIO`` when the driver fails.
+
+    Waits for the GPU to wake up and for the memory, which may take seconds.
+    """
+
+    __slots__ = ("__weakref__", "_core", "_finalizer")
+
+    def __init__(
+        self,
+        *,
+        device: Device = "auto",
+        ordinal: int = 0,
+        cache: Size | None = None,
+        page: Size = 4096,
+        workers: int | None = None,
+        pinned: Size | None = None,
+        extent: Size = 64 << 20,
+        staging: Size = 32 << 10,
+        slots: int | None = None,
+        rings: int | None = None,
+        open_files: int = 131072,
+        twin_threads: int | None = None,
+        reclaim_timeout_s: float = 1.0,
+        heartbeat_timeout_s: float = 10.0,
+        request_timeout_s: float = 120.0,
+    ) -> None:
+        self._core = _core.Mount(
+            device=device,
+            ordinal=ordinal,
+            cache_bytes=0 if cache is None else _positive("cache", parse_size(cache)),
+            page_bytes=_positive("page", parse_size(page)),
+            workers=_count("workers", workers),
+            extent_budget_bytes=_UNLIMITED if pinned is None else parse_size(pinned),
+            extent_bytes=_positive("extent", parse_size(extent)),
+            channel_slots=_count("slots", slots),
+            staging_bytes=_fitting("staging", parse_size(staging)),
+            rings=_count("rings", rings),
+            open_files=_count("open_files", open_files),
+            twin_threads=_count("twin_threads", twin_threads),
+            reclaim_timeout_ns=_nanoseconds("reclaim_timeout_s", reclaim_timeout_s),
+            heartbeat_timeout_ns=_nanoseconds("heartbeat_timeout_s", heartbeat_timeout_s),
+            request_timeout_ns=_nanoseconds("request_timeout_s", request_timeout_s),
+        )
+        # Also runs when the interpreter ends: the service's threads must not outlive the CUDA runtime.
+        self._finalizer = weakref.finalize(self, _core.Mount.close, self._core)
+
+    def __enter__(self) -> Self:
+        """Returns the mount."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes the mount."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Says where it runs and how large its cache is."""
+        if self.closed:
+            return "<gpufs.Mount closed>"
+        options = self.options
+        return (
+            f"<gpufs.Mount on {self.device_name!r}, cache {options['cache_bytes']} bytes "
+            f"in pages of {options['page_bytes']}>"
+        )
+
+    def close(self) -> None:
+        """Unmounts: ends the service and frees the cache. Once closed, closing again does nothing.
+
+        Waits for calls of other threads on this mount, and a bounded time for kernels that use it; a kernel that never
+        ends is reported on standard error, and the memory that it may still use stays allocated.
+        """
+        self._finalizer()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, here or in the process that this one was forked from."""
+        return self._core.closed
+
+    @property
+    def device(self) -> Literal["cpu", "cuda"]:
+        """Where it runs."""
+        return cast(Literal["cpu", "cuda"], self._core.device)
+
+    @property
+    def device_name(self) -> str:
+        """The GPU's name, or that of the CPU twin with its number of threads."""
+        return self._core.device_name
+
+    @property
+    def ordinal(self) -> int:
+        """Which GPU."""
+        return self._core.ordinal
+
+    @property
+    def multiprocessors(self) -> int:
+        """Multiprocessors of the GPU; threads of the twin."""
+        return self._core.multiprocessors
+
+    @property
+    def direct_path(self) -> str:
+        """``"on"``, or why every load is staged."""
+        return self._core.direct_path
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page."""
+        return self.options["page_bytes"]
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the page cache."""
+        return self.options["cache_bytes"]
+
+    @property
+    def options(self) -> Options:
+        """All options in the host API's units (bytes, nanoseconds), with the defaults filled in."""
+        return cast(Options, self._core.options)
+
+    def stats(self) -> Statistics:
+        """Returns the counters of the mount and of its service. Does not wait for kernels."""
+        return cast(Statistics, self._core.stats())
+
+    def file_stats(self) -> list[FileStatistics]:
+        """Returns what was counted for each file that kernels have open now. Does not wait for kernels."""
+        return [FileStatistics(os.fsdecode(path), *numbers) for path, *numbers in self._core.file_stats()]
+
+    def register_file(self, path: AnyPath) -> int:
+        """Maps and registers a file for direct loads now, as far as the budget (``pinned``) goes.
+
+        Returns the bytes registered: 0 where there is no direct path. Reads the file into the host's page cache first,
+        and waits for that. Other files are registered in the background, when they are in the host's page cache.
+
+        Raises:
+            OSError: the file cannot be opened; ``errno`` and ``filename`` say why and which.
+        """
+        return self._core.register_file(os.fsencode(path))
+
+    def drop_extents(self) -> None:
+        """Ends the direct path for all that is registered, and frees it.
+
+        Waits until no other thread uses the mount. No kernel of the mount may run.
+        """
+        self._core.drop_extents()
+
+    def synchronize(self) -> None:
+        """Waits until the device has ended all work.
+
+        Raises:
+            OSError: ``EIO`` when a kernel failed.
+        """
+        self._core.synchronize()
+
+
+def _count(name: str, count: int | None) -> int:
+    if count is None:
+        return 0
+    if not 0 < count < 2**32:
+        raise ValueError(f"{name} must be at least 1: {count}")
+    return count
+
+
+def _positive(name: str, size_bytes: int) -> int:
+    if size_bytes == 0:
+        raise ValueError(f"{name} must not be 0 bytes")
+    return size_bytes
+
+
+def _fitting(name: str, size_bytes: int) -> int:
+    if not 0 < size_bytes < 2**32:
+        raise ValueError(f"{name} must be between 8 KiB and 1 MiB: {size_bytes} bytes")
+    return size_bytes
+
+
+def _nanoseconds(name: str, seconds: float) -> int:
+    if not 0 < seconds < 2**33:
+        raise ValueError(f"{name} must be greater than 0 and finite: {seconds}")
+    return round(seconds * 1e9)

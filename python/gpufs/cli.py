@@ -1,0 +1,346 @@
+"""The command line, ``gpufs``.
+
+Exit status of ``gpufs grep``, as of grep: 0 when a word was found, 1 when none was, 2 when something went wrong, also
+where words were found besides. Of ``gpufs doctor``: 0 when gpufs works here, 1 when something that it needs does not.
+130 after Ctrl-C; a reader that goes away ends it quietly, as it ends other tools, by SIGPIPE.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Annotated, Any, Final, cast, get_args
+
+import typer
+
+from gpufs import _core, grep
+from gpufs._mount import Device, Mount, Statistics
+from gpufs.sizes import format_size, parse_size
+
+FOUND: Final = 0
+NOTHING_FOUND: Final = 1
+FAILED: Final = 2
+INTERRUPTED: Final = 128 + signal.SIGINT
+
+# Typer's error of usage: a class of click's or of its own, by its version.
+UsageError: Final[Any] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Files for GPU code.",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line with these arguments, or the process's; returns its exit status."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        status = app(args=None if arguments is None else list(arguments), prog_name="gpufs", standalone_mode=False)
+        if not _flush_output():
+            return FAILED
+    except UsageError as error:
+        # Also when nothing was asked for: then the help has been shown, and there is nothing to say.
+        text = " ".join(error.format_message().split())
+        if text:
+            _complain(text)
+        return FAILED
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except OSError as error:
+        _complain(_describe(error))
+        return FAILED
+    return status if isinstance(status, int) else 0
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        cuda = _core.built_cuda_version
+        built = f"CUDA {cuda // 1000}.{cuda % 1000 // 10}" if cuda else "CPU twin only"
+        _write([f"gpufs {_core.__version__} ({built})\n".encode()])
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Files for GPU code: search files on a GPU, or see what this machine supports."""
+
+
+# --- grep ---
+
+
+def _device(name: str) -> str:
+    if name not in get_args(Device):
+        raise typer.BadParameter(f"{name!r} is not one of auto, cpu and cuda")
+    return name
+
+
+def _size(text: str | None) -> int | None:
+    """Returns a size given on the command line."""
+    if text is None:
+        return None
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+@app.command("grep")
+def _grep(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files, and folders with all below them.")],
+    words: Annotated[
+        str, typer.Option("-f", "--file", metavar="WORDS", help="File with one word a line; - is standard input.")
+    ],
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|cpu|cuda", callback=_device, help="Where to search: a GPU, the CPU, or a GPU if there is one."
+        ),
+    ] = "auto",
+    cache: Annotated[str | None, typer.Option(metavar="SIZE", callback=_size, help="Page cache, such as 8GiB.")] = None,
+    page: Annotated[str, typer.Option(metavar="SIZE", callback=_size, help="Page, from 512 to 2MiB.")] = "4KiB",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="At the end, say on standard error what was done.")
+    ] = False,
+    progress: Annotated[
+        bool, typer.Option("--progress/--no-progress", help="Show progress when standard error is a terminal.")
+    ] = True,
+) -> None:
+    """Count how often each word of a dictionary stands in each file.
+
+    Prints lines PATH, WORD and COUNT with tabs between them, ordered by path, then word. Exit status: 0 when a word was
+    found, 1 when none was, 2 when something went wrong.
+    """
+    try:
+        dictionary = grep.Dictionary.read("/dev/stdin" if words == "-" else words)
+        mount = Mount(device=cast(Device, device), cache=cache, page=page)
+    except ValueError as error:
+        _complain(str(error))
+        raise typer.Exit(FAILED) from None
+    with mount:
+        with _progress_bar(progress and sys.stderr is not None and sys.stderr.isatty()) as show:
+            try:
+                result = grep.search(mount, dictionary, paths, on_progress=show)
+            except KeyboardInterrupt:
+                if show is not None:
+                    show(None)
+                # Not through close(), which would wait for the kernels: the driver ends them with the process.
+                os._exit(INTERRUPTED)
+        report = _Report(mount, result)
+    for failure in result.failures:
+        _complain(_describe(failure))
+    if as_json:
+        _write(report.json_pieces())
+    else:
+        _write(result.lines())
+    if summary:
+        _note("\n".join(report.summary()))
+    if result.failures:
+        raise typer.Exit(FAILED)
+    raise typer.Exit(FOUND if len(result) else NOTHING_FOUND)
+
+
+class _Report:
+    """What is to be told of a search once its mount is closed."""
+
+    def __init__(self, mount: Mount, result: grep.Result) -> None:
+        self.result = result
+        self.device = mount.device
+        self.device_name = mount.device_name
+        self.direct_path = mount.direct_path
+        self.statistics: Statistics = mount.stats()
+
+    @property
+    def gb_per_s(self) -> float:
+        return self.result.bytes / self.result.seconds / 1e9 if self.result.seconds else 0.0
+
+    def json_pieces(self) -> Iterator[bytes]:
+        r"""Yields one JSON object: ``matches``, which may be many, piece by piece at its end.
+
+        ``device``, ``device_name``, ``direct_path``: as of :class:`gpufs.Mount`. ``files``, ``bytes``, ``seconds``: of
+        the search; ``gb_per_s``. ``words_found``: different ones; ``occurrences``. ``binary``: paths of files with a
+        NUL byte, which were searched up to it at most. ``failures``: objects with ``path``, ``errno`` and ``error``.
+        ``statistics``: as :meth:`gpufs.Mount.stats` gives them. ``matches``: objects with ``path``, ``word`` and
+        ``count``. Bytes of paths and words that are no UTF-8 become lone surrogates (``"\udcff"``), as Python's
+        os.fsdecode makes them.
+        """
+        result = self.result
+        head: dict[str, Any] = {
+            "version": _core.__version__,
+            "device": self.device,
+            "device_name": self.device_name,
+            "direct_path": self.direct_path,
+            "files": result.files,
+            "bytes": result.bytes,
+            "seconds": result.seconds,
+            "gb_per_s": self.gb_per_s,
+            "words_found": result.words_found,
+            "occurrences": result.occurrences,
+            "binary": result.binary,
+            "failures": [
+                {"path": failure.filename, "errno": failure.errno, "error": failure.strerror}
+                for failure in result.failures
+            ],
+            "statistics": self.statistics,
+        }
+        yield json.dumps(head)[:-1].encode() + b', "matches": ['
+        separator = ""
+        for match in result:
+            entry = {"path": match.path, "word": match.word, "count": match.count}
+            yield f"{separator}{json.dumps(entry)}".encode()
+            separator = ",\n"
+        yield b"]}\n"
+
+    def summary(self) -> Iterator[str]:
+        """Yields lines for people."""
+        result, counts = self.result, self.statistics
+        yield f"ran on    {self.device_name}"
+        yield f"searched  {result.files:,} files, {format_size(result.bytes)}"
+        yield f"found     {result.words_found:,} words, {result.occurrences:,} times, in {len(result):,} lines"
+        if result.failures:
+            yield f"not read  {len(result.failures):,} files or folders"
+        if result.binary:
+            yield f"binary    {len(result.binary):,} files, searched up to their first NUL byte at most"
+        yield f"time      {result.seconds:.3f} s, {self.gb_per_s:.2f} GB/s"
+        hits = counts["hits"] + counts["minor_faults"]
+        yield (
+            f"cache     {hits:,} hits; misses: {counts['direct_loads']:,} loaded directly, "
+            f"{counts['staged_loads']:,} staged, {counts['open_loads']:,} with the open"
+        )
+        if self.direct_path != "on":
+            yield f"staged    all loads: {self.direct_path}"
+
+
+@contextlib.contextmanager
+def _progress_bar(wanted: bool) -> Iterator[Callable[[grep.Progress | None], None] | None]:
+    """Gives what a search calls with its progress, and None to take the bar away; or None where no bar is wanted."""
+    if not wanted:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    task = bar.add_task("listing", total=None)
+
+    def show(progress: grep.Progress | None) -> None:
+        if progress is None:
+            bar.stop()
+        elif progress.files_total:
+            text = f"{progress.files_done:,} of {progress.files_total:,} files"
+            # A file that grows while it is read must not carry the bar beyond its end.
+            total = max(progress.bytes_total, progress.bytes_done)
+            bar.update(task, description=text, completed=progress.bytes_done, total=total)
+
+    with bar:
+        yield show
+
+
+# --- doctor ---
+
+
+@app.command("doctor")
+def _doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Say what this machine supports and lacks, and test that gpufs works.
+
+    Exit status: 0 when gpufs works here, be it on the CPU only; 1 when something that it needs does not.
+    """
+    from gpufs import doctor
+
+    report = doctor.examine()
+    if as_json:
+        _write([json.dumps(report.to_json(), indent=2).encode() + b"\n"])
+    else:
+        colored = sys.stdout is not None and sys.stdout.isatty()
+        lines = [*_doctor_lines(doctor.format_report(report), colored), "", doctor.conclude(report)]
+        _write([os.fsencode("\n".join(lines)) + b"\n"])
+    raise typer.Exit(0 if report.usable else 1)
+
+
+def _doctor_lines(findings: Iterable[tuple[str, str, str]], colored: bool) -> Iterator[str]:
+    colors = {"ok": "green", "info": "blue", "warn": "yellow", "fail": "red"}
+    for level, text, advice in findings:
+        mark = f"{level:<5}"
+        yield f"{typer.style(mark, fg=colors[level]) if colored else mark} {text}"
+        if advice:
+            yield f"{'':<5}   -> {advice}"
+
+
+# --- Output ---
+
+
+def _write(pieces: Iterable[bytes]) -> None:
+    """Writes to standard output, or says why not and ends with status 2."""
+    if sys.stdout is None:
+        _complain("standard output is closed")
+        raise typer.Exit(FAILED)
+    output: IO[bytes] = sys.stdout.buffer
+    try:
+        output.writelines(pieces)
+    except OSError as error:
+        _give_up_output(error)
+        raise typer.Exit(FAILED) from None
+    if not _flush_output():
+        raise typer.Exit(FAILED)
+
+
+def _flush_output() -> bool:
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        _give_up_output(error)
+        return False
+    return True
+
+
+def _give_up_output(error: OSError) -> None:
+    _complain(f"standard output: {error.strerror}")
+    # What is still in the buffer must not be tried again, and reported again, when the interpreter ends.
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _complain(text: str) -> None:
+    _note(f"gpufs: {text}")
+
+
+def _note(text: str) -> None:
+    """Writes to standard error, with the bytes of paths as they are."""
+    if sys.stderr is not None:
+        sys.stderr.flush()
+        sys.stderr.buffer.write(os.fsencode(f"{text}\n"))
+        sys.stderr.buffer.flush()
+
+
+def _describe(error: OSError) -> str:
+    text = error.strerror or str(error)
+    return text if error.filename is None else f"{os.fsdecode(error.filename)}: {text}"

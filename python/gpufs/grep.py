@@ -1,0 +1,155 @@
+"""Counts how often each word of a dictionary stands in each of many files; the search runs in kernels of a mount.
+
+    >>> import gpufs
+    >>> from gpufs import grep
+    >>> with gpufs.mount(device="cpu", cache="16MiB") as mount:
+    ...     result = grep.search(mount, grep.Dictionary(["mount"]), [gpufs.__file__])
+    >>> [match.word for match in result]
+    ['mount']
+
+Paths and words are bytes to the engine. As ``str`` they are what :func:`os.fsencode` and :func:`os.fsdecode` make of
+them, so that bytes which are no UTF-8 survive.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gpufs import _core
+from gpufs._mount import AnyPath, Mount
+
+MATCHES_AT_ONCE: Final = 1 << 14  # that become Python objects together
+POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A word that stands in a file."""
+
+    path: str
+    word: str
+    count: int  # at least 1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a search is. The totals are 0 while folders are still being listed."""
+
+    files_done: int
+    files_total: int
+    bytes_done: int
+    bytes_total: int  # as the files' sizes were when they were listed
+
+
+class Dictionary:
+    """The words to look for.
+
+    Args:
+        words: in any order, each once or more often; empty ones are ignored.
+
+    Raises:
+        ValueError: a word with a NUL or a newline in it, or of more than 255 bytes.
+    """
+
+    __slots__ = ("_core",)
+
+    def __init__(self, words: Iterable[str | bytes]) -> None:
+        self._core = _core.Dictionary([os.fsencode(word) for word in words])
+
+    @classmethod
+    def read(cls, path: AnyPath) -> Dictionary:
+        """Reads a file with one word a line; empty lines are ignored.
+
+        Raises:
+            OSError: the file cannot be read, or (``EINVAL``) has a word with a NUL in it or of more than 255 bytes.
+        """
+        made = cls.__new__(cls)
+        made._core = _core.Dictionary.read(os.fsencode(path))
+        return made
+
+    def __len__(self) -> int:
+        """Returns the number of different words."""
+        return len(self._core)
+
+
+class Result:
+    """What a search found: iterates over :class:`Match`, ordered by path, then word, both bytewise.
+
+    Attributes:
+        files: that were searched to their end.
+        bytes: of these.
+        words_found: different words with a match.
+        occurrences: the sum of all counts.
+        seconds: that listing and searching took.
+        binary: paths of files with a NUL byte, which were searched up to it at most.
+        failures: an ``OSError`` with ``errno`` and ``filename`` for each file or folder that could not be read.
+    """
+
+    __slots__ = ("_core", "binary", "bytes", "failures", "files", "occurrences", "seconds", "words_found")
+
+    def __init__(self, result: _core.SearchResult, seconds: float) -> None:
+        self._core = result
+        self.files = result.file_count
+        self.bytes = result.byte_count
+        self.words_found = result.words_found
+        self.occurrences = result.occurrences
+        self.seconds = seconds
+        self.binary = [os.fsdecode(path) for path in result.binary()]
+        self.failures = [OSError(number, os.strerror(number), os.fsdecode(path)) for path, number in result.failures()]
+
+    def __len__(self) -> int:
+        """Returns the number of matches."""
+        return len(self._core)
+
+    def __iter__(self) -> Iterator[Match]:
+        """Yields the matches."""
+        for start in range(0, len(self._core), MATCHES_AT_ONCE):
+            for path, word, count in self._core.matches(start, start + MATCHES_AT_ONCE):
+                yield Match(os.fsdecode(path), os.fsdecode(word), count)
+
+    def lines(self) -> Iterator[bytes]:
+        """Yields the matches as text: pieces of many lines ``PATH<TAB>WORD<TAB>COUNT``, each line with its end.
+
+        Made for output: some hundred times faster than formatting each :class:`Match`. What is special in a path (a
+        tab, an end of line) stands there as it is.
+        """
+        for start in range(0, len(self._core), MATCHES_AT_ONCE):
+            yield self._core.lines(start, start + MATCHES_AT_ONCE)
+
+
+def search(
+    mount: Mount,
+    dictionary: Dictionary,
+    paths: Iterable[AnyPath],
+    *,
+    on_progress: Callable[[Progress], object] | None = None,
+) -> Result:
+    """Searches files, and folders with all that is below them.
+
+    Waits for the end, without holding the GIL. ``on_progress`` is called about twenty times a second, and at the end.
+    When it raises, or on Ctrl-C, the exception goes on at once; the kernels go on to their end, for which closing the
+    mount waits.
+
+    The count of a word in a file is the number of lines that ``LC_ALL=C grep -o -w -F -e WORD FILE`` prints: whole
+    words (of ``A-Za-z0-9_``), none of which overlap. As with grep, a file with a NUL byte counts at most up to it; see
+    :attr:`Result.binary`. Symbolic links are followed where they are in ``paths``, not below.
+
+    A file or folder that cannot be read does not end the search: it stands in :attr:`Result.failures`.
+
+    Raises:
+        OSError: the device failed, or there is not enough memory.
+        ValueError: the mount is closed.
+        RuntimeError: the mount belongs to the parent process.
+    """
+    start = time.perf_counter()
+    running = _core.Search(mount._core, dictionary._core, [os.fsencode(path) for path in paths])
+    done = False
+    while not done:
+        done = running.wait(POLL_S)
+        if on_progress is not None:
+            on_progress(Progress(*running.progress()))
+    return Result(running.result(), time.perf_counter() - start)

@@ -1,0 +1,254 @@
+#include "grep.hpp"
+
+#include <nanobind/stl/tuple.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "grep/grep.hpp"
+#include "mount.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace gpufs::python {
+namespace {
+
+nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
+
+std::vector<std::string> to_strings(const nb::list& list) {
+  std::vector<std::string> strings;
+  strings.reserve(list.size());
+  for (const nb::handle item : list) {
+    const auto bytes = nb::cast<nb::bytes>(item);
+    strings.emplace_back(bytes.c_str(), bytes.size());
+  }
+  return strings;
+}
+
+// All that a search found, with the names that its numbers stand for. Not changed once it is there.
+struct search_result {
+  explicit search_result(grep::dictionary w) : words(std::move(w)) {}
+
+  grep::dictionary words;
+  std::vector<grep::file_item> files;
+  std::vector<grep::path_failure> failures;  // of listing, then of searching
+  grep::result found;
+  std::uint64_t words_found = 0;
+  std::uint64_t occurrences = 0;
+
+  std::size_t size() const { return found.matches.size(); }
+  // The matches from `start` to `stop`, as far as there are any.
+  std::pair<std::size_t, std::size_t> range(std::size_t start, std::size_t stop) const {
+    stop = std::min(stop, size());
+    return {std::min(start, stop), stop};
+  }
+  const std::string& path(const grep::match& m) const { return files[m.file].path; }
+  const std::string& word(const grep::match& m) const { return words.words()[m.word]; }
+
+  nb::list matches(std::size_t start, std::size_t stop) const {
+    std::tie(start, stop) = range(start, stop);
+    nb::list list;
+    for (std::size_t i = start; i < stop; ++i) {
+      const grep::match& m = found.matches[i];
+      list.append(nb::make_tuple(to_bytes(path(m)), to_bytes(word(m)), m.count));
+    }
+    return list;
+  }
+
+  std::string lines(std::size_t start, std::size_t stop) const {
+    std::tie(start, stop) = range(start, stop);
+    std::string text;
+    text.reserve((stop - start) * 64);
+    char digits[20];  // of the largest count
+    for (std::size_t i = start; i < stop; ++i) {
+      const grep::match& m = found.matches[i];
+      char* const end = std::to_chars(digits, digits + sizeof digits, m.count).ptr;
+      text.append(path(m)).push_back('\t');
+      text.append(word(m)).push_back('\t');
+      text.append(digits, end).push_back('\n');
+    }
+    return text;
+  }
+};
+
+// A search on a thread of its own. That thread shares this with Python's object, which may go before the search ends;
+// the mount then waits for it when it is closed.
+class search_job {
+ public:
+  search_job(std::shared_ptr<mount_holder> holder, grep::dictionary words, std::vector<std::string> roots)
+      : holder_(std::move(holder)), words_(std::move(words)), roots_(std::move(roots)) {}
+  search_job(const search_job&) = delete;
+  search_job& operator=(const search_job&) = delete;
+
+  void run() noexcept {
+    std::shared_ptr<const search_result> result;
+    std::exception_ptr error;
+    try {
+      result = holder_->use([this](const mount& m) { return search(m); });
+    } catch (...) {
+      error = std::current_exception();  // thrown again by result()
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      result_ = std::move(result);
+      error_ = std::move(error);
+      done_ = true;
+    }
+    ended_.notify_all();
+  }
+
+  bool wait(double seconds) {
+    holder_->refuse_forked();
+    std::unique_lock lock(mutex_);
+    // Bounded, because the clock's arithmetic overflows beyond some centuries.
+    return ended_.wait_for(lock, std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e6)),
+                           [this] { return done_; });
+  }
+
+  std::shared_ptr<const search_result> result() {
+    holder_->refuse_forked();
+    std::unique_lock lock(mutex_);
+    ended_.wait(lock, [this] { return done_; });
+    if (error_ != nullptr) std::rethrow_exception(error_);
+    return result_;
+  }
+
+  // Files and bytes: done, and in all.
+  std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t> progress() const {
+    // Relaxed: four numbers for people to look at, each correct by itself.
+    return {progress_.files_done.load(std::memory_order_relaxed), files_total_.load(std::memory_order_relaxed),
+            progress_.bytes_done.load(std::memory_order_relaxed), bytes_total_.load(std::memory_order_relaxed)};
+  }
+
+ private:
+  std::shared_ptr<const search_result> search(const mount& m) {
+    search_result r(words_);
+    r.files = grep::walk(roots_, r.failures);
+    std::uint64_t bytes = 0;
+    for (const grep::file_item& file : r.files) bytes += file.size_hint;
+    bytes_total_.store(bytes, std::memory_order_relaxed);
+    files_total_.store(r.files.size(), std::memory_order_relaxed);
+    r.found = grep::search(m, words_, r.files, &progress_);
+    for (const grep::failure& f : r.found.failures) r.failures.push_back({r.files[f.file].path, f.error});
+    std::vector<bool> seen(words_.words().size());
+    for (const grep::match& match : r.found.matches) {
+      r.words_found += seen[match.word] ? 0 : 1;
+      seen[match.word] = true;
+      r.occurrences += match.count;
+    }
+    return std::make_shared<const search_result>(std::move(r));
+  }
+
+  const std::shared_ptr<mount_holder> holder_;
+  const grep::dictionary words_;
+  const std::vector<std::string> roots_;
+  grep::progress progress_;
+  std::atomic<std::uint64_t> files_total_{0};
+  std::atomic<std::uint64_t> bytes_total_{0};
+  std::mutex mutex_;  // guards all below
+  std::condition_variable ended_;
+  bool done_ = false;
+  std::shared_ptr<const search_result> result_;
+  std::exception_ptr error_;
+};
+
+// What Python holds. Only wrappers around shared state: the search's thread may hold that state longer.
+struct py_search {
+  std::shared_ptr<search_job> job;
+};
+struct py_search_result {
+  std::shared_ptr<const search_result> result;
+};
+
+void start_search(py_search* place, const py_mount& m, const grep::dictionary& words, const nb::list& roots) {
+  auto job = std::make_shared<search_job>(m.holder, words, to_strings(roots));
+  m.holder->refuse_forked();
+  std::thread([job] { job->run(); }).detach();
+  new (place) py_search{std::move(job)};
+}
+
+nb::list failures_of(const py_search_result& self) {
+  nb::list list;
+  for (const grep::path_failure& f : self.result->failures) list.append(nb::make_tuple(to_bytes(f.path), f.error));
+  return list;
+}
+
+nb::list binary_of(const py_search_result& self) {
+  nb::list list;
+  for (const std::uint32_t file : self.result->found.binary) list.append(to_bytes(self.result->files[file].path));
+  return list;
+}
+
+}  // namespace
+
+void bind_grep(nb::module_& m) {
+  nb::class_<grep::dictionary>(m, "Dictionary")
+      .def(
+          "__init__",
+          [](grep::dictionary* place, const nb::list& words) {
+            std::vector<std::string> copies = to_strings(words);
+            const nb::gil_scoped_release released;
+            new (place) grep::dictionary(std::move(copies));
+          },
+          "words"_a)
+      .def_static(
+          "read",
+          [](const nb::bytes& path) {
+            const std::string file(path.c_str(), path.size());
+            const nb::gil_scoped_release released;
+            return grep::dictionary::read(file);
+          },
+          "path"_a)
+      .def("__len__", [](const grep::dictionary& self) { return self.words().size(); });
+
+  nb::class_<py_search_result>(m, "SearchResult")
+      .def_prop_ro("file_count", [](const py_search_result& self) { return self.result->found.files; })
+      .def_prop_ro("byte_count", [](const py_search_result& self) { return self.result->found.bytes; })
+      .def_prop_ro("words_found", [](const py_search_result& self) { return self.result->words_found; })
+      .def_prop_ro("occurrences", [](const py_search_result& self) { return self.result->occurrences; })
+      .def("__len__", [](const py_search_result& self) { return self.result->size(); })
+      .def("failures", failures_of)
+      .def("binary", binary_of)
+      .def(
+          "matches",
+          [](const py_search_result& self, std::size_t start, std::size_t stop) {
+            return self.result->matches(start, stop);
+          },
+          "start"_a, "stop"_a)
+      .def(
+          "lines",
+          [](const py_search_result& self, std::size_t start, std::size_t stop) {
+            return to_bytes(self.result->lines(start, stop));
+          },
+          "start"_a, "stop"_a);
+
+  nb::class_<py_search>(m, "Search")
+      .def("__init__", start_search, "mount"_a, "dictionary"_a, "roots"_a)
+      .def(
+          "wait",
+          [](const py_search& self, double seconds) {
+            const nb::gil_scoped_release released;
+            return self.job->wait(seconds);
+          },
+          "timeout_s"_a)
+      .def("progress", [](const py_search& self) { return self.job->progress(); })
+      .def("result", [](const py_search& self) {
+        const nb::gil_scoped_release released;
+        return py_search_result{self.job->result()};
+      });
+}
+
+}  // namespace gpufs::python

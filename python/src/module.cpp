@@ -1,0 +1,19 @@
+// The extension module gpufs._core: the host API with bytes for paths and plain numbers for options. What people
+// import is gpufs, which adds sizes, defaults and documentation. _core.pyi describes this module to type checkers.
+#include <nanobind/nanobind.h>
+
+#include "errors.hpp"
+#include "grep.hpp"
+#include "machine.hpp"
+#include "mount.hpp"
+
+NB_MODULE(_core, m) {
+  // A mount that lives until the interpreter ends is closed by an exit handler (gpufs/_mount.py); what else is left
+  // over then is no news for users.
+  nanobind::set_leak_warnings(false);
+  m.attr("__version__") = GPUFS_VERSION;
+  gpufs::python::translate_errors();
+  gpufs::python::bind_machine(m);
+  gpufs::python::bind_mount(m);
+  gpufs::python::bind_grep(m);
+}

@@ -1,0 +1,159 @@
+#include "mount.hpp"
+
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace gpufs::python {
+namespace {
+
+device_kind device_named(const std::string& name) {
+  if (name == "auto") return device_kind::automatic;
+  if (name == "cpu") return device_kind::cpu;
+  if (name == "cuda") return device_kind::cuda;
+  throw std::invalid_argument("device must be 'auto', 'cpu' or 'cuda', not '" + name + "'");
+}
+
+const char* name_of(device_kind kind) {
+  switch (kind) {
+    case device_kind::automatic: return "auto";
+    case device_kind::cpu: return "cpu";
+    case device_kind::cuda: return "cuda";
+  }
+  return "unknown";
+}
+
+std::string bytes_of(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
+
+// Calls f(mount) without the GIL.
+template <class F>
+auto use(py_mount& self, F&& f) {
+  const nb::gil_scoped_release released;
+  return self.holder->use(std::forward<F>(f));
+}
+
+void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t cache_bytes, std::uint64_t page_bytes,
+          unsigned workers, std::uint64_t extent_budget_bytes, std::uint64_t extent_bytes, unsigned channel_slots,
+          std::uint32_t staging_bytes, unsigned rings, unsigned open_files, unsigned twin_threads,
+          std::uint64_t reclaim_timeout_ns, std::uint64_t heartbeat_timeout_ns, std::uint64_t request_timeout_ns) {
+  mount_options options;
+  options.device = device_named(device);
+  options.ordinal = ordinal;
+  options.cache_bytes = cache_bytes;
+  options.page_bytes = page_bytes;
+  options.workers = workers;
+  options.extent_budget_bytes = extent_budget_bytes;
+  options.extent_bytes = extent_bytes;
+  options.channel_slots = channel_slots;
+  options.staging_bytes = staging_bytes;
+  options.rings = rings;
+  options.open_files = open_files;
+  options.twin_threads = twin_threads;
+  options.reclaim_timeout_ns = reclaim_timeout_ns;
+  options.heartbeat_timeout_ns = heartbeat_timeout_ns;
+  options.request_timeout_ns = request_timeout_ns;
+  std::shared_ptr<mount_holder> holder;
+  {
+    const nb::gil_scoped_release released;  // allocates and pins memory: seconds on some machines
+    holder = std::make_shared<mount_holder>(options);
+  }
+  new (place) py_mount(std::move(holder));
+}
+
+nb::dict options_of(py_mount& self) {
+  const mount_options o = use(self, [](const mount& m) { return m.options(); });
+  nb::dict d;
+  d["ordinal"] = o.ordinal;
+  d["cache_bytes"] = o.cache_bytes;
+  d["page_bytes"] = o.page_bytes;
+  d["workers"] = o.workers;
+  d["extent_budget_bytes"] = o.extent_budget_bytes;
+  d["extent_bytes"] = o.extent_bytes;
+  d["channel_slots"] = o.channel_slots;
+  d["staging_bytes"] = o.staging_bytes;
+  d["rings"] = o.rings;
+  d["open_files"] = o.open_files;
+  d["twin_threads"] = o.twin_threads;
+  d["reclaim_timeout_ns"] = o.reclaim_timeout_ns;
+  d["heartbeat_timeout_ns"] = o.heartbeat_timeout_ns;
+  d["request_timeout_ns"] = o.request_timeout_ns;
+  return d;
+}
+
+nb::dict stats_of(py_mount& self) {
+  const statistics s = use(self, [](const mount& m) { return m.stats(); });
+  nb::dict d;
+  for (std::uint32_t i = 0; i < counter_count; ++i) {
+    d[statistics::name(static_cast<counter>(i))] = s.values[i];
+  }
+  d["extents_registered"] = s.extents_registered;
+  d["extent_bytes"] = s.extent_bytes;
+  d["extents_refused"] = s.extents_refused;
+  d["host_open_files"] = s.host_open_files;
+  d["requests_served"] = s.requests_served;
+  nb::list buckets;
+  for (const std::uint64_t count : s.fault_latency) buckets.append(count);
+  d["fault_latency_ns"] = buckets;
+  return d;
+}
+
+// Tuples in the order of gpufs::file_statistics; gpufs._mount.FileStatistics has the same.
+nb::list file_stats_of(py_mount& self) {
+  const std::vector<file_statistics> files = use(self, [](const mount& m) { return m.file_stats(); });
+  nb::list list;
+  for (const file_statistics& f : files) {
+    list.append(nb::make_tuple(nb::bytes(f.path.data(), f.path.size()), f.size, f.page_loads, f.loaded_bytes, f.holders,
+                               f.extents));
+  }
+  return list;
+}
+
+}  // namespace
+
+void bind_mount(nb::module_& m) {
+  nb::class_<py_mount>(m, "Mount")
+      .def("__init__", make, nb::kw_only(), "device"_a, "ordinal"_a, "cache_bytes"_a, "page_bytes"_a, "workers"_a,
+           "extent_budget_bytes"_a, "extent_bytes"_a, "channel_slots"_a, "staging_bytes"_a, "rings"_a, "open_files"_a,
+           "twin_threads"_a, "reclaim_timeout_ns"_a, "heartbeat_timeout_ns"_a, "request_timeout_ns"_a)
+      .def("close",
+           [](py_mount& self) {
+             const nb::gil_scoped_release released;
+             self.holder->close();
+           })
+      .def_prop_ro("closed",
+                   [](py_mount& self) {
+                     const nb::gil_scoped_release released;
+                     return self.holder->closed();
+                   })
+      .def_prop_ro("device",
+                   [](py_mount& self) { return name_of(use(self, [](const mount& m) { return m.device(); })); })
+      .def_prop_ro("ordinal", [](py_mount& self) { return use(self, [](const mount& m) { return m.ordinal(); }); })
+      .def_prop_ro("device_name",
+                   [](py_mount& self) { return use(self, [](const mount& m) { return m.device_name(); }); })
+      .def_prop_ro("direct_path",
+                   [](py_mount& self) { return use(self, [](const mount& m) { return m.direct_path(); }); })
+      .def_prop_ro("multiprocessors",
+                   [](py_mount& self) { return use(self, [](const mount& m) { return m.multiprocessors(); }); })
+      .def_prop_ro("options", options_of)
+      .def("stats", stats_of)
+      .def("file_stats", file_stats_of)
+      .def(
+          "register_file",
+          [](py_mount& self, const nb::bytes& path) {
+            return use(self, [file = bytes_of(path)](mount& m) { return m.register_file(file); });
+          },
+          "path"_a)
+      .def("drop_extents",
+           [](py_mount& self) {
+             const nb::gil_scoped_release released;
+             self.holder->use_alone([](mount& m) { m.drop_extents(); });
+           })
+      .def("synchronize", [](py_mount& self) { use(self, [](const mount& m) { m.synchronize(); }); });
+}
+
+}  // namespace gpufs::python

@@ -1,0 +1,92 @@
+// gpufs::mount as Python holds it: closable, and safe against threads that use it while another closes it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <unistd.h>
+
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <stdexcept>
+#include <utility>
+
+#include "gpufs/gpufs.hpp"
+
+namespace gpufs::python {
+
+// Shared by the Python object and what works with it in the background. Its methods may be called from any thread of
+// the process that made it, without the GIL.
+class mount_holder {
+ public:
+  explicit mount_holder(const mount_options& options) : mount_(std::make_unique<mount>(options)) {}
+  ~mount_holder() { close(); }
+  mount_holder(const mount_holder&) = delete;
+  mount_holder& operator=(const mount_holder&) = delete;
+
+  // Throws std::runtime_error in a process that was forked off: the service's threads and the GPU's context are not there.
+  void refuse_forked() const {
+    if (forked()) throw std::runtime_error("this gpufs mount belongs to the parent process: make one after fork()");
+  }
+
+  // Calls f(mount), during which the mount stays open. Throws std::invalid_argument when it is closed.
+  template <class F>
+  auto use(F&& f) {
+    refuse_forked();
+    const std::shared_lock lock(in_use_);
+    return std::forward<F>(f)(opened());
+  }
+
+  // The same, for calls that must have the mount for themselves: waits until nobody else uses it.
+  template <class F>
+  auto use_alone(F&& f) {
+    refuse_forked();
+    const std::unique_lock lock(in_use_);
+    return std::forward<F>(f)(opened());
+  }
+
+  // Waits until nobody uses it, then unmounts. Nothing happens the second time. In a forked process the memory is left
+  // as it is: the destructor would wait for threads that are not there.
+  void close() noexcept {
+    if (forked()) {
+      (void)mount_.release();
+      return;
+    }
+    const std::unique_lock lock(in_use_);
+    mount_.reset();
+  }
+
+  bool closed() {
+    if (forked()) return true;
+    const std::shared_lock lock(in_use_);
+    return mount_ == nullptr;
+  }
+
+ private:
+  bool forked() const noexcept { return getpid() != owner_; }
+  mount& opened() const {
+    if (mount_ == nullptr) throw std::invalid_argument("the gpufs mount is closed");
+    return *mount_;
+  }
+
+  const pid_t owner_ = getpid();
+  std::shared_mutex in_use_;  // guards mount_: shared by users, exclusive for close() and use_alone()
+  std::unique_ptr<mount> mount_;
+};
+
+// What Python's gpufs._core.Mount is.
+struct py_mount {
+  std::shared_ptr<mount_holder> holder;
+
+  explicit py_mount(std::shared_ptr<mount_holder> h) : holder(std::move(h)) {}
+  py_mount(const py_mount&) = delete;
+  py_mount& operator=(const py_mount&) = delete;
+  // Closing waits for the GPU, and for a search that still runs: other Python threads go on meanwhile.
+  ~py_mount() {
+    const nanobind::gil_scoped_release released;
+    holder.reset();
+  }
+};
+
+void bind_mount(nanobind::module_& m);
+
+}  // namespace gpufs::python

@@ -1,0 +1,94 @@
+// The POSIX backend: files of the host through open, pread and mmap.
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "gpufs/backend.hpp"
+
+namespace gpufs {
+namespace {
+
+std::int64_t nanoseconds(const timespec& t) { return static_cast<std::int64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec; }
+
+class posix_mapping final : public file_mapping {
+ public:
+  posix_mapping(char* data, std::uint64_t bytes) : data_(data), bytes_(bytes) {}
+  ~posix_mapping() override { munmap(data_, bytes_); }
+  posix_mapping(const posix_mapping&) = delete;
+  posix_mapping& operator=(const posix_mapping&) = delete;
+  char* data() const override { return data_; }
+  std::uint64_t bytes() const override { return bytes_; }
+
+ private:
+  char* data_;
+  std::uint64_t bytes_;
+};
+
+class posix_file final : public backend_file {
+ public:
+  explicit posix_file(int fd) : fd_(fd) {}
+  // An error of close on a descriptor that was only read loses nothing; there is nobody to tell either.
+  ~posix_file() override { (void)::close(fd_); }
+  posix_file(const posix_file&) = delete;
+  posix_file& operator=(const posix_file&) = delete;
+
+  int identify(file_identity& identity) override {
+    struct stat s;
+    if (fstat(fd_, &s) != 0) return -errno;
+    identity = {s.st_dev, s.st_ino, static_cast<std::uint64_t>(s.st_size), nanoseconds(s.st_mtim), nanoseconds(s.st_ctim), s.st_mode};
+    return 0;
+  }
+
+  std::int64_t read(char* to, std::uint64_t bytes, std::uint64_t offset) override {
+    const ssize_t n = pread(fd_, to, bytes, static_cast<off_t>(offset));
+    return n < 0 ? -errno : n;
+  }
+
+  std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) override {
+    void* p = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd_, static_cast<off_t>(offset));
+    if (p == MAP_FAILED) return nullptr;
+    return std::make_unique<posix_mapping>(static_cast<char*>(p), bytes);
+  }
+
+  double cached(const file_mapping& mapping) override {
+    const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+    std::vector<unsigned char> resident((mapping.bytes() + page - 1) / page);
+    if (mincore(mapping.data(), mapping.bytes(), resident.data()) != 0) return 0;
+    std::uint64_t n = 0;
+    for (const unsigned char r : resident) n += r & 1u;
+    return static_cast<double>(n) / static_cast<double>(resident.size());
+  }
+
+  void read_ahead(std::uint64_t offset, std::uint64_t bytes) override {
+    // Only advice: when it is not taken, the extent is not registered and loads stay staged.
+    (void)posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
+  }
+
+ private:
+  int fd_;
+};
+
+class posix_backend final : public backend {
+ public:
+  int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override {
+    // O_NONBLOCK: opening a FIFO must not wait for its writer; it means nothing for regular files.
+    const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (no_follow ? O_NOFOLLOW : 0);
+    int fd = -1;
+    do {
+      fd = ::open(path.c_str(), flags);
+    } while (fd < 0 && errno == EINTR);
+    if (fd < 0) return -errno;
+    file = std::make_unique<posix_file>(fd);
+    return 0;
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<backend> make_posix_backend() { return std::make_shared<posix_backend>(); }
+
+}  // namespace gpufs

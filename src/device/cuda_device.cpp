@@ -1,0 +1,251 @@
+// NVIDIA GPUs, through the CUDA runtime and (for virtual memory) the driver's entry points.
+#include "device/device.hpp"
+#include "gpufs/error.hpp"
+
+#if defined(GPUFS_WITH_CUDA) && GPUFS_WITH_CUDA
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+namespace gpufs {
+namespace {
+
+void check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  (void)cudaGetLastError();
+  throw error(status == cudaErrorMemoryAllocation ? ENOMEM : EIO, std::string(what) + ": " + cudaGetErrorString(status));
+}
+
+// A driver function by name: there is no libcuda to link against where the program is built.
+template <class Function>
+Function driver_function(const char* name, unsigned version) {
+  void* f = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  check(cudaGetDriverEntryPointByVersion(name, &f, version, cudaEnableDefault, &found), name);
+  if (found != cudaDriverEntryPointSuccess || f == nullptr) throw error(ENOTSUP, std::string(name) + ": not in this driver");
+  return reinterpret_cast<Function>(f);
+}
+
+void check(CUresult status, const char* what) {
+  if (status == CUDA_SUCCESS) return;
+  throw error(status == CUDA_ERROR_OUT_OF_MEMORY ? ENOMEM : EIO, std::string(what) + ": CUDA driver error " + std::to_string(status));
+}
+
+class cuda_device final : public device {
+ public:
+  explicit cuda_device(int ordinal) : ordinal_(ordinal) {
+    const current_scope scope(*this);
+    check(cudaFree(nullptr), "CUDA context");
+    check(cudaGetDeviceProperties(&properties_, ordinal_), "cudaGetDeviceProperties");
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    int value = 0;
+    if (cudaDeviceGetAttribute(&value, cudaDevAttrHostRegisterReadOnlySupported, ordinal_) == cudaSuccess) read_only_registration_ = value != 0;
+  }
+  ~cuda_device() override {
+    const current_scope scope(*this);
+    (void)cudaStreamDestroy(stream_);
+  }
+  cuda_device(const cuda_device&) = delete;
+  cuda_device& operator=(const cuda_device&) = delete;
+
+  std::string name() const override { return properties_.name; }
+  unsigned multiprocessors() const override { return static_cast<unsigned>(properties_.multiProcessorCount); }
+  std::uint64_t free_bytes() const override {
+    const current_scope scope(*this);
+    std::size_t free = 0;
+    std::size_t total = 0;
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return free;
+  }
+
+  // Virtual memory management, so that the arena can later be exported, grown and shrunk.
+  char* allocate_arena(std::uint64_t bytes) override {
+    const current_scope scope(*this);
+    const auto granularity_of = driver_function<decltype(&cuMemGetAllocationGranularity)>("cuMemGetAllocationGranularity", 10020);
+    const auto create = driver_function<decltype(&cuMemCreate)>("cuMemCreate", 10020);
+    const auto reserve = driver_function<decltype(&cuMemAddressReserve)>("cuMemAddressReserve", 10020);
+    const auto map = driver_function<decltype(&cuMemMap)>("cuMemMap", 10020);
+    const auto set_access = driver_function<decltype(&cuMemSetAccess)>("cuMemSetAccess", 10020);
+    const auto release = driver_function<decltype(&cuMemRelease)>("cuMemRelease", 10020);
+    address_free_ = driver_function<decltype(&cuMemAddressFree)>("cuMemAddressFree", 10020);
+    unmap_ = driver_function<decltype(&cuMemUnmap)>("cuMemUnmap", 10020);
+
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {ordinal_}};
+    std::size_t granularity = 0;
+    check(granularity_of(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), "cuMemGetAllocationGranularity");
+    const std::uint64_t size = (bytes + granularity - 1) / granularity * granularity;
+    CUmemGenericAllocationHandle handle = 0;
+    check(create(&handle, size, &properties, 0), "page cache: cuMemCreate");
+    CUdeviceptr address = 0;
+    CUresult status = reserve(&address, size, 0, 0, 0);
+    if (status == CUDA_SUCCESS) {
+      status = map(address, size, 0, handle, 0);
+      if (status != CUDA_SUCCESS) (void)address_free_(address, size);
+    }
+    // The mapping keeps the memory; without one this gives it back.
+    (void)release(handle);
+    check(status, "page cache: cuMemMap");
+    arena_ = address;
+    arena_bytes_ = size;
+    CUmemAccessDesc access{};
+    access.location = properties.location;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    check(set_access(address, size, &access, 1), "page cache: cuMemSetAccess");
+    check(cudaMemsetAsync(reinterpret_cast<void*>(address), 0, bytes, stream_), "page cache: cudaMemset");
+    check(cudaStreamSynchronize(stream_), "page cache: cudaMemset");
+    return reinterpret_cast<char*>(address);
+  }
+  void free_arena() noexcept override {
+    if (arena_ == 0) return;
+    (void)unmap_(arena_, arena_bytes_);
+    (void)address_free_(arena_, arena_bytes_);
+    arena_ = 0;
+  }
+
+  shared_memory allocate_shared(std::uint64_t bytes) override {
+    const current_scope scope(*this);
+    void* host = nullptr;
+    void* seen = nullptr;
+    check(cudaHostAlloc(&host, bytes, cudaHostAllocMapped | cudaHostAllocPortable), "channel: cudaHostAlloc");
+    std::memset(host, 0, bytes);
+    check(cudaHostGetDevicePointer(&seen, host, 0), "channel: cudaHostGetDevicePointer");
+    return {static_cast<char*>(host), static_cast<char*>(seen)};
+  }
+  void free_shared(const shared_memory& memory, std::uint64_t) noexcept override {
+    const current_scope scope(*this);
+    (void)cudaFreeHost(memory.host);
+  }
+
+  std::string direct_obstacle() const override {
+    return read_only_registration_ ? "" : "this GPU cannot register read-only host memory (cudaDevAttrHostRegisterReadOnlySupported)";
+  }
+  bool register_range(char* host, std::uint64_t bytes, std::uint64_t& device_address) override {
+    const current_scope scope(*this);
+    if (cudaHostRegister(host, bytes, cudaHostRegisterMapped | cudaHostRegisterReadOnly) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    void* seen = nullptr;
+    if (cudaHostGetDevicePointer(&seen, host, 0) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return false;  // stays registered until the process ends: unregistering would wait for kernels
+    }
+    device_address = reinterpret_cast<std::uint64_t>(seen);
+    return true;
+  }
+  void unregister_range(char* host) noexcept override {
+    const current_scope scope(*this);
+    (void)cudaHostUnregister(host);
+    (void)cudaGetLastError();
+  }
+
+  void* allocate(std::size_t bytes) override {
+    const current_scope scope(*this);
+    void* p = nullptr;
+    check(cudaMalloc(&p, bytes == 0 ? 1 : bytes), "cudaMalloc");
+    check(cudaMemsetAsync(p, 0, bytes, stream_), "cudaMemset");
+    check(cudaStreamSynchronize(stream_), "cudaMemset");
+    return p;
+  }
+  void free(void* memory) noexcept override {
+    const current_scope scope(*this);
+    (void)cudaFree(memory);
+  }
+  void copy_to_device(void* to, const void* from, std::size_t bytes) override { copy(to, from, bytes, cudaMemcpyHostToDevice); }
+  void copy_to_host(void* to, const void* from, std::size_t bytes) override { copy(to, from, bytes, cudaMemcpyDeviceToHost); }
+  void snapshot(std::uint64_t* to, const std::uint64_t* from, std::size_t words) override { copy_to_host(to, from, words * sizeof *to); }
+  void synchronize() override {
+    const current_scope scope(*this);
+    check(cudaDeviceSynchronize(), "kernel");
+  }
+  bool wait_idle(std::uint64_t timeout_ns) noexcept override {
+    // The driver has no bounded wait for a device, so a thread of its own waits; if the kernel never ends, neither does it.
+    auto done = std::make_shared<std::atomic<bool>>(false);
+    std::thread([done, ordinal = ordinal_] {
+      (void)cudaSetDevice(ordinal);
+      (void)cudaDeviceSynchronize();
+      done->store(true);
+    }).detach();
+    const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
+    while (!done->load() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    return done->load();
+  }
+
+  int make_current() const override {
+    int previous = -1;
+    (void)cudaGetDevice(&previous);
+    if (previous != ordinal_) check(cudaSetDevice(ordinal_), "cudaSetDevice");
+    return previous;
+  }
+  void restore(int previous) const noexcept override {
+    if (previous >= 0 && previous != ordinal_) (void)cudaSetDevice(previous);
+  }
+
+ private:
+  struct current_scope {
+    explicit current_scope(const cuda_device& d) : owner(d), previous(d.make_current()) {}
+    ~current_scope() { owner.restore(previous); }
+    current_scope(const current_scope&) = delete;
+    current_scope& operator=(const current_scope&) = delete;
+    const cuda_device& owner;
+    int previous;
+  };
+
+  void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+    const current_scope scope(*this);
+    // A stream of our own: the legacy stream would wait for the kernels that wait for us.
+    check(cudaMemcpyAsync(to, from, bytes, kind, stream_), "cudaMemcpy");
+    check(cudaStreamSynchronize(stream_), "cudaMemcpy");
+  }
+
+  int ordinal_;
+  cudaDeviceProp properties_{};
+  cudaStream_t stream_ = nullptr;
+  bool read_only_registration_ = false;
+  CUdeviceptr arena_ = 0;
+  std::uint64_t arena_bytes_ = 0;
+  decltype(&cuMemUnmap) unmap_ = nullptr;
+  decltype(&cuMemAddressFree) address_free_ = nullptr;
+};
+
+}  // namespace
+
+int cuda_device_count() noexcept {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return 0;
+  }
+  return count;
+}
+
+std::unique_ptr<device> make_cuda_device(int ordinal) {
+  const int count = cuda_device_count();
+  if (count == 0) throw error(ENODEV, "no CUDA device is usable here");
+  if (ordinal < 0 || ordinal >= count) throw error(ENODEV, "CUDA device " + std::to_string(ordinal) + " of " + std::to_string(count));
+  return std::make_unique<cuda_device>(ordinal);
+}
+
+}  // namespace gpufs
+
+#else
+
+namespace gpufs {
+
+int cuda_device_count() noexcept { return 0; }
+
+std::unique_ptr<device> make_cuda_device(int) { throw error(ENOTSUP, "CUDA: this library was built without it"); }
+
+}  // namespace gpufs
+
+#endif

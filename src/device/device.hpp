@@ -1,0 +1,60 @@
+// What the host side needs of a device: memory, registration, waiting. One implementation for GPUs, one for the twin.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace gpufs {
+
+// Thread-safe. Failures throw gpufs::error, except where a result says otherwise.
+class device {
+ public:
+  virtual ~device() = default;
+  virtual std::string name() const = 0;
+  virtual unsigned multiprocessors() const = 0;
+  virtual std::uint64_t free_bytes() const = 0;
+
+  // The arena: zeroed, aligned to 2 MiB on GPUs. At most one at a time.
+  virtual char* allocate_arena(std::uint64_t bytes) = 0;
+  virtual void free_arena() noexcept = 0;
+
+  // Pinned, zeroed host memory that both sides use.
+  struct shared_memory {
+    char* host;
+    char* device;
+  };
+  virtual shared_memory allocate_shared(std::uint64_t bytes) = 0;
+  virtual void free_shared(const shared_memory& memory, std::uint64_t bytes) noexcept = 0;
+
+  // Why files cannot be registered for direct loads; empty when they can.
+  virtual std::string direct_obstacle() const = 0;
+  // Pins mapped file pages for the device. False when the driver refuses; never waits for kernels.
+  virtual bool register_range(char* host, std::uint64_t bytes, std::uint64_t& device_address) = 0;
+  // Waits for kernels: only while none runs.
+  virtual void unregister_range(char* host) noexcept = 0;
+
+  virtual void* allocate(std::size_t bytes) = 0;
+  virtual void free(void* memory) noexcept = 0;
+  virtual void copy_to_device(void* to, const void* from, std::size_t bytes) = 0;
+  // Does not wait for kernels.
+  virtual void copy_to_host(void* to, const void* from, std::size_t bytes) = 0;
+  // As copy_to_host, of words that kernels may be changing: each word is one that was there.
+  virtual void snapshot(std::uint64_t* to, const std::uint64_t* from, std::size_t words) = 0;
+  virtual void synchronize() = 0;
+  // True when all work ended within the time, or failed (nothing runs any more).
+  virtual bool wait_idle(std::uint64_t timeout_ns) noexcept = 0;
+
+  // Makes this device current for the calling thread; returns what to give to restore(). The twin has nothing to do.
+  virtual int make_current() const = 0;
+  virtual void restore(int previous) const noexcept = 0;
+};
+
+std::unique_ptr<device> make_cpu_device(unsigned threads);
+
+// Throws gpufs::error: ENODEV when there is no such GPU, ENOTSUP when the library was built without CUDA.
+std::unique_ptr<device> make_cuda_device(int ordinal);
+int cuda_device_count() noexcept;
+
+}  // namespace gpufs

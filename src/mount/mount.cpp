@@ -1,0 +1,225 @@
+// The mount: puts device, arena, channel and service together, and takes them apart again.
+#include <errno.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <random>
+
+#include "gpufs/backend.hpp"
+#include "gpufs/gpufs.hpp"
+#include "mount/plan.hpp"
+#include "service/service.hpp"
+
+namespace gpufs {
+namespace {
+
+constexpr std::uint64_t unmount_timeout_ns = 10'000'000'000;
+
+// Host descriptors that a mount may hold at once. Raises the process's soft limit to its hard limit, as language
+// run-times do: nothing gets less by it. A quarter stays for the rest of the program.
+std::size_t descriptors_max() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 256;
+  if (limit.rlim_cur < limit.rlim_max) {
+    const rlimit raised{limit.rlim_max, limit.rlim_max};
+    if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  }
+  const std::uint64_t usable = limit.rlim_cur == RLIM_INFINITY ? std::uint64_t{1} << 20 : std::uint64_t{limit.rlim_cur};
+  return std::clamp<std::size_t>(usable / 4 * 3, 8, std::size_t{1} << 20);
+}
+
+std::unique_ptr<device> make_device(mount_options& options) {
+  if (options.device == device_kind::automatic) options.device = cuda_device_count() > 0 ? device_kind::cuda : device_kind::cpu;
+  if (options.device == device_kind::cuda) return make_cuda_device(options.ordinal);
+  const unsigned threads = options.twin_threads != 0 ? options.twin_threads : std::max(1u, std::thread::hardware_concurrency());
+  return make_cpu_device(threads);
+}
+
+}  // namespace
+
+struct mount::implementation {
+  explicit implementation(const mount_options& asked) : options(asked) {
+    gpu = make_device(options);
+    options = complete(options, *gpu);
+    if (options.backend == nullptr) options.backend = make_posix_backend();
+    if (options.extent_budget_bytes == 0) {
+      direct_obstacle = "the budget for registered host memory is 0";
+    } else {
+      direct_obstacle = gpu->direct_obstacle();
+    }
+
+    ref.layout = lay_out(options, gpu->multiprocessors(), direct_obstacle.empty());
+    ref.arena = gpu->allocate_arena(ref.layout.total_bytes);
+    try {
+      initialize();
+    } catch (...) {
+      release_memory();
+      throw;
+    }
+  }
+
+  ~implementation() {
+    const bool idle = gpu->wait_idle(unmount_timeout_ns);
+    requests.reset();
+    extents->stop();
+    if (!idle) {
+      std::fprintf(stderr, "gpufs: unmount: a kernel is still running after %llu s; its memory stays allocated\n",
+                   static_cast<unsigned long long>(unmount_timeout_ns / 1'000'000'000));
+      return;
+    }
+    extents->drop_all();
+    release_memory();
+  }
+  implementation(const implementation&) = delete;
+  implementation& operator=(const implementation&) = delete;
+
+  void initialize() {
+    std::vector<slot_ring> rings(ref.layout.ring_count);
+    const std::uint32_t share = ref.layout.frame_count / ref.layout.ring_count;
+    for (std::uint32_t r = 0; r < ref.layout.ring_count; ++r) {
+      rings[r] = {};
+      rings[r].first = r * share;
+      rings[r].count = r + 1 == ref.layout.ring_count ? ref.layout.frame_count - r * share : share;
+    }
+    gpu->copy_to_device(ref.at<slot_ring>(ref.layout.rings), rings.data(), rings.size() * sizeof(slot_ring));
+    slot_ring files{};
+    files.count = ref.layout.file_count;
+    gpu->copy_to_device(ref.at<slot_ring>(ref.layout.file_ring), &files, sizeof files);
+
+    const channel_layout channel = channel_layout::make(options.channel_slots, options.staging_bytes);
+    shared = gpu->allocate_shared(channel.total_bytes);
+    shared_bytes = channel.total_bytes;
+    ref.channel = {shared.device, channel};
+    ref.timeouts = {options.heartbeat_timeout_ns, options.request_timeout_ns};
+    ref.reclaim_timeout_ns = options.reclaim_timeout_ns;
+    std::random_device random;
+    for (std::uint64_t& word : ref.path_key) word = (std::uint64_t{random()} << 32) | random();
+
+    files_open = std::make_unique<file_table>(options.backend, descriptors_max());
+    extents = std::make_unique<extent_registrar>(
+        *gpu, *files_open, extent_options{direct_obstacle.empty() ? options.extent_budget_bytes : 0, options.extent_bytes, options.staging_bytes + 1u});
+    // A GPU's next request is a few microseconds away; a twin wakes the workers itself.
+    const std::uint64_t spin_ns = options.device == device_kind::cuda ? 200'000 : 20'000;
+    requests = std::make_unique<service>(channel_view{shared.host, channel}, *files_open, *extents, sinks, service_options{options.workers, spin_ns});
+  }
+
+  void release_memory() noexcept {
+    if (shared.host != nullptr) gpu->free_shared(shared, shared_bytes);
+    gpu->free_arena();
+  }
+
+  // A copy of a part of the arena, which kernels may be changing meanwhile.
+  template <class T>
+  std::vector<T> snapshot(std::uint64_t offset, std::size_t count) const {
+    static_assert(sizeof(T) % sizeof(std::uint64_t) == 0, "copied in whole words");
+    std::vector<T> copy(count);
+    gpu->snapshot(reinterpret_cast<std::uint64_t*>(copy.data()), ref.at<std::uint64_t>(offset), count * sizeof(T) / sizeof(std::uint64_t));
+    return copy;
+  }
+
+  mount_options options;
+  std::unique_ptr<gpufs::device> gpu;
+  std::string direct_obstacle;
+  mount_ref ref{};
+  gpufs::device::shared_memory shared{nullptr, nullptr};
+  std::uint64_t shared_bytes = 0;
+  // In the order of their use of each other: the service goes first.
+  sink_table sinks;
+  std::unique_ptr<file_table> files_open;
+  std::unique_ptr<extent_registrar> extents;
+  std::unique_ptr<service> requests;
+};
+
+mount::mount(const mount_options& options) : self_(std::make_unique<implementation>(options)) {}
+mount::~mount() = default;
+
+mount_ref mount::ref() const {
+  self_->requests->wake();
+  return self_->ref;
+}
+
+device_kind mount::device() const { return self_->options.device; }
+int mount::ordinal() const { return self_->options.ordinal; }
+std::string mount::device_name() const { return self_->gpu->name(); }
+const mount_options& mount::options() const { return self_->options; }
+std::string mount::direct_path() const { return self_->direct_obstacle.empty() ? "on" : self_->direct_obstacle; }
+unsigned mount::multiprocessors() const { return self_->gpu->multiprocessors(); }
+
+statistics mount::stats() const {
+  const auto sets = self_->snapshot<counter_set>(self_->ref.layout.counters, self_->ref.layout.processor_count);
+  statistics s;
+  for (const counter_set& set : sets) {
+    for (std::uint32_t i = 0; i < counter_count; ++i) s.values[i] += set.values[i].value;
+    for (std::uint32_t i = 0; i < latency_bucket_count; ++i) s.fault_latency[i] += set.fault_latency[i].value;
+  }
+  const extent_registrar::counts e = self_->extents->count();
+  s.extents_registered = e.registered;
+  s.extent_bytes = e.bytes;
+  s.extents_refused = e.refused;
+  s.host_open_files = self_->files_open->open_count();
+  s.requests_served = self_->requests->served_count();
+  return s;
+}
+
+std::vector<file_statistics> mount::file_stats() const {
+  std::vector<file_statistics> all;
+  for (const open_file& f : self_->snapshot<open_file>(self_->ref.layout.files, self_->ref.layout.file_count)) {
+    const std::uint32_t word = f.header.state.peek();
+    if (slot_state::phase(word) != slot_phase::resident) continue;
+    // Closed since the copy was made: then it is not open now.
+    const std::shared_ptr<host_file> file = self_->files_open->find(f.handle());
+    if (file == nullptr) continue;
+    file_statistics s;
+    s.path = file->path();
+    s.size = f.size.value;
+    s.page_loads = f.page_loads.value;
+    s.loaded_bytes = f.loaded_bytes.value;
+    s.holders = slot_state::pins(word);
+    s.extents = extent_registrar::registered_in(file->version());
+    all.push_back(std::move(s));
+  }
+  return all;
+}
+
+std::int32_t mount::open_sink(std::function<int(const char*, std::size_t)> take) { return self_->sinks.open(std::move(take)); }
+void mount::close_sink(std::int32_t sink) { self_->sinks.close(sink); }
+
+std::uint64_t mount::register_file(const std::string& path) {
+  std::uint32_t handle = 0;
+  std::shared_ptr<host_file> file;
+  const int status = self_->files_open->open(path, false, handle, file);
+  if (status < 0) throw error(-status, "register_file", path);
+  const std::uint64_t bytes = self_->extents->register_all(file);
+  (void)self_->files_open->close(handle);  // opened just above
+  return bytes;
+}
+
+void mount::drop_extents() {
+  const arena_layout& l = self_->ref.layout;
+  if (l.extent_slots == 0) return;
+  const std::vector<char> zeros(l.extents + sizeof(extent_entry) * std::uint64_t{l.extent_slots} - l.extent_head);
+  self_->gpu->copy_to_device(self_->ref.arena + l.extent_head, zeros.data(), zeros.size());
+  self_->extents->drop_all();
+}
+
+void mount::synchronize() const { self_->gpu->synchronize(); }
+void* mount::allocate(std::size_t bytes) const { return self_->gpu->allocate(bytes); }
+void mount::free(void* memory) const noexcept { self_->gpu->free(memory); }
+void mount::copy_to_device(void* to, const void* from, std::size_t bytes) const { self_->gpu->copy_to_device(to, from, bytes); }
+void mount::copy_to_host(void* to, const void* from, std::size_t bytes) const { self_->gpu->copy_to_host(to, from, bytes); }
+
+device_guard::device_guard(const mount& m) : device_(m.self_->gpu.get()), previous_(device_->make_current()) {}
+device_guard::~device_guard() { device_->restore(previous_); }
+
+bool cuda_available() { return cuda_device_count() > 0; }
+
+const char* statistics::name(counter c) {
+  static constexpr const char* names[counter_count] = {
+      "hits",         "minor_faults", "direct_loads", "staged_loads", "open_loads", "load_errors", "evictions",
+      "reclaims",     "lost_races",   "no_frames",    "direct_bytes", "staged_bytes", "open_bytes", "read_bytes",
+      "opens",        "reopens",      "closes",       "rpcs",         "rpc_wait_ns",  "rpc_failures", "sent_bytes"};
+  return names[static_cast<std::uint32_t>(c)];
+}
+
+}  // namespace gpufs

@@ -1,0 +1,166 @@
+#include "service/extents.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace gpufs {
+
+extent_registrar::extent_registrar(device& d, file_table& files, const extent_options& options)
+    : device_(d), files_(files), options_(options), thread_([this] { run(); }) {}
+
+extent_registrar::~extent_registrar() { stop(); }
+
+void extent_registrar::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, std::uint64_t offset) {
+  file_version& version = file->version();
+  if (options_.budget_bytes == 0 || version.identity.size < options_.file_bytes_min) return {};
+  const std::uint64_t number = offset / options_.extent_bytes;
+  {
+    extent_set& set = *version.extents;
+    const std::lock_guard lock(set.mutex);
+    extent_set::extent& e = set.extents[number];
+    if (e.state == extent_set::phase::registered) return e.notice;
+    if (e.state == extent_set::phase::wanted) return {};
+    if (e.state == extent_set::phase::refused && ++e.reads < retry_reads) return {};
+    e.reads = 0;
+    e.state = extent_set::phase::wanted;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back({file, number});
+  }
+  wake_.notify_one();
+  return {};
+}
+
+std::uint64_t extent_registrar::register_all(const std::shared_ptr<host_file>& file) {
+  if (options_.budget_bytes == 0) return 0;
+  std::uint64_t bytes = 0;
+  const std::uint64_t count = (file->version().identity.size + options_.extent_bytes - 1) / options_.extent_bytes;
+  for (std::uint64_t number = 0; number < count; ++number) bytes += register_one({file, number});
+  return bytes;
+}
+
+void extent_registrar::run() {
+  for (;;) {
+    job next;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+      if (stopping_) return;
+      next = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    (void)register_one(next);
+  }
+}
+
+std::uint64_t extent_registrar::register_one(const job& j) {
+  extent_set& set = *j.file->version().extents;
+  {
+    const std::lock_guard lock(set.mutex);
+    const extent_set::extent& e = set.extents[j.number];
+    if (e.state == extent_set::phase::registered) return e.notice.bytes;
+  }
+  std::unique_ptr<file_mapping> mapping;
+  const extent_notice notice = prepare(j, mapping);
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::find(sets_.begin(), sets_.end(), j.file->version().extents) == sets_.end()) sets_.push_back(j.file->version().extents);
+  }
+  const std::lock_guard lock(set.mutex);
+  extent_set::extent& e = set.extents[j.number];
+  if (notice.bytes != 0 && e.state != extent_set::phase::registered) {
+    e.state = extent_set::phase::registered;
+    e.notice = notice;
+    e.mapping = std::move(mapping);
+    registered_.fetch_add(1);
+    return notice.bytes;
+  }
+  // Registered for nothing (the file changed, or two asked at once): pinned until the end, because unregistering would
+  // wait for kernels. Nobody is told of it.
+  if (mapping != nullptr) set.orphans.push_back(std::move(mapping));
+  if (e.state == extent_set::phase::registered) return e.notice.bytes;
+  e.state = extent_set::phase::refused;
+  e.reads = 0;
+  refused_.fetch_add(1);
+  return 0;
+}
+
+extent_notice extent_registrar::prepare(const job& j, std::unique_ptr<file_mapping>& mapping) {
+  const file_identity& identity = j.file->version().identity;
+  const std::uint64_t offset = j.number * options_.extent_bytes;
+  if (offset >= identity.size) return {};
+  const std::uint64_t bytes = std::min(options_.extent_bytes, identity.size - offset);
+  if (bytes_.fetch_add(bytes) + bytes > options_.budget_bytes) {
+    bytes_.fetch_sub(bytes);
+    return {};
+  }
+  const auto give_up = [&] {
+    mapping.reset();
+    bytes_.fetch_sub(bytes);
+    return extent_notice{};
+  };
+  std::shared_ptr<backend_file> file;
+  if (files_.reach(*j.file, file) < 0) return give_up();
+  mapping = file->map(offset, bytes);
+  if (mapping == nullptr || !bring_into_cache(*file, *mapping, offset)) return give_up();
+  // Whole pages of the host: the last one is there in full, zeros behind the end of the file.
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  std::uint64_t address = 0;
+  if (!device_.register_range(mapping->data(), (bytes + page - 1) / page * page, address)) return give_up();
+  // The pages pinned now belong to the version only if the file did not change until now.
+  file_identity now;
+  if (file->identify(now) < 0 || !(now == identity)) return {};
+  return {j.number, address, bytes};
+}
+
+bool extent_registrar::bring_into_cache(backend_file& file, const file_mapping& mapping, std::uint64_t offset) {
+  using clock = std::chrono::steady_clock;
+  const auto end = clock::now() + std::chrono::seconds(5);
+  if (file.cached(mapping) >= cached_min) return true;
+  file.read_ahead(offset, mapping.bytes());
+  while (!stopping_ && clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (file.cached(mapping) >= cached_min) return true;
+  }
+  return false;
+}
+
+void extent_registrar::drop_all() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& set : sets_) {
+    const std::lock_guard set_lock(set->mutex);
+    const auto drop = [&](std::unique_ptr<file_mapping>& mapping) {
+      if (mapping == nullptr) return;
+      device_.unregister_range(mapping->data());
+      mapping.reset();
+    };
+    for (auto& [number, e] : set->extents) drop(e.mapping);
+    for (auto& orphan : set->orphans) drop(orphan);
+    set->extents.clear();
+    set->orphans.clear();
+  }
+  sets_.clear();
+  bytes_ = 0;
+}
+
+std::uint64_t extent_registrar::registered_in(file_version& version) {
+  extent_set& set = *version.extents;
+  const std::lock_guard lock(set.mutex);
+  std::uint64_t n = 0;
+  for (const auto& [number, e] : set.extents) n += e.state == extent_set::phase::registered ? 1u : 0u;
+  return n;
+}
+
+}  // namespace gpufs

@@ -1,0 +1,105 @@
+// Extents: parts of files mapped and registered, so that groups pull pages from them without the host.
+//
+// State of one extent, guarded by its set's mutex:
+//   none -> wanted (a staged read touched it; queued) -> registered
+//                                                    \-> refused (budget, not in the page cache, the driver said no)
+//   refused -> wanted again after `retry_reads` more staged reads of it.
+// A registered extent stays until drop_all(): unregistering waits for kernels, so it never happens while serving.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "device/device.hpp"
+#include "service/file_table.hpp"
+
+namespace gpufs {
+
+struct extent_notice {
+  std::uint64_t number = 0;
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;  // 0: not registered
+};
+
+// The extents of one file version. Members are the registrar's.
+class extent_set {
+  friend class extent_registrar;
+  enum class phase { none, wanted, registered, refused };
+  struct extent {
+    phase state = phase::none;
+    std::uint32_t reads = 0;
+    std::unique_ptr<file_mapping> mapping;
+    extent_notice notice;
+  };
+  std::mutex mutex;
+  std::unordered_map<std::uint64_t, extent> extents;
+  std::vector<std::unique_ptr<file_mapping>> orphans;  // registered, told to nobody
+};
+
+struct extent_options {
+  std::uint64_t budget_bytes = 0;  // 0: no direct path
+  std::uint64_t extent_bytes = 0;
+  std::uint64_t file_bytes_min = 0;  // smaller files are not worth a mapping
+};
+
+// Registers in a thread of its own. Thread-safe.
+class extent_registrar {
+ public:
+  extent_registrar(device& d, file_table& files, const extent_options& options);
+  ~extent_registrar();
+  extent_registrar(const extent_registrar&) = delete;
+  extent_registrar& operator=(const extent_registrar&) = delete;
+
+  // What to tell the reader of `offset`; asks for registration when the extent is not registered yet. Does not wait.
+  extent_notice touch(const std::shared_ptr<host_file>& file, std::uint64_t offset);
+
+  // Registers all of a file now. Bytes registered in all. Waits for I/O.
+  std::uint64_t register_all(const std::shared_ptr<host_file>& file);
+
+  // Unregisters everything. Only while no kernel runs, and no other call of this class.
+  void drop_all();
+  // Ends the thread.
+  void stop();
+
+  struct counts {
+    std::uint64_t registered, bytes, refused;
+  };
+  counts count() const { return {registered_.load(), bytes_.load(), refused_.load()}; }
+  static std::uint64_t registered_in(file_version& version);
+
+ private:
+  static constexpr std::uint32_t retry_reads = 1024;
+  static constexpr double cached_min = 0.95;
+
+  struct job {
+    std::shared_ptr<host_file> file;
+    std::uint64_t number;
+  };
+
+  void run();
+  // Bytes registered, also when they were before; 0 when refused.
+  std::uint64_t register_one(const job& j);
+  bool bring_into_cache(backend_file& file, const file_mapping& mapping, std::uint64_t offset);
+  // Maps and registers. An empty notice when it cannot be; `mapping` is set if something was registered all the same.
+  extent_notice prepare(const job& j, std::unique_ptr<file_mapping>& mapping);
+
+  device& device_;
+  file_table& files_;
+  const extent_options options_;
+  std::atomic<std::uint64_t> registered_{0}, bytes_{0}, refused_{0};
+  std::mutex mutex_;  // guards jobs_ and stopping_
+  std::condition_variable wake_;
+  std::deque<job> jobs_;
+  std::vector<std::shared_ptr<extent_set>> sets_;  // those that have registered extents; guarded by mutex_
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace gpufs

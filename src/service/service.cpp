@@ -1,0 +1,261 @@
+#include "service/service.hpp"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <new>
+
+#include "gpufs/error.hpp"
+
+namespace gpufs {
+
+std::int32_t sink_table::open(taker take) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i] != nullptr) continue;
+    entries_[i] = std::make_shared<entry>();
+    entries_[i]->take = std::move(take);
+    return static_cast<std::int32_t>(i);
+  }
+  throw error(EMFILE, "open_sink: " + std::to_string(limits::sinks_max) + " sinks are open");
+}
+
+void sink_table::close(std::int32_t sink) {
+  std::shared_ptr<entry> closed;
+  {
+    const std::lock_guard lock(mutex_);
+    if (sink < 0 || static_cast<std::size_t>(sink) >= entries_.size()) return;
+    closed = std::move(entries_[static_cast<std::size_t>(sink)]);
+    entries_[static_cast<std::size_t>(sink)] = nullptr;
+  }
+  if (closed == nullptr) return;
+  const std::lock_guard lock(closed->mutex);  // a call under way ends first
+  closed->take = nullptr;
+}
+
+int sink_table::send(std::uint32_t sink, const char* bytes, std::size_t count) {
+  std::shared_ptr<entry> e;
+  {
+    const std::lock_guard lock(mutex_);
+    if (sink >= entries_.size()) return -EBADF;
+    e = entries_[sink];
+  }
+  if (e == nullptr) return -EBADF;
+  const std::lock_guard lock(e->mutex);
+  if (!e->take) return -EBADF;
+  const int status = e->take(bytes, count);
+  return status == 0 ? 0 : -status;
+}
+
+service::service(const channel_view& channel, file_table& files, extent_registrar& extents, sink_table& sinks, const service_options& options)
+    : channel_(channel), files_(files), extents_(extents), sinks_(sinks), options_(options), served_(channel.layout.slot_count), alive_(options.workers) {
+  channel_.header().service.store_release(static_cast<std::uint32_t>(service_phase::running));
+  threads_.emplace_back([this] { supervise(); });
+  for (unsigned w = 0; w < options_.workers; ++w) threads_.emplace_back([this, w] { work(w); });
+}
+
+service::~service() { stop(); }
+
+void service::stop() {
+  {
+    const std::lock_guard lock(supervisor_mutex_);
+    stopping_ = true;
+  }
+  supervisor_wake_.notify_all();
+  wake();
+  for (std::thread& t : threads_) t.join();
+  threads_.clear();
+  channel_.header().service.store_release(static_cast<std::uint32_t>(service_phase::dead));
+}
+
+void service::supervise() {
+  std::unique_lock lock(supervisor_mutex_);
+  for (std::uint32_t beat = 1; !stopping_; ++beat) {
+    channel_.header().heartbeat.store_relaxed(beat);
+    supervisor_wake_.wait_for(lock, std::chrono::milliseconds(50));
+  }
+}
+
+void service::work(unsigned worker) {
+  const auto now = [] { return platform::now_ns(); };
+  try {
+    std::uint64_t last = now();
+    for (unsigned round = 0; !stopping_; ++round) {
+      // Everywhere from time to time also under load, so that no slot depends on one worker.
+      const unsigned answered = scan(worker, round % 16 == 0);
+      if (answered != 0) {
+        last = now();
+        // More than one at a time: a backlog, for which another worker may get up.
+        if (answered > 1 && sleepers() != 0) wake_sleepers(1);
+        continue;
+      }
+      const std::uint64_t quiet = now() - last;
+      if (quiet < options_.spin_ns) {
+        platform::pause(0);
+        continue;
+      }
+      idle(quiet);
+    }
+  } catch (const worker_death&) {
+    // answer() has given the request that it held its -EIO. The last worker takes the service with it.
+    if (alive_.fetch_sub(1) == 1) channel_.header().service.store_release(static_cast<std::uint32_t>(service_phase::dead));
+  }
+}
+
+bool service::pending() const {
+  for (std::uint32_t slot = 0; slot < channel_.layout.slot_count; ++slot) {
+    if (channel_.bell(slot).load_relaxed() != served_[slot].load(std::memory_order_relaxed)) return true;
+  }
+  return false;
+}
+
+// Looks at the bells and answers what it can claim; returns how many. First at the worker's own part of the slots, so
+// that workers seldom meet; then, when there was nothing or `everywhere` is asked for, at the others', because their
+// worker may be busy or dead.
+unsigned service::scan(unsigned worker, bool everywhere) {
+  const std::uint64_t count = channel_.layout.slot_count;
+  const auto first = static_cast<std::uint32_t>(count * worker / options_.workers);
+  const auto last = static_cast<std::uint32_t>(count * (worker + 1) / options_.workers);
+  const unsigned answered = scan_range(first, last);
+  if (answered != 0 && !everywhere) return answered;
+  return answered + scan_range(last, channel_.layout.slot_count) + scan_range(0, first);
+}
+
+unsigned service::scan_range(std::uint32_t first, std::uint32_t last) {
+  unsigned answered = 0;
+  for (std::uint32_t slot = first; slot < last; ++slot) {
+    // First what was served, then the bell. The other way round, a worker that is held up between the two would take
+    // an old bell for a new one: others serve it and its successors meanwhile, and the exchange below would not notice.
+    std::uint32_t seen = served_[slot].load(std::memory_order_acquire);
+    GPUFS_SCHEDULE_POINT("service.claim");
+    // Acquire, system scope: pairs with the client's release of the bell; request and staging are read after it.
+    const std::uint32_t sequence = channel_.bell(slot).load_acquire();
+    if (sequence == seen) continue;
+    // Only one worker serves it: `served_` has not moved since before the bell was read. Acquire and release: the
+    // slot's staging passes from worker to worker.
+    if (!served_[slot].compare_exchange_strong(seen, sequence, std::memory_order_acq_rel)) continue;
+    answer(slot, sequence);
+    ++answered;
+  }
+  return answered;
+}
+
+void service::answer(std::uint32_t slot, std::uint32_t sequence) {
+  const request_record& record = channel_.request(slot);
+  // Copied once: a kernel that goes on writing cannot change what was checked.
+  const request r{static_cast<request_code>(record.code.load_relaxed()), record.handle.load_relaxed(), record.length.load_relaxed(),
+                  record.offset.load_relaxed()};
+  const auto reply = [&](std::int32_t result) {
+    // Release, system scope: pairs with the client's acquire; staging and reply fields come before.
+    channel_.reply(slot).word.store_release(make_reply_word(sequence, result));
+  };
+  try {
+    reply(serve(r, slot));
+  } catch (const worker_death&) {
+    reply(-EIO);
+    throw;
+  } catch (const std::bad_alloc&) {
+    reply(-ENOMEM);
+  } catch (const std::exception&) {
+    reply(-EIO);
+  }
+  served_count_.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::int32_t service::serve(const request& r, std::uint32_t slot) {
+  switch (r.code) {
+    case request_code::open: return serve_open(r, slot);
+    case request_code::read: return serve_read(r, slot);
+    case request_code::close: return files_.close(r.handle);
+    case request_code::send:
+      if (r.length > channel_.layout.staging_bytes) return -EINVAL;
+      return sinks_.send(r.handle, channel_.staging(slot), r.length);
+  }
+  return -ENOSYS;
+}
+
+std::int32_t service::serve_open(const request& r, std::uint32_t slot) {
+  if (r.length == 0 || r.length >= limits::path_bytes_max) return -ENAMETOOLONG;
+  const std::string path(channel_.staging(slot), r.length);
+  if (path.find('\0') != std::string::npos) return -EINVAL;
+  std::uint32_t handle = 0;
+  std::shared_ptr<host_file> file;
+  const int status = files_.open(path, r.handle != 0, handle, file);
+  if (status < 0) return status;
+  file_version& version = file->version();
+  const file_identity& identity = version.identity;
+
+  // A small file comes with the answer, once per version: later its pages are cached, or come one by one.
+  std::int32_t delivered = 0;
+  if (identity.size != 0 && identity.size <= r.offset && identity.size <= channel_.layout.staging_bytes && !version.delivered.load()) {
+    const std::int64_t n = files_.read(*file, channel_.staging(slot), identity.size, 0);
+    // An error, or another length than the open saw, is for the read that meets it.
+    if (n == static_cast<std::int64_t>(identity.size)) {
+      delivered = static_cast<std::int32_t>(n);
+      version.delivered = true;
+    }
+  }
+  reply_record& reply = channel_.reply(slot);
+  reply.version.store_relaxed(version.number);
+  reply.size.store_relaxed(identity.size);
+  reply.modified_ns.store_relaxed(identity.modified_ns);
+  reply.changed_ns.store_relaxed(identity.changed_ns);
+  reply.inode.store_relaxed(identity.inode);
+  reply.device.store_relaxed(identity.device);
+  reply.mode.store_relaxed(identity.mode);
+  reply.handle.store_relaxed(handle);
+  return delivered;
+}
+
+std::int32_t service::serve_read(const request& r, std::uint32_t slot) {
+  if (r.length > channel_.layout.staging_bytes || r.offset >= limits::file_bytes_max) return -EINVAL;
+  const std::shared_ptr<host_file> file = files_.find(r.handle);
+  if (file == nullptr) return -EBADF;
+  const std::int64_t n = files_.read(*file, channel_.staging(slot), r.length, r.offset);
+  const extent_notice notice = n > 0 ? extents_.touch(file, r.offset) : extent_notice{};
+  reply_record& reply = channel_.reply(slot);
+  reply.extent_number.store_relaxed(notice.number);
+  reply.extent_address.store_relaxed(notice.address);
+  reply.extent_bytes.store_relaxed(notice.bytes);
+  return static_cast<std::int32_t>(n);
+}
+
+// ---- sleeping and waking
+
+void service::wake_sleepers(int count) {
+  channel_header& header = channel_.header();
+  __atomic_fetch_add(&header.twin_wake, 1u, __ATOMIC_SEQ_CST);
+  syscall(SYS_futex, &header.twin_wake, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
+}
+
+std::uint32_t service::sleepers() const { return __atomic_load_n(&channel_.header().twin_sleepers, __ATOMIC_SEQ_CST); }
+
+void service::wake() { wake_sleepers(static_cast<int>(options_.workers) + 1); }
+
+void service::idle(std::uint64_t idle_ns) {
+  channel_header& header = channel_.header();
+  // Only the sentinel looks at the bells by itself; the others sleep until someone has work for them.
+  const bool sentinel = !sentinel_.exchange(true);
+  std::uint64_t sleep_ns = 100'000'000;
+  if (sentinel) sleep_ns = idle_ns < 1'000'000 ? 20'000 : idle_ns < 100'000'000 ? 100'000 : idle_ns < 1'000'000'000 ? 1'000'000 : 4'000'000;
+
+  const std::uint32_t before = __atomic_load_n(&header.twin_wake, __ATOMIC_SEQ_CST);
+  __atomic_fetch_add(&header.twin_sleepers, 1u, __ATOMIC_SEQ_CST);
+  // Once more, after saying that I sleep: pairs with channel_client::wake_service.
+  if (!stopping_ && !pending()) {
+    const timespec t{0, static_cast<long>(sleep_ns)};
+    syscall(SYS_futex, &header.twin_wake, FUTEX_WAIT_PRIVATE, before, &t, nullptr, 0);
+  }
+  __atomic_fetch_sub(&header.twin_sleepers, 1u, __ATOMIC_SEQ_CST);
+  if (sentinel) {
+    sentinel_ = false;
+    // Work for more than one: whoever wakes finds it, or goes back to sleep.
+    if (pending() && options_.workers > 1 && sleepers() != 0) wake_sleepers(static_cast<int>(options_.workers));
+  }
+}
+
+}  // namespace gpufs

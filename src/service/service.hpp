@@ -1,0 +1,100 @@
+// The service: worker threads that answer the channel's requests (models/channel.pml).
+//
+// Threads. Workers scan the bells, claim a request by compare-and-swap on the host's own `served_` word of its slot, so
+// that exactly one worker answers it, and write the reply. A supervisor beats the heart. Idle workers sleep: after
+// `spin_ns` without work all but one wait to be woken; that one, the sentinel, looks at the bells now and then, at
+// growing intervals, because a GPU cannot wake a host thread.
+//
+// A worker that dies (an exception that is not an answer) answers the request it holds with -EIO; when the last one is
+// gone the channel says `dead`, and every waiter ends.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "gpufs/channel/layout.cuh"
+#include "service/extents.hpp"
+#include "service/file_table.hpp"
+
+namespace gpufs {
+
+// Thrown by a fault-injecting backend to end the worker thread that called it. Nothing else may.
+struct worker_death {};
+
+class sink_table {
+ public:
+  using taker = std::function<int(const char* bytes, std::size_t count)>;
+  std::int32_t open(taker take);  // throws gpufs::error EMFILE
+  void close(std::int32_t sink);
+  int send(std::uint32_t sink, const char* bytes, std::size_t count);  // 0 or -errno
+
+ private:
+  struct entry {
+    std::mutex mutex;  // one call at a time
+    taker take;
+  };
+  std::mutex mutex_;  // guards entries_
+  std::array<std::shared_ptr<entry>, limits::sinks_max> entries_;
+};
+
+struct service_options {
+  unsigned workers = 1;
+  std::uint64_t spin_ns = 0;
+};
+
+class service {
+ public:
+  service(const channel_view& channel, file_table& files, extent_registrar& extents, sink_table& sinks, const service_options& options);
+  ~service();
+  service(const service&) = delete;
+  service& operator=(const service&) = delete;
+
+  // Ends all threads; requests that come later are never answered, and their waiters see `dead`.
+  void stop();
+  // Work is to be expected: look at the bells often for a while. Thread-safe, cheap.
+  void wake();
+  std::uint64_t served_count() const { return served_count_.load(std::memory_order_relaxed); }
+
+ private:
+  struct request {
+    request_code code;
+    std::uint32_t handle, length;
+    std::uint64_t offset;
+  };
+
+  void work(unsigned worker);
+  void supervise();
+  bool pending() const;
+  unsigned scan(unsigned worker, bool everywhere);
+  unsigned scan_range(std::uint32_t first, std::uint32_t last);
+  void idle(std::uint64_t idle_ns);
+  void answer(std::uint32_t slot, std::uint32_t sequence);
+  std::int32_t serve(const request& r, std::uint32_t slot);
+  std::int32_t serve_open(const request& r, std::uint32_t slot);
+  std::int32_t serve_read(const request& r, std::uint32_t slot);
+  void wake_sleepers(int count);
+  std::uint32_t sleepers() const;
+
+  const channel_view channel_;
+  file_table& files_;
+  extent_registrar& extents_;
+  sink_table& sinks_;
+  const service_options options_;
+  std::vector<std::atomic<std::uint32_t>> served_;  // per slot: sequence of the last request that a worker took
+  std::atomic<std::uint64_t> served_count_{0};
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> sentinel_{false};
+  std::atomic<unsigned> alive_;
+  std::mutex supervisor_mutex_;
+  std::condition_variable supervisor_wake_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace gpufs

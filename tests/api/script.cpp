@@ -1,0 +1,113 @@
+// The interpreter of scripts, in device code. The only place of these tests where most calls are instantiated.
+#include "api/script.hpp"
+
+#include "gpufs/launch.cuh"
+
+namespace gpufs::testing {
+
+template <class Group>
+struct script_kernel {
+  script_memory memory;
+
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const Group g;
+    for (std::uint64_t rank = g.grid_rank(); rank < memory.group_count; rank += g.grid_size()) {
+      std::int64_t* registers = memory.registers + rank * register_count;
+      for (std::uint32_t i = memory.first[rank]; i < memory.first[rank + 1]; ++i) {
+        const operation& op = memory.operations[i];
+        const outcome mine = perform(g, fs, op, registers);
+        g.sync();  // all members have read their registers
+        if (g.is_leader()) {
+          memory.outcomes[i] = mine;
+          if (op.what == action::set) registers[op.to] = op.offset;
+          if (op.what == action::open) registers[op.to] = mine.result;
+          if (op.what == action::map) registers[op.to] = mine.value;
+        }
+        g.sync();
+        if (op.what == action::view) continue;  // each member reads elements of its own
+        const outcome leaders = memory.outcomes[i];
+        if (leaders.result != mine.result || leaders.value != mine.value) disagree();
+      }
+    }
+  }
+
+ private:
+  GPUFS_HD void disagree() const {
+    (void)reinterpret_cast<atomic_word<std::uint32_t>*>(memory.disagreements)->fetch_add_relaxed(1);
+  }
+
+  GPUFS_HD outcome perform(const Group& g, const mount_ref& fs, const operation& op,
+                           const std::int64_t* registers) const {
+    const std::int64_t value = registers[op.from];
+    const auto fd = static_cast<std::int32_t>(value);
+    const char* pointer = reinterpret_cast<const char*>(value) + op.offset;
+    const char* input = op.memory == no_memory ? nullptr : memory.input + op.memory;
+    char* output = op.memory == no_memory ? nullptr : memory.output + op.memory;
+    switch (op.what) {
+      case action::set: return {};
+      case action::open: return {gopen(g, fs, input, op.flags), 0};
+      case action::close: return {gclose(g, fs, fd), 0};
+      case action::read: return {gread(g, fs, fd, output, op.bytes, op.offset), 0};
+      case action::map: {
+        const mapping m = gmmap(g, fs, fd, op.offset, op.bytes);
+        return {m.bytes, static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(m.data))};
+      }
+      case action::peek:
+        for (std::uint64_t k = g.rank(); k < op.bytes; k += g.size()) output[k] = pointer[k];
+        return {static_cast<std::int64_t>(op.bytes), 0};
+      case action::unmap: return {gmunmap(g, fs, pointer), 0};
+      case action::status: return describe(g, fs, fd, output);
+      case action::send: return {gsend(g, fs, fd, input, op.bytes), 0};
+      case action::view: return look(g, fs, fd, op, output);
+    }
+    return {-ENOSYS, 0};
+  }
+
+  GPUFS_HD outcome describe(const Group& g, const mount_ref& fs, std::int32_t fd, char* output) const {
+    file_status mine{};
+    const outcome result{gfstat(g, fs, fd, mine), 0};
+    auto* theirs = reinterpret_cast<file_status*>(output);
+    if (g.is_leader()) *theirs = mine;
+    g.sync();
+    if (theirs->size != mine.size || theirs->modified_ns != mine.modified_ns || theirs->inode != mine.inode) disagree();
+    return result;
+  }
+
+  GPUFS_HD outcome look(const Group& g, const mount_ref& fs, std::int32_t fd, const operation& op, char* output) const {
+    const view<std::uint64_t> words(fs, fd, static_cast<std::uint64_t>(op.offset));
+    outcome result{};
+    for (std::uint64_t k = g.rank(); k < op.bytes; k += g.size()) {
+      reinterpret_cast<std::uint64_t*>(output)[k] = words[k];
+    }
+    result.value = words.error();
+    return result;
+  }
+};
+
+namespace {
+
+// Enough groups in one block that they share a multiprocessor, enough blocks that they use several.
+launch_shape shape_of(const mount& m, group_kind kind, std::uint32_t groups) {
+  constexpr std::uint32_t threads = 128;
+  if (m.device() == device_kind::cpu) return {groups};
+  switch (kind) {
+    case group_kind::thread: return {(groups + threads - 1) / threads, groups < threads ? groups : threads};
+    case group_kind::warp: return {(groups + threads / 32 - 1) / (threads / 32), groups < 4 ? groups * 32 : threads};
+    case group_kind::block: return {groups, threads};
+  }
+  return {};
+}
+
+}  // namespace
+
+void launch_scripts(const mount& m, group_kind kind, const script_memory& memory, void* stream) {
+  launch_shape shape = shape_of(m, kind, memory.group_count);
+  shape.stream = stream;
+  switch (kind) {
+    case group_kind::thread: return launch(m, shape, script_kernel<thread_group>{memory});
+    case group_kind::warp: return launch(m, shape, script_kernel<warp_group>{memory});
+    case group_kind::block: return launch(m, shape, script_kernel<block_group>{memory});
+  }
+}
+
+}  // namespace gpufs::testing

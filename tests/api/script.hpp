@@ -1,0 +1,61 @@
+// Scripts: lists of device calls as data, which groups of a kernel carry out one after the other while they record
+// results and bytes. One interpreter for all tests of the API, because each call in each kind of group costs seconds of
+// nvcc's time; so a test is a script (or calls of a session.hpp) and an expectation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gpufs/gpufs.hpp"
+
+namespace gpufs::testing {
+
+enum class group_kind : std::uint32_t { thread, warp, block };
+
+enum class action : std::uint32_t {
+  set,     // register `to` = `offset`
+  open,    // register `to` = gopen(path at `memory` of the input, `flags`)
+  close,   // gclose(register `from`)
+  read,    // gread(register `from`, `memory` of the output, `bytes`, `offset`)
+  map,     // gmmap(register `from`, `offset`, `bytes`); register `to` = the pointer
+  peek,    // copies `bytes` at register `from` + `offset`, a pointer, to `memory` of the output
+  unmap,   // gmunmap(register `from` + `offset`)
+  status,  // gfstat(register `from`); the answer goes to `memory` of the output, which is 8-byte aligned
+  send,    // gsend(sink in register `from`, `memory` of the input, `bytes`)
+  view     // view<uint64>(register `from`, `offset`)[k] for k < `bytes` to `memory` of the output, 8-byte aligned
+};
+
+inline constexpr std::uint64_t no_memory = ~std::uint64_t{0};  // a null pointer
+inline constexpr std::uint32_t register_count = 16;            // of each group; they keep their values between launches
+
+struct operation {
+  action what = action::set;
+  std::int32_t from = 0;
+  std::int32_t to = 0;
+  std::int32_t flags = 0;
+  std::int64_t offset = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t memory = no_memory;
+};
+
+struct outcome {
+  std::int64_t result = 0;  // of the call; view: number of elements that could not be read
+  std::int64_t value = 0;   // map: the pointer; view: error() of one that could not be read
+};
+
+// What a launch works on: all in memory of the mount's device.
+struct script_memory {
+  const operation* operations;
+  const std::uint32_t* first;  // group g has the operations first[g] up to first[g + 1]
+  std::int64_t* registers;     // register_count for each group
+  outcome* outcomes;           // one for each operation
+  const char* input;
+  char* output;
+  std::uint32_t* disagreements;  // members that got another result than their leader
+  std::uint32_t group_count;
+};
+
+// Runs the groups' scripts, all groups at the same time as far as the device can. Returns as gpufs::launch does.
+void launch_scripts(const mount& m, group_kind kind, const script_memory& memory, void* stream = nullptr);
+
+}  // namespace gpufs::testing

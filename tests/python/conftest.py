@@ -1,0 +1,64 @@
+"""What several test files use. Everything here runs on the CPU twin."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import gpufs
+import pytest
+
+TIMEOUT_S = 60
+
+Command = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+
+@pytest.fixture
+def mount() -> Iterator[gpufs.Mount]:
+    with gpufs.mount(device="cpu", cache="4MiB", twin_threads=2, workers=1) as made:
+        yield made
+
+
+def command_line(*arguments: str | bytes | os.PathLike[str]) -> list[bytes]:
+    return [os.fsencode(word) for word in (sys.executable, "-m", "gpufs", *arguments)]
+
+
+@pytest.fixture
+def run() -> Command:
+    """Runs the command line; standard error is no terminal."""
+
+    def command(
+        *arguments: str | bytes | os.PathLike[str], stdin: bytes = b"", prefix: Sequence[str] = (), **keywords: object
+    ) -> subprocess.CompletedProcess[bytes]:
+        words = [*map(os.fsencode, prefix), *command_line(*arguments)]
+        return subprocess.run(words, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False, **keywords)  # type: ignore[call-overload, no-any-return]
+
+    return command
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    file = tmp_path / "words"
+    file.write_text("alpha\nbeta\ngamma\n")
+    return file
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A folder with files whose matches are known: see TREE_LINES."""
+    root = tmp_path / "tree"
+    (root / "below").mkdir(parents=True)
+    (root / "b").write_text("alpha beta alpha\n")
+    (root / "a").write_text("gamma, gamma; gammas\n")
+    (root / "below" / "c").write_text("beta\n" * 10)
+    (root / "nothing").write_text("nothing to see here\n")
+    return root
+
+
+def tree_lines(root: Path) -> bytes:
+    """The output of a search of `tree` for `words`."""
+    found = (("a", "gamma", 2), ("b", "alpha", 2), ("b", "beta", 1), ("below/c", "beta", 10))
+    return b"".join(os.fsencode(f"{root}/{path}\t{word}\t{count}\n") for path, word, count in found)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import gpufs
+import pytest
+from gpufs import grep
+
+IMPORT_MS_MAX = 150
+
+
+def python(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stderr, done.returncode) == ("", 0)
+    return done.stdout
+
+
+def test_importing_is_fast() -> None:
+    program = "import time; t = time.perf_counter(); import gpufs; print((time.perf_counter() - t) * 1000)"
+    assert min(float(python(program)) for _ in range(5)) < IMPORT_MS_MAX
+
+
+def test_importing_touches_neither_gpu_nor_command_line() -> None:
+    program = """
+import json, sys
+import gpufs
+maps = open("/proc/self/maps").read()
+print(json.dumps([[name for name in ("typer", "rich", "numpy") if name in sys.modules], "libcuda.so" in maps,
+                  "nvidia" in maps]))
+"""
+    assert json.loads(python(program)) == [[], False, False]
+
+
+def test_the_command_line_imports_no_rich_for_plain_output() -> None:
+    program = """
+import sys
+from gpufs.cli import main
+try:
+    main(["grep", "-f", "/dev/null", "/dev/null/none"])
+except SystemExit:
+    pass
+sys.exit("rich" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", [gpufs, grep])
+def test_examples_in_docstrings_are_true(module: object) -> None:
+    results = doctest.testmod(module)  # type: ignore[arg-type]
+    assert results.attempted > 0
+    assert results.failed == 0
+
+
+def test_users_programs_type_check(tmp_path: Path) -> None:
+    if importlib.util.find_spec("mypy") is None:
+        pytest.skip("mypy is not installed")
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import gpufs
+from gpufs import grep
+
+with gpufs.mount(device="cpu", cache="1GiB", page=4096) as mount:
+    hits: int = mount.stats()["hits"]
+    histogram: list[int] = mount.stats()["fault_latency_ns"]
+    size: int = mount.register_file("file")
+    result = grep.search(mount, grep.Dictionary(["word", b"word"]), ["path", b"path"])
+    for match in result:
+        count: int = match.count
+    errors: list[OSError] = result.failures
+gpufs.mount(device="gpu")  # E: one error, here
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", program],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert "incompatible type \"Literal['gpu']\"" in done.stdout
+    assert "Found 1 error in 1 file" in done.stdout
+
+
+def test_the_stubs_name_what_the_extension_has() -> None:
+    import ast
+
+    from gpufs import _core
+
+    package = Path(gpufs.__file__).parent
+    assert (package / "py.typed").exists()
+    stubs = ast.parse((package / "_core.pyi").read_text())
+    for node in stubs.body:
+        if isinstance(node, ast.FunctionDef):
+            assert hasattr(_core, node.name)
+        elif isinstance(node, ast.ClassDef) and not node.decorator_list:
+            described = {method.name for method in node.body if isinstance(method, ast.FunctionDef)}
+            there = {name for name in vars(getattr(_core, node.name)) if not name.startswith("__")}
+            assert {name for name in described if not name.startswith("__")} == there

@@ -1,0 +1,79 @@
+// On which device this build's tests run, mounts of a sensible size for tests, and memory of a mount's device.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "gpufs/gpufs.hpp"
+
+namespace gpufs::testing {
+
+// Of internal linkage, as base_options(): one program holds sources of both compilers, and each has its own answer.
+[[maybe_unused]] static device_kind device() {
+#if defined(__CUDACC__)
+  return device_kind::cuda;
+#else
+  return device_kind::cpu;
+#endif
+}
+
+// A small mount: 256 frames of 4 KiB, so that tests reach eviction soon; no direct path, which tests that want it turn on.
+// The time-outs are long enough for a loaded machine under a sanitizer, and end a test that hangs.
+[[maybe_unused]] static mount_options base_options() {
+  mount_options options;
+  options.device = device();
+  options.cache_bytes = std::uint64_t{1} << 20;
+  options.page_bytes = 4096;
+  options.workers = 2;
+  options.extent_budget_bytes = 0;
+  options.extent_bytes = 65536;
+  options.channel_slots = 16;
+  options.staging_bytes = 8192;
+  options.open_files = 256;
+  options.twin_threads = 8;
+  options.reclaim_timeout_ns = 200'000'000;
+  options.heartbeat_timeout_ns = 5'000'000'000;
+  options.request_timeout_ns = 60'000'000'000;
+  return options;
+}
+
+// `count` zeroed values in the memory of a mount's device. The mount must outlive it.
+template <class T>
+class device_buffer {
+ public:
+  device_buffer(const mount& m, std::size_t count) : mount_(&m), count_(count), data_(static_cast<T*>(m.allocate(bytes()))) {
+    upload(std::vector<T>(count));
+  }
+  device_buffer(const mount& m, const std::vector<T>& values)
+      : mount_(&m), count_(values.size()), data_(static_cast<T*>(m.allocate(bytes()))) {
+    upload(values);
+  }
+  ~device_buffer() { mount_->free(data_); }
+  device_buffer(const device_buffer&) = delete;
+  device_buffer& operator=(const device_buffer&) = delete;
+
+  // For kernels.
+  T* data() const { return data_; }
+  std::size_t size() const { return count_; }
+
+  // At most size() values, to the beginning.
+  void upload(const std::vector<T>& values) {
+    if (!values.empty()) mount_->copy_to_device(data_, values.data(), values.size() * sizeof(T));
+  }
+  // Waits for kernels that are still writing.
+  std::vector<T> download() const {
+    mount_->synchronize();
+    std::vector<T> values(count_);
+    if (count_ != 0) mount_->copy_to_host(values.data(), data_, count_ * sizeof(T));
+    return values;
+  }
+
+ private:
+  std::size_t bytes() const { return count_ * sizeof(T); }
+  const mount* mount_;
+  std::size_t count_;
+  T* data_;
+};
+
+}  // namespace gpufs::testing

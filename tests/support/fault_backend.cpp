@@ -1,0 +1,126 @@
+#include "support/fault_backend.hpp"
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <random>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "service/service.hpp"
+
+namespace gpufs::testing {
+
+struct fault_backend::rules {
+  struct rule {
+    fault what;
+    std::uint64_t matching = 0;
+    std::uint64_t struck = 0;
+  };
+
+  std::mutex mutex;  // guards all below
+  std::vector<rule> all;
+  std::array<std::uint64_t, 4> calls{};
+  std::uint64_t strikes = 0;
+  std::mt19937_64 random;
+
+  // 0, or -errno; lowers `bytes`. The faults' effects are made without the lock: they may wait, or use the backend.
+  int strike(operation on, const std::string& path, std::uint64_t& bytes) {
+    std::vector<fault> struck;
+    {
+      const std::lock_guard lock(mutex);
+      ++calls[static_cast<std::size_t>(on)];
+      for (rule& r : all) {
+        if (r.what.on != on || (!r.what.path.empty() && r.what.path != path)) continue;
+        ++r.matching;
+        if (!strikes_now(r)) continue;
+        ++r.struck;
+        ++strikes;
+        struck.push_back(r.what);
+        if (r.what.worker_death || r.what.exception || r.what.error_number != 0) break;
+      }
+    }
+    for (const fault& f : struck) {
+      if (f.delay.count() != 0) std::this_thread::sleep_for(f.delay);
+      if (f.before) f.before();
+      if (f.worker_death) throw worker_death{};
+      if (f.exception) throw std::runtime_error("fault_backend");
+      if (f.error_number != 0) return -f.error_number;
+      if (f.bytes_max != 0) bytes = std::min(bytes, f.bytes_max);
+    }
+    return 0;
+  }
+
+  bool strikes_now(const rule& r) {
+    if (r.what.times_max != 0 && r.struck >= r.what.times_max) return false;
+    if (r.what.nth != 0) return r.matching == r.what.nth;
+    if (r.what.every != 0) return r.matching % r.what.every == 0;
+    if (r.what.probability > 0) return std::uniform_real_distribution<double>(0, 1)(random) < r.what.probability;
+    return true;
+  }
+};
+
+class fault_backend::file final : public backend_file {
+ public:
+  file(std::unique_ptr<backend_file> wrapped, std::string path, std::shared_ptr<rules> r)
+      : wrapped_(std::move(wrapped)), path_(std::move(path)), rules_(std::move(r)) {}
+
+  int identify(file_identity& identity) override {
+    std::uint64_t bytes = 0;
+    const int status = rules_->strike(operation::identify, path_, bytes);
+    return status < 0 ? status : wrapped_->identify(identity);
+  }
+  std::int64_t read(char* to, std::uint64_t bytes, std::uint64_t offset) override {
+    const int status = rules_->strike(operation::read, path_, bytes);
+    return status < 0 ? status : wrapped_->read(to, bytes, offset);
+  }
+  std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) override {
+    std::uint64_t unused = 0;
+    return rules_->strike(operation::map, path_, unused) < 0 ? nullptr : wrapped_->map(offset, bytes);
+  }
+  double cached(const file_mapping& mapping) override { return wrapped_->cached(mapping); }
+  void read_ahead(std::uint64_t offset, std::uint64_t bytes) override { wrapped_->read_ahead(offset, bytes); }
+
+ private:
+  const std::unique_ptr<backend_file> wrapped_;
+  const std::string path_;
+  const std::shared_ptr<rules> rules_;
+};
+
+fault_backend::fault_backend(std::shared_ptr<backend> wrapped, std::uint64_t seed)
+    : wrapped_(std::move(wrapped)), rules_(std::make_shared<rules>()) {
+  rules_->random.seed(seed);
+}
+fault_backend::~fault_backend() = default;
+
+int fault_backend::open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& opened) {
+  std::uint64_t unused = 0;
+  if (const int status = rules_->strike(operation::open, path, unused); status < 0) return status;
+  std::unique_ptr<backend_file> wrapped;
+  if (const int status = wrapped_->open(path, no_follow, wrapped); status < 0) return status;
+  opened = std::make_unique<file>(std::move(wrapped), path, rules_);
+  return 0;
+}
+
+void fault_backend::add(fault rule) {
+  const std::lock_guard lock(rules_->mutex);
+  rules_->all.push_back({std::move(rule)});
+}
+
+void fault_backend::clear() {
+  const std::lock_guard lock(rules_->mutex);
+  rules_->all.clear();
+}
+
+std::uint64_t fault_backend::calls(operation on) const {
+  const std::lock_guard lock(rules_->mutex);
+  return rules_->calls[static_cast<std::size_t>(on)];
+}
+
+std::uint64_t fault_backend::strikes() const {
+  const std::lock_guard lock(rules_->mutex);
+  return rules_->strikes;
+}
+
+}  // namespace gpufs::testing

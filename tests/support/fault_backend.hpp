@@ -1,0 +1,58 @@
+// A backend that wraps another one and goes wrong by rules.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "gpufs/backend.hpp"
+
+namespace gpufs::testing {
+
+enum class operation { open, identify, read, map };
+
+// When a fault strikes, and what it does. Of the conditions `nth`, `every` and `probability` exactly one is set; none: it
+// strikes always. Effects are made in the order of their fields; a call that did not get an error goes on to the file.
+struct fault {
+  operation on = operation::read;
+  std::string path{};          // only calls on this path; empty: on all
+  std::uint64_t nth = 0;       // the nth matching call, counted from 1
+  std::uint64_t every = 0;     // every k-th matching call
+  double probability = 0;      // by a seeded random choice
+  std::uint64_t times_max = 0; // strikes at most so often; 0: no limit
+
+  std::chrono::nanoseconds delay{0};
+  std::function<void()> before{};  // such as truncating the file just now
+  bool worker_death = false;       // throws gpufs::worker_death
+  bool exception = false;          // throws std::runtime_error
+  int error_number = 0;            // the call answers -error_number; map() answers null
+  std::uint64_t bytes_max = 0;     // a read asks for no more bytes than this
+};
+
+// Thread-safe.
+class fault_backend final : public backend {
+ public:
+  explicit fault_backend(std::shared_ptr<backend> wrapped, std::uint64_t seed = 1);
+  ~fault_backend() override;
+
+  int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override;
+
+  // Rules are asked in the order in which they were added; all that strike have their effect, up to the first that throws or
+  // gives an error.
+  void add(fault rule);
+  // No more faults.
+  void clear();
+  // How many calls of this kind came in all, and how many rules have struck.
+  std::uint64_t calls(operation on) const;
+  std::uint64_t strikes() const;
+
+ private:
+  class file;
+  struct rules;
+  const std::shared_ptr<backend> wrapped_;
+  const std::shared_ptr<rules> rules_;
+};
+
+}  // namespace gpufs::testing

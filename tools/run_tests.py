@@ -1,0 +1,427 @@
+#!/usr/bin/env python3
+"""Runs the project's checks and tests stage by stage, and says truthfully what happened.
+
+    tools/run_tests.py [STAGE...]         everything that runs without a GPU
+    tools/run_tests.py --gpu [STAGE...]   what needs one
+    tools/run_tests.py --list             the stages
+
+Each stage writes ``build/logs/STAGE.log``; its end is shown when the stage fails. The last line counts tests (a stage
+without a test runner counts as one). The exit status is 0 only if nothing failed and something ran.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build"
+LOGS = BUILD / "logs"
+VENV_PYTHON = ROOT / ".venv" / "bin" / "python3"
+JOBS = str(len(os.sched_getaffinity(0)))
+TAIL_LINES = 60
+
+
+class StageError(Exception):
+    """A command of a stage failed, or the stage ran nothing."""
+
+
+@dataclass
+class Counts:
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    reasons: list[str] = field(default_factory=list)  # why tests were skipped
+
+    def add(self, other: Counts) -> None:
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+        self.reasons += [reason for reason in other.reasons if reason not in self.reasons]
+
+    def __str__(self) -> str:
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+
+class Job:
+    """Runs the commands of one stage, within the stage's time."""
+
+    def __init__(self, name: str, log: TextIO, timeout_s: float) -> None:
+        self.name = name
+        self.log = log
+        self.deadline = time.monotonic() + timeout_s
+        self.counts = Counts()
+
+    def run(self, *command: str | Path, env: Mapping[str, str] | None = None) -> None:
+        """Runs a command; raises StageError when it fails or takes too long."""
+        words = [str(word) for word in command]
+        self.log.write(f"$ {' '.join(words)}\n")
+        self.log.flush()
+        process = subprocess.Popen(
+            words,
+            cwd=ROOT,
+            env=dict(os.environ) | dict(env or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(max(0.0, self.deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise StageError(f"out of time in: {' '.join(words)}") from None
+        finally:
+            # Also what the command left behind, and when this program is interrupted.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if status != 0:
+            raise StageError(f"exit status {status} from: {' '.join(words)}")
+
+    def run_tests(self, report: Path, *command: str | Path, env: Mapping[str, str] | None = None) -> None:
+        """Runs a test runner that writes a JUnit report, and counts the tests in it."""
+        report.parent.mkdir(parents=True, exist_ok=True)
+        report.unlink(missing_ok=True)
+        failure = None
+        try:
+            self.run(*command, env=env)
+        except StageError as error:
+            failure = error
+        counts = read_report(report) if report.exists() else Counts()
+        self.counts.add(counts)
+        if failure is not None:
+            raise failure
+        if counts.failed:
+            raise StageError("tests failed")
+        if counts.passed + counts.skipped == 0:
+            raise StageError("no test ran")
+
+
+def read_report(report: Path) -> Counts:
+    """Counts the test cases of a JUnit report, as CTest, googletest and pytest write it."""
+    counts = Counts()
+    for case in ElementTree.parse(report).iter("testcase"):
+        skip = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None or case.get("status") == "fail":
+            counts.failed += 1
+        elif skip is not None or case.get("status") in ("notrun", "disabled"):
+            counts.skipped += 1
+            reason = skip_reason(case)
+            if reason and reason not in counts.reasons:
+                counts.reasons.append(reason)
+        else:
+            counts.passed += 1
+    return counts
+
+
+def skip_reason(case: ElementTree.Element) -> str:
+    lines = (case.findtext("system-out") or "").splitlines()
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if line.startswith("skipped: "):
+            return line.removeprefix("skipped: ")
+        if line.endswith(": Skipped"):  # googletest
+            return following.strip()
+    skip = case.find("skipped")
+    message = "" if skip is None else skip.get("message") or ""
+    return "" if message.startswith("SKIP_") else message.strip().partition("\n")[0]
+
+
+# --- The stages ---
+
+
+def configure(job: Job, preset: str) -> None:
+    job.run("cmake", "--preset", preset)
+
+
+def compile_targets(job: Job, preset: str, *targets: str) -> None:
+    chosen = ["--target", *targets] if targets else []
+    job.run("cmake", "--build", BUILD / preset, "--parallel", JOBS, *chosen)
+
+
+def ctest(job: Job, preset: str, label: str, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()) -> None:
+    report = LOGS / f"{job.name}.xml"
+    job.run_tests(
+        report,
+        *prefix,
+        *("ctest", "--test-dir", BUILD / preset, "--label-regex", f"^{label}$", "--no-tests=error"),
+        *("--parallel", JOBS, "--output-on-failure", "--output-junit", report),
+        env=env,
+    )
+
+
+def setup(job: Job) -> None:
+    job.run("tools/setup.sh", "test")
+
+
+def lint(job: Job) -> None:
+    job.run("tools/lint.sh", "check")
+
+
+def twin(job: Job) -> None:
+    configure(job, "release")
+    compile_targets(job, "release", "gpufs_tests")
+    ctest(job, "release", "twin")
+
+
+def models(job: Job) -> None:
+    configure(job, "release")
+    ctest(job, "release", "models")
+
+
+def without_address_randomisation() -> list[str]:
+    """ThreadSanitizer of g++ 12 and 13 does not start where the kernel spreads addresses widely."""
+    setarch = ["setarch", os.uname().machine, "-R"]
+    try:
+        possible = subprocess.run([*setarch, "true"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        possible = False
+    return setarch if possible else []
+
+
+def tsan(job: Job) -> None:
+    configure(job, "tsan")
+    compile_targets(job, "tsan", "gpufs_tests")
+    options = {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}
+    ctest(job, "tsan", "twin", options, without_address_randomisation())
+
+
+def asan(job: Job) -> None:
+    configure(job, "asan")
+    compile_targets(job, "asan", "gpufs_tests")
+    ctest(job, "asan", "twin", {"ASAN_OPTIONS": "strict_string_checks=1", "UBSAN_OPTIONS": "print_stacktrace=1"})
+
+
+def cuda_compile(job: Job) -> None:
+    configure(job, "release")
+    compile_targets(job, "release")
+
+
+def gpu_if_there(job: Job) -> None:
+    ctest(job, "release", "gpu")
+
+
+def consumer(job: Job) -> None:
+    """Installs the library and builds another project against it, as C++ and as CUDA."""
+    configure(job, "release")
+    compile_targets(job, "release", "gpufs")
+    prefix = BUILD / "prefix"
+    shutil.rmtree(prefix, ignore_errors=True)
+    job.run("cmake", "--install", BUILD / "release", "--prefix", prefix)
+    # The flags name the libraries' folder of an nvcc from PyPI.
+    toolkit = [
+        f"-D{name}={cache_entry(BUILD / 'release', name)}" for name in ("CMAKE_CUDA_COMPILER", "CMAKE_CUDA_FLAGS")
+    ]
+    for language, options in (("cpp", []), ("cuda", ["-DCONSUMER_CUDA=ON", *toolkit])):
+        build = BUILD / f"consumer-{language}"
+        shutil.rmtree(build, ignore_errors=True)
+        job.run(
+            *("cmake", "-S", ROOT / "examples" / "cmake_consumer", "-B", build, "-G", "Ninja"),
+            *(f"-DCMAKE_PREFIX_PATH={prefix}", *options),
+        )
+        job.run("cmake", "--build", build, "--parallel", JOBS)
+        job.run(build / "consumer")
+        job.counts.add(Counts(passed=1))
+
+
+def cache_entry(build: Path, name: str) -> str:
+    for line in (build / "CMakeCache.txt").read_text().splitlines():
+        key, _, value = line.partition("=")
+        if key.partition(":")[0] == name:
+            return value
+    raise StageError(f"{build} has no {name}")
+
+
+TEST_VENV = BUILD / "venv"
+
+
+def python(job: Job) -> None:
+    """Installs the package as a user would, into an empty environment, and tests what was installed."""
+    job.run(VENV_PYTHON, "-m", "venv", "--clear", "--without-pip", TEST_VENV)
+    test_python = TEST_VENV / "bin" / "python3"
+    # pip of .venv, so that the new environment needs none. Constraints reach the tests' tools, not the isolated build.
+    pins = BUILD / "test-constraints.txt"
+    pins.write_text((ROOT / "requirements-dev.txt").read_text().replace("-r requirements-build.txt\n", ""))
+    job.run(VENV_PYTHON, "-m", "pip", "--python", test_python, "install", "--constraint", pins, ".[test]")
+    report = LOGS / "python.xml"
+    job.run_tests(report, test_python, "-m", "pytest", f"--junitxml={report}")
+
+
+def demo(job: Job) -> None:
+    job.run(sys.executable, "tools/demo.py", "--gpufs", TEST_VENV / "bin" / "gpufs", "--quick")
+
+
+def setup_gpu(job: Job) -> None:
+    job.run("tools/setup.sh", "gpu")
+
+
+def gpu_build(job: Job) -> None:
+    configure(job, "gpu")
+    compile_targets(job, "gpu", "gpufs_tests_cuda", "gpufs_on_gpu")
+
+
+GPU_TESTS = BUILD / "gpu" / "tests" / "cuda" / "gpufs_tests_cuda"
+
+
+def gpu(job: Job) -> None:
+    report = LOGS / "gpu.xml"
+    job.run(GPU_TESTS.with_name("gpufs_on_gpu"))
+    job.run_tests(report, GPU_TESTS, f"--gtest_output=xml:{report}")
+
+
+def compute_sanitizer(tool: str) -> Callable[[Job], None]:
+    def stage(job: Job) -> None:
+        program = find_compute_sanitizer()
+        if program is None:
+            job.counts.add(Counts(skipped=1, reasons=["compute-sanitizer is not installed"]))
+            return
+        report = LOGS / f"{tool}.xml"
+        job.run_tests(
+            report,
+            *(program, "--tool", tool, "--error-exitcode", "99"),
+            *(GPU_TESTS, "--gtest_filter=*Sanitizer*", f"--gtest_output=xml:{report}"),
+        )
+
+    return stage
+
+
+def find_compute_sanitizer() -> Path | None:
+    on_path = shutil.which("compute-sanitizer")
+    if on_path:
+        return Path(on_path)
+    nvcc = Path(cache_entry(BUILD / "gpu", "CMAKE_CUDA_COMPILER")).resolve()
+    for place in (nvcc.parent, nvcc.parent.parent / "compute-sanitizer"):
+        if os.access(place / "compute-sanitizer", os.X_OK):
+            return place / "compute-sanitizer"
+    return None
+
+
+@dataclass(frozen=True)
+class Stage:
+    name: str
+    text: str
+    run: Callable[[Job], None]
+    timeout_s: int
+    needs: tuple[str, ...] = ()
+
+
+STAGES = (
+    Stage("setup", "install what is missing", setup, 900),
+    Stage("lint", "form and types", lint, 300, ("setup",)),
+    Stage("twin", "C++ tests on the CPU twin, optimised", twin, 900, ("setup",)),
+    Stage("models", "protocol models", models, 900, ("setup",)),
+    Stage("tsan", "C++ tests under ThreadSanitizer", tsan, 1200, ("setup",)),
+    Stage("asan", "C++ tests under Address- and UndefinedBehaviorSanitizer", asan, 1200, ("setup",)),
+    Stage("cuda", "compile everything for GPUs", cuda_compile, 1200, ("setup",)),
+    Stage("gpu", "C++ tests on a GPU, where there is one", gpu_if_there, 900, ("cuda",)),
+    Stage("consumer", "install, and build another CMake project with it", consumer, 600, ("setup",)),
+    Stage("python", "pip install into an empty environment, Python tests", python, 1200, ("setup",)),
+    Stage("demo", "the demo, with what pip installed", demo, 300, ("python",)),
+)
+
+GPU_STAGES = (
+    Stage("setup", "find or install compilers and googletest", setup_gpu, 900),
+    Stage("build", "compile the tests for this GPU", gpu_build, 900, ("setup",)),
+    Stage("gpu", "C++ tests on the GPU", gpu, 600, ("build",)),
+    Stage("memcheck", "memory accesses, under compute-sanitizer", compute_sanitizer("memcheck"), 300, ("build",)),
+    Stage("synccheck", "barriers, under compute-sanitizer", compute_sanitizer("synccheck"), 300, ("build",)),
+    Stage(
+        "racecheck", "races in shared memory, under compute-sanitizer", compute_sanitizer("racecheck"), 300, ("build",)
+    ),
+)
+
+
+def run_stage(stage: Stage) -> tuple[str, Counts]:
+    """Returns the stage's outcome ('passed', 'failed' or 'skipped') and its tests."""
+    path = LOGS / f"{stage.name}.log"
+    failure: Exception | None = None
+    with path.open("w") as log:
+        job = Job(stage.name, log, stage.timeout_s)
+        try:
+            stage.run(job)
+        except (StageError, OSError, ElementTree.ParseError) as error:
+            log.write(f"{stage.name}: {error}\n")
+            failure = error
+    counts = job.counts
+    if failure is not None:
+        counts.failed = max(counts.failed, 1)
+        lines = path.read_text(errors="replace").splitlines()
+        print(f"--- the end of {path.relative_to(ROOT)} ---")
+        print("\n".join(lines[-TAIL_LINES:]))
+        print("---", flush=True)
+        return "failed", counts
+    if counts.passed + counts.skipped == 0:
+        counts.passed = 1
+    return ("skipped" if counts.passed == 0 else "passed"), counts
+
+
+def describe(outcome: str, counts: Counts) -> str:
+    text = f"{outcome:<8} {counts}"
+    return f"{text} ({'; '.join(counts.reasons)})" if counts.reasons else text
+
+
+def run_stages(stages: Sequence[Stage], chosen: Sequence[str]) -> int:
+    LOGS.mkdir(parents=True, exist_ok=True)
+    total = Counts()
+    outcomes: dict[str, str] = {}
+    summary = []
+    for number, stage in enumerate(stages, 1):
+        if chosen and stage.name not in chosen:
+            continue
+        print(f"[{number}/{len(stages)}] {stage.name}: {stage.text}", flush=True)
+        start = time.monotonic()
+        broken = [need for need in stage.needs if outcomes.get(need) == "failed"]
+        if broken:
+            outcome, counts = "skipped", Counts(skipped=1, reasons=[f"'{broken[0]}' failed"])
+        else:
+            outcome, counts = run_stage(stage)
+        outcomes[stage.name] = outcome
+        if stage.name != "setup" or outcome == "failed":
+            total.add(counts)
+        seconds = time.monotonic() - start
+        line = f"{stage.name:<10} {seconds:5.0f} s  {describe(outcome, counts)}"
+        print(f"    {line}", flush=True)
+        summary.append(line)
+    print("\nSummary")
+    for line in summary:
+        print(f"  {line}")
+    print(f"\n{total}", flush=True)
+    ran = total.passed + total.failed > 0
+    if not ran:
+        print("No test ran, which counts as a failure.", file=sys.stderr)
+    return 0 if ran and total.failed == 0 else 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Runs the project's checks and tests.")
+    parser.add_argument("--gpu", action="store_true", help="run the stages that need a GPU")
+    parser.add_argument("--list", action="store_true", help="list the stages")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help="run only these")
+    arguments = parser.parse_args()
+    stages = GPU_STAGES if arguments.gpu else STAGES
+    unknown = set(arguments.stages) - {stage.name for stage in stages}
+    if unknown:
+        parser.error(f"no such stage: {', '.join(sorted(unknown))}")
+    if arguments.list:
+        for stage in stages:
+            print(f"{stage.name:<10} {stage.text}")
+        return 0
+    os.environ["PATH"] = f"{VENV_PYTHON.parent}{os.pathsep}{os.environ['PATH']}"
+    if arguments.gpu and subprocess.run([ROOT / "tools" / "has_gpu.sh"], check=False).returncode != 0:
+        print(f"No GPU here: nothing to run.\n\n{Counts(skipped=len(stages) - 1)}")
+        return 1
+    return run_stages(stages, arguments.stages)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
