@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "build" / "demo"
 VENV = ROOT / ".venv"
 GENERATED_WORDS_MAX = 50_000
+SHOWN_LINES = 5
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
@@ -121,9 +122,17 @@ def main() -> int:
     words, origin = dictionary(paths)
     count = sum(1 for _ in words.open("rb"))
     print(f"demo: {count} words, from {origin}")
-    search = [*command, "grep", "--device", "auto", "-f", str(words), *map(str, paths)]
+    search = [*command, "grep", "--summary", "--device", "auto", "-f", str(words), *map(str, paths)]
     print(f"demo: {' '.join(search)}", flush=True)
-    return subprocess.run(search, check=False).returncode
+    DEMO.mkdir(parents=True, exist_ok=True)
+    found = DEMO / "matches.tsv"
+    with found.open("wb") as output:
+        status = subprocess.run(search, check=False, stdout=output).returncode
+    with found.open("rb") as lines:
+        print(f"demo: the first lines of {found.relative_to(ROOT)} (path, word, count):", flush=True)
+        for line, _ in zip(lines, range(SHOWN_LINES), strict=False):
+            print("  " + line.decode(errors="replace").rstrip())
+    return status
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ struct find_cuts_kernel {
     while (end > from) {
       const std::uint64_t begin = end - from > sizeof(memory.text) ? end - sizeof(memory.text) : from;
       g.sync();  // the leader has looked at the old text
-      const std::int64_t n = gread(g, fs, fd, memory.text, end - begin, static_cast<std::int64_t>(begin));
+      const std::int64_t n = read_fully(g, fs, fd, memory.text, end - begin, begin);
       if (n < 0) return n;
       std::int64_t found = -1;
       if (g.is_leader()) {

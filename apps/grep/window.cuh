@@ -27,6 +27,19 @@ struct window_memory {
   atomic_word<std::uint32_t> first_nul;  // offset in the window, or no_offset
 };
 
+// Reads all bytes there are: gread may stop before an error, which only its next call returns. Returns the bytes read, fewer
+// than asked only at the end of the file; or -errno.
+GPUFS_HD inline std::int64_t read_fully(const block_group& g, const mount_ref& fs, std::int32_t fd, char* to, std::uint64_t bytes, std::uint64_t offset) {
+  std::uint64_t done = 0;
+  while (done < bytes) {
+    const std::int64_t n = gread(g, fs, fd, to + done, bytes - done, static_cast<std::int64_t>(offset + done));
+    if (n < 0) return n;
+    if (n == 0) break;
+    done += static_cast<std::uint64_t>(n);
+  }
+  return static_cast<std::int64_t>(done);
+}
+
 // Members of the group have equal copies. Offsets of type uint32_t are offsets in the window.
 class text_window {
  public:
@@ -59,8 +72,7 @@ class text_window {
     if (until > file_bytes_) until = file_bytes_;
     const std::uint64_t at = begin + kept;
     char* to = reinterpret_cast<char*>(memory_.text);
-    std::int64_t n = 0;
-    if (until > at) n = gread(g_, fs_, fd_, to + kept, until - at, static_cast<std::int64_t>(at));
+    const std::int64_t n = until > at ? read_fully(g_, fs_, fd_, to + kept, until - at, at) : 0;
     if (n < 0) return static_cast<std::int32_t>(n);
     begin_ = begin;
     bytes_ = kept + static_cast<std::uint32_t>(n);

@@ -20,10 +20,10 @@ struct gpu_facts {
   bool host_register_read_only = false;  // also memory that may only be read, such as mapped files: direct loads
   bool virtual_memory = false;           // cuMemCreate and its family: the arena
   bool unified_addressing = false;
-  bool mapped_host_memory = false;       // kernels can reach pinned host memory: the channel
-  bool pageable_memory_access = false;   // kernels can reach any host memory (HMM or ATS); not used
-  bool host_native_atomics = false;      // system-wide atomics on host memory; not used
-  bool prohibited = false;               // the administrator forbids contexts on it (compute mode)
+  bool mapped_host_memory = false;      // kernels can reach pinned host memory: the channel
+  bool pageable_memory_access = false;  // kernels can reach any host memory (HMM or ATS); not used
+  bool host_native_atomics = false;     // system-wide atomics on host memory; not used
+  bool prohibited = false;              // the administrator forbids contexts on it (compute mode)
 };
 
 struct cuda_facts {

@@ -8,6 +8,8 @@ where words were found besides. Of ``gpufs doctor``: 0 when gpufs works here, 1 
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import json
 import os
 import signal
@@ -55,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except OSError as error:
         _complain(_describe(error))
+        return FAILED
+    except MemoryError:
+        _complain(os.strerror(errno.ENOMEM))
         return FAILED
     return status if isinstance(status, int) else 0
 
@@ -195,11 +200,12 @@ class _Report:
             "statistics": self.statistics,
         }
         yield json.dumps(head)[:-1].encode() + b', "matches": ['
+        matches = iter(result)
         separator = ""
-        for match in result:
-            entry = {"path": match.path, "word": match.word, "count": match.count}
-            yield f"{separator}{json.dumps(entry)}".encode()
-            separator = ",\n"
+        while piece := list(itertools.islice(matches, grep.MATCHES_AT_ONCE)):
+            entries = [{"path": match.path, "word": match.word, "count": match.count} for match in piece]
+            yield f"{separator}{json.dumps(entries)[1:-1]}".encode()
+            separator = ", "
         yield b"]}\n"
 
     def summary(self) -> Iterator[str]:

@@ -61,13 +61,15 @@ bool has(cudaDeviceAttr attribute, int ordinal) {
 bool has_virtual_memory(int ordinal) {
   void* address = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  if (cudaGetDriverEntryPointByVersion("cuDeviceGetAttribute", &address, 2000, cudaEnableDefault, &found) != cudaSuccess ||
+  if (cudaGetDriverEntryPointByVersion("cuDeviceGetAttribute", &address, 2000, cudaEnableDefault, &found) !=
+          cudaSuccess ||
       found != cudaDriverEntryPointSuccess) {
     return false;
   }
   const auto get_attribute = reinterpret_cast<decltype(&cuDeviceGetAttribute)>(address);
   int value = 0;
-  return get_attribute(&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal) == CUDA_SUCCESS && value != 0;
+  return get_attribute(&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal) == CUDA_SUCCESS &&
+         value != 0;
 }
 
 std::string lower_case(std::string text) {
@@ -100,7 +102,8 @@ gpu_facts examine_gpu(int ordinal) {
   facts.pageable_memory_access = has(cudaDevAttrPageableMemoryAccess, ordinal);
   facts.host_native_atomics = has(cudaDevAttrHostNativeAtomicSupported, ordinal);
   int mode = cudaComputeModeDefault;
-  facts.prohibited = cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, ordinal) == cudaSuccess && mode == cudaComputeModeProhibited;
+  facts.prohibited = cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, ordinal) == cudaSuccess &&
+                     mode == cudaComputeModeProhibited;
   (void)cudaGetLastError();  // a fact that could not be had must not surface in the caller's next CUDA call
   return facts;
 }

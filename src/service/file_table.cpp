@@ -34,6 +34,7 @@ bool host_file::rest() {
     return false;
   }
   file_.reset();
+  open_.store(false, std::memory_order_relaxed);
   return true;
 }
 
@@ -74,22 +75,36 @@ int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
   if (identity.device != expected.device || identity.inode != expected.inode) return -ESTALE;
   const std::lock_guard lock(file.mutex_);
   if (file.file_ == nullptr) file.file_ = reached;
+  file.open_.store(true, std::memory_order_relaxed);
   return 0;
 }
 
-std::int64_t file_table::read(host_file& file, char* to, std::uint64_t bytes, std::uint64_t offset) {
-  std::shared_ptr<backend_file> reached;
-  const int status = reach(file, reached);
-  if (status < 0) return status;
+std::int64_t file_table::read(backend_file& file, char* to, std::uint64_t bytes, std::uint64_t offset) {
   std::uint64_t done = 0;
   while (done < bytes) {
-    const std::int64_t n = reached->read(to + done, bytes - done, offset + done);
+    const std::int64_t n = file.read(to + done, bytes - done, offset + done);
     if (n == -EINTR) continue;
     if (n < 0) return n;
     if (n == 0) break;
     done += static_cast<std::uint64_t>(n);
   }
   return static_cast<std::int64_t>(done);
+}
+
+int file_table::look_up(std::uint32_t handle, lookups& known, lookups::entry*& found) {
+  const std::uint64_t epoch = epoch_.load(std::memory_order_acquire);
+  if (known.epoch != epoch) {
+    known.clear();
+    known.epoch = epoch;
+  }
+  found = &known.entries[handle % known.entries.size()];
+  if (handle != 0 && found->handle == handle) return 0;
+  lookups::entry fresh{handle, find(handle), nullptr};
+  if (fresh.file == nullptr) return -EBADF;
+  const int status = reach(*fresh.file, fresh.reached);
+  if (status < 0) return status;
+  *found = std::move(fresh);
+  return 0;
 }
 
 int file_table::open(const std::string& path, bool no_follow, std::uint32_t& handle, std::shared_ptr<host_file>& result) {
@@ -136,6 +151,7 @@ int file_table::close(std::uint32_t handle) {
   e.file = nullptr;
   e.generation = (e.generation + 1) & ((1u << (32 - index_bits)) - 1);
   unused_.push_back(index);
+  epoch_.fetch_add(1, std::memory_order_release);
   return 0;
 }
 
@@ -163,16 +179,19 @@ std::shared_ptr<file_version> file_table::version_of(const file_identity& identi
 }
 
 void file_table::make_room() {
-  // Part of the table at a time, so that a large one is not walked at each open.
+  // Half of what is open at a time, so that a large table is not walked at each open. Files that are not open now do not
+  // count: among many they would hide the few that are.
   std::vector<std::shared_ptr<host_file>> seen;
   {
     const std::unique_lock lock(mutex_);
     const std::size_t want = descriptors_max_ / 2 + 16;
     for (std::size_t i = 0; i < entries_.size() && seen.size() < want; ++i) {
       hand_ = hand_ + 1 < entries_.size() ? hand_ + 1 : 0;
-      if (entries_[hand_].file != nullptr) seen.push_back(entries_[hand_].file);
+      const std::shared_ptr<host_file>& file = entries_[hand_].file;
+      if (file != nullptr && file->open_.load(std::memory_order_relaxed)) seen.push_back(file);
     }
   }
+  epoch_.fetch_add(1, std::memory_order_release);  // descriptors that workers remember cannot rest
   for (int pass = 0; pass < 2; ++pass) {  // the first pass may only take the marks of use away
     bool closed = false;
     for (const auto& file : seen) closed = file->rest() || closed;

@@ -9,6 +9,7 @@
 // looked at could change again without showing it, so its next open gets a new number in any case.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -54,6 +55,7 @@ class host_file {
   std::mutex mutex_;  // guards file_ and used_
   std::shared_ptr<backend_file> file_;
   bool used_ = true;  // since the last look for one to close (CLOCK)
+  std::atomic<bool> open_{true};  // file_ is not null; to be looked at without the mutex
 };
 
 // Thread-safe.
@@ -70,12 +72,27 @@ class file_table {
   // 0, or -EBADF.
   int close(std::uint32_t handle);
 
+  // What a thread looked up last, so that the common read takes no lock. Each worker has one of its own; it lets go of
+  // everything when any file was closed since, or when it is cleared.
+  struct lookups {
+    struct entry {
+      std::uint32_t handle = 0;
+      std::shared_ptr<host_file> file;
+      std::shared_ptr<backend_file> reached;
+    };
+    std::uint64_t epoch = 0;
+    std::array<entry, 8> entries;
+    void clear() { entries = {}; }
+  };
+  // The entry of a handle, with the backend's file reached; 0, -EBADF, or as reach().
+  int look_up(std::uint32_t handle, lookups& known, lookups::entry*& found);
+
   // The backend's file, opened again if it had to be closed; 0, or -errno: -ESTALE when the path leads elsewhere now.
   int reach(host_file& file, std::shared_ptr<backend_file>& reached);
 
   // Reads until `bytes` are there, or the end, or an error: interrupted and short reads are continued.
   // Bytes read, or -errno.
-  std::int64_t read(host_file& file, char* to, std::uint64_t bytes, std::uint64_t offset);
+  static std::int64_t read(backend_file& file, char* to, std::uint64_t bytes, std::uint64_t offset);
 
   std::size_t open_count() const;
 
@@ -101,6 +118,7 @@ class file_table {
 
   const std::shared_ptr<backend> io_;
   const std::size_t descriptors_max_;
+  std::atomic<std::uint64_t> epoch_{1};  // raised by whatever lookups must not outlive
   mutable std::shared_mutex mutex_;  // guards all below; never held across I/O
   std::vector<entry> entries_;
   std::vector<std::uint32_t> unused_;

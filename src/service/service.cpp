@@ -83,10 +83,11 @@ void service::supervise() {
 void service::work(unsigned worker) {
   const auto now = [] { return platform::now_ns(); };
   try {
+    file_table::lookups known;
     std::uint64_t last = now();
     for (unsigned round = 0; !stopping_; ++round) {
       // Everywhere from time to time also under load, so that no slot depends on one worker.
-      const unsigned answered = scan(worker, round % 16 == 0);
+      const unsigned answered = scan(worker, round % 16 == 0, known);
       if (answered != 0) {
         last = now();
         // More than one at a time: a backlog, for which another worker may get up.
@@ -98,6 +99,7 @@ void service::work(unsigned worker) {
         platform::pause(0);
         continue;
       }
+      known.clear();  // no descriptor stays open because a sleeping worker remembers it
       idle(quiet);
     }
   } catch (const worker_death&) {
@@ -116,16 +118,16 @@ bool service::pending() const {
 // Looks at the bells and answers what it can claim; returns how many. First at the worker's own part of the slots, so
 // that workers seldom meet; then, when there was nothing or `everywhere` is asked for, at the others', because their
 // worker may be busy or dead.
-unsigned service::scan(unsigned worker, bool everywhere) {
+unsigned service::scan(unsigned worker, bool everywhere, file_table::lookups& known) {
   const std::uint64_t count = channel_.layout.slot_count;
   const auto first = static_cast<std::uint32_t>(count * worker / options_.workers);
   const auto last = static_cast<std::uint32_t>(count * (worker + 1) / options_.workers);
-  const unsigned answered = scan_range(first, last);
+  const unsigned answered = scan_range(first, last, known);
   if (answered != 0 && !everywhere) return answered;
-  return answered + scan_range(last, channel_.layout.slot_count) + scan_range(0, first);
+  return answered + scan_range(last, channel_.layout.slot_count, known) + scan_range(0, first, known);
 }
 
-unsigned service::scan_range(std::uint32_t first, std::uint32_t last) {
+unsigned service::scan_range(std::uint32_t first, std::uint32_t last, file_table::lookups& known) {
   unsigned answered = 0;
   for (std::uint32_t slot = first; slot < last; ++slot) {
     // First what was served, then the bell. The other way round, a worker that is held up between the two would take
@@ -138,13 +140,13 @@ unsigned service::scan_range(std::uint32_t first, std::uint32_t last) {
     // Only one worker serves it: `served_` has not moved since before the bell was read. Acquire and release: the
     // slot's staging passes from worker to worker.
     if (!served_[slot].compare_exchange_strong(seen, sequence, std::memory_order_acq_rel)) continue;
-    answer(slot, sequence);
+    answer(slot, sequence, known);
     ++answered;
   }
   return answered;
 }
 
-void service::answer(std::uint32_t slot, std::uint32_t sequence) {
+void service::answer(std::uint32_t slot, std::uint32_t sequence, file_table::lookups& known) {
   const request_record& record = channel_.request(slot);
   // Copied once: a kernel that goes on writing cannot change what was checked.
   const request r{static_cast<request_code>(record.code.load_relaxed()), record.handle.load_relaxed(), record.length.load_relaxed(),
@@ -154,7 +156,7 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence) {
     channel_.reply(slot).word.store_release(make_reply_word(sequence, result));
   };
   try {
-    reply(serve(r, slot));
+    reply(serve(r, slot, known));
   } catch (const worker_death&) {
     reply(-EIO);
     throw;
@@ -166,10 +168,10 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence) {
   served_count_.fetch_add(1, std::memory_order_relaxed);
 }
 
-std::int32_t service::serve(const request& r, std::uint32_t slot) {
+std::int32_t service::serve(const request& r, std::uint32_t slot, file_table::lookups& known) {
   switch (r.code) {
     case request_code::open: return serve_open(r, slot);
-    case request_code::read: return serve_read(r, slot);
+    case request_code::read: return serve_read(r, slot, known);
     case request_code::close: return files_.close(r.handle);
     case request_code::send:
       if (r.length > channel_.layout.staging_bytes) return -EINVAL;
@@ -186,21 +188,16 @@ std::int32_t service::serve_open(const request& r, std::uint32_t slot) {
   std::shared_ptr<host_file> file;
   const int status = files_.open(path, r.handle != 0, handle, file);
   if (status < 0) return status;
-  file_version& version = file->version();
-  const file_identity& identity = version.identity;
-
-  // A small file comes with the answer, once per version: later its pages are cached, or come one by one.
+  const file_identity& identity = file->version().identity;
   std::int32_t delivered = 0;
-  if (identity.size != 0 && identity.size <= r.offset && identity.size <= channel_.layout.staging_bytes && !version.delivered.load()) {
-    const std::int64_t n = files_.read(*file, channel_.staging(slot), identity.size, 0);
-    // An error, or another length than the open saw, is for the read that meets it.
-    if (n == static_cast<std::int64_t>(identity.size)) {
-      delivered = static_cast<std::int32_t>(n);
-      version.delivered = true;
-    }
+  try {
+    delivered = deliver(*file, r.offset, slot);
+  } catch (...) {
+    (void)files_.close(handle);  // opened above; nobody will hear of it
+    throw;
   }
   reply_record& reply = channel_.reply(slot);
-  reply.version.store_relaxed(version.number);
+  reply.version.store_relaxed(file->version().number);
   reply.size.store_relaxed(identity.size);
   reply.modified_ns.store_relaxed(identity.modified_ns);
   reply.changed_ns.store_relaxed(identity.changed_ns);
@@ -211,12 +208,26 @@ std::int32_t service::serve_open(const request& r, std::uint32_t slot) {
   return delivered;
 }
 
-std::int32_t service::serve_read(const request& r, std::uint32_t slot) {
+// A small file comes with the answer to its open, once per version: later its pages are cached, or come one by one.
+// Returns its bytes, now in the slot's staging memory, or 0.
+std::int32_t service::deliver(host_file& file, std::uint64_t wanted, std::uint32_t slot) {
+  file_version& version = file.version();
+  const std::uint64_t size = version.identity.size;
+  if (size == 0 || size > wanted || size > channel_.layout.staging_bytes || version.delivered.load()) return 0;
+  std::shared_ptr<backend_file> reached;
+  if (files_.reach(file, reached) < 0) return 0;
+  // An error, or another length than the open saw, is for the read that meets it.
+  if (file_table::read(*reached, channel_.staging(slot), size, 0) != static_cast<std::int64_t>(size)) return 0;
+  version.delivered = true;
+  return static_cast<std::int32_t>(size);
+}
+
+std::int32_t service::serve_read(const request& r, std::uint32_t slot, file_table::lookups& known) {
   if (r.length > channel_.layout.staging_bytes || r.offset >= limits::file_bytes_max) return -EINVAL;
-  const std::shared_ptr<host_file> file = files_.find(r.handle);
-  if (file == nullptr) return -EBADF;
-  const std::int64_t n = files_.read(*file, channel_.staging(slot), r.length, r.offset);
-  const extent_notice notice = n > 0 ? extents_.touch(file, r.offset) : extent_notice{};
+  file_table::lookups::entry* file = nullptr;
+  if (const int status = files_.look_up(r.handle, known, file); status < 0) return status;
+  const std::int64_t n = file_table::read(*file->reached, channel_.staging(slot), r.length, r.offset);
+  const extent_notice notice = n > 0 ? extents_.touch(file->file, r.offset) : extent_notice{};
   reply_record& reply = channel_.reply(slot);
   reply.extent_number.store_relaxed(notice.number);
   reply.extent_address.store_relaxed(notice.address);

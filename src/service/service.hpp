@@ -72,13 +72,14 @@ class service {
   void work(unsigned worker);
   void supervise();
   bool pending() const;
-  unsigned scan(unsigned worker, bool everywhere);
-  unsigned scan_range(std::uint32_t first, std::uint32_t last);
+  unsigned scan(unsigned worker, bool everywhere, file_table::lookups& known);
+  unsigned scan_range(std::uint32_t first, std::uint32_t last, file_table::lookups& known);
   void idle(std::uint64_t idle_ns);
-  void answer(std::uint32_t slot, std::uint32_t sequence);
-  std::int32_t serve(const request& r, std::uint32_t slot);
+  void answer(std::uint32_t slot, std::uint32_t sequence, file_table::lookups& known);
+  std::int32_t serve(const request& r, std::uint32_t slot, file_table::lookups& known);
   std::int32_t serve_open(const request& r, std::uint32_t slot);
-  std::int32_t serve_read(const request& r, std::uint32_t slot);
+  std::int32_t deliver(host_file& file, std::uint64_t wanted, std::uint32_t slot);
+  std::int32_t serve_read(const request& r, std::uint32_t slot, file_table::lookups& known);
   void wake_sleepers(int count);
   std::uint32_t sleepers() const;
 

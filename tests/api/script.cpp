@@ -14,7 +14,7 @@ struct script_kernel {
     for (std::uint64_t rank = g.grid_rank(); rank < memory.group_count; rank += g.grid_size()) {
       std::int64_t* registers = memory.registers + rank * register_count;
       for (std::uint32_t i = memory.first[rank]; i < memory.first[rank + 1]; ++i) {
-        const operation& op = memory.operations[i];
+        const device_call& op = memory.calls[i];
         const outcome mine = perform(g, fs, op, registers);
         g.sync();  // all members have read their registers
         if (g.is_leader()) {
@@ -24,23 +24,30 @@ struct script_kernel {
           if (op.what == action::map) registers[op.to] = mine.value;
         }
         g.sync();
-        if (op.what == action::view) continue;  // each member reads elements of its own
         const outcome leaders = memory.outcomes[i];
-        if (leaders.result != mine.result || leaders.value != mine.value) disagree();
+        if (leaders.result != mine.result) disagree();
+        if (op.what != action::view) {
+          if (leaders.value != mine.value) disagree();
+        } else if (mine.value != 0) {
+          // Members read elements of their own, so they may meet an error alone.
+          word_of(memory.outcomes[i].value).store_relaxed(mine.value);
+        }
       }
     }
   }
 
  private:
-  GPUFS_HD void disagree() const {
-    (void)reinterpret_cast<atomic_word<std::uint32_t>*>(memory.disagreements)->fetch_add_relaxed(1);
+  template <class T>
+  GPUFS_HD static atomic_word<T>& word_of(T& value) {
+    return *reinterpret_cast<atomic_word<T>*>(&value);
   }
+  GPUFS_HD void disagree() const { (void)word_of(*memory.disagreements).fetch_add_relaxed(1); }
 
-  GPUFS_HD outcome perform(const Group& g, const mount_ref& fs, const operation& op,
+  GPUFS_HD outcome perform(const Group& g, const mount_ref& fs, const device_call& op,
                            const std::int64_t* registers) const {
     const std::int64_t value = registers[op.from];
     const auto fd = static_cast<std::int32_t>(value);
-    const char* pointer = reinterpret_cast<const char*>(value) + op.offset;
+    const char* pointer = reinterpret_cast<const char*>(static_cast<std::uint64_t>(value) + static_cast<std::uint64_t>(op.offset));
     const char* input = op.memory == no_memory ? nullptr : memory.input + op.memory;
     char* output = op.memory == no_memory ? nullptr : memory.output + op.memory;
     switch (op.what) {
@@ -53,6 +60,7 @@ struct script_kernel {
         return {m.bytes, static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(m.data))};
       }
       case action::peek:
+        if (value == 0) return {-EFAULT, 0};
         for (std::uint64_t k = g.rank(); k < op.bytes; k += g.size()) output[k] = pointer[k];
         return {static_cast<std::int64_t>(op.bytes), 0};
       case action::unmap: return {gmunmap(g, fs, pointer), 0};
@@ -73,14 +81,12 @@ struct script_kernel {
     return result;
   }
 
-  GPUFS_HD outcome look(const Group& g, const mount_ref& fs, std::int32_t fd, const operation& op, char* output) const {
+  GPUFS_HD outcome look(const Group& g, const mount_ref& fs, std::int32_t fd, const device_call& op, char* output) const {
     const view<std::uint64_t> words(fs, fd, static_cast<std::uint64_t>(op.offset));
-    outcome result{};
     for (std::uint64_t k = g.rank(); k < op.bytes; k += g.size()) {
       reinterpret_cast<std::uint64_t*>(output)[k] = words[k];
     }
-    result.value = words.error();
-    return result;
+    return {static_cast<std::int64_t>(words.size()), words.error()};
   }
 };
 

@@ -18,7 +18,7 @@ enum class action : std::uint32_t {
   close,   // gclose(register `from`)
   read,    // gread(register `from`, `memory` of the output, `bytes`, `offset`)
   map,     // gmmap(register `from`, `offset`, `bytes`); register `to` = the pointer
-  peek,    // copies `bytes` at register `from` + `offset`, a pointer, to `memory` of the output
+  peek,    // copies `bytes` at register `from` + `offset`, a pointer, to `memory` of the output; -EFAULT if it is 0
   unmap,   // gmunmap(register `from` + `offset`)
   status,  // gfstat(register `from`); the answer goes to `memory` of the output, which is 8-byte aligned
   send,    // gsend(sink in register `from`, `memory` of the input, `bytes`)
@@ -28,7 +28,7 @@ enum class action : std::uint32_t {
 inline constexpr std::uint64_t no_memory = ~std::uint64_t{0};  // a null pointer
 inline constexpr std::uint32_t register_count = 16;            // of each group; they keep their values between launches
 
-struct operation {
+struct device_call {
   action what = action::set;
   std::int32_t from = 0;
   std::int32_t to = 0;
@@ -39,16 +39,16 @@ struct operation {
 };
 
 struct outcome {
-  std::int64_t result = 0;  // of the call; view: number of elements that could not be read
-  std::int64_t value = 0;   // map: the pointer; view: error() of one that could not be read
+  std::int64_t result = 0;  // of the call; view: size()
+  std::int64_t value = 0;   // map: the pointer; view: error(), of any member that has one
 };
 
 // What a launch works on: all in memory of the mount's device.
 struct script_memory {
-  const operation* operations;
-  const std::uint32_t* first;  // group g has the operations first[g] up to first[g + 1]
+  const device_call* calls;
+  const std::uint32_t* first;  // group g makes the calls first[g] up to first[g + 1]
   std::int64_t* registers;     // register_count for each group
-  outcome* outcomes;           // one for each operation
+  outcome* outcomes;           // one for each call
   const char* input;
   char* output;
   std::uint32_t* disagreements;  // members that got another result than their leader

@@ -14,6 +14,9 @@ import gpufs
 import pytest
 from gpufs import grep
 
+# Python 3.12 and later warn; what happens after such a fork is what these tests are about.
+FORKS = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
 
 def in_child(work: object) -> str:
     """Returns what `work()` returned, or the exception that it raised, in a process that is forked off."""
@@ -216,6 +219,7 @@ def test_a_folder_cannot_be_registered(mount: gpufs.Mount, tmp_path: Path) -> No
     assert caught.value.filename == str(tmp_path)
 
 
+@FORKS
 def test_a_forked_process_gets_an_error_and_the_parent_goes_on(mount: gpufs.Mount) -> None:
     words = grep.Dictionary(["word"])
     for use in (mount.stats, mount.synchronize, lambda: mount.device, lambda: grep.search(mount, words, [])):
@@ -226,6 +230,7 @@ def test_a_forked_process_gets_an_error_and_the_parent_goes_on(mount: gpufs.Moun
     assert not mount.closed
 
 
+@FORKS
 def test_a_forked_process_may_mount_for_itself(mount: gpufs.Mount) -> None:
     def work() -> str:
         with gpufs.mount(device="cpu", cache="1MiB", workers=1) as own:
@@ -243,7 +248,8 @@ if os.fork() == 0:
 _, status = os.wait()
 print(os.waitstatus_to_exitcode(status), mount.device)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("7 cpu\n", "", 0)
 
 

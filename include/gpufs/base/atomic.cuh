@@ -37,6 +37,23 @@ struct atomic_word {
 #endif
   }
 
+  // For waiting loops: load_for_wait() until the value is the one waited for, then end_wait(); together an acquire. On a
+  // GPU an acquire at each look would stop the warp for nothing; on the twin the load itself acquires, because
+  // ThreadSanitizer does not understand fences.
+  GPUFS_HD T load_for_wait() const {
+#if defined(__CUDA_ARCH__)
+    return load_relaxed();
+#else
+    return load_acquire();
+#endif
+  }
+  GPUFS_HD void end_wait() const {
+#if defined(__CUDA_ARCH__)
+    if constexpr (S == scope::device) __nv_atomic_thread_fence(__NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_DEVICE);
+    else __nv_atomic_thread_fence(__NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_SYSTEM);
+#endif
+  }
+
   GPUFS_HD void store_relaxed(T v) {
 #if defined(__CUDA_ARCH__)
     if constexpr (S == scope::device) __nv_atomic_store_n(&value, v, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);

@@ -26,6 +26,12 @@ struct alignas(128) index_bucket {
 };
 static_assert(sizeof(index_bucket) == 128, "a warp reads a bucket as one line");
 
+// A slot that the caller owns, in state evicting; or none.
+struct slot_claim {
+  std::uint32_t slot;
+  bool claimed;
+};
+
 // Result of a search. `slot` is pinned when `found`.
 struct pinned_slot {
   std::uint32_t slot;
@@ -110,14 +116,43 @@ GPUFS_UNROLL
     return {lookup_result::kind::failed, found.slot, error, true};
   }
 
-  // Brings a slot that the caller owns from evicting to loading under this key, pinned and findable. False when another
-  // group was first; the slot is free then, and no longer the caller's.
-  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool begin_load(const slot_key& key, std::uint32_t slot) {
-    slot_header& header = slots_.header(slot);
-    header.set_key(key);
+  enum class begun : std::uint32_t { yes, present, no_slot };
+  struct begin_result {
+    begun what;
+    std::uint32_t slot;
+  };
+
+  // Makes a slot for an absent key: owned by the caller, loading, pinned and findable. `claim()` gives a free slot in
+  // state evicting, or none; it is called under the latch and must neither wait nor latch. So of many groups that miss
+  // one page at the same moment only one takes a slot.
+  template <class Claim>
+  [[nodiscard]] GPUFS_HD begin_result begin_load_with(const slot_key& key, const Claim& claim) {
+    const std::uint64_t h = hash(key);
+    const std::uint64_t home = h & mask_;
     GPUFS_SCHEDULE_POINT("index.insert");
-    if (insert(key, slot)) return true;
-    header.state.release();
+    latch(home);
+    begin_result result{begun::present, 0};
+    if (!present(key, h)) {
+      const slot_claim c = claim();
+      result = {c.claimed ? begun::yes : begun::no_slot, c.slot};
+      if (c.claimed) {
+        slot_header& header = slots_.header(c.slot);
+        header.set_key(key);
+        // Not before: nothing can stop the load any more. A slot that were loading already, and then given back, could
+        // be waited for by a lookup with an old entry of it, which would take an error of long ago for the answer.
+        header.state.begin_load();
+        place(h, c.slot);
+      }
+    }
+    unlatch(home);
+    return result;
+  }
+
+  // The same with a slot that the caller has claimed already (by evicting, which latches). False when another group was
+  // first; the slot is free then, and no longer the caller's.
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool begin_load(const slot_key& key, std::uint32_t slot) {
+    if (begin_load_with(key, [slot] { return slot_claim{slot, true}; }).what == begun::yes) return true;
+    slots_.header(slot).state.release();
     return false;
   }
 
@@ -129,23 +164,6 @@ GPUFS_UNROLL
     remove(key, slot);
     header.state.release();
     slots_.unpin(slot);
-  }
-
-  // Adds a slot that the caller owns (state evicting) and that has this key, and makes it `loading`. False, and nothing
-  // done, when the key is there already. Called by one thread; waits only for latches, whose holders never wait.
-  [[nodiscard]] GPUFS_HD bool insert(const slot_key& key, std::uint32_t slot) {
-    const std::uint64_t h = hash(key);
-    const std::uint64_t home = h & mask_;
-    latch(home);
-    const bool absent = !present(key, h);
-    if (absent) {
-      // Not before: nothing can stop the load any more. A slot that were loading already, and then given back, could be
-      // waited for by a lookup with an old entry of it, which would take an error of long ago for the answer.
-      slots_.header(slot).state.begin_load();
-      place(h, slot);
-    }
-    unlatch(home);
-    return absent;
   }
 
   // Removes a slot that the caller owns (state evicting) and that is in the index. Called by one thread.
@@ -197,13 +215,19 @@ GPUFS_UNROLL
   // Under the home latch.
   GPUFS_HD void place(std::uint64_t h, std::uint32_t slot) {
     const std::uint64_t entry = make_entry(h, slot);
-    for (std::uint64_t b = h & mask_;; b = (b + 1) & mask_) {
-      for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) {
-        std::uint64_t empty = 0;
-        if (buckets_[b].entries[i].load_relaxed() == 0 && buckets_[b].entries[i].compare_exchange(empty, entry)) return;
+    for (;;) {
+      std::uint64_t b = h & mask_;
+      for (std::uint64_t probes = 0; probes <= mask_; ++probes, b = (b + 1) & mask_) {
+        for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) {
+          std::uint64_t empty = 0;
+          if (buckets_[b].entries[i].load_relaxed() == 0 && buckets_[b].entries[i].compare_exchange(empty, entry)) return;
+        }
+        // Raised before the entry appears; the compare-and-swap above releases it.
+        (void)buckets_[b].passed.fetch_add_relaxed(1);
       }
-      // Ends: invariant of the constructor. Raised before the entry appears; the compare-and-swap above releases it.
-      (void)buckets_[b].passed.fetch_add_relaxed(1);
+      // Some cell was empty all the time (invariant of the constructor), but other homes' writers kept taking those ahead
+      // of me. Start again, with the counts taken back: remove() lowers each once.
+      for (std::uint64_t p = 0; p <= mask_; ++p) (void)buckets_[p].passed.fetch_add_relaxed(~0u);
     }
   }
 

@@ -76,7 +76,7 @@ class page_cache {
     return fill(s.pin.frame, key.slot(), load);
   }
 
-  // As acquire(), but only if the page is absent and a frame is to be had at once; leaves the page unpinned. For bytes
+  // As acquire(), but only if the page is absent and a frame is to be had in one round; leaves the page unpinned. For bytes
   // that came unasked. Collective. Does not wait.
   template <class Load>
   GPUFS_HD void offer(const page_key& key, const Load& load) {
@@ -126,10 +126,10 @@ class page_cache {
     for (std::uint32_t round = 0;; ++round) {
       const step found = find(key);
       if (found.what != outcome::absent) return found;
-      const slot_claim claim = frame_rings().try_claim(round);
-      if (claim.claimed) {
-        if (begin(key, claim.slot)) return {outcome::claimed, {claim.slot, 0}};
-        round = 0;  // lost the race: the page is there now, or was a moment ago
+      const step begun = begin(key, round);
+      if (begun.what == outcome::claimed) return begun;
+      if (begun.what == outcome::absent) {
+        round = 0;  // another group was first: the page is there now, or was a moment ago
         continue;
       }
       if (platform::now_ns() - start > fs_.reclaim_timeout_ns) {
@@ -146,9 +146,8 @@ class page_cache {
       frames_.unpin(there.slot);
       return {outcome::absent, {}};
     }
-    const slot_claim claim = frame_rings().try_claim(0, 64);
-    if (claim.claimed && begin(key, claim.slot)) return {outcome::claimed, {claim.slot, 0}};
-    return {outcome::absent, {}};
+    const step begun = begin(key, 0);
+    return begun.what == outcome::claimed ? begun : step{outcome::absent, {}};
   }
 
   GPUFS_HD step find(const slot_key& key) {
@@ -159,10 +158,15 @@ class page_cache {
     return {outcome::pinned, {r.slot, static_cast<std::int32_t>(frames_.at(r.slot).valid.load_relaxed())}};
   }
 
-  GPUFS_HD bool begin(const slot_key& key, std::uint32_t slot) {
-    if (frames_.index().begin_load(key, slot)) return true;
+  // Claims a frame for an absent page: a free one, else by eviction. `claimed`; `absent` when another group was first;
+  // `failed` when no frame is to be had in this round.
+  GPUFS_HD step begin(const slot_key& key, std::uint32_t round) {
+    using index = hash_index<detail::frame_table>;
+    const index::begin_result r = begin_load(frames_.index(), frame_rings(), key, round);
+    if (r.what == index::begun::yes) return {outcome::claimed, {r.slot, 0}};
+    if (r.what == index::begun::no_slot) return {outcome::failed, {}};
     fs_.counters().add(counter::lost_races);
-    return false;
+    return {outcome::absent, {}};
   }
 
   // ---- the group's part

@@ -7,7 +7,7 @@
 // long about an eviction happens before somebody waits for it.
 #pragma once
 
-#include "gpufs/cache/slot_state.cuh"
+#include "gpufs/cache/hash_index.cuh"
 
 namespace gpufs {
 
@@ -21,34 +21,46 @@ struct alignas(128) slot_ring {
 };
 static_assert(sizeof(slot_ring) == 128, "rings of different multiprocessors share no line");
 
-struct slot_claim {
-  std::uint32_t slot;
-  bool claimed;
-};
-
 // `Table` gives `header(slot)` and `bool claim_resident(slot)`, which takes a resident unpinned slot out of the index
 // (or says no).
 template <class Table>
 class ring_set {
  public:
-  // How many slots ahead of `next` are kept free, for a ring of `count` slots.
-  GPUFS_HD static std::uint32_t lead(std::uint32_t count) { return count / 8 < 32 ? count / 8 : 32; }
+  // How many slots ahead of `next` are kept free, for a ring of `count` slots: one for each group that may want one at
+  // the same moment, but not a large part of a small cache.
+  GPUFS_HD static std::uint32_t lead(std::uint32_t count) { return count / 8 < 256 ? count / 8 : 256; }
 
   GPUFS_HD ring_set(slot_ring* rings, std::uint32_t ring_count, Table table) : rings_(rings), ring_count_(ring_count), table_(table) {}
 
   // One round: at most `visits_max` slots, own ring first. The slot comes back in state evicting, the caller's.
   // Called by one thread; waits only for index latches.
-  GPUFS_HD GPUFS_OUT_OF_LINE slot_claim try_claim(std::uint32_t round, std::uint32_t visits_max = 65536) {
+  GPUFS_HD GPUFS_OUT_OF_LINE slot_claim try_claim(std::uint32_t round, std::uint32_t visits_max = 131072) {
     const std::uint32_t own = platform::processor() % ring_count_;
     std::uint32_t visits = 0;
     for (std::uint32_t k = 0; k < ring_count_ && visits < visits_max; ++k) {
-      // Later rounds start elsewhere, so that rounds together visit every ring although each is bounded.
-      const std::uint32_t r = k == 0 ? own : static_cast<std::uint32_t>((own + k + std::uint64_t{round} * 7919u) % ring_count_);
+      // Each other ring once. Later rounds start elsewhere, so that rounds together visit every ring although each is bounded.
+      const std::uint32_t r = k == 0 ? own : static_cast<std::uint32_t>((own + 1 + (k - 1 + std::uint64_t{round} * 7919u) % (ring_count_ - 1)) % ring_count_);
       slot_ring& ring = rings_[r];
       for (std::uint32_t v = 0; v < ring.count && visits < visits_max; ++v, ++visits) {
         const std::uint32_t slot = ring.slot_at(ring.next.fetch_add_relaxed(1));
         if (try_claim_slot(slot)) return {slot, true};
       }
+    }
+    return {0, false};
+  }
+
+  // A free slot from the own ring, if reclaiming has kept one ahead. Neither waits nor latches. Called by one thread.
+  GPUFS_HD slot_claim try_claim_free() {
+    slot_ring& ring = rings_[platform::processor() % ring_count_];
+    for (std::uint32_t v = 0; v < 8 && v < ring.count; ++v) {
+      std::uint64_t position = ring.next.load_relaxed();
+      const std::uint32_t slot = ring.slot_at(position);
+      slot_header& header = table_.header(slot);
+      const std::uint32_t word = header.state.peek();
+      if (word == slot_state::unpinned(slot_phase::resident)) break;  // none was kept free: the caller has to evict
+      // Free, or in somebody's use: passed over.
+      if (!ring.next.compare_exchange(position, position + 1)) continue;
+      if (word == slot_state::unpinned(slot_phase::free) && header.state.claim(slot_phase::free)) return {slot, true};
     }
     return {0, false};
   }
@@ -61,14 +73,13 @@ class ring_set {
     for (int i = 0; i < 2; ++i) {
       const std::uint64_t next = ring.next.load_relaxed();
       std::uint64_t position = ring.reclaim.load_relaxed();
-      if (position >= next + lead(ring.count)) break;
-      // Two groups may take the same position when this fails; then one of them finds nothing to evict.
       const std::uint64_t from = position < next ? next : position;
+      if (from >= next + lead(ring.count)) break;
+      // Two groups may take the same position when this fails; then one of them finds nothing to evict.
       if (!ring.reclaim.compare_exchange(position, from + 1)) continue;
       const std::uint32_t slot = ring.slot_at(from);
       slot_header& header = table_.header(slot);
-      const std::uint32_t word = header.state.peek();
-      if (slot_state::phase(word) == slot_phase::resident && slot_state::pins(word) == 0 && table_.claim_resident(slot)) {
+      if (header.state.peek() == slot_state::unpinned(slot_phase::resident) && table_.claim_resident(slot)) {
         header.state.release();
         ++evicted;
       }
@@ -80,14 +91,27 @@ class ring_set {
   GPUFS_HD bool try_claim_slot(std::uint32_t slot) {
     slot_header& header = table_.header(slot);
     const std::uint32_t word = header.state.peek();
-    if (slot_state::pins(word) != 0) return false;
-    if (slot_state::phase(word) == slot_phase::free) return header.state.claim(slot_phase::free);
-    return slot_state::phase(word) == slot_phase::resident && table_.claim_resident(slot);
+    if (word == slot_state::unpinned(slot_phase::free)) return header.state.claim(slot_phase::free);
+    return word == slot_state::unpinned(slot_phase::resident) && table_.claim_resident(slot);
   }
 
   slot_ring* rings_;
   std::uint32_t ring_count_;
   Table table_;
 };
+
+// Makes a slot for an absent key (hash_index::begin_load_with): from the free ones, else by eviction, which needs latches
+// and therefore comes first. `no_slot` when none was to be
+// had in this round, which visits each open-file record (there are no more than a round visits). Called by one thread.
+template <class Table>
+GPUFS_HD GPUFS_OUT_OF_LINE typename hash_index<Table>::begin_result begin_load(hash_index<Table> index, ring_set<Table> rings, const slot_key& key,
+                                                                              std::uint32_t round) {
+  using begun = typename hash_index<Table>::begun;
+  const auto r = index.begin_load_with(key, [&] { return rings.try_claim_free(); });
+  if (r.what != begun::no_slot) return r;
+  const slot_claim claim = rings.try_claim(round);
+  if (!claim.claimed) return r;
+  return {index.begin_load(key, claim.slot) ? begun::yes : begun::present, claim.slot};
+}
 
 }  // namespace gpufs

@@ -21,7 +21,9 @@
 //  1. The word changes only by atomic read-modify-write: pins come and go at any time, so a plain store would lose some.
 //  2. The key changes only in state evicting, by the owner. It is stable for whoever holds a pin that it got when the
 //     state was loading or resident, because a claim needs 0 pins.
-//  3. A pin is taken first and checked afterwards: fetch_add, then look at the state it returned and at the key. A pin
+//  3. A slot becomes loading, and appears in the index, in one critical section of its key's home latch: nobody waits
+//     for a load that does not take place.
+//  4. A pin is taken first and checked afterwards: fetch_add, then look at the state it returned and at the key. A pin
 //     that turns out wrong is given back, and has changed nothing.
 #pragma once
 
@@ -56,6 +58,7 @@ class slot_state {
 
   GPUFS_HD static slot_phase phase(std::uint32_t word) { return static_cast<slot_phase>(word / phase_unit); }
   GPUFS_HD static std::uint32_t pins(std::uint32_t word) { return word & pins_mask; }
+  GPUFS_HD static std::uint32_t unpinned(slot_phase p) { return static_cast<std::uint32_t>(p) * phase_unit; }
 
   // Acquire: pairs with the release of publish() and fail_load(); without it the bytes or the error read afterwards
   // could be older than the state that allowed reading them.
@@ -73,21 +76,22 @@ class slot_state {
     return old - 1;
   }
 
-  // As unpin(), for a holder that may not be one: false, and nothing done, when a resident slot has no pin to give back.
-  [[nodiscard]] GPUFS_HD bool try_unpin(std::uint32_t& after) {
+  // Gives two pins back, the caller's own and one that it is to return for somebody; false, and nothing done, when the
+  // caller's is the only one. While the caller has its pin, a resident slot stays what it is.
+  [[nodiscard]] GPUFS_HD bool try_unpin_two(std::uint32_t& after) {
     std::uint32_t word = word_.load_relaxed();
     do {
-      if (phase(word) != slot_phase::resident || pins(word) == 0) return false;
-    } while (!word_.compare_exchange(word, word - 1));
-    after = word - 1;
+      if (pins(word) < 2) return false;
+    } while (!word_.compare_exchange(word, word - 2));
+    after = word - 2;
     return true;
   }
 
   // Takes a free or resident slot that nobody has pinned. Acquire: pairs with the unpin of the last reader, so that
   // what the owner writes cannot overtake what that reader read.
   [[nodiscard]] GPUFS_HD bool claim(slot_phase from) {
-    std::uint32_t expected = word_of(from);
-    return word_.compare_exchange(expected, word_of(slot_phase::evicting));
+    std::uint32_t expected = unpinned(from);
+    return word_.compare_exchange(expected, unpinned(slot_phase::evicting));
   }
 
   // evicting -> loading, with one pin for the loader. Release: the key is written before a finder can trust it.
@@ -100,9 +104,8 @@ class slot_state {
   GPUFS_HD void release() { move(slot_phase::evicting, slot_phase::free, 0); }
 
  private:
-  GPUFS_HD static std::uint32_t word_of(slot_phase p) { return static_cast<std::uint32_t>(p) * phase_unit; }
   GPUFS_HD void move(slot_phase from, slot_phase to, std::uint32_t pins_added) {
-    const std::uint32_t old = word_.fetch_add_release(word_of(to) - word_of(from) + pins_added);
+    const std::uint32_t old = word_.fetch_add_release(unpinned(to) - unpinned(from) + pins_added);
     GPUFS_ASSERT(phase(old) == from);
     (void)old;
   }

@@ -92,9 +92,10 @@ class channel_client {
       // Asked before the answer is looked at: a service that answers and then dies has answered.
       const bool look = attempt % 32 == 31;
       const bool dead = look && service_dead();
-      // Acquire: pairs with the worker's release of the reply word; staging and the rest of the reply are read after it.
-      const std::uint64_t word = view_.reply(slot).word.load_acquire();
+      const std::uint64_t word = view_.reply(slot).word.load_for_wait();
       if (reply_sequence(word) == sequence) {
+        // Acquire: pairs with the worker's release of the reply word; staging and the rest of the reply are read after it.
+        view_.reply(slot).word.end_wait();
         counters_->add(counter::rpc_wait_ns, platform::now_ns() - start);
         return {reply_result(word), false};
       }
@@ -134,6 +135,11 @@ class channel_client {
     return x ^ (x >> 29);
   }
 
+  // An open that was answered after its caller had given up: the host holds the file open for no one.
+  GPUFS_HD bool opened_for_nobody(std::uint32_t slot, std::uint64_t word) const {
+    return view_.request(slot).code.load_relaxed() == static_cast<std::uint32_t>(request_code::open) && reply_result(word) >= 0;
+  }
+
   [[nodiscard]] GPUFS_HD bool try_take(std::uint32_t slot) {
     slot_record& record = slots_[slot];
     std::uint32_t seen = record.owner.load_relaxed();
@@ -141,8 +147,11 @@ class channel_client {
     // Acquire on success: pairs with the release that freed the slot; its sequence is then the last one posted.
     if (!record.owner.compare_exchange(seen, static_cast<std::uint32_t>(slot_owner::busy))) return false;
     if (seen == static_cast<std::uint32_t>(slot_owner::free)) return true;
-    if (reply_sequence(view_.reply(slot).word.load_acquire()) == record.sequence.load_relaxed()) return true;
-    abandon(slot);  // its answer is still to come, and would land in a new owner's staging
+    const std::uint64_t word = view_.reply(slot).word.load_acquire();
+    const bool answered = reply_sequence(word) == record.sequence.load_relaxed();
+    if (answered && !opened_for_nobody(slot, word)) return true;
+    if (answered) post(slot, {request_code::close, view_.reply(slot).handle.load_relaxed(), 0, 0});
+    abandon(slot);  // an answer is still to come, and would land in a new owner's staging
     return false;
   }
 

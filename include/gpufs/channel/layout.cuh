@@ -91,7 +91,7 @@ struct channel_layout {
     const auto up = [](std::uint64_t x) { return (x + 4095) / 4096 * 4096; };
     l.bells = sizeof(channel_header);
     l.requests = up(l.bells + std::uint64_t{4} * slots);
-    l.replies = l.requests + sizeof(request_record) * slots;
+    l.replies = up(l.requests + sizeof(request_record) * slots);
     l.staging = up(l.replies + sizeof(reply_record) * slots);
     l.total_bytes = l.staging + std::uint64_t{staging_bytes} * slots;
     return l;

@@ -30,13 +30,19 @@ class record_table {
   GPUFS_HD void unpin(std::uint32_t slot) const {
     after_unpin(slot, header(slot).state.unpin());
   }
-  // One holder gives its descriptor back; false when it was nobody's, as after one gclose too many.
-  [[nodiscard]] GPUFS_HD bool let_go(std::uint32_t slot) const {
-    std::uint32_t word = 0;
-    if (!header(slot).state.try_unpin(word)) return false;
-    after_unpin(slot, word);
-    return true;
+  // One holder gives its descriptor back; false when it was nobody's, as after one gclose too many. Pinned first, so
+  // that the record cannot become another file's between the check and the unpin.
+  [[nodiscard]] GPUFS_HD bool let_go(std::uint32_t slot, std::uint32_t generation) const {
+    slot_state& state = header(slot).state;
+    std::uint32_t word = state.pin();
+    if (slot_state::phase(word) == slot_phase::resident && at(slot).generation() == generation && state.try_unpin_two(word)) {
+      after_unpin(slot, word);
+      return true;
+    }
+    unpin(slot);
+    return false;
   }
+
   // By the owner of the record only.
   GPUFS_HD void set_generation(std::uint32_t slot, std::uint32_t generation, std::uint32_t handle, std::uint32_t mode) const {
     const std::uint64_t tag = std::uint64_t{generation} << 32;
@@ -60,7 +66,7 @@ class record_table {
     fs_->counters().add(counter::closes);
     channel_client client = fs_->client();
     const std::int32_t turn = client.acquire();
-    if (turn < 0) return;  // the service is dead, and its files with it
+    if (turn < 0) return;  // the service is dead, or hangs: the host's side stays open until the mount ends
     client.post(static_cast<std::uint32_t>(turn), {request_code::close, handle, 0, 0});
     client.abandon(static_cast<std::uint32_t>(turn));  // nobody waits for a close
   }
@@ -80,17 +86,19 @@ struct found_file {
   file_view view;
   std::int32_t error;
   std::uint32_t mode;
+  std::uint32_t generation;
+  std::uint32_t unused;
 };
 GPUFS_HD inline found_file look_up(const mount_ref& fs, std::int32_t fd) {
   const std::uint32_t slot = static_cast<std::uint32_t>(fd) & (limits::open_files_max - 1);
   const bool odd = ((static_cast<std::uint32_t>(fd) >> limits::open_files_bits) & 1) != 0;
-  if (fd < 0 || !odd || slot >= fs.layout.file_count) return {{}, -EBADF, 0};
+  if (fd < 0 || !odd || slot >= fs.layout.file_count) return {{}, -EBADF, 0, 0, 0};
   const open_file& file = fs.at<open_file>(fs.layout.files)[slot];
   const word_pair a = load_pair(&file.version);
   const word_pair b = load_pair(&file.size);
   const auto generation = static_cast<std::uint32_t>(a.second >> 32);
-  if (make_descriptor(slot, generation) != fd || generation != static_cast<std::uint32_t>(b.second >> 32)) return {{}, -EBADF, 0};
-  return {{a.first, b.first, slot, static_cast<std::uint32_t>(a.second)}, 0, static_cast<std::uint32_t>(b.second)};
+  if (make_descriptor(slot, generation) != fd || generation != static_cast<std::uint32_t>(b.second >> 32)) return {{}, -EBADF, 0, 0, 0};
+  return {{a.first, b.first, slot, static_cast<std::uint32_t>(a.second)}, 0, static_cast<std::uint32_t>(b.second), generation, 0};
 }
 
 template <class Group>
@@ -132,6 +140,8 @@ class opener {
     std::int32_t result;  // descriptor or -errno; with a turn: bytes of the file in the staging memory
   };
 
+  GPUFS_HD ring_set<record_table> record_ring() const { return {fs_.at<slot_ring>(fs_.layout.file_ring), 1, records_}; }
+
   GPUFS_HD static step done(std::int32_t result) { return {{}, -1, result}; }
 
   // ---- the leader's part
@@ -163,12 +173,13 @@ class opener {
         fs_.counters().add(counter::reopens);
         return done(make_descriptor(r.slot, records_.at(r.slot).generation()));
       }
-      const slot_claim claim = ring_set<record_table>(fs_.at<slot_ring>(fs_.layout.file_ring), 1, records_).try_claim(0, fs_.layout.file_count);
-      if (!claim.claimed) return done(-EMFILE);
-      if (index.begin_load(key, claim.slot)) {
-        slot = claim.slot;
+      const auto begun = begin_load(index, record_ring(), key, 0);
+      if (begun.what == hash_index<record_table>::begun::yes) {
+        slot = begun.slot;
         break;
       }
+      // A record may be free again in a moment; a table full of open files stays full.
+      if (begun.what == hash_index<record_table>::begun::no_slot && round >= 16) return done(-EMFILE);
       platform::pause(round);
     }
     const step s = ask(path, static_cast<std::uint32_t>(length), kind, slot);
@@ -237,7 +248,7 @@ class opener {
 GPUFS_HD inline std::int32_t close_descriptor(const mount_ref& fs, std::int32_t fd) {
   const found_file found = look_up(fs, fd);
   if (found.error != 0) return found.error;
-  return record_table(fs).let_go(found.view.record) ? 0 : -EBADF;
+  return record_table(fs).let_go(found.view.record, found.generation) ? 0 : -EBADF;
 }
 
 }  // namespace gpufs::detail

@@ -1,0 +1,104 @@
+// The matrix of the conformance tests: where the bytes come from, who calls, and the size of a page. Each test has its
+// own files and its own mount.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "api/file_world.hpp"
+#include "api/session.hpp"
+#include "support/fault_backend.hpp"
+
+namespace gpufs::testing {
+
+struct setting {
+  source where = source::posix;
+  group_kind kind = group_kind::thread;
+  std::uint64_t page_bytes = 4096;
+};
+
+inline std::string name_of(const setting& s) {
+  const char* where = s.where == source::posix ? "posix" : "memory";
+  const char* kind = s.kind == group_kind::thread ? "thread" : s.kind == group_kind::warp ? "warp" : "block";
+  return std::string(where) + "_" + kind + "_" + std::to_string(s.page_bytes);
+}
+inline std::string name_of_setting(const ::testing::TestParamInfo<setting>& info) { return name_of(info.param); }
+inline void PrintTo(const setting& s, std::ostream* out) { *out << name_of(s); }
+
+// These sources and sizes of a page, with every kind of group.
+inline std::vector<setting> settings(std::vector<source> sources, std::vector<std::uint64_t> page_sizes) {
+  std::vector<setting> all;
+  for (const source where : sources) {
+    for (const group_kind kind : {group_kind::thread, group_kind::warp, group_kind::block}) {
+      for (const std::uint64_t page_bytes : page_sizes) all.push_back({where, kind, page_bytes});
+    }
+  }
+  return all;
+}
+inline std::vector<setting> all_settings() { return settings({source::posix, source::memory}, {512, 4096, 65536}); }
+// For calls that see no pages.
+inline std::vector<setting> settings_of_one_page_size() { return settings({source::posix, source::memory}, {4096}); }
+
+// Waits for what another thread is about to do; the caller then checks that it has happened.
+template <class Condition>
+void wait_until(const Condition& condition, std::chrono::milliseconds longest = std::chrono::milliseconds(20000)) {
+  const auto end = std::chrono::steady_clock::now() + longest;
+  while (!condition() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+class conformance : public ::testing::TestWithParam<setting> {
+ protected:
+  conformance() : files(file_world::make(GetParam().where)), io(std::make_shared<fault_backend>(files->io())) {
+    options = base_options();
+    options.page_bytes = page_bytes();
+    options.cache_bytes = 64 * page_bytes();
+    options.backend = io;
+  }
+
+  std::uint64_t page_bytes() const { return GetParam().page_bytes; }
+
+  // With `options` as they are at the first call of one of these.
+  const mount& fs() {
+    if (mounted_ == nullptr) mounted_ = std::make_unique<mount>(options);
+    return *mounted_;
+  }
+  session& calls() {
+    if (session_ == nullptr) session_ = std::make_unique<session>(fs(), GetParam().kind);
+    return *session_;
+  }
+  void unmount() {
+    session_.reset();
+    mounted_.reset();
+  }
+  std::uint64_t counted(counter c) { return fs().stats()[c]; }
+
+  // Creates a file of self-checking bytes; returns them.
+  std::string create(const std::string& name, std::uint64_t bytes, unsigned generation = 0) {
+    std::string content = self_checking(7, generation, 0, bytes);
+    files->write(name, content);
+    return content;
+  }
+  std::int32_t open(const std::string& name, int flags = O_RDONLY) { return calls().open(files->path(name), flags); }
+  void fail(operation on, int error_number, std::uint64_t nth = 0) {
+    fault rule;
+    rule.on = on;
+    rule.error_number = error_number;
+    rule.nth = nth;
+    io->add(rule);
+  }
+
+  std::unique_ptr<file_world> files;
+  std::shared_ptr<fault_backend> io;
+  mount_options options;
+
+ private:
+  std::unique_ptr<mount> mounted_;
+  std::unique_ptr<session> session_;
+};
+
+}  // namespace gpufs::testing

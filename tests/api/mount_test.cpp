@@ -1,0 +1,250 @@
+// Mounts: their options, what they leave behind, and what they count.
+#include <dirent.h>
+#include <errno.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+
+#include "api/matrix.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+struct wrong_option {
+  const char* name;  // stands in the message
+  std::function<void(mount_options&)> set;
+};
+
+const std::vector<wrong_option>& wrong_options() {
+  static const std::vector<wrong_option> all = {
+      {"page size", [](mount_options& o) { o.page_bytes = 256; }},
+      {"page size", [](mount_options& o) { o.page_bytes = 0; }},
+      {"page size", [](mount_options& o) { o.page_bytes = 5000; }},
+      {"page size", [](mount_options& o) { o.page_bytes = std::uint64_t{4} << 20; }},
+      {"cache size", [](mount_options& o) { o.cache_bytes = 7 * 4096; }},
+      {"cache size", [](mount_options& o) { o.cache_bytes = 1; }},
+      {"workers", [](mount_options& o) { o.workers = 257; }},
+      {"channel slots", [](mount_options& o) { o.channel_slots = 4097; }},
+      {"staging size", [](mount_options& o) { o.staging_bytes = 4096; }},
+      {"staging size", [](mount_options& o) { o.staging_bytes = 10000; }},
+      {"staging size", [](mount_options& o) { o.staging_bytes = 2u << 20; }},
+      {"extent size", [](mount_options& o) { o.extent_bytes = 32768; }},
+      {"extent size", [](mount_options& o) { o.extent_bytes = 100000; }},
+      {"extent size", [](mount_options& o) { o.extent_bytes = std::uint64_t{4} << 30; }},
+      {"extent size",
+       [](mount_options& o) {
+         o.page_bytes = 131072;
+         o.cache_bytes = 16 * 131072;
+         o.extent_bytes = 65536;
+       }},
+      {"rings", [](mount_options& o) { o.rings = 257; }},
+      {"open files", [](mount_options& o) { o.open_files = 0; }},
+      {"open files", [](mount_options& o) { o.open_files = 131073; }},
+      {"heartbeat timeout", [](mount_options& o) { o.heartbeat_timeout_ns = 1000; }},
+  };
+  return all;
+}
+
+TEST(mount_test, an_impossible_option_is_refused_by_its_name) {
+  for (const wrong_option& wrong : wrong_options()) {
+    mount_options options = base_options();
+    wrong.set(options);
+    try {
+      const mount fs(options);
+      ADD_FAILURE() << "mounted with an impossible " << wrong.name;
+    } catch (const error& e) {
+      EXPECT_EQ(e.code().value(), EINVAL);
+      EXPECT_NE(std::string(e.what()).find(wrong.name), std::string::npos) << e.what();
+    }
+  }
+}
+
+TEST(mount_test, the_smallest_mount_works) {
+  const auto files = file_world::make(source::memory);
+  const std::string content = self_checking(1, 0, 0, 50000);
+  files->write("a", content);
+  mount_options options = base_options();
+  options.backend = files->io();
+  options.page_bytes = 512;
+  options.cache_bytes = 8 * 512 + 100;  // rounded down
+  options.workers = 1;
+  options.channel_slots = 1;
+  options.open_files = 1;
+  options.twin_threads = 1;
+  const mount fs(options);
+  EXPECT_EQ(fs.options().cache_bytes, 8u * 512);
+  session s(fs, group_kind::warp);
+  const std::int32_t fd = s.open(files->path("a"));
+  s.expect_read(fd, content, 0, content.size());
+  EXPECT_EQ(s.close(fd), 0);
+}
+
+TEST(mount_test, the_largest_pages_work) {
+  const auto files = file_world::make(source::memory);
+  const std::string content = self_checking(1, 0, 0, (std::size_t{5} << 20) + 12345);
+  files->write("a", content);
+  mount_options options = base_options();
+  options.backend = files->io();
+  options.page_bytes = std::uint64_t{2} << 20;
+  options.cache_bytes = 8 * options.page_bytes;
+  options.extent_bytes = options.page_bytes;
+  options.staging_bytes = 1u << 20;
+  const mount fs(options);
+  session s(fs, group_kind::block);
+  const std::int32_t fd = s.open(files->path("a"));
+  s.expect_read(fd, content, 100, content.size());
+}
+
+TEST(mount_test, options_left_open_are_filled_in) {
+  mount_options options;
+  options.device = device();
+  options.cache_bytes = std::uint64_t{1} << 20;
+  options.open_files = 16;
+  const mount fs(options);
+  EXPECT_EQ(fs.device(), device());
+  EXPECT_GE(fs.options().workers, 1u);
+  EXPECT_GE(fs.options().channel_slots, 64u);
+  EXPECT_GE(fs.options().rings, 1u);
+  EXPECT_NE(fs.options().backend, nullptr);
+  EXPECT_GE(fs.multiprocessors(), 1u);
+  EXPECT_FALSE(fs.device_name().empty());
+}
+
+TEST(mount_test, the_direct_path_says_why_it_is_off) {
+  const mount fs(base_options());
+  EXPECT_NE(fs.direct_path().find("budget"), std::string::npos) << fs.direct_path();
+}
+
+TEST(mount_test, a_gpu_that_is_not_there_is_an_error) {
+  mount_options options = base_options();
+  options.device = device_kind::cuda;
+  options.ordinal = 1000;
+  try {
+    const mount fs(options);
+    ADD_FAILURE() << "mounted on a GPU that is not there";
+  } catch (const error& e) {
+    EXPECT_TRUE(e.code().value() == ENODEV || e.code().value() == ENOTSUP) << e.what();
+  }
+}
+
+TEST(mount_test, every_counter_has_a_name_of_its_own) {
+  std::set<std::string> names;
+  for (std::uint32_t c = 0; c < counter_count; ++c) names.insert(statistics::name(static_cast<counter>(c)));
+  EXPECT_EQ(names.size(), counter_count);
+}
+
+TEST(mount_test, a_file_can_be_registered_ahead_and_dropped_again) {
+  const auto io = std::make_shared<memory_backend>(memory_backend_options{true});
+  const std::string content = self_checking(1, 0, 0, 200000);
+  io->write("a", content);
+  mount_options options = base_options();
+  options.backend = io;
+  options.cache_bytes = 8 * 4096;
+  options.extent_budget_bytes = std::uint64_t{1} << 20;
+  mount fs(options);
+  if (fs.direct_path() != "on") GTEST_SKIP() << "no direct path: " << fs.direct_path();
+  try {
+    (void)fs.register_file("nothing");
+    ADD_FAILURE() << "registered a file that is not there";
+  } catch (const error& e) {
+    EXPECT_EQ(e.code().value(), ENOENT);
+    EXPECT_EQ(e.path(), "nothing");
+  }
+  EXPECT_EQ(fs.register_file("a"), content.size());
+  EXPECT_EQ(fs.register_file("a"), content.size()) << "a second time changes nothing";
+  EXPECT_EQ(fs.stats().extents_registered, 4u);
+  EXPECT_EQ(fs.stats().host_open_files, 0u);
+
+  session s(fs, group_kind::warp);
+  const std::int32_t fd = s.open("a");
+  ASSERT_EQ(fs.file_stats().size(), 1u);
+  EXPECT_EQ(fs.file_stats().front().extents, 4u);
+  s.expect_read(fd, content, 0, content.size());
+  EXPECT_EQ(fs.stats()[counter::staged_loads], 4u) << "one for each extent, which tells where it is";
+  EXPECT_EQ(fs.stats()[counter::direct_loads], 49u - 4u);
+
+  fs.drop_extents();
+  EXPECT_EQ(fs.stats().extent_bytes, 0u);
+  s.expect_read(fd, content, 0, 30000);
+  EXPECT_GT(fs.stats()[counter::staged_loads], 4u);
+}
+
+TEST(mount_test, what_does_not_fit_the_budget_stays_staged) {
+  const auto io = std::make_shared<memory_backend>(memory_backend_options{true});
+  const std::string content = self_checking(1, 0, 0, 300000);
+  io->write("a", content);
+  mount_options options = base_options();
+  options.backend = io;
+  options.extent_budget_bytes = 150000;
+  mount fs(options);
+  if (fs.direct_path() != "on") GTEST_SKIP() << "no direct path: " << fs.direct_path();
+  EXPECT_LE(fs.register_file("a"), 150000u);
+  EXPECT_EQ(fs.stats().extents_registered, 2u);
+  session s(fs, group_kind::warp);
+  s.expect_read(s.open("a"), content, 0, content.size());
+  EXPECT_LE(fs.stats().extent_bytes, 150000u);
+  EXPECT_GT(fs.stats().extents_refused, 0u);
+}
+
+std::size_t entries_of(const char* folder) {
+  std::size_t n = 0;
+  DIR* d = opendir(folder);
+  while (readdir(d) != nullptr) ++n;
+  closedir(d);
+  return n;
+}
+
+TEST(mount_test, unmounting_leaves_no_descriptor_and_no_thread) {
+  const auto files = file_world::make(source::posix);
+  const std::string content = self_checking(1, 0, 0, 200000);
+  files->write("a", content);
+  files->write("b", content);
+  mount_options options = base_options();
+  options.extent_budget_bytes = std::uint64_t{1} << 20;
+  const auto use = [&] {
+    const mount fs(options);
+    session s(fs, group_kind::warp);
+    const std::int32_t a = s.open(files->path("a"));
+    const std::int32_t b = s.open(files->path("b"));
+    s.expect_read(a, content, 0, 100000);
+    EXPECT_GT(s.map(b, 0, 10).result, 0);
+    EXPECT_EQ(s.close(b), 0);
+    // `a` and the mapping are left as they are.
+  };
+  use();  // the first one starts the GPU
+  const std::size_t descriptors = entries_of("/proc/self/fd");
+  const std::size_t threads = entries_of("/proc/self/task");
+  for (int i = 0; i < 20; ++i) use();
+  EXPECT_EQ(entries_of("/proc/self/fd"), descriptors);
+  wait_until([&] { return entries_of("/proc/self/task") <= threads; });  // a thread is gone a little after its join
+  EXPECT_LE(entries_of("/proc/self/task"), threads);
+}
+
+TEST(mount_test, unmounting_closes_the_files_that_are_open) {
+  const auto io = std::make_shared<memory_backend>();
+  io->write("a", "a");
+  io->write("b", "b");
+  {
+    mount_options options = base_options();
+    options.backend = io;
+    const mount fs(options);
+    session s(fs, group_kind::thread);
+    ASSERT_GE(s.open("a"), 0);
+    ASSERT_GE(s.open("b"), 0);
+    EXPECT_EQ(io->open_now(), 2u);
+  }
+  EXPECT_EQ(io->open_now(), 0u);
+}
+
+TEST(mount_test, device_memory_can_be_filled_and_read) {
+  const mount fs(base_options());
+  const std::vector<std::uint64_t> values = {1, 2, 3, ~std::uint64_t{0}};
+  const device_buffer<std::uint64_t> buffer(fs, values);
+  EXPECT_EQ(buffer.download(), values);
+  const device_buffer<std::uint64_t> zeroed(fs, 100);
+  EXPECT_EQ(zeroed.download(), std::vector<std::uint64_t>(100, 0));
+}
+
+}  // namespace
+}  // namespace gpufs::testing

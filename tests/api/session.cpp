@@ -1,0 +1,147 @@
+#include "api/session.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace gpufs::testing {
+namespace {
+
+constexpr std::uint64_t guard_bytes = 64;
+
+}  // namespace
+
+outcome session::call(device_call c, std::int64_t from, const std::string& input, std::size_t output_bytes) {
+  device_call set;
+  set.offset = from;
+  performance p = stage_.run({{set, c}}, input, output_bytes);
+  output_ = std::move(p.output);
+  return p.outcomes[0][1];
+}
+
+std::int32_t session::open(const std::string& path, int flags) {
+  std::string input;
+  device_call c{action::open};
+  c.to = 1;
+  c.flags = flags;
+  c.memory = add_string(input, path);
+  return static_cast<std::int32_t>(call(c, 0, input).result);
+}
+
+std::int32_t session::open_null_path() {
+  device_call c{action::open};
+  c.to = 1;
+  return static_cast<std::int32_t>(call(c, 0).result);
+}
+
+std::int32_t session::close(std::int32_t fd) { return static_cast<std::int32_t>(call({action::close}, fd).result); }
+
+read_answer session::read(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::uint64_t misalignment) {
+  device_call c{action::read};
+  c.offset = offset;
+  c.bytes = bytes;
+  c.memory = guard_bytes + misalignment;
+  read_answer answer;
+  answer.result = call(c, fd, {}, c.memory + bytes + guard_bytes).result;
+  const std::uint64_t got = answer.result < 0 ? 0 : static_cast<std::uint64_t>(answer.result);
+  EXPECT_LE(got, bytes);
+  for (std::uint64_t i = 0; i < output_.size(); ++i) {
+    if (i >= c.memory && i < c.memory + got) continue;
+    if (output_[i] == untouched) continue;
+    ADD_FAILURE() << "read(offset " << offset << ", bytes " << bytes << ") gave " << got << " bytes and wrote at "
+                  << static_cast<std::int64_t>(i - c.memory);
+    break;
+  }
+  answer.bytes = output_.substr(c.memory, std::min(got, bytes));
+  return answer;
+}
+
+void session::expect_read(std::int32_t fd, const std::string& content, std::int64_t offset, std::uint64_t bytes,
+                          std::uint64_t misalignment) {
+  const read_answer answer = read(fd, offset, bytes, misalignment);
+  const auto at = static_cast<std::uint64_t>(offset);
+  const std::string expected = at < content.size() ? content.substr(at, bytes) : std::string();
+  const std::string what = "read(offset " + std::to_string(offset) + ", bytes " + std::to_string(bytes) + ", misaligned by " +
+                           std::to_string(misalignment) + ")";
+  EXPECT_EQ(answer.result, static_cast<std::int64_t>(expected.size())) << what;
+  expect_same_bytes(answer.bytes, expected, what);
+}
+
+std::int64_t session::read_result(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::uint64_t room) {
+  device_call c{action::read};
+  c.offset = offset;
+  c.bytes = bytes;
+  c.memory = 0;
+  return call(c, fd, {}, room).result;
+}
+
+std::int64_t session::read_to_null(std::int32_t fd, std::int64_t offset, std::uint64_t bytes) {
+  device_call c{action::read};
+  c.offset = offset;
+  c.bytes = bytes;
+  return call(c, fd).result;
+}
+
+map_answer session::map(std::int32_t fd, std::int64_t offset, std::uint64_t bytes) {
+  device_call c{action::map};
+  c.to = 1;
+  c.offset = offset;
+  c.bytes = bytes;
+  const outcome o = call(c, fd);
+  return {o.result, o.value};
+}
+
+std::string session::peek(std::int64_t pointer, std::uint64_t bytes) {
+  device_call c{action::peek};
+  c.bytes = bytes;
+  c.memory = 0;
+  (void)call(c, pointer, {}, bytes);
+  return output_;
+}
+
+std::int32_t session::unmap(std::int64_t pointer) { return static_cast<std::int32_t>(call({action::unmap}, pointer).result); }
+
+status_answer session::status(std::int32_t fd) {
+  device_call c{action::status};
+  c.memory = 0;
+  status_answer answer;
+  answer.result = static_cast<std::int32_t>(call(c, fd, {}, sizeof(file_status)).result);
+  std::memcpy(&answer.status, output_.data(), sizeof answer.status);
+  return answer;
+}
+
+std::int64_t session::send(std::int32_t sink, const std::string& bytes) {
+  device_call c{action::send};
+  c.bytes = bytes.size();
+  c.memory = 0;
+  return call(c, sink, bytes).result;
+}
+
+view_answer session::view(std::int32_t fd, std::uint64_t offset, std::uint64_t count) {
+  device_call c{action::view};
+  c.offset = static_cast<std::int64_t>(offset);
+  c.bytes = count;
+  c.memory = 0;
+  const outcome o = call(c, fd, {}, count * sizeof(std::uint64_t));
+  view_answer answer{static_cast<std::uint64_t>(o.result), static_cast<std::int32_t>(o.value), std::vector<std::uint64_t>(count)};
+  std::memcpy(answer.words.data(), output_.data(), output_.size());
+  return answer;
+}
+
+void expect_same_bytes(const std::string& actual, const std::string& expected, const std::string& what) {
+  if (actual == expected) return;
+  const std::size_t both = std::min(actual.size(), expected.size());
+  const auto differ = std::mismatch(actual.begin(), actual.begin() + static_cast<std::ptrdiff_t>(both), expected.begin());
+  const auto at = static_cast<std::size_t>(differ.first - actual.begin());
+  const auto word = [at](const std::string& s) {
+    std::uint64_t w = 0;
+    std::memcpy(&w, s.data() + at / 8 * 8, std::min<std::size_t>(8, s.size() - at / 8 * 8));
+    return w;
+  };
+  ADD_FAILURE() << what << ": " << actual.size() << " bytes, expected " << expected.size() << "; they differ at " << at
+                << std::hex << (at < both ? ": word " : "") << (at < both ? word(actual) : 0) << ", expected "
+                << (at < both ? word(expected) : 0);
+}
+
+}  // namespace gpufs::testing

@@ -1,0 +1,70 @@
+// A group that makes one call at a time: tests of single calls read like a program that uses files.
+#pragma once
+
+#include <fcntl.h>
+
+#include <optional>
+#include <string>
+
+#include "api/stage.hpp"
+#include "gpufs/gpufs.cuh"
+
+namespace gpufs::testing {
+
+struct read_answer {
+  std::int64_t result = 0;  // as the call returned it
+  std::string bytes;        // as many as `result` says
+};
+
+struct map_answer {
+  std::int64_t result = 0;
+  std::int64_t pointer = 0;  // a device address
+};
+
+struct status_answer {
+  std::int32_t result = 0;
+  file_status status{};
+};
+
+struct view_answer {
+  std::uint64_t size = 0;
+  std::int32_t error = 0;
+  std::vector<std::uint64_t> words;
+};
+
+// Each function launches a kernel, in which one group makes the call, and waits for it.
+class session {
+ public:
+  session(const mount& m, group_kind kind) : stage_(m, kind, 1) {}
+
+  std::int32_t open(const std::string& path, int flags = O_RDONLY);
+  std::int32_t open_null_path();
+  std::int32_t close(std::int32_t fd);
+  // Into memory that begins `misalignment` bytes behind a 64-byte boundary. Fails the test when bytes around what the
+  // call says it has read were written.
+  read_answer read(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::uint64_t misalignment = 0);
+  // As read(), of a file that holds `content`: fails the test when the answer is not what POSIX's pread gives.
+  void expect_read(std::int32_t fd, const std::string& content, std::int64_t offset, std::uint64_t bytes,
+                   std::uint64_t misalignment = 0);
+  std::int64_t read_to_null(std::int32_t fd, std::int64_t offset, std::uint64_t bytes);
+  map_answer map(std::int32_t fd, std::int64_t offset, std::uint64_t bytes);
+  std::string peek(std::int64_t pointer, std::uint64_t bytes);
+  std::int32_t unmap(std::int64_t pointer);
+  status_answer status(std::int32_t fd);
+  std::int64_t send(std::int32_t sink, const std::string& bytes);
+  view_answer view(std::int32_t fd, std::uint64_t offset, std::uint64_t count);
+
+  // A read that asks for more than can be; the output has room for `room` bytes.
+  std::int64_t read_result(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::uint64_t room);
+
+ private:
+  outcome call(device_call c, std::int64_t from, const std::string& input = {}, std::size_t output_bytes = 0);
+
+  stage stage_;
+  std::string output_;  // of the last call
+};
+
+// Fails the test, and says where, when two byte strings differ.
+void expect_same_bytes(const std::string& actual, const std::string& expected, const std::string& what);
+
+}  // namespace gpufs::testing

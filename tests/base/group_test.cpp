@@ -1,0 +1,122 @@
+// What groups promise: ranks, one leader, broadcasts that reach every member, numbers for sharing out work.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "gpufs/base/group.cuh"
+#include "gpufs/launch.cuh"
+#include "support/device.hpp"
+
+namespace gpufs::testing {
+
+struct broadcast_words {
+  std::uint32_t words[10];
+};
+
+struct group_record {
+  std::uint64_t grid_rank, grid_size;
+  std::uint32_t rank, size, leader;
+  std::uint32_t small;      // of a 4-byte broadcast
+  std::uint64_t medium;     // of an 8-byte one
+  broadcast_words large;
+  std::uint32_t rounds_wrong;
+};
+
+// Each thread of the launch fills the record of its own number.
+template <class Group>
+struct describe_group_kernel {
+  group_record* records;
+  GPUFS_HD void operator()(const mount_ref&) const {
+    const Group g{};
+    group_record r{};
+    r.grid_rank = Group::grid_rank();
+    r.grid_size = Group::grid_size();
+    r.rank = g.rank();
+    r.size = g.size();
+    r.leader = g.is_leader() ? 1 : 0;
+    const auto me = static_cast<std::uint32_t>(thread_group::grid_rank());
+    r.small = g.broadcast(1000 + me);
+    r.medium = g.broadcast((std::uint64_t{me} << 32) | 7u);
+    broadcast_words mine{};
+    for (std::uint32_t i = 0; i < 10; ++i) mine.words[i] = me * 16 + i;
+    r.large = g.broadcast(mine);
+    // One after the other: none may overtake the reading of the one before.
+    for (std::uint32_t i = 0; i < 100; ++i) {
+      const std::uint32_t got = g.broadcast(g.is_leader() ? i : ~0u);
+      if (got != i) ++r.rounds_wrong;
+    }
+    records[thread_group::grid_rank()] = r;
+  }
+};
+
+// The lanes of a warp split by their number modulo 3; each part finds its own size and the first lane's number.
+struct matching_record {
+  std::uint32_t size, rank, first, found;
+};
+struct matching_kernel {
+  matching_record* records;
+  GPUFS_HD void operator()(const mount_ref&) const {
+    const warp_group all;
+    const auto me = static_cast<std::uint32_t>(thread_group::grid_rank());
+    const std::uint32_t lane = all.rank();
+    const warp_group some = all.matching(lane % 3, 5);
+    matching_record r{};
+    r.size = some.size();
+    r.rank = some.rank();
+    r.first = some.broadcast(lane);
+    r.found = some.first_nonzero(lane >= 16 ? 1000 + lane : 0);
+    records[me] = r;
+  }
+};
+
+// A block has 96 threads on a GPU and one on the twin.
+constexpr std::uint32_t group_test_blocks = 5;
+constexpr std::uint32_t group_test_threads = 96;
+
+template <class Group>
+void expect_group(std::uint32_t size_on_gpu) {
+  const bool gpu = device() == device_kind::cuda;
+  const std::uint32_t threads = gpu ? group_test_blocks * group_test_threads : group_test_blocks;
+  const std::uint32_t size = gpu ? size_on_gpu : 1;
+  const mount m(base_options());
+  const device_buffer<group_record> records(m, threads);
+  launch(m, {group_test_blocks, group_test_threads, 0, nullptr}, describe_group_kernel<Group>{records.data()});
+  const std::vector<group_record> got = records.download();
+  for (std::uint32_t t = 0; t < threads; ++t) {
+    const group_record& r = got[t];
+    const std::uint32_t leader = t / size * size;
+    ASSERT_EQ(r.size, size);
+    ASSERT_EQ(r.rank, t % size) << "thread " << t;
+    ASSERT_EQ(r.leader, t == leader ? 1u : 0u) << "thread " << t;
+    ASSERT_EQ(r.grid_rank, t / size) << "thread " << t;
+    ASSERT_EQ(r.grid_size, threads / size);
+    ASSERT_EQ(r.small, 1000 + leader) << "thread " << t;
+    ASSERT_EQ(r.medium, (std::uint64_t{leader} << 32) | 7u) << "thread " << t;
+    for (std::uint32_t i = 0; i < 10; ++i) ASSERT_EQ(r.large.words[i], leader * 16 + i) << "thread " << t;
+    ASSERT_EQ(r.rounds_wrong, 0u) << "thread " << t;
+  }
+}
+
+TEST(group, a_thread_is_its_own_leader) { expect_group<thread_group>(1); }
+TEST(group, a_warp_has_one_leader) { expect_group<warp_group>(32); }
+TEST(group, a_block_has_one_leader) { expect_group<block_group>(group_test_threads); }
+
+TEST(group, matching_lanes_form_groups_of_their_own) {
+  const bool gpu = device() == device_kind::cuda;
+  const std::uint32_t lanes = gpu ? 32 : 1;
+  const mount m(base_options());
+  const device_buffer<matching_record> records(m, lanes);
+  launch(m, {1, 32, 0, nullptr}, matching_kernel{records.data()});
+  const std::vector<matching_record> got = records.download();
+  for (std::uint32_t lane = 0; lane < lanes; ++lane) {
+    const std::uint32_t first = lane % 3;
+    EXPECT_EQ(got[lane].size, (lanes - first + 2) / 3) << "lane " << lane;
+    EXPECT_EQ(got[lane].rank, lane / 3) << "lane " << lane;
+    EXPECT_EQ(got[lane].first, first) << "lane " << lane;
+    if (!gpu) continue;
+    EXPECT_GE(got[lane].found, 1016u) << "lane " << lane;
+    EXPECT_EQ((got[lane].found - 1000) % 3, first) << "lane " << lane;
+  }
+}
+
+}  // namespace gpufs::testing

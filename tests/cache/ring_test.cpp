@@ -1,0 +1,172 @@
+// Rings: who is evicted, and how long a search for a victim may take.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "support/bare_cache.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+// Loads a page into the slot that the ring gives; the slot.
+std::uint32_t load(const bare_cache& cache, std::uint64_t number) {
+  const slot_claim claim = cache.rings().try_claim(0);
+  EXPECT_TRUE(claim.claimed);
+  EXPECT_TRUE(cache.index().begin_load({1, number}, claim.slot));
+  cache.frames().header(claim.slot).state.publish();
+  cache.frames().unpin(claim.slot);
+  return claim.slot;
+}
+
+bool is_resident(const bare_cache& cache, std::uint64_t number) {
+  const pinned_slot found = cache.index().find_and_pin({1, number});
+  if (found.found) cache.frames().unpin(found.slot);
+  return found.found;
+}
+
+bare_cache_options one_ring(std::uint32_t frames) {
+  bare_cache_options options;
+  options.frames = frames;
+  options.buckets = 64;
+  return options;
+}
+
+TEST(ring, evicts_the_oldest_first) {
+  const bare_cache cache(one_ring(8));
+  for (std::uint64_t n = 0; n < 8; ++n) load(cache, n);
+  for (std::uint64_t n = 8; n < 100; ++n) {
+    load(cache, n);
+    for (std::uint64_t old = 0; old <= n; ++old) ASSERT_EQ(is_resident(cache, old), old + 8 > n) << "page " << old << " after " << n;
+  }
+  cache.expect_at_rest();
+}
+
+TEST(ring, uses_free_slots_before_it_evicts) {
+  const bare_cache cache(one_ring(8));
+  std::set<std::uint32_t> slots;
+  for (std::uint64_t n = 0; n < 8; ++n) slots.insert(load(cache, n));
+  EXPECT_EQ(slots.size(), 8u);
+  EXPECT_EQ(cache.count(counter::evictions), 0u);
+}
+
+TEST(ring, passes_over_pinned_slots) {
+  const bare_cache cache(one_ring(8));
+  for (std::uint64_t n = 0; n < 8; ++n) load(cache, n);
+  const pinned_slot pinned = cache.index().find_and_pin({1, 0});
+  ASSERT_TRUE(pinned.found);
+  for (std::uint64_t n = 8; n < 40; ++n) EXPECT_NE(load(cache, n), pinned.slot);
+  EXPECT_TRUE(is_resident(cache, 0));
+  cache.frames().unpin(pinned.slot);
+  for (std::uint64_t n = 40; n < 48; ++n) load(cache, n);
+  EXPECT_FALSE(is_resident(cache, 0));
+  cache.expect_at_rest();
+}
+
+TEST(ring, finds_the_one_slot_that_is_not_pinned) {
+  for (std::uint32_t rings = 1; rings <= 4; ++rings) {
+    bare_cache_options options = one_ring(13);
+    options.rings = rings;
+    const bare_cache cache(options);
+    for (std::uint64_t n = 0; n < 13; ++n) {
+      load(cache, n);
+      ASSERT_TRUE(cache.index().find_and_pin({1, n}).found);
+    }
+    for (std::uint32_t free_one = 0; free_one < 13; ++free_one) {
+      cache.frames().unpin(free_one);
+      const slot_claim claim = cache.rings().try_claim(free_one);
+      ASSERT_TRUE(claim.claimed);
+      EXPECT_EQ(claim.slot, free_one);
+      ASSERT_TRUE(cache.index().begin_load({2, free_one}, claim.slot));  // with its pin
+      cache.frames().header(claim.slot).state.publish();
+    }
+  }
+}
+
+TEST(ring, gives_up_after_as_many_visits_as_it_may_make) {
+  bare_cache_options options = one_ring(100);
+  options.rings = 3;
+  const bare_cache cache(options);
+  for (std::uint64_t n = 0; n < 100; ++n) {
+    load(cache, n);
+    ASSERT_TRUE(cache.index().find_and_pin({1, n}).found);
+  }
+  const auto visits = [&] {
+    std::uint64_t n = 0;
+    for (std::uint32_t r = 0; r < 3; ++r) n += cache.ref().at<slot_ring>(cache.ref().layout.rings)[r].next.load_relaxed();
+    return n;
+  };
+  const std::uint64_t before = visits();
+  EXPECT_FALSE(cache.rings().try_claim(0, 10).claimed);
+  EXPECT_EQ(visits(), before + 10);
+  EXPECT_FALSE(cache.rings().try_claim(0).claimed);
+  EXPECT_EQ(visits(), before + 110) << "without a bound each slot is visited once";
+}
+
+TEST(ring, takes_from_other_rings_when_its_own_is_used_up) {
+  bare_cache_options options = one_ring(12);
+  options.rings = 3;
+  const bare_cache cache(options);
+  platform::twin().processor = 1;
+  std::set<std::uint32_t> slots;
+  for (std::uint64_t n = 0; n < 12; ++n) {
+    const std::uint32_t slot = load(cache, n);
+    EXPECT_TRUE(cache.index().find_and_pin({1, n}).found);
+    if (n < 4) {
+      EXPECT_TRUE(slot >= 4 && slot < 8) << "its own ring first";
+    }
+    slots.insert(slot);
+  }
+  platform::twin().processor = 0;
+  EXPECT_EQ(slots.size(), 12u);
+}
+
+TEST(ring, bounded_rounds_visit_every_ring_in_the_end) {
+  bare_cache_options options = one_ring(40);
+  options.rings = 8;
+  const bare_cache cache(options);
+  for (std::uint64_t n = 0; n < 40; ++n) {
+    load(cache, n);
+    ASSERT_TRUE(cache.index().find_and_pin({1, n}).found);
+  }
+  cache.frames().unpin(33);  // in the seventh ring
+  bool claimed = false;
+  for (std::uint32_t round = 0; round < 200 && !claimed; ++round) claimed = cache.rings().try_claim(round, 10).claimed;
+  EXPECT_TRUE(claimed);
+}
+
+TEST(ring, reclaims_up_to_its_lead_and_no_further) {
+  const bare_cache cache(one_ring(64));
+  for (std::uint64_t n = 0; n < 64; ++n) load(cache, n);
+  std::uint32_t evicted = 0;
+  for (int i = 0; i < 100; ++i) {
+    const std::uint32_t now = cache.rings().reclaim_ahead();
+    ASSERT_LE(now, 2u);
+    evicted += now;
+  }
+  EXPECT_EQ(evicted, 8u);
+  for (std::uint64_t n = 0; n < 64; ++n) EXPECT_EQ(is_resident(cache, n), n >= 8) << "page " << n;
+  // The next allocations find them free.
+  const std::uint64_t evictions = cache.count(counter::evictions);
+  for (std::uint64_t n = 64; n < 72; ++n) load(cache, n);
+  EXPECT_EQ(cache.count(counter::evictions), evictions);
+  cache.expect_at_rest();
+}
+
+TEST(ring, does_not_reclaim_pinned_slots) {
+  const bare_cache cache(one_ring(64));
+  for (std::uint64_t n = 0; n < 64; ++n) load(cache, n);
+  const pinned_slot pinned = cache.index().find_and_pin({1, 2});
+  for (int i = 0; i < 100; ++i) (void)cache.rings().reclaim_ahead();
+  EXPECT_TRUE(is_resident(cache, 2));
+  cache.frames().unpin(pinned.slot);
+  cache.expect_at_rest();
+}
+
+TEST(ring, a_small_one_reclaims_nothing) {
+  const bare_cache cache(one_ring(7));
+  for (std::uint64_t n = 0; n < 7; ++n) load(cache, n);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(cache.rings().reclaim_ahead(), 0u);
+}
+
+}  // namespace
+}  // namespace gpufs::testing

@@ -1,0 +1,251 @@
+// The device's side of the channel against a service that a script plays: late, dead, silent, or in the way that the test
+// needs. No worker threads.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "support/channel_memory.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t ms = 1'000'000;
+
+class channel_client_test : public ::testing::Test {
+ protected:
+  channel_client_test() { set_service(service_phase::running); }
+
+  void set_service(service_phase phase) { memory_.view().header().service.store_release(static_cast<std::uint32_t>(phase)); }
+  void answer(std::uint32_t slot, std::uint32_t sequence, std::int32_t result) {
+    memory_.view().reply(slot).word.store_release(make_reply_word(sequence, result));
+  }
+  std::uint32_t bell(std::uint32_t slot) { return memory_.view().bell(slot).load_acquire(); }
+  slot_owner owner(std::uint32_t slot) { return static_cast<slot_owner>(memory_.record(slot).owner.load_relaxed()); }
+  std::uint64_t count(counter c) { return memory_.counters().values[static_cast<std::uint32_t>(c)].load_relaxed(); }
+  channel_client client(std::uint64_t heartbeat_ns, std::uint64_t request_ns) { return memory_.client({heartbeat_ns, request_ns}); }
+  channel_client patient_client() { return client(10'000 * ms, 10'000 * ms); }
+
+  static std::uint64_t elapsed_ns(std::uint64_t since) { return platform::now_ns() - since; }
+
+  channel_memory memory_{3, limits::staging_bytes_min};
+};
+
+TEST_F(channel_client_test, posts_the_request_before_the_bell_and_returns_the_answer) {
+  std::thread service([&] {
+    std::uint32_t slot = 0;
+    while (bell(slot) == 0) slot = (slot + 1) % 3;
+    // Plain reads, ordered by the bell alone.
+    const request_record& r = memory_.view().request(slot);
+    EXPECT_EQ(r.code.value, static_cast<std::uint32_t>(request_code::read));
+    EXPECT_EQ(r.handle.value, 17u);
+    EXPECT_EQ(r.length.value, 300u);
+    EXPECT_EQ(r.offset.value, std::uint64_t{1} << 40);
+    EXPECT_EQ(std::memcmp(memory_.view().staging(slot), "to the host", 11), 0);
+    std::memcpy(memory_.view().staging(slot), "to the device", 13);
+    answer(slot, bell(slot), 13);
+  });
+  channel_client c = patient_client();
+  const std::int32_t slot = c.acquire();
+  ASSERT_GE(slot, 0);
+  std::memcpy(memory_.view().staging(static_cast<std::uint32_t>(slot)), "to the host", 11);
+  c.post(static_cast<std::uint32_t>(slot), {request_code::read, 17, 300, std::uint64_t{1} << 40});
+  const channel_client::answer got = c.wait(static_cast<std::uint32_t>(slot));
+  EXPECT_EQ(got.result, 13);
+  EXPECT_FALSE(got.abandoned);
+  EXPECT_EQ(std::memcmp(memory_.view().staging(static_cast<std::uint32_t>(slot)), "to the device", 13), 0);
+  c.release(static_cast<std::uint32_t>(slot));
+  service.join();
+  EXPECT_EQ(count(counter::rpcs), 1u);
+  EXPECT_EQ(count(counter::rpc_failures), 0u);
+}
+
+TEST_F(channel_client_test, gives_each_slot_to_one_owner) {
+  channel_client c = patient_client();
+  bool taken[3] = {};
+  for (int i = 0; i < 3; ++i) {
+    const std::int32_t slot = c.acquire();
+    ASSERT_TRUE(slot >= 0 && slot < 3);
+    EXPECT_FALSE(taken[slot]);
+    taken[slot] = true;
+  }
+}
+
+TEST_F(channel_client_test, waits_for_a_slot_while_all_are_taken) {
+  channel_client c = patient_client();
+  for (int i = 0; i < 3; ++i) ASSERT_GE(c.acquire(), 0);
+  std::thread holder([&] {
+    std::this_thread::sleep_for(20ms);
+    c.release(1);
+  });
+  const std::uint64_t start = platform::now_ns();
+  EXPECT_EQ(patient_client().acquire(), 1);
+  EXPECT_GE(elapsed_ns(start), 15 * ms);
+  holder.join();
+}
+
+TEST_F(channel_client_test, gives_up_when_all_slots_stay_taken) {
+  channel_client c = client(10'000 * ms, 30 * ms);
+  for (int i = 0; i < 3; ++i) ASSERT_GE(c.acquire(), 0);
+  const std::uint64_t start = platform::now_ns();
+  EXPECT_EQ(c.acquire(), -EIO);
+  EXPECT_GE(elapsed_ns(start), 30 * ms);
+  EXPECT_LT(elapsed_ns(start), 3000 * ms);
+  EXPECT_EQ(count(counter::rpc_failures), 1u);
+}
+
+TEST_F(channel_client_test, gives_up_at_once_when_the_service_is_dead) {
+  channel_client c = patient_client();
+  const std::int32_t slot = c.acquire();
+  ASSERT_GE(slot, 0);
+  c.post(static_cast<std::uint32_t>(slot), {request_code::read, 1, 1, 0});
+  set_service(service_phase::dead);
+  const std::uint64_t start = platform::now_ns();
+  const channel_client::answer got = c.wait(static_cast<std::uint32_t>(slot));
+  EXPECT_EQ(got.result, -EIO);
+  EXPECT_TRUE(got.abandoned);
+  EXPECT_EQ(owner(static_cast<std::uint32_t>(slot)), slot_owner::abandoned);
+  for (int i = 0; i < 2; ++i) EXPECT_GE(c.acquire(), 0);
+  EXPECT_EQ(c.acquire(), -EIO) << "none is left, and none will come back";
+  EXPECT_LT(elapsed_ns(start), 3000 * ms);
+}
+
+TEST_F(channel_client_test, takes_the_answer_of_a_service_that_died_afterwards) {
+  channel_client c = patient_client();
+  const auto slot = static_cast<std::uint32_t>(c.acquire());
+  c.post(slot, {request_code::read, 1, 1, 0});
+  answer(slot, bell(slot), 4);
+  set_service(service_phase::dead);
+  EXPECT_EQ(c.wait(slot).result, 4);
+}
+
+TEST_F(channel_client_test, gives_up_when_the_heart_stands_still) {
+  channel_client c = client(40 * ms, 10'000 * ms);
+  const auto slot = static_cast<std::uint32_t>(c.acquire());
+  c.post(slot, {request_code::read, 1, 1, 0});
+  // It beats for a while, so the wait outlasts its time-out, and then no more.
+  std::thread service([&] {
+    for (std::uint32_t beat = 1; beat <= 20; ++beat) {
+      memory_.view().header().heartbeat.store_relaxed(beat);
+      std::this_thread::sleep_for(5ms);
+    }
+  });
+  const std::uint64_t start = platform::now_ns();
+  const channel_client::answer got = c.wait(slot);
+  EXPECT_EQ(got.result, -EIO);
+  EXPECT_TRUE(got.abandoned);
+  EXPECT_GE(elapsed_ns(start), 100 * ms) << "it gave up while the heart was beating";
+  EXPECT_LT(elapsed_ns(start), 5000 * ms);
+  service.join();
+}
+
+TEST_F(channel_client_test, gives_up_after_its_deadline_while_the_heart_beats) {
+  std::atomic<bool> end{false};
+  std::thread service([&] {
+    for (std::uint32_t beat = 1; !end; ++beat) {
+      memory_.view().header().heartbeat.store_relaxed(beat);
+      std::this_thread::sleep_for(2ms);
+    }
+  });
+  channel_client c = client(2000 * ms, 60 * ms);
+  const auto slot = static_cast<std::uint32_t>(c.acquire());
+  c.post(slot, {request_code::read, 1, 1, 0});
+  const std::uint64_t start = platform::now_ns();
+  EXPECT_TRUE(c.wait(slot).abandoned);
+  EXPECT_GE(elapsed_ns(start), 60 * ms);
+  EXPECT_LT(elapsed_ns(start), 1900 * ms);
+  end = true;
+  service.join();
+  EXPECT_EQ(count(counter::rpc_failures), 1u);
+}
+
+TEST_F(channel_client_test, an_abandoned_slot_is_taken_again_only_after_its_late_answer) {
+  channel_client c = client(20 * ms, 10'000 * ms);
+  const auto slot = static_cast<std::uint32_t>(c.acquire());
+  c.post(slot, {request_code::read, 1, 1, 0});
+  const std::uint32_t late = bell(slot);
+  ASSERT_TRUE(c.wait(slot).abandoned);
+  // The others are free, so the abandoned one is looked at and left alone.
+  for (int i = 0; i < 100; ++i) {
+    const std::int32_t other = c.acquire();
+    ASSERT_NE(other, static_cast<std::int32_t>(slot));
+    c.release(static_cast<std::uint32_t>(other));
+  }
+  EXPECT_EQ(owner(slot), slot_owner::abandoned);
+  answer(slot, late, 77);
+  bool again = false;
+  for (int i = 0; i < 1000 && !again; ++i) {
+    const std::int32_t taken = c.acquire();
+    ASSERT_GE(taken, 0);
+    again = taken == static_cast<std::int32_t>(slot);
+    if (!again) c.release(static_cast<std::uint32_t>(taken));
+  }
+  ASSERT_TRUE(again);
+  // The late answer is not taken for that of the next request.
+  c.post(slot, {request_code::read, 2, 2, 0});
+  EXPECT_NE(bell(slot), late);
+  std::thread service([&] {
+    std::this_thread::sleep_for(10ms);
+    answer(slot, bell(slot), 5);
+  });
+  EXPECT_EQ(c.wait(slot).result, 5);
+  service.join();
+}
+
+TEST_F(channel_client_test, fire_and_forget_frees_its_slot_when_it_is_answered) {
+  channel_client c = patient_client();
+  std::uint32_t slots[3];
+  for (std::uint32_t& slot : slots) {
+    slot = static_cast<std::uint32_t>(c.acquire());
+    c.post(slot, {request_code::close, 9, 0, 0});
+    c.abandon(slot);
+  }
+  std::thread service([&] {
+    std::this_thread::sleep_for(10ms);
+    answer(slots[1], bell(slots[1]), 0);
+  });
+  EXPECT_EQ(c.acquire(), static_cast<std::int32_t>(slots[1]));
+  service.join();
+}
+
+TEST_F(channel_client_test, sequence_numbers_may_wrap_around) {
+  channel_client c = patient_client();
+  for (std::uint32_t slot = 0; slot < 3; ++slot) {
+    memory_.record(slot).sequence.store_relaxed(0xfffffffeu);
+    memory_.view().bell(slot).store_release(0xfffffffeu);
+    answer(slot, 0xfffffffeu, 0);
+  }
+  for (std::int32_t i = 1; i <= 6; ++i) {
+    const auto slot = static_cast<std::uint32_t>(c.acquire());
+    c.post(slot, {request_code::read, 1, 1, 0});
+    std::thread service([&] {
+      std::this_thread::sleep_for(2ms);
+      answer(slot, bell(slot), i);
+    });
+    EXPECT_EQ(c.wait(slot).result, i);
+    service.join();
+    c.release(slot);
+  }
+}
+
+TEST_F(channel_client_test, an_abandoned_request_may_be_the_one_that_wraps_around) {
+  channel_client c = patient_client();
+  for (std::uint32_t slot = 0; slot < 3; ++slot) {
+    memory_.record(slot).sequence.store_relaxed(0xffffffffu);
+    answer(slot, 0xffffffffu, 0);
+    memory_.record(slot).owner.store_release(static_cast<std::uint32_t>(slot_owner::busy));
+  }
+  c.post(2, {request_code::close, 9, 0, 0});
+  EXPECT_EQ(bell(2), 0u);
+  c.abandon(2);
+  EXPECT_EQ(client(10 * ms, 10 * ms).acquire(), -EIO) << "its answer is still to come";
+  answer(2, 0, 0);
+  EXPECT_EQ(c.acquire(), 2);
+}
+
+}  // namespace
+}  // namespace gpufs::testing

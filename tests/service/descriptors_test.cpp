@@ -1,0 +1,168 @@
+// More files open than the process may have descriptors: which are closed, and how they come back.
+#include <errno.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "service/file_table.hpp"
+#include "support/fault_backend.hpp"
+#include "support/memory_backend.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+std::string path_of(std::size_t i) { return "/files/" + std::to_string(i); }
+std::string content_of(std::size_t i) { return "content of file " + std::to_string(i); }
+
+class descriptors : public ::testing::Test {
+ protected:
+  static constexpr std::size_t descriptors_max = 16;
+
+  std::shared_ptr<host_file> open(const std::string& path) {
+    std::uint32_t handle = 0;
+    std::shared_ptr<host_file> file;
+    EXPECT_EQ(table_.open(path, false, handle, file), 0) << path;
+    return file;
+  }
+  // The content, or -errno.
+  std::pair<std::int64_t, std::string> read(host_file& file) {
+    std::string to(100, '\0');
+    std::shared_ptr<backend_file> reached;
+    const int status = table_.reach(file, reached);
+    const std::int64_t n = status < 0 ? status : file_table::read(*reached, to.data(), to.size(), 0);
+    to.resize(n < 0 ? 0 : static_cast<std::size_t>(n));
+    return {n, to};
+  }
+  // Opens so many others that the descriptors of all before are closed.
+  void press() {
+    for (std::size_t i = 0; i < 4 * descriptors_max; ++i) {
+      const std::string path = "/pressure/" + std::to_string(i);
+      memory_->write(path, "p");
+      EXPECT_NE(open(path), nullptr);
+    }
+  }
+
+  const std::shared_ptr<memory_backend> memory_ = std::make_shared<memory_backend>();
+  const std::shared_ptr<fault_backend> io_ = std::make_shared<fault_backend>(memory_);
+  file_table table_{io_, descriptors_max};
+};
+
+TEST_F(descriptors, thousands_of_open_files_are_readable_with_a_few) {
+  constexpr std::size_t count = 3000;
+  std::vector<std::shared_ptr<host_file>> files;
+  for (std::size_t i = 0; i < count; ++i) {
+    memory_->write(path_of(i), content_of(i));
+    files.push_back(open(path_of(i)));
+  }
+  EXPECT_EQ(table_.open_count(), count);
+  std::mt19937 random(3);
+  for (std::size_t i = 0; i < 2 * count; ++i) {
+    const std::size_t f = random() % count;
+    ASSERT_EQ(read(*files[f]).second, content_of(f));
+  }
+  EXPECT_LE(memory_->open_most(), descriptors_max);
+}
+
+TEST_F(descriptors, several_readers_go_beyond_the_bound_only_by_what_they_use) {
+  constexpr std::size_t count = 300;
+  constexpr unsigned readers = 6;
+  std::vector<std::shared_ptr<host_file>> files;
+  for (std::size_t i = 0; i < count; ++i) {
+    memory_->write(path_of(i), content_of(i));
+    files.push_back(open(path_of(i)));
+  }
+  std::atomic<std::size_t> wrong{0};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < readers; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(t);
+      for (int i = 0; i < 2000; ++i) {
+        const std::size_t f = random() % count;
+        if (read(*files[f]).second != content_of(f)) ++wrong;
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_LE(memory_->open_most(), descriptors_max + 2 * readers);
+}
+
+TEST_F(descriptors, a_file_that_is_used_keeps_its_own) {
+  memory_->write("/hot", "hot");
+  const auto hot = open("/hot");
+  const std::size_t opens = io_->calls(operation::open);
+  for (std::size_t i = 0; i < 200; ++i) {
+    memory_->write(path_of(i), "cold");
+    open(path_of(i));
+    EXPECT_EQ(read(*hot).second, "hot");
+  }
+  EXPECT_LE(io_->calls(operation::open) - opens, 200u + 20u) << "it was opened again and again";
+}
+
+TEST_F(descriptors, a_file_opened_again_may_have_been_changed_but_not_exchanged) {
+  memory_->write("/changed", "before");
+  memory_->write("/replaced", "before");
+  memory_->write("/removed", "before");
+  memory_->write("/refused", "before");
+  memory_->write("/turned", "before");
+  const auto changed = open("/changed"), replaced = open("/replaced"), removed = open("/removed"), refused = open("/refused"),
+             turned = open("/turned");
+  press();
+  memory_->write("/changed", "after");
+  memory_->replace("/replaced", "after");
+  memory_->remove("/removed");
+  memory_->refuse("/refused", EACCES);
+  memory_->refuse("/turned", ENOTDIR);
+  EXPECT_EQ(read(*changed).second, "after");
+  EXPECT_EQ(read(*replaced).first, -ESTALE);
+  EXPECT_EQ(read(*removed).first, -ESTALE);
+  EXPECT_EQ(read(*refused).first, -EACCES);
+  EXPECT_EQ(read(*turned).first, -ESTALE);
+  memory_->refuse("/refused", 0);
+  EXPECT_EQ(read(*refused).second, "before");
+}
+
+TEST_F(descriptors, a_file_that_keeps_its_own_survives_an_exchange) {
+  memory_->write("/a", "before");
+  const auto file = open("/a");
+  memory_->replace("/a", "after");
+  EXPECT_EQ(read(*file).second, "before");
+}
+
+TEST_F(descriptors, when_the_system_has_none_left_the_table_gives_some_back_and_tries_again) {
+  for (std::size_t i = 0; i < 8; ++i) {
+    memory_->write(path_of(i), content_of(i));
+    open(path_of(i));
+  }
+  for (const int error_number : {EMFILE, ENFILE}) {
+    const std::size_t before = memory_->open_now();
+    io_->add({.on = operation::open, .times_max = 1, .error_number = error_number});
+    EXPECT_NE(open(path_of(0)), nullptr);
+    EXPECT_LT(memory_->open_now(), before + 1);
+    io_->clear();
+  }
+  for (const int error_number : {EMFILE, ENFILE}) {
+    io_->add({.on = operation::open, .error_number = error_number});
+    std::uint32_t handle = 0;
+    std::shared_ptr<host_file> file;
+    EXPECT_EQ(table_.open(path_of(1), false, handle, file), -EMFILE);
+    io_->clear();
+  }
+}
+
+TEST_F(descriptors, errors_on_the_way_leave_nothing_open) {
+  memory_->write("/a", "content");
+  io_->add({.on = operation::identify, .error_number = EIO});
+  std::uint32_t handle = 0;
+  std::shared_ptr<host_file> file;
+  EXPECT_EQ(table_.open("/a", false, handle, file), -EIO);
+  EXPECT_EQ(memory_->open_now(), 0u);
+  EXPECT_EQ(table_.open_count(), 0u);
+}
+
+}  // namespace
+}  // namespace gpufs::testing

@@ -1,0 +1,227 @@
+// The service's open files: handles, kinds of files, and when a file gets a new version.
+#include <errno.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <set>
+#include <thread>
+
+#include "gpufs/base/limits.hpp"
+#include "service/file_table.hpp"
+#include "support/memory_backend.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+class file_table_test : public ::testing::Test {
+ protected:
+  std::uint32_t open(const std::string& path) {
+    std::uint32_t handle = 0;
+    std::shared_ptr<host_file> file;
+    EXPECT_EQ(table_.open(path, false, handle, file), 0) << path;
+    return handle;
+  }
+  int open_error(const std::string& path, bool no_follow = false) {
+    std::uint32_t handle = 0;
+    std::shared_ptr<host_file> file;
+    return table_.open(path, no_follow, handle, file);
+  }
+  // Opens, looks at the version, closes.
+  std::uint64_t version(const std::string& path) {
+    const std::uint32_t handle = open(path);
+    const std::uint64_t number = table_.find(handle)->version().number;
+    EXPECT_EQ(table_.close(handle), 0);
+    return number;
+  }
+  std::string read(std::uint32_t handle, std::uint64_t bytes, std::uint64_t offset) {
+    std::string to(bytes, '\0');
+    std::shared_ptr<backend_file> reached;
+    EXPECT_EQ(table_.reach(*table_.find(handle), reached), 0);
+    const std::int64_t n = file_table::read(*reached, to.data(), bytes, offset);
+    EXPECT_GE(n, 0);
+    to.resize(static_cast<std::size_t>(std::max<std::int64_t>(n, 0)));
+    return to;
+  }
+
+  const std::shared_ptr<memory_backend> io_ = std::make_shared<memory_backend>();
+  file_table table_{io_, 64};
+};
+
+// ---- handles
+
+TEST_F(file_table_test, a_handle_leads_to_its_file_until_it_is_closed) {
+  io_->write("/a", "content of a");
+  io_->write("/b", "content of b");
+  const std::uint32_t a = open("/a"), b = open("/b");
+  EXPECT_NE(a, 0u);
+  EXPECT_NE(a, b);
+  EXPECT_EQ(table_.find(a)->path(), "/a");
+  EXPECT_EQ(read(b, 100, 11), "b");
+  EXPECT_EQ(table_.open_count(), 2u);
+  EXPECT_EQ(table_.close(a), 0);
+  EXPECT_EQ(table_.find(a), nullptr);
+  EXPECT_EQ(table_.close(a), -EBADF);
+  EXPECT_EQ(read(b, 100, 0), "content of b");
+  EXPECT_EQ(table_.open_count(), 1u);
+}
+
+TEST_F(file_table_test, an_old_handle_does_not_lead_to_the_next_file_in_its_place) {
+  io_->write("/a", "a");
+  std::set<std::uint32_t> handles;
+  for (int i = 0; i < 1000; ++i) {
+    const std::uint32_t handle = open("/a");
+    for (const std::uint32_t old : handles) ASSERT_EQ(table_.find(old), nullptr);
+    ASSERT_TRUE(handles.insert(handle).second) << "handle " << handle << " given again";
+    if (handles.size() > 10) handles.erase(handles.begin());
+    ASSERT_EQ(table_.close(handle), 0);
+  }
+}
+
+TEST_F(file_table_test, knows_no_handle_that_it_did_not_give) {
+  io_->write("/a", "a");
+  const std::uint32_t handle = open("/a");
+  for (const std::uint32_t wrong : {0u, 2u, handle + 1, handle ^ 0x80000000u, handle + (1u << 18), 0xffffffffu, 0x3ffffu}) {
+    EXPECT_EQ(table_.find(wrong), nullptr) << wrong;
+    EXPECT_EQ(table_.close(wrong), -EBADF) << wrong;
+  }
+  EXPECT_NE(table_.find(handle), nullptr);
+}
+
+TEST_F(file_table_test, says_so_when_it_is_full_and_goes_on_after_a_close) {
+  io_->write("/a", "a");
+  file_table table(io_, std::size_t{1} << 20);
+  std::uint32_t handle = 0;
+  std::shared_ptr<host_file> file;
+  std::uint32_t count = 0;
+  int status = 0;
+  while ((status = table.open("/a", false, handle, file)) == 0) ++count;
+  EXPECT_EQ(status, -EMFILE);
+  EXPECT_GE(count, 2 * limits::open_files_max - 1);
+  EXPECT_EQ(table.close(handle), 0);
+  EXPECT_EQ(table.open("/a", false, handle, file), 0);
+}
+
+TEST_F(file_table_test, a_closed_file_gives_its_descriptor_back) {
+  io_->write("/a", "a");
+  const std::uint32_t handle = open("/a");
+  EXPECT_EQ(io_->open_now(), 1u);
+  EXPECT_EQ(table_.close(handle), 0);
+  EXPECT_EQ(io_->open_now(), 0u);
+}
+
+// ---- what can be opened
+
+TEST_F(file_table_test, opens_only_regular_files_of_a_size_it_can_serve) {
+  io_->make_directory("/d");
+  io_->make_fifo("/f");
+  io_->write("/large", "");
+  io_->truncate("/large", limits::file_bytes_max);
+  io_->write("/largest", "");
+  io_->truncate("/largest", limits::file_bytes_max - 1);
+  io_->write("/secret", "s");
+  io_->refuse("/secret", EACCES);
+  io_->make_link("/link", "/secret");
+  io_->make_link("/dangling", "/nowhere");
+  EXPECT_EQ(open_error("/d"), -EISDIR);
+  EXPECT_EQ(open_error("/f"), -EINVAL);
+  EXPECT_EQ(open_error("/large"), -EOVERFLOW);
+  EXPECT_EQ(open_error("/largest"), 0);
+  EXPECT_EQ(open_error("/secret"), -EACCES);
+  EXPECT_EQ(open_error("/nothing"), -ENOENT);
+  EXPECT_EQ(open_error("/dangling"), -ENOENT);
+  EXPECT_EQ(open_error("/link", true), -ELOOP);
+  EXPECT_EQ(open_error("/link", false), 0);
+  EXPECT_EQ(io_->open_now(), 2u) << "files that could not be served stayed open";
+}
+
+// ---- versions
+
+struct change {
+  const char* name;
+  std::function<void(memory_backend&)> make;
+};
+void PrintTo(const change& c, std::ostream* out) { *out << c.name; }
+
+class version_change : public file_table_test, public ::testing::WithParamInterface<change> {};
+INSTANTIATE_TEST_SUITE_P(, version_change,
+                         ::testing::Values(change{"overwritten", [](memory_backend& io) { io.write("/a", "CONTENT"); }},
+                                           change{"rewritten_with_the_same", [](memory_backend& io) { io.write("/a", "content"); }},
+                                           change{"one_byte_changed", [](memory_backend& io) { io.write_at("/a", 3, "X"); }},
+                                           change{"appended", [](memory_backend& io) { io.write_at("/a", 7, "more"); }},
+                                           change{"truncated", [](memory_backend& io) { io.truncate("/a", 3); }},
+                                           change{"touched", [](memory_backend& io) { io.touch("/a"); }},
+                                           change{"replaced", [](memory_backend& io) { io.replace("/a", "content"); }},
+                                           change{"removed_and_written_again",
+                                                  [](memory_backend& io) {
+                                                    io.remove("/a");
+                                                    io.write("/a", "content");
+                                                  }},
+                                           change{"resized_within_one_tick",
+                                                  [](memory_backend& io) {
+                                                    io.freeze_times(true);
+                                                    io.write_at("/a", 7, "more");
+                                                  }}),
+                         [](const auto& p) { return std::string(p.param.name); });
+
+TEST_P(version_change, gives_the_file_a_new_version) {
+  io_->write("/a", "content");
+  const std::uint32_t before = open("/a");
+  const std::uint64_t old = table_.find(before)->version().number;
+  EXPECT_EQ(version("/a"), old);
+  GetParam().make(*io_);
+  const std::uint64_t changed = version("/a");
+  EXPECT_GT(changed, old);
+  EXPECT_EQ(version("/a"), changed) << "once per change";
+  EXPECT_EQ(table_.find(before)->version().number, old) << "an open file keeps the version that it was opened with";
+}
+
+TEST_F(file_table_test, an_unchanged_file_keeps_its_version_after_it_was_closed) {
+  io_->write("/a", "content");
+  io_->make_link("/same", "/a");
+  const std::uint64_t first = version("/a");
+  io_->write("/b", "content");
+  EXPECT_NE(version("/b"), first);
+  EXPECT_EQ(version("/a"), first);
+  EXPECT_EQ(version("/same"), first) << "another path to the same file";
+}
+
+TEST_F(file_table_test, a_version_number_never_comes_again) {
+  std::set<std::uint64_t> seen;
+  for (int i = 0; i < 200; ++i) {
+    io_->write("/a", i % 2 != 0 ? "odd" : "even");
+    ASSERT_TRUE(seen.insert(version("/a")).second);
+  }
+}
+
+TEST_F(file_table_test, a_file_that_changed_a_moment_ago_gets_a_new_version_at_each_open) {
+  io_->set_age_ns(0);
+  io_->write("/a", "content");
+  const std::uint64_t first = version("/a");
+  // A change that its times do not show, within the same tick of the file system's clock.
+  io_->freeze_times(true);
+  io_->write("/a", "CONTENT");
+  EXPECT_NE(version("/a"), first);
+  EXPECT_NE(version("/a"), version("/a"));
+}
+
+TEST_F(file_table_test, a_version_stays_when_the_change_is_old_enough) {
+  // Changed "1.9 s ago": for another tenth of a second it may be changed once more unseen.
+  io_->set_age_ns(file_table::racy_ns - 150'000'000);
+  io_->write("/a", "content");
+  const std::uint64_t first = version("/a");
+  EXPECT_NE(version("/a"), first);
+  std::this_thread::sleep_for(std::chrono::milliseconds(250));
+  const std::uint64_t settled = version("/a");
+  EXPECT_NE(settled, first);
+  EXPECT_EQ(version("/a"), settled);
+}
+
+TEST_F(file_table_test, a_file_from_the_future_is_taken_for_one_that_may_still_change) {
+  io_->set_age_ns(-std::int64_t{3600} * 1'000'000'000);
+  io_->write("/a", "content");
+  EXPECT_NE(version("/a"), version("/a"));
+}
+
+}  // namespace
+}  // namespace gpufs::testing

@@ -1,0 +1,157 @@
+// A kernel may write anything into its part of the channel. Whatever it asks for, the service answers, with an error or with
+// what was really asked for, and serves the next one.
+#include <errno.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <set>
+
+#include "support/memory_backend.hpp"
+#include "support/service_rig.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+class garbage : public ::testing::Test {
+ protected:
+  garbage() { io_->write("/a", "0123456789"); }
+  rig_reply call(request_code code, std::uint32_t handle, std::uint32_t length, std::uint64_t offset, std::string_view staging = {}) {
+    return rig_.call({code, handle, length, offset}, staging);
+  }
+  static constexpr std::uint32_t staging_bytes = limits::staging_bytes_min;
+
+  const std::shared_ptr<memory_backend> io_ = std::make_shared<memory_backend>();
+  service_rig rig_{io_};
+};
+
+TEST_F(garbage, unknown_codes_are_refused) {
+  for (const std::uint32_t code : {0u, 5u, 99u, 0x80000000u, 0xffffffffu}) {
+    EXPECT_EQ(call(static_cast<request_code>(code), 1, 1, 0).result, -ENOSYS) << code;
+  }
+}
+
+TEST_F(garbage, reads_are_checked) {
+  const std::uint32_t handle = rig_.open("/a").handle;
+  EXPECT_EQ(rig_.read(handle, 0, staging_bytes).bytes, "0123456789");
+  EXPECT_EQ(rig_.read(handle, 3, 4).bytes, "3456");
+  EXPECT_EQ(rig_.read(handle, 3, 0).result, 0);
+  EXPECT_EQ(rig_.read(handle, 10, 4).result, 0);
+  EXPECT_EQ(rig_.read(handle, limits::file_bytes_max - 1, 4).result, 0);
+  EXPECT_EQ(rig_.read(handle, limits::file_bytes_max, 4).result, -EINVAL);
+  EXPECT_EQ(rig_.read(handle, ~std::uint64_t{0}, 4).result, -EINVAL);
+  EXPECT_EQ(rig_.read(handle, std::uint64_t{1} << 63, 4).result, -EINVAL);
+  EXPECT_EQ(rig_.read(handle, 0, staging_bytes + 1).result, -EINVAL) << "it would go into the next slot's memory";
+  EXPECT_EQ(rig_.read(handle, 0, 0xffffffffu).result, -EINVAL);
+  for (const std::uint32_t wrong : {0u, handle + 1, handle ^ 0x40000u, 0xffffffffu}) EXPECT_EQ(rig_.read(wrong, 0, 4).result, -EBADF);
+  EXPECT_EQ(rig_.close(handle).result, 0);
+  EXPECT_EQ(rig_.read(handle, 0, 4).result, -EBADF);
+  EXPECT_EQ(rig_.close(handle).result, -EBADF);
+  EXPECT_EQ(rig_.close(0).result, -EBADF);
+}
+
+TEST_F(garbage, paths_are_checked) {
+  const std::string nul_inside("/a\0b", 4), nul_at_the_end("/a\0", 3);
+  EXPECT_EQ(rig_.open(nul_inside).result, -EINVAL);
+  EXPECT_EQ(rig_.open(nul_at_the_end).result, -EINVAL);
+  EXPECT_EQ(call(request_code::open, 0, 0, 0).result, -ENAMETOOLONG);
+  const std::string longest(limits::path_bytes_max - 1, 'x');
+  EXPECT_EQ(rig_.open(longest).result, -ENOENT);
+  EXPECT_EQ(call(request_code::open, 0, limits::path_bytes_max, 0, longest + "x").result, -ENAMETOOLONG);
+  EXPECT_EQ(call(request_code::open, 0, 0xffffffffu, 0).result, -ENAMETOOLONG);
+  EXPECT_EQ(rig_.open("\xff\xfe\x01").result, -ENOENT);
+}
+
+TEST_F(garbage, a_small_file_comes_along_only_if_it_fits_what_was_asked_for) {
+  EXPECT_EQ(rig_.open("/a", 9).result, 0);
+  EXPECT_EQ(rig_.open("/a", 0).result, 0);
+  io_->write("/big", std::string(staging_bytes + 1, 'b'));
+  EXPECT_EQ(rig_.open("/big", ~std::uint64_t{0}).result, 0) << "it is larger than the slot's memory";
+  EXPECT_EQ(rig_.open("/a", ~std::uint64_t{0}).bytes, "0123456789");
+  io_->write("/empty", "");
+  EXPECT_EQ(rig_.open("/empty", 100).result, 0);
+}
+
+TEST_F(garbage, sends_are_checked) {
+  std::string got;
+  const std::int32_t sink = rig_.sinks().open([&](const char* bytes, std::size_t count) {
+    got.assign(bytes, count);
+    return 0;
+  });
+  const auto handle = static_cast<std::uint32_t>(sink);
+  EXPECT_EQ(call(request_code::send, handle, staging_bytes, 0).result, 0);
+  EXPECT_EQ(got.size(), staging_bytes);
+  EXPECT_EQ(call(request_code::send, handle, staging_bytes + 1, 0).result, -EINVAL);
+  EXPECT_EQ(call(request_code::send, handle, 0xffffffffu, 0).result, -EINVAL);
+  for (const std::uint32_t wrong : {handle + 1, limits::sinks_max, 0xffffffffu}) EXPECT_EQ(call(request_code::send, wrong, 1, 0).result, -EBADF);
+}
+
+TEST_F(garbage, a_bell_may_jump) {
+  channel_client client = rig_.client();
+  const auto slot = static_cast<std::uint32_t>(client.acquire());
+  const std::uint32_t handle = rig_.open("/a").handle;
+  std::mt19937 random(8);
+  for (int i = 0; i < 200; ++i) {
+    rig_.memory().record(slot).sequence.store_relaxed(random());
+    client.post(slot, {request_code::read, handle, 10, 0});
+    const channel_client::answer answer = client.wait(slot);
+    ASSERT_EQ(answer.result, 10);
+  }
+  client.release(slot);
+}
+
+TEST_F(garbage, random_requests_are_answered_and_harm_nobody) {
+  std::mt19937_64 random(2024);
+  // A word that is often almost right.
+  const auto word = [&](std::uint64_t likely) -> std::uint64_t {
+    switch (random() % 6) {
+      case 0: return random();
+      case 1: return random() % 70000;
+      case 2: return std::uint64_t{1} << random() % 64;
+      case 3: return (std::uint64_t{1} << random() % 64) - 1;
+      default: return likely + random() % 3 - 1;
+    }
+  };
+  io_->write("/page", std::string(70'000, 'p'));
+  std::vector<std::uint32_t> handles{rig_.open("/a").handle, rig_.open("/page").handle};
+  const std::int32_t sink = rig_.sinks().open([](const char* bytes, std::size_t count) {
+    unsigned sum = 0;  // every byte can be read
+    for (std::size_t i = 0; i < count; ++i) sum += static_cast<unsigned char>(bytes[i]);
+    return sum % 2 == 0 ? 0 : EPROTO;
+  });
+  std::uint64_t opened = handles.size(), closed = 0;
+  const std::string names = std::string("/a") + '\0' + "/page./..//";
+  for (int i = 0; i < 30'000; ++i) {
+    const auto code = static_cast<request_code>(random() % 8 == 0 ? word(2) : 1 + random() % 4);
+    const auto handle = static_cast<std::uint32_t>(word(code == request_code::send ? static_cast<std::uint64_t>(sink) : handles[random() % handles.size()]));
+    const auto length = static_cast<std::uint32_t>(word(random() % staging_bytes));
+    std::string staging(staging_bytes, '\0');
+    for (char& c : staging) c = names[random() % names.size()];
+    if (random() % 3 == 0) staging.replace(0, 5, "/page");
+    const rig_reply r = rig_.call({code, handle, code == request_code::open && random() % 2 == 0 ? 5 : length, word(4096)}, staging);
+    ASSERT_FALSE(r.abandoned) << "request " << i << " got no answer";
+    ASSERT_LE(r.result, static_cast<std::int32_t>(staging_bytes));
+    if (r.result < 0) continue;
+    if (code == request_code::open) {
+      ++opened;
+      handles.push_back(r.handle);
+    }
+    if (code == request_code::close) {
+      ++closed;
+      std::erase(handles, handle);
+      if (handles.empty()) {
+        handles.push_back(rig_.open("/page").handle);
+        ++opened;
+      }
+    }
+    if (code == request_code::read && r.result > 0) {
+      ASSERT_TRUE(r.bytes.find_first_not_of('p') == std::string::npos || std::string("0123456789").find(r.bytes) != std::string::npos);
+    }
+  }
+  EXPECT_EQ(rig_.files().open_count(), opened - closed);
+  EXPECT_EQ(rig_.read(rig_.open("/page").handle, 69'999, 100).bytes, "p");
+}
+
+}  // namespace
+}  // namespace gpufs::testing

@@ -1,0 +1,86 @@
+// What the service costs while nobody asks for anything, and how soon it is back.
+#include <gtest/gtest.h>
+#include <time.h>
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "support/memory_backend.hpp"
+#include "support/service_rig.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+double process_seconds() {
+  timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+TEST(idle_service, uses_less_than_a_hundredth_of_a_core) {
+  const auto io = std::make_shared<memory_backend>();
+  io->write("/a", "content");
+  service_rig_options options;
+  options.workers = 8;
+  options.slots = 512;
+  options.spin_ns = 200'000;
+  service_rig rig(io, options);
+  EXPECT_EQ(rig.read(rig.open("/a").handle, 0, 7).bytes, "content");
+  std::this_thread::sleep_for(1100ms);  // a second after its last request it is idle
+  const double before = process_seconds();
+  std::this_thread::sleep_for(2s);
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  constexpr double share_max = 0.1;
+#else
+  constexpr double share_max = 0.01;
+#endif
+  EXPECT_LT((process_seconds() - before) / 2, share_max);
+}
+
+TEST(idle_service, answers_a_twin_soon_after_a_pause) {
+  const auto io = std::make_shared<memory_backend>();
+  io->write("/a", "content");
+  service_rig rig(io);
+  const std::uint32_t handle = rig.open("/a").handle;
+  for (const auto pause : {0ms, 5ms, 200ms, 1200ms}) {
+    std::this_thread::sleep_for(pause);
+    const std::uint64_t start = platform::now_ns();
+    EXPECT_EQ(rig.read(handle, 0, 7).bytes, "content");
+    EXPECT_LT(platform::now_ns() - start, 1'000'000'000u) << "after a pause of " << pause.count() << " ms";
+  }
+}
+
+// A GPU cannot wake the workers: they must find the bell by looking.
+TEST(idle_service, finds_a_request_that_nobody_woke_it_for) {
+  const auto io = std::make_shared<memory_backend>();
+  io->write("/a", "content");
+  service_rig_options options;
+  options.workers = 3;
+  service_rig rig(io, options);
+  const std::uint32_t handle = rig.open("/a").handle;
+  const channel_view view = rig.memory().view();
+  for (const auto pause : {1ms, 300ms, 1200ms}) {
+    std::this_thread::sleep_for(pause);
+    channel_client client = rig.client();
+    const auto slot = static_cast<std::uint32_t>(client.acquire());
+    // As channel_client::post, without the wake-up.
+    request_record& r = view.request(slot);
+    r.code.store_relaxed(static_cast<std::uint32_t>(request_code::read));
+    r.handle.store_relaxed(handle);
+    r.length.store_relaxed(7);
+    r.offset.store_relaxed(0);
+    const std::uint32_t sequence = rig.memory().record(slot).sequence.load_relaxed() + 1;
+    rig.memory().record(slot).sequence.store_relaxed(sequence);
+    const std::uint64_t start = platform::now_ns();
+    view.bell(slot).store_release(sequence);
+    EXPECT_EQ(client.wait(slot).result, 7);
+    EXPECT_LT(platform::now_ns() - start, 1'000'000'000u) << "after a pause of " << pause.count() << " ms";
+    client.release(slot);
+  }
+}
+
+}  // namespace
+}  // namespace gpufs::testing

@@ -1,0 +1,239 @@
+// What goes wrong behind the service, and what the caller gets: interrupted and short reads, errors, exceptions, dead workers.
+#include <errno.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "support/eventually.hpp"
+#include "support/fault_backend.hpp"
+#include "support/memory_backend.hpp"
+#include "support/schedule.hpp"
+#include "support/service_rig.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+class service_faults : public ::testing::Test {
+ protected:
+  service_faults() {
+    content_.resize(100'000);
+    for (std::size_t i = 0; i < content_.size(); ++i) content_[i] = static_cast<char>(i * 31 >> 3);
+    memory_->write("/a", content_);
+    memory_->write("/small", "few bytes");
+  }
+  void expect_read(service_rig& rig, std::uint32_t handle, std::uint64_t offset, std::uint32_t length) {
+    const rig_reply r = rig.read(handle, offset, length);
+    const std::string expected = offset < content_.size() ? content_.substr(offset, length) : "";
+    EXPECT_EQ(r.result, static_cast<std::int32_t>(expected.size()));
+    EXPECT_TRUE(r.bytes == expected) << length << " bytes at " << offset;
+  }
+
+  std::string content_;
+  const std::shared_ptr<memory_backend> memory_ = std::make_shared<memory_backend>();
+  const std::shared_ptr<fault_backend> io_ = std::make_shared<fault_backend>(memory_, 42);
+};
+
+TEST_F(service_faults, interrupted_and_short_reads_are_continued) {
+  io_->add({.on = operation::read, .every = 3, .error_number = EINTR});
+  io_->add({.on = operation::read, .probability = 0.8, .bytes_max = 700});
+  service_rig rig(io_);
+  const std::uint32_t handle = rig.open("/a").handle;
+  for (std::uint64_t offset = 0; offset < 101'000; offset += 7001) expect_read(rig, handle, offset, 8192);
+  expect_read(rig, handle, 99'990, 8192);
+  EXPECT_GT(io_->strikes(), 100u);
+}
+
+TEST_F(service_faults, a_small_file_comes_whole_also_in_short_reads) {
+  io_->add({.on = operation::read, .bytes_max = 2});
+  service_rig rig(io_);
+  const rig_reply r = rig.open("/small", 8192);
+  EXPECT_EQ(r.result, 9);
+  EXPECT_EQ(r.bytes, "few bytes");
+}
+
+TEST_F(service_faults, an_error_reaches_the_caller_and_the_next_read_may_succeed) {
+  service_rig rig(io_);
+  const std::uint32_t handle = rig.open("/a").handle;
+  for (const int error_number : {EIO, EAGAIN, ENXIO, ENOMEM}) {
+    io_->add({.on = operation::read, .times_max = 1, .error_number = error_number});
+    EXPECT_EQ(rig.read(handle, 0, 4096).result, -error_number);
+    expect_read(rig, handle, 0, 4096);
+    io_->clear();
+  }
+  // Also one that comes after the first part was read.
+  io_->add({.on = operation::read, .nth = 2, .error_number = EIO});
+  io_->add({.on = operation::read, .bytes_max = 1000});
+  EXPECT_EQ(rig.read(handle, 0, 4096).result, -EIO);
+  expect_read(rig, handle, 0, 4096);
+}
+
+TEST_F(service_faults, errors_of_an_open_reach_the_caller) {
+  service_rig rig(io_);
+  for (const int error_number : {EACCES, EIO, ENOMEM, EPERM, ETXTBSY}) {
+    io_->add({.on = operation::open, .error_number = error_number});
+    EXPECT_EQ(rig.open("/a").result, -error_number);
+    io_->clear();
+    io_->add({.on = operation::identify, .error_number = error_number});
+    EXPECT_EQ(rig.open("/a").result, -error_number);
+    io_->clear();
+  }
+  EXPECT_EQ(rig.files().open_count(), 0u);
+  EXPECT_EQ(rig.open("/a").result, 0);
+}
+
+TEST_F(service_faults, an_error_of_the_bytes_that_come_along_does_not_spoil_the_open) {
+  service_rig rig(io_);
+  io_->add({.on = operation::read, .times_max = 1, .error_number = EIO});
+  const rig_reply r = rig.open("/small", 8192);
+  EXPECT_EQ(r.result, 0);
+  EXPECT_EQ(r.size, 9u);
+  EXPECT_EQ(rig.read(r.handle, 0, 100).bytes, "few bytes");
+  EXPECT_EQ(rig.open("/small", 8192).bytes, "few bytes") << "they were not delivered yet";
+  EXPECT_EQ(rig.open("/small", 8192).result, 0) << "they come once per version";
+}
+
+TEST_F(service_faults, an_exception_answers_and_the_worker_goes_on) {
+  service_rig_options options;
+  options.workers = 1;
+  service_rig rig(io_, options);
+  const std::uint32_t handle = rig.open("/a").handle;
+  for (const operation on : {operation::read, operation::open, operation::identify}) {
+    for (int i = 0; i < 20; ++i) {
+      io_->add({.on = on, .exception = true});
+      EXPECT_EQ((on == operation::read ? rig.read(handle, 0, 10) : rig.open("/a")).result, -EIO);
+      io_->clear();
+      expect_read(rig, handle, 10, 10);
+    }
+  }
+  io_->add({.on = operation::read, .exception = true});
+  EXPECT_EQ(rig.open("/small", 8192).result, -EIO);
+  EXPECT_EQ(rig.files().open_count(), 1u) << "an open that failed left a file open";
+}
+
+TEST_F(service_faults, a_dying_worker_answers_and_the_others_go_on) {
+  service_rig_options options;
+  options.workers = 4;
+  service_rig rig(io_, options);
+  const std::uint32_t handle = rig.open("/a").handle;
+  for (int death = 1; death < 4; ++death) {
+    io_->add({.on = operation::read, .times_max = 1, .worker_death = true});
+    const std::uint64_t start = platform::now_ns();
+    const rig_reply r = rig.read(handle, 0, 10);
+    EXPECT_EQ(r.result, -EIO);
+    EXPECT_FALSE(r.abandoned) << "it got no answer";
+    EXPECT_LT(platform::now_ns() - start, 2'000'000'000u);
+    io_->clear();
+    for (std::uint64_t i = 0; i < 50; ++i) expect_read(rig, handle, i * 1000, 1000);
+  }
+}
+
+TEST_F(service_faults, slots_of_a_dead_worker_are_served_by_the_others_under_load) {
+  service_rig_options options;
+  options.workers = 3;
+  options.slots = 12;
+  service_rig rig(io_, options);
+  const std::uint32_t handle = rig.open("/a").handle;
+  io_->add({.on = operation::read, .nth = 50, .worker_death = true});
+  io_->add({.on = operation::read, .nth = 200, .worker_death = true});
+  std::atomic<int> deaths{0}, wrong{0};
+  std::vector<std::thread> clients;
+  for (unsigned c = 0; c < 12; ++c) {
+    clients.emplace_back([&, c] {
+      for (std::uint64_t i = 0; i < 100; ++i) {
+        const rig_reply r = rig.read(handle, (c * 100 + i) * 50, 50);
+        if (r.result == -EIO && !r.abandoned) ++deaths;
+        else if (r.bytes != content_.substr((c * 100 + i) * 50, 50)) ++wrong;
+      }
+    });
+  }
+  for (std::thread& t : clients) t.join();
+  EXPECT_EQ(deaths, 2);
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST_F(service_faults, when_all_workers_are_dead_every_caller_ends_soon) {
+  service_rig_options options;
+  options.workers = 2;
+  options.slots = 4;
+  service_rig rig(io_, options);
+  const std::uint32_t handle = rig.open("/a").handle;
+  io_->add({.on = operation::read, .every = 20, .worker_death = true});
+  const random_delays delays(6);
+  std::atomic<int> wrong{0};
+  std::atomic<std::uint64_t> slowest{0};
+  std::vector<std::thread> clients;
+  for (unsigned c = 0; c < 8; ++c) {
+    clients.emplace_back([&] {
+      int failed = 0;
+      while (failed < 5) {
+        const std::uint64_t start = platform::now_ns();
+        const rig_reply r = rig.read(handle, 4000, 100);
+        const std::uint64_t took = platform::now_ns() - start;
+        for (std::uint64_t seen = slowest; took > seen && !slowest.compare_exchange_weak(seen, took);) {
+        }
+        if (r.result == -EIO) ++failed;
+        else if (r.bytes != content_.substr(4000, 100)) ++wrong;
+      }
+    });
+  }
+  for (std::thread& t : clients) t.join();
+  EXPECT_EQ(wrong, 0);
+  // The time-outs are 5 s for the heartbeat, which goes on, and 60 s for a request.
+  EXPECT_LT(slowest, 3'000'000'000u);
+  EXPECT_EQ(rig.memory().view().header().service.load_relaxed(), static_cast<std::uint32_t>(service_phase::dead));
+}
+
+TEST_F(service_faults, a_worker_that_hangs_in_one_read_does_not_keep_the_others_from_answering) {
+  service_rig_options options;
+  options.workers = 2;
+  service_rig rig(io_, options);
+  const std::uint32_t handle = rig.open("/a").handle, other = rig.open("/small").handle;
+  std::atomic<bool> go_on{false}, hangs{false};
+  io_->add({.on = operation::read, .path = "/a", .before = [&] {
+              hangs = true;
+              while (!go_on) std::this_thread::sleep_for(1ms);
+            }});
+  std::thread stuck([&] { EXPECT_EQ(rig.read(handle, 0, 10).result, 10); });
+  EXPECT_TRUE(eventually([&] { return hangs.load(); }));
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(rig.read(other, 0, 9).bytes, "few bytes");
+  go_on = true;
+  stuck.join();
+}
+
+TEST_F(service_faults, the_end_of_the_service_ends_those_who_wait) {
+  service_rig_options options;
+  options.workers = 1;
+  service_rig rig(io_, options);
+  const std::uint32_t handle = rig.open("/a").handle;
+  std::atomic<bool> go_on{false}, hangs{false};
+  io_->add({.on = operation::read, .before = [&] {
+              hangs = true;
+              while (!go_on) std::this_thread::sleep_for(1ms);
+            }});
+  std::vector<std::thread> clients;
+  std::atomic<int> answered{0}, refused{0};
+  for (int c = 0; c < 6; ++c) {
+    clients.emplace_back([&] {
+      const rig_reply r = rig.read(handle, 0, 10);
+      ++(r.result == 10 ? answered : refused);
+      if (r.result != 10) EXPECT_EQ(r.result, -EIO);
+    });
+  }
+  EXPECT_TRUE(eventually([&] { return hangs.load(); }));
+  std::thread stopper([&] { rig.workers().stop(); });
+  std::this_thread::sleep_for(20ms);
+  go_on = true;
+  stopper.join();
+  for (std::thread& t : clients) t.join();
+  EXPECT_GE(answered, 1);
+  EXPECT_EQ(answered + refused, 6);
+  EXPECT_EQ(rig.read(handle, 0, 10).result, -EIO);
+}
+
+}  // namespace
+}  // namespace gpufs::testing

@@ -1,0 +1,156 @@
+// Sinks: bytes that kernels send, as the host's function gets them.
+#include <errno.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "gpufs/error.hpp"
+#include "support/eventually.hpp"
+#include "support/memory_backend.hpp"
+#include "support/schedule.hpp"
+#include "support/service_rig.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+class sinks : public ::testing::Test {
+ protected:
+  static service_rig_options four_workers() {
+    service_rig_options options;
+    options.workers = 4;
+    return options;
+  }
+  service_rig rig_{std::make_shared<memory_backend>(), four_workers()};
+  static int accept(const char*, std::size_t) { return 0; }
+};
+
+TEST_F(sinks, get_what_was_sent_to_them) {
+  std::vector<std::string> first, second;
+  const std::int32_t one = rig_.sinks().open([&](const char* b, std::size_t n) { return first.emplace_back(b, n), 0; });
+  const std::int32_t two = rig_.sinks().open([&](const char* b, std::size_t n) { return second.emplace_back(b, n), 0; });
+  EXPECT_NE(one, two);
+  EXPECT_EQ(rig_.send(one, "a").result, 0);
+  EXPECT_EQ(rig_.send(two, "bb").result, 0);
+  EXPECT_EQ(rig_.send(one, std::string(8192, 'c')).result, 0);
+  EXPECT_EQ(first, (std::vector<std::string>{"a", std::string(8192, 'c')}));
+  EXPECT_EQ(second, (std::vector<std::string>{"bb"}));
+}
+
+TEST_F(sinks, give_their_error_to_the_sender) {
+  int next = 0;
+  const std::int32_t sink = rig_.sinks().open([&](const char*, std::size_t) { return next; });
+  for (const int error_number : {ENOSPC, EPIPE, 0, EDQUOT}) {
+    next = error_number;
+    EXPECT_EQ(rig_.send(sink, "x").result, -error_number);
+  }
+}
+
+TEST_F(sinks, an_error_with_the_wrong_sign_is_still_an_error) {
+  const std::int32_t sink = rig_.sinks().open([&](const char*, std::size_t) { return -ENOSPC; });
+  EXPECT_LT(rig_.send(sink, "x").result, 0);
+}
+
+TEST_F(sinks, an_exception_is_an_error_and_the_next_call_may_succeed) {
+  bool fail = true;
+  const std::int32_t sink = rig_.sinks().open([&](const char*, std::size_t) -> int {
+    if (fail) throw std::runtime_error("sink");
+    return 0;
+  });
+  EXPECT_EQ(rig_.send(sink, "x").result, -EIO);
+  fail = false;
+  EXPECT_EQ(rig_.send(sink, "x").result, 0);
+}
+
+TEST_F(sinks, one_call_at_a_time_for_one_sink) {
+  std::atomic<int> inside{0}, most{0};
+  std::uint64_t calls = 0;  // not atomic: the calls are ordered
+  const std::int32_t sink = rig_.sinks().open([&](const char*, std::size_t) {
+    const int now = ++inside;
+    if (now > most) most = now;
+    ++calls;
+    std::this_thread::yield();
+    --inside;
+    return 0;
+  });
+  const random_delays delays(9);
+  std::vector<std::thread> senders;
+  for (int t = 0; t < 6; ++t) {
+    senders.emplace_back([&] {
+      for (int i = 0; i < 100; ++i) EXPECT_EQ(rig_.send(sink, "x").result, 0);
+    });
+  }
+  for (std::thread& t : senders) t.join();
+  EXPECT_EQ(most, 1);
+  EXPECT_EQ(calls, 600u);
+}
+
+TEST_F(sinks, a_slow_one_does_not_hold_up_another) {
+  std::atomic<bool> go_on{false}, inside{false};
+  const std::int32_t slow = rig_.sinks().open([&](const char*, std::size_t) {
+    inside = true;
+    while (!go_on) std::this_thread::sleep_for(1ms);
+    return 0;
+  });
+  const std::int32_t fast = rig_.sinks().open(accept);
+  std::thread sender([&] { EXPECT_EQ(rig_.send(slow, "x").result, 0); });
+  EXPECT_TRUE(eventually([&] { return inside.load(); }));
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(rig_.send(fast, "x").result, 0);
+  go_on = true;
+  sender.join();
+}
+
+TEST_F(sinks, are_gone_when_they_are_closed) {
+  const std::int32_t sink = rig_.sinks().open(accept);
+  rig_.sinks().close(sink);
+  EXPECT_EQ(rig_.send(sink, "x").result, -EBADF);
+  rig_.sinks().close(sink);
+  rig_.sinks().close(-1);
+  rig_.sinks().close(static_cast<std::int32_t>(limits::sinks_max));
+}
+
+TEST_F(sinks, a_close_waits_for_the_call_under_way_and_no_call_comes_after_it) {
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<bool> closed{false}, late{false};
+    std::atomic<int> calls{0};
+    const std::int32_t sink = rig_.sinks().open([&](const char*, std::size_t) {
+      if (closed) late = true;
+      ++calls;
+      std::this_thread::sleep_for(100us);
+      if (closed) late = true;
+      return 0;
+    });
+    std::vector<std::thread> senders;
+    for (int t = 0; t < 3; ++t) {
+      senders.emplace_back([&] {
+        std::int32_t result = 0;
+        while (result == 0) result = rig_.send(sink, "x").result;
+        EXPECT_EQ(result, -EBADF);
+      });
+    }
+    EXPECT_TRUE(eventually([&] { return calls > 2; }));
+    rig_.sinks().close(sink);
+    closed = true;
+    for (std::thread& t : senders) t.join();
+    EXPECT_FALSE(late);
+  }
+}
+
+TEST_F(sinks, there_are_so_many_and_a_closed_one_makes_room) {
+  for (std::uint32_t i = 0; i < limits::sinks_max; ++i) EXPECT_GE(rig_.sinks().open(accept), 0);
+  try {
+    rig_.sinks().open(accept);
+    FAIL() << "one too many";
+  } catch (const error& e) {
+    EXPECT_EQ(e.code().value(), EMFILE);
+  }
+  rig_.sinks().close(17);
+  EXPECT_EQ(rig_.sinks().open(accept), 17);
+}
+
+}  // namespace
+}  // namespace gpufs::testing

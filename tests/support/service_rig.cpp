@@ -1,0 +1,63 @@
+#include "support/service_rig.hpp"
+
+#include <cstring>
+
+namespace gpufs::testing {
+
+service_rig::service_rig(std::shared_ptr<backend> io, const service_rig_options& o)
+    : options_(o),
+      device_(make_cpu_device(1)),
+      memory_(o.slots, o.staging_bytes),
+      files_(std::move(io), o.descriptors_max),
+      extents_(*device_, files_, extent_options{o.extent_budget_bytes, o.extent_bytes, o.extent_file_bytes_min}),
+      service_(std::make_unique<gpufs::service>(memory_.view(), files_, extents_, sinks_, service_options{o.workers, o.spin_ns})) {}
+
+service_rig::~service_rig() {
+  service_.reset();
+  extents_.stop();
+  extents_.drop_all();
+}
+
+rig_reply service_rig::call(const channel_client::request& r, std::string_view staging) {
+  rig_reply out;
+  channel_client c = client();
+  const std::int32_t turn = c.acquire();
+  if (turn < 0) {
+    out.result = turn;
+    out.abandoned = true;
+    return out;
+  }
+  const auto slot = static_cast<std::uint32_t>(turn);
+  if (!staging.empty()) std::memcpy(memory_.view().staging(slot), staging.data(), staging.size());
+  c.post(slot, r);
+  const channel_client::answer answer = c.wait(slot);
+  out.result = answer.result;
+  out.abandoned = answer.abandoned;
+  if (answer.abandoned) return out;
+  const reply_record& reply = memory_.view().reply(slot);
+  out.version = reply.version.load_relaxed();
+  out.size = reply.size.load_relaxed();
+  out.inode = reply.inode.load_relaxed();
+  out.handle = reply.handle.load_relaxed();
+  out.extent_number = reply.extent_number.load_relaxed();
+  out.extent_address = reply.extent_address.load_relaxed();
+  out.extent_bytes = reply.extent_bytes.load_relaxed();
+  if (answer.result > 0 && static_cast<std::uint32_t>(answer.result) <= options_.staging_bytes) {
+    out.bytes.assign(memory_.view().staging(slot), static_cast<std::size_t>(answer.result));
+  }
+  c.release(slot);
+  return out;
+}
+
+rig_reply service_rig::open(std::string_view path, std::uint64_t want, bool no_follow) {
+  return call({request_code::open, no_follow ? 1u : 0u, static_cast<std::uint32_t>(path.size()), want}, path);
+}
+rig_reply service_rig::read(std::uint32_t handle, std::uint64_t offset, std::uint32_t length) {
+  return call({request_code::read, handle, length, offset});
+}
+rig_reply service_rig::close(std::uint32_t handle) { return call({request_code::close, handle, 0, 0}); }
+rig_reply service_rig::send(std::int32_t sink, std::string_view bytes) {
+  return call({request_code::send, static_cast<std::uint32_t>(sink), static_cast<std::uint32_t>(bytes.size()), 0}, bytes);
+}
+
+}  // namespace gpufs::testing

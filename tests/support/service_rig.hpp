@@ -1,0 +1,69 @@
+// The service of a mount without the mount: channel, file table, extents, sinks and workers over a backend of the test, and
+// calls as device code makes them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "device/device.hpp"
+#include "gpufs/backend.hpp"
+#include "service/service.hpp"
+#include "support/channel_memory.hpp"
+
+namespace gpufs::testing {
+
+struct service_rig_options {
+  unsigned workers = 2;
+  std::uint32_t slots = 8;
+  std::uint32_t staging_bytes = 8192;
+  std::uint64_t spin_ns = 20'000;
+  std::size_t descriptors_max = 64;
+  std::uint64_t extent_budget_bytes = 0;
+  std::uint64_t extent_bytes = 65536;
+  std::uint64_t extent_file_bytes_min = 0;
+  channel_timeouts timeouts{5'000'000'000, 60'000'000'000};
+};
+
+// What came back on a request: the reply's fields, and as many staging bytes as the result says.
+struct rig_reply {
+  std::int32_t result = 0;
+  bool abandoned = false;
+  std::uint64_t version = 0, size = 0, inode = 0;
+  std::uint32_t handle = 0;
+  std::uint64_t extent_number = 0, extent_address = 0, extent_bytes = 0;
+  std::string bytes;
+};
+
+// Calls are thread-safe.
+class service_rig {
+ public:
+  service_rig(std::shared_ptr<backend> io, const service_rig_options& options = {});
+  ~service_rig();
+
+  rig_reply call(const channel_client::request& r, std::string_view staging = {});
+  // `want`: the bytes that may come along.
+  rig_reply open(std::string_view path, std::uint64_t want = 0, bool no_follow = false);
+  rig_reply read(std::uint32_t handle, std::uint64_t offset, std::uint32_t length);
+  rig_reply close(std::uint32_t handle);
+  rig_reply send(std::int32_t sink, std::string_view bytes);
+
+  channel_memory& memory() { return memory_; }
+  channel_client client() { return memory_.client(options_.timeouts); }
+  file_table& files() { return files_; }
+  extent_registrar& extents() { return extents_; }
+  sink_table& sinks() { return sinks_; }
+  gpufs::service& workers() { return *service_; }
+
+ private:
+  const service_rig_options options_;
+  std::unique_ptr<gpufs::device> device_;
+  channel_memory memory_;
+  file_table files_;
+  extent_registrar extents_;
+  sink_table sinks_;
+  std::unique_ptr<gpufs::service> service_;
+};
+
+}  // namespace gpufs::testing
