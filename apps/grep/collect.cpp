@@ -16,15 +16,15 @@ static_assert(slab_bytes >= message_bytes_max, "a message fits into one slab");
 int collector::take(const char* bytes, std::size_t count) noexcept {
   try {
     const std::lock_guard lock(mutex_);
-    if (count > message_bytes_max) return EPROTO;
-    const char* kept = keep(bytes, count);
+    if (count > message_bytes_max || count % sizeof(word_count) != 0) return EPROTO;
+    char* kept = keep(bytes, count);
     for (std::size_t at = 0; at < count;) {
       section s;
       if (count - at < sizeof(s)) return EPROTO;
       std::memcpy(&s, kept + at, sizeof(s));
       at += sizeof(s);
       if (s.item >= ends_.size() || s.count > (count - at) / sizeof(word_count)) return EPROTO;
-      if (s.count != 0) counts_.push_back({s.item, s.count, reinterpret_cast<const word_count*>(kept + at)});
+      if (s.count != 0) counts_.push_back({s.item, s.count, reinterpret_cast<word_count*>(kept + at)});
       at += s.count * sizeof(word_count);
       if (s.kind != section_kind::done) continue;
       ends_[s.item] = {true, s.error, s.bytes, s.offset};
@@ -38,7 +38,7 @@ int collector::take(const char* bytes, std::size_t count) noexcept {
   }
 }
 
-const char* collector::keep(const char* bytes, std::size_t count) {
+char* collector::keep(const char* bytes, std::size_t count) {
   if (count > slab_left_) {
     slabs_.push_back(std::make_unique_for_overwrite<std::uint64_t[]>(slab_bytes / sizeof(std::uint64_t)));
     slab_left_ = slab_bytes;

@@ -20,13 +20,14 @@ struct item_end {
 struct item_counts {
   std::uint32_t item;
   std::uint32_t count;
-  const word_count* first;  // in the collector
+  word_count* first;  // in the collector
 };
 
 class collector {
  public:
   // `on_done` is called for each item at its end, with the collector latched.
-  collector(std::size_t items, std::function<void(const section&)> on_done) : ends_(items), on_done_(std::move(on_done)) {}
+  collector(std::size_t items, std::function<void(const section&)> on_done)
+      : ends_(items), on_done_(std::move(on_done)) {}
 
   // Takes one message, on a service thread. Returns 0, or an errno: EPROTO when it makes no sense, ENOMEM.
   int take(const char* bytes, std::size_t count) noexcept;
@@ -38,7 +39,7 @@ class collector {
   const std::vector<item_counts>& counts() const { return counts_; }
 
  private:
-  const char* keep(const char* bytes, std::size_t count);
+  char* keep(const char* bytes, std::size_t count);
 
   std::mutex mutex_;  // guards everything while the launch runs
   std::vector<item_end> ends_;

@@ -14,13 +14,14 @@ namespace {
 
 bool word_character(char c) { return is_word_character(static_cast<std::uint8_t>(c)); }
 
-// Two matches can overlap when the word has a border (a beginning that is also its end) and, laid over itself there, has
-// the boundaries that both matches need: the character before the second match is in the first, the one behind the first
-// is in the second. "bye-bye" can, in "bye-bye-bye"; "banana" cannot, although "ana" is a border.
+// Two matches can overlap when the word has a border (a beginning that is also its end) and, laid over itself there,
+// has the boundaries that both matches need: the character before the second match is in the first, the one behind the
+// first is in the second. "bye-bye" can, in "bye-bye-bye"; "banana" cannot, although "ana" is a border.
 bool overlaps_itself(const std::string& word) {
   for (std::size_t shift = 1; shift < word.size(); ++shift) {
     const std::size_t border = word.size() - shift;
-    if (!word_character(word[shift - 1]) && !word_character(word[border]) && word.compare(shift, border, word, 0, border) == 0) {
+    if (!word_character(word[shift - 1]) && !word_character(word[border]) &&
+        word.compare(shift, border, word, 0, border) == 0) {
       return true;
     }
   }
@@ -77,7 +78,8 @@ class builder {
   std::size_t keys_bound() const {
     std::size_t keys = 0;
     for (const std::string& word : flat_->words) {
-      keys += 1 + static_cast<std::size_t>(std::count_if(word.begin() + 1, word.end(), [](char c) { return !word_character(c); }));
+      keys += 1 + static_cast<std::size_t>(
+                      std::count_if(word.begin() + 1, word.end(), [](char c) { return !word_character(c); }));
     }
     return keys;
   }

@@ -37,11 +37,11 @@ enum byte_class : std::uint8_t {
 struct dictionary_ref {
   const table_entry* entries;
   const std::uint64_t* texts;
-  const std::uint8_t* classes;     // 256 byte_class sets
-  std::uint32_t entry_mask;        // number of entries - 1; a power of two, at most half of them used
-  std::uint32_t overlapping;       // words that overlap themselves; ordinals are below it
-  std::uint32_t longest;           // bytes of the longest word
-  std::uint32_t begins_non_word;   // 1: some word begins with a non-word character
+  const std::uint8_t* classes;    // 256 byte_class sets
+  std::uint32_t entry_mask;       // number of entries - 1; a power of two, at most half of them used
+  std::uint32_t overlapping;      // words that overlap themselves; ordinals are below it
+  std::uint32_t longest;          // bytes of the longest word
+  std::uint32_t begins_non_word;  // 1: some word begins with a non-word character
 };
 
 // Owner of the host's copy.
@@ -55,14 +55,17 @@ struct flat_dictionary {
   bool begins_non_word = false;
 };
 
-// The entry of the text at `at`; one with `bytes` = 0 when there is none. A hash alone proves nothing: the bytes decide.
-GPUFS_HD inline table_entry find_entry(const dictionary_ref& d, const std::uint64_t* text, std::uint32_t at, std::uint32_t bytes) {
+// The entry of the text at `at`; one with `bytes` = 0 when there is none. A hash alone proves nothing: the bytes
+// decide.
+GPUFS_HD inline table_entry find_entry(const dictionary_ref& d, const std::uint64_t* text, std::uint32_t at,
+                                       std::uint32_t bytes) {
   const std::uint64_t hash = hash_text(text, at, bytes);
   const auto fingerprint = static_cast<std::uint32_t>(hash >> 32);
   for (std::uint32_t slot = static_cast<std::uint32_t>(hash) & d.entry_mask;; slot = (slot + 1) & d.entry_mask) {
     const table_entry entry = d.entries[slot];
     if (entry.bytes == 0) return entry;
-    if (entry.fingerprint == fingerprint && entry.bytes == bytes && equal_text(text, at, d.texts + entry.text, bytes)) return entry;
+    if (entry.fingerprint == fingerprint && entry.bytes == bytes && equal_text(text, at, d.texts + entry.text, bytes))
+      return entry;
   }
 }
 

@@ -37,7 +37,8 @@ struct find_cuts_kernel {
   }
 
  private:
-  GPUFS_HD static void find_cut(const block_group& g, const mount_ref& fs, cut_memory& memory, std::int32_t fd, std::uint64_t nul, section& answer) {
+  GPUFS_HD static void find_cut(const block_group& g, const mount_ref& fs, cut_memory& memory, std::int32_t fd,
+                                std::uint64_t nul, section& answer) {
     file_status status{};
     if (const std::int32_t error = gfstat(g, fs, fd, status); error < 0) {
       answer.error = -error;
@@ -61,8 +62,8 @@ struct find_cuts_kernel {
   }
 
   // The place behind the last newline in [from, end); `from` if there is none. Or -errno.
-  GPUFS_HD static std::int64_t line_begin(const block_group& g, const mount_ref& fs, cut_memory& memory, std::int32_t fd, std::uint64_t from,
-                                          std::uint64_t end) {
+  GPUFS_HD static std::int64_t line_begin(const block_group& g, const mount_ref& fs, cut_memory& memory,
+                                          std::int32_t fd, std::uint64_t from, std::uint64_t end) {
     while (end > from) {
       const std::uint64_t begin = end - from > sizeof(memory.text) ? end - sizeof(memory.text) : from;
       g.sync();  // the leader has looked at the old text

@@ -23,7 +23,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpufs/gpufs.hpp"
@@ -65,13 +67,31 @@ struct match {
   std::uint64_t count;  // > 0
 };
 
+// Leaves new elements of trivial types uninitialized: search() fills millions of them with several threads.
+template <class T>
+struct uninitialized_allocator : std::allocator<T> {
+  template <class U>
+  struct rebind {
+    using other = uninitialized_allocator<U>;
+  };
+  template <class U>
+  void construct(U* place) {
+    ::new (static_cast<void*>(place)) U;
+  }
+  template <class U, class... Arguments>
+  void construct(U* place, Arguments&&... arguments) {
+    ::new (static_cast<void*>(place)) U(std::forward<Arguments>(arguments)...);
+  }
+};
+using match_list = std::vector<match, uninitialized_allocator<match>>;
+
 struct failure {
   std::uint32_t file;
   int error;  // errno
 };
 
 struct result {
-  std::vector<match> matches;         // sorted by path, then by word, both bytewise
+  match_list matches;                 // sorted by path, then by word, both bytewise
   std::vector<failure> failures;      // files that could not be searched; none of their matches are in `matches`
   std::vector<std::uint32_t> binary;  // files with a NUL, of which at most a beginning was counted; sorted
   std::uint64_t bytes = 0;            // read, in files that were searched
@@ -94,9 +114,9 @@ struct path_failure {
   int error;  // errno
 };
 
-// The files that `grep -r` searches: roots that are files, and all regular files below roots that are directories, hidden
-// ones too. Symbolic links are followed where they are roots, not below. What cannot be read or is no regular file (as
-// a root: EINVAL) goes to `failures`.
+// The files that `grep -r` searches: roots that are files, and all regular files below roots that are directories,
+// hidden ones too. Symbolic links are followed where they are roots, not below. What cannot be read or is no regular
+// file (as a root: EINVAL) goes to `failures`.
 std::vector<file_item> walk(const std::vector<std::string>& roots, std::vector<path_failure>& failures);
 
 }  // namespace gpufs::grep

@@ -5,8 +5,8 @@
 
 namespace gpufs::grep {
 
-// A part of a file. Offsets are shares, not borders: what is searched is moved forward at both ends to the next place that
-// no chain of matches crosses (byte_breaks), so that parts of one file never need each other.
+// A part of a file. Offsets are shares, not borders: what is searched is moved forward at both ends to the next place
+// that no chain of matches crosses (byte_breaks), so that parts of one file never need each other.
 struct work_item {
   std::uint64_t begin;
   std::uint64_t end;   // anything behind the file's end means its end
@@ -22,7 +22,7 @@ struct work_list {
   atomic_word<std::uint32_t>* taken;  // items that blocks have taken; 0 at the launch
   char* messages;                     // `message_bytes` for each block
   std::uint32_t item_count;
-  std::uint32_t message_bytes;        // multiple of 16
+  std::uint32_t message_bytes;  // multiple of 16
   std::int32_t sink;
 
   // The next item's index for the whole group, or one behind the last.
@@ -56,7 +56,8 @@ struct search_kernel {
       own_chains[k].notes[1].store_relaxed(0);
     }
     for (std::uint32_t k = g.rank(); k < 256; k += g.size()) memory.classes[k] = dictionary.classes[k];
-    tally counts(g, fs, memory.counts, work.messages + g.grid_rank() * work.message_bytes, work.message_bytes, work.sink);
+    tally counts(g, fs, memory.counts, work.messages + g.grid_rank() * work.message_bytes, work.message_bytes,
+                 work.sink);
     std::uint32_t window_number = 2;  // notes of number 0 are those of no window
     while (counts.error() == 0) {
       const std::uint32_t item = work.take(g);
@@ -75,8 +76,8 @@ struct search_kernel {
     std::uint64_t nul;
   };
 
-  GPUFS_HD void search_item(const block_group& g, const mount_ref& fs, search_memory& memory, const work_item& item, carried_chain* own_chains,
-                            tally& counts, std::uint32_t& window_number) const {
+  GPUFS_HD void search_item(const block_group& g, const mount_ref& fs, search_memory& memory, const work_item& item,
+                            carried_chain* own_chains, tally& counts, std::uint32_t& window_number) const {
     outcome end{0, 0, no_nul};
     // After a NUL in an earlier part, what this one has is not counted.
     if (item.part == 0 || !behind_nul(g, item)) {
@@ -87,7 +88,8 @@ struct search_kernel {
         file_status status{};
         const std::int32_t answer = gfstat(g, fs, fd, status);
         end = answer < 0 ? outcome{-answer, 0, no_nul}
-                         : search_part(g, memory, item, {g, fs, memory.window, fd, status.size}, own_chains, counts, window_number);
+                         : search_part(g, memory, item, {g, fs, memory.window, fd, status.size}, own_chains, counts,
+                                       window_number);
         gclose(g, fs, fd);
       }
     }
@@ -108,7 +110,8 @@ struct search_kernel {
     for (bool last = false; !last && !window.file_ends_before(from);) {
       if (const std::int32_t error = window.move(from); error < 0) return {-error, 0, no_nul};
       last = window.at_file_end();
-      const std::uint64_t read_to = window.end() < item.end ? window.end() : item.end;  // what is behind is the next part's
+      const std::uint64_t read_to =
+          window.end() < item.end ? window.end() : item.end;  // what is behind is the next part's
       end.bytes = read_to > item.begin ? read_to - item.begin : 0;
       if (!at_break) {
         from = next_break(window, memory.classes, from, window.end());
@@ -137,7 +140,8 @@ struct search_kernel {
       }
       ++window_number;
       const matcher m(dictionary, memory.classes, window, first, behind, window_number, own_chains, counts);
-      for (std::uint32_t k = first / segment_bytes + g.rank(); k <= (behind - 1) / segment_bytes; k += g.size()) m.search_segment(k);
+      for (std::uint32_t k = first / segment_bytes + g.rank(); k <= (behind - 1) / segment_bytes; k += g.size())
+        m.search_segment(k);
       counts.make_room(window_number);
       from = to;
     }
@@ -147,8 +151,10 @@ struct search_kernel {
   static constexpr std::uint64_t nowhere = ~std::uint64_t{0};
 
   // The first place of the file in [from, to) behind a breaking byte, or nowhere.
-  GPUFS_HD static std::uint64_t next_break(const text_window& window, const std::uint8_t* classes, std::uint64_t from, std::uint64_t to) {
-    const std::uint32_t at = window.first_break(classes, static_cast<std::uint32_t>(from - window.begin()), static_cast<std::uint32_t>(to - window.begin()));
+  GPUFS_HD static std::uint64_t next_break(const text_window& window, const std::uint8_t* classes, std::uint64_t from,
+                                           std::uint64_t to) {
+    const std::uint32_t at = window.first_break(classes, static_cast<std::uint32_t>(from - window.begin()),
+                                                static_cast<std::uint32_t>(to - window.begin()));
     return at == text_window::no_offset ? nowhere : window.begin() + at;
   }
 };

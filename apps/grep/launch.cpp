@@ -19,8 +19,12 @@ void run(const mount& m, const launch_size& size, std::size_t scratch_bytes, con
 
 }  // namespace
 
-void run_search(const mount& m, const launch_size& size, const search_kernel& kernel) { run(m, size, sizeof(search_memory), kernel); }
+void run_search(const mount& m, const launch_size& size, const search_kernel& kernel) {
+  run(m, size, sizeof(search_memory), kernel);
+}
 
-void run_find_cuts(const mount& m, const launch_size& size, const find_cuts_kernel& kernel) { run(m, size, sizeof(cut_memory), kernel); }
+void run_find_cuts(const mount& m, const launch_size& size, const find_cuts_kernel& kernel) {
+  run(m, size, sizeof(cut_memory), kernel);
+}
 
 }  // namespace gpufs::grep

@@ -5,9 +5,9 @@
 // dictionary has a word that goes on.
 //
 // Matches of one word that overlap ("a-a" in "a-a-a-a") form a chain: each overlaps the one before. Of a chain every
-// second one or so counts: the first, and then always the next that begins behind the end of the last that counted. The thread
-// that finds the chain's first match walks along the chain; the others see that they are not the first. A chain that goes on
-// behind the searched part leaves a note for the next window (`carried_chain`).
+// second one or so counts: the first, and then always the next that begins behind the end of the last that counted. The
+// thread that finds the chain's first match walks along the chain; the others see that they are not the first. A chain
+// that goes on behind the searched part leaves a note for the next window (`carried_chain`).
 #pragma once
 
 #include "tally.cuh"
@@ -15,8 +15,8 @@
 
 namespace gpufs::grep {
 
-// For one word that overlaps itself: how far the last match that counted reaches into the next window's part.
-// Two notes, so that one window's can be read while the next one's are written. Each is its window's number in the upper
+// For one word that overlaps itself: how far the last match that counted reaches into the next window's part. Two
+// notes, so that one window's can be read while the next one's are written. Each is its window's number in the upper
 // half and the bytes in the lower; numbers are not used again, so old notes need not be removed.
 struct carried_chain {
   atomic_word<std::uint64_t> notes[2];
@@ -25,18 +25,11 @@ struct carried_chain {
 // What one thread needs to search the part [from, to) of a window for matches that begin there.
 class matcher {
  public:
-  GPUFS_HD matcher(const dictionary_ref& dictionary, const std::uint8_t* classes, const text_window& window, std::uint32_t from,
-                   std::uint32_t to, std::uint32_t window_number, carried_chain* chains, tally& counts)
-      : dictionary_(dictionary),
-        classes_(classes),
-        window_(window),
-        text_(window.text()),
-        masks_(window.masks()),
-        from_(from),
-        to_(to),
-        window_number_(window_number),
-        chains_(chains),
-        counts_(counts) {}
+  GPUFS_HD matcher(const dictionary_ref& dictionary, const std::uint8_t* classes, const text_window& window,
+                   std::uint32_t from, std::uint32_t to, std::uint32_t window_number, carried_chain* chains,
+                   tally& counts)
+      : dictionary_(dictionary), classes_(classes), window_(window), text_(window.text()), masks_(window.masks()),
+        from_(from), to_(to), window_number_(window_number), chains_(chains), counts_(counts) {}
 
   // Counts the matches that begin in a segment.
   GPUFS_HD void search_segment(std::uint32_t segment) const {
@@ -51,7 +44,9 @@ class matcher {
   }
 
  private:
-  GPUFS_HD bool word_character_at(std::uint32_t at) const { return (masks_[at / segment_bytes] >> (at % segment_bytes) & 1) != 0; }
+  GPUFS_HD bool word_character_at(std::uint32_t at) const {
+    return (masks_[at / segment_bytes] >> (at % segment_bytes) & 1) != 0;
+  }
 
   // The first offset from `at` on that has no word character; any offset behind `limit` if there is none up to it.
   GPUFS_HD std::uint32_t run_end(std::uint32_t at, std::uint32_t limit) const {
@@ -81,8 +76,8 @@ class matcher {
   }
 
   GPUFS_HD bool is_match(const table_entry& word, std::uint32_t at) const {
-    return (at == 0 || !word_character_at(at - 1)) && equal_text(text_, at, dictionary_.texts + word.text, word.bytes) &&
-           !word_character_at(at + word.bytes);
+    return (at == 0 || !word_character_at(at - 1)) &&
+           equal_text(text_, at, dictionary_.texts + word.text, word.bytes) && !word_character_at(at + word.bytes);
   }
 
   // `at` is a match of a word that overlaps itself. Counts its chain if it is the chain's first match in this part.
@@ -110,7 +105,8 @@ class matcher {
     }
     if (count != 0) counts_.add(word.word, count);
     // Relaxed: only the thread that walks the chain across the part's end gets here, and readers are behind a barrier.
-    if (free_from > to_) chain.notes[window_number_ % 2].store_relaxed(std::uint64_t{window_number_} << 32 | (free_from - to_));
+    if (free_from > to_)
+      chain.notes[window_number_ % 2].store_relaxed(std::uint64_t{window_number_} << 32 | (free_from - to_));
   }
 
   const dictionary_ref& dictionary_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <iterator>
 #include <numeric>
 #include <thread>
 
@@ -16,13 +15,15 @@ constexpr std::size_t counts_per_thread = 50'000;  // fewer are not worth a thre
 struct ranked_counts {
   std::uint32_t rank;
   std::uint32_t count;
-  const word_count* first;
+  word_count* first;
 };
 
-// The chosen counts in the order of their files' ranks: a counting sort, since there are as many ranks as files.
-std::vector<ranked_counts> sort_by_rank(const std::vector<count_source>& sources, const std::vector<std::uint32_t>& files_by_path) {
+// The wanted counts in the order of their files' ranks: a counting sort, since there are as many ranks as files.
+std::vector<ranked_counts> sort_by_rank(const std::vector<count_source>& sources,
+                                        const std::vector<std::uint32_t>& files_by_path) {
   std::vector<std::uint32_t> rank_of_file(files_by_path.size());
-  for (std::size_t rank = 0; rank < files_by_path.size(); ++rank) rank_of_file[files_by_path[rank]] = static_cast<std::uint32_t>(rank);
+  for (std::size_t rank = 0; rank < files_by_path.size(); ++rank)
+    rank_of_file[files_by_path[rank]] = static_cast<std::uint32_t>(rank);
   const auto for_each_wanted = [&](const auto& use) {
     for (const count_source& source : sources) {
       for (const item_counts& counts : source.collected->counts()) {
@@ -35,65 +36,141 @@ std::vector<ranked_counts> sort_by_rank(const std::vector<count_source>& sources
   for_each_wanted([&](std::uint32_t rank, const item_counts&) { ++begin[rank + 1]; });
   std::partial_sum(begin.begin(), begin.end(), begin.begin());
   std::vector<ranked_counts> sorted(begin.back());
-  for_each_wanted([&](std::uint32_t rank, const item_counts& counts) { sorted[begin[rank]++] = {rank, counts.count, counts.first}; });
+  for_each_wanted([&](std::uint32_t rank, const item_counts& counts) {
+    sorted[begin[rank]++] = {rank, counts.count, counts.first};
+  });
   return sorted;
 }
 
-// One thread's part, which holds whole files.
-void add_up(const ranked_counts* first, const ranked_counts* last, const std::vector<std::uint32_t>& files_by_path, std::vector<match>& out) {
-  std::vector<word_count> words;
-  while (first != last) {
-    const std::uint32_t rank = first->rank;
-    words.clear();
-    for (; first != last && first->rank == rank; ++first) words.insert(words.end(), first->first, first->first + first->count);
-    std::sort(words.begin(), words.end(), [](const word_count& a, const word_count& b) { return a.word < b.word; });
-    for (std::size_t k = 0; k < words.size();) {
-      match m{files_by_path[rank], words[k].word, 0};
-      for (; k < words.size() && words[k].word == m.word; ++k) m.count += words[k].count;
-      out.push_back(m);
+// The counts of some neighbouring files, sorted. A thread makes it; then, when all are made and their sizes known, the
+// thread writes it to its place in the result.
+class partial_result {
+ public:
+  partial_result(const std::vector<std::uint32_t>& files_by_path, std::size_t words)
+      : files_by_path_(files_by_path), words_(words) {}
+
+  void make(const ranked_counts* first, const ranked_counts* last) {
+    while (first != last) {
+      const ranked_counts* end = first;
+      std::size_t total = 0;
+      for (; end != last && end->rank == first->rank; ++end) total += end->count;
+      const std::uint32_t file = files_by_path_[first->rank];
+      if (end == first + 1) {
+        // One section has each word once. The usual case, so its counts stay where they are.
+        std::sort(first->first, first->first + first->count, by_word);
+        files_.push_back({file, first->count, first->first, 0});
+      } else {
+        files_.push_back({file, 0, nullptr, added_.size()});
+        add(first, end, total);
+        files_.back().count = static_cast<std::uint32_t>(added_.size() - files_.back().added);
+      }
+      size_ += files_.back().count;
+      first = end;
     }
+  }
+
+  std::size_t size() const { return size_; }
+
+  void write(match* to) const {
+    for (const file_counts& file : files_) {
+      for (std::uint32_t k = 0; k < file.count; ++k) {
+        *to++ = file.section != nullptr ? match{file.file, file.section[k].word, file.section[k].count}
+                                        : match{file.file, added_[file.added + k].word, added_[file.added + k].count};
+      }
+    }
+  }
+
+ private:
+  struct file_counts {
+    std::uint32_t file;
+    std::uint32_t count;
+    const word_count* section;  // null: from `added` on in added_
+    std::size_t added;
+  };
+  struct wide_count {
+    std::uint32_t word;
+    std::uint64_t count;
+  };
+
+  static bool by_word(const word_count& a, const word_count& b) { return a.word < b.word; }
+
+  // Counts of one file from several sections, by word.
+  void add(const ranked_counts* first, const ranked_counts* last, std::size_t total) {
+    if (total > words_ / 4) {
+      // A large file's parts bring most words again and again: too many to sort.
+      totals_.assign(words_, 0);
+      for (; first != last; ++first) {
+        for (std::uint32_t k = 0; k < first->count; ++k) totals_[first->first[k].word] += first->first[k].count;
+      }
+      for (std::uint32_t word = 0; word < words_; ++word) {
+        if (totals_[word] != 0) added_.push_back({word, totals_[word]});
+      }
+      return;
+    }
+    sorted_.clear();
+    for (; first != last; ++first) sorted_.insert(sorted_.end(), first->first, first->first + first->count);
+    std::sort(sorted_.begin(), sorted_.end(), by_word);
+    for (std::size_t k = 0; k < sorted_.size();) {
+      wide_count sum{sorted_[k].word, 0};
+      for (; k < sorted_.size() && sorted_[k].word == sum.word; ++k) sum.count += sorted_[k].count;
+      added_.push_back(sum);
+    }
+  }
+
+  const std::vector<std::uint32_t>& files_by_path_;
+  std::size_t words_;
+  std::vector<file_counts> files_;
+  std::vector<wide_count> added_;
+  std::size_t size_ = 0;
+  std::vector<std::uint64_t> totals_;  // by word
+  std::vector<word_count> sorted_;
+};
+
+// Calls work(t) for each t below `threads`, in a thread each.
+template <class Work>
+void in_threads(std::size_t threads, const Work& work) {
+  std::vector<std::exception_ptr> thrown(threads);
+  {
+    std::vector<std::jthread> pool;
+    for (std::size_t t = 0; t < threads; ++t) {
+      pool.emplace_back([&work, &error = thrown[t], t] {
+        try {
+          work(t);
+        } catch (...) {
+          error = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const std::exception_ptr& error : thrown) {
+    if (error != nullptr) std::rethrow_exception(error);
   }
 }
 
 }  // namespace
 
-std::vector<match> merge_counts(const std::vector<count_source>& sources, const std::vector<std::uint32_t>& files_by_path) {
+match_list merge_counts(const std::vector<count_source>& sources, const std::vector<std::uint32_t>& files_by_path,
+                        std::size_t words) {
   const std::vector<ranked_counts> sorted = sort_by_rank(sources, files_by_path);
   std::size_t total = 0;
   for (const ranked_counts& counts : sorted) total += counts.count;
-  const std::size_t threads =
-      std::clamp<std::size_t>(total / counts_per_thread, 1, std::clamp(std::thread::hardware_concurrency(), 1u, threads_max));
+  const std::size_t threads = std::clamp<std::size_t>(total / counts_per_thread, 1,
+                                                      std::clamp(std::thread::hardware_concurrency(), 1u, threads_max));
 
-  std::vector<std::vector<match>> parts(threads);
-  std::vector<std::exception_ptr> thrown(threads);
-  {
-    std::vector<std::jthread> pool;
-    const ranked_counts* const end = sorted.data() + sorted.size();
-    const ranked_counts* first = sorted.data();
-    std::size_t passed = 0;
-    for (std::size_t t = 0; t < threads; ++t) {
-      const ranked_counts* last = first;
-      while (last != end && (passed < total * (t + 1) / threads || (last != first && last->rank == last[-1].rank))) passed += (last++)->count;
-      if (t + 1 == threads) last = end;
-      pool.emplace_back([first, last, &files_by_path, &part = parts[t], &error = thrown[t]] {
-        try {
-          add_up(first, last, files_by_path, part);
-        } catch (...) {
-          error = std::current_exception();
-        }
-      });
-      first = last;
-    }
+  // Where each thread's counts begin: about as many for each, and no file shared.
+  std::vector<std::size_t> begin(threads + 1, sorted.size());
+  std::size_t passed = 0;
+  for (std::size_t k = 0, t = 0; k < sorted.size(); passed += sorted[k++].count) {
+    while (t < threads && passed >= total * t / threads && (k == 0 || sorted[k].rank != sorted[k - 1].rank))
+      begin[t++] = k;
   }
-  std::vector<match> all;
-  std::size_t matches = 0;
-  for (std::size_t t = 0; t < threads; ++t) {
-    if (thrown[t] != nullptr) std::rethrow_exception(thrown[t]);
-    matches += parts[t].size();
-  }
-  if (threads == 1) return std::move(parts[0]);
-  all.reserve(matches);
-  for (const std::vector<match>& part : parts) all.insert(all.end(), part.begin(), part.end());
+
+  std::vector<partial_result> parts(threads, partial_result(files_by_path, words));
+  in_threads(threads, [&](std::size_t t) { parts[t].make(sorted.data() + begin[t], sorted.data() + begin[t + 1]); });
+  std::vector<std::size_t> at(threads + 1, 0);
+  for (std::size_t t = 0; t < threads; ++t) at[t + 1] = at[t] + parts[t].size();
+  match_list all(at.back());
+  in_threads(threads, [&](std::size_t t) { parts[t].write(all.data() + at[t]); });
   return all;
 }
 

@@ -1,5 +1,5 @@
-// What kernels tell the host. A message is one gsend of at most the channel's staging bytes, so it arrives whole; it is a
-// row of sections, each a `section` followed by `count` `word_count`s.
+// What kernels tell the host. A message is one gsend of at most the channel's staging bytes, so it arrives whole; it is
+// a row of sections, each a `section` followed by `count` `word_count`s.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ enum class section_kind : std::uint32_t {
 };
 
 struct section {
-  std::uint32_t item;       // index into the launch's list of work items
-  std::uint32_t count;      // of word_counts that follow
+  std::uint32_t item;   // index into the launch's list of work items
+  std::uint32_t count;  // of word_counts that follow
   section_kind kind;
-  std::int32_t error;       // done: 0, or the errno for which the item was given up
-  std::uint64_t bytes;      // done: bytes read
-  std::uint64_t offset;     // done: the item's first NUL, or no_nul; of a find_cuts item: the cut
+  std::int32_t error;    // done: 0, or the errno for which the item was given up
+  std::uint64_t bytes;   // done: bytes read
+  std::uint64_t offset;  // done: the item's first NUL, or no_nul; of a find_cuts item: the cut
 };
 static_assert(sizeof(section) == 32, "sections and counts are packed without gaps, aligned to 8 bytes");
 

@@ -18,16 +18,17 @@ inline constexpr std::uint64_t message_delay_ns = 50'000'000;
 struct tally_memory {
   atomic_word<std::uint32_t> keys[tally_slots];  // word + 1; 0: free
   atomic_word<std::uint32_t> counts[tally_slots];
-  atomic_word<std::uint32_t> used;               // keys that are not 0
-  atomic_word<std::uint32_t> packed;             // word_counts put into the section that is being made
-  atomic_word<std::uint32_t> error;              // errno of a failed single send
+  atomic_word<std::uint32_t> used;    // keys that are not 0
+  atomic_word<std::uint32_t> packed;  // word_counts put into the section that is being made
+  atomic_word<std::uint32_t> error;   // errno of a failed single send
 };
 
 // Members of the group have equal copies.
 class tally {
  public:
   // `message` has room for `message_bytes`, the size of one message.
-  GPUFS_HD tally(const block_group& g, const mount_ref& fs, tally_memory& memory, char* message, std::uint32_t message_bytes, std::int32_t sink)
+  GPUFS_HD tally(const block_group& g, const mount_ref& fs, tally_memory& memory, char* message,
+                 std::uint32_t message_bytes, std::int32_t sink)
       : g_(g), fs_(fs), memory_(memory), message_(message), message_bytes_(message_bytes), sink_(sink) {
     for (std::uint32_t slot = g_.rank(); slot < tally_slots; slot += g_.size()) clear(slot);
     if (g_.is_leader()) {
@@ -65,7 +66,8 @@ class tally {
   GPUFS_HD void make_room(std::uint32_t window_number) {
     g_.sync();
     // 2^18 windows of less than 2^14 bytes: the 32 bits of a count are enough.
-    if (memory_.used.load_relaxed() > tally_slots / 2 || window_number % (1u << 18) == 0) flush({item_, 0, section_kind::counts, 0, 0, 0});
+    if (memory_.used.load_relaxed() > tally_slots / 2 || window_number % (1u << 18) == 0)
+      flush({item_, 0, section_kind::counts, 0, 0, 0});
   }
 
   // Ends the item: its last section is on its way when the message is full, or overdue.

@@ -27,7 +27,9 @@ GPUFS_HD constexpr std::uint32_t word_characters(std::uint64_t text) {
   return static_cast<std::uint32_t>(((found >> 7) * 0x0102'0408'1020'4080ull) >> 56);
 }
 
-GPUFS_HD constexpr bool has_zero_byte(std::uint64_t text) { return ((text - eightfold(1)) & ~text & eightfold(0x80)) != 0; }
+GPUFS_HD constexpr bool has_zero_byte(std::uint64_t text) {
+  return ((text - eightfold(1)) & ~text & eightfold(0x80)) != 0;
+}
 
 GPUFS_HD constexpr bool is_word_character(std::uint8_t byte) { return (word_characters(byte) & 1) != 0; }
 
@@ -64,7 +66,8 @@ GPUFS_HD inline std::uint64_t hash_text(const std::uint64_t* text, std::uint32_t
 }
 
 // Whether the text at `at` begins with `bytes` of `word`, whose last word has zeros behind its end.
-GPUFS_HD inline bool equal_text(const std::uint64_t* text, std::uint32_t at, const std::uint64_t* word, std::uint32_t bytes) {
+GPUFS_HD inline bool equal_text(const std::uint64_t* text, std::uint32_t at, const std::uint64_t* word,
+                                std::uint32_t bytes) {
   for (std::uint32_t done = 0; done < bytes; done += 8) {
     const std::uint32_t left = bytes - done;
     if (keep_bytes(eight_bytes(text, at + done), left) != keep_bytes(word[done / 8], left)) return false;

@@ -168,7 +168,8 @@ std::vector<file_item> walk(const std::vector<std::string>& roots, std::vector<p
   }
   // The threads' order is nobody's; sorted, neighbours in the list are neighbours on the disk too.
   std::sort(out.files.begin(), out.files.end(), [](const file_item& a, const file_item& b) { return a.path < b.path; });
-  std::sort(out.failures.begin(), out.failures.end(), [](const path_failure& a, const path_failure& b) { return a.path < b.path; });
+  std::sort(out.failures.begin(), out.failures.end(),
+            [](const path_failure& a, const path_failure& b) { return a.path < b.path; });
   std::move(out.failures.begin(), out.failures.end(), std::back_inserter(failures));
   return std::move(out.files);
 }

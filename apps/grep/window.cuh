@@ -11,15 +11,16 @@ namespace gpufs::grep {
 
 inline constexpr std::uint32_t lookahead_bytes = 256;  // the longest word, and the character behind it
 inline constexpr std::uint32_t window_bytes = 8464;
-inline constexpr std::uint32_t padding_bytes = 48;     // of zeros behind the text, which are no word characters
-inline constexpr std::uint32_t segment_bytes = 32;     // one word of `masks`
+inline constexpr std::uint32_t padding_bytes = 48;  // of zeros behind the text, which are no word characters
+inline constexpr std::uint32_t segment_bytes = 32;  // one word of `masks`
 inline constexpr std::uint32_t window_segments = (window_bytes + padding_bytes) / segment_bytes;
 // Windows end at multiples of this, so that gread copies between addresses that are alike modulo 16.
 inline constexpr std::uint32_t window_end_alignment = 4096;
 
 static_assert((window_bytes + padding_bytes) % segment_bytes == 0, "all text is classified in whole segments");
 static_assert(window_bytes >= 8192 + lookahead_bytes + 16, "a move reads two whole pages: at most 272 bytes are kept");
-static_assert(window_bytes - window_end_alignment > 2 * (lookahead_bytes + 16), "what is kept does not overlap its new place");
+static_assert(window_bytes - window_end_alignment > 2 * (lookahead_bytes + 16),
+              "what is kept does not overlap its new place");
 
 struct window_memory {
   std::uint64_t text[(window_bytes + padding_bytes) / 8];
@@ -27,9 +28,10 @@ struct window_memory {
   atomic_word<std::uint32_t> first_nul;  // offset in the window, or no_offset
 };
 
-// Reads all bytes there are: gread may stop before an error, which only its next call returns. Returns the bytes read, fewer
-// than asked only at the end of the file; or -errno.
-GPUFS_HD inline std::int64_t read_fully(const block_group& g, const mount_ref& fs, std::int32_t fd, char* to, std::uint64_t bytes, std::uint64_t offset) {
+// Reads all bytes there are: gread may stop before an error, which only its next call returns. Returns the bytes read,
+// fewer than asked only at the end of the file; or -errno.
+GPUFS_HD inline std::int64_t read_fully(const block_group& g, const mount_ref& fs, std::int32_t fd, char* to,
+                                        std::uint64_t bytes, std::uint64_t offset) {
   std::uint64_t done = 0;
   while (done < bytes) {
     const std::int64_t n = gread(g, fs, fd, to + done, bytes - done, static_cast<std::int64_t>(offset + done));
@@ -45,7 +47,8 @@ class text_window {
  public:
   static constexpr std::uint32_t no_offset = ~std::uint32_t{0};
 
-  GPUFS_HD text_window(const block_group& g, const mount_ref& fs, window_memory& memory, std::int32_t fd, std::uint64_t file_bytes)
+  GPUFS_HD text_window(const block_group& g, const mount_ref& fs, window_memory& memory, std::int32_t fd,
+                       std::uint64_t file_bytes)
       : g_(g), fs_(fs), memory_(memory), fd_(fd), file_bytes_(file_bytes) {}
 
   GPUFS_HD std::uint64_t begin() const { return begin_; }
@@ -57,8 +60,8 @@ class text_window {
 
   GPUFS_HD std::uint8_t byte(std::uint32_t at) const { return reinterpret_cast<const std::uint8_t*>(memory_.text)[at]; }
 
-  // Moves to the byte in front of `from` and reads on. `from` lies in the window or at its end; anywhere, the first time.
-  // Returns 0 or -errno. A file that ends before its length at the open was cut off since: it ends there.
+  // Moves to the byte in front of `from` and reads on. `from` lies in the window or at its end; anywhere, the first
+  // time. Returns 0 or -errno. A file that ends before its length at the open was cut off since: it ends there.
   [[nodiscard]] GPUFS_HD std::int32_t move(std::uint64_t from) {
     const std::uint64_t begin = from == 0 ? 0 : (from - 1) / 16 * 16;
     const auto kept = static_cast<std::uint32_t>(bytes_ == 0 ? 0 : end() - begin);
@@ -130,7 +133,7 @@ class text_window {
   window_memory& memory_;
   std::int32_t fd_;
   std::uint64_t file_bytes_;
-  std::uint64_t begin_ = 0;   // multiple of 16
+  std::uint64_t begin_ = 0;  // multiple of 16
   std::uint32_t bytes_ = 0;
 };
 

@@ -8,7 +8,7 @@
 namespace {
 
 struct count_lines {
-  const char* path;    // in the mount's memory
+  const char* path;     // in the mount's memory
   std::int64_t* lines;  // likewise: the count, or -errno
 
   GPUFS_HD void operator()(const gpufs::mount_ref& fs) const {

@@ -6,19 +6,19 @@
 // follow GPUfs (Silberstein et al., ACM TOCS 32(1), 2014, sections 3 and 4), the warp-level calls the SYSTOR 2016 paper.
 #pragma once
 
-#include "gpufs/file/open_files.cuh"
 #include "gpufs/base/group.cuh"
+#include "gpufs/file/open_files.cuh"
 
 namespace gpufs {
 
 // What gfstat tells: the file as it was when it was opened.
 struct file_status {
-  std::uint64_t size;       // bytes
-  std::int64_t modified_ns; // since the epoch
+  std::uint64_t size;        // bytes
+  std::int64_t modified_ns;  // since the epoch
   std::int64_t changed_ns;
   std::uint64_t inode;
   std::uint64_t device;
-  std::uint32_t mode;       // st_mode
+  std::uint32_t mode;  // st_mode
   std::uint32_t reserved;
 };
 
@@ -41,7 +41,8 @@ struct mapping {
 // descriptors; -EOVERFLOW for a file of 2^48 bytes or more; -EIO when the host failed, or does not answer.
 // Waits: for the host's open, bounded by the mount's request timeout.
 template <class Group>
-[[nodiscard]] GPUFS_HD std::int32_t gopen(const Group& g, const mount_ref& fs, const char* path, std::int32_t flags = O_RDONLY) {
+[[nodiscard]] GPUFS_HD std::int32_t gopen(const Group& g, const mount_ref& fs, const char* path,
+                                          std::int32_t flags = O_RDONLY) {
   return detail::opener<Group>(fs, g).open(path, flags);
 }
 
@@ -67,8 +68,13 @@ GPUFS_HD std::int32_t gfstat(const Group& g, const mount_ref& fs, std::int32_t f
     const detail::found_file found = detail::look_up(fs, fd);
     const open_file& f = fs.at<open_file>(fs.layout.files)[found.view.record];
     a.error = found.error;
-    a.status = {found.view.size,          f.modified_ns.load_relaxed(), f.changed_ns.load_relaxed(), f.inode.load_relaxed(),
-                f.device.load_relaxed(), found.mode,                   0};
+    a.status = {found.view.size,
+                f.modified_ns.load_relaxed(),
+                f.changed_ns.load_relaxed(),
+                f.inode.load_relaxed(),
+                f.device.load_relaxed(),
+                found.mode,
+                0};
   }
   a = g.broadcast(a);
   if (a.error == 0) status = a.status;
@@ -83,8 +89,8 @@ GPUFS_HD std::int32_t gfstat(const Group& g, const mount_ref& fs, std::int32_t f
 // null buffer; -EIO and what else the host's read gave; -ENOBUFS when all frames of the cache stayed pinned.
 // Waits: for I/O, and for frames; both bounded by the mount's timeouts. Holds at most one pin at a time.
 template <class Group>
-[[nodiscard]] GPUFS_HD std::int64_t gread(const Group& g, const mount_ref& fs, std::int32_t fd, void* buffer, std::uint64_t bytes,
-                                          std::int64_t offset) {
+[[nodiscard]] GPUFS_HD std::int64_t gread(const Group& g, const mount_ref& fs, std::int32_t fd, void* buffer,
+                                          std::uint64_t bytes, std::int64_t offset) {
   constexpr std::uint64_t largest = ~std::uint64_t{0} >> 1;
   if (offset < 0) return -EINVAL;
   if (bytes > largest - static_cast<std::uint64_t>(offset)) return -EOVERFLOW;
@@ -126,7 +132,8 @@ template <class Group>
 // Errors: -EBADF; -EINVAL for a negative offset or no bytes; then as gread. Waits as gread.
 // A group that holds many mappings holds as many frames: others may then get -ENOBUFS.
 template <class Group>
-[[nodiscard]] GPUFS_HD mapping gmmap(const Group& g, const mount_ref& fs, std::int32_t fd, std::int64_t offset, std::uint64_t bytes) {
+[[nodiscard]] GPUFS_HD mapping gmmap(const Group& g, const mount_ref& fs, std::int32_t fd, std::int64_t offset,
+                                     std::uint64_t bytes) {
   if (offset < 0 || bytes == 0) return {nullptr, -EINVAL};
   const detail::found_file found = detail::find_file(fs, g, fd);
   if (found.error != 0) return {nullptr, found.error};
@@ -137,7 +144,8 @@ template <class Group>
   page_cache<Group> cache(fs, g);
   const page_pin pin = cache.acquire({found.view.version, page}, detail::page_loader<Group>(fs, g, found.view, page));
   if (pin.valid < 0) return {nullptr, pin.valid};
-  const std::uint64_t room = static_cast<std::uint64_t>(pin.valid) > within ? static_cast<std::uint64_t>(pin.valid) - within : 0;
+  const std::uint64_t room =
+      static_cast<std::uint64_t>(pin.valid) > within ? static_cast<std::uint64_t>(pin.valid) - within : 0;
   if (room == 0) {
     cache.release(pin.frame);
     return {nullptr, 0};
@@ -170,7 +178,8 @@ GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const void* d
 // Calls of one group arrive in order; each call of at most the channel's staging bytes arrives whole.
 // Returns `bytes`, or -errno: -EBADF for a sink that is not open, what the sink returned, -EIO. Waits for the host.
 template <class Group>
-[[nodiscard]] GPUFS_HD std::int64_t gsend(const Group& g, const mount_ref& fs, std::int32_t sink, const void* data, std::uint64_t bytes);
+[[nodiscard]] GPUFS_HD std::int64_t gsend(const Group& g, const mount_ref& fs, std::int32_t sink, const void* data,
+                                          std::uint64_t bytes);
 
 }  // namespace gpufs
 

@@ -26,22 +26,22 @@ struct mount_options {
   int ordinal = 0;                              // which GPU
   // Page cache in bytes, rounded down to whole pages. 0: a quarter of the GPU's free memory; 256 MiB on the twin.
   std::uint64_t cache_bytes = 0;
-  std::uint64_t page_bytes = 4096;              // power of two, 512 B to 2 MiB
-  unsigned workers = 0;                         // service threads. 0: half the cores, at least 1, at most 8
+  std::uint64_t page_bytes = 4096;  // power of two, 512 B to 2 MiB
+  unsigned workers = 0;             // service threads. 0: half the cores, at least 1, at most 8
   // Host memory that may be mapped and registered for direct loads. 0: none, all loads are staged.
   // Default (~0): half of the host's memory.
   std::uint64_t extent_budget_bytes = ~std::uint64_t{0};
   std::uint64_t extent_bytes = std::uint64_t{64} << 20;  // size of one extent; power of two, at least a page and 64 KiB
-  unsigned channel_slots = 0;                   // requests under way at once. 0: 512 on a GPU, 64 on the twin; at most 4096
+  unsigned channel_slots = 0;  // requests under way at once. 0: 512 on a GPU, 64 on the twin; at most 4096
   // Pinned host memory per slot; files up to this size come with the answer to their open. 8 KiB to 1 MiB, power of two.
   std::uint32_t staging_bytes = 32768;
-  unsigned rings = 0;                           // frame rings. 0: one per four multiprocessors, fewer for small caches
-  unsigned open_files = 131072;                 // open-file records, at most 131,072
-  unsigned twin_threads = 0;                    // threads of a launch on the twin. 0: one per core
-  std::uint64_t reclaim_timeout_ns = 1'000'000'000;      // after which a call gives -ENOBUFS
-  std::uint64_t heartbeat_timeout_ns = 10'000'000'000;   // silence of the service after which a call gives -EIO
-  std::uint64_t request_timeout_ns = 120'000'000'000;    // one request in all, then -EIO
-  std::shared_ptr<gpufs::backend> backend;      // who does the I/O; null: POSIX
+  unsigned rings = 0;            // frame rings. 0: one per four multiprocessors, fewer for small caches
+  unsigned open_files = 131072;  // open-file records, at most 131,072
+  unsigned twin_threads = 0;     // threads of a launch on the twin. 0: one per core
+  std::uint64_t reclaim_timeout_ns = 1'000'000'000;     // after which a call gives -ENOBUFS
+  std::uint64_t heartbeat_timeout_ns = 10'000'000'000;  // silence of the service after which a call gives -EIO
+  std::uint64_t request_timeout_ns = 120'000'000'000;   // one request in all, then -EIO
+  std::shared_ptr<gpufs::backend> backend;              // who does the I/O; null: POSIX
 };
 
 // What a mount counted since it began, summed over its multiprocessors. Names as in gpufs/base/statistics.cuh.
@@ -82,20 +82,20 @@ class mount {
   // The handle for kernels. Taking it also wakes the service, so take it at each launch (gpufs::launch does).
   mount_ref ref() const;
 
-  device_kind device() const;             // cpu or cuda
+  device_kind device() const;  // cpu or cuda
   int ordinal() const;
   std::string device_name() const;
-  const mount_options& options() const;   // with the defaults filled in
-  std::string direct_path() const;        // "on", or why every load is staged
-  unsigned multiprocessors() const;       // twin: its threads
+  const mount_options& options() const;  // with the defaults filled in
+  std::string direct_path() const;       // "on", or why every load is staged
+  unsigned multiprocessors() const;      // twin: its threads
 
   statistics stats() const;
   std::vector<file_statistics> file_stats() const;  // of the files open now
 
   // A sink takes bytes that kernels send (gsend). `take` runs on a service thread, one call at a time per sink; it
   // returns 0, or an errno that the sender gets. Throws EMFILE when limits::sinks_max are open.
-  std::int32_t open_sink(std::function<int(const char* bytes, std::size_t count)> take);
-  void close_sink(std::int32_t sink);
+  std::int32_t open_sink(std::function<int(const char* bytes, std::size_t count)> take) const;
+  void close_sink(std::int32_t sink) const;
 
   // Maps and registers a file for direct loads now, as far as the budget goes, reading it into the page cache first.
   // Returns the bytes registered: 0 when there is no direct path. Throws for a file that cannot be opened. Waits for I/O.

@@ -13,15 +13,16 @@ namespace gpufs {
 
 struct launch_shape {
   std::uint32_t blocks = 1;
-  std::uint32_t threads = 256;       // per block; the twin runs each block as one thread
-  std::size_t scratch_bytes = 0;     // per block, for block_group::scratch()
-  void* stream = nullptr;            // cudaStream_t; ignored by the twin
+  std::uint32_t threads = 256;    // per block; the twin runs each block as one thread
+  std::size_t scratch_bytes = 0;  // per block, for block_group::scratch()
+  void* stream = nullptr;         // cudaStream_t; ignored by the twin
 };
 
 namespace detail {
 
 // Runs `call(functor, fs)` once per block on the twin's threads; returns when all have ended.
-void run_on_twin(const mount& m, const launch_shape& shape, void (*call)(const void* functor, const mount_ref& fs), const void* functor);
+void run_on_twin(const mount& m, const launch_shape& shape, void (*call)(const void* functor, const mount_ref& fs),
+                 const void* functor);
 
 #if defined(__CUDACC__)
 // A kernel that says how large its blocks are, and how many of them a multiprocessor should hold, is compiled for that.
@@ -37,7 +38,8 @@ constexpr int blocks_per_multiprocessor() {
 }
 
 template <class Kernel>
-__global__ void __launch_bounds__(block_threads_max<Kernel>(), blocks_per_multiprocessor<Kernel>()) run_kernel(const __grid_constant__ Kernel kernel, const __grid_constant__ mount_ref fs) {
+__global__ void __launch_bounds__(block_threads_max<Kernel>(), blocks_per_multiprocessor<Kernel>())
+    run_kernel(const __grid_constant__ Kernel kernel, const __grid_constant__ mount_ref fs) {
   kernel(fs);
 }
 
@@ -57,7 +59,8 @@ template <class Kernel>
 void launch(const mount& m, const launch_shape& shape, const Kernel& kernel) {
   if (m.device() == device_kind::cpu) {
     detail::run_on_twin(
-        m, shape, [](const void* functor, const mount_ref& fs) { (*static_cast<const Kernel*>(functor))(fs); }, &kernel);
+        m, shape, [](const void* functor, const mount_ref& fs) { (*static_cast<const Kernel*>(functor))(fs); },
+        &kernel);
     return;
   }
 #if defined(__CUDACC__)
@@ -67,7 +70,8 @@ void launch(const mount& m, const launch_shape& shape, const Kernel& kernel) {
                                        static_cast<int>(shape.scratch_bytes)),
                   "launch: scratch memory");
   }
-  detail::run_kernel<Kernel><<<shape.blocks, shape.threads, shape.scratch_bytes, static_cast<cudaStream_t>(shape.stream)>>>(kernel, m.ref());
+  detail::run_kernel<Kernel>
+      <<<shape.blocks, shape.threads, shape.scratch_bytes, static_cast<cudaStream_t>(shape.stream)>>>(kernel, m.ref());
   detail::check(cudaGetLastError(), "launch");
 #else
   throw error(ENOTSUP, "launch on a GPU: this program was compiled without nvcc");

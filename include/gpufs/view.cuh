@@ -17,8 +17,8 @@ class view {
     error_ = found.error;
   }
 
-  // Number of whole T in the file behind `offset`, as of its open.
-  GPUFS_HD std::uint64_t size() const { return error_ == 0 && file_.size > offset_ ? (file_.size - offset_) / sizeof(T) : 0; }
+  // Number of whole T in the file behind `offset`, as of its open; 0 for a bad descriptor.
+  GPUFS_HD std::uint64_t size() const { return file_.size > offset_ ? (file_.size - offset_) / sizeof(T) : 0; }
 
   // 0, or the -errno of the first access that failed: as gread, and -EINVAL for an index that is not below size().
   GPUFS_HD std::int32_t error() const { return error_; }
@@ -50,7 +50,8 @@ class view {
     const std::uint64_t within = at - (page << fs_->layout.page_shift);
     const warp_group peers = sharing(page);
     page_cache<warp_group> cache(*fs_, peers);
-    const page_pin pin = cache.acquire({file_.version, page}, detail::page_loader<warp_group>(*fs_, peers, file_, page));
+    const page_pin pin =
+        cache.acquire({file_.version, page}, detail::page_loader<warp_group>(*fs_, peers, file_, page));
     if (pin.valid < 0) {
       if (error_ == 0) error_ = pin.valid;
       return 0;
@@ -68,9 +69,7 @@ class view {
   }
 
   // The lanes that are here now and want the same page of the same version: they fault as one group.
-  GPUFS_HD warp_group sharing(std::uint64_t page) const {
-    return this_warp().matching(page, file_.version);
-  }
+  GPUFS_HD warp_group sharing(std::uint64_t page) const { return this_warp().matching(page, file_.version); }
 
   const mount_ref* fs_;
   detail::file_view file_{};

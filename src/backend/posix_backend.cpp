@@ -39,7 +39,9 @@ class posix_file final : public backend_file {
   int identify(file_identity& identity) override {
     struct stat s;
     if (fstat(fd_, &s) != 0) return -errno;
-    identity = {s.st_dev, s.st_ino, static_cast<std::uint64_t>(s.st_size), nanoseconds(s.st_mtim), nanoseconds(s.st_ctim), s.st_mode};
+    identity = {
+        s.st_dev, s.st_ino, static_cast<std::uint64_t>(s.st_size), nanoseconds(s.st_mtim), nanoseconds(s.st_ctim),
+        s.st_mode};
     return 0;
   }
 

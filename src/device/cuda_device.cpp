@@ -21,7 +21,8 @@ namespace {
 void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   (void)cudaGetLastError();
-  throw error(status == cudaErrorMemoryAllocation ? ENOMEM : EIO, std::string(what) + ": " + cudaGetErrorString(status));
+  throw error(status == cudaErrorMemoryAllocation ? ENOMEM : EIO,
+              std::string(what) + ": " + cudaGetErrorString(status));
 }
 
 // A driver function by name: there is no libcuda to link against where the program is built.
@@ -30,13 +31,15 @@ Function driver_function(const char* name, unsigned version) {
   void* f = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   check(cudaGetDriverEntryPointByVersion(name, &f, version, cudaEnableDefault, &found), name);
-  if (found != cudaDriverEntryPointSuccess || f == nullptr) throw error(ENOTSUP, std::string(name) + ": not in this driver");
+  if (found != cudaDriverEntryPointSuccess || f == nullptr)
+    throw error(ENOTSUP, std::string(name) + ": not in this driver");
   return reinterpret_cast<Function>(f);
 }
 
 void check(CUresult status, const char* what) {
   if (status == CUDA_SUCCESS) return;
-  throw error(status == CUDA_ERROR_OUT_OF_MEMORY ? ENOMEM : EIO, std::string(what) + ": CUDA driver error " + std::to_string(status));
+  throw error(status == CUDA_ERROR_OUT_OF_MEMORY ? ENOMEM : EIO,
+              std::string(what) + ": CUDA driver error " + std::to_string(status));
 }
 
 class cuda_device final : public device {
@@ -47,7 +50,8 @@ class cuda_device final : public device {
     check(cudaGetDeviceProperties(&properties_, ordinal_), "cudaGetDeviceProperties");
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     int value = 0;
-    if (cudaDeviceGetAttribute(&value, cudaDevAttrHostRegisterReadOnlySupported, ordinal_) == cudaSuccess) read_only_registration_ = value != 0;
+    if (cudaDeviceGetAttribute(&value, cudaDevAttrHostRegisterReadOnlySupported, ordinal_) == cudaSuccess)
+      read_only_registration_ = value != 0;
   }
   ~cuda_device() override {
     const current_scope scope(*this);
@@ -69,7 +73,8 @@ class cuda_device final : public device {
   // Virtual memory management, so that the arena can later be exported, grown and shrunk.
   char* allocate_arena(std::uint64_t bytes) override {
     const current_scope scope(*this);
-    const auto granularity_of = driver_function<decltype(&cuMemGetAllocationGranularity)>("cuMemGetAllocationGranularity", 10020);
+    const auto granularity_of =
+        driver_function<decltype(&cuMemGetAllocationGranularity)>("cuMemGetAllocationGranularity", 10020);
     const auto create = driver_function<decltype(&cuMemCreate)>("cuMemCreate", 10020);
     const auto reserve = driver_function<decltype(&cuMemAddressReserve)>("cuMemAddressReserve", 10020);
     const auto map = driver_function<decltype(&cuMemMap)>("cuMemMap", 10020);
@@ -82,7 +87,8 @@ class cuda_device final : public device {
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {ordinal_}};
     std::size_t granularity = 0;
-    check(granularity_of(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), "cuMemGetAllocationGranularity");
+    check(granularity_of(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+          "cuMemGetAllocationGranularity");
     const std::uint64_t size = (bytes + granularity - 1) / granularity * granularity;
     CUmemGenericAllocationHandle handle = 0;
     check(create(&handle, size, &properties, 0), "page cache: cuMemCreate");
@@ -127,7 +133,9 @@ class cuda_device final : public device {
   }
 
   std::string direct_obstacle() const override {
-    return read_only_registration_ ? "" : "this GPU cannot register read-only host memory (cudaDevAttrHostRegisterReadOnlySupported)";
+    return read_only_registration_
+               ? ""
+               : "this GPU cannot register read-only host memory (cudaDevAttrHostRegisterReadOnlySupported)";
   }
   bool register_range(char* host, std::uint64_t bytes, std::uint64_t& device_address) override {
     const current_scope scope(*this);
@@ -161,9 +169,15 @@ class cuda_device final : public device {
     const current_scope scope(*this);
     (void)cudaFree(memory);
   }
-  void copy_to_device(void* to, const void* from, std::size_t bytes) override { copy(to, from, bytes, cudaMemcpyHostToDevice); }
-  void copy_to_host(void* to, const void* from, std::size_t bytes) override { copy(to, from, bytes, cudaMemcpyDeviceToHost); }
-  void snapshot(std::uint64_t* to, const std::uint64_t* from, std::size_t words) override { copy_to_host(to, from, words * sizeof *to); }
+  void copy_to_device(void* to, const void* from, std::size_t bytes) override {
+    copy(to, from, bytes, cudaMemcpyHostToDevice);
+  }
+  void copy_to_host(void* to, const void* from, std::size_t bytes) override {
+    copy(to, from, bytes, cudaMemcpyDeviceToHost);
+  }
+  void snapshot(std::uint64_t* to, const std::uint64_t* from, std::size_t words) override {
+    copy_to_host(to, from, words * sizeof *to);
+  }
   void synchronize() override {
     const current_scope scope(*this);
     check(cudaDeviceSynchronize(), "kernel");
@@ -177,7 +191,8 @@ class cuda_device final : public device {
       done->store(true);
     }).detach();
     const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
-    while (!done->load() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    while (!done->load() && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
     return done->load();
   }
 
@@ -232,7 +247,8 @@ int cuda_device_count() noexcept {
 std::unique_ptr<device> make_cuda_device(int ordinal) {
   const int count = cuda_device_count();
   if (count == 0) throw error(ENODEV, "no CUDA device is usable here");
-  if (ordinal < 0 || ordinal >= count) throw error(ENODEV, "CUDA device " + std::to_string(ordinal) + " of " + std::to_string(count));
+  if (ordinal < 0 || ordinal >= count)
+    throw error(ENODEV, "CUDA device " + std::to_string(ordinal) + " of " + std::to_string(count));
   return std::make_unique<cuda_device>(ordinal);
 }
 

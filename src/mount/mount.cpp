@@ -30,9 +30,11 @@ std::size_t descriptors_max() {
 }
 
 std::unique_ptr<device> make_device(mount_options& options) {
-  if (options.device == device_kind::automatic) options.device = cuda_device_count() > 0 ? device_kind::cuda : device_kind::cpu;
+  if (options.device == device_kind::automatic)
+    options.device = cuda_device_count() > 0 ? device_kind::cuda : device_kind::cpu;
   if (options.device == device_kind::cuda) return make_cuda_device(options.ordinal);
-  const unsigned threads = options.twin_threads != 0 ? options.twin_threads : std::max(1u, std::thread::hardware_concurrency());
+  const unsigned threads =
+      options.twin_threads != 0 ? options.twin_threads : std::max(1u, std::thread::hardware_concurrency());
   return make_cpu_device(threads);
 }
 
@@ -97,11 +99,14 @@ struct mount::implementation {
     for (std::uint64_t& word : ref.path_key) word = (std::uint64_t{random()} << 32) | random();
 
     files_open = std::make_unique<file_table>(options.backend, descriptors_max());
-    extents = std::make_unique<extent_registrar>(
-        *gpu, *files_open, extent_options{direct_obstacle.empty() ? options.extent_budget_bytes : 0, options.extent_bytes, options.staging_bytes + 1u});
+    extents =
+        std::make_unique<extent_registrar>(*gpu, *files_open,
+                                           extent_options{direct_obstacle.empty() ? options.extent_budget_bytes : 0,
+                                                          options.extent_bytes, options.staging_bytes + 1u});
     // A GPU's next request is a few microseconds away; a twin wakes the workers itself.
     const std::uint64_t spin_ns = options.device == device_kind::cuda ? 200'000 : 20'000;
-    requests = std::make_unique<service>(channel_view{shared.host, channel}, *files_open, *extents, sinks, service_options{options.workers, spin_ns});
+    requests = std::make_unique<service>(channel_view{shared.host, channel}, *files_open, *extents, sinks,
+                                         service_options{options.workers, spin_ns});
   }
 
   void release_memory() noexcept {
@@ -114,7 +119,8 @@ struct mount::implementation {
   std::vector<T> snapshot(std::uint64_t offset, std::size_t count) const {
     static_assert(sizeof(T) % sizeof(std::uint64_t) == 0, "copied in whole words");
     std::vector<T> copy(count);
-    gpu->snapshot(reinterpret_cast<std::uint64_t*>(copy.data()), ref.at<std::uint64_t>(offset), count * sizeof(T) / sizeof(std::uint64_t));
+    gpu->snapshot(reinterpret_cast<std::uint64_t*>(copy.data()), ref.at<std::uint64_t>(offset),
+                  count * sizeof(T) / sizeof(std::uint64_t));
     return copy;
   }
 
@@ -182,8 +188,10 @@ std::vector<file_statistics> mount::file_stats() const {
   return all;
 }
 
-std::int32_t mount::open_sink(std::function<int(const char*, std::size_t)> take) { return self_->sinks.open(std::move(take)); }
-void mount::close_sink(std::int32_t sink) { self_->sinks.close(sink); }
+std::int32_t mount::open_sink(std::function<int(const char*, std::size_t)> take) const {
+  return self_->sinks.open(std::move(take));
+}
+void mount::close_sink(std::int32_t sink) const { self_->sinks.close(sink); }
 
 std::uint64_t mount::register_file(const std::string& path) {
   std::uint32_t handle = 0;
@@ -206,8 +214,12 @@ void mount::drop_extents() {
 void mount::synchronize() const { self_->gpu->synchronize(); }
 void* mount::allocate(std::size_t bytes) const { return self_->gpu->allocate(bytes); }
 void mount::free(void* memory) const noexcept { self_->gpu->free(memory); }
-void mount::copy_to_device(void* to, const void* from, std::size_t bytes) const { self_->gpu->copy_to_device(to, from, bytes); }
-void mount::copy_to_host(void* to, const void* from, std::size_t bytes) const { self_->gpu->copy_to_host(to, from, bytes); }
+void mount::copy_to_device(void* to, const void* from, std::size_t bytes) const {
+  self_->gpu->copy_to_device(to, from, bytes);
+}
+void mount::copy_to_host(void* to, const void* from, std::size_t bytes) const {
+  self_->gpu->copy_to_host(to, from, bytes);
+}
 
 device_guard::device_guard(const mount& m) : device_(m.self_->gpu.get()), previous_(device_->make_current()) {}
 device_guard::~device_guard() { device_->restore(previous_); }
@@ -216,9 +228,9 @@ bool cuda_available() { return cuda_device_count() > 0; }
 
 const char* statistics::name(counter c) {
   static constexpr const char* names[counter_count] = {
-      "hits",         "minor_faults", "direct_loads", "staged_loads", "open_loads", "load_errors", "evictions",
-      "reclaims",     "lost_races",   "no_frames",    "direct_bytes", "staged_bytes", "open_bytes", "read_bytes",
-      "opens",        "reopens",      "closes",       "rpcs",         "rpc_wait_ns",  "rpc_failures", "sent_bytes"};
+      "hits",     "minor_faults", "direct_loads", "staged_loads", "open_loads",   "load_errors",  "evictions",
+      "reclaims", "lost_races",   "no_frames",    "direct_bytes", "staged_bytes", "open_bytes",   "read_bytes",
+      "opens",    "reopens",      "closes",       "rpcs",         "rpc_wait_ns",  "rpc_failures", "sent_bytes"};
   return names[static_cast<std::uint32_t>(c)];
 }
 

@@ -29,24 +29,30 @@ mount_options complete(const mount_options& asked, const device& d) {
   const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   const bool gpu = o.device == device_kind::cuda;
 
-  require(std::has_single_bit(o.page_bytes) && o.page_bytes >= limits::page_bytes_min && o.page_bytes <= limits::page_bytes_max,
+  require(std::has_single_bit(o.page_bytes) && o.page_bytes >= limits::page_bytes_min &&
+              o.page_bytes <= limits::page_bytes_max,
           "page size " + std::to_string(o.page_bytes) + ": must be a power of two from 512 B to 2 MiB");
   if (o.cache_bytes == 0) o.cache_bytes = gpu ? d.free_bytes() / 4 : std::uint64_t{256} << 20;
   o.cache_bytes = o.cache_bytes / o.page_bytes * o.page_bytes;
-  require(o.cache_bytes >= 8 * o.page_bytes, "cache size: must hold at least 8 pages of " + std::to_string(o.page_bytes) + " bytes");
-  require(o.cache_bytes / o.page_bytes <= limits::frames_max, "cache size: more pages than 2^32 - 16; use larger pages");
+  require(o.cache_bytes >= 8 * o.page_bytes,
+          "cache size: must hold at least 8 pages of " + std::to_string(o.page_bytes) + " bytes");
+  require(o.cache_bytes / o.page_bytes <= limits::frames_max,
+          "cache size: more pages than 2^32 - 16; use larger pages");
 
   if (o.workers == 0) o.workers = std::clamp(cores / 2, 1u, 8u);
   require(o.workers <= 256, "workers: at most 256");
   if (o.channel_slots == 0) o.channel_slots = gpu ? 512 : 64;
   require(o.channel_slots <= limits::channel_slots_max, "channel slots: at most 4096");
-  require(std::has_single_bit(o.staging_bytes) && o.staging_bytes >= limits::staging_bytes_min && o.staging_bytes <= limits::staging_bytes_max,
+  require(std::has_single_bit(o.staging_bytes) && o.staging_bytes >= limits::staging_bytes_min &&
+              o.staging_bytes <= limits::staging_bytes_max,
           "staging size: must be a power of two from 8 KiB to 1 MiB");
-  require(std::has_single_bit(o.extent_bytes) && o.extent_bytes >= o.page_bytes && o.extent_bytes >= 65536 && o.extent_bytes <= (std::uint64_t{1} << 31),
+  require(std::has_single_bit(o.extent_bytes) && o.extent_bytes >= o.page_bytes && o.extent_bytes >= 65536 &&
+              o.extent_bytes <= (std::uint64_t{1} << 31),
           "extent size: must be a power of two, at least a page and 64 KiB, at most 2 GiB");
   if (o.extent_budget_bytes == ~std::uint64_t{0}) o.extent_budget_bytes = host_memory_bytes() / 2;
   const std::uint64_t frames = o.cache_bytes / o.page_bytes;
-  if (o.rings == 0) o.rings = static_cast<unsigned>(std::clamp<std::uint64_t>(frames / 64, 1, std::max(1u, d.multiprocessors() / 4)));
+  if (o.rings == 0)
+    o.rings = static_cast<unsigned>(std::clamp<std::uint64_t>(frames / 64, 1, std::max(1u, d.multiprocessors() / 4)));
   require(o.rings <= frames, "rings: more than the cache has pages");
   require(o.open_files >= 1 && o.open_files <= limits::open_files_max, "open files: from 1 to 131,072");
   if (o.twin_threads == 0) o.twin_threads = cores;
@@ -65,7 +71,9 @@ arena_layout lay_out(const mount_options& o, unsigned multiprocessors, bool dire
   l.file_bucket_count = buckets_for(l.file_count);
   l.extent_shift = static_cast<std::uint32_t>(std::countr_zero(o.extent_bytes));
   // The table is at most half full: room for twice what the budget holds in whole extents, and for many small files.
-  l.extent_slots = direct ? static_cast<std::uint32_t>(std::clamp<std::uint64_t>(std::bit_ceil(4 * (o.extent_budget_bytes / o.extent_bytes)), 16384, 1u << 20)) : 0;
+  l.extent_slots = direct ? static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+                                std::bit_ceil(4 * (o.extent_budget_bytes / o.extent_bytes)), 16384, 1u << 20))
+                          : 0;
 
   std::uint64_t at = 0;
   const auto place = [&at](std::uint64_t bytes, std::uint64_t alignment = 128) {

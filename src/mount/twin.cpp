@@ -11,7 +11,8 @@
 
 namespace gpufs::detail {
 
-void run_on_twin(const mount& m, const launch_shape& shape, void (*call)(const void*, const mount_ref&), const void* functor) {
+void run_on_twin(const mount& m, const launch_shape& shape, void (*call)(const void*, const mount_ref&),
+                 const void* functor) {
   const mount_ref fs = m.ref();
   std::atomic<std::uint32_t> next{0};
   std::mutex failure_mutex;
@@ -20,7 +21,8 @@ void run_on_twin(const mount& m, const launch_shape& shape, void (*call)(const v
   const auto run = [&](std::uint32_t processor) {
     try {
       // As shared memory: uninitialized, the same for one block after the other.
-      const auto scratch = std::make_unique<vector16[]>((shape.scratch_bytes + sizeof(vector16) - 1) / sizeof(vector16) + 1);
+      const auto scratch =
+          std::make_unique<vector16[]>((shape.scratch_bytes + sizeof(vector16) - 1) / sizeof(vector16) + 1);
       for (std::uint32_t block = next++; block < shape.blocks; block = next++) {
         platform::twin() = {block, shape.blocks, processor, reinterpret_cast<char*>(scratch.get())};
         call(functor, fs);

@@ -74,11 +74,11 @@ std::uint64_t extent_registrar::register_one(const job& j) {
   }
   std::unique_ptr<file_mapping> mapping;
   const extent_notice notice = prepare(j, mapping);
-  {
-    const std::lock_guard lock(mutex_);
-    if (std::find(sets_.begin(), sets_.end(), j.file->version().extents) == sets_.end()) sets_.push_back(j.file->version().extents);
-  }
-  const std::lock_guard lock(set.mutex);
+  // Both, in the order of drop_all(), which then finds the set if it has anything.
+  const std::lock_guard lock(mutex_);
+  const std::lock_guard set_lock(set.mutex);
+  if (std::find(sets_.begin(), sets_.end(), j.file->version().extents) == sets_.end())
+    sets_.push_back(j.file->version().extents);
   extent_set::extent& e = set.extents[j.number];
   if (notice.bytes != 0 && e.state != extent_set::phase::registered) {
     e.state = extent_set::phase::registered;
@@ -106,23 +106,27 @@ extent_notice extent_registrar::prepare(const job& j, std::unique_ptr<file_mappi
     bytes_.fetch_sub(bytes);
     return {};
   }
-  const auto give_up = [&] {
+  bool registered = false;
+  try {
+    std::shared_ptr<backend_file> file;
+    if (files_.reach(*j.file, file) == 0) mapping = file->map(offset, bytes);
+    if (mapping != nullptr && bring_into_cache(*file, *mapping, offset)) {
+      // Whole pages of the host: the last one is there in full, zeros behind the end of the file.
+      const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+      std::uint64_t address = 0;
+      registered = device_.register_range(mapping->data(), (bytes + page - 1) / page * page, address);
+      // The pages pinned now belong to the version only if the file did not change until now.
+      file_identity now;
+      if (registered && file->identify(now) == 0 && now == identity) return {j.number, address, bytes};
+    }
+  } catch (...) {
+    // Out of memory, or a backend that threw: refused, as for any other reason, and loads stay staged.
+  }
+  if (!registered) {
     mapping.reset();
     bytes_.fetch_sub(bytes);
-    return extent_notice{};
-  };
-  std::shared_ptr<backend_file> file;
-  if (files_.reach(*j.file, file) < 0) return give_up();
-  mapping = file->map(offset, bytes);
-  if (mapping == nullptr || !bring_into_cache(*file, *mapping, offset)) return give_up();
-  // Whole pages of the host: the last one is there in full, zeros behind the end of the file.
-  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  std::uint64_t address = 0;
-  if (!device_.register_range(mapping->data(), (bytes + page - 1) / page * page, address)) return give_up();
-  // The pages pinned now belong to the version only if the file did not change until now.
-  file_identity now;
-  if (file->identify(now) < 0 || !(now == identity)) return {};
-  return {j.number, address, bytes};
+  }
+  return {};
 }
 
 bool extent_registrar::bring_into_cache(backend_file& file, const file_mapping& mapping, std::uint64_t offset) {
@@ -144,6 +148,7 @@ void extent_registrar::drop_all() {
     const auto drop = [&](std::unique_ptr<file_mapping>& mapping) {
       if (mapping == nullptr) return;
       device_.unregister_range(mapping->data());
+      bytes_.fetch_sub(mapping->bytes());  // not all of it: the registrar may have taken more for what it is at now
       mapping.reset();
     };
     for (auto& [number, e] : set->extents) drop(e.mapping);
@@ -152,7 +157,6 @@ void extent_registrar::drop_all() {
     set->orphans.clear();
   }
   sets_.clear();
-  bytes_ = 0;
 }
 
 std::uint64_t extent_registrar::registered_in(file_version& version) {

@@ -107,7 +107,8 @@ int file_table::look_up(std::uint32_t handle, lookups& known, lookups::entry*& f
   return 0;
 }
 
-int file_table::open(const std::string& path, bool no_follow, std::uint32_t& handle, std::shared_ptr<host_file>& result) {
+int file_table::open(const std::string& path, bool no_follow, std::uint32_t& handle,
+                     std::shared_ptr<host_file>& result) {
   std::shared_ptr<backend_file> file;
   const int status = open_backend(path, no_follow, file);
   if (status < 0) return status;
@@ -192,7 +193,7 @@ void file_table::make_room() {
     }
   }
   epoch_.fetch_add(1, std::memory_order_release);  // descriptors that workers remember cannot rest
-  for (int pass = 0; pass < 2; ++pass) {  // the first pass may only take the marks of use away
+  for (int pass = 0; pass < 2; ++pass) {           // the first pass may only take the marks of use away
     bool closed = false;
     for (const auto& file : seen) closed = file->rest() || closed;
     if (closed) return;

@@ -29,7 +29,7 @@ class extent_set;  // service/extents.hpp
 struct file_version {
   std::uint64_t number = 0;
   file_identity identity;
-  bool racy = false;                 // guarded by the table
+  bool racy = false;                   // guarded by the table
   std::atomic<bool> delivered{false};  // its bytes went to the device with an open
   std::shared_ptr<extent_set> extents;
 };
@@ -54,7 +54,7 @@ class host_file {
   const std::shared_ptr<file_version> version_;
   std::mutex mutex_;  // guards file_ and used_
   std::shared_ptr<backend_file> file_;
-  bool used_ = true;  // since the last look for one to close (CLOCK)
+  bool used_ = true;              // since the last look for one to close (CLOCK)
   std::atomic<bool> open_{true};  // file_ is not null; to be looked at without the mutex
 };
 
@@ -105,7 +105,9 @@ class file_table {
     bool operator==(const key& other) const = default;
   };
   struct key_hash {
-    std::size_t operator()(const key& k) const { return std::hash<std::uint64_t>()(k.inode * 0x9e3779b97f4a7c15ull ^ k.device); }
+    std::size_t operator()(const key& k) const {
+      return std::hash<std::uint64_t>()(k.inode * 0x9e3779b97f4a7c15ull ^ k.device);
+    }
   };
   struct entry {
     std::shared_ptr<host_file> file;
@@ -119,7 +121,7 @@ class file_table {
   const std::shared_ptr<backend> io_;
   const std::size_t descriptors_max_;
   std::atomic<std::uint64_t> epoch_{1};  // raised by whatever lookups must not outlive
-  mutable std::shared_mutex mutex_;  // guards all below; never held across I/O
+  mutable std::shared_mutex mutex_;      // guards all below; never held across I/O
   std::vector<entry> entries_;
   std::vector<std::uint32_t> unused_;
   std::size_t hand_ = 0;

@@ -48,11 +48,13 @@ int sink_table::send(std::uint32_t sink, const char* bytes, std::size_t count) {
   const std::lock_guard lock(e->mutex);
   if (!e->take) return -EBADF;
   const int status = e->take(bytes, count);
-  return status == 0 ? 0 : -status;
+  return status > 0 ? -status : status;  // an errno with the wrong sign is no success either
 }
 
-service::service(const channel_view& channel, file_table& files, extent_registrar& extents, sink_table& sinks, const service_options& options)
-    : channel_(channel), files_(files), extents_(extents), sinks_(sinks), options_(options), served_(channel.layout.slot_count), alive_(options.workers) {
+service::service(const channel_view& channel, file_table& files, extent_registrar& extents, sink_table& sinks,
+                 const service_options& options)
+    : channel_(channel), files_(files), extents_(extents), sinks_(sinks), options_(options),
+      served_(channel.layout.slot_count), alive_(options.workers) {
   channel_.header().service.store_release(static_cast<std::uint32_t>(service_phase::running));
   threads_.emplace_back([this] { supervise(); });
   for (unsigned w = 0; w < options_.workers; ++w) threads_.emplace_back([this, w] { work(w); });
@@ -104,7 +106,8 @@ void service::work(unsigned worker) {
     }
   } catch (const worker_death&) {
     // answer() has given the request that it held its -EIO. The last worker takes the service with it.
-    if (alive_.fetch_sub(1) == 1) channel_.header().service.store_release(static_cast<std::uint32_t>(service_phase::dead));
+    if (alive_.fetch_sub(1) == 1)
+      channel_.header().service.store_release(static_cast<std::uint32_t>(service_phase::dead));
   }
 }
 
@@ -149,8 +152,8 @@ unsigned service::scan_range(std::uint32_t first, std::uint32_t last, file_table
 void service::answer(std::uint32_t slot, std::uint32_t sequence, file_table::lookups& known) {
   const request_record& record = channel_.request(slot);
   // Copied once: a kernel that goes on writing cannot change what was checked.
-  const request r{static_cast<request_code>(record.code.load_relaxed()), record.handle.load_relaxed(), record.length.load_relaxed(),
-                  record.offset.load_relaxed()};
+  const request r{static_cast<request_code>(record.code.load_relaxed()), record.handle.load_relaxed(),
+                  record.length.load_relaxed(), record.offset.load_relaxed()};
   const auto reply = [&](std::int32_t result) {
     // Release, system scope: pairs with the client's acquire; staging and reply fields come before.
     channel_.reply(slot).word.store_release(make_reply_word(sequence, result));
@@ -252,7 +255,11 @@ void service::idle(std::uint64_t idle_ns) {
   // Only the sentinel looks at the bells by itself; the others sleep until someone has work for them.
   const bool sentinel = !sentinel_.exchange(true);
   std::uint64_t sleep_ns = 100'000'000;
-  if (sentinel) sleep_ns = idle_ns < 1'000'000 ? 20'000 : idle_ns < 100'000'000 ? 100'000 : idle_ns < 1'000'000'000 ? 1'000'000 : 4'000'000;
+  if (sentinel)
+    sleep_ns = idle_ns < 1'000'000       ? 20'000
+               : idle_ns < 100'000'000   ? 100'000
+               : idle_ns < 1'000'000'000 ? 1'000'000
+                                         : 4'000'000;
 
   const std::uint32_t before = __atomic_load_n(&header.twin_wake, __ATOMIC_SEQ_CST);
   __atomic_fetch_add(&header.twin_sleepers, 1u, __ATOMIC_SEQ_CST);

@@ -51,7 +51,8 @@ struct service_options {
 
 class service {
  public:
-  service(const channel_view& channel, file_table& files, extent_registrar& extents, sink_table& sinks, const service_options& options);
+  service(const channel_view& channel, file_table& files, extent_registrar& extents, sink_table& sinks,
+          const service_options& options);
   ~service();
   service(const service&) = delete;
   service& operator=(const service&) = delete;

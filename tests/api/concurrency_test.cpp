@@ -85,7 +85,8 @@ struct totals {
   std::uint64_t pages = 0;
 };
 
-totals check_reading(const std::vector<known_file>& files, const reading& r, const performance& p, std::uint64_t page_bytes) {
+totals check_reading(const std::vector<known_file>& files, const reading& r, const performance& p,
+                     std::uint64_t page_bytes) {
   totals t;
   for (std::size_t g = 0; g < r.scripts.size(); ++g) {
     const std::string* content = nullptr;
@@ -130,10 +131,7 @@ class concurrency_test : public ::testing::TestWithParam<group_kind> {
   mount_options options;
   std::vector<known_file> files;
 };
-INSTANTIATE_TEST_SUITE_P(each_kind, concurrency_test, ::testing::Values(group_kind::thread, group_kind::warp, group_kind::block),
-                         [](const auto& kind) {
-                           return kind.param == group_kind::thread ? "thread" : kind.param == group_kind::warp ? "warp" : "block";
-                         });
+INSTANTIATE_TEST_SUITE_P(each_kind, concurrency_test, ::testing::ValuesIn(all_kinds), name_of_kind);
 
 TEST_P(concurrency_test, counters_add_up) {
   constexpr std::uint32_t groups = 24;
@@ -142,7 +140,8 @@ TEST_P(concurrency_test, counters_add_up) {
   const mount fs(options);
   for (std::uint64_t round = 0; round < 5; ++round) {
     const reading r = make_reading(files, groups, round);
-    const totals t = check_reading(files, r, stage(fs, GetParam(), groups).run(r.scripts, r.input, r.output_bytes), options.page_bytes);
+    const totals t = check_reading(files, r, stage(fs, GetParam(), groups).run(r.scripts, r.input, r.output_bytes),
+                                   options.page_bytes);
     pages += t.pages;
     bytes += t.bytes;
   }
@@ -162,7 +161,8 @@ TEST_P(concurrency_test, counters_add_up) {
   EXPECT_LE(s[counter::reclaims], s[counter::evictions]);
   EXPECT_EQ(s[counter::opens] + s[counter::reopens], 5u * groups * files.size());
   EXPECT_EQ(s[counter::closes], s[counter::opens]);
-  EXPECT_EQ(s[counter::rpcs], s[counter::opens] + s[counter::closes] + s[counter::staged_loads]) << "a page is one piece here";
+  EXPECT_EQ(s[counter::rpcs], s[counter::opens] + s[counter::closes] + s[counter::staged_loads])
+      << "a page is one piece here";
   EXPECT_EQ(s.host_open_files, 0u);
 }
 
@@ -187,7 +187,8 @@ TEST_P(concurrency_test, groups_that_meet_at_a_page_load_it_once) {
   }
   const performance p = stage(fs, GetParam(), groups).run(scripts, {}, groups * read.bytes);
   for (std::uint64_t g = 0; g < groups; ++g) {
-    expect_same_bytes(p.output.substr(g * read.bytes, read.bytes), files.back().content.substr(0, read.bytes), "group " + std::to_string(g));
+    expect_same_bytes(p.output.substr(g * read.bytes, read.bytes), files.back().content.substr(0, read.bytes),
+                      "group " + std::to_string(g));
   }
   EXPECT_EQ(fs.stats()[counter::staged_loads], 20u);
   EXPECT_GT(fs.stats()[counter::minor_faults], 0u);

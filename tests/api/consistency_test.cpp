@@ -25,8 +25,8 @@ INSTANTIATE_TEST_SUITE_P(conformance, consistency_test, ::testing::ValuesIn(all_
 
 // Settling takes seconds with files of the host, so they take part once.
 class unchanged_file_test : public consistency_test {};
-INSTANTIATE_TEST_SUITE_P(conformance, unchanged_file_test, ::testing::ValuesIn(settings({source::memory}, {512, 4096, 65536})),
-                         name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, unchanged_file_test,
+                         ::testing::ValuesIn(settings({source::memory}, {512, 4096, 65536})), name_of_setting);
 INSTANTIATE_TEST_SUITE_P(conformance_on_host, unchanged_file_test, ::testing::Values(setting{}), name_of_setting);
 
 TEST_P(unchanged_file_test, a_file_that_stayed_the_same_stays_cached) {
@@ -66,7 +66,8 @@ TEST_P(consistency_test, one_changed_byte_is_seen) {
 TEST_P(consistency_test, a_file_that_shrank_or_grew_while_closed_has_its_new_size) {
   std::string content = create("a", 3 * page_bytes() + 9000);
   expect_content("a", content);
-  for (const std::uint64_t size : {2 * page_bytes() + 10, 5 * page_bytes(), std::uint64_t{7}, std::uint64_t{0}, page_bytes() + 1}) {
+  for (const std::uint64_t size :
+       {2 * page_bytes() + 10, 5 * page_bytes(), std::uint64_t{7}, std::uint64_t{0}, page_bytes() + 1}) {
     files->truncate("a", size);
     content.resize(size, '\0');
     expect_content("a", content);
@@ -141,7 +142,8 @@ TEST_P(consistency_test, reads_behind_a_truncation_are_short) {
 }
 
 // Readers while the host truncates and extends the file: each byte is the file's or zero, and nobody is killed.
-void read_while_truncated(const mount& m, group_kind kind, file_world& files, const std::string& content, std::int32_t fd) {
+void read_while_truncated(const mount& m, group_kind kind, file_world& files, const std::string& content,
+                          std::int32_t fd) {
   std::atomic<bool> done{false};
   std::thread truncater([&] {
     for (std::uint64_t i = 0; !done; ++i) {
@@ -171,7 +173,7 @@ void read_while_truncated(const mount& m, group_kind kind, file_world& files, co
     for (std::uint32_t g = 0; g < groups; ++g) {
       for (std::size_t i = 1; i < scripts[g].size(); ++i) {
         const std::int64_t result = p.outcomes[g][i].result;
-        ASSERT_TRUE(result >= 0 && result <= 5000) << result;
+        EXPECT_TRUE(result >= 0 && result <= 5000) << result;  // not an assertion: the truncater is to be joined
         for (std::uint64_t k = 0; k < static_cast<std::uint64_t>(result); ++k) {
           const char byte = p.output[scripts[g][i].memory + k];
           const char expected = content[static_cast<std::uint64_t>(scripts[g][i].offset) + k];
@@ -195,8 +197,8 @@ TEST_P(consistency_test, truncation_under_readers_kills_nobody) {
 }
 
 class direct_consistency_test : public conformance {};
-INSTANTIATE_TEST_SUITE_P(conformance, direct_consistency_test, ::testing::ValuesIn(settings({source::posix}, {512, 4096, 65536})),
-                         name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, direct_consistency_test,
+                         ::testing::ValuesIn(settings({source::posix}, {512, 4096, 65536})), name_of_setting);
 
 TEST_P(direct_consistency_test, truncation_under_readers_of_the_direct_path_kills_nobody) {
   options.cache_bytes = 8 * page_bytes();
@@ -206,7 +208,8 @@ TEST_P(direct_consistency_test, truncation_under_readers_of_the_direct_path_kill
   const std::int32_t fd = open("a");
   ASSERT_GE(fd, 0);
   // Registered before anything is truncated: an extent of a file that has changed since its open would be refused.
-  for (std::uint64_t at = 0; at < content.size(); at += options.extent_bytes) EXPECT_EQ(calls().read(fd, static_cast<std::int64_t>(at), 1).result, 1);
+  for (std::uint64_t at = 0; at < content.size(); at += options.extent_bytes)
+    EXPECT_EQ(calls().read(fd, static_cast<std::int64_t>(at), 1).result, 1);
   const std::uint64_t extents = (content.size() + options.extent_bytes - 1) / options.extent_bytes;
   wait_until([&] { return fs().stats().extents_registered == extents; });
   ASSERT_EQ(fs().stats().extents_registered, extents);
@@ -221,8 +224,9 @@ TEST_P(direct_consistency_test, a_file_rewritten_while_closed_is_read_anew) {
     const std::string content = create("a", 65536 + 20000, generation);
     const std::int32_t fd = open("a");
     ASSERT_GE(fd, 0);
+    const std::uint64_t before = fs().stats().extents_registered;
     EXPECT_EQ(calls().read(fd, 0, 1).result, 1);
-    wait_until([&] { return fs().stats().extents_registered > generation; });
+    wait_until([&] { return fs().stats().extents_registered > before; });
     calls().expect_read(fd, content, 0, content.size());
     EXPECT_EQ(calls().close(fd), 0);
   }

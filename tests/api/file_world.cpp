@@ -41,7 +41,9 @@ class posix_world final : public file_world {
   }
 
   void write(const std::string& name, std::string_view content) override { put(name, content, 0, O_TRUNC); }
-  void write_at(const std::string& name, std::uint64_t offset, std::string_view content) override { put(name, content, offset, 0); }
+  void write_at(const std::string& name, std::uint64_t offset, std::string_view content) override {
+    put(name, content, offset, 0);
+  }
   void truncate(const std::string& name, std::uint64_t size) override {
     check(::truncate(path(name).c_str(), static_cast<off_t>(size)) == 0, "truncate", path(name));
   }
@@ -50,8 +52,12 @@ class posix_world final : public file_world {
     check(rename(path(name + ".new").c_str(), path(name).c_str()) == 0, "rename", path(name));
   }
   void remove(const std::string& name) override { check(unlink(path(name).c_str()) == 0, "unlink", path(name)); }
-  void make_directory(const std::string& name) override { check(mkdir(path(name).c_str(), 0755) == 0, "mkdir", path(name)); }
-  void make_fifo(const std::string& name) override { check(mkfifo(path(name).c_str(), 0644) == 0, "mkfifo", path(name)); }
+  void make_directory(const std::string& name) override {
+    check(mkdir(path(name).c_str(), 0755) == 0, "mkdir", path(name));
+  }
+  void make_fifo(const std::string& name) override {
+    check(mkfifo(path(name).c_str(), 0644) == 0, "mkfifo", path(name));
+  }
   void make_link(const std::string& name, const std::string& target) override {
     check(symlink(target.c_str(), path(name).c_str()) == 0, "symlink", path(name));
   }
@@ -95,7 +101,9 @@ class memory_world final : public file_world {
   void remove(const std::string& name) override { io_->remove(path(name)); }
   void make_directory(const std::string& name) override { io_->make_directory(path(name)); }
   void make_fifo(const std::string& name) override { io_->make_fifo(path(name)); }
-  void make_link(const std::string& name, const std::string& target) override { io_->make_link(path(name), path(target)); }
+  void make_link(const std::string& name, const std::string& target) override {
+    io_->make_link(path(name), path(target));
+  }
   void settle() override {}
 
  private:

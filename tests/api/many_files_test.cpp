@@ -99,19 +99,22 @@ device_call set_register(std::int64_t value) {
 
 TEST_F(many_files_test, more_than_65536_files_are_open_at_once) {
   const mount fs(options);
-  stage s(fs, group_kind::thread, groups);
+  stage s(fs, group_kind::warp, groups);
   std::string paths;
-  const std::vector<std::int64_t> fds = on_each_file(s, [&] {
-    for (std::uint32_t n = 0; n < file_count; ++n) {
-      std::string number = std::to_string(n);
-      paths += std::string(7 - number.size(), '0') + number + '\0';
-    }
-    return paths;
-  }(), [](std::uint32_t n) {
-    device_call open{action::open};
-    open.memory = std::uint64_t{n} * 8;
-    return script{open};
-  });
+  const std::vector<std::int64_t> fds = on_each_file(
+      s,
+      [&] {
+        for (std::uint32_t n = 0; n < file_count; ++n) {
+          std::string number = std::to_string(n);
+          paths += std::string(7 - number.size(), '0') + number + '\0';
+        }
+        return paths;
+      }(),
+      [](std::uint32_t n) {
+        device_call open{action::open};
+        open.memory = std::uint64_t{n} * 8;
+        return script{open};
+      });
   std::unordered_set<std::int64_t> different;
   for (std::uint32_t n = 0; n < file_count; ++n) {
     ASSERT_GE(fds[n], 0) << "file " << n;
@@ -138,7 +141,8 @@ TEST_F(many_files_test, more_than_65536_files_are_open_at_once) {
       on_each_file(s, {}, [&](std::uint32_t n) { return script{set_register(fds[n]), {action::close}}; });
   for (std::uint32_t n = 0; n < file_count; ++n) ASSERT_EQ(closed[n], 0) << "file " << n;
   // Nobody waits for the host's close.
-  for (int i = 0; i < 10000 && fs.stats().host_open_files != 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 10000 && fs.stats().host_open_files != 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(fs.stats().host_open_files, 0u);
   EXPECT_EQ(io->open_now(), 0u);
   EXPECT_EQ(fs.stats()[counter::opens], file_count);

@@ -22,7 +22,8 @@ TEST_P(map_test, maps_up_to_the_end_of_the_page) {
         const map_answer m = calls().map(fd, static_cast<std::int64_t>(offset), bytes);
         ASSERT_EQ(m.result, static_cast<std::int64_t>(std::min(bytes, room)));
         expect_same_bytes(calls().peek(m.pointer, static_cast<std::uint64_t>(m.result)),
-                          content.substr(offset, static_cast<std::uint64_t>(m.result)), "mapped at " + std::to_string(offset));
+                          content.substr(offset, static_cast<std::uint64_t>(m.result)),
+                          "mapped at " + std::to_string(offset));
         EXPECT_EQ(calls().unmap(m.pointer), 0);
       }
     }
@@ -41,8 +42,8 @@ TEST_P(map_test, maps_up_to_the_end_of_the_file_and_zeros_behind_it) {
 
   const map_answer m = calls().map(fd, static_cast<std::int64_t>(page_bytes() + 20), page_bytes());
   ASSERT_EQ(m.result, 80);
-  expect_same_bytes(calls().peek(m.pointer, page_bytes() - 20), content.substr(page_bytes() + 20) + std::string(page_bytes() - 100, '\0'),
-                    "the last page");
+  expect_same_bytes(calls().peek(m.pointer, page_bytes() - 20),
+                    content.substr(page_bytes() + 20) + std::string(page_bytes() - 100, '\0'), "the last page");
   EXPECT_EQ(calls().unmap(m.pointer), 0);
 }
 
@@ -51,7 +52,8 @@ TEST_P(map_test, nothing_is_mapped_at_the_end_or_behind_it) {
   create("empty", 0);
   const std::int32_t fd = open("a");
   const std::int32_t empty = open("empty");
-  for (const std::int64_t offset : {std::int64_t{100}, std::int64_t{101}, std::int64_t{1} << 40, std::int64_t{0x7fffffffffffffff}}) {
+  for (const std::int64_t offset :
+       {std::int64_t{100}, std::int64_t{101}, std::int64_t{1} << 40, std::int64_t{0x7fffffffffffffff}}) {
     const map_answer m = calls().map(fd, offset, 10);
     EXPECT_EQ(m.result, 0) << offset;
     EXPECT_EQ(m.pointer, 0) << offset;
@@ -118,7 +120,8 @@ TEST_P(map_test, mapped_pages_stay_when_others_are_evicted) {
   EXPECT_GT(counted(counter::evictions), 80u);
   std::size_t i = 0;
   for (const std::uint64_t page : {3, 5, 50}) {
-    expect_same_bytes(calls().peek(mappings[i].pointer, page_bytes()), content.substr(page * page_bytes(), page_bytes()), "mapped");
+    expect_same_bytes(calls().peek(mappings[i].pointer, page_bytes()),
+                      content.substr(page * page_bytes(), page_bytes()), "mapped");
     EXPECT_EQ(calls().unmap(mappings[i].pointer), 0);
     ++i;
   }

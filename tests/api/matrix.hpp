@@ -16,6 +16,14 @@
 
 namespace gpufs::testing {
 
+inline constexpr group_kind all_kinds[] = {group_kind::thread, group_kind::warp, group_kind::block};
+
+inline const char* name_of(group_kind kind) {
+  return kind == group_kind::thread ? "thread" : kind == group_kind::warp ? "warp" : "block";
+}
+inline std::string name_of_kind(const ::testing::TestParamInfo<group_kind>& info) { return name_of(info.param); }
+inline void PrintTo(group_kind kind, std::ostream* out) { *out << name_of(kind); }
+
 struct setting {
   source where = source::posix;
   group_kind kind = group_kind::thread;
@@ -24,8 +32,7 @@ struct setting {
 
 inline std::string name_of(const setting& s) {
   const char* where = s.where == source::posix ? "posix" : "memory";
-  const char* kind = s.kind == group_kind::thread ? "thread" : s.kind == group_kind::warp ? "warp" : "block";
-  return std::string(where) + "_" + kind + "_" + std::to_string(s.page_bytes);
+  return std::string(where) + "_" + name_of(s.kind) + "_" + std::to_string(s.page_bytes);
 }
 inline std::string name_of_setting(const ::testing::TestParamInfo<setting>& info) { return name_of(info.param); }
 inline void PrintTo(const setting& s, std::ostream* out) { *out << name_of(s); }
@@ -34,7 +41,7 @@ inline void PrintTo(const setting& s, std::ostream* out) { *out << name_of(s); }
 inline std::vector<setting> settings(std::vector<source> sources, std::vector<std::uint64_t> page_sizes) {
   std::vector<setting> all;
   for (const source where : sources) {
-    for (const group_kind kind : {group_kind::thread, group_kind::warp, group_kind::block}) {
+    for (const group_kind kind : all_kinds) {
       for (const std::uint64_t page_bytes : page_sizes) all.push_back({where, kind, page_bytes});
     }
   }
@@ -48,7 +55,8 @@ inline std::vector<setting> settings_of_one_page_size() { return settings({sourc
 template <class Condition>
 void wait_until(const Condition& condition, std::chrono::milliseconds longest = std::chrono::milliseconds(20000)) {
   const auto end = std::chrono::steady_clock::now() + longest;
-  while (!condition() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (!condition() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 class conformance : public ::testing::TestWithParam<setting> {

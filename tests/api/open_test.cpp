@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <set>
 
 #include "api/matrix.hpp"
@@ -99,8 +100,8 @@ TEST_P(open_test, numbers_that_are_no_descriptors_are_bad) {
   create("a", 100);
   const std::int32_t fd = open("a");
   ASSERT_GE(fd, 0);
-  for (const std::int32_t bad : {-1, -EBADF, std::int32_t{0x7fffffff}, std::int32_t{-0x7fffffff - 1}, fd + 1,
-                                 fd ^ (1 << 17), fd ^ (1 << 30)}) {
+  for (const std::int32_t bad :
+       {-1, -EBADF, std::int32_t{0x7fffffff}, std::int32_t{-0x7fffffff - 1}, fd + 1, fd ^ (1 << 17), fd ^ (1 << 30)}) {
     EXPECT_EQ(calls().read(bad, 0, 10).result, -EBADF) << bad;
     EXPECT_EQ(calls().map(bad, 0, 10).result, -EBADF) << bad;
     EXPECT_EQ(calls().status(bad).result, -EBADF) << bad;
@@ -123,11 +124,6 @@ TEST_P(open_test, gives_the_errors_of_open) {
   EXPECT_EQ(open("fifo"), -EINVAL);
   EXPECT_EQ(open("link", O_NOFOLLOW), -ELOOP);
   EXPECT_EQ(calls().open_null_path(), -EFAULT);
-  if (GetParam().where == source::posix) {
-    EXPECT_EQ(open("a/b"), -ENOTDIR);
-    EXPECT_EQ(open(std::string(300, 'n')), -ENAMETOOLONG);
-    EXPECT_EQ(calls().open("/dev/null"), -EINVAL);
-  }
   EXPECT_EQ(fs().stats().host_open_files, 0u);
   EXPECT_EQ(counted(counter::opens), 0u);
 
@@ -267,8 +263,29 @@ TEST_P(open_test, status_describes_the_file_as_it_was_opened) {
   EXPECT_EQ(after.modified_ns, before.modified_ns);
 }
 
+// What only folders have.
+class host_file_test : public conformance {};
+INSTANTIATE_TEST_SUITE_P(conformance, host_file_test, ::testing::ValuesIn(settings({source::posix}, {4096})),
+                         name_of_setting);
+
+TEST_P(host_file_test, gives_the_errors_of_names) {
+  create("a", 100);
+  EXPECT_EQ(open("a/b"), -ENOTDIR);
+  EXPECT_EQ(open(std::string(300, 'n')), -ENAMETOOLONG);
+  EXPECT_EQ(calls().open("/dev/null"), -EINVAL);
+  EXPECT_EQ(calls().open("/"), -EISDIR);
+}
+
+TEST_P(host_file_test, relative_paths_begin_at_the_working_directory) {
+  const std::string content = create("a", 100);
+  const std::int32_t fd = calls().open(std::filesystem::relative(files->path("a")));
+  ASSERT_GE(fd, 0);
+  calls().expect_read(fd, content, 0, 100);
+}
+
 class large_file_test : public conformance {};
-INSTANTIATE_TEST_SUITE_P(conformance, large_file_test, ::testing::ValuesIn(settings({source::memory}, {4096})), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, large_file_test, ::testing::ValuesIn(settings({source::memory}, {4096})),
+                         name_of_setting);
 
 TEST_P(large_file_test, files_of_2_to_the_48_bytes_are_too_large) {
   create("a", 10);

@@ -92,7 +92,8 @@ void random_group::plan_map(const std::vector<model_file>& files, const script_l
   guess_room_[to] = c.offset < 0 ? 1 : limits.page_bytes - static_cast<std::uint64_t>(c.offset) % limits.page_bytes;
 }
 
-void random_group::plan_read(const std::vector<model_file>& files, const script_limits& limits, std::uint64_t& output_bytes, action what) {
+void random_group::plan_read(const std::vector<model_file>& files, const script_limits& limits,
+                             std::uint64_t& output_bytes, action what) {
   device_call c{what};
   c.from = static_cast<int>(below(descriptors));
   if (guess_[c.from] < 0) c.from = static_cast<int>(below(descriptors));
@@ -191,8 +192,8 @@ void random_group::check_open(const model_file& file, const planned& p, const to
   }
 }
 
-void random_group::check_read(const std::string& content, const device_call& c, std::uint64_t page_bytes, const tolerated& also,
-                              std::int64_t result, const std::string& output) {
+void random_group::check_read(const std::string& content, const device_call& c, std::uint64_t page_bytes,
+                              const tolerated& also, std::int64_t result, const std::string& output) {
   if (c.offset < 0) {
     EXPECT_EQ(result, -EINVAL);
     return;
@@ -214,8 +215,8 @@ void random_group::check_read(const std::string& content, const device_call& c, 
   expect_same_bytes(output.substr(c.memory - 16, c.bytes + 32), expected, "bytes read, with 16 around them");
 }
 
-void random_group::check_map(const std::string& content, const device_call& c, std::uint64_t page_bytes, const tolerated& also,
-                             const outcome& o) {
+void random_group::check_map(const std::string& content, const device_call& c, std::uint64_t page_bytes,
+                             const tolerated& also, const outcome& o) {
   std::optional<mapped>& held = mapped_[c.to - descriptors];
   held.reset();
   if (c.offset < 0) {
@@ -244,7 +245,9 @@ void random_group::check_view(const std::string& content, const device_call& c, 
     if (failed && word == 0) continue;
     EXPECT_EQ(word, word_at(content, at + k * 8)) << "element " << k;
   }
-  if (!failed) EXPECT_EQ(o.value, size < c.bytes ? -EINVAL : 0);
+  if (!failed) {
+    EXPECT_EQ(o.value, size < c.bytes ? -EINVAL : 0);
+  }
 }
 
 void random_group::check(const std::vector<model_file>& files, const script_limits& limits, const tolerated& also,
@@ -253,10 +256,10 @@ void random_group::check(const std::vector<model_file>& files, const script_limi
     const planned& p = plan_[i];
     const device_call& c = p.call;
     const std::int64_t result = outcomes[i].result;
-    const ::testing::ScopedTrace trace(__FILE__, __LINE__,
-                                       name_ + ", call " + std::to_string(i) + ": action " + std::to_string(static_cast<int>(c.what)) +
-                                           " from " + std::to_string(c.from) + " offset " + std::to_string(c.offset) + " bytes " +
-                                           std::to_string(c.bytes));
+    const ::testing::ScopedTrace trace(
+        __FILE__, __LINE__,
+        name_ + ", call " + std::to_string(i) + ": action " + std::to_string(static_cast<int>(c.what)) + " from " +
+            std::to_string(c.from) + " offset " + std::to_string(c.offset) + " bytes " + std::to_string(c.bytes));
     if (c.what == action::set) continue;
     if (c.what == action::open) {
       check_open(files[p.file], p, also, result);

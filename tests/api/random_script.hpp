@@ -44,7 +44,8 @@ class random_group {
   random_group(std::uint64_t seed, std::string name) : random_(seed), name_(std::move(name)) {}
 
   // The script of the next launch. Paths and messages are added to `input`, room for bytes to `output_bytes`.
-  script next(const std::vector<model_file>& files, const script_limits& limits, std::string& input, std::uint64_t& output_bytes);
+  script next(const std::vector<model_file>& files, const script_limits& limits, std::string& input,
+              std::uint64_t& output_bytes);
   // Fails the running test for each answer that is not right.
   void check(const std::vector<model_file>& files, const script_limits& limits, const tolerated& also,
              const std::vector<outcome>& outcomes, const std::string& output);
@@ -71,13 +72,16 @@ class random_group {
   };
 
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
-  void plan(const device_call& call, std::size_t file = 0, std::string message = {}) { plan_.push_back({call, file, std::move(message)}); }
+  void plan(const device_call& call, std::size_t file = 0, std::string message = {}) {
+    plan_.push_back({call, file, std::move(message)});
+  }
   void plan_set(int to, std::int64_t value);
   void plan_open(const std::vector<model_file>& files, std::string& input);
   void plan_close(int from);
   void plan_map(const std::vector<model_file>& files, const script_limits& limits);
   void plan_unmap(int from);
-  void plan_read(const std::vector<model_file>& files, const script_limits& limits, std::uint64_t& output_bytes, action what);
+  void plan_read(const std::vector<model_file>& files, const script_limits& limits, std::uint64_t& output_bytes,
+                 action what);
   void plan_peek(const script_limits& limits, std::uint64_t& output_bytes);
   void plan_send(std::string& input);
   std::int64_t some_offset(const std::vector<model_file>& files, const script_limits& limits, int from);
@@ -85,15 +89,18 @@ class random_group {
   void check_open(const model_file& file, const planned& p, const tolerated& also, std::int64_t result);
   void check_read(const std::string& content, const device_call& c, std::uint64_t page_bytes, const tolerated& also,
                   std::int64_t result, const std::string& output);
-  void check_map(const std::string& content, const device_call& c, std::uint64_t page_bytes, const tolerated& also, const outcome& o);
-  void check_view(const std::string& content, const device_call& c, const tolerated& also, const outcome& o, const std::string& output);
+  void check_map(const std::string& content, const device_call& c, std::uint64_t page_bytes, const tolerated& also,
+                 const outcome& o);
+  void check_view(const std::string& content, const device_call& c, const tolerated& also, const outcome& o,
+                  const std::string& output);
   static bool tolerates(const tolerated& also, std::int64_t result);
 
   std::mt19937_64 random_;
   const std::string name_;
   std::vector<planned> plan_;
-  std::array<int, descriptors> guess_{};       // while planning: the file that a register probably has open, or -1
-  std::array<std::uint64_t, mappings> guess_room_{};  // while planning: bytes up to the end of the mapped page; 0: no mapping
+  std::array<int, descriptors> guess_{};  // while planning: the file that a register probably has open, or -1
+  std::array<std::uint64_t, mappings>
+      guess_room_{};  // while planning: bytes up to the end of the mapped page; 0: no mapping
   std::array<std::optional<open_file>, descriptors> open_;
   std::array<std::optional<mapped>, mappings> mapped_;
   std::string sent_;

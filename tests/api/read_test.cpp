@@ -46,7 +46,8 @@ class many_reads {
                                     ? content.substr(static_cast<std::uint64_t>(c.offset), c.bytes)
                                     : std::string();
       expected.replace(c.memory, bytes.size(), bytes);
-      ASSERT_EQ(p.outcomes[0][i].result, static_cast<std::int64_t>(bytes.size())) << "offset " << c.offset << ", bytes " << c.bytes;
+      ASSERT_EQ(p.outcomes[0][i].result, static_cast<std::int64_t>(bytes.size()))
+          << "offset " << c.offset << ", bytes " << c.bytes;
       expect_same_bytes(p.output.substr(c.memory - 16, c.bytes + 32), expected.substr(c.memory - 16, c.bytes + 32),
                         "offset " + std::to_string(c.offset) + ", bytes " + std::to_string(c.bytes));
     }
@@ -95,7 +96,8 @@ TEST_P(read_test, whole_pages_into_memory_of_any_alignment) {
 }
 
 TEST_P(read_test, ends_where_the_file_ends) {
-  const std::vector<std::uint64_t> sizes = {0, 1, 15, page_bytes() - 1, page_bytes(), page_bytes() + 1, 2 * page_bytes()};
+  const std::vector<std::uint64_t> sizes = {
+      0, 1, 15, page_bytes() - 1, page_bytes(), page_bytes() + 1, 2 * page_bytes()};
   for (const std::uint64_t size : sizes) {
     const std::string name = std::to_string(size);
     const std::string content = create(name, size);
@@ -104,7 +106,8 @@ TEST_P(read_test, ends_where_the_file_ends) {
     many_reads reads;
     for (const std::uint64_t back : {0, 1, 16, 300}) {
       if (back > size) continue;
-      for (const std::uint64_t bytes : {back, back + 1, back + 1000, std::uint64_t{back / 2}}) reads.add(size - back, bytes, 0);
+      for (const std::uint64_t bytes : {back, back + 1, back + 1000, std::uint64_t{back / 2}})
+        reads.add(size - back, bytes, 0);
     }
     reads.add(size + 1, 10, 0);
     reads.add(size + page_bytes(), 10, 0);
@@ -212,8 +215,8 @@ TEST_P(read_test, offsets_up_to_2_to_the_48) {
 }
 
 class direct_read_test : public conformance {};
-INSTANTIATE_TEST_SUITE_P(conformance, direct_read_test, ::testing::ValuesIn(settings({source::posix}, {512, 4096, 65536})),
-                         name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, direct_read_test,
+                         ::testing::ValuesIn(settings({source::posix}, {512, 4096, 65536})), name_of_setting);
 
 TEST_P(direct_read_test, the_direct_path_gives_the_same_bytes) {
   options.extent_budget_bytes = std::uint64_t{64} << 20;

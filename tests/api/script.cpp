@@ -10,7 +10,7 @@ struct script_kernel {
   script_memory memory;
 
   GPUFS_HD void operator()(const mount_ref& fs) const {
-    const Group g;
+    const Group g{};
     for (std::uint64_t rank = g.grid_rank(); rank < memory.group_count; rank += g.grid_size()) {
       std::int64_t* registers = memory.registers + rank * register_count;
       for (std::uint32_t i = memory.first[rank]; i < memory.first[rank + 1]; ++i) {
@@ -47,7 +47,8 @@ struct script_kernel {
                            const std::int64_t* registers) const {
     const std::int64_t value = registers[op.from];
     const auto fd = static_cast<std::int32_t>(value);
-    const char* pointer = reinterpret_cast<const char*>(static_cast<std::uint64_t>(value) + static_cast<std::uint64_t>(op.offset));
+    const char* pointer =
+        reinterpret_cast<const char*>(static_cast<std::uint64_t>(value) + static_cast<std::uint64_t>(op.offset));
     const char* input = op.memory == no_memory ? nullptr : memory.input + op.memory;
     char* output = op.memory == no_memory ? nullptr : memory.output + op.memory;
     switch (op.what) {
@@ -81,7 +82,8 @@ struct script_kernel {
     return result;
   }
 
-  GPUFS_HD outcome look(const Group& g, const mount_ref& fs, std::int32_t fd, const device_call& op, char* output) const {
+  GPUFS_HD outcome look(const Group& g, const mount_ref& fs, std::int32_t fd, const device_call& op,
+                        char* output) const {
     const view<std::uint64_t> words(fs, fd, static_cast<std::uint64_t>(op.offset));
     for (std::uint64_t k = g.rank(); k < op.bytes; k += g.size()) {
       reinterpret_cast<std::uint64_t*>(output)[k] = words[k];

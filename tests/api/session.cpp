@@ -62,8 +62,8 @@ void session::expect_read(std::int32_t fd, const std::string& content, std::int6
   const read_answer answer = read(fd, offset, bytes, misalignment);
   const auto at = static_cast<std::uint64_t>(offset);
   const std::string expected = at < content.size() ? content.substr(at, bytes) : std::string();
-  const std::string what = "read(offset " + std::to_string(offset) + ", bytes " + std::to_string(bytes) + ", misaligned by " +
-                           std::to_string(misalignment) + ")";
+  const std::string what = "read(offset " + std::to_string(offset) + ", bytes " + std::to_string(bytes) +
+                           ", misaligned by " + std::to_string(misalignment) + ")";
   EXPECT_EQ(answer.result, static_cast<std::int64_t>(expected.size())) << what;
   expect_same_bytes(answer.bytes, expected, what);
 }
@@ -100,7 +100,9 @@ std::string session::peek(std::int64_t pointer, std::uint64_t bytes) {
   return output_;
 }
 
-std::int32_t session::unmap(std::int64_t pointer) { return static_cast<std::int32_t>(call({action::unmap}, pointer).result); }
+std::int32_t session::unmap(std::int64_t pointer) {
+  return static_cast<std::int32_t>(call({action::unmap}, pointer).result);
+}
 
 status_answer session::status(std::int32_t fd) {
   device_call c{action::status};
@@ -124,7 +126,8 @@ view_answer session::view(std::int32_t fd, std::uint64_t offset, std::uint64_t c
   c.bytes = count;
   c.memory = 0;
   const outcome o = call(c, fd, {}, count * sizeof(std::uint64_t));
-  view_answer answer{static_cast<std::uint64_t>(o.result), static_cast<std::int32_t>(o.value), std::vector<std::uint64_t>(count)};
+  view_answer answer{static_cast<std::uint64_t>(o.result), static_cast<std::int32_t>(o.value),
+                     std::vector<std::uint64_t>(count)};
   std::memcpy(answer.words.data(), output_.data(), output_.size());
   return answer;
 }
@@ -132,7 +135,8 @@ view_answer session::view(std::int32_t fd, std::uint64_t offset, std::uint64_t c
 void expect_same_bytes(const std::string& actual, const std::string& expected, const std::string& what) {
   if (actual == expected) return;
   const std::size_t both = std::min(actual.size(), expected.size());
-  const auto differ = std::mismatch(actual.begin(), actual.begin() + static_cast<std::ptrdiff_t>(both), expected.begin());
+  const auto differ =
+      std::mismatch(actual.begin(), actual.begin() + static_cast<std::ptrdiff_t>(both), expected.begin());
   const auto at = static_cast<std::size_t>(differ.first - actual.begin());
   const auto word = [at](const std::string& s) {
     std::uint64_t w = 0;

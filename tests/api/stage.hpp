@@ -1,6 +1,7 @@
 // Where scripts run: memory on the mount's device, one launch, and what came back.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,7 @@ class stage {
   const group_kind kind_;
   void* const stream_;
   device_buffer<std::int64_t> registers_;
+  std::unique_ptr<device_buffer<char>> memory_;  // all else that a launch needs; kept, because allocating takes long
 };
 
 // Adds a zero-terminated string to a script's input; returns where it is.

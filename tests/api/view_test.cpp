@@ -23,24 +23,26 @@ struct three_doubles {
   double x, y, z;
 };
 
-// Thread t reads the elements t, t + threads, ... and puts them in `output`.
+// Thread t reads the elements t, t + threads, ... and puts them in `output`; all with one view.
 template <class T>
 struct view_kernel {
   std::int32_t fd;
   std::uint64_t offset;
   std::uint64_t first;
   std::uint64_t count;
+  bool backwards;
   T* output;
   std::uint64_t* size;
   std::int32_t* errors;  // one for each element: error() after it was read
 
   GPUFS_HD void operator()(const mount_ref& fs) const {
-    for (std::uint64_t i = thread_group::grid_rank(); i < count; i += thread_group::grid_size()) {
-      const view<T> elements(fs, fd, offset);
-      if (i == 0) *size = elements.size();
+    const view<T> elements(fs, fd, offset);
+    for (std::uint64_t k = thread_group::grid_rank(); k < count; k += thread_group::grid_size()) {
+      const std::uint64_t i = backwards ? count - 1 - k : k;
       output[i] = elements[first + i];
       errors[i] = elements.error();
     }
+    if (thread_group::grid_rank() == 0) *size = elements.size();
   }
 };
 
@@ -66,11 +68,12 @@ class view_test : public ::testing::Test {
     std::vector<T> values;
     std::vector<std::int32_t> errors;
   };
-  answer read(std::int32_t fd, std::uint64_t offset, std::uint64_t first, std::uint64_t count, launch_shape shape = {2, 64}) {
+  answer read(std::int32_t fd, std::uint64_t offset, std::uint64_t first, std::uint64_t count,
+              launch_shape shape = {2, 64}, bool backwards = false) {
     const device_buffer<T> output(fs(), count);
     const device_buffer<std::uint64_t> size(fs(), 1);
     const device_buffer<std::int32_t> errors(fs(), count);
-    launch(fs(), shape, view_kernel<T>{fd, offset, first, count, output.data(), size.data(), errors.data()});
+    launch(fs(), shape, view_kernel<T>{fd, offset, first, count, backwards, output.data(), size.data(), errors.data()});
     return {size.download().front(), output.download(), errors.download()};
   }
   static std::string bytes_of(const std::vector<T>& values) {
@@ -83,8 +86,8 @@ class view_test : public ::testing::Test {
   std::unique_ptr<mount> mounted;
 };
 
-using element_types =
-    ::testing::Types<std::uint8_t, std::uint16_t, packed<3>, float, std::uint64_t, three_floats, vector16, three_doubles>;
+using element_types = ::testing::Types<std::uint8_t, std::uint16_t, packed<3>, float, std::uint64_t, three_floats,
+                                       vector16, three_doubles>;
 TYPED_TEST_SUITE(view_test, element_types);
 
 TYPED_TEST(view_test, gives_every_element_also_across_pages) {
@@ -110,13 +113,24 @@ TYPED_TEST(view_test, elements_that_are_not_there_are_zero_and_an_error) {
   EXPECT_EQ(answer.errors, (std::vector<std::int32_t>{0, -EINVAL, -EINVAL}));
   EXPECT_EQ(this->bytes_of(answer.values).substr(sizeof(TypeParam)), std::string(2 * sizeof(TypeParam), '\0'));
 
-  for (const std::uint64_t offset : {std::uint64_t{5 * sizeof(TypeParam) + sizeof(TypeParam)}, std::uint64_t{1} << 60, ~std::uint64_t{0}}) {
+  for (const std::uint64_t offset :
+       {std::uint64_t{5 * sizeof(TypeParam) + sizeof(TypeParam)}, std::uint64_t{1} << 60, ~std::uint64_t{0}}) {
     const auto behind = this->read(fd, offset, 0, 1);
     EXPECT_EQ(behind.size, 0u);
     EXPECT_EQ(behind.errors.front(), -EINVAL);
   }
   const auto far = this->read(fd, 1, ~std::uint64_t{0} / sizeof(TypeParam), 1);  // index times size does not fit
   EXPECT_EQ(far.errors.front(), -EINVAL);
+}
+
+TYPED_TEST(view_test, one_error_leaves_the_other_elements) {
+  const std::string content = self_checking(3, 0, 0, 5 * sizeof(TypeParam));
+  this->files->write("a", content);
+  const auto answer = this->read(this->open("a"), 0, 0, 7, {1, 1}, true);
+  EXPECT_EQ(answer.size, 5u);
+  EXPECT_EQ(answer.errors, std::vector<std::int32_t>(7, -EINVAL)) << "the first error stays";
+  expect_same_bytes(this->bytes_of(answer.values), content + std::string(2 * sizeof(TypeParam), '\0'),
+                    "behind an error");
 }
 
 TYPED_TEST(view_test, an_error_of_the_host_is_told_and_not_kept) {
@@ -142,9 +156,10 @@ TYPED_TEST(view_test, a_truncated_file_gives_errors_and_no_rest_of_it) {
   const auto answer = this->read(fd, 0, 8, 4);
   EXPECT_EQ(answer.size, 20000 / sizeof(TypeParam)) << "as of its open";
   EXPECT_EQ(answer.errors, (std::vector<std::int32_t>{0, 0, -EINVAL, -EINVAL}));
-  expect_same_bytes(this->bytes_of(answer.values),
-                    self_checking(3, 0, 8 * sizeof(TypeParam), 2 * sizeof(TypeParam)) + std::string(2 * sizeof(TypeParam), '\0'),
-                    "around the new end");
+  expect_same_bytes(
+      this->bytes_of(answer.values),
+      self_checking(3, 0, 8 * sizeof(TypeParam), 2 * sizeof(TypeParam)) + std::string(2 * sizeof(TypeParam), '\0'),
+      "around the new end");
 }
 
 TYPED_TEST(view_test, a_warp_that_reads_one_page_faults_once) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -39,10 +40,12 @@ class temporary_folder {
 TEST(GrepText, ClassifiesEveryByteAtEveryPlace) {
   for (int byte = 0; byte < 256; ++byte) {
     for (int place = 0; place < 8; ++place) {
-      for (const std::uint64_t around : {std::uint64_t{0}, ~std::uint64_t{0}, grep::eightfold('a'), grep::eightfold(0x80)}) {
+      for (const std::uint64_t around :
+           {std::uint64_t{0}, ~std::uint64_t{0}, grep::eightfold('a'), grep::eightfold(0x80)}) {
         const std::uint64_t text = (around & ~(std::uint64_t{0xff} << 8 * place)) | std::uint64_t(byte) << 8 * place;
         const std::uint32_t others = is_word_byte(static_cast<char>(around & 0xff)) ? 0xff & ~(1u << place) : 0;
-        EXPECT_EQ(grep::word_characters(text), others | (is_word_byte(static_cast<char>(byte)) ? 1u << place : 0)) << byte << " at " << place;
+        EXPECT_EQ(grep::word_characters(text), others | (is_word_byte(static_cast<char>(byte)) ? 1u << place : 0))
+            << byte << " at " << place;
         EXPECT_EQ(grep::has_zero_byte(text), byte == 0 || around == 0);
       }
     }
@@ -133,15 +136,16 @@ TEST(GrepWalk, FindsTheFilesThatGrepFinds) {
   ASSERT_EQ(mkfifo((root + "/tree/fifo").c_str(), 0600), 0);
 
   std::vector<grep::path_failure> failures;
-  const auto found = grep::walk({root + "/tree///", root + "/root_link", root + "/tree/link_to_file", root + "/tree/a"}, failures);
+  const auto found =
+      grep::walk({root + "/tree///", root + "/root_link", root + "/tree/link_to_file", root + "/tree/a"}, failures);
   std::vector<std::pair<std::string, std::uint64_t>> listed;
   for (const grep::file_item& file : found) listed.emplace_back(file.path.substr(root.size()), file.size_hint);
   EXPECT_EQ(listed, (std::vector<std::pair<std::string, std::uint64_t>>{{"/root_link/d", 4},
-                                                                       {"/tree/.b", 2},
-                                                                       {"/tree/a", 1},
-                                                                       {"/tree/a", 1},
-                                                                       {"/tree/link_to_file", 4},
-                                                                       {"/tree/sub/.hidden/deep/c", 3}}));
+                                                                        {"/tree/.b", 2},
+                                                                        {"/tree/a", 1},
+                                                                        {"/tree/a", 1},
+                                                                        {"/tree/link_to_file", 4},
+                                                                        {"/tree/sub/.hidden/deep/c", 3}}));
   EXPECT_TRUE(failures.empty());
 
   EXPECT_TRUE(grep::walk({root + "/nowhere", root + "/tree/fifo", root + "/tree/dangling"}, failures).empty());

@@ -37,7 +37,7 @@ TEST(GrepFiles, ALateNulLeavesTheLinesThatWereCompleteBefore) {
       {"a", repeat(line, lines) + std::string("foo\n\0foo\n", 9)},           // the first read ends with a line
       {"b", repeat(line, lines - 1) + "foo foo foo\n" + std::string(1, 0)},  // a line crosses its end
       {"c", repeat(line, 2 * lines) + std::string(1, 0)},
-      {"d", repeat("foo ", first_read / 4) + std::string(1, 0)},             // one line
+      {"d", repeat("foo ", first_read / 4) + std::string(1, 0)},  // one line
       {"e", repeat(line, 5 * lines) + repeat("foo ", 1000) + std::string(1, 0) + repeat(line, 100'000)},
       {"f", repeat(line, 400'000)},
   };
@@ -100,12 +100,14 @@ TEST(GrepFiles, OneThatCannotBeOpenedIsReportedAndTheRestIsSearched) {
   world.backend().make_fifo("fifo");
   world.backend().write("refused", "foo");
   world.backend().refuse("refused", EACCES);
-  const std::vector<grep::file_item> list = {{"missing", 5}, {"good", 3}, {"directory", 0}, {"fifo", 0}, {"refused", 1 << 20}, {std::string(5000, 'p'), 1}};
+  const std::vector<grep::file_item> list = {{"missing", 5}, {"good", 3},          {"directory", 0},
+                                             {"fifo", 0},    {"refused", 1 << 20}, {std::string(5000, 'p'), 1}};
   const counts found = world.search_list(grep::dictionary({"foo"}), list);
   EXPECT_EQ(found, (counts{{{"good", "foo"}, 1}}));
   std::map<std::uint32_t, int> errors;
   for (const grep::failure& f : world.last.failures) errors[f.file] = f.error;
-  EXPECT_EQ(errors, (std::map<std::uint32_t, int>{{0, ENOENT}, {2, EISDIR}, {3, EINVAL}, {4, EACCES}, {5, ENAMETOOLONG}}));
+  EXPECT_EQ(errors,
+            (std::map<std::uint32_t, int>{{0, ENOENT}, {2, EISDIR}, {3, EINVAL}, {4, EACCES}, {5, ENAMETOOLONG}}));
 }
 
 TEST(GrepFiles, OneThatCannotBeReadToItsEndHasNoMatches) {
@@ -113,7 +115,8 @@ TEST(GrepFiles, OneThatCannotBeReadToItsEndHasNoMatches) {
   const auto faulty = std::make_shared<fault_backend>(memory);
   memory->write("bad", repeat(line, 60'000));
   memory->write("good", repeat(line, 60'000));
-  for (std::uint64_t nth = 20; nth < 200; ++nth) faulty->add({.on = operation::read, .path = "bad", .nth = nth, .error_number = EIO});
+  for (std::uint64_t nth = 20; nth < 200; ++nth)
+    faulty->add({.on = operation::read, .path = "bad", .nth = nth, .error_number = EIO});
   mount_options options = grep_world::grep_options();
   options.backend = faulty;
   grep_world world(options);

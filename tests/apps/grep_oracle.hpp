@@ -1,5 +1,5 @@
-// GNU grep's counts, computed in the plainest way; tests/python/test_grep_against_grep.py holds this algorithm against the
-// real grep. And a fixture that searches files in memory.
+// GNU grep's counts, computed in the plainest way; tests/python/test_grep_against_grep.py holds this algorithm against
+// the real grep. And a fixture that searches files in memory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -101,7 +101,8 @@ class grep_world {
     for (const grep::match& m : last.matches) {
       EXPECT_GT(m.count, 0u);
       if (before != nullptr) {
-        EXPECT_LT(std::tie(list[before->file].path, words.words()[before->word]), std::tie(list[m.file].path, words.words()[m.word]));
+        EXPECT_LT(std::tie(list[before->file].path, words.words()[before->word]),
+                  std::tie(list[m.file].path, words.words()[m.word]));
       }
       before = &m;
       all[{list[m.file].path, words.words()[m.word]}] = m.count;
@@ -121,10 +122,12 @@ class grep_world {
 inline void expect_same(const counts& expected, const counts& found, const std::string& what) {
   for (const auto& [key, count] : expected) {
     const auto other = found.find(key);
-    EXPECT_EQ(count, other == found.end() ? 0 : other->second) << what << ": " << key.first << ", " << ::testing::PrintToString(key.second);
+    EXPECT_EQ(count, other == found.end() ? 0 : other->second)
+        << what << ": " << key.first << ", " << ::testing::PrintToString(key.second);
   }
   for (const auto& [key, count] : found) {
-    EXPECT_TRUE(expected.contains(key)) << what << ": " << key.first << ", " << ::testing::PrintToString(key.second) << " x " << count;
+    EXPECT_TRUE(expected.contains(key)) << what << ": " << key.first << ", " << ::testing::PrintToString(key.second)
+                                        << " x " << count;
   }
 }
 

@@ -10,8 +10,9 @@ namespace {
 class random_text {
  public:
   explicit random_text(std::uint64_t seed) : random_(seed) {
-    static const std::string alphabets[] = {"a-",           "a-'",      "ab- \n", "a\n-",   std::string("ab_-+ \n\r"), "a\xe9\xff- \n",
-                                            "-- a ",        "\\.*[a \n", "ab \n",  "-",      "aZ09_ -",                 "a"};
+    static const std::string alphabets[] = {
+        "a-",    "a-'", "ab- \n",  "a\n-", std::string("ab_-+ \n\r"), "a\xe9\xff- \n", "-- a ", "\\.*[a \n",
+        "ab \n", "-",   "aZ09_ -", "a"};
     alphabet_ = alphabets[below(std::size(alphabets))];
   }
 
@@ -98,16 +99,43 @@ TEST(GrepSearch, OfMatchesThatOverlapTheLeftmostCounts) {
     std::uint64_t count;
   };
   static const example examples[] = {
-      {"a-a-a", "a-a", 1},         {"a-a-a-a", "a-a", 2},     {"xa-a-a-a", "a-a", 1},  {"a-a a-a", "a-a", 2},        {"----", "--", 2},
-      {"-----", "--", 2},          {"a--", "--", 0},          {"a---", "--", 1},       {"--a", "--", 0},             {"''''''", "''", 3},
-      {"bye-bye-bye", "bye-bye", 1}, {"foo foobar foo", "foo", 2}, {"foo", "foo", 1},  {"_foo", "foo", 0},           {"foo-", "foo", 1},
-      {"\xe9" "foo\xff", "foo", 1}, {"-foo", "-foo", 1},       {"x-foo", "-foo", 0},    {"--foo", "-foo", 1},         {"C++", "C++", 1},
-      {"C+++", "C++", 1},          {"C++x", "C++", 0},        {"a.b.c", "a.b", 1},     {"a b a b a", "a b a", 1},    {"a b a b a b a", "a b a", 2},
-      {"aa", "a", 0},              {"a\na\r\na", "a", 3},     {"banana", "ana", 0},    {"don't don'tx don", "don't", 1}, {"- - -", "- -", 1},
+      {"a-a-a", "a-a", 1},
+      {"a-a-a-a", "a-a", 2},
+      {"xa-a-a-a", "a-a", 1},
+      {"a-a a-a", "a-a", 2},
+      {"----", "--", 2},
+      {"-----", "--", 2},
+      {"a--", "--", 0},
+      {"a---", "--", 1},
+      {"--a", "--", 0},
+      {"''''''", "''", 3},
+      {"bye-bye-bye", "bye-bye", 1},
+      {"foo foobar foo", "foo", 2},
+      {"foo", "foo", 1},
+      {"_foo", "foo", 0},
+      {"foo-", "foo", 1},
+      {"\xe9"
+       "foo\xff",
+       "foo", 1},
+      {"-foo", "-foo", 1},
+      {"x-foo", "-foo", 0},
+      {"--foo", "-foo", 1},
+      {"C++", "C++", 1},
+      {"C+++", "C++", 1},
+      {"C++x", "C++", 0},
+      {"a.b.c", "a.b", 1},
+      {"a b a b a", "a b a", 1},
+      {"a b a b a b a", "a b a", 2},
+      {"aa", "a", 0},
+      {"a\na\r\na", "a", 3},
+      {"banana", "ana", 0},
+      {"don't don'tx don", "don't", 1},
+      {"- - -", "- -", 1},
   };
   grep_world world;
   for (const example& e : examples) {
-    for (const std::string& text : {std::string(e.text), std::string(e.text) + "\n", "\n" + std::string(e.text) + "\r\n"}) {
+    for (const std::string& text :
+         {std::string(e.text), std::string(e.text) + "\n", "\n" + std::string(e.text) + "\r\n"}) {
       EXPECT_EQ(count_word(text, e.word), e.count) << text;
       const counts found = world.search({{"f", text}}, {e.word});
       EXPECT_EQ(found.empty() ? 0 : found.begin()->second, e.count) << e.word << " in " << text;
@@ -120,7 +148,8 @@ TEST(GrepSearch, FindsWordsAtEveryPlaceOfAWindow) {
   grep_world world;
   const std::string longest = "b" + repeat("x", 253) + "e";
   const std::set<std::string> words = {"needle", longest, "a-a", "-", longest.substr(1)};
-  for (const std::size_t border : {std::size_t{4096}, std::size_t{8192}, std::size_t{12288}, std::size_t{1} << 17, std::size_t{1} << 18}) {
+  for (const std::size_t border :
+       {std::size_t{4096}, std::size_t{8192}, std::size_t{12288}, std::size_t{1} << 17, std::size_t{1} << 18}) {
     std::map<std::string, std::string> files;
     for (std::size_t shift = 0; shift < 600; shift += shift % 8 == 7 ? 25 : 1) {
       const std::size_t at = border - 560 + shift;
@@ -173,13 +202,15 @@ TEST(GrepSearch, SharesOutLargeFilesWithoutLosingMatches) {
 
 TEST(GrepSearch, IsRightWhateverTheSizeHints) {
   grep_world world;
-  const std::map<std::string, std::string> files = {{"large", repeat("foo bar\n", 100'000)}, {"small", "foo"}, {"empty", ""}};
+  const std::map<std::string, std::string> files = {
+      {"large", repeat("foo bar\n", 100'000)}, {"small", "foo"}, {"empty", ""}};
   const std::set<std::string> words = {"foo", "bar"};
   const counts expected = expected_counts(files, words);
   world.search(files, words);
   const grep::dictionary dictionary({words.begin(), words.end()});
   for (const std::uint64_t hint : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{3'000'000}}) {
-    expect_same(expected, world.search_list(dictionary, {{"small", hint}, {"large", hint}, {"empty", hint}}), "hint " + std::to_string(hint));
+    expect_same(expected, world.search_list(dictionary, {{"small", hint}, {"large", hint}, {"empty", hint}}),
+                "hint " + std::to_string(hint));
     EXPECT_EQ(world.last.bytes, files.at("large").size() + 3);
   }
 }
@@ -206,6 +237,26 @@ TEST(GrepSearch, CountsMoreWordsThanABlockHasRoomFor) {
   expect_same(expected, world.search(files, words), "many words");
 }
 
+// So many that several threads make the result.
+TEST(GrepSearch, FindsManyWordsInManyFiles) {
+  grep_world world;
+  std::set<std::string> words;
+  for (int w = 0; w < 1500; ++w) words.insert("w" + std::to_string(w));
+  std::map<std::string, std::string> files;
+  counts expected;
+  for (int f = 0; f < 200; ++f) {
+    const std::string path = "f" + std::to_string(f);
+    std::string& text = files[path];
+    for (int w = f % 3; w < 1500; w += 1 + f % 4) {
+      const std::string word = "w" + std::to_string(w);
+      text += repeat(word + " ", 1 + (f + w) % 3);
+      expected[{path, word}] = 1 + static_cast<std::uint64_t>(f + w) % 3;
+    }
+  }
+  ASSERT_GT(expected.size(), 100'000u);
+  expect_same(expected, world.search(files, words), "many");
+}
+
 TEST(GrepSearch, CountsOneWordOften) {
   grep_world world;
   const std::map<std::string, std::string> files = {{"f", repeat("a ", 2'000'000)}};
@@ -216,7 +267,8 @@ TEST(GrepSearch, SortsByPathAndWordBytewise) {
   grep_world world;
   std::map<std::string, std::string> files;
   for (const char* path : {"b", "a", "a/b", "a.b", "\xff", "Z"}) files[path] = "foo Foo -foo \xff";
-  expect_same(expected_counts(files, {"foo", "Foo", "-foo", "\xff"}), world.search(files, {"foo", "Foo", "-foo", "\xff"}), "order");
+  expect_same(expected_counts(files, {"foo", "Foo", "-foo", "\xff"}),
+              world.search(files, {"foo", "Foo", "-foo", "\xff"}), "order");
   // As the list has them in any order.
   const grep::dictionary words({"foo", "Foo"});
   EXPECT_EQ(world.search_list(words, {{"b", 1}, {"Z", 1}, {"a/b", 1}, {"a", 1}}).size(), 8u);

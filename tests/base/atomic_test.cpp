@@ -13,12 +13,11 @@ struct atomic_words {
   atomic_word<std::uint64_t> wide, wide_exchanged;
 };
 
-constexpr std::uint32_t atomic_rounds = 500;
-
 struct count_together_kernel {
   atomic_words* words;
+  std::uint32_t rounds;
   GPUFS_HD void operator()(const mount_ref&) const {
-    for (std::uint32_t i = 0; i < atomic_rounds; ++i) {
+    for (std::uint32_t i = 0; i < rounds; ++i) {
       (void)words->relaxed.fetch_add_relaxed(1);
       (void)words->acquired.fetch_add_acquire(1);
       (void)words->released.fetch_add_release(~0u);
@@ -37,8 +36,10 @@ TEST(atomic_word, loses_no_update) {
   const mount m(base_options());
   const device_buffer<atomic_words> words(m, 1);
   const launch_shape shape{8, 64, 0, nullptr};
-  launch(m, shape, count_together_kernel{words.data()});
-  const std::uint64_t updates = std::uint64_t{atomic_rounds} * shape.blocks * (device() == device_kind::cuda ? shape.threads : 1);
+  const bool gpu = device() == device_kind::cuda;
+  const std::uint32_t rounds = gpu ? 500 : 20'000;  // long enough for the twin's threads to meet
+  launch(m, shape, count_together_kernel{words.data(), rounds});
+  const std::uint64_t updates = std::uint64_t{rounds} * shape.blocks * (gpu ? shape.threads : 1);
   const atomic_words got = words.download()[0];
   EXPECT_EQ(got.relaxed.value, updates);
   EXPECT_EQ(got.acquired.value, updates);
@@ -98,18 +99,20 @@ TEST(atomic_word, a_failed_exchange_tells_what_is_there) {
 
 TEST(counter_set, sorts_latencies_by_powers_of_two) {
   counter_set set{};
-  for (const std::uint64_t ns : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{3}, std::uint64_t{4},
-                                 std::uint64_t{1023}, std::uint64_t{1024}, std::uint64_t{1} << 31, ~std::uint64_t{0}}) {
+  for (const std::uint64_t ns :
+       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{3}, std::uint64_t{4}, std::uint64_t{1023},
+        std::uint64_t{1024}, std::uint64_t{1} << 31, ~std::uint64_t{0}}) {
     set.add_latency(ns);
   }
   std::vector<std::uint64_t> expected(latency_bucket_count, 0);
-  expected[0] = 2;   // 0 and 1
-  expected[1] = 2;   // 2 and 3
+  expected[0] = 2;  // 0 and 1
+  expected[1] = 2;  // 2 and 3
   expected[2] = 1;
   expected[9] = 1;
   expected[10] = 1;
   expected[31] = 2;  // the last one has all that took longer
-  for (std::uint32_t b = 0; b < latency_bucket_count; ++b) EXPECT_EQ(set.fault_latency[b].value, expected[b]) << "bucket " << b;
+  for (std::uint32_t b = 0; b < latency_bucket_count; ++b)
+    EXPECT_EQ(set.fault_latency[b].value, expected[b]) << "bucket " << b;
 }
 
 }  // namespace gpufs::testing

@@ -37,7 +37,8 @@ TEST_F(mapped_file, is_copied_at_any_offset) {
   for (const std::uint64_t offset : {0, 1, 4095, 4096, 5000}) {
     for (const std::uint64_t n : {1, 511, 4096, 9000}) {
       ASSERT_EQ(copy_from_extent(this_thread(), to.data(), address(offset), n), n);
-      ASSERT_TRUE(std::equal(to.begin(), to.begin() + static_cast<std::ptrdiff_t>(n), content_.begin() + static_cast<std::ptrdiff_t>(offset)));
+      ASSERT_TRUE(std::equal(to.begin(), to.begin() + static_cast<std::ptrdiff_t>(n),
+                             content_.begin() + static_cast<std::ptrdiff_t>(offset)));
     }
   }
 }

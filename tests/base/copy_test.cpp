@@ -38,7 +38,9 @@ class group_copy : public ::testing::Test {
   static constexpr std::uint64_t bytes_max = 8192;
   static constexpr std::uint64_t region_bytes = bytes_max + 32;
 
-  group_copy() : mount_(base_options()), source_(bytes_max + 16), from_(mount_, source_.size()), to_(mount_, 256 * region_bytes) {
+  group_copy()
+      : mount_(base_options()), source_(bytes_max + 16), from_(mount_, source_.size()),
+        to_(mount_, 256 * region_bytes) {
     for (std::size_t i = 0; i < source_.size(); ++i) source_[i] = static_cast<char>(1 + i * 7 % 255);  // never 0
     from_.upload(source_);
   }
@@ -53,7 +55,8 @@ class group_copy : public ::testing::Test {
     const std::vector<char> untouched(256 * region_bytes, '\xee');
     for (const std::uint64_t bytes : sizes) {
       to_.upload(untouched);
-      launch(mount_, {16, 96, 0, nullptr}, copy_alignments_kernel<Group>{from_.data(), to_.data(), region_bytes, bytes, way});
+      launch(mount_, {16, 96, 0, nullptr},
+             copy_alignments_kernel<Group>{from_.data(), to_.data(), region_bytes, bytes, way});
       expect_copied(to_.download(), way, bytes);
       if (::testing::Test::HasFailure()) return;
     }
@@ -64,8 +67,10 @@ class group_copy : public ::testing::Test {
     std::vector<char> expected(region_bytes);
     for (std::uint64_t i = 0; i < 256; ++i) {
       expected.assign(region_bytes, '\xee');
-      for (std::uint64_t b = 0; b < bytes; ++b) expected[i % 16 + b] = way == copy_way::fill_zero ? '\0' : source_[i / 16 + b];
-      ASSERT_TRUE(std::equal(expected.begin(), expected.end(), got.begin() + static_cast<std::ptrdiff_t>(i * region_bytes)))
+      for (std::uint64_t b = 0; b < bytes; ++b)
+        expected[i % 16 + b] = way == copy_way::fill_zero ? '\0' : source_[i / 16 + b];
+      ASSERT_TRUE(
+          std::equal(expected.begin(), expected.end(), got.begin() + static_cast<std::ptrdiff_t>(i * region_bytes)))
           << bytes << " bytes, target at " << i % 16 << ", source at " << i / 16;
     }
   }

@@ -16,8 +16,8 @@ struct broadcast_words {
 struct group_record {
   std::uint64_t grid_rank, grid_size;
   std::uint32_t rank, size, leader;
-  std::uint32_t small;      // of a 4-byte broadcast
-  std::uint64_t medium;     // of an 8-byte one
+  std::uint32_t small;   // of a 4-byte broadcast
+  std::uint64_t medium;  // of an 8-byte one
   broadcast_words large;
   std::uint32_t rounds_wrong;
 };

@@ -39,7 +39,8 @@ class cache_stress : public ::testing::TestWithParam<stress_parameters> {
 #endif
 
   page_key key(std::uint64_t number) const {
-    const slot_key k = GetParam().same_hash ? key_with_hash(0x7700000000ull | (GetParam().buckets - 1), number) : slot_key{number % 3, number};
+    const slot_key k = GetParam().same_hash ? key_with_hash(0x7700000000ull | (GetParam().buckets - 1), number)
+                                            : slot_key{number % 3, number};
     return {k.high, k.low};
   }
   static std::uint64_t word(const page_key& k, std::uint64_t i) { return mix(k.version * 31 + k.page + i); }
@@ -120,7 +121,8 @@ class cache_stress : public ::testing::TestWithParam<stress_parameters> {
     cache.expect_at_rest();
     const std::uint64_t resident_most = options.frames;
     EXPECT_LE(cache.count(counter::evictions), loads_);
-    EXPECT_GE(cache.count(counter::evictions) + resident_most + errors_, loads_.load()) << "each load but the last ones was evicted";
+    EXPECT_GE(cache.count(counter::evictions) + resident_most + errors_, loads_.load())
+        << "each load but the last ones was evicted";
   }
 };
 

@@ -61,7 +61,8 @@ TEST(extent_table, takes_no_more_when_it_is_half_full) {
   const bare_cache cache(with_extents(64));
   extent_table table(cache.ref());
   for (std::uint64_t n = 0; n < 64; ++n) table.insert(1, n, (n + 1) << 20, extent_bytes);
-  for (std::uint64_t n = 0; n < 64; ++n) EXPECT_EQ(table.find(1, n * extent_bytes, 1), n < 32 ? (n + 1) << 20 : 0) << "extent " << n;
+  for (std::uint64_t n = 0; n < 64; ++n)
+    EXPECT_EQ(table.find(1, n * extent_bytes, 1), n < 32 ? (n + 1) << 20 : 0) << "extent " << n;
 }
 
 TEST(extent_table, without_slots_finds_and_takes_nothing) {
@@ -75,7 +76,9 @@ TEST(extent_table, never_shows_a_half_filled_entry) {
   const bare_cache cache(with_extents(4096));
   std::atomic<bool> wrong{false};
   std::atomic<std::uint64_t> found{0};
-  const auto address = [](std::uint64_t version, std::uint64_t number) { return (version << 40) | ((number + 1) << 20); };
+  const auto address = [](std::uint64_t version, std::uint64_t number) {
+    return (version << 40) | ((number + 1) << 20);
+  };
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < 6; ++t) {
     threads.emplace_back([&, t] {

@@ -17,7 +17,9 @@ namespace {
 constexpr std::uint32_t cells = index_bucket::entry_count;
 
 // A key at home in a bucket (for up to 2^16 buckets), with a tag that all keys share: the worst case.
-slot_key key_at_home(std::uint64_t home, std::uint64_t number) { return key_with_hash((std::uint64_t{77} << 32) | home, number); }
+slot_key key_at_home(std::uint64_t home, std::uint64_t number) {
+  return key_with_hash((std::uint64_t{77} << 32) | home, number);
+}
 
 void insert(const bare_cache& cache, const slot_key& key, std::uint32_t slot) {
   slot_header& header = cache.frames().header(slot);
@@ -54,8 +56,10 @@ TEST_P(index_of_buckets, tells_keys_apart_whose_hashes_are_equal) {
   options.buckets = GetParam();
   options.frames = static_cast<std::uint32_t>(cells * options.buckets - 1);
   const bare_cache cache(options);
-  for (std::uint32_t slot = 0; slot < options.frames; ++slot) insert(cache, key_at_home(options.buckets - 1, slot), slot);
-  for (std::uint32_t slot = 0; slot < options.frames; ++slot) EXPECT_EQ(where(cache, key_at_home(options.buckets - 1, slot)), slot);
+  for (std::uint32_t slot = 0; slot < options.frames; ++slot)
+    insert(cache, key_at_home(options.buckets - 1, slot), slot);
+  for (std::uint32_t slot = 0; slot < options.frames; ++slot)
+    EXPECT_EQ(where(cache, key_at_home(options.buckets - 1, slot)), slot);
   EXPECT_EQ(where(cache, key_at_home(options.buckets - 1, options.frames)), std::nullopt);
   cache.expect_at_rest();
 }

@@ -14,7 +14,9 @@ struct page_cache_results {
 
 constexpr std::uint32_t test_page_words = 512 / 8;
 
-GPUFS_HD inline std::uint64_t page_word(const page_key& key, std::uint64_t i) { return mix(key.version * 31 + key.page * 1000003 + i); }
+GPUFS_HD inline std::uint64_t page_word(const page_key& key, std::uint64_t i) {
+  return mix(key.version * 31 + key.page * 1000003 + i);
+}
 
 // Fills a page of 512 bytes with its words; `error` instead, if it is not 0.
 template <class Group>
@@ -25,13 +27,15 @@ struct page_filler {
   page_cache_results* results;
   GPUFS_HD std::int32_t operator()(char* to) const {
     if (g.is_leader()) (void)results->loads.fetch_add_relaxed(1);
-    for (std::uint32_t i = g.rank(); i < test_page_words; i += g.size()) reinterpret_cast<std::uint64_t*>(to)[i] = page_word(key, i);
+    for (std::uint32_t i = g.rank(); i < test_page_words; i += g.size())
+      reinterpret_cast<std::uint64_t*>(to)[i] = page_word(key, i);
     return error != 0 ? error : 512;
   }
 };
 
 template <class Group>
-GPUFS_HD void check_page(const Group& g, const mount_ref& fs, const page_key& key, const page_pin& pin, page_cache_results* results) {
+GPUFS_HD void check_page(const Group& g, const mount_ref& fs, const page_key& key, const page_pin& pin,
+                         page_cache_results* results) {
   std::uint64_t wrong = pin.valid == 512 ? 0 : 1;
   const auto* words = reinterpret_cast<const std::uint64_t*>(fs.page(pin.frame));
   for (std::uint32_t i = g.rank(); i < test_page_words; i += g.size()) wrong += words[i] == page_word(key, i) ? 0 : 1;
@@ -66,7 +70,7 @@ struct hammer_pages_kernel {
   }
 };
 
-mount_options tiny_cache(std::uint32_t frames, std::uint32_t rings) {
+static mount_options tiny_cache(std::uint32_t frames, std::uint32_t rings) {
   mount_options options = base_options();
   options.page_bytes = 512;
   options.cache_bytes = std::uint64_t{512} * frames;
@@ -87,12 +91,13 @@ TYPED_TEST(page_cache_of_groups, gives_every_group_the_pages_it_asked_for) {
     const std::uint32_t blocks = gpu ? 16 : 8;
     const std::uint32_t threads = 64;
     const auto groups = static_cast<std::uint32_t>(!gpu || std::is_same_v<TypeParam, block_group> ? blocks
-                                                   : std::is_same_v<TypeParam, warp_group>        ? blocks * threads / 32
-                                                                                                  : blocks * threads);
+                                                   : std::is_same_v<TypeParam, warp_group> ? blocks * threads / 32
+                                                                                           : blocks * threads);
     const mount m(tiny_cache(groups + 8, 3));
     const device_buffer<page_cache_results> results(m, 1);
     const std::uint32_t rounds = gpu ? 300 : 1500;
-    launch(m, {blocks, threads, 0, nullptr}, hammer_pages_kernel<TypeParam>{results.data(), rounds, (groups + 8) * 3, failing});
+    launch(m, {blocks, threads, 0, nullptr},
+           hammer_pages_kernel<TypeParam>{results.data(), rounds, (groups + 8) * 3, failing});
     const page_cache_results got = results.download()[0];
     EXPECT_EQ(got.wrong.value, 0u);
     EXPECT_EQ(got.no_frames.value, 0u) << "there is a frame for everybody";
@@ -109,11 +114,11 @@ TYPED_TEST(page_cache_of_groups, gives_every_group_the_pages_it_asked_for) {
 // ---- when all frames are pinned
 
 struct pinned_cache_results {
-  std::uint64_t pinned;        // pages pinned before the first failure
-  std::int32_t refused;        // what the call got that found no frame
-  std::uint64_t waited_ns;     // before it got that
-  std::int32_t hit;            // a resident page, while all are pinned
-  std::int32_t afterwards;     // the refused page, when one frame was given back
+  std::uint64_t pinned;     // pages pinned before the first failure
+  std::int32_t refused;     // what the call got that found no frame
+  std::uint64_t waited_ns;  // before it got that
+  std::int32_t hit;         // a resident page, while all are pinned
+  std::int32_t afterwards;  // the refused page, when one frame was given back
   std::uint32_t frame_given, frame_got;
 };
 

@@ -36,7 +36,8 @@ TEST(ring, evicts_the_oldest_first) {
   for (std::uint64_t n = 0; n < 8; ++n) load(cache, n);
   for (std::uint64_t n = 8; n < 100; ++n) {
     load(cache, n);
-    for (std::uint64_t old = 0; old <= n; ++old) ASSERT_EQ(is_resident(cache, old), old + 8 > n) << "page " << old << " after " << n;
+    for (std::uint64_t old = 0; old <= n; ++old)
+      ASSERT_EQ(is_resident(cache, old), old + 8 > n) << "page " << old << " after " << n;
   }
   cache.expect_at_rest();
 }
@@ -92,7 +93,8 @@ TEST(ring, gives_up_after_as_many_visits_as_it_may_make) {
   }
   const auto visits = [&] {
     std::uint64_t n = 0;
-    for (std::uint32_t r = 0; r < 3; ++r) n += cache.ref().at<slot_ring>(cache.ref().layout.rings)[r].next.load_relaxed();
+    for (std::uint32_t r = 0; r < 3; ++r)
+      n += cache.ref().at<slot_ring>(cache.ref().layout.rings)[r].next.load_relaxed();
     return n;
   };
   const std::uint64_t before = visits();

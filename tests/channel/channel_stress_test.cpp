@@ -47,7 +47,8 @@ void PrintTo(const stress_shape& s, std::ostream* out) { *out << s.name; }
 
 class channel_stress : public ::testing::TestWithParam<stress_shape> {};
 INSTANTIATE_TEST_SUITE_P(, channel_stress,
-                         ::testing::Values(stress_shape{"one_slot", 4, 4, 1}, stress_shape{"fewer_slots_than_clients", 8, 4, 3},
+                         ::testing::Values(stress_shape{"one_slot", 4, 4, 1},
+                                           stress_shape{"fewer_slots_than_clients", 8, 4, 3},
                                            stress_shape{"many_slots", 8, 3, 32}, stress_shape{"one_worker", 8, 1, 4}),
                          [](const auto& p) { return std::string(p.param.name); });
 

@@ -20,14 +20,18 @@ class channel_client_test : public ::testing::Test {
  protected:
   channel_client_test() { set_service(service_phase::running); }
 
-  void set_service(service_phase phase) { memory_.view().header().service.store_release(static_cast<std::uint32_t>(phase)); }
+  void set_service(service_phase phase) {
+    memory_.view().header().service.store_release(static_cast<std::uint32_t>(phase));
+  }
   void answer(std::uint32_t slot, std::uint32_t sequence, std::int32_t result) {
     memory_.view().reply(slot).word.store_release(make_reply_word(sequence, result));
   }
   std::uint32_t bell(std::uint32_t slot) { return memory_.view().bell(slot).load_acquire(); }
   slot_owner owner(std::uint32_t slot) { return static_cast<slot_owner>(memory_.record(slot).owner.load_relaxed()); }
   std::uint64_t count(counter c) { return memory_.counters().values[static_cast<std::uint32_t>(c)].load_relaxed(); }
-  channel_client client(std::uint64_t heartbeat_ns, std::uint64_t request_ns) { return memory_.client({heartbeat_ns, request_ns}); }
+  channel_client client(std::uint64_t heartbeat_ns, std::uint64_t request_ns) {
+    return memory_.client({heartbeat_ns, request_ns});
+  }
   channel_client patient_client() { return client(10'000 * ms, 10'000 * ms); }
 
   static std::uint64_t elapsed_ns(std::uint64_t since) { return platform::now_ns() - since; }

@@ -1,18 +1,23 @@
 // Where things lie in the channel's memory.
 #include <gtest/gtest.h>
 
-#include "gpufs/channel/layout.cuh"
+#include "support/channel_memory.hpp"
 
 namespace gpufs::testing {
 namespace {
 
 static_assert(std::is_trivially_copyable_v<channel_view>, "it goes to kernels by value");
-static_assert(std::is_trivially_copyable_v<channel_header> && std::is_trivially_copyable_v<request_record> && std::is_trivially_copyable_v<reply_record>,
+static_assert(std::is_trivially_copyable_v<channel_header> && std::is_trivially_copyable_v<request_record> &&
+                  std::is_trivially_copyable_v<reply_record>,
               "they live in zeroed memory");
 static_assert(sizeof(channel_word<std::uint32_t>) == 4 && sizeof(channel_word<std::uint64_t>) == 8, "words of the bus");
 static_assert(static_cast<std::uint32_t>(service_phase::starting) == 0, "zeroed memory says that nobody serves yet");
 
-std::uint64_t at(const void* p) { return reinterpret_cast<std::uint64_t>(p); }
+// Where in the channel's memory something lies.
+template <class T>
+std::uint64_t at(const channel_view& v, const T* p) {
+  return static_cast<std::uint64_t>(reinterpret_cast<const char*>(p) - v.base);
+}
 
 TEST(channel_layout, parts_follow_each_other_and_do_not_overlap) {
   for (const std::uint32_t slots : {1u, 2u, 15u, 16u, 512u, limits::channel_slots_max}) {
@@ -30,26 +35,27 @@ TEST(channel_layout, parts_follow_each_other_and_do_not_overlap) {
 
 TEST(channel_layout, what_host_and_device_write_is_in_different_lines) {
   for (const std::uint32_t slots : {1u, 3u, 33u, 512u}) {
-    const channel_layout l = channel_layout::make(slots, limits::staging_bytes_min);
-    const channel_view v{nullptr, l};
+    const channel_memory memory(slots, limits::staging_bytes_min);
+    const channel_view v = memory.view();
     constexpr std::uint64_t line = 128;
-    EXPECT_LT(at(&v.header()) / line, at(&v.bell(0)) / line);
-    EXPECT_LT((at(&v.bell(slots - 1)) + 3) / line, at(&v.request(0)) / line);
-    EXPECT_LT((at(&v.request(slots - 1)) + sizeof(request_record) - 1) / line, at(&v.reply(0)) / line);
-    EXPECT_LT((at(&v.reply(slots - 1)) + sizeof(reply_record) - 1) / line, at(v.staging(0)) / line);
-    EXPECT_EQ(at(&v.reply(0)) % line, 0u);
-    EXPECT_EQ(at(&v.request(0)) % sizeof(request_record), 0u);
+    EXPECT_LT(at(v, &v.header()) / line, at(v, &v.bell(0)) / line);
+    EXPECT_LT((at(v, &v.bell(slots - 1)) + 3) / line, at(v, &v.request(0)) / line);
+    EXPECT_LT((at(v, &v.request(slots - 1)) + sizeof(request_record) - 1) / line, at(v, &v.reply(0)) / line);
+    EXPECT_LT((at(v, &v.reply(slots - 1)) + sizeof(reply_record) - 1) / line, at(v, v.staging(0)) / line);
+    EXPECT_EQ(at(v, &v.reply(0)) % line, 0u);
+    EXPECT_EQ(at(v, &v.request(0)) % sizeof(request_record), 0u);
   }
 }
 
 TEST(channel_layout, each_slot_has_its_own_part) {
-  const channel_layout l = channel_layout::make(64, 32768);
-  const channel_view v{nullptr, l};
+  const channel_memory memory(64, 32768);
+  const channel_view v = memory.view();
+  const channel_layout& l = v.layout;
   for (std::uint32_t slot = 0; slot < 64; ++slot) {
-    EXPECT_EQ(at(&v.bell(slot)), l.bells + 4ull * slot);
-    EXPECT_EQ(at(&v.request(slot)), l.requests + 64ull * slot);
-    EXPECT_EQ(at(&v.reply(slot)), l.replies + 128ull * slot);
-    EXPECT_EQ(at(v.staging(slot)), l.staging + 32768ull * slot);
+    EXPECT_EQ(at(v, &v.bell(slot)), l.bells + 4ull * slot);
+    EXPECT_EQ(at(v, &v.request(slot)), l.requests + 64ull * slot);
+    EXPECT_EQ(at(v, &v.reply(slot)), l.replies + 128ull * slot);
+    EXPECT_EQ(at(v, v.staging(slot)), l.staging + 32768ull * slot);
   }
 }
 

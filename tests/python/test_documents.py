@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("models/*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("models/*.md")]
+)
 
 
 def cpp_blocks() -> list[tuple[str, str]]:
     blocks = []
     for document in DOCUMENTS:
-        for number, code in enumerate(re.findall(r"^```cpp\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)):
+        for number, code in enumerate(
+            re.findall(r"^```cpp\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
+        ):
             blocks.append((f"{document.name}-{number}", code))
     return blocks
 
@@ -29,7 +33,9 @@ def test_code_in_documents_compiles(name: str, code: str, tmp_path: Path) -> Non
     source = tmp_path / f"{name}.cpp"
     # A functor that nothing calls is still compiled when it is instantiated by a launch.
     kernels = re.findall(r"^struct (\w+) \{", code, re.MULTILINE)
-    uses = "".join(f"void use(const gpufs::mount& m, const {k}& kernel) {{ gpufs::launch(m, {{}}, kernel); }}\n" for k in kernels)
+    uses = "".join(
+        f"void use(const gpufs::mount& m, const {k}& kernel) {{ gpufs::launch(m, {{}}, kernel); }}\n" for k in kernels
+    )
     source.write_text(code + uses)
     subprocess.run(
         ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{ROOT / 'include'}", str(source)],

@@ -109,8 +109,8 @@ TEST_F(descriptors, a_file_opened_again_may_have_been_changed_but_not_exchanged)
   memory_->write("/removed", "before");
   memory_->write("/refused", "before");
   memory_->write("/turned", "before");
-  const auto changed = open("/changed"), replaced = open("/replaced"), removed = open("/removed"), refused = open("/refused"),
-             turned = open("/turned");
+  const auto changed = open("/changed"), replaced = open("/replaced"), removed = open("/removed"),
+             refused = open("/refused"), turned = open("/turned");
   press();
   memory_->write("/changed", "after");
   memory_->replace("/replaced", "after");

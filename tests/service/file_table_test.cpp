@@ -81,7 +81,8 @@ TEST_F(file_table_test, an_old_handle_does_not_lead_to_the_next_file_in_its_plac
 TEST_F(file_table_test, knows_no_handle_that_it_did_not_give) {
   io_->write("/a", "a");
   const std::uint32_t handle = open("/a");
-  for (const std::uint32_t wrong : {0u, 2u, handle + 1, handle ^ 0x80000000u, handle + (1u << 18), 0xffffffffu, 0x3ffffu}) {
+  for (const std::uint32_t wrong :
+       {0u, 2u, handle + 1, handle ^ 0x80000000u, handle + (1u << 18), 0xffffffffu, 0x3ffffu}) {
     EXPECT_EQ(table_.find(wrong), nullptr) << wrong;
     EXPECT_EQ(table_.close(wrong), -EBADF) << wrong;
   }
@@ -144,25 +145,26 @@ struct change {
 void PrintTo(const change& c, std::ostream* out) { *out << c.name; }
 
 class version_change : public file_table_test, public ::testing::WithParamInterface<change> {};
-INSTANTIATE_TEST_SUITE_P(, version_change,
-                         ::testing::Values(change{"overwritten", [](memory_backend& io) { io.write("/a", "CONTENT"); }},
-                                           change{"rewritten_with_the_same", [](memory_backend& io) { io.write("/a", "content"); }},
-                                           change{"one_byte_changed", [](memory_backend& io) { io.write_at("/a", 3, "X"); }},
-                                           change{"appended", [](memory_backend& io) { io.write_at("/a", 7, "more"); }},
-                                           change{"truncated", [](memory_backend& io) { io.truncate("/a", 3); }},
-                                           change{"touched", [](memory_backend& io) { io.touch("/a"); }},
-                                           change{"replaced", [](memory_backend& io) { io.replace("/a", "content"); }},
-                                           change{"removed_and_written_again",
-                                                  [](memory_backend& io) {
-                                                    io.remove("/a");
-                                                    io.write("/a", "content");
-                                                  }},
-                                           change{"resized_within_one_tick",
-                                                  [](memory_backend& io) {
-                                                    io.freeze_times(true);
-                                                    io.write_at("/a", 7, "more");
-                                                  }}),
-                         [](const auto& p) { return std::string(p.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    , version_change,
+    ::testing::Values(change{"overwritten", [](memory_backend& io) { io.write("/a", "CONTENT"); }},
+                      change{"rewritten_with_the_same", [](memory_backend& io) { io.write("/a", "content"); }},
+                      change{"one_byte_changed", [](memory_backend& io) { io.write_at("/a", 3, "X"); }},
+                      change{"appended", [](memory_backend& io) { io.write_at("/a", 7, "more"); }},
+                      change{"truncated", [](memory_backend& io) { io.truncate("/a", 3); }},
+                      change{"touched", [](memory_backend& io) { io.touch("/a"); }},
+                      change{"replaced", [](memory_backend& io) { io.replace("/a", "content"); }},
+                      change{"removed_and_written_again",
+                             [](memory_backend& io) {
+                               io.remove("/a");
+                               io.write("/a", "content");
+                             }},
+                      change{"resized_within_one_tick",
+                             [](memory_backend& io) {
+                               io.freeze_times(true);
+                               io.write_at("/a", 7, "more");
+                             }}),
+    [](const auto& p) { return std::string(p.param.name); });
 
 TEST_P(version_change, gives_the_file_a_new_version) {
   io_->write("/a", "content");

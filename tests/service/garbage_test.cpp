@@ -17,7 +17,8 @@ namespace {
 class garbage : public ::testing::Test {
  protected:
   garbage() { io_->write("/a", "0123456789"); }
-  rig_reply call(request_code code, std::uint32_t handle, std::uint32_t length, std::uint64_t offset, std::string_view staging = {}) {
+  rig_reply call(request_code code, std::uint32_t handle, std::uint32_t length, std::uint64_t offset,
+                 std::string_view staging = {}) {
     return rig_.call({code, handle, length, offset}, staging);
   }
   static constexpr std::uint32_t staging_bytes = limits::staging_bytes_min;
@@ -44,7 +45,8 @@ TEST_F(garbage, reads_are_checked) {
   EXPECT_EQ(rig_.read(handle, std::uint64_t{1} << 63, 4).result, -EINVAL);
   EXPECT_EQ(rig_.read(handle, 0, staging_bytes + 1).result, -EINVAL) << "it would go into the next slot's memory";
   EXPECT_EQ(rig_.read(handle, 0, 0xffffffffu).result, -EINVAL);
-  for (const std::uint32_t wrong : {0u, handle + 1, handle ^ 0x40000u, 0xffffffffu}) EXPECT_EQ(rig_.read(wrong, 0, 4).result, -EBADF);
+  for (const std::uint32_t wrong : {0u, handle + 1, handle ^ 0x40000u, 0xffffffffu})
+    EXPECT_EQ(rig_.read(wrong, 0, 4).result, -EBADF);
   EXPECT_EQ(rig_.close(handle).result, 0);
   EXPECT_EQ(rig_.read(handle, 0, 4).result, -EBADF);
   EXPECT_EQ(rig_.close(handle).result, -EBADF);
@@ -84,7 +86,8 @@ TEST_F(garbage, sends_are_checked) {
   EXPECT_EQ(got.size(), staging_bytes);
   EXPECT_EQ(call(request_code::send, handle, staging_bytes + 1, 0).result, -EINVAL);
   EXPECT_EQ(call(request_code::send, handle, 0xffffffffu, 0).result, -EINVAL);
-  for (const std::uint32_t wrong : {handle + 1, limits::sinks_max, 0xffffffffu}) EXPECT_EQ(call(request_code::send, wrong, 1, 0).result, -EBADF);
+  for (const std::uint32_t wrong : {handle + 1, limits::sinks_max, 0xffffffffu})
+    EXPECT_EQ(call(request_code::send, wrong, 1, 0).result, -EBADF);
 }
 
 TEST_F(garbage, a_bell_may_jump) {
@@ -122,14 +125,17 @@ TEST_F(garbage, random_requests_are_answered_and_harm_nobody) {
   });
   std::uint64_t opened = handles.size(), closed = 0;
   const std::string names = std::string("/a") + '\0' + "/page./..//";
+  std::string pool(3 * staging_bytes, '\0');
+  for (char& c : pool) c = names[random() % names.size()];
   for (int i = 0; i < 30'000; ++i) {
     const auto code = static_cast<request_code>(random() % 8 == 0 ? word(2) : 1 + random() % 4);
-    const auto handle = static_cast<std::uint32_t>(word(code == request_code::send ? static_cast<std::uint64_t>(sink) : handles[random() % handles.size()]));
+    const auto handle = static_cast<std::uint32_t>(
+        word(code == request_code::send ? static_cast<std::uint64_t>(sink) : handles[random() % handles.size()]));
     const auto length = static_cast<std::uint32_t>(word(random() % staging_bytes));
-    std::string staging(staging_bytes, '\0');
-    for (char& c : staging) c = names[random() % names.size()];
+    std::string staging = pool.substr(random() % (2 * staging_bytes), staging_bytes);
     if (random() % 3 == 0) staging.replace(0, 5, "/page");
-    const rig_reply r = rig_.call({code, handle, code == request_code::open && random() % 2 == 0 ? 5 : length, word(4096)}, staging);
+    const rig_reply r =
+        rig_.call({code, handle, code == request_code::open && random() % 2 == 0 ? 5 : length, word(4096)}, staging);
     ASSERT_FALSE(r.abandoned) << "request " << i << " got no answer";
     ASSERT_LE(r.result, static_cast<std::int32_t>(staging_bytes));
     if (r.result < 0) continue;
@@ -146,7 +152,8 @@ TEST_F(garbage, random_requests_are_answered_and_harm_nobody) {
       }
     }
     if (code == request_code::read && r.result > 0) {
-      ASSERT_TRUE(r.bytes.find_first_not_of('p') == std::string::npos || std::string("0123456789").find(r.bytes) != std::string::npos);
+      ASSERT_TRUE(r.bytes.find_first_not_of('p') == std::string::npos ||
+                  std::string("0123456789").find(r.bytes) != std::string::npos);
     }
   }
   EXPECT_EQ(rig_.files().open_count(), opened - closed);

@@ -32,7 +32,8 @@ class sinks : public ::testing::Test {
 TEST_F(sinks, get_what_was_sent_to_them) {
   std::vector<std::string> first, second;
   const std::int32_t one = rig_.sinks().open([&](const char* b, std::size_t n) { return first.emplace_back(b, n), 0; });
-  const std::int32_t two = rig_.sinks().open([&](const char* b, std::size_t n) { return second.emplace_back(b, n), 0; });
+  const std::int32_t two =
+      rig_.sinks().open([&](const char* b, std::size_t n) { return second.emplace_back(b, n), 0; });
   EXPECT_NE(one, two);
   EXPECT_EQ(rig_.send(one, "a").result, 0);
   EXPECT_EQ(rig_.send(two, "bb").result, 0);

@@ -12,7 +12,7 @@ namespace gpufs::testing {
 struct bare_cache_options {
   std::uint32_t frames = 8;
   std::uint32_t rings = 1;
-  std::uint64_t buckets = 1;       // power of two; 15 cells each, more in all than frames
+  std::uint64_t buckets = 1;  // power of two; 15 cells each, more in all than frames
   std::uint32_t page_shift = 9;
   std::uint32_t processors = 16;   // sets of counters
   std::uint32_t extent_slots = 0;  // power of two

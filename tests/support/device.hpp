@@ -42,7 +42,8 @@ namespace gpufs::testing {
 template <class T>
 class device_buffer {
  public:
-  device_buffer(const mount& m, std::size_t count) : mount_(&m), count_(count), data_(static_cast<T*>(m.allocate(bytes()))) {
+  device_buffer(const mount& m, std::size_t count)
+      : mount_(&m), count_(count), data_(static_cast<T*>(m.allocate(bytes()))) {
     upload(std::vector<T>(count));
   }
   device_buffer(const mount& m, const std::vector<T>& values)

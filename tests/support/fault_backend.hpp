@@ -17,11 +17,11 @@ enum class operation { open, identify, read, map };
 // strikes always. Effects are made in the order of their fields; a call that did not get an error goes on to the file.
 struct fault {
   operation on = operation::read;
-  std::string path{};          // only calls on this path; empty: on all
-  std::uint64_t nth = 0;       // the nth matching call, counted from 1
-  std::uint64_t every = 0;     // every k-th matching call
-  double probability = 0;      // by a seeded random choice
-  std::uint64_t times_max = 0; // strikes at most so often; 0: no limit
+  std::string path{};           // only calls on this path; empty: on all
+  std::uint64_t nth = 0;        // the nth matching call, counted from 1
+  std::uint64_t every = 0;      // every k-th matching call
+  double probability = 0;       // by a seeded random choice
+  std::uint64_t times_max = 0;  // strikes at most so often; 0: no limit
 
   std::chrono::nanoseconds delay{0};
   std::function<void()> before{};  // such as truncating the file just now

@@ -91,7 +91,8 @@ class heap_storage final : public storage {
     size_ = size;
     pieces_.erase(pieces_.lower_bound((size + piece_bytes - 1) / piece_bytes), pieces_.end());
     const auto last = pieces_.find(size / piece_bytes);
-    if (last != pieces_.end()) std::memset(last->second->data() + size % piece_bytes, 0, piece_bytes - size % piece_bytes);
+    if (last != pieces_.end())
+      std::memset(last->second->data() + size % piece_bytes, 0, piece_bytes - size % piece_bytes);
   }
 
   std::unique_ptr<file_mapping> map(std::uint64_t, std::uint64_t) override { return nullptr; }
@@ -125,7 +126,9 @@ class memfd_storage final : public storage {
     const ssize_t n = pwrite(fd_, content.data(), content.size(), static_cast<off_t>(offset));
     check(n == static_cast<ssize_t>(content.size()), "pwrite to a memfd");
   }
-  void truncate(std::uint64_t size) override { check(ftruncate(fd_, static_cast<off_t>(size)) == 0, "ftruncate of a memfd"); }
+  void truncate(std::uint64_t size) override {
+    check(ftruncate(fd_, static_cast<off_t>(size)) == 0, "ftruncate of a memfd");
+  }
   std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) override {
     void* p = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd_, static_cast<off_t>(offset));
     if (p == MAP_FAILED) return nullptr;
@@ -153,7 +156,8 @@ struct memory_backend::open_counts {
 
 class memory_backend::file final : public backend_file {
  public:
-  file(const memory_backend& owner, std::shared_ptr<node> n) : owner_(owner), node_(std::move(n)), counts_(owner.counts_) {
+  file(const memory_backend& owner, std::shared_ptr<node> n)
+      : owner_(owner), node_(std::move(n)), counts_(owner.counts_) {
     const std::size_t now = ++counts_->now;
     for (std::size_t most = counts_->most; now > most && !counts_->most.compare_exchange_weak(most, now);) {
     }
@@ -174,7 +178,9 @@ class memory_backend::file final : public backend_file {
     if (offset > (~std::uint64_t{0} >> 1)) return -EINVAL;
     return static_cast<std::int64_t>(node_->bytes->read(to, bytes, offset));
   }
-  std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) override { return node_->bytes->map(offset, bytes); }
+  std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) override {
+    return node_->bytes->map(offset, bytes);
+  }
   double cached(const file_mapping&) override { return 1; }
   void read_ahead(std::uint64_t, std::uint64_t) override {}
 

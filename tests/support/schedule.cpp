@@ -41,7 +41,8 @@ void delay_at_random() {
   const std::uint64_t now = delay_epoch.load(std::memory_order_relaxed);
   if (epoch != now) {
     epoch = now;
-    state = delay_seed.load(std::memory_order_relaxed) + threads_seen.fetch_add(1, std::memory_order_relaxed) * 0x632be59bd9b4e019ull;
+    state = delay_seed.load(std::memory_order_relaxed) +
+            threads_seen.fetch_add(1, std::memory_order_relaxed) * 0x632be59bd9b4e019ull;
   }
   const std::uint64_t r = next_random(state);
   const std::uint64_t choice = r % 1024;

@@ -5,12 +5,11 @@
 namespace gpufs::testing {
 
 service_rig::service_rig(std::shared_ptr<backend> io, const service_rig_options& o)
-    : options_(o),
-      device_(make_cpu_device(1)),
-      memory_(o.slots, o.staging_bytes),
+    : options_(o), device_(make_cpu_device(1)), memory_(o.slots, o.staging_bytes),
       files_(std::move(io), o.descriptors_max),
       extents_(*device_, files_, extent_options{o.extent_budget_bytes, o.extent_bytes, o.extent_file_bytes_min}),
-      service_(std::make_unique<gpufs::service>(memory_.view(), files_, extents_, sinks_, service_options{o.workers, o.spin_ns})) {}
+      service_(std::make_unique<gpufs::service>(memory_.view(), files_, extents_, sinks_,
+                                                service_options{o.workers, o.spin_ns})) {}
 
 service_rig::~service_rig() {
   service_.reset();
@@ -57,7 +56,8 @@ rig_reply service_rig::read(std::uint32_t handle, std::uint64_t offset, std::uin
 }
 rig_reply service_rig::close(std::uint32_t handle) { return call({request_code::close, handle, 0, 0}); }
 rig_reply service_rig::send(std::int32_t sink, std::string_view bytes) {
-  return call({request_code::send, static_cast<std::uint32_t>(sink), static_cast<std::uint32_t>(bytes.size()), 0}, bytes);
+  return call({request_code::send, static_cast<std::uint32_t>(sink), static_cast<std::uint32_t>(bytes.size()), 0},
+              bytes);
 }
 
 }  // namespace gpufs::testing

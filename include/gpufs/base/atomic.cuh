@@ -21,7 +21,8 @@ struct atomic_word {
 
   GPUFS_HD T load_relaxed() const {
 #if defined(__CUDA_ARCH__)
-    if constexpr (S == scope::device) return __nv_atomic_load_n(const_cast<T*>(&value), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+    if constexpr (S == scope::device)
+      return __nv_atomic_load_n(const_cast<T*>(&value), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
     else return __nv_atomic_load_n(const_cast<T*>(&value), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
 #else
     return __atomic_load_n(&value, __ATOMIC_RELAXED);
@@ -30,7 +31,8 @@ struct atomic_word {
 
   GPUFS_HD T load_acquire() const {
 #if defined(__CUDA_ARCH__)
-    if constexpr (S == scope::device) return __nv_atomic_load_n(const_cast<T*>(&value), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_DEVICE);
+    if constexpr (S == scope::device)
+      return __nv_atomic_load_n(const_cast<T*>(&value), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_DEVICE);
     else return __nv_atomic_load_n(const_cast<T*>(&value), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_SYSTEM);
 #else
     return __atomic_load_n(&value, __ATOMIC_ACQUIRE);
@@ -103,13 +105,13 @@ struct atomic_word {
   [[nodiscard]] GPUFS_HD bool compare_exchange(T& expected, T desired) {
     static_assert(S == scope::device, "no read-modify-write across PCIe");
 #if defined(__CUDA_ARCH__)
-    return __nv_atomic_compare_exchange_n(&value, &expected, desired, false, __NV_ATOMIC_ACQ_REL, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+    return __nv_atomic_compare_exchange_n(&value, &expected, desired, false, __NV_ATOMIC_ACQ_REL, __NV_ATOMIC_RELAXED,
+                                          __NV_THREAD_SCOPE_DEVICE);
 #else
     return __atomic_compare_exchange_n(&value, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 #endif
   }
 };
-
 
 // Two neighbouring words, 16-byte aligned, read as one access on a GPU; on the twin one after the other.
 struct word_pair {

@@ -22,7 +22,10 @@ struct host_source {
   GPUFS_HD static vector16 load(const vector16* p) {
 #if defined(__CUDA_ARCH__)
     vector16 v;
-    asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+    asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
     return v;
 #else
     return *p;
@@ -55,9 +58,9 @@ GPUFS_HD void copy(const Group& g, char* to, const char* from, std::uint64_t byt
     // Eight loads in flight per member before the first store: the bus is a microsecond away.
     for (; i + 7 * std::uint64_t{size} < vectors; i += 8 * std::uint64_t{size}) {
       vector16 v[8];
-GPUFS_UNROLL
+      GPUFS_UNROLL
       for (int k = 0; k < 8; ++k) v[k] = Source::load(s + i + std::uint64_t{size} * k);
-GPUFS_UNROLL
+      GPUFS_UNROLL
       for (int k = 0; k < 8; ++k) d[i + std::uint64_t{size} * k] = v[k];
     }
     for (; i < vectors; i += size) d[i] = Source::load(s + i);

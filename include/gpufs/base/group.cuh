@@ -15,7 +15,9 @@ class thread_group {
   GPUFS_HD static constexpr bool is_leader() { return true; }
   GPUFS_HD void sync() const {}
   template <class T>
-  GPUFS_HD T broadcast(T value) const { return value; }
+  GPUFS_HD T broadcast(T value) const {
+    return value;
+  }
 
   // Number of this group among all of its kind in the launch, and how many there are: for sharing out work.
   GPUFS_HD static std::uint64_t grid_rank() {
@@ -76,7 +78,7 @@ class warp_group {
       std::uint32_t words[sizeof(T) / 4];
     } u{value};
     const int leader = __ffs(static_cast<int>(mask_)) - 1;
-GPUFS_UNROLL
+    GPUFS_UNROLL
     for (unsigned i = 0; i < sizeof(T) / 4; ++i) u.words[i] = __shfl_sync(mask_, u.words[i], leader);
     return u.whole;
 #else

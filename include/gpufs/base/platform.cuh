@@ -40,7 +40,8 @@
 #define GPUFS_ASSERT(condition) ((condition) ? (void)0 : __trap())
 #else
 #define GPUFS_ASSERT(condition) \
-  ((condition) ? (void)0 : (std::fprintf(stderr, "gpufs: %s:%d: violated: %s\n", __FILE__, __LINE__, #condition), std::abort()))
+  ((condition) ? (void)0        \
+               : (std::fprintf(stderr, "gpufs: %s:%d: violated: %s\n", __FILE__, __LINE__, #condition), std::abort()))
 #endif
 #else
 #define GPUFS_ASSERT(condition) ((void)sizeof(!(condition)))

@@ -7,27 +7,27 @@
 namespace gpufs {
 
 enum class counter : std::uint32_t {
-  hits,               // pages found resident
-  minor_faults,       // pages found loading: waited for another group
-  direct_loads,       // pages pulled from a registered extent
-  staged_loads,       // pages brought by a host worker
-  open_loads,         // pages that arrived with the answer to an open
-  load_errors,        // loads that ended in an error
-  evictions,          // resident pages given up for others
-  reclaims,           // of these: ahead of need
-  lost_races,         // loads given up because another group had begun the same
-  no_frames,          // calls that ended in -ENOBUFS
-  direct_bytes,       // file bytes that came over the direct path
-  staged_bytes,       // ... the staged path
-  open_bytes,         // ... with an open
-  read_bytes,         // bytes given to callers of gread
-  opens,              // opens that asked the host
-  reopens,            // opens of an open file: no round trip
-  closes,             // closes by the last holder
-  rpcs,               // requests to the host
-  rpc_wait_ns,        // time that groups waited for answers
-  rpc_failures,       // requests given up: service dead or deadline passed
-  sent_bytes,         // bytes sent to sinks
+  hits,          // pages found resident
+  minor_faults,  // pages found loading: waited for another group
+  direct_loads,  // pages pulled from a registered extent
+  staged_loads,  // pages brought by a host worker
+  open_loads,    // pages that arrived with the answer to an open
+  load_errors,   // loads that ended in an error
+  evictions,     // resident pages given up for others
+  reclaims,      // of these: ahead of need
+  lost_races,    // loads given up because another group had begun the same
+  no_frames,     // calls that ended in -ENOBUFS
+  direct_bytes,  // file bytes that came over the direct path
+  staged_bytes,  // ... the staged path
+  open_bytes,    // ... with an open
+  read_bytes,    // bytes given to callers of gread
+  opens,         // opens that asked the host
+  reopens,       // opens of an open file: no round trip
+  closes,        // closes by the last holder
+  rpcs,          // requests to the host
+  rpc_wait_ns,   // time that groups waited for answers
+  rpc_failures,  // requests given up: service dead or deadline passed
+  sent_bytes,    // bytes sent to sinks
   count_
 };
 
@@ -38,7 +38,9 @@ struct alignas(128) counter_set {
   atomic_word<std::uint64_t> values[counter_count];
   atomic_word<std::uint64_t> fault_latency[latency_bucket_count];
 
-  GPUFS_HD void add(counter c, std::uint64_t n = 1) { (void)values[static_cast<std::uint32_t>(c)].fetch_add_relaxed(n); }
+  GPUFS_HD void add(counter c, std::uint64_t n = 1) {
+    (void)values[static_cast<std::uint32_t>(c)].fetch_add_relaxed(n);
+  }
   GPUFS_HD void add_latency(std::uint64_t ns) {
     std::uint32_t bucket = 0;
     while (bucket + 1 < latency_bucket_count && (ns >> (bucket + 1)) != 0) ++bucket;

@@ -10,8 +10,8 @@
 namespace gpufs {
 
 struct frame {
-  slot_header header;                 // key: high = file version, low = page number
-  atomic_word<std::uint32_t> valid;   // bytes of the page that the file has; the rest of the frame is zero
+  slot_header header;                // key: high = file version, low = page number
+  atomic_word<std::uint32_t> valid;  // bytes of the page that the file has; the rest of the frame is zero
   std::uint32_t unused;
 };
 static_assert(sizeof(frame) == 32, "pin, key and length of a hit are one sector");
@@ -26,7 +26,7 @@ struct alignas(128) open_file {
   atomic_word<std::uint64_t> version;
   atomic_word<std::uint64_t> tag_handle;  // generation (high half), the host's name for the file (low half)
   atomic_word<std::uint64_t> size;
-  atomic_word<std::uint64_t> tag_mode;    // generation, st_mode
+  atomic_word<std::uint64_t> tag_mode;  // generation, st_mode
   atomic_word<std::int64_t> modified_ns;
   atomic_word<std::int64_t> changed_ns;
   atomic_word<std::uint64_t> inode;
@@ -83,9 +83,15 @@ struct mount_ref {
   std::uint64_t reclaim_timeout_ns;
   std::uint64_t path_key[2];
   template <class T>
-  GPUFS_HD T* at(std::uint64_t offset) const { return reinterpret_cast<T*>(arena + offset); }
-  GPUFS_HD counter_set& counters() const { return at<counter_set>(layout.counters)[platform::processor() % layout.processor_count]; }
-  GPUFS_HD char* page(std::uint32_t frame_number) const { return arena + layout.pages + (std::uint64_t{frame_number} << layout.page_shift); }
+  GPUFS_HD T* at(std::uint64_t offset) const {
+    return reinterpret_cast<T*>(arena + offset);
+  }
+  GPUFS_HD counter_set& counters() const {
+    return at<counter_set>(layout.counters)[platform::processor() % layout.processor_count];
+  }
+  GPUFS_HD char* page(std::uint32_t frame_number) const {
+    return arena + layout.pages + (std::uint64_t{frame_number} << layout.page_shift);
+  }
   GPUFS_HD channel_client client() const { return {channel, at<slot_record>(layout.slots), timeouts, &counters()}; }
 };
 

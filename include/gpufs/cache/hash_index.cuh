@@ -61,24 +61,19 @@ class hash_index {
     const std::uint64_t h = hash(key);
     std::uint64_t b = h & mask_;
     for (std::uint64_t probes = 0; probes <= mask_; ++probes, b = (b + 1) & mask_) {
-      const index_bucket& bucket = buckets_[b];
-      std::uint64_t entries[index_bucket::entry_count];
-GPUFS_UNROLL
+      const entries_of_bucket entries = load_entries(b);
+      GPUFS_UNROLL
       for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) {
-        // Acquire would be for nothing: what the entry leads to is ordered by the slot's own state word.
-        entries[i] = bucket.entries[i].load_relaxed();
-      }
-GPUFS_UNROLL
-      for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) {
-        if (!matches(entries[i], h)) continue;
-        const std::uint32_t slot = slot_of(entries[i]);
+        if (!matches(entries.values[i], h)) continue;
+        const std::uint32_t slot = slot_of(entries.values[i]);
         slot_header& header = slots_.header(slot);
         GPUFS_SCHEDULE_POINT("index.pin");
         const slot_phase phase = slot_state::phase(header.state.pin());
-        if ((phase == slot_phase::resident || phase == slot_phase::loading) && header.key() == key) return {slot, phase, true};
+        if ((phase == slot_phase::resident || phase == slot_phase::loading) && header.key() == key)
+          return {slot, phase, true};
         slots_.unpin(slot);
       }
-      if (bucket.passed.load_relaxed() == 0) break;
+      if (buckets_[b].passed.load_relaxed() == 0) break;
     }
     return {0, slot_phase::free, false};
   }
@@ -189,7 +184,21 @@ GPUFS_UNROLL
   }
 
  private:
-  GPUFS_HD static std::uint64_t make_entry(std::uint64_t h, std::uint32_t slot) { return (h & 0xffffffff00000000ull) | (slot + 1u); }
+  struct entries_of_bucket {
+    std::uint64_t values[index_bucket::entry_count];
+  };
+  // All at once, so that the loads' latencies overlap. Relaxed: what an entry leads to is ordered by the slot's own
+  // state word.
+  GPUFS_HD entries_of_bucket load_entries(std::uint64_t b) const {
+    entries_of_bucket e;
+    GPUFS_UNROLL
+    for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) e.values[i] = buckets_[b].entries[i].load_relaxed();
+    return e;
+  }
+
+  GPUFS_HD static std::uint64_t make_entry(std::uint64_t h, std::uint32_t slot) {
+    return (h & 0xffffffff00000000ull) | (slot + 1u);
+  }
   GPUFS_HD static std::uint32_t slot_of(std::uint64_t entry) { return static_cast<std::uint32_t>(entry) - 1u; }
   GPUFS_HD static bool matches(std::uint64_t entry, std::uint64_t h) {
     return static_cast<std::uint32_t>(entry) != 0 && (entry >> 32) == (h >> 32);
@@ -200,10 +209,11 @@ GPUFS_UNROLL
   GPUFS_HD bool present(const slot_key& key, std::uint64_t h) {
     std::uint64_t b = h & mask_;
     for (std::uint64_t probes = 0; probes <= mask_; ++probes, b = (b + 1) & mask_) {
+      const entries_of_bucket entries = load_entries(b);
+      GPUFS_UNROLL
       for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) {
-        const std::uint64_t entry = buckets_[b].entries[i].load_relaxed();
-        if (!matches(entry, h)) continue;
-        slot_header& header = slots_.header(slot_of(entry));
+        if (!matches(entries.values[i], h)) continue;
+        slot_header& header = slots_.header(slot_of(entries.values[i]));
         const slot_phase phase = slot_state::phase(header.state.load());
         if ((phase == slot_phase::loading || phase == slot_phase::resident) && header.key() == key) return true;
       }
@@ -220,7 +230,8 @@ GPUFS_UNROLL
       for (std::uint64_t probes = 0; probes <= mask_; ++probes, b = (b + 1) & mask_) {
         for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) {
           std::uint64_t empty = 0;
-          if (buckets_[b].entries[i].load_relaxed() == 0 && buckets_[b].entries[i].compare_exchange(empty, entry)) return;
+          if (buckets_[b].entries[i].load_relaxed() == 0 && buckets_[b].entries[i].compare_exchange(empty, entry))
+            return;
         }
         // Raised before the entry appears; the compare-and-swap above releases it.
         (void)buckets_[b].passed.fetch_add_relaxed(1);

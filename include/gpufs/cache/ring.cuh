@@ -17,7 +17,9 @@ struct alignas(128) slot_ring {
   std::uint32_t first;                 // Invariant: fixed at mount, count > 0
   std::uint32_t count;
 
-  GPUFS_HD std::uint32_t slot_at(std::uint64_t position) const { return first + static_cast<std::uint32_t>(position % count); }
+  GPUFS_HD std::uint32_t slot_at(std::uint64_t position) const {
+    return first + static_cast<std::uint32_t>(position % count);
+  }
 };
 static_assert(sizeof(slot_ring) == 128, "rings of different multiprocessors share no line");
 
@@ -30,7 +32,8 @@ class ring_set {
   // the same moment, but not a large part of a small cache.
   GPUFS_HD static std::uint32_t lead(std::uint32_t count) { return count / 8 < 256 ? count / 8 : 256; }
 
-  GPUFS_HD ring_set(slot_ring* rings, std::uint32_t ring_count, Table table) : rings_(rings), ring_count_(ring_count), table_(table) {}
+  GPUFS_HD ring_set(slot_ring* rings, std::uint32_t ring_count, Table table)
+      : rings_(rings), ring_count_(ring_count), table_(table) {}
 
   // One round: at most `visits_max` slots, own ring first. The slot comes back in state evicting, the caller's.
   // Called by one thread; waits only for index latches.
@@ -39,7 +42,10 @@ class ring_set {
     std::uint32_t visits = 0;
     for (std::uint32_t k = 0; k < ring_count_ && visits < visits_max; ++k) {
       // Each other ring once. Later rounds start elsewhere, so that rounds together visit every ring although each is bounded.
-      const std::uint32_t r = k == 0 ? own : static_cast<std::uint32_t>((own + 1 + (k - 1 + std::uint64_t{round} * 7919u) % (ring_count_ - 1)) % ring_count_);
+      const std::uint32_t r =
+          k == 0 ? own
+                 : static_cast<std::uint32_t>((own + 1 + (k - 1 + std::uint64_t{round} * 7919u) % (ring_count_ - 1)) %
+                                              ring_count_);
       slot_ring& ring = rings_[r];
       for (std::uint32_t v = 0; v < ring.count && visits < visits_max; ++v, ++visits) {
         const std::uint32_t slot = ring.slot_at(ring.next.fetch_add_relaxed(1));
@@ -101,16 +107,22 @@ class ring_set {
 };
 
 // Makes a slot for an absent key (hash_index::begin_load_with): from the free ones, else by eviction, which needs latches
-// and therefore comes first. `no_slot` when none was to be
-// had in this round, which visits each open-file record (there are no more than a round visits). Called by one thread.
+// and therefore comes first. `no_slot` when none was to be had in this round; a round visits each open-file record, as
+// there are no more of them than a round's visits. Called by one thread.
+// Only the first round looks for a free slot under the latch: groups that go round for want of a slot would take the
+// latch from those who evict, and who alone can give them one.
 template <class Table>
-GPUFS_HD GPUFS_OUT_OF_LINE typename hash_index<Table>::begin_result begin_load(hash_index<Table> index, ring_set<Table> rings, const slot_key& key,
-                                                                              std::uint32_t round) {
+GPUFS_HD GPUFS_OUT_OF_LINE typename hash_index<Table>::begin_result begin_load(hash_index<Table> index,
+                                                                               ring_set<Table> rings,
+                                                                               const slot_key& key,
+                                                                               std::uint32_t round) {
   using begun = typename hash_index<Table>::begun;
-  const auto r = index.begin_load_with(key, [&] { return rings.try_claim_free(); });
-  if (r.what != begun::no_slot) return r;
+  if (round == 0) {
+    const auto r = index.begin_load_with(key, [&] { return rings.try_claim_free(); });
+    if (r.what != begun::no_slot) return r;
+  }
   const slot_claim claim = rings.try_claim(round);
-  if (!claim.claimed) return r;
+  if (!claim.claimed) return {begun::no_slot, 0};
   return {index.begin_load(key, claim.slot) ? begun::yes : begun::present, claim.slot};
 }
 

@@ -40,7 +40,8 @@ class channel_client {
     std::uint64_t offset;
   };
 
-  GPUFS_HD channel_client(const channel_view& view, slot_record* slots, const channel_timeouts& timeouts, counter_set* counters)
+  GPUFS_HD channel_client(const channel_view& view, slot_record* slots, const channel_timeouts& timeouts,
+                          counter_set* counters)
       : view_(view), slots_(slots), timeouts_(timeouts), counters_(counters) {}
 
   // A slot of the caller's own, or -EIO. Waits while all are taken: each holder is bounded by these same timeouts.
@@ -118,10 +119,14 @@ class channel_client {
   }
 
   // Release: the next owner's writes to staging come after my reads.
-  GPUFS_HD void release(std::uint32_t slot) { slots_[slot].owner.store_release(static_cast<std::uint32_t>(slot_owner::free)); }
+  GPUFS_HD void release(std::uint32_t slot) {
+    slots_[slot].owner.store_release(static_cast<std::uint32_t>(slot_owner::free));
+  }
 
   // Nobody waits for the answer; the slot is usable again when it has come.
-  GPUFS_HD void abandon(std::uint32_t slot) { slots_[slot].owner.store_release(static_cast<std::uint32_t>(slot_owner::abandoned)); }
+  GPUFS_HD void abandon(std::uint32_t slot) {
+    slots_[slot].owner.store_release(static_cast<std::uint32_t>(slot_owner::abandoned));
+  }
 
  private:
   static constexpr std::uint32_t longest_pause_ns = 16384;
@@ -137,7 +142,8 @@ class channel_client {
 
   // An open that was answered after its caller had given up: the host holds the file open for no one.
   GPUFS_HD bool opened_for_nobody(std::uint32_t slot, std::uint64_t word) const {
-    return view_.request(slot).code.load_relaxed() == static_cast<std::uint32_t>(request_code::open) && reply_result(word) >= 0;
+    return view_.request(slot).code.load_relaxed() == static_cast<std::uint32_t>(request_code::open) &&
+           reply_result(word) >= 0;
   }
 
   [[nodiscard]] GPUFS_HD bool try_take(std::uint32_t slot) {

@@ -76,7 +76,9 @@ GPUFS_HD inline std::uint64_t make_reply_word(std::uint32_t sequence, std::int32
   return (std::uint64_t{sequence} << 32) | static_cast<std::uint32_t>(result);
 }
 GPUFS_HD inline std::uint32_t reply_sequence(std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32); }
-GPUFS_HD inline std::int32_t reply_result(std::uint64_t word) { return static_cast<std::int32_t>(static_cast<std::uint32_t>(word)); }
+GPUFS_HD inline std::int32_t reply_result(std::uint64_t word) {
+  return static_cast<std::int32_t>(static_cast<std::uint32_t>(word));
+}
 
 // Where things are in the channel's memory. Fixed at mount.
 struct channel_layout {
@@ -107,9 +109,15 @@ struct channel_view {
   GPUFS_HD channel_word<std::uint32_t>& bell(std::uint32_t slot) const {
     return reinterpret_cast<channel_word<std::uint32_t>*>(base + layout.bells)[slot];
   }
-  GPUFS_HD request_record& request(std::uint32_t slot) const { return reinterpret_cast<request_record*>(base + layout.requests)[slot]; }
-  GPUFS_HD reply_record& reply(std::uint32_t slot) const { return reinterpret_cast<reply_record*>(base + layout.replies)[slot]; }
-  GPUFS_HD char* staging(std::uint32_t slot) const { return base + layout.staging + std::uint64_t{layout.staging_bytes} * slot; }
+  GPUFS_HD request_record& request(std::uint32_t slot) const {
+    return reinterpret_cast<request_record*>(base + layout.requests)[slot];
+  }
+  GPUFS_HD reply_record& reply(std::uint32_t slot) const {
+    return reinterpret_cast<reply_record*>(base + layout.replies)[slot];
+  }
+  GPUFS_HD char* staging(std::uint32_t slot) const {
+    return base + layout.staging + std::uint64_t{layout.staging_bytes} * slot;
+  }
 };
 
 }  // namespace gpufs

@@ -30,7 +30,8 @@ class page_loader {
     if (g_.is_leader()) address = extent_table(fs_).find(file_.version, offset_, want);
     address = g_.broadcast(address);
     const std::int32_t got = address != 0 ? direct(to, address, want) : staged(to, want);
-    if (got >= 0 && static_cast<std::uint64_t>(got) < page_bytes) fill_zero(g_, to + got, page_bytes - static_cast<std::uint64_t>(got));
+    if (got >= 0 && static_cast<std::uint64_t>(got) < page_bytes)
+      fill_zero(g_, to + got, page_bytes - static_cast<std::uint64_t>(got));
     if (g_.is_leader() && got >= 0) {
       open_file& file = fs_.at<open_file>(fs_.layout.files)[file_.record];
       (void)file.page_loads.fetch_add_relaxed(1);
@@ -63,7 +64,8 @@ class page_loader {
     std::uint64_t done = 0;
     // A page larger than a staging slot comes in several turns.
     while (done < want) {
-      const std::uint64_t piece = want - done < fs_.channel.layout.staging_bytes ? want - done : fs_.channel.layout.staging_bytes;
+      const std::uint64_t piece =
+          want - done < fs_.channel.layout.staging_bytes ? want - done : fs_.channel.layout.staging_bytes;
       if (g_.is_leader()) t = ask(slot, offset_ + done, static_cast<std::uint32_t>(piece));
       t = g_.broadcast(t);
       if (t.result < 0) break;

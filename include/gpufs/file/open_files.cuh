@@ -27,15 +27,14 @@ class record_table {
     return {fs_->at<index_bucket>(fs_->layout.file_buckets), fs_->layout.file_bucket_count, *this};
   }
   // Every pin that goes may be the last one, those of mistaken lookups too; so each looks whether it must close.
-  GPUFS_HD void unpin(std::uint32_t slot) const {
-    after_unpin(slot, header(slot).state.unpin());
-  }
+  GPUFS_HD void unpin(std::uint32_t slot) const { after_unpin(slot, header(slot).state.unpin()); }
   // One holder gives its descriptor back; false when it was nobody's, as after one gclose too many. Pinned first, so
   // that the record cannot become another file's between the check and the unpin.
   [[nodiscard]] GPUFS_HD bool let_go(std::uint32_t slot, std::uint32_t generation) const {
     slot_state& state = header(slot).state;
     std::uint32_t word = state.pin();
-    if (slot_state::phase(word) == slot_phase::resident && at(slot).generation() == generation && state.try_unpin_two(word)) {
+    if (slot_state::phase(word) == slot_phase::resident && at(slot).generation() == generation &&
+        state.try_unpin_two(word)) {
       after_unpin(slot, word);
       return true;
     }
@@ -44,7 +43,8 @@ class record_table {
   }
 
   // By the owner of the record only.
-  GPUFS_HD void set_generation(std::uint32_t slot, std::uint32_t generation, std::uint32_t handle, std::uint32_t mode) const {
+  GPUFS_HD void set_generation(std::uint32_t slot, std::uint32_t generation, std::uint32_t handle,
+                               std::uint32_t mode) const {
     const std::uint64_t tag = std::uint64_t{generation} << 32;
     at(slot).tag_handle.store_relaxed(tag | handle);
     at(slot).tag_mode.store_relaxed(tag | mode);
@@ -76,7 +76,8 @@ class record_table {
 
 // The generation's low bits are part of the descriptor.
 GPUFS_HD inline std::int32_t make_descriptor(std::uint32_t slot, std::uint32_t generation) {
-  return static_cast<std::int32_t>(((generation & ((1u << limits::generation_bits) - 1)) << limits::open_files_bits) | slot);
+  return static_cast<std::int32_t>(((generation & ((1u << limits::generation_bits) - 1)) << limits::open_files_bits) |
+                                   slot);
 }
 
 // What a descriptor stands for; takes no pin: the caller's open is one. Called by one thread.
@@ -97,8 +98,13 @@ GPUFS_HD inline found_file look_up(const mount_ref& fs, std::int32_t fd) {
   const word_pair a = load_pair(&file.version);
   const word_pair b = load_pair(&file.size);
   const auto generation = static_cast<std::uint32_t>(a.second >> 32);
-  if (make_descriptor(slot, generation) != fd || generation != static_cast<std::uint32_t>(b.second >> 32)) return {{}, -EBADF, 0, 0, 0};
-  return {{a.first, b.first, slot, static_cast<std::uint32_t>(a.second)}, 0, static_cast<std::uint32_t>(b.second), generation, 0};
+  if (make_descriptor(slot, generation) != fd || generation != static_cast<std::uint32_t>(b.second >> 32))
+    return {{}, -EBADF, 0, 0, 0};
+  return {{a.first, b.first, slot, static_cast<std::uint32_t>(a.second)},
+          0,
+          static_cast<std::uint32_t>(b.second),
+          generation,
+          0};
 }
 
 template <class Group>
@@ -173,7 +179,7 @@ class opener {
         fs_.counters().add(counter::reopens);
         return done(make_descriptor(r.slot, records_.at(r.slot).generation()));
       }
-      const auto begun = begin_load(index, record_ring(), key, 0);
+      const auto begun = begin_load(index, record_ring(), key, round);
       if (begun.what == hash_index<record_table>::begun::yes) {
         slot = begun.slot;
         break;

@@ -11,7 +11,8 @@ namespace gpufs {
 class path_hasher {
  public:
   GPUFS_HD path_hasher(std::uint64_t k0, std::uint64_t k1)
-      : v0_(0x736f6d6570736575ull ^ k0), v1_(0x646f72616e646f6dull ^ k1 ^ 0xee), v2_(0x6c7967656e657261ull ^ k0), v3_(0x7465646279746573ull ^ k1) {}
+      : v0_(0x736f6d6570736575ull ^ k0), v1_(0x646f72616e646f6dull ^ k1 ^ 0xee), v2_(0x6c7967656e657261ull ^ k0),
+        v3_(0x7465646279746573ull ^ k1) {}
 
   GPUFS_HD slot_key operator()(const char* bytes, std::uint32_t length) {
     for (std::uint32_t at = 0; at + 8 <= length; at += 8) absorb(word(bytes + at, 8));

@@ -6,7 +6,8 @@
 namespace gpufs {
 
 template <class Group>
-GPUFS_HD std::int64_t gsend(const Group& g, const mount_ref& fs, std::int32_t sink, const void* data, std::uint64_t bytes) {
+GPUFS_HD std::int64_t gsend(const Group& g, const mount_ref& fs, std::int32_t sink, const void* data,
+                            std::uint64_t bytes) {
   if (sink < 0) return -EBADF;
   if (bytes == 0) return 0;
   if (data == nullptr) return -EFAULT;
