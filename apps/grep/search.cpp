@@ -29,8 +29,7 @@ constexpr std::uint64_t chains_bytes_max = std::uint64_t{256} << 20;
 class open_sink {
  public:
   open_sink(const mount& m, collector& to)
-      // A sink is the mount's state, not part of what `const` promises to the callers of search().
-      : mount_(const_cast<mount&>(m)),
+      : mount_(m),
         sink_(mount_.open_sink([&to](const char* bytes, std::size_t count) { return to.take(bytes, count); })) {}
   ~open_sink() { mount_.close_sink(sink_); }
   open_sink(const open_sink&) = delete;
@@ -38,7 +37,7 @@ class open_sink {
   std::int32_t number() const { return sink_; }
 
  private:
-  mount& mount_;
+  const mount& mount_;
   std::int32_t sink_;
 };
 

@@ -28,6 +28,9 @@ NOTHING_FOUND: Final = 1
 FAILED: Final = 2
 INTERRUPTED: Final = 128 + signal.SIGINT
 
+# Most source files come whole with the answer to their open when a request's memory is this large.
+GREP_STAGING: Final = "128KiB"
+
 # Typer's error of usage: a class of click's or of its own, by its version.
 UsageError: Final[Any] = typer.BadParameter.__mro__[1]
 
@@ -129,7 +132,7 @@ def _grep(
     """
     try:
         dictionary = grep.Dictionary.read("/dev/stdin" if words == "-" else words)
-        mount = Mount(device=cast(Device, device), cache=cache, page=page)
+        mount = Mount(device=cast(Device, device), cache=cache, page=page, staging=GREP_STAGING)
     except ValueError as error:
         _complain(str(error))
         raise typer.Exit(FAILED) from None

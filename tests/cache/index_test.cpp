@@ -155,6 +155,30 @@ TEST(index, gives_a_slot_back_free_when_its_key_is_there_already) {
   cache.expect_at_rest();
 }
 
+TEST(index, claims_a_slot_only_for_a_key_that_is_absent) {
+  using index = hash_index<detail::frame_table>;
+  const bare_cache cache;
+  const slot_key key{3, 4};
+  int claims = 0;
+  const auto claim = [&] {
+    ++claims;
+    return slot_claim{5, cache.frames().header(5).state.claim(slot_phase::free)};
+  };
+  const index::begin_result first = cache.index().begin_load_with(key, claim);
+  EXPECT_TRUE(first.what == index::begun::yes);
+  EXPECT_EQ(first.slot, 5u);
+  EXPECT_EQ(slot_state::phase(cache.frames().header(5).state.peek()), slot_phase::loading);
+  EXPECT_TRUE(cache.index().begin_load_with(key, claim).what == index::begun::present) << "while it is loading";
+  cache.frames().header(5).state.publish();
+  EXPECT_TRUE(cache.index().begin_load_with(key, claim).what == index::begun::present) << "when it is resident";
+  EXPECT_EQ(claims, 1);
+  EXPECT_TRUE(cache.index().begin_load_with({3, 5}, claim).what == index::begun::no_slot);
+  EXPECT_EQ(claims, 2);
+  cache.frames().unpin(5);
+  EXPECT_EQ(where(cache, {3, 5}), std::nullopt);
+  cache.expect_at_rest();
+}
+
 TEST(index, gives_the_error_of_a_failed_load_to_those_who_wait_and_forgets_the_key) {
   const bare_cache cache;
   const slot_key key{3, 4};

@@ -136,6 +136,43 @@ TEST(ring, bounded_rounds_visit_every_ring_in_the_end) {
   EXPECT_TRUE(claimed);
 }
 
+TEST(ring, gives_free_slots_without_evicting) {
+  const bare_cache cache(one_ring(16));
+  for (std::uint64_t n = 0; n < 16; ++n) {
+    const slot_claim claim = cache.rings().try_claim_free();
+    ASSERT_TRUE(claim.claimed);
+    EXPECT_EQ(claim.slot, n);
+    ASSERT_TRUE(cache.index().begin_load({1, n}, claim.slot));
+    cache.frames().header(claim.slot).state.publish();
+    cache.frames().unpin(claim.slot);
+  }
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(cache.rings().try_claim_free().claimed);
+  for (std::uint64_t n = 0; n < 16; ++n) EXPECT_TRUE(is_resident(cache, n)) << "page " << n;
+  // Reclaiming makes room for as many as it evicted.
+  EXPECT_EQ(cache.rings().reclaim_ahead(), 2u);
+  for (std::uint32_t slot = 0; slot < 2; ++slot) {
+    const slot_claim claim = cache.rings().try_claim_free();
+    EXPECT_TRUE(claim.claimed && claim.slot == slot);
+    cache.frames().header(claim.slot).state.release();
+  }
+  EXPECT_FALSE(cache.rings().try_claim_free().claimed);
+  cache.expect_at_rest();
+}
+
+TEST(ring, passes_over_slots_in_use_in_its_search_for_a_free_one) {
+  const bare_cache cache(one_ring(16));
+  for (std::uint64_t n = 0; n < 2; ++n) load(cache, n);
+  const pinned_slot one = cache.index().find_and_pin({1, 0}), two = cache.index().find_and_pin({1, 1});
+  (void)cache.frames().header(2).state.pin();  // by a reader that followed an old entry
+  cache.ref().at<slot_ring>(cache.ref().layout.rings)->next.store_relaxed(16);
+  const slot_claim claim = cache.rings().try_claim_free();
+  EXPECT_TRUE(claim.claimed);
+  EXPECT_EQ(claim.slot, 3u);
+  cache.frames().header(claim.slot).state.release();
+  for (const std::uint32_t slot : {one.slot, two.slot, 2u}) cache.frames().unpin(slot);
+  cache.expect_at_rest();
+}
+
 TEST(ring, reclaims_up_to_its_lead_and_no_further) {
   const bare_cache cache(one_ring(64));
   for (std::uint64_t n = 0; n < 64; ++n) load(cache, n);
