@@ -19,6 +19,12 @@ function(gpufs_own_target target)
       $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>
       $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=-Wno-restrict>)
   endif()
+  # Views come by value and give references into memory that outlives them; newer versions take that for dangling.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-Wno-dangling-reference>
+      $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=-Wno-dangling-reference>)
+  endif()
   if(GPUFS_WITH_CUDA)
     target_compile_definitions(${target} PRIVATE GPUFS_WITH_CUDA=1)
   endif()
