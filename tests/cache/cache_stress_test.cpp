@@ -32,10 +32,10 @@ class cache_stress : public ::testing::TestWithParam<stress_parameters> {
   static constexpr unsigned threads = 8;
 #if defined(__SANITIZE_THREAD__)
   static constexpr int operations = 2000;
-  static constexpr int delayed_operations = 300;
+  static constexpr int delayed_operations = 200;
 #else
   static constexpr int operations = 20000;
-  static constexpr int delayed_operations = 800;
+  static constexpr int delayed_operations = 400;
 #endif
 
   page_key key(std::uint64_t number) const {
