@@ -163,13 +163,7 @@ GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const void* d
   std::int32_t result = 0;
   g.sync();  // all members' reads come before the frame can be taken
   if (g.is_leader()) {
-    detail::frame_table frames(fs);
-    const std::uint32_t word = frames.header(static_cast<std::uint32_t>(frame_number)).state.peek();
-    if (slot_state::phase(word) != slot_phase::resident || slot_state::pins(word) == 0) {
-      result = -EINVAL;
-    } else {
-      frames.unpin(static_cast<std::uint32_t>(frame_number));
-    }
+    if (!detail::frame_table(fs).header(static_cast<std::uint32_t>(frame_number)).state.try_unpin()) result = -EINVAL;
   }
   return g.broadcast(result);
 }

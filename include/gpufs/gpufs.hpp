@@ -71,7 +71,8 @@ struct file_statistics {
 // Thread-safe, except for the destructor.
 class mount {
  public:
-  // Throws gpufs::error: EINVAL for impossible options (the text says which), ENODEV without a GPU, ENOMEM.
+  // Throws gpufs::error: EINVAL for impossible options (the text says which), ENODEV without a GPU,
+  // ENOTSUP for a GPU when the library was built without CUDA, ENOMEM.
   explicit mount(const mount_options& options = {});
   // Waits for kernels of the device, at most `unmount_timeout_ns`; one that never ends is reported on standard error,
   // and the memory that it may still use is left allocated.
@@ -93,12 +94,15 @@ class mount {
   std::vector<file_statistics> file_stats() const;  // of the files open now
 
   // A sink takes bytes that kernels send (gsend). `take` runs on a service thread, one call at a time per sink; it
-  // returns 0, or an errno that the sender gets. Throws EMFILE when limits::sinks_max are open.
+  // returns 0, or an errno that the sender gets, and must not close its own sink. Throws EMFILE when
+  // limits::sinks_max are open.
   std::int32_t open_sink(std::function<int(const char* bytes, std::size_t count)> take) const;
   void close_sink(std::int32_t sink) const;
 
   // Maps and registers a file for direct loads now, as far as the budget goes, reading it into the page cache first.
-  // Returns the bytes registered: 0 when there is no direct path. Throws for a file that cannot be opened. Waits for I/O.
+  // Returns the bytes registered: 0 when there is no direct path. A file that changed less than two seconds ago gets a
+  // new version at its next open, and then this was for nothing. Kernels learn of each extent by one staged load.
+  // Throws for a file that cannot be opened. Waits for I/O.
   std::uint64_t register_file(const std::string& path);
 
   // Ends the direct path for all that is registered, and frees it. Only while no kernel of the mount runs.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <vector>
@@ -12,7 +13,9 @@
 namespace gpufs {
 namespace {
 
-std::int64_t nanoseconds(const timespec& t) { return static_cast<std::int64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec; }
+std::int64_t nanoseconds(const statx_timestamp& t) {
+  return static_cast<std::int64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+}
 
 class posix_mapping final : public file_mapping {
  public:
@@ -37,11 +40,15 @@ class posix_file final : public backend_file {
   posix_file& operator=(const posix_file&) = delete;
 
   int identify(file_identity& identity) override {
-    struct stat s;
-    if (fstat(fd_, &s) != 0) return -errno;
-    identity = {
-        s.st_dev, s.st_ino, static_cast<std::uint64_t>(s.st_size), nanoseconds(s.st_mtim), nanoseconds(s.st_ctim),
-        s.st_mode};
+    struct statx s;
+    if (statx(fd_, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &s) != 0) return -errno;
+    identity.device = makedev(s.stx_dev_major, s.stx_dev_minor);
+    identity.inode = s.stx_ino;
+    identity.size = s.stx_size;
+    identity.modified_ns = nanoseconds(s.stx_mtime);
+    identity.changed_ns = nanoseconds(s.stx_ctime);
+    identity.born_ns = (s.stx_mask & STATX_BTIME) != 0 ? nanoseconds(s.stx_btime) : 0;
+    identity.mode = s.stx_mode;
     return 0;
   }
 

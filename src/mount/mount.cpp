@@ -62,14 +62,25 @@ struct mount::implementation {
   }
 
   ~implementation() {
-    const bool idle = gpu->wait_idle(unmount_timeout_ns);
-    requests.reset();
+    bool idle = gpu->wait_idle(unmount_timeout_ns);
+    const bool ended = requests->stop(unmount_timeout_ns);
+    // A kernel that waited for a service that hangs has been told by now that it is dead.
+    if (!idle) idle = gpu->wait_idle(unmount_timeout_ns);
     extents->stop();
-    if (!idle) {
-      std::fprintf(stderr, "gpufs: unmount: a kernel is still running after %llu s; its memory stays allocated\n",
+    if (!idle || !ended) {
+      std::fprintf(stderr, "gpufs: unmount: %s after %llu s; the memory that it may use stays allocated\n",
+                   idle ? "a service thread still hangs in I/O" : "a kernel is still running",
                    static_cast<unsigned long long>(unmount_timeout_ns / 1'000'000'000));
+      // Left on purpose: mappings that are still registered, and what a hanging thread comes back to.
+      (void)extents.release();
+      (void)files_open.release();
+      (void)requests.release();
+      (void)sinks.release();
+      (void)new std::shared_ptr<gpufs::backend>(options.backend);
+      (void)gpu.release();
       return;
     }
+    requests.reset();
     extents->drop_all();
     release_memory();
   }
@@ -105,7 +116,7 @@ struct mount::implementation {
                                                           options.extent_bytes, options.staging_bytes + 1u});
     // A GPU's next request is a few microseconds away; a twin wakes the workers itself.
     const std::uint64_t spin_ns = options.device == device_kind::cuda ? 200'000 : 20'000;
-    requests = std::make_unique<service>(channel_view{shared.host, channel}, *files_open, *extents, sinks,
+    requests = std::make_unique<service>(channel_view{shared.host, channel}, *files_open, *extents, *sinks,
                                          service_options{options.workers, spin_ns});
   }
 
@@ -131,7 +142,7 @@ struct mount::implementation {
   gpufs::device::shared_memory shared{nullptr, nullptr};
   std::uint64_t shared_bytes = 0;
   // In the order of their use of each other: the service goes first.
-  sink_table sinks;
+  std::unique_ptr<sink_table> sinks = std::make_unique<sink_table>();
   std::unique_ptr<file_table> files_open;
   std::unique_ptr<extent_registrar> extents;
   std::unique_ptr<service> requests;
@@ -189,9 +200,9 @@ std::vector<file_statistics> mount::file_stats() const {
 }
 
 std::int32_t mount::open_sink(std::function<int(const char*, std::size_t)> take) const {
-  return self_->sinks.open(std::move(take));
+  return self_->sinks->open(std::move(take));
 }
-void mount::close_sink(std::int32_t sink) const { self_->sinks.close(sink); }
+void mount::close_sink(std::int32_t sink) const { self_->sinks->close(sink); }
 
 std::uint64_t mount::register_file(const std::string& path) {
   std::uint32_t handle = 0;

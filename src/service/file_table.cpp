@@ -72,7 +72,8 @@ int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
   if (const int known = reached->identify(identity); known < 0) return known;
   // Another file under this path: what the descriptor stood for cannot be reached any more (as NFS says it).
   const file_identity& expected = file.version_->identity;
-  if (identity.device != expected.device || identity.inode != expected.inode) return -ESTALE;
+  if (identity.device != expected.device || identity.inode != expected.inode || identity.born_ns != expected.born_ns)
+    return -ESTALE;
   const std::lock_guard lock(file.mutex_);
   if (file.file_ == nullptr) file.file_ = reached;
   file.open_.store(true, std::memory_order_relaxed);
@@ -112,6 +113,8 @@ int file_table::open(const std::string& path, bool no_follow, std::uint32_t& han
   std::shared_ptr<backend_file> file;
   const int status = open_backend(path, no_follow, file);
   if (status < 0) return status;
+  // Before the look at the file: a change that comes after it must count as later than this.
+  const std::int64_t seen_ns = wall_clock_ns();
   file_identity identity;
   if (const int known = file->identify(identity); known < 0) return known;
   if (const int kind = check_kind(identity); kind < 0) return kind;
@@ -127,7 +130,7 @@ int file_table::open(const std::string& path, bool no_follow, std::uint32_t& han
     entries_.emplace_back();
   }
   entry& e = entries_[index];
-  e.file = std::make_shared<host_file>(path, no_follow, version_of(identity), std::move(file));
+  e.file = std::make_shared<host_file>(path, no_follow, version_of(identity, seen_ns), std::move(file));
   handle = (e.generation << index_bits) | (index + 1);
   result = e.file;
   return 0;
@@ -161,9 +164,9 @@ std::size_t file_table::open_count() const {
   return entries_.size() - unused_.size();
 }
 
-std::shared_ptr<file_version> file_table::version_of(const file_identity& identity) {
+std::shared_ptr<file_version> file_table::version_of(const file_identity& identity, std::int64_t seen_ns) {
   const std::int64_t changed = identity.modified_ns > identity.changed_ns ? identity.modified_ns : identity.changed_ns;
-  const bool racy = wall_clock_ns() - changed < racy_ns;
+  const bool racy = seen_ns - changed < racy_ns;
   std::shared_ptr<file_version>& known = versions_[{identity.device, identity.inode}];
   if (known != nullptr && !known->racy && known->identity == identity) return known;
   auto fresh = std::make_shared<file_version>();

@@ -115,7 +115,7 @@ class file_table {
   };
 
   int open_backend(const std::string& path, bool no_follow, std::shared_ptr<backend_file>& file);
-  std::shared_ptr<file_version> version_of(const file_identity& identity);
+  std::shared_ptr<file_version> version_of(const file_identity& identity, std::int64_t seen_ns);
   void make_room();
 
   const std::shared_ptr<backend> io_;

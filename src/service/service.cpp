@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <new>
 
@@ -56,22 +57,51 @@ service::service(const channel_view& channel, file_table& files, extent_registra
     : channel_(channel), files_(files), extents_(extents), sinks_(sinks), options_(options),
       served_(channel.layout.slot_count), alive_(options.workers) {
   channel_.header().service.store_release(static_cast<std::uint32_t>(service_phase::running));
-  threads_.emplace_back([this] { supervise(); });
-  for (unsigned w = 0; w < options_.workers; ++w) threads_.emplace_back([this, w] { work(w); });
+  const auto start = [this](auto&& body) {
+    running_.fetch_add(1, std::memory_order_relaxed);
+    threads_.emplace_back([this, body] {
+      body();
+      // Release: pairs with stop(), after which what the thread used may go.
+      running_.fetch_sub(1, std::memory_order_release);
+    });
+  };
+  start([this] { supervise(); });
+  for (unsigned w = 0; w < options_.workers; ++w) start([this, w] { work(w); });
 }
 
-service::~service() { stop(); }
+service::~service() {
+  if (!threads_.empty()) (void)stop(~std::uint64_t{0});
+}
 
-void service::stop() {
+namespace {
+constexpr std::uint64_t answer_time_ns = 1'000'000'000;
+}
+
+bool service::stop(std::uint64_t timeout_ns) {
   {
     const std::lock_guard lock(supervisor_mutex_);
     stopping_ = true;
   }
   supervisor_wake_.notify_all();
   wake();
-  for (std::thread& t : threads_) t.join();
-  threads_.clear();
+  const std::uint64_t start = platform::now_ns();
+  const auto ended_within = [&](std::uint64_t ns) {
+    while (running_.load(std::memory_order_acquire) != 0 && platform::now_ns() - start < ns) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    return running_.load(std::memory_order_acquire) == 0;
+  };
+  // Requests under way are answered; but who waits for a worker that hangs is told after a moment. Its slot is then
+  // abandoned, so that a late answer hurts nobody.
+  (void)ended_within(std::min(timeout_ns, answer_time_ns));
   channel_.header().service.store_release(static_cast<std::uint32_t>(service_phase::dead));
+  const bool ended = ended_within(timeout_ns);
+  for (std::thread& t : threads_) {
+    if (ended) t.join();
+    else t.detach();
+  }
+  threads_.clear();
+  return ended;
 }
 
 void service::supervise() {

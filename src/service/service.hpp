@@ -57,8 +57,9 @@ class service {
   service(const service&) = delete;
   service& operator=(const service&) = delete;
 
-  // Ends all threads; requests that come later are never answered, and their waiters see `dead`.
-  void stop();
+  // Ends all threads; waiters of requests that are not answered yet see `dead`. False when a thread has not ended within
+  // the time, because it hangs in a backend or a sink: then it is left behind, and what it uses must stay.
+  [[nodiscard]] bool stop(std::uint64_t timeout_ns);
   // Work is to be expected: look at the bells often for a while. Thread-safe, cheap.
   void wake();
   std::uint64_t served_count() const { return served_count_.load(std::memory_order_relaxed); }
@@ -92,6 +93,7 @@ class service {
   std::vector<std::atomic<std::uint32_t>> served_;  // per slot: sequence of the last request that a worker took
   std::atomic<std::uint64_t> served_count_{0};
   std::atomic<bool> stopping_{false};
+  std::atomic<unsigned> running_{0};  // threads that have not ended
   std::atomic<bool> sentinel_{false};
   std::atomic<unsigned> alive_;
   std::mutex supervisor_mutex_;

@@ -94,12 +94,9 @@ TEST(extent_table, never_shows_a_half_filled_entry) {
   for (std::thread& t : threads) t.join();
   EXPECT_FALSE(wrong);
   EXPECT_GT(found, 0u);
-  // What was lost to another that was adding is told again with the next answer.
   extent_table table(cache.ref());
-  for (std::uint64_t n = 0; n < 1000; ++n) {
-    table.insert(n % 5, n, address(n % 5, n), extent_bytes);
-    EXPECT_EQ(table.find(n % 5, n * extent_bytes, 1), address(n % 5, n));
-  }
+  for (std::uint64_t n = 0; n < 1000; ++n)
+    EXPECT_EQ(table.find(n % 5, n * extent_bytes, 1), address(n % 5, n)) << "extent " << n;
   EXPECT_EQ(cache.ref().at<extent_table_head>(cache.ref().layout.extent_head)->used.load_relaxed(), 1000u);
 }
 

@@ -216,6 +216,37 @@ TEST_F(channel_client_test, fire_and_forget_frees_its_slot_when_it_is_answered) 
   service.join();
 }
 
+// The host opened a file for a caller that had given up: somebody must close it again.
+TEST_F(channel_client_test, a_late_open_is_closed_by_whoever_takes_its_slot) {
+  channel_client c = patient_client();
+  std::uint32_t slots[3];
+  for (std::uint32_t& slot : slots) slot = static_cast<std::uint32_t>(c.acquire());
+  c.post(slots[0], {request_code::open, 0, 2, 0});
+  c.abandon(slots[0]);
+  memory_.view().reply(slots[0]).handle.store_relaxed(1234);
+  answer(slots[0], bell(slots[0]), 0);
+  const std::uint32_t opened = bell(slots[0]);
+
+  EXPECT_EQ(client(20 * ms, 20 * ms).acquire(), -EIO) << "first the file must be closed";
+  EXPECT_NE(bell(slots[0]), opened);
+  const request_record& r = memory_.view().request(slots[0]);
+  EXPECT_EQ(r.code.load_relaxed(), static_cast<std::uint32_t>(request_code::close));
+  EXPECT_EQ(r.handle.load_relaxed(), 1234u);
+  const std::uint32_t closing = bell(slots[0]);
+  answer(slots[0], closing, 0);
+  EXPECT_EQ(c.acquire(), static_cast<std::int32_t>(slots[0]));
+  EXPECT_EQ(bell(slots[0]), closing) << "it is closed once";
+}
+
+TEST_F(channel_client_test, a_late_open_that_failed_needs_no_close) {
+  channel_client c = patient_client();
+  for (int i = 0; i < 3; ++i) ASSERT_GE(c.acquire(), 0);
+  c.post(1, {request_code::open, 0, 2, 0});
+  c.abandon(1);
+  answer(1, bell(1), -ENOENT);
+  EXPECT_EQ(c.acquire(), 1);
+}
+
 TEST_F(channel_client_test, sequence_numbers_may_wrap_around) {
   channel_client c = patient_client();
   for (std::uint32_t slot = 0; slot < 3; ++slot) {

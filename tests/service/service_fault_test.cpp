@@ -225,7 +225,7 @@ TEST_F(service_faults, the_end_of_the_service_ends_those_who_wait) {
     });
   }
   EXPECT_TRUE(eventually([&] { return hangs.load(); }));
-  std::thread stopper([&] { rig.workers().stop(); });
+  std::thread stopper([&] { EXPECT_TRUE(rig.workers().stop(30'000'000'000)); });
   std::this_thread::sleep_for(20ms);
   go_on = true;
   stopper.join();

@@ -78,6 +78,8 @@ class warp_group {
       std::uint32_t words[sizeof(T) / 4];
     } u{value};
     const int leader = __ffs(static_cast<int>(mask_)) - 1;
+    // What the leader acquired, the members may use: the barrier orders memory, a shuffle does not.
+    __syncwarp(mask_);
     GPUFS_UNROLL
     for (unsigned i = 0; i < sizeof(T) / 4; ++i) u.words[i] = __shfl_sync(mask_, u.words[i], leader);
     return u.whole;

@@ -22,7 +22,8 @@ static_assert(sizeof(frame) == 32, "pin, key and length of a hit are one sector"
 // Generation: odd while the record is open; raised at open and at close, so that a stale descriptor matches nothing.
 struct alignas(128) open_file {
   slot_header header;  // key: keyed 128-bit hash of path and flags
-  std::uint64_t unused;
+  // Generation (high half), opens not closed yet (low half). Beside the pins, because lookups pin for a moment too.
+  atomic_word<std::uint64_t> tag_holders;
   atomic_word<std::uint64_t> version;
   atomic_word<std::uint64_t> tag_handle;  // generation (high half), the host's name for the file (low half)
   atomic_word<std::uint64_t> size;

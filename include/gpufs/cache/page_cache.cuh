@@ -129,7 +129,7 @@ class page_cache {
       const step begun = begin(key, round);
       if (begun.what == outcome::claimed) return begun;
       if (begun.what == outcome::absent) {
-        round = 0;  // another group was first: the page is there now, or was a moment ago
+        round = ~0u;  // 0 next; another group was first: the page is there now, or was a moment ago
         continue;
       }
       if (platform::now_ns() - start > fs_.reclaim_timeout_ns) {

@@ -47,7 +47,9 @@ class ring_set {
                  : static_cast<std::uint32_t>((own + 1 + (k - 1 + std::uint64_t{round} * 7919u) % (ring_count_ - 1)) %
                                               ring_count_);
       slot_ring& ring = rings_[r];
-      for (std::uint32_t v = 0; v < ring.count && visits < visits_max; ++v, ++visits) {
+      // At most half of the round in the own ring, which may be as large as all visits.
+      const std::uint32_t here = k == 0 && ring_count_ > 1 ? visits_max / 2 : visits_max;
+      for (std::uint32_t v = 0; v < ring.count && visits < here; ++v, ++visits) {
         const std::uint32_t slot = ring.slot_at(ring.next.fetch_add_relaxed(1));
         if (try_claim_slot(slot)) return {slot, true};
       }

@@ -76,14 +76,13 @@ class slot_state {
     return old - 1;
   }
 
-  // Gives two pins back, the caller's own and one that it is to return for somebody; false, and nothing done, when the
-  // caller's is the only one. While the caller has its pin, a resident slot stays what it is.
-  [[nodiscard]] GPUFS_HD bool try_unpin_two(std::uint32_t& after) {
-    std::uint32_t word = word_.load_relaxed();
-    do {
-      if (pins(word) < 2) return false;
-    } while (!word_.compare_exchange(word, word - 2));
-    after = word - 2;
+  // As unpin(), for a caller who may have no pin: false, and nothing done, when the slot is not resident or nobody has
+  // pinned it. One trip when the caller's is the only pin.
+  [[nodiscard]] GPUFS_HD bool try_unpin() {
+    std::uint32_t word = unpinned(slot_phase::resident) + 1;
+    while (!word_.compare_exchange(word, word - 1)) {
+      if (phase(word) != slot_phase::resident || pins(word) == 0) return false;
+    }
     return true;
   }
 

@@ -29,7 +29,9 @@ class page_loader {
     std::uint64_t address = 0;
     if (g_.is_leader()) address = extent_table(fs_).find(file_.version, offset_, want);
     address = g_.broadcast(address);
-    const std::int32_t got = address != 0 ? direct(to, address, want) : staged(to, want);
+    std::int32_t got = address != 0 ? direct(to, address, want) : -EAGAIN;
+    // Not mapped, or (twin) the mapping has lost its file or the file its disk: the host says which.
+    if (got < 0) got = staged(to, want);
     if (got >= 0 && static_cast<std::uint64_t>(got) < page_bytes)
       fill_zero(g_, to + got, page_bytes - static_cast<std::uint64_t>(got));
     if (g_.is_leader() && got >= 0) {
@@ -41,13 +43,14 @@ class page_loader {
   }
 
  private:
+  // All of it, or -EAGAIN.
   GPUFS_HD std::int32_t direct(char* to, std::uint64_t address, std::uint64_t want) const {
-    const std::uint64_t got = copy_from_extent(g_, to, address, want);
+    if (copy_from_extent(g_, to, address, want) != want) return -EAGAIN;
     if (g_.is_leader()) {
       fs_.counters().add(counter::direct_loads);
-      fs_.counters().add(counter::direct_bytes, got);
+      fs_.counters().add(counter::direct_bytes, want);
     }
-    return static_cast<std::int32_t>(got);
+    return static_cast<std::int32_t>(want);
   }
 
   struct turn {

@@ -27,41 +27,39 @@ class record_table {
     return {fs_->at<index_bucket>(fs_->layout.file_buckets), fs_->layout.file_bucket_count, *this};
   }
   // Every pin that goes may be the last one, those of mistaken lookups too; so each looks whether it must close.
-  GPUFS_HD void unpin(std::uint32_t slot) const { after_unpin(slot, header(slot).state.unpin()); }
-  // One holder gives its descriptor back; false when it was nobody's, as after one gclose too many. Pinned first, so
-  // that the record cannot become another file's between the check and the unpin.
+  GPUFS_HD void unpin(std::uint32_t slot) const {
+    const std::uint32_t word = header(slot).state.unpin();
+    if (slot_state::phase(word) == slot_phase::resident && slot_state::pins(word) == 0) close_unused(slot);
+  }
+  // One holder gives its descriptor back; false when it was nobody's, as after one gclose too many.
   [[nodiscard]] GPUFS_HD bool let_go(std::uint32_t slot, std::uint32_t generation) const {
-    slot_state& state = header(slot).state;
-    std::uint32_t word = state.pin();
-    if (slot_state::phase(word) == slot_phase::resident && at(slot).generation() == generation &&
-        state.try_unpin_two(word)) {
-      after_unpin(slot, word);
-      return true;
-    }
-    unpin(slot);
-    return false;
+    atomic_word<std::uint64_t>& holders = at(slot).tag_holders;
+    std::uint64_t seen = holders.load_relaxed();
+    do {
+      if (static_cast<std::uint32_t>(seen >> 32) != generation || static_cast<std::uint32_t>(seen) == 0) return false;
+    } while (!holders.compare_exchange(seen, seen - 1));
+    unpin(slot);  // the pin of the holder that I just counted out
+    return true;
   }
 
   // By the owner of the record only.
-  GPUFS_HD void set_generation(std::uint32_t slot, std::uint32_t generation, std::uint32_t handle,
-                               std::uint32_t mode) const {
+  GPUFS_HD void set_generation(std::uint32_t slot, std::uint32_t generation, std::uint32_t handle, std::uint32_t mode,
+                               std::uint32_t holders) const {
     const std::uint64_t tag = std::uint64_t{generation} << 32;
     at(slot).tag_handle.store_relaxed(tag | handle);
     at(slot).tag_mode.store_relaxed(tag | mode);
+    at(slot).tag_holders.store_relaxed(tag | holders);
   }
   // Records are not evicted: one that is open is somebody's.
   GPUFS_HD static bool claim_resident(std::uint32_t) { return false; }
 
  private:
-  GPUFS_HD void after_unpin(std::uint32_t slot, std::uint32_t word) const {
-    if (slot_state::phase(word) == slot_phase::resident && slot_state::pins(word) == 0) close_unused(slot);
-  }
   GPUFS_HD GPUFS_OUT_OF_LINE void close_unused(std::uint32_t slot) const {
     GPUFS_SCHEDULE_POINT("file.close");
     if (!header(slot).state.claim(slot_phase::resident)) return;  // opened again meanwhile, or another closes it
     index().remove(header(slot).key(), slot);
     const std::uint32_t handle = at(slot).handle();
-    set_generation(slot, at(slot).generation() + 1, 0, 0);
+    set_generation(slot, at(slot).generation() + 1, 0, 0, 0);
     header(slot).state.release();
     fs_->counters().add(counter::closes);
     channel_client client = fs_->client();
@@ -177,6 +175,7 @@ class opener {
       if (r.what == lookup_result::kind::failed) return done(r.error);
       if (r.what == lookup_result::kind::resident) {
         fs_.counters().add(counter::reopens);
+        (void)records_.at(r.slot).tag_holders.fetch_add_relaxed(1);  // my pin keeps the generation as it is
         return done(make_descriptor(r.slot, records_.at(r.slot).generation()));
       }
       const auto begun = begin_load(index, record_ring(), key, round);
@@ -216,7 +215,7 @@ class opener {
     file.changed_ns.store_relaxed(reply.changed_ns.load_relaxed());
     file.inode.store_relaxed(reply.inode.load_relaxed());
     file.device.store_relaxed(reply.device.load_relaxed());
-    records_.set_generation(slot, file.generation() + 1, view.handle, reply.mode.load_relaxed());
+    records_.set_generation(slot, file.generation() + 1, view.handle, reply.mode.load_relaxed(), 1);
     file.page_loads.store_relaxed(0);
     file.loaded_bytes.store_relaxed(0);
     return {view, turn, answer.result};
