@@ -16,8 +16,8 @@ struct file_identity {
   std::uint64_t size = 0;
   std::int64_t modified_ns = 0;
   std::int64_t changed_ns = 0;
-  std::int64_t born_ns = 0;  // 0 where the file system does not tell; tells a reused inode number from its last file
   std::uint32_t mode = 0;
+  std::int64_t born_ns = 0;  // 0 where the file system does not tell; tells a reused inode number from its last file
   bool operator==(const file_identity& other) const = default;
 };
 

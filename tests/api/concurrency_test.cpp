@@ -224,6 +224,43 @@ TEST_P(concurrency_test, groups_that_open_one_file_open_it_once) {
   EXPECT_EQ(io->calls(operation::open), 1u);
 }
 
+TEST_P(concurrency_test, as_many_closes_succeed_as_opens) {
+  constexpr std::uint32_t groups = 16;
+  constexpr int rounds = 25;
+  const mount fs(options);
+  const random_delays delays(7);
+  std::string input;
+  const std::uint64_t paths[] = {add_string(input, files[0].path), add_string(input, files[1].path)};
+  std::vector<script> scripts(groups);
+  for (std::uint32_t g = 0; g < groups; ++g) {
+    for (int i = 0; i < rounds; ++i) {
+      device_call open{action::open};
+      open.memory = paths[(g + static_cast<unsigned>(i)) % 2];
+      // The second close may take the hold of another group, whose own close then finds nothing.
+      scripts[g].insert(scripts[g].end(), {open, {action::close}, {action::close}});
+    }
+  }
+  const performance p = stage(fs, GetParam(), groups).run(scripts, input, 0);
+  std::uint64_t closes = 0;
+  for (std::uint32_t g = 0; g < groups; ++g) {
+    for (std::size_t i = 0; i < scripts[g].size(); ++i) {
+      const std::int64_t result = p.outcomes[g][i].result;
+      if (scripts[g][i].what == action::open) {
+        EXPECT_GE(result, 0);
+      } else if (result == 0) {
+        ++closes;
+      } else {
+        EXPECT_EQ(result, -EBADF);
+      }
+    }
+  }
+  EXPECT_EQ(closes, groups * rounds);
+  EXPECT_EQ(fs.file_stats().size(), 0u);
+  wait_until([&] { return fs.stats().host_open_files == 0; });
+  EXPECT_EQ(fs.stats().host_open_files, 0u);
+  EXPECT_EQ(fs.stats()[counter::opens], fs.stats()[counter::closes]);
+}
+
 TEST_P(concurrency_test, several_launches_at_once_on_one_mount) {
   constexpr std::uint32_t groups = 8;
   const mount fs(options);

@@ -35,7 +35,8 @@ class numbered_backend final : public backend {
     file(std::uint64_t number, numbered_backend& owner) : number_(number), owner_(owner) { ++owner_.open_now_; }
     ~file() override { --owner_.open_now_; }
     int identify(file_identity& identity) override {
-      identity = {1, number_ + 1, 8, 1, 1, S_IFREG | 0444};
+      identity = {
+          .device = 1, .inode = number_ + 1, .size = 8, .modified_ns = 1, .changed_ns = 1, .mode = S_IFREG | 0444};
       return 0;
     }
     std::int64_t read(char* to, std::uint64_t bytes, std::uint64_t offset) override {

@@ -23,13 +23,12 @@ class send_test : public conformance {
     }
   };
   std::int32_t open_sink(received& r) {
-    return mutable_fs().open_sink([&r](const char* bytes, std::size_t count) {
+    return fs().open_sink([&r](const char* bytes, std::size_t count) {
       const std::lock_guard lock(r.mutex);
       r.calls.emplace_back(bytes, count);
       return 0;
     });
   }
-  mount& mutable_fs() { return const_cast<mount&>(fs()); }
 };
 INSTANTIATE_TEST_SUITE_P(conformance, send_test, ::testing::ValuesIn(settings({source::memory}, {4096})),
                          name_of_setting);
@@ -68,11 +67,11 @@ TEST_P(send_test, sinks_that_are_not_open_are_bad) {
   const std::int32_t sink = open_sink(r);
   for (const std::int32_t bad : {-1, sink + 1, 63, 64, 1 << 20, -0x7fffffff - 1})
     EXPECT_EQ(calls().send(bad, "x"), -EBADF) << bad;
-  mutable_fs().close_sink(sink);
+  fs().close_sink(sink);
   EXPECT_EQ(calls().send(sink, "x"), -EBADF);
-  mutable_fs().close_sink(sink);
-  mutable_fs().close_sink(-1);
-  mutable_fs().close_sink(1000);
+  fs().close_sink(sink);
+  fs().close_sink(-1);
+  fs().close_sink(1000);
   const std::int32_t again = open_sink(r);
   EXPECT_EQ(calls().send(again, "x"), 1);
   EXPECT_EQ(r.all(), "x");
@@ -80,14 +79,12 @@ TEST_P(send_test, sinks_that_are_not_open_are_bad) {
 
 TEST_P(send_test, the_sender_gets_the_error_of_the_sink) {
   int calls_made = 0;
-  const std::int32_t sink =
-      mutable_fs().open_sink([&](const char*, std::size_t) { return ++calls_made == 2 ? ENOSPC : 0; });
+  const std::int32_t sink = fs().open_sink([&](const char*, std::size_t) { return ++calls_made == 2 ? ENOSPC : 0; });
   const std::string three_pieces(3 * options.staging_bytes, 'x');
   EXPECT_EQ(calls().send(sink, three_pieces), -ENOSPC);
   EXPECT_EQ(calls_made, 2) << "nothing is sent behind what failed";
   EXPECT_EQ(counted(counter::sent_bytes), options.staging_bytes);
-  const std::int32_t throws =
-      mutable_fs().open_sink([](const char*, std::size_t) -> int { throw std::runtime_error("sink"); });
+  const std::int32_t throws = fs().open_sink([](const char*, std::size_t) -> int { throw std::runtime_error("sink"); });
   EXPECT_EQ(calls().send(throws, "x"), -EIO);
   EXPECT_EQ(calls().send(sink, "x"), 1) << "the service lives on";
 }
@@ -101,7 +98,7 @@ TEST_P(send_test, there_are_64_sinks) {
   } catch (const error& e) {
     EXPECT_EQ(e.code().value(), EMFILE);
   }
-  mutable_fs().close_sink(40);
+  fs().close_sink(40);
   EXPECT_EQ(open_sink(r), 40);
 }
 

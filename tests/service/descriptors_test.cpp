@@ -6,11 +6,14 @@
 #include <memory>
 #include <random>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "service/file_table.hpp"
+#include "support/eventually.hpp"
 #include "support/fault_backend.hpp"
 #include "support/memory_backend.hpp"
+#include "support/service_rig.hpp"
 
 namespace gpufs::testing {
 namespace {
@@ -153,6 +156,64 @@ TEST_F(descriptors, when_the_system_has_none_left_the_table_gives_some_back_and_
     io_->clear();
   }
 }
+
+// ---- with workers, which remember what they looked up last
+
+class descriptors_of_a_service : public ::testing::Test {
+ protected:
+  static service_rig_options few_descriptors() {
+    service_rig_options options;
+    options.workers = 4;
+    options.descriptors_max = 16;
+    return options;
+  }
+  const std::shared_ptr<memory_backend> memory_ = std::make_shared<memory_backend>();
+  service_rig rig_{memory_, few_descriptors()};
+};
+
+TEST_F(descriptors_of_a_service, many_files_are_readable_with_a_few) {
+  constexpr std::size_t count = 500;
+  std::vector<std::uint32_t> handles;
+  for (std::size_t i = 0; i < count; ++i) {
+    memory_->write(path_of(i), content_of(i));
+    handles.push_back(rig_.open(path_of(i)).handle);
+  }
+  std::atomic<std::size_t> wrong{0};
+  std::vector<std::thread> clients;
+  for (unsigned c = 0; c < 6; ++c) {
+    clients.emplace_back([&, c] {
+      std::mt19937 random(c);
+      for (int i = 0; i < 500; ++i) {
+        const std::size_t f = random() % count;
+        if (rig_.read(handles[f], 0, 100).bytes != content_of(f)) ++wrong;
+      }
+    });
+  }
+  for (std::thread& t : clients) t.join();
+  EXPECT_EQ(wrong, 0u);
+  const std::size_t remembered = 4 * std::tuple_size_v<decltype(file_table::lookups::entries)>;
+  EXPECT_LE(memory_->open_most(), 16 + remembered + 8);
+}
+
+TEST_F(descriptors_of_a_service, a_closed_handle_is_forgotten_by_every_worker_at_once) {
+  memory_->write("/a", "a");
+  for (int round = 0; round < 200; ++round) {
+    const std::uint32_t handle = rig_.open("/a").handle;
+    for (int i = 0; i < 4; ++i) ASSERT_EQ(rig_.read(handle, 0, 1).bytes, "a");
+    ASSERT_EQ(rig_.close(handle).result, 0);
+    for (int i = 0; i < 4; ++i) ASSERT_EQ(rig_.read(handle, 0, 1).result, -EBADF);
+  }
+}
+
+TEST_F(descriptors_of_a_service, sleeping_workers_keep_none_open) {
+  memory_->write("/a", "a");
+  const std::uint32_t handle = rig_.open("/a").handle;
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(rig_.read(handle, 0, 1).bytes, "a");
+  EXPECT_EQ(rig_.close(handle).result, 0);
+  EXPECT_TRUE(eventually([&] { return memory_->open_now() == 0; }));
+}
+
+// ---- errors
 
 TEST_F(descriptors, errors_on_the_way_leave_nothing_open) {
   memory_->write("/a", "content");

@@ -29,9 +29,9 @@ class page_loader {
     std::uint64_t address = 0;
     if (g_.is_leader()) address = extent_table(fs_).find(file_.version, offset_, want);
     address = g_.broadcast(address);
-    std::int32_t got = address != 0 ? direct(to, address, want) : -EAGAIN;
-    // Not mapped, or (twin) the mapping has lost its file or the file its disk: the host says which.
-    if (got < 0) got = staged(to, want);
+    // Staged when it is not mapped, or when (twin) the mapping has lost its file or the file its disk: the host says which.
+    const bool whole = address != 0 && direct(to, address, want);
+    const std::int32_t got = whole ? static_cast<std::int32_t>(want) : staged(to, want);
     if (got >= 0 && static_cast<std::uint64_t>(got) < page_bytes)
       fill_zero(g_, to + got, page_bytes - static_cast<std::uint64_t>(got));
     if (g_.is_leader() && got >= 0) {
@@ -43,14 +43,14 @@ class page_loader {
   }
 
  private:
-  // All of it, or -EAGAIN.
-  GPUFS_HD std::int32_t direct(char* to, std::uint64_t address, std::uint64_t want) const {
-    if (copy_from_extent(g_, to, address, want) != want) return -EAGAIN;
+  // Whether all of it could be copied.
+  GPUFS_HD bool direct(char* to, std::uint64_t address, std::uint64_t want) const {
+    if (copy_from_extent(g_, to, address, want) != want) return false;
     if (g_.is_leader()) {
       fs_.counters().add(counter::direct_loads);
       fs_.counters().add(counter::direct_bytes, want);
     }
-    return static_cast<std::int32_t>(want);
+    return true;
   }
 
   struct turn {
