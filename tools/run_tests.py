@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -127,7 +128,7 @@ def read_report(report: Path) -> Counts:
 
 def skip_reason(case: ElementTree.Element) -> str:
     lines = (case.findtext("system-out") or "").splitlines()
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+    for line, following in itertools.pairwise([*lines, ""]):
         if line.startswith("skipped: "):
             return line.removeprefix("skipped: ")
         if line.endswith(": Skipped"):  # googletest
