@@ -8,7 +8,7 @@ function(gpufs_own_target target)
     CUDA_EXTENSIONS OFF
     POSITION_INDEPENDENT_CODE ON
     CUDA_RUNTIME_LIBRARY Static
-    COMPILE_WARNING_AS_ERROR ${GPUFS_WERROR})
+    COMPILE_WARNING_AS_ERROR "${GPUFS_WERROR}")
   # nvcc's own output for the host compiler is not pedantic, so -Wpedantic is for g++ alone.
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic>

@@ -101,7 +101,7 @@ template <class Group>
   if (bytes == 0 || begin >= file.size) return 0;
   if (buffer == nullptr) return -EFAULT;
   const std::uint64_t end = file.size - begin < bytes ? file.size : begin + bytes;
-  page_cache<Group> cache(fs, g);
+  page_cache<Group> cache(fs, g, file.record);
   std::uint64_t at = begin;
   std::int64_t error = 0;
   while (at < end) {
@@ -141,7 +141,7 @@ template <class Group>
   if (at >= found.view.size) return {nullptr, 0};
   const std::uint64_t page = at >> fs.layout.page_shift;
   const std::uint64_t within = at - (page << fs.layout.page_shift);
-  page_cache<Group> cache(fs, g);
+  page_cache<Group> cache(fs, g, found.view.record);
   const page_pin pin = cache.acquire({found.view.version, page}, detail::page_loader<Group>(fs, g, found.view, page));
   if (pin.valid < 0) return {nullptr, pin.valid};
   const std::uint64_t room =

@@ -62,7 +62,10 @@ struct statistics {
 struct file_statistics {
   std::string path;
   std::uint64_t size = 0;
+  // Counted since it was opened. What was staged, or came with the open, is page_loads - direct_loads.
+  std::uint64_t hits = 0;
   std::uint64_t page_loads = 0;
+  std::uint64_t direct_loads = 0;
   std::uint64_t loaded_bytes = 0;
   std::uint32_t holders = 0;  // opens not closed yet
   std::uint64_t extents = 0;  // registered for direct loads
@@ -92,6 +95,12 @@ class mount {
 
   statistics stats() const;
   std::vector<file_statistics> file_stats() const;  // of the files open now
+
+  // Records from now on what the service does (opens, staged reads, closes, sends, registrations), up to `events_max`
+  // events of about 150 bytes. Direct loads and hits never come to the host: stats() counts them.
+  void start_timeline(std::size_t events_max = 1'000'000) const;
+  // Ends the recording and returns it in the Trace Event Format (JSON), for Perfetto or chrome://tracing.
+  std::string stop_timeline() const;
 
   // A sink takes bytes that kernels send (gsend). `take` runs on a service thread, one call at a time per sink; it
   // returns 0, or an errno that the sender gets, and must not close its own sink. Throws EMFILE when

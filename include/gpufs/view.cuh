@@ -49,7 +49,7 @@ class view {
     const std::uint64_t page = at >> fs_->layout.page_shift;
     const std::uint64_t within = at - (page << fs_->layout.page_shift);
     const warp_group peers = sharing(page);
-    page_cache<warp_group> cache(*fs_, peers);
+    page_cache<warp_group> cache(*fs_, peers, file_.record);
     const page_pin pin =
         cache.acquire({file_.version, page}, detail::page_loader<warp_group>(*fs_, peers, file_, page));
     if (pin.valid < 0) {

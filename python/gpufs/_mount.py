@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self, TypeAlias, TypedDict, cast
 
@@ -74,7 +77,9 @@ class FileStatistics:
 
     path: str  # as os.fsdecode gives it
     size: int  # bytes, when it was opened
-    page_loads: int
+    hits: int  # pages found in the cache, since it was opened
+    page_loads: int  # pages brought in, by whatever path
+    direct_loads: int  # of these: by the direct path
     loaded_bytes: int
     holders: int  # opens not closed yet
     extents: int  # registered for direct loads
@@ -241,6 +246,24 @@ class Mount:
     def file_stats(self) -> list[FileStatistics]:
         """Returns what was counted for each file that kernels have open now. Does not wait for kernels."""
         return [FileStatistics(os.fsdecode(path), *numbers) for path, *numbers in self._core.file_stats()]
+
+    @contextlib.contextmanager
+    def timeline(self, path: AnyPath, *, events_max: int = 1_000_000) -> Iterator[None]:
+        """Records what the service does in the ``with`` block, and writes it to a file at the block's end.
+
+        The file is JSON in the Trace Event Format, for Perfetto or ``chrome://tracing``: one bar for each open, staged
+        read, close and send on the worker that served it, and for each registration. Direct loads and hits never come
+        to the host; :meth:`stats` counts them. After ``events_max`` events the rest is counted, not kept.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        with Path(os.fsdecode(path)).open("w", encoding="utf-8") as file:
+            self._core.start_timeline(events_max)
+            try:
+                yield
+            finally:
+                file.write(self._core.stop_timeline())
 
     def register_file(self, path: AnyPath) -> int:
         """Maps and registers a file for direct loads now, as far as the budget (``pinned``) goes.

@@ -121,6 +121,10 @@ def _grep(
     summary: Annotated[
         bool, typer.Option("--summary", help="At the end, say on standard error what was done.")
     ] = False,
+    timeline: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write what the service did, request by request, for Perfetto to show."),
+    ] = None,
     progress: Annotated[
         bool, typer.Option("--progress/--no-progress", help="Show progress when standard error is a terminal.")
     ] = True,
@@ -137,7 +141,8 @@ def _grep(
         _complain(str(error))
         raise typer.Exit(FAILED) from None
     with mount:
-        with _progress_bar(progress and sys.stderr is not None and sys.stderr.isatty()) as show:
+        recording = contextlib.nullcontext() if timeline is None else mount.timeline(timeline)
+        with recording, _progress_bar(progress and sys.stderr is not None and sys.stderr.isatty()) as show:
             try:
                 result = grep.search(mount, dictionary, paths, on_progress=show)
             except KeyboardInterrupt:

@@ -107,8 +107,8 @@ nb::list file_stats_of(py_mount& self) {
   const std::vector<file_statistics> files = use(self, [](const mount& m) { return m.file_stats(); });
   nb::list list;
   for (const file_statistics& f : files) {
-    list.append(nb::make_tuple(nb::bytes(f.path.data(), f.path.size()), f.size, f.page_loads, f.loaded_bytes, f.holders,
-                               f.extents));
+    list.append(nb::make_tuple(nb::bytes(f.path.data(), f.path.size()), f.size, f.hits, f.page_loads, f.direct_loads,
+                               f.loaded_bytes, f.holders, f.extents));
   }
   return list;
 }
@@ -148,6 +148,13 @@ void bind_mount(nb::module_& m) {
             return use(self, [file = bytes_of(path)](mount& m) { return m.register_file(file); });
           },
           "path"_a)
+      .def(
+          "start_timeline",
+          [](py_mount& self, std::size_t events_max) {
+            use(self, [&](const mount& m) { m.start_timeline(events_max); });
+          },
+          "events_max"_a)
+      .def("stop_timeline", [](py_mount& self) { return use(self, [](const mount& m) { return m.stop_timeline(); }); })
       .def("drop_extents",
            [](py_mount& self) {
              const nb::gil_scoped_release released;

@@ -76,6 +76,7 @@ struct mount::implementation {
       (void)files_open.release();
       (void)requests.release();
       (void)sinks.release();
+      (void)record.release();
       (void)new std::shared_ptr<gpufs::backend>(options.backend);
       (void)gpu.release();
       return;
@@ -111,12 +112,12 @@ struct mount::implementation {
 
     files_open = std::make_unique<file_table>(options.backend, descriptors_max());
     extents =
-        std::make_unique<extent_registrar>(*gpu, *files_open,
+        std::make_unique<extent_registrar>(*gpu, *files_open, *record,
                                            extent_options{direct_obstacle.empty() ? options.extent_budget_bytes : 0,
                                                           options.extent_bytes, options.staging_bytes + 1u});
     // A GPU's next request is a few microseconds away; a twin wakes the workers itself.
     const std::uint64_t spin_ns = options.device == device_kind::cuda ? 200'000 : 20'000;
-    requests = std::make_unique<service>(channel_view{shared.host, channel}, *files_open, *extents, *sinks,
+    requests = std::make_unique<service>(channel_view{shared.host, channel}, *files_open, *extents, *sinks, *record,
                                          service_options{options.workers, spin_ns});
   }
 
@@ -142,6 +143,7 @@ struct mount::implementation {
   gpufs::device::shared_memory shared{nullptr, nullptr};
   std::uint64_t shared_bytes = 0;
   // In the order of their use of each other: the service goes first.
+  std::unique_ptr<timeline> record = std::make_unique<timeline>();
   std::unique_ptr<sink_table> sinks = std::make_unique<sink_table>();
   std::unique_ptr<file_table> files_open;
   std::unique_ptr<extent_registrar> extents;
@@ -180,8 +182,13 @@ statistics mount::stats() const {
 }
 
 std::vector<file_statistics> mount::file_stats() const {
+  const std::uint32_t count = self_->ref.layout.file_count;
+  const auto records = self_->snapshot<open_file>(self_->ref.layout.files, count);
+  const auto counters =
+      self_->snapshot<file_counter_set>(self_->ref.layout.file_counters, std::size_t{file_counter_set::shards} * count);
   std::vector<file_statistics> all;
-  for (const open_file& f : self_->snapshot<open_file>(self_->ref.layout.files, self_->ref.layout.file_count)) {
+  for (std::uint32_t slot = 0; slot < count; ++slot) {
+    const open_file& f = records[slot];
     const std::uint32_t word = f.header.state.peek();
     if (slot_state::phase(word) != slot_phase::resident) continue;
     // Closed since the copy was made: then it is not open now.
@@ -190,14 +197,21 @@ std::vector<file_statistics> mount::file_stats() const {
     file_statistics s;
     s.path = file->path();
     s.size = f.size.value;
-    s.page_loads = f.page_loads.value;
-    s.loaded_bytes = f.loaded_bytes.value;
-    s.holders = slot_state::pins(word);
+    for (std::size_t at = slot; at < counters.size(); at += count) {
+      s.hits += counters[at].hits.value;
+      s.page_loads += counters[at].page_loads.value;
+      s.direct_loads += counters[at].direct_loads.value;
+      s.loaded_bytes += counters[at].loaded_bytes.value;
+    }
+    s.holders = static_cast<std::uint32_t>(f.tag_holders.value);
     s.extents = extent_registrar::registered_in(file->version());
     all.push_back(std::move(s));
   }
   return all;
 }
+
+void mount::start_timeline(std::size_t events_max) const { self_->record->start(events_max); }
+std::string mount::stop_timeline() const { return self_->record->stop(); }
 
 std::int32_t mount::open_sink(std::function<int(const char*, std::size_t)> take) const {
   return self_->sinks->open(std::move(take));

@@ -1,14 +1,17 @@
 #include "service/extents.hpp"
 
+#include <errno.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 
+#include "gpufs/base/platform.cuh"
+
 namespace gpufs {
 
-extent_registrar::extent_registrar(device& d, file_table& files, const extent_options& options)
-    : device_(d), files_(files), options_(options), thread_([this] { run(); }) {}
+extent_registrar::extent_registrar(device& d, file_table& files, timeline& record, const extent_options& options)
+    : device_(d), files_(files), timeline_(record), options_(options), thread_([this] { run(); }) {}
 
 extent_registrar::~extent_registrar() { stop(); }
 
@@ -61,7 +64,13 @@ void extent_registrar::run() {
       next = std::move(jobs_.front());
       jobs_.pop_front();
     }
-    (void)register_one(next);
+    const bool recording = timeline_.on();
+    const std::uint64_t begin_ns = recording ? platform::now_ns() : 0;
+    const std::uint64_t bytes = register_one(next);
+    if (recording) {
+      timeline_.add({"register", timeline::registrar_thread, begin_ns, platform::now_ns(),
+                     next.number * options_.extent_bytes, bytes, bytes != 0 ? 0 : -EAGAIN, next.file->path()});
+    }
   }
 }
 

@@ -19,6 +19,7 @@
 
 #include "device/device.hpp"
 #include "service/file_table.hpp"
+#include "service/timeline.hpp"
 
 namespace gpufs {
 
@@ -52,7 +53,7 @@ struct extent_options {
 // Registers in a thread of its own. Thread-safe.
 class extent_registrar {
  public:
-  extent_registrar(device& d, file_table& files, const extent_options& options);
+  extent_registrar(device& d, file_table& files, timeline& record, const extent_options& options);
   ~extent_registrar();
   extent_registrar(const extent_registrar&) = delete;
   extent_registrar& operator=(const extent_registrar&) = delete;
@@ -92,6 +93,7 @@ class extent_registrar {
 
   device& device_;
   file_table& files_;
+  timeline& timeline_;
   const extent_options options_;
   std::atomic<std::uint64_t> registered_{0}, bytes_{0}, refused_{0};
   std::mutex mutex_;  // guards jobs_ and stopping_

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <new>
+#include <optional>
 
 #include "gpufs/error.hpp"
 
@@ -53,8 +54,8 @@ int sink_table::send(std::uint32_t sink, const char* bytes, std::size_t count) {
 }
 
 service::service(const channel_view& channel, file_table& files, extent_registrar& extents, sink_table& sinks,
-                 const service_options& options)
-    : channel_(channel), files_(files), extents_(extents), sinks_(sinks), options_(options),
+                 timeline& record, const service_options& options)
+    : channel_(channel), files_(files), extents_(extents), sinks_(sinks), timeline_(record), options_(options),
       served_(channel.layout.slot_count), alive_(options.workers) {
   channel_.header().service.store_release(static_cast<std::uint32_t>(service_phase::running));
   const auto start = [this](auto&& body) {
@@ -155,12 +156,12 @@ unsigned service::scan(unsigned worker, bool everywhere, file_table::lookups& kn
   const std::uint64_t count = channel_.layout.slot_count;
   const auto first = static_cast<std::uint32_t>(count * worker / options_.workers);
   const auto last = static_cast<std::uint32_t>(count * (worker + 1) / options_.workers);
-  const unsigned answered = scan_range(first, last, known);
+  const unsigned answered = scan_range(first, last, worker, known);
   if (answered != 0 && !everywhere) return answered;
-  return answered + scan_range(last, channel_.layout.slot_count, known) + scan_range(0, first, known);
+  return answered + scan_range(last, channel_.layout.slot_count, worker, known) + scan_range(0, first, worker, known);
 }
 
-unsigned service::scan_range(std::uint32_t first, std::uint32_t last, file_table::lookups& known) {
+unsigned service::scan_range(std::uint32_t first, std::uint32_t last, unsigned worker, file_table::lookups& known) {
   unsigned answered = 0;
   for (std::uint32_t slot = first; slot < last; ++slot) {
     // First what was served, then the bell. The other way round, a worker that is held up between the two would take
@@ -173,18 +174,25 @@ unsigned service::scan_range(std::uint32_t first, std::uint32_t last, file_table
     // Only one worker serves it: `served_` has not moved since before the bell was read. Acquire and release: the
     // slot's staging passes from worker to worker.
     if (!served_[slot].compare_exchange_strong(seen, sequence, std::memory_order_acq_rel)) continue;
-    answer(slot, sequence, known);
+    answer(slot, sequence, worker, known);
     ++answered;
   }
   return answered;
 }
 
-void service::answer(std::uint32_t slot, std::uint32_t sequence, file_table::lookups& known) {
+void service::answer(std::uint32_t slot, std::uint32_t sequence, unsigned worker, file_table::lookups& known) {
   const request_record& record = channel_.request(slot);
   // Copied once: a kernel that goes on writing cannot change what was checked.
   const request r{static_cast<request_code>(record.code.load_relaxed()), record.handle.load_relaxed(),
                   record.length.load_relaxed(), record.offset.load_relaxed()};
+  std::optional<timeline_event> event;
+  if (timeline_.on()) event = describe(r, slot, worker);
   const auto reply = [&](std::int32_t result) {
+    if (event) {
+      event->end_ns = platform::now_ns();
+      event->result = result;
+      timeline_.add(std::move(*event));
+    }
     // Release, system scope: pairs with the client's acquire; staging and reply fields come before.
     channel_.reply(slot).word.store_release(make_reply_word(sequence, result));
   };
@@ -199,6 +207,29 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, file_table::loo
     reply(-EIO);
   }
   served_count_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Before it is served: the path of an open lies where the file's first bytes will be.
+timeline_event service::describe(const request& r, std::uint32_t slot, unsigned worker) const {
+  timeline_event e{"unknown", worker + 1, platform::now_ns(), 0, 0, r.length, 0, {}};
+  switch (r.code) {
+    case request_code::open:
+      e.name = "open";
+      e.bytes = 0;
+      e.path.assign(channel_.staging(slot), std::min<std::size_t>(r.length, limits::path_bytes_max));
+      return e;
+    case request_code::send:
+      e.name = "send";
+      e.path = "sink " + std::to_string(r.handle);
+      return e;
+    case request_code::read:
+      e.name = "read";
+      e.offset = r.offset;
+      break;
+    case request_code::close: e.name = "close"; break;
+  }
+  if (const std::shared_ptr<host_file> file = files_.find(r.handle)) e.path = file->path();
+  return e;
 }
 
 std::int32_t service::serve(const request& r, std::uint32_t slot, file_table::lookups& known) {

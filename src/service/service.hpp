@@ -22,6 +22,7 @@
 #include "gpufs/channel/layout.cuh"
 #include "service/extents.hpp"
 #include "service/file_table.hpp"
+#include "service/timeline.hpp"
 
 namespace gpufs {
 
@@ -52,7 +53,7 @@ struct service_options {
 class service {
  public:
   service(const channel_view& channel, file_table& files, extent_registrar& extents, sink_table& sinks,
-          const service_options& options);
+          timeline& record, const service_options& options);
   ~service();
   service(const service&) = delete;
   service& operator=(const service&) = delete;
@@ -75,9 +76,10 @@ class service {
   void supervise();
   bool pending() const;
   unsigned scan(unsigned worker, bool everywhere, file_table::lookups& known);
-  unsigned scan_range(std::uint32_t first, std::uint32_t last, file_table::lookups& known);
+  unsigned scan_range(std::uint32_t first, std::uint32_t last, unsigned worker, file_table::lookups& known);
   void idle(std::uint64_t idle_ns);
-  void answer(std::uint32_t slot, std::uint32_t sequence, file_table::lookups& known);
+  void answer(std::uint32_t slot, std::uint32_t sequence, unsigned worker, file_table::lookups& known);
+  timeline_event describe(const request& r, std::uint32_t slot, unsigned worker) const;
   std::int32_t serve(const request& r, std::uint32_t slot, file_table::lookups& known);
   std::int32_t serve_open(const request& r, std::uint32_t slot);
   std::int32_t deliver(host_file& file, std::uint64_t wanted, std::uint32_t slot);
@@ -89,6 +91,7 @@ class service {
   file_table& files_;
   extent_registrar& extents_;
   sink_table& sinks_;
+  timeline& timeline_;
   const service_options options_;
   std::vector<std::atomic<std::uint32_t>> served_;  // per slot: sequence of the last request that a worker took
   std::atomic<std::uint64_t> served_count_{0};

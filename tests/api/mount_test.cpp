@@ -163,6 +163,8 @@ TEST(mount_test, a_file_can_be_registered_ahead_and_dropped_again) {
   s.expect_read(fd, content, 0, content.size());
   EXPECT_EQ(fs.stats()[counter::staged_loads], 4u) << "one for each extent, which tells where it is";
   EXPECT_EQ(fs.stats()[counter::direct_loads], 49u - 4u);
+  EXPECT_EQ(fs.file_stats().front().page_loads, 49u);
+  EXPECT_EQ(fs.file_stats().front().direct_loads, 49u - 4u);
 
   fs.drop_extents();
   EXPECT_EQ(fs.stats().extent_bytes, 0u);

@@ -63,6 +63,36 @@ TEST_P(open_test, names_every_open_file_in_the_statistics_of_files) {
   EXPECT_EQ(seen, (std::set<std::string>{files->path("a"), files->path("b")}));
 }
 
+TEST_P(open_test, statistics_of_files_count_hits_and_loads_since_the_open) {
+  options.cache_bytes = 256 * options.page_bytes;
+  options.extent_budget_bytes = 0;
+  const std::string content = create("a", 300'000);  // too large to come with its open
+  create("b", 300'000);
+  const std::uint64_t pages = (content.size() + options.page_bytes - 1) / options.page_bytes;
+  const std::int32_t fd = open("a");
+  ASSERT_GE(open("b"), 0);
+  const auto of_a = [&] {
+    for (const file_statistics& f : fs().file_stats()) {
+      if (f.path == files->path("a")) return f;
+      EXPECT_EQ(f.hits + f.page_loads + f.direct_loads + f.loaded_bytes, 0u) << "nobody read it";
+    }
+    return file_statistics{};
+  };
+  EXPECT_EQ(of_a().page_loads, 0u);
+  calls().expect_read(fd, content, 0, content.size());
+  EXPECT_EQ(of_a().page_loads, pages);
+  EXPECT_EQ(of_a().loaded_bytes, content.size());
+  EXPECT_EQ(of_a().hits, 0u);
+  EXPECT_EQ(of_a().direct_loads, 0u);
+  calls().expect_read(fd, content, 0, content.size());
+  EXPECT_EQ(of_a().page_loads, pages);
+  EXPECT_EQ(of_a().hits, pages);
+  EXPECT_EQ(calls().close(fd), 0);
+  ASSERT_GE(open("a"), 0);
+  EXPECT_EQ(of_a().page_loads, 0u) << "counted from the open on";
+  EXPECT_EQ(of_a().hits, 0u);
+}
+
 TEST_P(open_test, different_paths_have_different_descriptors) {
   create("a", 100);
   files->make_link("link", "a");

@@ -51,7 +51,7 @@ class cache_stress : public ::testing::TestWithParam<stress_parameters> {
 
   void use(const bare_cache& cache, std::mt19937_64& random, int count, unsigned held_max) {
     const thread_group g{};
-    page_cache<thread_group> pages(cache.ref(), g);
+    page_cache<thread_group> pages(cache.ref(), g, 0);
     struct held {
       std::uint64_t number;
       page_pin pin;

@@ -38,6 +38,21 @@ TEST(extent_table, finds_nothing_of_other_versions_and_parts) {
   EXPECT_EQ(table.find(7, 4 * std::uint64_t{extent_bytes}, 1), 0u);
 }
 
+TEST(extent_table, tells_extents_apart_that_meet_in_the_table) {
+  const bare_cache cache(with_extents(4));  // every other search comes past one of the two
+  extent_table table(cache.ref());
+  table.insert(7, 3, 0x1000000, extent_bytes);
+  table.insert(8, 5, 0x2000000, extent_bytes);
+  for (std::uint64_t version = 0; version < 50; ++version) {
+    for (std::uint64_t number = 0; number < 10; ++number) {
+      const std::uint64_t expected = version == 7 && number == 3   ? 0x1000000
+                                     : version == 8 && number == 5 ? 0x2000000
+                                                                   : 0;
+      EXPECT_EQ(table.find(version, number * extent_bytes, 1), expected) << version << " " << number;
+    }
+  }
+}
+
 TEST(extent_table, gives_no_range_that_goes_beyond_the_extent) {
   const bare_cache cache(with_extents(64));
   extent_table table(cache.ref());

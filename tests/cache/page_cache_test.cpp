@@ -50,7 +50,7 @@ struct hammer_pages_kernel {
   bool failing;
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const Group g{};
-    page_cache<Group> cache(fs, g);
+    page_cache<Group> cache(fs, g, 0);
     for (std::uint32_t round = 0; round < rounds; ++round) {
       const std::uint64_t random = mix(Group::grid_rank() * 1000003 + round);
       const page_key key{7 + random % 2, (random >> 8) % pages};
@@ -129,7 +129,7 @@ struct pin_everything_kernel {
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const thread_group g{};
     if (thread_group::grid_rank() != 0) return;
-    page_cache<thread_group> cache(fs, g);
+    page_cache<thread_group> cache(fs, g, 0);
     pinned_cache_results r{};
     std::uint32_t first = 0;
     for (; r.pinned < fs.layout.frame_count; ++r.pinned) {
@@ -183,7 +183,7 @@ struct pin_for_later_kernel {
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const thread_group g{};
     if (thread_group::grid_rank() != 0) return;
-    page_cache<thread_group> cache(fs, g);
+    page_cache<thread_group> cache(fs, g, 0);
     for (std::uint32_t i = 0; i < fs.layout.frame_count; ++i) {
       const page_key key{1, i};
       frames[i] = cache.acquire(key, page_filler<thread_group>{g, key, 0, loads}).frame;
@@ -196,7 +196,7 @@ struct wait_for_a_frame_kernel {
   page_cache_results* loads;
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g{};
-    page_cache<block_group> cache(fs, g);
+    page_cache<block_group> cache(fs, g, 0);
     if (block_group::grid_rank() == 0) {
       const std::uint64_t start = platform::now_ns();
       for (std::uint32_t attempt = 0; platform::now_ns() - start < 20'000'000; ++attempt) platform::pause(attempt);
@@ -233,7 +233,7 @@ struct offer_kernel {
   GPUFS_HD std::uint32_t loads_now() const { return static_cast<std::uint32_t>(loads->loads.load_relaxed()); }
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g{};
-    page_cache<block_group> cache(fs, g);
+    page_cache<block_group> cache(fs, g, 0);
     offer_results r{};
     const page_key key{1, 500};
     cache.offer(key, page_filler<block_group>{g, key, 0, loads});

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -186,6 +187,20 @@ def test_statistics_have_the_documented_names(mount: gpufs.Mount, tmp_path: Path
     major_faults = counts["direct_loads"] + counts["staged_loads"]
     assert sum(counts["fault_latency_ns"]) >= major_faults > 0
     assert mount.file_stats() == []
+
+
+def test_a_timeline_is_json_that_names_what_was_opened(mount: gpufs.Mount, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("word " * 50_000)
+    with mount.timeline(tmp_path / "trace.json"):
+        grep.search(mount, grep.Dictionary(["word"]), [file])
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    bars = [event for event in events if event["ph"] == "X"]
+    assert {"open", "close", "send"} <= {bar["name"] for bar in bars} <= {"open", "read", "close", "send", "register"}
+    assert any(bar["args"]["path"] == str(file) for bar in bars)
+    assert all(bar["dur"] >= 0 and bar["ts"] >= 0 for bar in bars)
+    with pytest.raises(FileNotFoundError), mount.timeline(tmp_path / "nowhere" / "trace.json"):
+        pass
 
 
 def test_options_have_the_documented_names(mount: gpufs.Mount) -> None:

@@ -54,6 +54,7 @@ class service_rig {
   file_table& files() { return files_; }
   extent_registrar& extents() { return extents_; }
   sink_table& sinks() { return sinks_; }
+  timeline& record() { return record_; }
   gpufs::service& workers() { return *service_; }
 
  private:
@@ -61,6 +62,7 @@ class service_rig {
   std::unique_ptr<gpufs::device> device_;
   channel_memory memory_;
   file_table files_;
+  timeline record_;
   extent_registrar extents_;
   sink_table sinks_;
   std::unique_ptr<gpufs::service> service_;

@@ -32,8 +32,6 @@ struct alignas(128) open_file {
   atomic_word<std::int64_t> changed_ns;
   atomic_word<std::uint64_t> inode;
   atomic_word<std::uint64_t> device;
-  atomic_word<std::uint64_t> page_loads;
-  atomic_word<std::uint64_t> loaded_bytes;
 
   GPUFS_HD std::uint32_t generation() const { return static_cast<std::uint32_t>(tag_handle.load_relaxed() >> 32); }
   GPUFS_HD std::uint32_t handle() const { return static_cast<std::uint32_t>(tag_handle.load_relaxed()); }
@@ -69,7 +67,8 @@ struct arena_layout {
   std::uint64_t bucket_count;
   std::uint64_t file_bucket_count;
   // Offsets from the arena's base.
-  std::uint64_t buckets, frames, rings, file_buckets, files, file_ring, extent_head, extents, slots, counters, pages;
+  std::uint64_t buckets, frames, rings, file_buckets, files, file_ring, file_counters, extent_head, extents, slots,
+      counters, pages;
   std::uint64_t total_bytes;
 
   GPUFS_HD std::uint64_t page_bytes() const { return std::uint64_t{1} << page_shift; }
@@ -89,6 +88,12 @@ struct mount_ref {
   }
   GPUFS_HD counter_set& counters() const {
     return at<counter_set>(layout.counters)[platform::processor() % layout.processor_count];
+  }
+  GPUFS_HD file_counter_set& file_counters(std::uint32_t record, std::uint32_t shard) const {
+    return at<file_counter_set>(layout.file_counters)[std::uint64_t{shard} * layout.file_count + record];
+  }
+  GPUFS_HD file_counter_set& file_counters(std::uint32_t record) const {
+    return file_counters(record, platform::processor() % file_counter_set::shards);
   }
   GPUFS_HD char* page(std::uint32_t frame_number) const {
     return arena + layout.pages + (std::uint64_t{frame_number} << layout.page_shift);

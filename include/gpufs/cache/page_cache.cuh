@@ -59,7 +59,9 @@ class frame_table {
 template <class Group>
 class page_cache {
  public:
-  GPUFS_HD page_cache(const mount_ref& fs, const Group& g) : fs_(fs), g_(g), frames_(fs) {}
+  // `record`: the open file whose hits are counted.
+  GPUFS_HD page_cache(const mount_ref& fs, const Group& g, std::uint32_t record)
+      : fs_(fs), g_(g), record_(record), frames_(fs) {}
 
   // Pins the page. `load(frame_bytes)` is called collectively when the page is not there: it fills the frame's memory
   // and returns how many bytes the file has there, or -errno. Collective. Waits for I/O.
@@ -106,6 +108,11 @@ class page_cache {
 
   // ---- the leader's part
 
+  GPUFS_HD void count_hit(counter kind) {
+    fs_.counters().add(kind);
+    (void)fs_.file_counters(record_).hits.fetch_add_relaxed(1);
+  }
+
   // The short way to a hit: pins the guessed frame if it is resident and the right one.
   GPUFS_HD step take(std::uint32_t guess, const slot_key& key) {
     if (guess == 0) return {outcome::absent, {}};
@@ -114,7 +121,7 @@ class page_cache {
     const slot_key held = f.header.key();
     const std::uint32_t valid = f.valid.load_relaxed();
     if (resident && held == key) {
-      fs_.counters().add(counter::hits);
+      count_hit(counter::hits);
       return {outcome::pinned, {guess - 1, static_cast<std::int32_t>(valid)}};
     }
     frames_.unpin(guess - 1);
@@ -153,7 +160,7 @@ class page_cache {
   GPUFS_HD step find(const slot_key& key) {
     const lookup_result r = frames_.index().lookup(key);
     if (r.what == lookup_result::kind::absent) return {outcome::absent, {}};
-    fs_.counters().add(r.waited ? counter::minor_faults : counter::hits);
+    count_hit(r.waited ? counter::minor_faults : counter::hits);
     if (r.what == lookup_result::kind::failed) return {outcome::failed, {0, r.error}};
     return {outcome::pinned, {r.slot, static_cast<std::int32_t>(frames_.at(r.slot).valid.load_relaxed())}};
   }
@@ -197,6 +204,7 @@ class page_cache {
 
   const mount_ref& fs_;
   const Group& g_;
+  std::uint32_t record_;
   detail::frame_table frames_;
 };
 

@@ -216,8 +216,7 @@ class opener {
     file.inode.store_relaxed(reply.inode.load_relaxed());
     file.device.store_relaxed(reply.device.load_relaxed());
     records_.set_generation(slot, file.generation() + 1, view.handle, reply.mode.load_relaxed(), 1);
-    file.page_loads.store_relaxed(0);
-    file.loaded_bytes.store_relaxed(0);
+    for (std::uint32_t shard = 0; shard < file_counter_set::shards; ++shard) fs_.file_counters(slot, shard).reset();
     return {view, turn, answer.result};
   }
 
@@ -229,7 +228,7 @@ class opener {
     if (bytes == 0 || bytes != s.view.size) return;
     const std::uint64_t page_bytes = fs_.layout.page_bytes();
     const char* staging = fs_.channel.staging(turn);
-    page_cache<Group> cache(fs_, g_);
+    page_cache<Group> cache(fs_, g_, s.view.record);
     for (std::uint64_t at = 0, page = 0; at < bytes; at += page_bytes, ++page) {
       const std::uint64_t n = bytes - at < page_bytes ? bytes - at : page_bytes;
       cache.offer({s.view.version, page}, [&](char* to) {
@@ -238,6 +237,9 @@ class opener {
         if (g_.is_leader()) {
           fs_.counters().add(counter::open_loads);
           fs_.counters().add(counter::open_bytes, n);
+          file_counter_set& counters = fs_.file_counters(s.view.record);
+          (void)counters.page_loads.fetch_add_relaxed(1);
+          (void)counters.loaded_bytes.fetch_add_relaxed(n);
         }
         return static_cast<std::int32_t>(n);
       });
