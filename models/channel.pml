@@ -5,8 +5,9 @@
  * (worker loop, guard of a dying worker). README.md maps steps to files.
  *
  * Rule of granularity: one step is one access to shared memory, together with thread-private work and ghosts. The
- * reply word {sequence, result} is one word. Records and staging bytes are stored in two steps, so that a reader that
- * comes too early sees them half written.
+ * reply word {sequence, result} is one word, and so is each word {sequence, payload} of a request; a request has two,
+ * which arrive with the bell in any order. Staging bytes are stored in two steps, so that a reader that comes too early
+ * sees them half written.
  *
  * What the model leaves out: weak memory (spin is sequentially consistent), the wrap of sequence numbers, the size and
  * direction of staging (bytes sent with a request obey the rule of the request record), back-off and sleep of the
@@ -55,7 +56,8 @@
 byte owner[SLOTS];
 byte sequence[SLOTS];     /* of the last request; only the owner touches it */
 /* Written by the device, read by the host. */
-byte request[SLOTS];
+typedef request_words { byte sequence[2]; byte payload[2] };
+request_words request[SLOTS];
 byte bell[SLOTS];
 /* Written by the host, read by the device. */
 byte staging[SLOTS];
@@ -96,6 +98,13 @@ inline forget_reply(s)
     reply[s].result = 0
 }
 
+/* What a worker polls: a bell that nobody took, and a request that belongs to it. */
+#ifdef MUTANT_ONE_WORD_TELLS_FOR_ALL
+#define RUNG(s) (served[s] != bell[s] && request[s].sequence[0] == bell[s])
+#else
+#define RUNG(s) (served[s] != bell[s] && request[s].sequence[0] == bell[s] && request[s].sequence[1] == bell[s])
+#endif
+
 #define REPLIED(s) (reply[s].sequence == sequence[s])
 #ifdef MUTANT_REUSE_BEFORE_REPLY
 #define MAY_TAKE(s) true
@@ -105,7 +114,7 @@ inline forget_reply(s)
 
 proctype client(byte me)
 {
-    byte id, result, n;
+    byte id, result, n, stores;
     byte mine = NO_SLOT;
     bool forget;
 
@@ -151,15 +160,15 @@ take_abandoned:
 #endif
 
 claimed:
-#ifdef MUTANT_BELL_BEFORE_RECORD
-    atomic { sequence[mine]++; bell[mine] = sequence[mine]; posted[id] = true; rung_for[mine] = id }
-    request[mine] = GARBAGE;
-    request[mine] = id;
-#else
-    request[mine] = GARBAGE;
-    request[mine] = id;
-    atomic { sequence[mine]++; bell[mine] = sequence[mine]; posted[id] = true; rung_for[mine] = id }
-#endif
+    atomic { sequence[mine]++; posted[id] = true; rung_for[mine] = id }
+    /* Three stores that nothing orders. */
+    stores = 0;
+    do
+    :: !(stores & 1) -> stores = stores | 1; atomic { request[mine].sequence[0] = sequence[mine]; request[mine].payload[0] = id }
+    :: !(stores & 2) -> stores = stores | 2; atomic { request[mine].sequence[1] = sequence[mine]; request[mine].payload[1] = id }
+    :: !(stores & 4) -> stores = stores | 4; bell[mine] = sequence[mine]
+    :: stores == 7 -> stores = 0; break
+    od;
     if
     :: forget ->
 #ifdef MUTANT_FREE_AT_POST
@@ -232,30 +241,33 @@ inline write_reply(s, value)
 
 proctype worker()
 {
-    byte s = NO_SLOT, seen, held, copied, request_held;
+    byte s = NO_SLOT, seen, held, copied, half, request_held;
 
 idle:
 end_idle:
     /* The guard stands for polling: a look at an idle slot changes nothing. What it read may be old one step later. */
     if
-#ifdef MUTANT_BELL_READ_BEFORE_SERVED
-    :: atomic { served[0] != bell[0] -> s = 0; held = bell[0] }
+    :: atomic { RUNG(0) -> s = 0; seen = served[0] }
 #if SLOTS > 1
-    :: atomic { served[1] != bell[1] -> s = 1; held = bell[1] }
-#endif
-#else
-    :: atomic { served[0] != bell[0] -> s = 0; seen = served[0] }
-#if SLOTS > 1
-    :: atomic { served[1] != bell[1] -> s = 1; seen = served[1] }
-#endif
+    :: atomic { RUNG(1) -> s = 1; seen = served[1] }
 #endif
     MAY_DIE
     fi;
-#ifdef MUTANT_BELL_READ_BEFORE_SERVED
-    seen = served[s];
-#else
     held = bell[s];
+    atomic {
+        if
+        :: request[s].sequence[0] != held -> s = NO_SLOT; seen = 0; held = 0; goto idle
+        :: else -> copied = request[s].payload[0]
+        fi
+    }
+    atomic {
+        if
+#ifndef MUTANT_ONE_WORD_TELLS_FOR_ALL
+        :: request[s].sequence[1] != held -> s = NO_SLOT; seen = 0; held = 0; copied = 0; goto idle
 #endif
+        :: else -> half = request[s].payload[1]
+        fi
+    }
 serve:
     atomic {
         if
@@ -266,9 +278,9 @@ serve:
 #endif
 #ifdef MUTANT_CAS_RETRIED_WITH_OLD_VALUE
         :: seen != held && served[s] != seen -> goto serve
-        :: seen == held -> s = NO_SLOT; seen = 0; held = 0; goto idle
+        :: seen == held -> s = NO_SLOT; seen = 0; held = 0; copied = 0; half = 0; goto idle
 #else
-        :: else -> s = NO_SLOT; seen = 0; held = 0; goto idle
+        :: else -> s = NO_SLOT; seen = 0; held = 0; copied = 0; half = 0; goto idle
 #endif
         fi;
         seen = 0;
@@ -279,11 +291,8 @@ serve:
 #ifdef MUTANT_SERVED_WITHOUT_CAS
     atomic { served[s] = held; claim_request() }
 #endif
+    atomic { assert(copied == request_held && half == request_held); half = 0 }   /* property: whole, and this one */
 
-    if
-    :: atomic { copied = request[s]; assert(copied != GARBAGE && copied == request_held) }
-    MAY_DIE
-    fi;
 #ifdef MUTANT_REPLY_BEFORE_STAGING
     write_reply(s, copied);
     staging[s] = GARBAGE;

@@ -147,7 +147,7 @@ caught channel.REUSE_BEFORE_REPLY safety channel.pml $one -DDEADLINES=1 -DPOSTS=
 caught channel.CHECK_ONLY_BEFORE_TAKE safety channel.pml $one -DDEADLINES=1 -DPOSTS=2
 caught channel.FREE_AT_DEADLINE safety channel.pml $one -DDEADLINES=1
 caught channel.FREE_AT_POST safety channel.pml $one -DPOSTS=1
-for mutant in BELL_READ_BEFORE_SERVED BELL_BEFORE_RECORD REPLY_BEFORE_STAGING FREE_BEFORE_READ SERVED_WITHOUT_CAS; do
+for mutant in ONE_WORD_TELLS_FOR_ALL REPLY_BEFORE_STAGING FREE_BEFORE_READ SERVED_WITHOUT_CAS; do
     caught "channel.$mutant" safety channel.pml $one
 done
 for mutant in GUARD_SILENT GUARD_BLIND GUARD_ASKS_IF_MINE_IS_THERE; do

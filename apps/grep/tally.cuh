@@ -48,7 +48,7 @@ class tally {
     std::uint32_t slot = (key * 0x9e37'79b1u) >> (32 - tally_slots_bits);
     for (std::uint32_t probe = 0; probe < tally_probes; ++probe, slot = (slot + 1) % tally_slots) {
       std::uint32_t seen = memory_.keys[slot].load_relaxed();
-      if (seen == 0 && memory_.keys[slot].compare_exchange(seen, key)) {
+      if (seen == 0 && memory_.keys[slot].compare_exchange_relaxed(seen, key)) {
         memory_.used.fetch_add_relaxed(1);
         seen = key;
       }

@@ -122,7 +122,7 @@ class text_window {
       if (at < from || at >= to || byte(at) != 0) continue;
       // The smallest wins; its order to other memory does not matter, a barrier comes before it is used.
       std::uint32_t seen = memory_.first_nul.load_relaxed();
-      while (at < seen && !memory_.first_nul.compare_exchange(seen, at)) {
+      while (at < seen && !memory_.first_nul.compare_exchange_relaxed(seen, at)) {
       }
       return;
     }

@@ -143,10 +143,23 @@ void service::work(unsigned worker) {
 }
 
 bool service::pending() const {
+  std::uint32_t seen = 0, sequence = 0;
+  request r{};
   for (std::uint32_t slot = 0; slot < channel_.layout.slot_count; ++slot) {
-    if (channel_.bell(slot).load_relaxed() != served_[slot].load(std::memory_order_relaxed)) return true;
+    if (posted(slot, seen, sequence, r)) return true;
   }
   return false;
+}
+
+// Whether a request is in the slot that nobody has taken (as of `seen`), whole.
+bool service::posted(std::uint32_t slot, std::uint32_t& seen, std::uint32_t& sequence, request& r) const {
+  // First what was served: the claim compares with it, so it must not be newer than the bell.
+  seen = served_[slot].load(std::memory_order_acquire);
+  GPUFS_SCHEDULE_POINT("service.claim");
+  // Acquire, system scope: pairs with the client's release of the bell; staging is read after it.
+  sequence = channel_.bell(slot).load_acquire();
+  // Copied once: a kernel that goes on writing cannot change what is checked.
+  return sequence != seen && channel_.request(slot).load(sequence, r);
 }
 
 // Looks at the bells and answers what it can claim; returns how many. First at the worker's own part of the slots, so
@@ -163,34 +176,27 @@ unsigned service::scan(unsigned worker, bool everywhere, file_table::lookups& kn
 
 unsigned service::scan_range(std::uint32_t first, std::uint32_t last, unsigned worker, file_table::lookups& known) {
   unsigned answered = 0;
+  std::uint32_t seen = 0, sequence = 0;
+  request r{};
   for (std::uint32_t slot = first; slot < last; ++slot) {
-    // First what was served, then the bell. The other way round, a worker that is held up between the two would take
-    // an old bell for a new one: others serve it and its successors meanwhile, and the exchange below would not notice.
-    std::uint32_t seen = served_[slot].load(std::memory_order_acquire);
-    GPUFS_SCHEDULE_POINT("service.claim");
-    // Acquire, system scope: pairs with the client's release of the bell; request and staging are read after it.
-    const std::uint32_t sequence = channel_.bell(slot).load_acquire();
-    if (sequence == seen) continue;
+    if (!posted(slot, seen, sequence, r)) continue;
     // Only one worker serves it: `served_` has not moved since before the bell was read. Acquire and release: the
     // slot's staging passes from worker to worker.
     if (!served_[slot].compare_exchange_strong(seen, sequence, std::memory_order_acq_rel)) continue;
-    answer(slot, sequence, worker, known);
+    answer(slot, sequence, r, worker, known);
     ++answered;
   }
   return answered;
 }
 
-void service::answer(std::uint32_t slot, std::uint32_t sequence, unsigned worker, file_table::lookups& known) {
-  const request_record& record = channel_.request(slot);
-  // Copied once: a kernel that goes on writing cannot change what was checked.
-  const request r{static_cast<request_code>(record.code.load_relaxed()), record.handle.load_relaxed(),
-                  record.length.load_relaxed(), record.offset.load_relaxed()};
+void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
+                     file_table::lookups& known) {
   std::optional<timeline_event> event;
   if (timeline_.on()) event = describe(r, slot, worker);
   const auto reply = [&](std::int32_t result) {
     if (event) {
       event->end_ns = platform::now_ns();
-      event->result = result;
+      event->result = result > 0 ? result & ~notice_flag : result;
       timeline_.add(std::move(*event));
     }
     // Release, system scope: pairs with the client's acquire; staging and reply fields come before.
@@ -292,11 +298,12 @@ std::int32_t service::serve_read(const request& r, std::uint32_t slot, file_tabl
   if (const int status = files_.look_up(r.handle, known, file); status < 0) return status;
   const std::int64_t n = file_table::read(*file->reached, channel_.staging(slot), r.length, r.offset);
   const extent_notice notice = n > 0 ? extents_.touch(file->file, r.offset) : extent_notice{};
+  if (notice.bytes == 0) return static_cast<std::int32_t>(n);
   reply_record& reply = channel_.reply(slot);
   reply.extent_number.store_relaxed(notice.number);
   reply.extent_address.store_relaxed(notice.address);
   reply.extent_bytes.store_relaxed(notice.bytes);
-  return static_cast<std::int32_t>(n);
+  return static_cast<std::int32_t>(n) | notice_flag;
 }
 
 // ---- sleeping and waking

@@ -66,19 +66,15 @@ class service {
   std::uint64_t served_count() const { return served_count_.load(std::memory_order_relaxed); }
 
  private:
-  struct request {
-    request_code code;
-    std::uint32_t handle, length;
-    std::uint64_t offset;
-  };
-
   void work(unsigned worker);
   void supervise();
   bool pending() const;
   unsigned scan(unsigned worker, bool everywhere, file_table::lookups& known);
   unsigned scan_range(std::uint32_t first, std::uint32_t last, unsigned worker, file_table::lookups& known);
   void idle(std::uint64_t idle_ns);
-  void answer(std::uint32_t slot, std::uint32_t sequence, unsigned worker, file_table::lookups& known);
+  bool posted(std::uint32_t slot, std::uint32_t& seen, std::uint32_t& sequence, request& r) const;
+  void answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
+              file_table::lookups& known);
   timeline_event describe(const request& r, std::uint32_t slot, unsigned worker) const;
   std::int32_t serve(const request& r, std::uint32_t slot, file_table::lookups& known);
   std::int32_t serve_open(const request& r, std::uint32_t slot);

@@ -9,7 +9,7 @@
 namespace gpufs::testing {
 
 struct atomic_words {
-  atomic_word<std::uint32_t> relaxed, acquired, released, exchanged;
+  atomic_word<std::uint32_t> relaxed, acquired, released, exchanged, taken;
   atomic_word<std::uint64_t> wide, wide_exchanged;
 };
 
@@ -23,10 +23,13 @@ struct count_together_kernel {
       (void)words->released.fetch_add_release(~0u);
       (void)words->wide.fetch_add_relaxed((std::uint64_t{1} << 32) + 1);
       std::uint32_t seen = words->exchanged.load_relaxed();
-      while (!words->exchanged.compare_exchange(seen, seen + 3)) {
+      while (!words->exchanged.compare_exchange_release(seen, seen + 3)) {
+      }
+      std::uint32_t taken = words->taken.load_relaxed();
+      while (!words->taken.compare_exchange_acquire(taken, taken + 5)) {
       }
       std::uint64_t wide_seen = words->wide_exchanged.load_relaxed();
-      while (!words->wide_exchanged.compare_exchange(wide_seen, wide_seen + (std::uint64_t{1} << 40))) {
+      while (!words->wide_exchanged.compare_exchange_relaxed(wide_seen, wide_seen + (std::uint64_t{1} << 40))) {
       }
     }
   }
@@ -45,6 +48,7 @@ TEST(atomic_word, loses_no_update) {
   EXPECT_EQ(got.acquired.value, updates);
   EXPECT_EQ(got.released.value, static_cast<std::uint32_t>(0 - updates));
   EXPECT_EQ(got.exchanged.value, 3 * updates);
+  EXPECT_EQ(got.taken.value, 5 * updates);
   EXPECT_EQ(got.wide.value, updates * ((std::uint64_t{1} << 32) + 1));
   EXPECT_EQ(got.wide_exchanged.value, updates << 40);
 }
@@ -91,9 +95,9 @@ TEST(atomic_word, release_and_acquire_carry_plain_memory) {
 TEST(atomic_word, a_failed_exchange_tells_what_is_there) {
   atomic_word<std::uint32_t> word{5};
   std::uint32_t expected = 4;
-  EXPECT_FALSE(word.compare_exchange(expected, 9));
+  EXPECT_FALSE(word.compare_exchange_acquire(expected, 9));
   EXPECT_EQ(expected, 5u);
-  EXPECT_TRUE(word.compare_exchange(expected, 9));
+  EXPECT_TRUE(word.compare_exchange_acquire(expected, 9));
   EXPECT_EQ(word.load_relaxed(), 9u);
 }
 

@@ -43,12 +43,13 @@ TEST_F(channel_client_test, posts_the_request_before_the_bell_and_returns_the_an
   std::thread service([&] {
     std::uint32_t slot = 0;
     while (bell(slot) == 0) slot = (slot + 1) % 3;
-    // Plain reads, ordered by the bell alone.
-    const request_record& r = memory_.view().request(slot);
-    EXPECT_EQ(r.code.value, static_cast<std::uint32_t>(request_code::read));
-    EXPECT_EQ(r.handle.value, 17u);
-    EXPECT_EQ(r.length.value, 300u);
-    EXPECT_EQ(r.offset.value, std::uint64_t{1} << 40);
+    request r{};
+    EXPECT_TRUE(memory_.view().request(slot).load(bell(slot), r));
+    EXPECT_EQ(r.code, request_code::send);
+    EXPECT_EQ(r.handle, 17u);
+    EXPECT_EQ(r.length, 300u);
+    EXPECT_EQ(r.offset, (std::uint64_t{1} << 40) + 5);
+    // A plain read, ordered by the bell alone.
     EXPECT_EQ(std::memcmp(memory_.view().staging(slot), "to the host", 11), 0);
     std::memcpy(memory_.view().staging(slot), "to the device", 13);
     answer(slot, bell(slot), 13);
@@ -57,7 +58,7 @@ TEST_F(channel_client_test, posts_the_request_before_the_bell_and_returns_the_an
   const std::int32_t slot = c.acquire();
   ASSERT_GE(slot, 0);
   std::memcpy(memory_.view().staging(static_cast<std::uint32_t>(slot)), "to the host", 11);
-  c.post(static_cast<std::uint32_t>(slot), {request_code::read, 17, 300, std::uint64_t{1} << 40});
+  c.post(static_cast<std::uint32_t>(slot), {request_code::send, 17, 300, (std::uint64_t{1} << 40) + 5});
   const channel_client::answer got = c.wait(static_cast<std::uint32_t>(slot));
   EXPECT_EQ(got.result, 13);
   EXPECT_FALSE(got.abandoned);
@@ -229,10 +230,11 @@ TEST_F(channel_client_test, a_late_open_is_closed_by_whoever_takes_its_slot) {
 
   EXPECT_EQ(client(20 * ms, 20 * ms).acquire(), -EIO) << "first the file must be closed";
   EXPECT_NE(bell(slots[0]), opened);
-  const request_record& r = memory_.view().request(slots[0]);
-  EXPECT_EQ(r.code.load_relaxed(), static_cast<std::uint32_t>(request_code::close));
-  EXPECT_EQ(r.handle.load_relaxed(), 1234u);
   const std::uint32_t closing = bell(slots[0]);
+  request r{};
+  EXPECT_TRUE(memory_.view().request(slots[0]).load(closing, r));
+  EXPECT_EQ(r.code, request_code::close);
+  EXPECT_EQ(r.handle, 1234u);
   answer(slots[0], closing, 0);
   EXPECT_EQ(c.acquire(), static_cast<std::int32_t>(slots[0]));
   EXPECT_EQ(bell(slots[0]), closing) << "it is closed once";

@@ -53,9 +53,29 @@ TEST(channel_layout, each_slot_has_its_own_part) {
   const channel_layout& l = v.layout;
   for (std::uint32_t slot = 0; slot < 64; ++slot) {
     EXPECT_EQ(at(v, &v.bell(slot)), l.bells + 4ull * slot);
-    EXPECT_EQ(at(v, &v.request(slot)), l.requests + 64ull * slot);
+    EXPECT_EQ(at(v, &v.request(slot)), l.requests + 32ull * slot);
     EXPECT_EQ(at(v, &v.reply(slot)), l.replies + 128ull * slot);
     EXPECT_EQ(at(v, v.staging(slot)), l.staging + 32768ull * slot);
+  }
+}
+
+TEST(channel_layout, a_request_is_there_when_all_its_words_are) {
+  request_record whole{};
+  const request sent{request_code::read, 0xfedcba98u, 0xfffffe, 0x0000'8765'4321'0fedull};
+  whole.store(sent, 0xffffffffu);
+  request got{};
+  ASSERT_TRUE(whole.load(0xffffffffu, got));
+  EXPECT_EQ(got.code, sent.code);
+  EXPECT_EQ(got.handle, sent.handle);
+  EXPECT_EQ(got.length, sent.length);
+  EXPECT_EQ(got.offset, sent.offset);
+  EXPECT_FALSE(whole.load(0, got)) << "the next one";
+  request_record next{};
+  next.store(sent, 0);
+  for (int missing = 0; missing < 4; ++missing) {
+    request_record part = next;
+    part.words[missing] = whole.words[missing];
+    EXPECT_FALSE(part.load(0, got)) << missing;
   }
 }
 

@@ -53,6 +53,26 @@ TEST(idle_service, answers_a_twin_soon_after_a_pause) {
   }
 }
 
+// Half a request is no request: its rest may be under way, or a kernel wrote what it should not.
+TEST(idle_service, is_not_kept_awake_by_bells_without_requests) {
+  const auto io = std::make_shared<memory_backend>();
+  io->write("/a", "content");
+  service_rig rig(io);
+  const channel_view view = rig.memory().view();
+  // In slots that nobody takes: an owner that is busy.
+  for (const std::uint32_t slot : {0u, 1u})
+    rig.memory().record(slot).owner.store_release(static_cast<std::uint32_t>(slot_owner::busy));
+  view.bell(0).store_release(77);
+  view.request(1).store({request_code::read, 1, 4096, 0}, 5);
+  view.bell(1).store_release(6);
+  EXPECT_EQ(rig.read(rig.open("/a").handle, 0, 4).bytes, "cont");
+  EXPECT_EQ(rig.workers().served_count(), 2u);
+  std::this_thread::sleep_for(1100ms);
+  const double before = process_seconds();
+  std::this_thread::sleep_for(1s);
+  EXPECT_LT(process_seconds() - before, 0.1);
+}
+
 // A GPU cannot wake the workers: they must find the bell by looking.
 TEST(idle_service, finds_a_request_that_nobody_woke_it_for) {
   const auto io = std::make_shared<memory_backend>();
@@ -67,15 +87,12 @@ TEST(idle_service, finds_a_request_that_nobody_woke_it_for) {
     channel_client client = rig.client();
     const auto slot = static_cast<std::uint32_t>(client.acquire());
     // As channel_client::post, without the wake-up.
-    request_record& r = view.request(slot);
-    r.code.store_relaxed(static_cast<std::uint32_t>(request_code::read));
-    r.handle.store_relaxed(handle);
-    r.length.store_relaxed(7);
-    r.offset.store_relaxed(0);
     const std::uint32_t sequence = rig.memory().record(slot).sequence.load_relaxed() + 1;
     rig.memory().record(slot).sequence.store_relaxed(sequence);
     const std::uint64_t start = platform::now_ns();
     view.bell(slot).store_release(sequence);
+    std::this_thread::sleep_for(1ms);  // nothing orders the two on a GPU
+    view.request(slot).store({request_code::read, handle, 7, 0}, sequence);
     EXPECT_EQ(client.wait(slot).result, 7);
     EXPECT_LT(platform::now_ns() - start, 1'000'000'000u) << "after a pause of " << pause.count() << " ms";
     client.release(slot);

@@ -18,7 +18,7 @@ service_rig::~service_rig() {
   extents_.drop_all();
 }
 
-rig_reply service_rig::call(const channel_client::request& r, std::string_view staging) {
+rig_reply service_rig::call(const request& r, std::string_view staging) {
   rig_reply out;
   channel_client c = client();
   const std::int32_t turn = c.acquire();
@@ -39,11 +39,14 @@ rig_reply service_rig::call(const channel_client::request& r, std::string_view s
   out.size = reply.size.load_relaxed();
   out.inode = reply.inode.load_relaxed();
   out.handle = reply.handle.load_relaxed();
-  out.extent_number = reply.extent_number.load_relaxed();
-  out.extent_address = reply.extent_address.load_relaxed();
-  out.extent_bytes = reply.extent_bytes.load_relaxed();
-  if (answer.result > 0 && static_cast<std::uint32_t>(answer.result) <= options_.staging_bytes) {
-    out.bytes.assign(memory_.view().staging(slot), static_cast<std::size_t>(answer.result));
+  if (r.code == request_code::read && answer.result > 0 && (answer.result & notice_flag) != 0) {
+    out.result &= ~notice_flag;
+    out.extent_number = reply.extent_number.load_relaxed();
+    out.extent_address = reply.extent_address.load_relaxed();
+    out.extent_bytes = reply.extent_bytes.load_relaxed();
+  }
+  if (out.result > 0 && static_cast<std::uint32_t>(out.result) <= options_.staging_bytes) {
+    out.bytes.assign(memory_.view().staging(slot), static_cast<std::size_t>(out.result));
   }
   c.release(slot);
   return out;

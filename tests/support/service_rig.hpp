@@ -42,7 +42,7 @@ class service_rig {
   service_rig(std::shared_ptr<backend> io, const service_rig_options& options = {});
   ~service_rig();
 
-  rig_reply call(const channel_client::request& r, std::string_view staging = {});
+  rig_reply call(const request& r, std::string_view staging = {});
   // `want`: the bytes that may come along.
   rig_reply open(std::string_view path, std::uint64_t want = 0, bool no_follow = false);
   rig_reply read(std::uint32_t handle, std::uint64_t offset, std::uint32_t length);

@@ -40,8 +40,8 @@ struct atomic_word {
   }
 
   // For waiting loops: load_for_wait() until the value is the one waited for, then end_wait(); together an acquire. On a
-  // GPU an acquire at each look would stop the warp for nothing; on the twin the load itself acquires, because
-  // ThreadSanitizer does not understand fences.
+  // GPU an acquire at each look would empty the multiprocessor's first-level cache each time, and a fence in its place
+  // is worse: one of system scope waits for the bus, and the fences of all warps wait for each other.
   GPUFS_HD T load_for_wait() const {
 #if defined(__CUDA_ARCH__)
     return load_relaxed();
@@ -51,8 +51,7 @@ struct atomic_word {
   }
   GPUFS_HD void end_wait() const {
 #if defined(__CUDA_ARCH__)
-    if constexpr (S == scope::device) __nv_atomic_thread_fence(__NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_DEVICE);
-    else __nv_atomic_thread_fence(__NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_SYSTEM);
+    (void)load_acquire();
 #endif
   }
 
@@ -71,6 +70,17 @@ struct atomic_word {
     else __nv_atomic_store_n(&value, v, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_SYSTEM);
 #else
     __atomic_store_n(&value, v, __ATOMIC_RELEASE);
+#endif
+  }
+
+  // A store that carries nothing but itself: what the caller's group read before has arrived, and is in use, so that the
+  // other side may overwrite it. A GPU does not take loads back, so no fence is needed there; on the twin it is a release,
+  // because ThreadSanitizer wants to hear of it.
+  GPUFS_HD void store_after_reads(T v) {
+#if defined(__CUDA_ARCH__)
+    store_relaxed(v);
+#else
+    store_release(v);
 #endif
   }
 
@@ -101,14 +111,33 @@ struct atomic_word {
 #endif
   }
 
-  // Both success and failure leave the seen value in `expected`. Order: acquire and release on success, relaxed on failure.
-  [[nodiscard]] GPUFS_HD bool compare_exchange(T& expected, T desired) {
+  // Success and failure leave the value that was seen in `expected`. The order named is that of success; a failure is
+  // relaxed. On a GPU each release costs a fence and each acquire the first-level cache, so callers ask for what they need.
+  [[nodiscard]] GPUFS_HD bool compare_exchange_relaxed(T& expected, T desired) {
     static_assert(S == scope::device, "no read-modify-write across PCIe");
 #if defined(__CUDA_ARCH__)
-    return __nv_atomic_compare_exchange_n(&value, &expected, desired, false, __NV_ATOMIC_ACQ_REL, __NV_ATOMIC_RELAXED,
+    return __nv_atomic_compare_exchange_n(&value, &expected, desired, false, __NV_ATOMIC_RELAXED, __NV_ATOMIC_RELAXED,
                                           __NV_THREAD_SCOPE_DEVICE);
 #else
-    return __atomic_compare_exchange_n(&value, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    return __atomic_compare_exchange_n(&value, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+#endif
+  }
+  [[nodiscard]] GPUFS_HD bool compare_exchange_acquire(T& expected, T desired) {
+    static_assert(S == scope::device, "no read-modify-write across PCIe");
+#if defined(__CUDA_ARCH__)
+    return __nv_atomic_compare_exchange_n(&value, &expected, desired, false, __NV_ATOMIC_ACQUIRE, __NV_ATOMIC_RELAXED,
+                                          __NV_THREAD_SCOPE_DEVICE);
+#else
+    return __atomic_compare_exchange_n(&value, &expected, desired, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+#endif
+  }
+  [[nodiscard]] GPUFS_HD bool compare_exchange_release(T& expected, T desired) {
+    static_assert(S == scope::device, "no read-modify-write across PCIe");
+#if defined(__CUDA_ARCH__)
+    return __nv_atomic_compare_exchange_n(&value, &expected, desired, false, __NV_ATOMIC_RELEASE, __NV_ATOMIC_RELAXED,
+                                          __NV_THREAD_SCOPE_DEVICE);
+#else
+    return __atomic_compare_exchange_n(&value, &expected, desired, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
 #endif
   }
 };

@@ -36,7 +36,7 @@ class extent_table {
       // Usually many groups get the same news at once; all but one find it here.
       if (find(version, number << fs_.layout.extent_shift, 1) != 0) return;
       std::uint32_t open = 0;
-      if (head.latch.load_relaxed() == 0 && head.latch.compare_exchange(open, 1)) break;
+      if (head.latch.load_relaxed() == 0 && head.latch.compare_exchange_acquire(open, 1)) break;
       platform::pause(attempt);
     }
     // Half full at most, so that a probe for what is not there ends soon.

@@ -229,11 +229,15 @@ class hash_index {
       std::uint64_t b = h & mask_;
       for (std::uint64_t probes = 0; probes <= mask_; ++probes, b = (b + 1) & mask_) {
         for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) {
+          atomic_word<std::uint64_t>& cell = buckets_[b].entries[i];
+          if (cell.load_relaxed() != 0) continue;
           std::uint64_t empty = 0;
-          if (buckets_[b].entries[i].load_relaxed() == 0 && buckets_[b].entries[i].compare_exchange(empty, entry))
-            return;
+          // Release away from home: a lookup that stops early must have seen the counts as they were before.
+          const bool placed = b == (h & mask_) ? cell.compare_exchange_relaxed(empty, entry)
+                                               : cell.compare_exchange_release(empty, entry);
+          if (placed) return;
         }
-        // Raised before the entry appears; the compare-and-swap above releases it.
+        // Raised before the entry appears (invariant 3).
         (void)buckets_[b].passed.fetch_add_relaxed(1);
       }
       // Some cell was empty all the time (invariant of the constructor), but other homes' writers kept taking those ahead
@@ -245,7 +249,7 @@ class hash_index {
   GPUFS_HD void latch(std::uint64_t b) {
     for (std::uint32_t attempt = 0;; ++attempt) {
       std::uint32_t open = 0;
-      if (buckets_[b].latch.load_relaxed() == 0 && buckets_[b].latch.compare_exchange(open, 1)) break;
+      if (buckets_[b].latch.load_relaxed() == 0 && buckets_[b].latch.compare_exchange_acquire(open, 1)) break;
       platform::pause(attempt < 16 ? 0 : attempt);
     }
     GPUFS_SCHEDULE_POINT("index.latched");

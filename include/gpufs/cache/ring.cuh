@@ -67,7 +67,7 @@ class ring_set {
       const std::uint32_t word = header.state.peek();
       if (word == slot_state::unpinned(slot_phase::resident)) break;  // none was kept free: the caller has to evict
       // Free, or in somebody's use: passed over.
-      if (!ring.next.compare_exchange(position, position + 1)) continue;
+      if (!ring.next.compare_exchange_relaxed(position, position + 1)) continue;
       if (word == slot_state::unpinned(slot_phase::free) && header.state.claim(slot_phase::free)) return {slot, true};
     }
     return {0, false};
@@ -84,7 +84,7 @@ class ring_set {
       const std::uint64_t from = position < next ? next : position;
       if (from >= next + lead(ring.count)) break;
       // Two groups may take the same position when this fails; then one of them finds nothing to evict.
-      if (!ring.reclaim.compare_exchange(position, from + 1)) continue;
+      if (!ring.reclaim.compare_exchange_relaxed(position, from + 1)) continue;
       const std::uint32_t slot = ring.slot_at(from);
       slot_header& header = table_.header(slot);
       if (header.state.peek() == slot_state::unpinned(slot_phase::resident) && table_.claim_resident(slot)) {

@@ -80,7 +80,7 @@ class slot_state {
   // pinned it. One trip when the caller's is the only pin.
   [[nodiscard]] GPUFS_HD bool try_unpin() {
     std::uint32_t word = unpinned(slot_phase::resident) + 1;
-    while (!word_.compare_exchange(word, word - 1)) {
+    while (!word_.compare_exchange_release(word, word - 1)) {
       if (phase(word) != slot_phase::resident || pins(word) == 0) return false;
     }
     return true;
@@ -90,7 +90,7 @@ class slot_state {
   // what the owner writes cannot overtake what that reader read.
   [[nodiscard]] GPUFS_HD bool claim(slot_phase from) {
     std::uint32_t expected = unpinned(from);
-    return word_.compare_exchange(expected, unpinned(slot_phase::evicting));
+    return word_.compare_exchange_acquire(expected, unpinned(slot_phase::evicting));
   }
 
   // evicting -> loading, with one pin for the loader. Release: the key is written before a finder can trust it.

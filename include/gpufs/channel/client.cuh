@@ -33,13 +33,6 @@ struct channel_timeouts {
 
 class channel_client {
  public:
-  struct request {
-    request_code code;
-    std::uint32_t handle;
-    std::uint32_t length;
-    std::uint64_t offset;
-  };
-
   GPUFS_HD channel_client(const channel_view& view, slot_record* slots, const channel_timeouts& timeouts,
                           counter_set* counters)
       : view_(view), slots_(slots), timeouts_(timeouts), counters_(counters) {}
@@ -63,17 +56,15 @@ class channel_client {
 
   // Posts a request in a slot that the caller owns; what the group wrote to staging came before (its barrier).
   GPUFS_HD GPUFS_OUT_OF_LINE void post(std::uint32_t slot, const request& r) {
-    request_record& record = view_.request(slot);
-    record.code.store_relaxed(static_cast<std::uint32_t>(r.code));
-    record.handle.store_relaxed(r.handle);
-    record.length.store_relaxed(r.length);
-    record.offset.store_relaxed(r.offset);
     const std::uint32_t sequence = slots_[slot].sequence.load_relaxed() + 1;
     slots_[slot].sequence.store_relaxed(sequence);
+    view_.request(slot).store(r, sequence);
     counters_->add(counter::rpcs);
     // Release, system scope: pairs with the worker's acquire of the bell; without it the worker could see the bell
-    // before the request or the staging bytes.
-    view_.bell(slot).store_release(sequence);
+    // before the staging bytes. Otherwise staging goes the other way: the worker will write where the slot's last owner
+    // has read.
+    if (r.sends_staging()) view_.bell(slot).store_release(sequence);
+    else view_.bell(slot).store_after_reads(sequence);
 #if !defined(__CUDA_ARCH__)
     wake_service();
 #endif
@@ -142,8 +133,9 @@ class channel_client {
 
   // An open that was answered after its caller had given up: the host holds the file open for no one.
   GPUFS_HD bool opened_for_nobody(std::uint32_t slot, std::uint64_t word) const {
-    return view_.request(slot).code.load_relaxed() == static_cast<std::uint32_t>(request_code::open) &&
-           reply_result(word) >= 0;
+    request last{};
+    (void)view_.request(slot).load(reply_sequence(word), last);  // all there: it has been answered
+    return last.code == request_code::open && reply_result(word) >= 0;
   }
 
   [[nodiscard]] GPUFS_HD bool try_take(std::uint32_t slot) {
@@ -151,7 +143,7 @@ class channel_client {
     std::uint32_t seen = record.owner.load_relaxed();
     if (seen == static_cast<std::uint32_t>(slot_owner::busy)) return false;
     // Acquire on success: pairs with the release that freed the slot; its sequence is then the last one posted.
-    if (!record.owner.compare_exchange(seen, static_cast<std::uint32_t>(slot_owner::busy))) return false;
+    if (!record.owner.compare_exchange_acquire(seen, static_cast<std::uint32_t>(slot_owner::busy))) return false;
     if (seen == static_cast<std::uint32_t>(slot_owner::free)) return true;
     const std::uint64_t word = view_.reply(slot).word.load_acquire();
     const bool answered = reply_sequence(word) == record.sequence.load_relaxed();

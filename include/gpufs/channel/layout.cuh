@@ -3,7 +3,7 @@
 //   offset                          written by   contents
 //   0                               host         channel_header
 //   layout.bells    + 4 * slot      device       bell: number of the last request posted in the slot (32 bits)
-//   layout.requests + 64 * slot     device       request_record
+//   layout.requests + 32 * slot     device       request_record
 //   layout.replies  + 128 * slot    host         reply_record; its first word answers the bell
 //   layout.staging  + bytes * slot  whose turn   path of an open (device, before the bell), then bytes of the file
 //                                                (host, before the reply); bytes for a sink (device)
@@ -16,9 +16,16 @@
 //                                                      +--> abandoned: nobody waits (a close, or a waiter that gave
 //                                                           up); taken again only once the reply word equals the bell
 //
-//   bell word   31 ........ 0    sequence: 0 never posted, then 1, 2, ... (wraps, skipping nothing: compared for equality)
-//   reply word  63 ...... 32 | 31 ....... 0
-//               sequence     | result: >= 0, or -errno
+//   bell word     31 ........ 0    sequence: 0 never posted, then 1, 2, ... (wraps, skipping nothing: compared for equality)
+//   request word  63 ...... 32 | 31 ....... 0
+//                 sequence     | payload (request_record)
+//   reply word    63 ...... 32 | 31 ....... 0
+//                 sequence     | result: >= 0, or -errno
+//
+// Every word of a request carries its sequence, so the device orders nothing: the bell may arrive before them, and the
+// host takes a request when all its words say the bell's number. (A GPU's fence of system scope waits for the bus, and
+// those of all warps wait for each other: two a request held the whole GPU to a million requests a second.) Only bytes
+// in staging that go to the host need a release, on the bell.
 #pragma once
 
 #include "gpufs/base/atomic.cuh"
@@ -45,14 +52,43 @@ struct alignas(128) channel_header {
 };
 static_assert(sizeof(channel_header) == 128, "header keeps its own lines");
 
-struct alignas(64) request_record {
-  channel_word<std::uint32_t> code;
-  channel_word<std::uint32_t> handle;
-  channel_word<std::uint32_t> length;
-  channel_word<std::uint32_t> flags;
-  channel_word<std::uint64_t> offset;
+// A request, as both sides handle it.
+struct request {
+  request_code code;
+  std::uint32_t handle;
+  std::uint32_t length;  // below 2^24
+  std::uint64_t offset;
+
+  GPUFS_HD bool sends_staging() const { return code == request_code::open || code == request_code::send; }
 };
-static_assert(sizeof(request_record) == 64, "one write burst, one line");
+
+// The same in the channel's memory. Payloads: code (high 8 bits) and length, handle, offset's low and high half.
+struct alignas(32) request_record {
+  channel_word<std::uint64_t> words[4];
+
+  GPUFS_HD void store(const request& r, std::uint32_t sequence) {
+    const std::uint32_t payloads[4] = {(static_cast<std::uint32_t>(r.code) << 24) | (r.length & 0xffffffu), r.handle,
+                                       static_cast<std::uint32_t>(r.offset), static_cast<std::uint32_t>(r.offset >> 32)};
+    GPUFS_UNROLL
+    for (int i = 0; i < 4; ++i) words[i].store_relaxed((std::uint64_t{sequence} << 32) | payloads[i]);
+  }
+  // False when not all of the request with this number is there.
+  GPUFS_HD bool load(std::uint32_t sequence, request& r) const {
+    std::uint32_t payloads[4];
+    bool there = true;
+    GPUFS_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const std::uint64_t word = words[i].load_relaxed();
+      there = there && static_cast<std::uint32_t>(word >> 32) == sequence;
+      payloads[i] = static_cast<std::uint32_t>(word);
+    }
+    r = {static_cast<request_code>(payloads[0] >> 24), payloads[1], payloads[0] & 0xffffffu,
+         payloads[2] | (std::uint64_t{payloads[3]} << 32)};
+    return there;
+  }
+};
+static_assert(sizeof(request_record) == 32, "one sector, one write burst");
+static_assert(limits::staging_bytes_max < (1u << 24) && limits::path_bytes_max < (1u << 24), "lengths fit");
 
 struct alignas(128) reply_record {
   channel_word<std::uint64_t> word;  // {sequence, result}: one read over the bus answers the most common question
@@ -65,12 +101,17 @@ struct alignas(128) reply_record {
   channel_word<std::uint64_t> device;
   channel_word<std::uint32_t> mode;
   channel_word<std::uint32_t> handle;
-  // Of a read: the extent that now serves this part of the file directly, if there is one (bytes > 0).
+  // Of a read whose result has `notice_flag`: the extent that now serves this part of the file directly.
   channel_word<std::uint64_t> extent_number;
   channel_word<std::uint64_t> extent_address;
   channel_word<std::uint64_t> extent_bytes;
 };
 static_assert(sizeof(reply_record) == 128, "answers to different slots share no line");
+
+// In the result of a read: the reply says something of an extent too. Otherwise the device need not look, a trip over the
+// bus that most reads save.
+inline constexpr std::int32_t notice_flag = 1 << 30;
+static_assert(limits::staging_bytes_max < notice_flag, "bytes and flag are apart");
 
 GPUFS_HD inline std::uint64_t make_reply_word(std::uint32_t sequence, std::int32_t result) {
   return (std::uint64_t{sequence} << 32) | static_cast<std::uint32_t>(result);

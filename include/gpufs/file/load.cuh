@@ -95,15 +95,11 @@ class page_loader {
     client.post(slot, {request_code::read, file_.handle, length, offset});
     const channel_client::answer answer = client.wait(slot);
     if (answer.abandoned) return {-1, answer.result};
+    if (answer.result < 0 || (answer.result & notice_flag) == 0) return {static_cast<std::int32_t>(slot), answer.result};
     const reply_record& reply = fs_.channel.reply(slot);
-    if (answer.result >= 0 && fs_.layout.extent_slots != 0) {
-      const std::uint64_t bytes = reply.extent_bytes.load_relaxed();
-      if (bytes != 0) {
-        extent_table(fs_).insert(file_.version, reply.extent_number.load_relaxed(), reply.extent_address.load_relaxed(),
-                                 static_cast<std::uint32_t>(bytes));
-      }
-    }
-    return {static_cast<std::int32_t>(slot), answer.result};
+    extent_table(fs_).insert(file_.version, reply.extent_number.load_relaxed(), reply.extent_address.load_relaxed(),
+                             static_cast<std::uint32_t>(reply.extent_bytes.load_relaxed()));
+    return {static_cast<std::int32_t>(slot), answer.result & ~notice_flag};
   }
 
   const mount_ref& fs_;

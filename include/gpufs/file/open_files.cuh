@@ -37,7 +37,7 @@ class record_table {
     std::uint64_t seen = holders.load_relaxed();
     do {
       if (static_cast<std::uint32_t>(seen >> 32) != generation || static_cast<std::uint32_t>(seen) == 0) return false;
-    } while (!holders.compare_exchange(seen, seen - 1));
+    } while (!holders.compare_exchange_relaxed(seen, seen - 1));  // unpin() releases
     unpin(slot);  // the pin of the holder that I just counted out
     return true;
   }
