@@ -59,26 +59,17 @@ GPUFS_HD std::int32_t gclose(const Group& g, const mount_ref& fs, std::int32_t f
 // Describes an open file. Returns 0, or -EBADF. Does not wait.
 template <class Group>
 GPUFS_HD std::int32_t gfstat(const Group& g, const mount_ref& fs, std::int32_t fd, file_status& status) {
-  struct answer {
-    file_status status;
-    std::int32_t error;
-    std::uint32_t unused;
-  } a{};
-  if (g.is_leader()) {
-    const detail::found_file found = detail::look_up(fs, fd);
-    const open_file& f = fs.at<open_file>(fs.layout.files)[found.view.record];
-    a.error = found.error;
-    a.status = {found.view.size,
-                f.modified_ns.load_relaxed(),
-                f.changed_ns.load_relaxed(),
-                f.inode.load_relaxed(),
-                f.device.load_relaxed(),
-                found.mode,
-                0};
-  }
-  a = g.broadcast(a);
-  if (a.error == 0) status = a.status;
-  return a.error;
+  const detail::found_file found = detail::find_file(fs, g, fd);
+  if (found.error != 0) return found.error;
+  const open_file& f = fs.at<open_file>(fs.layout.files)[found.view.record];
+  status = {found.view.size,
+            f.modified_ns.load_relaxed(),
+            f.changed_ns.load_relaxed(),
+            f.inode.load_relaxed(),
+            f.device.load_relaxed(),
+            found.mode,
+            0};
+  return 0;
 }
 
 // Reads into memory of the group: global or shared memory that all members can write; for a thread, its own too.

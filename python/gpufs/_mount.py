@@ -106,8 +106,8 @@ class Mount:
         staging: bytes of pinned host memory of each request, a power of two from 8 KiB to 1 MiB; files up to this size
             come whole with their open.
         slots: requests under way at once, at most 4096. ``None``: 512 on a GPU, 64 on the twin.
-        rings: groups of frames that are allocated and evicted together. ``None``: one per four multiprocessors, fewer
-            for small caches.
+        rings: groups of frames that are allocated and evicted together. ``None``: one per multiprocessor, fewer for
+            small caches.
         open_files: open files at once, at most 131,072.
         twin_threads: threads of a launch on the twin. ``None``: one per core.
         reclaim_timeout_s: seconds after which a call that finds every frame pinned gives up (``ENOBUFS``).

@@ -184,8 +184,8 @@ statistics mount::stats() const {
 std::vector<file_statistics> mount::file_stats() const {
   const std::uint32_t count = self_->ref.layout.file_count;
   const auto records = self_->snapshot<open_file>(self_->ref.layout.files, count);
-  const auto counters =
-      self_->snapshot<file_counter_set>(self_->ref.layout.file_counters, std::size_t{file_counter_set::shards} * count);
+  const auto shards =
+      self_->snapshot<file_shard>(self_->ref.layout.file_shards, std::size_t{file_shard::count} * count);
   std::vector<file_statistics> all;
   for (std::uint32_t slot = 0; slot < count; ++slot) {
     const open_file& f = records[slot];
@@ -196,12 +196,12 @@ std::vector<file_statistics> mount::file_stats() const {
     if (file == nullptr) continue;
     file_statistics s;
     s.path = file->path();
-    s.size = f.size.value;
-    for (std::size_t at = slot; at < counters.size(); at += count) {
-      s.hits += counters[at].hits.value;
-      s.page_loads += counters[at].page_loads.value;
-      s.direct_loads += counters[at].direct_loads.value;
-      s.loaded_bytes += counters[at].loaded_bytes.value;
+    s.size = shards[slot].size.value;
+    for (std::size_t at = slot; at < shards.size(); at += count) {
+      s.hits += shards[at].hits.value;
+      s.page_loads += shards[at].page_loads.value;
+      s.direct_loads += shards[at].direct_loads.value;
+      s.loaded_bytes += shards[at].loaded_bytes.value;
     }
     s.holders = static_cast<std::uint32_t>(f.tag_holders.value);
     s.extents = extent_registrar::registered_in(file->version());

@@ -52,7 +52,7 @@ mount_options complete(const mount_options& asked, const device& d) {
   if (o.extent_budget_bytes == ~std::uint64_t{0}) o.extent_budget_bytes = host_memory_bytes() / 2;
   const std::uint64_t frames = o.cache_bytes / o.page_bytes;
   if (o.rings == 0)
-    o.rings = static_cast<unsigned>(std::clamp<std::uint64_t>(frames / 64, 1, std::max(1u, d.multiprocessors() / 4)));
+    o.rings = static_cast<unsigned>(std::clamp<std::uint64_t>(frames / 64, 1, std::max(1u, d.multiprocessors())));
   require(o.rings <= frames, "rings: more than the cache has pages");
   require(o.open_files >= 1 && o.open_files <= limits::open_files_max, "open files: from 1 to 131,072");
   if (o.twin_threads == 0) o.twin_threads = cores;
@@ -88,7 +88,7 @@ arena_layout lay_out(const mount_options& o, unsigned multiprocessors, bool dire
   l.file_buckets = place(sizeof(index_bucket) * l.file_bucket_count);
   l.files = place(sizeof(open_file) * std::uint64_t{l.file_count});
   l.file_ring = place(sizeof(slot_ring));
-  l.file_counters = place(sizeof(file_counter_set) * file_counter_set::shards * std::uint64_t{l.file_count});
+  l.file_shards = place(sizeof(file_shard) * file_shard::count * std::uint64_t{l.file_count});
   l.extent_head = place(sizeof(extent_table_head));
   l.extents = place(sizeof(extent_entry) * std::uint64_t{l.extent_slots});
   l.slots = place(sizeof(slot_record) * std::uint64_t{o.channel_slots});

@@ -3,6 +3,8 @@
 
 #include <set>
 
+#include "gpufs/base/group.cuh"
+
 #include "support/bare_cache.hpp"
 
 namespace gpufs::testing {
@@ -138,24 +140,58 @@ TEST(ring, bounded_rounds_visit_every_ring_in_the_end) {
 
 TEST(ring, gives_free_slots_without_evicting) {
   const bare_cache cache(one_ring(16));
+  slot_claim victim{};
   for (std::uint64_t n = 0; n < 16; ++n) {
-    const slot_claim claim = cache.rings().try_claim_free();
+    const slot_claim claim = cache.rings().try_claim_free(victim);
     ASSERT_TRUE(claim.claimed);
+    EXPECT_FALSE(victim.claimed);
     EXPECT_EQ(claim.slot, n);
     ASSERT_TRUE(cache.index().begin_load({1, n}, claim.slot));
     cache.frames().header(claim.slot).state.publish();
     cache.frames().unpin(claim.slot);
   }
-  for (int i = 0; i < 20; ++i) EXPECT_FALSE(cache.rings().try_claim_free().claimed);
+  for (std::uint32_t n = 0; n < 16; ++n) {
+    EXPECT_FALSE(cache.rings().try_claim_free(victim).claimed);
+    EXPECT_TRUE(victim.claimed);
+    EXPECT_EQ(victim.slot, n) << "the oldest, for the caller to evict";
+  }
   for (std::uint64_t n = 0; n < 16; ++n) EXPECT_TRUE(is_resident(cache, n)) << "page " << n;
   // Reclaiming makes room for as many as it evicted.
-  EXPECT_EQ(cache.rings().reclaim_ahead(), 2u);
+  EXPECT_EQ(cache.rings().reclaim_ahead(this_thread()), 2u);
   for (std::uint32_t slot = 0; slot < 2; ++slot) {
-    const slot_claim claim = cache.rings().try_claim_free();
+    const slot_claim claim = cache.rings().try_claim_free(victim);
     EXPECT_TRUE(claim.claimed && claim.slot == slot);
     cache.frames().header(claim.slot).state.release();
   }
-  EXPECT_FALSE(cache.rings().try_claim_free().claimed);
+  EXPECT_FALSE(cache.rings().try_claim_free(victim).claimed);
+  EXPECT_TRUE(cache.rings().claim_victim(victim));
+  EXPECT_FALSE(is_resident(cache, 2));
+  cache.frames().header(victim.slot).state.release();
+  EXPECT_FALSE(cache.rings().claim_victim({3, false}));
+  EXPECT_TRUE(is_resident(cache, 3));
+  cache.expect_at_rest();
+}
+
+TEST(ring, takes_free_slots_of_others_before_its_own_pages_go) {
+  bare_cache_options options = one_ring(64);
+  options.rings = 2;
+  options.processors = 2;
+  const bare_cache cache(options);
+  platform::twin().processor = 0;
+  for (std::uint64_t n = 0; n < 32; ++n) load(cache, n);
+  slot_claim victim{};
+  for (std::uint32_t n = 0; n < 32; ++n) {
+    EXPECT_EQ(cache.rings().reclaim_ahead(this_thread()), 0u) << "there is room in the other ring";
+    const slot_claim claim = cache.rings().try_claim_free(victim);
+    ASSERT_TRUE(claim.claimed);
+    EXPECT_EQ(claim.slot, 32 + n);
+    ASSERT_TRUE(cache.index().begin_load({1, 32 + n}, claim.slot));
+    cache.frames().header(claim.slot).state.publish();
+    cache.frames().unpin(claim.slot);
+    if (n == 23) break;  // 8 are left, not more than the other ring would keep free by itself
+  }
+  EXPECT_GT(cache.rings().reclaim_ahead(this_thread()), 0u);
+  EXPECT_EQ(cache.count(counter::evictions), 2u);
   cache.expect_at_rest();
 }
 
@@ -165,7 +201,8 @@ TEST(ring, passes_over_slots_in_use_in_its_search_for_a_free_one) {
   const pinned_slot one = cache.index().find_and_pin({1, 0}), two = cache.index().find_and_pin({1, 1});
   (void)cache.frames().header(2).state.pin();  // by a reader that followed an old entry
   cache.ref().at<slot_ring>(cache.ref().layout.rings)->next.store_relaxed(16);
-  const slot_claim claim = cache.rings().try_claim_free();
+  slot_claim victim{};
+  const slot_claim claim = cache.rings().try_claim_free(victim);
   EXPECT_TRUE(claim.claimed);
   EXPECT_EQ(claim.slot, 3u);
   cache.frames().header(claim.slot).state.release();
@@ -178,7 +215,7 @@ TEST(ring, reclaims_up_to_its_lead_and_no_further) {
   for (std::uint64_t n = 0; n < 64; ++n) load(cache, n);
   std::uint32_t evicted = 0;
   for (int i = 0; i < 100; ++i) {
-    const std::uint32_t now = cache.rings().reclaim_ahead();
+    const std::uint32_t now = cache.rings().reclaim_ahead(this_thread());
     ASSERT_LE(now, 2u);
     evicted += now;
   }
@@ -195,7 +232,7 @@ TEST(ring, does_not_reclaim_pinned_slots) {
   const bare_cache cache(one_ring(64));
   for (std::uint64_t n = 0; n < 64; ++n) load(cache, n);
   const pinned_slot pinned = cache.index().find_and_pin({1, 2});
-  for (int i = 0; i < 100; ++i) (void)cache.rings().reclaim_ahead();
+  for (int i = 0; i < 100; ++i) (void)cache.rings().reclaim_ahead(this_thread());
   EXPECT_TRUE(is_resident(cache, 2));
   cache.frames().unpin(pinned.slot);
   cache.expect_at_rest();
@@ -204,7 +241,7 @@ TEST(ring, does_not_reclaim_pinned_slots) {
 TEST(ring, a_small_one_reclaims_nothing) {
   const bare_cache cache(one_ring(7));
   for (std::uint64_t n = 0; n < 7; ++n) load(cache, n);
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(cache.rings().reclaim_ahead(), 0u);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(cache.rings().reclaim_ahead(this_thread()), 0u);
 }
 
 }  // namespace

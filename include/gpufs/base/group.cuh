@@ -14,6 +14,8 @@ class thread_group {
   GPUFS_HD static constexpr std::uint32_t size() { return 1; }
   GPUFS_HD static constexpr bool is_leader() { return true; }
   GPUFS_HD void sync() const {}
+  // Whether it is true for all members.
+  GPUFS_HD bool all(bool value) const { return value; }
   template <class T>
   GPUFS_HD T broadcast(T value) const {
     return value;
@@ -67,6 +69,13 @@ class warp_group {
   GPUFS_HD void sync() const {
 #if defined(__CUDA_ARCH__)
     __syncwarp(mask_);
+#endif
+  }
+  GPUFS_HD bool all(bool value) const {
+#if defined(__CUDA_ARCH__)
+    return __all_sync(mask_, value);
+#else
+    return value;
 #endif
   }
   template <class T>
@@ -155,6 +164,13 @@ class block_group {
   GPUFS_HD void sync() const {
 #if defined(__CUDA_ARCH__)
     __syncthreads();
+#endif
+  }
+  GPUFS_HD bool all(bool value) const {
+#if defined(__CUDA_ARCH__)
+    return __syncthreads_and(value);
+#else
+    return value;
 #endif
   }
   template <class T>

@@ -101,6 +101,12 @@ GPUFS_HD inline std::uint32_t processor() {
 #endif
 }
 
+// Which of `count` parts of something a processor uses. Mostly there is one part for each, and nothing to divide.
+GPUFS_HD inline std::uint32_t part_of_processor(std::uint32_t count) {
+  const std::uint32_t p = processor();
+  return p < count ? p : p % count;
+}
+
 // One step of a waiting loop; `attempt` counts the steps. On a GPU each step sleeps about a sixth of the time waited so
 // far, up to `longest_ns`: pollers of host memory would otherwise take the bus from those whom they wait for.
 GPUFS_HD inline void pause(std::uint32_t attempt, [[maybe_unused]] std::uint32_t longest_ns = 1024) {

@@ -48,22 +48,4 @@ struct alignas(128) counter_set {
   }
 };
 
-// What was done with one open file, since it was opened. A file that all multiprocessors use would make one word of
-// memory the meeting point of all hits, so each file has `shards` of these, summed when somebody asks.
-struct alignas(32) file_counter_set {
-  static constexpr std::uint32_t shards = 8;
-  atomic_word<std::uint64_t> hits;          // pages found in the cache, waited for or not
-  atomic_word<std::uint64_t> page_loads;    // pages brought in, by whatever path
-  atomic_word<std::uint64_t> direct_loads;  // of these: pulled from a registered extent
-  atomic_word<std::uint64_t> loaded_bytes;
-
-  GPUFS_HD void reset() {
-    hits.store_relaxed(0);
-    page_loads.store_relaxed(0);
-    direct_loads.store_relaxed(0);
-    loaded_bytes.store_relaxed(0);
-  }
-};
-static_assert(sizeof(file_counter_set) == 32, "one sector");
-
 }  // namespace gpufs

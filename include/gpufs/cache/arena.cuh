@@ -16,18 +16,13 @@ struct frame {
 };
 static_assert(sizeof(frame) == 32, "pin, key and length of a hit are one sector");
 
-// What an open file is on the device. Its fields are written by the opener before the state becomes resident.
-// Every call looks the descriptor up, often from all multiprocessors at once, so what it needs is two 16-byte pairs in
-// one sector, each with the generation: two requests to the one L2 slice that holds the record.
+// What an open file is on the device: the record, which opens and closes change, and its shards.
 // Generation: odd while the record is open; raised at open and at close, so that a stale descriptor matches nothing.
 struct alignas(128) open_file {
   slot_header header;  // key: keyed 128-bit hash of path and flags
   // Generation (high half), opens not closed yet (low half). Beside the pins, because lookups pin for a moment too.
   atomic_word<std::uint64_t> tag_holders;
-  atomic_word<std::uint64_t> version;
-  atomic_word<std::uint64_t> tag_handle;  // generation (high half), the host's name for the file (low half)
-  atomic_word<std::uint64_t> size;
-  atomic_word<std::uint64_t> tag_mode;  // generation, st_mode
+  atomic_word<std::uint64_t> tag_handle;  // generation, the host's name for the file
   atomic_word<std::int64_t> modified_ns;
   atomic_word<std::int64_t> changed_ns;
   atomic_word<std::uint64_t> inode;
@@ -37,6 +32,24 @@ struct alignas(128) open_file {
   GPUFS_HD std::uint32_t handle() const { return static_cast<std::uint32_t>(tag_handle.load_relaxed()); }
 };
 static_assert(sizeof(open_file) == 128, "one line a file");
+
+// What every call with a descriptor reads and counts. All multiprocessors may use one file, and one line of memory lies
+// in one slice of the second-level cache, which a billion requests a second keep busy; so there are several copies, and a
+// multiprocessor uses its own. The first four words are the same in all, and are written while the record is closed.
+// The first 32 bytes are two pairs, each with the generation, that are read in one access each.
+struct alignas(64) file_shard {
+  static constexpr std::uint32_t count = 8;
+  atomic_word<std::uint64_t> version;
+  atomic_word<std::uint64_t> tag_handle;  // generation (high half), the host's name for the file (low half)
+  atomic_word<std::uint64_t> size;
+  atomic_word<std::uint64_t> tag_mode;  // generation, st_mode
+  // Counted since the open, to be summed over the shards.
+  atomic_word<std::uint64_t> hits;          // pages found in the cache, waited for or not
+  atomic_word<std::uint64_t> page_loads;    // pages brought in, by whatever path
+  atomic_word<std::uint64_t> direct_loads;  // of these: pulled from a registered extent
+  atomic_word<std::uint64_t> loaded_bytes;
+};
+static_assert(sizeof(file_shard) == 64, "two sectors: what is read, what is counted");
 
 // A range of a file that the host has mapped and registered, so that groups pull from it by themselves.
 // Filled once, under the latch of the table: phase 0 empty, 1 valid until no kernel runs.
@@ -67,7 +80,7 @@ struct arena_layout {
   std::uint64_t bucket_count;
   std::uint64_t file_bucket_count;
   // Offsets from the arena's base.
-  std::uint64_t buckets, frames, rings, file_buckets, files, file_ring, file_counters, extent_head, extents, slots,
+  std::uint64_t buckets, frames, rings, file_buckets, files, file_ring, file_shards, extent_head, extents, slots,
       counters, pages;
   std::uint64_t total_bytes;
 
@@ -87,13 +100,13 @@ struct mount_ref {
     return reinterpret_cast<T*>(arena + offset);
   }
   GPUFS_HD counter_set& counters() const {
-    return at<counter_set>(layout.counters)[platform::processor() % layout.processor_count];
+    return at<counter_set>(layout.counters)[platform::part_of_processor(layout.processor_count)];
   }
-  GPUFS_HD file_counter_set& file_counters(std::uint32_t record, std::uint32_t shard) const {
-    return at<file_counter_set>(layout.file_counters)[std::uint64_t{shard} * layout.file_count + record];
+  GPUFS_HD gpufs::file_shard& file_shard(std::uint32_t record, std::uint32_t shard) const {
+    return at<gpufs::file_shard>(layout.file_shards)[std::uint64_t{shard} * layout.file_count + record];
   }
-  GPUFS_HD file_counter_set& file_counters(std::uint32_t record) const {
-    return file_counters(record, platform::processor() % file_counter_set::shards);
+  GPUFS_HD gpufs::file_shard& file_shard(std::uint32_t record) const {
+    return file_shard(record, platform::processor() % gpufs::file_shard::count);
   }
   GPUFS_HD char* page(std::uint32_t frame_number) const {
     return arena + layout.pages + (std::uint64_t{frame_number} << layout.page_shift);

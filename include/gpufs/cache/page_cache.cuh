@@ -110,7 +110,7 @@ class page_cache {
 
   GPUFS_HD void count_hit(counter kind) {
     fs_.counters().add(kind);
-    (void)fs_.file_counters(record_).hits.fetch_add_relaxed(1);
+    (void)fs_.file_shard(record_).hits.fetch_add_relaxed(1);
   }
 
   // The short way to a hit: pins the guessed frame if it is resident and the right one.
@@ -191,14 +191,13 @@ class page_cache {
         f.valid.store_relaxed(static_cast<std::uint32_t>(valid));
         f.header.state.publish();
         fs_.counters().add_latency(platform::now_ns() - start);
-        const std::uint32_t evicted = frame_rings().reclaim_ahead();
-        if (evicted != 0) fs_.counters().add(counter::reclaims, evicted);
       } else {
         fs_.counters().add(counter::load_errors);
         frames_.index().fail_load(key, slot, valid);
       }
     }
-    g_.sync();
+    const std::uint32_t evicted = frame_rings().reclaim_ahead(g_);
+    if (evicted != 0) fs_.counters().add(counter::reclaims, evicted);
     return {slot, valid};
   }
 

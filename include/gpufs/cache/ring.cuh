@@ -1,10 +1,11 @@
-// Rings: each shares out one run of slots, oldest first. A ring is used by the groups of a few multiprocessors, so
+// Rings: each shares out one run of slots, oldest first. A ring is used by the groups of one multiprocessor, or a few, so
 // that allocation does not meet at one word; when its slots are all in use, the others help out.
 //
 // `next` walks over the slots for allocation; a slot found free, or resident and unpinned, is claimed and becomes the
 // caller's. Because slots are filled in the order in which `next` passes them, the walk meets the oldest first (FIFO).
 // `reclaim` walks ahead of `next` and evicts, so that an allocation usually finds a free slot, and so that what takes
-// long about an eviction happens before somebody waits for it.
+// long about an eviction happens before somebody waits for it. Nobody tries twice to move one of them by
+// compare-and-swap: many groups that repeat one on one word let no more than two million of them through in a second.
 #pragma once
 
 #include "gpufs/cache/hash_index.cuh"
@@ -18,7 +19,9 @@ struct alignas(128) slot_ring {
   std::uint32_t count;
 
   GPUFS_HD std::uint32_t slot_at(std::uint64_t position) const {
-    return first + static_cast<std::uint32_t>(position % count);
+    // A division of 64 bits takes a GPU some hundred instructions.
+    const auto low = static_cast<std::uint32_t>(position);
+    return first + (low == position ? low % count : static_cast<std::uint32_t>(position % count));
   }
 };
 static_assert(sizeof(slot_ring) == 128, "rings of different multiprocessors share no line");
@@ -38,7 +41,7 @@ class ring_set {
   // One round: at most `visits_max` slots, own ring first. The slot comes back in state evicting, the caller's.
   // Called by one thread; waits only for index latches.
   GPUFS_HD GPUFS_OUT_OF_LINE slot_claim try_claim(std::uint32_t round, std::uint32_t visits_max = 131072) {
-    const std::uint32_t own = platform::processor() % ring_count_;
+    const std::uint32_t own = platform::part_of_processor(ring_count_);
     std::uint32_t visits = 0;
     for (std::uint32_t k = 0; k < ring_count_ && visits < visits_max; ++k) {
       // Each other ring once. Later rounds start elsewhere, so that rounds together visit every ring although each is bounded.
@@ -57,35 +60,47 @@ class ring_set {
     return {0, false};
   }
 
-  // A free slot from the own ring, if reclaiming has kept one ahead. Neither waits nor latches. Called by one thread.
-  GPUFS_HD slot_claim try_claim_free() {
-    slot_ring& ring = rings_[platform::processor() % ring_count_];
-    for (std::uint32_t v = 0; v < 8 && v < ring.count; ++v) {
-      std::uint64_t position = ring.next.load_relaxed();
+  // A free slot, from the own ring if reclaiming has kept one ahead, else from another where it is easily seen. Failing
+  // that, `victim` is a slot that has become the caller's to evict, outside of any latch. Neither waits nor latches.
+  // Called by one thread.
+  GPUFS_HD slot_claim try_claim_free(slot_claim& victim) {
+    const std::uint32_t own = platform::part_of_processor(ring_count_);
+    slot_ring& ring = rings_[own];
+    victim = {0, false};
+    std::uint64_t position = 0;
+    for (std::uint32_t v = 0; v < 4 && v < ring.count && !victim.claimed; ++v) {
+      position = ring.next.fetch_add_relaxed(1);
       const std::uint32_t slot = ring.slot_at(position);
-      slot_header& header = table_.header(slot);
-      const std::uint32_t word = header.state.peek();
-      if (word == slot_state::unpinned(slot_phase::resident)) break;  // none was kept free: the caller has to evict
-      // Free, or in somebody's use: passed over.
-      if (!ring.next.compare_exchange_relaxed(position, position + 1)) continue;
-      if (word == slot_state::unpinned(slot_phase::free) && header.state.claim(slot_phase::free)) return {slot, true};
+      const std::uint32_t word = table_.header(slot).state.peek();
+      if (word == slot_state::unpinned(slot_phase::free) && table_.header(slot).state.claim(slot_phase::free))
+        return {slot, true};
+      if (word == slot_state::unpinned(slot_phase::resident)) victim = {slot, true};
+    }
+    // The own ring is full. Others may not be: who loads more than the rest uses their frames.
+    for (std::uint32_t k = 0; k < 2 && ring_count_ > 1; ++k) {
+      slot_ring& other = rings_[other_ring(own, position + k)];
+      if (!is_free(other, other.next.load_relaxed())) continue;
+      const std::uint32_t slot = other.slot_at(other.next.fetch_add_relaxed(1));
+      if (table_.header(slot).state.claim(slot_phase::free)) return {slot, true};
     }
     return {0, false};
   }
 
-  // Evicts up to two slots ahead of `next`, when fewer than lead() are free. Called by one thread that holds nothing
-  // unloaded. Returns the number evicted.
-  GPUFS_HD GPUFS_OUT_OF_LINE std::uint32_t reclaim_ahead() {
-    slot_ring& ring = rings_[platform::processor() % ring_count_];
+  // Takes the slot that try_claim_free() named, by eviction if it must be.
+  [[nodiscard]] GPUFS_HD bool claim_victim(const slot_claim& victim) {
+    return victim.claimed && try_claim_slot(victim.slot);
+  }
+
+  // Evicts some slots ahead of `next`, when fewer than lead() are free: as many as the group has members, one each, or two
+  // by a single thread. Collective, by a group that holds nothing unloaded. Returns how many the calling member evicted.
+  template <class Group>
+  GPUFS_HD std::uint32_t reclaim_ahead(const Group& g) {
+    run r{};
+    if (g.is_leader()) r = take_run(g.size() == 1 ? 2 : g.size());
+    r = g.broadcast(r);
     std::uint32_t evicted = 0;
-    for (int i = 0; i < 2; ++i) {
-      const std::uint64_t next = ring.next.load_relaxed();
-      std::uint64_t position = ring.reclaim.load_relaxed();
-      const std::uint64_t from = position < next ? next : position;
-      if (from >= next + lead(ring.count)) break;
-      // Two groups may take the same position when this fails; then one of them finds nothing to evict.
-      if (!ring.reclaim.compare_exchange_relaxed(position, from + 1)) continue;
-      const std::uint32_t slot = ring.slot_at(from);
+    for (std::uint32_t i = g.rank(); i < r.count; i += g.size()) {
+      const std::uint32_t slot = rings_[r.ring].slot_at(r.from + i);
       slot_header& header = table_.header(slot);
       if (header.state.peek() == slot_state::unpinned(slot_phase::resident) && table_.claim_resident(slot)) {
         header.state.release();
@@ -96,6 +111,43 @@ class ring_set {
   }
 
  private:
+  // Positions that are the caller's to reclaim.
+  struct run {
+    std::uint64_t from;
+    std::uint32_t ring;
+    std::uint32_t count;
+  };
+
+  // By one thread. Less than `wanted` only where the lead of the ring is less: evictions cost a group about as much
+  // for one slot as for one per member.
+  GPUFS_HD GPUFS_OUT_OF_LINE run take_run(std::uint32_t wanted) {
+    const std::uint32_t own = platform::part_of_processor(ring_count_);
+    slot_ring& ring = rings_[own];
+    const std::uint32_t ahead = lead(ring.count);
+    const std::uint64_t next = ring.next.load_relaxed();
+    std::uint64_t position = ring.reclaim.load_relaxed();
+    const std::uint64_t from = position < next ? next : position;
+    if (from >= next + ahead) return {0, own, 0};
+    const std::uint64_t missing = next + ahead - from;
+    const std::uint32_t count = missing < wanted ? static_cast<std::uint32_t>(missing) : wanted;
+    if (count < wanted && count < (ahead + 1) / 2) return {0, own, 0};
+    // While others have room to spare, beyond what they keep free by reclaiming, nothing need go.
+    if (ring_count_ > 1) {
+      const slot_ring& other = rings_[other_ring(own, next)];
+      if (is_free(other, other.next.load_relaxed() + 2 * lead(other.count))) return {0, own, 0};
+    }
+    // Not tried again when this fails: whoever was faster reclaims.
+    return ring.reclaim.compare_exchange_relaxed(position, from + count) ? run{from, own, count} : run{0, own, 0};
+  }
+
+  GPUFS_HD std::uint32_t other_ring(std::uint32_t own, std::uint64_t salt) const {
+    const std::uint32_t other = own + 1 + static_cast<std::uint32_t>(salt) % (ring_count_ - 1);
+    return other < ring_count_ ? other : other - ring_count_;
+  }
+  GPUFS_HD bool is_free(const slot_ring& ring, std::uint64_t position) const {
+    return table_.header(ring.slot_at(position)).state.peek() == slot_state::unpinned(slot_phase::free);
+  }
+
   GPUFS_HD bool try_claim_slot(std::uint32_t slot) {
     slot_header& header = table_.header(slot);
     const std::uint32_t word = header.state.peek();
@@ -119,11 +171,13 @@ GPUFS_HD GPUFS_OUT_OF_LINE typename hash_index<Table>::begin_result begin_load(h
                                                                                const slot_key& key,
                                                                                std::uint32_t round) {
   using begun = typename hash_index<Table>::begun;
+  slot_claim claim{0, false};
   if (round == 0) {
-    const auto r = index.begin_load_with(key, [&] { return rings.try_claim_free(); });
+    const auto r = index.begin_load_with(key, [&] { return rings.try_claim_free(claim); });
     if (r.what != begun::no_slot) return r;
+    claim.claimed = rings.claim_victim(claim);
   }
-  const slot_claim claim = rings.try_claim(round);
+  if (!claim.claimed) claim = rings.try_claim(round);
   if (!claim.claimed) return {begun::no_slot, 0};
   return {index.begin_load(key, claim.slot) ? begun::yes : begun::present, claim.slot};
 }

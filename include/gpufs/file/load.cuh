@@ -35,7 +35,7 @@ class page_loader {
     if (got >= 0 && static_cast<std::uint64_t>(got) < page_bytes)
       fill_zero(g_, to + got, page_bytes - static_cast<std::uint64_t>(got));
     if (g_.is_leader() && got >= 0) {
-      file_counter_set& counters = fs_.file_counters(file_.record);
+      file_shard& counters = fs_.file_shard(file_.record);
       (void)counters.page_loads.fetch_add_relaxed(1);
       if (whole) (void)counters.direct_loads.fetch_add_relaxed(1);
       (void)counters.loaded_bytes.fetch_add_relaxed(static_cast<std::uint64_t>(got));

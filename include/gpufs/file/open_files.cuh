@@ -42,13 +42,28 @@ class record_table {
     return true;
   }
 
-  // By the owner of the record only.
+  // Both by the owner of the record only.
+  GPUFS_HD void describe(std::uint32_t slot, std::uint64_t version, std::uint64_t size) const {
+    for (std::uint32_t i = 0; i < file_shard::count; ++i) {
+      file_shard& shard = fs_->file_shard(slot, i);
+      shard.version.store_relaxed(version);
+      shard.size.store_relaxed(size);
+      shard.hits.store_relaxed(0);
+      shard.page_loads.store_relaxed(0);
+      shard.direct_loads.store_relaxed(0);
+      shard.loaded_bytes.store_relaxed(0);
+    }
+  }
   GPUFS_HD void set_generation(std::uint32_t slot, std::uint32_t generation, std::uint32_t handle, std::uint32_t mode,
                                std::uint32_t holders) const {
     const std::uint64_t tag = std::uint64_t{generation} << 32;
-    at(slot).tag_handle.store_relaxed(tag | handle);
-    at(slot).tag_mode.store_relaxed(tag | mode);
     at(slot).tag_holders.store_relaxed(tag | holders);
+    at(slot).tag_handle.store_relaxed(tag | handle);
+    for (std::uint32_t i = 0; i < file_shard::count; ++i) {
+      file_shard& shard = fs_->file_shard(slot, i);
+      shard.tag_handle.store_relaxed(tag | handle);
+      shard.tag_mode.store_relaxed(tag | mode);
+    }
   }
   // Records are not evicted: one that is open is somebody's.
   GPUFS_HD static bool claim_resident(std::uint32_t) { return false; }
@@ -86,30 +101,30 @@ struct found_file {
   std::int32_t error;
   std::uint32_t mode;
   std::uint32_t generation;
-  std::uint32_t unused;
 };
 GPUFS_HD inline found_file look_up(const mount_ref& fs, std::int32_t fd) {
   const std::uint32_t slot = static_cast<std::uint32_t>(fd) & (limits::open_files_max - 1);
   const bool odd = ((static_cast<std::uint32_t>(fd) >> limits::open_files_bits) & 1) != 0;
-  if (fd < 0 || !odd || slot >= fs.layout.file_count) return {{}, -EBADF, 0, 0, 0};
-  const open_file& file = fs.at<open_file>(fs.layout.files)[slot];
-  const word_pair a = load_pair(&file.version);
-  const word_pair b = load_pair(&file.size);
+  if (fd < 0 || !odd || slot >= fs.layout.file_count) return {{}, -EBADF, 0, 0};
+  const file_shard& shard = fs.file_shard(slot);
+  const word_pair a = load_pair(&shard.version);
+  const word_pair b = load_pair(&shard.size);
   const auto generation = static_cast<std::uint32_t>(a.second >> 32);
   if (make_descriptor(slot, generation) != fd || generation != static_cast<std::uint32_t>(b.second >> 32))
-    return {{}, -EBADF, 0, 0, 0};
+    return {{}, -EBADF, 0, 0};
   return {{a.first, b.first, slot, static_cast<std::uint32_t>(a.second)},
           0,
           static_cast<std::uint32_t>(b.second),
-          generation,
-          0};
+          generation};
 }
 
+// The same by a group: each member for itself, in one access to one address. What they found is the same for all, because
+// it does not change while the generation is that of the descriptor; only whether it still is, they have to agree on.
 template <class Group>
 GPUFS_HD found_file find_file(const mount_ref& fs, const Group& g, std::int32_t fd) {
-  found_file f{};
-  if (g.is_leader()) f = look_up(fs, fd);
-  return g.broadcast(f);
+  found_file f = look_up(fs, fd);
+  if (!g.all(f.error == 0)) f.error = -EBADF;
+  return f;
 }
 
 template <class Group>
@@ -209,14 +224,12 @@ class opener {
     const reply_record& reply = fs_.channel.reply(channel_slot);
     open_file& file = records_.at(slot);
     const file_view view{reply.version.load_relaxed(), reply.size.load_relaxed(), slot, reply.handle.load_relaxed()};
-    file.version.store_relaxed(view.version);
-    file.size.store_relaxed(view.size);
+    records_.describe(slot, view.version, view.size);
     file.modified_ns.store_relaxed(reply.modified_ns.load_relaxed());
     file.changed_ns.store_relaxed(reply.changed_ns.load_relaxed());
     file.inode.store_relaxed(reply.inode.load_relaxed());
     file.device.store_relaxed(reply.device.load_relaxed());
     records_.set_generation(slot, file.generation() + 1, view.handle, reply.mode.load_relaxed(), 1);
-    for (std::uint32_t shard = 0; shard < file_counter_set::shards; ++shard) fs_.file_counters(slot, shard).reset();
     return {view, turn, answer.result};
   }
 
@@ -237,7 +250,7 @@ class opener {
         if (g_.is_leader()) {
           fs_.counters().add(counter::open_loads);
           fs_.counters().add(counter::open_bytes, n);
-          file_counter_set& counters = fs_.file_counters(s.view.record);
+          file_shard& counters = fs_.file_shard(s.view.record);
           (void)counters.page_loads.fetch_add_relaxed(1);
           (void)counters.loaded_bytes.fetch_add_relaxed(n);
         }
