@@ -57,7 +57,7 @@ service::service(const channel_view& channel, file_table& files, extent_registra
                  timeline& record, const service_options& options)
     : channel_(channel), files_(files), extents_(extents), sinks_(sinks), timeline_(record), options_(options),
       served_(channel.layout.slot_count), alive_(options.workers) {
-  channel_.header().service.store_release(static_cast<std::uint32_t>(service_phase::running));
+  channel_.announce(service_phase::running);
   const auto start = [this](auto&& body) {
     running_.fetch_add(1, std::memory_order_relaxed);
     threads_.emplace_back([this, body] {
@@ -95,7 +95,7 @@ bool service::stop(std::uint64_t timeout_ns) {
   // Requests under way are answered; but who waits for a worker that hangs is told after a moment. Its slot is then
   // abandoned, so that a late answer hurts nobody.
   (void)ended_within(std::min(timeout_ns, answer_time_ns));
-  channel_.header().service.store_release(static_cast<std::uint32_t>(service_phase::dead));
+  channel_.announce(service_phase::dead);
   const bool ended = ended_within(timeout_ns);
   for (std::thread& t : threads_) {
     if (ended) t.join();
@@ -108,7 +108,7 @@ bool service::stop(std::uint64_t timeout_ns) {
 void service::supervise() {
   std::unique_lock lock(supervisor_mutex_);
   for (std::uint32_t beat = 1; !stopping_; ++beat) {
-    channel_.header().heartbeat.store_relaxed(beat);
+    channel_.beat(beat);
     supervisor_wake_.wait_for(lock, std::chrono::milliseconds(50));
   }
 }
@@ -138,7 +138,7 @@ void service::work(unsigned worker) {
   } catch (const worker_death&) {
     // answer() has given the request that it held its -EIO. The last worker takes the service with it.
     if (alive_.fetch_sub(1) == 1)
-      channel_.header().service.store_release(static_cast<std::uint32_t>(service_phase::dead));
+      channel_.announce(service_phase::dead);
   }
 }
 

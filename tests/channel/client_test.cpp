@@ -21,7 +21,7 @@ class channel_client_test : public ::testing::Test {
   channel_client_test() { set_service(service_phase::running); }
 
   void set_service(service_phase phase) {
-    memory_.view().header().service.store_release(static_cast<std::uint32_t>(phase));
+    memory_.view().announce(phase);
   }
   void answer(std::uint32_t slot, std::uint32_t sequence, std::int32_t result) {
     memory_.view().reply(slot).word.store_release(make_reply_word(sequence, result));
@@ -128,6 +128,15 @@ TEST_F(channel_client_test, takes_the_answer_of_a_service_that_died_afterwards) 
   EXPECT_EQ(c.wait(slot).result, 4);
 }
 
+TEST_F(channel_client_test, gives_up_its_wait_for_a_slot_when_the_heart_stands_still) {
+  channel_client c = client(40 * ms, 10'000 * ms);
+  for (int i = 0; i < 3; ++i) ASSERT_GE(c.acquire(), 0);
+  const std::uint64_t start = platform::now_ns();
+  EXPECT_EQ(c.acquire(), -EIO);
+  EXPECT_GE(elapsed_ns(start), 40 * ms);
+  EXPECT_LT(elapsed_ns(start), 3000 * ms);
+}
+
 TEST_F(channel_client_test, gives_up_when_the_heart_stands_still) {
   channel_client c = client(40 * ms, 10'000 * ms);
   const auto slot = static_cast<std::uint32_t>(c.acquire());
@@ -135,7 +144,7 @@ TEST_F(channel_client_test, gives_up_when_the_heart_stands_still) {
   // It beats for a while, so the wait outlasts its time-out, and then no more.
   std::thread service([&] {
     for (std::uint32_t beat = 1; beat <= 20; ++beat) {
-      memory_.view().header().heartbeat.store_relaxed(beat);
+      memory_.view().beat(beat);
       std::this_thread::sleep_for(5ms);
     }
   });
@@ -152,7 +161,7 @@ TEST_F(channel_client_test, gives_up_after_its_deadline_while_the_heart_beats) {
   std::atomic<bool> end{false};
   std::thread service([&] {
     for (std::uint32_t beat = 1; !end; ++beat) {
-      memory_.view().header().heartbeat.store_relaxed(beat);
+      memory_.view().beat(beat);
       std::this_thread::sleep_for(2ms);
     }
   });

@@ -185,7 +185,7 @@ TEST_F(service_faults, when_all_workers_are_dead_every_caller_ends_soon) {
   EXPECT_EQ(wrong, 0);
   // The time-outs are 5 s for the heartbeat, which goes on, and 60 s for a request.
   EXPECT_LT(slowest, 3'000'000'000u);
-  EXPECT_EQ(rig.memory().view().header().service.load_relaxed(), static_cast<std::uint32_t>(service_phase::dead));
+  EXPECT_EQ(rig.memory().view().reply(0).service.load_relaxed(), static_cast<std::uint32_t>(service_phase::dead));
 }
 
 TEST_F(service_faults, a_worker_that_hangs_in_one_read_does_not_keep_the_others_from_answering) {

@@ -39,15 +39,14 @@ class channel_client {
 
   // A slot of the caller's own, or -EIO. Waits while all are taken: each holder is bounded by these same timeouts.
   [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t acquire() {
-    const std::uint64_t start = platform::now_ns();
-    std::uint32_t slot = static_cast<std::uint32_t>(mix_start(start) % view_.layout.slot_count);
-    // All slots once, then a few at a time.
-    for (std::uint32_t attempt = 0, looks = view_.layout.slot_count;; ++attempt, looks = 16) {
-      for (std::uint32_t i = 0; i < looks; ++i) {
+    vigil waiting = begin_vigil();
+    std::uint32_t slot = static_cast<std::uint32_t>(mix_start(waiting.start) % view_.layout.slot_count);
+    for (std::uint32_t attempt = 0;; ++attempt) {
+      for (std::uint32_t i = 0; i < 16; ++i) {
         if (try_take(slot)) return static_cast<std::int32_t>(slot);
         slot = slot + 1 == view_.layout.slot_count ? 0 : slot + 1;
       }
-      if (service_dead() || platform::now_ns() - start > timeouts_.request_ns) break;
+      if (attempt % looks_every == looks_every - 1 && hopeless(slot, waiting)) break;
       platform::pause(attempt, longest_pause_ns);
     }
     counters_->add(counter::rpc_failures);
@@ -77,32 +76,21 @@ class channel_client {
   };
   [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE answer wait(std::uint32_t slot) {
     const std::uint32_t sequence = slots_[slot].sequence.load_relaxed();
-    const std::uint64_t start = platform::now_ns();
-    std::uint64_t heard = start;
-    std::uint32_t heartbeat = view_.header().heartbeat.load_relaxed();
+    vigil waiting = begin_vigil();
     for (std::uint32_t attempt = 0;; ++attempt) {
       // Asked before the answer is looked at: a service that answers and then dies has answered.
-      const bool look = attempt % 32 == 31;
-      const bool dead = look && service_dead();
+      const bool give_up = attempt % looks_every == looks_every - 1 && hopeless(slot, waiting);
       const std::uint64_t word = view_.reply(slot).word.load_for_wait();
       if (reply_sequence(word) == sequence) {
         // Acquire: pairs with the worker's release of the reply word; staging and the rest of the reply are read after it.
         view_.reply(slot).word.end_wait();
-        counters_->add(counter::rpc_wait_ns, platform::now_ns() - start);
+        counters_->add(counter::rpc_wait_ns, platform::now_ns() - waiting.start);
         return {reply_result(word), false};
       }
-      if (look) {
-        const std::uint64_t now = platform::now_ns();
-        const std::uint32_t beat = view_.header().heartbeat.load_relaxed();
-        if (beat != heartbeat) {
-          heartbeat = beat;
-          heard = now;
-        }
-        if (dead || now - heard > timeouts_.heartbeat_ns || now - start > timeouts_.request_ns) {
-          abandon(slot);
-          counters_->add(counter::rpc_failures);
-          return {-EIO, true};
-        }
+      if (give_up) {
+        abandon(slot);
+        counters_->add(counter::rpc_failures);
+        return {-EIO, true};
       }
       GPUFS_SCHEDULE_POINT("client.wait");
       platform::pause(attempt, longest_pause_ns);
@@ -122,8 +110,29 @@ class channel_client {
  private:
   static constexpr std::uint32_t longest_pause_ns = 16384;
 
-  GPUFS_HD bool service_dead() const {
-    return view_.header().service.load_relaxed() != static_cast<std::uint32_t>(service_phase::running);
+  static constexpr std::uint32_t looks_every = 32;  // attempts
+
+  // What a waiter knows of the service's life.
+  struct vigil {
+    std::uint64_t start, heard;
+    std::uint32_t heartbeat;
+  };
+  GPUFS_HD static vigil begin_vigil() {
+    const std::uint64_t now = platform::now_ns();
+    return {now, now, 0};
+  }
+  // Whether to give up: it is dead, its heart stands still, or the request has taken too long. Looks at one slot's copy
+  // of the signs of life.
+  GPUFS_HD bool hopeless(std::uint32_t slot, vigil& waiting) const {
+    const reply_record& reply = view_.reply(slot);
+    const bool dead = reply.service.load_relaxed() != static_cast<std::uint32_t>(service_phase::running);
+    const std::uint32_t beat = reply.heartbeat.load_relaxed();
+    const std::uint64_t now = platform::now_ns();
+    if (beat != waiting.heartbeat) {
+      waiting.heartbeat = beat;
+      waiting.heard = now;
+    }
+    return dead || now - waiting.heard > timeouts_.heartbeat_ns || now - waiting.start > timeouts_.request_ns;
   }
 
   GPUFS_HD static std::uint64_t mix_start(std::uint64_t now) {

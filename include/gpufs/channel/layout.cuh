@@ -43,8 +43,6 @@ enum class request_code : std::uint32_t {
 enum class service_phase : std::uint32_t { starting = 0, running = 1, dead = 2 };
 
 struct alignas(128) channel_header {
-  channel_word<std::uint32_t> service;    // service_phase
-  channel_word<std::uint32_t> heartbeat;  // changes while the service lives
   // Host side only, never touched by a GPU: how a twin's thread wakes sleeping workers at once (a futex). A GPU has no
   // way to wake a host thread; there the workers' back-off finds the bell.
   std::uint32_t twin_wake;
@@ -105,6 +103,10 @@ struct alignas(128) reply_record {
   channel_word<std::uint64_t> extent_number;
   channel_word<std::uint64_t> extent_address;
   channel_word<std::uint64_t> extent_bytes;
+  // Signs of life, the same in all slots: a GPU reads one address of the host's memory only once at a time, so that all
+  // who wait would queue for a single copy, a microsecond each.
+  channel_word<std::uint32_t> service;    // service_phase
+  channel_word<std::uint32_t> heartbeat;  // changes while the service lives
 };
 static_assert(sizeof(reply_record) == 128, "answers to different slots share no line");
 
@@ -147,6 +149,14 @@ struct channel_view {
   channel_layout layout;
 
   GPUFS_HD channel_header& header() const { return *reinterpret_cast<channel_header*>(base); }
+  // By the host.
+  void announce(service_phase phase) const {
+    for (std::uint32_t slot = 0; slot < layout.slot_count; ++slot)
+      reply(slot).service.store_release(static_cast<std::uint32_t>(phase));
+  }
+  void beat(std::uint32_t count) const {
+    for (std::uint32_t slot = 0; slot < layout.slot_count; ++slot) reply(slot).heartbeat.store_relaxed(count);
+  }
   GPUFS_HD channel_word<std::uint32_t>& bell(std::uint32_t slot) const {
     return reinterpret_cast<channel_word<std::uint32_t>*>(base + layout.bells)[slot];
   }
