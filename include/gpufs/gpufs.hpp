@@ -35,10 +35,10 @@ struct mount_options {
   unsigned channel_slots = 0;  // requests under way at once. 0: 512 on a GPU, 64 on the twin; at most 4096
   // Pinned host memory per slot; files up to this size come with the answer to their open. 8 KiB to 1 MiB, power of two.
   std::uint32_t staging_bytes = 32768;
-  unsigned rings = 0;            // frame rings. 0: one per multiprocessor, fewer for small caches
-  unsigned open_files = 131072;  // open-file records, at most 131,072
-  unsigned twin_threads = 0;     // threads of a launch on the twin. 0: one per core
-  std::uint64_t reclaim_timeout_ns = 1'000'000'000;     // after which a call gives -ENOBUFS
+  unsigned rings = 0;                                // frame rings. 0: one per multiprocessor, fewer for small caches
+  unsigned open_files = 131072;                      // open-file records, at most 131,072
+  unsigned twin_threads = 0;                         // threads of a launch on the twin. 0: one per core
+  std::uint64_t reclaim_timeout_ns = 1'000'000'000;  // after which a call gives -ENOBUFS
   std::uint64_t heartbeat_timeout_ns = 10'000'000'000;  // silence of the service after which a call gives -EIO
   std::uint64_t request_timeout_ns = 120'000'000'000;   // one request in all, then -EIO
   std::shared_ptr<gpufs::backend> backend;              // who does the I/O; null: POSIX

@@ -119,7 +119,7 @@ void service::work(unsigned worker) {
     file_table::lookups known;
     std::uint64_t last = now();
     for (unsigned round = 0; !stopping_; ++round) {
-      // Everywhere from time to time also under load, so that no slot depends on one worker.
+      // Everywhere only from time to time, so that no slot depends on one worker: bells that many look at are slow to ring.
       const unsigned answered = scan(worker, round % 16 == 0, known);
       if (answered != 0) {
         last = now();
@@ -137,8 +137,7 @@ void service::work(unsigned worker) {
     }
   } catch (const worker_death&) {
     // answer() has given the request that it held its -EIO. The last worker takes the service with it.
-    if (alive_.fetch_sub(1) == 1)
-      channel_.announce(service_phase::dead);
+    if (alive_.fetch_sub(1) == 1) channel_.announce(service_phase::dead);
   }
 }
 
@@ -162,15 +161,14 @@ bool service::posted(std::uint32_t slot, std::uint32_t& seen, std::uint32_t& seq
   return sequence != seen && channel_.request(slot).load(sequence, r);
 }
 
-// Looks at the bells and answers what it can claim; returns how many. First at the worker's own part of the slots, so
-// that workers seldom meet; then, when there was nothing or `everywhere` is asked for, at the others', because their
-// worker may be busy or dead.
+// Looks at the bells and answers what it can claim; returns how many. At the worker's own part of the slots, so that
+// workers seldom meet; at the others' too when `everywhere` is asked for, because their worker may be busy or dead.
 unsigned service::scan(unsigned worker, bool everywhere, file_table::lookups& known) {
   const std::uint64_t count = channel_.layout.slot_count;
   const auto first = static_cast<std::uint32_t>(count * worker / options_.workers);
   const auto last = static_cast<std::uint32_t>(count * (worker + 1) / options_.workers);
   const unsigned answered = scan_range(first, last, worker, known);
-  if (answered != 0 && !everywhere) return answered;
+  if (!everywhere) return answered;
   return answered + scan_range(last, channel_.layout.slot_count, worker, known) + scan_range(0, first, worker, known);
 }
 

@@ -11,8 +11,8 @@ namespace gpufs::testing {
 namespace {
 
 // Loads a page into the slot that the ring gives; the slot.
-std::uint32_t load(const bare_cache& cache, std::uint64_t number) {
-  const slot_claim claim = cache.rings().try_claim(0);
+std::uint32_t load(const bare_cache& cache, std::uint64_t number, std::uint32_t ring = 0) {
+  const slot_claim claim = cache.rings().try_claim(ring, 0);
   EXPECT_TRUE(claim.claimed);
   EXPECT_TRUE(cache.index().begin_load({1, number}, claim.slot));
   cache.frames().header(claim.slot).state.publish();
@@ -76,7 +76,7 @@ TEST(ring, finds_the_one_slot_that_is_not_pinned) {
     }
     for (std::uint32_t free_one = 0; free_one < 13; ++free_one) {
       cache.frames().unpin(free_one);
-      const slot_claim claim = cache.rings().try_claim(free_one);
+      const slot_claim claim = cache.rings().try_claim(0, free_one);
       ASSERT_TRUE(claim.claimed);
       EXPECT_EQ(claim.slot, free_one);
       ASSERT_TRUE(cache.index().begin_load({2, free_one}, claim.slot));  // with its pin
@@ -100,9 +100,9 @@ TEST(ring, gives_up_after_as_many_visits_as_it_may_make) {
     return n;
   };
   const std::uint64_t before = visits();
-  EXPECT_FALSE(cache.rings().try_claim(0, 10).claimed);
+  EXPECT_FALSE(cache.rings().try_claim(0, 0, 10).claimed);
   EXPECT_EQ(visits(), before + 10);
-  EXPECT_FALSE(cache.rings().try_claim(0).claimed);
+  EXPECT_FALSE(cache.rings().try_claim(0, 0).claimed);
   EXPECT_EQ(visits(), before + 110) << "without a bound each slot is visited once";
 }
 
@@ -110,17 +110,15 @@ TEST(ring, takes_from_other_rings_when_its_own_is_used_up) {
   bare_cache_options options = one_ring(12);
   options.rings = 3;
   const bare_cache cache(options);
-  platform::twin().processor = 1;
   std::set<std::uint32_t> slots;
   for (std::uint64_t n = 0; n < 12; ++n) {
-    const std::uint32_t slot = load(cache, n);
+    const std::uint32_t slot = load(cache, n, 1);
     EXPECT_TRUE(cache.index().find_and_pin({1, n}).found);
     if (n < 4) {
       EXPECT_TRUE(slot >= 4 && slot < 8) << "its own ring first";
     }
     slots.insert(slot);
   }
-  platform::twin().processor = 0;
   EXPECT_EQ(slots.size(), 12u);
 }
 
@@ -134,7 +132,8 @@ TEST(ring, bounded_rounds_visit_every_ring_in_the_end) {
   }
   cache.frames().unpin(33);  // in the seventh ring
   bool claimed = false;
-  for (std::uint32_t round = 0; round < 200 && !claimed; ++round) claimed = cache.rings().try_claim(round, 10).claimed;
+  for (std::uint32_t round = 0; round < 200 && !claimed; ++round)
+    claimed = cache.rings().try_claim(0, round, 10).claimed;
   EXPECT_TRUE(claimed);
 }
 
@@ -142,7 +141,7 @@ TEST(ring, gives_free_slots_without_evicting) {
   const bare_cache cache(one_ring(16));
   slot_claim victim{};
   for (std::uint64_t n = 0; n < 16; ++n) {
-    const slot_claim claim = cache.rings().try_claim_free(victim);
+    const slot_claim claim = cache.rings().try_claim_free(0, victim);
     ASSERT_TRUE(claim.claimed);
     EXPECT_FALSE(victim.claimed);
     EXPECT_EQ(claim.slot, n);
@@ -151,47 +150,24 @@ TEST(ring, gives_free_slots_without_evicting) {
     cache.frames().unpin(claim.slot);
   }
   for (std::uint32_t n = 0; n < 16; ++n) {
-    EXPECT_FALSE(cache.rings().try_claim_free(victim).claimed);
+    EXPECT_FALSE(cache.rings().try_claim_free(0, victim).claimed);
     EXPECT_TRUE(victim.claimed);
     EXPECT_EQ(victim.slot, n) << "the oldest, for the caller to evict";
   }
   for (std::uint64_t n = 0; n < 16; ++n) EXPECT_TRUE(is_resident(cache, n)) << "page " << n;
   // Reclaiming makes room for as many as it evicted.
-  EXPECT_EQ(cache.rings().reclaim_ahead(this_thread()), 2u);
+  EXPECT_EQ(cache.rings().reclaim_ahead(this_thread(), 0), 2u);
   for (std::uint32_t slot = 0; slot < 2; ++slot) {
-    const slot_claim claim = cache.rings().try_claim_free(victim);
+    const slot_claim claim = cache.rings().try_claim_free(0, victim);
     EXPECT_TRUE(claim.claimed && claim.slot == slot);
     cache.frames().header(claim.slot).state.release();
   }
-  EXPECT_FALSE(cache.rings().try_claim_free(victim).claimed);
+  EXPECT_FALSE(cache.rings().try_claim_free(0, victim).claimed);
   EXPECT_TRUE(cache.rings().claim_victim(victim));
   EXPECT_FALSE(is_resident(cache, 2));
   cache.frames().header(victim.slot).state.release();
   EXPECT_FALSE(cache.rings().claim_victim({3, false}));
   EXPECT_TRUE(is_resident(cache, 3));
-  cache.expect_at_rest();
-}
-
-TEST(ring, takes_free_slots_of_others_before_its_own_pages_go) {
-  bare_cache_options options = one_ring(64);
-  options.rings = 2;
-  options.processors = 2;
-  const bare_cache cache(options);
-  platform::twin().processor = 0;
-  for (std::uint64_t n = 0; n < 32; ++n) load(cache, n);
-  slot_claim victim{};
-  for (std::uint32_t n = 0; n < 32; ++n) {
-    EXPECT_EQ(cache.rings().reclaim_ahead(this_thread()), 0u) << "there is room in the other ring";
-    const slot_claim claim = cache.rings().try_claim_free(victim);
-    ASSERT_TRUE(claim.claimed);
-    EXPECT_EQ(claim.slot, 32 + n);
-    ASSERT_TRUE(cache.index().begin_load({1, 32 + n}, claim.slot));
-    cache.frames().header(claim.slot).state.publish();
-    cache.frames().unpin(claim.slot);
-    if (n == 23) break;  // 8 are left, not more than the other ring would keep free by itself
-  }
-  EXPECT_GT(cache.rings().reclaim_ahead(this_thread()), 0u);
-  EXPECT_EQ(cache.count(counter::evictions), 2u);
   cache.expect_at_rest();
 }
 
@@ -202,7 +178,7 @@ TEST(ring, passes_over_slots_in_use_in_its_search_for_a_free_one) {
   (void)cache.frames().header(2).state.pin();  // by a reader that followed an old entry
   cache.ref().at<slot_ring>(cache.ref().layout.rings)->next.store_relaxed(16);
   slot_claim victim{};
-  const slot_claim claim = cache.rings().try_claim_free(victim);
+  const slot_claim claim = cache.rings().try_claim_free(0, victim);
   EXPECT_TRUE(claim.claimed);
   EXPECT_EQ(claim.slot, 3u);
   cache.frames().header(claim.slot).state.release();
@@ -215,7 +191,7 @@ TEST(ring, reclaims_up_to_its_lead_and_no_further) {
   for (std::uint64_t n = 0; n < 64; ++n) load(cache, n);
   std::uint32_t evicted = 0;
   for (int i = 0; i < 100; ++i) {
-    const std::uint32_t now = cache.rings().reclaim_ahead(this_thread());
+    const std::uint32_t now = cache.rings().reclaim_ahead(this_thread(), 0);
     ASSERT_LE(now, 2u);
     evicted += now;
   }
@@ -232,7 +208,7 @@ TEST(ring, does_not_reclaim_pinned_slots) {
   const bare_cache cache(one_ring(64));
   for (std::uint64_t n = 0; n < 64; ++n) load(cache, n);
   const pinned_slot pinned = cache.index().find_and_pin({1, 2});
-  for (int i = 0; i < 100; ++i) (void)cache.rings().reclaim_ahead(this_thread());
+  for (int i = 0; i < 100; ++i) (void)cache.rings().reclaim_ahead(this_thread(), 0);
   EXPECT_TRUE(is_resident(cache, 2));
   cache.frames().unpin(pinned.slot);
   cache.expect_at_rest();
@@ -241,7 +217,20 @@ TEST(ring, does_not_reclaim_pinned_slots) {
 TEST(ring, a_small_one_reclaims_nothing) {
   const bare_cache cache(one_ring(7));
   for (std::uint64_t n = 0; n < 7; ++n) load(cache, n);
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(cache.rings().reclaim_ahead(this_thread()), 0u);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(cache.rings().reclaim_ahead(this_thread(), 0), 0u);
+}
+
+TEST(ring, keys_spread_over_all_rings) {
+  bare_cache_options options = one_ring(64);
+  options.rings = 7;
+  const bare_cache cache(options);
+  std::uint32_t counts[7] = {};
+  for (std::uint64_t page = 0; page < 7000; ++page) {
+    const std::uint32_t ring = cache.rings().ring_of({3, page});
+    ASSERT_LT(ring, 7u);
+    ++counts[ring];
+  }
+  for (const std::uint32_t n : counts) EXPECT_NEAR(n, 1000, 200);
 }
 
 }  // namespace

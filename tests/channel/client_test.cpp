@@ -20,9 +20,7 @@ class channel_client_test : public ::testing::Test {
  protected:
   channel_client_test() { set_service(service_phase::running); }
 
-  void set_service(service_phase phase) {
-    memory_.view().announce(phase);
-  }
+  void set_service(service_phase phase) { memory_.view().announce(phase); }
   void answer(std::uint32_t slot, std::uint32_t sequence, std::int32_t result) {
     memory_.view().reply(slot).word.store_release(make_reply_word(sequence, result));
   }

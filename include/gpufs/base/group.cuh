@@ -16,6 +16,8 @@ class thread_group {
   GPUFS_HD void sync() const {}
   // Whether it is true for all members.
   GPUFS_HD bool all(bool value) const { return value; }
+  // The value of the first member whose value is not 0; 0 when all are.
+  GPUFS_HD std::uint32_t first_nonzero(std::uint32_t value) const { return value; }
   template <class T>
   GPUFS_HD T broadcast(T value) const {
     return value;
@@ -96,7 +98,6 @@ class warp_group {
     return value;
 #endif
   }
-  // The value of the first member whose value is not 0; 0 when all are.
   GPUFS_HD std::uint32_t first_nonzero(std::uint32_t value) const {
 #if defined(__CUDA_ARCH__)
     const std::uint32_t those = __ballot_sync(mask_, value != 0);

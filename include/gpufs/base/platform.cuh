@@ -107,6 +107,15 @@ GPUFS_HD inline std::uint32_t part_of_processor(std::uint32_t count) {
   return p < count ? p : p % count;
 }
 
+// Tells the compiler that a pointer is into global memory. Of a pointer that might be into shared memory it makes atomic
+// additions with two ways and a loop.
+GPUFS_HD inline char* assume_global(char* p) {
+#if defined(__CUDA_ARCH__)
+  __builtin_assume(__isGlobal(p));
+#endif
+  return p;
+}
+
 // One step of a waiting loop; `attempt` counts the steps. On a GPU each step sleeps about a sixth of the time waited so
 // far, up to `longest_ns`: pollers of host memory would otherwise take the bus from those whom they wait for.
 GPUFS_HD inline void pause(std::uint32_t attempt, [[maybe_unused]] std::uint32_t longest_ns = 1024) {

@@ -97,7 +97,7 @@ struct mount_ref {
   std::uint64_t path_key[2];
   template <class T>
   GPUFS_HD T* at(std::uint64_t offset) const {
-    return reinterpret_cast<T*>(arena + offset);
+    return reinterpret_cast<T*>(platform::assume_global(arena + offset));
   }
   GPUFS_HD counter_set& counters() const {
     return at<counter_set>(layout.counters)[platform::part_of_processor(layout.processor_count)];
@@ -109,7 +109,7 @@ struct mount_ref {
     return file_shard(record, platform::processor() % gpufs::file_shard::count);
   }
   GPUFS_HD char* page(std::uint32_t frame_number) const {
-    return arena + layout.pages + (std::uint64_t{frame_number} << layout.page_shift);
+    return platform::assume_global(arena + layout.pages + (std::uint64_t{frame_number} << layout.page_shift));
   }
   GPUFS_HD channel_client client() const { return {channel, at<slot_record>(layout.slots), timeouts, &counters()}; }
 };

@@ -14,6 +14,7 @@
 // `reclaim_timeout_ns`, the call ends with -ENOBUFS and holds nothing.
 #pragma once
 
+#include "gpufs/base/group.cuh"
 #include "gpufs/cache/arena.cuh"
 
 namespace gpufs {
@@ -67,15 +68,20 @@ class page_cache {
   // and returns how many bytes the file has there, or -errno. Collective. Waits for I/O.
   template <class Load>
   GPUFS_HD page_pin acquire(const page_key& key, const Load& load) {
-    step s{};
+    page_pin pin{0, not_there};
     if constexpr (Group::scans_together) {
-      const std::uint32_t guess = frames_.index().guess(g_, key.slot());
-      if (g_.is_leader()) s = take(guess, key.slot());
+      pin.frame = frames_.index().guess(g_, key.slot()) - 1;
+      if (g_.is_leader()) pin.valid = take(pin.frame, key.slot());
+      pin.valid = g_.broadcast(pin.valid);
+    } else {
+      if (g_.is_leader()) {
+        pin.frame = frames_.index().guess(this_thread(), key.slot()) - 1;
+        pin.valid = take(pin.frame, key.slot());
+      }
+      pin = g_.broadcast(pin);
     }
-    if (g_.is_leader() && s.what == outcome::absent) s = find_or_claim(key.slot());
-    s = g_.broadcast(s);
-    if (s.what != outcome::claimed) return s.pin;
-    return fill(s.pin.frame, key.slot(), load);
+    if (pin.valid != not_there) return pin;
+    return find_or_load(fs_, g_, record_, key, load);
   }
 
   // As acquire(), but only if the page is absent and a frame is to be had in one round; leaves the page unpinned. For bytes
@@ -97,6 +103,22 @@ class page_cache {
   }
 
  private:
+  static constexpr std::int32_t not_there = -0x7fffffff - 1;  // no errno
+  static constexpr std::uint32_t no_guess = ~0u;
+
+  // What is not found at a glance. Out of line, with all arguments by value, so that the registers of a hit are not
+  // those of a miss: whatever the compiler spilled for it, every hit would pay.
+  template <class Load>
+  GPUFS_HD GPUFS_OUT_OF_LINE static page_pin find_or_load(const mount_ref& fs, const Group g, std::uint32_t record,
+                                                          const page_key key, const Load load) {
+    page_cache cache(fs, g, record);
+    step s{};
+    if (g.is_leader()) s = cache.find_or_claim(key.slot());
+    s = g.broadcast(s);
+    if (s.what != outcome::claimed) return s.pin;
+    return cache.fill(s.pin.frame, key.slot(), load);
+  }
+
   enum class outcome : std::uint32_t { absent, pinned, failed, claimed };
   struct step {
     outcome what;
@@ -113,19 +135,20 @@ class page_cache {
     (void)fs_.file_shard(record_).hits.fetch_add_relaxed(1);
   }
 
-  // The short way to a hit: pins the guessed frame if it is resident and the right one.
-  GPUFS_HD step take(std::uint32_t guess, const slot_key& key) {
-    if (guess == 0) return {outcome::absent, {}};
-    frame& f = frames_.at(guess - 1);
+  // The short way to a hit: pins the guessed frame if it is resident and the right one. Returns its valid bytes, or
+  // not_there.
+  GPUFS_HD std::int32_t take(std::uint32_t guess, const slot_key& key) {
+    if (guess == no_guess) return not_there;
+    frame& f = frames_.at(guess);
     const bool resident = slot_state::phase(f.header.state.pin()) == slot_phase::resident;
     const slot_key held = f.header.key();
     const std::uint32_t valid = f.valid.load_relaxed();
     if (resident && held == key) {
       count_hit(counter::hits);
-      return {outcome::pinned, {guess - 1, static_cast<std::int32_t>(valid)}};
+      return static_cast<std::int32_t>(valid);
     }
-    frames_.unpin(guess - 1);
-    return {outcome::absent, {}};
+    frames_.unpin(guess);
+    return not_there;
   }
 
   GPUFS_HD step find_or_claim(const slot_key& key) {
@@ -196,13 +219,14 @@ class page_cache {
         frames_.index().fail_load(key, slot, valid);
       }
     }
-    const std::uint32_t evicted = frame_rings().reclaim_ahead(g_);
+    rings all = frame_rings();
+    const std::uint32_t evicted = all.reclaim_ahead(g_, all.ring_of(key));
     if (evicted != 0) fs_.counters().add(counter::reclaims, evicted);
     return {slot, valid};
   }
 
   const mount_ref& fs_;
-  const Group& g_;
+  const Group g_;
   std::uint32_t record_;
   detail::frame_table frames_;
 };

@@ -1,5 +1,6 @@
-// Rings: each shares out one run of slots, oldest first. A ring is used by the groups of one multiprocessor, or a few, so
-// that allocation does not meet at one word; when its slots are all in use, the others help out.
+// Rings: each shares out one run of slots, oldest first. A key's hash says which ring it uses, so that no ring is full long
+// before the others are, and that allocation does not meet at one word; when a ring's slots are all in use, the others
+// help out.
 //
 // `next` walks over the slots for allocation; a slot found free, or resident and unpinned, is claimed and becomes the
 // caller's. Because slots are filled in the order in which `next` passes them, the walk meets the oldest first (FIFO).
@@ -38,10 +39,16 @@ class ring_set {
   GPUFS_HD ring_set(slot_ring* rings, std::uint32_t ring_count, Table table)
       : rings_(rings), ring_count_(ring_count), table_(table) {}
 
-  // One round: at most `visits_max` slots, own ring first. The slot comes back in state evicting, the caller's.
+  // The ring of a key.
+  GPUFS_HD std::uint32_t ring_of(const slot_key& key) const {
+    // Other bits of the hash than those that choose the bucket.
+    return static_cast<std::uint32_t>((std::uint64_t{static_cast<std::uint32_t>(hash(key) >> 24)} * ring_count_) >> 32);
+  }
+
+  // One round: at most `visits_max` slots, ring `own` first. The slot comes back in state evicting, the caller's.
   // Called by one thread; waits only for index latches.
-  GPUFS_HD GPUFS_OUT_OF_LINE slot_claim try_claim(std::uint32_t round, std::uint32_t visits_max = 131072) {
-    const std::uint32_t own = platform::part_of_processor(ring_count_);
+  GPUFS_HD GPUFS_OUT_OF_LINE slot_claim try_claim(std::uint32_t own, std::uint32_t round,
+                                                  std::uint32_t visits_max = 131072) {
     std::uint32_t visits = 0;
     for (std::uint32_t k = 0; k < ring_count_ && visits < visits_max; ++k) {
       // Each other ring once. Later rounds start elsewhere, so that rounds together visit every ring although each is bounded.
@@ -60,28 +67,20 @@ class ring_set {
     return {0, false};
   }
 
-  // A free slot, from the own ring if reclaiming has kept one ahead, else from another where it is easily seen. Failing
-  // that, `victim` is a slot that has become the caller's to evict, outside of any latch. Neither waits nor latches.
-  // Called by one thread.
-  GPUFS_HD slot_claim try_claim_free(slot_claim& victim) {
-    const std::uint32_t own = platform::part_of_processor(ring_count_);
+  // A free slot of a ring, if reclaiming has kept one ahead. Failing that, `victim` is a slot that has become the caller's
+  // to evict, outside of any latch. Neither waits nor latches. Called by one thread.
+  GPUFS_HD slot_claim try_claim_free(std::uint32_t own, slot_claim& victim) {
     slot_ring& ring = rings_[own];
     victim = {0, false};
-    std::uint64_t position = 0;
-    for (std::uint32_t v = 0; v < 4 && v < ring.count && !victim.claimed; ++v) {
-      position = ring.next.fetch_add_relaxed(1);
-      const std::uint32_t slot = ring.slot_at(position);
-      const std::uint32_t word = table_.header(slot).state.peek();
-      if (word == slot_state::unpinned(slot_phase::free) && table_.header(slot).state.claim(slot_phase::free))
-        return {slot, true};
-      if (word == slot_state::unpinned(slot_phase::resident)) victim = {slot, true};
-    }
-    // The own ring is full. Others may not be: who loads more than the rest uses their frames.
-    for (std::uint32_t k = 0; k < 2 && ring_count_ > 1; ++k) {
-      slot_ring& other = rings_[other_ring(own, position + k)];
-      if (!is_free(other, other.next.load_relaxed())) continue;
-      const std::uint32_t slot = other.slot_at(other.next.fetch_add_relaxed(1));
-      if (table_.header(slot).state.claim(slot_phase::free)) return {slot, true};
+    for (std::uint32_t v = 0; v < 4 && v < ring.count; ++v) {
+      const std::uint32_t slot = ring.slot_at(ring.next.fetch_add_relaxed(1));
+      slot_header& header = table_.header(slot);
+      const std::uint32_t word = header.state.peek();
+      if (word == slot_state::unpinned(slot_phase::free) && header.state.claim(slot_phase::free)) return {slot, true};
+      if (word == slot_state::unpinned(slot_phase::resident)) {
+        victim = {slot, true};
+        break;
+      }
     }
     return {0, false};
   }
@@ -91,16 +90,16 @@ class ring_set {
     return victim.claimed && try_claim_slot(victim.slot);
   }
 
-  // Evicts some slots ahead of `next`, when fewer than lead() are free: as many as the group has members, one each, or two
+  // Evicts some slots of a ring ahead of `next`, when fewer than lead() are free: as many as the group has members, one each, or two
   // by a single thread. Collective, by a group that holds nothing unloaded. Returns how many the calling member evicted.
   template <class Group>
-  GPUFS_HD std::uint32_t reclaim_ahead(const Group& g) {
+  GPUFS_HD std::uint32_t reclaim_ahead(const Group& g, std::uint32_t own) {
     run r{};
-    if (g.is_leader()) r = take_run(g.size() == 1 ? 2 : g.size());
+    if (g.is_leader()) r = take_run(own, g.size() == 1 ? 2 : g.size());
     r = g.broadcast(r);
     std::uint32_t evicted = 0;
     for (std::uint32_t i = g.rank(); i < r.count; i += g.size()) {
-      const std::uint32_t slot = rings_[r.ring].slot_at(r.from + i);
+      const std::uint32_t slot = rings_[own].slot_at(r.from + i);
       slot_header& header = table_.header(slot);
       if (header.state.peek() == slot_state::unpinned(slot_phase::resident) && table_.claim_resident(slot)) {
         header.state.release();
@@ -114,38 +113,23 @@ class ring_set {
   // Positions that are the caller's to reclaim.
   struct run {
     std::uint64_t from;
-    std::uint32_t ring;
-    std::uint32_t count;
+    std::uint64_t count;
   };
 
   // By one thread. Less than `wanted` only where the lead of the ring is less: evictions cost a group about as much
   // for one slot as for one per member.
-  GPUFS_HD GPUFS_OUT_OF_LINE run take_run(std::uint32_t wanted) {
-    const std::uint32_t own = platform::part_of_processor(ring_count_);
+  GPUFS_HD GPUFS_OUT_OF_LINE run take_run(std::uint32_t own, std::uint32_t wanted) {
     slot_ring& ring = rings_[own];
     const std::uint32_t ahead = lead(ring.count);
     const std::uint64_t next = ring.next.load_relaxed();
     std::uint64_t position = ring.reclaim.load_relaxed();
     const std::uint64_t from = position < next ? next : position;
-    if (from >= next + ahead) return {0, own, 0};
+    if (from >= next + ahead) return {0, 0};
     const std::uint64_t missing = next + ahead - from;
-    const std::uint32_t count = missing < wanted ? static_cast<std::uint32_t>(missing) : wanted;
-    if (count < wanted && count < (ahead + 1) / 2) return {0, own, 0};
-    // While others have room to spare, beyond what they keep free by reclaiming, nothing need go.
-    if (ring_count_ > 1) {
-      const slot_ring& other = rings_[other_ring(own, next)];
-      if (is_free(other, other.next.load_relaxed() + 2 * lead(other.count))) return {0, own, 0};
-    }
+    const std::uint64_t count = missing < wanted ? missing : wanted;
+    if (count < wanted && count < (ahead + 1) / 2) return {0, 0};
     // Not tried again when this fails: whoever was faster reclaims.
-    return ring.reclaim.compare_exchange_relaxed(position, from + count) ? run{from, own, count} : run{0, own, 0};
-  }
-
-  GPUFS_HD std::uint32_t other_ring(std::uint32_t own, std::uint64_t salt) const {
-    const std::uint32_t other = own + 1 + static_cast<std::uint32_t>(salt) % (ring_count_ - 1);
-    return other < ring_count_ ? other : other - ring_count_;
-  }
-  GPUFS_HD bool is_free(const slot_ring& ring, std::uint64_t position) const {
-    return table_.header(ring.slot_at(position)).state.peek() == slot_state::unpinned(slot_phase::free);
+    return ring.reclaim.compare_exchange_relaxed(position, from + count) ? run{from, count} : run{0, 0};
   }
 
   GPUFS_HD bool try_claim_slot(std::uint32_t slot) {
@@ -171,13 +155,14 @@ GPUFS_HD GPUFS_OUT_OF_LINE typename hash_index<Table>::begin_result begin_load(h
                                                                                const slot_key& key,
                                                                                std::uint32_t round) {
   using begun = typename hash_index<Table>::begun;
+  const std::uint32_t ring = rings.ring_of(key);
   slot_claim claim{0, false};
   if (round == 0) {
-    const auto r = index.begin_load_with(key, [&] { return rings.try_claim_free(claim); });
+    const auto r = index.begin_load_with(key, [&] { return rings.try_claim_free(ring, claim); });
     if (r.what != begun::no_slot) return r;
     claim.claimed = rings.claim_victim(claim);
   }
-  if (!claim.claimed) claim = rings.try_claim(round);
+  if (!claim.claimed) claim = rings.try_claim(ring, round);
   if (!claim.claimed) return {begun::no_slot, 0};
   return {index.begin_load(key, claim.slot) ? begun::yes : begun::present, claim.slot};
 }

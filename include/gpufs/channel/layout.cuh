@@ -66,7 +66,8 @@ struct alignas(32) request_record {
 
   GPUFS_HD void store(const request& r, std::uint32_t sequence) {
     const std::uint32_t payloads[4] = {(static_cast<std::uint32_t>(r.code) << 24) | (r.length & 0xffffffu), r.handle,
-                                       static_cast<std::uint32_t>(r.offset), static_cast<std::uint32_t>(r.offset >> 32)};
+                                       static_cast<std::uint32_t>(r.offset),
+                                       static_cast<std::uint32_t>(r.offset >> 32)};
     GPUFS_UNROLL
     for (int i = 0; i < 4; ++i) words[i].store_relaxed((std::uint64_t{sequence} << 32) | payloads[i]);
   }

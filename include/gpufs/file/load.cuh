@@ -95,7 +95,8 @@ class page_loader {
     client.post(slot, {request_code::read, file_.handle, length, offset});
     const channel_client::answer answer = client.wait(slot);
     if (answer.abandoned) return {-1, answer.result};
-    if (answer.result < 0 || (answer.result & notice_flag) == 0) return {static_cast<std::int32_t>(slot), answer.result};
+    if (answer.result < 0 || (answer.result & notice_flag) == 0)
+      return {static_cast<std::int32_t>(slot), answer.result};
     const reply_record& reply = fs_.channel.reply(slot);
     extent_table(fs_).insert(file_.version, reply.extent_number.load_relaxed(), reply.extent_address.load_relaxed(),
                              static_cast<std::uint32_t>(reply.extent_bytes.load_relaxed()));
@@ -103,8 +104,8 @@ class page_loader {
   }
 
   const mount_ref& fs_;
-  const Group& g_;
-  const file_view& file_;
+  const Group g_;
+  const file_view file_;
   std::uint64_t offset_;
 };
 
