@@ -2,16 +2,14 @@
 
 #include <exception>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <vector>
-
-#include "bench/stopwatch.hpp"
 
 namespace gpufs::bench {
 
 sample run_together(unsigned threads, const std::function<void(unsigned, start_line&)>& work) {
-  std::latch all(threads + 1);
+  std::optional<stopwatch> watch;
+  start_line::barrier all(threads, start_clock{&watch});
   std::mutex failure_mutex;  // guards failure
   std::exception_ptr failure;
   std::vector<std::jthread> pool;
@@ -27,12 +25,10 @@ sample run_together(unsigned threads, const std::function<void(unsigned, start_l
       }
     });
   }
-  all.arrive_and_wait();
-  const stopwatch watch;
   for (std::jthread& thread : pool) thread.join();
   sample s;
-  s.seconds = watch.seconds();
-  s.cpu_seconds = watch.cpu_seconds();
+  s.seconds = watch->seconds();
+  s.cpu_seconds = watch->cpu_seconds();
   if (failure != nullptr) std::rethrow_exception(failure);
   return s;
 }

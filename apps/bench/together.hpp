@@ -1,20 +1,29 @@
 // Host threads that work at the same time.
 #pragma once
 
+#include <barrier>
 #include <functional>
-#include <latch>
+#include <optional>
 
 #include "bench/bench.hpp"
+#include "bench/stopwatch.hpp"
 
 namespace gpufs::bench {
+
+// Starts the clock on the thread that is ready last, so that none works before.
+struct start_clock {
+  std::optional<stopwatch>* watch;
+  void operator()() noexcept { watch->emplace(); }
+};
 
 // Where threads wait for each other once they are ready; each passes it once.
 class start_line {
  public:
-  explicit start_line(std::latch& all) : all_(all) {}
+  using barrier = std::barrier<start_clock>;
+  explicit start_line(barrier& all) : all_(all) {}
   // A thread that failed before it was ready must not keep the others waiting.
   ~start_line() {
-    if (!passed_) all_.count_down();
+    if (!passed_) all_.arrive_and_drop();
   }
   start_line(const start_line&) = delete;
   start_line& operator=(const start_line&) = delete;
@@ -24,7 +33,7 @@ class start_line {
   }
 
  private:
-  std::latch& all_;
+  barrier& all_;
   bool passed_ = false;
 };
 

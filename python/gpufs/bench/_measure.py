@@ -8,18 +8,21 @@ import itertools
 import statistics
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 Unit: TypeAlias = Literal["GB/s", "M/s", "k/s", "us", "% of a core"]
 
 # Of these units less is better.
 LESS_IS_BETTER: tuple[Unit, ...] = ("us", "% of a core")
 
+# A run that takes longer is not repeated: its own warm-up is a small part of it.
+LONG_S: Final = 5.0
+
 Value: TypeAlias = str | int
 Counters: TypeAlias = dict[str, int]
 
 
-class Absent(Exception):
+class AbsentError(Exception):
     """Something cannot be measured here; the text says why."""
 
 
@@ -36,7 +39,7 @@ class Sample:
 
 
 Source: TypeAlias = Callable[[], Generator[Sample]]
-"""Yields one run after the other, for as long as it is asked; what they share is set up once, and given back at the end."""
+"""Yields one run after the other, for as long as it is asked. What they share is set up once and given back at the end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,20 +115,22 @@ def ratio(ours: Measurement | None, limit: Measurement | None) -> float | None:
 
 
 def measure(task: Task, runs: int) -> Measurement:
-    """Runs a task once to warm up, then ``runs`` times.
+    """Runs a task once to warm up, then ``runs`` times; a long one only once.
 
     What this machine cannot do (no such library, not supported, not enough memory) is absent, and no error.
     """
     try:
         with contextlib.closing(task.source()) as source:
-            samples = list(itertools.islice(source, 1 + runs))
-    except Absent as why:
+            samples = [next(source)]
+            if samples[0].seconds <= LONG_S:
+                samples += itertools.islice(source, runs)
+    except AbsentError as why:
         return Measurement(task.name, task.unit, None, str(why))
     except OSError as error:
         if error.errno not in (errno.ENOTSUP, errno.ENOMEM):
             raise
         return Measurement(task.name, task.unit, None, error.strerror or str(error))
-    timed = samples[1:]
+    timed = samples[1:] or samples
     middle = statistics.median(sample.seconds for sample in timed)
     cpu = statistics.median(sample.cpu_seconds for sample in timed)
     last = timed[-1]

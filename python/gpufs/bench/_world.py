@@ -30,7 +30,7 @@ READ_AT_ONCE: Final = 8 << 20
 Tell: TypeAlias = Callable[[str], object]
 
 
-class NotOurs(ValueError):
+class NotOursError(ValueError):
     """A file that was given holds something else than the benchmarks' content."""
 
 
@@ -47,7 +47,7 @@ class World:
         device: where the benchmarks run.
         runs: how often each is repeated after its warm-up.
         path: the file.
-        bytes: of the file that are used: a power of two.
+        file_bytes: of the file that are used: a power of two.
         small_files: how many there will be.
         tree: what ``gpufs grep`` searches.
     """
@@ -58,7 +58,7 @@ class World:
     quick: bool
     runs: int
     path: Path
-    bytes: int
+    file_bytes: int
     small_files: int
     tree: list[str]
     tell: Tell
@@ -72,28 +72,29 @@ class World:
         """Finds out what is here. Writes nothing yet.
 
         Raises:
-            NotOurs: ``file`` is there and was not made by this program.
+            NotOursError: ``file`` is there and was not made by this program.
             OSError: the device does not work, or the file cannot be read.
         """
         with Mount(device=device, cache="16MiB") as mount:
             kind, name, processors = mount.device, mount.device_name, mount.multiprocessors
-        folder = Path(tempfile.mkdtemp(prefix="gpufs-bench-"))
-        path = folder / "file" if file is None else Path(file)
-        if path.exists():
-            if path.stat().st_size == 0 or not _core.bench_holds_content(os.fsencode(path)):
-                folder.rmdir()
-                raise NotOurs(f"{path} was not made by gpufs bench: name a new file, and it will be written")
-            wanted = path.stat().st_size if size is None else min(size, path.stat().st_size)
+        given = None if file is None else Path(file)
+        if given is not None and given.exists():
+            there = given.stat().st_size
+            if not _core.bench_holds_content(os.fsencode(given)):
+                raise NotOursError(f"{given} was not made by gpufs bench: name a new file, and it will be written")
+            wanted = there if size is None else min(size, there)
         else:
-            wanted = _default_bytes(kind, path.parent, quick) if size is None else size
+            place = Path(tempfile.gettempdir()) if given is None else given.parent
+            wanted = _default_bytes(kind, place, quick) if size is None else size
+        folder = Path(tempfile.mkdtemp(prefix="gpufs-bench-"))
         return cls(
             device=kind,
             device_name=name,
             multiprocessors=processors,
             quick=quick,
             runs=3,
-            path=path,
-            bytes=max(power_of_two_below(max(wanted, 1)), 1 << 20),
+            path=folder / "file" if given is None else given,
+            file_bytes=max(power_of_two_below(max(wanted, 1)), 1 << 20),
             small_files=SMALL_FILES // QUICK_PART if quick else SMALL_FILES,
             tree=tree,
             tell=tell,
@@ -105,8 +106,8 @@ class World:
         try:
             if not self.path.exists():
                 self.tell("writing the file")
-                for at in range(0, self.bytes, WRITE_AT_ONCE):
-                    _core.bench_write_content(self.name, at, min(WRITE_AT_ONCE, self.bytes - at))
+                for at in range(0, self.file_bytes, WRITE_AT_ONCE):
+                    _core.bench_write_content(self.name, at, min(WRITE_AT_ONCE, self.file_bytes - at))
             self._settle(self.path)
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -134,12 +135,12 @@ class World:
 
     def bring_into(self, state: State) -> str:
         """Brings the file into or out of the page cache; returns why not, or nothing."""
-        if state == "hot":
+        if state == "hot" and _core.bench_cached_share(self.name) < 1:
             with self.path.open("rb", buffering=0) as file:
                 buffer = bytearray(READ_AT_ONCE)
                 while file.readinto(buffer):
                     pass
-        else:
+        elif state == "dropped":
             _core.bench_drop_from_cache(self.name)
         share = _core.bench_cached_share(self.name)
         if state == "hot":
