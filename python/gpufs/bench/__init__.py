@@ -6,8 +6,8 @@ The command is ``gpufs bench``; here is what it runs::
         results = bench.run(["random"], world)
     print(results.to_json())
 
-Each measurement is the median of several runs after a warm-up, on random data that is checked, with the file brought into
-or out of the host's page cache on purpose. Limits are measured in the same run.
+Each measurement is the median of several runs after a warm-up, on random data that is checked, with the file brought
+into or out of the host's page cache on purpose. Limits are measured in the same run.
 """
 
 from __future__ import annotations

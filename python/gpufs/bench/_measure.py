@@ -39,7 +39,7 @@ class Sample:
 
 
 Source: TypeAlias = Callable[[], Generator[Sample]]
-"""Yields one run after the other, for as long as it is asked. What they share is set up once and given back at the end."""
+"""Yields run after run, for as long as it is asked. What they share is set up once, and given back at the end."""
 
 
 @dataclass(frozen=True, eq=False)

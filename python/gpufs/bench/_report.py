@@ -66,6 +66,11 @@ def _wrong(line: Line) -> Text:
     return Text(f"{wrong:,} B wrong" if wrong else "ok", style="bold red" if wrong else "")
 
 
+def _unmarked(cells: Iterable[str | Text]) -> Iterable[Text]:
+    """Returns texts in which rich looks for no markup: names have brackets."""
+    return (Text(cell) if isinstance(cell, str) else cell for cell in cells)
+
+
 def _show(table: RichTable, colored: bool, width: int | None) -> str:
     out = io.StringIO()
     console = Console(file=out, force_terminal=colored, no_color=not colored, width=width or PLAIN_WIDTH)
@@ -100,7 +105,7 @@ def show(table: Table, *, colored: bool = False, width: int | None = None) -> st
         else:
             cells.append(amount(line.limit, named=True))
         cells.append(_wrong(line))
-        shown.add_row(*cells)
+        shown.add_row(*_unmarked(cells))
     return _show(shown, colored, width) + "".join(f"  {text}\n" for text in absences(table))
 
 
@@ -133,14 +138,9 @@ def compare(before: Results, after: Results, *, colored: bool = False, width: in
                 continue
             parameters = ", ".join(f"{name} {parameter(name, value)}" for name, value in line.parameters.items())
             ours = (earlier.ours, line.ours) if line.ours else (earlier.limit, line.limit)
-            shown.add_row(
-                table.name,
-                parameters,
-                amount(ours[0]),
-                amount(ours[1]),
-                _change(*ours),
-                _change(earlier.limit, line.limit) if line.ours else "",
-            )
+            limits = _change(earlier.limit, line.limit) if line.ours else ""
+            cells = (table.name, parameters, amount(ours[0]), amount(ours[1]), _change(*ours), limits)
+            shown.add_row(*_unmarked(cells))
     notes = [
         f"before: gpufs {before.version} ({before.commit}) on {before.device_name}, {before.date}",
         f"after:  gpufs {after.version} ({after.commit}) on {after.device_name}, {after.date}",

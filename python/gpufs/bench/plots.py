@@ -66,7 +66,7 @@ def _draw(results: Results, table: Table, lines: Sequence[Line]) -> Any:  # noqa
     axes.set_ylabel(unit)
     axes.set_title(f"{table.title}\n{results.device_name}", fontsize=9)
     axes.grid(which="both", alpha=0.3)
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.02, 1))
     return figure
 
 
@@ -91,7 +91,7 @@ def _series(table: Table, lines: Sequence[Line]) -> dict[str, tuple[dict[str, An
         add(line.ours, x, f"gpufs{suffix}", {"marker": "o", "linewidth": 2})
         if line.limit is not None:
             name = f"limit: {line.limit.name.split(',')[0]}{suffix}"
-            add(line.limit, x, name, {"linestyle": "--", "linewidth": 1.2})
+            add(line.limit, x, name, {"linestyle": "--", "marker": "_", "linewidth": 1.2})
         for peer in line.peers:
             add(peer, x, f"{peer.name.split(',')[0]}{suffix}", {"marker": ".", "linewidth": 0.8})
     return series
