@@ -89,8 +89,8 @@ sample pipeline(const mount& m, const std::string& path, std::uint64_t bytes, st
                 unsigned threads);
 
 enum class host_way { copy_from_mapping, pread, direct_io };
-// Host threads that read chunks of a file into memory of their own, in random order or from front to back. Checked, except for
-// the time's sake only in one chunk of 64. direct_io goes past the page cache; throws (EINVAL) where the file system refuses.
+// Host threads that read chunks of a file into memory of their own. Checked as far as it is still there at the end: the last
+// MiB of each thread. direct_io goes past the page cache; throws EINVAL where the file system refuses.
 sample host_read(const std::string& path, host_way way, const walk& w, unsigned threads);
 // Host threads that open, fstat, pread and close small files. Checked. Operations are files.
 sample host_open_small_files(const std::string& folder, std::uint64_t first, std::uint64_t count, unsigned threads);

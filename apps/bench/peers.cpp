@@ -159,7 +159,6 @@ sample pipeline(const mount& m, const std::string& path, std::uint64_t bytes, st
 }
 
 sample host_read(const std::string& path, host_way way, const walk& w, unsigned threads) {
-  std::vector<std::uint64_t> wrong(threads);
   std::vector<std::unique_ptr<chunk_reader>> readers(threads);
   sample s = run_together(threads, [&](unsigned thread, start_line& start) {
     readers[thread] = std::make_unique<chunk_reader>(path, way, w);

@@ -16,8 +16,7 @@ void check(cudaError_t status, const char* what) {
 
 class cuda_event {
  public:
-  // Waiting threads sleep.
-  cuda_event() { check(cudaEventCreateWithFlags(&event_, cudaEventBlockingSync), "cudaEventCreate"); }
+  explicit cuda_event(unsigned flags) { check(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreate"); }
   ~cuda_event() { (void)cudaEventDestroy(event_); }
   cuda_event(const cuda_event&) = delete;
   cuda_event& operator=(const cuda_event&) = delete;
@@ -51,7 +50,8 @@ class cuda_queue final : public runtime::queue {
  private:
   const device_guard guard_;  // first: the rest is made on that GPU
   cudaStream_t stream_ = nullptr;
-  cuda_event ended_;
+  // Spinning: to sleep between short copies would hold a peer back.
+  cuda_event ended_{cudaEventDisableTiming};
 };
 
 class cuda_runtime final : public runtime {
@@ -60,7 +60,7 @@ class cuda_runtime final : public runtime {
 
   double seconds(const std::function<void()>& work) override {
     const device_guard guard(mount_);
-    cuda_event begin, end;
+    cuda_event begin(cudaEventDefault), end(cudaEventBlockingSync);
     begin.record(nullptr);
     work();
     end.record(nullptr);

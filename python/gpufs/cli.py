@@ -18,7 +18,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Final, cast, get_args
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final, Self, cast, get_args
 
 import typer
 
@@ -388,20 +388,20 @@ def _run_benchmarks(
     """Runs, prints and keeps; returns how many bytes were wrong."""
     from gpufs import bench
 
-    def show(table: bench.Table) -> None:
-        _write([bench.show(table, **_table_style()).encode(errors="surrogateescape"), b"\n"])
-        _flush_output()
-
     twin = "" if world.device == "cuda" else " (no GPU is measured: this is the CPU twin)"
     _write([f"on {world.device_name}{twin}, file of {format_size(world.file_bytes)}, {world.runs} runs\n\n".encode()])
-    with _steps(show_progress) as step:
-        if step is not None:
-            world.tell = lambda text: step(0, None, text)
+    with _Steps(show_progress) as steps:
+
+        def show(table: bench.Table) -> None:
+            with steps.hidden():
+                _write([bench.show(table, **_table_style()).encode(errors="surrogateescape"), b"\n"])
+
+        world.tell = steps.tell
         with world:
             results = bench.run(
                 names,
                 world,
-                on_progress=None if step is None else lambda p: step(p.done, p.total, f"{p.benchmark}: {p.what}"),
+                on_progress=lambda p: steps.tell(f"{p.benchmark}: {p.what}", p.done, p.total),
                 on_table=show,
             )
     if json_file is not None:
@@ -429,27 +429,48 @@ def _table_style() -> dict[str, Any]:
     return {"colored": terminal, "width": shutil.get_terminal_size().columns if terminal else None}
 
 
-@contextlib.contextmanager
-def _steps(wanted: bool) -> Iterator[Callable[[int, int | None, str], None] | None]:
-    """Gives what is told of each step: how many are done, of how many, and what comes; None where no bar is wanted."""
-    if not wanted:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+class _Steps:
+    """A bar of measurements, done and to do; nothing where none is wanted."""
 
-    bar = Progress(
-        SpinnerColumn(),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    task = bar.add_task("preparing", total=None)
-    with bar:
-        yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
+    def __init__(self, wanted: bool) -> None:
+        self._bar: Any = None
+        if not wanted:
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self._bar = Progress(
+            SpinnerColumn(),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bar.add_task("preparing", total=None)
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def tell(self, text: str, done: int | None = None, total: int | None = None) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, description=text, completed=done, total=total)
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Takes the bar away while a table is written, maybe to the same terminal."""
+        if self._bar is not None:
+            self._bar.stop()
+        yield
+        if self._bar is not None:
+            self._bar.start()
 
 
 # --- Output ---

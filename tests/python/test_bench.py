@@ -18,6 +18,7 @@ from gpufs import _core, bench
 from gpufs.bench import _measure, _report, _world
 
 from .conftest import TIMEOUT_S, Command, command_line
+from .test_command_line import on_terminal
 
 SMALL = ("bench", "--device", "cpu", "--quick", "--size", "4MiB")
 
@@ -179,6 +180,16 @@ def test_an_interrupt_ends_it_with_130_and_removes_its_files(tmp_path: Path) -> 
         _, errors = process.communicate(timeout=TIMEOUT_S)
     assert (errors, process.returncode) == (b"", 130)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_is_for_terminals_only(file: Path) -> None:
+    arguments = command_line(*SMALL, "random", "--file", file)
+    status, output, shown = on_terminal(arguments)
+    assert (status, b"data" in output) == (0, True)
+    assert b"random: raw pulls" in shown
+    assert b"\x1b[?25h" in shown  # the cursor is back
+    status, _, shown = on_terminal([*arguments, b"--no-progress"])
+    assert (status, shown) == (0, b"")
 
 
 def test_compare_tells_changes_from_noise() -> None:

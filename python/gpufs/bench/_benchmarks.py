@@ -167,7 +167,7 @@ def _sequential(world: World, shared: Shared) -> Iterator[Case]:
                     # What the time of a first touch is made of: the bus alone, and the cache's code alone.
                     _pull(world, shared, page, random=False),
                     Task("hits", "GB/s", hits(world, forward, page=page)),
-                    shared.task(("read then copy",), lambda: Task("pread + cudaMemcpy", "GB/s", read_then_copy(world))),
+                    shared.task(("read then copy",), lambda: Task("pread + one copy", "GB/s", read_then_copy(world))),
                     _pipeline(world, shared, min(world.threads, 16)),
                     shared.task(("cufile",), lambda: Task("cuFile", "GB/s", _peers.cufile_read(world))),
                     shared.task(
