@@ -2,7 +2,8 @@
 
 Exit status of ``gpufs grep``, as of grep: 0 when a word was found, 1 when none was, 2 when something went wrong, also
 where words were found besides. Of ``gpufs doctor``: 0 when gpufs works here, 1 when something that it needs does not.
-130 after Ctrl-C; a reader that goes away ends it quietly, as it ends other tools, by SIGPIPE.
+Of ``gpufs bench``: 0, 1 when data was wrong, 2 when something failed. 130 after Ctrl-C; a reader that goes away ends it
+quietly, as it ends other tools, by SIGPIPE.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import errno
 import itertools
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, Annotated, Any, Final, cast, get_args
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final, Self, cast, get_args
 
 import typer
 
@@ -23,9 +26,13 @@ from gpufs import _core, grep
 from gpufs._mount import Device, Mount, Statistics
 from gpufs.sizes import format_size, parse_size
 
+if TYPE_CHECKING:
+    from gpufs import bench
+
 FOUND: Final = 0
 NOTHING_FOUND: Final = 1
 FAILED: Final = 2
+WRONG_DATA: Final = 1
 INTERRUPTED: Final = 128 + signal.SIGINT
 
 # Most source files come whole with the answer to their open when a request's memory is this large.
@@ -81,7 +88,7 @@ def _options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Files for GPU code: search files on a GPU, or see what this machine supports."""
+    """Files for GPU code: search files on a GPU, see what this machine supports, or measure it."""
 
 
 # --- grep ---
@@ -306,6 +313,169 @@ def _doctor_lines(findings: Iterable[tuple[str, str, str]], colored: bool) -> It
         yield f"{typer.style(mark, fg=colors[level]) if colored else mark} {text}"
         if advice:
             yield f"{'':<5}   -> {advice}"
+
+
+# --- bench ---
+
+
+@app.command("bench")
+def _bench(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME...]", help="Benchmarks; all without any. Or: compare A.json B.json."),
+    ] = None,
+    list_them: Annotated[bool, typer.Option("--list", help="List the benchmarks and exit.")] = False,
+    file: Annotated[
+        str | None, typer.Option(metavar="F", help="Measure on this file, which an earlier run made, or else this one.")
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option(metavar="SIZE", callback=_size, help="Bytes to use, rounded down to a power of two.")
+    ] = None,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="OUT", help="Write the results as JSON.")] = None,
+    plots: Annotated[
+        str | None, typer.Option("--plot", metavar="DIR", help="Draw the results (needs gpufs[bench]).")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller and fewer, within a minute.")] = False,
+    tree: Annotated[
+        list[str] | None, typer.Option(metavar="PATH", help="What gpufs grep searches; may be given again.")
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", callback=_device, help="What to measure.")] = "auto",
+    progress: Annotated[
+        bool, typer.Option("--progress/--no-progress", help="Show progress when standard error is a terminal.")
+    ] = True,
+) -> None:
+    """Measure gpufs beside this machine's limits and beside other ways to read files.
+
+    Prints a table for each benchmark. Exit status: 0, 1 when data that was read was wrong, 2 when something failed.
+    """
+    from gpufs import bench
+
+    chosen = names or list(bench.BENCHMARKS)
+    try:
+        if list_them:
+            _write(f"{made.name:<12} {made.title}\n".encode() for made in bench.BENCHMARKS.values())
+            return
+        if chosen[0] == "compare":
+            _compare_results(chosen[1:])
+            return
+        for name in chosen:
+            if name not in bench.BENCHMARKS:
+                raise typer.BadParameter(f"no benchmark {name!r}; --list shows them")
+        if plots is not None:
+            from gpufs.bench import plots as drawing
+
+            drawing.check()
+        wrong = _run_benchmarks(
+            chosen,
+            bench.World.make(
+                cast(Device, device),
+                file=file,
+                size=cast(int | None, size),
+                quick=quick,
+                tree=tree or bench.default_tree(),
+                tell=lambda _text: None,
+            ),
+            json_file,
+            plots,
+            progress and sys.stderr is not None and sys.stderr.isatty(),
+        )
+    except (ValueError, ImportError) as error:
+        _complain(str(error))
+        raise typer.Exit(FAILED) from None
+    if wrong:
+        _complain(f"{wrong:,} bytes that were read were wrong")
+        raise typer.Exit(WRONG_DATA)
+
+
+def _run_benchmarks(
+    names: Sequence[str], world: bench.World, json_file: str | None, plots: str | None, show_progress: bool
+) -> int:
+    """Runs, prints and keeps; returns how many bytes were wrong."""
+    from gpufs import bench
+
+    twin = "" if world.device == "cuda" else " (no GPU is measured: this is the CPU twin)"
+    _write([f"on {world.device_name}{twin}, file of {format_size(world.file_bytes)}, {world.runs} runs\n\n".encode()])
+    with _Steps(show_progress) as steps:
+
+        def show(table: bench.Table) -> None:
+            with steps.hidden():
+                _write([bench.show(table, **_table_style()).encode(errors="surrogateescape"), b"\n"])
+
+        world.tell = steps.tell
+        with world:
+            results = bench.run(
+                names,
+                world,
+                on_progress=lambda p: steps.tell(f"{p.benchmark}: {p.what}", p.done, p.total),
+                on_table=show,
+            )
+    if json_file is not None:
+        with open(json_file, "w", encoding="utf-8") as out:  # noqa: PTH123 - its error names the file as it was given
+            out.write(results.to_json())
+    if plots is not None:
+        from gpufs.bench import plots as drawing
+
+        drawing.draw(results, plots)
+    return results.wrong_bytes
+
+
+def _compare_results(paths: Sequence[str]) -> None:
+    from gpufs import bench
+
+    if len(paths) != 2:
+        raise typer.BadParameter("compare needs two files of results: compare A.json B.json")
+    before, after = (bench.read(Path(path)) for path in paths)
+    _write([bench.compare(before, after, **_table_style()).encode(errors="surrogateescape")])
+
+
+def _table_style() -> dict[str, Any]:
+    """Returns how tables are shown: as wide as a terminal, and in color there."""
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    return {"colored": terminal, "width": shutil.get_terminal_size().columns if terminal else None}
+
+
+class _Steps:
+    """A bar of measurements, done and to do; nothing where none is wanted."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._bar: Any = None
+        if not wanted:
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self._bar = Progress(
+            SpinnerColumn(),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bar.add_task("preparing", total=None)
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def tell(self, text: str, done: int | None = None, total: int | None = None) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, description=text, completed=done, total=total)
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Takes the bar away while a table is written, maybe to the same terminal."""
+        if self._bar is not None:
+            self._bar.stop()
+        yield
+        if self._bar is not None:
+            self._bar.start()
 
 
 # --- Output ---

@@ -2,6 +2,7 @@
 // import is gpufs, which adds sizes, defaults and documentation. _core.pyi describes this module to type checkers.
 #include <nanobind/nanobind.h>
 
+#include "bench.hpp"
 #include "errors.hpp"
 #include "grep.hpp"
 #include "machine.hpp"
@@ -16,4 +17,5 @@ NB_MODULE(_core, m) {
   gpufs::python::bind_machine(m);
   gpufs::python::bind_mount(m);
   gpufs::python::bind_grep(m);
+  gpufs::python::bind_bench(m);
 }

@@ -6,7 +6,7 @@
 
 #include "gpufs/gpufs.hpp"
 
-namespace gpufs::grep {
+namespace gpufs {
 
 template <class T>
 class device_array {
@@ -29,4 +29,4 @@ class device_array {
   T* data_;
 };
 
-}  // namespace gpufs::grep
+}  // namespace gpufs

@@ -1,0 +1,72 @@
+// Host files with an owner: descriptors and read-only mappings.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <string>
+
+#include "gpufs/error.hpp"
+
+namespace gpufs::bench {
+
+class host_file {
+ public:
+  explicit host_file(const std::string& path, int flags = O_RDONLY)
+      : path_(path), fd_(open(path.c_str(), flags | O_CLOEXEC, 0644)) {
+    if (fd_ < 0) throw error(errno, "open", path);
+  }
+  ~host_file() { close(fd_); }
+  host_file(const host_file&) = delete;
+  host_file& operator=(const host_file&) = delete;
+  int fd() const { return fd_; }
+
+  // Throws at the end of the file, too: what is read here is known to be there.
+  void read(char* to, std::uint64_t bytes, std::uint64_t offset) const {
+    while (bytes != 0) {
+      const ssize_t n = pread(fd_, to, bytes, static_cast<off_t>(offset));
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) throw error(n < 0 ? errno : ENODATA, "read", path_);
+      to += n;
+      bytes -= static_cast<std::uint64_t>(n);
+      offset += static_cast<std::uint64_t>(n);
+    }
+  }
+  void write(const char* from, std::uint64_t bytes, std::uint64_t offset) const {
+    while (bytes != 0) {
+      const ssize_t n = pwrite(fd_, from, bytes, static_cast<off_t>(offset));
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) throw error(n < 0 ? errno : EIO, "write", path_);
+      from += n;
+      bytes -= static_cast<std::uint64_t>(n);
+      offset += static_cast<std::uint64_t>(n);
+    }
+  }
+
+ private:
+  const std::string path_;
+  const int fd_;
+};
+
+class file_mapping {
+ public:
+  file_mapping(const std::string& path, std::uint64_t bytes) : bytes_(bytes) {
+    const host_file file(path);
+    void* const p = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.fd(), 0);
+    if (p == MAP_FAILED) throw error(errno, "mmap", path);
+    data_ = static_cast<char*>(p);
+  }
+  ~file_mapping() { munmap(data_, bytes_); }
+  file_mapping(const file_mapping&) = delete;
+  file_mapping& operator=(const file_mapping&) = delete;
+  char* data() const { return data_; }
+
+ private:
+  const std::uint64_t bytes_;
+  char* data_;
+};
+
+}  // namespace gpufs::bench

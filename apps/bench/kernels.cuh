@@ -1,0 +1,188 @@
+// The kernels that read through gpufs.
+#pragma once
+
+#include "bench/use.cuh"
+#include "gpufs/gpufs.cuh"
+
+namespace gpufs::bench {
+
+// Hits are bound by latency, so more warps are worth some spilled registers: four blocks of 256 threads.
+struct tuned_shape {
+  static constexpr int block_threads_max = 256;
+  static constexpr int blocks_per_multiprocessor = 4;
+};
+
+// What every reading kernel is told.
+struct task {
+  std::int32_t fd;
+  order where;
+  std::uint64_t chunk_bytes;
+  std::uint64_t operations;
+  tally* told;
+
+  GPUFS_HD std::uint64_t offset(std::uint64_t i) const { return where.position(i) * chunk_bytes; }
+  GPUFS_HD void fail() const { (void)told->wrong_bytes.fetch_add_relaxed(chunk_bytes); }
+};
+
+// The part of the block's scratch memory that is the group's own.
+GPUFS_HD inline char* own_scratch(const warp_group&, std::uint64_t bytes) {
+  return block_group::scratch() + block_group::rank() / 32 * bytes;
+}
+GPUFS_HD inline char* own_scratch(const block_group&, std::uint64_t) { return block_group::scratch(); }
+
+template <class Use>
+struct map_chunks : tuned_shape {
+  task work;
+  GPUFS_HD explicit map_chunks(const task& w) : work(w) {}
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const warp_group warp = this_warp();
+    Use use;
+    const std::uint64_t bytes = work.chunk_bytes;
+    for (std::uint64_t i = warp.grid_rank(); i < work.operations; i += warp.grid_size()) {
+      const std::uint64_t at = work.offset(i);
+      const mapping m = gmmap(warp, fs, work.fd, static_cast<std::int64_t>(at), bytes);
+      if (m.bytes != static_cast<std::int64_t>(bytes)) {
+        if (warp.is_leader()) work.fail();
+        if (m.bytes > 0) (void)gmunmap(warp, fs, m.data);
+        continue;
+      }
+      use.take(warp, m.data, bytes, at / 8);
+      (void)gmunmap(warp, fs, m.data);
+    }
+    use.finish(work.told);
+  }
+};
+
+template <class Group, class Use>
+struct read_chunks : tuned_shape {
+  task work;
+  GPUFS_HD explicit read_chunks(const task& w) : work(w) {}
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const Group group;
+    Use use;
+    const std::uint64_t bytes = work.chunk_bytes;
+    char* const to = own_scratch(group, bytes);
+    for (std::uint64_t i = group.grid_rank(); i < work.operations; i += group.grid_size()) {
+      const std::uint64_t at = work.offset(i);
+      const std::int64_t got = gread(group, fs, work.fd, to, bytes, static_cast<std::int64_t>(at));
+      if (got != static_cast<std::int64_t>(bytes)) {
+        if (group.is_leader()) work.fail();
+      } else if constexpr (Use::compares) {
+        use.take(group, to, bytes, at / 8);
+        group.sync();  // before the next gread overwrites it
+      }
+    }
+    use.finish(work.told);
+  }
+};
+
+// Record i is read by as many neighbouring threads as it has words.
+template <class Use>
+struct view_words : tuned_shape {
+  task work;
+  std::uint32_t record_shift;  // words of a record, as a power of two
+  GPUFS_HD view_words(const task& w, std::uint32_t shift) : work(w), record_shift(shift) {}
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const thread_group thread = this_thread();
+    const view<std::uint64_t> file(fs, work.fd);
+    Use use;
+    const std::uint64_t words = work.operations << record_shift;
+    for (std::uint64_t i = thread.grid_rank(); i < words; i += thread.grid_size()) {
+      const std::uint64_t within = i & ((std::uint64_t{1} << record_shift) - 1);
+      const std::uint64_t word = (work.where.position(i >> record_shift) << record_shift) + within;
+      use.take_word(file[word], word);
+    }
+    if (file.error() != 0) work.fail();
+    use.finish(work.told);
+  }
+};
+
+// to[i] = record position(i), a thread each: the gather of tensor libraries. check_copy tells whether it is right.
+struct gather_records : tuned_shape {
+  task work;
+  char* to;
+  GPUFS_HD gather_records(const task& w, char* t) : work(w), to(t) {}
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const thread_group thread = this_thread();
+    const std::uint64_t bytes = work.chunk_bytes;
+    for (std::uint64_t i = thread.grid_rank(); i < work.operations; i += thread.grid_size()) {
+      const auto at = static_cast<std::int64_t>(work.offset(i));
+      if (gread(thread, fs, work.fd, to + i * bytes, bytes, at) != static_cast<std::int64_t>(bytes)) work.fail();
+    }
+  }
+};
+
+struct open_kernel {
+  const char* path;
+  std::int32_t* fd;
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const std::int32_t opened = gopen(this_warp(), fs, path);
+    if (this_warp().is_leader()) *fd = opened;
+  }
+};
+
+// One page in each extent.
+struct touch_kernel {
+  std::int32_t fd;
+  std::uint64_t count, stride;
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const warp_group warp = this_warp();
+    for (std::uint64_t i = warp.grid_rank(); i < count; i += warp.grid_size()) {
+      const mapping m = gmmap(warp, fs, fd, static_cast<std::int64_t>(i * stride), 1);
+      if (m.bytes > 0) (void)gmunmap(warp, fs, m.data);
+    }
+  }
+};
+
+// Compared as it is read: what bounds small files is the host, and a check costs the GPU nothing that would show.
+struct small_files_kernel : tuned_shape {
+  const char* paths;  // `path_stride` bytes each
+  std::uint64_t path_stride;
+  std::uint64_t first, count;
+  tally* told;
+  GPUFS_HD small_files_kernel(const char* p, std::uint64_t stride, std::uint64_t f, std::uint64_t n, tally* t)
+      : paths(p), path_stride(stride), first(f), count(n), told(t) {}
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const warp_group warp = this_warp();
+    comparing use;
+    for (std::uint64_t i = warp.grid_rank(); i < count; i += warp.grid_size()) {
+      if (!read_file(warp, fs, i, use) && warp.is_leader()) {
+        (void)told->wrong_bytes.fetch_add_relaxed(small_file_bytes(first + i));
+      }
+    }
+    use.finish(told);
+  }
+
+ private:
+  GPUFS_HD bool read_file(const warp_group& warp, const mount_ref& fs, std::uint64_t i, comparing& use) const {
+    const std::int32_t fd = gopen(warp, fs, paths + i * path_stride);
+    if (fd < 0) return false;
+    const std::uint64_t bytes = small_file_bytes(first + i);
+    const std::uint64_t first_word = small_file_first_word(first + i);
+    std::uint64_t at = 0;
+    while (at < bytes) {
+      const mapping m = gmmap(warp, fs, fd, static_cast<std::int64_t>(at), bytes - at);
+      if (m.bytes <= 0) break;
+      use.take(warp, m.data, static_cast<std::uint64_t>(m.bytes), first_word + at / 8);
+      (void)gmunmap(warp, fs, m.data);
+      at += static_cast<std::uint64_t>(m.bytes);
+    }
+    return gclose(warp, fs, fd) == 0 && at == bytes;
+  }
+};
+
+struct reopen_kernel : tuned_shape {
+  const char* path;
+  std::uint64_t operations;
+  tally* told;
+  GPUFS_HD reopen_kernel(const char* p, std::uint64_t n, tally* t) : path(p), operations(n), told(t) {}
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const warp_group warp = this_warp();
+    for (std::uint64_t i = warp.grid_rank(); i < operations; i += warp.grid_size()) {
+      const std::int32_t fd = gopen(warp, fs, path);
+      if ((fd < 0 || gclose(warp, fs, fd) != 0) && warp.is_leader()) (void)told->wrong_bytes.fetch_add_relaxed(1);
+    }
+  }
+};
+
+}  // namespace gpufs::bench

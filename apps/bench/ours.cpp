@@ -1,0 +1,107 @@
+// Compiled by nvcc where there is one, by the host compiler otherwise.
+#include "bench/files.hpp"
+#include "bench/launch.cuh"
+
+namespace gpufs::bench {
+
+namespace {
+
+// Launches the kernel of a walk. `gathered` is where a gather puts its records.
+template <class Use>
+void launch_walk(const mount& m, const walk& w, const task& work, char* gathered) {
+  switch (w.how) {
+    case access::map: launch(m, shape_of(m, w), map_chunks<Use>(work)); break;
+    case access::read_by_warp: launch(m, shape_with_scratch(m, w), read_chunks<warp_group, Use>(work)); break;
+    case access::read_by_block: launch(m, shape_with_scratch(m, w), read_chunks<block_group, Use>(work)); break;
+    case access::view: launch(m, shape_of(m, w), view_words<Use>(work, record_shift(w))); break;
+    case access::gather: launch(m, shape_of(m, w), gather_records(work, gathered)); break;
+  }
+}
+
+std::size_t gathered_bytes(const walk& w) { return w.how == access::gather ? w.operations * w.chunk_bytes : 0; }
+
+void check_access(const mount& m, const walk& w) {
+  check_walk(w);
+  if (w.how == access::map && w.chunk_bytes > m.options().page_bytes) {
+    throw error(EINVAL, "bench: a mapping ends with its page");
+  }
+}
+
+class device_path {
+ public:
+  device_path(const mount& m, const std::string& path)
+      : chars_(m, std::vector<char>(path.c_str(), path.c_str() + path.size() + 1)) {}
+  const char* data() const { return chars_.data(); }
+
+ private:
+  device_array<char> chars_;
+};
+
+}  // namespace
+
+std::int32_t open_file(const mount& m, const std::string& path) {
+  const device_path device(m, path);
+  const device_array<std::int32_t> fd(m, 1);
+  launch(m, {1, 32, 0, nullptr}, open_kernel{device.data(), fd.data()});
+  m.synchronize();
+  std::int32_t opened = 0;
+  m.copy_to_host(&opened, fd.data(), sizeof opened);
+  if (opened < 0) throw error(-opened, "gopen", path);
+  return opened;
+}
+
+void touch_extents(const mount& m, std::int32_t fd, std::uint64_t bytes) {
+  const std::uint64_t stride = m.options().extent_bytes;
+  launch(m, {16, 32, 0, nullptr}, touch_kernel{fd, (bytes + stride - 1) / stride, stride});
+  m.synchronize();
+}
+
+sample read(const mount& m, std::int32_t fd, const walk& w) {
+  check_access(m, w);
+  const told t(m);
+  const device_array<char> gathered(m, gathered_bytes(w));
+  return timed(m, w, t, [&](std::uint64_t operations) {
+    launch_walk<adding>(m, w, t.make_task(fd, w, operations), gathered.data());
+  });
+}
+
+sample check(const mount& m, std::int32_t fd, const walk& w) {
+  check_access(m, w);
+  const told t(m);
+  const device_array<char> gathered(m, gathered_bytes(w));
+  const task work = t.make_task(fd, w, w.operations);
+  launch_walk<comparing>(m, w, work, gathered.data());
+  if (w.how == access::gather) launch(m, shape_of(m, w), check_copy(work, gathered.data()));
+  m.synchronize();
+  sample s;
+  s.wrong_bytes = t.wrong_bytes();
+  return s;
+}
+
+sample open_small_files(const mount& m, const std::string& folder, std::uint64_t first, std::uint64_t count) {
+  std::vector<char> paths;
+  const std::uint64_t stride = small_file_path(folder, first + count).size() + 1;
+  paths.resize(count * stride);
+  for (std::uint64_t i = 0; i < count; ++i)
+    small_file_path(folder, first + i).copy(paths.data() + i * stride, stride - 1);
+  const told t(m);
+  const device_array<char> device_paths(m, paths);
+  walk w;
+  w.operations = count;
+  sample s = timed(m, w, t, [&](std::uint64_t operations) {
+    launch(m, shape_of(m, w), small_files_kernel(device_paths.data(), stride, first, operations, t.data()));
+  });
+  s.bytes = small_files_bytes(first, count);
+  return s;
+}
+
+sample reopen(const mount& m, const std::string& path, std::uint64_t operations) {
+  const device_path device(m, path);
+  (void)open_file(m, path);  // stays open, with the mount
+  const told t(m);
+  walk w;
+  w.operations = operations;
+  return timed(m, w, t, [&](std::uint64_t n) { launch(m, shape_of(m, w), reopen_kernel(device.data(), n, t.data())); });
+}
+
+}  // namespace gpufs::bench

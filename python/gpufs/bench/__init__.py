@@ -1,0 +1,104 @@
+"""Measures gpufs beside the machine's limits and beside what a user would write without it.
+
+The command is ``gpufs bench``; here is what it runs::
+
+    with bench.World.make("auto", file=None, size=None, quick=True, tree=[], tell=print) as world:
+        results = bench.run(["random"], world)
+    print(results.to_json())
+
+Each measurement is the median of several runs after a warm-up, on random data that is checked, with the file brought
+into or out of the host's page cache on purpose. Limits are measured in the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpufs.bench import _results
+from gpufs.bench._benchmarks import BENCHMARKS, Benchmark
+from gpufs.bench._grep import default_tree
+from gpufs.bench._measure import Measurement, Task, measure
+from gpufs.bench._report import compare, show
+from gpufs.bench._results import Line, NotResultsError, Results, Table, read
+from gpufs.bench._sources import Shared
+from gpufs.bench._world import NotOursError, World
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Told before each measurement."""
+
+    done: int
+    total: int
+    benchmark: str
+    what: str
+
+
+def run(
+    names: Sequence[str],
+    world: World,
+    *,
+    on_progress: Callable[[Progress], object] | None = None,
+    on_table: Callable[[Table], object] | None = None,
+) -> Results:
+    """Runs benchmarks by name, in this order; ``on_table`` gets each when it is complete.
+
+    Raises:
+        KeyError: there is no benchmark of such a name.
+        OSError: gpufs itself failed. What a peer cannot do makes it absent.
+    """
+    shared = Shared()
+    planned = [(BENCHMARKS[name], list(BENCHMARKS[name].make(world, shared))) for name in names]
+    results = _results.begin(world)
+    measured: dict[Task, Measurement] = {}
+    all_tasks = {
+        task: None
+        for _, cases in planned
+        for case in cases
+        for task in (case.ours, case.limit, *case.peers)
+        if task is not None
+    }
+
+    def once(task: Task, benchmark: Benchmark) -> Measurement:
+        if task not in measured:
+            if on_progress is not None:
+                on_progress(Progress(len(measured), len(all_tasks), benchmark.name, task.name))
+            measured[task] = measure(task, world.runs)
+        return measured[task]
+
+    for benchmark, cases in planned:
+        table = Table(benchmark.name, benchmark.title, benchmark.axis)
+        for case in cases:
+            table.lines.append(
+                Line(
+                    case.parameters,
+                    None if case.ours is None else once(case.ours, benchmark),
+                    None if case.limit is None else once(case.limit, benchmark),
+                    case.target,
+                    [once(peer, benchmark) for peer in case.peers],
+                )
+            )
+        results.benchmarks.append(table)
+        if on_table is not None:
+            on_table(table)
+    return results
+
+
+__all__ = [
+    "BENCHMARKS",
+    "Benchmark",
+    "Line",
+    "Measurement",
+    "NotOursError",
+    "NotResultsError",
+    "Progress",
+    "Results",
+    "Table",
+    "World",
+    "compare",
+    "default_tree",
+    "read",
+    "run",
+    "show",
+]

@@ -1,0 +1,394 @@
+"""The benchmarks by name. Each is a function that returns its cases; nothing is measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from gpufs.bench import _grep, _peers
+from gpufs.bench._measure import Case, Task, Unit
+from gpufs.bench._sources import (
+    DISK_CHUNK,
+    GATHERED_BYTES_MAX,
+    SEQUENTIAL_VARIANTS,
+    Shared,
+    copy_engine,
+    first_touch,
+    hits,
+    host_read,
+    host_reopens,
+    host_small_files,
+    idle,
+    pipeline,
+    raw_pull,
+    raw_read,
+    read_then_copy,
+    reopens,
+    small_files,
+    walk,
+)
+from gpufs.bench._world import State, World
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+PAGE: Final = 4 * KIB
+
+# With fewer frames for each warp that may hold one, a call may find all frames pinned.
+FRAMES_OF_SMALL_CACHE: Final = {"cuda": 16384, "cpu": 64}
+
+Make: TypeAlias = Callable[[World, Shared], Iterable[Case]]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A named benchmark.
+
+    Attributes:
+        title: one line for people.
+        axis: the parameter that a plot draws along x.
+        make: gives the cases, by world; ``--quick`` means fewer of them.
+    """
+
+    name: str
+    title: str
+    axis: str
+    make: Make
+
+
+BENCHMARKS: Final[dict[str, Benchmark]] = {}
+
+
+def benchmark(name: str, title: str, axis: str) -> Callable[[Make], Make]:
+    """Registers a function as a benchmark."""
+
+    def register(make: Make) -> Make:
+        BENCHMARKS[name] = Benchmark(name, title, axis, make)
+        return make
+
+    return register
+
+
+def _counts(world: World, full: tuple[int, ...], quick: tuple[int, ...]) -> tuple[int, ...]:
+    return quick if world.quick else full
+
+
+def _fitting(world: World, sizes: Iterable[int]) -> list[int]:
+    """Returns the sizes of which the file has enough for many groups to work on at once."""
+    return [size for size in sizes if size * 64 <= world.file_bytes]
+
+
+def _workers(world: World) -> tuple[int, ...]:
+    """Returns counts of workers and threads. The twin's kernels need the cores too."""
+    if world.device == "cpu":
+        return (1, 2)
+    return _counts(world, (1, 2, 4, 8, 16), (1, 8, 16))
+
+
+# --- Tasks that recur ---
+
+
+def _pull(
+    world: World, shared: Shared, chunk: int, *, random: bool = True, blocks: int = 0, operations: int = 0
+) -> Task:
+    def make() -> Task:
+        the_walk = walk(world, "map", chunk, random=random, blocks=blocks, operations=operations or None)
+        return Task("raw pulls", "GB/s", raw_pull(world, the_walk))
+
+    return shared.task(("pull", chunk, random, blocks, operations), make)
+
+
+def _copy_engine(world: World, shared: Shared) -> Task:
+    name = "copy engine" if world.device == "cuda" else "memcpy (no copy engine)"
+    return shared.task(("copy engine",), lambda: Task(name, "GB/s", copy_engine(world)))
+
+
+def _pipeline(world: World, shared: Shared, threads: int, state: State = "hot") -> Task:
+    name = f"pipeline, {threads} threads"
+    return shared.task(("pipeline", threads, state), lambda: Task(name, "GB/s", pipeline(world, threads, state)))
+
+
+def _host_copy(world: World, shared: Shared, chunk: int, threads: int, way: str = "mapping") -> Task:
+    def make() -> Task:
+        operations = min(world.file_bytes // chunk, threads * (1 << 18) * PAGE // chunk)
+        the_walk = walk(world, "map", chunk, operations=operations)
+        call = "memcpy" if way == "mapping" else "pread"
+        return Task(f"host {call}, {threads} threads", "GB/s", host_read(world, way, the_walk, threads))
+
+    return shared.task(("host", way, chunk, threads), make)
+
+
+def _disk(world: World, shared: Shared, chunk: int, threads: int, *, random: bool) -> Task:
+    def make() -> Task:
+        operations = min(world.file_bytes // chunk, (1 << 14) if random else (2 << 30) // chunk)
+        the_walk = walk(world, "map", chunk, random=random, operations=operations)
+        return Task(f"disk, {threads} threads", "GB/s", host_read(world, "direct_io", the_walk, threads))
+
+    return shared.task(("disk", chunk, threads, random), make)
+
+
+# --- The machine ---
+
+
+@benchmark("limits", "What the machine gives without a file system", "chunk")
+def _limits(world: World, shared: Shared) -> Iterator[Case]:
+    def line(what: str, chunk: int, task: Task) -> Case:
+        return Case({"what": what, "chunk": chunk}, None, task)
+
+    yield line("pinned memory, copy engine", 16 * MIB, _copy_engine(world, shared))
+    for chunk in (512, PAGE, 64 * KIB):
+        yield line("registered file pages, pulled", chunk, _pull(world, shared, chunk))
+    for chunk in (PAGE, 16 * KIB):
+        task = Task("raw reads", "GB/s", raw_read(world, walk(world, "map", chunk)))
+        yield line("device memory, read at random", chunk, task)
+    for threads in _workers(world):
+        yield line("page cache, memcpy from mapping", PAGE, _host_copy(world, shared, PAGE, threads))
+        yield line("page cache, pread", PAGE, _host_copy(world, shared, PAGE, threads, "pread"))
+    yield line("page cache, pread", MIB, _host_copy(world, shared, MIB, world.threads, "pread"))
+    yield line("disk, sequential", DISK_CHUNK, _disk(world, shared, DISK_CHUNK, 8, random=False))
+    yield line("disk, random", PAGE, _disk(world, shared, PAGE, 64, random=True))
+
+
+# --- First touches ---
+
+
+@benchmark("sequential", "Whole file, front to back, extents registered (TOCS 2014, figures 7 and 8)", "page")
+def _sequential(world: World, shared: Shared) -> Iterator[Case]:
+    pages = _counts(world, (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB), (4 * KIB, 64 * KIB))
+    for page in _fitting(world, pages):
+        forward = walk(world, "map", page, random=False)
+        for variant in SEQUENTIAL_VARIANTS:
+            yield Case(
+                {"page": page, "variant": variant.name},
+                Task("gpufs", "GB/s", first_touch(world, forward, page=page, variant=variant)),
+                _copy_engine(world, shared),
+                0.95,
+                (
+                    # What the time of a first touch is made of: the bus alone, and the cache's code alone.
+                    _pull(world, shared, page, random=False),
+                    Task("hits", "GB/s", hits(world, forward, page=page)),
+                    shared.task(("read then copy",), lambda: Task("pread + one copy", "GB/s", read_then_copy(world))),
+                    _pipeline(world, shared, min(world.threads, 16)),
+                    shared.task(("cufile",), lambda: Task("cuFile", "GB/s", _peers.cufile_read(world))),
+                    shared.task(
+                        ("kvikio",), lambda: Task("KvikIO", "GB/s", _peers.kvikio_read(world, min(world.threads, 16)))
+                    ),
+                ),
+            )
+
+
+@benchmark("contact", "Whole file on first contact, registration or staging included", "workers")
+def _contact(world: World, shared: Shared) -> Iterator[Case]:
+    forward = walk(world, "map", PAGE, random=False)
+    for workers in _workers(world):
+        for variant in SEQUENTIAL_VARIANTS:
+            yield Case(
+                {"state": "hot", "workers": workers, "variant": variant.name},
+                Task("gpufs", "GB/s", first_touch(world, forward, registered=False, variant=variant, workers=workers)),
+                _pipeline(world, shared, workers),
+                1.0,
+                (_copy_engine(world, shared),),
+            )
+    workers = min(8, world.threads)
+    for variant in SEQUENTIAL_VARIANTS:
+        yield Case(
+            {"state": "dropped", "workers": workers, "variant": variant.name},
+            Task(
+                "gpufs",
+                "GB/s",
+                first_touch(world, forward, registered=False, state="dropped", variant=variant, workers=workers),
+            ),
+            _pipeline(world, shared, workers, "dropped"),
+            1.0,
+            (_disk(world, shared, DISK_CHUNK, 8, random=False),),
+        )
+
+
+@benchmark("random", "Random pages, each once, extents registered (TOCS 2014, figure 9)", "page")
+def _random(world: World, shared: Shared) -> Iterator[Case]:
+    pages = _counts(world, (512, 2 * KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB), (512, 4 * KIB, 64 * KIB))
+    for page in _fitting(world, pages):
+        gathered = min(world.file_bytes, GATHERED_BYTES_MAX) // page
+        peers = (
+            Task("np.memmap[rows] + copy", "GB/s", _peers.memmap_gather(world, page, gathered)),
+            Task("torch UVA gather", "GB/s", _peers.torch_uva_gather(world, page, gathered)),
+            _host_copy(world, shared, page, min(world.threads, 16)),
+        )
+        yield Case(
+            {"page": page},
+            Task("gpufs", "GB/s", first_touch(world, walk(world, "map", page), page=page)),
+            _pull(world, shared, page),
+            0.97 if page >= PAGE else 0.70,
+            peers if page == PAGE else (),
+        )
+
+
+@benchmark("large", "A file larger than the cache: steady eviction", "file / cache")
+def _large(world: World, shared: Shared) -> Iterator[Case]:
+    for times in _counts(world, (2, 4, 16), (4,)):
+        cache = world.file_bytes // times
+        if cache // PAGE < FRAMES_OF_SMALL_CACHE[world.device]:
+            continue
+        for random in (True, False) if times == 4 else (True,):
+            the_walk = walk(world, "map", PAGE, random=random)
+            yield Case(
+                {"order": "random" if random else "forward", "file / cache": times},
+                Task("gpufs", "GB/s", first_touch(world, the_walk, cache=cache)),
+                _pull(world, shared, PAGE, random=random),
+                0.95,
+            )
+
+
+@benchmark("staged", "Random 4 KiB pages through host workers, no direct path", "workers")
+def _staged(world: World, shared: Shared) -> Iterator[Case]:
+    operations = min(world.file_bytes // PAGE, 1 << (16 if world.quick else 20))
+    the_walk = walk(world, "map", PAGE, operations=operations)
+    for workers in _workers(world):
+        yield Case(
+            {"workers": workers},
+            Task("gpufs", "GB/s", first_touch(world, the_walk, registered=False, pinned=0, workers=workers)),
+            _host_copy(world, shared, PAGE, workers),
+            0.90,
+        )
+
+
+@benchmark("blocks", "Random 4 KiB pages: how many blocks of 256 threads saturate", "blocks")
+def _blocks(world: World, shared: Shared) -> Iterator[Case]:
+    # As many pages for each block, so that one block does not take a minute; powers of two.
+    for blocks in _counts(world, (1, 2, 4, 8, 16, 32, 64, 256), (1, 8, 64)):
+        operations = min(world.file_bytes // PAGE, blocks << 14)
+        yield Case(
+            {"blocks": blocks},
+            Task("gpufs", "GB/s", first_touch(world, walk(world, "map", PAGE, operations=operations, blocks=blocks))),
+            _pull(world, shared, PAGE, blocks=blocks, operations=operations),
+            0.90,
+        )
+
+
+@benchmark("latency", "One fault at a time: a single warp, random 4 KiB pages", "path")
+def _latency(world: World, shared: Shared) -> Iterator[Case]:
+    operations = min(world.file_bytes // PAGE, 1024 if world.quick else 4096)
+    alone = walk(world, "map", PAGE, operations=operations, blocks=1, threads=32)
+    pull = Task("raw pulls", "us", raw_pull(world, alone))
+    yield Case({"path": "direct"}, Task("gpufs", "us", first_touch(world, alone)), pull)
+    yield Case({"path": "staged"}, Task("gpufs", "us", first_touch(world, alone, registered=False, pinned=0)), pull)
+    yield Case(
+        {"path": "hit"},
+        Task("gpufs", "us", hits(world, alone, page=PAGE)),
+        Task("raw reads", "us", raw_read(world, alone)),
+    )
+
+
+# --- Hits ---
+
+
+@benchmark("hits", "Reading from the cache, against page and chunk (TOCS 2014, figure 10)", "chunk")
+def _hits(world: World, shared: Shared) -> Iterator[Case]:
+    wanted = (
+        *(("map", page, page) for page in (512, 4 * KIB, 16 * KIB, 64 * KIB)),
+        *(
+            (access, page, chunk)
+            for access in ("read_by_warp", "read_by_block")
+            for page in (4 * KIB, 64 * KIB)
+            for chunk in (KIB, 4 * KIB, 16 * KIB)
+        ),
+    )
+    few = {("map", PAGE, PAGE), ("read_by_warp", PAGE, PAGE), ("read_by_block", PAGE, 16 * KIB)}
+    for access, page, chunk in wanted:
+        if world.quick and (access, page, chunk) not in few:
+            continue
+        the_walk = walk(world, access, chunk)
+        yield Case(
+            {"access": access, "page": page, "chunk": chunk},
+            Task("gpufs", "GB/s", hits(world, the_walk, page=page)),
+            shared.task(
+                ("raw", access, chunk),
+                lambda access=access, the_walk=the_walk: Task("raw reads", "GB/s", raw_read(world, the_walk)),  # type: ignore[misc]
+            ),
+            0.90,
+        )
+
+
+@benchmark("gather", "Records picked at random from the cache", "record")
+def _gather(world: World, shared: Shared) -> Iterator[Case]:
+    operations_max = 1 << (20 if world.quick else 23)
+    records: list[tuple[Literal["view", "gather"], int]] = [("view", 8), ("view", 64)]
+    records += [("gather", record) for record in _counts(world, (8, 64, 256, 1024, 4096), (64, 1024))]
+    for access, record in records:
+        room = GATHERED_BYTES_MAX // record if access == "gather" else operations_max
+        operations = min(world.file_bytes // record, operations_max, room)
+        the_walk = walk(world, access, record, operations=operations)
+        peers: tuple[Task, ...] = ()
+        if access == "gather":
+            peers = (Task("torch UVA gather", "GB/s", _peers.torch_uva_gather(world, record, operations)),)
+        yield Case(
+            {"access": access, "record": record},
+            Task("gpufs", "GB/s", hits(world, the_walk, page=PAGE)),
+            Task("raw reads", "GB/s", raw_read(world, the_walk)),
+            0.50,
+            peers,
+        )
+
+
+@benchmark("hotspot", "All blocks read the same few pages", "pages")
+def _hotspot(world: World, shared: Shared) -> Iterator[Case]:
+    operations = world.file_bytes // PAGE
+    everywhere = Task("gpufs, all pages", "GB/s", hits(world, walk(world, "map", PAGE), page=PAGE))
+    for pages in _counts(world, (1, 16, 256), (1, 256)):
+        few = walk(world, "map", PAGE, span=pages * PAGE, operations=operations)
+        yield Case(
+            {"pages": pages},
+            Task("gpufs", "GB/s", hits(world, few, page=PAGE)),
+            everywhere,
+            1.0,
+            (Task("raw reads", "GB/s", raw_read(world, few)),),
+        )
+
+
+# --- Opens, idling, grep ---
+
+
+@benchmark("small_files", "Open, read and close small files, 14 KiB on average", "workers")
+def _small_files(world: World, shared: Shared) -> Iterator[Case]:
+    for workers in _counts(world, (4, 16), (16,)):
+        yield Case(
+            {"files": world.small_files, "workers": workers},
+            Task("gpufs", "k/s", small_files(world, workers)),
+            Task(f"host, {workers} threads", "k/s", host_small_files(world, workers)),
+            1.0,
+        )
+
+
+@benchmark("reopen", "gopen and gclose of a file that is open", "threads")
+def _reopen(world: World, shared: Shared) -> Iterator[Case]:
+    threads = min(world.threads, 16)
+    operations = 1 << (16 if world.quick else 20)
+    yield Case(
+        {"threads": threads},
+        Task("gpufs", "M/s", reopens(world, operations)),
+        Task(f"host open + close, {threads} threads", "M/s", host_reopens(world, operations, threads)),
+    )
+
+
+@benchmark("idle", "Host CPU of a mount that nobody uses; below 1 % is wanted", "workers")
+def _idle(world: World, shared: Shared) -> Iterator[Case]:
+    unit: Unit = "% of a core"
+    yield Case({"workers": "default"}, Task("gpufs", unit, idle(world)))
+
+
+@benchmark("grep", "gpufs grep, whole words of a dictionary in source text", "threads")
+def _grep_tree(world: World, shared: Shared) -> Iterator[Case]:
+    text = _grep.Text(world)
+    yield Case(
+        {"where": world.device},
+        Task("gpufs", "GB/s", _grep.search(world, text, device=world.device)),
+        Task("twin, 16 threads", "GB/s", _grep.search(world, text, device="cpu", threads=16)),
+        None,
+        (
+            Task("twin, 8 threads", "GB/s", _grep.search(world, text, device="cpu", threads=8)),
+            Task("rg -o -w -F -f", "GB/s", _grep.ripgrep(world, text)),
+        ),
+    )
+
+
+__all__ = ["BENCHMARKS", "Benchmark"]

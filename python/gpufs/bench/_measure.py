@@ -1,0 +1,147 @@
+"""What a benchmark is made of, and how one is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import statistics
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+Unit: TypeAlias = Literal["GB/s", "M/s", "k/s", "us", "% of a core"]
+
+# Of these units less is better.
+LESS_IS_BETTER: tuple[Unit, ...] = ("us", "% of a core")
+
+# A run that takes longer is not repeated: its own warm-up is a small part of it.
+LONG_S: Final = 5.0
+
+Value: TypeAlias = str | int
+Counters: TypeAlias = dict[str, int]
+
+
+class AbsentError(Exception):
+    """Something cannot be measured here; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run."""
+
+    seconds: float
+    cpu_seconds: float
+    operations: int
+    bytes: int
+    wrong_bytes: int
+    counters: Counters = field(default_factory=dict)
+
+
+Source: TypeAlias = Callable[[], Generator[Sample]]
+"""Yields run after run, for as long as it is asked. What they share is set up once, and given back at the end."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Something to be measured. The same object in several cases is measured once."""
+
+    name: str
+    unit: Unit
+    source: Source
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of a benchmark's table."""
+
+    parameters: dict[str, Value]
+    ours: Task | None
+    limit: Task | None = None  # what ours is held against
+    target: float | None = None  # the ratio to the limit that we want to reach
+    peers: Sequence[Task] = ()
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a task gave."""
+
+    name: str
+    unit: Unit
+    value: float | None  # the median run, in the unit; None where it is absent
+    absent: str = ""  # why
+    seconds: list[float] = field(default_factory=list)  # of each run
+    cpu_seconds: list[float] = field(default_factory=list)
+    operations: int = 0
+    bytes: int = 0
+    wrong_bytes: int = 0  # of all runs, the warm-up included
+    counters: Counters = field(default_factory=dict)  # of the last run
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """How far the runs lie apart, as a part of their median."""
+        return (max(self.seconds) - min(self.seconds)) / self.median_s if self.seconds else 0.0
+
+    @property
+    def cores(self) -> float:
+        """Host CPU time over wall time."""
+        return statistics.median(
+            cpu / wall if wall else 0.0 for cpu, wall in zip(self.cpu_seconds, self.seconds, strict=True)
+        )
+
+
+def in_unit(unit: Unit, seconds: float, operations: int, bytes_: int, cpu_seconds: float) -> float:
+    """Returns what a run amounts to."""
+    if unit == "GB/s":
+        return bytes_ / seconds / 1e9
+    if unit == "M/s":
+        return operations / seconds / 1e6
+    if unit == "k/s":
+        return operations / seconds / 1e3
+    if unit == "us":
+        return seconds / operations * 1e6
+    return cpu_seconds / seconds * 100
+
+
+def ratio(ours: Measurement | None, limit: Measurement | None) -> float | None:
+    """Returns ours as a part of the limit; above 1 is better than it, whatever the unit."""
+    if ours is None or limit is None or not ours.value or not limit.value:
+        return None
+    return limit.value / ours.value if ours.unit in LESS_IS_BETTER else ours.value / limit.value
+
+
+def measure(task: Task, runs: int) -> Measurement:
+    """Runs a task once to warm up, then ``runs`` times; a long one only once.
+
+    What this machine cannot do (no such library, not supported, not enough memory) is absent, and no error.
+    """
+    try:
+        with contextlib.closing(task.source()) as source:
+            samples = [next(source)]
+            if samples[0].seconds <= LONG_S:
+                samples += itertools.islice(source, runs)
+    except AbsentError as why:
+        return Measurement(task.name, task.unit, None, str(why))
+    except OSError as error:
+        if error.errno not in (errno.ENOTSUP, errno.ENOMEM):
+            raise
+        return Measurement(task.name, task.unit, None, error.strerror or str(error))
+    timed = samples[1:] or samples
+    middle = statistics.median(sample.seconds for sample in timed)
+    cpu = statistics.median(sample.cpu_seconds for sample in timed)
+    last = timed[-1]
+    return Measurement(
+        task.name,
+        task.unit,
+        in_unit(task.unit, middle, last.operations, last.bytes, cpu),
+        seconds=[sample.seconds for sample in timed],
+        cpu_seconds=[sample.cpu_seconds for sample in timed],
+        operations=last.operations,
+        bytes=last.bytes,
+        wrong_bytes=sum(sample.wrong_bytes for sample in samples),
+        counters=last.counters,
+    )

@@ -1,0 +1,206 @@
+"""Peers from other libraries. Each is measured where its library can be imported and works, and absent otherwise."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import time
+from collections.abc import Generator
+from types import ModuleType
+from typing import Any, Final
+
+from gpufs import _core
+from gpufs.bench._measure import AbsentError, Sample, Source
+from gpufs.bench._sources import walk
+from gpufs.bench._world import World
+
+CUFILE_READ_AT_ONCE: Final = 16 << 20
+CUFILE_DESCRIPTOR: Final = 1  # CU_FILE_HANDLE_TYPE_OPAQUE_FD
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise AbsentError(f"no {name} here") from error
+    except Exception as error:  # a library that is there but broken says so in its own way
+        raise AbsentError(f"{name}: {error}") from error
+
+
+class _Clock:
+    """Wall and CPU time between two calls."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def sample(self, operations: int, bytes_: int) -> Sample:
+        return Sample(time.perf_counter() - self._wall, time.process_time() - self._cpu, operations, bytes_, 0)
+
+
+def _checked(sample: Sample, memory: _core.BenchDeviceMemory, the_walk: _core.BenchWalk) -> Sample:
+    wrong = memory.wrong_bytes(the_walk)
+    return Sample(sample.seconds, sample.cpu_seconds, sample.operations, sample.bytes, wrong)
+
+
+class _CudaArray:
+    """Memory as other libraries take it (version 3 of the CUDA array interface)."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], kind: str = "|u1") -> None:
+        self.__cuda_array_interface__ = {"shape": shape, "typestr": kind, "data": (address, False), "version": 3}
+
+
+def memmap_gather(world: World, chunk: int, operations: int) -> Source:
+    """``numpy.memmap[rows]``, then one copy to the device."""
+
+    def source() -> Generator[Sample]:
+        numpy: Any = _import("numpy")
+        the_walk = walk(world, "map", chunk, operations=operations)
+        rows = numpy.frombuffer(the_walk.positions(), dtype=numpy.uint64).astype(numpy.int64)
+        mapped = numpy.memmap(world.path, dtype=numpy.uint8, mode="r", shape=(world.file_bytes // chunk, chunk))
+        world.bring_into("hot")
+        with world.mount(cache="16MiB") as mount:
+            memory = _core.BenchDeviceMemory(mount._core, operations * chunk)
+            try:
+                while True:
+                    clock = _Clock()
+                    picked = mapped[rows]
+                    memory.copy_from_host(picked.ctypes.data, picked.nbytes)
+                    yield _checked(clock.sample(operations, operations * chunk), memory, the_walk)
+            finally:
+                memory.give_back()
+
+    return source
+
+
+def torch_uva_gather(world: World, chunk: int, operations: int) -> Source:
+    """``torch.index_select`` by the GPU from a pinned copy of the file, which is in host memory already."""
+
+    def source() -> Generator[Sample]:
+        torch: Any = _import("torch")
+        if world.device != "cuda" or not torch.cuda.is_available():
+            raise AbsentError("torch sees no GPU" if world.device == "cuda" else "needs a GPU")
+        the_walk = walk(world, "gather", chunk, operations=operations)
+        words = chunk // 8
+        try:
+            pinned = torch.empty(world.file_bytes, dtype=torch.uint8, pin_memory=True)
+            with world.path.open("rb", buffering=0) as file:
+                view = memoryview(pinned.numpy())
+                at = 0
+                while at < world.file_bytes:
+                    at += file.readinto(view[at : at + (64 << 20)])
+            rows = torch.frombuffer(bytearray(the_walk.positions()), dtype=torch.int64).cuda()
+            seen = torch.as_tensor(
+                _CudaArray(pinned.data_ptr(), (world.file_bytes // chunk, words), "<i8"), device="cuda"
+            )
+            with world.mount(cache="16MiB") as mount:
+                memory = _core.BenchDeviceMemory(mount._core, operations * chunk)
+                try:
+                    out = torch.as_tensor(_CudaArray(memory.address, (operations, words), "<i8"), device="cuda")
+                    while True:
+                        clock = _Clock()
+                        torch.index_select(seen, 0, rows, out=out)
+                        torch.cuda.synchronize()
+                        yield _checked(clock.sample(operations, operations * chunk), memory, the_walk)
+                finally:
+                    memory.give_back()
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise AbsentError(f"torch: {str(error).splitlines()[0]}") from error
+
+    return source
+
+
+def kvikio_read(world: World, threads: int) -> Source:
+    """``kvikio.CuFile.read`` of the whole file, with its pool of threads."""
+
+    def source() -> Generator[Sample]:
+        kvikio: Any = _import("kvikio")
+        defaults: Any = _import("kvikio.defaults")
+        if world.device != "cuda":
+            raise AbsentError("needs a GPU")
+        whole = walk(world, "map", 4096, random=False)
+        world.bring_into("hot")
+        with world.mount(cache="16MiB") as mount:
+            memory = _core.BenchDeviceMemory(mount._core, world.file_bytes)
+            try:
+                defaults.set("num_threads", threads)
+                with kvikio.CuFile(str(world.path), "r") as file:
+                    buffer = _CudaArray(memory.address, (world.file_bytes,))
+                    while True:
+                        clock = _Clock()
+                        if file.read(buffer) != world.file_bytes:
+                            raise AbsentError("kvikio read less than the file")
+                        yield _checked(clock.sample(1, world.file_bytes), memory, whole)
+            except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+                raise AbsentError(f"kvikio: {str(error).splitlines()[0]}") from error
+            finally:
+                memory.give_back()
+
+    return source
+
+
+class _CuFileError(ctypes.Structure):
+    _fields_ = (("error", ctypes.c_int), ("driver_error", ctypes.c_int))
+
+
+class _CuFileHandle(ctypes.Union):
+    _fields_ = (("fd", ctypes.c_int), ("handle", ctypes.c_void_p))
+
+
+class _CuFileDescription(ctypes.Structure):
+    _fields_ = (("kind", ctypes.c_int), ("handle", _CuFileHandle), ("operations", ctypes.c_void_p))
+
+
+def _load_cufile() -> ctypes.CDLL:
+    for name in ("libcufile.so.0", "libcufile.so"):
+        try:
+            library = ctypes.CDLL(name)
+        except OSError:
+            continue
+        for function in ("cuFileDriverOpen", "cuFileHandleRegister"):
+            getattr(library, function).restype = _CuFileError
+        library.cuFileRead.restype = ctypes.c_ssize_t
+        library.cuFileRead.argtypes = (
+            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_longlong, ctypes.c_longlong),
+        )
+        library.cuFileHandleDeregister.argtypes = (ctypes.c_void_p,)
+        library.cuFileHandleDeregister.restype = None
+        return library
+    raise AbsentError("no libcufile here")
+
+
+def cufile_read(world: World) -> Source:
+    """``cuFileRead`` of the whole file by one thread, in large pieces."""
+
+    def source() -> Generator[Sample]:
+        library = _load_cufile()
+        if world.device != "cuda":
+            raise AbsentError("needs a GPU")
+        whole = walk(world, "map", 4096, random=False)
+        with world.mount(cache="16MiB") as mount:
+            memory = _core.BenchDeviceMemory(mount._core, world.file_bytes)
+            fd = os.open(world.path, os.O_RDONLY | os.O_DIRECT)
+            handle = ctypes.c_void_p()
+            try:
+                opened = library.cuFileDriverOpen()
+                if opened.error != 0:
+                    raise AbsentError(f"cuFileDriverOpen gave {opened.error}")
+                description = _CuFileDescription(CUFILE_DESCRIPTOR, _CuFileHandle(fd=fd), None)
+                registered = library.cuFileHandleRegister(ctypes.byref(handle), ctypes.byref(description))
+                if registered.error != 0:
+                    raise AbsentError(f"libcufile does not accept the file: error {registered.error}")
+                while True:
+                    clock = _Clock()
+                    for at in range(0, world.file_bytes, CUFILE_READ_AT_ONCE):
+                        piece = min(CUFILE_READ_AT_ONCE, world.file_bytes - at)
+                        got = library.cuFileRead(handle, memory.address, piece, at, at)
+                        if got != piece:
+                            raise AbsentError(f"cuFileRead gave {got}")
+                    yield _checked(clock.sample(1, world.file_bytes), memory, whole)
+            finally:
+                if handle:
+                    library.cuFileHandleDeregister(handle)
+                os.close(fd)
+                memory.give_back()
+
+    return source

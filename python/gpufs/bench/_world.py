@@ -1,0 +1,177 @@
+"""What the benchmarks run on: a device, a file of known content in a known page-cache state, and small files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeAlias
+
+from gpufs import _core, _machine
+from gpufs._mount import Device, Mount
+
+State: TypeAlias = Literal["hot", "dropped"]
+
+# A file that changed less than two seconds before its open gets a new version at the next one (docs/design.md), for
+# which nothing is registered.
+SETTLING_S: Final = 3.0
+
+DEFAULT_BYTES: Final = {"cuda": 8 << 30, "cpu": 256 << 20}
+QUICK_PART: Final = 10  # of the default size, of the small files, of repetitions
+SMALL_FILES: Final = 40_000
+WRITE_AT_ONCE: Final = 256 << 20
+READ_AT_ONCE: Final = 8 << 20
+
+Tell: TypeAlias = Callable[[str], object]
+
+
+class NotOursError(ValueError):
+    """A file that was given holds something else than the benchmarks' content."""
+
+
+def power_of_two_below(number: int) -> int:
+    """Returns the largest power of two that is not larger."""
+    return 1 << (number.bit_length() - 1)
+
+
+@dataclass
+class World:
+    """Made once for a run of the program. A context manager: what it wrote is removed at its end.
+
+    Attributes:
+        device: where the benchmarks run.
+        runs: how often each is repeated after its warm-up.
+        path: the file.
+        file_bytes: of the file that are used: a power of two.
+        small_files: how many there will be.
+        tree: what ``gpufs grep`` searches.
+    """
+
+    device: Literal["cuda", "cpu"]
+    device_name: str
+    multiprocessors: int
+    quick: bool
+    runs: int
+    path: Path
+    file_bytes: int
+    small_files: int
+    tree: list[str]
+    tell: Tell
+    folder: Path  # of what is removed at the end
+    _small_folder: Path | None = None
+
+    @classmethod
+    def make(
+        cls, device: Device, *, file: str | None, size: int | None, quick: bool, tree: list[str], tell: Tell
+    ) -> Self:
+        """Finds out what is here. Writes nothing yet.
+
+        Raises:
+            NotOursError: ``file`` is there and was not made by this program.
+            OSError: the device does not work, or the file cannot be read.
+        """
+        with Mount(device=device, cache="16MiB") as mount:
+            kind, name, processors = mount.device, mount.device_name, mount.multiprocessors
+        given = None if file is None else Path(file)
+        if given is not None and given.exists():
+            there = given.stat().st_size
+            if not _core.bench_holds_content(os.fsencode(given)):
+                raise NotOursError(f"{given} was not made by gpufs bench: name a new file, and it will be written")
+            wanted = there if size is None else min(size, there)
+        else:
+            place = Path(tempfile.gettempdir()) if given is None else given.parent
+            wanted = _default_bytes(kind, place, quick) if size is None else size
+        folder = Path(tempfile.mkdtemp(prefix="gpufs-bench-"))
+        return cls(
+            device=kind,
+            device_name=name,
+            multiprocessors=processors,
+            quick=quick,
+            runs=3,
+            path=folder / "file" if given is None else given,
+            file_bytes=max(power_of_two_below(max(wanted, 1)), 1 << 20),
+            small_files=SMALL_FILES // QUICK_PART if quick else SMALL_FILES,
+            tree=tree,
+            tell=tell,
+            folder=folder,
+        )
+
+    def __enter__(self) -> Self:
+        """Writes the file where it is not there yet."""
+        try:
+            if not self.path.exists():
+                self.tell("writing the file")
+                for at in range(0, self.file_bytes, WRITE_AT_ONCE):
+                    _core.bench_write_content(self.name, at, min(WRITE_AT_ONCE, self.file_bytes - at))
+            self._settle(self.path)
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Removes what was written, but for a file that has a name of the user's."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def name(self) -> bytes:
+        return os.fsencode(self.path)
+
+    @property
+    def threads(self) -> int:
+        """Cores that this process may use."""
+        return len(os.sched_getaffinity(0))
+
+    def mount(self, **options: Any) -> Mount:  # noqa: ANN401 - Mount says what they are
+        """Mounts the device that is measured."""
+        return Mount(device=self.device, **options)
+
+    def bring_into(self, state: State) -> str:
+        """Brings the file into or out of the page cache; returns why not, or nothing."""
+        if state == "hot" and _core.bench_cached_share(self.name) < 1:
+            with self.path.open("rb", buffering=0) as file:
+                buffer = bytearray(READ_AT_ONCE)
+                while file.readinto(buffer):
+                    pass
+        elif state == "dropped":
+            _core.bench_drop_from_cache(self.name)
+        share = _core.bench_cached_share(self.name)
+        if state == "hot":
+            return "" if share > 0.99 else f"could not bring all into the page cache: {share:.0%} is there"
+        return "" if share < 0.01 else f"could not drop the page cache: {share:.0%} is still there"
+
+    def small_folder(self) -> bytes:
+        """Returns the folder of the small files, which are written when they are asked for first."""
+        if self._small_folder is None:
+            self.tell(f"writing {self.small_files:,} small files")
+            folder = self.folder / "small"
+            _core.bench_write_small_files(os.fsencode(folder), 0, self.small_files)
+            self._settle(folder)
+            self._small_folder = folder
+        return os.fsencode(self._small_folder)
+
+    def _settle(self, path: Path) -> None:
+        status = path.stat()
+        age = time.time() - max(status.st_mtime, status.st_ctime)
+        if age < SETTLING_S:
+            self.tell("waiting until the file is older than three seconds")
+            # A clock that was set back must not make this long.
+            time.sleep(min(SETTLING_S - age, SETTLING_S))
+
+
+def _default_bytes(device: Literal["cuda", "cpu"], folder: Path, quick: bool) -> int:
+    """Returns what this machine's memory, disk and GPU have room for, at most the default."""
+    host = _machine.examine_host()
+    memory = min(host.memory_bytes, host.memory_limit_bytes or host.memory_bytes)
+    rooms = [DEFAULT_BYTES[device], memory // 4, shutil.disk_usage(folder).free // 2]
+    if device == "cuda":
+        # A cache as large as the file, a copy of it to hold reads against, and space for what is pulled.
+        rooms.append(min(gpu["memory_bytes"] for gpu in _core.examine_cuda()["gpus"]) // 5)
+    return min(rooms) // (QUICK_PART if quick else 1)

@@ -1,0 +1,243 @@
+"""`gpufs bench` on the CPU twin. At these sizes its numbers mean nothing; tested is what it does and says."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gpufs
+import pytest
+from gpufs import _core, bench
+from gpufs.bench import _measure, _report, _world
+
+from .conftest import TIMEOUT_S, Command, command_line
+from .test_command_line import on_terminal
+
+SMALL = ("bench", "--device", "cpu", "--quick", "--size", "4MiB")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of content that is so old that no run has to wait for it."""
+    path = tmp_path_factory.mktemp("bench") / "file"
+    _core.bench_write_content(os.fsencode(path), 0, 4 << 20)
+    time.sleep(_world.SETTLING_S)
+    return path
+
+
+def measured(name: str = "gpufs", value: float | None = 1.0, **more: Any) -> bench.Measurement:
+    return bench.Measurement(name, "GB/s", value, **({"seconds": [1.0, 1.1], "cpu_seconds": [0.0, 0.0]} | more))
+
+
+def results_of(*lines: bench.Line, **more: Any) -> bench.Results:
+    facts = {"version": "1", "commit": "c", "date": "d", "device": "cpu", "device_name": "twin", "quick": True}
+    table = bench.Table("random", "title", "page", list(lines))
+    return bench.Results(**(facts | {"file_bytes": 4096, "machine": {}, "benchmarks": [table]} | more))
+
+
+def test_the_list_names_each_benchmark(run: Command) -> None:
+    done = run("bench", "--list")
+    names = [line.split()[0].decode() for line in done.stdout.splitlines()]
+    assert names == list(bench.BENCHMARKS)
+    assert (done.stderr, done.returncode) == (b"", 0)
+
+
+def test_json_holds_what_was_measured_where(run: Command, tmp_path: Path, file: Path) -> None:
+    out = tmp_path / "out.json"
+    done = run(*SMALL, "random", "idle", "--file", file, "--json", out)
+    assert (done.stderr, done.returncode) == (b"", 0)
+    assert b"this is the CPU twin" in done.stdout
+    content = json.loads(out.read_text())
+    assert set(content) == {
+        *("schema", "version", "commit", "date", "device", "device_name", "quick", "file_bytes", "machine"),
+        "benchmarks",
+    }
+    assert (content["schema"], content["version"], content["device"]) == (1, gpufs.__version__, "cpu")
+    assert (content["file_bytes"], content["quick"]) == (4 << 20, True)
+    assert content["machine"]["host"]["cpus"] >= 1
+    assert [table["name"] for table in content["benchmarks"]] == ["random", "idle"]
+    random = content["benchmarks"][0]["lines"]
+    assert [line["parameters"] for line in random] == [{"page": 512}, {"page": 4096}, {"page": 65536}]
+    for line in random:
+        assert set(line) == {"parameters", "ours", "limit", "target", "peers"}
+        for one in (line["ours"], line["limit"]):
+            assert len(one["seconds"]) == len(one["cpu_seconds"]) == 3
+            assert one["value"] > 0
+            assert (one["bytes"], one["wrong_bytes"], one["unit"]) == (4 << 20, 0, "GB/s")
+        assert line["ours"]["operations"] * line["parameters"]["page"] == 4 << 20
+        # First touches: each page was loaded, directly but for the one that tells of the extent.
+        assert line["ours"]["counters"]["direct_loads"] == line["ours"]["operations"] - 1
+        assert line["limit"]["name"] == "raw pulls"
+    assert bench.read(out).to_json() == out.read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in bench.BENCHMARKS if name not in ("random", "idle")])
+def test_each_benchmark_runs_and_its_data_is_right(run: Command, tmp_path: Path, name: str, file: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "text").write_text("some words of source text\n" * 100)
+    out = tmp_path / "out.json"
+    done = run(*SMALL, name, "--file", file, "--tree", tmp_path / "tree", "--json", out)
+    assert (done.stderr, done.returncode) == (b"", 0)
+    assert b"wrong" not in done.stdout
+    results = bench.read(out)
+    lines = results.benchmarks[0].lines
+    assert lines
+    assert results.wrong_bytes == 0
+    if name != "limits":
+        # Where the page cache cannot be dropped (tmpfs), there is a reason and no number.
+        for line in lines:
+            assert line.ours is not None
+            assert line.ours.value or line.parameters.get("state") == "dropped"
+
+
+def test_wrong_data_is_seen_and_status_1(run: Command, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    done = run(*SMALL, "random", "--file", file)
+    assert (done.stderr, done.returncode) == (b"", 0)
+    assert file.stat().st_size == 4 << 20  # left there: it has the user's name
+    with file.open("r+b") as out:
+        out.seek((4 << 20) // 2 + 123)
+        out.write(b"\0")
+    done = run(*SMALL, "random", "hits", "--file", file, "--json", tmp_path / "out.json")
+    assert done.returncode == 1
+    assert b"B wrong" in done.stdout
+    assert done.stderr.startswith(b"gpufs: ")
+    assert done.stderr.endswith(b"bytes that were read were wrong\n")
+    for table in bench.read(tmp_path / "out.json").benchmarks:
+        for line in table.lines:
+            assert line.ours is not None
+            # The byte's whole word, seen in the warm-up and each of three runs.
+            assert line.ours.wrong_bytes == 4 * 8
+
+
+def test_a_file_of_somebody_else_is_refused_and_left_alone(run: Command, tmp_path: Path) -> None:
+    file = tmp_path / "precious"
+    for content in (b"", b"not ours\n" * 100_000):
+        file.write_bytes(content)
+        done = run(*SMALL, "random", "--file", file)
+        assert (
+            done.stderr
+            == f"gpufs: {file} was not made by gpufs bench: name a new file, and it will be written\n".encode()
+        )
+        assert (done.stdout, done.returncode) == (b"", 2)
+        assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["no-such-benchmark"], "no benchmark 'no-such-benchmark'"),
+        (["random", "--size", "much"], "'much'"),
+        (["random", "--file", "missing/file"], "missing"),
+        (["compare"], "compare needs two files"),
+        (["compare", "missing", "missing"], "missing: No such file or directory"),
+        (["compare", "OTHER", "OTHER"], "these are no results of gpufs bench"),
+    ],
+)
+def test_wrong_use_is_one_line_and_status_2(run: Command, tmp_path: Path, arguments: list[str], text: str) -> None:
+    other = tmp_path / "other.json"
+    other.write_text('{"schema": 1}')
+    done = run("bench", "--device", "cpu", *(str(other) if word == "OTHER" else word for word in arguments))
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("gpufs: ")
+    assert text in line
+    assert done.returncode == 2
+
+
+def test_plots_without_matplotlib_are_one_line_before_any_work(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['matplotlib'] = None; from gpufs.cli import main;"
+        f"sys.exit(main(['bench', '--device', 'cpu', 'random', '--plot', {str(tmp_path)!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=TIMEOUT_S, check=False)
+    assert done.stderr == b"gpufs: plots need matplotlib: pip install 'gpufs[bench]'\n"
+    assert (done.stdout, done.returncode) == (b"", 2)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_plots_are_drawn_for_benchmarks_with_an_axis(run: Command, tmp_path: Path, file: Path) -> None:
+    done = run(*SMALL, "random", "reopen", "--file", file, "--plot", tmp_path / "plots")
+    assert done.returncode == 0
+    assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["random.pdf", "random.png"]
+
+
+def test_an_interrupt_ends_it_with_130_and_removes_its_files(tmp_path: Path) -> None:
+    environment = dict(os.environ) | {"TMPDIR": str(tmp_path)}
+    arguments = command_line("bench", "--device", "cpu", "--size", "16MiB")
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not list(tmp_path.glob("gpufs-bench-*/file")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(4)  # behind the wait for the file's age
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+    assert (errors, process.returncode) == (b"", 130)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_is_for_terminals_only(file: Path) -> None:
+    arguments = command_line(*SMALL, "random", "--file", file)
+    status, output, shown = on_terminal(arguments)
+    assert (status, b"data" in output) == (0, True)
+    assert b"random: raw pulls" in shown
+    assert b"\x1b[?25h" in shown  # the cursor is back
+    status, _, shown = on_terminal([*arguments, b"--no-progress"])
+    assert (status, shown) == (0, b"")
+
+
+def test_compare_tells_changes_from_noise() -> None:
+    def line(page: int, value: float, spread: float) -> bench.Line:
+        one = measured(value=value, seconds=[1.0, 1.0 + spread])
+        return bench.Line({"page": page}, one, measured("raw pulls", 10.0), 0.9)
+
+    before = results_of(line(512, 5.0, 0.01), line(4096, 5.0, 0.2), line(8192, 5.0, 0.0))
+    after = results_of(line(512, 6.0, 0.01), line(4096, 5.2, 0.2), line(65536, 5.0, 0.0))
+    text = bench.compare(before, after)
+    assert "+20.0%" in text
+    assert "+4.0% (noise)" in text
+    assert "8 KiB" not in text  # only in one of them
+    assert "64 KiB" not in text
+    assert "different machines" not in text
+    assert "different machines" in bench.compare(before, results_of(line(512, 5.0, 0.0), device_name="other"))
+    assert "no benchmark in common" in bench.compare(before, results_of())
+
+
+def test_compare_reads_its_files(run: Command, tmp_path: Path) -> None:
+    results = results_of(bench.Line({"page": 512}, measured(), measured("raw pulls", 2.0), 0.9))
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(results.to_json())
+    done = run("bench", "compare", tmp_path / "a", tmp_path / "b")
+    assert (done.stderr, done.returncode) == (b"", 0)
+    assert b"+0.0% (noise)" in done.stdout
+
+
+@pytest.mark.parametrize(("unit", "expected"), [("GB/s", 0.5), ("us", 2.0)])
+def test_a_ratio_above_one_is_better_than_the_limit(unit: _measure.Unit, expected: float) -> None:
+    ours, limit = (bench.Measurement("", unit, value) for value in (5.0, 10.0))
+    assert _measure.ratio(ours, limit) == expected
+    assert _measure.ratio(ours, bench.Measurement("", unit, None)) is None
+
+
+def test_what_is_absent_is_named_with_its_reason_and_brackets_survive() -> None:
+    absent = bench.Measurement("np.memmap[rows] + copy", "GB/s", None, "no numpy here")
+    there = measured("list[rows]", 3.0)
+    table = results_of(bench.Line({"page": 512}, measured(bytes=1), measured("raw"), None, [absent, there])).benchmarks[
+        0
+    ]
+    text = bench.show(table)
+    assert "np.memmap[rows] + copy: not measured: no numpy here" in text
+    assert "list[rows] 3.00 GB/s" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.1234, "0.123"), (1.234, "1.23"), (12.34, "12.34"), (123.4, "123.4"), (12345.6, "12,346")]
+)
+def test_numbers_have_the_digits_that_tell_something(value: float, text: str) -> None:
+    assert _report.number(value) == text
