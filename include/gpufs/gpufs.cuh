@@ -72,13 +72,48 @@ GPUFS_HD std::int32_t gfstat(const Group& g, const mount_ref& fs, std::int32_t f
   return 0;
 }
 
+namespace detail {
+
+// How far a read came: to its end, or to the first byte that could not be read, because of `error`, or (0) because the
+// file was truncated since it was opened.
+struct read_end {
+  std::uint64_t at;
+  std::int32_t error;
+};
+
+// Reads what of [begin, end) lies in pages `page`, `page + stride`, ...; `buffer` is for the byte at `begin`.
+template <class Group>
+GPUFS_HD read_end read_pages(const mount_ref& fs, const Group& g, const file_view& file, char* buffer,
+                             std::uint64_t begin, std::uint64_t end, std::uint64_t page, std::uint64_t stride) {
+  page_cache<Group> cache(fs, g, file.record);
+  for (; page << fs.layout.page_shift < end; page += stride) {
+    const std::uint64_t page_begin = page << fs.layout.page_shift;
+    const std::uint64_t page_end = page_begin + fs.layout.page_bytes();
+    const std::uint64_t at = page_begin < begin ? begin : page_begin;
+    const std::uint64_t want = (page_end < end ? page_end : end) - at;
+    const page_pin pin = cache.acquire({file.version, page}, page_loader<Group>(fs, g, file, page));
+    if (pin.valid < 0) return {at, pin.valid};
+    const std::uint64_t within = at - page_begin;
+    const auto valid = static_cast<std::uint64_t>(pin.valid);
+    const std::uint64_t room = valid > within ? valid - within : 0;
+    const std::uint64_t n = want < room ? want : room;
+    copy_from_frame(g, buffer + (at - begin), fs.page(pin.frame) + within, n);
+    cache.release(pin.frame);
+    if (n < want) return {at + n, 0};
+  }
+  return {end, 0};
+}
+
+}  // namespace detail
+
 // Reads into memory of the group: global or shared memory that all members can write; for a thread, its own too.
 //   bytes   any number; offset >= 0; neither needs an alignment (16-byte aligned on both sides is fastest)
 // Returns the bytes read: fewer than asked only at the end of the file, or before an error that the next call returns;
 // 0 at or behind the end. When the call returns, the bytes are visible to all members.
 // Errors: -EBADF; -EINVAL for a negative offset; -EOVERFLOW when offset + bytes does not fit 63 bits; -EFAULT for a
 // null buffer; -EIO and what else the host's read gave; -ENOBUFS when all frames of the cache stayed pinned.
-// Waits: for I/O, and for frames; both bounded by the mount's timeouts. Holds at most one pin at a time.
+// Waits: for I/O, and for frames; both bounded by the mount's timeouts. Holds at most one pin at a time, a block one per
+// warp.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int64_t gread(const Group& g, const mount_ref& fs, std::int32_t fd, void* buffer,
                                           std::uint64_t bytes, std::int64_t offset) {
@@ -92,30 +127,27 @@ template <class Group>
   if (bytes == 0 || begin >= file.size) return 0;
   if (buffer == nullptr) return -EFAULT;
   const std::uint64_t end = file.size - begin < bytes ? file.size : begin + bytes;
-  page_cache<Group> cache(fs, g, file.record);
-  std::uint64_t at = begin;
-  std::int64_t error = 0;
-  while (at < end) {
-    const std::uint64_t page = at >> fs.layout.page_shift;
-    const std::uint64_t within = at - (page << fs.layout.page_shift);
-    const page_pin pin = cache.acquire({file.version, page}, detail::page_loader<Group>(fs, g, file, page));
-    if (pin.valid < 0) {
-      error = pin.valid;
-      break;
+  const std::uint64_t first = begin >> fs.layout.page_shift;
+  detail::read_end stop{};
+  if constexpr (Group::has_warps) {
+    if ((end - 1) >> fs.layout.page_shift != first) {
+      // Several pages: each warp reads its own, and the warps wait for each other only once.
+      stop = detail::read_pages(fs, g.warp(), file, static_cast<char*>(buffer), begin, end, first + g.warp_rank(),
+                                g.warp_count());
+      const std::uint64_t at = g.least(stop.at);
+      // Those that stopped there, one warp, know why.
+      if (at != end) stop.error = -static_cast<std::int32_t>(g.least(stop.at == at ? -stop.error : 0x7fffffff));
+      stop.at = at;
+    } else {
+      stop = detail::read_pages(fs, g, file, static_cast<char*>(buffer), begin, end, first, 1);
     }
-    const auto valid = static_cast<std::uint64_t>(pin.valid);
-    const std::uint64_t room = valid > within ? valid - within : 0;
-    const std::uint64_t n = end - at < room ? end - at : room;
-    copy_from_frame(g, static_cast<char*>(buffer) + (at - begin), fs.page(pin.frame) + within, n);
-    cache.release(pin.frame);
-    at += n;
-    // A page with fewer bytes than the file had when it was opened: truncated since; what was there is all there is.
-    if (n == room && room < fs.layout.page_bytes() - within) break;
+  } else {
+    stop = detail::read_pages(fs, g, file, static_cast<char*>(buffer), begin, end, first, 1);
   }
   g.sync();
-  if (at == begin && error != 0) return error;
-  if (g.is_leader()) fs.counters().add(counter::read_bytes, at - begin);
-  return static_cast<std::int64_t>(at - begin);
+  if (stop.at == begin && stop.error != 0) return stop.error;
+  if (g.is_leader()) fs.counters().add(counter::read_bytes, stop.at - begin);
+  return static_cast<std::int64_t>(stop.at - begin);
 }
 
 // Maps a part of a file: pins the page that holds `offset` and gives a pointer into it, for reading, valid for every

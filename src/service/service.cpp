@@ -325,7 +325,7 @@ void service::idle(std::uint64_t idle_ns) {
     sleep_ns = idle_ns < 1'000'000       ? 20'000
                : idle_ns < 100'000'000   ? 100'000
                : idle_ns < 1'000'000'000 ? 1'000'000
-                                         : 4'000'000;
+                                         : 10'000'000;
 
   const std::uint32_t before = __atomic_load_n(&header.twin_wake, __ATOMIC_SEQ_CST);
   __atomic_fetch_add(&header.twin_sleepers, 1u, __ATOMIC_SEQ_CST);

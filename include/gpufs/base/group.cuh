@@ -10,6 +10,7 @@ namespace gpufs {
 class thread_group {
  public:
   static constexpr bool scans_together = false;  // whether members share the reading of an index bucket
+  static constexpr bool has_warps = false;       // whether parts of it can act for themselves
   GPUFS_HD static constexpr std::uint32_t rank() { return 0; }
   GPUFS_HD static constexpr std::uint32_t size() { return 1; }
   GPUFS_HD static constexpr bool is_leader() { return true; }
@@ -47,6 +48,7 @@ class thread_group {
 class warp_group {
  public:
   static constexpr bool scans_together = true;
+  static constexpr bool has_warps = false;
   GPUFS_HD explicit warp_group([[maybe_unused]] std::uint32_t lanes) {
 #if defined(__CUDA_ARCH__)
     std::uint32_t below;
@@ -106,6 +108,15 @@ class warp_group {
     return value;
 #endif
   }
+  // The value of the member whose rank is higher by `step`; the caller's own where there is none.
+  GPUFS_HD std::uint64_t from_above(std::uint64_t value, [[maybe_unused]] std::uint32_t step) const {
+#if defined(__CUDA_ARCH__)
+    const std::uint64_t other = __shfl_down_sync(mask_, value, step);
+    return rank_ + step < size_ ? other : value;
+#else
+    return value;
+#endif
+  }
   GPUFS_HD static std::uint64_t grid_rank() {
 #if defined(__CUDA_ARCH__)
     const std::uint64_t block = blockIdx.x + gridDim.x * (blockIdx.y + std::uint64_t{gridDim.y} * blockIdx.z);
@@ -147,6 +158,7 @@ class warp_group {
 class block_group {
  public:
   static constexpr bool scans_together = false;  // the barriers would cost more than the leader's reading alone
+  static constexpr bool has_warps = true;
   GPUFS_HD static std::uint32_t rank() {
 #if defined(__CUDA_ARCH__)
     return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
@@ -200,6 +212,36 @@ class block_group {
 #else
     return platform::twin().block_count;
 #endif
+  }
+
+  // The warp of the calling thread, whole: for parts of a call that warps do better each for itself.
+  GPUFS_HD static warp_group warp() {
+#if defined(__CUDA_ARCH__)
+    const std::uint32_t left = size() - rank() / 32 * 32;
+    return warp_group(left >= 32 ? ~0u : (1u << left) - 1);
+#else
+    return warp_group(1);
+#endif
+  }
+  GPUFS_HD static std::uint32_t warp_rank() { return rank() / 32; }
+  GPUFS_HD static std::uint32_t warp_count() { return (size() + 31) / 32; }
+
+  // The least of the members' values.
+  GPUFS_HD std::uint64_t least(std::uint64_t value) const {
+#if defined(__CUDA_ARCH__)
+    __shared__ std::uint64_t of_warps[32];
+    const warp_group w = warp();
+    for (std::uint32_t step = 16; step != 0; step /= 2) {
+      const std::uint64_t other = w.from_above(value, step);
+      value = other < value ? other : value;
+    }
+    // The first barrier keeps the cells from being overwritten while a slower thread still reads those of the last call.
+    __syncthreads();
+    if (w.is_leader()) of_warps[warp_rank()] = value;
+    __syncthreads();
+    for (std::uint32_t i = 0; i < warp_count(); ++i) value = of_warps[i] < value ? of_warps[i] : value;
+#endif
+    return value;
   }
 
   // The block's scratch memory: dynamic shared memory on a GPU, heap memory on the twin; `launch_shape::scratch_bytes` long.

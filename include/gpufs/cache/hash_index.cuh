@@ -84,6 +84,11 @@ class hash_index {
   GPUFS_HD std::uint32_t guess(const Group& g, const slot_key& key) const {
     const std::uint64_t h = hash(key);
     const index_bucket& bucket = buckets_[h & mask_];
+    if (g.size() == 1) {
+      // One cell instead of four sectors; the caller searches properly if it is not there.
+      const std::uint64_t entry = bucket.entries[preferred_cell(h)].load_relaxed();
+      if (matches(entry, h)) return slot_of(entry) + 1;
+    }
     std::uint32_t candidate = 0;
     for (std::uint32_t i = g.rank(); i < index_bucket::entry_count; i += g.size()) {
       const std::uint64_t entry = bucket.entries[i].load_relaxed();
@@ -196,6 +201,10 @@ class hash_index {
     return e;
   }
 
+  // Where in its bucket an entry goes if it can, and a lookup by a single thread looks first. Other bits than the bucket's.
+  GPUFS_HD static std::uint32_t preferred_cell(std::uint64_t h) {
+    return static_cast<std::uint32_t>(h >> 32) % index_bucket::entry_count;
+  }
   GPUFS_HD static std::uint64_t make_entry(std::uint64_t h, std::uint32_t slot) {
     return (h & 0xffffffff00000000ull) | (slot + 1u);
   }
@@ -228,7 +237,9 @@ class hash_index {
     for (;;) {
       std::uint64_t b = h & mask_;
       for (std::uint64_t probes = 0; probes <= mask_; ++probes, b = (b + 1) & mask_) {
-        for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) {
+        std::uint32_t i = preferred_cell(h);
+        for (std::uint32_t n = 0; n < index_bucket::entry_count; ++n, ++i) {
+          if (i == index_bucket::entry_count) i = 0;
           atomic_word<std::uint64_t>& cell = buckets_[b].entries[i];
           if (cell.load_relaxed() != 0) continue;
           std::uint64_t empty = 0;

@@ -76,14 +76,16 @@ class slot_state {
     return old - 1;
   }
 
-  // As unpin(), for a caller who may have no pin: false, and nothing done, when the slot is not resident or nobody has
-  // pinned it. One trip when the caller's is the only pin.
+  // As unpin(), for a caller who may have no pin: false when the slot is not resident or nobody has pinned it. Looked at
+  // before, so that a pin too much given back changes nothing; and afterwards, because two may do that at once: then the
+  // word is wrong for a moment, in which others take the slot for loading. Never a loop of exchanges: many groups
+  // that unpin one page would let only a few million of them through in a second.
   [[nodiscard]] GPUFS_HD bool try_unpin() {
-    std::uint32_t word = unpinned(slot_phase::resident) + 1;
-    while (!word_.compare_exchange_release(word, word - 1)) {
-      if (phase(word) != slot_phase::resident || pins(word) == 0) return false;
-    }
-    return true;
+    const auto is_pinned = [](std::uint32_t word) { return phase(word) == slot_phase::resident && pins(word) != 0; };
+    if (!is_pinned(peek())) return false;
+    if (is_pinned(word_.fetch_add_release(~0u))) return true;
+    (void)word_.fetch_add_relaxed(1);
+    return false;
   }
 
   // Takes a free or resident slot that nobody has pinned. Acquire: pairs with the unpin of the last reader, so that

@@ -34,10 +34,15 @@ class record_table {
   // One holder gives its descriptor back; false when it was nobody's, as after one gclose too many.
   [[nodiscard]] GPUFS_HD bool let_go(std::uint32_t slot, std::uint32_t generation) const {
     atomic_word<std::uint64_t>& holders = at(slot).tag_holders;
-    std::uint64_t seen = holders.load_relaxed();
-    do {
-      if (static_cast<std::uint32_t>(seen >> 32) != generation || static_cast<std::uint32_t>(seen) == 0) return false;
-    } while (!holders.compare_exchange_relaxed(seen, seen - 1));  // unpin() releases
+    const auto is_held = [generation](std::uint64_t word) {
+      return static_cast<std::uint32_t>(word >> 32) == generation && static_cast<std::uint32_t>(word) != 0;
+    };
+    // Before and after, as slot_state::try_unpin().
+    if (!is_held(holders.load_relaxed())) return false;
+    if (!is_held(holders.fetch_add_relaxed(~std::uint64_t{0}))) {
+      (void)holders.fetch_add_relaxed(1);
+      return false;
+    }
     unpin(slot);  // the pin of the holder that I just counted out
     return true;
   }
