@@ -81,27 +81,78 @@ struct read_end {
   std::int32_t error;
 };
 
-// Reads what of [begin, end) lies in pages `page`, `page + stride`, ...; `buffer` is for the byte at `begin`.
+// What a page, pinned or failed, has of a read of [begin, end).
+struct page_part {
+  std::uint64_t at;    // where in the file it begins
+  std::uint64_t stop;  // where it ends, or what can be read of it
+  bool whole;          // whether that is all that was wanted of the page
+};
+GPUFS_HD inline page_part part_of_page(const mount_ref& fs, const page_pin& pin, std::uint64_t page,
+                                       std::uint64_t begin, std::uint64_t end) {
+  const std::uint64_t page_begin = page << fs.layout.page_shift;
+  const std::uint64_t page_end = page_begin + fs.layout.page_bytes();
+  const std::uint64_t at = page_begin < begin ? begin : page_begin;
+  const std::uint64_t wanted = page_end < end ? page_end : end;
+  const std::uint64_t there = page_begin + (pin.valid < 0 ? 0 : static_cast<std::uint64_t>(pin.valid));
+  const std::uint64_t stop = wanted < there ? wanted : there < at ? at : there;
+  return {at, stop, stop == wanted};
+}
+
+// `buffer` is for the byte at `begin`.
 template <class Group>
 GPUFS_HD read_end read_pages(const mount_ref& fs, const Group& g, const file_view& file, char* buffer,
-                             std::uint64_t begin, std::uint64_t end, std::uint64_t page, std::uint64_t stride) {
+                             std::uint64_t begin, std::uint64_t end) {
   page_cache<Group> cache(fs, g, file.record);
-  for (; page << fs.layout.page_shift < end; page += stride) {
-    const std::uint64_t page_begin = page << fs.layout.page_shift;
-    const std::uint64_t page_end = page_begin + fs.layout.page_bytes();
-    const std::uint64_t at = page_begin < begin ? begin : page_begin;
-    const std::uint64_t want = (page_end < end ? page_end : end) - at;
+  for (std::uint64_t page = begin >> fs.layout.page_shift; page << fs.layout.page_shift < end; ++page) {
     const page_pin pin = cache.acquire({file.version, page}, page_loader<Group>(fs, g, file, page));
-    if (pin.valid < 0) return {at, pin.valid};
-    const std::uint64_t within = at - page_begin;
-    const auto valid = static_cast<std::uint64_t>(pin.valid);
-    const std::uint64_t room = valid > within ? valid - within : 0;
-    const std::uint64_t n = want < room ? want : room;
-    copy_from_frame(g, buffer + (at - begin), fs.page(pin.frame) + within, n);
+    const page_part part = part_of_page(fs, pin, page, begin, end);
+    if (pin.valid < 0) return {part.at, pin.valid};
+    copy_from_frame(g, buffer + (part.at - begin), fs.page(pin.frame) + (part.at & (fs.layout.page_bytes() - 1)),
+                    part.stop - part.at);
     cache.release(pin.frame);
-    if (n < want) return {at + n, 0};
+    if (!part.whole) return {part.stop, 0};
   }
   return {end, 0};
+}
+
+// The same by a block whose warps each read a page at the same time. Nothing behind the first byte that cannot be read is
+// written, so they wait for each other before they copy, each with a pin: only where there are frames for all warps of
+// the device, and more (reads_by_warps).
+template <class Block>
+GPUFS_HD read_end read_pages_by_warps(const mount_ref& fs, const Block& g, const file_view& file, char* buffer,
+                                      std::uint64_t begin, std::uint64_t end) {
+  const auto warp = g.warp();
+  page_cache cache(fs, warp, file.record);
+  for (std::uint64_t first = begin >> fs.layout.page_shift; first << fs.layout.page_shift < end;
+       first += g.warp_count()) {
+    const std::uint64_t page = first + g.warp_rank();
+    const bool mine = page << fs.layout.page_shift < end;
+    page_pin pin{0, 0};
+    page_part part{end, end, true};
+    if (mine) {
+      pin = cache.acquire({file.version, page}, page_loader(fs, warp, file, page));
+      part = part_of_page(fs, pin, page, begin, end);
+    }
+    const std::uint64_t stop = g.least(part.whole ? end : part.stop);
+    if (mine && pin.valid >= 0) {
+      const std::uint64_t copied = part.stop < stop ? part.stop : stop;
+      if (part.at < copied)
+        copy_from_frame(warp, buffer + (part.at - begin), fs.page(pin.frame) + (part.at & (fs.layout.page_bytes() - 1)),
+                        copied - part.at);
+      cache.release(pin.frame);
+    }
+    if (stop == end) continue;
+    // One warp stopped there, and knows why.
+    const bool stopped_here = !part.whole && part.stop == stop && pin.valid < 0;
+    const std::uint64_t why = g.least(stopped_here ? static_cast<std::uint64_t>(-pin.valid) : ~std::uint64_t{0});
+    return {stop, why == ~std::uint64_t{0} ? 0 : -static_cast<std::int32_t>(why)};
+  }
+  return {end, 0};
+}
+
+// 64: warps that a multiprocessor holds at most. The twin's groups have one member, and wait for nobody.
+GPUFS_HD inline bool reads_by_warps(const mount_ref& fs) {
+  return fs.layout.frame_count / 128 >= fs.layout.processor_count;
 }
 
 }  // namespace detail
@@ -127,22 +178,14 @@ template <class Group>
   if (bytes == 0 || begin >= file.size) return 0;
   if (buffer == nullptr) return -EFAULT;
   const std::uint64_t end = file.size - begin < bytes ? file.size : begin + bytes;
-  const std::uint64_t first = begin >> fs.layout.page_shift;
+  auto* const to = static_cast<char*>(buffer);
   detail::read_end stop{};
   if constexpr (Group::has_warps) {
-    if ((end - 1) >> fs.layout.page_shift != first) {
-      // Several pages: each warp reads its own, and the warps wait for each other only once.
-      stop = detail::read_pages(fs, g.warp(), file, static_cast<char*>(buffer), begin, end, first + g.warp_rank(),
-                                g.warp_count());
-      const std::uint64_t at = g.least(stop.at);
-      // Those that stopped there, one warp, know why.
-      if (at != end) stop.error = -static_cast<std::int32_t>(g.least(stop.at == at ? -stop.error : 0x7fffffff));
-      stop.at = at;
-    } else {
-      stop = detail::read_pages(fs, g, file, static_cast<char*>(buffer), begin, end, first, 1);
-    }
+    const bool several = (begin >> fs.layout.page_shift) != ((end - 1) >> fs.layout.page_shift);
+    stop = several && detail::reads_by_warps(fs) ? detail::read_pages_by_warps(fs, g, file, to, begin, end)
+                                                 : detail::read_pages(fs, g, file, to, begin, end);
   } else {
-    stop = detail::read_pages(fs, g, file, static_cast<char*>(buffer), begin, end, first, 1);
+    stop = detail::read_pages(fs, g, file, to, begin, end);
   }
   g.sync();
   if (stop.at == begin && stop.error != 0) return stop.error;

@@ -124,6 +124,26 @@ TEST_P(consistency_test, an_open_file_that_was_removed_can_be_read_on) {
   EXPECT_EQ(open("a"), -ENOENT);
 }
 
+// With frames for all warps of the device, the warps of a block read several pages at once.
+TEST_P(consistency_test, reads_behind_a_truncation_are_short_in_a_large_cache_too) {
+  options.cache_bytes = large_cache_frames() * page_bytes();
+  const std::string content = create("a", 40 * page_bytes() + 9000);
+  const std::int32_t fd = open("a");
+  ASSERT_GE(fd, 0);
+  const auto page = static_cast<std::int64_t>(page_bytes());
+  calls().expect_read(fd, content, 50, 21 * page_bytes());
+  calls().expect_read(fd, content, 3 * page + 7, 36 * page_bytes());
+  files->truncate("a", 20 * page_bytes() + 100);
+  ASSERT_EQ(calls().close(fd), 0);
+  const std::int32_t cut = open("a");
+  files->truncate("a", 10 * page_bytes() + 100);
+  for (int i = 0; i < 2; ++i) {  // loaded, then cached
+    EXPECT_EQ(calls().read(cut, 2 * page + 5, 15 * page_bytes()).bytes,
+              content.substr(2 * page_bytes() + 5, 8 * page_bytes() + 95));
+    EXPECT_EQ(calls().read(cut, 10 * page + 100, 3 * page_bytes()).result, 0);
+  }
+}
+
 TEST_P(consistency_test, reads_behind_a_truncation_are_short) {
   const std::string content = create("a", 6 * page_bytes() + 9000);
   const std::int32_t fd = open("a");

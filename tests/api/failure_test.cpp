@@ -51,6 +51,21 @@ TEST_P(failure_test, what_was_read_before_an_error_is_given_first) {
   calls().expect_read(fd, content, static_cast<std::int64_t>(2 * page_bytes()), 2 * page_bytes());
 }
 
+TEST_P(failure_test, cached_pages_come_before_an_error_in_a_large_cache_too) {
+  options.cache_bytes = large_cache_frames() * page_bytes();
+  const std::string content = create("a", 40 * page_bytes() + 8192);
+  const std::int32_t fd = open("a");
+  ASSERT_GE(fd, 0);
+  calls().expect_read(fd, content, 0, 11 * page_bytes());
+  fail(operation::read, ENXIO);
+  const read_answer answer = calls().read(fd, 100, 20 * page_bytes());
+  EXPECT_EQ(answer.result, static_cast<std::int64_t>(11 * page_bytes() - 100));
+  expect_same_bytes(answer.bytes, content.substr(100, 11 * page_bytes() - 100), "before the error");
+  EXPECT_EQ(calls().read(fd, static_cast<std::int64_t>(11 * page_bytes()), 20 * page_bytes()).result, -ENXIO);
+  io->clear();
+  calls().expect_read(fd, content, 100, 30 * page_bytes());
+}
+
 // A page that comes in several pieces.
 class large_page_failure_test : public conformance {};
 INSTANTIATE_TEST_SUITE_P(conformance, large_page_failure_test, ::testing::ValuesIn(settings({source::memory}, {65536})),

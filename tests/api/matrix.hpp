@@ -59,6 +59,9 @@ void wait_until(const Condition& condition, std::chrono::milliseconds longest = 
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
+// So many that the warps of a block read several pages at once (detail::reads_by_warps), on any GPU of today.
+inline std::uint64_t large_cache_frames() { return device() == device_kind::cuda ? 32768 : 4096; }
+
 class conformance : public ::testing::TestWithParam<setting> {
  protected:
   conformance() : files(file_world::make(GetParam().where)), io(std::make_shared<fault_backend>(files->io())) {
