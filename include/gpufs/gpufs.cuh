@@ -109,7 +109,7 @@ GPUFS_HD read_end read_pages(const mount_ref& fs, const Group& g, const file_vie
     if (pin.valid < 0) return {part.at, pin.valid};
     copy_from_frame(g, buffer + (part.at - begin), fs.page(pin.frame) + (part.at & (fs.layout.page_bytes() - 1)),
                     part.stop - part.at);
-    cache.release(pin.frame);
+    cache.release_copied(pin.frame);
     if (!part.whole) return {part.stop, 0};
   }
   return {end, 0};
@@ -139,7 +139,7 @@ GPUFS_HD read_end read_pages_by_warps(const mount_ref& fs, const Block& g, const
       if (part.at < copied)
         copy_from_frame(warp, buffer + (part.at - begin), fs.page(pin.frame) + (part.at & (fs.layout.page_bytes() - 1)),
                         copied - part.at);
-      cache.release(pin.frame);
+      cache.release_copied(pin.frame);
     }
     if (stop == end) continue;
     // One warp stopped there, and knows why.

@@ -56,7 +56,7 @@ int sink_table::send(std::uint32_t sink, const char* bytes, std::size_t count) {
 service::service(const channel_view& channel, file_table& files, extent_registrar& extents, sink_table& sinks,
                  timeline& record, const service_options& options)
     : channel_(channel), files_(files), extents_(extents), sinks_(sinks), timeline_(record), options_(options),
-      served_(channel.layout.slot_count), alive_(options.workers) {
+      served_(channel.layout.slot_count), counts_(options.workers), alive_(options.workers) {
   channel_.announce(service_phase::running);
   const auto start = [this](auto&& body) {
     running_.fetch_add(1, std::memory_order_relaxed);
@@ -118,9 +118,11 @@ void service::work(unsigned worker) {
   try {
     file_table::lookups known;
     std::uint64_t last = now();
+    unsigned empty_rounds = 0;
     for (unsigned round = 0; !stopping_; ++round) {
-      // Everywhere only from time to time, so that no slot depends on one worker: bells that many look at are slow to ring.
-      const unsigned answered = scan(worker, round % 16 == 0, known);
+      // Everywhere only from time to time, so that no slot depends on one worker: bells that many look at ring slowly.
+      const unsigned answered = scan(worker, round % 256 == 0 || empty_rounds % 16 == 15, known);
+      empty_rounds = answered != 0 ? 0 : empty_rounds + 1;
       if (answered != 0) {
         last = now();
         // More than one at a time: a backlog, for which another worker may get up.
@@ -210,7 +212,7 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
   } catch (const std::exception&) {
     reply(-EIO);
   }
-  served_count_.fetch_add(1, std::memory_order_relaxed);
+  counts_[worker].served.fetch_add(1, std::memory_order_relaxed);
 }
 
 // Before it is served: the path of an open lies where the file's first bytes will be.
@@ -313,6 +315,12 @@ void service::wake_sleepers(int count) {
 }
 
 std::uint32_t service::sleepers() const { return __atomic_load_n(&channel_.header().twin_sleepers, __ATOMIC_SEQ_CST); }
+
+std::uint64_t service::served_count() const {
+  std::uint64_t n = 0;
+  for (const worker_count& count : counts_) n += count.served.load(std::memory_order_relaxed);
+  return n;
+}
 
 void service::wake() { wake_sleepers(static_cast<int>(options_.workers) + 1); }
 

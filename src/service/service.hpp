@@ -63,7 +63,7 @@ class service {
   [[nodiscard]] bool stop(std::uint64_t timeout_ns);
   // Work is to be expected: look at the bells often for a while. Thread-safe, cheap.
   void wake();
-  std::uint64_t served_count() const { return served_count_.load(std::memory_order_relaxed); }
+  std::uint64_t served_count() const;
 
  private:
   void work(unsigned worker);
@@ -90,7 +90,11 @@ class service {
   timeline& timeline_;
   const service_options options_;
   std::vector<std::atomic<std::uint32_t>> served_;  // per slot: sequence of the last request that a worker took
-  std::atomic<std::uint64_t> served_count_{0};
+  // Of each worker, in a line of its own: all count at each request.
+  struct alignas(64) worker_count {
+    std::atomic<std::uint64_t> served{0};
+  };
+  std::vector<worker_count> counts_;
   std::atomic<bool> stopping_{false};
   std::atomic<unsigned> running_{0};  // threads that have not ended
   std::atomic<bool> sentinel_{false};

@@ -111,6 +111,15 @@ struct atomic_word {
 #endif
   }
 
+  // As store_after_reads().
+  GPUFS_HD T fetch_add_after_reads(T v) {
+#if defined(__CUDA_ARCH__)
+    return fetch_add_relaxed(v);
+#else
+    return fetch_add_release(v);
+#endif
+  }
+
   // Success and failure leave the value that was seen in `expected`. The order named is that of success; a failure is
   // relaxed. On a GPU each release costs a fence and each acquire the first-level cache, so callers ask for what they need.
   [[nodiscard]] GPUFS_HD bool compare_exchange_relaxed(T& expected, T desired) {

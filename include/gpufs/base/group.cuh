@@ -11,6 +11,7 @@ class thread_group {
  public:
   static constexpr bool scans_together = false;  // whether members share the reading of an index bucket
   static constexpr bool has_warps = false;       // whether parts of it can act for themselves
+  static constexpr bool is_one_thread = true;
   GPUFS_HD static constexpr std::uint32_t rank() { return 0; }
   GPUFS_HD static constexpr std::uint32_t size() { return 1; }
   GPUFS_HD static constexpr bool is_leader() { return true; }
@@ -49,6 +50,7 @@ class warp_group {
  public:
   static constexpr bool scans_together = true;
   static constexpr bool has_warps = false;
+  static constexpr bool is_one_thread = false;
   GPUFS_HD explicit warp_group([[maybe_unused]] std::uint32_t lanes) {
 #if defined(__CUDA_ARCH__)
     std::uint32_t below;
@@ -159,6 +161,7 @@ class block_group {
  public:
   static constexpr bool scans_together = false;  // the barriers would cost more than the leader's reading alone
   static constexpr bool has_warps = true;
+  static constexpr bool is_one_thread = false;
   GPUFS_HD static std::uint32_t rank() {
 #if defined(__CUDA_ARCH__)
     return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);

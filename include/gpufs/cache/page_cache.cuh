@@ -101,6 +101,16 @@ class page_cache {
     g_.sync();
     if (g_.is_leader()) frames_.unpin(frame_number);
   }
+  // The same after a copy out of the page into memory that all members see: what was stored has arrived, and no fence is
+  // needed. (A single thread's copy may be in registers, still under way.)
+  GPUFS_HD void release_copied(std::uint32_t frame_number) {
+    if constexpr (Group::is_one_thread) {
+      release(frame_number);
+    } else {
+      g_.sync();
+      if (g_.is_leader()) frames_.header(frame_number).state.unpin_copied();
+    }
+  }
 
  private:
   static constexpr std::int32_t not_there = -0x7fffffff - 1;  // no errno

@@ -76,6 +76,13 @@ class slot_state {
     return old - 1;
   }
 
+  // As unpin(), for a caller whose group has put all that it read where it wanted it: what is in use has arrived.
+  GPUFS_HD void unpin_copied() {
+    const std::uint32_t old = word_.fetch_add_after_reads(~0u);
+    GPUFS_ASSERT(pins(old) > 0);
+    (void)old;
+  }
+
   // As unpin(), for a caller who may have no pin: false when the slot is not resident or nobody has pinned it. Looked at
   // before, so that a pin too much given back changes nothing; and afterwards, because two may do that at once: then the
   // word is wrong for a moment, in which others take the slot for loading. Never a loop of exchanges: many groups

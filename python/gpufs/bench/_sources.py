@@ -160,6 +160,7 @@ def idle(world: World) -> Source:
     def source() -> Generator[Sample]:
         with world.mount(cache="16MiB") as mount:
             _core.bench_open(mount._core, world.name)
+            time.sleep(IDLE_S)  # a mount is idle a second after its last request
             while True:
                 wall, cpu = time.perf_counter(), time.process_time()
                 time.sleep(IDLE_S)
