@@ -104,6 +104,29 @@ GPUFS_HD read_end read_pages(const mount_ref& fs, const Group& g, const file_vie
                              std::uint64_t begin, std::uint64_t end) {
   page_cache<Group> cache(fs, g, file.record);
   for (std::uint64_t page = begin >> fs.layout.page_shift; page << fs.layout.page_shift < end; ++page) {
+    if constexpr (Group::scans_together) {
+      // Resident pages several at a time, as long as there are two or more to read.
+      const std::uint64_t left = ((end - 1) >> fs.layout.page_shift) + 1 - page;
+      if (left > 1) {
+        constexpr std::uint32_t pins_max = 8;
+        const std::uint32_t most = g.size() < pins_max ? g.size() : pins_max;
+        page_pin mine{};
+        const std::uint32_t run =
+            cache.pin_run(file.version, page, left < most ? static_cast<std::uint32_t>(left) : most, mine);
+        page_part part{0, 0, true};
+        for (std::uint32_t i = 0; i < run && part.whole; ++i) {
+          const page_pin pin{g.from(mine.frame, i),
+                             static_cast<std::int32_t>(g.from(static_cast<std::uint32_t>(mine.valid), i))};
+          part = part_of_page(fs, pin, page + i, begin, end);
+          copy_from_frame(g, buffer + (part.at - begin), fs.page(pin.frame) + (part.at & (fs.layout.page_bytes() - 1)),
+                          part.stop - part.at);
+        }
+        cache.release_run(run, mine);
+        if (!part.whole) return {part.stop, 0};
+        page += run;
+        if (run == left) break;
+      }
+    }
     const page_pin pin = cache.acquire({file.version, page}, page_loader<Group>(fs, g, file, page));
     const page_part part = part_of_page(fs, pin, page, begin, end);
     if (pin.valid < 0) return {part.at, pin.valid};
@@ -163,8 +186,8 @@ GPUFS_HD inline bool reads_by_warps(const mount_ref& fs) {
 // 0 at or behind the end. When the call returns, the bytes are visible to all members.
 // Errors: -EBADF; -EINVAL for a negative offset; -EOVERFLOW when offset + bytes does not fit 63 bits; -EFAULT for a
 // null buffer; -EIO and what else the host's read gave; -ENOBUFS when all frames of the cache stayed pinned.
-// Waits: for I/O, and for frames; both bounded by the mount's timeouts. Holds at most one pin at a time, a block one per
-// warp.
+// Waits: for I/O, and for frames; both bounded by the mount's timeouts. Holds at most one pin while it waits (a block one
+// per warp), and eight while it copies.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int64_t gread(const Group& g, const mount_ref& fs, std::int32_t fd, void* buffer,
                                           std::uint64_t bytes, std::int64_t offset) {

@@ -1,6 +1,7 @@
 // What groups promise: ranks, one leader, broadcasts that reach every member, numbers for sharing out work.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "gpufs/base/group.cuh"
@@ -69,6 +70,31 @@ struct matching_kernel {
   }
 };
 
+// What members learn from each other: for the whole warp, for every third lane of it, and for the block.
+struct together_record {
+  std::uint32_t leading, leading_of_some, from_last, from_second_of_some, all_true, all_but_one;
+  std::uint64_t least, least_again;
+};
+struct together_kernel {
+  together_record* records;
+  GPUFS_HD void operator()(const mount_ref&) const {
+    const warp_group warp = block_group::warp();
+    const block_group block{};
+    const std::uint32_t lane = warp.rank();
+    together_record r{};
+    r.leading = warp.leading(lane < 7);
+    r.from_last = warp.from(100 + lane, warp.size() - 1);
+    const warp_group some = warp.matching(lane % 3, 0);
+    r.leading_of_some = some.leading(lane < 7);
+    r.from_second_of_some = some.from(100 + lane, some.size() > 1 ? 1 : 0);
+    r.all_true = block.all(true) ? 1 : 0;
+    r.all_but_one = block.all(block.rank() != block.size() - 1) ? 1 : 0;
+    r.least = block.least((std::uint64_t{1} << 40) + (block.rank() * 37 + 11) % 101);
+    r.least_again = block.least(block.rank() == block.size() - 1 ? 5 : 6);
+    records[thread_group::grid_rank()] = r;
+  }
+};
+
 // A block has 96 threads on a GPU and one on the twin.
 constexpr std::uint32_t group_test_blocks = 5;
 constexpr std::uint32_t group_test_threads = 96;
@@ -116,6 +142,31 @@ TEST(group, matching_lanes_form_groups_of_their_own) {
     if (!gpu) continue;
     EXPECT_GE(got[lane].found, 1016u) << "lane " << lane;
     EXPECT_EQ((got[lane].found - 1000) % 3, first) << "lane " << lane;
+  }
+}
+
+TEST(groups, members_learn_from_each_other) {
+  const mount m(base_options());
+  const bool gpu = device() == device_kind::cuda;
+  // The last warp of a block is not full.
+  const std::uint32_t threads = gpu ? 80 : 1;
+  const device_buffer<together_record> records(m, threads);
+  launch(m, {1, threads, 0, nullptr}, together_kernel{records.data()});
+  const auto got = records.download();
+  std::uint64_t least = ~std::uint64_t{0};
+  for (std::uint32_t t = 0; t < threads; ++t) least = std::min(least, (std::uint64_t{1} << 40) + (t * 37 + 11) % 101);
+  for (std::uint32_t t = 0; t < threads; ++t) {
+    const together_record& r = got[t];
+    const std::uint32_t lane = t % 32, lanes = gpu ? (t < 64 ? 32 : 16) : 1;
+    EXPECT_EQ(r.leading, std::min(7u, lanes));
+    EXPECT_EQ(r.from_last, 100 + lanes - 1);
+    // Lanes 0, 3, 6, 9, ...; 1, 4, 7, ...; 2, 5, 8, ...
+    EXPECT_EQ(r.leading_of_some, gpu ? (lane % 3 == 0 ? 3u : 2u) : 1u) << t;
+    EXPECT_EQ(r.from_second_of_some, gpu ? 100 + lane % 3 + 3 : 100u) << t;
+    EXPECT_EQ(r.all_true, 1u);
+    EXPECT_EQ(r.all_but_one, 0u);
+    EXPECT_EQ(r.least, least);
+    EXPECT_EQ(r.least_again, 5u);
   }
 }
 

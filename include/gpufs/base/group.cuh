@@ -110,6 +110,25 @@ class warp_group {
     return value;
 #endif
   }
+  // How many members come before the first whose value is false.
+  GPUFS_HD std::uint32_t leading(bool value) const {
+#if defined(__CUDA_ARCH__)
+    const std::uint32_t others = mask_ & ~__ballot_sync(mask_, value);
+    if (others == 0) return size_;
+    return __popc(mask_ & ((others & (0u - others)) - 1));
+#else
+    return value ? 1 : 0;
+#endif
+  }
+  // The value of the member with this rank.
+  GPUFS_HD std::uint32_t from(std::uint32_t value, [[maybe_unused]] std::uint32_t rank) const {
+#if defined(__CUDA_ARCH__)
+    const std::uint32_t lane = mask_ == ~0u ? rank : __fns(mask_, 0, static_cast<int>(rank) + 1);
+    return __shfl_sync(mask_, value, static_cast<int>(lane));
+#else
+    return value;
+#endif
+  }
   // The value of the member whose rank is higher by `step`; the caller's own where there is none.
   GPUFS_HD std::uint64_t from_above(std::uint64_t value, [[maybe_unused]] std::uint32_t step) const {
 #if defined(__CUDA_ARCH__)

@@ -71,17 +71,41 @@ class page_cache {
     page_pin pin{0, not_there};
     if constexpr (Group::scans_together) {
       pin.frame = frames_.index().guess(g_, key.slot()) - 1;
-      if (g_.is_leader()) pin.valid = take(pin.frame, key.slot());
+      if (g_.is_leader()) pin.valid = take_counted(pin.frame, key.slot());
       pin.valid = g_.broadcast(pin.valid);
     } else {
       if (g_.is_leader()) {
         pin.frame = frames_.index().guess(this_thread(), key.slot()) - 1;
-        pin.valid = take(pin.frame, key.slot());
+        pin.valid = take_counted(pin.frame, key.slot());
       }
       pin = g_.broadcast(pin);
     }
     if (pin.valid != not_there) return pin;
     return find_or_load(fs_, g_, record_, key, load);
+  }
+
+  // Pins, at a glance and without waiting, pages `first`, `first` + 1, ... as far as they are resident; at most `count`, which
+  // is not above the group's size. Returns how many; the member with rank i has page `first` + i in `mine`. Their latencies
+  // are one. Collective, by a warp.
+  GPUFS_HD std::uint32_t pin_run(std::uint64_t version, std::uint64_t first, std::uint32_t count, page_pin& mine) {
+    mine = {0, not_there};
+    const slot_key key{version, first + g_.rank()};
+    if (g_.rank() < count) {
+      mine.frame = frames_.index().guess(this_thread(), key) - 1;
+      mine.valid = take(mine.frame, key);
+    }
+    const std::uint32_t run = g_.leading(mine.valid != not_there);
+    if (g_.rank() < run) {
+      count_hit(counter::hits);
+    } else if (mine.valid != not_there) {
+      frames_.unpin(mine.frame);
+    }
+    return run;
+  }
+  // Gives the pins of a run back, after copies out of the pages (see release_copied).
+  GPUFS_HD void release_run(std::uint32_t run, const page_pin& mine) {
+    g_.sync();
+    if (g_.rank() < run) frames_.header(mine.frame).state.unpin_copied();
   }
 
   // As acquire(), but only if the page is absent and a frame is to be had in one round; leaves the page unpinned. For bytes
@@ -153,12 +177,14 @@ class page_cache {
     const bool resident = slot_state::phase(f.header.state.pin()) == slot_phase::resident;
     const slot_key held = f.header.key();
     const std::uint32_t valid = f.valid.load_relaxed();
-    if (resident && held == key) {
-      count_hit(counter::hits);
-      return static_cast<std::int32_t>(valid);
-    }
+    if (resident && held == key) return static_cast<std::int32_t>(valid);
     frames_.unpin(guess);
     return not_there;
+  }
+  GPUFS_HD std::int32_t take_counted(std::uint32_t guess, const slot_key& key) {
+    const std::int32_t valid = take(guess, key);
+    if (valid != not_there) count_hit(counter::hits);
+    return valid;
   }
 
   GPUFS_HD step find_or_claim(const slot_key& key) {
