@@ -145,7 +145,7 @@ TEST(group, matching_lanes_form_groups_of_their_own) {
   }
 }
 
-TEST(groups, members_learn_from_each_other) {
+TEST(group, members_learn_from_each_other) {
   const mount m(base_options());
   const bool gpu = device() == device_kind::cuda;
   // The last warp of a block is not full.
