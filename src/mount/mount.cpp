@@ -114,7 +114,7 @@ struct mount::implementation {
     extents =
         std::make_unique<extent_registrar>(*gpu, *files_open, *record,
                                            extent_options{direct_obstacle.empty() ? options.extent_budget_bytes : 0,
-                                                          options.extent_bytes, options.staging_bytes + 1u});
+                                                          options.extent_bytes, options.staging_bytes + 1u, 8});
     // A GPU's next request is a few microseconds away; a twin wakes the workers itself.
     const std::uint64_t spin_ns = options.device == device_kind::cuda ? 200'000 : 20'000;
     requests = std::make_unique<service>(channel_view{shared.host, channel}, *files_open, *extents, *sinks, *record,

@@ -28,6 +28,7 @@ extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, st
   file_version& version = file->version();
   if (options_.budget_bytes == 0 || version.identity.size < options_.file_bytes_min) return {};
   const std::uint64_t number = offset / options_.extent_bytes;
+  std::uint64_t end = number + 1;  // of those that are wanted now
   {
     extent_set& set = *version.extents;
     const std::lock_guard lock(set.mutex);
@@ -37,10 +38,18 @@ extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, st
     if (e.state == extent_set::phase::refused && ++e.reads < retry_reads) return {};
     e.reads = 0;
     e.state = extent_set::phase::wanted;
+    const std::uint64_t count = (version.identity.size + options_.extent_bytes - 1) / options_.extent_bytes;
+    if (number != 0 && set.extents.contains(number - 1)) {
+      for (; end < count && end <= number + options_.ahead; ++end) {
+        extent_set::extent& next = set.extents[end];
+        if (next.state != extent_set::phase::none) break;
+        next.state = extent_set::phase::wanted;
+      }
+    }
   }
   {
     const std::lock_guard lock(mutex_);
-    jobs_.push_back({file, number});
+    for (std::uint64_t n = number; n < end; ++n) jobs_.push_back({file, n});
   }
   wake_.notify_one();
   return {};
@@ -120,6 +129,7 @@ extent_notice extent_registrar::prepare(const job& j, std::unique_ptr<file_mappi
     std::shared_ptr<backend_file> file;
     if (files_.reach(*j.file, file) == 0) mapping = file->map(offset, bytes);
     if (mapping != nullptr && bring_into_cache(*file, *mapping, offset)) {
+      file->fault_in(*mapping);
       // Whole pages of the host: the last one is there in full, zeros behind the end of the file.
       const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
       std::uint64_t address = 0;
@@ -141,11 +151,11 @@ extent_notice extent_registrar::prepare(const job& j, std::unique_ptr<file_mappi
 bool extent_registrar::bring_into_cache(backend_file& file, const file_mapping& mapping, std::uint64_t offset) {
   using clock = std::chrono::steady_clock;
   const auto end = clock::now() + std::chrono::seconds(5);
-  if (file.cached(mapping) >= cached_min) return true;
+  if (file.cached(mapping, offset) >= cached_min) return true;
   file.read_ahead(offset, mapping.bytes());
   while (!stopping_ && clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    if (file.cached(mapping) >= cached_min) return true;
+    if (file.cached(mapping, offset) >= cached_min) return true;
   }
   return false;
 }

@@ -48,6 +48,9 @@ struct extent_options {
   std::uint64_t budget_bytes = 0;  // 0: no direct path
   std::uint64_t extent_bytes = 0;
   std::uint64_t file_bytes_min = 0;  // smaller files are not worth a mapping
+  // How many extents behind one whose neighbour before it is in use are registered with it: who reads a file from front to
+  // back is faster than a registration that begins when it arrives.
+  std::uint64_t ahead = 0;
 };
 
 // Registers in a thread of its own. Thread-safe.

@@ -47,7 +47,7 @@ class numbered_backend final : public backend {
       return static_cast<std::int64_t>(n);
     }
     std::unique_ptr<file_mapping> map(std::uint64_t, std::uint64_t) override { return nullptr; }
-    double cached(const file_mapping&) override { return 1; }
+    double cached(const file_mapping&, std::uint64_t) override { return 1; }
     void read_ahead(std::uint64_t, std::uint64_t) override {}
 
    private:

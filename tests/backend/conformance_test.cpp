@@ -303,7 +303,8 @@ TEST_P(backend_conformance, a_mapping_shows_the_file_as_reads_do) {
   EXPECT_EQ(std::memcmp(mapping->data(), content.data() + 8192, mapping->bytes()), 0);
   world_->write("file", "changed", 9000);
   EXPECT_EQ(std::memcmp(mapping->data() + (9000 - 8192), "changed", 7), 0) << "the mapping is shared";
-  const double cached = file->cached(*mapping);
+  file->fault_in(*mapping);
+  const double cached = file->cached(*mapping, 8192);
   EXPECT_GE(cached, 0.0);
   EXPECT_LE(cached, 1.0);
 }
@@ -316,7 +317,7 @@ TEST_P(backend_conformance, a_file_read_ahead_gets_into_the_page_cache) {
   file->read_ahead(0, 1 << 20);
   double cached = 0;
   for (int i = 0; i < 2000 && cached < 1; ++i) {
-    cached = file->cached(*mapping);
+    cached = file->cached(*mapping, 0);
     if (cached < 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   EXPECT_EQ(cached, 1.0);

@@ -164,6 +164,23 @@ TEST_F(extents, an_exception_is_a_refusal) {
   EXPECT_EQ(rig.extents().register_all(rig.files().find(handle)), content_.size()) << "the budget was given back";
 }
 
+TEST_F(extents, those_behind_neighbours_in_use_are_registered_ahead) {
+  service_rig_options options = with_budget(11);
+  options.extents_ahead = 3;
+  service_rig rig(io_, options);
+  const std::uint32_t handle = rig.open("/a").handle;
+  const auto registered = [&] { return rig.extents().count().registered; };
+  EXPECT_NE(read_until_told(rig, handle, 2 * extent_bytes).extent_bytes, 0u);
+  EXPECT_NE(read_until_told(rig, handle, 4 * extent_bytes).extent_bytes, 0u);
+  std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(registered(), 2u) << "nobody reads from front to back";
+  EXPECT_NE(read_until_told(rig, handle, 5 * extent_bytes).extent_bytes, 0u);
+  EXPECT_TRUE(eventually([&] { return registered() == 6; }));
+  EXPECT_NE(rig.read(handle, 8 * extent_bytes, 64).extent_bytes, 0u) << "told at the first read";
+  EXPECT_NE(read_until_told(rig, handle, 9 * extent_bytes).extent_bytes, 0u);
+  EXPECT_TRUE(eventually([&] { return registered() == 8; })) << "up to the end of the file";
+}
+
 TEST_F(extents, register_all_registers_a_file_once) {
   service_rig rig(io_, with_budget(11));
   const std::uint32_t handle = rig.open("/a").handle;
@@ -263,7 +280,9 @@ class cold_backend final : public backend {
     std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) override {
       return wrapped_->map(offset, bytes);
     }
-    double cached(const file_mapping&) override { return ++owner_.looks > owner_.looks_until_warm ? 1.0 : 0.5; }
+    double cached(const file_mapping&, std::uint64_t) override {
+      return ++owner_.looks > owner_.looks_until_warm ? 1.0 : 0.5;
+    }
     void read_ahead(std::uint64_t, std::uint64_t) override { ++owner_.read_aheads; }
 
    private:

@@ -79,7 +79,10 @@ class fault_backend::file final : public backend_file {
     std::uint64_t unused = 0;
     return rules_->strike(operation::map, path_, unused) < 0 ? nullptr : wrapped_->map(offset, bytes);
   }
-  double cached(const file_mapping& mapping) override { return wrapped_->cached(mapping); }
+  double cached(const file_mapping& mapping, std::uint64_t offset) override {
+    return wrapped_->cached(mapping, offset);
+  }
+  void fault_in(const file_mapping& mapping) override { wrapped_->fault_in(mapping); }
   void read_ahead(std::uint64_t offset, std::uint64_t bytes) override { wrapped_->read_ahead(offset, bytes); }
 
  private:

@@ -181,7 +181,7 @@ class memory_backend::file final : public backend_file {
   std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) override {
     return node_->bytes->map(offset, bytes);
   }
-  double cached(const file_mapping&) override { return 1; }
+  double cached(const file_mapping&, std::uint64_t) override { return 1; }
   void read_ahead(std::uint64_t, std::uint64_t) override {}
 
  private:

@@ -8,7 +8,7 @@ service_rig::service_rig(std::shared_ptr<backend> io, const service_rig_options&
     : options_(o), device_(make_cpu_device(1)), memory_(o.slots, o.staging_bytes),
       files_(std::move(io), o.descriptors_max),
       extents_(*device_, files_, record_,
-               extent_options{o.extent_budget_bytes, o.extent_bytes, o.extent_file_bytes_min}),
+               extent_options{o.extent_budget_bytes, o.extent_bytes, o.extent_file_bytes_min, o.extents_ahead}),
       service_(std::make_unique<gpufs::service>(memory_.view(), files_, extents_, sinks_, record_,
                                                 service_options{o.workers, o.spin_ns})) {}
 
