@@ -119,6 +119,8 @@ int file_table::open(const std::string& path, bool no_follow, std::uint32_t& han
   if (const int known = file->identify(identity); known < 0) return known;
   if (const int kind = check_kind(identity); kind < 0) return kind;
 
+  // Made before the table is locked: all workers open and close at the same time.
+  result = std::make_shared<host_file>(path, no_follow, version_of(identity, seen_ns), std::move(file));
   const std::unique_lock lock(mutex_);
   std::uint32_t index = 0;
   if (!unused_.empty()) {
@@ -130,9 +132,8 @@ int file_table::open(const std::string& path, bool no_follow, std::uint32_t& han
     entries_.emplace_back();
   }
   entry& e = entries_[index];
-  e.file = std::make_shared<host_file>(path, no_follow, version_of(identity, seen_ns), std::move(file));
+  e.file = result;
   handle = (e.generation << index_bits) | (index + 1);
-  result = e.file;
   return 0;
 }
 
@@ -167,6 +168,7 @@ std::size_t file_table::open_count() const {
 std::shared_ptr<file_version> file_table::version_of(const file_identity& identity, std::int64_t seen_ns) {
   const std::int64_t changed = identity.modified_ns > identity.changed_ns ? identity.modified_ns : identity.changed_ns;
   const bool racy = seen_ns - changed < racy_ns;
+  const std::lock_guard lock(versions_mutex_);
   std::shared_ptr<file_version>& known = versions_[{identity.device, identity.inode}];
   if (known != nullptr && !known->racy && known->identity == identity) return known;
   auto fresh = std::make_shared<file_version>();

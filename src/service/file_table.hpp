@@ -121,10 +121,11 @@ class file_table {
   const std::shared_ptr<backend> io_;
   const std::size_t descriptors_max_;
   std::atomic<std::uint64_t> epoch_{1};  // raised by whatever lookups must not outlive
-  mutable std::shared_mutex mutex_;      // guards all below; never held across I/O
+  mutable std::shared_mutex mutex_;      // guards the entries; never held across I/O
   std::vector<entry> entries_;
   std::vector<std::uint32_t> unused_;
   std::size_t hand_ = 0;
+  std::mutex versions_mutex_;  // guards the versions; never held across I/O
   std::unordered_map<key, std::shared_ptr<file_version>, key_hash> versions_;
   std::uint64_t last_version_ = 0;
   // Backend files open now. Shared with their deleters, so that it is exact whoever lets one go.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,14 @@ import pytest
 TIMEOUT_S = 60
 
 Command = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """Lets commands get SIGINT also where these tests run in the background of a shell, which makes it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

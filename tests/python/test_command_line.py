@@ -9,21 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import gpufs
 import pytest
 
 from .conftest import TIMEOUT_S, Command, command_line, tree_lines
-
-
-@pytest.fixture(autouse=True)
-def _interruptible() -> Iterator[None]:
-    """Lets commands get SIGINT also where these tests run in the background of a shell, which makes it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def on_terminal(arguments: list[bytes], *, interrupt_at: bytes = b"") -> tuple[int, bytes, bytes]:
