@@ -329,7 +329,8 @@ def _bench(
         str | None, typer.Option(metavar="F", help="Measure on this file, which an earlier run made, or else this one.")
     ] = None,
     size: Annotated[
-        str | None, typer.Option(metavar="SIZE", callback=_size, help="Bytes to use, rounded down to a power of two.")
+        str | None,
+        typer.Option("--size", metavar="SIZE", callback=_size, help="Bytes to use, rounded down to a power of two."),
     ] = None,
     json_file: Annotated[str | None, typer.Option("--json", metavar="OUT", help="Write the results as JSON.")] = None,
     plots: Annotated[
