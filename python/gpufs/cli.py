@@ -322,7 +322,9 @@ def _doctor_lines(findings: Iterable[tuple[str, str, str]], colored: bool) -> It
 def _bench(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME...]", help="Benchmarks; all without any. Or: compare A.json B.json."),
+        typer.Argument(
+            metavar="[NAME...]", help="Benchmarks; all without any. Or: compare A.json B.json, or: plot A.json."
+        ),
     ] = None,
     list_them: Annotated[bool, typer.Option("--list", help="List the benchmarks and exit.")] = False,
     file: Annotated[
@@ -358,6 +360,9 @@ def _bench(
             return
         if chosen[0] == "compare":
             _compare_results(chosen[1:])
+            return
+        if chosen[0] == "plot":
+            _plot_results(chosen[1:], plots)
             return
         for name in chosen:
             if name not in bench.BENCHMARKS:
@@ -427,6 +432,15 @@ def _compare_results(paths: Sequence[str]) -> None:
         raise typer.BadParameter("compare needs two files of results: compare A.json B.json")
     before, after = (bench.read(Path(path)) for path in paths)
     _write([bench.compare(before, after, **_table_style()).encode(errors="surrogateescape")])
+
+
+def _plot_results(paths: Sequence[str], folder: str | None) -> None:
+    from gpufs import bench
+    from gpufs.bench import plots
+
+    if len(paths) != 1 or folder is None:
+        raise typer.BadParameter("plot needs a file of results and a folder: plot A.json --plot DIR")
+    _write(os.fsencode(path) + b"\n" for path in plots.draw(bench.read(Path(paths[0])), folder))
 
 
 def _table_style() -> dict[str, Any]:

@@ -168,6 +168,18 @@ def test_plots_are_drawn_for_benchmarks_with_an_axis(run: Command, tmp_path: Pat
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["random.pdf", "random.png"]
 
 
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_plots_are_drawn_of_results_in_a_file(run: Command, tmp_path: Path, file: Path) -> None:
+    results = tmp_path / "results.json"
+    assert run(*SMALL, "random", "--file", file, "--json", results).returncode == 0
+    done = run("bench", "plot", results, "--plot", tmp_path / "plots")
+    assert done.returncode == 0
+    assert done.stdout.decode().split() == [str(tmp_path / "plots" / f"random.{suffix}") for suffix in ("png", "pdf")]
+    for wrong in (["plot", results], ["plot", "--plot", tmp_path]):
+        assert run("bench", *wrong).returncode == 2
+    assert run("bench", "plot", tmp_path / "nothing", "--plot", tmp_path).returncode == 2
+
+
 def test_an_interrupt_ends_it_with_130_and_removes_its_files(tmp_path: Path) -> None:
     environment = dict(os.environ) | {"TMPDIR": str(tmp_path)}
     arguments = command_line("bench", "--device", "cpu", "--size", "16MiB")

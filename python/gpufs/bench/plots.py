@@ -34,7 +34,8 @@ def draw(results: Results, folder: str | Path) -> list[Path]:
     written = []
     for table in results.benchmarks:
         lines = [line for line in table.lines if line.ours is not None and line.ours.value is not None]
-        if len({line.parameters.get(table.axis) for line in lines}) < 2:
+        # What is not a number has no place on an axis.
+        if len({x for line in lines if isinstance(x := line.parameters.get(table.axis), int)}) < 2:
             continue
         figure = _draw(results, table, lines)
         for suffix in ("png", "pdf"):
@@ -47,6 +48,7 @@ def draw(results: Results, folder: str | Path) -> list[Path]:
 def _draw(results: Results, table: Table, lines: Sequence[Line]) -> Any:  # noqa: ANN401 - matplotlib has no types here
     # Not through pyplot, which would look for a display and keep every figure.
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullLocator
 
     figure = Figure(figsize=SIZE_INCHES)
     axes = figure.add_subplot()
@@ -58,9 +60,10 @@ def _draw(results: Results, table: Table, lines: Sequence[Line]) -> Any:  # noqa
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(ticks, [parameter(table.axis, int(x)) for x in ticks], rotation=30)
-    axes.minorticks_off()
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}")
     axes.set_xlabel(f"{table.axis} size" if table.axis in SIZES else table.axis)
     unit = next(line.ours.unit for line in lines if line.ours is not None)
     axes.set_ylabel(unit)
