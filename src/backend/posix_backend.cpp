@@ -66,8 +66,8 @@ class posix_file final : public backend_file {
   }
 
   double cached(const file_mapping& mapping, std::uint64_t offset) override {
-    if (const double share = share_in_cache(offset, mapping.bytes()); share >= 0) return share;
-    // An older kernel: asks for each page, half a millisecond for 64 MiB.
+    // A quick no. A yes may mean pages that are still being read, which only mincore tells, page by page.
+    if (const double share = share_in_cache(offset, mapping.bytes()); share >= 0 && share < 0.5) return share;
     const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
     std::vector<unsigned char> resident((mapping.bytes() + page - 1) / page);
     if (mincore(mapping.data(), mapping.bytes(), resident.data()) != 0) return 0;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 
 #include "gpufs/base/platform.cuh"
 
@@ -77,8 +78,12 @@ void extent_registrar::run() {
     const std::uint64_t begin_ns = recording ? platform::now_ns() : 0;
     const std::uint64_t bytes = register_one(next);
     if (recording) {
-      timeline_.add({"register", timeline::registrar_thread, begin_ns, platform::now_ns(),
-                     next.number * options_.extent_bytes, bytes, bytes != 0 ? 0 : -EAGAIN, next.file->path()});
+      try {
+        timeline_.add({"register", timeline::registrar_thread, begin_ns, platform::now_ns(),
+                       next.number * options_.extent_bytes, bytes, bytes != 0 ? 0 : -EAGAIN, next.file->path()});
+      } catch (const std::bad_alloc&) {
+        // Then the timeline lacks it.
+      }
     }
   }
 }

@@ -76,7 +76,8 @@ service::~service() {
 
 namespace {
 constexpr std::uint64_t answer_time_ns = 1'000'000'000;
-}
+constexpr std::uint64_t everywhere_after_ns = 20'000'000;  // of slow answers: another worker may hang
+}  // namespace
 
 bool service::stop(std::uint64_t timeout_ns) {
   {
@@ -119,9 +120,12 @@ void service::work(unsigned worker) {
     file_table::lookups known;
     std::uint64_t last = now();
     unsigned empty_rounds = 0;
+    std::uint64_t everywhere_ns = last;
     for (unsigned round = 0; !stopping_; ++round) {
       // Everywhere only from time to time, so that no slot depends on one worker: bells that many look at ring slowly.
-      const unsigned answered = scan(worker, round % 256 == 0 || empty_rounds % 16 == 15, known);
+      const bool everywhere = round % 256 == 0 || empty_rounds % 16 == 15 || last - everywhere_ns > everywhere_after_ns;
+      if (everywhere) everywhere_ns = last;
+      const unsigned answered = scan(worker, everywhere, known);
       empty_rounds = answered != 0 ? 0 : empty_rounds + 1;
       if (answered != 0) {
         last = now();
@@ -192,7 +196,13 @@ unsigned service::scan_range(std::uint32_t first, std::uint32_t last, unsigned w
 void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
                      file_table::lookups& known) {
   std::optional<timeline_event> event;
-  if (timeline_.on()) event = describe(r, slot, worker);
+  if (timeline_.on()) {
+    try {
+      event = describe(r, slot, worker);
+    } catch (const std::bad_alloc&) {
+      // Then the timeline lacks it.
+    }
+  }
   const auto reply = [&](std::int32_t result) {
     if (event) {
       event->end_ns = platform::now_ns();

@@ -2,6 +2,7 @@
 
 #include <cinttypes>
 #include <cstdio>
+#include <new>
 #include <set>
 #include <utility>
 
@@ -70,8 +71,15 @@ void timeline::add(timeline_event event) {
   const std::lock_guard lock(mutex_);
   if (!on()) return;
   if (event.begin_ns < start_ns_) return;  // begun before the recording, or of an earlier one
-  if (events_.size() < events_max_) events_.push_back(std::move(event));
-  else ++dropped_;
+  if (events_.size() >= events_max_) {
+    ++dropped_;
+    return;
+  }
+  try {
+    events_.push_back(std::move(event));
+  } catch (const std::bad_alloc&) {
+    ++dropped_;
+  }
 }
 
 std::string timeline::stop() {

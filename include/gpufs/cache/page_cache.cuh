@@ -95,6 +95,7 @@ class page_cache {
       mine.valid = take(mine.frame, key);
     }
     const std::uint32_t run = g_.leading(mine.valid != not_there);
+    g_.sync();  // what each member acquired, all may read: a ballot orders no memory
     if (g_.rank() < run) {
       count_hit(counter::hits);
     } else if (mine.valid != not_there) {
@@ -218,7 +219,9 @@ class page_cache {
 
   GPUFS_HD step find(const slot_key& key) {
     const lookup_result r = frames_.index().lookup(key);
-    if (r.what == lookup_result::kind::absent) return {outcome::absent, {}};
+    // A failure without an error is none: the slot changed under a pin that somebody else gave back once too often.
+    if (r.what == lookup_result::kind::absent || (r.what == lookup_result::kind::failed && r.error >= 0))
+      return {outcome::absent, {}};
     count_hit(r.waited ? counter::minor_faults : counter::hits);
     if (r.what == lookup_result::kind::failed) return {outcome::failed, {0, r.error}};
     return {outcome::pinned, {r.slot, static_cast<std::int32_t>(frames_.at(r.slot).valid.load_relaxed())}};

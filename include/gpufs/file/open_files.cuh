@@ -62,7 +62,8 @@ class record_table {
   GPUFS_HD void set_generation(std::uint32_t slot, std::uint32_t generation, std::uint32_t handle, std::uint32_t mode,
                                std::uint32_t holders) const {
     const std::uint64_t tag = std::uint64_t{generation} << 32;
-    at(slot).tag_holders.store_relaxed(tag | holders);
+    // Raised by one each time, from no holders. Added, so that a surplus gclose that is taking its step back meets no store.
+    (void)at(slot).tag_holders.fetch_add_relaxed((std::uint64_t{1} << 32) + holders);
     at(slot).tag_handle.store_relaxed(tag | handle);
     for (std::uint32_t i = 0; i < file_shard::count; ++i) {
       file_shard& shard = fs_->file_shard(slot, i);
