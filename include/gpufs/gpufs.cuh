@@ -127,7 +127,8 @@ GPUFS_HD read_end read_pages(const mount_ref& fs, const Group& g, const file_vie
         if (run == left) break;
       }
     }
-    const page_pin pin = cache.acquire({file.version, page}, page_loader<Group>(fs, g, file, page));
+    const std::uint64_t behind = ((end - 1) >> fs.layout.page_shift) - page;
+    const page_pin pin = cache.acquire({file.version, page}, page_loader<Group>(fs, g, file, page, behind));
     const page_part part = part_of_page(fs, pin, page, begin, end);
     if (pin.valid < 0) return {part.at, pin.valid};
     copy_from_frame(g, buffer + (part.at - begin), fs.page(pin.frame) + (part.at & (fs.layout.page_bytes() - 1)),
@@ -153,7 +154,9 @@ GPUFS_HD read_end read_pages_by_warps(const mount_ref& fs, const Block& g, const
     page_pin pin{0, 0};
     page_part part{end, end, true};
     if (mine) {
-      pin = cache.acquire({file.version, page}, page_loader(fs, warp, file, page));
+      // What is sure to follow is for one of them: the others' pages are among it.
+      const std::uint64_t behind = g.warp_rank() == 0 ? ((end - 1) >> fs.layout.page_shift) - page : 0;
+      pin = cache.acquire({file.version, page}, page_loader(fs, warp, file, page, behind));
       part = part_of_page(fs, pin, page, begin, end);
     }
     const std::uint64_t stop = g.least(part.whole ? end : part.stop);

@@ -35,6 +35,8 @@ struct mount_options {
   unsigned channel_slots = 0;  // requests under way at once. 0: 512 on a GPU, 64 on the twin; at most 4096
   // Pinned host memory per slot; files up to this size come with the answer to their open. 8 KiB to 1 MiB, power of two.
   std::uint32_t staging_bytes = 32768;
+  // The most that the copy engine loads at once, where a file is read from front to back. 0: pages are pulled one by one.
+  std::uint64_t bulk_bytes = std::uint64_t{1} << 20;
   unsigned rings = 0;                                // frame rings. 0: one per multiprocessor, fewer for small caches
   unsigned open_files = 131072;                      // open-file records, at most 131,072
   unsigned twin_threads = 0;                         // threads of a launch on the twin. 0: one per core
@@ -65,7 +67,7 @@ struct file_statistics {
   // Counted since it was opened. What was staged, or came with the open, is page_loads - direct_loads.
   std::uint64_t hits = 0;
   std::uint64_t page_loads = 0;
-  std::uint64_t direct_loads = 0;
+  std::uint64_t direct_loads = 0;  // of these: by the direct or the bulk path
   std::uint64_t loaded_bytes = 0;
   std::uint32_t holders = 0;  // opens not closed yet
   std::uint64_t extents = 0;  // registered for direct loads
@@ -91,6 +93,7 @@ class mount {
   std::string device_name() const;
   const mount_options& options() const;  // with the defaults filled in
   std::string direct_path() const;       // "on", or why every load is staged
+  std::string bulk_path() const;         // "on", or why runs of pages are loaded page by page
   unsigned multiprocessors() const;      // twin: its threads
 
   statistics stats() const;

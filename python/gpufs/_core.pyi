@@ -51,6 +51,7 @@ class Mount:
         extent_bytes: int,
         channel_slots: int,
         staging_bytes: int,
+        bulk_bytes: int,
         rings: int,
         open_files: int,
         twin_threads: int,
@@ -68,6 +69,8 @@ class Mount:
     def device_name(self) -> str: ...
     @property
     def direct_path(self) -> str: ...
+    @property
+    def bulk_path(self) -> str: ...
     @property
     def multiprocessors(self) -> int: ...
     @property

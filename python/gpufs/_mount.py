@@ -27,6 +27,7 @@ class Statistics(TypedDict):
     minor_faults: int  # pages that another group was loading just then
     direct_loads: int  # pages that the GPU pulled from registered host memory
     staged_loads: int  # pages that a host worker brought
+    bulk_loads: int  # pages that the copy engine brought, in runs
     open_loads: int  # pages that came with the answer to an open
     load_errors: int
     evictions: int  # pages given up for others
@@ -35,6 +36,7 @@ class Statistics(TypedDict):
     no_frames: int  # calls that ended in ENOBUFS
     direct_bytes: int  # file bytes by the direct path
     staged_bytes: int  # by the staged path
+    bulk_bytes: int  # by the bulk path
     open_bytes: int  # with an open
     read_bytes: int  # given to callers of gread
     opens: int  # that asked the host
@@ -63,6 +65,7 @@ class Options(TypedDict):
     extent_bytes: int
     channel_slots: int
     staging_bytes: int
+    bulk_bytes: int
     rings: int
     open_files: int
     twin_threads: int
@@ -79,7 +82,7 @@ class FileStatistics:
     size: int  # bytes, when it was opened
     hits: int  # pages found in the cache, since it was opened
     page_loads: int  # pages brought in, by whatever path
-    direct_loads: int  # of these: by the direct path
+    direct_loads: int  # of these: by the direct or the bulk path
     loaded_bytes: int
     holders: int  # opens not closed yet
     extents: int  # registered for direct loads
@@ -106,6 +109,8 @@ class Mount:
         staging: bytes of pinned host memory of each request, a power of two from 8 KiB to 1 MiB; files up to this size
             come whole with their open.
         slots: requests under way at once, at most 4096. ``None``: 512 on a GPU, 64 on the twin.
+        bulk: the most bytes that the copy engine loads at once where a file is read from front to back, at most 8 MiB.
+            0: pages are pulled one by one.
         rings: groups of frames that are allocated and evicted together. ``None``: one per multiprocessor, fewer for
             small caches.
         open_files: open files at once, at most 131,072.
@@ -139,6 +144,7 @@ class Mount:
         extent: Size = 64 << 20,
         staging: Size = 32 << 10,
         slots: int | None = None,
+        bulk: Size = 1 << 20,
         rings: int | None = None,
         open_files: int = 131072,
         twin_threads: int | None = None,
@@ -156,6 +162,7 @@ class Mount:
             extent_bytes=_positive("extent", parse_size(extent)),
             channel_slots=_count("slots", slots),
             staging_bytes=_fitting("staging", parse_size(staging)),
+            bulk_bytes=parse_size(bulk),
             rings=_count("rings", rings),
             open_files=_count("open_files", open_files),
             twin_threads=_count("twin_threads", twin_threads),
@@ -223,6 +230,11 @@ class Mount:
     def direct_path(self) -> str:
         """``"on"``, or why every load is staged."""
         return self._core.direct_path
+
+    @property
+    def bulk_path(self) -> str:
+        """``"on"``, or why runs of pages are loaded page by page."""
+        return self._core.bulk_path
 
     @property
     def page_bytes(self) -> int:

@@ -404,6 +404,7 @@ def _ways(counts: Statistics) -> str:
         f"{count} {how}"
         for count, how in (
             (counts["direct_loads"], "directly"),
+            (counts["bulk_loads"], "in runs by the copy engine"),
             (counts["staged_loads"], "through staging"),
             (counts["open_loads"], "with the open"),
         )

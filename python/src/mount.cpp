@@ -39,8 +39,9 @@ auto use(py_mount& self, F&& f) {
 
 void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t cache_bytes, std::uint64_t page_bytes,
           unsigned workers, std::uint64_t extent_budget_bytes, std::uint64_t extent_bytes, unsigned channel_slots,
-          std::uint32_t staging_bytes, unsigned rings, unsigned open_files, unsigned twin_threads,
-          std::uint64_t reclaim_timeout_ns, std::uint64_t heartbeat_timeout_ns, std::uint64_t request_timeout_ns) {
+          std::uint32_t staging_bytes, std::uint64_t bulk_bytes, unsigned rings, unsigned open_files,
+          unsigned twin_threads, std::uint64_t reclaim_timeout_ns, std::uint64_t heartbeat_timeout_ns,
+          std::uint64_t request_timeout_ns) {
   mount_options options;
   options.device = device_named(device);
   options.ordinal = ordinal;
@@ -51,6 +52,7 @@ void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t
   options.extent_bytes = extent_bytes;
   options.channel_slots = channel_slots;
   options.staging_bytes = staging_bytes;
+  options.bulk_bytes = bulk_bytes;
   options.rings = rings;
   options.open_files = open_files;
   options.twin_threads = twin_threads;
@@ -76,6 +78,7 @@ nb::dict options_of(py_mount& self) {
   d["extent_bytes"] = o.extent_bytes;
   d["channel_slots"] = o.channel_slots;
   d["staging_bytes"] = o.staging_bytes;
+  d["bulk_bytes"] = o.bulk_bytes;
   d["rings"] = o.rings;
   d["open_files"] = o.open_files;
   d["twin_threads"] = o.twin_threads;
@@ -118,8 +121,8 @@ nb::list file_stats_of(py_mount& self) {
 void bind_mount(nb::module_& m) {
   nb::class_<py_mount>(m, "Mount")
       .def("__init__", make, nb::kw_only(), "device"_a, "ordinal"_a, "cache_bytes"_a, "page_bytes"_a, "workers"_a,
-           "extent_budget_bytes"_a, "extent_bytes"_a, "channel_slots"_a, "staging_bytes"_a, "rings"_a, "open_files"_a,
-           "twin_threads"_a, "reclaim_timeout_ns"_a, "heartbeat_timeout_ns"_a, "request_timeout_ns"_a)
+           "extent_budget_bytes"_a, "extent_bytes"_a, "channel_slots"_a, "staging_bytes"_a, "bulk_bytes"_a, "rings"_a,
+           "open_files"_a, "twin_threads"_a, "reclaim_timeout_ns"_a, "heartbeat_timeout_ns"_a, "request_timeout_ns"_a)
       .def("close",
            [](py_mount& self) {
              const nb::gil_scoped_release released;
@@ -137,6 +140,7 @@ void bind_mount(nb::module_& m) {
                    [](py_mount& self) { return use(self, [](const mount& m) { return m.device_name(); }); })
       .def_prop_ro("direct_path",
                    [](py_mount& self) { return use(self, [](const mount& m) { return m.direct_path(); }); })
+      .def_prop_ro("bulk_path", [](py_mount& self) { return use(self, [](const mount& m) { return m.bulk_path(); }); })
       .def_prop_ro("multiprocessors",
                    [](py_mount& self) { return use(self, [](const mount& m) { return m.multiprocessors(); }); })
       .def_prop_ro("options", options_of)

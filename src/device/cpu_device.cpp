@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "device/device.hpp"
+#include "gpufs/base/copy.cuh"
 #include "gpufs/error.hpp"
 
 namespace gpufs {
@@ -63,6 +64,12 @@ class cpu_device final : public device {
     return true;
   }
   void unregister_range(char*) noexcept override {}
+
+  std::string bulk_obstacle() const override { return {}; }
+  // As a direct load, a copy by the kernel: the file may have been truncated under its mapping.
+  std::int64_t bulk_copy(char* to, std::uint64_t from, std::uint64_t bytes, char*, std::uint64_t) override {
+    return static_cast<std::int64_t>(copy_from_extent(thread_group(), to, from, bytes));
+  }
 
   void* allocate(std::size_t bytes) override {
     void* p = std::calloc(1, bytes == 0 ? 1 : bytes);

@@ -52,9 +52,13 @@ class cuda_device final : public device {
     int value = 0;
     if (cudaDeviceGetAttribute(&value, cudaDevAttrHostRegisterReadOnlySupported, ordinal_) == cudaSuccess)
       read_only_registration_ = value != 0;
+    prepare_bulk();
   }
   ~cuda_device() override {
     const current_scope scope(*this);
+    for (const cudaStream_t stream : bulk_streams_) {
+      if (stream != nullptr) (void)cudaStreamDestroy(stream);
+    }
     (void)cudaStreamDestroy(stream_);
   }
   cuda_device(const cuda_device&) = delete;
@@ -157,6 +161,25 @@ class cuda_device final : public device {
     (void)cudaGetLastError();
   }
 
+  std::string bulk_obstacle() const override { return bulk_obstacle_; }
+  std::int64_t bulk_copy(char* to, std::uint64_t from, std::uint64_t bytes, char* told, std::uint64_t word) override {
+    const current_scope scope(*this);
+    const cudaStream_t stream =
+        bulk_streams_[next_bulk_stream_.fetch_add(1, std::memory_order_relaxed) % bulk_stream_count];
+    if (cudaMemcpyAsync(to, reinterpret_cast<const void*>(from), bytes, cudaMemcpyHostToDevice, stream) !=
+        cudaSuccess) {
+      (void)cudaGetLastError();
+      return -EIO;
+    }
+    // Ordered behind the copy, with a barrier for memory: whoever sees the word sees the bytes.
+    const CUresult status =
+        write_value_(stream, reinterpret_cast<CUdeviceptr>(told), word, CU_STREAM_WRITE_VALUE_DEFAULT);
+    if (status == CUDA_SUCCESS) return -EINPROGRESS;
+    // Nobody may hear that the frames are free before the copy has ended.
+    (void)cudaStreamSynchronize(stream);
+    return -EIO;
+  }
+
   void* allocate(std::size_t bytes) override {
     const current_scope scope(*this);
     void* p = nullptr;
@@ -207,6 +230,19 @@ class cuda_device final : public device {
   }
 
  private:
+  void prepare_bulk() {
+    const auto attribute = driver_function<decltype(&cuDeviceGetAttribute)>("cuDeviceGetAttribute", 2000);
+    int supported = 0;
+    if (attribute(&supported, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, ordinal_) != CUDA_SUCCESS ||
+        supported == 0) {
+      bulk_obstacle_ = "this GPU's streams cannot store 64-bit words (CAN_USE_64_BIT_STREAM_MEM_OPS)";
+      return;
+    }
+    write_value_ = driver_function<decltype(&cuStreamWriteValue64)>("cuStreamWriteValue64", 12000);
+    for (cudaStream_t& stream : bulk_streams_)
+      check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
+
   struct current_scope {
     explicit current_scope(const cuda_device& d) : owner(d), previous(d.make_current()) {}
     ~current_scope() { owner.restore(previous); }
@@ -227,6 +263,12 @@ class cuda_device final : public device {
   cudaDeviceProp properties_{};
   cudaStream_t stream_ = nullptr;
   bool read_only_registration_ = false;
+  // Two, so that one copies while the other tells of its last copy.
+  static constexpr unsigned bulk_stream_count = 2;
+  cudaStream_t bulk_streams_[bulk_stream_count] = {};
+  std::atomic<unsigned> next_bulk_stream_{0};
+  decltype(&cuStreamWriteValue64) write_value_ = nullptr;
+  std::string bulk_obstacle_;
   CUdeviceptr arena_ = 0;
   std::uint64_t arena_bytes_ = 0;
   decltype(&cuMemUnmap) unmap_ = nullptr;

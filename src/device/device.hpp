@@ -35,6 +35,13 @@ class device {
   // Waits for kernels: only while none runs.
   virtual void unregister_range(char* host) noexcept = 0;
 
+  // Why there is no bulk_copy(); empty when there is.
+  virtual std::string bulk_obstacle() const = 0;
+  // Copies from registered host memory into the arena, both by their addresses on the device. The bytes copied when it is
+  // done; -EINPROGRESS when the device will store `word` at `told`, in shared memory, as soon as it is; or -errno. Neither
+  // waits for kernels nor for the copy. `told` is 8-byte aligned.
+  virtual std::int64_t bulk_copy(char* to, std::uint64_t from, std::uint64_t bytes, char* told, std::uint64_t word) = 0;
+
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void free(void* memory) noexcept = 0;
   virtual void copy_to_device(void* to, const void* from, std::size_t bytes) = 0;

@@ -51,7 +51,11 @@ struct mount::implementation {
       direct_obstacle = gpu->direct_obstacle();
     }
 
-    ref.layout = lay_out(options, gpu->multiprocessors(), direct_obstacle.empty());
+    bulk_obstacle = !direct_obstacle.empty() ? direct_obstacle : gpu->bulk_obstacle();
+    ref.layout = lay_out(options, gpu->multiprocessors(), direct_obstacle.empty(), bulk_obstacle.empty());
+    if (bulk_obstacle.empty() && ref.layout.bulk.most == 0)
+      bulk_obstacle =
+          options.bulk_bytes == 0 ? "the bulk size is 0" : "the cache is too small, or its pages are too large";
     ref.arena = gpu->allocate_arena(ref.layout.total_bytes);
     try {
       initialize();
@@ -117,8 +121,10 @@ struct mount::implementation {
                                                           options.extent_bytes, options.staging_bytes + 1u, 8});
     // A GPU's next request is a few microseconds away; a twin wakes the workers itself.
     const std::uint64_t spin_ns = options.device == device_kind::cuda ? 200'000 : 20'000;
-    requests = std::make_unique<service>(channel_view{shared.host, channel}, *files_open, *extents, *sinks, *record,
-                                         service_options{options.workers, spin_ns});
+    requests =
+        std::make_unique<service>(*gpu, channel_view{shared.host, channel}, ref.channel,
+                                  bulk_frames{ref.page(0), ref.layout.page_shift, ref.layout.frame_count}, *files_open,
+                                  *extents, *sinks, *record, service_options{options.workers, spin_ns});
   }
 
   void release_memory() noexcept {
@@ -139,6 +145,7 @@ struct mount::implementation {
   mount_options options;
   std::unique_ptr<gpufs::device> gpu;
   std::string direct_obstacle;
+  std::string bulk_obstacle;
   mount_ref ref{};
   gpufs::device::shared_memory shared{nullptr, nullptr};
   std::uint64_t shared_bytes = 0;
@@ -163,6 +170,7 @@ int mount::ordinal() const { return self_->options.ordinal; }
 std::string mount::device_name() const { return self_->gpu->name(); }
 const mount_options& mount::options() const { return self_->options; }
 std::string mount::direct_path() const { return self_->direct_obstacle.empty() ? "on" : self_->direct_obstacle; }
+std::string mount::bulk_path() const { return self_->bulk_obstacle.empty() ? "on" : self_->bulk_obstacle; }
 unsigned mount::multiprocessors() const { return self_->gpu->multiprocessors(); }
 
 statistics mount::stats() const {
@@ -253,9 +261,10 @@ bool cuda_available() { return cuda_device_count() > 0; }
 
 const char* statistics::name(counter c) {
   static constexpr const char* names[counter_count] = {
-      "hits",     "minor_faults", "direct_loads", "staged_loads", "open_loads",   "load_errors",  "evictions",
-      "reclaims", "lost_races",   "no_frames",    "direct_bytes", "staged_bytes", "open_bytes",   "read_bytes",
-      "opens",    "reopens",      "closes",       "rpcs",         "rpc_wait_ns",  "rpc_failures", "sent_bytes"};
+      "hits",         "minor_faults", "direct_loads", "staged_loads", "bulk_loads", "open_loads",
+      "load_errors",  "evictions",    "reclaims",     "lost_races",   "no_frames",  "direct_bytes",
+      "staged_bytes", "bulk_bytes",   "open_bytes",   "read_bytes",   "opens",      "reopens",
+      "closes",       "rpcs",         "rpc_wait_ns",  "rpc_failures", "sent_bytes"};
   return names[static_cast<std::uint32_t>(c)];
 }
 

@@ -54,13 +54,29 @@ mount_options complete(const mount_options& asked, const device& d) {
   if (o.rings == 0)
     o.rings = static_cast<unsigned>(std::clamp<std::uint64_t>(frames / 64, 1, std::max(1u, d.multiprocessors())));
   require(o.rings <= frames, "rings: more than the cache has pages");
+  require(o.bulk_bytes <= limits::bulk_bytes_max, "bulk size: at most 8 MiB");
   require(o.open_files >= 1 && o.open_files <= limits::open_files_max, "open files: from 1 to 131,072");
   if (o.twin_threads == 0) o.twin_threads = cores;
   require(o.heartbeat_timeout_ns >= 500'000'000, "heartbeat timeout: at least 0.5 s, ten beats of the service");
   return o;
 }
 
-arena_layout lay_out(const mount_options& o, unsigned multiprocessors, bool direct) {
+// Runs that are small enough for the cache, as it is shared out among the rings; and large enough: a copy of less than a
+// quarter of what was asked for would take the engine longer than threads take to pull the pages.
+bulk_layout bulk_for(const mount_options& o, std::uint64_t frames) {
+  bulk_layout b{};
+  const std::uint64_t most = std::min(o.bulk_bytes / o.page_bytes, frames / o.rings / 4);
+  const std::uint64_t least = std::max<std::uint64_t>(1, o.bulk_bytes / o.page_bytes / 4);
+  if (most < 2 || most < least || o.channel_slots < 2) return b;
+  b.most = static_cast<std::uint32_t>(most);
+  b.least = static_cast<std::uint32_t>(least);
+  b.step = std::bit_floor(std::clamp(b.most / 16, 1u, 16u));
+  b.frames_max = static_cast<std::uint32_t>(frames / 4);
+  b.runs_max = o.channel_slots / 2;
+  return b;
+}
+
+arena_layout lay_out(const mount_options& o, unsigned multiprocessors, bool direct, bool bulk) {
   arena_layout l{};
   l.page_shift = static_cast<std::uint32_t>(std::countr_zero(o.page_bytes));
   l.frame_count = static_cast<std::uint32_t>(o.cache_bytes / o.page_bytes);
@@ -71,6 +87,7 @@ arena_layout lay_out(const mount_options& o, unsigned multiprocessors, bool dire
   l.file_bucket_count = buckets_for(l.file_count);
   l.extent_shift = static_cast<std::uint32_t>(std::countr_zero(o.extent_bytes));
   // The table is at most half full: room for twice what the budget holds in whole extents, and for many small files.
+  if (bulk) l.bulk = bulk_for(o, l.frame_count);
   l.extent_slots = direct ? static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
                                 std::bit_ceil(4 * (o.extent_budget_bytes / o.extent_bytes)), 16384, 1u << 20))
                           : 0;
@@ -93,6 +110,7 @@ arena_layout lay_out(const mount_options& o, unsigned multiprocessors, bool dire
   l.extents = place(sizeof(extent_entry) * std::uint64_t{l.extent_slots});
   l.slots = place(sizeof(slot_record) * std::uint64_t{o.channel_slots});
   l.counters = place(sizeof(counter_set) * std::uint64_t{l.processor_count});
+  l.bulk_shared = place(sizeof(bulk_state));
   l.pages = place(o.page_bytes * std::uint64_t{l.frame_count}, std::max<std::uint64_t>(4096, o.page_bytes));
   l.total_bytes = at;
   return l;

@@ -10,6 +10,7 @@ namespace gpufs {
 mount_options complete(const mount_options& asked, const device& d);
 
 // Where everything lies in an arena for these (complete) options.
-arena_layout lay_out(const mount_options& options, unsigned multiprocessors, bool direct);
+// `direct`, `bulk`: whether there are these paths.
+arena_layout lay_out(const mount_options& options, unsigned multiprocessors, bool direct, bool bulk);
 
 }  // namespace gpufs

@@ -67,6 +67,8 @@ class extent_registrar {
   // Registers all of a file now. Bytes registered in all. Waits for I/O.
   std::uint64_t register_all(const std::shared_ptr<host_file>& file);
 
+  std::uint64_t extent_bytes() const { return options_.extent_bytes; }
+
   // Unregisters everything. Only while no kernel runs, and no other call of this class.
   void drop_all();
   // Ends the thread.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <new>
 #include <optional>
 
@@ -53,10 +54,12 @@ int sink_table::send(std::uint32_t sink, const char* bytes, std::size_t count) {
   return status > 0 ? -status : status;  // an errno with the wrong sign is no success either
 }
 
-service::service(const channel_view& channel, file_table& files, extent_registrar& extents, sink_table& sinks,
-                 timeline& record, const service_options& options)
-    : channel_(channel), files_(files), extents_(extents), sinks_(sinks), timeline_(record), options_(options),
-      served_(channel.layout.slot_count), counts_(options.workers), alive_(options.workers) {
+service::service(device& d, const channel_view& channel, const channel_view& seen, const bulk_frames& frames,
+                 file_table& files, extent_registrar& extents, sink_table& sinks, timeline& record,
+                 const service_options& options)
+    : device_(d), channel_(channel), seen_(seen), frames_(frames), files_(files), extents_(extents), sinks_(sinks),
+      timeline_(record), options_(options), served_(channel.layout.slot_count), counts_(options.workers),
+      alive_(options.workers) {
   channel_.announce(service_phase::running);
   const auto start = [this](auto&& body) {
     running_.fetch_add(1, std::memory_order_relaxed);
@@ -77,6 +80,8 @@ service::~service() {
 namespace {
 constexpr std::uint64_t answer_time_ns = 1'000'000'000;
 constexpr std::uint64_t everywhere_after_ns = 20'000'000;  // of slow answers: another worker may hang
+// No result, but for serve(): the device itself will answer.
+constexpr std::int32_t device_answers = -0x7fffffff;
 }  // namespace
 
 bool service::stop(std::uint64_t timeout_ns) {
@@ -205,15 +210,18 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
   }
   const auto reply = [&](std::int32_t result) {
     if (event) {
-      event->end_ns = platform::now_ns();
-      event->result = result > 0 ? result & ~notice_flag : result;
+      event->end_ns = platform::now_ns();  // of a copy that the device makes: when it was begun
+      event->result = result == device_answers ? static_cast<std::int32_t>(r.length)
+                      : result > 0             ? result & ~notice_flag
+                                               : result;
       timeline_.add(std::move(*event));
     }
+    if (result == device_answers) return;
     // Release, system scope: pairs with the client's acquire; staging and reply fields come before.
     channel_.reply(slot).word.store_release(make_reply_word(sequence, result));
   };
   try {
-    reply(serve(r, slot, known));
+    reply(serve(r, slot, sequence, known));
   } catch (const worker_death&) {
     reply(-EIO);
     throw;
@@ -242,16 +250,21 @@ timeline_event service::describe(const request& r, std::uint32_t slot, unsigned 
       e.name = "read";
       e.offset = r.offset;
       break;
+    case request_code::bulk:
+      e.name = "bulk";
+      e.offset = r.offset;
+      break;
     case request_code::close: e.name = "close"; break;
   }
   if (const std::shared_ptr<host_file> file = files_.find(r.handle)) e.path = file->path();
   return e;
 }
 
-std::int32_t service::serve(const request& r, std::uint32_t slot, file_table::lookups& known) {
+std::int32_t service::serve(const request& r, std::uint32_t slot, std::uint32_t sequence, file_table::lookups& known) {
   switch (r.code) {
     case request_code::open: return serve_open(r, slot);
     case request_code::read: return serve_read(r, slot, known);
+    case request_code::bulk: return serve_bulk(r, slot, sequence, known);
     case request_code::close: return files_.close(r.handle);
     case request_code::send:
       if (r.length > channel_.layout.staging_bytes) return -EINVAL;
@@ -307,13 +320,41 @@ std::int32_t service::serve_read(const request& r, std::uint32_t slot, file_tabl
   file_table::lookups::entry* file = nullptr;
   if (const int status = files_.look_up(r.handle, known, file); status < 0) return status;
   const std::int64_t n = file_table::read(*file->reached, channel_.staging(slot), r.length, r.offset);
-  const extent_notice notice = n > 0 ? extents_.touch(file->file, r.offset) : extent_notice{};
-  if (notice.bytes == 0) return static_cast<std::int32_t>(n);
+  if (n <= 0) return static_cast<std::int32_t>(n);
+  return static_cast<std::int32_t>(n) | tell_extent(slot, extents_.touch(file->file, r.offset));
+}
+
+// Says in the reply where an extent lies, if it is registered; what to add to the result.
+std::int32_t service::tell_extent(std::uint32_t slot, const extent_notice& notice) {
+  if (notice.bytes == 0) return 0;
   reply_record& reply = channel_.reply(slot);
   reply.extent_number.store_relaxed(notice.number);
   reply.extent_address.store_relaxed(notice.address);
   reply.extent_bytes.store_relaxed(notice.bytes);
-  return static_cast<std::int32_t>(n) | notice_flag;
+  return notice_flag;
+}
+
+// -EAGAIN when the device should load the pages one by one.
+std::int32_t service::serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence,
+                                 file_table::lookups& known) {
+  bulk_target to{};
+  std::memcpy(&to, channel_.staging(slot), sizeof to);
+  const std::uint64_t pages =
+      (std::uint64_t{r.length} + (std::uint64_t{1} << frames_.page_shift) - 1) >> frames_.page_shift;
+  if (r.length == 0 || r.offset >= limits::file_bytes_max || to.frame >= frames_.count ||
+      pages > frames_.count - to.frame)
+    return -EINVAL;
+  file_table::lookups::entry* file = nullptr;
+  if (const int status = files_.look_up(r.handle, known, file); status < 0) return status;
+  const extent_notice notice = extents_.touch(file->file, r.offset);
+  const std::uint64_t extent_begin = notice.number * extents_.extent_bytes();
+  if (notice.bytes == 0 || r.offset + r.length > extent_begin + notice.bytes) return -EAGAIN;
+  const auto result = static_cast<std::int32_t>(r.length) | tell_extent(slot, notice);
+  const std::int64_t copied = device_.bulk_copy(
+      frames_.pages + (std::uint64_t{to.frame} << frames_.page_shift), notice.address + (r.offset - extent_begin),
+      r.length, reinterpret_cast<char*>(&seen_.reply(slot).word), make_reply_word(sequence, result));
+  if (copied == -EINPROGRESS) return device_answers;
+  return copied < 0 ? static_cast<std::int32_t>(copied) : static_cast<std::int32_t>(copied) | (result & notice_flag);
 }
 
 // ---- sleeping and waking

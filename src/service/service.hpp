@@ -45,6 +45,13 @@ class sink_table {
   std::array<std::shared_ptr<entry>, limits::sinks_max> entries_;
 };
 
+// Where a bulk request's pages go.
+struct bulk_frames {
+  char* pages = nullptr;  // the device's address of frame 0
+  std::uint32_t page_shift = 0;
+  std::uint32_t count = 0;
+};
+
 struct service_options {
   unsigned workers = 1;
   std::uint64_t spin_ns = 0;
@@ -52,8 +59,10 @@ struct service_options {
 
 class service {
  public:
-  service(const channel_view& channel, file_table& files, extent_registrar& extents, sink_table& sinks,
-          timeline& record, const service_options& options);
+  // `seen`: the channel as the device addresses it.
+  service(device& d, const channel_view& channel, const channel_view& seen, const bulk_frames& frames,
+          file_table& files, extent_registrar& extents, sink_table& sinks, timeline& record,
+          const service_options& options);
   ~service();
   service(const service&) = delete;
   service& operator=(const service&) = delete;
@@ -76,14 +85,19 @@ class service {
   void answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
               file_table::lookups& known);
   timeline_event describe(const request& r, std::uint32_t slot, unsigned worker) const;
-  std::int32_t serve(const request& r, std::uint32_t slot, file_table::lookups& known);
+  std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, file_table::lookups& known);
   std::int32_t serve_open(const request& r, std::uint32_t slot);
   std::int32_t deliver(host_file& file, std::uint64_t wanted, std::uint32_t slot);
   std::int32_t serve_read(const request& r, std::uint32_t slot, file_table::lookups& known);
+  std::int32_t serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, file_table::lookups& known);
+  std::int32_t tell_extent(std::uint32_t slot, const extent_notice& notice);
   void wake_sleepers(int count);
   std::uint32_t sleepers() const;
 
+  device& device_;
   const channel_view channel_;
+  const channel_view seen_;
+  const bulk_frames frames_;
   file_table& files_;
   extent_registrar& extents_;
   sink_table& sinks_;

@@ -69,6 +69,7 @@ void random_operations::choose() {
   options.staging_bytes = 8192u << below(4);
   options.channel_slots = chance(3) ? 1 + static_cast<unsigned>(below(3)) : 16;
   options.extent_budget_bytes = chance(2) ? std::uint64_t{4} << 20 : 0;
+  options.bulk_bytes = options.page_bytes * (std::uint64_t{2} << below(4));
   options.request_timeout_ns = 120'000'000'000;
   group_count = 8 + static_cast<std::uint32_t>(below(40));
   limits.page_bytes = options.page_bytes;
@@ -83,7 +84,8 @@ void random_operations::choose() {
   const std::uint64_t at_once =
       device() == device_kind::cpu ? std::min<std::uint64_t>(options.twin_threads, group_count) : group_count;
   const std::uint64_t pins = at_once * (limits.mappings + 1);
-  const std::uint64_t frames = tight ? 8 + below(9) : std::max<std::uint64_t>(8, pins + below(50));
+  // Runs under way hold a quarter of the frames.
+  const std::uint64_t frames = tight ? 8 + below(9) : std::max<std::uint64_t>(8, (pins + below(50)) * 4 / 3 + 1);
   also.no_frames = frames < pins || limits.keep_mappings;
   options.reclaim_timeout_ns = also.no_frames ? 1'000'000 : 60'000'000'000;
   options.cache_bytes = frames * options.page_bytes;

@@ -72,6 +72,7 @@ TEST_P(SanitizerSmall, all_calls_with_eviction_and_meetings) {
   options.page_bytes = 512;
   options.cache_bytes = 8 * 512;  // six mappings at a time leave two frames to go on with
   options.extent_budget_bytes = 20000;
+  options.bulk_bytes = 2 * 512;
   options.channel_slots = 4;
   options.reclaim_timeout_ns = 60'000'000'000;
   options.heartbeat_timeout_ns = 60'000'000'000;

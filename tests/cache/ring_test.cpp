@@ -220,6 +220,34 @@ TEST(ring, a_small_one_reclaims_nothing) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(cache.rings().reclaim_ahead(this_thread(), 0), 0u);
 }
 
+TEST(ring, gives_consecutive_slots_as_far_as_they_can_be_had) {
+  const bare_cache cache(one_ring(32));
+  auto rings = cache.rings();
+  slot_run run = rings.take_consecutive(this_thread(), 0, 10, 2);
+  EXPECT_EQ(run.first, 0u);
+  EXPECT_EQ(run.count, 10u);
+  // They are not offered again, claimed or not.
+  EXPECT_EQ(load(cache, 0), 10u);
+  for (std::uint64_t n = 1; n < 22; ++n) load(cache, n);
+  // From the front again; a pinned slot ends a run.
+  for (std::uint64_t n = 22; n < 32; ++n) load(cache, n);
+  EXPECT_EQ(rings.take_consecutive(this_thread(), 0, 4, 2).first, 10u);
+  const pinned_slot pinned = cache.index().find_and_pin({1, 7});  // in slot 17
+  ASSERT_TRUE(pinned.found);
+  ASSERT_EQ(pinned.slot, 17u);
+  run = rings.take_consecutive(this_thread(), 0, 10, 2);
+  EXPECT_EQ(run.first, 14u);
+  EXPECT_EQ(run.count, 3u);
+  // Too few, and then none is taken.
+  EXPECT_EQ(rings.take_consecutive(this_thread(), 0, 10, 2).count, 0u);
+  cache.frames().unpin(pinned.slot);
+  // The end of the ring ends a run as well.
+  run = rings.take_consecutive(this_thread(), 0, 100, 2);
+  EXPECT_EQ(run.first, 17u);
+  EXPECT_EQ(run.count, 15u);
+  EXPECT_EQ(rings.take_consecutive(this_thread(), 0, 1, 1).first, 0u);
+}
+
 TEST(ring, keys_spread_over_all_rings) {
   bare_cache_options options = one_ring(64);
   options.rings = 7;

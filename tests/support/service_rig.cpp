@@ -9,8 +9,9 @@ service_rig::service_rig(std::shared_ptr<backend> io, const service_rig_options&
       files_(std::move(io), o.descriptors_max),
       extents_(*device_, files_, record_,
                extent_options{o.extent_budget_bytes, o.extent_bytes, o.extent_file_bytes_min, o.extents_ahead}),
-      service_(std::make_unique<gpufs::service>(memory_.view(), files_, extents_, sinks_, record_,
-                                                service_options{o.workers, o.spin_ns})) {}
+      service_(std::make_unique<gpufs::service>(*device_, memory_.view(), memory_.view(),
+                                                bulk_frames{frames_.data(), 12, frame_count}, files_, extents_, sinks_,
+                                                record_, service_options{o.workers, o.spin_ns})) {}
 
 service_rig::~service_rig() {
   service_.reset();
@@ -39,7 +40,8 @@ rig_reply service_rig::call(const request& r, std::string_view staging) {
   out.size = reply.size.load_relaxed();
   out.inode = reply.inode.load_relaxed();
   out.handle = reply.handle.load_relaxed();
-  if (r.code == request_code::read && answer.result > 0 && (answer.result & notice_flag) != 0) {
+  if ((r.code == request_code::read || r.code == request_code::bulk) && answer.result > 0 &&
+      (answer.result & notice_flag) != 0) {
     out.result &= ~notice_flag;
     out.extent_number = reply.extent_number.load_relaxed();
     out.extent_address = reply.extent_address.load_relaxed();
@@ -58,6 +60,12 @@ rig_reply service_rig::open(std::string_view path, std::uint64_t want, bool no_f
 rig_reply service_rig::read(std::uint32_t handle, std::uint64_t offset, std::uint32_t length) {
   return call({request_code::read, handle, length, offset});
 }
+rig_reply service_rig::bulk(std::uint32_t handle, std::uint64_t offset, std::uint32_t length, std::uint32_t frame) {
+  const bulk_target to{frame};
+  return call({request_code::bulk, handle, length, offset},
+              std::string_view(reinterpret_cast<const char*>(&to), sizeof to));
+}
+
 rig_reply service_rig::close(std::uint32_t handle) { return call({request_code::close, handle, 0, 0}); }
 rig_reply service_rig::send(std::int32_t sink, std::string_view bytes) {
   return call({request_code::send, static_cast<std::uint32_t>(sink), static_cast<std::uint32_t>(bytes.size()), 0},

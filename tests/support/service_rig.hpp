@@ -49,6 +49,12 @@ class service_rig {
   rig_reply read(std::uint32_t handle, std::uint64_t offset, std::uint32_t length);
   rig_reply close(std::uint32_t handle);
   rig_reply send(std::int32_t sink, std::string_view bytes);
+  // Into frames(), from this one on.
+  rig_reply bulk(std::uint32_t handle, std::uint64_t offset, std::uint32_t length, std::uint32_t frame);
+
+  static constexpr std::uint32_t frame_count = 16;
+  static constexpr std::uint32_t frame_bytes = 4096;
+  const std::string& frames() const { return frames_; }
 
   channel_memory& memory() { return memory_; }
   channel_client client() { return memory_.client(options_.timeouts); }
@@ -62,6 +68,7 @@ class service_rig {
   const service_rig_options options_;
   std::unique_ptr<gpufs::device> device_;
   channel_memory memory_;
+  std::string frames_ = std::string(std::size_t{frame_count} * frame_bytes, '?');
   file_table files_;
   timeline record_;
   extent_registrar extents_;

@@ -18,6 +18,8 @@ class thread_group {
   GPUFS_HD void sync() const {}
   // Whether it is true for all members.
   GPUFS_HD bool all(bool value) const { return value; }
+  // The least of the members' values.
+  GPUFS_HD std::uint64_t least(std::uint64_t value) const { return value; }
   // The value of the first member whose value is not 0; 0 when all are.
   GPUFS_HD std::uint32_t first_nonzero(std::uint32_t value) const { return value; }
   template <class T>
@@ -84,6 +86,18 @@ class warp_group {
     return value;
 #endif
   }
+  GPUFS_HD std::uint64_t least(std::uint64_t value) const {
+#if defined(__CUDA_ARCH__)
+    // Step by step, of the members from mine on; so the leader has it.
+    for (std::uint32_t step = 1; step < size_; step *= 2) {
+      const std::uint64_t other = from(value, rank_ + step < size_ ? rank_ + step : rank_);
+      value = other < value ? other : value;
+    }
+    return broadcast(value);
+#else
+    return value;
+#endif
+  }
   template <class T>
   GPUFS_HD T broadcast(T value) const {
 #if defined(__CUDA_ARCH__)
@@ -121,19 +135,11 @@ class warp_group {
 #endif
   }
   // The value of the member with this rank.
-  GPUFS_HD std::uint32_t from(std::uint32_t value, [[maybe_unused]] std::uint32_t rank) const {
+  template <class T>
+  GPUFS_HD T from(T value, [[maybe_unused]] std::uint32_t rank) const {
 #if defined(__CUDA_ARCH__)
     const std::uint32_t lane = mask_ == ~0u ? rank : __fns(mask_, 0, static_cast<int>(rank) + 1);
     return __shfl_sync(mask_, value, static_cast<int>(lane));
-#else
-    return value;
-#endif
-  }
-  // The value of the member whose rank is higher by `step`; the caller's own where there is none.
-  GPUFS_HD std::uint64_t from_above(std::uint64_t value, [[maybe_unused]] std::uint32_t step) const {
-#if defined(__CUDA_ARCH__)
-    const std::uint64_t other = __shfl_down_sync(mask_, value, step);
-    return rank_ + step < size_ ? other : value;
 #else
     return value;
 #endif
@@ -248,15 +254,11 @@ class block_group {
   GPUFS_HD static std::uint32_t warp_rank() { return rank() / 32; }
   GPUFS_HD static std::uint32_t warp_count() { return (size() + 31) / 32; }
 
-  // The least of the members' values.
   GPUFS_HD std::uint64_t least(std::uint64_t value) const {
 #if defined(__CUDA_ARCH__)
     __shared__ std::uint64_t of_warps[32];
     const warp_group w = warp();
-    for (std::uint32_t step = 16; step != 0; step /= 2) {
-      const std::uint64_t other = w.from_above(value, step);
-      value = other < value ? other : value;
-    }
+    value = w.least(value);
     // The first barrier keeps the cells from being overwritten while a slower thread still reads those of the last call.
     __syncthreads();
     if (w.is_leader()) of_warps[warp_rank()] = value;

@@ -61,6 +61,12 @@ namespace gpufs {
 
 namespace platform {
 
+#if defined(__CUDA_ARCH__)
+inline constexpr bool is_gpu = true;
+#else
+inline constexpr bool is_gpu = false;
+#endif
+
 #if !defined(__CUDA_ARCH__)
 // Position of the running OS thread in the launch that it serves; gpufs::launch sets it.
 struct twin_position {

@@ -11,6 +11,7 @@ enum class counter : std::uint32_t {
   minor_faults,  // pages found loading: waited for another group
   direct_loads,  // pages pulled from a registered extent
   staged_loads,  // pages brought by a host worker
+  bulk_loads,    // pages that the copy engine brought, in runs
   open_loads,    // pages that arrived with the answer to an open
   load_errors,   // loads that ended in an error
   evictions,     // resident pages given up for others
@@ -19,6 +20,7 @@ enum class counter : std::uint32_t {
   no_frames,     // calls that ended in -ENOBUFS
   direct_bytes,  // file bytes that came over the direct path
   staged_bytes,  // ... the staged path
+  bulk_bytes,    // ... the bulk path
   open_bytes,    // ... with an open
   read_bytes,    // bytes given to callers of gread
   opens,         // opens that asked the host

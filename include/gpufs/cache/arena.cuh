@@ -46,7 +46,7 @@ struct alignas(64) file_shard {
   // Counted since the open, to be summed over the shards.
   atomic_word<std::uint64_t> hits;          // pages found in the cache, waited for or not
   atomic_word<std::uint64_t> page_loads;    // pages brought in, by whatever path
-  atomic_word<std::uint64_t> direct_loads;  // of these: pulled from a registered extent
+  atomic_word<std::uint64_t> direct_loads;  // of these: pulled, or copied by the engine, from a registered extent
   atomic_word<std::uint64_t> loaded_bytes;
 };
 static_assert(sizeof(file_shard) == 64, "two sectors: what is read, what is counted");
@@ -67,6 +67,20 @@ struct extent_table_head {
   atomic_word<std::uint32_t> used;
 };
 
+// How the bulk path (file/bulk.cuh) cuts its runs, in pages. Fixed at mount.
+struct bulk_layout {
+  std::uint32_t most;        // 0: no bulk path
+  std::uint32_t least;       // shorter runs are loaded page by page
+  std::uint32_t step;        // power of two: which pages may begin a run that is only guessed
+  std::uint32_t frames_max;  // of all runs under way
+  std::uint32_t runs_max;    // under way at once
+};
+struct alignas(128) bulk_state {
+  atomic_word<std::uint32_t> frames;     // of all runs under way
+  atomic_word<std::uint32_t> runs;       // under way
+  atomic_word<std::uint32_t> next_ring;  // free-running
+};
+
 struct arena_layout {
   // Sizes. Invariants: page_bytes == 1 << page_shift; bucket counts are powers of two.
   std::uint32_t page_shift;
@@ -76,12 +90,12 @@ struct arena_layout {
   std::uint32_t file_count;
   std::uint32_t extent_slots;  // power of two; 0: no direct path
   std::uint32_t extent_shift;  // bytes of an extent == 1 << extent_shift
-  std::uint32_t reserved;
+  bulk_layout bulk;
   std::uint64_t bucket_count;
   std::uint64_t file_bucket_count;
   // Offsets from the arena's base.
   std::uint64_t buckets, frames, rings, file_buckets, files, file_ring, file_shards, extent_head, extents, slots,
-      counters, pages;
+      counters, bulk_shared, pages;
   std::uint64_t total_bytes;
 
   GPUFS_HD std::uint64_t page_bytes() const { return std::uint64_t{1} << page_shift; }

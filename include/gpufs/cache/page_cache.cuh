@@ -8,6 +8,7 @@
 //   claim a frame (evicting the oldest) -> begin_load: set key, insert into the index --lost race--> give it back, start again
 //        |
 //   load the bytes (direct or staged) -> publish -> reclaim ahead -----------> major fault
+//   (with, before and behind it, the start and the end of a run of pages that follow: file/bulk.cuh)
 //
 // Progress: no latch is held across load, copy or wait. A group waits for another's load only while it has no unloaded
 // frame of its own, so waits form no cycle; a load ends by itself (channel/client.cuh). When no frame can be had within
@@ -151,7 +152,21 @@ class page_cache {
     if (g.is_leader()) s = cache.find_or_claim(key.slot());
     s = g.broadcast(s);
     if (s.what != outcome::claimed) return s.pin;
-    return cache.fill(s.pin.frame, key.slot(), load);
+    if constexpr (looks_ahead<Load>()) {
+      const auto ahead = load.begin_ahead();
+      const page_pin pin = cache.fill(s.pin.frame, key.slot(), load);
+      load.end_ahead(ahead);
+      return pin;
+    } else {
+      return cache.fill(s.pin.frame, key.slot(), load);
+    }
+  }
+
+  // Whether a load brings other pages with it (file/load.cuh).
+  template <class Load>
+  GPUFS_HD static constexpr bool looks_ahead() {
+    if constexpr (requires { Load::looks_ahead; }) return Load::looks_ahead;
+    else return false;
   }
 
   enum class outcome : std::uint32_t { absent, pinned, failed, claimed };

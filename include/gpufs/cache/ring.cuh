@@ -27,6 +27,12 @@ struct alignas(128) slot_ring {
 };
 static_assert(sizeof(slot_ring) == 128, "rings of different multiprocessors share no line");
 
+// Slots with consecutive numbers.
+struct slot_run {
+  std::uint32_t first;
+  std::uint32_t count;
+};
+
 // `Table` gives `header(slot)` and `bool claim_resident(slot)`, which takes a resident unpinned slot out of the index
 // (or says no).
 template <class Table>
@@ -61,7 +67,7 @@ class ring_set {
       const std::uint32_t here = k == 0 && ring_count_ > 1 ? visits_max / 2 : visits_max;
       for (std::uint32_t v = 0; v < ring.count && visits < here; ++v, ++visits) {
         const std::uint32_t slot = ring.slot_at(ring.next.fetch_add_relaxed(1));
-        if (try_claim_slot(slot)) return {slot, true};
+        if (claim_slot(slot)) return {slot, true};
       }
     }
     return {0, false};
@@ -87,7 +93,40 @@ class ring_set {
 
   // Takes the slot that try_claim_free() named, by eviction if it must be.
   [[nodiscard]] GPUFS_HD bool claim_victim(const slot_claim& victim) {
-    return victim.claimed && try_claim_slot(victim.slot);
+    return victim.claimed && claim_slot(victim.slot);
+  }
+
+  // Consecutive slots at the front of a ring that looked free, or as if they could be evicted: from `least` to `most` of them,
+  // or none. Others will not be offered them, but they are not claimed yet. Collective; does not wait.
+  template <class Group>
+  GPUFS_HD slot_run take_consecutive(const Group& g, std::uint32_t own, std::uint32_t most, std::uint32_t least) {
+    slot_ring& ring = rings_[own];
+    struct {
+      std::uint64_t next;
+    } at{ring.next.load_relaxed()};
+    at = g.broadcast(at);
+    const std::uint32_t first = ring.slot_at(at.next);
+    const std::uint32_t room = ring.first + ring.count - first;
+    const std::uint32_t count = most < room ? most : room;
+    std::uint32_t fit = count;
+    for (std::uint32_t i = g.rank(); i < count && fit == count; i += g.size()) {
+      const std::uint32_t word = table_.header(first + i).state.peek();
+      if (word != slot_state::unpinned(slot_phase::free) && word != slot_state::unpinned(slot_phase::resident)) fit = i;
+    }
+    fit = static_cast<std::uint32_t>(g.least(fit));
+    if (fit < least) return {0, 0};
+    // Not tried again when this fails: others are taking slots here, so this is no place for a run.
+    std::uint32_t taken = 0;
+    if (g.is_leader()) taken = ring.next.compare_exchange_relaxed(at.next, at.next + fit) ? 1 : 0;
+    return g.broadcast(taken) != 0 ? slot_run{first, fit} : slot_run{0, 0};
+  }
+
+  // Takes a slot that is free, or resident and unpinned; it is the caller's then, in state evicting. By one thread.
+  [[nodiscard]] GPUFS_HD bool claim_slot(std::uint32_t slot) {
+    slot_header& header = table_.header(slot);
+    const std::uint32_t word = header.state.peek();
+    if (word == slot_state::unpinned(slot_phase::free)) return header.state.claim(slot_phase::free);
+    return word == slot_state::unpinned(slot_phase::resident) && table_.claim_resident(slot);
   }
 
   // Evicts some slots of a ring ahead of `next`, when fewer than lead() are free: as many as the group has members, one each, or two
@@ -130,13 +169,6 @@ class ring_set {
     if (count < wanted && count < (ahead + 1) / 2) return {0, 0};
     // Not tried again when this fails: whoever was faster reclaims.
     return ring.reclaim.compare_exchange_relaxed(position, from + count) ? run{from, count} : run{0, 0};
-  }
-
-  GPUFS_HD bool try_claim_slot(std::uint32_t slot) {
-    slot_header& header = table_.header(slot);
-    const std::uint32_t word = header.state.peek();
-    if (word == slot_state::unpinned(slot_phase::free)) return header.state.claim(slot_phase::free);
-    return word == slot_state::unpinned(slot_phase::resident) && table_.claim_resident(slot);
   }
 
   slot_ring* rings_;

@@ -42,7 +42,7 @@ class channel_client {
     vigil waiting = begin_vigil();
     std::uint32_t slot = static_cast<std::uint32_t>(mix_start(waiting.start) % view_.layout.slot_count);
     for (std::uint32_t attempt = 0;; ++attempt) {
-      for (std::uint32_t i = 0; i < 16; ++i) {
+      for (std::uint32_t i = 0; i < looks_at_once; ++i) {
         if (try_take(slot)) return static_cast<std::int32_t>(slot);
         slot = slot + 1 == view_.layout.slot_count ? 0 : slot + 1;
       }
@@ -51,6 +51,16 @@ class channel_client {
     }
     counters_->add(counter::rpc_failures);
     return -EIO;
+  }
+
+  // A slot of the caller's own if one is seen free at a glance, else -EAGAIN. Does not wait.
+  [[nodiscard]] GPUFS_HD std::int32_t try_acquire() {
+    std::uint32_t slot = static_cast<std::uint32_t>(mix_start(platform::now_ns()) % view_.layout.slot_count);
+    for (std::uint32_t i = 0; i < looks_at_once; ++i) {
+      if (try_take(slot)) return static_cast<std::int32_t>(slot);
+      slot = slot + 1 == view_.layout.slot_count ? 0 : slot + 1;
+    }
+    return -EAGAIN;
   }
 
   // Posts a request in a slot that the caller owns; what the group wrote to staging came before (its barrier).
@@ -110,7 +120,8 @@ class channel_client {
  private:
   static constexpr std::uint32_t longest_pause_ns = 16384;
 
-  static constexpr std::uint32_t looks_every = 32;  // attempts
+  static constexpr std::uint32_t looks_every = 32;    // attempts
+  static constexpr std::uint32_t looks_at_once = 16;  // slots
 
   // What a waiter knows of the service's life.
   struct vigil {

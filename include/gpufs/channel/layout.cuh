@@ -37,7 +37,13 @@ enum class request_code : std::uint32_t {
   open = 1,   // staging: path; length: its bytes without the zero; offset: bytes of data wanted with the answer
   read = 2,   // handle, offset, length <= staging bytes -> staging
   close = 3,  // handle
-  send = 4    // handle: sink; length; staging: bytes
+  send = 4,   // handle: sink; length; staging: bytes
+  bulk = 5    // handle, offset, length: into the frames that staging (bulk_target) names; answered when they are filled
+};
+
+// Of a bulk request, in staging.
+struct bulk_target {
+  std::uint32_t frame;  // the first; the others follow
 };
 
 enum class service_phase : std::uint32_t { starting = 0, running = 1, dead = 2 };
@@ -57,7 +63,9 @@ struct request {
   std::uint32_t length;  // below 2^24
   std::uint64_t offset;
 
-  GPUFS_HD bool sends_staging() const { return code == request_code::open || code == request_code::send; }
+  GPUFS_HD bool sends_staging() const {
+    return code == request_code::open || code == request_code::send || code == request_code::bulk;
+  }
 };
 
 // The same in the channel's memory. Payloads: code (high 8 bits) and length, handle, offset's low and high half.

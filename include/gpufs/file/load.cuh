@@ -1,25 +1,33 @@
-// How the bytes of one page come: the direct path, else the staged path (design.md: "The GPU pulls pages").
+// How the bytes of one page come: the direct path, else the staged path (design.md: "The GPU pulls pages"); and with it,
+// when others seem to follow, the bulk path for those.
 #pragma once
 
 #include "gpufs/base/copy.cuh"
 #include "gpufs/cache/extents.cuh"
 #include "gpufs/cache/page_cache.cuh"
+#include "gpufs/file/bulk.cuh"
 
 namespace gpufs::detail {
-
-// What a load needs to know of an open file; equal in all members of the group.
-struct file_view {
-  std::uint64_t version;
-  std::uint64_t size;
-  std::uint32_t record;
-  std::uint32_t handle;
-};
 
 template <class Group>
 class page_loader {
  public:
-  GPUFS_HD page_loader(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t page)
-      : fs_(fs), g_(g), file_(file), offset_(page << fs.layout.page_shift) {}
+  // `sure`: how many pages behind this one the caller is about to read.
+  GPUFS_HD page_loader(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t page,
+                       std::uint64_t sure = 0)
+      : fs_(fs), g_(g), file_(file), offset_(page << fs.layout.page_shift), sure_(sure) {}
+
+  // What page_cache does around a load that it makes for itself. A single thread of a GPU would take longer over a run
+  // than the run takes.
+  static constexpr bool looks_ahead = !(Group::is_one_thread && platform::is_gpu);
+  GPUFS_HD bulk_run begin_ahead() const {
+    const std::uint64_t page = offset_ >> fs_.layout.page_shift;
+    if (!bulk_loader<Group>::may_begin(fs_, page, sure_)) return {};
+    return bulk_loader<Group>::begin(fs_, g_, file_, page, sure_);
+  }
+  GPUFS_HD void end_ahead(const bulk_run& run) const {
+    if (run.count != 0) bulk_loader<Group>::end(fs_, g_, file_, run);
+  }
 
   // Fills a frame; returns the bytes that the file has there, or -errno. Collective. Waits for I/O on the staged path.
   GPUFS_HD std::int32_t operator()(char* to) const {
@@ -95,11 +103,8 @@ class page_loader {
     client.post(slot, {request_code::read, file_.handle, length, offset});
     const channel_client::answer answer = client.wait(slot);
     if (answer.abandoned) return {-1, answer.result};
-    if (answer.result < 0 || (answer.result & notice_flag) == 0)
-      return {static_cast<std::int32_t>(slot), answer.result};
-    const reply_record& reply = fs_.channel.reply(slot);
-    extent_table(fs_).insert(file_.version, reply.extent_number.load_relaxed(), reply.extent_address.load_relaxed(),
-                             static_cast<std::uint32_t>(reply.extent_bytes.load_relaxed()));
+    if (answer.result < 0) return {static_cast<std::int32_t>(slot), answer.result};
+    take_notice(fs_, file_.version, slot, answer.result);
     return {static_cast<std::int32_t>(slot), answer.result & ~notice_flag};
   }
 
@@ -107,6 +112,7 @@ class page_loader {
   const Group g_;
   const file_view file_;
   std::uint64_t offset_;
+  std::uint64_t sure_;
 };
 
 }  // namespace gpufs::detail

@@ -1,0 +1,195 @@
+// The bulk path: runs of consecutive frames that one copy fills.
+#include <gtest/gtest.h>
+
+#include "api/matrix.hpp"
+#include "support/schedule.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+// A single thread of a GPU begins no runs (file/load.cuh).
+bool begins_runs(group_kind kind) { return kind != group_kind::thread || device() == device_kind::cpu; }
+
+class bulk_test : public conformance {
+ protected:
+  static constexpr std::uint64_t run_pages = 8;
+  bulk_test() {
+    options.cache_bytes = 256 * page_bytes();
+    options.rings = 2;
+    options.bulk_bytes = run_pages * page_bytes();
+    options.extent_bytes = std::max<std::uint64_t>(65536, 32 * page_bytes());
+    options.extent_budget_bytes = std::uint64_t{64} << 20;
+  }
+
+  void write(const std::string& name, std::uint64_t bytes) { contents[name] = create(name, bytes); }
+  // Opens a file and makes the device know its extents: the first load of each has it registered, the second says so.
+  std::int32_t open_registered(const std::string& name) {
+    const std::string& content = contents.at(name);
+    const std::int32_t fd = open(name);
+    const std::uint64_t extents = (content.size() + options.extent_bytes - 1) / options.extent_bytes;
+    for (const std::uint64_t within : {std::uint64_t{0}, page_bytes()}) {
+      for (std::uint64_t e = 0; e < extents; ++e)
+        calls().expect_read(fd, content, static_cast<std::int64_t>(e * options.extent_bytes + within), 1);
+      wait_until([&] { return fs().stats().extents_registered == extents; });
+    }
+    EXPECT_EQ(fs().stats().extents_registered, extents);
+    return fd;
+  }
+  // Page by page, each by a call of its own, which does not say that it wants more.
+  void read_pages(std::int32_t fd, const std::string& name, std::uint64_t first, std::uint64_t count) {
+    for (std::uint64_t page = first; page < first + count; ++page)
+      calls().expect_read(fd, contents.at(name), static_cast<std::int64_t>(page * page_bytes()), page_bytes());
+  }
+
+  std::map<std::string, std::string> contents;
+};
+INSTANTIATE_TEST_SUITE_P(conformance, bulk_test, ::testing::ValuesIn(settings({source::posix}, {512, 4096, 65536})),
+                         name_of_setting);
+
+#define SKIP_WITHOUT_BULK() \
+  if (fs().bulk_path() != "on") GTEST_SKIP() << "no bulk path: " << fs().bulk_path()
+
+TEST_P(bulk_test, one_call_for_much_loads_runs) {
+  SKIP_WITHOUT_BULK();
+  write("a", 200 * page_bytes() + 123);
+  const std::int32_t fd = open_registered("a");
+  const std::uint64_t before = counted(counter::bulk_loads);
+  calls().expect_read(fd, contents["a"], 0, contents["a"].size());
+  calls().expect_read(fd, contents["a"], 0, contents["a"].size(), 3);
+  if (begins_runs(GetParam().kind)) {
+    EXPECT_GT(counted(counter::bulk_loads) - before, 100u);
+    EXPECT_EQ(counted(counter::load_errors), 0u);
+  } else {
+    EXPECT_EQ(counted(counter::bulk_loads), 0u);
+  }
+  EXPECT_EQ(fs().file_stats().front().page_loads, 201u);
+  EXPECT_EQ(fs().file_stats().front().loaded_bytes, contents["a"].size());
+  EXPECT_EQ(counted(counter::bulk_bytes) + counted(counter::direct_bytes) + counted(counter::staged_bytes) +
+                counted(counter::open_bytes),
+            contents["a"].size());
+}
+
+TEST_P(bulk_test, reading_from_front_to_back_loads_runs) {
+  SKIP_WITHOUT_BULK();
+  write("a", 150 * page_bytes() + 7);
+  const std::int32_t fd = open_registered("a");
+  read_pages(fd, "a", 0, 151);
+  EXPECT_EQ(counted(counter::bulk_loads) > 90, begins_runs(GetParam().kind)) << counted(counter::bulk_loads);
+}
+
+TEST_P(bulk_test, reading_here_and_there_loads_no_runs) {
+  SKIP_WITHOUT_BULK();
+  write("a", 160 * page_bytes());
+  const std::int32_t fd = open_registered("a");
+  for (std::uint64_t page = 3; page < 160; page += 4) read_pages(fd, "a", page, 1);
+  for (std::uint64_t page = 159; page > 100; --page) read_pages(fd, "a", page, 1);
+  EXPECT_EQ(counted(counter::bulk_loads), 0u);
+}
+
+TEST_P(bulk_test, a_run_ends_where_a_page_is_there_already) {
+  SKIP_WITHOUT_BULK();
+  write("a", 64 * page_bytes());
+  const std::int32_t fd = open_registered("a");
+  read_pages(fd, "a", 13, 1);
+  read_pages(fd, "a", 30, 2);
+  calls().expect_read(fd, contents["a"], 0, contents["a"].size());
+  EXPECT_EQ(fs().file_stats().front().page_loads, 64u) << "none twice";
+}
+
+TEST_P(bulk_test, runs_evict_and_are_evicted) {
+  SKIP_WITHOUT_BULK();
+  write("a", 700 * page_bytes() + 1);
+  const std::int32_t fd = open_registered("a");
+  for (int round = 0; round < 3; ++round) {
+    for (std::uint64_t at = 0; at < contents["a"].size(); at += 40 * page_bytes())
+      calls().expect_read(fd, contents["a"], static_cast<std::int64_t>(at), 40 * page_bytes());
+  }
+  EXPECT_GT(counted(counter::evictions), 1400u);
+  EXPECT_EQ(counted(counter::load_errors), 0u);
+  EXPECT_EQ(counted(counter::no_frames), 0u);
+}
+
+TEST_P(bulk_test, many_groups_read_one_file_at_once) {
+  SKIP_WITHOUT_BULK();
+  write("a", 600 * page_bytes() + 99);
+  const std::int32_t fd = open_registered("a");
+  const random_delays delays(7);
+  constexpr std::uint32_t groups = 16;
+  std::vector<script> scripts;
+  std::uint64_t output_bytes = 0;
+  const std::uint64_t piece = 5 * page_bytes() / 2;
+  for (std::uint32_t g = 0; g < groups; ++g) {
+    script s;
+    device_call set{action::set};
+    set.offset = fd;
+    s.push_back(set);
+    for (std::uint64_t k = g; k * piece < contents["a"].size(); k += groups / 2) {
+      device_call read{action::read};
+      read.offset = static_cast<std::int64_t>(k * piece);
+      read.bytes = piece;
+      read.memory = output_bytes;
+      output_bytes += (piece + 15) / 16 * 16;
+      s.push_back(read);
+    }
+    scripts.push_back(std::move(s));
+  }
+  const performance p = stage(fs(), GetParam().kind, groups).run(scripts, {}, output_bytes);
+  for (std::uint32_t g = 0; g < groups; ++g) {
+    for (std::size_t i = 1; i < scripts[g].size(); ++i) {
+      const device_call& c = scripts[g][i];
+      const std::string expected = contents["a"].substr(static_cast<std::size_t>(c.offset), c.bytes);
+      ASSERT_EQ(p.outcomes[g][i].result, static_cast<std::int64_t>(expected.size()));
+      expect_same_bytes(p.output.substr(c.memory, expected.size()), expected, "group " + std::to_string(g));
+    }
+  }
+  EXPECT_EQ(counted(counter::load_errors) + counted(counter::rpc_failures) + counted(counter::no_frames), 0u);
+  EXPECT_EQ(counted(counter::bulk_loads) != 0, begins_runs(GetParam().kind));
+}
+
+// On the twin the copy itself comes up short; a GPU has the pages pinned, and copies what was there.
+TEST_P(bulk_test, a_file_truncated_below_a_run_gives_a_short_read) {
+  SKIP_WITHOUT_BULK();
+  write("a", 100 * page_bytes());
+  const std::int32_t fd = open_registered("a");
+  files->truncate("a", 40 * page_bytes());
+  const read_answer answer = calls().read(fd, 0, contents["a"].size());
+  if (device() == device_kind::cuda) {
+    EXPECT_GE(answer.result, static_cast<std::int64_t>(40 * page_bytes()));
+    return;
+  }
+  EXPECT_EQ(answer.result, static_cast<std::int64_t>(40 * page_bytes()));
+  expect_same_bytes(answer.bytes, contents["a"].substr(0, answer.bytes.size()), "what is left");
+  EXPECT_EQ(counted(counter::load_errors), 0u);
+}
+
+TEST_P(bulk_test, what_the_device_does_not_know_as_registered_comes_page_by_page) {
+  options.extent_budget_bytes = 0;
+  EXPECT_NE(fs().bulk_path(), "on");
+  write("a", 40 * page_bytes());
+  const std::int32_t fd = open("a");
+  calls().expect_read(fd, contents["a"], 0, contents["a"].size());
+  EXPECT_EQ(counted(counter::bulk_loads), 0u);
+}
+
+TEST_P(bulk_test, can_be_turned_off) {
+  options.bulk_bytes = 0;
+  EXPECT_EQ(fs().bulk_path(), fs().direct_path() == "on" ? "the bulk size is 0" : fs().direct_path());
+  write("a", 100 * page_bytes());
+  const std::int32_t fd = open("a");
+  calls().expect_read(fd, contents["a"], 0, contents["a"].size());
+  EXPECT_EQ(counted(counter::bulk_loads), 0u);
+}
+
+TEST(bulk_options, that_cannot_be_are_refused) {
+  mount_options options = base_options();
+  options.bulk_bytes = (8u << 20) + 1;
+  EXPECT_THROW(mount{options}, error);
+  options.bulk_bytes = std::uint64_t{1} << 20;
+  options.cache_bytes = 64 * 4096;
+  EXPECT_EQ(mount(options).bulk_path(), mount(options).direct_path() == "on"
+                                            ? "the cache is too small, or its pages are too large"
+                                            : mount(options).direct_path());
+}
+
+}  // namespace
+}  // namespace gpufs::testing

@@ -1,0 +1,85 @@
+// The service's side of a bulk request: what it copies, and what it refuses.
+#include <errno.h>
+#include <gtest/gtest.h>
+
+#include "support/memory_backend.hpp"
+#include "support/service_rig.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+class bulk_service : public ::testing::Test {
+ protected:
+  static service_rig_options with_extents() {
+    service_rig_options o;
+    o.extent_budget_bytes = std::uint64_t{1} << 20;
+    return o;
+  }
+  bulk_service() {
+    for (std::size_t i = 0; i < 100000; ++i) content_.push_back(static_cast<char>('a' + i * 7 % 26));
+    io_->write("/a", content_);
+    file_ = rig_.open("/a").handle;
+  }
+  void register_all() { (void)rig_.extents().register_all(rig_.files().find(file_)); }
+  std::string frames(std::uint32_t first, std::size_t bytes) const {
+    return rig_.frames().substr(first * service_rig::frame_bytes, bytes);
+  }
+
+  std::string content_;
+  const std::shared_ptr<memory_backend> io_ = std::make_shared<memory_backend>(memory_backend_options{true});
+  service_rig rig_{io_, with_extents()};
+  std::uint32_t file_ = 0;
+};
+
+TEST_F(bulk_service, copies_into_the_frames_and_says_where_the_extent_is) {
+  register_all();
+  const rig_reply reply = rig_.bulk(file_, 8192, 3 * 4096, 5);
+  EXPECT_EQ(reply.result, 3 * 4096);
+  EXPECT_EQ(reply.extent_number, 0u);
+  EXPECT_EQ(reply.extent_bytes, 65536u);
+  EXPECT_EQ(frames(5, 3 * 4096), content_.substr(8192, 3 * 4096));
+  EXPECT_EQ(frames(0, 5 * 4096), std::string(5 * 4096, '?'));
+  EXPECT_EQ(frames(8, 8 * 4096), std::string(8 * 4096, '?'));
+}
+
+TEST_F(bulk_service, the_end_of_a_file_is_no_whole_page) {
+  register_all();
+  const std::uint64_t at = 90112;
+  EXPECT_EQ(rig_.bulk(file_, at, static_cast<std::uint32_t>(content_.size() - at), 0).result,
+            static_cast<std::int32_t>(content_.size() - at));
+  EXPECT_EQ(frames(0, content_.size() - at + 1), content_.substr(at) + "?");
+}
+
+TEST_F(bulk_service, what_is_not_registered_is_for_single_loads) {
+  EXPECT_EQ(rig_.bulk(file_, 0, 4096, 0).result, -EAGAIN);
+  register_all();
+  EXPECT_EQ(rig_.bulk(file_, 65536 - 4096, 8192, 0).result, -EAGAIN) << "two extents";
+  EXPECT_EQ(rig_.bulk(file_, 98304, 4096, 0).result, -EAGAIN) << "behind the end of the file";
+  EXPECT_EQ(rig_.frames(), std::string(rig_.frames().size(), '?'));
+}
+
+TEST_F(bulk_service, requests_are_checked) {
+  register_all();
+  EXPECT_EQ(rig_.bulk(file_, 0, 0, 0).result, -EINVAL);
+  EXPECT_EQ(rig_.bulk(file_, 0, 4096, service_rig::frame_count).result, -EINVAL);
+  EXPECT_EQ(rig_.bulk(file_, 0, 4096, ~0u).result, -EINVAL);
+  EXPECT_EQ(rig_.bulk(file_, 0, 2 * 4096, service_rig::frame_count - 1).result, -EINVAL);
+  EXPECT_EQ(rig_.bulk(file_, 0, 4097, service_rig::frame_count - 1).result, -EINVAL)
+      << "it would write behind the arena";
+  EXPECT_EQ(rig_.bulk(file_, limits::file_bytes_max, 4096, 0).result, -EINVAL);
+  EXPECT_EQ(rig_.bulk(file_, ~std::uint64_t{0}, 4096, 0).result, -EINVAL);
+  EXPECT_EQ(rig_.bulk(file_ + 1, 0, 4096, 0).result, -EBADF);
+  EXPECT_EQ(rig_.frames(), std::string(rig_.frames().size(), '?'));
+  EXPECT_EQ(rig_.bulk(file_, 0, 4096, service_rig::frame_count - 1).result, 4096);
+}
+
+TEST_F(bulk_service, a_file_that_is_shorter_now_gives_what_is_left) {
+  register_all();
+  io_->truncate("/a", 8192);
+  const rig_reply reply = rig_.bulk(file_, 4096, 4 * 4096, 0);
+  EXPECT_LE(reply.result, 4 * 4096);
+  EXPECT_GE(reply.result, 0);
+}
+
+}  // namespace
+}  // namespace gpufs::testing
