@@ -15,7 +15,7 @@ from typing import Any
 import gpufs
 import pytest
 from gpufs import _core, bench
-from gpufs.bench import _measure, _report, _world
+from gpufs.bench import _alone, _measure, _quiet, _report, _world
 
 from .conftest import TIMEOUT_S, Command, command_line
 from .test_command_line import on_terminal
@@ -95,6 +95,40 @@ def test_each_benchmark_runs_and_its_data_is_right(run: Command, tmp_path: Path,
         for line in lines:
             assert line.ours is not None
             assert line.ours.value or line.parameters.get("state") == "dropped"
+
+
+def test_the_service_is_measured_under_kernels_that_do_not_need_it(run: Command, tmp_path: Path, file: Path) -> None:
+    out = tmp_path / "out.json"
+    assert run(*SMALL, "idle", "--file", file, "--json", out).returncode == 0
+    lines = bench.read(out).benchmarks[0].lines
+    assert [line.parameters for line in lines] == [{"load": "idle"}, {"load": "hits"}, {"load": "direct"}]
+    for line, counter in zip(lines, (None, "hits", "direct_loads"), strict=True):
+        assert line.ours is not None
+        assert line.ours.unit == "% of a core"
+        # Far less than the kernels, which are threads of the same process, used.
+        assert 0 < line.ours.cores < 0.5
+        assert min(line.ours.seconds) > 0.2
+        if counter is not None:
+            # The twin's few threads can come to the same page of a small file at once.
+            assert line.ours.counters[counter] > line.ours.operations / 2
+            assert "rpcs" not in line.ours.counters
+
+
+def test_an_own_process_gives_its_errors_to_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path
+) -> None:
+    def world(path: Path) -> bench.World:
+        return bench.World.make(
+            "cpu", file=os.fspath(path), size=4 << 20, quick=True, tree=[], tell=lambda text: print(text)
+        )
+
+    missing = tmp_path / "missing"
+    with pytest.raises(FileNotFoundError) as raised:
+        next(_alone.alone(_quiet.samples, world(missing), "idle")())
+    assert raised.value.filename == os.fspath(missing)
+    monkeypatch.setattr(_alone, "_CHILD", "raise SystemExit")
+    with pytest.raises(OSError, match="ended early"):
+        next(_alone.alone(_quiet.samples, world(file), "idle")())
 
 
 def test_wrong_data_is_seen_and_status_1(run: Command, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from gpufs.bench import _grep, _peers
+from gpufs.bench import _grep, _peers, _quiet
+from gpufs.bench._alone import alone
 from gpufs.bench._measure import Case, Task, Unit
 from gpufs.bench._sources import (
     DISK_CHUNK,
@@ -19,7 +20,6 @@ from gpufs.bench._sources import (
     host_read,
     host_reopens,
     host_small_files,
-    idle,
     pipeline,
     raw_pull,
     raw_read,
@@ -76,6 +76,11 @@ def _counts(world: World, full: tuple[int, ...], quick: tuple[int, ...]) -> tupl
 def _fitting(world: World, sizes: Iterable[int]) -> list[int]:
     """Returns the sizes of which the file has enough for many groups to work on at once."""
     return [size for size in sizes if size * 64 <= world.file_bytes]
+
+
+def _evicts(world: World, times: int) -> bool:
+    """Returns whether a cache that is this much smaller than the file has frames enough."""
+    return world.file_bytes // times // PAGE >= FRAMES_OF_SMALL_CACHE[world.device]
 
 
 def _workers(world: World) -> tuple[int, ...]:
@@ -227,7 +232,7 @@ def _random(world: World, shared: Shared) -> Iterator[Case]:
 def _large(world: World, shared: Shared) -> Iterator[Case]:
     for times in _counts(world, (2, 4, 16), (4,)):
         cache = world.file_bytes // times
-        if cache // PAGE < FRAMES_OF_SMALL_CACHE[world.device]:
+        if not _evicts(world, times):
             continue
         for random in (True, False) if times == 4 else (True,):
             the_walk = walk(world, "map", PAGE, random=random)
@@ -370,10 +375,14 @@ def _reopen(world: World, shared: Shared) -> Iterator[Case]:
     )
 
 
-@benchmark("idle", "Host CPU of a mount that nobody uses; below 1 % is wanted", "workers")
+@benchmark("idle", "Host CPU of a mount unused, and under kernels that need no host; below 1 % is wanted", "load")
 def _idle(world: World, shared: Shared) -> Iterator[Case]:
     unit: Unit = "% of a core"
-    yield Case({"workers": "default"}, Task("gpufs", unit, idle(world)))
+    loads: tuple[_quiet.Load, ...] = ("idle", "hits", "direct")
+    for load in loads:
+        if load == "direct" and not _evicts(world, _quiet.EVICTING_TIMES):
+            continue
+        yield Case({"load": load}, Task("gpufs", unit, alone(_quiet.samples, world, load)))
 
 
 @benchmark("grep", "gpufs grep, whole words of a dictionary in source text", "threads")
