@@ -62,6 +62,7 @@ def test_json_holds_what_was_measured_where(run: Command, tmp_path: Path, file: 
     assert (content["schema"], content["version"], content["device"]) == (1, gpufs.__version__, "cpu")
     assert (content["file_bytes"], content["quick"]) == (4 << 20, True)
     assert content["machine"]["host"]["cpus"] >= 1
+    assert content["machine"]["built_with"] == _core.built_with
     assert [table["name"] for table in content["benchmarks"]] == ["random", "idle"]
     random = content["benchmarks"][0]["lines"]
     assert [line["parameters"] for line in random] == [{"page": 512}, {"page": 4096}, {"page": 65536}]

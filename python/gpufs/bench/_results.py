@@ -122,7 +122,7 @@ def _describe(world: World) -> dict[str, Any]:
     host["processor"] = _processor()
     host["file_system"] = _machine.file_system_of(str(world.path.resolve().parent))
     del host["directory"]
-    machine: dict[str, Any] = {"host": host}
+    machine: dict[str, Any] = {"host": host, "built_with": _core.built_with}
     if world.device == "cuda":
         cuda = _core.examine_cuda()
         machine["cuda"] = {"driver_version": cuda["driver_version"], "built_version": cuda["built_version"]}
