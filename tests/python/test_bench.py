@@ -132,6 +132,27 @@ def test_an_own_process_gives_its_errors_to_its_parent(
         next(_alone.alone(_quiet.samples, world(file), "idle")())
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("ModuleNotFoundError('No module', name='kvikio')", "no kvikio here"),
+        ("ImportError('libkvikio.so: cannot open shared object file')", "kvikio: libkvikio.so: cannot open"),
+        ("OSError('libcufile.so.0: no such file')", "kvikio: libcufile.so.0: no such file"),
+        ("RuntimeError('not found:\\n  libnvvm.so.4')", "kvikio: not found:\n"),
+        ("RuntimeError()", "kvikio: RuntimeError\n"),
+    ],
+)
+def test_a_peer_that_cannot_be_imported_is_one_line(
+    run: Command, tmp_path: Path, file: Path, error: str, reason: str
+) -> None:
+    (tmp_path / "kvikio.py").write_text(f"raise {error}\n")
+    path = os.pathsep.join([os.fspath(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    done = run(*SMALL, "random", "--file", file, env=dict(os.environ) | {"PYTHONPATH": path})
+    assert (done.stderr, done.returncode) == (b"", 0)
+    (line,) = (line for line in done.stdout.decode().splitlines(keepends=True) if "KvikIO" in line)
+    assert line.startswith(f"  KvikIO (16 threads): not measured: {reason}")
+
+
 def test_wrong_data_is_seen_and_status_1(run: Command, tmp_path: Path) -> None:
     file = tmp_path / "file"
     done = run(*SMALL, "random", "--file", file)

@@ -37,6 +37,8 @@ PAGE: Final = 4 * KIB
 # With fewer frames for each warp that may hold one, a call may find all frames pinned.
 FRAMES_OF_SMALL_CACHE: Final = {"cuda": 16384, "cpu": 64}
 
+KVIKIO_READS: Final = 1 << 15  # of one page each; about ten microseconds a read, for Python alone
+
 Make: TypeAlias = Callable[[World, Shared], Iterable[Case]]
 
 
@@ -132,6 +134,15 @@ def _disk(world: World, shared: Shared, chunk: int, threads: int, *, random: boo
     return shared.task(("disk", chunk, threads, random), make)
 
 
+def _kvikio_reads(world: World, shared: Shared) -> Iterator[Task]:
+    for threads in (1, 8, 16):
+        name = f"KvikIO ({threads} thread{'s' if threads > 1 else ''})"  # in plots a series each
+        yield shared.task(
+            ("kvikio", threads),
+            lambda name=name, threads=threads: Task(name, "GB/s", _peers.kvikio_read(world, threads)),  # type: ignore[misc]
+        )
+
+
 # --- The machine ---
 
 
@@ -175,9 +186,7 @@ def _sequential(world: World, shared: Shared) -> Iterator[Case]:
                     shared.task(("read then copy",), lambda: Task("pread + one copy", "GB/s", read_then_copy(world))),
                     _pipeline(world, shared, min(world.threads, 16)),
                     shared.task(("cufile",), lambda: Task("cuFile", "GB/s", _peers.cufile_read(world))),
-                    shared.task(
-                        ("kvikio",), lambda: Task("KvikIO", "GB/s", _peers.kvikio_read(world, min(world.threads, 16)))
-                    ),
+                    *_kvikio_reads(world, shared),
                 ),
             )
 
@@ -217,6 +226,7 @@ def _random(world: World, shared: Shared) -> Iterator[Case]:
         peers = (
             Task("np.memmap[rows] + copy", "GB/s", _peers.memmap_gather(world, page, gathered)),
             Task("torch UVA gather", "GB/s", _peers.torch_uva_gather(world, page, gathered)),
+            Task("KvikIO (16 threads)", "GB/s", _peers.kvikio_gather(world, page, min(gathered, KVIKIO_READS), 16)),
             _host_copy(world, shared, page, min(world.threads, 16)),
         )
         yield Case(
