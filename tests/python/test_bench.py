@@ -153,6 +153,37 @@ def test_a_peer_that_cannot_be_imported_is_one_line(
     assert line.startswith(f"  KvikIO (16 threads): not measured: {reason}")
 
 
+@pytest.mark.parametrize(
+    ("script", "shown"),
+    [
+        ("exit 0", "rg -w "),
+        ("exit 2", "rg -w "),  # a file that it could not read, about which it was told to be silent
+        ("echo 'regex is too large' >&2; echo more >&2; exit 2", "  rg -w: not measured: rg: regex is too large\n"),
+        ("exec sleep 30", "  rg -w: not measured: over 5 s\n"),
+    ],
+)
+def test_ripgrep_is_found_in_path_and_not_waited_for_long(
+    run: Command, tmp_path: Path, tree: Path, file: Path, script: str, shown: str
+) -> None:
+    rg = tmp_path / "bin" / "rg"
+    rg.parent.mkdir()
+    rg.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\n{script}\n')
+    rg.chmod(0o755)
+    path = f"{rg.parent}{os.pathsep}{os.environ['PATH']}"
+    out = tmp_path / "out.json"
+    done = run(*(*SMALL, "grep", "--file", file, "--tree", tree, "--json", out), env=dict(os.environ) | {"PATH": path})
+    assert (done.stderr, done.returncode) == (b"", 0)
+    assert shown in done.stdout.decode()
+    cores = len(os.sched_getaffinity(0))
+    called = (tmp_path / "called").read_text().splitlines()
+    assert all(f"--no-config -j {cores} " in line and line.endswith(f" -- {tree}") for line in called)
+    assert {" -w " in line for line in called} == {True, False}
+    (line,) = bench.read(out).benchmarks[0].lines
+    assert line.parameters["words"] in (6, 500)  # the tree's, or out of a dictionary
+    assert line.limit is not None
+    assert line.limit.name == f"twin, {min(16, cores)} cores"
+
+
 def test_wrong_data_is_seen_and_status_1(run: Command, tmp_path: Path) -> None:
     file = tmp_path / "file"
     done = run(*SMALL, "random", "--file", file)

@@ -395,19 +395,26 @@ def _idle(world: World, shared: Shared) -> Iterator[Case]:
         yield Case({"load": load}, Task("gpufs", unit, alone(_quiet.samples, world, load)))
 
 
-@benchmark("grep", "gpufs grep, whole words of a dictionary in source text", "threads")
+@benchmark("grep", "gpufs grep, whole words of a dictionary in source text; the twin on so many cores", "words")
 def _grep_tree(world: World, shared: Shared) -> Iterator[Case]:
-    text = _grep.Text(world)
-    yield Case(
-        {"where": world.device},
-        Task("gpufs", "GB/s", _grep.search(world, text, device=world.device)),
-        Task("twin, 16 threads", "GB/s", _grep.search(world, text, device="cpu", threads=16)),
-        None,
-        (
-            Task("twin, 8 threads", "GB/s", _grep.search(world, text, device="cpu", threads=8)),
-            Task("rg -o -w -F -f", "GB/s", _grep.ripgrep(world, text)),
-        ),
-    )
+    # 58,000 is the dictionary of the GPUfs papers.
+    for wanted in _counts(world, (5_000, 58_000), (500,)):
+        text = _grep.Text(world, wanted)
+        twins = [
+            Task(f"twin, {cores} cores", "GB/s", _grep.search(text, device="cpu", cores=cores))
+            for cores in sorted({min(8, world.threads), min(16, world.threads)})
+        ]
+        yield Case(
+            {"where": world.device, "words": len(text.words)},
+            Task("gpufs", "GB/s", _grep.search(text, device=world.device)),
+            twins[-1],
+            None,
+            (
+                *twins[:-1],
+                Task("rg -w", "GB/s", _grep.ripgrep(world, text, "-w")),
+                Task("rg without -w", "GB/s", _grep.ripgrep(world, text)),
+            ),
+        )
 
 
 __all__ = ["BENCHMARKS", "Benchmark"]
