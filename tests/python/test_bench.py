@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +316,36 @@ def test_compare_reads_its_files(run: Command, tmp_path: Path) -> None:
     done = run("bench", "compare", tmp_path / "a", tmp_path / "b")
     assert (done.stderr, done.returncode) == (b"", 0)
     assert b"+0.0% (noise)" in done.stdout
+
+
+def test_one_source_is_measured_once_for_tasks_in_several_units() -> None:
+    def source() -> Iterator[_measure.Sample]:
+        while True:
+            yield _measure.Sample(0.5, 0.0, 10, 10**9, 0)
+
+    rate, time_ = (_measure.Task("", unit, source) for unit in ("GB/s", "ms/GB"))
+    seen = _measure.measure(rate, 3)
+    assert seen.value == 2.0
+    other = _measure.restated(seen, _measure.Task("part", "ms/GB", source))
+    assert (other.name, other.unit, other.value) == ("part", "ms/GB", pytest.approx(500))
+    assert other.seconds == seen.seconds
+    assert _measure.measure(time_, 3).value == pytest.approx(500)
+    assert _measure.restated(bench.Measurement("", "GB/s", None, "why"), time_).absent == "why"
+
+
+def test_breakdown_does_not_measure_again_what_sequential_has(file: Path) -> None:
+    seen: list[bench.Progress] = []
+    with bench.World.make("cpu", file=os.fspath(file), size=4 << 20, quick=True, tree=[], tell=print) as world:
+        results = bench.run(["sequential", "breakdown"], world, on_progress=seen.append)
+    assert {progress.what for progress in seen if progress.benchmark == "breakdown"} == {"hits"}
+    assert seen[-1].done == seen[-1].total - 1
+    whole, parts = (table.lines for table in results.benchmarks)
+    for line, part in zip(whole, parts, strict=True):
+        assert line.ours is not None
+        assert part.ours is not None
+        assert line.ours.value is not None
+        assert part.ours.value == pytest.approx(1000 / line.ours.value)
+        assert part.ratio is not None
 
 
 @pytest.mark.parametrize(("unit", "expected"), [("GB/s", 0.5), ("us", 2.0)])

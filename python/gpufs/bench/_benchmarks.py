@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from gpufs.bench import _grep, _peers, _quiet
@@ -14,6 +14,7 @@ from gpufs.bench._sources import (
     GATHERED_BYTES_MAX,
     SEQUENTIAL_VARIANTS,
     Shared,
+    Variant,
     copy_engine,
     first_touch,
     hits,
@@ -33,6 +34,8 @@ from gpufs.bench._world import State, World
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 PAGE: Final = 4 * KIB
+SEQUENTIAL_PAGES: Final = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB)
+QUICK_SEQUENTIAL_PAGES: Final = (4 * KIB, 64 * KIB)
 
 # With fewer frames for each warp that may hold one, a call may find all frames pinned.
 FRAMES_OF_SMALL_CACHE: Final = {"cuda": 16384, "cpu": 64}
@@ -105,6 +108,16 @@ def _pull(
     return shared.task(("pull", chunk, random, blocks, operations), make)
 
 
+def _first_touch(world: World, shared: Shared, page: int, variant: Variant) -> Task:
+    """Of the whole file, front to back, extents registered."""
+
+    def make() -> Task:
+        forward = walk(world, "map", page, random=False)
+        return Task("gpufs", "GB/s", first_touch(world, forward, page=page, variant=variant))
+
+    return shared.task(("first touch", page, variant.name), make)
+
+
 def _copy_engine(world: World, shared: Shared) -> Task:
     name = "copy engine" if world.device == "cuda" else "memcpy (no copy engine)"
     return shared.task(("copy engine",), lambda: Task(name, "GB/s", copy_engine(world)))
@@ -170,25 +183,48 @@ def _limits(world: World, shared: Shared) -> Iterator[Case]:
 
 @benchmark("sequential", "Whole file, front to back, extents registered (TOCS 2014, figures 7 and 8)", "page")
 def _sequential(world: World, shared: Shared) -> Iterator[Case]:
-    pages = _counts(world, (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB), (4 * KIB, 64 * KIB))
-    for page in _fitting(world, pages):
-        forward = walk(world, "map", page, random=False)
+    for page in _fitting(world, _counts(world, SEQUENTIAL_PAGES, QUICK_SEQUENTIAL_PAGES)):
         for variant in SEQUENTIAL_VARIANTS:
             yield Case(
                 {"page": page, "variant": variant.name},
-                Task("gpufs", "GB/s", first_touch(world, forward, page=page, variant=variant)),
+                _first_touch(world, shared, page, variant),
                 _copy_engine(world, shared),
                 0.95,
                 (
-                    # What the time of a first touch is made of: the bus alone, and the cache's code alone.
                     _pull(world, shared, page, random=False),
-                    Task("hits", "GB/s", hits(world, forward, page=page)),
                     shared.task(("read then copy",), lambda: Task("pread + one copy", "GB/s", read_then_copy(world))),
                     _pipeline(world, shared, min(world.threads, 16)),
                     shared.task(("cufile",), lambda: Task("cuFile", "GB/s", _peers.cufile_read(world))),
                     *_kvikio_reads(world, shared),
                 ),
             )
+
+
+@benchmark(
+    "breakdown", "Where the time of that goes: all, the transfer alone, the cache alone (TOCS 2014, figure 8)", "page"
+)
+def _breakdown(world: World, shared: Shared) -> Iterator[Case]:
+    def part(task: Task, name: str) -> Task:
+        return replace(task, name=name, unit="ms/GB")
+
+    for page in _fitting(world, _counts(world, SEQUENTIAL_PAGES, QUICK_SEQUENTIAL_PAGES)):
+        yield Case(
+            {"page": page},
+            part(_first_touch(world, shared, page, SEQUENTIAL_VARIANTS[0]), "gpufs"),
+            part(_pull(world, shared, page, random=False), "raw pulls"),
+            None,
+            (
+                part(
+                    shared.task(
+                        ("hits", page),
+                        lambda page=page: Task(  # type: ignore[misc]
+                            "hits", "GB/s", hits(world, walk(world, "map", page, random=False), page=page)
+                        ),
+                    ),
+                    "hits",
+                ),
+            ),
+        )
 
 
 @benchmark("contact", "Whole file on first contact, registration or staging included", "workers")
