@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -290,6 +291,39 @@ def test_progress_is_for_terminals_only(file: Path) -> None:
     assert b"\x1b[?25h" in shown  # the cursor is back
     status, _, shown = on_terminal([*arguments, b"--no-progress"])
     assert (status, shown) == (0, b"")
+
+
+def test_the_commit_is_named_by_git_or_else_by_the_environment(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    shutil.copytree(Path(gpufs.__file__).parent, package / "gpufs", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def commit(**environment: str) -> str:
+        program = "from gpufs.bench import _results; print(_results._commit())"
+        return subprocess.run(
+            [sys.executable, "-c", program],
+            env=dict(os.environ) | {"PYTHONPATH": os.fspath(package)} | environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=True,
+            cwd=tmp_path,
+        ).stdout.strip()
+
+    def git(*arguments: str) -> str:
+        identity = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false")
+        done = subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    assert commit(GPUFS_COMMIT="") == "unknown"
+    assert commit(GPUFS_COMMIT="1234567") == "1234567"
+    if shutil.which("git") is None:
+        pytest.skip("no git here")
+    git("init", "--quiet")
+    git("commit", "--quiet", "--allow-empty", "-m", "not ours")
+    assert commit(GPUFS_COMMIT="1234567") == "1234567"
+    git("add", "package/gpufs/bench")
+    git("commit", "--quiet", "-m", "ours")
+    assert commit(GPUFS_COMMIT="1234567") == git("rev-parse", "--short=7", "HEAD")
 
 
 def test_compare_tells_changes_from_noise() -> None:
