@@ -204,26 +204,13 @@ def _sequential(world: World, shared: Shared) -> Iterator[Case]:
     "breakdown", "Where the time of that goes: all, the transfer alone, the cache alone (TOCS 2014, figure 8)", "page"
 )
 def _breakdown(world: World, shared: Shared) -> Iterator[Case]:
-    def part(task: Task, name: str) -> Task:
-        return replace(task, name=name, unit="ms/GB")
-
     for page in _fitting(world, _counts(world, SEQUENTIAL_PAGES, QUICK_SEQUENTIAL_PAGES)):
         yield Case(
             {"page": page},
-            part(_first_touch(world, shared, page, SEQUENTIAL_VARIANTS[0]), "gpufs"),
-            part(_pull(world, shared, page, random=False), "raw pulls"),
+            replace(_first_touch(world, shared, page, SEQUENTIAL_VARIANTS[0]), unit="ms/GB"),
+            replace(_pull(world, shared, page, random=False), unit="ms/GB"),
             None,
-            (
-                part(
-                    shared.task(
-                        ("hits", page),
-                        lambda page=page: Task(  # type: ignore[misc]
-                            "hits", "GB/s", hits(world, walk(world, "map", page, random=False), page=page)
-                        ),
-                    ),
-                    "hits",
-                ),
-            ),
+            (Task("hits", "ms/GB", hits(world, walk(world, "map", page, random=False), page=page)),),
         )
 
 
@@ -363,11 +350,12 @@ def _hits(world: World, shared: Shared) -> Iterator[Case]:
 @benchmark("gather", "Records picked at random from the cache", "record")
 def _gather(world: World, shared: Shared) -> Iterator[Case]:
     operations_max = 1 << (20 if world.quick else 23)
-    records: list[tuple[Literal["view", "gather"], int]] = [("view", 8), ("view", 64)]
-    records += [("gather", record) for record in _counts(world, (8, 64, 256, 1024, 4096), (64, 1024))]
+    records: list[tuple[Literal["view", "gather"], int]] = [
+        *(("view", record) for record in _counts(world, (8, 64, 256, 1024, 4096), (8, 64))),
+        *(("gather", record) for record in _counts(world, (8, 64, 256, 1024, 4096), (64, 1024))),
+    ]
     for access, record in records:
-        room = GATHERED_BYTES_MAX // record if access == "gather" else operations_max
-        operations = min(world.file_bytes // record, operations_max, room)
+        operations = min(world.file_bytes // record, operations_max, GATHERED_BYTES_MAX // record)
         the_walk = walk(world, access, record, operations=operations)
         peers: tuple[Task, ...] = ()
         if access == "gather":
