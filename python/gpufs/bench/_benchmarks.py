@@ -201,7 +201,7 @@ def _sequential(world: World, shared: Shared) -> Iterator[Case]:
 
 
 @benchmark(
-    "breakdown", "Where the time of that goes: all, the transfer alone, the cache alone (TOCS 2014, figure 8)", "page"
+    "breakdown", "Time of a whole-file read: all, the transfer alone, the cache alone (TOCS 2014, figure 8)", "page"
 )
 def _breakdown(world: World, shared: Shared) -> Iterator[Case]:
     for page in _fitting(world, _counts(world, SEQUENTIAL_PAGES, QUICK_SEQUENTIAL_PAGES)):

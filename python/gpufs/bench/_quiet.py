@@ -35,22 +35,20 @@ def samples(world: World, load: Load) -> Generator[Sample]:
     world.bring_into("hot")
     cache = world.file_bytes // EVICTING_TIMES if load == "direct" else cache_for(world)
     with world.mount(cache="16MiB" if load == "idle" else cache) as mount:
-        fd = _core.bench_open(mount._core, world.name)
-        if load == "idle":
-            time.sleep(CALM_S)
-            while True:
-                yield _idle(seconds)
         if load == "direct":
             register(world, mount)
-        else:
+        elif load == "hits":
             mount.register_file(world.path)  # as far as it goes: only makes the first pass fast
-        yield from _walking(world, mount, fd, seconds)
+        fd = _core.bench_open(mount._core, world.name)
+        yield from _idling(seconds) if load == "idle" else _walking(world, mount, fd, seconds)
 
 
-def _idle(seconds: float) -> Sample:
-    wall, before = time.perf_counter(), _cpu_of_others()
-    time.sleep(seconds)
-    return Sample(time.perf_counter() - wall, _used_since(before), 0, 0, 0)
+def _idling(seconds: float) -> Generator[Sample]:
+    time.sleep(CALM_S)
+    while True:
+        wall, before = time.perf_counter(), _cpu_of_others()
+        time.sleep(seconds)
+        yield Sample(time.perf_counter() - wall, _used_since(before), 0, 0, 0)
 
 
 def _walking(world: World, mount: Mount, fd: int, seconds: float) -> Generator[Sample]:
