@@ -23,6 +23,10 @@ if(GPUFS_SANITIZE AND GPUFS_CUDA)
   message(FATAL_ERROR "GPUFS_SANITIZE is for the CPU twin: set GPUFS_CUDA=OFF (for GPU code there is compute-sanitizer: make test-gpu)")
 endif()
 
+# From the environment too, so that pip builds it. What is built for one processor may not run on another, so there is no
+# default but the compiler's.
+set(GPUFS_MARCH "$ENV{GPUFS_MARCH}" CACHE STRING "-march= of host code, the CPU twin included: 'native', or a name; empty: the compiler's default")
+
 option(GPUFS_BUILD_APPS "Build the engines of the command line" ${gpufs_is_top_level})
 option(GPUFS_BUILD_PYTHON "Build the Python extension module" OFF)
 option(GPUFS_BUILD_TESTS "Build the C++ tests" OFF)

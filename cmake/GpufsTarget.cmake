@@ -25,6 +25,11 @@ function(gpufs_own_target target)
       $<$<COMPILE_LANGUAGE:CXX>:-Wno-dangling-reference>
       $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=-Wno-dangling-reference>)
   endif()
+  if(GPUFS_MARCH)
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-march=${GPUFS_MARCH}>
+      $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=-march=${GPUFS_MARCH}>)
+  endif()
   if(GPUFS_WITH_CUDA)
     target_compile_definitions(${target} PRIVATE GPUFS_WITH_CUDA=1)
   endif()

@@ -3,6 +3,7 @@
 from typing import TypedDict, type_check_only
 
 __version__: str
+built_with: str  # the host's compiler and its options, as "GNU 12.2.0 -O3 -DNDEBUG"
 built_cuda_version: int  # as 13000 for 13.0; 0: without CUDA
 
 @type_check_only

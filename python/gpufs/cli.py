@@ -38,6 +38,9 @@ INTERRUPTED: Final = 128 + signal.SIGINT
 # Most source files come whole with the answer to their open when a request's memory is this large.
 GREP_STAGING: Final = "128KiB"
 
+# Of measurements, some of which take a minute.
+STEPS_ESTIMATED_OVER_S: Final = 600
+
 # Typer's error of usage: a class of click's or of its own, by its version.
 UsageError: Final[Any] = typer.BadParameter.__mro__[1]
 
@@ -457,16 +460,27 @@ class _Steps:
         if not wanted:
             return
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
         self._bar = Progress(
             SpinnerColumn(),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TextColumn("left, about:"),
+            TimeRemainingColumn(),
             TextColumn("{task.description}", markup=False),
             console=Console(stderr=True),
             transient=True,
+            speed_estimate_period=STEPS_ESTIMATED_OVER_S,
         )
         self._task = self._bar.add_task("preparing", total=None)
 

@@ -13,6 +13,7 @@ NB_MODULE(_core, m) {
   // over then is no news for users.
   nanobind::set_leak_warnings(false);
   m.attr("__version__") = GPUFS_VERSION;
+  m.attr("built_with") = GPUFS_BUILT_WITH;
   gpufs::python::translate_errors();
   gpufs::python::bind_machine(m);
   gpufs::python::bind_mount(m);

@@ -5,17 +5,19 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gpufs
 import pytest
 from gpufs import _core, bench
-from gpufs.bench import _measure, _report, _world
+from gpufs.bench import _alone, _measure, _quiet, _report, _world
 
 from .conftest import TIMEOUT_S, Command, command_line
 from .test_command_line import on_terminal
@@ -62,6 +64,7 @@ def test_json_holds_what_was_measured_where(run: Command, tmp_path: Path, file: 
     assert (content["schema"], content["version"], content["device"]) == (1, gpufs.__version__, "cpu")
     assert (content["file_bytes"], content["quick"]) == (4 << 20, True)
     assert content["machine"]["host"]["cpus"] >= 1
+    assert content["machine"]["built_with"] == _core.built_with
     assert [table["name"] for table in content["benchmarks"]] == ["random", "idle"]
     random = content["benchmarks"][0]["lines"]
     assert [line["parameters"] for line in random] == [{"page": 512}, {"page": 4096}, {"page": 65536}]
@@ -95,6 +98,92 @@ def test_each_benchmark_runs_and_its_data_is_right(run: Command, tmp_path: Path,
         for line in lines:
             assert line.ours is not None
             assert line.ours.value or line.parameters.get("state") == "dropped"
+
+
+def test_the_service_is_measured_under_kernels_that_do_not_need_it(run: Command, tmp_path: Path, file: Path) -> None:
+    out = tmp_path / "out.json"
+    assert run(*SMALL, "idle", "--file", file, "--json", out).returncode == 0
+    lines = bench.read(out).benchmarks[0].lines
+    assert [line.parameters for line in lines] == [{"load": "idle"}, {"load": "hits"}, {"load": "direct"}]
+    for line, counter in zip(lines, (None, "hits", "direct_loads"), strict=True):
+        assert line.ours is not None
+        assert line.ours.unit == "% of a core"
+        # Far less than the kernels, which are threads of the same process, used.
+        assert 0 < line.ours.cores < 0.5
+        assert min(line.ours.seconds) > 0.2
+        if counter is not None:
+            # The twin's few threads can come to the same page of a small file at once.
+            assert line.ours.counters[counter] > line.ours.operations / 2
+            assert "rpcs" not in line.ours.counters
+
+
+def test_an_own_process_gives_its_errors_to_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path
+) -> None:
+    def world(path: Path) -> bench.World:
+        return bench.World.make(
+            "cpu", file=os.fspath(path), size=4 << 20, quick=True, tree=[], tell=lambda text: print(text)
+        )
+
+    missing = tmp_path / "missing"
+    with pytest.raises(FileNotFoundError) as raised:
+        next(_alone.alone(_quiet.samples, world(missing), "idle")())
+    assert raised.value.filename == os.fspath(missing)
+    monkeypatch.setattr(_alone, "_CHILD", "raise SystemExit")
+    with pytest.raises(OSError, match="ended early"):
+        next(_alone.alone(_quiet.samples, world(file), "idle")())
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("ModuleNotFoundError('No module', name='kvikio')", "no kvikio here"),
+        ("ImportError('libkvikio.so: cannot open shared object file')", "kvikio: libkvikio.so: cannot open"),
+        ("OSError('libcufile.so.0: no such file')", "kvikio: libcufile.so.0: no such file"),
+        ("RuntimeError('not found:\\n  libnvvm.so.4')", "kvikio: not found:\n"),
+        ("RuntimeError()", "kvikio: RuntimeError\n"),
+    ],
+)
+def test_a_peer_that_cannot_be_imported_is_one_line(
+    run: Command, tmp_path: Path, file: Path, error: str, reason: str
+) -> None:
+    (tmp_path / "kvikio.py").write_text(f"raise {error}\n")
+    path = os.pathsep.join([os.fspath(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    done = run(*SMALL, "random", "--file", file, env=dict(os.environ) | {"PYTHONPATH": path})
+    assert (done.stderr, done.returncode) == (b"", 0)
+    (line,) = (line for line in done.stdout.decode().splitlines(keepends=True) if "KvikIO" in line)
+    assert line.startswith(f"  KvikIO (16 threads): not measured: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("script", "shown"),
+    [
+        ("exit 0", "rg -w "),
+        ("exit 2", "rg -w "),  # a file that it could not read, about which it was told to be silent
+        ("echo 'regex is too large' >&2; echo more >&2; exit 2", "  rg -w: not measured: rg: regex is too large\n"),
+        ("exec sleep 30", "  rg -w: not measured: over 5 s\n"),
+    ],
+)
+def test_ripgrep_is_found_in_path_and_not_waited_for_long(
+    run: Command, tmp_path: Path, tree: Path, file: Path, script: str, shown: str
+) -> None:
+    rg = tmp_path / "bin" / "rg"
+    rg.parent.mkdir()
+    rg.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\n{script}\n')
+    rg.chmod(0o755)
+    path = f"{rg.parent}{os.pathsep}{os.environ['PATH']}"
+    out = tmp_path / "out.json"
+    done = run(*(*SMALL, "grep", "--file", file, "--tree", tree, "--json", out), env=dict(os.environ) | {"PATH": path})
+    assert (done.stderr, done.returncode) == (b"", 0)
+    assert shown in done.stdout.decode()
+    cores = len(os.sched_getaffinity(0))
+    called = (tmp_path / "called").read_text().splitlines()
+    assert all(f"--no-config -j {cores} " in line and line.endswith(f" -- {tree}") for line in called)
+    assert {" -w " in line for line in called} == {True, False}
+    (line,) = bench.read(out).benchmarks[0].lines
+    assert line.parameters["words"] in (6, 500)  # the tree's, or out of a dictionary
+    assert line.limit is not None
+    assert line.limit.name == f"twin, {min(16, cores)} cores"
 
 
 def test_wrong_data_is_seen_and_status_1(run: Command, tmp_path: Path) -> None:
@@ -204,6 +293,39 @@ def test_progress_is_for_terminals_only(file: Path) -> None:
     assert (status, shown) == (0, b"")
 
 
+def test_the_commit_is_named_by_git_or_else_by_the_environment(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    shutil.copytree(Path(gpufs.__file__).parent, package / "gpufs", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def commit(**environment: str) -> str:
+        program = "from gpufs.bench import _results; print(_results._commit())"
+        return subprocess.run(
+            [sys.executable, "-c", program],
+            env=dict(os.environ) | {"PYTHONPATH": os.fspath(package)} | environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=True,
+            cwd=tmp_path,
+        ).stdout.strip()
+
+    def git(*arguments: str) -> str:
+        identity = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false")
+        done = subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    assert commit(GPUFS_COMMIT="") == "unknown"
+    assert commit(GPUFS_COMMIT="1234567") == "1234567"
+    if shutil.which("git") is None:
+        pytest.skip("no git here")
+    git("init", "--quiet")
+    git("commit", "--quiet", "--allow-empty", "-m", "not ours")
+    assert commit(GPUFS_COMMIT="1234567") == "1234567"
+    git("add", "package/gpufs/bench")
+    git("commit", "--quiet", "-m", "ours")
+    assert commit(GPUFS_COMMIT="1234567") == git("rev-parse", "--short=7", "HEAD")
+
+
 def test_compare_tells_changes_from_noise() -> None:
     def line(page: int, value: float, spread: float) -> bench.Line:
         one = measured(value=value, seconds=[1.0, 1.0 + spread])
@@ -228,6 +350,36 @@ def test_compare_reads_its_files(run: Command, tmp_path: Path) -> None:
     done = run("bench", "compare", tmp_path / "a", tmp_path / "b")
     assert (done.stderr, done.returncode) == (b"", 0)
     assert b"+0.0% (noise)" in done.stdout
+
+
+def test_one_source_is_measured_once_for_tasks_in_several_units() -> None:
+    def source() -> Iterator[_measure.Sample]:
+        while True:
+            yield _measure.Sample(0.5, 0.0, 10, 10**9, 0)
+
+    rate, time_ = (_measure.Task("", unit, source) for unit in ("GB/s", "ms/GB"))
+    seen = _measure.measure(rate, 3)
+    assert seen.value == 2.0
+    other = _measure.restated(seen, _measure.Task("part", "ms/GB", source))
+    assert (other.name, other.unit, other.value) == ("part", "ms/GB", pytest.approx(500))
+    assert other.seconds == seen.seconds
+    assert _measure.measure(time_, 3).value == pytest.approx(500)
+    assert _measure.restated(bench.Measurement("", "GB/s", None, "why"), time_).absent == "why"
+
+
+def test_breakdown_does_not_measure_again_what_sequential_has(file: Path) -> None:
+    seen: list[bench.Progress] = []
+    with bench.World.make("cpu", file=os.fspath(file), size=4 << 20, quick=True, tree=[], tell=print) as world:
+        results = bench.run(["sequential", "breakdown"], world, on_progress=seen.append)
+    assert {progress.what for progress in seen if progress.benchmark == "breakdown"} == {"hits"}
+    assert seen[-1].done == seen[-1].total - 1
+    whole, parts = (table.lines for table in results.benchmarks)
+    for line, part in zip(whole, parts, strict=True):
+        assert line.ours is not None
+        assert part.ours is not None
+        assert line.ours.value is not None
+        assert part.ours.value == pytest.approx(1000 / line.ours.value)
+        assert part.ratio is not None
 
 
 @pytest.mark.parametrize(("unit", "expected"), [("GB/s", 0.5), ("us", 2.0)])

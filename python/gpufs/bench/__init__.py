@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from gpufs.bench import _results
 from gpufs.bench._benchmarks import BENCHMARKS, Benchmark
 from gpufs.bench._grep import default_tree
-from gpufs.bench._measure import Measurement, Task, measure
+from gpufs.bench._measure import Measurement, Source, Task, measure, restated
 from gpufs.bench._report import compare, show
 from gpufs.bench._results import Line, NotResultsError, Results, Table, read
 from gpufs.bench._sources import Shared
@@ -51,9 +51,9 @@ def run(
     shared = Shared()
     planned = [(BENCHMARKS[name], list(BENCHMARKS[name].make(world, shared))) for name in names]
     results = _results.begin(world)
-    measured: dict[Task, Measurement] = {}
-    all_tasks = {
-        task: None
+    measured: dict[Source, Measurement] = {}
+    all_sources = {
+        task.source: None
         for _, cases in planned
         for case in cases
         for task in (case.ours, case.limit, *case.peers)
@@ -61,11 +61,11 @@ def run(
     }
 
     def once(task: Task, benchmark: Benchmark) -> Measurement:
-        if task not in measured:
+        if task.source not in measured:
             if on_progress is not None:
-                on_progress(Progress(len(measured), len(all_tasks), benchmark.name, task.name))
-            measured[task] = measure(task, world.runs)
-        return measured[task]
+                on_progress(Progress(len(measured), len(all_sources), benchmark.name, task.name))
+            measured[task.source] = measure(task, world.runs)
+        return restated(measured[task.source], task)
 
     for benchmark, cases in planned:
         table = Table(benchmark.name, benchmark.title, benchmark.axis)

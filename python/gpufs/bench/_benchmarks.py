@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from gpufs.bench import _grep, _peers
+from gpufs.bench import _grep, _peers, _quiet
+from gpufs.bench._alone import alone
 from gpufs.bench._measure import Case, Task, Unit
 from gpufs.bench._sources import (
     DISK_CHUNK,
     GATHERED_BYTES_MAX,
     SEQUENTIAL_VARIANTS,
     Shared,
+    Variant,
     copy_engine,
     first_touch,
     hits,
     host_read,
     host_reopens,
     host_small_files,
-    idle,
     pipeline,
     raw_pull,
     raw_read,
@@ -33,9 +34,13 @@ from gpufs.bench._world import State, World
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 PAGE: Final = 4 * KIB
+SEQUENTIAL_PAGES: Final = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB)
+QUICK_SEQUENTIAL_PAGES: Final = (4 * KIB, 64 * KIB)
 
 # With fewer frames for each warp that may hold one, a call may find all frames pinned.
 FRAMES_OF_SMALL_CACHE: Final = {"cuda": 16384, "cpu": 64}
+
+KVIKIO_READS: Final = 1 << 15  # of one page each; about ten microseconds a read, for Python alone
 
 Make: TypeAlias = Callable[[World, Shared], Iterable[Case]]
 
@@ -78,6 +83,11 @@ def _fitting(world: World, sizes: Iterable[int]) -> list[int]:
     return [size for size in sizes if size * 64 <= world.file_bytes]
 
 
+def _evicts(world: World, times: int) -> bool:
+    """Returns whether a cache that is this much smaller than the file has frames enough."""
+    return world.file_bytes // times // PAGE >= FRAMES_OF_SMALL_CACHE[world.device]
+
+
 def _workers(world: World) -> tuple[int, ...]:
     """Returns counts of workers and threads. The twin's kernels need the cores too."""
     if world.device == "cpu":
@@ -96,6 +106,16 @@ def _pull(
         return Task("raw pulls", "GB/s", raw_pull(world, the_walk))
 
     return shared.task(("pull", chunk, random, blocks, operations), make)
+
+
+def _first_touch(world: World, shared: Shared, page: int, variant: Variant) -> Task:
+    """Of the whole file, front to back, extents registered."""
+
+    def make() -> Task:
+        forward = walk(world, "map", page, random=False)
+        return Task("gpufs", "GB/s", first_touch(world, forward, page=page, variant=variant))
+
+    return shared.task(("first touch", page, variant.name), make)
 
 
 def _copy_engine(world: World, shared: Shared) -> Task:
@@ -127,6 +147,15 @@ def _disk(world: World, shared: Shared, chunk: int, threads: int, *, random: boo
     return shared.task(("disk", chunk, threads, random), make)
 
 
+def _kvikio_reads(world: World, shared: Shared) -> Iterator[Task]:
+    for threads in (1, 8, 16):
+        name = f"KvikIO ({threads} thread{'s' if threads > 1 else ''})"  # in plots a series each
+        yield shared.task(
+            ("kvikio", threads),
+            lambda name=name, threads=threads: Task(name, "GB/s", _peers.kvikio_read(world, threads)),  # type: ignore[misc]
+        )
+
+
 # --- The machine ---
 
 
@@ -154,27 +183,35 @@ def _limits(world: World, shared: Shared) -> Iterator[Case]:
 
 @benchmark("sequential", "Whole file, front to back, extents registered (TOCS 2014, figures 7 and 8)", "page")
 def _sequential(world: World, shared: Shared) -> Iterator[Case]:
-    pages = _counts(world, (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB), (4 * KIB, 64 * KIB))
-    for page in _fitting(world, pages):
-        forward = walk(world, "map", page, random=False)
+    for page in _fitting(world, _counts(world, SEQUENTIAL_PAGES, QUICK_SEQUENTIAL_PAGES)):
         for variant in SEQUENTIAL_VARIANTS:
             yield Case(
                 {"page": page, "variant": variant.name},
-                Task("gpufs", "GB/s", first_touch(world, forward, page=page, variant=variant)),
+                _first_touch(world, shared, page, variant),
                 _copy_engine(world, shared),
                 0.95,
                 (
-                    # What the time of a first touch is made of: the bus alone, and the cache's code alone.
                     _pull(world, shared, page, random=False),
-                    Task("hits", "GB/s", hits(world, forward, page=page)),
                     shared.task(("read then copy",), lambda: Task("pread + one copy", "GB/s", read_then_copy(world))),
                     _pipeline(world, shared, min(world.threads, 16)),
                     shared.task(("cufile",), lambda: Task("cuFile", "GB/s", _peers.cufile_read(world))),
-                    shared.task(
-                        ("kvikio",), lambda: Task("KvikIO", "GB/s", _peers.kvikio_read(world, min(world.threads, 16)))
-                    ),
+                    *_kvikio_reads(world, shared),
                 ),
             )
+
+
+@benchmark(
+    "breakdown", "Time of a whole-file read: all, the transfer alone, the cache alone (TOCS 2014, figure 8)", "page"
+)
+def _breakdown(world: World, shared: Shared) -> Iterator[Case]:
+    for page in _fitting(world, _counts(world, SEQUENTIAL_PAGES, QUICK_SEQUENTIAL_PAGES)):
+        yield Case(
+            {"page": page},
+            replace(_first_touch(world, shared, page, SEQUENTIAL_VARIANTS[0]), unit="ms/GB"),
+            replace(_pull(world, shared, page, random=False), unit="ms/GB"),
+            None,
+            (Task("hits", "ms/GB", hits(world, walk(world, "map", page, random=False), page=page)),),
+        )
 
 
 @benchmark("contact", "Whole file on first contact, registration or staging included", "workers")
@@ -212,6 +249,7 @@ def _random(world: World, shared: Shared) -> Iterator[Case]:
         peers = (
             Task("np.memmap[rows] + copy", "GB/s", _peers.memmap_gather(world, page, gathered)),
             Task("torch UVA gather", "GB/s", _peers.torch_uva_gather(world, page, gathered)),
+            Task("KvikIO (16 threads)", "GB/s", _peers.kvikio_gather(world, page, min(gathered, KVIKIO_READS), 16)),
             _host_copy(world, shared, page, min(world.threads, 16)),
         )
         yield Case(
@@ -227,7 +265,7 @@ def _random(world: World, shared: Shared) -> Iterator[Case]:
 def _large(world: World, shared: Shared) -> Iterator[Case]:
     for times in _counts(world, (2, 4, 16), (4,)):
         cache = world.file_bytes // times
-        if cache // PAGE < FRAMES_OF_SMALL_CACHE[world.device]:
+        if not _evicts(world, times):
             continue
         for random in (True, False) if times == 4 else (True,):
             the_walk = walk(world, "map", PAGE, random=random)
@@ -312,11 +350,12 @@ def _hits(world: World, shared: Shared) -> Iterator[Case]:
 @benchmark("gather", "Records picked at random from the cache", "record")
 def _gather(world: World, shared: Shared) -> Iterator[Case]:
     operations_max = 1 << (20 if world.quick else 23)
-    records: list[tuple[Literal["view", "gather"], int]] = [("view", 8), ("view", 64)]
-    records += [("gather", record) for record in _counts(world, (8, 64, 256, 1024, 4096), (64, 1024))]
+    records: list[tuple[Literal["view", "gather"], int]] = [
+        *(("view", record) for record in _counts(world, (8, 64, 256, 1024, 4096), (8, 64))),
+        *(("gather", record) for record in _counts(world, (8, 64, 256, 1024, 4096), (64, 1024))),
+    ]
     for access, record in records:
-        room = GATHERED_BYTES_MAX // record if access == "gather" else operations_max
-        operations = min(world.file_bytes // record, operations_max, room)
+        operations = min(world.file_bytes // record, operations_max, GATHERED_BYTES_MAX // record)
         the_walk = walk(world, access, record, operations=operations)
         peers: tuple[Task, ...] = ()
         if access == "gather":
@@ -370,25 +409,36 @@ def _reopen(world: World, shared: Shared) -> Iterator[Case]:
     )
 
 
-@benchmark("idle", "Host CPU of a mount that nobody uses; below 1 % is wanted", "workers")
+@benchmark("idle", "Host CPU of a mount unused, and under kernels that need no host; below 1 % is wanted", "load")
 def _idle(world: World, shared: Shared) -> Iterator[Case]:
     unit: Unit = "% of a core"
-    yield Case({"workers": "default"}, Task("gpufs", unit, idle(world)))
+    loads: tuple[_quiet.Load, ...] = ("idle", "hits", "direct")
+    for load in loads:
+        if load == "direct" and not _evicts(world, _quiet.EVICTING_TIMES):
+            continue
+        yield Case({"load": load}, Task("gpufs", unit, alone(_quiet.samples, world, load)))
 
 
-@benchmark("grep", "gpufs grep, whole words of a dictionary in source text", "threads")
+@benchmark("grep", "gpufs grep, whole words of a dictionary in source text; the twin on so many cores", "words")
 def _grep_tree(world: World, shared: Shared) -> Iterator[Case]:
-    text = _grep.Text(world)
-    yield Case(
-        {"where": world.device},
-        Task("gpufs", "GB/s", _grep.search(world, text, device=world.device)),
-        Task("twin, 16 threads", "GB/s", _grep.search(world, text, device="cpu", threads=16)),
-        None,
-        (
-            Task("twin, 8 threads", "GB/s", _grep.search(world, text, device="cpu", threads=8)),
-            Task("rg -o -w -F -f", "GB/s", _grep.ripgrep(world, text)),
-        ),
-    )
+    # 58,000 is the dictionary of the GPUfs papers.
+    for wanted in _counts(world, (5_000, 58_000), (500,)):
+        text = _grep.Text(world, wanted)
+        twins = [
+            Task(f"twin, {cores} cores", "GB/s", _grep.search(text, device="cpu", cores=cores))
+            for cores in sorted({min(8, world.threads), min(16, world.threads)})
+        ]
+        yield Case(
+            {"where": world.device, "words": len(text.words)},
+            Task("gpufs", "GB/s", _grep.search(text, device=world.device)),
+            twins[-1],
+            None,
+            (
+                *twins[:-1],
+                Task("rg -w", "GB/s", _grep.ripgrep(world, text, "-w")),
+                Task("rg without -w", "GB/s", _grep.ripgrep(world, text)),
+            ),
+        )
 
 
 __all__ = ["BENCHMARKS", "Benchmark"]

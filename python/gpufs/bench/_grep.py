@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -10,7 +11,7 @@ import shutil
 import subprocess
 import sysconfig
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -20,9 +21,7 @@ from gpufs.bench._measure import AbsentError, Sample, Source
 from gpufs.bench._world import World
 
 DICTIONARIES: Final = ("/usr/share/dict/words", "/usr/share/dict/american-english")
-WORDS: Final = 5000
-QUICK_WORDS: Final = 500
-RIPGREP_TIMEOUT_S: Final = 30  # it can be a hundred times slower with many words
+RIPGREP_TIMEOUT_S: Final = 30  # whole words of a large dictionary can take it many minutes
 QUICK_RIPGREP_TIMEOUT_S: Final = 5
 STAGING: Final = "128KiB"  # as the command has it
 
@@ -33,75 +32,114 @@ def default_tree() -> list[str]:
 
 
 class Text:
-    """What is searched, and the words."""
+    """What is searched, and the words: ``wanted`` of them, or as many as there are."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, wanted: int) -> None:
         # The headers alone make a short run.
         self.roots = world.tree[:1] if world.quick else world.tree
-        self._words = QUICK_WORDS if world.quick else WORDS
+        self._wanted = wanted
         self._folder = world.folder
 
     @functools.cached_property
-    def words(self) -> Path:
-        """A file of words: from a dictionary of the machine, or else out of the text itself."""
+    def words(self) -> list[str]:
+        """From a dictionary of the machine, or else out of the text itself."""
         found: dict[str, None] = {}
         dictionary = next((Path(path) for path in DICTIONARIES if Path(path).exists()), None)
         if dictionary is not None:
             found = dict.fromkeys(re.findall(r"^[A-Za-z]{4,}$", dictionary.read_text(errors="replace"), re.MULTILINE))
         else:
             for path in self._files():
-                found |= dict.fromkeys(re.findall(r"[A-Za-z]{4,}", path.read_text(errors="replace")))
-                if len(found) >= self._words:
+                with contextlib.suppress(OSError):
+                    found |= dict.fromkeys(re.findall(r"[A-Za-z]{4,}", path.read_text(errors="replace")))
+                if len(found) >= self._wanted:
                     break
-        if not found:
-            raise AbsentError("no words: neither a dictionary nor text")
-        file = self._folder / "words"
         # Evenly out of all of them, where there are too many.
-        chosen = sorted(found)[:: max(1, len(found) // self._words)][: self._words]
-        file.write_text("".join(f"{word}\n" for word in chosen))
+        return sorted(found)[:: max(1, len(found) // self._wanted)][: self._wanted]
+
+    @functools.cached_property
+    def dictionary(self) -> Path:
+        """A file of the words."""
+        if not self.words:
+            raise AbsentError("no words: neither a dictionary nor text")
+        file = self._folder / f"words-{self._wanted}"
+        file.write_text("".join(f"{word}\n" for word in self.words))
         return file
 
+    @functools.cached_property
+    def size(self) -> tuple[int, int]:
+        """Files and bytes, as a search counts them."""
+        with Mount(device="cpu", staging=STAGING) as mount:
+            result = grep.search(mount, grep.Dictionary.read(self.dictionary), self.roots)
+        return result.files, result.bytes
+
     def _files(self) -> list[Path]:
-        return sorted(path for root in self.roots for path in Path(root).rglob("*") if path.is_file())[:2000]
+        return sorted(path for root in self.roots for path in Path(root).rglob("*") if path.is_file())
 
 
-def search(world: World, text: Text, *, device: Device, threads: int | None = None) -> Source:
-    """A fresh mount for each run; the page cache is warm from the run before."""
+def search(text: Text, *, device: Device, cores: int | None = None) -> Source:
+    """A fresh mount for each run; the page cache is warm from the run before.
+
+    ``cores``: on so many of the machine's, the twin's kernels and its service.
+    """
 
     def source() -> Generator[Sample]:
-        dictionary = grep.Dictionary.read(text.words)
+        dictionary = grep.Dictionary.read(text.dictionary)
         while True:
-            with Mount(device=device, staging=STAGING, twin_threads=threads) as mount:
+            with _on_cores(cores), Mount(device=device, staging=STAGING, twin_threads=cores) as mount:
                 cpu = time.process_time()
                 result = grep.search(mount, dictionary, text.roots)
-                yield Sample(result.seconds, time.process_time() - cpu, result.files, result.bytes, 0)
+                sample = Sample(result.seconds, time.process_time() - cpu, result.files, result.bytes, 0)
+            yield sample
 
     return source
 
 
-def ripgrep(world: World, text: Text) -> Source:
-    """Prints each match, which gpufs counts: a comparison of time, not of output. Both read the same files."""
+@contextlib.contextmanager
+def _on_cores(count: int | None) -> Iterator[None]:
+    """Keeps this thread, and those that it starts, on some of the cores that it may use."""
+    before = os.sched_getaffinity(0)
+    if count is not None:
+        os.sched_setaffinity(0, sorted(before)[:count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def ripgrep(world: World, text: Text, *options: str) -> Source:
+    """On all cores, with the same words in the same files; ``options`` say what of them is found.
+
+    Prints each match, which gpufs counts: a comparison of time, not of output.
+    """
 
     def source() -> Generator[Sample]:
         program = shutil.which("rg")
         if program is None:
             raise AbsentError("no rg here")
         timeout_s = QUICK_RIPGREP_TIMEOUT_S if world.quick else RIPGREP_TIMEOUT_S
-        command = [program, "-o", "-w", "-F", "-uuu", "--no-filename", "-f", os.fspath(text.words), *text.roots]
-        with Mount(device="cpu", staging=STAGING) as mount:
-            whole = grep.search(mount, grep.Dictionary.read(text.words), text.roots)
+        command = [program, "--no-config", "-j", str(world.threads), "-uuu", "--no-messages", "-o", "-F", *options]
+        command += ["--no-filename", "--no-line-number", "--color=never", "-f", os.fspath(text.dictionary)]
         while True:
             wall, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
             try:
                 done = subprocess.run(
-                    command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, timeout=timeout_s
+                    [*command, "--", *text.roots],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    check=False,
+                    timeout=timeout_s,
                 )
             except subprocess.TimeoutExpired:
-                raise AbsentError(f"it did not end within {timeout_s} s") from None
+                raise AbsentError(f"over {timeout_s} s") from None
             seconds, after = time.perf_counter() - wall, resource.getrusage(resource.RUSAGE_CHILDREN)
-            if done.returncode not in (0, 1, 2):  # 2: something could not be read, besides
-                raise AbsentError(f"rg gave status {done.returncode}")
+            # Status 2 with no word on it: some file could not be read. Otherwise it has not searched.
+            if done.returncode not in (0, 1, 2) or done.stderr:
+                raise AbsentError(
+                    f"rg: {done.stderr.decode(errors='replace').partition(chr(10))[0] or done.returncode}"
+                )
             cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            yield Sample(seconds, cpu, whole.files, whole.bytes, 0)
+            files, bytes_ = text.size
+            yield Sample(seconds, cpu, files, bytes_, 0)
 
     return source

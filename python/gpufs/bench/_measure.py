@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import itertools
 import statistics
@@ -10,10 +11,10 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-Unit: TypeAlias = Literal["GB/s", "M/s", "k/s", "us", "% of a core"]
+Unit: TypeAlias = Literal["GB/s", "M/s", "k/s", "us", "ms/GB", "% of a core"]
 
 # Of these units less is better.
-LESS_IS_BETTER: tuple[Unit, ...] = ("us", "% of a core")
+LESS_IS_BETTER: tuple[Unit, ...] = ("us", "ms/GB", "% of a core")
 
 # A run that takes longer is not repeated: its own warm-up is a small part of it.
 LONG_S: Final = 5.0
@@ -44,7 +45,7 @@ Source: TypeAlias = Callable[[], Generator[Sample]]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Something to be measured. The same object in several cases is measured once."""
+    """Something to be measured. The same source in several tasks is measured once."""
 
     name: str
     unit: Unit
@@ -104,7 +105,18 @@ def in_unit(unit: Unit, seconds: float, operations: int, bytes_: int, cpu_second
         return operations / seconds / 1e3
     if unit == "us":
         return seconds / operations * 1e6
+    if unit == "ms/GB":
+        return seconds / bytes_ * 1e12
     return cpu_seconds / seconds * 100
+
+
+def restated(measurement: Measurement, task: Task) -> Measurement:
+    """Returns what was measured as the value of another task with the same source."""
+    value = measurement.value
+    if value is not None and task.unit != measurement.unit:
+        cpu = statistics.median(measurement.cpu_seconds)
+        value = in_unit(task.unit, measurement.median_s, measurement.operations, measurement.bytes, cpu)
+    return dataclasses.replace(measurement, name=task.name, unit=task.unit, value=value)
 
 
 def ratio(ours: Measurement | None, limit: Measurement | None) -> float | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import os
+import struct
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from types import ModuleType
 from typing import Any, Final
 
@@ -22,10 +24,19 @@ CUFILE_DESCRIPTOR: Final = 1  # CU_FILE_HANDLE_TYPE_OPAQUE_FD
 def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except ImportError as error:
-        raise AbsentError(f"no {name} here") from error
     except Exception as error:  # a library that is there but broken says so in its own way
-        raise AbsentError(f"{name}: {error}") from error
+        if isinstance(error, ModuleNotFoundError) and error.name == name:
+            raise AbsentError(f"no {name} here") from error
+        raise AbsentError(f"{name}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+
+
+def _needs_gpu(world: World) -> None:
+    if world.device != "cuda":
+        raise AbsentError("needs a GPU")
 
 
 class _Clock:
@@ -105,34 +116,83 @@ def torch_uva_gather(world: World, chunk: int, operations: int) -> Source:
                 finally:
                     memory.give_back()
         except (RuntimeError, TypeError, ValueError) as error:
-            raise AbsentError(f"torch: {str(error).splitlines()[0]}") from error
+            raise AbsentError(f"torch: {_first_line(error)}") from error
 
     return source
+
+
+@contextlib.contextmanager
+def _peer(name: str) -> Iterator[None]:
+    """Makes whatever a library raises a reason why it is absent, in one line."""
+    try:
+        yield
+    except AbsentError:
+        raise
+    except Exception as error:
+        raise AbsentError(f"{name}: {_first_line(error)}") from error
+
+
+def _kvikio(threads: int) -> Any:  # noqa: ANN401 - a module
+    """Returns kvikio, reading through the page cache with a pool of so many threads.
+
+    Files are hot here: what goes past the page cache (GPUDirect Storage, O_DIRECT) would measure the disk.
+    """
+    kvikio, defaults = _import("kvikio"), _import("kvikio.defaults")
+    with _peer("kvikio"):
+        defaults.set("compat_mode", kvikio.CompatMode.ON)
+        defaults.set("num_threads", threads)
+        defaults.set("gds_threshold", 0)  # smaller reads would be made by the caller alone
+        with contextlib.suppress(KeyError):  # versions that do not know it never do that
+            defaults.set("auto_direct_io_read", False)
+    return kvikio
 
 
 def kvikio_read(world: World, threads: int) -> Source:
     """``kvikio.CuFile.read`` of the whole file, with its pool of threads."""
 
     def source() -> Generator[Sample]:
-        kvikio: Any = _import("kvikio")
-        defaults: Any = _import("kvikio.defaults")
-        if world.device != "cuda":
-            raise AbsentError("needs a GPU")
+        kvikio = _kvikio(threads)
+        _needs_gpu(world)
         whole = walk(world, "map", 4096, random=False)
         world.bring_into("hot")
         with world.mount(cache="16MiB") as mount:
             memory = _core.BenchDeviceMemory(mount._core, world.file_bytes)
+            buffer = _CudaArray(memory.address, (world.file_bytes,))
             try:
-                defaults.set("num_threads", threads)
-                with kvikio.CuFile(str(world.path), "r") as file:
-                    buffer = _CudaArray(memory.address, (world.file_bytes,))
+                with _peer("kvikio"), kvikio.CuFile(os.fspath(world.path), "r") as file:
                     while True:
                         clock = _Clock()
                         if file.read(buffer) != world.file_bytes:
                             raise AbsentError("kvikio read less than the file")
                         yield _checked(clock.sample(1, world.file_bytes), memory, whole)
-            except (RuntimeError, TypeError, ValueError, AttributeError) as error:
-                raise AbsentError(f"kvikio: {str(error).splitlines()[0]}") from error
+            finally:
+                memory.give_back()
+
+    return source
+
+
+def kvikio_gather(world: World, chunk: int, operations: int, threads: int) -> Source:
+    """``kvikio.CuFile.pread`` of random chunks, all asked for before the first is waited for."""
+
+    def source() -> Generator[Sample]:
+        kvikio = _kvikio(threads)
+        _needs_gpu(world)
+        the_walk = walk(world, "map", chunk, operations=operations)
+        offsets = [row * chunk for (row,) in struct.iter_unpack("=Q", the_walk.positions())]
+        world.bring_into("hot")
+        with world.mount(cache="16MiB") as mount:
+            memory = _core.BenchDeviceMemory(mount._core, operations * chunk)
+            places = [_CudaArray(memory.address + i * chunk, (chunk,)) for i in range(operations)]
+            try:
+                with _peer("kvikio"), kvikio.CuFile(os.fspath(world.path), "r") as file:
+                    while True:
+                        clock = _Clock()
+                        reads = [
+                            file.pread(place, chunk, offset) for place, offset in zip(places, offsets, strict=True)
+                        ]
+                        if sum(read.get() for read in reads) != operations * chunk:
+                            raise AbsentError("kvikio read less than was asked for")
+                        yield _checked(clock.sample(operations, operations * chunk), memory, the_walk)
             finally:
                 memory.give_back()
 
@@ -173,9 +233,9 @@ def cufile_read(world: World) -> Source:
     """``cuFileRead`` of the whole file by one thread, in large pieces."""
 
     def source() -> Generator[Sample]:
-        library = _load_cufile()
-        if world.device != "cuda":
-            raise AbsentError("needs a GPU")
+        with _peer("libcufile"):
+            library = _load_cufile()
+        _needs_gpu(world)
         whole = walk(world, "map", 4096, random=False)
         with world.mount(cache="16MiB") as mount:
             memory = _core.BenchDeviceMemory(mount._core, world.file_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import os
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,7 +123,7 @@ def _describe(world: World) -> dict[str, Any]:
     host["processor"] = _processor()
     host["file_system"] = _machine.file_system_of(str(world.path.resolve().parent))
     del host["directory"]
-    machine: dict[str, Any] = {"host": host}
+    machine: dict[str, Any] = {"host": host, "built_with": _core.built_with}
     if world.device == "cuda":
         cuda = _core.examine_cuda()
         machine["cuda"] = {"driver_version": cuda["driver_version"], "built_version": cuda["built_version"]}
@@ -142,14 +143,20 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """Returns the commit of the sources that this runs from, with a mark where they were changed; or unknown."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except OSError:
-        return "unknown"
-    return done.stdout.strip() or "unknown"
+    """Returns the commit of the sources that this runs from, with a mark where they were changed; or unknown.
+
+    ``GPUFS_COMMIT`` names it where git does not: for a copy of the sources, or what was installed from them.
+    """
+
+    def git(*arguments: str | Path) -> str:
+        try:
+            done = subprocess.run(["git", *arguments], cwd=here.parent, capture_output=True, text=True, check=False)
+        except OSError:
+            return ""
+        return done.stdout.strip()
+
+    here = Path(__file__).resolve()
+    # What is installed below somebody else's repository is not that repository's.
+    if not git("ls-files", "--error-unmatch", here):
+        return os.environ.get("GPUFS_COMMIT") or "unknown"
+    return git("describe", "--always", "--dirty", "--abbrev=7", "--exclude=*") or "unknown"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,7 +16,6 @@ COPY_CHUNK: Final = 16 << 20  # large enough for the copy engine's best
 DISK_CHUNK: Final = 1 << 20
 PIPELINE_CHUNKS: Final = (1 << 20, 4 << 20, 16 << 20)  # of which the best counts
 GATHERED_BYTES_MAX: Final = 1 << 30
-IDLE_S: Final = 2.0
 
 
 def walk(
@@ -80,7 +78,7 @@ def cache_for(world: World) -> int:
     return max(world.file_bytes * 9 // 8, 16 << 20)
 
 
-def _register(world: World, mount: Mount) -> None:
+def register(world: World, mount: Mount) -> None:
     if mount.register_file(world.path) < world.file_bytes:
         raise AbsentError(mount.direct_path if mount.direct_path != "on" else "not all of the file could be registered")
 
@@ -103,7 +101,7 @@ def first_touch(
                 raise AbsentError(obstacle)
             with world.mount(**({"cache": cache_for(world)} | options | variant.options)) as mount:
                 if registered:
-                    _register(world, mount)
+                    register(world, mount)
                 fd = _core.bench_open(mount._core, world.name)
                 if registered:
                     _core.bench_touch_extents(mount._core, fd, world.file_bytes)
@@ -150,21 +148,6 @@ def reopens(world: World, operations: int) -> Source:
         with world.mount(cache="16MiB") as mount:
             while True:
                 yield taken(_core.bench_reopen(mount._core, world.name, operations), statistics=mount.stats())
-
-    return source
-
-
-def idle(world: World) -> Source:
-    """CPU time of a mount that nobody uses, with a file open in it."""
-
-    def source() -> Generator[Sample]:
-        with world.mount(cache="16MiB") as mount:
-            _core.bench_open(mount._core, world.name)
-            time.sleep(IDLE_S)  # a mount is idle a second after its last request
-            while True:
-                wall, cpu = time.perf_counter(), time.process_time()
-                time.sleep(IDLE_S)
-                yield Sample(time.perf_counter() - wall, time.process_time() - cpu, 0, 0, 0)
 
     return source
 
