@@ -240,7 +240,8 @@ class _Report:
         hits = counts["hits"] + counts["minor_faults"]
         yield (
             f"cache     {hits:,} hits; misses: {counts['direct_loads']:,} loaded directly, "
-            f"{counts['bulk_loads']:,} in runs, {counts['staged_loads']:,} staged, {counts['open_loads']:,} with the open"
+            f"{counts['bulk_loads']:,} in runs, {counts['staged_loads']:,} staged, "
+            f"{counts['open_loads']:,} with the open"
         )
         if self.direct_path != "on":
             yield f"staged    all loads: {self.direct_path}"
