@@ -163,6 +163,8 @@ class cuda_device final : public device {
 
   std::string bulk_obstacle() const override { return bulk_obstacle_; }
   std::int64_t bulk_copy(char* to, std::uint64_t from, std::uint64_t bytes, char* told, std::uint64_t word) override {
+    // Smaller ones the driver may copy by itself, through the mapping, where a file that was truncated gives SIGBUS.
+    if (bytes < bulk_bytes_min) return -EAGAIN;
     const current_scope scope(*this);
     const cudaStream_t stream =
         bulk_streams_[next_bulk_stream_.fetch_add(1, std::memory_order_relaxed) % bulk_stream_count];
@@ -265,6 +267,7 @@ class cuda_device final : public device {
   bool read_only_registration_ = false;
   // Two, so that one copies while the other tells of its last copy.
   static constexpr unsigned bulk_stream_count = 2;
+  static constexpr std::uint64_t bulk_bytes_min = 65536;
   cudaStream_t bulk_streams_[bulk_stream_count] = {};
   std::atomic<unsigned> next_bulk_stream_{0};
   decltype(&cuStreamWriteValue64) write_value_ = nullptr;

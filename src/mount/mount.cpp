@@ -53,7 +53,7 @@ struct mount::implementation {
 
     bulk_obstacle = !direct_obstacle.empty() ? direct_obstacle : gpu->bulk_obstacle();
     ref.layout = lay_out(options, gpu->multiprocessors(), direct_obstacle.empty(), bulk_obstacle.empty());
-    if (bulk_obstacle.empty() && ref.layout.bulk.most == 0)
+    if (bulk_obstacle.empty() && ref.layout.bulk.chunk == 0)
       bulk_obstacle =
           options.bulk_bytes == 0 ? "the bulk size is 0" : "the cache is too small, or its pages are too large";
     ref.arena = gpu->allocate_arena(ref.layout.total_bytes);

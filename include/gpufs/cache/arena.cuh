@@ -69,8 +69,9 @@ struct extent_table_head {
 
 // How the bulk path (file/bulk.cuh) cuts its runs, in pages. Fixed at mount.
 struct bulk_layout {
-  std::uint32_t most;        // 0: no bulk path
+  std::uint32_t chunk;       // power of two: the most that a run loads; 0: no bulk path
   std::uint32_t least;       // shorter runs are loaded page by page
+  std::uint32_t ahead;       // chunks that runs may be ahead of their reader
   std::uint32_t step;        // power of two: which pages may begin a run that is only guessed
   std::uint32_t frames_max;  // of all runs under way
   std::uint32_t runs_max;    // under way at once

@@ -8,7 +8,9 @@
 //   claim a frame (evicting the oldest) -> begin_load: set key, insert into the index --lost race--> give it back, start again
 //        |
 //   load the bytes (direct or staged) -> publish -> reclaim ahead -----------> major fault
-//   (with, before and behind it, the start and the end of a run of pages that follow: file/bulk.cuh)
+//
+// Before either way of a fault a group may load a run of pages that follow (file/bulk.cuh), which ends before it waits
+// for a page of others.
 //
 // Progress: no latch is held across load, copy or wait. A group waits for another's load only while it has no unloaded
 // frame of its own, so waits form no cycle; a load ends by itself (channel/client.cuh). When no frame can be had within
@@ -147,22 +149,16 @@ class page_cache {
   template <class Load>
   GPUFS_HD GPUFS_OUT_OF_LINE static page_pin find_or_load(const mount_ref& fs, const Group g, std::uint32_t record,
                                                           const page_key key, const Load load) {
+    if constexpr (looks_ahead<Load>()) load.look_ahead();
     page_cache cache(fs, g, record);
     step s{};
     if (g.is_leader()) s = cache.find_or_claim(key.slot());
     s = g.broadcast(s);
     if (s.what != outcome::claimed) return s.pin;
-    if constexpr (looks_ahead<Load>()) {
-      const auto ahead = load.begin_ahead();
-      const page_pin pin = cache.fill(s.pin.frame, key.slot(), load);
-      load.end_ahead(ahead);
-      return pin;
-    } else {
-      return cache.fill(s.pin.frame, key.slot(), load);
-    }
+    return cache.fill(s.pin.frame, key.slot(), load);
   }
 
-  // Whether a load brings other pages with it (file/load.cuh).
+  // Whether a load may bring other pages with it, before its own (file/load.cuh).
   template <class Load>
   GPUFS_HD static constexpr bool looks_ahead() {
     if constexpr (requires { Load::looks_ahead; }) return Load::looks_ahead;

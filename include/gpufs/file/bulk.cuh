@@ -1,19 +1,23 @@
 // The bulk path: a run of absent pages gets consecutive frames, and the host has the copy engine fill them in one copy
 // (design.md, "The GPU pulls pages"; GPUfs, ACM TOCS 32(1), section 5, copies single pages so).
 //
-// A group that has claimed a page, and will read what follows it, or seems to, begins a run behind that page:
+// Runs lie in chunks: aligned stretches of `chunk` pages. A group that misses a page, or finds it loading, and that will
+// read on, or seems to, picks a chunk and takes these steps before it goes on with its page:
 //
-//   take a channel slot -> take consecutive frames of one ring -> claim each and make it loading, findable
-//     -> post -> (load its own page meanwhile) -> wait for the answer -> publish
+//   claim the chunk's first page, as any page that is absent -> take a channel slot, and consecutive frames of one ring
+//     -> claim each, make it loading, findable -> post -> load the first page meanwhile -> wait for the answer -> publish
 //
-// Whoever wants a page of the run meanwhile finds it loading, and waits for it as for any other load.
+// Whoever wants a page of the run meanwhile finds it loading, and waits for it as for any other load. That the first page
+// is claimed in the usual way means that of many groups with the same idea one begins the run.
 //
-// Which pages seem to follow: those behind a stretch that is in the cache, or on its way into it, at least `least` pages
-// long, when none of them is there yet (looked up in steps of powers of two). A reader at random leaves no such
+// Which chunk: the page's own, from the page on, when the caller is about to read so much. Otherwise the first absent one
+// that follows, if what lies behind the page is in the cache, or on its way into it: pages in steps of powers of two, and
+// as many chunks behind as the chosen one is ahead. So a reader from front to back, and thousands of groups that share
+// one file out among them, page by page, have more and more of it under way, and a reader at random leaves no such
 // pattern. Only a page whose number is a multiple of `step` is looked at, so that others do not pay for it.
 //
-// Progress: as for a single page. A run holds unloaded frames while its group waits for the host, which waits for
-// nobody's page; it begins only with a channel slot that was free, never waits for frames, and all runs together
+// Progress: as for a single page. A run holds unloaded frames while its group waits for the host, and for nobody's page;
+// it begins only with a channel slot that was free, never waits for frames, and all runs together
 // hold at most a quarter of the frames, and half of the slots: their groups may want another slot, for the page that each
 // loads by itself. Pages that the answer does not cover stop loading without an error: their
 // waiters look again, and load them one by one. When there is no answer the copy may still come, so the frames are
@@ -50,19 +54,28 @@ struct bulk_run {
   std::uint32_t slot;   // of the channel
 };
 
-// Members are collective.
+// All is collective.
 template <class Group>
 class bulk_loader {
  public:
-  // Whether a run may begin behind `page`; a quick look, before the calls below. `sure`: as many pages behind it as the
-  // caller is about to read.
+  // Whether a run may begin at a page that is missing or loading; a quick look, before the calls below. `sure`: as many
+  // pages behind it as the caller is about to read.
   GPUFS_HD static bool may_begin(const mount_ref& fs, std::uint64_t page, std::uint64_t sure) {
     const bulk_layout& bulk = fs.layout.bulk;
-    if (bulk.most == 0) return false;
+    if (bulk.chunk == 0) return false;
     return sure >= bulk.least || (page & (bulk.step - 1)) == 0;
   }
 
-  // Begins a run behind `page`, which the caller has claimed. Does not wait.
+  // The page at which a run should begin; `nowhere` if at none. Does not wait.
+  static constexpr std::uint64_t nowhere = ~std::uint64_t{0};
+  GPUFS_HD GPUFS_OUT_OF_LINE static std::uint64_t place_for_run(const mount_ref& fs, const Group g,
+                                                                const file_view file, std::uint64_t page,
+                                                                std::uint64_t sure) {
+    return sure >= fs.layout.bulk.least ? page : bulk_loader(fs, g, file).place_ahead(page);
+  }
+
+  // Begins a run behind `page`, which the caller has claimed: to the chunk's end, at most `sure` pages where that many are
+  // sure. Does not wait.
   GPUFS_HD GPUFS_OUT_OF_LINE static bulk_run begin(const mount_ref& fs, const Group g, const file_view file,
                                                    std::uint64_t page, std::uint64_t sure) {
     return bulk_loader(fs, g, file).begin_behind(page, sure);
@@ -103,37 +116,59 @@ class bulk_loader {
   GPUFS_HD std::uint32_t wanted_behind(std::uint64_t page, std::uint64_t sure) const {
     const bulk_layout& bulk = fs_.layout.bulk;
     const std::uint64_t first = page + 1;
-    const std::uint32_t shift = fs_.layout.page_shift;
-    const std::uint64_t file_end = (file_.size + fs_.layout.page_bytes() - 1) >> shift;
-    const std::uint64_t extent_pages = std::uint64_t{1} << (fs_.layout.extent_shift - shift);
-    const std::uint64_t extent_end = (first & ~(extent_pages - 1)) + extent_pages;
-    // So that the page behind the run is one that may begin the next.
-    std::uint64_t count = bulk.most - 1 - (page & (bulk.step - 1));
-    const bool known = sure >= bulk.least;
-    if (known && sure < count) count = sure;
-    if (file_end - first < count) count = file_end - first;
-    if (extent_end - first < count) count = extent_end - first;
-    // (As unsigned: a page behind the end of the file is not asked for.)
-    if (first >= file_end || count < bulk.least) return 0;
-    return known || seems_sequential(page, static_cast<std::uint32_t>(count)) ? static_cast<std::uint32_t>(count) : 0;
+    std::uint64_t count = bulk.chunk - 1 - (page & (bulk.chunk - 1));
+    if (sure >= bulk.least && sure < count) count = sure;
+    const std::uint64_t extent_pages = std::uint64_t{1} << (fs_.layout.extent_shift - fs_.layout.page_shift);
+    const std::uint64_t in_extent = extent_pages - (first & (extent_pages - 1));
+    if (in_extent < count) count = in_extent;
+    if (first >= pages_of_file()) return 0;
+    if (pages_of_file() - first < count) count = pages_of_file() - first;
+    return count < bulk.least ? 0 : static_cast<std::uint32_t>(count);
   }
 
-  // Members share the looking.
-  GPUFS_HD bool seems_sequential(std::uint64_t page, std::uint32_t count) const {
-    if (page < fs_.layout.bulk.least) return false;
-    std::uint32_t behind = 1;  // steps of 1, 2, 4, ... up to `least`
-    while ((1u << behind) <= fs_.layout.bulk.least) ++behind;
-    std::uint32_t ahead = 1;  // steps of 1, 2, 4, ... up to `count`
-    while ((1u << ahead) <= count) ++ahead;
-    bool as_it_seems = true;
-    for (std::uint32_t i = g_.rank(); i < behind + ahead; i += g_.size()) {
-      const bool is_behind = i < behind;
-      const std::uint64_t at = is_behind ? page - (std::uint64_t{1} << i) : page + (std::uint64_t{1} << (i - behind));
-      // Guesses are enough: a wrong one costs a run, or begins one for nothing.
-      const bool there = index_.guess(this_thread(), key_of(at)) != 0;
-      as_it_seems = as_it_seems && there == is_behind;
+  GPUFS_HD std::uint64_t pages_of_file() const {
+    return (file_.size + fs_.layout.page_bytes() - 1) >> fs_.layout.page_shift;
+  }
+
+  // Whether a page is in the cache, or on its way. A guess is enough: a wrong one costs a run, or begins one for nothing.
+  GPUFS_HD bool is_there(std::uint64_t page) const { return index_.guess(this_thread(), key_of(page)) != 0; }
+
+  // Where the reader of `page`, if it goes from front to back, will find the first chunk that nobody has begun.
+  GPUFS_HD std::uint64_t place_ahead(std::uint64_t page) const {
+    const bulk_layout& bulk = fs_.layout.bulk;
+    // Pages behind, in steps of powers of two. Few, as most misses end here.
+    const std::uint32_t least = bulk.least;
+    if (page < least) return nowhere;
+    bool all_there = true;
+    for (std::uint32_t i = g_.rank(); least >> i != 0; i += g_.size()) all_there = all_there && is_there(page - (least >> i));
+    if (!g_.all(all_there)) return nowhere;
+
+    const std::uint64_t chunk = page & ~std::uint64_t{bulk.chunk - 1};
+    // The page's own chunk counts as one behind, when it is not the one to begin.
+    const bool at_begin = page == chunk;
+    const std::uint32_t behind = absent_chunk(chunk, false, 1, bulk.ahead);
+    const std::uint32_t ahead = absent_chunk(chunk, true, at_begin ? 0 : 1, behind);
+    const std::uint64_t place = chunk + std::uint64_t{ahead} * bulk.chunk;
+    if (ahead > behind || place >= pages_of_file()) return nowhere;
+    // Not where somebody has begun in the middle.
+    bool all_absent = true;
+    for (std::uint32_t i = g_.rank(); bulk.chunk >> (i + 1) != 0; i += g_.size())
+      all_absent = all_absent && !is_there(place + (bulk.chunk >> (i + 1)));
+    return g_.all(all_absent) ? place : nowhere;
+  }
+
+  // How many chunks away, from `from` up to `to`, the first is whose first page is absent; more than `to` if none is.
+  GPUFS_HD std::uint32_t absent_chunk(std::uint64_t chunk, bool forward, std::uint32_t from, std::uint32_t to) const {
+    for (std::uint32_t base = from; base <= to; base += g_.size()) {
+      const std::uint32_t i = base + g_.rank();
+      const std::uint64_t step = std::uint64_t{i} * fs_.layout.bulk.chunk;
+      bool there = i <= to;
+      if (there && forward) there = is_there(chunk + step);
+      if (there && !forward) there = step <= chunk && is_there(chunk - step);
+      const auto first = static_cast<std::uint32_t>(g_.least(there ? to + 1 : i));
+      if (first <= to || base + g_.size() > to) return first;
     }
-    return g_.all(as_it_seems);
+    return to + 1;
   }
 
   // A channel slot, and consecutive frames; `run.count` becomes 0 when they cannot be had at once.

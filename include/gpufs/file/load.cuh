@@ -17,15 +17,21 @@ class page_loader {
                        std::uint64_t sure = 0)
       : fs_(fs), g_(g), file_(file), offset_(page << fs.layout.page_shift), sure_(sure) {}
 
-  // What page_cache does around a load that it makes for itself. A single thread of a GPU would take longer over a run
-  // than the run takes.
+  // What page_cache has done before it waits for the page, or loads it: a run of pages is loaded, if that pays; this page
+  // may be the first of it. A single thread of a GPU would take longer over a run than the run takes.
   static constexpr bool looks_ahead = !(Group::is_one_thread && platform::is_gpu);
-  GPUFS_HD bulk_run begin_ahead() const {
+  GPUFS_HD void look_ahead() const {
     const std::uint64_t page = offset_ >> fs_.layout.page_shift;
-    if (!bulk_loader<Group>::may_begin(fs_, page, sure_)) return {};
-    return bulk_loader<Group>::begin(fs_, g_, file_, page, sure_);
-  }
-  GPUFS_HD void end_ahead(const bulk_run& run) const {
+    if (!bulk_loader<Group>::may_begin(fs_, page, sure_)) return;
+    const std::uint64_t place = bulk_loader<Group>::place_for_run(fs_, g_, file_, page, sure_);
+    if (place == bulk_loader<Group>::nowhere) return;
+    bulk_run run{};
+    const page_loader first(fs_, g_, file_, place);
+    page_cache<Group> cache(fs_, g_, file_.record);
+    cache.offer({file_.version, place}, [&](char* to) {
+      run = bulk_loader<Group>::begin(fs_, g_, file_, place, sure_);
+      return first(to);
+    });
     if (run.count != 0) bulk_loader<Group>::end(fs_, g_, file_, run);
   }
 
