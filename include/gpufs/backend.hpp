@@ -39,7 +39,7 @@ class backend_file {
   virtual std::int64_t read(char* to, std::uint64_t bytes, std::uint64_t offset) = 0;
   // A read-only shared mapping, or null where the backend has none. `offset` is a multiple of the host's page size.
   virtual std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) = 0;
-  // Share of a mapping, which begins at `offset`, that is in the host's page cache, 0 to 1.
+  // Share of a mapping, which begins at `offset`, that is in the host's page cache, or on its way into it; 0 to 1.
   virtual double cached(const file_mapping& mapping, std::uint64_t offset) = 0;
   // Makes the pages of a mapping that is in the page cache ready for use at once, rather than each when it is touched.
   // Only for speed: nothing is said when it cannot be done.

@@ -144,7 +144,7 @@ class Mount:
         extent: Size = 64 << 20,
         staging: Size = 32 << 10,
         slots: int | None = None,
-        bulk: Size = 1 << 20,
+        bulk: Size = 2 << 20,
         rings: int | None = None,
         open_files: int = 131072,
         twin_threads: int | None = None,

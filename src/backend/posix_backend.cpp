@@ -66,8 +66,8 @@ class posix_file final : public backend_file {
   }
 
   double cached(const file_mapping& mapping, std::uint64_t offset) override {
-    // A quick no. A yes may mean pages that are still being read, which only mincore tells, page by page.
-    if (const double share = share_in_cache(offset, mapping.bytes()); share >= 0 && share < 0.5) return share;
+    // Pages that are still being read count too: whoever faults the mapping in then waits for them.
+    if (const double share = share_in_cache(offset, mapping.bytes()); share >= 0) return share;
     const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
     std::vector<unsigned char> resident((mapping.bytes() + page - 1) / page);
     if (mincore(mapping.data(), mapping.bytes(), resident.data()) != 0) return 0;

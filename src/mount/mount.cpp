@@ -51,7 +51,7 @@ struct mount::implementation {
       direct_obstacle = gpu->direct_obstacle();
     }
 
-    bulk_obstacle = !direct_obstacle.empty() ? direct_obstacle : gpu->bulk_obstacle();
+    bulk_obstacle = gpu->bulk_obstacle();
     ref.layout = lay_out(options, gpu->multiprocessors(), direct_obstacle.empty(), bulk_obstacle.empty());
     if (bulk_obstacle.empty() && ref.layout.bulk.chunk == 0)
       bulk_obstacle =
@@ -123,7 +123,9 @@ struct mount::implementation {
     const std::uint64_t spin_ns = options.device == device_kind::cuda ? 200'000 : 20'000;
     requests =
         std::make_unique<service>(*gpu, channel_view{shared.host, channel}, ref.channel,
-                                  bulk_frames{ref.page(0), ref.layout.page_shift, ref.layout.frame_count}, *files_open,
+                                  bulk_frames{ref.page(0), ref.layout.page_shift, ref.layout.frame_count,
+                    std::uint64_t{ref.layout.bulk.chunk} << ref.layout.page_shift},
+        *files_open,
                                   *extents, *sinks, *record, service_options{options.workers, spin_ns});
   }
 

@@ -59,7 +59,7 @@ service::service(device& d, const channel_view& channel, const channel_view& see
                  const service_options& options)
     : device_(d), channel_(channel), seen_(seen), frames_(frames), files_(files), extents_(extents), sinks_(sinks),
       timeline_(record), options_(options), served_(channel.layout.slot_count), counts_(options.workers),
-      alive_(options.workers) {
+      bounces_(options.workers), alive_(options.workers) {
   channel_.announce(service_phase::running);
   const auto start = [this](auto&& body) {
     running_.fetch_add(1, std::memory_order_relaxed);
@@ -75,6 +75,11 @@ service::service(device& d, const channel_view& channel, const channel_view& see
 
 service::~service() {
   if (!threads_.empty()) (void)stop(~std::uint64_t{0});
+  for (const bounce_buffers& b : bounces_) {
+    for (const bounce_buffer& buffer : b.buffers) {
+      if (buffer.memory.host != nullptr) device_.free_shared(buffer.memory, frames_.run_bytes_max);
+    }
+  }
 }
 
 namespace {
@@ -212,7 +217,7 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
     if (event) {
       event->end_ns = platform::now_ns();  // of a copy that the device makes: when it was begun
       event->result = result == device_answers ? static_cast<std::int32_t>(r.length)
-                      : result > 0             ? result & ~notice_flag
+                      : result > 0             ? result & bulk_bytes_mask
                                                : result;
       timeline_.add(std::move(*event));
     }
@@ -221,7 +226,7 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
     channel_.reply(slot).word.store_release(make_reply_word(sequence, result));
   };
   try {
-    reply(serve(r, slot, sequence, known));
+    reply(serve(r, slot, sequence, worker, known));
   } catch (const worker_death&) {
     reply(-EIO);
     throw;
@@ -260,11 +265,12 @@ timeline_event service::describe(const request& r, std::uint32_t slot, unsigned 
   return e;
 }
 
-std::int32_t service::serve(const request& r, std::uint32_t slot, std::uint32_t sequence, file_table::lookups& known) {
+std::int32_t service::serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
+                            file_table::lookups& known) {
   switch (r.code) {
     case request_code::open: return serve_open(r, slot);
     case request_code::read: return serve_read(r, slot, known);
-    case request_code::bulk: return serve_bulk(r, slot, sequence, known);
+    case request_code::bulk: return serve_bulk(r, slot, sequence, worker, known);
     case request_code::close: return files_.close(r.handle);
     case request_code::send:
       if (r.length > channel_.layout.staging_bytes) return -EINVAL;
@@ -334,27 +340,73 @@ std::int32_t service::tell_extent(std::uint32_t slot, const extent_notice& notic
   return notice_flag;
 }
 
-// -EAGAIN when the device should load the pages one by one.
-std::int32_t service::serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence,
+// From the file's own pages where they are registered. Otherwise they are read; meanwhile registration is asked for, so
+// that both bring in a file that is new here. An error is for the loads of single pages, which follow it.
+std::int32_t service::serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                                  file_table::lookups& known) {
   bulk_target to{};
   std::memcpy(&to, channel_.staging(slot), sizeof to);
-  const std::uint64_t pages =
-      (std::uint64_t{r.length} + (std::uint64_t{1} << frames_.page_shift) - 1) >> frames_.page_shift;
-  if (r.length == 0 || r.offset >= limits::file_bytes_max || to.frame >= frames_.count ||
-      pages > frames_.count - to.frame)
-    return -EINVAL;
+  const std::uint64_t page_bytes = std::uint64_t{1} << frames_.page_shift;
+  const std::uint64_t pages = (r.length + page_bytes - 1) >> frames_.page_shift;
+  if (r.length == 0 || r.length > frames_.run_bytes_max || r.offset >= limits::file_bytes_max) return -EINVAL;
+  if (to.frame >= frames_.count || pages > frames_.count - to.frame) return -EINVAL;
   file_table::lookups::entry* file = nullptr;
   if (const int status = files_.look_up(r.handle, known, file); status < 0) return status;
   const extent_notice notice = extents_.touch(file->file, r.offset);
   const std::uint64_t extent_begin = notice.number * extents_.extent_bytes();
-  if (notice.bytes == 0 || r.offset + r.length > extent_begin + notice.bytes) return -EAGAIN;
-  const auto result = static_cast<std::int32_t>(r.length) | tell_extent(slot, notice);
-  const std::int64_t copied = device_.bulk_copy(
-      frames_.pages + (std::uint64_t{to.frame} << frames_.page_shift), notice.address + (r.offset - extent_begin),
-      r.length, reinterpret_cast<char*>(&seen_.reply(slot).word), make_reply_word(sequence, result));
+  if (r.offset + r.length <= extent_begin + notice.bytes)
+    return copy_run(r, slot, sequence, to.frame, notice.address + (r.offset - extent_begin), r.length,
+                    tell_extent(slot, notice));
+
+  bounce_buffer* buffer = free_buffer(worker);
+  if (buffer == nullptr) return -EAGAIN;
+  const std::int64_t n = file_table::read(*file->reached, buffer->memory.host, r.length, r.offset);
+  if (n <= 0) return static_cast<std::int32_t>(n);
+  const std::int32_t result =
+      copy_run(r, slot, sequence, to.frame, reinterpret_cast<std::uint64_t>(buffer->memory.device),
+               static_cast<std::uint32_t>(n), staged_flag | tell_extent(slot, notice));
+  buffer->used = result == device_answers;
+  buffer->slot = slot;
+  buffer->sequence = sequence;
+  return result;
+}
+
+// Has the device copy a run into its frames; the answer, if it is known now. `flags`: what to add to it.
+std::int32_t service::copy_run(const request& r, std::uint32_t slot, std::uint32_t sequence, std::uint32_t frame,
+                               std::uint64_t from, std::uint32_t bytes, std::int32_t flags) {
+  GPUFS_ASSERT(bytes <= r.length);
+  const std::int64_t copied =
+      device_.bulk_copy(frames_.pages + (std::uint64_t{frame} << frames_.page_shift), from, bytes,
+                        reinterpret_cast<char*>(&seen_.reply(slot).word),
+                        make_reply_word(sequence, static_cast<std::int32_t>(bytes) | flags));
   if (copied == -EINPROGRESS) return device_answers;
-  return copied < 0 ? static_cast<std::int32_t>(copied) : static_cast<std::int32_t>(copied) | (result & notice_flag);
+  return copied < 0 ? static_cast<std::int32_t>(copied) : static_cast<std::int32_t>(copied) | flags;
+}
+
+// One of the worker's buffers that the device has emptied. Null when there is no memory for one, or the device does not
+// answer.
+service::bounce_buffer* service::free_buffer(unsigned worker) {
+  bounce_buffers& own = bounces_[worker];
+  bounce_buffer& buffer = own.buffers[own.next];
+  own.next = (own.next + 1) % own.buffers.size();
+  if (buffer.memory.host == nullptr) {
+    try {
+      buffer.memory = device_.allocate_shared(frames_.run_bytes_max);
+    } catch (const error&) {
+      return nullptr;
+    }
+  }
+  const std::uint64_t start = platform::now_ns();
+  const auto answered = [&] {
+    // Acquire: pairs with the device's store, behind its copy out of the buffer. The slot may have moved on since.
+    const std::uint32_t now = reply_sequence(channel_.reply(buffer.slot).word.load_acquire());
+    return static_cast<std::int32_t>(now - buffer.sequence) >= 0;
+  };
+  for (std::uint32_t attempt = 0; buffer.used && !answered(); ++attempt) {
+    if (stopping_ || platform::now_ns() - start > answer_time_ns) return nullptr;
+    platform::pause(attempt);
+  }
+  return &buffer;
 }
 
 // ---- sleeping and waking

@@ -50,6 +50,7 @@ struct bulk_frames {
   char* pages = nullptr;  // the device's address of frame 0
   std::uint32_t page_shift = 0;
   std::uint32_t count = 0;
+  std::uint64_t run_bytes_max = 0;
 };
 
 struct service_options {
@@ -85,11 +86,15 @@ class service {
   void answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
               file_table::lookups& known);
   timeline_event describe(const request& r, std::uint32_t slot, unsigned worker) const;
-  std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, file_table::lookups& known);
+  std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
+                     file_table::lookups& known);
   std::int32_t serve_open(const request& r, std::uint32_t slot);
   std::int32_t deliver(host_file& file, std::uint64_t wanted, std::uint32_t slot);
   std::int32_t serve_read(const request& r, std::uint32_t slot, file_table::lookups& known);
-  std::int32_t serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, file_table::lookups& known);
+  std::int32_t serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
+                          file_table::lookups& known);
+  std::int32_t copy_run(const request& r, std::uint32_t slot, std::uint32_t sequence, std::uint32_t frame,
+                        std::uint64_t from, std::uint32_t bytes, std::int32_t flags);
   std::int32_t tell_extent(std::uint32_t slot, const extent_notice& notice);
   void wake_sleepers(int count);
   std::uint32_t sleepers() const;
@@ -109,6 +114,21 @@ class service {
     std::atomic<std::uint64_t> served{0};
   };
   std::vector<worker_count> counts_;
+  // Pinned memory through which a worker's bulk reads go: two buffers, so that one is filled while the device empties the
+  // other. Allocated when they are first needed.
+  struct bounce_buffer {
+    device::shared_memory memory{nullptr, nullptr};
+    // The request that its bytes were for last; once that is answered it may be filled again.
+    bool used = false;
+    std::uint32_t slot = 0;
+    std::uint32_t sequence = 0;
+  };
+  struct bounce_buffers {
+    std::array<bounce_buffer, 2> buffers;
+    unsigned next = 0;
+  };
+  bounce_buffer* free_buffer(unsigned worker);
+  std::vector<bounce_buffers> bounces_;  // of each worker
   std::atomic<bool> stopping_{false};
   std::atomic<unsigned> running_{0};  // threads that have not ended
   std::atomic<bool> sentinel_{false};

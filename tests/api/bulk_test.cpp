@@ -84,8 +84,11 @@ TEST_P(bulk_test, reading_here_and_there_loads_no_runs) {
   const std::uint64_t pages = 20 * chunk;
   write("a", pages * page_bytes());
   const std::int32_t fd = open_registered("a");
-  for (std::uint64_t page = 3; page < pages; page += 4) read_pages(fd, "a", page, 1);
-  for (std::uint64_t page = pages - 1; page > pages / 2; --page) read_pages(fd, "a", page, 1);
+  for (std::uint64_t page = 3; page < pages / 2; page += 4) read_pages(fd, "a", page, 1);
+  for (std::uint64_t page = pages - 1; page > pages / 2; --page) {
+    // Behind the first pages of an extent the ones that were read to have it registered would look like a stretch.
+    if (page % (4 * chunk) > 2) read_pages(fd, "a", page, 1);
+  }
   EXPECT_EQ(counted(counter::bulk_loads), 0u);
 }
 
@@ -168,18 +171,36 @@ TEST_P(bulk_test, a_file_truncated_below_a_run_gives_a_short_read) {
   EXPECT_EQ(counted(counter::load_errors), 0u);
 }
 
-TEST_P(bulk_test, what_the_device_does_not_know_as_registered_comes_page_by_page) {
+TEST_P(bulk_test, runs_are_read_where_nothing_is_registered) {
   options.extent_budget_bytes = 0;
-  EXPECT_NE(fs().bulk_path(), "on");
-  write("a", 5 * chunk * page_bytes());
+  write("a", 20 * chunk * page_bytes() + 77);
   const std::int32_t fd = open("a");
   calls().expect_read(fd, contents["a"], 0, contents["a"].size());
-  EXPECT_EQ(counted(counter::bulk_loads), 0u);
+  EXPECT_EQ(counted(counter::bulk_loads) > 10 * chunk, begins_runs(GetParam().kind));
+  EXPECT_EQ(fs().file_stats().front().direct_loads, 0u);
+}
+
+TEST_P(bulk_test, faults_of_the_host_are_for_the_pages_that_they_hit) {
+  options.extent_budget_bytes = 0;
+  write("a", 12 * chunk * page_bytes());
+  const std::int32_t fd = open("a");
+  fault rule;
+  rule.on = operation::read;
+  rule.error_number = EIO;
+  rule.probability = 0.3;
+  io->add(rule);
+  for (std::uint64_t at = 0; at < contents["a"].size(); at += page_bytes()) {
+    const read_answer answer = calls().read(fd, static_cast<std::int64_t>(at), page_bytes());
+    if (answer.result == -EIO) continue;
+    expect_same_bytes(answer.bytes, contents["a"].substr(at, page_bytes()), "page at " + std::to_string(at));
+  }
+  io->clear();
+  calls().expect_read(fd, contents["a"], 0, contents["a"].size());
 }
 
 TEST_P(bulk_test, can_be_turned_off) {
   options.bulk_bytes = 0;
-  EXPECT_EQ(fs().bulk_path(), fs().direct_path() == "on" ? "the bulk size is 0" : fs().direct_path());
+  EXPECT_NE(fs().bulk_path(), "on");
   write("a", 5 * chunk * page_bytes());
   const std::int32_t fd = open("a");
   calls().expect_read(fd, contents["a"], 0, contents["a"].size());
@@ -192,9 +213,7 @@ TEST(bulk_options, that_cannot_be_are_refused) {
   EXPECT_THROW(mount{options}, error);
   options.bulk_bytes = std::uint64_t{1} << 20;
   options.cache_bytes = 64 * 4096;
-  EXPECT_EQ(mount(options).bulk_path(), mount(options).direct_path() == "on"
-                                            ? "the cache is too small, or its pages are too large"
-                                            : mount(options).direct_path());
+  EXPECT_NE(mount(options).bulk_path(), "on");
 }
 
 }  // namespace

@@ -18,8 +18,9 @@ class thread_group {
   GPUFS_HD void sync() const {}
   // Whether it is true for all members.
   GPUFS_HD bool all(bool value) const { return value; }
-  // The least of the members' values.
+  // The least of the members' values, and their sum.
   GPUFS_HD std::uint64_t least(std::uint64_t value) const { return value; }
+  GPUFS_HD std::uint64_t sum(std::uint64_t value) const { return value; }
   // The value of the first member whose value is not 0; 0 when all are.
   GPUFS_HD std::uint32_t first_nonzero(std::uint32_t value) const { return value; }
   template <class T>
@@ -87,16 +88,10 @@ class warp_group {
 #endif
   }
   GPUFS_HD std::uint64_t least(std::uint64_t value) const {
-#if defined(__CUDA_ARCH__)
-    // Step by step, of the members from mine on; so the leader has it.
-    for (std::uint32_t step = 1; step < size_; step *= 2) {
-      const std::uint64_t other = from(value, rank_ + step < size_ ? rank_ + step : rank_);
-      value = other < value ? other : value;
-    }
-    return broadcast(value);
-#else
-    return value;
-#endif
+    return reduce(value, [](std::uint64_t a, std::uint64_t b) { return b < a ? b : a; });
+  }
+  GPUFS_HD std::uint64_t sum(std::uint64_t value) const {
+    return reduce(value, [](std::uint64_t a, std::uint64_t b) { return a + b; });
   }
   template <class T>
   GPUFS_HD T broadcast(T value) const {
@@ -174,6 +169,19 @@ class warp_group {
     return (blockDim.x * blockDim.y * blockDim.z + 31) / 32;
 #else
     return 1;
+#endif
+  }
+  template <class Operation>
+  GPUFS_HD std::uint64_t reduce(std::uint64_t value, [[maybe_unused]] const Operation& operation) const {
+#if defined(__CUDA_ARCH__)
+    // Each step joins neighbours twice as far apart; so the leader has it in the end.
+    for (std::uint32_t step = 1; step < size_; step *= 2) {
+      const std::uint64_t other = from(value, rank_ + step < size_ ? rank_ + step : rank_);
+      if (rank_ + step < size_) value = operation(value, other);
+    }
+    return broadcast(value);
+#else
+    return value;
 #endif
   }
   std::uint32_t mask_ = 1;
@@ -255,17 +263,10 @@ class block_group {
   GPUFS_HD static std::uint32_t warp_count() { return (size() + 31) / 32; }
 
   GPUFS_HD std::uint64_t least(std::uint64_t value) const {
-#if defined(__CUDA_ARCH__)
-    __shared__ std::uint64_t of_warps[32];
-    const warp_group w = warp();
-    value = w.least(value);
-    // The first barrier keeps the cells from being overwritten while a slower thread still reads those of the last call.
-    __syncthreads();
-    if (w.is_leader()) of_warps[warp_rank()] = value;
-    __syncthreads();
-    for (std::uint32_t i = 0; i < warp_count(); ++i) value = of_warps[i] < value ? of_warps[i] : value;
-#endif
-    return value;
+    return reduce(warp().least(value), [](std::uint64_t a, std::uint64_t b) { return b < a ? b : a; });
+  }
+  GPUFS_HD std::uint64_t sum(std::uint64_t value) const {
+    return reduce(warp().sum(value), [](std::uint64_t a, std::uint64_t b) { return a + b; });
   }
 
   // The block's scratch memory: dynamic shared memory on a GPU, heap memory on the twin; `launch_shape::scratch_bytes` long.
@@ -276,6 +277,22 @@ class block_group {
 #else
     return platform::twin().scratch;
 #endif
+  }
+
+ private:
+  // `value`: what the member's warp has.
+  template <class Operation>
+  GPUFS_HD static std::uint64_t reduce(std::uint64_t value, [[maybe_unused]] const Operation& operation) {
+#if defined(__CUDA_ARCH__)
+    __shared__ std::uint64_t of_warps[32];
+    // The first barrier keeps the cells from being overwritten while a slower thread still reads those of the last call.
+    __syncthreads();
+    if (warp().is_leader()) of_warps[warp_rank()] = value;
+    __syncthreads();
+    value = of_warps[0];
+    for (std::uint32_t i = 1; i < warp_count(); ++i) value = operation(value, of_warps[i]);
+#endif
+    return value;
   }
 };
 

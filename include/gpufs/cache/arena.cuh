@@ -27,6 +27,9 @@ struct alignas(128) open_file {
   atomic_word<std::int64_t> changed_ns;
   atomic_word<std::uint64_t> inode;
   atomic_word<std::uint64_t> device;
+  // Where a run of pages was begun last (file/bulk.cuh), and when. Hints: they may be of a file that had the record before.
+  atomic_word<std::uint64_t> run_page;
+  atomic_word<std::uint64_t> run_begun_ns;
 
   GPUFS_HD std::uint32_t generation() const { return static_cast<std::uint32_t>(tag_handle.load_relaxed() >> 32); }
   GPUFS_HD std::uint32_t handle() const { return static_cast<std::uint32_t>(tag_handle.load_relaxed()); }
@@ -72,7 +75,7 @@ struct bulk_layout {
   std::uint32_t chunk;       // power of two: the most that a run loads; 0: no bulk path
   std::uint32_t least;       // shorter runs are loaded page by page
   std::uint32_t ahead;       // chunks that runs may be ahead of their reader
-  std::uint32_t step;        // power of two: which pages may begin a run that is only guessed
+  std::uint32_t step;        // power of two: one page in so many may begin a run that is only guessed
   std::uint32_t frames_max;  // of all runs under way
   std::uint32_t runs_max;    // under way at once
 };

@@ -122,7 +122,11 @@ static_assert(sizeof(reply_record) == 128, "answers to different slots share no 
 // In the result of a read: the reply says something of an extent too. Otherwise the device need not look, a trip over the
 // bus that most reads save.
 inline constexpr std::int32_t notice_flag = 1 << 30;
-static_assert(limits::staging_bytes_max < notice_flag, "bytes and flag are apart");
+// In the result of a bulk request: a worker has read the bytes; otherwise they come from registered pages.
+inline constexpr std::int32_t staged_flag = 1 << 29;
+inline constexpr std::int32_t bulk_bytes_mask = staged_flag - 1;
+static_assert(limits::staging_bytes_max < staged_flag && limits::bulk_bytes_max < staged_flag,
+              "bytes and flags are apart");
 
 GPUFS_HD inline std::uint64_t make_reply_word(std::uint32_t sequence, std::int32_t result) {
   return (std::uint64_t{sequence} << 32) | static_cast<std::uint32_t>(result);

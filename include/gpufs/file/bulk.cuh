@@ -1,20 +1,23 @@
 // The bulk path: a run of absent pages gets consecutive frames, and the host has the copy engine fill them in one copy
-// (design.md, "The GPU pulls pages"; GPUfs, ACM TOCS 32(1), section 5, copies single pages so).
+// (design.md, "The GPU pulls pages"; GPUfs, ACM TOCS 32(1), section 5, copies single pages so): from the file's own
+// pages, where they are registered, else from a buffer into which a worker of the service reads them.
 //
-// Runs lie in chunks: aligned stretches of `chunk` pages. A group that misses a page, or finds it loading, and that will
-// read on, or seems to, picks a chunk and takes these steps before it goes on with its page:
+// A group that misses a page, or finds it loading, may first load a run, before it goes on with its page:
 //
-//   claim the chunk's first page, as any page that is absent -> take a channel slot, and consecutive frames of one ring
+//   claim the first page of the run, as any page that is absent -> take a channel slot, and consecutive frames of one ring
 //     -> claim each, make it loading, findable -> post -> load the first page meanwhile -> wait for the answer -> publish
 //
 // Whoever wants a page of the run meanwhile finds it loading, and waits for it as for any other load. That the first page
 // is claimed in the usual way means that of many groups with the same idea one begins the run.
 //
-// Which chunk: the page's own, from the page on, when the caller is about to read so much. Otherwise the first absent one
-// that follows, if what lies behind the page is in the cache, or on its way into it: pages in steps of powers of two, and
-// as many chunks behind as the chosen one is ahead. So a reader from front to back, and thousands of groups that share
-// one file out among them, page by page, have more and more of it under way, and a reader at random leaves no such
-// pattern. Only a page whose number is a multiple of `step` is looked at, so that others do not pay for it.
+// Where: (a) at the page itself, if the caller is about to read so much. (b) Ahead of it, at the first chunk (an aligned
+// stretch of as many pages as a run has at most) of which nothing is there, if most of what lies behind the page is in
+// the cache or on its way into it, and at least a part of as many chunks behind as the chosen one is ahead. So a reader
+// from front to back, and thousands of groups that share one file out among them page by page, have more and more of it
+// under way, and a reader at random leaves no such pattern. Only one page of `step` is looked at for this, so that others do not
+// pay for it. (c) At the page itself, if nothing behind it is there and it is near where (b) last began a run, a moment
+// ago: those who share out a file would otherwise pull its next pages before a run can have them, and so many threads
+// that pull leave the copy engine little of the bus.
 //
 // Progress: as for a single page. A run holds unloaded frames while its group waits for the host, and for nobody's page;
 // it begins only with a channel slot that was free, never waits for frames, and all runs together
@@ -58,24 +61,35 @@ struct bulk_run {
 template <class Group>
 class bulk_loader {
  public:
-  // Whether a run may begin at a page that is missing or loading; a quick look, before the calls below. `sure`: as many
-  // pages behind it as the caller is about to read.
-  GPUFS_HD static bool may_begin(const mount_ref& fs, std::uint64_t page, std::uint64_t sure) {
+  // What led to a run; none: it does not pay to look for one.
+  enum class reason : std::uint32_t { none, sure, pattern, stream };
+
+  // A quick look at a page that is missing or loading, before the calls below. `sure`: as many pages behind it as the
+  // caller is about to read.
+  GPUFS_HD static reason reason_at(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t page,
+                                   std::uint64_t sure) {
     const bulk_layout& bulk = fs.layout.bulk;
-    if (bulk.chunk == 0) return false;
-    return sure >= bulk.least || (page & (bulk.step - 1)) == 0;
+    if (bulk.chunk == 0) return reason::none;
+    if (sure >= bulk.least) return reason::sure;
+    // Not the page's low bits alone: groups that share out a file often have steps of a power of two.
+    if (((page ^ (page >> 6) ^ (page >> 12)) & (bulk.step - 1)) == 0) return reason::pattern;
+    std::uint32_t in_stream = 0;
+    if (g.is_leader()) in_stream = is_in_stream(fs, file, page) ? 1 : 0;
+    return g.broadcast(in_stream) != 0 ? reason::stream : reason::none;
   }
 
   // The page at which a run should begin; `nowhere` if at none. Does not wait.
   static constexpr std::uint64_t nowhere = ~std::uint64_t{0};
   GPUFS_HD GPUFS_OUT_OF_LINE static std::uint64_t place_for_run(const mount_ref& fs, const Group g,
                                                                 const file_view file, std::uint64_t page,
-                                                                std::uint64_t sure) {
-    return sure >= fs.layout.bulk.least ? page : bulk_loader(fs, g, file).place_ahead(page);
+                                                                reason why) {
+    if (why == reason::sure) return page;
+    const bulk_loader loader(fs, g, file);
+    return why == reason::pattern ? loader.place_ahead(page) : loader.place_here(page);
   }
 
-  // Begins a run behind `page`, which the caller has claimed: to the chunk's end, at most `sure` pages where that many are
-  // sure. Does not wait.
+  // Begins a run behind `page`, which the caller has claimed; of at most `sure` pages where that many are sure. Does not
+  // wait.
   GPUFS_HD GPUFS_OUT_OF_LINE static bulk_run begin(const mount_ref& fs, const Group g, const file_view file,
                                                    std::uint64_t page, std::uint64_t sure) {
     return bulk_loader(fs, g, file).begin_behind(page, sure);
@@ -106,8 +120,14 @@ class bulk_loader {
     claim(run);
     if (g_.is_leader()) {
       if (run.count < taken) give_back_frames(taken - run.count);
-      if (run.count != 0) post(run);
-      else give_back_slot(run);
+      if (run.count == 0) {
+        give_back_slot(run);
+      } else {
+        post(run);
+        open_file& record = fs_.at<open_file>(fs_.layout.files)[file_.record];
+        record.run_page.store_relaxed(run.page);
+        record.run_begun_ns.store_relaxed(platform::now_ns());
+      }
     }
     return run;
   }
@@ -116,7 +136,7 @@ class bulk_loader {
   GPUFS_HD std::uint32_t wanted_behind(std::uint64_t page, std::uint64_t sure) const {
     const bulk_layout& bulk = fs_.layout.bulk;
     const std::uint64_t first = page + 1;
-    std::uint64_t count = bulk.chunk - 1 - (page & (bulk.chunk - 1));
+    std::uint64_t count = bulk.chunk - 1;
     if (sure >= bulk.least && sure < count) count = sure;
     const std::uint64_t extent_pages = std::uint64_t{1} << (fs_.layout.extent_shift - fs_.layout.page_shift);
     const std::uint64_t in_extent = extent_pages - (first & (extent_pages - 1));
@@ -133,40 +153,53 @@ class bulk_loader {
   // Whether a page is in the cache, or on its way. A guess is enough: a wrong one costs a run, or begins one for nothing.
   GPUFS_HD bool is_there(std::uint64_t page) const { return index_.guess(this_thread(), key_of(page)) != 0; }
 
+  // Whether a run was begun near the page a moment ago.
+  GPUFS_HD static bool is_in_stream(const mount_ref& fs, const file_view& file, std::uint64_t page) {
+    const open_file& record = fs.at<open_file>(fs.layout.files)[file.record];
+    const std::uint64_t begun = record.run_begun_ns.load_relaxed();
+    if (begun == 0 || platform::now_ns() - begun > stream_ns) return false;
+    const std::uint64_t near = std::uint64_t{fs.layout.bulk.ahead} * fs.layout.bulk.chunk;
+    const std::uint64_t at = record.run_page.load_relaxed();
+    return page + near >= at && page <= at + near;
+  }
+  static constexpr std::uint64_t stream_ns = 2'000'000;
+
+  GPUFS_HD std::uint64_t place_here(std::uint64_t page) const {
+    return samples_there(page + 1, fs_.layout.bulk.least) == 0 ? page : nowhere;
+  }
+
   // Where the reader of `page`, if it goes from front to back, will find the first chunk that nobody has begun.
   GPUFS_HD std::uint64_t place_ahead(std::uint64_t page) const {
     const bulk_layout& bulk = fs_.layout.bulk;
-    // Pages behind, in steps of powers of two. Few, as most misses end here.
-    const std::uint32_t least = bulk.least;
-    if (page < least) return nowhere;
-    bool all_there = true;
-    for (std::uint32_t i = g_.rank(); least >> i != 0; i += g_.size()) all_there = all_there && is_there(page - (least >> i));
-    if (!g_.all(all_there)) return nowhere;
-
+    if (page < bulk.least || samples_there(page - bulk.least, bulk.least) < samples / 2) return nowhere;
     const std::uint64_t chunk = page & ~std::uint64_t{bulk.chunk - 1};
-    // The page's own chunk counts as one behind, when it is not the one to begin.
-    const bool at_begin = page == chunk;
-    const std::uint32_t behind = absent_chunk(chunk, false, 1, bulk.ahead);
-    const std::uint32_t ahead = absent_chunk(chunk, true, at_begin ? 0 : 1, behind);
+    const std::uint32_t behind = untouched_chunk(chunk, false, 1, bulk.ahead);
+    const std::uint32_t ahead = untouched_chunk(chunk, true, page == chunk ? 0 : 1, behind);
     const std::uint64_t place = chunk + std::uint64_t{ahead} * bulk.chunk;
-    if (ahead > behind || place >= pages_of_file()) return nowhere;
-    // Not where somebody has begun in the middle.
-    bool all_absent = true;
-    for (std::uint32_t i = g_.rank(); bulk.chunk >> (i + 1) != 0; i += g_.size())
-      all_absent = all_absent && !is_there(place + (bulk.chunk >> (i + 1)));
-    return g_.all(all_absent) ? place : nowhere;
+    return ahead > behind || place >= pages_of_file() ? nowhere : place;
   }
 
-  // How many chunks away, from `from` up to `to`, the first is whose first page is absent; more than `to` if none is.
-  GPUFS_HD std::uint32_t absent_chunk(std::uint64_t chunk, bool forward, std::uint32_t from, std::uint32_t to) const {
+  // How many samples of `count` pages are there, or on their way.
+  static constexpr std::uint32_t samples = 8;
+  GPUFS_HD std::uint32_t samples_there(std::uint64_t first, std::uint32_t count) const {
+    std::uint32_t n = 0;
+    for (std::uint32_t i = g_.rank(); i < samples; i += g_.size()) n += is_there(first + count / samples * i) ? 1u : 0u;
+    return static_cast<std::uint32_t>(g_.sum(n));
+  }
+
+  // How many chunks away, from `from` up to `to`, is the first of which no sample is there; more than `to` if none is. Before
+  // the file's first chunk is such a one.
+  GPUFS_HD std::uint32_t untouched_chunk(std::uint64_t chunk, bool forward, std::uint32_t from, std::uint32_t to) const {
+    const std::uint64_t pages = fs_.layout.bulk.chunk;
     for (std::uint32_t base = from; base <= to; base += g_.size()) {
       const std::uint32_t i = base + g_.rank();
-      const std::uint64_t step = std::uint64_t{i} * fs_.layout.bulk.chunk;
-      bool there = i <= to;
-      if (there && forward) there = is_there(chunk + step);
-      if (there && !forward) there = step <= chunk && is_there(chunk - step);
-      const auto first = static_cast<std::uint32_t>(g_.least(there ? to + 1 : i));
-      if (first <= to || base + g_.size() > to) return first;
+      bool touched = false;
+      if (i <= to && (forward || i * pages <= chunk)) {
+        const std::uint64_t first = forward ? chunk + i * pages : chunk - i * pages;
+        for (std::uint32_t k = 0; k < 4; ++k) touched = touched || is_there(first + k * pages / 4);
+      }
+      const auto found = static_cast<std::uint32_t>(g_.least(touched || i > to ? to + 1 : i));
+      if (found <= to) return found;
     }
     return to + 1;
   }
@@ -180,7 +213,7 @@ class bulk_loader {
       const bulk_layout& bulk = fs_.layout.bulk;
       const bool few = (shared().runs.fetch_add_relaxed(1) < bulk.runs_max) &
                        (shared().frames.fetch_add_relaxed(t.count) + t.count <= bulk.frames_max);
-      const std::int32_t slot = few && is_mapped(run.page) ? fs_.client().try_acquire() : -EAGAIN;
+      const std::int32_t slot = few ? fs_.client().try_acquire() : -EAGAIN;
       if (slot < 0) {
         (void)shared().runs.fetch_add_relaxed(~0u);
         give_back_frames(t.count);
@@ -204,10 +237,6 @@ class bulk_loader {
     }
   }
 
-  // Whether the copy engine can reach it, as far as is known here. By the leader.
-  GPUFS_HD bool is_mapped(std::uint64_t page) const {
-    return extent_table(fs_).find(file_.version, page << fs_.layout.page_shift, 1) != 0;
-  }
   GPUFS_HD void give_back_frames(std::uint32_t count) const { (void)shared().frames.fetch_add_relaxed(0u - count); }
   GPUFS_HD void give_back_slot(const bulk_run& run) const {
     fs_.client().release(run.slot);
@@ -244,13 +273,15 @@ class bulk_loader {
   GPUFS_HD void wait_and_publish(const bulk_run& run) {
     struct answered {
       std::uint64_t bytes;  // that came
-      std::uint64_t abandoned;
-    } answer{0, 0};
+      std::uint32_t staged;
+      std::uint32_t abandoned;
+    } answer{0, 0, 0};
     if (g_.is_leader()) {
       channel_client client = fs_.client();
       const channel_client::answer a = client.wait(run.slot);
       answer.abandoned = a.abandoned ? 1 : 0;
-      if (a.result > 0) answer.bytes = static_cast<std::uint64_t>(a.result & ~notice_flag);
+      if (a.result > 0) answer.bytes = static_cast<std::uint64_t>(a.result & bulk_bytes_mask);
+      answer.staged = a.result > 0 && (a.result & staged_flag) != 0 ? 1 : 0;
       if (!a.abandoned) {
         take_notice(fs_, file_.version, run.slot, a.result);
         give_back_slot(run);
@@ -292,7 +323,7 @@ class bulk_loader {
     if (loaded != 0) {
       file_shard& counters = fs_.file_shard(file_.record);
       (void)counters.page_loads.fetch_add_relaxed(loaded);
-      (void)counters.direct_loads.fetch_add_relaxed(loaded);
+      if (answer.staged == 0) (void)counters.direct_loads.fetch_add_relaxed(loaded);
       fs_.counters().add(counter::bulk_loads, loaded);
     }
     if (!g_.is_leader()) return;

@@ -21,18 +21,20 @@ class page_loader {
   // may be the first of it. A single thread of a GPU would take longer over a run than the run takes.
   static constexpr bool looks_ahead = !(Group::is_one_thread && platform::is_gpu);
   GPUFS_HD void look_ahead() const {
+    using bulk = bulk_loader<Group>;
     const std::uint64_t page = offset_ >> fs_.layout.page_shift;
-    if (!bulk_loader<Group>::may_begin(fs_, page, sure_)) return;
-    const std::uint64_t place = bulk_loader<Group>::place_for_run(fs_, g_, file_, page, sure_);
-    if (place == bulk_loader<Group>::nowhere) return;
+    const auto why = bulk::reason_at(fs_, g_, file_, page, sure_);
+    if (why == bulk::reason::none) return;
+    const std::uint64_t place = bulk::place_for_run(fs_, g_, file_, page, why);
+    if (place == bulk::nowhere) return;
     bulk_run run{};
     const page_loader first(fs_, g_, file_, place);
     page_cache<Group> cache(fs_, g_, file_.record);
     cache.offer({file_.version, place}, [&](char* to) {
-      run = bulk_loader<Group>::begin(fs_, g_, file_, place, sure_);
+      run = bulk::begin(fs_, g_, file_, place, sure_);
       return first(to);
     });
-    if (run.count != 0) bulk_loader<Group>::end(fs_, g_, file_, run);
+    if (run.count != 0) bulk::end(fs_, g_, file_, run);
   }
 
   // Fills a frame; returns the bytes that the file has there, or -errno. Collective. Waits for I/O on the staged path.
