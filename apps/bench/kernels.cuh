@@ -53,6 +53,32 @@ struct map_chunks : tuned_shape {
   }
 };
 
+template <class Use>
+struct map_advised_chunks : tuned_shape {
+  task work;
+  GPUFS_HD explicit map_advised_chunks(const task& w) : work(w) {}
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const warp_group warp = this_warp();
+    Use use;
+    for (std::uint64_t i = warp.grid_rank(); i < work.operations; i += warp.grid_size()) {
+      std::uint64_t at = work.offset(i);
+      const std::uint64_t end = at + work.chunk_bytes;
+      (void)gfadvise(warp, fs, work.fd, static_cast<std::int64_t>(at), work.chunk_bytes, POSIX_FADV_WILLNEED);
+      while (at < end) {
+        const mapping m = gmmap(warp, fs, work.fd, static_cast<std::int64_t>(at), end - at);
+        if (m.bytes <= 0) {
+          if (warp.is_leader()) work.fail();
+          break;
+        }
+        use.take(warp, m.data, static_cast<std::uint64_t>(m.bytes), at / 8);
+        (void)gmunmap(warp, fs, m.data);
+        at += static_cast<std::uint64_t>(m.bytes);
+      }
+    }
+    use.finish(work.told);
+  }
+};
+
 template <class Group, class Use>
 struct read_chunks : tuned_shape {
   task work;

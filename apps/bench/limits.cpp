@@ -61,7 +61,8 @@ sample raw_read(const mount& m, const plain_memory& from, const walk& w) {
   sample s = timed(m, w, t, [&](std::uint64_t operations) {
     const task work = t.make_task(0, w, operations);
     switch (w.how) {
-      case access::map: launch(m, shape_of(m, w), sum_chunks(work, from.data())); break;
+      case access::map:
+      case access::advised_map: launch(m, shape_of(m, w), sum_chunks(work, from.data())); break;
       case access::read_by_warp: launch(m, shape_with_scratch(m, w), copy_chunks<warp_group>(work, from.data())); break;
       case access::read_by_block:
         launch(m, shape_with_scratch(m, w), copy_chunks<block_group>(work, from.data()));

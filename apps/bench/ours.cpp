@@ -11,6 +11,7 @@ template <class Use>
 void launch_walk(const mount& m, const walk& w, const task& work, char* gathered) {
   switch (w.how) {
     case access::map: launch(m, shape_of(m, w), map_chunks<Use>(work)); break;
+    case access::advised_map: launch(m, shape_of(m, w), map_advised_chunks<Use>(work)); break;
     case access::read_by_warp: launch(m, shape_with_scratch(m, w), read_chunks<warp_group, Use>(work)); break;
     case access::read_by_block: launch(m, shape_with_scratch(m, w), read_chunks<block_group, Use>(work)); break;
     case access::view: launch(m, shape_of(m, w), view_words<Use>(work, record_shift(w))); break;

@@ -176,6 +176,32 @@ GPUFS_HD read_end read_pages_by_warps(const mount_ref& fs, const Block& g, const
   return {end, 0};
 }
 
+// Brings [begin, end) into the cache in runs, two at a time: one is claimed while the other comes. Where no run is to be
+// had for a while, because many are under way, the rest is left.
+template <class Group>
+GPUFS_HD void load_runs(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t begin,
+                        std::uint64_t end) {
+  using bulk = bulk_loader<Group>;
+  const std::uint64_t stop = ((end - 1) >> fs.layout.page_shift) + 1;
+  const std::uint64_t chunk = fs.layout.bulk.chunk;
+  if (chunk == 0) return;
+  bulk_run under_way{};
+  std::uint32_t failures = 0;
+  for (std::uint64_t page = begin >> fs.layout.page_shift; page < stop && failures < 64;) {
+    page = bulk::first_absent(fs, g, file, page, stop);
+    if (page == stop) break;
+    const std::uint64_t chunk_end = (page & ~(chunk - 1)) + chunk;
+    const std::uint64_t behind = (chunk_end < stop ? chunk_end : stop) - page - 1;
+    const bulk_run run = page_loader<Group>::begin_run(fs, g, file, page, behind);
+    if (under_way.count != 0) bulk::end(fs, g, file, under_way);
+    under_way = run;
+    page += 1 + run.count;
+    if (run.count != 0 || behind < fs.layout.bulk.least) continue;
+    platform::pause(++failures, 65536);
+  }
+  if (under_way.count != 0) bulk::end(fs, g, file, under_way);
+}
+
 // 64: warps that a multiprocessor holds at most. The twin's groups have one member, and wait for nobody.
 GPUFS_HD inline bool reads_by_warps(const mount_ref& fs) {
   return fs.layout.frame_count / 128 >= fs.layout.processor_count;
@@ -258,6 +284,27 @@ GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const void* d
     if (!detail::frame_table(fs).header(static_cast<std::uint32_t>(frame_number)).state.try_unpin()) result = -EINVAL;
   }
   return g.broadcast(result);
+}
+
+// Says what the caller will do with a part of a file, as posix_fadvise(2). POSIX_FADV_WILLNEED: brings it into the cache,
+// in runs that the copy engine fills (file/bulk.cuh), which is faster than any number of threads that read; what the
+// host has not in its memory comes at the speed of its disk. `bytes` 0: up to the end of the file. Other advice is
+// taken, and changes nothing.
+// Returns 0 also when some of it could not be had, as advice is never needed: reading it loads it, or says why not.
+// Errors: -EBADF; -EINVAL for a negative offset, or for what is no advice. Waits for I/O, bounded as gread. A single
+// thread of a GPU loads nothing.
+template <class Group>
+GPUFS_HD std::int32_t gfadvise(const Group& g, const mount_ref& fs, std::int32_t fd, std::int64_t offset,
+                               std::uint64_t bytes, std::int32_t advice) {
+  if (offset < 0 || advice < POSIX_FADV_NORMAL || advice > POSIX_FADV_NOREUSE) return -EINVAL;
+  const detail::found_file found = detail::find_file(fs, g, fd);
+  if (found.error != 0) return found.error;
+  const detail::file_view& file = found.view;
+  const auto begin = static_cast<std::uint64_t>(offset);
+  if (advice != POSIX_FADV_WILLNEED || begin >= file.size) return 0;
+  const std::uint64_t end = bytes == 0 || file.size - begin < bytes ? file.size : begin + bytes;
+  if constexpr (detail::page_loader<Group>::looks_ahead) detail::load_runs(fs, g, file, begin, end);
+  return 0;
 }
 
 // Sends bytes to a sink, a host function that the mount registered (mount::open_sink): output without a fixed bound.

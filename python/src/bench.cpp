@@ -35,6 +35,7 @@ auto without_gil(F&& f) {
 
 bench::access access_named(const std::string& name) {
   if (name == "map") return bench::access::map;
+  if (name == "advised_map") return bench::access::advised_map;
   if (name == "read_by_warp") return bench::access::read_by_warp;
   if (name == "read_by_block") return bench::access::read_by_block;
   if (name == "view") return bench::access::view;

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 namespace gpufs {
@@ -166,8 +167,9 @@ class cuda_device final : public device {
     // Smaller ones the driver may copy by itself, through the mapping, where a file that was truncated gives SIGBUS.
     if (bytes < bulk_bytes_min) return -EAGAIN;
     const current_scope scope(*this);
-    const cudaStream_t stream =
-        bulk_streams_[next_bulk_stream_.fetch_add(1, std::memory_order_relaxed) % bulk_stream_count];
+    // The driver would let them in one by one too, but spinning.
+    const std::lock_guard lock(bulk_mutex_);
+    const cudaStream_t stream = bulk_streams_[next_bulk_stream_++ % bulk_stream_count];
     if (cudaMemcpyAsync(to, reinterpret_cast<const void*>(from), bytes, cudaMemcpyHostToDevice, stream) !=
         cudaSuccess) {
       (void)cudaGetLastError();
@@ -269,7 +271,8 @@ class cuda_device final : public device {
   static constexpr unsigned bulk_stream_count = 2;
   static constexpr std::uint64_t bulk_bytes_min = 65536;
   cudaStream_t bulk_streams_[bulk_stream_count] = {};
-  std::atomic<unsigned> next_bulk_stream_{0};
+  unsigned next_bulk_stream_ = 0;
+  std::mutex bulk_mutex_;  // guards next_bulk_stream_, and the two calls of a copy
   decltype(&cuStreamWriteValue64) write_value_ = nullptr;
   std::string bulk_obstacle_;
   CUdeviceptr arena_ = 0;

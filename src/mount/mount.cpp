@@ -124,9 +124,8 @@ struct mount::implementation {
     requests =
         std::make_unique<service>(*gpu, channel_view{shared.host, channel}, ref.channel,
                                   bulk_frames{ref.page(0), ref.layout.page_shift, ref.layout.frame_count,
-                    std::uint64_t{ref.layout.bulk.chunk} << ref.layout.page_shift},
-        *files_open,
-                                  *extents, *sinks, *record, service_options{options.workers, spin_ns});
+                                              std::uint64_t{ref.layout.bulk.chunk} << ref.layout.page_shift},
+                                  *files_open, *extents, *sinks, *record, service_options{options.workers, spin_ns});
   }
 
   void release_memory() noexcept {

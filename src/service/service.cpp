@@ -375,10 +375,9 @@ std::int32_t service::serve_bulk(const request& r, std::uint32_t slot, std::uint
 std::int32_t service::copy_run(const request& r, std::uint32_t slot, std::uint32_t sequence, std::uint32_t frame,
                                std::uint64_t from, std::uint32_t bytes, std::int32_t flags) {
   GPUFS_ASSERT(bytes <= r.length);
-  const std::int64_t copied =
-      device_.bulk_copy(frames_.pages + (std::uint64_t{frame} << frames_.page_shift), from, bytes,
-                        reinterpret_cast<char*>(&seen_.reply(slot).word),
-                        make_reply_word(sequence, static_cast<std::int32_t>(bytes) | flags));
+  const std::int64_t copied = device_.bulk_copy(frames_.pages + (std::uint64_t{frame} << frames_.page_shift), from,
+                                                bytes, reinterpret_cast<char*>(&seen_.reply(slot).word),
+                                                make_reply_word(sequence, static_cast<std::int32_t>(bytes) | flags));
   if (copied == -EINPROGRESS) return device_answers;
   return copied < 0 ? static_cast<std::int32_t>(copied) : static_cast<std::int32_t>(copied) | flags;
 }

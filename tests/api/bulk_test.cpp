@@ -71,6 +71,44 @@ TEST_P(bulk_test, one_call_for_much_loads_runs) {
             contents["a"].size());
 }
 
+TEST_P(bulk_test, advice_brings_a_range_into_the_cache) {
+  SKIP_WITHOUT_BULK();
+  write("a", 20 * chunk * page_bytes() + 123);
+  const std::int32_t fd = open_registered("a");
+  const std::uint64_t before = fs().file_stats().front().page_loads;
+  EXPECT_EQ(calls().advise(fd, static_cast<std::int64_t>(3 * chunk * page_bytes() + 5), 4 * chunk * page_bytes(),
+                           POSIX_FADV_WILLNEED),
+            0);
+  const std::uint64_t loaded = fs().file_stats().front().page_loads - before;
+  if (begins_runs(GetParam().kind)) {
+    EXPECT_GE(loaded, 4 * chunk - 2);
+    EXPECT_LE(loaded, 4 * chunk + 1);
+  } else {
+    EXPECT_EQ(loaded, 0u);
+  }
+  EXPECT_EQ(calls().advise(fd, 0, 0, POSIX_FADV_WILLNEED), 0);
+  if (begins_runs(GetParam().kind)) {
+    EXPECT_EQ(fs().file_stats().front().page_loads, 20 * chunk + 1);
+  }
+  calls().expect_read(fd, contents["a"], 0, contents["a"].size());
+  EXPECT_EQ(fs().file_stats().front().page_loads, 20 * chunk + 1);
+}
+
+TEST_P(bulk_test, advice_is_checked_and_may_be_for_nothing) {
+  write("a", 3 * page_bytes());
+  const std::int32_t fd = open("a");
+  EXPECT_EQ(calls().advise(fd, -1, 5, POSIX_FADV_WILLNEED), -EINVAL);
+  EXPECT_EQ(calls().advise(fd, 0, 5, 77), -EINVAL);
+  EXPECT_EQ(calls().advise(fd, 0, 5, -1), -EINVAL);
+  EXPECT_EQ(calls().advise(fd + 1, 0, 5, POSIX_FADV_WILLNEED), -EBADF);
+  for (const int advice : {POSIX_FADV_NORMAL, POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED,
+                           POSIX_FADV_DONTNEED, POSIX_FADV_NOREUSE})
+    EXPECT_EQ(calls().advise(fd, 0, 0, advice), 0);
+  EXPECT_EQ(calls().advise(fd, static_cast<std::int64_t>(contents["a"].size()), 5, POSIX_FADV_WILLNEED), 0);
+  EXPECT_EQ(calls().advise(fd, std::int64_t{1} << 62, ~std::uint64_t{0}, POSIX_FADV_WILLNEED), 0);
+  calls().expect_read(fd, contents["a"], 0, contents["a"].size());
+}
+
 TEST_P(bulk_test, reading_from_front_to_back_loads_runs) {
   SKIP_WITHOUT_BULK();
   write("a", 15 * chunk * page_bytes() + 7);
@@ -84,12 +122,13 @@ TEST_P(bulk_test, reading_here_and_there_loads_no_runs) {
   const std::uint64_t pages = 20 * chunk;
   write("a", pages * page_bytes());
   const std::int32_t fd = open_registered("a");
+  const std::uint64_t before = counted(counter::bulk_loads);
   for (std::uint64_t page = 3; page < pages / 2; page += 4) read_pages(fd, "a", page, 1);
   for (std::uint64_t page = pages - 1; page > pages / 2; --page) {
     // Behind the first pages of an extent the ones that were read to have it registered would look like a stretch.
     if (page % (4 * chunk) > 2) read_pages(fd, "a", page, 1);
   }
-  EXPECT_EQ(counted(counter::bulk_loads), 0u);
+  EXPECT_EQ(counted(counter::bulk_loads), before);
 }
 
 TEST_P(bulk_test, a_run_ends_where_a_page_is_there_already) {

@@ -130,6 +130,15 @@ void random_group::plan_send(std::string& input) {
   plan(c, 0, std::move(message));
 }
 
+void random_group::plan_advise(const std::vector<model_file>& files, const script_limits& limits) {
+  device_call c{action::advise};
+  c.from = static_cast<int>(below(descriptors));
+  c.offset = some_offset(files, limits, c.from);
+  c.bytes = below(8) * limits.page_bytes * 4;
+  c.flags = below(4) != 0 ? POSIX_FADV_WILLNEED : POSIX_FADV_SEQUENTIAL;
+  plan(c);
+}
+
 script random_group::next(const std::vector<model_file>& files, const script_limits& limits, std::string& input,
                           std::uint64_t& output_bytes) {
   plan_.clear();
@@ -141,7 +150,7 @@ script random_group::next(const std::vector<model_file>& files, const script_lim
     if (!mapped_[i]) plan_set(descriptors + i, 0);
   }
   while (plan_.size() < limits.calls) {
-    switch (below(16)) {
+    switch (below(17)) {
       case 0:
       case 1:
       case 2: plan_open(files, input); break;
@@ -153,6 +162,7 @@ script random_group::next(const std::vector<model_file>& files, const script_lim
       case 8: plan_read(files, limits, output_bytes, action::status); break;
       case 9: plan_read(files, limits, output_bytes, action::view); break;
       case 10: plan_send(input); break;
+      case 11: plan_advise(files, limits); break;
       default: plan_read(files, limits, output_bytes, action::read); break;
     }
   }
@@ -286,7 +296,7 @@ void random_group::check(const std::vector<model_file>& files, const script_limi
     if (!held) {
       if (c.what == action::view) {
         EXPECT_EQ(outcomes[i].value, -EBADF);
-      } else if ((c.what == action::read || c.what == action::map) && c.offset < 0) {
+      } else if ((c.what == action::read || c.what == action::map || c.what == action::advise) && c.offset < 0) {
         EXPECT_EQ(result, -EINVAL);
       } else {
         EXPECT_EQ(result, -EBADF);
@@ -307,6 +317,7 @@ void random_group::check(const std::vector<model_file>& files, const script_limi
         EXPECT_EQ(status.size, content.size());
         break;
       }
+      case action::advise: EXPECT_EQ(result, c.offset < 0 ? -EINVAL : 0); break;
       case action::read: check_read(content, c, limits.page_bytes, also, result, output); break;
       case action::map: check_map(content, c, limits.page_bytes, also, outcomes[i]); break;
       case action::view: check_view(content, c, also, outcomes[i], output); break;

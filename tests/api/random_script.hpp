@@ -84,6 +84,7 @@ class random_group {
                  action what);
   void plan_peek(const script_limits& limits, std::uint64_t& output_bytes);
   void plan_send(std::string& input);
+  void plan_advise(const std::vector<model_file>& files, const script_limits& limits);
   std::int64_t some_offset(const std::vector<model_file>& files, const script_limits& limits, int from);
 
   void check_open(const model_file& file, const planned& p, const tolerated& also, std::int64_t result);

@@ -65,6 +65,7 @@ struct script_kernel {
         for (std::uint64_t k = g.rank(); k < op.bytes; k += g.size()) output[k] = pointer[k];
         return {static_cast<std::int64_t>(op.bytes), 0};
       case action::unmap: return {gmunmap(g, fs, pointer), 0};
+      case action::advise: return {gfadvise(g, fs, fd, op.offset, op.bytes, op.flags), 0};
       case action::status: return describe(g, fs, fd, output);
       case action::send: return {gsend(g, fs, fd, input, op.bytes), 0};
       case action::view: return look(g, fs, fd, op, output);

@@ -20,6 +20,7 @@ enum class action : std::uint32_t {
   map,     // gmmap(register `from`, `offset`, `bytes`); register `to` = the pointer
   peek,    // copies `bytes` at register `from` + `offset`, a pointer, to `memory` of the output; -EFAULT if it is 0
   unmap,   // gmunmap(register `from` + `offset`)
+  advise,  // gfadvise(register `from`, `offset`, `bytes`, `flags`)
   status,  // gfstat(register `from`); the answer goes to `memory` of the output, which is 8-byte aligned
   send,    // gsend(sink in register `from`, `memory` of the input, `bytes`)
   view     // view<uint64>(register `from`, `offset`)[k] for k < `bytes` to `memory` of the output, 8-byte aligned

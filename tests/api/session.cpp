@@ -104,6 +104,14 @@ std::int32_t session::unmap(std::int64_t pointer) {
   return static_cast<std::int32_t>(call({action::unmap}, pointer).result);
 }
 
+std::int32_t session::advise(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, int advice) {
+  device_call c{action::advise};
+  c.offset = offset;
+  c.bytes = bytes;
+  c.flags = advice;
+  return static_cast<std::int32_t>(call(c, fd).result);
+}
+
 status_answer session::status(std::int32_t fd) {
   device_call c{action::status};
   c.memory = 0;

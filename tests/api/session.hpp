@@ -50,6 +50,7 @@ class session {
   map_answer map(std::int32_t fd, std::int64_t offset, std::uint64_t bytes);
   std::string peek(std::int64_t pointer, std::uint64_t bytes);
   std::int32_t unmap(std::int64_t pointer);
+  std::int32_t advise(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, int advice);
   status_answer status(std::int32_t fd);
   std::int64_t send(std::int32_t sink, const std::string& bytes);
   view_answer view(std::int32_t fd, std::uint64_t offset, std::uint64_t count);

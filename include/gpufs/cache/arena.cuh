@@ -27,9 +27,6 @@ struct alignas(128) open_file {
   atomic_word<std::int64_t> changed_ns;
   atomic_word<std::uint64_t> inode;
   atomic_word<std::uint64_t> device;
-  // Where a run of pages was begun last (file/bulk.cuh), and when. Hints: they may be of a file that had the record before.
-  atomic_word<std::uint64_t> run_page;
-  atomic_word<std::uint64_t> run_begun_ns;
 
   GPUFS_HD std::uint32_t generation() const { return static_cast<std::uint32_t>(tag_handle.load_relaxed() >> 32); }
   GPUFS_HD std::uint32_t handle() const { return static_cast<std::uint32_t>(tag_handle.load_relaxed()); }
@@ -83,6 +80,7 @@ struct alignas(128) bulk_state {
   atomic_word<std::uint32_t> frames;     // of all runs under way
   atomic_word<std::uint32_t> runs;       // under way
   atomic_word<std::uint32_t> next_ring;  // free-running
+  atomic_word<std::uint32_t> pull_ns;    // what a page took that was pulled a moment ago
 };
 
 struct arena_layout {

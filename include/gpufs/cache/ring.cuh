@@ -121,6 +121,15 @@ class ring_set {
     return g.broadcast(taken) != 0 ? slot_run{first, fit} : slot_run{0, 0};
   }
 
+  // Slots that take_consecutive() gave last, and that the caller does not want: the ring offers them again, if nobody has
+  // taken any since. By one thread.
+  GPUFS_HD void give_back(std::uint32_t own, std::uint32_t first, std::uint32_t count) {
+    slot_ring& ring = rings_[own];
+    std::uint64_t next = ring.next.load_relaxed();
+    const bool last = next >= count && ring.slot_at(next - count) == first;
+    if (last) (void)ring.next.compare_exchange_relaxed(next, next - count);
+  }
+
   // Takes a slot that is free, or resident and unpinned; it is the caller's then, in state evicting. By one thread.
   [[nodiscard]] GPUFS_HD bool claim_slot(std::uint32_t slot) {
     slot_header& header = table_.header(slot);

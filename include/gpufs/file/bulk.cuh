@@ -13,11 +13,9 @@
 // Where: (a) at the page itself, if the caller is about to read so much. (b) Ahead of it, at the first chunk (an aligned
 // stretch of as many pages as a run has at most) of which nothing is there, if most of what lies behind the page is in
 // the cache or on its way into it, and at least a part of as many chunks behind as the chosen one is ahead. So a reader
-// from front to back, and thousands of groups that share one file out among them page by page, have more and more of it
-// under way, and a reader at random leaves no such pattern. Only one page of `step` is looked at for this, so that others do not
-// pay for it. (c) At the page itself, if nothing behind it is there and it is near where (b) last began a run, a moment
-// ago: those who share out a file would otherwise pull its next pages before a run can have them, and so many threads
-// that pull leave the copy engine little of the bus.
+// from front to back has more and more of it under way, and a reader at random leaves no such pattern. Only one page of
+// `step` is looked at for this, so that others do not pay for it; and only while pulling a page takes no longer than
+// `pull_ns_max`. If it does, so many threads pull that the bus has no more to give, and the engine gets little of it.
 //
 // Progress: as for a single page. A run holds unloaded frames while its group waits for the host, and for nobody's page;
 // it begins only with a channel slot that was free, never waits for frames, and all runs together
@@ -62,30 +60,38 @@ template <class Group>
 class bulk_loader {
  public:
   // What led to a run; none: it does not pay to look for one.
-  enum class reason : std::uint32_t { none, sure, pattern, stream };
+  enum class reason : std::uint32_t { none, sure, pattern };
 
   // A quick look at a page that is missing or loading, before the calls below. `sure`: as many pages behind it as the
   // caller is about to read.
-  GPUFS_HD static reason reason_at(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t page,
-                                   std::uint64_t sure) {
+  GPUFS_HD static reason reason_at(const mount_ref& fs, std::uint64_t page, std::uint64_t sure) {
     const bulk_layout& bulk = fs.layout.bulk;
     if (bulk.chunk == 0) return reason::none;
     if (sure >= bulk.least) return reason::sure;
     // Not the page's low bits alone: groups that share out a file often have steps of a power of two.
-    if (((page ^ (page >> 6) ^ (page >> 12)) & (bulk.step - 1)) == 0) return reason::pattern;
-    std::uint32_t in_stream = 0;
-    if (g.is_leader()) in_stream = is_in_stream(fs, file, page) ? 1 : 0;
-    return g.broadcast(in_stream) != 0 ? reason::stream : reason::none;
+    return ((page ^ (page >> 6) ^ (page >> 12)) & (bulk.step - 1)) == 0 ? reason::pattern : reason::none;
   }
+
+  // Whether the pulling of a page is timed: of a few, so that not all write one word.
+  GPUFS_HD static bool measures(std::uint64_t page) { return (mix(page) & 63) == 0; }
 
   // The page at which a run should begin; `nowhere` if at none. Does not wait.
   static constexpr std::uint64_t nowhere = ~std::uint64_t{0};
   GPUFS_HD GPUFS_OUT_OF_LINE static std::uint64_t place_for_run(const mount_ref& fs, const Group g,
-                                                                const file_view file, std::uint64_t page,
-                                                                reason why) {
-    if (why == reason::sure) return page;
+                                                                const file_view file, std::uint64_t page, reason why) {
+    return why == reason::sure ? page : bulk_loader(fs, g, file).place_ahead(page);
+  }
+
+  // The first page from `page` on, and before `stop`, that is not there; or `stop`. A guess. Does not wait.
+  GPUFS_HD GPUFS_OUT_OF_LINE static std::uint64_t first_absent(const mount_ref& fs, const Group g, const file_view file,
+                                                               std::uint64_t page, std::uint64_t stop) {
     const bulk_loader loader(fs, g, file);
-    return why == reason::pattern ? loader.place_ahead(page) : loader.place_here(page);
+    for (; page < stop; page += g.size()) {
+      const std::uint64_t mine = page + g.rank();
+      const std::uint64_t first = g.least(mine < stop && !loader.is_there(mine) ? mine : stop);
+      if (first < stop) return first;
+    }
+    return stop;
   }
 
   // Begins a run behind `page`, which the caller has claimed; of at most `sure` pages where that many are sure. Does not
@@ -114,20 +120,14 @@ class bulk_loader {
   GPUFS_HD bulk_run begin_behind(std::uint64_t page, std::uint64_t sure) {
     bulk_run run{page + 1, 0, wanted_behind(page, sure), 0};
     if (run.count == 0) return run;
-    take_resources(run);
+    const std::uint32_t ring = take_resources(run);
     if (run.count == 0) return run;
     const std::uint32_t taken = run.count;
-    claim(run);
+    claim(run, ring);
     if (g_.is_leader()) {
       if (run.count < taken) give_back_frames(taken - run.count);
-      if (run.count == 0) {
-        give_back_slot(run);
-      } else {
-        post(run);
-        open_file& record = fs_.at<open_file>(fs_.layout.files)[file_.record];
-        record.run_page.store_relaxed(run.page);
-        record.run_begun_ns.store_relaxed(platform::now_ns());
-      }
+      if (run.count != 0) post(run);
+      else give_back_slot(run);
     }
     return run;
   }
@@ -153,31 +153,30 @@ class bulk_loader {
   // Whether a page is in the cache, or on its way. A guess is enough: a wrong one costs a run, or begins one for nothing.
   GPUFS_HD bool is_there(std::uint64_t page) const { return index_.guess(this_thread(), key_of(page)) != 0; }
 
-  // Whether a run was begun near the page a moment ago.
-  GPUFS_HD static bool is_in_stream(const mount_ref& fs, const file_view& file, std::uint64_t page) {
-    const open_file& record = fs.at<open_file>(fs.layout.files)[file.record];
-    const std::uint64_t begun = record.run_begun_ns.load_relaxed();
-    if (begun == 0 || platform::now_ns() - begun > stream_ns) return false;
-    const std::uint64_t near = std::uint64_t{fs.layout.bulk.ahead} * fs.layout.bulk.chunk;
-    const std::uint64_t at = record.run_page.load_relaxed();
-    return page + near >= at && page <= at + near;
-  }
-  static constexpr std::uint64_t stream_ns = 2'000'000;
-
-  GPUFS_HD std::uint64_t place_here(std::uint64_t page) const {
-    return samples_there(page + 1, fs_.layout.bulk.least) == 0 ? page : nowhere;
-  }
-
   // Where the reader of `page`, if it goes from front to back, will find the first chunk that nobody has begun.
   GPUFS_HD std::uint64_t place_ahead(std::uint64_t page) const {
     const bulk_layout& bulk = fs_.layout.bulk;
-    if (page < bulk.least || samples_there(page - bulk.least, bulk.least) < samples / 2) return nowhere;
+    if (page < bulk.least || is_bus_busy(page)) return nowhere;
+    if (samples_there(page - bulk.least, bulk.least) < samples / 2) return nowhere;
     const std::uint64_t chunk = page & ~std::uint64_t{bulk.chunk - 1};
     const std::uint32_t behind = untouched_chunk(chunk, false, 1, bulk.ahead);
     const std::uint32_t ahead = untouched_chunk(chunk, true, page == chunk ? 0 : 1, behind);
     const std::uint64_t place = chunk + std::uint64_t{ahead} * bulk.chunk;
     return ahead > behind || place >= pages_of_file() ? nowhere : place;
   }
+
+  // Whether threads that pull pages keep the bus busy, for a page that would be pulled.
+  GPUFS_HD bool is_bus_busy(std::uint64_t page) const {
+    std::uint32_t busy = 0;
+    if (g_.is_leader()) {
+      busy = shared().pull_ns.load_relaxed() > pull_ns_max &&
+                     extent_table(fs_).find(file_.version, page << fs_.layout.page_shift, 1) != 0
+                 ? 1
+                 : 0;
+    }
+    return g_.broadcast(busy) != 0;
+  }
+  static constexpr std::uint32_t pull_ns_max = 60'000;
 
   // How many samples of `count` pages are there, or on their way.
   static constexpr std::uint32_t samples = 8;
@@ -189,7 +188,8 @@ class bulk_loader {
 
   // How many chunks away, from `from` up to `to`, is the first of which no sample is there; more than `to` if none is. Before
   // the file's first chunk is such a one.
-  GPUFS_HD std::uint32_t untouched_chunk(std::uint64_t chunk, bool forward, std::uint32_t from, std::uint32_t to) const {
+  GPUFS_HD std::uint32_t untouched_chunk(std::uint64_t chunk, bool forward, std::uint32_t from,
+                                         std::uint32_t to) const {
     const std::uint64_t pages = fs_.layout.bulk.chunk;
     for (std::uint32_t base = from; base <= to; base += g_.size()) {
       const std::uint32_t i = base + g_.rank();
@@ -204,8 +204,8 @@ class bulk_loader {
     return to + 1;
   }
 
-  // A channel slot, and consecutive frames; `run.count` becomes 0 when they cannot be had at once.
-  GPUFS_HD void take_resources(bulk_run& run) {
+  // A channel slot, and consecutive frames; `run.count` becomes 0 when they cannot be had at once. Returns their ring.
+  GPUFS_HD std::uint32_t take_resources(bulk_run& run) {
     struct taken {
       std::uint32_t count, slot, ring;
     } t{run.count, 0, 0};
@@ -227,7 +227,7 @@ class bulk_loader {
     t = g_.broadcast(t);
     run.slot = t.slot;
     run.count = 0;
-    if (t.count == 0) return;
+    if (t.count == 0) return 0;
     const slot_run frames = frame_rings().take_consecutive(g_, t.ring, t.count, fs_.layout.bulk.least);
     run.frame = frames.first;
     run.count = frames.count;
@@ -235,6 +235,7 @@ class bulk_loader {
       give_back_frames(t.count - run.count);
       if (run.count == 0) give_back_slot(run);
     }
+    return t.ring;
   }
 
   GPUFS_HD void give_back_frames(std::uint32_t count) const { (void)shared().frames.fetch_add_relaxed(0u - count); }
@@ -244,7 +245,7 @@ class bulk_loader {
   }
 
   // Makes the pages loading, as far as they are absent and their frames can be had; `run.count` becomes what came of it.
-  GPUFS_HD void claim(bulk_run& run) {
+  GPUFS_HD void claim(bulk_run& run, std::uint32_t ring) {
     rings all = frame_rings();
     for (std::uint32_t base = 0; base < run.count; base += g_.size()) {
       const std::uint32_t i = base + g_.rank();
@@ -256,6 +257,8 @@ class bulk_loader {
       const auto stop = static_cast<std::uint32_t>(g_.least(mine || i >= run.count ? run.count : i));
       if (stop == run.count) continue;
       if (mine && i > stop) index_.fail_load(key_of(run.page + i), run.frame + i, 0);
+      g_.sync();
+      if (g_.is_leader()) all.give_back(ring, run.frame + stop, run.count - stop);
       run.count = stop;
     }
   }

@@ -23,18 +23,25 @@ class page_loader {
   GPUFS_HD void look_ahead() const {
     using bulk = bulk_loader<Group>;
     const std::uint64_t page = offset_ >> fs_.layout.page_shift;
-    const auto why = bulk::reason_at(fs_, g_, file_, page, sure_);
+    const auto why = bulk::reason_at(fs_, page, sure_);
     if (why == bulk::reason::none) return;
     const std::uint64_t place = bulk::place_for_run(fs_, g_, file_, page, why);
     if (place == bulk::nowhere) return;
+    const bulk_run run = begin_run(fs_, g_, file_, place, sure_);
+    if (run.count != 0) bulk::end(fs_, g_, file_, run);
+  }
+
+  // Loads a page if it is absent, and begins a run behind it, which bulk_loader ends. Collective.
+  GPUFS_HD static bulk_run begin_run(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t page,
+                                     std::uint64_t sure) {
     bulk_run run{};
-    const page_loader first(fs_, g_, file_, place);
-    page_cache<Group> cache(fs_, g_, file_.record);
-    cache.offer({file_.version, place}, [&](char* to) {
-      run = bulk::begin(fs_, g_, file_, place, sure_);
+    const page_loader first(fs, g, file, page);
+    page_cache<Group> cache(fs, g, file.record);
+    cache.offer({file.version, page}, [&](char* to) {
+      run = bulk_loader<Group>::begin(fs, g, file, page, sure);
       return first(to);
     });
-    if (run.count != 0) bulk::end(fs_, g_, file_, run);
+    return run;
   }
 
   // Fills a frame; returns the bytes that the file has there, or -errno. Collective. Waits for I/O on the staged path.
@@ -46,7 +53,13 @@ class page_loader {
     if (g_.is_leader()) address = extent_table(fs_).find(file_.version, offset_, want);
     address = g_.broadcast(address);
     // Staged when it is not mapped, or when (twin) the mapping has lost its file or the file its disk: the host says which.
+    const std::uint64_t start = address != 0 ? platform::now_ns() : 0;
     const bool whole = address != 0 && direct(to, address, want);
+    const std::uint64_t page_number = offset_ >> fs_.layout.page_shift;
+    if (whole && g_.is_leader() && bulk_loader<Group>::measures(page_number)) {
+      fs_.at<bulk_state>(fs_.layout.bulk_shared)
+          ->pull_ns.store_relaxed(static_cast<std::uint32_t>(platform::now_ns() - start));
+    }
     const std::int32_t got = whole ? static_cast<std::int32_t>(want) : staged(to, want);
     if (got >= 0 && static_cast<std::uint64_t>(got) < page_bytes)
       fill_zero(g_, to + got, page_bytes - static_cast<std::uint64_t>(got));
