@@ -11,6 +11,7 @@
 #include <new>
 
 #include "backend/guarded_copy.hpp"
+#include "gpufs/base/platform.cuh"
 
 namespace gpufs {
 namespace {
@@ -67,6 +68,7 @@ bool mapped_reads::read(char* to, std::uint64_t bytes, std::uint64_t offset) noe
   char tail = 0;
   bool there = copy_guarded(&tail, data_ + last, 1);
   if (there && tail == 0) return false;
+  GPUFS_SCHEDULE_POINT("mapped_reads.copy");
   there = there && copy_guarded(to, data_ + offset, bytes);
   after_all_copied();
   there = there && copy_guarded(&tail, data_ + last, 1);

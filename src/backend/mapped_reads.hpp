@@ -1,7 +1,7 @@
 // Reads of a file that is in the page cache, by copying from a mapping of it instead of asking the kernel each time.
 //
-// A page fault costs as much as half a pread, so a mapping pays where pages are faulted in before, many at a time, and read
-// more than once. The file is therefore mapped whole, but used in windows:
+// The copy costs half of a pread; but a fault of each page would cost as much again. So pages are faulted in before, many at a
+// time, and only where the file is read more than now and then: it is mapped whole, but used in windows:
 //
 //   counting -> ready    after `reads_before` reads, if all of it is in the page cache; its pages are faulted in
 //   ready -> counting    when it was not seen in the page cache for `trusted_seconds` and is not now, or a page was missing
@@ -29,7 +29,7 @@ class mapped_reads {
  public:
   static constexpr std::uint64_t window_bytes = std::uint64_t{256} << 10;
   static constexpr std::uint64_t file_bytes_min = window_bytes;
-  static constexpr std::uint32_t reads_before = 16;  // of 64 pages: later they would cost more than they save
+  static constexpr std::uint32_t reads_before = 4;  // faulting in 64 pages costs about 10 to 20 reads
   static constexpr std::uint32_t trusted_seconds = 8;
 
   // Null when the file cannot be mapped, is too small to be worth it, or copies cannot be guarded.

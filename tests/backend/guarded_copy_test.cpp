@@ -25,22 +25,28 @@ const auto page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 class holed_memory {
  public:
   holed_memory(std::size_t pages, std::size_t pages_there) : bytes_(pages * page_bytes) {
-    const int fd = memfd_create("gpufs guarded_copy_test", MFD_CLOEXEC);
+    fd_ = memfd_create("gpufs guarded_copy_test", MFD_CLOEXEC);
     const std::string content(bytes_, 'm');
-    bool good = fd >= 0 && write(fd, content.data(), bytes_) == static_cast<ssize_t>(bytes_);
-    void* data = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    good = good && data != MAP_FAILED && ftruncate(fd, static_cast<off_t>(pages_there * page_bytes)) == 0;
-    if (fd >= 0) (void)close(fd);
-    if (!good) throw std::runtime_error("holed_memory");
+    const bool written = fd_ >= 0 && write(fd_, content.data(), bytes_) == static_cast<ssize_t>(bytes_);
+    void* data = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+    if (!written || data == MAP_FAILED) throw std::runtime_error("holed_memory");
     data_ = static_cast<char*>(data);
+    shrink(pages_there);
   }
-  ~holed_memory() { (void)munmap(data_, bytes_); }
+  ~holed_memory() {
+    (void)munmap(data_, bytes_);
+    (void)close(fd_);
+  }
   holed_memory(const holed_memory&) = delete;
   holed_memory& operator=(const holed_memory&) = delete;
   char* page(std::size_t i) const { return data_ + i * page_bytes; }
+  void shrink(std::size_t pages_there) const {
+    if (ftruncate(fd_, static_cast<off_t>(pages_there * page_bytes)) != 0) throw std::runtime_error("ftruncate");
+  }
 
  private:
   const std::size_t bytes_;
+  int fd_ = -1;
   char* data_;
 };
 
@@ -113,6 +119,15 @@ class guarded_copy_death : public ::testing::Test {
   }
 };
 
+char handler_stack[1 << 16];
+
+void use_handler_stack() {
+  stack_t alternate{};
+  alternate.ss_sp = handler_stack;
+  alternate.ss_size = sizeof handler_stack;
+  if (sigaltstack(&alternate, nullptr) != 0) _exit(93);
+}
+
 const char* expected_address = nullptr;
 sigjmp_buf after_the_fault;
 int calls = 0;
@@ -125,6 +140,33 @@ TEST_F(guarded_copy_death, a_fault_ends_the_program_as_without_it) {
         guard();
         use();
         touch(memory.page(1));
+        _exit(0);
+      },
+      ::testing::KilledBySignal(SIGBUS), "");
+}
+
+TEST_F(guarded_copy_death, a_fault_after_a_copy_from_there_is_none_of_its_own) {
+  EXPECT_EXIT(
+      {
+        const holed_memory memory(2, 2);
+        use_handler_stack();  // or the handler's frame would overwrite what the copy left on this one
+        (void)signal(SIGBUS, SIG_DFL);
+        guard();
+        std::string to(2 * page_bytes, '\0');
+        std::atomic<bool> copied{false};
+        std::atomic<bool> shrunk{false};
+        std::thread other([&] {
+          while (!copied) std::this_thread::yield();
+          memory.shrink(1);
+          shrunk = true;
+        });
+        if (!copy_guarded(to.data(), memory.page(0), to.size())) _exit(94);
+        copied = true;
+        // No call in between: what the copy left on the stack stays there.
+        while (!shrunk.load(std::memory_order_relaxed)) {
+        }
+        touch(memory.page(1));
+        other.join();
         _exit(0);
       },
       ::testing::KilledBySignal(SIGBUS), "");
@@ -175,8 +217,6 @@ TEST_F(guarded_copy_death, ignored_signals_stay_ignored_but_faults_never_were) {
       ::testing::KilledBySignal(SIGBUS), "");
 }
 
-char handler_stack[1 << 16];
-
 void check_fault(int number, siginfo_t* info, void* context) {
   sigset_t mask;
   pthread_sigmask(SIG_SETMASK, nullptr, &mask);
@@ -196,10 +236,7 @@ void check_fault(int number, siginfo_t* info, void* context) {
 TEST_F(guarded_copy_death, a_handler_gets_its_faults_with_address_mask_and_stack) {
   EXPECT_EXIT(
       {
-        stack_t alternate{};
-        alternate.ss_sp = handler_stack;
-        alternate.ss_size = sizeof handler_stack;
-        if (sigaltstack(&alternate, nullptr) != 0) _exit(93);
+        use_handler_stack();
         const holed_memory memory(3, 1);
         expected_address = memory.page(2) + 17;
         put(SA_SIGINFO | SA_ONSTACK, nullptr, check_fault);
