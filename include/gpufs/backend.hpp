@@ -35,8 +35,11 @@ class backend_file {
   virtual ~backend_file() = default;
   // 0, or -errno.
   virtual int identify(file_identity& identity) = 0;
-  // Bytes read at `offset` (fewer than asked at the end of the file or when interrupted), 0 at the end, or -errno.
+  // Bytes read at `offset` (fewer than asked at the end of the file or when interrupted), 0 at the end, or -errno. What
+  // lies behind them in `to` is undefined if the file changed meanwhile.
   virtual std::int64_t read(char* to, std::uint64_t bytes, std::uint64_t offset) = 0;
+  // This will be read in a moment. Only for speed: does not wait, and need not do anything.
+  virtual void expect(std::uint64_t bytes, std::uint64_t offset) { (void)bytes, (void)offset; }
   // A read-only shared mapping, or null where the backend has none. `offset` is a multiple of the host's page size.
   virtual std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) = 0;
   // Share of a mapping, which begins at `offset`, that is in the host's page cache, or on its way into it; 0 to 1.
@@ -56,6 +59,12 @@ class backend {
   virtual int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) = 0;
 };
 
-std::shared_ptr<backend> make_posix_backend();
+struct posix_backend_options {
+  // Copy what is read often from mappings of the files, instead of asking the kernel each time. For that the process gets a
+  // handler of SIGBUS, which hands on whatever is not its own to the handler that was there before; a program that sets its
+  // own later should call the one that it found. False: no handler, and half the rate of staged loads.
+  bool mapped_reads = true;
+};
+std::shared_ptr<backend> make_posix_backend(const posix_backend_options& options = {});
 
 }  // namespace gpufs

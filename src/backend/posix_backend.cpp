@@ -1,4 +1,4 @@
-// The POSIX backend: files of the host through open, pread and mmap.
+// The POSIX backend: files of the host through open, pread and mmap (mapped_reads.hpp).
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
+#include "backend/mapped_reads.hpp"
 #include "gpufs/backend.hpp"
 
 namespace gpufs {
@@ -35,9 +37,13 @@ class posix_mapping final : public file_mapping {
 
 class posix_file final : public backend_file {
  public:
-  explicit posix_file(int fd) : fd_(fd) {}
+  posix_file(int fd, const posix_backend_options& options)
+      : fd_(fd), unmapped_reads_(options.mapped_reads ? 0 : unmapped_reads_max) {}
   // An error of close on a descriptor that was only read loses nothing; there is nobody to tell either.
-  ~posix_file() override { (void)::close(fd_); }
+  ~posix_file() override {
+    delete mapped_.load(std::memory_order_acquire);
+    (void)::close(fd_);
+  }
   posix_file(const posix_file&) = delete;
   posix_file& operator=(const posix_file&) = delete;
 
@@ -55,8 +61,20 @@ class posix_file final : public backend_file {
   }
 
   std::int64_t read(char* to, std::uint64_t bytes, std::uint64_t offset) override {
+    // Acquire: pairs with the release of whoever mapped the file.
+    if (mapped_reads* mapped = mapped_.load(std::memory_order_acquire); mapped != nullptr) {
+      if (mapped->read(to, bytes, offset)) return static_cast<std::int64_t>(bytes);
+    } else if (unmapped_reads_.load(std::memory_order_relaxed) < unmapped_reads_max &&
+               unmapped_reads_.fetch_add(1, std::memory_order_relaxed) == unmapped_reads_max - 1) {
+      // One thread is the last to count, and tries once.
+      mapped_.store(mapped_reads::make(fd_).release(), std::memory_order_release);
+    }
     const ssize_t n = pread(fd_, to, bytes, static_cast<off_t>(offset));
     return n < 0 ? -errno : n;
+  }
+
+  void expect(std::uint64_t bytes, std::uint64_t offset) override {
+    if (const mapped_reads* mapped = mapped_.load(std::memory_order_acquire)) mapped->expect(bytes, offset);
   }
 
   std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) override {
@@ -105,11 +123,17 @@ class posix_file final : public backend_file {
     return std::min(1.0, static_cast<double>(pages.cached) / static_cast<double>((bytes + page - 1) / page));
   }
 
-  int fd_;
+  static constexpr std::uint32_t unmapped_reads_max = 64;  // a mapping costs a few of them
+
+  const int fd_;
+  std::atomic<std::uint32_t> unmapped_reads_;  // counted up to the limit, at which the file is mapped if it can be
+  std::atomic<mapped_reads*> mapped_{nullptr};
 };
 
 class posix_backend final : public backend {
  public:
+  explicit posix_backend(const posix_backend_options& options) : options_(options) {}
+
   int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override {
     // O_NONBLOCK: opening a FIFO must not wait for its writer; it means nothing for regular files.
     const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (no_follow ? O_NOFOLLOW : 0);
@@ -118,13 +142,18 @@ class posix_backend final : public backend {
       fd = ::open(path.c_str(), flags);
     } while (fd < 0 && errno == EINTR);
     if (fd < 0) return -errno;
-    file = std::make_unique<posix_file>(fd);
+    file = std::make_unique<posix_file>(fd, options_);
     return 0;
   }
+
+ private:
+  const posix_backend_options options_;
 };
 
 }  // namespace
 
-std::shared_ptr<backend> make_posix_backend() { return std::make_shared<posix_backend>(); }
+std::shared_ptr<backend> make_posix_backend(const posix_backend_options& options) {
+  return std::make_shared<posix_backend>(options);
+}
 
 }  // namespace gpufs

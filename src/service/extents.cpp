@@ -10,6 +10,16 @@
 #include "gpufs/base/platform.cuh"
 
 namespace gpufs {
+namespace {
+
+// Never 0.
+std::uint64_t name_of(std::uint64_t version, std::uint64_t number) {
+  std::uint64_t x = version * 0x9e3779b97f4a7c15ull + number;
+  x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ull;
+  return (x ^ (x >> 32)) | 1;
+}
+
+}  // namespace
 
 extent_registrar::extent_registrar(device& d, file_table& files, timeline& record, const extent_options& options)
     : device_(d), files_(files), timeline_(record), options_(options), thread_([this] { run(); }) {}
@@ -30,13 +40,25 @@ extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, st
   if (options_.budget_bytes == 0 || version.identity.size < options_.file_bytes_min) return {};
   const std::uint64_t number = offset / options_.extent_bytes;
   std::uint64_t end = number + 1;  // of those that are wanted now
+  const std::uint64_t name = name_of(version.number, number);
+  std::atomic<std::uint64_t>& refused = known_refused_[(name >> 1) % known_refused_.size()];
+  std::uint32_t reads = 1;
+  if (refused.load(std::memory_order_relaxed) == name) {
+    thread_local std::uint32_t skipped = 0;
+    if (++skipped % looks_every != 0) return {};
+    reads = looks_every;
+  }
   {
     extent_set& set = *version.extents;
     const std::lock_guard lock(set.mutex);
     extent_set::extent& e = set.extents[number];
+    if (e.state == extent_set::phase::refused && (e.reads += reads) < retry_reads) {
+      if (reads == 1) refused.store(name, std::memory_order_relaxed);
+      return {};
+    }
+    if (reads != 1) refused.store(0, std::memory_order_relaxed);
     if (e.state == extent_set::phase::registered) return e.notice;
     if (e.state == extent_set::phase::wanted) return {};
-    if (e.state == extent_set::phase::refused && ++e.reads < retry_reads) return {};
     e.reads = 0;
     e.state = extent_set::phase::wanted;
     const std::uint64_t count = (version.identity.size + options_.extent_bytes - 1) / options_.extent_bytes;

@@ -7,6 +7,7 @@
 // A registered extent stays until drop_all(): unregistering waits for kernels, so it never happens while serving.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -82,6 +83,7 @@ class extent_registrar {
 
  private:
   static constexpr std::uint32_t retry_reads = 1024;
+  static constexpr std::uint32_t looks_every = 16;  // reads of what is known to be refused, by each thread
   static constexpr double cached_min = 0.95;
 
   struct job {
@@ -101,6 +103,9 @@ class extent_registrar {
   timeline& timeline_;
   const extent_options options_;
   std::atomic<std::uint64_t> registered_{0}, bytes_{0}, refused_{0};
+  // Names of extents that were refused, at their place by hash: most reads of them do without their set's mutex, at which
+  // all workers would meet. Only hints, relaxed: a wrong one delays a look.
+  std::array<std::atomic<std::uint64_t>, 4096> known_refused_{};
   std::mutex mutex_;  // guards jobs_ and stopping_
   std::condition_variable wake_;
   std::deque<job> jobs_;

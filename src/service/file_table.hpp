@@ -87,6 +87,12 @@ class file_table {
   // The entry of a handle, with the backend's file reached; 0, -EBADF, or as reach().
   int look_up(std::uint32_t handle, lookups& known, lookups::entry*& found);
 
+  // Tells the file, if it is remembered, that this will be read in a moment. Only for speed.
+  static void expect(std::uint32_t handle, const lookups& known, std::uint64_t bytes, std::uint64_t offset) {
+    const lookups::entry& e = known.entries[handle % known.entries.size()];
+    if (e.handle == handle && e.reached != nullptr) e.reached->expect(bytes, offset);
+  }
+
   // The backend's file, opened again if it had to be closed; 0, or -errno: -ESTALE when the path leads elsewhere now.
   int reach(host_file& file, std::shared_ptr<backend_file>& reached);
 

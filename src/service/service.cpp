@@ -158,23 +158,23 @@ void service::work(unsigned worker) {
 }
 
 bool service::pending() const {
-  std::uint32_t seen = 0, sequence = 0;
+  sighting bell{};
   request r{};
   for (std::uint32_t slot = 0; slot < channel_.layout.slot_count; ++slot) {
-    if (posted(slot, seen, sequence, r)) return true;
+    if (rung(slot, bell) && channel_.request(slot).load(bell.sequence, r)) return true;
   }
   return false;
 }
 
-// Whether a request is in the slot that nobody has taken (as of `seen`), whole.
-bool service::posted(std::uint32_t slot, std::uint32_t& seen, std::uint32_t& sequence, request& r) const {
+// Whether the slot's bell tells of a request that nobody has taken (as of `bell.seen`).
+bool service::rung(std::uint32_t slot, sighting& bell) const {
+  bell.slot = slot;
   // First what was served: the claim compares with it, so it must not be newer than the bell.
-  seen = served_[slot].load(std::memory_order_acquire);
+  bell.seen = served_[slot].load(std::memory_order_acquire);
   GPUFS_SCHEDULE_POINT("service.claim");
   // Acquire, system scope: pairs with the client's release of the bell; staging is read after it.
-  sequence = channel_.bell(slot).load_acquire();
-  // Copied once: a kernel that goes on writing cannot change what is checked.
-  return sequence != seen && channel_.request(slot).load(sequence, r);
+  bell.sequence = channel_.bell(slot).load_acquire();
+  return bell.sequence != bell.seen;
 }
 
 // Looks at the bells and answers what it can claim; returns how many. At the worker's own part of the slots, so that
@@ -188,19 +188,44 @@ unsigned service::scan(unsigned worker, bool everywhere, file_table::lookups& kn
   return answered + scan_range(last, channel_.layout.slot_count, worker, known) + scan_range(0, first, worker, known);
 }
 
+// In rounds: first a few bells, then their requests one after the other. While a worker is at one, the next one's words
+// and bytes are on their way into its caches. It claims a request only when it turns to it, so one that hangs or dies
+// holds no more than one.
 unsigned service::scan_range(std::uint32_t first, std::uint32_t last, unsigned worker, file_table::lookups& known) {
   unsigned answered = 0;
-  std::uint32_t seen = 0, sequence = 0;
-  request r{};
-  for (std::uint32_t slot = first; slot < last; ++slot) {
-    if (!posted(slot, seen, sequence, r)) continue;
-    // Only one worker serves it: `served_` has not moved since before the bell was read. Acquire and release: the
-    // slot's staging passes from worker to worker.
-    if (!served_[slot].compare_exchange_strong(seen, sequence, std::memory_order_acq_rel)) continue;
-    answer(slot, sequence, r, worker, known);
-    ++answered;
+  std::array<sighting, 8> bells;
+  for (std::uint32_t slot = first; slot < last;) {
+    std::size_t count = 0;
+    for (; slot < last && count < bells.size(); ++slot) {
+      if (!rung(slot, bells[count])) continue;
+      __builtin_prefetch(&channel_.request(slot));
+      __builtin_prefetch(&channel_.reply(slot), 1);
+      ++count;
+    }
+    request next{};
+    bool next_there = count != 0 && look(bells[0], next, known);
+    for (std::size_t i = 0; i < count; ++i) {
+      const request r = next;
+      const bool there = next_there;
+      next_there = i + 1 < count && look(bells[i + 1], next, known);
+      // Only one worker serves it: `served_` has not moved since before the bell was read, so the request that was copied
+      // is still the slot's. Acquire and release: the slot's staging passes from worker to worker.
+      std::uint32_t seen = bells[i].seen;
+      if (!there || !served_[bells[i].slot].compare_exchange_strong(seen, bells[i].sequence, std::memory_order_acq_rel))
+        continue;
+      answer(bells[i].slot, bells[i].sequence, r, worker, known);
+      ++answered;
+    }
   }
   return answered;
+}
+
+// Whether the request behind a bell is there, whole. If it is a read, its bytes are expected.
+bool service::look(const sighting& bell, request& r, file_table::lookups& known) const {
+  // Copied once: a kernel that goes on writing cannot change what is checked.
+  if (!channel_.request(bell.slot).load(bell.sequence, r)) return false;
+  if (r.code == request_code::read) file_table::expect(r.handle, known, r.length, r.offset);
+  return true;
 }
 
 void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
@@ -235,7 +260,9 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
   } catch (const std::exception&) {
     reply(-EIO);
   }
-  counts_[worker].served.fetch_add(1, std::memory_order_relaxed);
+  // Its only writer: no exchange, which would wait until the reply has left for the bus.
+  std::atomic<std::uint64_t>& served = counts_[worker].served;
+  served.store(served.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
 // Before it is served: the path of an open lies where the file's first bytes will be.

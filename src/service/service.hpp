@@ -76,13 +76,19 @@ class service {
   std::uint64_t served_count() const;
 
  private:
+  // A bell that was new to a worker: not claimed yet, so that whoever is first may serve it.
+  struct sighting {
+    std::uint32_t slot, seen, sequence;
+  };
+
   void work(unsigned worker);
   void supervise();
   bool pending() const;
   unsigned scan(unsigned worker, bool everywhere, file_table::lookups& known);
   unsigned scan_range(std::uint32_t first, std::uint32_t last, unsigned worker, file_table::lookups& known);
+  bool look(const sighting& bell, request& r, file_table::lookups& known) const;
   void idle(std::uint64_t idle_ns);
-  bool posted(std::uint32_t slot, std::uint32_t& seen, std::uint32_t& sequence, request& r) const;
+  bool rung(std::uint32_t slot, sighting& bell) const;
   void answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
               file_table::lookups& known);
   timeline_event describe(const request& r, std::uint32_t slot, unsigned worker) const;

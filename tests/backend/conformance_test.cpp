@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -253,6 +254,39 @@ TEST_P(backend_conformance, several_threads_read_one_file) {
   }
   for (std::thread& t : threads) t.join();
   EXPECT_EQ(wrong, 0);
+}
+
+// Often enough that a backend may find another way to read it.
+TEST_P(backend_conformance, a_file_that_is_read_often_reads_as_before) {
+  constexpr std::uint64_t bytes = 1'000'000, page = 4096;
+  std::string content(bytes, '\0');
+  for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 131 >> 6);
+  world_->write("file", content);
+  const auto file = open("file");
+  std::string to(page, '\0');
+  const auto read_all = [&](int times) {
+    for (int k = 0; k < times; ++k) {
+      for (std::uint64_t offset = 0; offset < bytes; offset += page) {
+        file->expect(page, offset);
+        const std::int64_t n = file->read(to.data(), page, offset);
+        const std::uint64_t there = offset < content.size() ? std::min(page, content.size() - offset) : 0;
+        ASSERT_EQ(n, static_cast<std::int64_t>(there)) << offset;
+        ASSERT_EQ(content.compare(std::min<std::size_t>(offset, content.size()), there, to, 0, there), 0) << offset;
+      }
+    }
+  };
+  read_all(3);
+  for (const std::uint64_t end : {900'000, 500'001, 409'600, 300'000}) {
+    world_->truncate("file", end);
+    content.resize(end);
+    read_all(2);
+  }
+  world_->truncate("file", 600'000);
+  content.resize(600'000, '\0');
+  read_all(2);
+  content.append(std::string(bytes - content.size(), 'n'));
+  world_->write("file", content);
+  read_all(3);
 }
 
 // ---- identity

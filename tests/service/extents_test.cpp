@@ -142,6 +142,19 @@ TEST_F(extents, one_that_was_refused_is_tried_again_after_many_reads) {
   EXPECT_GT(reads, 500) << "not at each read";
 }
 
+TEST_F(extents, one_that_was_refused_and_is_registered_by_hand_is_told_soon) {
+  service_rig rig(io_, with_budget(100));
+  const std::uint32_t handle = rig.open("/a").handle;
+  io_->add({.on = operation::map, .times_max = 1, .error_number = EACCES});
+  expect_never_told(rig, handle, 0);
+  EXPECT_GT(rig.extents().register_all(rig.files().find(handle)), 0u);
+  int reads = 0;
+  while (rig.read(handle, 0, 64).extent_bytes == 0 && ++reads < 500) {
+  }
+  EXPECT_LT(reads, 500);
+  for (int i = 0; i < 20; ++i) EXPECT_NE(rig.read(handle, 0, 64).extent_bytes, 0u) << "and then always";
+}
+
 TEST_F(extents, a_file_that_changes_meanwhile_is_told_to_nobody) {
   service_rig rig(io_, with_budget(100));
   const std::uint32_t handle = rig.open("/a").handle;

@@ -205,6 +205,109 @@ TEST_F(service_faults, a_worker_that_hangs_in_one_read_does_not_keep_the_others_
   stuck.join();
 }
 
+// What a worker has seen in one look at the bells, while it is at the first of them.
+class service_rounds : public service_faults {
+ protected:
+  // So many workers, each in a read of a file "/gate" until open_gate().
+  void keep_busy(service_rig& rig, unsigned workers) {
+    memory_->write("/gate", "gate");
+    gate_ = rig.open("/gate").handle;
+    io_->add({.on = operation::read, .path = "/gate", .before = [this] {
+                ++at_gate_;
+                while (!open_) std::this_thread::sleep_for(1ms);
+              }});
+    for (unsigned w = 0; w < workers; ++w) clients_.emplace_back([this, &rig] { (void)rig.read(gate_, 0, 4); });
+    EXPECT_TRUE(eventually([&] { return at_gate_ == static_cast<int>(workers); }));
+  }
+  // Posts reads of one byte each, which all wait.
+  void post(service_rig& rig, std::uint32_t handle, unsigned count) {
+    results_ = std::vector<std::atomic<std::int32_t>>(count);
+    for (unsigned i = 0; i < count; ++i)
+      clients_.emplace_back([this, &rig, handle, i] {
+        const rig_reply r = rig.read(handle, i, 1);
+        EXPECT_FALSE(r.abandoned);
+        results_[i] = r.result;
+      });
+    EXPECT_TRUE(eventually([&] {
+      unsigned posted = 0;
+      const channel_view view = rig.memory().view();
+      for (std::uint32_t slot = 0; slot < view.layout.slot_count; ++slot) {
+        posted += view.bell(slot).load_acquire() != reply_sequence(view.reply(slot).word.load_acquire()) ? 1u : 0u;
+      }
+      return posted == count + static_cast<unsigned>(at_gate_);
+    }));
+  }
+  unsigned with_result(std::int32_t result) const {
+    unsigned n = 0;
+    for (const auto& r : results_) n += r == result ? 1u : 0u;
+    return n;
+  }
+  void end() {
+    for (std::thread& t : clients_) t.join();
+  }
+
+  static service_rig_options with_workers(unsigned workers) {
+    service_rig_options options;
+    options.workers = workers;
+    options.slots = 16;
+    return options;
+  }
+
+  std::uint32_t gate_ = 0;
+  std::atomic<int> at_gate_{0};
+  std::atomic<bool> open_{false};
+  std::vector<std::atomic<std::int32_t>> results_;
+  std::vector<std::thread> clients_;
+};
+
+TEST_F(service_rounds, each_request_is_answered_before_the_next_is_begun) {
+  service_rig rig(io_, with_workers(1));
+  const std::uint32_t handle = rig.open("/a").handle;
+  keep_busy(rig, 1);
+  std::atomic<bool> go_on{false}, hangs{false};
+  io_->add({.on = operation::read, .path = "/a", .nth = 4, .before = [&] {
+              hangs = true;
+              while (!go_on) std::this_thread::sleep_for(1ms);
+            }});
+  post(rig, handle, 8);
+  open_ = true;
+  EXPECT_TRUE(eventually([&] { return hangs.load(); }));
+  EXPECT_TRUE(eventually([&] { return with_result(1) == 3; })) << with_result(1);
+  go_on = true;
+  end();
+  EXPECT_EQ(with_result(1), 8u);
+}
+
+TEST_F(service_rounds, a_worker_that_hangs_in_one_request_does_not_hold_the_others_that_it_has_seen) {
+  service_rig rig(io_, with_workers(2));
+  const std::uint32_t handle = rig.open("/a").handle;
+  keep_busy(rig, 2);
+  std::atomic<bool> go_on{false};
+  io_->add({.on = operation::read, .path = "/a", .nth = 1, .before = [&] {
+              while (!go_on) std::this_thread::sleep_for(1ms);
+            }});
+  post(rig, handle, 12);
+  open_ = true;
+  EXPECT_TRUE(eventually([&] { return with_result(1) == 11; })) << with_result(1);
+  go_on = true;
+  end();
+  EXPECT_EQ(with_result(1), 12u);
+}
+
+TEST_F(service_rounds, a_worker_that_dies_fails_one_request_and_the_others_that_it_has_seen_are_served) {
+  service_rig rig(io_, with_workers(2));
+  const std::uint32_t handle = rig.open("/a").handle;
+  keep_busy(rig, 2);
+  io_->add({.on = operation::read, .path = "/a", .nth = 1, .worker_death = true});
+  post(rig, handle, 12);
+  const std::uint64_t start = platform::now_ns();
+  open_ = true;
+  end();
+  EXPECT_LT(platform::now_ns() - start, 3'000'000'000u) << "somebody waited for a heartbeat that goes on";
+  EXPECT_EQ(with_result(-EIO), 1u);
+  EXPECT_EQ(with_result(1), 11u);
+}
+
 TEST_F(service_faults, the_end_of_the_service_ends_those_who_wait) {
   service_rig_options options;
   options.workers = 1;

@@ -75,6 +75,7 @@ class fault_backend::file final : public backend_file {
     const int status = rules_->strike(operation::read, path_, bytes);
     return status < 0 ? status : wrapped_->read(to, bytes, offset);
   }
+  void expect(std::uint64_t bytes, std::uint64_t offset) override { wrapped_->expect(bytes, offset); }
   std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) override {
     std::uint64_t unused = 0;
     return rules_->strike(operation::map, path_, unused) < 0 ? nullptr : wrapped_->map(offset, bytes);

@@ -1,0 +1,126 @@
+#include "backend/mapped_reads.hpp"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <new>
+
+#include "backend/guarded_copy.hpp"
+#include "gpufs/base/platform.cuh"
+
+namespace gpufs {
+namespace {
+
+// Good enough for seconds, and five times cheaper than the exact time.
+std::uint32_t coarse_seconds() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+  return static_cast<std::uint32_t>(t.tv_sec) & 0x7fff'ffffu;
+}
+
+// The last byte is looked at after all have been copied. g++ does not let ThreadSanitizer see fences; x86 needs none.
+void after_all_copied() {
+#if defined(__SANITIZE_THREAD__)
+  std::atomic_signal_fence(std::memory_order_acquire);
+#else
+  std::atomic_thread_fence(std::memory_order_acquire);
+#endif
+}
+
+}  // namespace
+
+std::unique_ptr<mapped_reads> mapped_reads::make(int fd) noexcept {
+  struct stat s;
+  if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode) || static_cast<std::uint64_t>(s.st_size) < file_bytes_min)
+    return nullptr;
+  if (!guard_copies()) return nullptr;
+  const auto size = static_cast<std::uint64_t>(s.st_size);
+  std::unique_ptr<window[]> windows(new (std::nothrow) window[(size + window_bytes - 1) / window_bytes]());
+  if (windows == nullptr) return nullptr;
+  void* data = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) return nullptr;
+  // Only what has left the page cache since it was looked for is read through the mapping: what is needed, no more.
+  (void)madvise(data, size, MADV_RANDOM);
+  auto* made = new (std::nothrow) mapped_reads(static_cast<char*>(data), size, std::move(windows));
+  if (made == nullptr) (void)munmap(data, size);
+  return std::unique_ptr<mapped_reads>(made);
+}
+
+mapped_reads::mapped_reads(char* data, std::uint64_t size, std::unique_ptr<window[]> windows)
+    : data_(data), size_(size), windows_(std::move(windows)) {}
+
+mapped_reads::~mapped_reads() { (void)munmap(data_, size_); }
+
+bool mapped_reads::read(char* to, std::uint64_t bytes, std::uint64_t offset) noexcept {
+  if (bytes == 0 || offset >= size_ || bytes > size_ - offset) return false;
+  const std::uint64_t number = offset / window_bytes;
+  const std::uint64_t last = offset + bytes - 1;
+  if (last / window_bytes != number) return false;
+  window& w = windows_[number];
+  if (!may_use(w, number)) return false;
+
+  // Before the copy, so that a page that ends with zeros is not copied for nothing.
+  char tail = 0;
+  bool there = copy_guarded(&tail, data_ + last, 1);
+  if (there && tail == 0) return false;
+  GPUFS_SCHEDULE_POINT("mapped_reads.copy");
+  there = there && copy_guarded(to, data_ + offset, bytes);
+  after_all_copied();
+  there = there && copy_guarded(&tail, data_ + last, 1);
+  if (!there) w.store(0, std::memory_order_relaxed);
+  return there && tail != 0;
+}
+
+void mapped_reads::expect(std::uint64_t bytes, std::uint64_t offset) const noexcept {
+  if (bytes == 0 || offset >= size_ || bytes > size_ - offset) return;
+  if ((windows_[offset / window_bytes].load(std::memory_order_relaxed) & ready) == 0) return;
+  // The processor's own prefetcher follows once the copy is under way.
+  constexpr std::uint64_t line_bytes = 64, lines_max = 12;
+  const char* from = data_ + offset;
+  __builtin_prefetch(from + bytes - 1);
+  for (std::uint64_t line = 0; line < std::min(lines_max, bytes / line_bytes); ++line)
+    __builtin_prefetch(from + line * line_bytes);
+}
+
+// Relaxed throughout: a window says only how to read, never what is there.
+bool mapped_reads::may_use(window& w, std::uint64_t number) noexcept {
+  std::uint32_t seen = w.load(std::memory_order_relaxed);
+  const std::uint32_t now = coarse_seconds();
+  if ((seen & ready) != 0) {
+    if (((now - seen) & ~ready) < trusted_seconds) return true;
+  } else if (seen < reads_before) {
+    // A count that another thread's makes one less does not matter.
+    w.store(seen + 1, std::memory_order_relaxed);
+    return false;
+  }
+  // One thread looks; the others go on as if it had found nothing.
+  if (!w.compare_exchange_strong(seen, 0, std::memory_order_relaxed)) return false;
+  if (!prepare(number)) return false;
+  w.store(ready | now, std::memory_order_relaxed);
+  return true;
+}
+
+// Faults the window in, if that needs no I/O.
+bool mapped_reads::prepare(std::uint64_t number) const noexcept {
+  if (!guard_copies()) return false;
+  const std::uint64_t offset = number * window_bytes;
+  const std::uint64_t bytes = std::min(window_bytes, size_ - offset);
+  static const auto page_bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  std::array<unsigned char, window_bytes / 4096> resident{};  // pages are no smaller
+  if (mincore(data_ + offset, bytes, resident.data()) != 0) return false;
+  const auto end = resident.begin() + static_cast<std::ptrdiff_t>((bytes + page_bytes - 1) / page_bytes);
+  if (!std::all_of(resident.begin(), end, [](unsigned char r) { return (r & 1) != 0; })) return false;
+#if defined(MADV_POPULATE_READ)
+  // Linux 5.14; before it, each page is faulted in by its first read. An error when the file has become shorter, which large
+  // folios hide from mincore.
+  if (madvise(data_ + offset, bytes, MADV_POPULATE_READ) != 0 && errno != EINVAL) return false;
+#endif
+  return true;
+}
+
+}  // namespace gpufs
