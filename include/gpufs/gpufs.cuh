@@ -183,15 +183,15 @@ GPUFS_HD void load_runs(const mount_ref& fs, const Group& g, const file_view& fi
                         std::uint64_t end) {
   using bulk = bulk_loader<Group>;
   const std::uint64_t stop = ((end - 1) >> fs.layout.page_shift) + 1;
-  const std::uint64_t chunk = fs.layout.bulk.chunk;
-  if (chunk == 0) return;
+  const std::uint64_t most = fs.layout.bulk.most;
+  if (most == 0) return;
   bulk_run under_way{};
   std::uint32_t failures = 0;
   for (std::uint64_t page = begin >> fs.layout.page_shift; page < stop && failures < 64;) {
     page = bulk::first_absent(fs, g, file, page, stop);
     if (page == stop) break;
-    const std::uint64_t chunk_end = (page & ~(chunk - 1)) + chunk;
-    const std::uint64_t behind = (chunk_end < stop ? chunk_end : stop) - page - 1;
+    const std::uint64_t run_end = (page & ~(most - 1)) + most;  // the same for all who begin in the middle
+    const std::uint64_t behind = (run_end < stop ? run_end : stop) - page - 1;
     const bulk_run run = page_loader<Group>::begin_run(fs, g, file, page, behind);
     if (under_way.count != 0) bulk::end(fs, g, file, under_way);
     under_way = run;

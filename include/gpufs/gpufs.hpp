@@ -35,8 +35,9 @@ struct mount_options {
   unsigned channel_slots = 0;  // requests under way at once. 0: 512 on a GPU, 64 on the twin; at most 4096
   // Pinned host memory per slot; files up to this size come with the answer to their open. 8 KiB to 1 MiB, power of two.
   std::uint32_t staging_bytes = 32768;
-  // The most that the copy engine loads at once, where a file is read from front to back. 0: pages are pulled one by one.
-  std::uint64_t bulk_bytes = std::uint64_t{2} << 20;
+  // The most that the copy engine loads at once: for gfadvise and large reads; a quarter of it where a file is merely read
+  // from front to back. 0: pages are loaded one by one.
+  std::uint64_t bulk_bytes = std::uint64_t{8} << 20;
   unsigned rings = 0;                                // frame rings. 0: one per multiprocessor, fewer for small caches
   unsigned open_files = 131072;                      // open-file records, at most 131,072
   unsigned twin_threads = 0;                         // threads of a launch on the twin. 0: one per core

@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
@@ -19,8 +20,45 @@ struct guarded_range {
   sigjmp_buf missing;
 };
 
-// Initial-exec: the handler must not be the first to ask for this thread's copy of it, which could allocate memory.
-[[gnu::tls_model("initial-exec")]] thread_local guarded_range* volatile guarded_now = nullptr;
+// A thread that copies has a place here for as long as it lives, and the handler finds it by the thread's number: asking
+// for a thread_local could allocate memory, which a handler must not.
+struct place {
+  std::atomic<pid_t> thread{0};  // 0: nobody's
+  guarded_range* volatile range = nullptr;
+};
+constexpr std::size_t places_max = 1024;
+place places[places_max];
+
+// Of this thread; null when too many threads copy.
+class own_place {
+ public:
+  own_place() {
+    const pid_t self = gettid();
+    for (place& p : places) {
+      pid_t nobody = 0;
+      if (!p.thread.compare_exchange_strong(nobody, self)) continue;
+      place_ = &p;
+      return;
+    }
+  }
+  ~own_place() {
+    if (place_ != nullptr) place_->thread = 0;
+  }
+  own_place(const own_place&) = delete;
+  own_place& operator=(const own_place&) = delete;
+  place* get() const { return place_; }
+
+ private:
+  place* place_ = nullptr;
+};
+
+place* find_place() {
+  const pid_t self = gettid();
+  for (place& p : places) {
+    if (p.thread.load(std::memory_order_relaxed) == self) return &p;
+  }
+  return nullptr;
+}
 
 // What was there before. Written before the handler is in place, then only by an exchange of `reset`.
 struct sigaction previous;
@@ -63,13 +101,14 @@ void call_previous(int number, siginfo_t* info, void* context) {
 }
 
 void on_bus_error(int number, siginfo_t* info, void* context) {
-  guarded_range* const range = guarded_now;
+  place* const here = find_place();
+  guarded_range* const range = here == nullptr ? nullptr : here->range;
   const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
   if (range == nullptr || !is_fault(*info) || address - range->first >= range->bytes) {
     call_previous(number, info, context);
     return;
   }
-  guarded_now = nullptr;
+  here->range = nullptr;
   // As when a handler returns: what its action blocked is as it was.
   (void)pthread_sigmask(SIG_SETMASK, &static_cast<ucontext_t*>(context)->uc_sigmask, nullptr);
   siglongjmp(range->missing, 1);
@@ -101,17 +140,20 @@ bool guard_copies() noexcept {
 }
 
 bool copy_guarded(char* to, const char* from, std::size_t bytes) noexcept {
+  static thread_local const own_place own;
+  place* const here = own.get();
+  if (here == nullptr) return false;
   guarded_range range;
   range.first = reinterpret_cast<std::uintptr_t>(from);
   range.bytes = bytes;
   // Without the signal mask, which would be a system call; the handler sets it.
   if (sigsetjmp(range.missing, 0) != 0) return false;
-  guarded_now = &range;
+  here->range = &range;
   // The copy stays between the two: the handler runs in this thread, so the compiler is all that could move it.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   std::memcpy(to, from, bytes);
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  guarded_now = nullptr;
+  here->range = nullptr;
   return true;
 }
 

@@ -67,7 +67,7 @@ class cpu_device final : public device {
 
   std::string bulk_obstacle() const override { return direct_obstacle(); }
   // As a direct load, a copy by the kernel: the file may have been truncated under its mapping.
-  std::int64_t bulk_copy(char* to, std::uint64_t from, std::uint64_t bytes, char*, std::uint64_t) override {
+  std::int64_t bulk_copy(unsigned, char* to, std::uint64_t from, std::uint64_t bytes, char*, std::uint64_t) override {
     return static_cast<std::int64_t>(copy_from_extent(thread_group(), to, from, bytes));
   }
 

@@ -163,13 +163,14 @@ class cuda_device final : public device {
   }
 
   std::string bulk_obstacle() const override { return bulk_obstacle_; }
-  std::int64_t bulk_copy(char* to, std::uint64_t from, std::uint64_t bytes, char* told, std::uint64_t word) override {
+  std::int64_t bulk_copy(unsigned lane, char* to, std::uint64_t from, std::uint64_t bytes, char* told,
+                         std::uint64_t word) override {
     // Smaller ones the driver may copy by itself, through the mapping, where a file that was truncated gives SIGBUS.
     if (bytes < bulk_bytes_min) return -EAGAIN;
     const current_scope scope(*this);
     // The driver would let them in one by one too, but spinning.
     const std::lock_guard lock(bulk_mutex_);
-    const cudaStream_t stream = bulk_streams_[next_bulk_stream_++ % bulk_stream_count];
+    const cudaStream_t stream = bulk_streams_[lane % bulk_stream_count];
     if (cudaMemcpyAsync(to, reinterpret_cast<const void*>(from), bytes, cudaMemcpyHostToDevice, stream) !=
         cudaSuccess) {
       (void)cudaGetLastError();
@@ -271,8 +272,7 @@ class cuda_device final : public device {
   static constexpr unsigned bulk_stream_count = 2;
   static constexpr std::uint64_t bulk_bytes_min = 65536;
   cudaStream_t bulk_streams_[bulk_stream_count] = {};
-  unsigned next_bulk_stream_ = 0;
-  std::mutex bulk_mutex_;  // guards next_bulk_stream_, and the two calls of a copy
+  std::mutex bulk_mutex_;  // held over the two calls of a copy
   decltype(&cuStreamWriteValue64) write_value_ = nullptr;
   std::string bulk_obstacle_;
   CUdeviceptr arena_ = 0;

@@ -40,7 +40,9 @@ class device {
   // Copies from registered host memory into the arena, both by their addresses on the device. The bytes copied when it is
   // done; -EINPROGRESS when the device will store `word` at `told`, in shared memory, as soon as it is; or -errno. Neither
   // waits for kernels nor for the copy. `told` is 8-byte aligned.
-  virtual std::int64_t bulk_copy(char* to, std::uint64_t from, std::uint64_t bytes, char* told, std::uint64_t word) = 0;
+  // Copies with the same `lane` follow each other.
+  virtual std::int64_t bulk_copy(unsigned lane, char* to, std::uint64_t from, std::uint64_t bytes, char* told,
+                                 std::uint64_t word) = 0;
 
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void free(void* memory) noexcept = 0;

@@ -53,7 +53,7 @@ struct mount::implementation {
 
     bulk_obstacle = gpu->bulk_obstacle();
     ref.layout = lay_out(options, gpu->multiprocessors(), direct_obstacle.empty(), bulk_obstacle.empty());
-    if (bulk_obstacle.empty() && ref.layout.bulk.chunk == 0)
+    if (bulk_obstacle.empty() && ref.layout.bulk.most == 0)
       bulk_obstacle =
           options.bulk_bytes == 0 ? "the bulk size is 0" : "the cache is too small, or its pages are too large";
     ref.arena = gpu->allocate_arena(ref.layout.total_bytes);
@@ -124,7 +124,7 @@ struct mount::implementation {
     requests =
         std::make_unique<service>(*gpu, channel_view{shared.host, channel}, ref.channel,
                                   bulk_frames{ref.page(0), ref.layout.page_shift, ref.layout.frame_count,
-                                              std::uint64_t{ref.layout.bulk.chunk} << ref.layout.page_shift},
+                                              std::uint64_t{ref.layout.bulk.most} << ref.layout.page_shift},
                                   *files_open, *extents, *sinks, *record, service_options{options.workers, spin_ns});
   }
 

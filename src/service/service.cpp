@@ -77,7 +77,7 @@ service::~service() {
   if (!threads_.empty()) (void)stop(~std::uint64_t{0});
   for (const bounce_buffers& b : bounces_) {
     for (const bounce_buffer& buffer : b.buffers) {
-      if (buffer.memory.host != nullptr) device_.free_shared(buffer.memory, frames_.run_bytes_max);
+      if (buffer.memory.host != nullptr) device_.free_shared(buffer.memory, piece_bytes + 8);
     }
   }
 }
@@ -381,32 +381,56 @@ std::int32_t service::serve_bulk(const request& r, std::uint32_t slot, std::uint
   if (const int status = files_.look_up(r.handle, known, file); status < 0) return status;
   const extent_notice notice = extents_.touch(file->file, r.offset);
   const std::uint64_t extent_begin = notice.number * extents_.extent_bytes();
-  if (r.offset + r.length <= extent_begin + notice.bytes)
-    return copy_run(r, slot, sequence, to.frame, notice.address + (r.offset - extent_begin), r.length,
-                    tell_extent(slot, notice));
-
-  bounce_buffer* buffer = free_buffer(worker);
-  if (buffer == nullptr) return -EAGAIN;
-  const std::int64_t n = file_table::read(*file->reached, buffer->memory.host, r.length, r.offset);
-  if (n <= 0) return static_cast<std::int32_t>(n);
-  const std::int32_t result =
-      copy_run(r, slot, sequence, to.frame, reinterpret_cast<std::uint64_t>(buffer->memory.device),
-               static_cast<std::uint32_t>(n), staged_flag | tell_extent(slot, notice));
-  buffer->used = result == device_answers;
-  buffer->slot = slot;
-  buffer->sequence = sequence;
-  return result;
+  if (r.offset + r.length > extent_begin + notice.bytes)
+    return read_run(r, slot, sequence, to.frame, worker, *file->reached, staged_flag | tell_extent(slot, notice));
+  const std::int32_t result = static_cast<std::int32_t>(r.length) | tell_extent(slot, notice);
+  const std::int64_t copied =
+      device_.bulk_copy(worker, frames_.pages + (std::uint64_t{to.frame} << frames_.page_shift),
+                        notice.address + (r.offset - extent_begin), r.length,
+                        reinterpret_cast<char*>(&seen_.reply(slot).word), make_reply_word(sequence, result));
+  if (copied == -EINPROGRESS) return device_answers;
+  return copied < 0 ? static_cast<std::int32_t>(copied) : static_cast<std::int32_t>(copied) | (result & notice_flag);
 }
 
-// Has the device copy a run into its frames; the answer, if it is known now. `flags`: what to add to it.
-std::int32_t service::copy_run(const request& r, std::uint32_t slot, std::uint32_t sequence, std::uint32_t frame,
-                               std::uint64_t from, std::uint32_t bytes, std::int32_t flags) {
-  GPUFS_ASSERT(bytes <= r.length);
-  const std::int64_t copied = device_.bulk_copy(frames_.pages + (std::uint64_t{frame} << frames_.page_shift), from,
-                                                bytes, reinterpret_cast<char*>(&seen_.reply(slot).word),
-                                                make_reply_word(sequence, static_cast<std::int32_t>(bytes) | flags));
-  if (copied == -EINPROGRESS) return device_answers;
-  return copied < 0 ? static_cast<std::int32_t>(copied) : static_cast<std::int32_t>(copied) | flags;
+// Reads a run piece by piece, each of which the device copies while the next is read. `flags`: what to add to the answer.
+std::int32_t service::read_run(const request& r, std::uint32_t slot, std::uint32_t sequence, std::uint32_t frame,
+                               unsigned worker, backend_file& file, std::int32_t flags) {
+  char* const to = frames_.pages + (std::uint64_t{frame} << frames_.page_shift);
+  std::uint64_t done = 0;
+  for (bool last = false; !last;) {
+    bounce_buffer* buffer = free_buffer(worker);
+    if (buffer == nullptr) return -EAGAIN;
+    const std::uint64_t wanted = std::min<std::uint64_t>(r.length - done, piece_bytes);
+    const std::int64_t n = file_table::read(file, buffer->memory.host, wanted, r.offset + done);
+    // What was read before the error, or the end, is not lost: the copies under way are waited for by the next use of
+    // their buffers, and the answer comes behind them.
+    if (n <= 0 && done == 0) return static_cast<std::int32_t>(n);
+    const std::uint64_t bytes = n < 0 ? 0 : static_cast<std::uint64_t>(n);
+    last = bytes < wanted || done + bytes == r.length;
+    const auto result = static_cast<std::int32_t>(done + bytes) | flags;
+    buffer->is_reply = last;
+    char* told = nullptr;
+    if (last) {
+      buffer->told = &channel_.reply(slot).word;
+      told = reinterpret_cast<char*>(&seen_.reply(slot).word);
+      buffer->word = make_reply_word(sequence, result);
+    } else {
+      buffer->told = reinterpret_cast<const channel_word<std::uint64_t>*>(buffer->memory.host + piece_bytes);
+      told = buffer->memory.device + piece_bytes;
+      buffer->word = ++bounces_[worker].count;
+    }
+    const std::int64_t copied = device_.bulk_copy(
+        worker, to + done, reinterpret_cast<std::uint64_t>(buffer->memory.device), bytes, told, buffer->word);
+    if (copied == -EINPROGRESS) {
+      if (last) return device_answers;
+    } else {
+      buffer->told = nullptr;
+      if (copied < 0) return static_cast<std::int32_t>(copied);
+      if (last) return result;
+    }
+    done += bytes;
+  }
+  return -EIO;  // not reached
 }
 
 // One of the worker's buffers that the device has emptied. Null when there is no memory for one, or the device does not
@@ -417,21 +441,17 @@ service::bounce_buffer* service::free_buffer(unsigned worker) {
   own.next = (own.next + 1) % own.buffers.size();
   if (buffer.memory.host == nullptr) {
     try {
-      buffer.memory = device_.allocate_shared(frames_.run_bytes_max);
+      buffer.memory = device_.allocate_shared(piece_bytes + 8);
     } catch (const error&) {
       return nullptr;
     }
   }
   const std::uint64_t start = platform::now_ns();
-  const auto answered = [&] {
-    // Acquire: pairs with the device's store, behind its copy out of the buffer. The slot may have moved on since.
-    const std::uint32_t now = reply_sequence(channel_.reply(buffer.slot).word.load_acquire());
-    return static_cast<std::int32_t>(now - buffer.sequence) >= 0;
-  };
-  for (std::uint32_t attempt = 0; buffer.used && !answered(); ++attempt) {
+  for (std::uint32_t attempt = 0; buffer.told != nullptr && !buffer.is_empty(); ++attempt) {
     if (stopping_ || platform::now_ns() - start > answer_time_ns) return nullptr;
     platform::pause(attempt);
   }
+  buffer.told = nullptr;
   return &buffer;
 }
 

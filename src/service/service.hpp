@@ -99,9 +99,9 @@ class service {
   std::int32_t serve_read(const request& r, std::uint32_t slot, file_table::lookups& known);
   std::int32_t serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                           file_table::lookups& known);
-  std::int32_t copy_run(const request& r, std::uint32_t slot, std::uint32_t sequence, std::uint32_t frame,
-                        std::uint64_t from, std::uint32_t bytes, std::int32_t flags);
   std::int32_t tell_extent(std::uint32_t slot, const extent_notice& notice);
+  std::int32_t read_run(const request& r, std::uint32_t slot, std::uint32_t sequence, std::uint32_t frame,
+                        unsigned worker, backend_file& file, std::int32_t flags);
   void wake_sleepers(int count);
   std::uint32_t sleepers() const;
 
@@ -124,15 +124,22 @@ class service {
   // other. Allocated when they are first needed.
   struct bounce_buffer {
     device::shared_memory memory{nullptr, nullptr};
-    // The request that its bytes were for last; once that is answered it may be filled again.
-    bool used = false;
-    std::uint32_t slot = 0;
-    std::uint32_t sequence = 0;
+    // What the device stores, and where, once it has emptied the buffer; null when it is empty.
+    const channel_word<std::uint64_t>* told = nullptr;
+    std::uint64_t word = 0;
+    bool is_reply = false;
+    bool is_empty() const {
+      // Acquire: pairs with the device's store, behind its copy out of the buffer. A reply may have been followed by others.
+      const std::uint64_t now = told->load_acquire();
+      return is_reply ? static_cast<std::int32_t>(reply_sequence(now) - reply_sequence(word)) >= 0 : now == word;
+    }
   };
   struct bounce_buffers {
     std::array<bounce_buffer, 2> buffers;
     unsigned next = 0;
+    std::uint64_t count = 0;  // of pieces
   };
+  static constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20;  // a buffer; behind it the word that it is told
   bounce_buffer* free_buffer(unsigned worker);
   std::vector<bounce_buffers> bounces_;  // of each worker
   std::atomic<bool> stopping_{false};

@@ -114,7 +114,7 @@ TEST_P(bulk_test, reading_from_front_to_back_loads_runs) {
   write("a", 15 * chunk * page_bytes() + 7);
   const std::int32_t fd = open_registered("a");
   read_pages(fd, "a", 0, 15 * chunk + 1);
-  EXPECT_EQ(counted(counter::bulk_loads) > 8 * chunk, begins_runs(GetParam().kind)) << counted(counter::bulk_loads);
+  EXPECT_EQ(counted(counter::bulk_loads) > 3 * chunk, begins_runs(GetParam().kind)) << counted(counter::bulk_loads);
 }
 
 TEST_P(bulk_test, reading_here_and_there_loads_no_runs) {
@@ -251,7 +251,7 @@ TEST(bulk_options, that_cannot_be_are_refused) {
   options.bulk_bytes = (8u << 20) + 1;
   EXPECT_THROW(mount{options}, error);
   options.bulk_bytes = std::uint64_t{1} << 20;
-  options.cache_bytes = 64 * 4096;
+  options.cache_bytes = 32 * 4096;
   EXPECT_NE(mount(options).bulk_path(), "on");
 }
 

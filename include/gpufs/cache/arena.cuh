@@ -69,7 +69,8 @@ struct extent_table_head {
 
 // How the bulk path (file/bulk.cuh) cuts its runs, in pages. Fixed at mount.
 struct bulk_layout {
-  std::uint32_t chunk;       // power of two: the most that a run loads; 0: no bulk path
+  std::uint32_t most;        // power of two: what a run loads at most; 0: no bulk path
+  std::uint32_t chunk;       // power of two: ... when it is only guessed that it is wanted
   std::uint32_t least;       // shorter runs are loaded page by page
   std::uint32_t ahead;       // chunks that runs may be ahead of their reader
   std::uint32_t step;        // power of two: one page in so many may begin a run that is only guessed

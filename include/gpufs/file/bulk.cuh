@@ -11,7 +11,7 @@
 // is claimed in the usual way means that of many groups with the same idea one begins the run.
 //
 // Where: (a) at the page itself, if the caller is about to read so much. (b) Ahead of it, at the first chunk (an aligned
-// stretch of as many pages as a run has at most) of which nothing is there, if most of what lies behind the page is in
+// stretch of `chunk` pages) of which nothing is there, if most of what lies behind the page is in
 // the cache or on its way into it, and at least a part of as many chunks behind as the chosen one is ahead. So a reader
 // from front to back has more and more of it under way, and a reader at random leaves no such pattern. Only one page of
 // `step` is looked at for this, so that others do not pay for it; and only while pulling a page takes no longer than
@@ -66,7 +66,7 @@ class bulk_loader {
   // caller is about to read.
   GPUFS_HD static reason reason_at(const mount_ref& fs, std::uint64_t page, std::uint64_t sure) {
     const bulk_layout& bulk = fs.layout.bulk;
-    if (bulk.chunk == 0) return reason::none;
+    if (bulk.most == 0) return reason::none;
     if (sure >= bulk.least) return reason::sure;
     // Not the page's low bits alone: groups that share out a file often have steps of a power of two.
     return ((page ^ (page >> 6) ^ (page >> 12)) & (bulk.step - 1)) == 0 ? reason::pattern : reason::none;
@@ -137,7 +137,7 @@ class bulk_loader {
     const bulk_layout& bulk = fs_.layout.bulk;
     const std::uint64_t first = page + 1;
     std::uint64_t count = bulk.chunk - 1;
-    if (sure >= bulk.least && sure < count) count = sure;
+    if (sure >= bulk.least) count = sure < bulk.most ? sure : bulk.most - 1;
     const std::uint64_t extent_pages = std::uint64_t{1} << (fs_.layout.extent_shift - fs_.layout.page_shift);
     const std::uint64_t in_extent = extent_pages - (first & (extent_pages - 1));
     if (in_extent < count) count = in_extent;
