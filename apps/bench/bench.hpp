@@ -25,7 +25,7 @@ struct sample {
 
 enum class access {
   map,            // a warp maps a page, reads it where it lies, unmaps it
-  advised_map,    // a warp asks for a chunk of many pages (gfadvise), then maps them one by one
+  advised_map,    // a block asks for a chunk of many pages (gfadvise), then its warps map them one by one
   read_by_warp,   // gread into shared memory
   read_by_block,  // the same, by a block of 256 threads
   view,           // view<T>: each thread reads words of 8 bytes; as many neighbouring threads as a record has words

@@ -58,24 +58,28 @@ struct map_advised_chunks : tuned_shape {
   task work;
   GPUFS_HD explicit map_advised_chunks(const task& w) : work(w) {}
   GPUFS_HD void operator()(const mount_ref& fs) const {
-    const warp_group warp = this_warp();
+    const block_group block = this_block();
     Use use;
-    for (std::uint64_t i = warp.grid_rank(); i < work.operations; i += warp.grid_size()) {
-      std::uint64_t at = work.offset(i);
-      const std::uint64_t end = at + work.chunk_bytes;
-      (void)gfadvise(warp, fs, work.fd, static_cast<std::int64_t>(at), work.chunk_bytes, POSIX_FADV_WILLNEED);
-      while (at < end) {
-        const mapping m = gmmap(warp, fs, work.fd, static_cast<std::int64_t>(at), end - at);
-        if (m.bytes <= 0) {
-          if (warp.is_leader()) work.fail();
-          break;
-        }
-        use.take(warp, m.data, static_cast<std::uint64_t>(m.bytes), at / 8);
-        (void)gmunmap(warp, fs, m.data);
-        at += static_cast<std::uint64_t>(m.bytes);
-      }
+    for (std::uint64_t i = block.grid_rank(); i < work.operations; i += block.grid_size()) {
+      const std::uint64_t at = work.offset(i);
+      (void)gfadvise(block, fs, work.fd, static_cast<std::int64_t>(at), work.chunk_bytes, POSIX_FADV_WILLNEED);
+      const std::uint64_t page_bytes = fs.layout.page_bytes();
+      for (std::uint64_t of = block.warp_rank() * page_bytes; of < work.chunk_bytes;
+           of += block.warp_count() * page_bytes)
+        map_page(block.warp(), fs, at + of, use);
     }
     use.finish(work.told);
+  }
+
+ private:
+  GPUFS_HD void map_page(const warp_group& warp, const mount_ref& fs, std::uint64_t at, Use& use) const {
+    const mapping m = gmmap(warp, fs, work.fd, static_cast<std::int64_t>(at), fs.layout.page_bytes());
+    if (m.bytes > 0) {
+      use.take(warp, m.data, static_cast<std::uint64_t>(m.bytes), at / 8);
+      (void)gmunmap(warp, fs, m.data);
+    } else if (warp.is_leader()) {
+      work.fail();
+    }
   }
 };
 

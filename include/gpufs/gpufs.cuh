@@ -195,9 +195,10 @@ GPUFS_HD void load_runs(const mount_ref& fs, const Group& g, const file_view& fi
     const bulk_run run = page_loader<Group>::begin_run(fs, g, file, page, behind);
     if (under_way.count != 0) bulk::end(fs, g, file, under_way);
     under_way = run;
-    page += 1 + run.count;
-    if (run.count != 0 || behind < fs.layout.bulk.least) continue;
-    platform::pause(++failures, 65536);
+    page += run.count;
+    if (run.count != 0) continue;
+    if (behind < fs.layout.bulk.least) page += 1;  // loaded by itself, or not
+    else platform::pause(++failures, 65536);
   }
   if (under_way.count != 0) bulk::end(fs, g, file, under_way);
 }

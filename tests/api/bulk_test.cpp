@@ -42,7 +42,7 @@ class bulk_test : public conformance {
 
   // Pages of a run; on a GPU as many as its copy engine is asked for at least.
   const std::uint64_t chunk =
-      device() == device_kind::cpu ? 8 : std::max<std::uint64_t>(8, (std::uint64_t{256} << 10) / page_bytes());
+      device() == device_kind::cpu ? 8 : std::max<std::uint64_t>(8, (std::uint64_t{1} << 20) / page_bytes());
   std::map<std::string, std::string> contents;
 };
 INSTANTIATE_TEST_SUITE_P(conformance, bulk_test, ::testing::ValuesIn(settings({source::posix}, {4096, 65536})),

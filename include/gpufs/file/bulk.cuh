@@ -4,17 +4,17 @@
 //
 // A group that misses a page, or finds it loading, may first load a run, before it goes on with its page:
 //
-//   claim the first page of the run, as any page that is absent -> take a channel slot, and consecutive frames of one ring
-//     -> claim each, make it loading, findable -> post -> load the first page meanwhile -> wait for the answer -> publish
+//   take a channel slot, and consecutive frames of one ring -> claim each, make it loading, findable -> post
+//     -> wait for the answer -> publish
 //
-// Whoever wants a page of the run meanwhile finds it loading, and waits for it as for any other load. That the first page
-// is claimed in the usual way means that of many groups with the same idea one begins the run.
+// Whoever wants a page of the run meanwhile finds it loading, and waits for it as for any other load.
 //
 // Where: (a) at the page itself, if the caller is about to read so much. (b) Ahead of it, at the first chunk (an aligned
 // stretch of `chunk` pages) of which nothing is there, if most of what lies behind the page is in
 // the cache or on its way into it, and at least a part of as many chunks behind as the chosen one is ahead. So a reader
 // from front to back has more and more of it under way, and a reader at random leaves no such pattern. Only one page of
-// `step` is looked at for this, so that others do not pay for it; and only while pulling a page takes no longer than
+// `step` is looked at for this, so that others do not pay for it; of many groups with the same idea one claims the first page
+// of the chunk, as any page that is absent, and begins the run behind it. And only while pulling a page takes no longer than
 // `pull_ns_max`. If it does, so many threads pull that the bus has no more to give, and the engine gets little of it.
 //
 // Progress: as for a single page. A run holds unloaded frames while its group waits for the host, and for nobody's page;
@@ -94,11 +94,10 @@ class bulk_loader {
     return stop;
   }
 
-  // Begins a run behind `page`, which the caller has claimed; of at most `sure` pages where that many are sure. Does not
-  // wait.
+  // Begins a run of at most `wanted` pages from `page` on. Does not wait.
   GPUFS_HD GPUFS_OUT_OF_LINE static bulk_run begin(const mount_ref& fs, const Group g, const file_view file,
-                                                   std::uint64_t page, std::uint64_t sure) {
-    return bulk_loader(fs, g, file).begin_behind(page, sure);
+                                                   std::uint64_t page, std::uint64_t wanted) {
+    return bulk_loader(fs, g, file).begin_at(page, wanted);
   }
 
   // Waits for a run, and publishes it.
@@ -117,8 +116,8 @@ class bulk_loader {
   GPUFS_HD slot_key key_of(std::uint64_t page) const { return page_key{file_.version, page}.slot(); }
   GPUFS_HD bulk_state& shared() const { return *fs_.at<bulk_state>(fs_.layout.bulk_shared); }
 
-  GPUFS_HD bulk_run begin_behind(std::uint64_t page, std::uint64_t sure) {
-    bulk_run run{page + 1, 0, wanted_behind(page, sure), 0};
+  GPUFS_HD bulk_run begin_at(std::uint64_t page, std::uint64_t wanted) {
+    bulk_run run{page, 0, fitting(page, wanted), 0};
     if (run.count == 0) return run;
     const std::uint32_t ring = take_resources(run);
     if (run.count == 0) return run;
@@ -132,17 +131,15 @@ class bulk_loader {
     return run;
   }
 
-  // How many pages behind `page` to ask for; 0: none.
-  GPUFS_HD std::uint32_t wanted_behind(std::uint64_t page, std::uint64_t sure) const {
+  // How many pages to ask for, of those that are wanted; 0: none.
+  GPUFS_HD std::uint32_t fitting(std::uint64_t page, std::uint64_t wanted) const {
     const bulk_layout& bulk = fs_.layout.bulk;
-    const std::uint64_t first = page + 1;
-    std::uint64_t count = bulk.chunk - 1;
-    if (sure >= bulk.least) count = sure < bulk.most ? sure : bulk.most - 1;
+    std::uint64_t count = wanted < bulk.most ? wanted : bulk.most;
     const std::uint64_t extent_pages = std::uint64_t{1} << (fs_.layout.extent_shift - fs_.layout.page_shift);
-    const std::uint64_t in_extent = extent_pages - (first & (extent_pages - 1));
+    const std::uint64_t in_extent = extent_pages - (page & (extent_pages - 1));
     if (in_extent < count) count = in_extent;
-    if (first >= pages_of_file()) return 0;
-    if (pages_of_file() - first < count) count = pages_of_file() - first;
+    if (page >= pages_of_file()) return 0;
+    if (pages_of_file() - page < count) count = pages_of_file() - page;
     return count < bulk.least ? 0 : static_cast<std::uint32_t>(count);
   }
 

@@ -31,14 +31,16 @@ class page_loader {
     if (run.count != 0) bulk::end(fs_, g_, file_, run);
   }
 
-  // Loads a page if it is absent, and begins a run behind it, which bulk_loader ends. Collective.
+  // Begins a run at a page, which bulk_loader ends. Collective.
   GPUFS_HD static bulk_run begin_run(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t page,
                                      std::uint64_t sure) {
+    if (sure >= fs.layout.bulk.least) return bulk_loader<Group>::begin(fs, g, file, page, sure + 1);
+    // Many groups may have the same idea. One of them claims the first page, in the usual way, and begins the run behind it.
     bulk_run run{};
     const page_loader first(fs, g, file, page);
     page_cache<Group> cache(fs, g, file.record);
     cache.offer({file.version, page}, [&](char* to) {
-      run = bulk_loader<Group>::begin(fs, g, file, page, sure);
+      run = bulk_loader<Group>::begin(fs, g, file, page + 1, fs.layout.bulk.chunk - 1);
       return first(to);
     });
     return run;
