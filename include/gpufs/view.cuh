@@ -1,13 +1,18 @@
 // view<T>: a file as an array that pages in on access.
 #pragma once
 
+#include <cstring>
+#include <type_traits>
+
+#include "gpufs/cache/glance.cuh"
 #include "gpufs/gpufs.cuh"
 
 namespace gpufs {
 
 // A file, from `offset` on, as an array of T (trivially copyable, of any size and alignment). Each thread reads for
 // itself, wherever it is in its code; threads of a warp that read the same page at the same moment fault once.
-// Holds no pin between accesses. Refers to `fs`, which must outlive it. The descriptor stays the caller's and must outlive the view.
+// Holds no pin between accesses, and takes none for what is in the cache, if T consists of whole words of 4 or 8 bytes that
+// are aligned in the file. Such hits are counted when the view is destroyed. Refers to `fs`, which must outlive it. The descriptor stays the caller's and must outlive the view.
 template <class T>
 class view {
  public:
@@ -16,6 +21,14 @@ class view {
     file_ = found.view;
     error_ = found.error;
   }
+
+  GPUFS_HD ~view() {
+    if (hits_.count == 0) return;
+    fs_->counters().add(counter::hits, hits_.count);
+    (void)fs_->file_shard(file_.record).hits.fetch_add_relaxed(hits_.count);
+  }
+  view(const view&) = default;
+  view& operator=(const view&) = delete;
 
   // Number of whole T in the file behind `offset`, as of its open; 0 for a bad descriptor.
   GPUFS_HD std::uint64_t size() const { return file_.size > offset_ ? (file_.size - offset_) / sizeof(T) : 0; }
@@ -31,6 +44,38 @@ class view {
       return value;
     }
     std::uint64_t at = offset_ + i * sizeof(T);
+    if constexpr (sizeof(T) % 4 == 0 && sizeof(T) <= glance_bytes_max) {
+      using word = std::conditional_t<sizeof(T) % 8 == 0, std::uint64_t, std::uint32_t>;
+      if (at % sizeof(word) == 0 && read_at_a_glance<word>(at, value)) return value;
+    }
+    return read_pinned(at);
+  }
+
+ private:
+  static constexpr std::size_t glance_bytes_max = 64;  // more words would not stay in registers
+
+  // False when it is not so easy: the element crosses pages, or is not in the cache, or was evicted meanwhile.
+  template <class Word>
+  GPUFS_HD bool read_at_a_glance(std::uint64_t at, T& value) const {
+    const std::uint64_t page = at >> fs_->layout.page_shift;
+    const std::uint64_t within = at - (page << fs_->layout.page_shift);
+    const detail::glimpse g = detail::find_at_a_glance(*fs_, page_key{file_.version, page}.slot());
+    if (!g.there || within + sizeof(T) > g.valid) return false;
+    Word words[sizeof(T) / sizeof(Word)];
+    Word all = 0;
+    GPUFS_UNROLL
+    for (unsigned k = 0; k < sizeof(T) / sizeof(Word); ++k) {
+      words[k] = detail::load_at_a_glance<Word>(fs_->page(g.frame) + within + k * sizeof(Word));
+      all ^= words[k];
+    }
+    if (!detail::is_still_there(*fs_, g, all)) return false;
+    std::memcpy(&value, words, sizeof(T));
+    ++hits_.count;
+    return true;
+  }
+
+  GPUFS_HD GPUFS_OUT_OF_LINE T read_pinned(std::uint64_t at) const {
+    T value{};
     auto* to = reinterpret_cast<char*>(&value);
     std::uint64_t left = sizeof(T);
     while (left != 0) {
@@ -43,7 +88,6 @@ class view {
     return value;
   }
 
- private:
   // Copies what the page that holds `at` has of the next `bytes`; 0 on error.
   GPUFS_HD std::uint64_t read_within_page(std::uint64_t at, char* to, std::uint64_t bytes) const {
     const std::uint64_t page = at >> fs_->layout.page_shift;
@@ -75,6 +119,14 @@ class view {
   detail::file_view file_{};
   std::uint64_t offset_;
   mutable std::int32_t error_ = 0;
+  // A copy of a view begins to count anew.
+  struct own_count {
+    own_count() = default;
+    GPUFS_HD own_count(const own_count&) {}
+    own_count& operator=(const own_count&) = delete;
+    std::uint32_t count = 0;
+  };
+  mutable own_count hits_;
 };
 
 }  // namespace gpufs

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "gpufs/base/group.cuh"
+#include "gpufs/cache/glance.cuh"
 #include "support/bare_cache.hpp"
 #include "support/schedule.hpp"
 
@@ -47,7 +48,19 @@ class cache_stress : public ::testing::TestWithParam<stress_parameters> {
 
   // Who loads a key now, and how often it was loaded: no two loads of a key at once.
   std::array<std::atomic<int>, 64> loading_{};
-  std::atomic<std::uint64_t> wrong_{0}, no_frames_{0}, errors_{0}, loads_{0};
+  std::atomic<std::uint64_t> wrong_{0}, no_frames_{0}, errors_{0}, loads_{0}, glances_{0};
+
+  // A word of a page as view<T> reads it: right, or not there.
+  void glance(const bare_cache& cache, std::uint64_t number, std::uint64_t w) {
+    const page_key k = key(number);
+    const detail::glimpse g = detail::find_at_a_glance(cache.ref(), k.slot());
+    if (!g.there) return;
+    GPUFS_SCHEDULE_POINT("test.glance");
+    const auto seen = detail::load_at_a_glance<std::uint64_t>(cache.ref().page(g.frame) + w * 8);
+    if (!detail::is_still_there(cache.ref(), g, seen)) return;
+    ++glances_;
+    if (g.valid != 512 || seen != word(k, w)) ++wrong_;
+  }
 
   void use(const bare_cache& cache, std::mt19937_64& random, int count, unsigned held_max) {
     const thread_group g{};
@@ -59,6 +72,7 @@ class cache_stress : public ::testing::TestWithParam<stress_parameters> {
     std::vector<held> pins;
     for (int i = 0; i < count; ++i) {
       const std::uint64_t number = random() % GetParam().keys;
+      for (int n = 0; n < 4; ++n) glance(cache, random() % GetParam().keys, random() % 64);
       const bool fails = GetParam().all_fail_sometimes && random() % 8 == 0;
       const page_key k = key(number);
       const page_pin pin = pages.acquire(k, [&](char* to) -> std::int32_t {
@@ -117,6 +131,7 @@ class cache_stress : public ::testing::TestWithParam<stress_parameters> {
     for (std::thread& t : all) t.join();
     EXPECT_EQ(wrong_, 0u);
     EXPECT_GT(loads_, 0u);
+    EXPECT_GT(glances_, 0u);
     EXPECT_EQ(errors_ > 0, GetParam().all_fail_sometimes);
     cache.expect_at_rest();
     const std::uint64_t resident_most = options.frames;

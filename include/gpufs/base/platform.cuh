@@ -122,6 +122,20 @@ GPUFS_HD inline char* assume_global(char* p) {
   return p;
 }
 
+// Returns when `value`, which was loaded, is there; loads that come later in the program are made later. Not for the
+// twin, whose loads do not pass each other (x86), or are ordered by a fence.
+GPUFS_HD inline void wait_for_arrival([[maybe_unused]] std::uint64_t value) {
+#if defined(__CUDA_ARCH__)
+  // An instruction that needs the value; the multiprocessor issues a warp's instructions in order. The branch is never taken
+  // in practice, and harmless.
+  asm volatile(
+      "{\n .reg .pred p;\n setp.eq.u64 p, %0, 0x9e3779b97f4a7c15;\n @p membar.cta;\n}" ::"l"(value)
+      : "memory");
+#elif !defined(__SANITIZE_THREAD__)
+  __atomic_thread_fence(__ATOMIC_ACQUIRE);
+#endif
+}
+
 // One step of a waiting loop; `attempt` counts the steps. On a GPU each step sleeps about a sixth of the time waited so
 // far, up to `longest_ns`: pollers of host memory would otherwise take the bus from those whom they wait for.
 GPUFS_HD inline void pause(std::uint32_t attempt, [[maybe_unused]] std::uint32_t longest_ns = 1024) {

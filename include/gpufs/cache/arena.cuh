@@ -10,11 +10,8 @@
 namespace gpufs {
 
 struct frame {
-  slot_header header;                // key: high = file version, low = page number
-  atomic_word<std::uint32_t> valid;  // bytes of the page that the file has; the rest of the frame is zero
-  std::uint32_t unused;
+  slot_header header;  // key: high = file version, low = page number
 };
-static_assert(sizeof(frame) == 32, "pin, key and length of a hit are one sector");
 
 // What an open file is on the device: the record, which opens and closes change, and its shards.
 // Generation: odd while the record is open; raised at open and at close, so that a stale descriptor matches nothing.

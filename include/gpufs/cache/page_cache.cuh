@@ -188,7 +188,7 @@ class page_cache {
     frame& f = frames_.at(guess);
     const bool resident = slot_state::phase(f.header.state.pin()) == slot_phase::resident;
     const slot_key held = f.header.key();
-    const std::uint32_t valid = f.valid.load_relaxed();
+    const std::uint32_t valid = f.header.valid.load_relaxed();
     if (resident && held == key) return static_cast<std::int32_t>(valid);
     frames_.unpin(guess);
     return not_there;
@@ -235,7 +235,7 @@ class page_cache {
       return {outcome::absent, {}};
     count_hit(r.waited ? counter::minor_faults : counter::hits);
     if (r.what == lookup_result::kind::failed) return {outcome::failed, {0, r.error}};
-    return {outcome::pinned, {r.slot, static_cast<std::int32_t>(frames_.at(r.slot).valid.load_relaxed())}};
+    return {outcome::pinned, {r.slot, static_cast<std::int32_t>(frames_.at(r.slot).header.valid.load_relaxed())}};
   }
 
   // Claims a frame for an absent page: a free one, else by eviction. `claimed`; `absent` when another group was first;
@@ -261,7 +261,7 @@ class page_cache {
       frame& f = frames_.at(slot);
       GPUFS_SCHEDULE_POINT("cache.publish");
       if (valid >= 0) {
-        f.valid.store_relaxed(static_cast<std::uint32_t>(valid));
+        f.header.valid.store_relaxed(static_cast<std::uint32_t>(valid));
         f.header.state.publish();
         fs_.counters().add_latency(platform::now_ns() - start);
       } else {

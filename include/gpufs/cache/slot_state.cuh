@@ -23,7 +23,10 @@
 //     state was loading or resident, because a claim needs 0 pins.
 //  3. A slot becomes loading, and appears in the index, in one critical section of its key's home latch: nobody waits
 //     for a load that does not take place.
-//  4. A pin is taken first and checked afterwards: fetch_add, then look at the state it returned and at the key. A pin
+//  4. Each change of the key raises the generation. Whoever reads the generation, then finds the state resident and the key
+//     right, then reads bytes, and then finds the same generation, has read that page's bytes without a pin: they change
+//     only behind the next change of the key. (glance.cuh)
+//  5. A pin is taken first and checked afterwards: fetch_add, then look at the state it returned and at the key. A pin
 //     that turns out wrong is given back, and has changed nothing.
 #pragma once
 
@@ -124,18 +127,22 @@ class slot_state {
 // The part that every slot begins with.
 struct slot_header {
   slot_state state;
-  atomic_word<std::int32_t> error;  // of a failed load; written while loading, read by those who waited for it
+  atomic_word<std::uint32_t> generation;  // of the key
   atomic_word<std::uint64_t> key_high;
   atomic_word<std::uint64_t> key_low;
+  atomic_word<std::int32_t> error;   // of a failed load; written while loading, read by those who waited for it
+  atomic_word<std::uint32_t> valid;  // of a page: bytes that the file has; the rest of the frame is zero
 
   // Relaxed: the state word's orders carry the key (rule 2). A reader without a pin may see halves of two keys; it
   // then pins, checks and finds out.
   GPUFS_HD slot_key key() const { return {key_high.load_relaxed(), key_low.load_relaxed()}; }
+  // By the owner. The state says evicting: whoever sees the new key or generation, and looks again, sees that or what came later.
   GPUFS_HD void set_key(const slot_key& key) {
+    generation.store_relaxed(generation.load_relaxed() + 1);
     key_high.store_relaxed(key.high);
     key_low.store_relaxed(key.low);
   }
 };
-static_assert(sizeof(slot_header) == 24, "frames add one word and stay in one 32-byte sector");
+static_assert(sizeof(slot_header) == 32, "pin, key and length of a hit are one sector");
 
 }  // namespace gpufs

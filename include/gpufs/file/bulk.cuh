@@ -312,7 +312,7 @@ class bulk_loader {
         f.header.state.fail_load();
         index_.remove(key_of(run.page + i), frame_number);
       } else if (begin + valid <= answer.bytes) {
-        f.valid.store_relaxed(static_cast<std::uint32_t>(valid));
+        f.header.valid.store_relaxed(static_cast<std::uint32_t>(valid));
         f.header.state.publish();
         frames_.unpin(frame_number);
         ++loaded;

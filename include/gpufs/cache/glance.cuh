@@ -1,0 +1,74 @@
+// Reading a few bytes of a cached page without a pin (rule 4 of slot_state.cuh): for single threads, to whom two atomic
+// additions and a fence for each access would cost more than the access.
+#pragma once
+
+#include "gpufs/cache/page_cache.cuh"
+
+namespace gpufs::detail {
+
+// A page that was in the cache a moment ago.
+struct glimpse {
+  std::uint32_t frame;
+  std::uint32_t generation;
+  std::uint32_t valid;  // bytes of it that the file has
+  bool there;
+};
+
+// Where a page lies now, if it can be found at once. Called by one thread; does not wait.
+GPUFS_HD inline glimpse find_at_a_glance(const mount_ref& fs, const slot_key& key) {
+  const frame_table frames(fs);
+  const std::uint32_t guess = frames.index().guess(this_thread(), key);
+  if (guess == 0) return {0, 0, 0, false};
+  const slot_header& header = frames.header(guess - 1);
+#if defined(__CUDA_ARCH__)
+  // One sector, in two accesses; each is one moment. What changes between them changes the generation.
+  std::uint64_t state_generation, high, low, error_valid;
+  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1}, [%2];"
+               : "=l"(state_generation), "=l"(high)
+               : "l"(&header)
+               : "memory");
+  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1}, [%2];"
+               : "=l"(low), "=l"(error_valid)
+               : "l"(&header.key_low)
+               : "memory");
+  const auto state = static_cast<std::uint32_t>(state_generation);
+  const auto generation = static_cast<std::uint32_t>(state_generation >> 32);
+  const auto valid = static_cast<std::uint32_t>(error_valid >> 32);
+#else
+  // In this order: acquires, so that each comes before the next.
+  const std::uint32_t generation = header.generation.load_acquire();
+  const std::uint32_t state = header.state.load();
+  const std::uint64_t high = header.key_high.load_acquire(), low = header.key_low.load_acquire();
+  const std::uint32_t valid = header.valid.load_acquire();
+#endif
+  const bool there = slot_state::phase(state) == slot_phase::resident && slot_key{high, low} == key;
+  return {guess - 1, generation, valid, there};
+}
+
+// Whether what was read since is the page's. `last`: something that was made of all that was read.
+GPUFS_HD inline bool is_still_there(const mount_ref& fs, const glimpse& g, std::uint64_t last) {
+  platform::wait_for_arrival(last);
+  GPUFS_SCHEDULE_POINT("glance.check");
+  return frame_table(fs).header(g.frame).generation.load_relaxed() == g.generation;
+}
+
+// A word of a frame that somebody may be changing. Not from a cache of the multiprocessor, which may hold what the frame
+// held before.
+template <class Word>
+#if !defined(__CUDA_ARCH__) && defined(__SANITIZE_THREAD__)
+__attribute__((no_sanitize("thread")))  // the check finds a race out, and the word is not used
+#endif
+GPUFS_HD inline Word load_at_a_glance(const char* from) {
+  static_assert(sizeof(Word) == 4 || sizeof(Word) == 8, "one access");
+#if defined(__CUDA_ARCH__)
+  Word word;
+  if constexpr (sizeof(Word) == 8)
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+  else asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+  return word;
+#else
+  return *reinterpret_cast<const volatile Word*>(from);
+#endif
+}
+
+}  // namespace gpufs::detail
