@@ -112,8 +112,7 @@ def _first_touch(world: World, shared: Shared, page: int, variant: Variant) -> T
     """Of the whole file, front to back, extents registered."""
 
     def make() -> Task:
-        forward = walk(world, "map", page, random=False)
-        return Task("gpufs", "GB/s", first_touch(world, forward, page=page, variant=variant))
+        return Task("gpufs", "GB/s", first_touch(world, variant.walk(world, page), page=page, variant=variant))
 
     return shared.task(("first touch", page, variant.name), make)
 
@@ -216,12 +215,15 @@ def _breakdown(world: World, shared: Shared) -> Iterator[Case]:
 
 @benchmark("contact", "Whole file on first contact, registration or staging included", "workers")
 def _contact(world: World, shared: Shared) -> Iterator[Case]:
-    forward = walk(world, "map", PAGE, random=False)
     for workers in _workers(world):
         for variant in SEQUENTIAL_VARIANTS:
             yield Case(
                 {"state": "hot", "workers": workers, "variant": variant.name},
-                Task("gpufs", "GB/s", first_touch(world, forward, registered=False, variant=variant, workers=workers)),
+                Task(
+                    "gpufs",
+                    "GB/s",
+                    first_touch(world, variant.walk(world, PAGE), registered=False, variant=variant, workers=workers),
+                ),
                 _pipeline(world, shared, workers),
                 1.0,
                 (_copy_engine(world, shared),),
@@ -233,7 +235,14 @@ def _contact(world: World, shared: Shared) -> Iterator[Case]:
             Task(
                 "gpufs",
                 "GB/s",
-                first_touch(world, forward, registered=False, state="dropped", variant=variant, workers=workers),
+                first_touch(
+                    world,
+                    variant.walk(world, PAGE),
+                    registered=False,
+                    state="dropped",
+                    variant=variant,
+                    workers=workers,
+                ),
             ),
             _pipeline(world, shared, workers, "dropped"),
             1.0,

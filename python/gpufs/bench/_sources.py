@@ -16,6 +16,8 @@ COPY_CHUNK: Final = 16 << 20  # large enough for the copy engine's best
 DISK_CHUNK: Final = 1 << 20
 PIPELINE_CHUNKS: Final = (1 << 20, 4 << 20, 16 << 20)  # of which the best counts
 GATHERED_BYTES_MAX: Final = 1 << 30
+ADVISED_CHUNK: Final = 8 << 20  # a run of the copy engine's
+ADVISED_BLOCKS: Final = 64  # each with two runs under way: the copy engine is busy, and others compute
 
 
 def walk(
@@ -62,15 +64,22 @@ def taken(sample: _core.BenchSample, wrong_bytes: int = 0, statistics: Statistic
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to use gpufs that is measured beside others: mount options, and what is done before the clock runs."""
+    """A way to read a whole file from front to back, measured beside others: mount options, and how kernels read."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
-    prepare: Callable[[World, Mount, int], object] = lambda _world, _mount, _fd: None
+    advised: bool = False  # blocks say which part they will read (gfadvise), and read it then
+
+    def walk(self, world: World, page: int) -> _core.BenchWalk:
+        """Returns how kernels read."""
+        if not self.advised:
+            return walk(world, "map", page, random=False)
+        chunk = max(page, min(ADVISED_CHUNK, world.file_bytes // 16))
+        return walk(world, "advised_map", chunk, random=False, blocks=ADVISED_BLOCKS if world.device == "cuda" else 0)
 
 
 # A new way to read whole files (say, a mount option) is one more line here.
-SEQUENTIAL_VARIANTS: Final = (Variant("gpufs"),)
+SEQUENTIAL_VARIANTS: Final = (Variant("gpufs"), Variant("gpufs, advised", advised=True))
 
 
 def cache_for(world: World) -> int:
@@ -105,7 +114,6 @@ def first_touch(
                 fd = _core.bench_open(mount._core, world.name)
                 if registered:
                     _core.bench_touch_extents(mount._core, fd, world.file_bytes)
-                variant.prepare(world, mount, fd)
                 sample = _core.bench_read(mount._core, fd, the_walk)
                 counted = mount.stats()
                 made = taken(sample, _core.bench_check(mount._core, fd, the_walk), counted)
