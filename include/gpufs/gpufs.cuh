@@ -191,14 +191,16 @@ GPUFS_HD void load_runs(const mount_ref& fs, const Group& g, const file_view& fi
     page = bulk::first_absent(fs, g, file, page, stop);
     if (page == stop) break;
     const std::uint64_t run_end = (page & ~(most - 1)) + most;  // the same for all who begin in the middle
-    const std::uint64_t behind = (run_end < stop ? run_end : stop) - page - 1;
-    const bulk_run run = page_loader<Group>::begin_run(fs, g, file, page, behind);
+    const std::uint32_t wanted = bulk::fitting(fs, file, page, (run_end < stop ? run_end : stop) - page);
+    if (wanted == 0) {  // too few for a run: whoever reads them loads them
+      ++page;
+      continue;
+    }
+    const bulk_run run = bulk::begin(fs, g, file, page, wanted);
     if (under_way.count != 0) bulk::end(fs, g, file, under_way);
     under_way = run;
     page += run.count;
-    if (run.count != 0) continue;
-    if (behind < fs.layout.bulk.least) page += 1;  // loaded by itself, or not
-    else platform::pause(++failures, 65536);
+    if (run.count == 0) platform::pause(++failures, 65536);
   }
   if (under_way.count != 0) bulk::end(fs, g, file, under_way);
 }

@@ -66,6 +66,7 @@ class cpu_device final : public device {
   void unregister_range(char*) noexcept override {}
 
   std::string bulk_obstacle() const override { return direct_obstacle(); }
+  std::uint64_t bulk_bytes_min() const override { return 0; }
   // As a direct load, a copy by the kernel: the file may have been truncated under its mapping.
   std::int64_t bulk_copy(unsigned, char* to, std::uint64_t from, std::uint64_t bytes, char*, std::uint64_t) override {
     return static_cast<std::int64_t>(copy_from_extent(thread_group(), to, from, bytes));

@@ -163,10 +163,9 @@ class cuda_device final : public device {
   }
 
   std::string bulk_obstacle() const override { return bulk_obstacle_; }
+  std::uint64_t bulk_bytes_min() const override { return 65536; }
   std::int64_t bulk_copy(unsigned lane, char* to, std::uint64_t from, std::uint64_t bytes, char* told,
                          std::uint64_t word) override {
-    // Smaller ones the driver may copy by itself, through the mapping, where a file that was truncated gives SIGBUS.
-    if (bytes < bulk_bytes_min) return -EAGAIN;
     const current_scope scope(*this);
     // The driver would let them in one by one too, but spinning.
     const std::lock_guard lock(bulk_mutex_);
@@ -270,7 +269,6 @@ class cuda_device final : public device {
   bool read_only_registration_ = false;
   // Two, so that one copies while the other tells of its last copy.
   static constexpr unsigned bulk_stream_count = 2;
-  static constexpr std::uint64_t bulk_bytes_min = 65536;
   cudaStream_t bulk_streams_[bulk_stream_count] = {};
   std::mutex bulk_mutex_;  // held over the two calls of a copy
   decltype(&cuStreamWriteValue64) write_value_ = nullptr;

@@ -37,6 +37,8 @@ class device {
 
   // Why there is no bulk_copy(); empty when there is.
   virtual std::string bulk_obstacle() const = 0;
+  // Less than this a driver may copy by itself, through the mapping of a file, where a file that was truncated gives SIGBUS.
+  virtual std::uint64_t bulk_bytes_min() const = 0;
   // Copies from registered host memory into the arena, both by their addresses on the device. The bytes copied when it is
   // done; -EINPROGRESS when the device will store `word` at `told`, in shared memory, as soon as it is; or -errno. Neither
   // waits for kernels nor for the copy. `told` is 8-byte aligned.

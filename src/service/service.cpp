@@ -381,7 +381,7 @@ std::int32_t service::serve_bulk(const request& r, std::uint32_t slot, std::uint
   if (const int status = files_.look_up(r.handle, known, file); status < 0) return status;
   const extent_notice notice = extents_.touch(file->file, r.offset);
   const std::uint64_t extent_begin = notice.number * extents_.extent_bytes();
-  if (r.offset + r.length > extent_begin + notice.bytes)
+  if (r.offset + r.length > extent_begin + notice.bytes || r.length < device_.bulk_bytes_min())
     return read_run(r, slot, sequence, to.frame, worker, *file->reached, staged_flag | tell_extent(slot, notice));
   const std::int32_t result = static_cast<std::int32_t>(r.length) | tell_extent(slot, notice);
   const std::int64_t copied =
@@ -393,44 +393,58 @@ std::int32_t service::serve_bulk(const request& r, std::uint32_t slot, std::uint
 }
 
 // Reads a run piece by piece, each of which the device copies while the next is read. `flags`: what to add to the answer.
+// An answer says that nothing is on its way into the frames any more. Where that is not known there is none, and the frames
+// are lost with the request.
 std::int32_t service::read_run(const request& r, std::uint32_t slot, std::uint32_t sequence, std::uint32_t frame,
                                unsigned worker, backend_file& file, std::int32_t flags) {
   char* const to = frames_.pages + (std::uint64_t{frame} << frames_.page_shift);
   std::uint64_t done = 0;
-  for (bool last = false; !last;) {
-    bounce_buffer* buffer = free_buffer(worker);
-    if (buffer == nullptr) return -EAGAIN;
-    const std::uint64_t wanted = std::min<std::uint64_t>(r.length - done, piece_bytes);
-    const std::int64_t n = file_table::read(file, buffer->memory.host, wanted, r.offset + done);
-    // What was read before the error, or the end, is not lost: the copies under way are waited for by the next use of
-    // their buffers, and the answer comes behind them.
-    if (n <= 0 && done == 0) return static_cast<std::int32_t>(n);
-    const std::uint64_t bytes = n < 0 ? 0 : static_cast<std::uint64_t>(n);
-    last = bytes < wanted || done + bytes == r.length;
-    const auto result = static_cast<std::int32_t>(done + bytes) | flags;
-    buffer->is_reply = last;
-    char* told = nullptr;
-    if (last) {
-      buffer->told = &channel_.reply(slot).word;
-      told = reinterpret_cast<char*>(&seen_.reply(slot).word);
-      buffer->word = make_reply_word(sequence, result);
-    } else {
-      buffer->told = reinterpret_cast<const channel_word<std::uint64_t>*>(buffer->memory.host + piece_bytes);
-      told = buffer->memory.device + piece_bytes;
-      buffer->word = ++bounces_[worker].count;
+  const auto give_up = [&](std::int32_t error) { return done == 0 || drain(worker) ? error : device_answers; };
+  try {
+    for (;;) {
+      bounce_buffer* buffer = free_buffer(worker);
+      if (buffer == nullptr) return give_up(-EAGAIN);
+      const std::uint64_t wanted = std::min<std::uint64_t>(r.length - done, piece_bytes);
+      const std::int64_t n = file_table::read(file, buffer->memory.host, wanted, r.offset + done);
+      if (n <= 0 && done == 0) return static_cast<std::int32_t>(n);
+      // What came before an error, or the end, is not lost.
+      const std::uint64_t bytes = n < 0 ? 0 : static_cast<std::uint64_t>(n);
+      const bool last = bytes < wanted || done + bytes == r.length;
+      const auto result = static_cast<std::int32_t>(done + bytes) | flags;
+      const std::int64_t copied = last ? copy_piece(worker, *buffer, to + done, bytes, &channel_.reply(slot).word,
+                                                    &seen_.reply(slot).word, make_reply_word(sequence, result))
+                                       : copy_piece(worker, *buffer, to + done, bytes, word_behind(buffer->memory.host),
+                                                    word_behind(buffer->memory.device), ++bounces_[worker].count);
+      if (copied < 0 && copied != -EINPROGRESS) return give_up(static_cast<std::int32_t>(copied));
+      if (last) return copied < 0 ? device_answers : result;
+      done += bytes;
     }
-    const std::int64_t copied = device_.bulk_copy(
-        worker, to + done, reinterpret_cast<std::uint64_t>(buffer->memory.device), bytes, told, buffer->word);
-    if (copied == -EINPROGRESS) {
-      if (last) return device_answers;
-    } else {
-      buffer->told = nullptr;
-      if (copied < 0) return static_cast<std::int32_t>(copied);
-      if (last) return result;
-    }
-    done += bytes;
+  } catch (...) {
+    (void)drain(worker);
+    throw;
   }
-  return -EIO;  // not reached
+}
+
+channel_word<std::uint64_t>* service::word_behind(char* buffer) {
+  return reinterpret_cast<channel_word<std::uint64_t>*>(buffer + piece_bytes);
+}
+
+std::int64_t service::copy_piece(unsigned worker, bounce_buffer& buffer, char* to, std::uint64_t bytes,
+                                 const channel_word<std::uint64_t>* told, channel_word<std::uint64_t>* told_seen,
+                                 std::uint64_t word) {
+  const std::int64_t copied = device_.bulk_copy(worker, to, reinterpret_cast<std::uint64_t>(buffer.memory.device),
+                                                bytes, reinterpret_cast<char*>(told_seen), word);
+  buffer.told = copied == -EINPROGRESS ? told : nullptr;
+  buffer.word = word;
+  buffer.is_reply = told != word_behind(buffer.memory.host);
+  return copied;
+}
+
+// Waits until the device has emptied all buffers of a worker. False when it does not.
+bool service::drain(unsigned worker) {
+  bool empty = true;
+  for (std::size_t i = 0; i < bounces_[worker].buffers.size(); ++i) empty = free_buffer(worker) != nullptr && empty;
+  return empty;
 }
 
 // One of the worker's buffers that the device has emptied. Null when there is no memory for one, or the device does not

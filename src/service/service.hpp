@@ -141,6 +141,11 @@ class service {
   };
   static constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20;  // a buffer; behind it the word that it is told
   bounce_buffer* free_buffer(unsigned worker);
+  bool drain(unsigned worker);
+  static channel_word<std::uint64_t>* word_behind(char* buffer);
+  std::int64_t copy_piece(unsigned worker, bounce_buffer& buffer, char* to, std::uint64_t bytes,
+                          const channel_word<std::uint64_t>* told, channel_word<std::uint64_t>* told_seen,
+                          std::uint64_t word);
   std::vector<bounce_buffers> bounces_;  // of each worker
   std::atomic<bool> stopping_{false};
   std::atomic<unsigned> running_{0};  // threads that have not ended

@@ -81,7 +81,7 @@ TEST_P(bulk_test, advice_brings_a_range_into_the_cache) {
             0);
   const std::uint64_t loaded = fs().file_stats().front().page_loads - before;
   if (begins_runs(GetParam().kind)) {
-    EXPECT_GE(loaded, 4 * chunk - 2);
+    EXPECT_GE(loaded, 4 * chunk - 4);  // a few pages of each extent were there
     EXPECT_LE(loaded, 4 * chunk + 1);
   } else {
     EXPECT_EQ(loaded, 0u);

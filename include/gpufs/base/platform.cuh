@@ -128,9 +128,8 @@ GPUFS_HD inline void wait_for_arrival([[maybe_unused]] std::uint64_t value) {
 #if defined(__CUDA_ARCH__)
   // An instruction that needs the value; the multiprocessor issues a warp's instructions in order. The branch is never taken
   // in practice, and harmless.
-  asm volatile(
-      "{\n .reg .pred p;\n setp.eq.u64 p, %0, 0x9e3779b97f4a7c15;\n @p membar.cta;\n}" ::"l"(value)
-      : "memory");
+  asm volatile("{\n .reg .pred p;\n setp.eq.u64 p, %0, 0x9e3779b97f4a7c15;\n @p membar.cta;\n}" ::"l"(value)
+               : "memory");
 #elif !defined(__SANITIZE_THREAD__)
   __atomic_thread_fence(__ATOMIC_ACQUIRE);
 #endif

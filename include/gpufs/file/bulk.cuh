@@ -94,6 +94,23 @@ class bulk_loader {
     return stop;
   }
 
+  GPUFS_HD static std::uint64_t pages_of(const mount_ref& fs, const file_view& file) {
+    return (file.size + fs.layout.page_bytes() - 1) >> fs.layout.page_shift;
+  }
+
+  // How many pages from `page` on a run can be asked for, of those that are wanted; 0: too few.
+  GPUFS_HD static std::uint32_t fitting(const mount_ref& fs, const file_view& file, std::uint64_t page,
+                                        std::uint64_t wanted) {
+    const bulk_layout& bulk = fs.layout.bulk;
+    std::uint64_t count = wanted < bulk.most ? wanted : bulk.most;
+    const std::uint64_t extent_pages = std::uint64_t{1} << (fs.layout.extent_shift - fs.layout.page_shift);
+    const std::uint64_t in_extent = extent_pages - (page & (extent_pages - 1));
+    if (in_extent < count) count = in_extent;
+    if (page >= pages_of(fs, file)) return 0;
+    if (pages_of(fs, file) - page < count) count = pages_of(fs, file) - page;
+    return count < bulk.least ? 0 : static_cast<std::uint32_t>(count);
+  }
+
   // Begins a run of at most `wanted` pages from `page` on. Does not wait.
   GPUFS_HD GPUFS_OUT_OF_LINE static bulk_run begin(const mount_ref& fs, const Group g, const file_view file,
                                                    std::uint64_t page, std::uint64_t wanted) {
@@ -117,7 +134,7 @@ class bulk_loader {
   GPUFS_HD bulk_state& shared() const { return *fs_.at<bulk_state>(fs_.layout.bulk_shared); }
 
   GPUFS_HD bulk_run begin_at(std::uint64_t page, std::uint64_t wanted) {
-    bulk_run run{page, 0, fitting(page, wanted), 0};
+    bulk_run run{page, 0, fitting(fs_, file_, page, wanted), 0};
     if (run.count == 0) return run;
     const std::uint32_t ring = take_resources(run);
     if (run.count == 0) return run;
@@ -129,22 +146,6 @@ class bulk_loader {
       else give_back_slot(run);
     }
     return run;
-  }
-
-  // How many pages to ask for, of those that are wanted; 0: none.
-  GPUFS_HD std::uint32_t fitting(std::uint64_t page, std::uint64_t wanted) const {
-    const bulk_layout& bulk = fs_.layout.bulk;
-    std::uint64_t count = wanted < bulk.most ? wanted : bulk.most;
-    const std::uint64_t extent_pages = std::uint64_t{1} << (fs_.layout.extent_shift - fs_.layout.page_shift);
-    const std::uint64_t in_extent = extent_pages - (page & (extent_pages - 1));
-    if (in_extent < count) count = in_extent;
-    if (page >= pages_of_file()) return 0;
-    if (pages_of_file() - page < count) count = pages_of_file() - page;
-    return count < bulk.least ? 0 : static_cast<std::uint32_t>(count);
-  }
-
-  GPUFS_HD std::uint64_t pages_of_file() const {
-    return (file_.size + fs_.layout.page_bytes() - 1) >> fs_.layout.page_shift;
   }
 
   // Whether a page is in the cache, or on its way. A guess is enough: a wrong one costs a run, or begins one for nothing.
@@ -159,7 +160,7 @@ class bulk_loader {
     const std::uint32_t behind = untouched_chunk(chunk, false, 1, bulk.ahead);
     const std::uint32_t ahead = untouched_chunk(chunk, true, page == chunk ? 0 : 1, behind);
     const std::uint64_t place = chunk + std::uint64_t{ahead} * bulk.chunk;
-    return ahead > behind || place >= pages_of_file() ? nowhere : place;
+    return ahead > behind || place >= pages_of(fs_, file_) ? nowhere : place;
   }
 
   // Whether threads that pull pages keep the bus busy, for a page that would be pulled.
