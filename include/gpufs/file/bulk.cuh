@@ -155,7 +155,7 @@ class bulk_loader {
   GPUFS_HD std::uint64_t place_ahead(std::uint64_t page) const {
     const bulk_layout& bulk = fs_.layout.bulk;
     if (page < bulk.least || is_bus_busy(page)) return nowhere;
-    if (samples_there(page - bulk.least, bulk.least) < samples / 2) return nowhere;
+    if (samples_there(page - bulk.least, bulk.least) <= samples / 2) return nowhere;
     const std::uint64_t chunk = page & ~std::uint64_t{bulk.chunk - 1};
     const std::uint32_t behind = untouched_chunk(chunk, false, 1, bulk.ahead);
     const std::uint32_t ahead = untouched_chunk(chunk, true, page == chunk ? 0 : 1, behind);
@@ -176,11 +176,14 @@ class bulk_loader {
   }
   static constexpr std::uint32_t pull_ns_max = 60'000;
 
-  // How many samples of `count` pages are there, or on their way.
+  // How many samples of `count` pages are there, or on their way. At uneven distances: a reader with a stride of a power of
+  // two must not look like one who reads all.
   static constexpr std::uint32_t samples = 8;
   GPUFS_HD std::uint32_t samples_there(std::uint64_t first, std::uint32_t count) const {
+    const std::uint32_t distance = count / samples == 0 ? 1 : count / samples;
     std::uint32_t n = 0;
-    for (std::uint32_t i = g_.rank(); i < samples; i += g_.size()) n += is_there(first + count / samples * i) ? 1u : 0u;
+    for (std::uint32_t i = g_.rank(); i < samples; i += g_.size())
+      n += is_there(first + (distance * i + (5 * i + 3) % distance) % count) ? 1u : 0u;
     return static_cast<std::uint32_t>(g_.sum(n));
   }
 
