@@ -17,7 +17,7 @@ class bulk_test : public conformance {
     options.rings = 2;
     options.bulk_bytes = chunk * page_bytes();
     options.extent_bytes = std::max<std::uint64_t>(65536, 4 * chunk * page_bytes());
-    options.extent_budget_bytes = std::uint64_t{64} << 20;
+    options.extent_budget_bytes = std::uint64_t{512} << 20;
   }
 
   void write(const std::string& name, std::uint64_t bytes) { contents[name] = create(name, bytes); }
