@@ -45,6 +45,7 @@ def test_a_mount_says_what_it_is(mount: gpufs.Mount) -> None:
     assert mount.cache_bytes == 4 << 20
     assert mount.multiprocessors == 2
     assert mount.direct_path
+    assert mount.bulk_path == "the cache is too small, or its pages are too large"
     assert mount.options["workers"] == 1
     assert "4096" in repr(mount)
     assert not mount.closed
@@ -60,6 +61,7 @@ def test_options_reach_the_host_api() -> None:
         extent="128KiB",
         staging="8KiB",
         slots=8,
+        bulk="1MiB",
         rings=3,
         open_files=16,
         twin_threads=3,
@@ -76,6 +78,7 @@ def test_options_reach_the_host_api() -> None:
             "extent_bytes": 128 << 10,
             "channel_slots": 8,
             "staging_bytes": 8 << 10,
+            "bulk_bytes": 1 << 20,
             "rings": 3,
             "open_files": 16,
             "twin_threads": 3,
