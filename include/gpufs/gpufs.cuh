@@ -200,7 +200,12 @@ GPUFS_HD void load_runs(const mount_ref& fs, const Group& g, const file_view& fi
     if (under_way.count != 0) bulk::end(fs, g, file, under_way);
     under_way = run;
     page += run.count;
-    if (run.count == 0) platform::pause(++failures, 65536);
+    if (run.count != 0) {
+      failures = 0;
+      continue;
+    }
+    platform::pause(++failures, 65536);
+    if (failures % 8 == 0) ++page;  // it may be there after all, where a guess does not look
   }
   if (under_way.count != 0) bulk::end(fs, g, file, under_way);
 }

@@ -66,10 +66,11 @@ struct mount::implementation {
   }
 
   ~implementation() {
-    bool idle = gpu->wait_idle(unmount_timeout_ns);
+    (void)gpu->wait_idle(unmount_timeout_ns);
     const bool ended = requests->stop(unmount_timeout_ns);
-    // A kernel that waited for a service that hangs has been told by now that it is dead.
-    if (!idle) idle = gpu->wait_idle(unmount_timeout_ns);
+    // A kernel that waited for a service that hangs has been told by now that it is dead; and a worker may have begun a
+    // copy for one that had given up.
+    const bool idle = gpu->wait_idle(unmount_timeout_ns);
     extents->stop();
     if (!idle || !ended) {
       std::fprintf(stderr, "gpufs: unmount: %s after %llu s; the memory that it may use stays allocated\n",
@@ -240,6 +241,7 @@ std::uint64_t mount::register_file(const std::string& path) {
 void mount::drop_extents() {
   const arena_layout& l = self_->ref.layout;
   if (l.extent_slots == 0) return;
+  (void)self_->gpu->wait_idle(unmount_timeout_ns);  // copies for groups that gave up may be under way
   const std::vector<char> zeros(l.extents + sizeof(extent_entry) * std::uint64_t{l.extent_slots} - l.extent_head);
   self_->gpu->copy_to_device(self_->ref.arena + l.extent_head, zeros.data(), zeros.size());
   self_->extents->drop_all();

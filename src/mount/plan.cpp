@@ -65,12 +65,13 @@ mount_options complete(const mount_options& asked, const device& d) {
 // sixteenth of what was asked for would take the engine longer than threads take to pull the pages.
 bulk_layout bulk_for(const mount_options& o, std::uint64_t frames) {
   bulk_layout b{};
-  const std::uint64_t most = std::bit_floor(std::min(o.bulk_bytes / o.page_bytes, frames / o.rings / 4));
+  const std::uint64_t most =
+      std::bit_floor(std::min({o.bulk_bytes / o.page_bytes, o.extent_bytes / o.page_bytes, frames / o.rings / 4}));
   const std::uint64_t least = std::max<std::uint64_t>(1, o.bulk_bytes / o.page_bytes / 16);
   if (most < 2 || most < least || o.channel_slots < 2) return b;
   b.most = static_cast<std::uint32_t>(most);
   b.least = static_cast<std::uint32_t>(least);
-  b.chunk = static_cast<std::uint32_t>(std::max<std::uint64_t>({most / 4, least, 2}));
+  b.chunk = static_cast<std::uint32_t>(std::max<std::uint64_t>({most / 4, std::bit_floor(least), 2}));
   b.ahead = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(frames / 4 / b.chunk, 1, 64));
   b.step = std::bit_floor(std::max(1u, b.chunk / 16));
   b.frames_max = static_cast<std::uint32_t>(frames / 4);

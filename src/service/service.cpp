@@ -420,7 +420,7 @@ std::int32_t service::read_run(const request& r, std::uint32_t slot, std::uint32
       done += bytes;
     }
   } catch (...) {
-    (void)drain(worker);
+    if (done != 0 && !drain(worker)) return device_answers;
     throw;
   }
 }
@@ -435,6 +435,7 @@ std::int64_t service::copy_piece(unsigned worker, bounce_buffer& buffer, char* t
   const std::int64_t copied = device_.bulk_copy(worker, to, reinterpret_cast<std::uint64_t>(buffer.memory.device),
                                                 bytes, reinterpret_cast<char*>(told_seen), word);
   buffer.told = copied == -EINPROGRESS ? told : nullptr;
+  if (copied >= 0 && copied != static_cast<std::int64_t>(bytes)) return -EIO;
   buffer.word = word;
   buffer.is_reply = told != word_behind(buffer.memory.host);
   return copied;
@@ -443,7 +444,7 @@ std::int64_t service::copy_piece(unsigned worker, bounce_buffer& buffer, char* t
 // Waits until the device has emptied all buffers of a worker. False when it does not.
 bool service::drain(unsigned worker) {
   bool empty = true;
-  for (std::size_t i = 0; i < bounces_[worker].buffers.size(); ++i) empty = free_buffer(worker) != nullptr && empty;
+  for (bounce_buffer& buffer : bounces_[worker].buffers) empty = wait_until_empty(buffer) && empty;
   return empty;
 }
 
@@ -460,13 +461,17 @@ service::bounce_buffer* service::free_buffer(unsigned worker) {
       return nullptr;
     }
   }
+  return wait_until_empty(buffer) ? &buffer : nullptr;
+}
+
+bool service::wait_until_empty(bounce_buffer& buffer) {
   const std::uint64_t start = platform::now_ns();
   for (std::uint32_t attempt = 0; buffer.told != nullptr && !buffer.is_empty(); ++attempt) {
-    if (stopping_ || platform::now_ns() - start > answer_time_ns) return nullptr;
+    if (stopping_ || platform::now_ns() - start > answer_time_ns) return false;
     platform::pause(attempt);
   }
   buffer.told = nullptr;
-  return &buffer;
+  return true;
 }
 
 // ---- sleeping and waking

@@ -142,6 +142,7 @@ class service {
   static constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20;  // a buffer; behind it the word that it is told
   bounce_buffer* free_buffer(unsigned worker);
   bool drain(unsigned worker);
+  bool wait_until_empty(bounce_buffer& buffer);
   static channel_word<std::uint64_t>* word_behind(char* buffer);
   std::int64_t copy_piece(unsigned worker, bounce_buffer& buffer, char* to, std::uint64_t bytes,
                           const channel_word<std::uint64_t>* told, channel_word<std::uint64_t>* told_seen,

@@ -114,7 +114,13 @@ class ring_set {
       if (word != slot_state::unpinned(slot_phase::free) && word != slot_state::unpinned(slot_phase::resident)) fit = i;
     }
     fit = static_cast<std::uint32_t>(g.least(fit));
-    if (fit < least) return {0, 0};
+    if (fit < least) {
+      // Past what is in the way (the ring's end, a slot in use), or every later run would meet it again.
+      const std::uint32_t past = fit == count ? count : fit + 1;
+      std::uint64_t expected = at.next;
+      if (g.is_leader()) (void)ring.next.compare_exchange_relaxed(expected, at.next + past);
+      return {0, 0};
+    }
     // Not tried again when this fails: others are taking slots here, so this is no place for a run.
     std::uint32_t taken = 0;
     if (g.is_leader()) taken = ring.next.compare_exchange_relaxed(at.next, at.next + fit) ? 1 : 0;

@@ -312,7 +312,7 @@ class bulk_loader {
       GPUFS_SCHEDULE_POINT("bulk.publish");
       if (answer.abandoned != 0) {
         // Somebody may still write into the frame: it stays in state evicting, nobody's for ever.
-        f.header.error.store_relaxed(-EIO);
+        f.header.error.store_relaxed(0);  // who waits loads it alone
         f.header.state.fail_load();
         index_.remove(key_of(run.page + i), frame_number);
       } else if (begin + valid <= answer.bytes) {
@@ -334,6 +334,7 @@ class bulk_loader {
     (void)fs_.file_shard(file_.record).loaded_bytes.fetch_add_relaxed(answer.bytes);
     fs_.counters().add(counter::bulk_bytes, answer.bytes);
     if (answer.abandoned == 0) give_back_frames(run.count);
+    else (void)shared().runs.fetch_add_relaxed(~0u);
   }
 
   const mount_ref& fs_;

@@ -21,6 +21,7 @@ class page_loader {
   // may be the first of it. A single thread of a GPU would take longer over a run than the run takes.
   static constexpr bool looks_ahead = !(Group::is_one_thread && platform::is_gpu);
   GPUFS_HD void look_ahead() const {
+    if (platform::is_gpu && g_.size() < 8) return;  // as one thread
     using bulk = bulk_loader<Group>;
     const std::uint64_t page = offset_ >> fs_.layout.page_shift;
     const auto why = bulk::reason_at(fs_, page, sure_);
