@@ -30,6 +30,16 @@ GPUFS_HD inline char* own_scratch(const warp_group&, std::uint64_t bytes) {
 }
 GPUFS_HD inline char* own_scratch(const block_group&, std::uint64_t) { return block_group::scratch(); }
 
+// A warp maps what lies in one page, uses it, and unmaps it.
+template <class Use>
+GPUFS_HD void use_mapped(const warp_group& warp, const mount_ref& fs, const task& work, std::uint64_t at,
+                         std::uint64_t bytes, Use& use) {
+  const mapping m = gmmap(warp, fs, work.fd, static_cast<std::int64_t>(at), bytes);
+  if (m.bytes == static_cast<std::int64_t>(bytes)) use.take(warp, m.data, bytes, at / 8);
+  else if (warp.is_leader()) work.fail();
+  if (m.bytes > 0) (void)gmunmap(warp, fs, m.data);
+}
+
 template <class Use>
 struct map_chunks : tuned_shape {
   task work;
@@ -37,18 +47,8 @@ struct map_chunks : tuned_shape {
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const warp_group warp = this_warp();
     Use use;
-    const std::uint64_t bytes = work.chunk_bytes;
-    for (std::uint64_t i = warp.grid_rank(); i < work.operations; i += warp.grid_size()) {
-      const std::uint64_t at = work.offset(i);
-      const mapping m = gmmap(warp, fs, work.fd, static_cast<std::int64_t>(at), bytes);
-      if (m.bytes != static_cast<std::int64_t>(bytes)) {
-        if (warp.is_leader()) work.fail();
-        if (m.bytes > 0) (void)gmunmap(warp, fs, m.data);
-        continue;
-      }
-      use.take(warp, m.data, bytes, at / 8);
-      (void)gmunmap(warp, fs, m.data);
-    }
+    for (std::uint64_t i = warp.grid_rank(); i < work.operations; i += warp.grid_size())
+      use_mapped(warp, fs, work, work.offset(i), work.chunk_bytes, use);
     use.finish(work.told);
   }
 };
@@ -59,27 +59,17 @@ struct map_advised_chunks : tuned_shape {
   GPUFS_HD explicit map_advised_chunks(const task& w) : work(w) {}
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group block = this_block();
+    const warp_group warp = block.warp();
+    const std::uint64_t page_bytes = fs.layout.page_bytes();
     Use use;
     for (std::uint64_t i = block.grid_rank(); i < work.operations; i += block.grid_size()) {
       const std::uint64_t at = work.offset(i);
       (void)gfadvise(block, fs, work.fd, static_cast<std::int64_t>(at), work.chunk_bytes, POSIX_FADV_WILLNEED);
-      const std::uint64_t page_bytes = fs.layout.page_bytes();
       for (std::uint64_t of = block.warp_rank() * page_bytes; of < work.chunk_bytes;
            of += block.warp_count() * page_bytes)
-        map_page(block.warp(), fs, at + of, use);
+        use_mapped(warp, fs, work, at + of, page_bytes, use);
     }
     use.finish(work.told);
-  }
-
- private:
-  GPUFS_HD void map_page(const warp_group& warp, const mount_ref& fs, std::uint64_t at, Use& use) const {
-    const mapping m = gmmap(warp, fs, work.fd, static_cast<std::int64_t>(at), fs.layout.page_bytes());
-    if (m.bytes > 0) {
-      use.take(warp, m.data, static_cast<std::uint64_t>(m.bytes), at / 8);
-      (void)gmunmap(warp, fs, m.data);
-    } else if (warp.is_leader()) {
-      work.fail();
-    }
   }
 };
 

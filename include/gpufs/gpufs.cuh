@@ -98,6 +98,13 @@ GPUFS_HD inline page_part part_of_page(const mount_ref& fs, const page_pin& pin,
   return {at, stop, stop == wanted};
 }
 
+// Copies [at, stop) of the file, which lies in one frame.
+template <class Group>
+GPUFS_HD void copy_part(const mount_ref& fs, const Group& g, std::uint32_t frame_number, char* to, std::uint64_t at,
+                        std::uint64_t stop) {
+  copy_from_frame(g, to, fs.page(frame_number) + (at & (fs.layout.page_bytes() - 1)), stop - at);
+}
+
 // `buffer` is for the byte at `begin`.
 template <class Group>
 GPUFS_HD read_end read_pages(const mount_ref& fs, const Group& g, const file_view& file, char* buffer,
@@ -118,8 +125,7 @@ GPUFS_HD read_end read_pages(const mount_ref& fs, const Group& g, const file_vie
           const page_pin pin{g.from(mine.frame, i),
                              static_cast<std::int32_t>(g.from(static_cast<std::uint32_t>(mine.valid), i))};
           part = part_of_page(fs, pin, page + i, begin, end);
-          copy_from_frame(g, buffer + (part.at - begin), fs.page(pin.frame) + (part.at & (fs.layout.page_bytes() - 1)),
-                          part.stop - part.at);
+          copy_part(fs, g, pin.frame, buffer + (part.at - begin), part.at, part.stop);
         }
         cache.release_run(run, mine);
         if (!part.whole) return {part.stop, 0};
@@ -131,8 +137,7 @@ GPUFS_HD read_end read_pages(const mount_ref& fs, const Group& g, const file_vie
     const page_pin pin = cache.acquire({file.version, page}, page_loader<Group>(fs, g, file, page, behind));
     const page_part part = part_of_page(fs, pin, page, begin, end);
     if (pin.valid < 0) return {part.at, pin.valid};
-    copy_from_frame(g, buffer + (part.at - begin), fs.page(pin.frame) + (part.at & (fs.layout.page_bytes() - 1)),
-                    part.stop - part.at);
+    copy_part(fs, g, pin.frame, buffer + (part.at - begin), part.at, part.stop);
     cache.release_copied(pin.frame);
     if (!part.whole) return {part.stop, 0};
   }
@@ -162,9 +167,7 @@ GPUFS_HD read_end read_pages_by_warps(const mount_ref& fs, const Block& g, const
     const std::uint64_t stop = g.least(part.whole ? end : part.stop);
     if (mine && pin.valid >= 0) {
       const std::uint64_t copied = part.stop < stop ? part.stop : stop;
-      if (part.at < copied)
-        copy_from_frame(warp, buffer + (part.at - begin), fs.page(pin.frame) + (part.at & (fs.layout.page_bytes() - 1)),
-                        copied - part.at);
+      if (part.at < copied) copy_part(fs, warp, pin.frame, buffer + (part.at - begin), part.at, copied);
       cache.release_copied(pin.frame);
     }
     if (stop == end) continue;

@@ -54,8 +54,8 @@ struct mount::implementation {
     bulk_obstacle = gpu->bulk_obstacle();
     ref.layout = lay_out(options, gpu->multiprocessors(), direct_obstacle.empty(), bulk_obstacle.empty());
     if (bulk_obstacle.empty() && ref.layout.bulk.most == 0)
-      bulk_obstacle =
-          options.bulk_bytes == 0 ? "the bulk size is 0" : "the cache is too small, or its pages are too large";
+      bulk_obstacle = options.bulk_bytes == 0 ? "the bulk size is 0"
+                                              : "the cache or its extents are too small, or its pages too large";
     ref.arena = gpu->allocate_arena(ref.layout.total_bytes);
     try {
       initialize();

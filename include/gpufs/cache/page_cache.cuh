@@ -46,6 +46,9 @@ class frame_table {
   GPUFS_HD hash_index<frame_table> index() const {
     return {fs_->at<index_bucket>(fs_->layout.buckets), fs_->layout.bucket_count, *this};
   }
+  GPUFS_HD ring_set<frame_table> rings() const {
+    return {fs_->at<slot_ring>(fs_->layout.rings), fs_->layout.ring_count, *this};
+  }
   GPUFS_HD bool claim_resident(std::uint32_t slot) const {
     if (!header(slot).state.claim(slot_phase::resident)) return false;
     GPUFS_SCHEDULE_POINT("cache.evict");
@@ -170,10 +173,6 @@ class page_cache {
     outcome what;
     page_pin pin;
   };
-  using rings = ring_set<detail::frame_table>;
-
-  GPUFS_HD rings frame_rings() const { return {fs_.at<slot_ring>(fs_.layout.rings), fs_.layout.ring_count, frames_}; }
-
   // ---- the leader's part
 
   GPUFS_HD void count_hit(counter kind) {
@@ -242,7 +241,7 @@ class page_cache {
   // `failed` when no frame is to be had in this round.
   GPUFS_HD step begin(const slot_key& key, std::uint32_t round) {
     using index = hash_index<detail::frame_table>;
-    const index::begin_result r = begin_load(frames_.index(), frame_rings(), key, round);
+    const index::begin_result r = begin_load(frames_.index(), frames_.rings(), key, round);
     if (r.what == index::begun::yes) return {outcome::claimed, {r.slot, 0}};
     if (r.what == index::begun::no_slot) return {outcome::failed, {}};
     fs_.counters().add(counter::lost_races);
@@ -269,7 +268,7 @@ class page_cache {
         frames_.index().fail_load(key, slot, valid);
       }
     }
-    rings all = frame_rings();
+    ring_set<detail::frame_table> all = frames_.rings();
     const std::uint32_t evicted = all.reclaim_ahead(g_, all.ring_of(key));
     if (evicted != 0) fs_.counters().add(counter::reclaims, evicted);
     return {slot, valid};

@@ -75,11 +75,11 @@ class bulk_loader {
   // Whether the pulling of a page is timed: of a few, so that not all write one word.
   GPUFS_HD static bool measures(std::uint64_t page) { return (mix(page) & 63) == 0; }
 
-  // The page at which a run should begin; `nowhere` if at none. Does not wait.
+  // The page ahead of `page` at which a run should begin; `nowhere` if at none. Does not wait.
   static constexpr std::uint64_t nowhere = ~std::uint64_t{0};
-  GPUFS_HD GPUFS_OUT_OF_LINE static std::uint64_t place_for_run(const mount_ref& fs, const Group g,
-                                                                const file_view file, std::uint64_t page, reason why) {
-    return why == reason::sure ? page : bulk_loader(fs, g, file).place_ahead(page);
+  GPUFS_HD GPUFS_OUT_OF_LINE static std::uint64_t place_ahead(const mount_ref& fs, const Group g, const file_view file,
+                                                              std::uint64_t page) {
+    return bulk_loader(fs, g, file).place_ahead_of(page);
   }
 
   // The first page from `page` on, and before `stop`, that is not there; or `stop`. A guess. Does not wait.
@@ -124,12 +124,9 @@ class bulk_loader {
   }
 
  private:
-  using rings = ring_set<frame_table>;
-
   GPUFS_HD bulk_loader(const mount_ref& fs, const Group& g, const file_view& file)
       : fs_(fs), g_(g), file_(file), frames_(fs), index_(frames_.index()) {}
 
-  GPUFS_HD rings frame_rings() const { return {fs_.at<slot_ring>(fs_.layout.rings), fs_.layout.ring_count, frames_}; }
   GPUFS_HD slot_key key_of(std::uint64_t page) const { return page_key{file_.version, page}.slot(); }
   GPUFS_HD bulk_state& shared() const { return *fs_.at<bulk_state>(fs_.layout.bulk_shared); }
 
@@ -152,7 +149,7 @@ class bulk_loader {
   GPUFS_HD bool is_there(std::uint64_t page) const { return index_.guess(this_thread(), key_of(page)) != 0; }
 
   // Where the reader of `page`, if it goes from front to back, will find the first chunk that nobody has begun.
-  GPUFS_HD std::uint64_t place_ahead(std::uint64_t page) const {
+  GPUFS_HD std::uint64_t place_ahead_of(std::uint64_t page) const {
     const bulk_layout& bulk = fs_.layout.bulk;
     if (page < bulk.least || is_bus_busy(page)) return nowhere;
     if (samples_there(page - bulk.least, bulk.least) <= samples / 2) return nowhere;
@@ -229,7 +226,7 @@ class bulk_loader {
     run.slot = t.slot;
     run.count = 0;
     if (t.count == 0) return 0;
-    const slot_run frames = frame_rings().take_consecutive(g_, t.ring, t.count, fs_.layout.bulk.least);
+    const slot_run frames = frames_.rings().take_consecutive(g_, t.ring, t.count, fs_.layout.bulk.least);
     run.frame = frames.first;
     run.count = frames.count;
     if (g_.is_leader() && run.count < t.count) {
@@ -247,7 +244,7 @@ class bulk_loader {
 
   // Makes the pages loading, as far as they are absent and their frames can be had; `run.count` becomes what came of it.
   GPUFS_HD void claim(bulk_run& run, std::uint32_t ring) {
-    rings all = frame_rings();
+    ring_set<frame_table> all = frames_.rings();
     for (std::uint32_t base = 0; base < run.count; base += g_.size()) {
       const std::uint32_t i = base + g_.rank();
       bool mine = false;

@@ -26,25 +26,9 @@ class page_loader {
     const std::uint64_t page = offset_ >> fs_.layout.page_shift;
     const auto why = bulk::reason_at(fs_, page, sure_);
     if (why == bulk::reason::none) return;
-    const std::uint64_t place = bulk::place_for_run(fs_, g_, file_, page, why);
-    if (place == bulk::nowhere) return;
-    const bulk_run run = begin_run(fs_, g_, file_, place, sure_);
+    const bulk_run run =
+        why == bulk::reason::sure ? bulk::begin(fs_, g_, file_, page, sure_ + 1) : begin_run_ahead(page);
     if (run.count != 0) bulk::end(fs_, g_, file_, run);
-  }
-
-  // Begins a run at a page, which bulk_loader ends. Collective.
-  GPUFS_HD static bulk_run begin_run(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t page,
-                                     std::uint64_t sure) {
-    if (sure >= fs.layout.bulk.least) return bulk_loader<Group>::begin(fs, g, file, page, sure + 1);
-    // Many groups may have the same idea. One of them claims the first page, in the usual way, and begins the run behind it.
-    bulk_run run{};
-    const page_loader first(fs, g, file, page);
-    page_cache<Group> cache(fs, g, file.record);
-    cache.offer({file.version, page}, [&](char* to) {
-      run = bulk_loader<Group>::begin(fs, g, file, page + 1, fs.layout.bulk.chunk - 1);
-      return first(to);
-    });
-    return run;
   }
 
   // Fills a frame; returns the bytes that the file has there, or -errno. Collective. Waits for I/O on the staged path.
@@ -76,6 +60,21 @@ class page_loader {
   }
 
  private:
+  // Many groups may have the same idea: one of them claims the first page, in the usual way, and begins the run behind it.
+  GPUFS_HD bulk_run begin_run_ahead(std::uint64_t page) const {
+    using bulk = bulk_loader<Group>;
+    bulk_run run{};
+    const std::uint64_t place = bulk::place_ahead(fs_, g_, file_, page);
+    if (place == bulk::nowhere) return run;
+    const page_loader first(fs_, g_, file_, place);
+    page_cache<Group> cache(fs_, g_, file_.record);
+    cache.offer({file_.version, place}, [&](char* to) {
+      run = bulk::begin(fs_, g_, file_, place + 1, fs_.layout.bulk.chunk - 1);
+      return first(to);
+    });
+    return run;
+  }
+
   // Whether all of it could be copied.
   GPUFS_HD bool direct(char* to, std::uint64_t address, std::uint64_t want) const {
     if (copy_from_extent(g_, to, address, want) != want) return false;
