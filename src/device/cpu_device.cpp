@@ -49,6 +49,8 @@ class cpu_device final : public device {
     return {p, p};
   }
   void free_shared(const shared_memory& memory, std::uint64_t bytes) noexcept override { munmap(memory.host, bytes); }
+  shared_memory allocate_buffers(std::uint64_t bytes) override { return allocate_shared(bytes); }
+  void free_buffers(const shared_memory& memory, std::uint64_t bytes) noexcept override { free_shared(memory, bytes); }
 
   // Direct copies go through process_vm_readv (base/copy.cuh), which a container's policy may forbid.
   std::string direct_obstacle() const override {

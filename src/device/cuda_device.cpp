@@ -137,6 +137,35 @@ class cuda_device final : public device {
     (void)cudaFreeHost(memory.host);
   }
 
+  // Huge pages, faulted in before the driver is asked: cudaHostAlloc takes half a millisecond for each MiB, one caller at a
+  // time, and keeps other threads from enqueueing copies.
+  shared_memory allocate_buffers(std::uint64_t bytes) override {
+    const current_scope scope(*this);
+    const std::uint64_t size = whole_pages(bytes);
+    char* const reserved = static_cast<char*>(
+        mmap(nullptr, size + huge_page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (reserved == MAP_FAILED) throw error(ENOMEM, "buffers: mmap");
+    const std::uint64_t before = -reinterpret_cast<std::uintptr_t>(reserved) % huge_page_bytes;
+    char* const host = reserved + before;
+    if (before != 0) (void)munmap(reserved, before);
+    (void)munmap(host + size, huge_page_bytes - before);
+    // Only for speed; a child that were to write here would take the pages away from the device.
+    (void)madvise(host, size, MADV_HUGEPAGE);
+    (void)madvise(host, size, MADV_DONTFORK);
+    for (std::uint64_t at = 0; at < size; at += page_bytes) host[at] = 0;
+    void* seen = nullptr;
+    const cudaError_t status = cudaHostRegister(host, size, cudaHostRegisterMapped | cudaHostRegisterPortable);
+    if (status == cudaSuccess && cudaHostGetDevicePointer(&seen, host, 0) == cudaSuccess)
+      return {host, static_cast<char*>(seen)};
+    (void)cudaGetLastError();
+    if (status != cudaSuccess) (void)munmap(host, size);  // what is registered stays, as in register_range()
+    throw error(ENOMEM, std::string("buffers: cudaHostRegister: ") + cudaGetErrorString(status));
+  }
+  void free_buffers(const shared_memory& memory, std::uint64_t bytes) noexcept override {
+    unregister_range(memory.host);
+    (void)munmap(memory.host, whole_pages(bytes));
+  }
+
   std::string direct_obstacle() const override {
     return read_only_registration_
                ? ""
@@ -246,6 +275,10 @@ class cuda_device final : public device {
     for (cudaStream_t& stream : bulk_streams_)
       check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
   }
+
+  static constexpr std::uint64_t page_bytes = 4096;
+  static constexpr std::uint64_t huge_page_bytes = std::uint64_t{2} << 20;
+  static std::uint64_t whole_pages(std::uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
 
   struct current_scope {
     explicit current_scope(const cuda_device& d) : owner(d), previous(d.make_current()) {}

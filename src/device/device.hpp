@@ -27,6 +27,9 @@ class device {
   };
   virtual shared_memory allocate_shared(std::uint64_t bytes) = 0;
   virtual void free_shared(const shared_memory& memory, std::uint64_t bytes) noexcept = 0;
+  // The same for large buffers, from which bulk_copy() copies: quickly had, also while kernels run.
+  virtual shared_memory allocate_buffers(std::uint64_t bytes) = 0;
+  virtual void free_buffers(const shared_memory& memory, std::uint64_t bytes) noexcept = 0;
 
   // Why files cannot be registered for direct loads; empty when they can.
   virtual std::string direct_obstacle() const = 0;

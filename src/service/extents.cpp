@@ -35,7 +35,7 @@ void extent_registrar::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, std::uint64_t offset) {
+extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, std::uint64_t offset, urgency when) {
   file_version& version = file->version();
   if (options_.budget_bytes == 0 || version.identity.size < options_.file_bytes_min) return {};
   const std::uint64_t number = offset / options_.extent_bytes;
@@ -59,10 +59,14 @@ extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, st
     if (reads != 1) refused.store(0, std::memory_order_relaxed);
     if (e.state == extent_set::phase::registered) return e.notice;
     if (e.state == extent_set::phase::wanted) return {};
+    if (when == urgency::when_quiet) {
+      last_deferred_.store(platform::now_ns(), std::memory_order_relaxed);
+      if (e.state == extent_set::phase::deferred) return {};
+    }
     e.reads = 0;
-    e.state = extent_set::phase::wanted;
+    e.state = when == urgency::when_quiet ? extent_set::phase::deferred : extent_set::phase::wanted;
     const std::uint64_t count = (version.identity.size + options_.extent_bytes - 1) / options_.extent_bytes;
-    if (number != 0 && set.extents.contains(number - 1)) {
+    if (when == urgency::now && number != 0 && set.extents.contains(number - 1)) {
       for (; end < count && end <= number + options_.ahead; ++end) {
         extent_set::extent& next = set.extents[end];
         if (next.state != extent_set::phase::none) break;
@@ -72,7 +76,7 @@ extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, st
   }
   {
     const std::lock_guard lock(mutex_);
-    for (std::uint64_t n = number; n < end; ++n) jobs_.push_back({file, n});
+    for (std::uint64_t n = number; n < end; ++n) (when == urgency::now ? jobs_ : deferred_).push_back({file, n});
   }
   wake_.notify_one();
   return {};
@@ -87,26 +91,37 @@ std::uint64_t extent_registrar::register_all(const std::shared_ptr<host_file>& f
 }
 
 void extent_registrar::run() {
-  for (;;) {
-    job next;
-    {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
-      if (stopping_) return;
-      next = std::move(jobs_.front());
-      jobs_.pop_front();
-    }
+  while (const std::optional<job> next = next_job()) {
     const bool recording = timeline_.on();
     const std::uint64_t begin_ns = recording ? platform::now_ns() : 0;
-    const std::uint64_t bytes = register_one(next);
+    const std::uint64_t bytes = register_one(*next);
     if (recording) {
       try {
         timeline_.add({"register", timeline::registrar_thread, begin_ns, platform::now_ns(),
-                       next.number * options_.extent_bytes, bytes, bytes != 0 ? 0 : -EAGAIN, next.file->path()});
+                       next->number * options_.extent_bytes, bytes, bytes != 0 ? 0 : -EAGAIN, next->file->path()});
       } catch (const std::bad_alloc&) {
         // Then the timeline lacks it.
       }
     }
+  }
+}
+
+std::optional<extent_registrar::job> extent_registrar::next_job() {
+  const auto take = [](std::deque<job>& jobs) {
+    job next = std::move(jobs.front());
+    jobs.pop_front();
+    return next;
+  };
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [this] { return stopping_ || !jobs_.empty() || !deferred_.empty(); });
+    if (stopping_) return std::nullopt;
+    if (!jobs_.empty()) return take(jobs_);
+    const std::uint64_t quiet_at = last_deferred_.load(std::memory_order_relaxed) + quiet_ns;
+    const std::uint64_t now = platform::now_ns();
+    if (now >= quiet_at) return take(deferred_);
+    (void)wake_.wait_for(lock, std::chrono::nanoseconds(quiet_at - now),
+                         [this] { return stopping_ || !jobs_.empty(); });
   }
 }
 

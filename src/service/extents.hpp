@@ -1,9 +1,12 @@
 // Extents: parts of files mapped and registered, so that groups pull pages from them without the host.
 //
 // State of one extent, guarded by its set's mutex:
+//   none -> deferred (a staged run touched it; queued for a quiet moment) -> wanted, registered or refused
 //   none -> wanted (a staged read touched it; queued) -> registered
 //                                                    \-> refused (budget, not in the page cache, the driver said no)
 //   refused -> wanted again after `retry_reads` more staged reads of it.
+// While the driver registers, it lets no other thread enqueue a copy: many workers that stage runs are faster than one
+// registrar, and are not to be disturbed.
 // A registered extent stays until drop_all(): unregistering waits for kernels, so it never happens while serving.
 #pragma once
 
@@ -14,6 +17,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -33,7 +37,7 @@ struct extent_notice {
 // The extents of one file version. Members are the registrar's.
 class extent_set {
   friend class extent_registrar;
-  enum class phase { none, wanted, registered, refused };
+  enum class phase { none, deferred, wanted, registered, refused };
   struct extent {
     phase state = phase::none;
     std::uint32_t reads = 0;
@@ -62,8 +66,9 @@ class extent_registrar {
   extent_registrar(const extent_registrar&) = delete;
   extent_registrar& operator=(const extent_registrar&) = delete;
 
+  enum class urgency { now, when_quiet };  // quiet: nothing was touched so for `quiet_ns`
   // What to tell the reader of `offset`; asks for registration when the extent is not registered yet. Does not wait.
-  extent_notice touch(const std::shared_ptr<host_file>& file, std::uint64_t offset);
+  extent_notice touch(const std::shared_ptr<host_file>& file, std::uint64_t offset, urgency when = urgency::now);
 
   // Registers all of a file now. Bytes registered in all. Waits for I/O.
   std::uint64_t register_all(const std::shared_ptr<host_file>& file);
@@ -85,6 +90,7 @@ class extent_registrar {
   static constexpr std::uint32_t retry_reads = 1024;
   static constexpr std::uint32_t looks_every = 16;  // reads of what is known to be refused, by each thread
   static constexpr double cached_min = 0.95;
+  static constexpr std::uint64_t quiet_ns = 20'000'000;
 
   struct job {
     std::shared_ptr<host_file> file;
@@ -92,6 +98,8 @@ class extent_registrar {
   };
 
   void run();
+  // The next job, or none when the thread is to end. Waits.
+  std::optional<job> next_job();
   // Bytes registered, also when they were before; 0 when refused.
   std::uint64_t register_one(const job& j);
   bool bring_into_cache(backend_file& file, const file_mapping& mapping, std::uint64_t offset);
@@ -109,6 +117,8 @@ class extent_registrar {
   std::mutex mutex_;  // guards jobs_ and stopping_
   std::condition_variable wake_;
   std::deque<job> jobs_;
+  std::deque<job> deferred_;                    // guarded by mutex_
+  std::atomic<std::uint64_t> last_deferred_{0};  // when; relaxed, a hint
   std::vector<std::shared_ptr<extent_set>> sets_;  // those that have registered extents; guarded by mutex_
   std::atomic<bool> stopping_{false};
   std::thread thread_;

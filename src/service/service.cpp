@@ -76,14 +76,13 @@ service::service(device& d, const channel_view& channel, const channel_view& see
 service::~service() {
   if (!threads_.empty()) (void)stop(~std::uint64_t{0});
   for (const bounce_buffers& b : bounces_) {
-    for (const bounce_buffer& buffer : b.buffers) {
-      if (buffer.memory.host != nullptr) device_.free_shared(buffer.memory, piece_bytes + 8);
-    }
+    if (b.memory.host != nullptr) device_.free_buffers(b.memory, bounce_bytes);
   }
 }
 
 namespace {
 constexpr std::uint64_t answer_time_ns = 1'000'000'000;
+constexpr unsigned stage_first_workers = 4;  // together they read as fast as the registrar registers, or faster
 constexpr std::uint64_t everywhere_after_ns = 20'000'000;  // of slow answers: another worker may hang
 // No result, but for serve(): the device itself will answer.
 constexpr std::int32_t device_answers = -0x7fffffff;
@@ -367,8 +366,8 @@ std::int32_t service::tell_extent(std::uint32_t slot, const extent_notice& notic
   return notice_flag;
 }
 
-// From the file's own pages where they are registered. Otherwise they are read; meanwhile registration is asked for, so
-// that both bring in a file that is new here. An error is for the loads of single pages, which follow it.
+// From the file's own pages where they are registered. Otherwise they are read; meanwhile few workers ask for registration,
+// so that both bring in a file that is new here, and many for a registration afterwards. An error is for the loads of single pages, which follow it.
 std::int32_t service::serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                                  file_table::lookups& known) {
   bulk_target to{};
@@ -379,7 +378,9 @@ std::int32_t service::serve_bulk(const request& r, std::uint32_t slot, std::uint
   if (to.frame >= frames_.count || pages > frames_.count - to.frame) return -EINVAL;
   file_table::lookups::entry* file = nullptr;
   if (const int status = files_.look_up(r.handle, known, file); status < 0) return status;
-  const extent_notice notice = extents_.touch(file->file, r.offset);
+  const auto when = options_.workers < stage_first_workers ? extent_registrar::urgency::now
+                                                           : extent_registrar::urgency::when_quiet;
+  const extent_notice notice = extents_.touch(file->file, r.offset, when);
   const std::uint64_t extent_begin = notice.number * extents_.extent_bytes();
   if (r.offset + r.length > extent_begin + notice.bytes || r.length < device_.bulk_bytes_min())
     return read_run(r, slot, sequence, to.frame, worker, *file->reached, staged_flag | tell_extent(slot, notice));
@@ -413,8 +414,8 @@ std::int32_t service::read_run(const request& r, std::uint32_t slot, std::uint32
       const auto result = static_cast<std::int32_t>(done + bytes) | flags;
       const std::int64_t copied = last ? copy_piece(worker, *buffer, to + done, bytes, &channel_.reply(slot).word,
                                                     &seen_.reply(slot).word, make_reply_word(sequence, result))
-                                       : copy_piece(worker, *buffer, to + done, bytes, word_behind(buffer->memory.host),
-                                                    word_behind(buffer->memory.device), ++bounces_[worker].count);
+                                       : copy_piece(worker, *buffer, to + done, bytes, buffer->emptied,
+                                                    buffer->emptied_seen, ++bounces_[worker].count);
       if (copied < 0 && copied != -EINPROGRESS) return give_up(static_cast<std::int32_t>(copied));
       if (last) return copied < 0 ? device_answers : result;
       done += bytes;
@@ -425,10 +426,6 @@ std::int32_t service::read_run(const request& r, std::uint32_t slot, std::uint32
   }
 }
 
-channel_word<std::uint64_t>* service::word_behind(char* buffer) {
-  return reinterpret_cast<channel_word<std::uint64_t>*>(buffer + piece_bytes);
-}
-
 std::int64_t service::copy_piece(unsigned worker, bounce_buffer& buffer, char* to, std::uint64_t bytes,
                                  const channel_word<std::uint64_t>* told, channel_word<std::uint64_t>* told_seen,
                                  std::uint64_t word) {
@@ -437,7 +434,7 @@ std::int64_t service::copy_piece(unsigned worker, bounce_buffer& buffer, char* t
   buffer.told = copied == -EINPROGRESS ? told : nullptr;
   if (copied >= 0 && copied != static_cast<std::int64_t>(bytes)) return -EIO;
   buffer.word = word;
-  buffer.is_reply = told != word_behind(buffer.memory.host);
+  buffer.is_reply = told != buffer.emptied;
   return copied;
 }
 
@@ -454,14 +451,26 @@ service::bounce_buffer* service::free_buffer(unsigned worker) {
   bounce_buffers& own = bounces_[worker];
   bounce_buffer& buffer = own.buffers[own.next];
   own.next = (own.next + 1) % own.buffers.size();
-  if (buffer.memory.host == nullptr) {
+  if (own.memory.host == nullptr) {
     try {
-      buffer.memory = device_.allocate_shared(piece_bytes + 8);
+      allocate(own);
     } catch (const error&) {
       return nullptr;
     }
   }
   return wait_until_empty(buffer) ? &buffer : nullptr;
+}
+
+void service::allocate(bounce_buffers& b) {
+  b.memory = device_.allocate_buffers(bounce_bytes);
+  const auto word = [&b](char* memory, std::size_t i) {
+    return reinterpret_cast<channel_word<std::uint64_t>*>(memory + b.buffers.size() * piece_bytes) + i;
+  };
+  for (std::size_t i = 0; i < b.buffers.size(); ++i) {
+    b.buffers[i].memory = {b.memory.host + i * piece_bytes, b.memory.device + i * piece_bytes};
+    b.buffers[i].emptied = word(b.memory.host, i);
+    b.buffers[i].emptied_seen = word(b.memory.device, i);
+  }
 }
 
 bool service::wait_until_empty(bounce_buffer& buffer) {

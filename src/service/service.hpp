@@ -124,6 +124,8 @@ class service {
   // other. Allocated when they are first needed.
   struct bounce_buffer {
     device::shared_memory memory{nullptr, nullptr};
+    channel_word<std::uint64_t>* emptied = nullptr;  // where the device tells that it has emptied it
+    channel_word<std::uint64_t>* emptied_seen = nullptr;
     // What the device stores, and where, once it has emptied the buffer; null when it is empty.
     const channel_word<std::uint64_t>* told = nullptr;
     std::uint64_t word = 0;
@@ -135,15 +137,18 @@ class service {
     }
   };
   struct bounce_buffers {
+    device::shared_memory memory{nullptr, nullptr};  // of all
     std::array<bounce_buffer, 2> buffers;
     unsigned next = 0;
     std::uint64_t count = 0;  // of pieces
   };
-  static constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20;  // a buffer; behind it the word that it is told
+  // A buffer. The copy engine needs copies of this size for its full rate; more would not stay in the processor's cache.
+  static constexpr std::uint64_t piece_bytes = std::uint64_t{4} << 20;
+  static constexpr std::uint64_t bounce_bytes = 2 * piece_bytes + 64;  // with the words
+  void allocate(bounce_buffers& b);
   bounce_buffer* free_buffer(unsigned worker);
   bool drain(unsigned worker);
   bool wait_until_empty(bounce_buffer& buffer);
-  static channel_word<std::uint64_t>* word_behind(char* buffer);
   std::int64_t copy_piece(unsigned worker, bounce_buffer& buffer, char* to, std::uint64_t bytes,
                           const channel_word<std::uint64_t>* told, channel_word<std::uint64_t>* told_seen,
                           std::uint64_t word);

@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "support/eventually.hpp"
 #include "support/memory_backend.hpp"
 #include "support/service_rig.hpp"
@@ -65,6 +67,24 @@ TEST_F(bulk_service, what_is_not_registered_is_read) {
   EXPECT_EQ(rig_.bulk(file_, 98304, 4096, 7).result, 1696 | staged_flag);
   EXPECT_EQ(frames(7, 1697), content_.substr(98304) + "?");
   EXPECT_EQ(rig_.bulk(file_, 102400, 4096, 7).result, 0);
+}
+
+// Many workers are not disturbed by a registration while they read runs.
+TEST_F(bulk_service, of_many_workers_is_registered_when_it_is_quiet) {
+  service_rig_options options = with_extents();
+  options.workers = 4;
+  service_rig rig(io_, options);
+  const std::uint32_t file = rig.open("/a").handle;
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(rig.bulk(file, 0, 4096, 0).result, 4096 | staged_flag);
+  EXPECT_TRUE(eventually([&] { return rig.extents().count().registered == 1; }));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(20));
+  EXPECT_EQ(rig.bulk(file, 0, 4096, 0).result, 4096);
+  // Who reads single pages does not wait for that.
+  EXPECT_EQ(rig.bulk(file, 65536, 4096, 0).result, 4096 | staged_flag);
+  EXPECT_TRUE(eventually([&] { return rig.read(file, 65536, 64).extent_bytes != 0; }));
+  EXPECT_EQ(rig.extents().count().registered, 2u);
+  EXPECT_EQ(rig.extents().count().bytes, content_.size());
 }
 
 TEST_F(bulk_service, many_reads_share_the_buffers) {
