@@ -25,22 +25,25 @@ struct sample {
 
 enum class access {
   map,            // a warp maps a page, reads it where it lies, unmaps it
+  map_each,       // a warp maps a page for each lane (gmmap_each), reads one after the other, unmaps them
   advised_map,    // a block asks for a chunk of many pages (gfadvise), then its warps map them one by one
   read_by_warp,   // gread into shared memory
   read_by_block,  // the same, by a block of 256 threads
   view,           // view<T>: each thread reads words of 8 bytes; as many neighbouring threads as a record has words
+  view_several,   // the same, four words at a time (view::read)
   gather          // each thread greads whole records of its own into an array in device memory
 };
 
 // Which parts of a file are read, how, and by how many threads.
 struct walk {
   access how = access::map;
-  bool random = true;             // else from front to back
-  std::uint64_t span_bytes = 0;   // from the file's start; a power of two
-  std::uint64_t chunk_bytes = 0;  // of one operation, a power of two, at least 8; map: at most the mount's page
-  std::uint64_t operations = 0;   // more than the span has chunks: these are read again and again
-  std::uint32_t blocks = 0;       // 0: eight for each multiprocessor
-  std::uint32_t threads = 256;    // of a block; a multiple of 32
+  bool random = true;            // else from front to back
+  std::uint64_t span_bytes = 0;  // from the file's start; a power of two
+  std::uint64_t chunk_bytes =
+      0;  // of one operation, a power of two, at least 8; map, map_each: at most the mount's page
+  std::uint64_t operations = 0;  // more than the span has chunks: these are read again and again
+  std::uint32_t blocks = 0;      // 0: eight for each multiprocessor
+  std::uint32_t threads = 256;   // of a block; a multiple of 32
 };
 
 // The chunks of a walk by number, in its order: for peers that are told what to read.

@@ -54,6 +54,33 @@ struct map_chunks : tuned_shape {
 };
 
 template <class Use>
+struct map_each_chunk : tuned_shape {
+  task work;
+  GPUFS_HD explicit map_each_chunk(const task& w) : work(w) {}
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const warp_group warp = this_warp();
+    const std::uint64_t bytes = work.chunk_bytes;
+    Use use;
+    for (std::uint64_t first = warp.grid_rank() * warp.size(); first < work.operations;
+         first += warp.grid_size() * warp.size()) {
+      const bool mine = first + warp.rank() < work.operations;
+      const std::uint64_t at = mine ? work.offset(first + warp.rank()) : 0;
+      const mapping m = gmmap_each(warp, fs, work.fd, static_cast<std::int64_t>(at), mine ? bytes : 0);
+      const bool whole = m.bytes == static_cast<std::int64_t>(bytes);
+      if (mine && !whole) work.fail();
+      const auto data = reinterpret_cast<std::uintptr_t>(whole ? m.data : nullptr);
+      for (std::uint32_t k = 0; k < warp.size(); ++k) {
+        const auto* from = reinterpret_cast<const char*>(warp.from(data, k));
+        const std::uint64_t word = warp.from(at, k) / 8;
+        if (from != nullptr) use.take(warp, from, bytes, word);
+      }
+      (void)gmunmap_each(warp, fs, m.data);
+    }
+    use.finish(work.told);
+  }
+};
+
+template <class Use>
 struct map_advised_chunks : tuned_shape {
   task work;
   GPUFS_HD explicit map_advised_chunks(const task& w) : work(w) {}
@@ -96,8 +123,8 @@ struct read_chunks : tuned_shape {
   }
 };
 
-// Record i is read by as many neighbouring threads as it has words.
-template <class Use>
+// Record i is read by as many neighbouring threads as it has words; `Together` records at a time.
+template <class Use, unsigned Together>
 struct view_words : tuned_shape {
   task work;
   std::uint32_t record_shift;  // words of a record, as a power of two
@@ -107,13 +134,26 @@ struct view_words : tuned_shape {
     const view<std::uint64_t> file(fs, work.fd);
     Use use;
     const std::uint64_t words = work.operations << record_shift;
-    for (std::uint64_t i = thread.grid_rank(); i < words; i += thread.grid_size()) {
-      const std::uint64_t within = i & ((std::uint64_t{1} << record_shift) - 1);
-      const std::uint64_t word = (work.where.position(i >> record_shift) << record_shift) + within;
-      use.take_word(file[word], word);
+    const std::uint64_t stride = thread.grid_size();
+    std::uint64_t i = thread.grid_rank();
+    for (; i + (Together - 1) * stride < words; i += Together * stride) {
+      std::uint64_t indices[Together];
+      std::uint64_t values[Together];
+      GPUFS_UNROLL
+      for (unsigned k = 0; k < Together; ++k) indices[k] = word_of(i + k * stride);
+      file.read(indices, values);
+      GPUFS_UNROLL
+      for (unsigned k = 0; k < Together; ++k) use.take_word(values[k], indices[k]);
     }
+    for (; i < words; i += stride) use.take_word(file[word_of(i)], word_of(i));
     if (file.error() != 0) work.fail();
     use.finish(work.told);
+  }
+
+ private:
+  GPUFS_HD std::uint64_t word_of(std::uint64_t i) const {
+    const std::uint64_t within = i & ((std::uint64_t{1} << record_shift) - 1);
+    return (work.where.position(i >> record_shift) << record_shift) + within;
   }
 };
 

@@ -62,12 +62,14 @@ sample raw_read(const mount& m, const plain_memory& from, const walk& w) {
     const task work = t.make_task(0, w, operations);
     switch (w.how) {
       case access::map:
+      case access::map_each:
       case access::advised_map: launch(m, shape_of(m, w), sum_chunks(work, from.data())); break;
       case access::read_by_warp: launch(m, shape_with_scratch(m, w), copy_chunks<warp_group>(work, from.data())); break;
       case access::read_by_block:
         launch(m, shape_with_scratch(m, w), copy_chunks<block_group>(work, from.data()));
         break;
-      case access::view: launch(m, shape_of(m, w), load_words(work, from.data(), record_shift(w))); break;
+      case access::view:
+      case access::view_several: launch(m, shape_of(m, w), load_words(work, from.data(), record_shift(w))); break;
       case access::gather: launch(m, shape_of(m, w), copy_records(work, from.data(), gathered.data())); break;
     }
   });

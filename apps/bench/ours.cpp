@@ -11,10 +11,12 @@ template <class Use>
 void launch_walk(const mount& m, const walk& w, const task& work, char* gathered) {
   switch (w.how) {
     case access::map: launch(m, shape_of(m, w), map_chunks<Use>(work)); break;
+    case access::map_each: launch(m, shape_of(m, w), map_each_chunk<Use>(work)); break;
     case access::advised_map: launch(m, shape_of(m, w), map_advised_chunks<Use>(work)); break;
     case access::read_by_warp: launch(m, shape_with_scratch(m, w), read_chunks<warp_group, Use>(work)); break;
     case access::read_by_block: launch(m, shape_with_scratch(m, w), read_chunks<block_group, Use>(work)); break;
-    case access::view: launch(m, shape_of(m, w), view_words<Use>(work, record_shift(w))); break;
+    case access::view: launch(m, shape_of(m, w), view_words<Use, 1>(work, record_shift(w))); break;
+    case access::view_several: launch(m, shape_of(m, w), view_words<Use, 4>(work, record_shift(w))); break;
     case access::gather: launch(m, shape_of(m, w), gather_records(work, gathered)); break;
   }
 }
@@ -23,7 +25,7 @@ std::size_t gathered_bytes(const walk& w) { return w.how == access::gather ? w.o
 
 void check_access(const mount& m, const walk& w) {
   check_walk(w);
-  if (w.how == access::map && w.chunk_bytes > m.options().page_bytes) {
+  if ((w.how == access::map || w.how == access::map_each) && w.chunk_bytes > m.options().page_bytes) {
     throw error(EINVAL, "bench: a mapping ends with its page");
   }
 }

@@ -98,11 +98,11 @@ GPUFS_HD inline page_part part_of_page(const mount_ref& fs, const page_pin& pin,
   return {at, stop, stop == wanted};
 }
 
-// Copies [at, stop) of the file, which lies in one frame.
+// Copies [at, stop) of the file, which lies in one frame; to be followed by finish_copies().
 template <class Group>
-GPUFS_HD void copy_part(const mount_ref& fs, const Group& g, std::uint32_t frame_number, char* to, std::uint64_t at,
-                        std::uint64_t stop) {
-  copy_from_frame(g, to, fs.page(frame_number) + (at & (fs.layout.page_bytes() - 1)), stop - at);
+GPUFS_HD void start_copy_of_part(const mount_ref& fs, const Group& g, std::uint32_t frame_number, char* to,
+                                 std::uint64_t at, std::uint64_t stop) {
+  start_copy_from_frame(g, to, fs.page(frame_number) + (at & (fs.layout.page_bytes() - 1)), stop - at);
 }
 
 // `buffer` is for the byte at `begin`.
@@ -125,8 +125,9 @@ GPUFS_HD read_end read_pages(const mount_ref& fs, const Group& g, const file_vie
           const page_pin pin{g.from(mine.frame, i),
                              static_cast<std::int32_t>(g.from(static_cast<std::uint32_t>(mine.valid), i))};
           part = part_of_page(fs, pin, page + i, begin, end);
-          copy_part(fs, g, pin.frame, buffer + (part.at - begin), part.at, part.stop);
+          start_copy_of_part(fs, g, pin.frame, buffer + (part.at - begin), part.at, part.stop);
         }
+        finish_copies();
         cache.release_run(run, mine);
         if (!part.whole) return {part.stop, 0};
         page += run;
@@ -137,7 +138,8 @@ GPUFS_HD read_end read_pages(const mount_ref& fs, const Group& g, const file_vie
     const page_pin pin = cache.acquire({file.version, page}, page_loader<Group>(fs, g, file, page, behind));
     const page_part part = part_of_page(fs, pin, page, begin, end);
     if (pin.valid < 0) return {part.at, pin.valid};
-    copy_part(fs, g, pin.frame, buffer + (part.at - begin), part.at, part.stop);
+    start_copy_of_part(fs, g, pin.frame, buffer + (part.at - begin), part.at, part.stop);
+    finish_copies();
     cache.release_copied(pin.frame);
     if (!part.whole) return {part.stop, 0};
   }
@@ -167,7 +169,8 @@ GPUFS_HD read_end read_pages_by_warps(const mount_ref& fs, const Block& g, const
     const std::uint64_t stop = g.least(part.whole ? end : part.stop);
     if (mine && pin.valid >= 0) {
       const std::uint64_t copied = part.stop < stop ? part.stop : stop;
-      if (part.at < copied) copy_part(fs, warp, pin.frame, buffer + (part.at - begin), part.at, copied);
+      if (part.at < copied) start_copy_of_part(fs, warp, pin.frame, buffer + (part.at - begin), part.at, copied);
+      finish_copies();
       cache.release_copied(pin.frame);
     }
     if (stop == end) continue;
@@ -256,6 +259,29 @@ template <class Group>
   return static_cast<std::int64_t>(stop.at - begin);
 }
 
+namespace detail {
+
+// What of a pinned page, from the byte `within` on, is a mapping of at most `bytes`; 0 bytes where the file has none there.
+GPUFS_HD inline mapping mapping_of(const mount_ref& fs, const page_pin& pin, std::uint64_t within,
+                                   std::uint64_t bytes) {
+  if (pin.valid < 0) return {nullptr, pin.valid};
+  const auto valid = static_cast<std::uint64_t>(pin.valid);
+  if (valid <= within) return {nullptr, 0};
+  const std::uint64_t room = valid - within;
+  return {fs.page(pin.frame) + within, static_cast<std::int64_t>(room < bytes ? room : bytes)};
+}
+
+// By one thread. 0, or -EINVAL.
+GPUFS_HD inline std::int32_t unmap(const mount_ref& fs, const void* data) {
+  const char* first = fs.page(0);
+  const char* p = static_cast<const char*>(data);
+  const std::uint64_t frame_number = static_cast<std::uint64_t>(p - first) >> fs.layout.page_shift;
+  if (p < first || frame_number >= fs.layout.frame_count) return -EINVAL;
+  return frame_table(fs).header(static_cast<std::uint32_t>(frame_number)).state.try_unpin() ? 0 : -EINVAL;
+}
+
+}  // namespace detail
+
 // Maps a part of a file: pins the page that holds `offset` and gives a pointer into it, for reading, valid for every
 // thread of the GPU until gmunmap. Behind the end of the file the rest of a page reads as zeros.
 // Errors: -EBADF; -EINVAL for a negative offset or no bytes; then as gread. Waits as gread.
@@ -272,29 +298,49 @@ template <class Group>
   const std::uint64_t within = at - (page << fs.layout.page_shift);
   page_cache<Group> cache(fs, g, found.view.record);
   const page_pin pin = cache.acquire({found.view.version, page}, detail::page_loader<Group>(fs, g, found.view, page));
-  if (pin.valid < 0) return {nullptr, pin.valid};
-  const std::uint64_t room =
-      static_cast<std::uint64_t>(pin.valid) > within ? static_cast<std::uint64_t>(pin.valid) - within : 0;
-  if (room == 0) {
-    cache.release(pin.frame);
-    return {nullptr, 0};
-  }
-  return {fs.page(pin.frame) + within, static_cast<std::int64_t>(room < bytes ? room : bytes)};
+  const mapping m = detail::mapping_of(fs, pin, within, bytes);
+  if (m.bytes == 0) cache.release(pin.frame);
+  return m;
 }
 
 // Ends a mapping; `data` is any pointer into it. Returns 0, or -EINVAL when nothing is mapped there. Does not wait.
 template <class Group>
 GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const void* data) {
-  const char* first = fs.page(0);
-  const char* p = static_cast<const char*>(data);
-  const std::uint64_t frame_number = static_cast<std::uint64_t>(p - first) >> fs.layout.page_shift;
-  if (p < first || frame_number >= fs.layout.frame_count) return -EINVAL;
   std::int32_t result = 0;
   g.sync();  // all members' reads come before the frame can be taken
-  if (g.is_leader()) {
-    if (!detail::frame_table(fs).header(static_cast<std::uint32_t>(frame_number)).state.try_unpin()) result = -EINVAL;
-  }
+  if (g.is_leader()) result = detail::unmap(fs, data);
   return g.broadcast(result);
+}
+
+// As gmmap and gmunmap, of a part for each member: `offset`, `bytes` and what is returned are the member's own. The pages
+// are looked up at the same time, and one fence ends all mappings, so that for small pages it is much faster than one by
+// one; what is not in the cache is loaded page by page, by all members together. A member with no bytes gets no
+// mapping (0 bytes), and gives back a null pointer (0). A mapping may be used by all members, and ended by any.
+// By a warp or a single thread. Holds up to one pin for each member while it waits: a cache should have frames for all
+// warps that do so at a time, or some get -ENOBUFS.
+template <class Group>
+[[nodiscard]] GPUFS_HD mapping gmmap_each(const Group& g, const mount_ref& fs, std::int32_t fd, std::int64_t offset,
+                                          std::uint64_t bytes) {
+  static_assert(!Group::has_warps, "by the warps of a block");
+  const detail::found_file found = detail::find_file(fs, g, fd);
+  if (found.error != 0) return {nullptr, found.error};
+  const auto at = static_cast<std::uint64_t>(offset);
+  const bool wanted = bytes != 0 && offset >= 0 && at < found.view.size;
+  const std::uint64_t page = at >> fs.layout.page_shift;
+  page_cache<Group> cache(fs, g, found.view.record);
+  const page_pin pin = cache.acquire_each(found.view.version, page, wanted, [&](std::uint64_t missing) {
+    return detail::page_loader<Group>(fs, g, found.view, missing);
+  });
+  if (!wanted) return {nullptr, bytes != 0 && offset < 0 ? -EINVAL : 0};
+  const mapping m = detail::mapping_of(fs, pin, at - (page << fs.layout.page_shift), bytes);
+  if (m.bytes == 0) detail::frame_table(fs).unpin(pin.frame);
+  return m;
+}
+template <class Group>
+GPUFS_HD std::int32_t gmunmap_each(const Group& g, const mount_ref& fs, const void* data) {
+  static_assert(!Group::has_warps, "by the warps of a block");
+  g.sync();  // all members' reads come before the frames can be taken
+  return data == nullptr ? 0 : detail::unmap(fs, data);
 }
 
 // Says what the caller will do with a part of a file, as posix_fadvise(2). POSIX_FADV_WILLNEED: brings it into the cache,

@@ -38,40 +38,73 @@ class view {
 
   // Element i, or T{} when it cannot be read; then error() says why. Waits as gread.
   GPUFS_HD T operator[](std::uint64_t i) const {
-    T value{};
-    if (i >= size()) {
-      if (error_ == 0) error_ = -EINVAL;
-      return value;
+    const std::uint64_t indices[1] = {i};
+    T values[1];
+    read(indices, values);
+    return values[0];
+  }
+
+  // Elements indices[0], indices[1], ... as operator[] gives them one by one, but for those in the cache the latencies are
+  // one: two to eight at a time keep the memory busy with fewer threads.
+  template <unsigned N>
+  GPUFS_HD void read(const std::uint64_t (&indices)[N], T (&values)[N]) const {
+    bool done[N] = {};
+    if constexpr (sizeof(T) % sizeof(word) == 0 && sizeof(T) <= glance_bytes_max)
+      read_at_a_glance(indices, values, done);
+    GPUFS_UNROLL
+    for (unsigned i = 0; i < N; ++i) {
+      if (!done[i]) values[i] = read_found_out(indices[i]);
     }
-    std::uint64_t at = offset_ + i * sizeof(T);
-    if constexpr (sizeof(T) % 4 == 0 && sizeof(T) <= glance_bytes_max) {
-      using word = std::conditional_t<sizeof(T) % 8 == 0, std::uint64_t, std::uint32_t>;
-      if (at % sizeof(word) == 0 && read_at_a_glance<word>(at, value)) return value;
-    }
-    return read_pinned(at);
   }
 
  private:
   static constexpr std::size_t glance_bytes_max = 64;  // more words would not stay in registers
+  using word = std::conditional_t<sizeof(T) % 8 == 0, std::uint64_t, std::uint32_t>;
 
-  // False when it is not so easy: the element crosses pages, or is not in the cache, or was evicted meanwhile.
-  template <class Word>
-  GPUFS_HD bool read_at_a_glance(std::uint64_t at, T& value) const {
-    const std::uint64_t page = at >> fs_->layout.page_shift;
-    const std::uint64_t within = at - (page << fs_->layout.page_shift);
-    const detail::glimpse g = detail::find_at_a_glance(*fs_, page_key{file_.version, page}.slot());
-    if (!g.there || within + sizeof(T) > g.valid) return false;
-    Word words[sizeof(T) / sizeof(Word)];
-    Word all = 0;
+  // Not those with which it is not so easy: that cross pages, or are not in the cache, or were evicted meanwhile. Steps as in
+  // find_at_a_glance().
+  template <unsigned N>
+  GPUFS_HD void read_at_a_glance(const std::uint64_t (&indices)[N], T (&values)[N], bool (&done)[N]) const {
+    constexpr unsigned count = sizeof(T) / sizeof(word);
+    const std::uint64_t end = size();
+    std::uint64_t within[N];
+    slot_key keys[N];
+    detail::glimpse found[N];
     GPUFS_UNROLL
-    for (unsigned k = 0; k < sizeof(T) / sizeof(Word); ++k) {
-      words[k] = detail::load_at_a_glance<Word>(fs_->page(g.frame) + within + k * sizeof(Word));
-      all ^= words[k];
+    for (unsigned i = 0; i < N; ++i) {
+      const std::uint64_t at = offset_ + indices[i] * sizeof(T);
+      within[i] = at & (fs_->layout.page_bytes() - 1);
+      keys[i] = page_key{file_.version, at >> fs_->layout.page_shift}.slot();
     }
-    if (!detail::is_still_there(*fs_, g, all)) return false;
-    std::memcpy(&value, words, sizeof(T));
-    ++hits_.count;
-    return true;
+    detail::find_at_a_glance(*fs_, keys, found);
+    word words[N][count];
+    std::uint64_t all = 0;
+    GPUFS_UNROLL
+    for (unsigned i = 0; i < N; ++i) {
+      done[i] = found[i].there && indices[i] < end && within[i] % sizeof(word) == 0 &&
+                within[i] + sizeof(T) <= found[i].valid;
+      GPUFS_UNROLL
+      for (unsigned k = 0; k < count; ++k) {
+        words[i][k] =
+            done[i] ? detail::load_at_a_glance<word>(fs_->page(found[i].frame) + within[i] + k * sizeof(word)) : 0;
+        all ^= words[i][k];
+      }
+    }
+    detail::wait_until_read(all);
+    GPUFS_UNROLL
+    for (unsigned i = 0; i < N; ++i) {
+      done[i] = done[i] && detail::is_still_there(*fs_, found[i]);
+      if (!done[i]) continue;
+      std::memcpy(&values[i], words[i], sizeof(T));
+      ++hits_.count;
+    }
+  }
+
+  // With pins, if it is an element at all.
+  GPUFS_HD T read_found_out(std::uint64_t i) const {
+    if (i < size()) return read_pinned(offset_ + i * sizeof(T));
+    if (error_ == 0) error_ = -EINVAL;
+    return T{};
   }
 
   GPUFS_HD GPUFS_OUT_OF_LINE T read_pinned(std::uint64_t at) const {

@@ -35,10 +35,12 @@ auto without_gil(F&& f) {
 
 bench::access access_named(const std::string& name) {
   if (name == "map") return bench::access::map;
+  if (name == "map_each") return bench::access::map_each;
   if (name == "advised_map") return bench::access::advised_map;
   if (name == "read_by_warp") return bench::access::read_by_warp;
   if (name == "read_by_block") return bench::access::read_by_block;
   if (name == "view") return bench::access::view;
+  if (name == "view_several") return bench::access::view_several;
   if (name == "gather") return bench::access::gather;
   throw std::invalid_argument("no such access: " + name);
 }

@@ -117,8 +117,8 @@ class extent_registrar {
   std::mutex mutex_;  // guards jobs_ and stopping_
   std::condition_variable wake_;
   std::deque<job> jobs_;
-  std::deque<job> deferred_;                    // guarded by mutex_
-  std::atomic<std::uint64_t> last_deferred_{0};  // when; relaxed, a hint
+  std::deque<job> deferred_;                       // guarded by mutex_
+  std::atomic<std::uint64_t> last_deferred_{0};    // when; relaxed, a hint
   std::vector<std::shared_ptr<extent_set>> sets_;  // those that have registered extents; guarded by mutex_
   std::atomic<bool> stopping_{false};
   std::thread thread_;

@@ -378,8 +378,8 @@ std::int32_t service::serve_bulk(const request& r, std::uint32_t slot, std::uint
   if (to.frame >= frames_.count || pages > frames_.count - to.frame) return -EINVAL;
   file_table::lookups::entry* file = nullptr;
   if (const int status = files_.look_up(r.handle, known, file); status < 0) return status;
-  const auto when = options_.workers < stage_first_workers ? extent_registrar::urgency::now
-                                                           : extent_registrar::urgency::when_quiet;
+  const auto when =
+      options_.workers < stage_first_workers ? extent_registrar::urgency::now : extent_registrar::urgency::when_quiet;
   const extent_notice notice = extents_.touch(file->file, r.offset, when);
   const std::uint64_t extent_begin = notice.number * extents_.extent_bytes();
   if (r.offset + r.length > extent_begin + notice.bytes || r.length < device_.bulk_bytes_min())

@@ -127,6 +127,58 @@ TEST_P(map_test, mapped_pages_stay_when_others_are_evicted) {
   }
 }
 
+TEST_P(map_test, each_member_maps_a_part_of_its_own) {
+  options.cache_bytes = 160 * page_bytes();
+  const std::string content = create("a", 130 * page_bytes() + 77);
+  const std::int32_t fd = open("a");
+  const auto page = static_cast<std::int32_t>(page_bytes());
+  // Some pages are there, others are not.
+  calls().expect_read(fd, content, 3 * page + 1, 2 * page_bytes());
+  calls().expect_read(fd, content, 60 * page, 1);
+  map_each_answer a = calls().map_each(fd, 0, 70 * page_bytes(), page);
+  EXPECT_EQ(a.result, static_cast<std::int64_t>(70 * page_bytes()));
+  EXPECT_EQ(a.error, 0);
+  expect_same_bytes(a.bytes, content.substr(0, 70 * page_bytes()), "whole pages");
+  const auto loads = [&] { return counted(counter::staged_loads) + counted(counter::direct_loads); };
+  const std::uint64_t before = loads();
+  a = calls().map_each(fd, 256, 70 * page_bytes() - 256, 256);
+  EXPECT_EQ(a.error, 0);
+  expect_same_bytes(a.bytes, content.substr(256, 70 * page_bytes() - 256), "parts of pages, several members a page");
+  EXPECT_EQ(loads(), before);
+
+  // The last page's part, and nothing behind it.
+  a = calls().map_each(fd, 129 * page, 3 * page_bytes(), page);
+  EXPECT_EQ(a.result, static_cast<std::int64_t>(page_bytes() + 77));
+  EXPECT_EQ(a.error, 0);
+  expect_same_bytes(a.bytes.substr(0, page_bytes() + 77), content.substr(129 * page_bytes()), "the end");
+  EXPECT_EQ(a.bytes.substr(page_bytes() + 77), std::string(2 * page_bytes() - 77, untouched));
+}
+
+TEST_P(map_test, each_member_has_its_own_error) {
+  create("a", 100);
+  const std::int32_t fd = open("a");
+  const map_each_answer a = calls().map_each(fd, -2, 6, 2);
+  EXPECT_EQ(a.error, -EINVAL) << "of the member whose part begins before the file";
+  EXPECT_EQ(a.result, 4) << "the others have theirs";
+  EXPECT_EQ(calls().map_each(fd, 0, 0, 2).error, 0);
+  EXPECT_EQ(calls().map_each(-1, 0, 8, 4).error, -EBADF);
+}
+
+TEST_P(map_test, what_each_member_mapped_can_be_evicted_afterwards) {
+  options.cache_bytes = 40 * page_bytes();
+  const std::string content = create("a", 200 * page_bytes());
+  const std::int32_t fd = open("a");
+  const auto page = static_cast<std::int32_t>(page_bytes());
+  for (std::int32_t first = 0; first < 200; first += 8) {  // a block's warps together must not want more than there are
+    const map_each_answer a = calls().map_each(fd, first * page, 8 * page_bytes(), page);
+    ASSERT_EQ(a.error, 0);
+    expect_same_bytes(a.bytes, content.substr(static_cast<std::uint64_t>(first) * page_bytes(), 8 * page_bytes()),
+                      "from page " + std::to_string(first));
+  }
+  EXPECT_GT(counted(counter::evictions), 100u);
+  calls().expect_read(fd, content, 0, content.size());
+}
+
 TEST_P(map_test, calls_end_when_every_frame_is_mapped) {
   options.cache_bytes = 8 * page_bytes();
   options.reclaim_timeout_ns = 20'000'000;
@@ -144,9 +196,12 @@ TEST_P(map_test, calls_end_when_every_frame_is_mapped) {
   EXPECT_EQ(calls().map(fd, 8 * page, 1).result, -ENOBUFS);
   EXPECT_EQ(calls().read(fd, 9 * page, 10).result, -ENOBUFS);
   EXPECT_EQ(calls().view(fd, static_cast<std::uint64_t>(8 * page), 1).error, -ENOBUFS);
+  const map_each_answer each = calls().map_each(fd, 7 * page + 1, page_bytes(), static_cast<std::int32_t>(page - 1));
+  EXPECT_EQ(each.error, -ENOBUFS);
+  EXPECT_EQ(each.result, page - 1) << "who finds its page has it";
   EXPECT_EQ(calls().read(fd, 8 * page - 5, 10).result, 5) << "what is there comes first, then the error";
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
-  EXPECT_EQ(counted(counter::no_frames), 4u);
+  EXPECT_EQ(counted(counter::no_frames), 5u);
 
   // What needs no frame works on; and everything does when one is free again.
   calls().expect_read(fd, content, 0, 8 * page_bytes());
@@ -156,7 +211,7 @@ TEST_P(map_test, calls_end_when_every_frame_is_mapped) {
   EXPECT_EQ(calls().unmap(pointers[4]), 0);
   calls().expect_read(fd, content, 0, content.size());
   EXPECT_EQ(calls().read(small, 0, 10).result, 10);
-  EXPECT_EQ(counted(counter::no_frames), 5u);
+  EXPECT_EQ(counted(counter::no_frames), 6u);
 }
 
 }  // namespace

@@ -33,8 +33,9 @@ class many_reads {
     calls_.push_back(c);
   }
 
-  void run(const mount& m, group_kind kind, std::int32_t fd, const std::string& content) {
-    stage s(m, kind, 1);
+  void run(const mount& m, group_kind kind, std::int32_t fd, const std::string& content,
+           std::uint32_t scratch_bytes = 0) {
+    stage s(m, kind, 1, nullptr, scratch_bytes);
     device_call set{action::set};
     set.offset = fd;
     calls_.insert(calls_.begin(), set);
@@ -93,6 +94,26 @@ TEST_P(read_test, whole_pages_into_memory_of_any_alignment) {
     reads.add(3 * page_bytes() + 5, 2 * page_bytes(), misalignment);
   }
   reads.run(fs(), GetParam().kind, fd, content);
+}
+
+TEST_P(read_test, into_shared_memory) {
+  constexpr std::uint32_t scratch_bytes = 100000;
+  const std::uint64_t most = std::min<std::uint64_t>(20 * page_bytes(), scratch_bytes - 16);
+  const std::string content = create("a", 20 * page_bytes() + 777);
+  const std::int32_t fd = open("a");
+  ASSERT_GE(fd, 0);
+  many_reads reads;
+  for (int round = 0; round < 2; ++round) {  // misses, hits
+    for (const std::uint64_t misalignment : {0, 3, 8}) {
+      reads.add(0, most, misalignment);
+      reads.add(page_bytes() - 16, most / 16 * 16, misalignment);
+      reads.add(page_bytes() + 8, most - 8, misalignment);
+      reads.add(19 * page_bytes(), page_bytes() + 1000, misalignment);
+      reads.add(2 * page_bytes() + 16, 16, misalignment);
+      reads.add(2 * page_bytes() + 16, 15, misalignment);
+    }
+  }
+  reads.run(fs(), GetParam().kind, fd, content, scratch_bytes);
 }
 
 TEST_P(read_test, ends_where_the_file_ends) {

@@ -55,7 +55,9 @@ struct script_kernel {
       case action::set: return {};
       case action::open: return {gopen(g, fs, input, op.flags), 0};
       case action::close: return {gclose(g, fs, fd), 0};
-      case action::read: return {gread(g, fs, fd, output, op.bytes, op.offset), 0};
+      case action::read:
+        if (memory.scratch_bytes != 0) return {read_to_scratch(g, fs, fd, op, output), 0};
+        return {gread(g, fs, fd, output, op.bytes, op.offset), 0};
       case action::map: {
         const mapping m = gmmap(g, fs, fd, op.offset, op.bytes);
         return {m.bytes, static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(m.data))};
@@ -65,12 +67,53 @@ struct script_kernel {
         for (std::uint64_t k = g.rank(); k < op.bytes; k += g.size()) output[k] = pointer[k];
         return {static_cast<std::int64_t>(op.bytes), 0};
       case action::unmap: return {gmunmap(g, fs, pointer), 0};
+      case action::map_each: return map_each(g, fs, fd, op, output);
       case action::advise: return {gfadvise(g, fs, fd, op.offset, op.bytes, op.flags), 0};
       case action::status: return describe(g, fs, fd, output);
       case action::send: return {gsend(g, fs, fd, input, op.bytes), 0};
       case action::view: return look(g, fs, fd, op, output);
     }
     return {-ENOSYS, 0};
+  }
+
+  // As aligned as the output.
+  GPUFS_HD std::int64_t read_to_scratch(const Group& g, const mount_ref& fs, std::int32_t fd, const device_call& op,
+                                        char* output) const {
+    char* const scratch =
+        block_group::scratch() + block_group::rank() / g.size() * memory.scratch_bytes + (op.memory & 15);
+    const std::int64_t result = gread(g, fs, fd, scratch, op.bytes, op.offset);
+    for (std::int64_t k = g.rank(); k < result; k += g.size()) output[k] = scratch[k];
+    g.sync();  // before the next one overwrites it
+    return result;
+  }
+
+  // Those that look up pages together.
+  GPUFS_HD static auto part_of(const Group& g) {
+    if constexpr (Group::has_warps) return g.warp();
+    else return g;
+  }
+
+  GPUFS_HD outcome map_each(const Group& g, const mount_ref& fs, std::int32_t fd, const device_call& op,
+                            char* output) const {
+    const auto part = part_of(g);
+    const auto piece = static_cast<std::uint64_t>(op.flags);
+    std::uint64_t copied = 0;
+    std::uint64_t error = ~std::uint64_t{0};
+    const std::uint64_t before = g.rank() - part.rank();  // members of parts before mine
+    for (std::uint64_t first = before * piece; first < op.bytes; first += g.size() * piece) {
+      const std::uint64_t at = first + part.rank() * piece;
+      const std::uint64_t left = at < op.bytes ? op.bytes - at : 0;
+      const mapping m =
+          gmmap_each(part, fs, fd, op.offset + static_cast<std::int64_t>(at), left < piece ? left : piece);
+      const std::uint64_t bytes = m.bytes < 0 ? 0 : static_cast<std::uint64_t>(m.bytes);
+      if (m.bytes < 0 && static_cast<std::uint64_t>(-m.bytes) < error) error = static_cast<std::uint64_t>(-m.bytes);
+      for (std::uint64_t k = 0; k < bytes; ++k) output[at + k] = m.data[k];
+      copied += bytes;
+      if (gmunmap_each(part, fs, m.data) != 0) disagree();
+    }
+    error = g.least(error);
+    return {static_cast<std::int64_t>(g.sum(copied)),
+            error == ~std::uint64_t{0} ? 0 : -static_cast<std::int64_t>(error)};
   }
 
   GPUFS_HD outcome describe(const Group& g, const mount_ref& fs, std::int32_t fd, char* output) const {
@@ -112,6 +155,9 @@ launch_shape shape_of(const mount& m, group_kind kind, std::uint32_t groups) {
 void launch_scripts(const mount& m, group_kind kind, const script_memory& memory, void* stream) {
   launch_shape shape = shape_of(m, kind, memory.group_count);
   shape.stream = stream;
+  const bool one_a_block = m.device() == device_kind::cpu || kind == group_kind::block;
+  shape.scratch_bytes =
+      memory.scratch_bytes * (one_a_block ? 1 : shape.threads / (kind == group_kind::thread ? 1 : 32));
   switch (kind) {
     case group_kind::thread: return launch(m, shape, script_kernel<thread_group>{memory});
     case group_kind::warp: return launch(m, shape, script_kernel<warp_group>{memory});

@@ -13,13 +13,15 @@ namespace gpufs::testing {
 enum class group_kind : std::uint32_t { thread, warp, block };
 
 enum class action : std::uint32_t {
-  set,     // register `to` = `offset`
-  open,    // register `to` = gopen(path at `memory` of the input, `flags`)
-  close,   // gclose(register `from`)
-  read,    // gread(register `from`, `memory` of the output, `bytes`, `offset`)
-  map,     // gmmap(register `from`, `offset`, `bytes`); register `to` = the pointer
-  peek,    // copies `bytes` at register `from` + `offset`, a pointer, to `memory` of the output; -EFAULT if it is 0
-  unmap,   // gmunmap(register `from` + `offset`)
+  set,    // register `to` = `offset`
+  open,   // register `to` = gopen(path at `memory` of the input, `flags`)
+  close,  // gclose(register `from`)
+  read,   // gread(register `from`, `memory` of the output, `bytes`, `offset`)
+  map,    // gmmap(register `from`, `offset`, `bytes`); register `to` = the pointer
+  peek,   // copies `bytes` at register `from` + `offset`, a pointer, to `memory` of the output; -EFAULT if it is 0
+  unmap,  // gmunmap(register `from` + `offset`)
+  map_each,  // pieces of `flags` bytes of [`offset`, `offset` + `bytes`), one for each member, by gmmap_each, copied to `memory`
+             // of the output and unmapped; a block by its warps
   advise,  // gfadvise(register `from`, `offset`, `bytes`, `flags`)
   status,  // gfstat(register `from`); the answer goes to `memory` of the output, which is 8-byte aligned
   send,    // gsend(sink in register `from`, `memory` of the input, `bytes`)
@@ -40,8 +42,9 @@ struct device_call {
 };
 
 struct outcome {
-  std::int64_t result = 0;  // of the call; view: size()
-  std::int64_t value = 0;   // map: the pointer; view: error(), of any member that has one
+  std::int64_t result = 0;  // of the call; view: size(); map_each: bytes copied, by all members
+  std::int64_t value =
+      0;  // map: the pointer; view: error(), of any member that has one; map_each: the error nearest to 0
 };
 
 // What a launch works on: all in memory of the mount's device.
@@ -54,6 +57,7 @@ struct script_memory {
   char* output;
   std::uint32_t* disagreements;  // members that got another result than their leader
   std::uint32_t group_count;
+  std::uint32_t scratch_bytes;  // unless 0: `read` reads into so much of the block's scratch memory, then copies
 };
 
 // Runs the groups' scripts, all groups at the same time as far as the device can. Returns as gpufs::launch does.

@@ -104,6 +104,16 @@ std::int32_t session::unmap(std::int64_t pointer) {
   return static_cast<std::int32_t>(call({action::unmap}, pointer).result);
 }
 
+map_each_answer session::map_each(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::int32_t piece_bytes) {
+  device_call c{action::map_each};
+  c.flags = piece_bytes;
+  c.offset = offset;
+  c.bytes = bytes;
+  c.memory = 0;
+  const outcome o = call(c, fd, {}, bytes);
+  return {o.result, o.value, output_};
+}
+
 std::int32_t session::advise(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, int advice) {
   device_call c{action::advise};
   c.offset = offset;

@@ -21,6 +21,12 @@ struct map_answer {
   std::int64_t pointer = 0;  // a device address
 };
 
+struct map_each_answer {
+  std::int64_t result = 0;  // bytes that were mapped
+  std::int64_t error = 0;   // of any member that has one, the nearest to 0
+  std::string bytes;        // as many as were asked for; `untouched` where nothing was mapped
+};
+
 struct status_answer {
   std::int32_t result = 0;
   file_status status{};
@@ -50,6 +56,8 @@ class session {
   map_answer map(std::int32_t fd, std::int64_t offset, std::uint64_t bytes);
   std::string peek(std::int64_t pointer, std::uint64_t bytes);
   std::int32_t unmap(std::int64_t pointer);
+  // In pieces, one for each member.
+  map_each_answer map_each(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::int32_t piece_bytes);
   std::int32_t advise(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, int advice);
   status_answer status(std::int32_t fd);
   std::int64_t send(std::int32_t sink, const std::string& bytes);

@@ -6,8 +6,9 @@
 
 namespace gpufs::testing {
 
-stage::stage(const mount& m, group_kind kind, std::uint32_t groups, void* stream)
-    : mount_(m), kind_(kind), stream_(stream), registers_(m, std::size_t{groups} * register_count) {
+stage::stage(const mount& m, group_kind kind, std::uint32_t groups, void* stream, std::uint32_t scratch_bytes)
+    : mount_(m), kind_(kind), stream_(stream), scratch_bytes_(scratch_bytes),
+      registers_(m, std::size_t{groups} * register_count) {
   registers_.upload(std::vector<std::int64_t>(registers_.size(), -1));
 }
 
@@ -48,7 +49,8 @@ performance stage::run(const std::vector<script>& scripts, const std::string& in
       mount_, kind_,
       {reinterpret_cast<const device_call*>(there + calls_at), reinterpret_cast<const std::uint32_t*>(there + first_at),
        registers_.data(), reinterpret_cast<outcome*>(there + outcomes_at), there + input_at, there + output_at,
-       reinterpret_cast<std::uint32_t*>(there + disagreements_at), static_cast<std::uint32_t>(scripts.size())},
+       reinterpret_cast<std::uint32_t*>(there + disagreements_at), static_cast<std::uint32_t>(scripts.size()),
+       scratch_bytes_},
       stream_);
   mount_.synchronize();
   mount_.copy_to_host(image.data() + outcomes_at, there + outcomes_at, total - outcomes_at);

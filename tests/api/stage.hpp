@@ -23,7 +23,8 @@ struct performance {
 // Registers of a fixed number of groups, which live from launch to launch. One thread uses it at a time.
 class stage {
  public:
-  stage(const mount& m, group_kind kind, std::uint32_t groups, void* stream = nullptr);
+  // `scratch_bytes`: see script_memory.
+  stage(const mount& m, group_kind kind, std::uint32_t groups, void* stream = nullptr, std::uint32_t scratch_bytes = 0);
 
   // Runs scripts[g] in group g and waits. `output_bytes` of memory are at the calls' disposal, and come back.
   // Fails the running test when members of a group got different results.
@@ -33,6 +34,7 @@ class stage {
   const mount& mount_;
   const group_kind kind_;
   void* const stream_;
+  const std::uint32_t scratch_bytes_;
   device_buffer<std::int64_t> registers_;
   std::unique_ptr<device_buffer<char>> memory_;  // all else that a launch needs; kept, because allocating takes long
 };

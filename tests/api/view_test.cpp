@@ -23,6 +23,8 @@ struct three_doubles {
   double x, y, z;
 };
 
+enum class reading { forwards, backwards, three_at_a_time };
+
 // Thread t reads the elements t, t + threads, ... and puts them in `output`; all with one view.
 template <class T>
 struct view_kernel {
@@ -30,17 +32,32 @@ struct view_kernel {
   std::uint64_t offset;
   std::uint64_t first;
   std::uint64_t count;
-  bool backwards;
+  reading how;
   T* output;
   std::uint64_t* size;
   std::int32_t* errors;  // one for each element: error() after it was read
 
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const view<T> elements(fs, fd, offset);
-    for (std::uint64_t k = thread_group::grid_rank(); k < count; k += thread_group::grid_size()) {
-      const std::uint64_t i = backwards ? count - 1 - k : k;
-      output[i] = elements[first + i];
-      errors[i] = elements.error();
+    const std::uint64_t stride = thread_group::grid_size();
+    for (std::uint64_t k = thread_group::grid_rank(); k < count;) {
+      if (how == reading::three_at_a_time) {
+        const std::uint64_t places[3] = {k, k + stride < count ? k + stride : k,
+                                         k + 2 * stride < count ? k + 2 * stride : k};
+        const std::uint64_t indices[3] = {first + places[0], first + places[1], first + places[2]};
+        T values[3];
+        elements.read(indices, values);
+        for (int n = 0; n < 3; ++n) {
+          output[places[n]] = values[n];
+          errors[places[n]] = elements.error();
+        }
+        k += 3 * stride;
+      } else {
+        const std::uint64_t i = how == reading::backwards ? count - 1 - k : k;
+        output[i] = elements[first + i];
+        errors[i] = elements.error();
+        k += stride;
+      }
     }
     if (thread_group::grid_rank() == 0) *size = elements.size();
   }
@@ -69,11 +86,11 @@ class view_test : public ::testing::Test {
     std::vector<std::int32_t> errors;
   };
   answer read(std::int32_t fd, std::uint64_t offset, std::uint64_t first, std::uint64_t count,
-              launch_shape shape = {2, 64}, bool backwards = false) {
+              launch_shape shape = {2, 64}, reading how = reading::forwards) {
     const device_buffer<T> output(fs(), count);
     const device_buffer<std::uint64_t> size(fs(), 1);
     const device_buffer<std::int32_t> errors(fs(), count);
-    launch(fs(), shape, view_kernel<T>{fd, offset, first, count, backwards, output.data(), size.data(), errors.data()});
+    launch(fs(), shape, view_kernel<T>{fd, offset, first, count, how, output.data(), size.data(), errors.data()});
     return {size.download().front(), output.download(), errors.download()};
   }
   static std::string bytes_of(const std::vector<T>& values) {
@@ -97,11 +114,13 @@ TYPED_TEST(view_test, gives_every_element_also_across_pages) {
   ASSERT_GE(fd, 0);
   for (const std::uint64_t offset : {0, 1, 3, 8, 500, 511}) {
     const std::uint64_t size = (content.size() - offset) / sizeof(TypeParam);
-    const auto answer = this->read(fd, offset, 0, size);
-    EXPECT_EQ(answer.size, size);
-    expect_same_bytes(this->bytes_of(answer.values), content.substr(offset, size * sizeof(TypeParam)),
-                      "from offset " + std::to_string(offset));
-    EXPECT_EQ(answer.errors, std::vector<std::int32_t>(size, 0));
+    for (const reading how : {reading::three_at_a_time, reading::forwards, reading::three_at_a_time}) {
+      const auto answer = this->read(fd, offset, 0, size, {2, 64}, how);
+      EXPECT_EQ(answer.size, size);
+      expect_same_bytes(this->bytes_of(answer.values), content.substr(offset, size * sizeof(TypeParam)),
+                        "from offset " + std::to_string(offset));
+      EXPECT_EQ(answer.errors, std::vector<std::int32_t>(size, 0));
+    }
   }
 }
 
@@ -112,6 +131,9 @@ TYPED_TEST(view_test, elements_that_are_not_there_are_zero_and_an_error) {
   EXPECT_EQ(answer.size, 5u);
   EXPECT_EQ(answer.errors, (std::vector<std::int32_t>{0, -EINVAL, -EINVAL}));
   EXPECT_EQ(this->bytes_of(answer.values).substr(sizeof(TypeParam)), std::string(2 * sizeof(TypeParam), '\0'));
+  const auto together = this->read(fd, 0, 4, 3, {1, 1}, reading::three_at_a_time);
+  EXPECT_EQ(this->bytes_of(together.values), this->bytes_of(answer.values));
+  EXPECT_EQ(together.errors, std::vector<std::int32_t>(3, -EINVAL));
 
   for (const std::uint64_t offset :
        {std::uint64_t{5 * sizeof(TypeParam) + sizeof(TypeParam)}, std::uint64_t{1} << 60, ~std::uint64_t{0}}) {
@@ -126,7 +148,7 @@ TYPED_TEST(view_test, elements_that_are_not_there_are_zero_and_an_error) {
 TYPED_TEST(view_test, one_error_leaves_the_other_elements) {
   const std::string content = self_checking(3, 0, 0, 5 * sizeof(TypeParam));
   this->files->write("a", content);
-  const auto answer = this->read(this->open("a"), 0, 0, 7, {1, 1}, true);
+  const auto answer = this->read(this->open("a"), 0, 0, 7, {1, 1}, reading::backwards);
   EXPECT_EQ(answer.size, 5u);
   EXPECT_EQ(answer.errors, std::vector<std::int32_t>(7, -EINVAL)) << "the first error stays";
   expect_same_bytes(this->bytes_of(answer.values), content + std::string(2 * sizeof(TypeParam), '\0'),

@@ -53,11 +53,15 @@ class cache_stress : public ::testing::TestWithParam<stress_parameters> {
   // A word of a page as view<T> reads it: right, or not there.
   void glance(const bare_cache& cache, std::uint64_t number, std::uint64_t w) {
     const page_key k = key(number);
-    const detail::glimpse g = detail::find_at_a_glance(cache.ref(), k.slot());
+    const slot_key keys[1] = {k.slot()};
+    detail::glimpse found[1];
+    detail::find_at_a_glance(cache.ref(), keys, found);
+    const detail::glimpse& g = found[0];
     if (!g.there) return;
     GPUFS_SCHEDULE_POINT("test.glance");
     const auto seen = detail::load_at_a_glance<std::uint64_t>(cache.ref().page(g.frame) + w * 8);
-    if (!detail::is_still_there(cache.ref(), g, seen)) return;
+    detail::wait_until_read(seen);
+    if (!detail::is_still_there(cache.ref(), g)) return;
     ++glances_;
     if (g.valid != 512 || seen != word(k, w)) ++wrong_;
   }

@@ -76,12 +76,45 @@ GPUFS_HD void copy(const Group& g, char* to, const char* from, std::uint64_t byt
 #endif
 }
 
+// Into shared memory without registers (cp.async, sm_80): as many bytes under way as the memory system takes. False where
+// that cannot be done; nothing has been copied then.
+template <class Group>
+GPUFS_HD bool start_copy_to_shared([[maybe_unused]] const Group& g, [[maybe_unused]] char* to,
+                                   [[maybe_unused]] const char* from, [[maybe_unused]] std::uint64_t bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  const std::uint64_t alignment = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | bytes;
+  if ((alignment & 15) != 0 || !__isShared(to)) return false;
+  const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  const std::uint64_t global = __cvta_generic_to_global(from);
+#pragma unroll 8
+  for (std::uint64_t at = std::uint64_t{g.rank()} * 16; at < bytes; at += std::uint64_t{g.size()} * 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared + static_cast<std::uint32_t>(at)),
+                 "l"(global + at)
+                 : "memory");
+  }
+  return true;
+#else
+  return false;
+#endif
+}
+
 }  // namespace detail
 
-// From a frame into the caller's memory.
+// From a frame into the caller's memory. When it returns, the caller's part may still be under way, until finish_copies().
+template <class Group>
+GPUFS_HD void start_copy_from_frame(const Group& g, char* to, const char* from, std::uint64_t bytes) {
+  if (!detail::start_copy_to_shared(g, to, from, bytes)) detail::copy<detail::frame_source>(g, to, from, bytes);
+}
+// Waits for the caller's parts of all copies, also for those that are none of ours.
+GPUFS_HD inline void finish_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
 template <class Group>
 GPUFS_HD void copy_from_frame(const Group& g, char* to, const char* from, std::uint64_t bytes) {
-  detail::copy<detail::frame_source>(g, to, from, bytes);
+  start_copy_from_frame(g, to, from, bytes);
+  finish_copies();
 }
 
 // From pinned host memory (staging).

@@ -23,8 +23,15 @@ class thread_group {
   GPUFS_HD std::uint64_t sum(std::uint64_t value) const { return value; }
   // The value of the first member whose value is not 0; 0 when all are.
   GPUFS_HD std::uint32_t first_nonzero(std::uint32_t value) const { return value; }
+  // How many members come before the first whose value is false.
+  GPUFS_HD std::uint32_t leading(bool value) const { return value ? 1 : 0; }
   template <class T>
   GPUFS_HD T broadcast(T value) const {
+    return value;
+  }
+  // The value of the member with this rank.
+  template <class T>
+  GPUFS_HD T from(T value, std::uint32_t) const {
     return value;
   }
 

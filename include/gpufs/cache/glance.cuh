@@ -14,12 +14,9 @@ struct glimpse {
   bool there;
 };
 
-// Where a page lies now, if it can be found at once. Called by one thread; does not wait.
-GPUFS_HD inline glimpse find_at_a_glance(const mount_ref& fs, const slot_key& key) {
-  const frame_table frames(fs);
-  const std::uint32_t guess = frames.index().guess(this_thread(), key);
-  if (guess == 0) return {0, 0, 0, false};
-  const slot_header& header = frames.header(guess - 1);
+// What a frame holds. By one thread; does not wait.
+GPUFS_HD inline glimpse look_at(const frame_table& frames, std::uint32_t frame_number, const slot_key& key) {
+  const slot_header& header = frames.header(frame_number);
 #if defined(__CUDA_ARCH__)
   // One sector, in two accesses; each is one moment. What changes between them changes the generation.
   std::uint64_t state_generation, high, low, error_valid;
@@ -42,13 +39,35 @@ GPUFS_HD inline glimpse find_at_a_glance(const mount_ref& fs, const slot_key& ke
   const std::uint32_t valid = header.valid.load_acquire();
 #endif
   const bool there = slot_state::phase(state) == slot_phase::resident && slot_key{high, low} == key;
-  return {guess - 1, generation, valid, there};
+  return {frame_number, generation, valid, there};
 }
 
-// Whether what was read since is the page's. `last`: something that was made of all that was read.
-GPUFS_HD inline bool is_still_there(const mount_ref& fs, const glimpse& g, std::uint64_t last) {
+// Where pages lie now, if they can be found at once; each step for all of them, so that their latencies are one. Called
+// by one thread; does not wait.
+template <unsigned N>
+GPUFS_HD inline void find_at_a_glance(const mount_ref& fs, const slot_key (&keys)[N], glimpse (&found)[N]) {
+  const frame_table frames(fs);
+  const auto index = frames.index();
+  typename hash_index<frame_table>::sector sectors[N];
+  GPUFS_UNROLL
+  for (unsigned i = 0; i < N; ++i) sectors[i] = index.load_sector(hash(keys[i]));
+  std::uint32_t guesses[N];
+  GPUFS_UNROLL
+  for (unsigned i = 0; i < N; ++i) guesses[i] = index.guess_of(sectors[i], hash(keys[i]));
+  GPUFS_UNROLL
+  for (unsigned i = 0; i < N; ++i) {
+    // Without a guess some frame: if that holds the page, it may be used as well.
+    found[i] = look_at(frames, guesses[i] == 0 ? 0 : guesses[i] - 1, keys[i]);
+  }
+}
+
+// Before is_still_there(). `last`: something that was made of all that was read.
+GPUFS_HD inline void wait_until_read(std::uint64_t last) {
   platform::wait_for_arrival(last);
   GPUFS_SCHEDULE_POINT("glance.check");
+}
+// Whether what was read since is the page's.
+GPUFS_HD inline bool is_still_there(const mount_ref& fs, const glimpse& g) {
   return frame_table(fs).header(g.frame).generation.load_relaxed() == g.generation;
 }
 

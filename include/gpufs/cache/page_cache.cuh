@@ -115,6 +115,26 @@ class page_cache {
     if (g_.rank() < run) frames_.header(mine.frame).state.unpin_copied();
   }
 
+  // Pins a page for each member that wants one: what is resident at a glance all at once, and then what is missing, page by
+  // page, by all members. `load_of(page)` gives what acquire() needs. Each member gets its own. Collective. Waits for I/O.
+  template <class LoadOf>
+  GPUFS_HD page_pin acquire_each(std::uint64_t version, std::uint64_t page, bool wanted, const LoadOf& load_of) {
+    page_pin mine{0, 0};
+    if (wanted) {
+      const slot_key key{version, page};
+      mine.frame = frames_.index().guess(this_thread(), key) - 1;
+      mine.valid = take_counted(mine.frame, key);
+    }
+    g_.sync();  // as in pin_run()
+    for (;;) {
+      const std::uint32_t next = g_.leading(mine.valid != not_there);
+      if (next == g_.size()) return mine;
+      const std::uint64_t missing = g_.from(page, next);
+      const page_pin pin = acquire({version, missing}, load_of(missing));
+      if (g_.rank() == next) mine = pin;
+    }
+  }
+
   // As acquire(), but only if the page is absent and a frame is to be had in one round; leaves the page unpinned. For bytes
   // that came unasked. Collective. Does not wait.
   template <class Load>

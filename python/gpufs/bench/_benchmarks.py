@@ -332,7 +332,7 @@ def _latency(world: World, shared: Shared) -> Iterator[Case]:
 @benchmark("hits", "Reading from the cache, against page and chunk (TOCS 2014, figure 10)", "chunk")
 def _hits(world: World, shared: Shared) -> Iterator[Case]:
     wanted = (
-        *(("map", page, page) for page in (512, 4 * KIB, 16 * KIB, 64 * KIB)),
+        *((access, page, page) for access in ("map", "map_each") for page in (512, 4 * KIB, 16 * KIB, 64 * KIB)),
         *(
             (access, page, chunk)
             for access in ("read_by_warp", "read_by_block")
@@ -340,7 +340,12 @@ def _hits(world: World, shared: Shared) -> Iterator[Case]:
             for chunk in (KIB, 4 * KIB, 16 * KIB)
         ),
     )
-    few = {("map", PAGE, PAGE), ("read_by_warp", PAGE, PAGE), ("read_by_block", PAGE, 16 * KIB)}
+    few = {
+        ("map", PAGE, PAGE),
+        ("map_each", PAGE, PAGE),
+        ("read_by_warp", PAGE, PAGE),
+        ("read_by_block", PAGE, 16 * KIB),
+    }
     for access, page, chunk in wanted:
         if world.quick and (access, page, chunk) not in few:
             continue
@@ -359,19 +364,24 @@ def _hits(world: World, shared: Shared) -> Iterator[Case]:
 @benchmark("gather", "Records picked at random from the cache", "record")
 def _gather(world: World, shared: Shared) -> Iterator[Case]:
     operations_max = 1 << (20 if world.quick else 23)
-    records: list[tuple[Literal["view", "gather"], int]] = [
-        *(("view", record) for record in _counts(world, (8, 64, 256, 1024, 4096), (8, 64))),
-        *(("gather", record) for record in _counts(world, (8, 64, 256, 1024, 4096), (64, 1024))),
+    records: list[tuple[Literal["view", "view_several", "gather"], int, int]] = [
+        *(("view", PAGE, record) for record in _counts(world, (8, 64, 256, 1024, 4096), (8, 64))),
+        *(
+            ("view_several", page, record)
+            for page in (PAGE, 64 * KIB)
+            for record in _counts(world, (8, 64, 256), (64,))
+        ),
+        *(("gather", PAGE, record) for record in _counts(world, (8, 64, 256, 1024, 4096), (64, 1024))),
     ]
-    for access, record in records:
+    for access, page, record in records:
         operations = min(world.file_bytes // record, operations_max, GATHERED_BYTES_MAX // record)
         the_walk = walk(world, access, record, operations=operations)
         peers: tuple[Task, ...] = ()
         if access == "gather":
             peers = (Task("torch UVA gather", "GB/s", _peers.torch_uva_gather(world, record, operations)),)
         yield Case(
-            {"access": access, "record": record},
-            Task("gpufs", "GB/s", hits(world, the_walk, page=PAGE)),
+            {"access": access, "page": page, "record": record},
+            Task("gpufs", "GB/s", hits(world, the_walk, page=page)),
             Task("raw reads", "GB/s", raw_read(world, the_walk)),
             0.50,
             peers,
