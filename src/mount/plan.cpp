@@ -20,6 +20,10 @@ std::uint64_t host_memory_bytes() {
 }
 
 // Buckets for so many slots: half full when all slots are in use, so that few entries overflow their bucket.
+// So that the lead, and how unevenly hashing fills the rings, are a few percent of them: a cache that is an eighth larger
+// than what is used evicts nothing.
+constexpr std::uint64_t ring_frames_min = 4096;
+
 std::uint64_t buckets_for(std::uint64_t slots) { return std::bit_ceil(slots * 2 / index_bucket::entry_count + 1); }
 
 }  // namespace
@@ -52,7 +56,8 @@ mount_options complete(const mount_options& asked, const device& d) {
   if (o.extent_budget_bytes == ~std::uint64_t{0}) o.extent_budget_bytes = host_memory_bytes() / 2;
   const std::uint64_t frames = o.cache_bytes / o.page_bytes;
   if (o.rings == 0)
-    o.rings = static_cast<unsigned>(std::clamp<std::uint64_t>(frames / 64, 1, std::max(1u, d.multiprocessors())));
+    o.rings =
+        static_cast<unsigned>(std::clamp<std::uint64_t>(frames / ring_frames_min, 1, std::max(1u, d.multiprocessors())));
   require(o.rings <= frames, "rings: more than the cache has pages");
   require(o.bulk_bytes <= limits::bulk_bytes_max, "bulk size: at most 8 MiB");
   require(o.open_files >= 1 && o.open_files <= limits::open_files_max, "open files: from 1 to 131,072");

@@ -82,7 +82,7 @@ service::~service() {
 
 namespace {
 constexpr std::uint64_t answer_time_ns = 1'000'000'000;
-constexpr unsigned stage_first_workers = 4;  // together they read as fast as the registrar registers, or faster
+constexpr unsigned stage_first_workers = 6;  // together they read faster than the registrar registers
 constexpr std::uint64_t everywhere_after_ns = 20'000'000;  // of slow answers: another worker may hang
 // No result, but for serve(): the device itself will answer.
 constexpr std::int32_t device_answers = -0x7fffffff;

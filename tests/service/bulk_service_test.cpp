@@ -72,7 +72,7 @@ TEST_F(bulk_service, what_is_not_registered_is_read) {
 // Many workers are not disturbed by a registration while they read runs.
 TEST_F(bulk_service, of_many_workers_is_registered_when_it_is_quiet) {
   service_rig_options options = with_extents();
-  options.workers = 4;
+  options.workers = 6;
   service_rig rig(io_, options);
   const std::uint32_t file = rig.open("/a").handle;
   const auto begin = std::chrono::steady_clock::now();
