@@ -163,8 +163,8 @@ bool file_table::put(shard& s, std::uint32_t number, const std::shared_ptr<host_
     place = s.unused.back();
     s.unused.pop_back();
   } else {
-    if (s.entries.size() >= places_max) return false;
     place = static_cast<std::uint32_t>(s.entries.size());
+    if ((((place << shard_bits) | number) + 1) >> index_bits != 0) return false;
     s.entries.emplace_back();
     s.unused.reserve(s.entries.capacity());
   }

@@ -127,7 +127,6 @@ class file_table {
   static constexpr std::uint32_t index_bits = 18;  // twice the records of a mount: closes arrive late
   static constexpr std::uint32_t shard_bits = 4;
   static constexpr std::uint32_t shard_count = 1u << shard_bits;
-  static constexpr std::uint32_t places_max = (1u << (index_bits - shard_bits)) - 1;  // so that the number + 1 has its bits
   static constexpr std::size_t version_shards = 64;
   static constexpr std::size_t versions_max = (std::size_t{1} << 20) / version_shards;  // of a shard
   static constexpr unsigned attempts_max = 4;  // to open a file when there are no descriptors

@@ -164,13 +164,14 @@ void service::work(service_duty duty, unsigned worker) {
   }
 }
 
-bool service::pending(service_duty duty) const {
+std::uint32_t service::pending() const {
   sighting bell{};
   request r{};
+  std::uint32_t kinds = 0;
   for (std::uint32_t slot = 0; slot < channel_.layout.slot_count; ++slot) {
-    if (rung(slot, bell) && channel_.request(slot).load(bell.sequence, r) && duty_of(r.code) == duty) return true;
+    if (rung(slot, bell) && channel_.request(slot).load(bell.sequence, r)) kinds |= bit_of(duty_of(r.code));
   }
-  return false;
+  return kinds;
 }
 
 // Whether the slot's bell tells of a request that nobody has taken (as of `bell.seen`).
@@ -524,29 +525,37 @@ void service::wake() {
 void service::idle(service_duty duty, std::uint64_t idle_ns) {
   channel_header::twin_bed& bed = channel_.header().bed(duty);
   crew& own = crew_of(duty);
-  // Only the sentinel looks at the bells by itself; the others sleep until someone has work for them. No longer than this,
-  // as others may leave descriptors for them to close.
+  // Only the sentinel looks at the bells by itself; the others sleep until someone has work for them.
   const bool sentinel = !own.sentinel.exchange(true);
-  std::uint64_t sleep_ns = 100'000'000;
-  if (sentinel)
-    sleep_ns = idle_ns < 1'000'000       ? 20'000
-               : idle_ns < 100'000'000   ? 100'000
-               : idle_ns < 1'000'000'000 ? 1'000'000
-                                         : 10'000'000;
+  const bool long_idle = idle_ns >= 1'000'000'000;
+  const bool only_sentinel = sentinel && long_idle && !long_idle_sentinel_.exchange(true);
+  // An opener gets up ten times a second all the same, for descriptors that others left it to close; and so does a sentinel,
+  // for those of the process.
+  std::uint64_t sleep_ns = long_idle && !sentinel && duty == service_duty::work ? 1'000'000'000 : 100'000'000;
+  if (sentinel && !long_idle)
+    sleep_ns = idle_ns < 1'000'000     ? 20'000
+               : idle_ns < 100'000'000 ? 100'000
+                                       : 1'000'000;
+  if (only_sentinel) sleep_ns = 10'000'000;
 
   const std::uint32_t before = __atomic_load_n(&bed.wake, __ATOMIC_SEQ_CST);
   __atomic_fetch_add(&bed.sleepers, 1u, __ATOMIC_SEQ_CST);
   // Once more, after saying that I sleep: pairs with channel_client::wake_service.
-  if (!stopping_ && !pending(duty)) {
-    const timespec t{0, static_cast<long>(sleep_ns)};
+  if (!stopping_ && (pending() & bit_of(duty)) == 0) {
+    const timespec t{static_cast<time_t>(sleep_ns / 1'000'000'000), static_cast<long>(sleep_ns % 1'000'000'000)};
     syscall(SYS_futex, &bed.wake, FUTEX_WAIT_PRIVATE, before, &t, nullptr, 0);
   }
   __atomic_fetch_sub(&bed.sleepers, 1u, __ATOMIC_SEQ_CST);
   own.called.store(false, std::memory_order_relaxed);
+  if (only_sentinel) long_idle_sentinel_ = false;
   if (sentinel) {
     own.sentinel = false;
+    const std::uint32_t kinds = pending();
+    for (const service_duty other : {service_duty::work, service_duty::open}) {
+      if (other != duty && (kinds & bit_of(other)) != 0) call(other);
+    }
     // Work for more than one: whoever wakes finds it, or goes back to sleep.
-    if (pending(duty) && options_.workers > 1 && sleepers(duty) != 0)
+    if ((kinds & bit_of(duty)) != 0 && options_.workers > 1 && sleepers(duty) != 0)
       wake_sleepers(duty, static_cast<int>(options_.workers));
   }
 }

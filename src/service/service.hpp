@@ -6,7 +6,8 @@
 // reply. A supervisor beats the heart. Threads of a kind that is idle sleep: after `spin_ns` without work all but one wait
 // to be woken; that one, the sentinel, looks at the bells now and then, at growing intervals, because a GPU cannot wake a
 // host thread. Each kind sleeps and wakes by itself, so that requests for the one do not keep the other awake; but who
-// passes over a request for a kind that sleeps altogether wakes one of that kind.
+// sees a request for a kind that sleeps altogether wakes one of that kind: a thread that passes over it, or the other
+// kind's sentinel. So when both have been idle for long, one sentinel is enough for both.
 //
 // Two kinds, because of descriptors: all threads of a process open and close files under one lock of the kernel, unless
 // they have descriptor tables of their own. Openers may (backend::enter_opener), as they do nothing else that needs
@@ -99,7 +100,9 @@ class service {
   // `worker`: a thread's number within its kind.
   void work(service_duty duty, unsigned worker);
   void supervise();
-  bool pending(service_duty duty) const;
+  // The kinds for which there are requests that nobody has taken: bits, by service_duty.
+  std::uint32_t pending() const;
+  static constexpr std::uint32_t bit_of(service_duty duty) { return 1u << static_cast<std::uint32_t>(duty); }
   unsigned scan(service_duty duty, unsigned worker, bool everywhere, file_table::lookups& known);
   unsigned scan_range(service_duty duty, std::uint32_t first, std::uint32_t last, unsigned worker,
                       file_table::lookups& known);
@@ -170,6 +173,7 @@ class service {
   std::atomic<bool> stopping_{false};
   std::atomic<unsigned> running_{0};  // threads that have not ended
   std::array<crew, service_duties> crews_;  // by service_duty
+  std::atomic<bool> long_idle_sentinel_{false};  // the one for both kinds is there
   std::mutex supervisor_mutex_;
   std::condition_variable supervisor_wake_;
   std::vector<std::thread> threads_;
