@@ -18,10 +18,9 @@ namespace {
 // Not in the headers of older C libraries; the numbers are those of all architectures.
 constexpr long close_range_call = 436;
 constexpr unsigned close_range_unshare = 2;
-
-std::string links_of(const std::string& proc, long thread) {
-  return proc + "/self/task/" + std::to_string(thread) + "/fd/";
-}
+constexpr long pidfd_open_call = 434, pidfd_getfd_call = 438;
+constexpr unsigned pidfd_thread = O_EXCL;
+constexpr std::size_t handed_at_first = 1024;  // many more are handed over only to a thread that hangs
 
 // A table with nothing but copies of 0, 1 and 2. Never by unshare(2), which would copy all: then the program's pipes would not
 // end, nor its locks go, when it closes them.
@@ -34,10 +33,10 @@ bool is_same(const struct statx& a, const struct statx& b) {
   return a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor && a.stx_ino == b.stx_ino;
 }
 
-// Whether the calling thread finds the file of a descriptor of another table.
-bool leads_to(std::string links, int descriptor, const struct statx& identity) noexcept {
+// Whether the calling thread finds the file of a descriptor of another thread's table.
+bool leads_to(const std::string& proc, long thread, int descriptor, const struct statx& identity) noexcept {
   try {
-    const int fd = descriptor_table(std::move(links)).reopen(descriptor);
+    const int fd = descriptor_table(proc, thread).reopen(descriptor);
     struct statx found{};
     const bool same = fd >= 0 && identify(fd, found) && is_same(found, identity);
     if (fd >= 0) descriptor_table::of_this_thread().close(fd);
@@ -53,8 +52,14 @@ thread_local const std::shared_ptr<descriptor_table>* descriptor_table::current_
 
 descriptor_table& descriptor_table::of_process() {
   // Threads that were left behind, because they hang, may still come to it when the program ends.
-  static auto* const table = new descriptor_table("/proc/self/fd/");
+  static auto* const table = new descriptor_table;
   return *table;
+}
+
+descriptor_table::descriptor_table() : links_("/proc/self/fd/") { handed_.reserve(handed_at_first); }
+descriptor_table::descriptor_table(const std::string& proc, long thread)
+    : thread_(thread), links_(proc + "/self/task/" + std::to_string(thread) + "/fd/") {
+  handed_.reserve(handed_at_first);
 }
 
 bool descriptor_table::can_be_own(const std::string& proc) noexcept {
@@ -66,16 +71,18 @@ bool descriptor_table::can_be_own(const std::string& proc) noexcept {
     };
     std::promise<probe> opened;
     std::promise<void> seen;
+    std::future<probe> opened_there = opened.get_future();
     std::thread other([&opened, may_end = seen.get_future()] {
       probe p;
       p.thread = syscall(SYS_gettid);
       if (take_own_table()) p.descriptor = static_cast<int>(syscall(SYS_memfd_create, "gpufs", 1u /* MFD_CLOEXEC */));
       if (p.descriptor >= 0 && !identify(p.descriptor, p.identity)) p.descriptor = -1;
       opened.set_value(p);
-      may_end.wait();  // its table, and what is open in it, ends with the thread
+      may_end.wait();
+      if (p.descriptor >= 0) (void)syscall(SYS_close, p.descriptor);
     });
-    const probe p = opened.get_future().get();
-    const bool reached = p.descriptor >= 0 && leads_to(links_of(proc, p.thread), p.descriptor, p.identity);
+    const probe p = opened_there.get();
+    const bool reached = p.descriptor >= 0 && leads_to(proc, p.thread, p.descriptor, p.identity);
     seen.set_value();
     other.join();
     return reached;
@@ -103,7 +110,7 @@ class own_table_stay final : public opener_stay {
 
 std::unique_ptr<opener_stay> descriptor_table::make_own(const std::string& proc) noexcept {
   try {
-    auto table = std::make_shared<descriptor_table>(links_of(proc, syscall(SYS_gettid)));
+    auto table = std::make_shared<descriptor_table>(proc, syscall(SYS_gettid));
     auto stay = std::make_unique<own_table_stay>(std::move(table));
     if (!take_own_table()) return nullptr;
     stay->begin();
@@ -172,14 +179,29 @@ int descriptor_table::reopen(int descriptor) {
   do {
     fd = of_this_thread().open(link.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   } while (fd == -EINTR);
+  if ((fd == -EACCES || fd == -EPERM) && thread_ != 0) {
+    if (const int copied = copy(descriptor); copied >= 0) return copied;
+  }
   return fd;
+}
+
+// The descriptor itself, rather than its file opened again: asks for no permission. It closes when the program calls exec.
+int descriptor_table::copy(int descriptor) const {
+  const auto thread = static_cast<int>(syscall(pidfd_open_call, thread_, pidfd_thread));
+  if (thread < 0) return -errno;
+  const auto fd = static_cast<int>(syscall(pidfd_getfd_call, thread, descriptor, 0u));
+  const int copied = fd < 0 ? -errno : fd;
+  (void)syscall(SYS_close, thread);
+  return copied;
 }
 
 void descriptor_table::end() {
   const std::lock_guard life(life_);
   const std::lock_guard lock(mutex_);
   ended_ = true;
-  handed_.clear();  // they go with the thread
+  handed_.clear();
+  // All that is open in it, now: the thread's end would close it too, but perhaps only after others have seen it end.
+  (void)syscall(close_range_call, 3u, ~0u, 0u);
 }
 
 }  // namespace gpufs

@@ -4,7 +4,8 @@
 // another table wants of a descriptor:
 //
 //   to use it    It opens the same file once more, by the link that /proc has of it. The link leads to the file itself, also
-//                when its path was renamed or removed meanwhile.
+//                when its path was renamed or removed meanwhile. If the file may not be opened any more, by someone who has it
+//                open, it asks for a copy of the descriptor itself, which Linux 6.9 gives.
 //   to close it  It leaves the number to the table's own threads, which close it in close_handed().
 //
 // An opener's table ends with its stay, and with it all descriptors in it.
@@ -37,7 +38,8 @@ class descriptor_table {
   // be done.
   static std::unique_ptr<opener_stay> make_own(const std::string& proc) noexcept;
 
-  explicit descriptor_table(std::string links) : links_(std::move(links)) { handed_.reserve(1024); }
+  // `thread`: one that has this table; `proc`: where the proc file system is.
+  descriptor_table(const std::string& proc, long thread);
   descriptor_table(const descriptor_table&) = delete;
   descriptor_table& operator=(const descriptor_table&) = delete;
 
@@ -58,11 +60,14 @@ class descriptor_table {
 
  private:
   friend class own_table_stay;
+  descriptor_table();  // the process's
   void close_now(int descriptor) const noexcept;
+  int copy(int descriptor) const;
   void end();
 
   static thread_local const std::shared_ptr<descriptor_table>* current_;  // null: the process's
 
+  const long thread_ = 0;    // that has this table; 0: not known
   const std::string links_;  // the folder with the links to what is open in this table, with the slash
   std::shared_mutex life_;  // held shared while a thread follows a link, so that the table does not end; taken first
   std::mutex mutex_;        // guards handed_ and ended_
