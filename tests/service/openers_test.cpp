@@ -122,13 +122,14 @@ TEST_F(kinds_of_threads, workers_that_all_hang_do_not_keep_openers_from_answerin
   gate stop;
   io_->add({.on = operation::read, .path = "/a", .before = stop.wait()});
   std::vector<std::thread> stuck;
-  for (int i = 0; i < 2; ++i) stuck.emplace_back([&] { EXPECT_EQ(rig.read(handle, 0, 10).result, 10); });
-  EXPECT_TRUE(eventually([&] { return stop.there == 2; }));
+  for (int i = 0; i < 6; ++i) stuck.emplace_back([&] { EXPECT_EQ(rig.read(handle, 0, 10).result, 10); });
+  EXPECT_TRUE(eventually([&] { return stop.there >= 2; }));
   for (int i = 0; i < 20; ++i) {
     const rig_reply r = rig.open("/small");
     EXPECT_EQ(r.size, 9u);
     EXPECT_EQ(rig.close(r.handle).result, 0);
   }
+  EXPECT_EQ(stop.there, 2) << "somebody else read";
   stop.open = true;
   for (std::thread& t : stuck) t.join();
 }
@@ -139,9 +140,10 @@ TEST_F(kinds_of_threads, openers_that_all_hang_do_not_keep_workers_from_answerin
   gate stop;
   io_->add({.on = operation::open, .path = "/small", .before = stop.wait()});
   std::vector<std::thread> stuck;
-  for (int i = 0; i < 2; ++i) stuck.emplace_back([&] { EXPECT_EQ(rig.open("/small").size, 9u); });
-  EXPECT_TRUE(eventually([&] { return stop.there == 2; }));
+  for (int i = 0; i < 6; ++i) stuck.emplace_back([&] { EXPECT_EQ(rig.open("/small").size, 9u); });
+  EXPECT_TRUE(eventually([&] { return stop.there >= 2; }));
   for (int i = 0; i < 20; ++i) EXPECT_EQ(rig.read(handle, 0, 10).result, 10);
+  EXPECT_EQ(stop.there, 2) << "somebody else opened";
   stop.open = true;
   for (std::thread& t : stuck) t.join();
 }
@@ -331,6 +333,12 @@ TEST_P(openers_descriptors, are_all_closed_when_the_service_has_ended) {
       }
     }
     EXPECT_GE(open_now().own + open_now().process, 40u);
+    // Some that are on their way to the threads that can close them.
+    for (int i = 0; i < 10; ++i) {
+      const std::uint32_t handle = rig.open(folder_ / "file").handle;
+      EXPECT_EQ(rig.read(handle, 500, 1000).result, 1000);
+      EXPECT_EQ(rig.close(handle).result, 0);
+    }
   }
   EXPECT_EQ(open_now().own, 0u);
   EXPECT_EQ(open_now().process, 0u);
