@@ -532,10 +532,12 @@ void service::idle(service_duty duty, std::uint64_t idle_ns) {
   // An opener gets up ten times a second all the same, for descriptors that others left it to close; and so does a sentinel,
   // for those of the process.
   std::uint64_t sleep_ns = long_idle && !sentinel && duty == service_duty::work ? 1'000'000'000 : 100'000'000;
-  if (sentinel && !long_idle)
-    sleep_ns = idle_ns < 1'000'000     ? 20'000
-               : idle_ns < 100'000'000 ? 100'000
-                                       : 1'000'000;
+  if (sentinel && !long_idle) {
+    // While somebody of the other kind is awake, who passes over a request for this one wakes it.
+    const service_duty other = duty == service_duty::work ? service_duty::open : service_duty::work;
+    const bool watched = sleepers(other) < crew_of(other).alive.load(std::memory_order_relaxed);
+    sleep_ns = watched || idle_ns >= 100'000'000 ? 1'000'000 : idle_ns < 1'000'000 ? 20'000 : 100'000;
+  }
   if (only_sentinel) sleep_ns = 10'000'000;
 
   const std::uint32_t before = __atomic_load_n(&bed.wake, __ATOMIC_SEQ_CST);
