@@ -26,9 +26,7 @@ constexpr std::size_t handed_at_first = 1024;  // many more are handed over only
 // end, nor its locks go, when it closes them.
 bool take_own_table() { return syscall(close_range_call, 3u, ~0u, close_range_unshare) == 0; }
 
-bool identify(int descriptor, struct statx& s) {
-  return statx(descriptor, "", AT_EMPTY_PATH, STATX_INO, &s) == 0;
-}
+bool identify(int descriptor, struct statx& s) { return statx(descriptor, "", AT_EMPTY_PATH, STATX_INO, &s) == 0; }
 bool is_same(const struct statx& a, const struct statx& b) {
   return a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor && a.stx_ino == b.stx_ino;
 }

@@ -69,10 +69,10 @@ class descriptor_table {
 
   const long thread_ = 0;    // that has this table; 0: not known
   const std::string links_;  // the folder with the links to what is open in this table, with the slash
-  std::shared_mutex life_;  // held shared while a thread follows a link, so that the table does not end; taken first
-  std::mutex mutex_;        // guards handed_ and ended_
+  std::shared_mutex life_;   // held shared while a thread follows a link, so that the table does not end; taken first
+  std::mutex mutex_;         // guards handed_ and ended_
   std::vector<int> handed_;
-  bool ended_ = false;      // to be read with either, written with both
+  bool ended_ = false;  // to be read with either, written with both
   // Whether handed_ has any. Relaxed: only saves the mutex, under which the numbers pass. Who misses one finds it next time.
   std::atomic<bool> any_handed_{false};
 };

@@ -168,10 +168,8 @@ class posix_file final : public backend_file {
 
   // Opens it in the calling thread's table, from the one where it is open as long as this lives. A descriptor, or -errno.
   int reopen() {
-    const int fd =
-        home_ != nullptr
-            ? home_->reopen(home_fd_)
-            : descriptor_table::of_process().reopen(fd_.load(std::memory_order_acquire));
+    const int fd = home_ != nullptr ? home_->reopen(home_fd_)
+                                    : descriptor_table::of_process().reopen(fd_.load(std::memory_order_acquire));
     if (fd < 0) return fd;
     // It cannot be another file; but the link was a matter of numbers, and a wrong file would be read without a sign.
     struct statx s;
@@ -202,8 +200,8 @@ class posix_file final : public backend_file {
 
   const std::shared_ptr<descriptor_table> home_;  // of the opener that opened it; null: the process's
   const int home_fd_;                             // in home_
-  std::atomic<std::uint32_t> unmapped_reads_;  // counted up to the limit, at which the file is mapped if it can be
-  std::atomic<int> fd_;                         // in the process's table; -1: not open there yet
+  std::atomic<std::uint32_t> unmapped_reads_;     // counted up to the limit, at which the file is mapped if it can be
+  std::atomic<int> fd_;                           // in the process's table; -1: not open there yet
   std::atomic<std::uint64_t> device_{0}, inode_{0};  // as identify() saw them last
   std::atomic<mapped_reads*> mapped_{nullptr};
 };

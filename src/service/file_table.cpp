@@ -227,7 +227,8 @@ std::shared_ptr<file_version> file_table::version_of(const file_identity& identi
     if (const auto known = s.versions.find(name); holds(known)) return known->second;
   }
   // Made outside, with its place in the map; and what it takes the place of is destroyed outside.
-  auto fresh = std::make_shared<file_version>(last_version_.fetch_add(1, std::memory_order_relaxed) + 1, identity, racy);
+  auto fresh =
+      std::make_shared<file_version>(last_version_.fetch_add(1, std::memory_order_relaxed) + 1, identity, racy);
   version_map made, forgotten;
   made.emplace(name, fresh);
   auto node = made.extract(made.begin());

@@ -60,7 +60,8 @@ service::service(device& d, const channel_view& channel, const channel_view& see
     : device_(d), channel_(channel), seen_(seen), frames_(frames), files_(files), extents_(extents), sinks_(sinks),
       timeline_(record), options_(options), served_(channel.layout.slot_count),
       counts_(std::size_t{service_duties} * options.workers), bounces_(options.workers),
-      crews_{crew(options.workers), crew(options.workers)} {
+      crews_{crew(options.workers), crew(options.openers ? options.workers : 0)} {
+  channel_.header().beds[0].is_for_all = options_.openers ? 0 : 1;
   channel_.announce(service_phase::running);
   const auto start = [this](auto&& body) {
     running_.fetch_add(1, std::memory_order_relaxed);
@@ -72,6 +73,7 @@ service::service(device& d, const channel_view& channel, const channel_view& see
   };
   start([this] { supervise(); });
   for (const service_duty duty : {service_duty::work, service_duty::open}) {
+    if (duty == service_duty::open && !options_.openers) continue;
     for (unsigned w = 0; w < options_.workers; ++w) start([this, duty, w] { work(duty, w); });
   }
 }
@@ -169,7 +171,7 @@ std::uint32_t service::pending() const {
   request r{};
   std::uint32_t kinds = 0;
   for (std::uint32_t slot = 0; slot < channel_.layout.slot_count; ++slot) {
-    if (rung(slot, bell) && channel_.request(slot).load(bell.sequence, r)) kinds |= bit_of(duty_of(r.code));
+    if (rung(slot, bell) && channel_.request(slot).load(bell.sequence, r)) kinds |= bit_of(duty_for(r.code));
   }
   return kinds;
 }
@@ -234,7 +236,7 @@ unsigned service::scan_range(service_duty duty, std::uint32_t first, std::uint32
 bool service::look(service_duty duty, const sighting& bell, request& r, file_table::lookups& known) {
   // Copied once: a kernel that goes on writing cannot change what is checked.
   if (!channel_.request(bell.slot).load(bell.sequence, r)) return false;
-  if (const service_duty other = duty_of(r.code); other != duty) {
+  if (const service_duty other = duty_for(r.code); other != duty) {
     call(other);
     return false;
   }
@@ -284,14 +286,14 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
     reply(-EIO);
   }
   // Its only writer: no exchange, which would wait until the reply has left for the bus.
-  const std::size_t thread = static_cast<std::size_t>(duty_of(r.code)) * options_.workers + worker;
+  const std::size_t thread = static_cast<std::size_t>(duty_for(r.code)) * options_.workers + worker;
   std::atomic<std::uint64_t>& served = counts_[thread].served;
   served.store(served.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
 // Before it is served: the path of an open lies where the file's first bytes will be.
 timeline_event service::describe(const request& r, std::uint32_t slot, unsigned worker) const {
-  const std::uint32_t first = duty_of(r.code) == service_duty::open ? timeline::first_opener : timeline::first_worker;
+  const std::uint32_t first = duty_for(r.code) == service_duty::open ? timeline::first_opener : timeline::first_worker;
   timeline_event e{"unknown", first + worker, platform::now_ns(), 0, 0, r.length, 0, {}};
   switch (r.code) {
     case request_code::open:

@@ -11,7 +11,8 @@
 //
 // Two kinds, because of descriptors: all threads of a process open and close files under one lock of the kernel, unless
 // they have descriptor tables of their own. Openers may (backend::enter_opener), as they do nothing else that needs
-// descriptors. Workers call the driver and the program's own functions, which expect the program's descriptors.
+// descriptors. Workers call the driver and the program's own functions, which expect the program's descriptors. Where there are
+// so few threads that the lock does not matter, they are of one kind: workers, which answer everything (service_options).
 //
 // A thread that dies (an exception that is not an answer) answers the request it holds with -EIO; when the last one of
 // either kind is gone the channel says `dead`, and every waiter ends.
@@ -62,8 +63,9 @@ struct bulk_frames {
 };
 
 struct service_options {
-  unsigned workers = 1;  // and as many openers
+  unsigned workers = 1;
   std::uint64_t spin_ns = 0;
+  bool openers = true;  // as many as workers; false: none, and workers open and close files too
 };
 
 class service {
@@ -102,6 +104,8 @@ class service {
   void supervise();
   // The kinds for which there are requests that nobody has taken: bits, by service_duty.
   std::uint32_t pending() const;
+  // Whose request it is.
+  service_duty duty_for(request_code code) const { return options_.openers ? duty_of(code) : service_duty::work; }
   static constexpr std::uint32_t bit_of(service_duty duty) { return 1u << static_cast<std::uint32_t>(duty); }
   unsigned scan(service_duty duty, unsigned worker, bool everywhere, file_table::lookups& known);
   unsigned scan_range(service_duty duty, std::uint32_t first, std::uint32_t last, unsigned worker,
@@ -171,8 +175,8 @@ class service {
                           std::uint64_t word);
   std::vector<bounce_buffers> bounces_;  // of each worker
   std::atomic<bool> stopping_{false};
-  std::atomic<unsigned> running_{0};  // threads that have not ended
-  std::array<crew, service_duties> crews_;  // by service_duty
+  std::atomic<unsigned> running_{0};             // threads that have not ended
+  std::array<crew, service_duties> crews_;       // by service_duty
   std::atomic<bool> long_idle_sentinel_{false};  // the one for both kinds is there
   std::mutex supervisor_mutex_;
   std::condition_variable supervisor_wake_;

@@ -113,7 +113,8 @@ TEST_F(descriptor_tables, a_thread_that_has_its_own_sees_none_of_the_programs_an
 }
 
 TEST_F(descriptor_tables, others_reach_a_file_that_was_renamed_or_removed_since) {
-  const int renamed = other_.open(folder_.write("renamed", "first")), removed = other_.open(folder_.write("gone", "second"));
+  const int renamed = other_.open(folder_.write("renamed", "first")),
+            removed = other_.open(folder_.write("gone", "second"));
   std::filesystem::rename(folder_ / "renamed", folder_ / "elsewhere");
   folder_.write("renamed", "other");
   std::filesystem::remove(folder_ / "gone");

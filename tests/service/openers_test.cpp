@@ -163,6 +163,21 @@ TEST_F(kinds_of_threads, without_openers_the_service_is_dead) {
   EXPECT_LT(platform::now_ns() - start, 3'000'000'000u);
 }
 
+TEST_F(kinds_of_threads, without_the_kind_of_openers_workers_do_all) {
+  service_rig_options options = with_workers(2);
+  options.openers = false;
+  service_rig rig(io_, options);
+  for (const auto pause : {0ms, 30ms, 1200ms}) {
+    std::this_thread::sleep_for(pause);
+    const rig_reply r = rig.open("/a");
+    EXPECT_EQ(r.result, 0);
+    EXPECT_EQ(rig.read(r.handle, 0, 10).result, 10);
+    EXPECT_EQ(rig.close(r.handle).result, 0);
+  }
+  EXPECT_TRUE(watched_->openers().empty());
+  EXPECT_EQ(rig.workers().served_count(), 9u);
+}
+
 // Seconds that threads have run; less than 0 where the kernel does not say.
 double seconds_of(const std::set<long>& threads) {
   double seconds = 0;
@@ -231,7 +246,9 @@ TEST_F(kinds_of_threads, a_request_that_nobody_woke_anybody_for_is_found_by_its_
 // ---- real files, with and without tables of the openers' own
 
 enum class tables { own, not_wanted, no_proc };
-void PrintTo(tables t, std::ostream* out) { *out << (t == tables::own ? "own" : t == tables::no_proc ? "no_proc" : "off"); }
+void PrintTo(tables t, std::ostream* out) {
+  *out << (t == tables::own ? "own" : t == tables::no_proc ? "no_proc" : "off");
+}
 
 class openers_descriptors : public ::testing::TestWithParam<tables> {
  protected:
@@ -287,12 +304,10 @@ class openers_descriptors : public ::testing::TestWithParam<tables> {
     return found;
   }
 };
-INSTANTIATE_TEST_SUITE_P(, openers_descriptors, ::testing::Values(tables::own, tables::not_wanted, tables::no_proc),
-                         [](const auto& p) {
-                           return std::string(p.param == tables::own       ? "own_tables"
-                                              : p.param == tables::no_proc ? "no_proc"
-                                                                           : "not_wanted");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    , openers_descriptors, ::testing::Values(tables::own, tables::not_wanted, tables::no_proc), [](const auto& p) {
+      return std::string(p.param == tables::own ? "own_tables" : p.param == tables::no_proc ? "no_proc" : "not_wanted");
+    });
 
 TEST_P(openers_descriptors, a_small_file_that_comes_with_its_open_is_in_one_table_only) {
   const std::string content = file("small", 5000);
@@ -350,6 +365,7 @@ TEST_P(openers_descriptors, are_all_closed_after_an_unmount) {
   options.cache_bytes = std::uint64_t{1} << 20;
   options.page_bytes = 4096;
   options.open_files = 64;
+  options.workers = 4;
   options.backend = io();
   file("file", 100'000);
   {
@@ -361,7 +377,8 @@ TEST_P(openers_descriptors, are_all_closed_after_an_unmount) {
 }
 
 TEST_P(openers_descriptors, workers_read_a_file_that_was_renamed_over_or_removed_since) {
-  const std::string replaced = file("replaced", 60'000), removed = file("removed", 60'001), moved = file("moved", 60'002);
+  const std::string replaced = file("replaced", 60'000), removed = file("removed", 60'001),
+                    moved = file("moved", 60'002);
   service_rig rig(io());
   const std::uint32_t a = rig.open(folder_ / "replaced").handle, b = rig.open(folder_ / "removed").handle,
                       c = rig.open(folder_ / "moved").handle;
@@ -400,9 +417,8 @@ TEST_P(openers_descriptors, many_threads_reach_for_a_file_at_once) {
     const std::uint32_t handle = rig.open(folder_ / "file").handle;
     std::vector<std::thread> clients;
     for (std::uint64_t c = 0; c < 4; ++c) {
-      clients.emplace_back([&, c] {
-        EXPECT_TRUE(rig.read(handle, c * 1000, 1000).bytes == content.substr(c * 1000, 1000));
-      });
+      clients.emplace_back(
+          [&, c] { EXPECT_TRUE(rig.read(handle, c * 1000, 1000).bytes == content.substr(c * 1000, 1000)); });
     }
     for (std::thread& t : clients) t.join();
     EXPECT_LE(open_now().process, 1u) << "it was opened more than once, and is still open";

@@ -63,10 +63,13 @@ struct alignas(128) channel_header {
   struct alignas(64) twin_bed {
     std::uint32_t wake;
     std::uint32_t sleepers;
+    std::uint32_t is_for_all;  // of the first: there is but one kind of threads, and this is theirs; fixed at mount
   };
   twin_bed beds[service_duties];
 
-  GPUFS_HD twin_bed& bed(service_duty duty) { return beds[static_cast<std::uint32_t>(duty)]; }
+  GPUFS_HD twin_bed& bed(service_duty duty) {
+    return beds[beds[0].is_for_all != 0 ? 0 : static_cast<std::uint32_t>(duty)];
+  }
 };
 static_assert(sizeof(channel_header) == 128, "header keeps its own lines");
 
