@@ -35,6 +35,9 @@ class backend_file {
   virtual ~backend_file() = default;
   // 0, or -errno.
   virtual int identify(file_identity& identity) = 0;
+  // Makes the file usable by the calling thread. 0, or -errno. Other calls do the same if they have to; asked for before them,
+  // so that a lack of descriptors is heard of where something can be done about it.
+  virtual int prepare() { return 0; }
   // Bytes read at `offset` (fewer than asked at the end of the file or when interrupted), 0 at the end, or -errno. What
   // lies behind them in `to` is undefined if the file changed meanwhile.
   virtual std::int64_t read(char* to, std::uint64_t bytes, std::uint64_t offset) = 0;
@@ -51,12 +54,25 @@ class backend_file {
   virtual void read_ahead(std::uint64_t offset, std::uint64_t bytes) = 0;
 };
 
+// A thread's time as an opener. Destroyed by the thread that it was made for, when it has no more to do with the backend.
+class opener_stay {
+ public:
+  virtual ~opener_stay() = default;
+};
+
 // Thread-safe.
 class backend {
  public:
   virtual ~backend() = default;
   // Opens a file for reading. 0 and `file`, or -errno; never blocks on what is not a regular file.
   virtual int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) = 0;
+  // Said by a thread that will do nothing with descriptors, as long as the result lives, but by calls of this backend. The
+  // backend may give it a descriptor table of its own. Null: it did not. Files that the thread opens can be used, and
+  // destroyed, by all threads in either case. A backend that wraps another one hands this on, or keeps the default.
+  virtual std::unique_ptr<opener_stay> enter_opener() { return nullptr; }
+  // Closes what other threads let go of and the calling one has to close. The service's threads call it between requests,
+  // and at least every 100 ms.
+  virtual void close_handed() {}
 };
 
 struct posix_backend_options {
@@ -64,6 +80,12 @@ struct posix_backend_options {
   // handler of SIGBUS, which hands on whatever is not its own to the handler that was there before; a program that sets its
   // own later should call the one that it found. False: no handler, and half the rate of staged loads.
   bool mapped_reads = true;
+  // The service's openers (of mounts with at least four workers) have descriptor tables of their own, because the process's table has one lock, which bounds how many
+  // files all threads together open in a second. Their files' descriptors are then not among those of the process, and a file
+  // that is read later, rather than with its open, gets a second descriptor, in the process's table. Such a table begins with
+  // copies of descriptors 0, 1 and 2, which last as long as the mount. Where a thread cannot have a table of its own (before
+  // Linux 5.9), or others could not reach into it (no /proc), the process's is used. False: it always is.
+  bool own_descriptors = true;
 };
 std::shared_ptr<backend> make_posix_backend(const posix_backend_options& options = {});
 

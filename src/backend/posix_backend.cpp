@@ -1,4 +1,8 @@
 // The POSIX backend: files of the host through open, pread and mmap (mapped_reads.hpp).
+//
+// A file that an opener opened is open in that opener's descriptor table (descriptor_table.hpp), and stays so until it is
+// destroyed. The first thread with the process's table that needs a descriptor of it opens it there too, for all that follow. A
+// small file that is read by its opener alone, with its open, is in one table only.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -9,9 +13,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
+#include <string>
 #include <vector>
 
+#include "backend/descriptor_table.hpp"
 #include "backend/mapped_reads.hpp"
+#include "backend/posix_backend.hpp"
 #include "gpufs/backend.hpp"
 
 namespace gpufs {
@@ -37,19 +45,26 @@ class posix_mapping final : public file_mapping {
 
 class posix_file final : public backend_file {
  public:
+  // `fd`: of the calling thread's table.
   posix_file(int fd, const posix_backend_options& options)
-      : fd_(fd), unmapped_reads_(options.mapped_reads ? 0 : unmapped_reads_max) {}
-  // An error of close on a descriptor that was only read loses nothing; there is nobody to tell either.
+      : home_(descriptor_table::shared_of_this_thread()), home_fd_(home_ != nullptr ? fd : -1),
+        unmapped_reads_(options.mapped_reads ? 0 : unmapped_reads_max), fd_(home_ != nullptr ? -1 : fd) {}
   ~posix_file() override {
     delete mapped_.load(std::memory_order_acquire);
-    (void)::close(fd_);
+    if (home_ != nullptr) home_->close(home_fd_);
+    // Acquire: pairs with the release of whoever opened it.
+    if (const int fd = fd_.load(std::memory_order_acquire); fd >= 0) descriptor_table::of_process().close(fd);
   }
   posix_file(const posix_file&) = delete;
   posix_file& operator=(const posix_file&) = delete;
 
+  int prepare() override { return descriptor(*this).number(); }
+
   int identify(file_identity& identity) override {
+    const descriptor fd(*this);
+    if (!fd) return fd.number();
     struct statx s;
-    if (statx(fd_, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &s) != 0) return -errno;
+    if (statx(fd.number(), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &s) != 0) return -errno;
     identity.device = makedev(s.stx_dev_major, s.stx_dev_minor);
     identity.inode = s.stx_ino;
     identity.size = s.stx_size;
@@ -57,20 +72,26 @@ class posix_file final : public backend_file {
     identity.changed_ns = nanoseconds(s.stx_ctime);
     identity.born_ns = (s.stx_mask & STATX_BTIME) != 0 ? nanoseconds(s.stx_btime) : 0;
     identity.mode = s.stx_mode;
+    // Relaxed: whoever needs them got the file from the thread that opened it, which asked.
+    device_.store(identity.device, std::memory_order_relaxed);
+    inode_.store(identity.inode, std::memory_order_relaxed);
     return 0;
   }
 
   std::int64_t read(char* to, std::uint64_t bytes, std::uint64_t offset) override {
     // Acquire: pairs with the release of whoever mapped the file.
-    if (mapped_reads* mapped = mapped_.load(std::memory_order_acquire); mapped != nullptr) {
-      if (mapped->read(to, bytes, offset)) return static_cast<std::int64_t>(bytes);
-    } else if (unmapped_reads_.load(std::memory_order_relaxed) < unmapped_reads_max &&
-               unmapped_reads_.fetch_add(1, std::memory_order_relaxed) == unmapped_reads_max - 1) {
+    mapped_reads* const mapped = mapped_.load(std::memory_order_acquire);
+    if (mapped != nullptr && mapped->read(to, bytes, offset)) return static_cast<std::int64_t>(bytes);
+    const descriptor fd(*this);
+    if (!fd) return fd.number();
+    descriptor_table& table = descriptor_table::of_this_thread();
+    // Openers read a file once; it is not for them to map it.
+    if (mapped == nullptr && !table.is_own() && unmapped_reads_.load(std::memory_order_relaxed) < unmapped_reads_max &&
+        unmapped_reads_.fetch_add(1, std::memory_order_relaxed) == unmapped_reads_max - 1) {
       // One thread is the last to count, and tries once.
-      mapped_.store(mapped_reads::make(fd_).release(), std::memory_order_release);
+      mapped_.store(mapped_reads::make(fd.number()).release(), std::memory_order_release);
     }
-    const ssize_t n = pread(fd_, to, bytes, static_cast<off_t>(offset));
-    return n < 0 ? -errno : n;
+    return table.read(fd.number(), to, bytes, offset);
   }
 
   void expect(std::uint64_t bytes, std::uint64_t offset) override {
@@ -78,7 +99,9 @@ class posix_file final : public backend_file {
   }
 
   std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) override {
-    void* p = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd_, static_cast<off_t>(offset));
+    const descriptor fd(*this);
+    if (!fd) return nullptr;
+    void* p = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd.number(), static_cast<off_t>(offset));
     if (p == MAP_FAILED) return nullptr;
     return std::make_unique<posix_mapping>(static_cast<char*>(p), bytes);
   }
@@ -104,12 +127,61 @@ class posix_file final : public backend_file {
 
   void read_ahead(std::uint64_t offset, std::uint64_t bytes) override {
     // Only advice: when it is not taken, the extent is not registered and loads stay staged.
-    (void)posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
+    if (const descriptor fd(*this); fd)
+      (void)posix_fadvise(fd.number(), static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
   }
 
  private:
+  // A descriptor of the calling thread's table, as long as this lives; or an error. It borrows those that the file keeps. There
+  // is none only in an opener that has the file from another thread: then it is opened for this one use.
+  class descriptor {
+   public:
+    explicit descriptor(posix_file& file) : table_(descriptor_table::of_this_thread()) {
+      if (&table_ == file.home_.get()) number_ = file.home_fd_;
+      else if (!table_.is_own()) number_ = file.in_process_table();
+      else number_ = file.reopen(), passing_ = number_ >= 0;
+    }
+    ~descriptor() {
+      if (passing_) table_.close(number_);
+    }
+    descriptor(const descriptor&) = delete;
+    descriptor& operator=(const descriptor&) = delete;
+    explicit operator bool() const { return number_ >= 0; }
+    int number() const { return number_; }  // or -errno
+
+   private:
+    descriptor_table& table_;
+    int number_ = -1;
+    bool passing_ = false;
+  };
+
+  int in_process_table() {
+    // Acquire: pairs with the release below, so that its number is used after it was opened.
+    int known = fd_.load(std::memory_order_acquire);
+    if (known >= 0) return known;
+    const int fresh = reopen();
+    if (fresh < 0) return fresh;
+    if (fd_.compare_exchange_strong(known, fresh, std::memory_order_acq_rel)) return fresh;
+    descriptor_table::of_process().close(fresh);  // another thread was faster
+    return known;
+  }
+
+  // Opens it in the calling thread's table, from the one where it is open as long as this lives. A descriptor, or -errno.
+  int reopen() {
+    const int fd = home_ != nullptr ? home_->reopen(home_fd_)
+                                    : descriptor_table::of_process().reopen(fd_.load(std::memory_order_acquire));
+    if (fd < 0) return fd;
+    // It cannot be another file; but the link was a matter of numbers, and a wrong file would be read without a sign.
+    struct statx s;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_INO, &s) == 0 && s.stx_ino == inode_.load(std::memory_order_relaxed) &&
+        makedev(s.stx_dev_major, s.stx_dev_minor) == device_.load(std::memory_order_relaxed))
+      return fd;
+    descriptor_table::of_this_thread().close(fd);
+    return -ESTALE;
+  }
+
   // By cachestat(2), Linux 6.5; -1 where there is none.
-  double share_in_cache(std::uint64_t offset, std::uint64_t bytes) const {
+  double share_in_cache(std::uint64_t offset, std::uint64_t bytes) {
     // As in the kernel's uapi header, which C libraries do not have yet.
     struct range {
       std::uint64_t offset, length;
@@ -118,42 +190,66 @@ class posix_file final : public backend_file {
       std::uint64_t cached, dirty, written_back, evicted, recently_evicted;
     } pages{};
     constexpr long cachestat = 451;
-    if (syscall(cachestat, fd_, &asked, &pages, 0) != 0) return -1;
+    const descriptor fd(*this);
+    if (!fd || syscall(cachestat, fd.number(), &asked, &pages, 0) != 0) return -1;
     const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
     return std::min(1.0, static_cast<double>(pages.cached) / static_cast<double>((bytes + page - 1) / page));
   }
 
   static constexpr std::uint32_t unmapped_reads_max = 64;  // a mapping costs a few of them
 
-  const int fd_;
-  std::atomic<std::uint32_t> unmapped_reads_;  // counted up to the limit, at which the file is mapped if it can be
+  const std::shared_ptr<descriptor_table> home_;  // of the opener that opened it; null: the process's
+  const int home_fd_;                             // in home_
+  std::atomic<std::uint32_t> unmapped_reads_;     // counted up to the limit, at which the file is mapped if it can be
+  std::atomic<int> fd_;                           // in the process's table; -1: not open there yet
+  std::atomic<std::uint64_t> device_{0}, inode_{0};  // as identify() saw them last
   std::atomic<mapped_reads*> mapped_{nullptr};
 };
 
 class posix_backend final : public backend {
  public:
-  explicit posix_backend(const posix_backend_options& options) : options_(options) {}
+  posix_backend(const posix_backend_options& options, std::string proc) : options_(options), proc_(std::move(proc)) {}
 
   int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override {
     // O_NONBLOCK: opening a FIFO must not wait for its writer; it means nothing for regular files.
     const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (no_follow ? O_NOFOLLOW : 0);
+    descriptor_table& table = descriptor_table::of_this_thread();
     int fd = -1;
     do {
-      fd = ::open(path.c_str(), flags);
-    } while (fd < 0 && errno == EINTR);
-    if (fd < 0) return -errno;
-    file = std::make_unique<posix_file>(fd, options_);
+      fd = table.open(path.c_str(), flags);
+    } while (fd == -EINTR);
+    if (fd < 0) return fd;
+    try {
+      file = std::make_unique<posix_file>(fd, options_);
+    } catch (...) {
+      table.close(fd);
+      throw;
+    }
     return 0;
   }
 
+  std::unique_ptr<opener_stay> enter_opener() override {
+    if (!options_.own_descriptors) return nullptr;
+    std::call_once(tried_, [this] { own_tables_ = descriptor_table::can_be_own(proc_); });
+    return own_tables_ ? descriptor_table::make_own(proc_) : nullptr;
+  }
+
+  void close_handed() override { descriptor_table::of_this_thread().close_handed(); }
+
  private:
   const posix_backend_options options_;
+  const std::string proc_;
+  std::once_flag tried_;
+  bool own_tables_ = false;  // written once, by who tried
 };
 
 }  // namespace
 
+std::shared_ptr<backend> make_posix_backend(const posix_backend_options& options, const std::string& proc) {
+  return std::make_shared<posix_backend>(options, proc);
+}
 std::shared_ptr<backend> make_posix_backend(const posix_backend_options& options) {
-  return std::make_shared<posix_backend>(options);
+  return make_posix_backend(options, "/proc");
 }
 
 }  // namespace gpufs

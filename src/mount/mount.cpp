@@ -15,6 +15,9 @@ namespace gpufs {
 namespace {
 
 constexpr std::uint64_t unmount_timeout_ns = 10'000'000'000;
+// With fewer threads the kernel's lock on descriptors is no bound yet (two threads open as many files with one table as with
+// two), and on the few cores of such a machine twice the threads only take them from each other.
+constexpr unsigned openers_from_workers = 4;
 
 // Host descriptors that a mount may hold at once. Raises the process's soft limit to its hard limit, as language
 // run-times do: nothing gets less by it. A quarter stays for the rest of the program.
@@ -126,7 +129,8 @@ struct mount::implementation {
         std::make_unique<service>(*gpu, channel_view{shared.host, channel}, ref.channel,
                                   bulk_frames{ref.page(0), ref.layout.page_shift, ref.layout.frame_count,
                                               std::uint64_t{ref.layout.bulk.most} << ref.layout.page_shift},
-                                  *files_open, *extents, *sinks, *record, service_options{options.workers, spin_ns});
+                                  *files_open, *extents, *sinks, *record,
+                                  service_options{options.workers, spin_ns, options.workers >= openers_from_workers});
   }
 
   void release_memory() noexcept {

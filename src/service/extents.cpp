@@ -49,7 +49,7 @@ extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, st
     reads = looks_every;
   }
   {
-    extent_set& set = *version.extents;
+    extent_set& set = *version.extents();
     const std::lock_guard lock(set.mutex);
     extent_set::extent& e = set.extents[number];
     if (e.state == extent_set::phase::refused && (e.reads += reads) < retry_reads) {
@@ -126,7 +126,7 @@ std::optional<extent_registrar::job> extent_registrar::next_job() {
 }
 
 std::uint64_t extent_registrar::register_one(const job& j) {
-  extent_set& set = *j.file->version().extents;
+  extent_set& set = *j.file->version().extents();
   {
     const std::lock_guard lock(set.mutex);
     const extent_set::extent& e = set.extents[j.number];
@@ -137,8 +137,8 @@ std::uint64_t extent_registrar::register_one(const job& j) {
   // Both, in the order of drop_all(), which then finds the set if it has anything.
   const std::lock_guard lock(mutex_);
   const std::lock_guard set_lock(set.mutex);
-  if (std::find(sets_.begin(), sets_.end(), j.file->version().extents) == sets_.end())
-    sets_.push_back(j.file->version().extents);
+  if (std::find(sets_.begin(), sets_.end(), j.file->version().extents()) == sets_.end())
+    sets_.push_back(j.file->version().extents());
   extent_set::extent& e = set.extents[j.number];
   if (notice.bytes != 0 && e.state != extent_set::phase::registered) {
     e.state = extent_set::phase::registered;
@@ -221,7 +221,7 @@ void extent_registrar::drop_all() {
 }
 
 std::uint64_t extent_registrar::registered_in(file_version& version) {
-  extent_set& set = *version.extents;
+  extent_set& set = *version.extents();
   const std::lock_guard lock(set.mutex);
   std::uint64_t n = 0;
   for (const auto& [number, e] : set.extents) n += e.state == extent_set::phase::registered ? 1u : 0u;

@@ -4,6 +4,10 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
 #include "gpufs/base/limits.hpp"
 #include "service/extents.hpp"
 
@@ -26,30 +30,48 @@ int check_kind(const file_identity& identity) {
 
 }  // namespace
 
-bool host_file::rest() {
+const std::shared_ptr<extent_set>& file_version::extents() {
+  std::call_once(extents_made_, [this] { extents_ = std::make_shared<extent_set>(); });
+  return extents_;
+}
+
+std::shared_ptr<backend_file> host_file::rest() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock() || file_ == nullptr || file_.use_count() > 1) return false;
+  if (!lock.owns_lock() || file_ == nullptr || file_.use_count() > 1) return nullptr;
   if (used_) {
     used_ = false;
-    return false;
+    return nullptr;
   }
-  file_.reset();
   open_.store(false, std::memory_order_relaxed);
-  return true;
+  return std::move(file_);
 }
 
 file_table::file_table(std::shared_ptr<backend> io, std::size_t descriptors_max)
     : io_(std::move(io)), descriptors_max_(descriptors_max) {}
 
-int file_table::open_backend(const std::string& path, bool no_follow, std::shared_ptr<backend_file>& file) {
-  if (descriptors_->load() >= descriptors_max_) make_room();
-  std::unique_ptr<backend_file> opened;
-  int status = io_->open(path, no_follow, opened);
-  if (status == -EMFILE || status == -ENFILE) {
-    make_room();
-    status = io_->open(path, no_follow, opened);
+template <class Attempt>
+int file_table::with_room(unsigned first_shard, const Attempt& attempt) {
+  int status = attempt();
+  for (unsigned again = 1; again < attempts_max && (status == -EMFILE || status == -ENFILE); ++again) {
+    // What others left for this thread to close; then what it can close itself. Others close theirs when they come to it, so
+    // later attempts wait a little.
+    io_->close_handed();
+    const bool made = make_room(first_shard);
+    if (again > 1) {
+      if (!made) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    status = attempt();
   }
-  if (status < 0) return status == -ENFILE ? -EMFILE : status;
+  return status == -ENFILE ? -EMFILE : status;
+}
+
+int file_table::open_backend(const std::string& path, bool no_follow, unsigned first_shard,
+                             std::shared_ptr<backend_file>& file) {
+  if (descriptors_->load() >= descriptors_max_) (void)make_room(first_shard);
+  std::unique_ptr<backend_file> opened;
+  const int status = with_room(first_shard, [&] { return io_->open(path, no_follow, opened); });
+  if (status < 0) return status;
   descriptors_->fetch_add(1);
   file = std::shared_ptr<backend_file>(opened.release(), [count = descriptors_](backend_file* f) {
     delete f;
@@ -64,8 +86,14 @@ int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
     file.used_ = true;
     reached = file.file_;
   }
-  if (reached != nullptr) return 0;
-  const int status = open_backend(file.path_, file.no_follow_, reached);
+  // Threads that reach for a file have no shard of their own.
+  const auto anywhere = [this] { return next_room_.fetch_add(1, std::memory_order_relaxed); };
+  if (reached != nullptr) {
+    const int status = reached->prepare();
+    if (status != -EMFILE && status != -ENFILE) return status < 0 ? status : 0;
+    return with_room(anywhere(), [&] { return std::min(reached->prepare(), 0); });
+  }
+  const int status = open_backend(file.path_, file.no_follow_, anywhere(), reached);
   if (status == -ENOENT || status == -ENOTDIR) return -ESTALE;
   if (status < 0) return status;
   file_identity identity;
@@ -108,10 +136,10 @@ int file_table::look_up(std::uint32_t handle, lookups& known, lookups::entry*& f
   return 0;
 }
 
-int file_table::open(const std::string& path, bool no_follow, std::uint32_t& handle,
-                     std::shared_ptr<host_file>& result) {
+int file_table::open(std::string path, bool no_follow, std::uint32_t& handle, std::shared_ptr<host_file>& result,
+                     unsigned shard) {
   std::shared_ptr<backend_file> file;
-  const int status = open_backend(path, no_follow, file);
+  const int status = open_backend(path, no_follow, shard, file);
   if (status < 0) return status;
   // Before the look at the file: a change that comes after it must count as later than this.
   const std::int64_t seen_ns = wall_clock_ns();
@@ -119,90 +147,128 @@ int file_table::open(const std::string& path, bool no_follow, std::uint32_t& han
   if (const int known = file->identify(identity); known < 0) return known;
   if (const int kind = check_kind(identity); kind < 0) return kind;
 
-  // Made before the table is locked: all workers open and close at the same time.
-  result = std::make_shared<host_file>(path, no_follow, version_of(identity, seen_ns), std::move(file));
-  const std::unique_lock lock(mutex_);
-  std::uint32_t index = 0;
-  if (!unused_.empty()) {
-    index = unused_.back();
-    unused_.pop_back();
-  } else {
-    if (entries_.size() >= (std::size_t{1} << index_bits) - 1) return -EMFILE;
-    index = static_cast<std::uint32_t>(entries_.size());
-    entries_.emplace_back();
+  result = std::make_shared<host_file>(std::move(path), no_follow, version_of(identity, seen_ns), std::move(file));
+  for (std::uint32_t i = 0; i < shard_count; ++i) {
+    const std::uint32_t number = (shard + i) % shard_count;
+    if (put(shards_[number], number, result, handle)) return 0;
   }
-  entry& e = entries_[index];
-  e.file = result;
-  handle = (e.generation << index_bits) | (index + 1);
-  return 0;
+  return -EMFILE;
+}
+
+// False when the shard is full.
+bool file_table::put(shard& s, std::uint32_t number, const std::shared_ptr<host_file>& file, std::uint32_t& handle) {
+  const std::unique_lock lock(s.mutex);
+  std::uint32_t place = 0;
+  if (!s.unused.empty()) {
+    place = s.unused.back();
+    s.unused.pop_back();
+  } else {
+    place = static_cast<std::uint32_t>(s.entries.size());
+    if ((((place << shard_bits) | number) + 1) >> index_bits != 0) return false;
+    s.entries.emplace_back();
+    s.unused.reserve(s.entries.capacity());
+  }
+  entry& e = s.entries[place];
+  e.file = file;
+  handle = (e.generation << index_bits) | (((place << shard_bits) | number) + 1);
+  return true;
+}
+
+// Null for a handle that is not open. The handle's shard is locked.
+const file_table::entry* file_table::entry_of(const shard& s, std::uint32_t handle) const {
+  const std::uint32_t place = ((handle & ((1u << index_bits) - 1)) - 1) >> shard_bits;
+  if (place >= s.entries.size()) return nullptr;
+  const entry& e = s.entries[place];
+  return e.file != nullptr && e.generation == handle >> index_bits ? &e : nullptr;
 }
 
 std::shared_ptr<host_file> file_table::find(std::uint32_t handle) const {
-  const std::uint32_t index = (handle & ((1u << index_bits) - 1)) - 1;
-  const std::shared_lock lock(mutex_);
-  if (index >= entries_.size()) return nullptr;
-  const entry& e = entries_[index];
-  return e.file != nullptr && (e.generation << index_bits) == (handle & ~((1u << index_bits) - 1)) ? e.file : nullptr;
+  const shard& s = shards_[shard_of(handle)];
+  const std::shared_lock lock(s.mutex);
+  const entry* const e = entry_of(s, handle);
+  return e != nullptr ? e->file : nullptr;
 }
 
 int file_table::close(std::uint32_t handle) {
   std::shared_ptr<host_file> last;  // destroyed, and with it the descriptor closed, after the lock is given back
-  const std::uint32_t index = (handle & ((1u << index_bits) - 1)) - 1;
-  const std::unique_lock lock(mutex_);
-  if (index >= entries_.size()) return -EBADF;
-  entry& e = entries_[index];
-  if (e.file == nullptr || (e.generation << index_bits) != (handle & ~((1u << index_bits) - 1))) return -EBADF;
+  shard& s = shards_[shard_of(handle)];
+  const std::unique_lock lock(s.mutex);
+  const entry* const found = entry_of(s, handle);
+  if (found == nullptr) return -EBADF;
+  entry& e = s.entries[static_cast<std::size_t>(found - s.entries.data())];
   last = std::move(e.file);
   e.file = nullptr;
   e.generation = (e.generation + 1) & ((1u << (32 - index_bits)) - 1);
-  unused_.push_back(index);
+  s.unused.push_back(static_cast<std::uint32_t>(found - s.entries.data()));
   epoch_.fetch_add(1, std::memory_order_release);
   return 0;
 }
 
 std::size_t file_table::open_count() const {
-  const std::shared_lock lock(mutex_);
-  return entries_.size() - unused_.size();
+  std::size_t count = 0;
+  for (const shard& s : shards_) {
+    const std::shared_lock lock(s.mutex);
+    count += s.entries.size() - s.unused.size();
+  }
+  return count;
 }
 
 std::shared_ptr<file_version> file_table::version_of(const file_identity& identity, std::int64_t seen_ns) {
   const std::int64_t changed = identity.modified_ns > identity.changed_ns ? identity.modified_ns : identity.changed_ns;
   const bool racy = seen_ns - changed < racy_ns;
-  const std::lock_guard lock(versions_mutex_);
-  std::shared_ptr<file_version>& known = versions_[{identity.device, identity.inode}];
-  if (known != nullptr && !known->racy && known->identity == identity) return known;
-  auto fresh = std::make_shared<file_version>();
-  fresh->number = ++last_version_;
-  fresh->identity = identity;
-  fresh->racy = racy;
-  fresh->extents = std::make_shared<extent_set>();
-  known = fresh;
-  if (versions_.size() > versions_max) {
-    // Forgotten versions cost only pages that are read again. Those with open files live on in their files.
-    versions_.clear();
+  const key name{identity.device, identity.inode};
+  // Of the hash's high bits, as the map uses the low ones.
+  version_shard& s = versions_[(mix(name) >> 32) % version_shards];
+  const auto holds = [&](const version_map::const_iterator& at) {
+    return at != s.versions.end() && !at->second->racy && at->second->identity == identity;
+  };
+  {
+    const std::lock_guard lock(s.mutex);
+    if (const auto known = s.versions.find(name); holds(known)) return known->second;
   }
+  // Made outside, with its place in the map; and what it takes the place of is destroyed outside.
+  auto fresh =
+      std::make_shared<file_version>(last_version_.fetch_add(1, std::memory_order_relaxed) + 1, identity, racy);
+  version_map made, forgotten;
+  made.emplace(name, fresh);
+  auto node = made.extract(made.begin());
+  const std::lock_guard lock(s.mutex);
+  const auto known = s.versions.find(name);
+  if (holds(known)) return known->second;  // another thread opened it at the same time
+  if (known != s.versions.end()) {
+    known->second.swap(node.mapped());
+    return fresh;
+  }
+  // Forgotten versions cost only pages that are read again. Those with open files live on in their files.
+  if (s.versions.size() >= versions_max) s.versions.swap(forgotten);
+  s.versions.insert(std::move(node));
   return fresh;
 }
 
-void file_table::make_room() {
+// True when files were closed, or left to others to close. Looks into all shards, the given one first: an opener's own files are
+// there, which it closes at once.
+bool file_table::make_room(unsigned first_shard) {
   // Half of what is open at a time, so that a large table is not walked at each open. Files that are not open now do not
   // count: among many they would hide the few that are.
   std::vector<std::shared_ptr<host_file>> seen;
-  {
-    const std::unique_lock lock(mutex_);
-    const std::size_t want = descriptors_max_ / 2 + 16;
-    for (std::size_t i = 0; i < entries_.size() && seen.size() < want; ++i) {
-      hand_ = hand_ + 1 < entries_.size() ? hand_ + 1 : 0;
-      const std::shared_ptr<host_file>& file = entries_[hand_].file;
+  const std::size_t want = descriptors_max_ / 2 + 16;
+  seen.reserve(std::min(want, descriptors_->load()));
+  for (unsigned n = 0; n < shard_count && seen.size() < want; ++n) {
+    shard& s = shards_[(first_shard + n) % shard_count];
+    const std::unique_lock lock(s.mutex);
+    for (std::size_t i = 0; i < s.entries.size() && seen.size() < want; ++i) {
+      s.hand = s.hand + 1 < s.entries.size() ? s.hand + 1 : 0;
+      const std::shared_ptr<host_file>& file = s.entries[s.hand].file;
       if (file != nullptr && file->open_.load(std::memory_order_relaxed)) seen.push_back(file);
     }
   }
   epoch_.fetch_add(1, std::memory_order_release);  // descriptors that workers remember cannot rest
   for (int pass = 0; pass < 2; ++pass) {           // the first pass may only take the marks of use away
     bool closed = false;
-    for (const auto& file : seen) closed = file->rest() || closed;
-    if (closed) return;
+    for (const auto& file : seen) closed = file->rest() != nullptr || closed;
+    if (closed) return true;
   }
+  return false;
 }
 
 }  // namespace gpufs

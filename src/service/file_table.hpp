@@ -3,6 +3,10 @@
 // A handle is not a host descriptor. The table keeps at most `descriptors_max` backend files open and re-opens one when
 // it is needed again, so that a mount may have 65,536 files open where the process may have 1,024.
 //
+// Handles are in shards, versions in others, each with a mutex of its own, so that openers seldom meet: an opener puts its files
+// into the shard that it names, a version's shard follows from its file. No mutex is held while another is taken, during I/O,
+// or while objects are made or destroyed (but for a table that grows).
+//
 // Versions: a number names one state of one file, and is never used again. At an open, device, inode, size, mtime and
 // ctime are compared with what was seen last; any difference gives a new number, so cached pages of the old one are
 // misses. Times are only as fine as the file system's clock: a file that had changed within `racy_ns` before it was
@@ -25,13 +29,23 @@ namespace gpufs {
 
 class extent_set;  // service/extents.hpp
 
-// One state of one file, shared by all its opens.
-struct file_version {
-  std::uint64_t number = 0;
-  file_identity identity;
-  bool racy = false;                   // guarded by the table
+// One state of one file, shared by all its opens. Thread-safe.
+class file_version {
+ public:
+  file_version(std::uint64_t n, const file_identity& i, bool may_change_unseen)
+      : number(n), identity(i), racy(may_change_unseen) {}
+
+  const std::uint64_t number;
+  const file_identity identity;
+  const bool racy;
   std::atomic<bool> delivered{false};  // its bytes went to the device with an open
-  std::shared_ptr<extent_set> extents;
+
+  // Made when it is first asked for: by the registrar, for files that are large enough to be registered. Most are not.
+  const std::shared_ptr<extent_set>& extents();
+
+ private:
+  std::once_flag extents_made_;
+  std::shared_ptr<extent_set> extents_;
 };
 
 // One open file. Thread-safe.
@@ -46,8 +60,8 @@ class host_file {
 
  private:
   friend class file_table;
-  // Closes the backend's file if nobody is using it. True when it did.
-  bool rest();
+  // Takes the backend's file away if nobody is using it; null if somebody is.
+  std::shared_ptr<backend_file> rest();
 
   const std::string path_;
   const bool no_follow_;
@@ -65,8 +79,10 @@ class file_table {
 
   file_table(std::shared_ptr<backend> io, std::size_t descriptors_max);
 
-  // 0 and a handle (never 0), or -errno.
-  int open(const std::string& path, bool no_follow, std::uint32_t& handle, std::shared_ptr<host_file>& file);
+  // 0 and a handle (never 0), or -errno. `shard`: where to put it, if there is room; threads that open at the same time name
+  // different ones.
+  int open(std::string path, bool no_follow, std::uint32_t& handle, std::shared_ptr<host_file>& file,
+           unsigned shard = 0);
   // Null for a handle that is not open.
   std::shared_ptr<host_file> find(std::uint32_t handle) const;
   // 0, or -EBADF.
@@ -102,38 +118,62 @@ class file_table {
 
   std::size_t open_count() const;
 
+  // As the backend's.
+  std::unique_ptr<opener_stay> enter_opener() { return io_->enter_opener(); }
+  void close_handed() { io_->close_handed(); }
+
  private:
+  // A handle: generation, then place and shard, as one number that is never 0.
   static constexpr std::uint32_t index_bits = 18;  // twice the records of a mount: closes arrive late
-  static constexpr std::size_t versions_max = std::size_t{1} << 20;
+  static constexpr std::uint32_t shard_bits = 4;
+  static constexpr std::uint32_t shard_count = 1u << shard_bits;
+  static constexpr std::size_t version_shards = 64;
+  static constexpr std::size_t versions_max = (std::size_t{1} << 20) / version_shards;  // of a shard
+  static constexpr unsigned attempts_max = 4;  // to open a file when there are no descriptors
 
   struct key {
     std::uint64_t device, inode;
     bool operator==(const key& other) const = default;
   };
+  static std::uint64_t mix(const key& k) { return k.inode * 0x9e3779b97f4a7c15ull ^ k.device; }
   struct key_hash {
-    std::size_t operator()(const key& k) const {
-      return std::hash<std::uint64_t>()(k.inode * 0x9e3779b97f4a7c15ull ^ k.device);
-    }
+    std::size_t operator()(const key& k) const { return std::hash<std::uint64_t>()(mix(k)); }
   };
   struct entry {
     std::shared_ptr<host_file> file;
     std::uint32_t generation = 0;
   };
 
-  int open_backend(const std::string& path, bool no_follow, std::shared_ptr<backend_file>& file);
+  struct alignas(64) shard {
+    mutable std::shared_mutex mutex;  // guards the rest
+    std::vector<entry> entries;
+    std::vector<std::uint32_t> unused;  // has room for all places, so that a close allocates nothing
+    std::size_t hand = 0;
+  };
+  using version_map = std::unordered_map<key, std::shared_ptr<file_version>, key_hash>;
+  struct alignas(64) version_shard {
+    std::mutex mutex;  // guards the rest
+    version_map versions;
+  };
+
+  int open_backend(const std::string& path, bool no_follow, unsigned first_shard, std::shared_ptr<backend_file>& file);
+  // What `attempt` says, after making room as often as may help if that is a lack of descriptors.
+  template <class Attempt>
+  int with_room(unsigned first_shard, const Attempt& attempt);
+  bool put(shard& s, std::uint32_t number, const std::shared_ptr<host_file>& file, std::uint32_t& handle);
+  const entry* entry_of(const shard& s, std::uint32_t handle) const;
+  static std::uint32_t shard_of(std::uint32_t handle) { return (handle - 1) & (shard_count - 1); }
   std::shared_ptr<file_version> version_of(const file_identity& identity, std::int64_t seen_ns);
-  void make_room();
+  bool make_room(unsigned first_shard);
 
   const std::shared_ptr<backend> io_;
   const std::size_t descriptors_max_;
   std::atomic<std::uint64_t> epoch_{1};  // raised by whatever lookups must not outlive
-  mutable std::shared_mutex mutex_;      // guards the entries; never held across I/O
-  std::vector<entry> entries_;
-  std::vector<std::uint32_t> unused_;
-  std::size_t hand_ = 0;
-  std::mutex versions_mutex_;  // guards the versions; never held across I/O
-  std::unordered_map<key, std::shared_ptr<file_version>, key_hash> versions_;
-  std::uint64_t last_version_ = 0;
+  std::array<shard, shard_count> shards_;
+  std::array<version_shard, version_shards> versions_;
+  // Relaxed: only its being different each time matters; a version passes to others under a mutex.
+  std::atomic<std::uint64_t> last_version_{0};
+  std::atomic<unsigned> next_room_{0};  // the shard at which a thread without one of its own looks for room next
   // Backend files open now. Shared with their deleters, so that it is exact whoever lets one go.
   const std::shared_ptr<std::atomic<std::size_t>> descriptors_ = std::make_shared<std::atomic<std::size_t>>(0);
 };

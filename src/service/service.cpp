@@ -58,8 +58,10 @@ service::service(device& d, const channel_view& channel, const channel_view& see
                  file_table& files, extent_registrar& extents, sink_table& sinks, timeline& record,
                  const service_options& options)
     : device_(d), channel_(channel), seen_(seen), frames_(frames), files_(files), extents_(extents), sinks_(sinks),
-      timeline_(record), options_(options), served_(channel.layout.slot_count), counts_(options.workers),
-      bounces_(options.workers), alive_(options.workers) {
+      timeline_(record), options_(options), served_(channel.layout.slot_count),
+      counts_(std::size_t{service_duties} * options.workers), bounces_(options.workers),
+      crews_{crew(options.workers), crew(options.openers ? options.workers : 0)} {
+  channel_.header().beds[0].is_for_all = options_.openers ? 0 : 1;
   channel_.announce(service_phase::running);
   const auto start = [this](auto&& body) {
     running_.fetch_add(1, std::memory_order_relaxed);
@@ -70,7 +72,10 @@ service::service(device& d, const channel_view& channel, const channel_view& see
     });
   };
   start([this] { supervise(); });
-  for (unsigned w = 0; w < options_.workers; ++w) start([this, w] { work(w); });
+  for (const service_duty duty : {service_duty::work, service_duty::open}) {
+    if (duty == service_duty::open && !options_.openers) continue;
+    for (unsigned w = 0; w < options_.workers; ++w) start([this, duty, w] { work(duty, w); });
+  }
 }
 
 service::~service() {
@@ -112,6 +117,7 @@ bool service::stop(std::uint64_t timeout_ns) {
     else t.detach();
   }
   threads_.clear();
+  if (ended) files_.close_handed();  // what the last threads left to each other
   return ended;
 }
 
@@ -123,9 +129,11 @@ void service::supervise() {
   }
 }
 
-void service::work(unsigned worker) {
+void service::work(service_duty duty, unsigned worker) {
   const auto now = [] { return platform::now_ns(); };
   try {
+    // First made, last gone: no file may be let go of behind it.
+    const std::unique_ptr<opener_stay> stay = duty == service_duty::open ? files_.enter_opener() : nullptr;
     file_table::lookups known;
     std::uint64_t last = now();
     unsigned empty_rounds = 0;
@@ -134,12 +142,13 @@ void service::work(unsigned worker) {
       // Everywhere only from time to time, so that no slot depends on one worker: bells that many look at ring slowly.
       const bool everywhere = round % 256 == 0 || empty_rounds % 16 == 15 || last - everywhere_ns > everywhere_after_ns;
       if (everywhere) everywhere_ns = last;
-      const unsigned answered = scan(worker, everywhere, known);
+      const unsigned answered = scan(duty, worker, everywhere, known);
+      files_.close_handed();
       empty_rounds = answered != 0 ? 0 : empty_rounds + 1;
       if (answered != 0) {
         last = now();
         // More than one at a time: a backlog, for which another worker may get up.
-        if (answered > 1 && sleepers() != 0) wake_sleepers(1);
+        if (answered > 1 && sleepers(duty) != 0) wake_sleepers(duty, 1);
         continue;
       }
       const std::uint64_t quiet = now() - last;
@@ -148,21 +157,22 @@ void service::work(unsigned worker) {
         continue;
       }
       known.clear();  // no descriptor stays open because a sleeping worker remembers it
-      idle(quiet);
+      idle(duty, quiet);
     }
   } catch (const worker_death&) {
-    // answer() has given the request that it held its -EIO. The last worker takes the service with it.
-    if (alive_.fetch_sub(1) == 1) channel_.announce(service_phase::dead);
+    // answer() has given the request that it held its -EIO. The last thread of a kind takes the service with it.
+    if (crew_of(duty).alive.fetch_sub(1) == 1) channel_.announce(service_phase::dead);
   }
 }
 
-bool service::pending() const {
+std::uint32_t service::pending() const {
   sighting bell{};
   request r{};
+  std::uint32_t kinds = 0;
   for (std::uint32_t slot = 0; slot < channel_.layout.slot_count; ++slot) {
-    if (rung(slot, bell) && channel_.request(slot).load(bell.sequence, r)) return true;
+    if (rung(slot, bell) && channel_.request(slot).load(bell.sequence, r)) kinds |= bit_of(duty_for(r.code));
   }
-  return false;
+  return kinds;
 }
 
 // Whether the slot's bell tells of a request that nobody has taken (as of `bell.seen`).
@@ -178,19 +188,21 @@ bool service::rung(std::uint32_t slot, sighting& bell) const {
 
 // Looks at the bells and answers what it can claim; returns how many. At the worker's own part of the slots, so that
 // workers seldom meet; at the others' too when `everywhere` is asked for, because their worker may be busy or dead.
-unsigned service::scan(unsigned worker, bool everywhere, file_table::lookups& known) {
+unsigned service::scan(service_duty duty, unsigned worker, bool everywhere, file_table::lookups& known) {
   const std::uint64_t count = channel_.layout.slot_count;
   const auto first = static_cast<std::uint32_t>(count * worker / options_.workers);
   const auto last = static_cast<std::uint32_t>(count * (worker + 1) / options_.workers);
-  const unsigned answered = scan_range(first, last, worker, known);
+  const unsigned answered = scan_range(duty, first, last, worker, known);
   if (!everywhere) return answered;
-  return answered + scan_range(last, channel_.layout.slot_count, worker, known) + scan_range(0, first, worker, known);
+  return answered + scan_range(duty, last, channel_.layout.slot_count, worker, known) +
+         scan_range(duty, 0, first, worker, known);
 }
 
 // In rounds: first a few bells, then their requests one after the other. While a worker is at one, the next one's words
 // and bytes are on their way into its caches. It claims a request only when it turns to it, so one that hangs or dies
 // holds no more than one.
-unsigned service::scan_range(std::uint32_t first, std::uint32_t last, unsigned worker, file_table::lookups& known) {
+unsigned service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t last, unsigned worker,
+                             file_table::lookups& known) {
   unsigned answered = 0;
   std::array<sighting, 8> bells;
   for (std::uint32_t slot = first; slot < last;) {
@@ -202,11 +214,11 @@ unsigned service::scan_range(std::uint32_t first, std::uint32_t last, unsigned w
       ++count;
     }
     request next{};
-    bool next_there = count != 0 && look(bells[0], next, known);
+    bool next_there = count != 0 && look(duty, bells[0], next, known);
     for (std::size_t i = 0; i < count; ++i) {
       const request r = next;
       const bool there = next_there;
-      next_there = i + 1 < count && look(bells[i + 1], next, known);
+      next_there = i + 1 < count && look(duty, bells[i + 1], next, known);
       // Only one worker serves it: `served_` has not moved since before the bell was read, so the request that was copied
       // is still the slot's. Acquire and release: the slot's staging passes from worker to worker.
       std::uint32_t seen = bells[i].seen;
@@ -219,12 +231,25 @@ unsigned service::scan_range(std::uint32_t first, std::uint32_t last, unsigned w
   return answered;
 }
 
-// Whether the request behind a bell is there, whole. If it is a read, its bytes are expected.
-bool service::look(const sighting& bell, request& r, file_table::lookups& known) const {
+// Whether the request behind a bell is there, whole, and for this kind of thread. If it is a read, its bytes are expected.
+bool service::look(service_duty duty, const sighting& bell, request& r, file_table::lookups& known) {
   // Copied once: a kernel that goes on writing cannot change what is checked.
   if (!channel_.request(bell.slot).load(bell.sequence, r)) return false;
+  if (const service_duty other = duty_for(r.code); other != duty) {
+    call(other);
+    return false;
+  }
   if (r.code == request_code::read) file_table::expect(r.handle, known, r.length, r.offset);
   return true;
+}
+
+// Somebody of the other kind is to get up if all of them sleep. Their sentinel might look only in some milliseconds, and
+// who saw the request is awake now.
+void service::call(service_duty duty) {
+  crew& others = crew_of(duty);
+  if (sleepers(duty) < others.alive.load(std::memory_order_relaxed)) return;
+  // Relaxed: only saves calls of the kernel. Whoever gets up, for whatever reason, takes the mark away.
+  if (!others.called.exchange(true, std::memory_order_relaxed)) wake_sleepers(duty, 1);
 }
 
 void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
@@ -260,13 +285,15 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
     reply(-EIO);
   }
   // Its only writer: no exchange, which would wait until the reply has left for the bus.
-  std::atomic<std::uint64_t>& served = counts_[worker].served;
+  const std::size_t thread = static_cast<std::size_t>(duty_for(r.code)) * options_.workers + worker;
+  std::atomic<std::uint64_t>& served = counts_[thread].served;
   served.store(served.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
 // Before it is served: the path of an open lies where the file's first bytes will be.
 timeline_event service::describe(const request& r, std::uint32_t slot, unsigned worker) const {
-  timeline_event e{"unknown", worker + 1, platform::now_ns(), 0, 0, r.length, 0, {}};
+  const std::uint32_t first = duty_for(r.code) == service_duty::open ? timeline::first_opener : timeline::first_worker;
+  timeline_event e{"unknown", first + worker, platform::now_ns(), 0, 0, r.length, 0, {}};
   switch (r.code) {
     case request_code::open:
       e.name = "open";
@@ -294,7 +321,7 @@ timeline_event service::describe(const request& r, std::uint32_t slot, unsigned 
 std::int32_t service::serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                             file_table::lookups& known) {
   switch (r.code) {
-    case request_code::open: return serve_open(r, slot);
+    case request_code::open: return serve_open(r, slot, worker);
     case request_code::read: return serve_read(r, slot, known);
     case request_code::bulk: return serve_bulk(r, slot, sequence, worker, known);
     case request_code::close: return files_.close(r.handle);
@@ -305,13 +332,13 @@ std::int32_t service::serve(const request& r, std::uint32_t slot, std::uint32_t 
   return -ENOSYS;
 }
 
-std::int32_t service::serve_open(const request& r, std::uint32_t slot) {
+std::int32_t service::serve_open(const request& r, std::uint32_t slot, unsigned opener) {
   if (r.length == 0 || r.length >= limits::path_bytes_max) return -ENAMETOOLONG;
-  const std::string path(channel_.staging(slot), r.length);
+  std::string path(channel_.staging(slot), r.length);
   if (path.find('\0') != std::string::npos) return -EINVAL;
   std::uint32_t handle = 0;
   std::shared_ptr<host_file> file;
-  const int status = files_.open(path, r.handle != 0, handle, file);
+  const int status = files_.open(std::move(path), r.handle != 0, handle, file, opener);
   if (status < 0) return status;
   const file_identity& identity = file->version().identity;
   std::int32_t delivered = 0;
@@ -485,13 +512,15 @@ bool service::wait_until_empty(bounce_buffer& buffer) {
 
 // ---- sleeping and waking
 
-void service::wake_sleepers(int count) {
-  channel_header& header = channel_.header();
-  __atomic_fetch_add(&header.twin_wake, 1u, __ATOMIC_SEQ_CST);
-  syscall(SYS_futex, &header.twin_wake, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
+void service::wake_sleepers(service_duty duty, int count) {
+  channel_header::twin_bed& bed = channel_.header().bed(duty);
+  __atomic_fetch_add(&bed.wake, 1u, __ATOMIC_SEQ_CST);
+  syscall(SYS_futex, &bed.wake, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
 
-std::uint32_t service::sleepers() const { return __atomic_load_n(&channel_.header().twin_sleepers, __ATOMIC_SEQ_CST); }
+std::uint32_t service::sleepers(service_duty duty) const {
+  return __atomic_load_n(&channel_.header().bed(duty).sleepers, __ATOMIC_SEQ_CST);
+}
 
 std::uint64_t service::served_count() const {
   std::uint64_t n = 0;
@@ -499,31 +528,48 @@ std::uint64_t service::served_count() const {
   return n;
 }
 
-void service::wake() { wake_sleepers(static_cast<int>(options_.workers) + 1); }
+void service::wake() {
+  for (const service_duty duty : {service_duty::work, service_duty::open})
+    wake_sleepers(duty, static_cast<int>(options_.workers));
+}
 
-void service::idle(std::uint64_t idle_ns) {
-  channel_header& header = channel_.header();
+void service::idle(service_duty duty, std::uint64_t idle_ns) {
+  channel_header::twin_bed& bed = channel_.header().bed(duty);
+  crew& own = crew_of(duty);
   // Only the sentinel looks at the bells by itself; the others sleep until someone has work for them.
-  const bool sentinel = !sentinel_.exchange(true);
-  std::uint64_t sleep_ns = 100'000'000;
-  if (sentinel)
-    sleep_ns = idle_ns < 1'000'000       ? 20'000
-               : idle_ns < 100'000'000   ? 100'000
-               : idle_ns < 1'000'000'000 ? 1'000'000
-                                         : 10'000'000;
-
-  const std::uint32_t before = __atomic_load_n(&header.twin_wake, __ATOMIC_SEQ_CST);
-  __atomic_fetch_add(&header.twin_sleepers, 1u, __ATOMIC_SEQ_CST);
-  // Once more, after saying that I sleep: pairs with channel_client::wake_service.
-  if (!stopping_ && !pending()) {
-    const timespec t{0, static_cast<long>(sleep_ns)};
-    syscall(SYS_futex, &header.twin_wake, FUTEX_WAIT_PRIVATE, before, &t, nullptr, 0);
+  const bool sentinel = !own.sentinel.exchange(true);
+  const bool long_idle = idle_ns >= 1'000'000'000;
+  const bool only_sentinel = sentinel && long_idle && !long_idle_sentinel_.exchange(true);
+  // An opener gets up ten times a second all the same, for descriptors that others left it to close; and so does a sentinel,
+  // for those of the process.
+  std::uint64_t sleep_ns = long_idle && !sentinel && duty == service_duty::work ? 1'000'000'000 : 100'000'000;
+  if (sentinel && !long_idle) {
+    // While somebody of the other kind is awake, who passes over a request for this one wakes it.
+    const service_duty other = duty == service_duty::work ? service_duty::open : service_duty::work;
+    const bool watched = sleepers(other) < crew_of(other).alive.load(std::memory_order_relaxed);
+    sleep_ns = watched || idle_ns >= 100'000'000 ? 1'000'000 : idle_ns < 1'000'000 ? 20'000 : 100'000;
   }
-  __atomic_fetch_sub(&header.twin_sleepers, 1u, __ATOMIC_SEQ_CST);
+  if (only_sentinel) sleep_ns = 10'000'000;
+
+  const std::uint32_t before = __atomic_load_n(&bed.wake, __ATOMIC_SEQ_CST);
+  __atomic_fetch_add(&bed.sleepers, 1u, __ATOMIC_SEQ_CST);
+  // Once more, after saying that I sleep: pairs with channel_client::wake_service.
+  if (!stopping_ && (pending() & bit_of(duty)) == 0) {
+    const timespec t{static_cast<time_t>(sleep_ns / 1'000'000'000), static_cast<long>(sleep_ns % 1'000'000'000)};
+    syscall(SYS_futex, &bed.wake, FUTEX_WAIT_PRIVATE, before, &t, nullptr, 0);
+  }
+  __atomic_fetch_sub(&bed.sleepers, 1u, __ATOMIC_SEQ_CST);
+  own.called.store(false, std::memory_order_relaxed);
+  if (only_sentinel) long_idle_sentinel_ = false;
   if (sentinel) {
-    sentinel_ = false;
+    own.sentinel = false;
+    const std::uint32_t kinds = pending();
+    for (const service_duty other : {service_duty::work, service_duty::open}) {
+      if (other != duty && (kinds & bit_of(other)) != 0) call(other);
+    }
     // Work for more than one: whoever wakes finds it, or goes back to sleep.
-    if (pending() && options_.workers > 1 && sleepers() != 0) wake_sleepers(static_cast<int>(options_.workers));
+    if ((kinds & bit_of(duty)) != 0 && options_.workers > 1 && sleepers(duty) != 0)
+      wake_sleepers(duty, static_cast<int>(options_.workers));
   }
 }
 

@@ -1,12 +1,21 @@
 // The service: worker threads that answer the channel's requests (models/channel.pml).
 //
-// Threads. Workers scan the bells, claim a request by compare-and-swap on the host's own `served_` word of its slot, so
-// that exactly one worker answers it, and write the reply. A supervisor beats the heart. Idle workers sleep: after
-// `spin_ns` without work all but one wait to be woken; that one, the sentinel, looks at the bells now and then, at
-// growing intervals, because a GPU cannot wake a host thread.
+// Threads. Openers answer requests to open and close files, workers all others; there are as many of the one kind as of
+// the other, and both do the same rounds: they scan the bells, pass over what is for the other kind, claim a request by
+// compare-and-swap on the host's own `served_` word of its slot, so that exactly one thread answers it, and write the
+// reply. A supervisor beats the heart. Threads of a kind that is idle sleep: after `spin_ns` without work all but one wait
+// to be woken; that one, the sentinel, looks at the bells now and then, at growing intervals, because a GPU cannot wake a
+// host thread. Each kind sleeps and wakes by itself, so that requests for the one do not keep the other awake; but who
+// sees a request for a kind that sleeps altogether wakes one of that kind: a thread that passes over it, or the other
+// kind's sentinel. So when both have been idle for long, one sentinel is enough for both.
 //
-// A worker that dies (an exception that is not an answer) answers the request it holds with -EIO; when the last one is
-// gone the channel says `dead`, and every waiter ends.
+// Two kinds, because of descriptors: all threads of a process open and close files under one lock of the kernel, unless
+// they have descriptor tables of their own. Openers may (backend::enter_opener), as they do nothing else that needs
+// descriptors. Workers call the driver and the program's own functions, which expect the program's descriptors. Where there are
+// so few threads that the lock does not matter, they are of one kind: workers, which answer everything (service_options).
+//
+// A thread that dies (an exception that is not an answer) answers the request it holds with -EIO; when the last one of
+// either kind is gone the channel says `dead`, and every waiter ends.
 #pragma once
 
 #include <array>
@@ -56,6 +65,7 @@ struct bulk_frames {
 struct service_options {
   unsigned workers = 1;
   std::uint64_t spin_ns = 0;
+  bool openers = true;  // as many as workers; false: none, and workers open and close files too
 };
 
 class service {
@@ -81,20 +91,35 @@ class service {
     std::uint32_t slot, seen, sequence;
   };
 
-  void work(unsigned worker);
+  // The threads of one kind. Each in lines of its own.
+  struct alignas(64) crew {
+    explicit crew(unsigned threads) : alive(threads) {}
+    std::atomic<unsigned> alive;
+    std::atomic<bool> sentinel{false};
+    std::atomic<bool> called{false};  // by the other kind, and nobody has got up since
+  };
+
+  // `worker`: a thread's number within its kind.
+  void work(service_duty duty, unsigned worker);
   void supervise();
-  bool pending() const;
-  unsigned scan(unsigned worker, bool everywhere, file_table::lookups& known);
-  unsigned scan_range(std::uint32_t first, std::uint32_t last, unsigned worker, file_table::lookups& known);
-  bool look(const sighting& bell, request& r, file_table::lookups& known) const;
-  void idle(std::uint64_t idle_ns);
+  // The kinds for which there are requests that nobody has taken: bits, by service_duty.
+  std::uint32_t pending() const;
+  // Whose request it is.
+  service_duty duty_for(request_code code) const { return options_.openers ? duty_of(code) : service_duty::work; }
+  static constexpr std::uint32_t bit_of(service_duty duty) { return 1u << static_cast<std::uint32_t>(duty); }
+  unsigned scan(service_duty duty, unsigned worker, bool everywhere, file_table::lookups& known);
+  unsigned scan_range(service_duty duty, std::uint32_t first, std::uint32_t last, unsigned worker,
+                      file_table::lookups& known);
+  bool look(service_duty duty, const sighting& bell, request& r, file_table::lookups& known);
+  void call(service_duty duty);
+  void idle(service_duty duty, std::uint64_t idle_ns);
   bool rung(std::uint32_t slot, sighting& bell) const;
   void answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
               file_table::lookups& known);
   timeline_event describe(const request& r, std::uint32_t slot, unsigned worker) const;
   std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                      file_table::lookups& known);
-  std::int32_t serve_open(const request& r, std::uint32_t slot);
+  std::int32_t serve_open(const request& r, std::uint32_t slot, unsigned opener);
   std::int32_t deliver(host_file& file, std::uint64_t wanted, std::uint32_t slot);
   std::int32_t serve_read(const request& r, std::uint32_t slot, file_table::lookups& known);
   std::int32_t serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
@@ -102,8 +127,9 @@ class service {
   std::int32_t tell_extent(std::uint32_t slot, const extent_notice& notice);
   std::int32_t read_run(const request& r, std::uint32_t slot, std::uint32_t sequence, std::uint32_t frame,
                         unsigned worker, backend_file& file, std::int32_t flags);
-  void wake_sleepers(int count);
-  std::uint32_t sleepers() const;
+  void wake_sleepers(service_duty duty, int count);
+  std::uint32_t sleepers(service_duty duty) const;
+  crew& crew_of(service_duty duty) { return crews_[static_cast<std::size_t>(duty)]; }
 
   device& device_;
   const channel_view channel_;
@@ -115,7 +141,7 @@ class service {
   timeline& timeline_;
   const service_options options_;
   std::vector<std::atomic<std::uint32_t>> served_;  // per slot: sequence of the last request that a worker took
-  // Of each worker, in a line of its own: all count at each request.
+  // Of each worker, then of each opener, in a line of its own: all count at each request.
   struct alignas(64) worker_count {
     std::atomic<std::uint64_t> served{0};
   };
@@ -154,9 +180,9 @@ class service {
                           std::uint64_t word);
   std::vector<bounce_buffers> bounces_;  // of each worker
   std::atomic<bool> stopping_{false};
-  std::atomic<unsigned> running_{0};  // threads that have not ended
-  std::atomic<bool> sentinel_{false};
-  std::atomic<unsigned> alive_;
+  std::atomic<unsigned> running_{0};             // threads that have not ended
+  std::array<crew, service_duties> crews_;       // by service_duty
+  std::atomic<bool> long_idle_sentinel_{false};  // the one for both kinds is there
   std::mutex supervisor_mutex_;
   std::condition_variable supervisor_wake_;
   std::vector<std::thread> threads_;

@@ -111,7 +111,9 @@ std::string timeline::stop() {
     json += quoted(e.path) + "}}";
   }
   for (const std::uint32_t thread : threads) {
-    const std::string name = thread == registrar_thread ? "registrar" : "worker " + std::to_string(thread - 1);
+    const std::string name = thread == registrar_thread ? "registrar"
+                             : thread < first_opener    ? "worker " + std::to_string(thread - first_worker)
+                                                        : "opener " + std::to_string(thread - first_opener);
     json += ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": 1, \"tid\": " + std::to_string(thread) +
             ", \"args\": {\"name\": \"" + name + "\"}}";
   }

@@ -21,7 +21,8 @@ struct timeline_event {
 
 class timeline {
  public:
-  static constexpr std::uint32_t registrar_thread = 0;  // workers follow
+  // Threads' numbers.
+  static constexpr std::uint32_t registrar_thread = 0, first_worker = 1, first_opener = 1001;  // 256 workers at most
 
   // Forgets what was recorded, and records up to `events_max` events.
   void start(std::size_t events_max);

@@ -71,6 +71,7 @@ class fault_backend::file final : public backend_file {
     const int status = rules_->strike(operation::identify, path_, bytes);
     return status < 0 ? status : wrapped_->identify(identity);
   }
+  int prepare() override { return wrapped_->prepare(); }
   std::int64_t read(char* to, std::uint64_t bytes, std::uint64_t offset) override {
     const int status = rules_->strike(operation::read, path_, bytes);
     return status < 0 ? status : wrapped_->read(to, bytes, offset);

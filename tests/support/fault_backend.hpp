@@ -38,6 +38,8 @@ class fault_backend final : public backend {
   ~fault_backend() override;
 
   int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override;
+  std::unique_ptr<opener_stay> enter_opener() override { return wrapped_->enter_opener(); }
+  void close_handed() override { wrapped_->close_handed(); }
 
   // Rules are asked in the order in which they were added; all that strike have their effect, up to the first that throws or
   // gives an error.

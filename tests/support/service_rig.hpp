@@ -24,6 +24,7 @@ struct service_rig_options {
   std::uint64_t extent_bytes = 65536;
   std::uint64_t extent_file_bytes_min = 0;
   std::uint64_t extents_ahead = 0;
+  bool openers = true;
   channel_timeouts timeouts{5'000'000'000, 60'000'000'000};
 };
 

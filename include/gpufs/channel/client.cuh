@@ -75,7 +75,7 @@ class channel_client {
     if (r.sends_staging()) view_.bell(slot).store_release(sequence);
     else view_.bell(slot).store_after_reads(sequence);
 #if !defined(__CUDA_ARCH__)
-    wake_service();
+    wake_service(duty_of(r.code));
 #endif
   }
 
@@ -174,13 +174,13 @@ class channel_client {
   }
 
 #if !defined(__CUDA_ARCH__)
-  void wake_service() {
-    channel_header& header = view_.header();
-    // Sequentially consistent: pairs with the worker that raises twin_sleepers and then looks at the bells once more.
-    // Either it sees my bell, or I see that it sleeps.
-    __atomic_fetch_add(&header.twin_wake, 1u, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&header.twin_sleepers, __ATOMIC_SEQ_CST) != 0) {
-      syscall(SYS_futex, &header.twin_wake, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+  void wake_service(service_duty duty) {
+    channel_header::twin_bed& bed = view_.header().bed(duty);
+    // Sequentially consistent: pairs with the worker or opener that raises `sleepers` and then looks at the bells once
+    // more. Either it sees my bell, or I see that it sleeps.
+    __atomic_fetch_add(&bed.wake, 1u, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&bed.sleepers, __ATOMIC_SEQ_CST) != 0) {
+      syscall(SYS_futex, &bed.wake, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
     }
   }
 #endif

@@ -46,13 +46,30 @@ struct bulk_target {
   std::uint32_t frame;  // the first; the others follow
 };
 
+// The service's threads are of two kinds: openers, which open and close files, and workers, which do everything else.
+enum class service_duty : std::uint32_t { work = 0, open = 1 };
+inline constexpr std::uint32_t service_duties = 2;
+
+// Who answers a request. A code that does not exist is for workers, who say so.
+GPUFS_HD inline service_duty duty_of(request_code code) {
+  return code == request_code::open || code == request_code::close ? service_duty::open : service_duty::work;
+}
+
 enum class service_phase : std::uint32_t { starting = 0, running = 1, dead = 2 };
 
 struct alignas(128) channel_header {
-  // Host side only, never touched by a GPU: how a twin's thread wakes sleeping workers at once (a futex). A GPU has no
-  // way to wake a host thread; there the workers' back-off finds the bell.
-  std::uint32_t twin_wake;
-  std::uint32_t twin_sleepers;
+  // Host side only, never touched by a GPU: how a twin's thread wakes sleeping threads of the service at once (a futex). A
+  // GPU has no way to wake a host thread; there the threads' back-off finds the bell. One for each kind, in its own line.
+  struct alignas(64) twin_bed {
+    std::uint32_t wake;
+    std::uint32_t sleepers;
+    std::uint32_t is_for_all;  // of the first: there is but one kind of threads, and this is theirs; fixed at mount
+  };
+  twin_bed beds[service_duties];
+
+  GPUFS_HD twin_bed& bed(service_duty duty) {
+    return beds[beds[0].is_for_all != 0 ? 0 : static_cast<std::uint32_t>(duty)];
+  }
 };
 static_assert(sizeof(channel_header) == 128, "header keeps its own lines");
 

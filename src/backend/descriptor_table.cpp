@@ -1,0 +1,205 @@
+#include "backend/descriptor_table.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <future>
+#include <thread>
+
+namespace gpufs {
+namespace {
+
+// Not in the headers of older C libraries; the numbers are those of all architectures.
+constexpr long close_range_call = 436;
+constexpr unsigned close_range_unshare = 2;
+constexpr long pidfd_open_call = 434, pidfd_getfd_call = 438;
+constexpr unsigned pidfd_thread = O_EXCL;
+constexpr std::size_t handed_at_first = 1024;  // many more are handed over only to a thread that hangs
+
+// A table with nothing but copies of 0, 1 and 2. Never by unshare(2), which would copy all: then the program's pipes would not
+// end, nor its locks go, when it closes them.
+bool take_own_table() { return syscall(close_range_call, 3u, ~0u, close_range_unshare) == 0; }
+
+bool identify(int descriptor, struct statx& s) { return statx(descriptor, "", AT_EMPTY_PATH, STATX_INO, &s) == 0; }
+bool is_same(const struct statx& a, const struct statx& b) {
+  return a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor && a.stx_ino == b.stx_ino;
+}
+
+// Whether the calling thread finds the file of a descriptor of another thread's table.
+bool leads_to(const std::string& proc, long thread, int descriptor, const struct statx& identity) noexcept {
+  try {
+    const int fd = descriptor_table(proc, thread).reopen(descriptor);
+    struct statx found{};
+    const bool same = fd >= 0 && identify(fd, found) && is_same(found, identity);
+    if (fd >= 0) descriptor_table::of_this_thread().close(fd);
+    return same;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+thread_local const std::shared_ptr<descriptor_table>* descriptor_table::current_ = nullptr;
+
+descriptor_table& descriptor_table::of_process() {
+  // Threads that were left behind, because they hang, may still come to it when the program ends.
+  static auto* const table = new descriptor_table;
+  return *table;
+}
+
+descriptor_table::descriptor_table() : links_("/proc/self/fd/") { handed_.reserve(handed_at_first); }
+descriptor_table::descriptor_table(const std::string& proc, long thread)
+    : thread_(thread), links_(proc + "/self/task/" + std::to_string(thread) + "/fd/") {
+  handed_.reserve(handed_at_first);
+}
+
+bool descriptor_table::can_be_own(const std::string& proc) noexcept {
+  try {
+    struct probe {
+      long thread = 0;
+      int descriptor = -1;
+      struct statx identity{};
+    };
+    std::promise<probe> opened;
+    std::promise<void> seen;
+    std::future<probe> opened_there = opened.get_future();
+    std::thread other([&opened, may_end = seen.get_future()] {
+      probe p;
+      p.thread = syscall(SYS_gettid);
+      if (take_own_table()) p.descriptor = static_cast<int>(syscall(SYS_memfd_create, "gpufs", 1u /* MFD_CLOEXEC */));
+      if (p.descriptor >= 0 && !identify(p.descriptor, p.identity)) p.descriptor = -1;
+      opened.set_value(p);
+      may_end.wait();
+      if (p.descriptor >= 0) (void)syscall(SYS_close, p.descriptor);
+    });
+    const probe p = opened_there.get();
+    const bool reached = p.descriptor >= 0 && leads_to(proc, p.thread, p.descriptor, p.identity);
+    seen.set_value();
+    other.join();
+    return reached;
+  } catch (const std::exception&) {
+    return false;  // no memory, or no thread: then no table either
+  }
+}
+
+// Of the thread whose table it is.
+class own_table_stay final : public opener_stay {
+ public:
+  explicit own_table_stay(std::shared_ptr<descriptor_table> table) : table_(std::move(table)) {}
+  ~own_table_stay() override {
+    if (descriptor_table::current_ != &table_) return;  // it never began
+    table_->end();
+    descriptor_table::current_ = nullptr;
+  }
+  own_table_stay(const own_table_stay&) = delete;
+  own_table_stay& operator=(const own_table_stay&) = delete;
+  void begin() { descriptor_table::current_ = &table_; }
+
+ private:
+  const std::shared_ptr<descriptor_table> table_;
+};
+
+std::unique_ptr<opener_stay> descriptor_table::make_own(const std::string& proc) noexcept {
+  try {
+    auto table = std::make_shared<descriptor_table>(proc, syscall(SYS_gettid));
+    auto stay = std::make_unique<own_table_stay>(std::move(table));
+    if (!take_own_table()) return nullptr;
+    stay->begin();
+    return stay;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+// ---- ThreadSanitizer knows of one table only: for it a number that one thread closes is the number that another one uses. So
+// what happens in an opener's table passes by the functions that it sees.
+
+int descriptor_table::open(const char* path, int flags) const {
+  const auto fd = is_own() ? static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, 0)) : ::open(path, flags);
+  return fd < 0 ? -errno : fd;
+}
+
+std::int64_t descriptor_table::read(int descriptor, char* to, std::uint64_t bytes, std::uint64_t offset) const {
+  const std::int64_t n = is_own() ? syscall(SYS_pread64, descriptor, to, bytes, static_cast<off_t>(offset))
+                                  : pread(descriptor, to, bytes, static_cast<off_t>(offset));
+  return n < 0 ? -errno : n;
+}
+
+// An error of close on a descriptor that was only read loses nothing; there is nobody to tell either.
+void descriptor_table::close_now(int descriptor) const noexcept {
+  if (is_own()) (void)syscall(SYS_close, descriptor);
+  else (void)::close(descriptor);
+}
+
+void descriptor_table::close(int descriptor) noexcept {
+  if (is_of_this_thread()) {
+    close_now(descriptor);
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (ended_) return;
+  try {
+    handed_.push_back(descriptor);
+  } catch (const std::bad_alloc&) {
+    return;  // stays open as long as its table
+  }
+  any_handed_.store(true, std::memory_order_relaxed);
+}
+
+void descriptor_table::close_handed() noexcept {
+  while (any_handed_.load(std::memory_order_relaxed)) {
+    std::array<int, 64> taken;
+    std::size_t count = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      count = std::min(taken.size(), handed_.size());
+      std::copy_n(handed_.end() - static_cast<std::ptrdiff_t>(count), count, taken.begin());
+      handed_.resize(handed_.size() - count);
+      if (handed_.empty()) any_handed_.store(false, std::memory_order_relaxed);
+    }
+    for (std::size_t i = 0; i < count; ++i) close_now(taken[i]);
+  }
+}
+
+int descriptor_table::reopen(int descriptor) {
+  // The thread whose table it is may end, but not now: after it the links could be those of a new thread with its number.
+  const std::shared_lock lock(life_);
+  if (ended_) return -ESTALE;
+  const std::string link = links_ + std::to_string(descriptor);
+  int fd = -1;
+  do {
+    fd = of_this_thread().open(link.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  } while (fd == -EINTR);
+  if ((fd == -EACCES || fd == -EPERM) && thread_ != 0) {
+    if (const int copied = copy(descriptor); copied >= 0) return copied;
+  }
+  return fd;
+}
+
+// The descriptor itself, rather than its file opened again: asks for no permission. It closes when the program calls exec.
+int descriptor_table::copy(int descriptor) const {
+  const auto thread = static_cast<int>(syscall(pidfd_open_call, thread_, pidfd_thread));
+  if (thread < 0) return -errno;
+  const auto fd = static_cast<int>(syscall(pidfd_getfd_call, thread, descriptor, 0u));
+  const int copied = fd < 0 ? -errno : fd;
+  (void)syscall(SYS_close, thread);
+  return copied;
+}
+
+void descriptor_table::end() {
+  const std::lock_guard life(life_);
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  handed_.clear();
+  // All that is open in it, now: the thread's end would close it too, but perhaps only after others have seen it end.
+  (void)syscall(close_range_call, 3u, ~0u, 0u);
+}
+
+}  // namespace gpufs

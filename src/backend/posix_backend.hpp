@@ -1,0 +1,14 @@
+// What of the POSIX backend is for this library and its tests only.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "gpufs/backend.hpp"
+
+namespace gpufs {
+
+// `proc`: where the proc file system is mounted.
+std::shared_ptr<backend> make_posix_backend(const posix_backend_options& options, const std::string& proc);
+
+}  // namespace gpufs
