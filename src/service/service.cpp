@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -86,6 +87,7 @@ service::~service() {
 }
 
 namespace {
+constexpr std::uint64_t nap_ns = 20'000;
 constexpr std::uint64_t answer_time_ns = 1'000'000'000;
 constexpr unsigned stage_first_workers = 6;  // together they read faster than the registrar registers
 constexpr std::uint64_t everywhere_after_ns = 20'000'000;  // of slow answers: another worker may hang
@@ -131,6 +133,8 @@ void service::supervise() {
 
 void service::work(service_duty duty, unsigned worker) {
   const auto now = [] { return platform::now_ns(); };
+  // Naps and the sentinel's sleeps are to end when they should, not 50 us later. Of this thread only.
+  (void)prctl(PR_SET_TIMERSLACK, 1000ul);
   try {
     // First made, last gone: no file may be let go of behind it.
     const std::unique_ptr<opener_stay> stay = duty == service_duty::open ? files_.enter_opener() : nullptr;
@@ -138,26 +142,34 @@ void service::work(service_duty duty, unsigned worker) {
     std::uint64_t last = now();
     unsigned empty_rounds = 0;
     std::uint64_t everywhere_ns = last;
+    bool seen_somewhere = false;
+    bool by_device = false;  // how the last ones were answered
     for (unsigned round = 0; !stopping_; ++round) {
       // Everywhere only from time to time, so that no slot depends on one worker: bells that many look at ring slowly.
-      const bool everywhere = round % 256 == 0 || empty_rounds % 16 == 15 || last - everywhere_ns > everywhere_after_ns;
+      const bool everywhere = seen_somewhere || round % 256 == 0 || empty_rounds % 16 == 15 ||
+                              last - everywhere_ns > everywhere_after_ns;
+      seen_somewhere = false;
       if (everywhere) everywhere_ns = last;
+      const std::uint64_t before = count_of(duty, worker).by_device;
       const unsigned answered = scan(duty, worker, everywhere, known);
       files_.close_handed();
       empty_rounds = answered != 0 ? 0 : empty_rounds + 1;
       if (answered != 0) {
         last = now();
+        by_device = count_of(duty, worker).by_device - before == answered;
         // More than one at a time: a backlog, for which another worker may get up.
         if (answered > 1 && sleepers(duty) != 0) wake_sleepers(duty, 1);
         continue;
       }
       const std::uint64_t quiet = now() - last;
       if (quiet < options_.spin_ns) {
-        platform::pause(0);
+        // While the copy engine is at it the next request is a while away, and those who wait for it have others under way.
+        if (by_device) std::this_thread::sleep_for(std::chrono::nanoseconds(nap_ns));
+        else platform::pause(0);
         continue;
       }
       known.clear();  // no descriptor stays open because a sleeping worker remembers it
-      idle(duty, quiet);
+      seen_somewhere = idle(duty, quiet);
     }
   } catch (const worker_death&) {
     // answer() has given the request that it held its -EIO. The last thread of a kind takes the service with it.
@@ -165,14 +177,15 @@ void service::work(service_duty duty, unsigned worker) {
   }
 }
 
-std::uint32_t service::pending() const {
+service::pending_requests service::pending() const {
   sighting bell{};
   request r{};
-  std::uint32_t kinds = 0;
+  pending_requests count{};
   for (std::uint32_t slot = 0; slot < channel_.layout.slot_count; ++slot) {
-    if (rung(slot, bell) && channel_.request(slot).load(bell.sequence, r)) kinds |= bit_of(duty_for(r.code));
+    if (rung(slot, bell) && channel_.request(slot).load(bell.sequence, r))
+      ++count[static_cast<std::size_t>(duty_for(r.code))];
   }
-  return kinds;
+  return count;
 }
 
 // Whether the slot's bell tells of a request that nobody has taken (as of `bell.seen`).
@@ -270,7 +283,10 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
                                                : result;
       timeline_.add(std::move(*event));
     }
-    if (result == device_answers) return;
+    if (result == device_answers) {
+      ++count_of(duty_for(r.code), worker).by_device;
+      return;
+    }
     // Release, system scope: pairs with the client's acquire; staging and reply fields come before.
     channel_.reply(slot).word.store_release(make_reply_word(sequence, result));
   };
@@ -285,8 +301,7 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
     reply(-EIO);
   }
   // Its only writer: no exchange, which would wait until the reply has left for the bus.
-  const std::size_t thread = static_cast<std::size_t>(duty_for(r.code)) * options_.workers + worker;
-  std::atomic<std::uint64_t>& served = counts_[thread].served;
+  std::atomic<std::uint64_t>& served = count_of(duty_for(r.code), worker).served;
   served.store(served.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
@@ -533,7 +548,8 @@ void service::wake() {
     wake_sleepers(duty, static_cast<int>(options_.workers));
 }
 
-void service::idle(service_duty duty, std::uint64_t idle_ns) {
+bool service::idle(service_duty duty, std::uint64_t idle_ns) {
+  const auto own_place = static_cast<std::size_t>(duty);
   channel_header::twin_bed& bed = channel_.header().bed(duty);
   crew& own = crew_of(duty);
   // Only the sentinel looks at the bells by itself; the others sleep until someone has work for them.
@@ -554,7 +570,8 @@ void service::idle(service_duty duty, std::uint64_t idle_ns) {
   const std::uint32_t before = __atomic_load_n(&bed.wake, __ATOMIC_SEQ_CST);
   __atomic_fetch_add(&bed.sleepers, 1u, __ATOMIC_SEQ_CST);
   // Once more, after saying that I sleep: pairs with channel_client::wake_service.
-  if (!stopping_ && (pending() & bit_of(duty)) == 0) {
+  unsigned count = pending()[own_place];
+  if (!stopping_ && count == 0) {
     const timespec t{static_cast<time_t>(sleep_ns / 1'000'000'000), static_cast<long>(sleep_ns % 1'000'000'000)};
     syscall(SYS_futex, &bed.wake, FUTEX_WAIT_PRIVATE, before, &t, nullptr, 0);
   }
@@ -563,14 +580,16 @@ void service::idle(service_duty duty, std::uint64_t idle_ns) {
   if (only_sentinel) long_idle_sentinel_ = false;
   if (sentinel) {
     own.sentinel = false;
-    const std::uint32_t kinds = pending();
+    const pending_requests now = pending();
     for (const service_duty other : {service_duty::work, service_duty::open}) {
-      if (other != duty && (kinds & bit_of(other)) != 0) call(other);
+      if (other != duty && now[static_cast<std::size_t>(other)] != 0) call(other);
     }
+    count = now[own_place];
     // Work for more than one: whoever wakes finds it, or goes back to sleep.
-    if ((kinds & bit_of(duty)) != 0 && options_.workers > 1 && sleepers(duty) != 0)
-      wake_sleepers(duty, static_cast<int>(options_.workers));
+    if (count > 1 && sleepers(duty) != 0)
+      wake_sleepers(duty, static_cast<int>(std::min<unsigned>(count - 1, options_.workers)));
   }
+  return count != 0;
 }
 
 }  // namespace gpufs

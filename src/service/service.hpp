@@ -102,17 +102,18 @@ class service {
   // `worker`: a thread's number within its kind.
   void work(service_duty duty, unsigned worker);
   void supervise();
-  // The kinds for which there are requests that nobody has taken: bits, by service_duty.
-  std::uint32_t pending() const;
+  // Requests that nobody has taken, by service_duty.
+  using pending_requests = std::array<unsigned, service_duties>;
+  pending_requests pending() const;
   // Whose request it is.
   service_duty duty_for(request_code code) const { return options_.openers ? duty_of(code) : service_duty::work; }
-  static constexpr std::uint32_t bit_of(service_duty duty) { return 1u << static_cast<std::uint32_t>(duty); }
   unsigned scan(service_duty duty, unsigned worker, bool everywhere, file_table::lookups& known);
   unsigned scan_range(service_duty duty, std::uint32_t first, std::uint32_t last, unsigned worker,
                       file_table::lookups& known);
   bool look(service_duty duty, const sighting& bell, request& r, file_table::lookups& known);
   void call(service_duty duty);
-  void idle(service_duty duty, std::uint64_t idle_ns);
+  // Sleeps for a while; true when there is a request for threads of this kind.
+  bool idle(service_duty duty, std::uint64_t idle_ns);
   bool rung(std::uint32_t slot, sighting& bell) const;
   void answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
               file_table::lookups& known);
@@ -144,7 +145,11 @@ class service {
   // Of each worker, then of each opener, in a line of its own: all count at each request.
   struct alignas(64) worker_count {
     std::atomic<std::uint64_t> served{0};
+    std::uint64_t by_device = 0;  // of these: handed to the device, which answers them; the thread's own
   };
+  worker_count& count_of(service_duty duty, unsigned worker) {
+    return counts_[static_cast<std::size_t>(duty) * options_.workers + worker];
+  }
   std::vector<worker_count> counts_;
   // Pinned memory through which a worker's bulk reads go: two buffers, so that one is filled while the device empties the
   // other. Allocated when they are first needed.
