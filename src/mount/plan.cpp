@@ -56,8 +56,8 @@ mount_options complete(const mount_options& asked, const device& d) {
   if (o.extent_budget_bytes == ~std::uint64_t{0}) o.extent_budget_bytes = host_memory_bytes() / 2;
   const std::uint64_t frames = o.cache_bytes / o.page_bytes;
   if (o.rings == 0)
-    o.rings =
-        static_cast<unsigned>(std::clamp<std::uint64_t>(frames / ring_frames_min, 1, std::max(1u, d.multiprocessors())));
+    o.rings = static_cast<unsigned>(
+        std::clamp<std::uint64_t>(frames / ring_frames_min, 1, std::max(1u, d.multiprocessors())));
   require(o.rings <= frames, "rings: more than the cache has pages");
   require(o.bulk_bytes <= limits::bulk_bytes_max, "bulk size: at most 8 MiB");
   require(o.open_files >= 1 && o.open_files <= limits::open_files_max, "open files: from 1 to 131,072");

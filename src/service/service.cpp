@@ -88,8 +88,9 @@ service::~service() {
 
 namespace {
 constexpr std::uint64_t nap_ns = 20'000;
+constexpr std::uint64_t expecting_ns = 5'000'000;
 constexpr std::uint64_t answer_time_ns = 1'000'000'000;
-constexpr unsigned stage_first_workers = 6;  // together they read faster than the registrar registers
+constexpr unsigned stage_first_workers = 6;                // together they read faster than the registrar registers
 constexpr std::uint64_t everywhere_after_ns = 20'000'000;  // of slow answers: another worker may hang
 // No result, but for serve(): the device itself will answer.
 constexpr std::int32_t device_answers = -0x7fffffff;
@@ -142,12 +143,13 @@ void service::work(service_duty duty, unsigned worker) {
     std::uint64_t last = now();
     unsigned empty_rounds = 0;
     std::uint64_t everywhere_ns = last;
+    std::uint64_t woken = last;
     bool seen_somewhere = false;
     bool by_device = false;  // how the last ones were answered
     for (unsigned round = 0; !stopping_; ++round) {
       // Everywhere only from time to time, so that no slot depends on one worker: bells that many look at ring slowly.
-      const bool everywhere = seen_somewhere || round % 256 == 0 || empty_rounds % 16 == 15 ||
-                              last - everywhere_ns > everywhere_after_ns;
+      const bool everywhere =
+          seen_somewhere || round % 256 == 0 || empty_rounds % 16 == 15 || last - everywhere_ns > everywhere_after_ns;
       seen_somewhere = false;
       if (everywhere) everywhere_ns = last;
       const std::uint64_t before = count_of(duty, worker).by_device;
@@ -169,7 +171,11 @@ void service::work(service_duty duty, unsigned worker) {
         continue;
       }
       known.clear();  // no descriptor stays open because a sleeping worker remembers it
-      seen_somewhere = idle(duty, quiet);
+      // Who was woken, as by a launch, is to expect work: for a while as if it had been idle only since then.
+      const std::uint64_t since_woken = now() - woken;
+      const idle_end end = idle(duty, since_woken < expecting_ns ? std::min(quiet, since_woken) : quiet);
+      seen_somewhere = end.pending;
+      if (end.woken) woken = now();
     }
   } catch (const worker_death&) {
     // answer() has given the request that it held its -EIO. The last thread of a kind takes the service with it.
@@ -548,24 +554,19 @@ void service::wake() {
     wake_sleepers(duty, static_cast<int>(options_.workers));
 }
 
-bool service::idle(service_duty duty, std::uint64_t idle_ns) {
+service::idle_end service::idle(service_duty duty, std::uint64_t idle_ns) {
   const auto own_place = static_cast<std::size_t>(duty);
   channel_header::twin_bed& bed = channel_.header().bed(duty);
   crew& own = crew_of(duty);
   // Only the sentinel looks at the bells by itself; the others sleep until someone has work for them.
   const bool sentinel = !own.sentinel.exchange(true);
-  const bool long_idle = idle_ns >= 1'000'000'000;
+  // After a while one is enough for both kinds.
+  const bool long_idle = idle_ns >= 100'000'000;
   const bool only_sentinel = sentinel && long_idle && !long_idle_sentinel_.exchange(true);
-  // An opener gets up ten times a second all the same, for descriptors that others left it to close; and so does a sentinel,
-  // for those of the process.
-  std::uint64_t sleep_ns = long_idle && !sentinel && duty == service_duty::work ? 1'000'000'000 : 100'000'000;
-  if (sentinel && !long_idle) {
-    // While somebody of the other kind is awake, who passes over a request for this one wakes it.
-    const service_duty other = duty == service_duty::work ? service_duty::open : service_duty::work;
-    const bool watched = sleepers(other) < crew_of(other).alive.load(std::memory_order_relaxed);
-    sleep_ns = watched || idle_ns >= 100'000'000 ? 1'000'000 : idle_ns < 1'000'000 ? 20'000 : 100'000;
-  }
-  if (only_sentinel) sleep_ns = 10'000'000;
+  // All get up now and then, for descriptors that others left them to close.
+  std::uint64_t sleep_ns = idle_ns < 1'000'000'000 ? 100'000'000 : 1'000'000'000;
+  if (sentinel && !long_idle) sleep_ns = idle_ns < 1'000'000 ? 20'000 : 100'000;
+  if (only_sentinel) sleep_ns = idle_ns < 1'000'000'000 ? 1'000'000 : 10'000'000;
 
   const std::uint32_t before = __atomic_load_n(&bed.wake, __ATOMIC_SEQ_CST);
   __atomic_fetch_add(&bed.sleepers, 1u, __ATOMIC_SEQ_CST);
@@ -576,6 +577,7 @@ bool service::idle(service_duty duty, std::uint64_t idle_ns) {
     syscall(SYS_futex, &bed.wake, FUTEX_WAIT_PRIVATE, before, &t, nullptr, 0);
   }
   __atomic_fetch_sub(&bed.sleepers, 1u, __ATOMIC_SEQ_CST);
+  const bool woken = __atomic_load_n(&bed.wake, __ATOMIC_RELAXED) != before;
   own.called.store(false, std::memory_order_relaxed);
   if (only_sentinel) long_idle_sentinel_ = false;
   if (sentinel) {
@@ -589,7 +591,7 @@ bool service::idle(service_duty duty, std::uint64_t idle_ns) {
     if (count > 1 && sleepers(duty) != 0)
       wake_sleepers(duty, static_cast<int>(std::min<unsigned>(count - 1, options_.workers)));
   }
-  return count != 0;
+  return {count != 0, woken};
 }
 
 }  // namespace gpufs

@@ -112,8 +112,12 @@ class service {
                       file_table::lookups& known);
   bool look(service_duty duty, const sighting& bell, request& r, file_table::lookups& known);
   void call(service_duty duty);
-  // Sleeps for a while; true when there is a request for threads of this kind.
-  bool idle(service_duty duty, std::uint64_t idle_ns);
+  struct idle_end {
+    bool pending;  // there is a request for threads of this kind
+    bool woken;
+  };
+  // Sleeps for a while.
+  idle_end idle(service_duty duty, std::uint64_t idle_ns);
   bool rung(std::uint32_t slot, sighting& bell) const;
   void answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
               file_table::lookups& known);

@@ -78,7 +78,14 @@ struct alignas(128) bulk_state {
   atomic_word<std::uint32_t> frames;     // of all runs under way
   atomic_word<std::uint32_t> runs;       // under way
   atomic_word<std::uint32_t> next_ring;  // free-running
-  atomic_word<std::uint32_t> pull_ns;    // what a page took that was pulled a moment ago
+  atomic_word<std::uint32_t> pull_ns;    // what a page took that was pulled lately, on average
+
+  // One pull alone says little. Groups that note one at the same time lose some: it is a hint.
+  GPUFS_HD void note_pull(std::uint64_t ns) {
+    const std::uint32_t before = pull_ns.load_relaxed();
+    const std::uint32_t now = ns < 100'000'000 ? static_cast<std::uint32_t>(ns) : 100'000'000;
+    pull_ns.store_relaxed(before - before / 8 + now / 8);
+  }
 };
 
 struct arena_layout {

@@ -177,24 +177,29 @@ class bulk_loader {
   // two must not look like one who reads all.
   static constexpr std::uint32_t samples = 8;
   GPUFS_HD std::uint32_t samples_there(std::uint64_t first, std::uint32_t count) const {
-    const std::uint32_t distance = count / samples == 0 ? 1 : count / samples;
     std::uint32_t n = 0;
     for (std::uint32_t i = g_.rank(); i < samples; i += g_.size())
-      n += is_there(first + (distance * i + (5 * i + 3) % distance) % count) ? 1u : 0u;
+      n += is_there(first + sample_of(i, samples, count)) ? 1u : 0u;
     return static_cast<std::uint32_t>(g_.sum(n));
+  }
+  // Sample `i` of `of` in `count` pages.
+  GPUFS_HD static std::uint32_t sample_of(std::uint32_t i, std::uint32_t of, std::uint32_t count) {
+    const std::uint32_t distance = count / of == 0 ? 1 : count / of;
+    return (distance * i + (5 * i + 3) % distance) % count;
   }
 
   // How many chunks away, from `from` up to `to`, is the first of which no sample is there; more than `to` if none is. Before
   // the file's first chunk is such a one.
   GPUFS_HD std::uint32_t untouched_chunk(std::uint64_t chunk, bool forward, std::uint32_t from,
                                          std::uint32_t to) const {
-    const std::uint64_t pages = fs_.layout.bulk.chunk;
+    const std::uint32_t pages = fs_.layout.bulk.chunk;
     for (std::uint32_t base = from; base <= to; base += g_.size()) {
       const std::uint32_t i = base + g_.rank();
       bool touched = false;
-      if (i <= to && (forward || i * pages <= chunk)) {
-        const std::uint64_t first = forward ? chunk + i * pages : chunk - i * pages;
-        for (std::uint32_t k = 0; k < 4; ++k) touched = touched || is_there(first + k * pages / 4);
+      if (i <= to && (forward || std::uint64_t{i} * pages <= chunk)) {
+        const std::uint64_t away = std::uint64_t{i} * pages;
+        const std::uint64_t first = forward ? chunk + away : chunk - away;
+        for (std::uint32_t k = 0; k < 4; ++k) touched = touched || is_there(first + sample_of(k, 4, pages));
       }
       const auto found = static_cast<std::uint32_t>(g_.least(touched || i > to ? to + 1 : i));
       if (found <= to) return found;
