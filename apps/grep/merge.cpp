@@ -1,9 +1,10 @@
 #include "merge.hpp"
 
 #include <algorithm>
-#include <exception>
 #include <numeric>
 #include <thread>
+
+#include "in_threads.hpp"
 
 namespace gpufs::grep {
 
@@ -125,27 +126,6 @@ class partial_result {
   std::vector<std::uint64_t> totals_;  // by word
   std::vector<word_count> sorted_;
 };
-
-// Calls work(t) for each t below `threads`, in a thread each.
-template <class Work>
-void in_threads(std::size_t threads, const Work& work) {
-  std::vector<std::exception_ptr> thrown(threads);
-  {
-    std::vector<std::jthread> pool;
-    for (std::size_t t = 0; t < threads; ++t) {
-      pool.emplace_back([&work, &error = thrown[t], t] {
-        try {
-          work(t);
-        } catch (...) {
-          error = std::current_exception();
-        }
-      });
-    }
-  }
-  for (const std::exception_ptr& error : thrown) {
-    if (error != nullptr) std::rethrow_exception(error);
-  }
-}
 
 }  // namespace
 

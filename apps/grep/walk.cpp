@@ -7,13 +7,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
-#include <exception>
 #include <iterator>
 #include <memory>
 #include <mutex>
 #include <thread>
 
 #include "grep.hpp"
+#include "in_threads.hpp"
 
 namespace gpufs::grep {
 
@@ -119,26 +119,30 @@ void list_all(pending_directories& pending, found& out) {
   }
 }
 
+bool by_path(const file_item& a, const file_item& b) { return a.path < b.path; }
+
+// The files sorted by path: the threads' order is nobody's, and so neighbours in the list are neighbours on the disk too.
 void list_all_with_threads(pending_directories& pending, found& out) {
-  const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1u, threads_max);
+  const std::size_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, threads_max);
   std::vector<found> parts(threads);
-  std::vector<std::exception_ptr> thrown(threads);
-  {
-    std::vector<std::jthread> pool;
-    for (unsigned t = 0; t < threads; ++t) {
-      pool.emplace_back([&pending, &part = parts[t], &error = thrown[t]] {
-        try {
-          list_all(pending, part);
-        } catch (...) {
-          error = std::current_exception();
-        }
-      });
-    }
+  in_threads(threads, [&](std::size_t t) {
+    list_all(pending, parts[t]);
+    std::sort(parts[t].files.begin(), parts[t].files.end(), by_path);
+  });
+  std::vector<std::size_t> begin{out.files.size()};  // of each sorted part
+  for (found& part : parts) {
+    std::move(part.files.begin(), part.files.end(), std::back_inserter(out.files));
+    std::move(part.failures.begin(), part.failures.end(), std::back_inserter(out.failures));
+    begin.push_back(out.files.size());
   }
-  for (unsigned t = 0; t < threads; ++t) {
-    if (thrown[t] != nullptr) std::rethrow_exception(thrown[t]);
-    std::move(parts[t].files.begin(), parts[t].files.end(), std::back_inserter(out.files));
-    std::move(parts[t].failures.begin(), parts[t].failures.end(), std::back_inserter(out.failures));
+  const auto at = [&](std::size_t part) {
+    return out.files.begin() + static_cast<std::ptrdiff_t>(begin[std::min(part, threads)]);
+  };
+  for (std::size_t merged = 1; merged < threads; merged *= 2) {
+    in_threads((threads + 2 * merged - 1) / (2 * merged), [&](std::size_t pair) {
+      const std::size_t first = pair * 2 * merged;
+      std::inplace_merge(at(first), at(first + merged), at(first + 2 * merged), by_path);
+    });
   }
 }
 
@@ -161,13 +165,15 @@ std::vector<file_item> walk(const std::vector<std::string>& roots, std::vector<p
       out.failures.push_back({root, EINVAL});
     }
   }
+  const std::size_t named_files = out.files.size();
   if (!directories.empty()) {
     pending_directories pending;
     pending.add(std::move(directories));
     list_all_with_threads(pending, out);
   }
-  // The threads' order is nobody's; sorted, neighbours in the list are neighbours on the disk too.
-  std::sort(out.files.begin(), out.files.end(), [](const file_item& a, const file_item& b) { return a.path < b.path; });
+  const auto named = out.files.begin() + static_cast<std::ptrdiff_t>(named_files);
+  std::sort(out.files.begin(), named, by_path);
+  std::inplace_merge(out.files.begin(), named, out.files.end(), by_path);
   std::sort(out.failures.begin(), out.failures.end(),
             [](const path_failure& a, const path_failure& b) { return a.path < b.path; });
   std::move(out.failures.begin(), out.failures.end(), std::back_inserter(failures));

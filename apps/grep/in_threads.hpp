@@ -1,0 +1,32 @@
+// Work shared out among threads of the host.
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <thread>
+#include <vector>
+
+namespace gpufs::grep {
+
+// Calls work(t) for each t below `threads`, in a thread each, and waits for all; then throws what one of them threw.
+template <class Work>
+void in_threads(std::size_t threads, const Work& work) {
+  std::vector<std::exception_ptr> thrown(threads);
+  {
+    std::vector<std::jthread> pool;
+    for (std::size_t t = 0; t < threads; ++t) {
+      pool.emplace_back([&work, &error = thrown[t], t] {
+        try {
+          work(t);
+        } catch (...) {
+          error = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const std::exception_ptr& error : thrown) {
+    if (error != nullptr) std::rethrow_exception(error);
+  }
+}
+
+}  // namespace gpufs::grep
