@@ -403,6 +403,10 @@ def _run_benchmarks(
     """Runs, prints and keeps; returns how many bytes were wrong."""
     from gpufs import bench
 
+    # A device or a pipe gets all at the end; a file is there from the first line on, and whole whenever the run is cut off.
+    special = json_file is not None and Path(json_file).exists() and not Path(json_file).is_file()
+    if json_file is not None and not special and not Path(json_file).parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), json_file)  # now, and not after some minutes
     twin = "" if world.device == "cuda" else " (no GPU is measured: this is the CPU twin)"
     _write([f"on {world.device_name}{twin}, file of {format_size(world.file_bytes)}, {world.runs} runs\n\n".encode()])
     with _Steps(show_progress) as steps:
@@ -417,16 +421,28 @@ def _run_benchmarks(
                 names,
                 world,
                 on_progress=lambda p: steps.tell(f"{p.benchmark}: {p.what}", p.done, p.total),
+                on_line=None if json_file is None or special else lambda made: _replace(json_file, made.to_json()),
                 on_table=show,
             )
-    if json_file is not None:
-        with open(json_file, "w", encoding="utf-8") as out:  # noqa: PTH123 - its error names the file as it was given
-            out.write(results.to_json())
+    if json_file is not None and special:
+        Path(json_file).write_text(results.to_json(), encoding="utf-8")
     if plots is not None:
         from gpufs.bench import plots as drawing
 
         drawing.draw(results, plots)
     return results.wrong_bytes
+
+
+def _replace(name: str, text: str) -> None:
+    """Writes a file, whole or not at all."""
+    target = Path(name).resolve()
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, name) from error
 
 
 def _compare_results(paths: Sequence[str]) -> None:

@@ -51,6 +51,33 @@ def test_the_list_names_each_benchmark(run: Command) -> None:
     assert (done.stderr, done.returncode) == (b"", 0)
 
 
+def test_what_was_measured_is_kept_when_the_run_is_cut_off(tmp_path: Path, file: Path) -> None:
+    out = tmp_path / "out.json"
+    running = subprocess.Popen(
+        command_line(*SMALL, "random", "large", "staged", "hits", "gather", "--file", file, "--json", out),
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        end = time.monotonic() + TIMEOUT_S
+        while not out.exists():
+            assert running.poll() is None, "it ended before it wrote anything"
+            assert time.monotonic() < end
+            time.sleep(0.001)
+    finally:
+        running.kill()
+        running.wait()
+    kept = bench.read(out)
+    assert kept.benchmarks[0].name == "random"
+    assert kept.benchmarks[0].lines
+    assert {table.name for table in kept.benchmarks} < {"random", "large", "staged", "hits", "gather"}
+
+
+def test_json_may_go_to_what_is_no_file(run: Command, file: Path) -> None:
+    done = run(*SMALL, "random", "--file", file, "--json", "/dev/stderr")
+    assert done.returncode == 0
+    assert json.loads(done.stderr)["benchmarks"][0]["name"] == "random"
+
+
 def test_json_holds_what_was_measured_where(run: Command, tmp_path: Path, file: Path) -> None:
     out = tmp_path / "out.json"
     done = run(*SMALL, "random", "idle", "--file", file, "--json", out)
@@ -225,6 +252,7 @@ def test_a_file_of_somebody_else_is_refused_and_left_alone(run: Command, tmp_pat
         (["no-such-benchmark"], "no benchmark 'no-such-benchmark'"),
         (["random", "--size", "much"], "'much'"),
         (["random", "--file", "missing/file"], "missing"),
+        (["random", "--json", "missing/out.json"], "missing/out.json: No such file or directory"),
         (["compare"], "compare needs two files"),
         (["compare", "missing", "missing"], "missing: No such file or directory"),
         (["compare", "OTHER", "OTHER"], "these are no results of gpufs bench"),

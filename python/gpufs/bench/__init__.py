@@ -40,9 +40,12 @@ def run(
     world: World,
     *,
     on_progress: Callable[[Progress], object] | None = None,
+    on_line: Callable[[Results], object] | None = None,
     on_table: Callable[[Table], object] | None = None,
 ) -> Results:
     """Runs benchmarks by name, in this order; ``on_table`` gets each when it is complete.
+
+    ``on_line`` gets all results so far, after each line of them: a run may take long, and not come to its end.
 
     Raises:
         KeyError: there is no benchmark of such a name.
@@ -69,6 +72,7 @@ def run(
 
     for benchmark, cases in planned:
         table = Table(benchmark.name, benchmark.title, benchmark.axis)
+        results.benchmarks.append(table)
         for case in cases:
             table.lines.append(
                 Line(
@@ -79,7 +83,8 @@ def run(
                     [once(peer, benchmark) for peer in case.peers],
                 )
             )
-        results.benchmarks.append(table)
+            if on_line is not None:
+                on_line(results)
         if on_table is not None:
             on_table(table)
     return results

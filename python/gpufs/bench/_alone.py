@@ -79,5 +79,7 @@ def serve() -> None:
         source = samples(world, *arguments)
         while sys.stdin.buffer.readline():
             answer(next(source))
+    except BrokenPipeError:
+        pass  # nobody asks any more
     except Exception as error:
         answer(error)
