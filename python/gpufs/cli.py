@@ -403,7 +403,7 @@ def _run_benchmarks(
     """Runs, prints and keeps; returns how many bytes were wrong."""
     from gpufs import bench
 
-    # A device or a pipe gets all at the end; a file is there from the first line on, and whole whenever the run is cut off.
+    # A device or a pipe gets all at the end; a file is there from the first line on, and whole if the run is cut off.
     special = json_file is not None and Path(json_file).exists() and not Path(json_file).is_file()
     if json_file is not None and not special and not Path(json_file).parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), json_file)  # now, and not after some minutes
