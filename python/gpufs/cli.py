@@ -404,6 +404,8 @@ def _run_benchmarks(
     from gpufs import bench
 
     # A device or a pipe gets all at the end; a file is there from the first line on, and whole if the run is cut off.
+    if json_file is not None and Path(json_file).is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), json_file)
     special = json_file is not None and Path(json_file).exists() and not Path(json_file).is_file()
     if json_file is not None and not special and not Path(json_file).parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), json_file)  # now, and not after some minutes
@@ -442,7 +444,11 @@ def _replace(name: str, text: str) -> None:
         part.replace(target)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, name) from error
+        if not target.exists():
+            raise OSError(error.errno, error.strerror, name) from error
+        # Perhaps it can be written where it cannot be replaced: mounted alone, or in a folder of somebody else.
+        with open(name, "w", encoding="utf-8") as out:  # noqa: PTH123 - its error names the file as it was given
+            out.write(text)
 
 
 def _compare_results(paths: Sequence[str]) -> None:

@@ -177,7 +177,7 @@ int descriptor_table::reopen(int descriptor) {
   do {
     fd = of_this_thread().open(link.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   } while (fd == -EINTR);
-  if ((fd == -EACCES || fd == -EPERM) && thread_ != 0) {
+  if (fd < 0 && fd != -EMFILE && fd != -ENFILE && thread_ != 0) {
     if (const int copied = copy(descriptor); copied >= 0) return copied;
   }
   return fd;

@@ -4,8 +4,8 @@
 // another table wants of a descriptor:
 //
 //   to use it    It opens the same file once more, by the link that /proc has of it. The link leads to the file itself, also
-//                when its path was renamed or removed meanwhile. If the file may not be opened any more, by someone who has it
-//                open, it asks for a copy of the descriptor itself, which Linux 6.9 gives.
+//                when its path was renamed or removed meanwhile. If the file cannot be opened once more (its mode was changed; a
+//                server does not know it any more), it asks for a copy of the descriptor itself, which Linux 6.9 gives.
 //   to close it  It leaves the number to the table's own threads, which close it in close_handed().
 //
 // An opener's table ends with its stay, and with it all descriptors in it.

@@ -7,6 +7,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -152,7 +153,7 @@ class cuda_device final : public device {
     // Only for speed; a child that were to write here would take the pages away from the device.
     (void)madvise(host, size, MADV_HUGEPAGE);
     (void)madvise(host, size, MADV_DONTFORK);
-    for (std::uint64_t at = 0; at < size; at += page_bytes) host[at] = 0;
+    for (std::uint64_t at = 0; at < size; at += page_bytes()) host[at] = 0;
     void* seen = nullptr;
     const cudaError_t status = cudaHostRegister(host, size, cudaHostRegisterMapped | cudaHostRegisterPortable);
     if (status == cudaSuccess && cudaHostGetDevicePointer(&seen, host, 0) == cudaSuccess)
@@ -276,9 +277,11 @@ class cuda_device final : public device {
       check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
   }
 
-  static constexpr std::uint64_t page_bytes = 4096;
   static constexpr std::uint64_t huge_page_bytes = std::uint64_t{2} << 20;
-  static std::uint64_t whole_pages(std::uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
+  static std::uint64_t page_bytes() { return static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)); }
+  static std::uint64_t whole_pages(std::uint64_t bytes) {
+    return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+  }
 
   struct current_scope {
     explicit current_scope(const cuda_device& d) : owner(d), previous(d.make_current()) {}

@@ -19,11 +19,11 @@ std::uint64_t host_memory_bytes() {
   return sysinfo(&info) == 0 ? std::uint64_t{info.totalram} * info.mem_unit : 0;
 }
 
-// Buckets for so many slots: half full when all slots are in use, so that few entries overflow their bucket.
 // So that the lead, and how unevenly hashing fills the rings, are a few percent of them: a cache that is an eighth larger
 // than what is used evicts nothing.
 constexpr std::uint64_t ring_frames_min = 4096;
 
+// Buckets for so many slots: half full when all slots are in use, so that few entries overflow their bucket.
 std::uint64_t buckets_for(std::uint64_t slots) { return std::bit_ceil(slots * 2 / index_bucket::entry_count + 1); }
 
 }  // namespace

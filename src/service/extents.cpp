@@ -60,8 +60,9 @@ extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, st
     if (e.state == extent_set::phase::registered) return e.notice;
     if (e.state == extent_set::phase::wanted) return {};
     if (when == urgency::when_quiet) {
-      last_deferred_.store(platform::now_ns(), std::memory_order_relaxed);
       if (e.state == extent_set::phase::deferred) return {};
+      // Not for those that wait already: a file that is read again and again would never be registered.
+      last_deferred_.store(platform::now_ns(), std::memory_order_relaxed);
     }
     e.reads = 0;
     e.state = when == urgency::when_quiet ? extent_set::phase::deferred : extent_set::phase::wanted;
@@ -69,14 +70,16 @@ extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, st
     if (when == urgency::now && number != 0 && set.extents.contains(number - 1)) {
       for (; end < count && end <= number + options_.ahead; ++end) {
         extent_set::extent& next = set.extents[end];
-        if (next.state != extent_set::phase::none) break;
+        if (next.state != extent_set::phase::none && next.state != extent_set::phase::deferred) break;
         next.state = extent_set::phase::wanted;
       }
     }
   }
   {
     const std::lock_guard lock(mutex_);
-    for (std::uint64_t n = number; n < end; ++n) (when == urgency::now ? jobs_ : deferred_).push_back({file, n});
+    if (when == urgency::when_quiet) deferred_.push_back({file, file->shared_version(), number});
+    else
+      for (std::uint64_t n = number; n < end; ++n) jobs_.push_back({file, n});
   }
   wake_.notify_one();
   return {};
@@ -107,22 +110,37 @@ void extent_registrar::run() {
 }
 
 std::optional<extent_registrar::job> extent_registrar::next_job() {
-  const auto take = [](std::deque<job>& jobs) {
-    job next = std::move(jobs.front());
-    jobs.pop_front();
-    return next;
-  };
   std::unique_lock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [this] { return stopping_ || !jobs_.empty() || !deferred_.empty(); });
     if (stopping_) return std::nullopt;
-    if (!jobs_.empty()) return take(jobs_);
+    if (!jobs_.empty()) {
+      job next = std::move(jobs_.front());
+      jobs_.pop_front();
+      return next;
+    }
     const std::uint64_t quiet_at = last_deferred_.load(std::memory_order_relaxed) + quiet_ns;
     const std::uint64_t now = platform::now_ns();
-    if (now >= quiet_at) return take(deferred_);
+    if (now >= quiet_at) {
+      const deferred_job next = std::move(deferred_.front());
+      deferred_.pop_front();
+      if (std::shared_ptr<host_file> file = next.file.lock(); still_wanted(next, file != nullptr))
+        return job{std::move(file), next.number};
+      continue;
+    }
     (void)wake_.wait_for(lock, std::chrono::nanoseconds(quiet_at - now),
                          [this] { return stopping_ || !jobs_.empty(); });
   }
+}
+
+// Whether it still waits for a quiet moment, and there is a file to register it with.
+bool extent_registrar::still_wanted(const deferred_job& j, bool is_open) {
+  extent_set& set = *j.version->extents();
+  const std::lock_guard lock(set.mutex);
+  extent_set::extent& e = set.extents[j.number];
+  if (e.state != extent_set::phase::deferred) return false;
+  e.state = is_open ? extent_set::phase::wanted : extent_set::phase::none;
+  return is_open;
 }
 
 std::uint64_t extent_registrar::register_one(const job& j) {

@@ -66,7 +66,7 @@ class extent_registrar {
   extent_registrar(const extent_registrar&) = delete;
   extent_registrar& operator=(const extent_registrar&) = delete;
 
-  enum class urgency { now, when_quiet };  // quiet: nothing was touched so for `quiet_ns`
+  enum class urgency { now, when_quiet };  // quiet: nothing new was touched so for `quiet_ns`
   // What to tell the reader of `offset`; asks for registration when the extent is not registered yet. Does not wait.
   extent_notice touch(const std::shared_ptr<host_file>& file, std::uint64_t offset, urgency when = urgency::now);
 
@@ -97,7 +97,15 @@ class extent_registrar {
     std::uint64_t number;
   };
 
+  // Holds no file open: many may be closed before it is quiet.
+  struct deferred_job {
+    std::weak_ptr<host_file> file;
+    std::shared_ptr<file_version> version;
+    std::uint64_t number;
+  };
+
   void run();
+  static bool still_wanted(const deferred_job& j, bool is_open);
   // The next job, or none when the thread is to end. Waits.
   std::optional<job> next_job();
   // Bytes registered, also when they were before; 0 when refused.
@@ -117,7 +125,7 @@ class extent_registrar {
   std::mutex mutex_;  // guards jobs_ and stopping_
   std::condition_variable wake_;
   std::deque<job> jobs_;
-  std::deque<job> deferred_;                       // guarded by mutex_
+  std::deque<deferred_job> deferred_;              // guarded by mutex_
   std::atomic<std::uint64_t> last_deferred_{0};    // when; relaxed, a hint
   std::vector<std::shared_ptr<extent_set>> sets_;  // those that have registered extents; guarded by mutex_
   std::atomic<bool> stopping_{false};

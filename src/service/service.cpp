@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -128,15 +130,32 @@ void service::supervise() {
   std::unique_lock lock(supervisor_mutex_);
   for (std::uint32_t beat = 1; !stopping_; ++beat) {
     channel_.beat(beat);
+    // Sentinels may have gone into requests that take long, while the others sleep.
+    const pending_requests waiting = pending();
+    for (const service_duty duty : {service_duty::work, service_duty::open}) {
+      if (waiting[static_cast<std::size_t>(duty)] != 0 && sleepers(duty) != 0) wake_sleepers(duty, 1);
+    }
     supervisor_wake_.wait_for(lock, std::chrono::milliseconds(50));
   }
 }
+
+namespace {
+// All but those that a thread brings upon itself.
+void block_signals() {
+  sigset_t all;
+  sigfillset(&all);
+  for (const int own : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) sigdelset(&all, own);
+  (void)pthread_sigmask(SIG_BLOCK, &all, nullptr);
+}
+}  // namespace
 
 void service::work(service_duty duty, unsigned worker) {
   const auto now = [] { return platform::now_ns(); };
   // Naps and the sentinel's sleeps are to end when they should, not 50 us later. Of this thread only.
   (void)prctl(PR_SET_TIMERSLACK, 1000ul);
   try {
+    // A handler of the program's must not run where its descriptors are not.
+    if (duty == service_duty::open) block_signals();
     // First made, last gone: no file may be let go of behind it.
     const std::unique_ptr<opener_stay> stay = duty == service_duty::open ? files_.enter_opener() : nullptr;
     file_table::lookups known;
@@ -159,8 +178,6 @@ void service::work(service_duty duty, unsigned worker) {
       if (answered != 0) {
         last = now();
         by_device = count_of(duty, worker).by_device - before == answered;
-        // More than one at a time: a backlog, for which another worker may get up.
-        if (answered > 1 && sleepers(duty) != 0) wake_sleepers(duty, 1);
         continue;
       }
       const std::uint64_t quiet = now() - last;
@@ -223,6 +240,7 @@ unsigned service::scan(service_duty duty, unsigned worker, bool everywhere, file
 unsigned service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t last, unsigned worker,
                              file_table::lookups& known) {
   unsigned answered = 0;
+  bool alone = true;
   std::array<sighting, 8> bells;
   for (std::uint32_t slot = first; slot < last;) {
     std::size_t count = 0;
@@ -243,6 +261,11 @@ unsigned service::scan_range(service_duty duty, std::uint32_t first, std::uint32
       std::uint32_t seen = bells[i].seen;
       if (!there || !served_[bells[i].slot].compare_exchange_strong(seen, bells[i].sequence, std::memory_order_acq_rel))
         continue;
+      // More than one at a time: a backlog, for which another thread may get up. Before this one is gone into its request.
+      if (alone && next_there && sleepers(duty) != 0) {
+        alone = false;
+        wake_sleepers(duty, 1);
+      }
       answer(bells[i].slot, bells[i].sequence, r, worker, known);
       ++answered;
     }
@@ -267,8 +290,12 @@ bool service::look(service_duty duty, const sighting& bell, request& r, file_tab
 void service::call(service_duty duty) {
   crew& others = crew_of(duty);
   if (sleepers(duty) < others.alive.load(std::memory_order_relaxed)) return;
+  call_anyone(duty);
+}
+// The same also if one of them is awake, which may be busy.
+void service::call_anyone(service_duty duty) {
   // Relaxed: only saves calls of the kernel. Whoever gets up, for whatever reason, takes the mark away.
-  if (!others.called.exchange(true, std::memory_order_relaxed)) wake_sleepers(duty, 1);
+  if (sleepers(duty) != 0 && !crew_of(duty).called.exchange(true, std::memory_order_relaxed)) wake_sleepers(duty, 1);
 }
 
 void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
@@ -568,6 +595,7 @@ service::idle_end service::idle(service_duty duty, std::uint64_t idle_ns) {
   if (sentinel && !long_idle) sleep_ns = idle_ns < 1'000'000 ? 20'000 : 100'000;
   if (only_sentinel) sleep_ns = idle_ns < 1'000'000'000 ? 1'000'000 : 10'000'000;
 
+  own.called.store(false, std::memory_order_relaxed);  // of a call that came when nobody slept any more
   const std::uint32_t before = __atomic_load_n(&bed.wake, __ATOMIC_SEQ_CST);
   __atomic_fetch_add(&bed.sleepers, 1u, __ATOMIC_SEQ_CST);
   // Once more, after saying that I sleep: pairs with channel_client::wake_service.
@@ -584,12 +612,14 @@ service::idle_end service::idle(service_duty duty, std::uint64_t idle_ns) {
     own.sentinel = false;
     const pending_requests now = pending();
     for (const service_duty other : {service_duty::work, service_duty::open}) {
-      if (other != duty && now[static_cast<std::size_t>(other)] != 0) call(other);
+      if (other != duty && now[static_cast<std::size_t>(other)] != 0) call_anyone(other);
     }
     count = now[own_place];
-    // Work for more than one: whoever wakes finds it, or goes back to sleep.
-    if (count > 1 && sleepers(duty) != 0)
-      wake_sleepers(duty, static_cast<int>(std::min<unsigned>(count - 1, options_.workers)));
+    // Work for more than one: whoever wakes finds it, or goes back to sleep. Of those that have been idle for long one gets
+    // up in any case, and looks instead of me.
+    const unsigned wanted = only_sentinel && count == 1 ? 1 : count == 0 ? 0 : count - 1;
+    if (wanted != 0 && sleepers(duty) != 0)
+      wake_sleepers(duty, static_cast<int>(std::min<unsigned>(wanted, options_.workers)));
   }
   return {count != 0, woken};
 }

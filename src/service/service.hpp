@@ -112,6 +112,7 @@ class service {
                       file_table::lookups& known);
   bool look(service_duty duty, const sighting& bell, request& r, file_table::lookups& known);
   void call(service_duty duty);
+  void call_anyone(service_duty duty);
   struct idle_end {
     bool pending;  // there is a request for threads of this kind
     bool woken;

@@ -80,11 +80,47 @@ TEST_F(bulk_service, of_many_workers_is_registered_when_it_is_quiet) {
   EXPECT_TRUE(eventually([&] { return rig.extents().count().registered == 1; }));
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(20));
   EXPECT_EQ(rig.bulk(file, 0, 4096, 0).result, 4096);
-  // Who reads single pages does not wait for that.
-  EXPECT_EQ(rig.bulk(file, 65536, 4096, 0).result, 4096 | staged_flag);
-  EXPECT_TRUE(eventually([&] { return rig.read(file, 65536, 64).extent_bytes != 0; }));
-  EXPECT_EQ(rig.extents().count().registered, 2u);
-  EXPECT_EQ(rig.extents().count().bytes, content_.size());
+}
+
+// Who reads single pages does not wait for that.
+TEST_F(bulk_service, what_is_read_by_the_page_is_registered_at_once) {
+  io_->write("/large", std::string(1000 * 4096, 'l'));
+  service_rig_options options = with_extents();
+  options.workers = 6;
+  options.extent_bytes = 4096;
+  options.extent_budget_bytes = std::uint64_t{1} << 30;
+  service_rig rig(io_, options);
+  const std::uint32_t file = rig.open("/large").handle;
+  EXPECT_EQ(rig.bulk(file, 0, 4096, 0).result, 4096 | staged_flag);
+  bool told = false;
+  for (std::uint64_t extent = 1; extent < 1000 && !told; ++extent) {  // it is not quiet meanwhile
+    EXPECT_EQ(rig.bulk(file, extent * 4096, 4096, 0).result & bulk_bytes_mask, 4096);
+    told = rig.read(file, 0, 64).extent_bytes != 0;
+  }
+  EXPECT_TRUE(told);
+}
+
+// A stream that comes by again and again does not keep it from being quiet.
+TEST_F(bulk_service, what_is_read_again_and_again_is_registered) {
+  service_rig_options options = with_extents();
+  options.workers = 6;
+  service_rig rig(io_, options);
+  const std::uint32_t file = rig.open("/a").handle;
+  EXPECT_TRUE(eventually([&] { return rig.bulk(file, 0, 4096, 0).result == 4096; }));
+}
+
+TEST_F(bulk_service, what_waits_to_be_registered_keeps_no_file_open) {
+  service_rig_options options = with_extents();
+  options.workers = 6;
+  service_rig rig(io_, options);
+  for (int i = 0; i < 100; ++i) {
+    const std::string path = "/" + std::to_string(i);
+    io_->write(path, content_);
+    const std::uint32_t file = rig.open(path).handle;
+    EXPECT_EQ(rig.bulk(file, 0, 4096, 0).result & bulk_bytes_mask, 4096);
+    EXPECT_EQ(rig.close(file).result, 0);
+  }
+  EXPECT_LT(io_->open_most(), 30u) << "more than the workers may remember";
 }
 
 TEST_F(bulk_service, many_reads_share_the_buffers) {

@@ -68,6 +68,18 @@ class kinds_of_threads : public ::testing::Test {
     options.slots = 16;
     return options;
   }
+  // As channel_client::post, without the wake-up: so a GPU posts.
+  static std::uint32_t post_silently(service_rig& rig, channel_client& client, const request& r,
+                                     std::string_view staging) {
+    const channel_view view = rig.memory().view();
+    const auto slot = static_cast<std::uint32_t>(client.acquire());
+    std::copy(staging.begin(), staging.end(), view.staging(slot));
+    const std::uint32_t sequence = rig.memory().record(slot).sequence.load_relaxed() + 1;
+    rig.memory().record(slot).sequence.store_relaxed(sequence);
+    view.request(slot).store(r, sequence);
+    view.bell(slot).store_release(sequence);
+    return slot;
+  }
   // Calls that wait at a gate until they may go on.
   struct gate {
     std::atomic<int> there{0};
@@ -215,31 +227,49 @@ TEST_F(kinds_of_threads, requests_for_one_kind_do_not_keep_the_other_awake) {
 TEST_F(kinds_of_threads, a_request_that_nobody_woke_anybody_for_is_found_by_its_kind) {
   service_rig rig(io_, with_workers(2));
   const channel_view view = rig.memory().view();
-  const auto post_silently = [&](channel_client& client, const request& r, std::string_view staging) {
-    const auto slot = static_cast<std::uint32_t>(client.acquire());
-    std::copy(staging.begin(), staging.end(), view.staging(slot));
-    // As channel_client::post, without the wake-up.
-    const std::uint32_t sequence = rig.memory().record(slot).sequence.load_relaxed() + 1;
-    rig.memory().record(slot).sequence.store_relaxed(sequence);
-    view.request(slot).store(r, sequence);
-    view.bell(slot).store_release(sequence);
-    return slot;
-  };
   for (const auto pause : {1ms, 150ms, 1300ms}) {
     std::this_thread::sleep_for(pause);
     channel_client client = rig.client();
     const std::uint64_t start = platform::now_ns();
-    const std::uint32_t opened = post_silently(client, {request_code::open, 0, 2, 0}, "/a");
+    const std::uint32_t opened = post_silently(rig, client, {request_code::open, 0, 2, 0}, "/a");
     ASSERT_EQ(client.wait(opened).result, 0);
     const std::uint32_t handle = view.reply(opened).handle.load_relaxed();
     client.release(opened);
-    const std::uint32_t read = post_silently(client, {request_code::read, handle, 7, 0}, "");
+    const std::uint32_t read = post_silently(rig, client, {request_code::read, handle, 7, 0}, "");
     EXPECT_EQ(client.wait(read).result, 7);
     client.release(read);
-    const std::uint32_t closed = post_silently(client, {request_code::close, handle, 0, 0}, "");
+    const std::uint32_t closed = post_silently(rig, client, {request_code::close, handle, 0, 0}, "");
     EXPECT_EQ(client.wait(closed).result, 0);
     client.release(closed);
     EXPECT_LT(platform::now_ns() - start, 1'000'000'000u) << "after a pause of " << pause.count() << " ms";
+  }
+}
+
+TEST_F(kinds_of_threads, a_worker_that_hangs_does_not_keep_others_from_getting_up) {
+  struct {
+    std::chrono::milliseconds before, between;
+  } const pauses[] = {{10ms, 10ms}, {1300ms, 5ms}, {1200ms, 5ms}, {1700ms, 5ms}, {1300ms, 300ms}};
+  for (const auto& pause : pauses) {
+    service_rig rig(io_, with_workers(3));
+    const std::uint32_t handle = rig.open("/a").handle;
+    const std::uint32_t other = rig.open("/small").handle;
+    std::this_thread::sleep_for(pause.before);
+    gate stop;
+    io_->add({.on = operation::read, .path = "/a", .before = stop.wait()});
+    channel_client client = rig.client();
+    const std::uint32_t stuck = post_silently(rig, client, {request_code::read, handle, 10, 0}, "");
+    EXPECT_TRUE(eventually([&] { return stop.there == 1; }));
+    std::this_thread::sleep_for(pause.between);
+    const std::uint64_t start = platform::now_ns();
+    const std::uint32_t read = post_silently(rig, client, {request_code::read, other, 9, 0}, "");
+    EXPECT_EQ(client.wait(read).result, 9);
+    EXPECT_LT(platform::now_ns() - start, 300'000'000u)
+        << "after " << pause.before.count() << " and " << pause.between.count() << " ms";
+    client.release(read);
+    stop.open = true;
+    EXPECT_EQ(client.wait(stuck).result, 10);
+    client.release(stuck);
+    io_->clear();
   }
 }
 
