@@ -177,7 +177,9 @@ int descriptor_table::reopen(int descriptor) {
   do {
     fd = of_this_thread().open(link.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   } while (fd == -EINTR);
-  if (fd < 0 && fd != -EMFILE && fd != -ENFILE && thread_ != 0) {
+  // Where the link is, it is the file that cannot be opened.
+  char to = 0;
+  if (fd < 0 && fd != -EMFILE && fd != -ENFILE && thread_ != 0 && readlink(link.c_str(), &to, 1) > 0) {
     if (const int copied = copy(descriptor); copied >= 0) return copied;
   }
   return fd;
