@@ -37,13 +37,12 @@ enum class access {
 // Which parts of a file are read, how, and by how many threads.
 struct walk {
   access how = access::map;
-  bool random = true;            // else from front to back
-  std::uint64_t span_bytes = 0;  // from the file's start; a power of two
-  std::uint64_t chunk_bytes =
-      0;  // of one operation, a power of two, at least 8; map, map_each: at most the mount's page
-  std::uint64_t operations = 0;  // more than the span has chunks: these are read again and again
-  std::uint32_t blocks = 0;      // 0: eight for each multiprocessor
-  std::uint32_t threads = 256;   // of a block; a multiple of 32
+  bool random = true;             // else from front to back
+  std::uint64_t span_bytes = 0;   // from the file's start; a power of two
+  std::uint64_t chunk_bytes = 0;  // of one operation, a power of two from 8 on; mapped: at most the mount's page
+  std::uint64_t operations = 0;   // more than the span has chunks: these are read again and again
+  std::uint32_t blocks = 0;       // 0: eight for each multiprocessor
+  std::uint32_t threads = 256;    // of a block; a multiple of 32
 };
 
 // The chunks of a walk by number, in its order: for peers that are told what to read.

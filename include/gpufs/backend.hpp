@@ -80,8 +80,8 @@ struct posix_backend_options {
   // handler of SIGBUS, which hands on whatever is not its own to the handler that was there before; a program that sets its
   // own later should call the one that it found. False: no handler, and half the rate of staged loads.
   bool mapped_reads = true;
-  // The service's openers (of mounts with at least four workers) have descriptor tables of their own, because the process's table has one lock, which bounds how many
-  // files all threads together open in a second. Their files' descriptors are then not among those of the process, and a file
+  // The service's openers (of mounts with at least four workers) have descriptor tables of their own, because the process's
+  // table has one lock, which bounds how many files all threads together open in a second. Their files' descriptors are then not among those of the process, and a file
   // that is read later, rather than with its open, gets a second descriptor, in the process's table. Such a table begins with
   // copies of descriptors 0, 1 and 2, which last as long as the mount. Where a thread cannot have a table of its own (before
   // Linux 5.9), or others could not reach into it (no /proc), the process's is used. False: it always is.

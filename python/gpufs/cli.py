@@ -403,12 +403,8 @@ def _run_benchmarks(
     """Runs, prints and keeps; returns how many bytes were wrong."""
     from gpufs import bench
 
-    # A device or a pipe gets all at the end; a file is there from the first line on, and whole if the run is cut off.
-    if json_file is not None and Path(json_file).is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), json_file)
-    special = json_file is not None and Path(json_file).exists() and not Path(json_file).is_file()
-    if json_file is not None and not special and not Path(json_file).parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), json_file)  # now, and not after some minutes
+    # A file is there from the first line on, and whole if the run is cut off; a device or a pipe gets all at the end.
+    growing = json_file is not None and _is_file_or_can_be(json_file)
     twin = "" if world.device == "cuda" else " (no GPU is measured: this is the CPU twin)"
     _write([f"on {world.device_name}{twin}, file of {format_size(world.file_bytes)}, {world.runs} runs\n\n".encode()])
     with _Steps(show_progress) as steps:
@@ -423,10 +419,10 @@ def _run_benchmarks(
                 names,
                 world,
                 on_progress=lambda p: steps.tell(f"{p.benchmark}: {p.what}", p.done, p.total),
-                on_line=None if json_file is None or special else lambda made: _replace(json_file, made.to_json()),
+                on_line=(lambda made: _replace(cast("str", json_file), made.to_json())) if growing else None,
                 on_table=show,
             )
-    if json_file is not None and special:
+    if json_file is not None and not growing:
         Path(json_file).write_text(results.to_json(), encoding="utf-8")
     if plots is not None:
         from gpufs.bench import plots as drawing
@@ -435,8 +431,22 @@ def _run_benchmarks(
     return results.wrong_bytes
 
 
+def _is_file_or_can_be(name: str) -> bool:
+    """Raises at once what would be known after some minutes otherwise."""
+    path = Path(name)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+    return path.is_file() or not path.exists()
+
+
+# Why a file cannot be replaced that can perhaps be written: it is mounted alone, or in a folder of somebody else.
+_NOT_REPLACED: Final = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS)
+
+
 def _replace(name: str, text: str) -> None:
-    """Writes a file, whole or not at all."""
+    """Writes a file, whole or not at all, where it can be replaced."""
     target = Path(name).resolve()
     part = target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -444,9 +454,8 @@ def _replace(name: str, text: str) -> None:
         part.replace(target)
     except OSError as error:
         part.unlink(missing_ok=True)
-        if not target.exists():
+        if error.errno not in _NOT_REPLACED or not target.exists():
             raise OSError(error.errno, error.strerror, name) from error
-        # Perhaps it can be written where it cannot be replaced: mounted alone, or in a folder of somebody else.
         with open(name, "w", encoding="utf-8") as out:  # noqa: PTH123 - its error names the file as it was given
             out.write(text)
 

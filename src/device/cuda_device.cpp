@@ -156,11 +156,11 @@ class cuda_device final : public device {
     for (std::uint64_t at = 0; at < size; at += page_bytes()) host[at] = 0;
     void* seen = nullptr;
     const cudaError_t status = cudaHostRegister(host, size, cudaHostRegisterMapped | cudaHostRegisterPortable);
-    if (status == cudaSuccess && cudaHostGetDevicePointer(&seen, host, 0) == cudaSuccess)
-      return {host, static_cast<char*>(seen)};
-    (void)cudaGetLastError();
-    if (status != cudaSuccess) (void)munmap(host, size);  // what is registered stays, as in register_range()
-    throw error(ENOMEM, std::string("buffers: cudaHostRegister: ") + cudaGetErrorString(status));
+    if (status != cudaSuccess) (void)munmap(host, size);
+    check(status, "buffers: cudaHostRegister");
+    check(cudaHostGetDevicePointer(&seen, host, 0),
+          "buffers: cudaHostGetDevicePointer");  // they stay, as in register_range()
+    return {host, static_cast<char*>(seen)};
   }
   void free_buffers(const shared_memory& memory, std::uint64_t bytes) noexcept override {
     unregister_range(memory.host);

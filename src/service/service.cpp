@@ -19,43 +19,26 @@
 
 namespace gpufs {
 
-std::int32_t sink_table::open(taker take) {
-  const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    if (entries_[i] != nullptr) continue;
-    entries_[i] = std::make_shared<entry>();
-    entries_[i]->take = std::move(take);
-    return static_cast<std::int32_t>(i);
-  }
-  throw error(EMFILE, "open_sink: " + std::to_string(limits::sinks_max) + " sinks are open");
+namespace {
+
+constexpr service_duty all_duties[] = {service_duty::work, service_duty::open};
+constexpr std::uint64_t nap_ns = 20'000;
+constexpr std::uint64_t expecting_ns = 5'000'000;
+constexpr std::uint64_t answer_time_ns = 1'000'000'000;
+constexpr unsigned stage_first_workers = 6;                // together they read faster than the registrar registers
+constexpr std::uint64_t everywhere_after_ns = 20'000'000;  // of slow answers: another worker may hang
+// No result, but for serve(): the device itself will answer.
+constexpr std::int32_t device_answers = -0x7fffffff;
+
+// All but those that a thread brings upon itself.
+void block_signals() {
+  sigset_t all;
+  sigfillset(&all);
+  for (const int own : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) sigdelset(&all, own);
+  (void)pthread_sigmask(SIG_BLOCK, &all, nullptr);
 }
 
-void sink_table::close(std::int32_t sink) {
-  std::shared_ptr<entry> closed;
-  {
-    const std::lock_guard lock(mutex_);
-    if (sink < 0 || static_cast<std::size_t>(sink) >= entries_.size()) return;
-    closed = std::move(entries_[static_cast<std::size_t>(sink)]);
-    entries_[static_cast<std::size_t>(sink)] = nullptr;
-  }
-  if (closed == nullptr) return;
-  const std::lock_guard lock(closed->mutex);  // a call under way ends first
-  closed->take = nullptr;
-}
-
-int sink_table::send(std::uint32_t sink, const char* bytes, std::size_t count) {
-  std::shared_ptr<entry> e;
-  {
-    const std::lock_guard lock(mutex_);
-    if (sink >= entries_.size()) return -EBADF;
-    e = entries_[sink];
-  }
-  if (e == nullptr) return -EBADF;
-  const std::lock_guard lock(e->mutex);
-  if (!e->take) return -EBADF;
-  const int status = e->take(bytes, count);
-  return status > 0 ? -status : status;  // an errno with the wrong sign is no success either
-}
+}  // namespace
 
 service::service(device& d, const channel_view& channel, const channel_view& seen, const bulk_frames& frames,
                  file_table& files, extent_registrar& extents, sink_table& sinks, timeline& record,
@@ -75,7 +58,7 @@ service::service(device& d, const channel_view& channel, const channel_view& see
     });
   };
   start([this] { supervise(); });
-  for (const service_duty duty : {service_duty::work, service_duty::open}) {
+  for (const service_duty duty : all_duties) {
     if (duty == service_duty::open && !options_.openers) continue;
     for (unsigned w = 0; w < options_.workers; ++w) start([this, duty, w] { work(duty, w); });
   }
@@ -87,16 +70,6 @@ service::~service() {
     if (b.memory.host != nullptr) device_.free_buffers(b.memory, bounce_bytes);
   }
 }
-
-namespace {
-constexpr std::uint64_t nap_ns = 20'000;
-constexpr std::uint64_t expecting_ns = 5'000'000;
-constexpr std::uint64_t answer_time_ns = 1'000'000'000;
-constexpr unsigned stage_first_workers = 6;                // together they read faster than the registrar registers
-constexpr std::uint64_t everywhere_after_ns = 20'000'000;  // of slow answers: another worker may hang
-// No result, but for serve(): the device itself will answer.
-constexpr std::int32_t device_answers = -0x7fffffff;
-}  // namespace
 
 bool service::stop(std::uint64_t timeout_ns) {
   {
@@ -132,22 +105,12 @@ void service::supervise() {
     channel_.beat(beat);
     // Sentinels may have gone into requests that take long, while the others sleep.
     const pending_requests waiting = pending();
-    for (const service_duty duty : {service_duty::work, service_duty::open}) {
-      if (waiting[static_cast<std::size_t>(duty)] != 0 && sleepers(duty) != 0) wake_sleepers(duty, 1);
+    for (const service_duty duty : all_duties) {
+      if (waiting[place_of(duty)] != 0 && sleepers(duty) != 0) wake_sleepers(duty, 1);
     }
     supervisor_wake_.wait_for(lock, std::chrono::milliseconds(50));
   }
 }
-
-namespace {
-// All but those that a thread brings upon itself.
-void block_signals() {
-  sigset_t all;
-  sigfillset(&all);
-  for (const int own : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) sigdelset(&all, own);
-  (void)pthread_sigmask(SIG_BLOCK, &all, nullptr);
-}
-}  // namespace
 
 void service::work(service_duty duty, unsigned worker) {
   const auto now = [] { return platform::now_ns(); };
@@ -205,8 +168,7 @@ service::pending_requests service::pending() const {
   request r{};
   pending_requests count{};
   for (std::uint32_t slot = 0; slot < channel_.layout.slot_count; ++slot) {
-    if (rung(slot, bell) && channel_.request(slot).load(bell.sequence, r))
-      ++count[static_cast<std::size_t>(duty_for(r.code))];
+    if (rung(slot, bell) && channel_.request(slot).load(bell.sequence, r)) ++count[place_of(duty_for(r.code))];
   }
   return count;
 }
@@ -442,7 +404,8 @@ std::int32_t service::tell_extent(std::uint32_t slot, const extent_notice& notic
 }
 
 // From the file's own pages where they are registered. Otherwise they are read; meanwhile few workers ask for registration,
-// so that both bring in a file that is new here, and many for a registration afterwards. An error is for the loads of single pages, which follow it.
+// so that both bring in a file that is new here, and many for a registration afterwards. An error is for the loads of single
+// pages, which follow it.
 std::int32_t service::serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                                  file_table::lookups& known) {
   bulk_target to{};
@@ -577,12 +540,10 @@ std::uint64_t service::served_count() const {
 }
 
 void service::wake() {
-  for (const service_duty duty : {service_duty::work, service_duty::open})
-    wake_sleepers(duty, static_cast<int>(options_.workers));
+  for (const service_duty duty : all_duties) wake_sleepers(duty, static_cast<int>(options_.workers));
 }
 
 service::idle_end service::idle(service_duty duty, std::uint64_t idle_ns) {
-  const auto own_place = static_cast<std::size_t>(duty);
   channel_header::twin_bed& bed = channel_.header().bed(duty);
   crew& own = crew_of(duty);
   // Only the sentinel looks at the bells by itself; the others sleep until someone has work for them.
@@ -599,7 +560,7 @@ service::idle_end service::idle(service_duty duty, std::uint64_t idle_ns) {
   const std::uint32_t before = __atomic_load_n(&bed.wake, __ATOMIC_SEQ_CST);
   __atomic_fetch_add(&bed.sleepers, 1u, __ATOMIC_SEQ_CST);
   // Once more, after saying that I sleep: pairs with channel_client::wake_service.
-  unsigned count = pending()[own_place];
+  unsigned count = pending()[place_of(duty)];
   if (!stopping_ && count == 0) {
     const timespec t{static_cast<time_t>(sleep_ns / 1'000'000'000), static_cast<long>(sleep_ns % 1'000'000'000)};
     syscall(SYS_futex, &bed.wake, FUTEX_WAIT_PRIVATE, before, &t, nullptr, 0);
@@ -611,15 +572,14 @@ service::idle_end service::idle(service_duty duty, std::uint64_t idle_ns) {
   if (sentinel) {
     own.sentinel = false;
     const pending_requests now = pending();
-    for (const service_duty other : {service_duty::work, service_duty::open}) {
-      if (other != duty && now[static_cast<std::size_t>(other)] != 0) call_anyone(other);
+    for (const service_duty other : all_duties) {
+      if (other != duty && now[place_of(other)] != 0) call_anyone(other);
     }
-    count = now[own_place];
+    count = now[place_of(duty)];
     // Work for more than one: whoever wakes finds it, or goes back to sleep. Of those that have been idle for long one gets
     // up in any case, and looks instead of me.
-    const unsigned wanted = only_sentinel && count == 1 ? 1 : count == 0 ? 0 : count - 1;
-    if (wanted != 0 && sleepers(duty) != 0)
-      wake_sleepers(duty, static_cast<int>(std::min<unsigned>(wanted, options_.workers)));
+    const unsigned others = count == 0 ? 0 : std::max(count - 1, only_sentinel ? 1u : 0u);
+    if (others != 0 && sleepers(duty) != 0) wake_sleepers(duty, static_cast<int>(std::min(others, options_.workers)));
   }
   return {count != 0, woken};
 }

@@ -22,7 +22,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -31,28 +30,13 @@
 #include "gpufs/channel/layout.cuh"
 #include "service/extents.hpp"
 #include "service/file_table.hpp"
+#include "service/sinks.hpp"
 #include "service/timeline.hpp"
 
 namespace gpufs {
 
 // Thrown by a fault-injecting backend to end the worker thread that called it. Nothing else may.
 struct worker_death {};
-
-class sink_table {
- public:
-  using taker = std::function<int(const char* bytes, std::size_t count)>;
-  std::int32_t open(taker take);  // throws gpufs::error EMFILE
-  void close(std::int32_t sink);
-  int send(std::uint32_t sink, const char* bytes, std::size_t count);  // 0 or -errno
-
- private:
-  struct entry {
-    std::mutex mutex;  // one call at a time
-    taker take;
-  };
-  std::mutex mutex_;  // guards entries_
-  std::array<std::shared_ptr<entry>, limits::sinks_max> entries_;
-};
 
 // Where a bulk request's pages go.
 struct bulk_frames {
@@ -135,7 +119,8 @@ class service {
                         unsigned worker, backend_file& file, std::int32_t flags);
   void wake_sleepers(service_duty duty, int count);
   std::uint32_t sleepers(service_duty duty) const;
-  crew& crew_of(service_duty duty) { return crews_[static_cast<std::size_t>(duty)]; }
+  static constexpr std::size_t place_of(service_duty duty) { return static_cast<std::size_t>(duty); }
+  crew& crew_of(service_duty duty) { return crews_[place_of(duty)]; }
 
   device& device_;
   const channel_view channel_;
@@ -153,7 +138,7 @@ class service {
     std::uint64_t by_device = 0;  // of these: handed to the device, which answers them; the thread's own
   };
   worker_count& count_of(service_duty duty, unsigned worker) {
-    return counts_[static_cast<std::size_t>(duty) * options_.workers + worker];
+    return counts_[place_of(duty) * options_.workers + worker];
   }
   std::vector<worker_count> counts_;
   // Pinned memory through which a worker's bulk reads go: two buffers, so that one is filled while the device empties the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
@@ -16,7 +17,7 @@ from typing import Any
 
 import gpufs
 import pytest
-from gpufs import _core, bench
+from gpufs import _core, bench, cli
 from gpufs.bench import _alone, _measure, _quiet, _report, _world
 
 from .conftest import TIMEOUT_S, Command, command_line
@@ -70,6 +71,22 @@ def test_what_was_measured_is_kept_when_the_run_is_cut_off(tmp_path: Path, file:
     assert kept.benchmarks[0].name == "random"
     assert kept.benchmarks[0].lines
     assert {table.name for table in kept.benchmarks} < {"random", "large", "staged", "hits", "gather"}
+
+
+def test_results_that_are_kept_outlive_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out.json"
+    cli._replace(str(out), "first")
+    refused = OSError(errno.ENOSPC, "No space left on device", "part")
+    monkeypatch.setattr(Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(refused))
+    with pytest.raises(OSError, match="No space left on device") as error:
+        cli._replace(str(out), "second")
+    assert error.value.filename == str(out)
+    assert out.read_bytes() == b"first"
+    # A file that cannot be replaced is written in its place.
+    refused = OSError(errno.EBUSY, "Device or resource busy", "part")
+    cli._replace(str(out), "third")
+    assert out.read_bytes() == b"third"
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
 
 
 def test_json_may_go_to_what_is_no_file(run: Command, file: Path) -> None:
@@ -253,6 +270,7 @@ def test_a_file_of_somebody_else_is_refused_and_left_alone(run: Command, tmp_pat
         (["random", "--size", "much"], "'much'"),
         (["random", "--file", "missing/file"], "missing"),
         (["random", "--json", "missing/out.json"], "missing/out.json: No such file or directory"),
+        (["random", "--json", "/tmp"], "/tmp: Is a directory"),
         (["compare"], "compare needs two files"),
         (["compare", "missing", "missing"], "missing: No such file or directory"),
         (["compare", "OTHER", "OTHER"], "these are no results of gpufs bench"),

@@ -91,6 +91,27 @@ class kinds_of_threads : public ::testing::Test {
       };
     }
   };
+  // Six calls, of which two hang in the backend as long as this lives: both threads of a kind.
+  class stuck_calls {
+   public:
+    template <class Call>
+    stuck_calls(fault_backend& io, operation on, const std::string& path, const Call& call) {
+      io.add({.on = on, .path = path, .before = gate_.wait()});
+      for (int i = 0; i < 6; ++i) threads_.emplace_back(call);
+      EXPECT_TRUE(eventually([&] { return gate_.there >= 2; }));
+    }
+    ~stuck_calls() {
+      gate_.open = true;
+      for (std::thread& t : threads_) t.join();
+    }
+    stuck_calls(const stuck_calls&) = delete;
+    stuck_calls& operator=(const stuck_calls&) = delete;
+    int there() const { return gate_.there; }
+
+   private:
+    gate gate_;
+    std::vector<std::thread> threads_;
+  };
 
   const std::shared_ptr<memory_backend> memory_ = std::make_shared<memory_backend>();
   const std::shared_ptr<watched_backend> watched_ = std::make_shared<watched_backend>(memory_);
@@ -131,33 +152,21 @@ TEST_F(kinds_of_threads, openers_open_and_workers_read) {
 TEST_F(kinds_of_threads, workers_that_all_hang_do_not_keep_openers_from_answering) {
   service_rig rig(io_, with_workers(2));
   const std::uint32_t handle = rig.open("/a").handle;
-  gate stop;
-  io_->add({.on = operation::read, .path = "/a", .before = stop.wait()});
-  std::vector<std::thread> stuck;
-  for (int i = 0; i < 6; ++i) stuck.emplace_back([&] { EXPECT_EQ(rig.read(handle, 0, 10).result, 10); });
-  EXPECT_TRUE(eventually([&] { return stop.there >= 2; }));
+  const stuck_calls stuck(*io_, operation::read, "/a", [&] { EXPECT_EQ(rig.read(handle, 0, 10).result, 10); });
   for (int i = 0; i < 20; ++i) {
     const rig_reply r = rig.open("/small");
     EXPECT_EQ(r.size, 9u);
     EXPECT_EQ(rig.close(r.handle).result, 0);
   }
-  EXPECT_EQ(stop.there, 2) << "somebody else read";
-  stop.open = true;
-  for (std::thread& t : stuck) t.join();
+  EXPECT_EQ(stuck.there(), 2) << "somebody else read";
 }
 
 TEST_F(kinds_of_threads, openers_that_all_hang_do_not_keep_workers_from_answering) {
   service_rig rig(io_, with_workers(2));
   const std::uint32_t handle = rig.open("/a").handle;
-  gate stop;
-  io_->add({.on = operation::open, .path = "/small", .before = stop.wait()});
-  std::vector<std::thread> stuck;
-  for (int i = 0; i < 6; ++i) stuck.emplace_back([&] { EXPECT_EQ(rig.open("/small").size, 9u); });
-  EXPECT_TRUE(eventually([&] { return stop.there >= 2; }));
+  const stuck_calls stuck(*io_, operation::open, "/small", [&] { EXPECT_EQ(rig.open("/small").size, 9u); });
   for (int i = 0; i < 20; ++i) EXPECT_EQ(rig.read(handle, 0, 10).result, 10);
-  EXPECT_EQ(stop.there, 2) << "somebody else opened";
-  stop.open = true;
-  for (std::thread& t : stuck) t.join();
+  EXPECT_EQ(stuck.there(), 2) << "somebody else opened";
 }
 
 TEST_F(kinds_of_threads, without_openers_the_service_is_dead) {
