@@ -21,7 +21,7 @@ struct task {
   tally* told;
 
   GPUFS_HD std::uint64_t offset(std::uint64_t i) const { return where.position(i) * chunk_bytes; }
-  GPUFS_HD void fail() const { (void)told->wrong_bytes.fetch_add_relaxed(chunk_bytes); }
+  GPUFS_HD void fail() const { told->wrong_bytes.add_relaxed(chunk_bytes); }
 };
 
 // The part of the block's scratch memory that is the group's own.
@@ -37,7 +37,7 @@ GPUFS_HD void use_mapped(const warp_group& warp, const mount_ref& fs, const task
   const mapping m = gmmap(warp, fs, work.fd, static_cast<std::int64_t>(at), bytes);
   if (m.bytes == static_cast<std::int64_t>(bytes)) use.take(warp, m.data, bytes, at / 8);
   else if (warp.is_leader()) work.fail();
-  if (m.bytes > 0) (void)gmunmap(warp, fs, m.data);
+  if (m.bytes > 0) (void)gmunmap(warp, fs, m.data, use.made());
 }
 
 template <class Use>
@@ -74,7 +74,7 @@ struct map_each_chunk : tuned_shape {
         const std::uint64_t word = warp.from(at, k) / 8;
         if (from != nullptr) use.take(warp, from, bytes, word);
       }
-      (void)gmunmap_each(warp, fs, m.data);
+      (void)gmunmap_each(warp, fs, m.data, use.made());
     }
     use.finish(work.told);
   }
@@ -207,7 +207,7 @@ struct small_files_kernel : tuned_shape {
     comparing use;
     for (std::uint64_t i = warp.grid_rank(); i < count; i += warp.grid_size()) {
       if (!read_file(warp, fs, i, use) && warp.is_leader()) {
-        (void)told->wrong_bytes.fetch_add_relaxed(small_file_bytes(first + i));
+        told->wrong_bytes.add_relaxed(small_file_bytes(first + i));
       }
     }
     use.finish(told);
@@ -224,7 +224,7 @@ struct small_files_kernel : tuned_shape {
       const mapping m = gmmap(warp, fs, fd, static_cast<std::int64_t>(at), bytes - at);
       if (m.bytes <= 0) break;
       use.take(warp, m.data, static_cast<std::uint64_t>(m.bytes), first_word + at / 8);
-      (void)gmunmap(warp, fs, m.data);
+      (void)gmunmap(warp, fs, m.data, use.made());
       at += static_cast<std::uint64_t>(m.bytes);
     }
     return gclose(warp, fs, fd) == 0 && at == bytes;
@@ -240,7 +240,7 @@ struct reopen_kernel : tuned_shape {
     const warp_group warp = this_warp();
     for (std::uint64_t i = warp.grid_rank(); i < operations; i += warp.grid_size()) {
       const std::int32_t fd = gopen(warp, fs, path);
-      if ((fd < 0 || gclose(warp, fs, fd) != 0) && warp.is_leader()) (void)told->wrong_bytes.fetch_add_relaxed(1);
+      if ((fd < 0 || gclose(warp, fs, fd) != 0) && warp.is_leader()) told->wrong_bytes.add_relaxed(1);
     }
   }
 };

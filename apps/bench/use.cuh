@@ -44,6 +44,8 @@ struct adding {
     total ^= sum_of(g, data, bytes);
   }
   GPUFS_HD void take_word(std::uint64_t word, std::uint64_t) { total ^= word; }
+  // A word that depends on all that was taken.
+  GPUFS_HD std::uint64_t made() const { return total; }
   GPUFS_HD void finish(tally* t) const {
     if (total == 1) t->sum.store_relaxed(total);
   }
@@ -61,8 +63,9 @@ struct comparing {
   GPUFS_HD void take_word(std::uint64_t word, std::uint64_t number) {
     if (word != word_at(number)) wrong_bytes += 8;
   }
+  GPUFS_HD std::uint64_t made() const { return wrong_bytes; }
   GPUFS_HD void finish(tally* t) const {
-    if (wrong_bytes != 0) (void)t->wrong_bytes.fetch_add_relaxed(wrong_bytes);
+    if (wrong_bytes != 0) t->wrong_bytes.add_relaxed(wrong_bytes);
   }
 };
 

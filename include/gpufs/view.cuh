@@ -16,25 +16,25 @@ namespace gpufs {
 template <class T>
 class view {
  public:
-  GPUFS_HD view(const mount_ref& fs, std::int32_t fd, std::uint64_t offset = 0) : fs_(&fs), offset_(offset) {
+  GPUFS_HD view(const mount_ref& fs, std::int32_t fd, std::uint64_t offset = 0) : fs_(&fs) {
     const detail::found_file found = detail::find_file(fs, this_thread(), fd);
-    file_ = found.view;
-    error_ = found.error;
+    own_ = {found.view, offset, found.error, 0};
   }
 
   GPUFS_HD ~view() {
-    if (hits_.count == 0) return;
-    fs_->counters().add(counter::hits, hits_.count);
-    (void)fs_->file_shard(file_.record).hits.fetch_add_relaxed(hits_.count);
+    if (own_.hits == 0) return;
+    fs_->counters().add(counter::hits, own_.hits);
+    fs_->file_shard(own_.file.record).hits.add_relaxed(own_.hits);
   }
-  view(const view&) = default;
+  // A copy begins to count anew.
+  GPUFS_HD view(const view& other) : fs_(other.fs_), own_(other.own_) { own_.hits = 0; }
   view& operator=(const view&) = delete;
 
   // Number of whole T in the file behind `offset`, as of its open; 0 for a bad descriptor.
-  GPUFS_HD std::uint64_t size() const { return file_.size > offset_ ? (file_.size - offset_) / sizeof(T) : 0; }
+  GPUFS_HD std::uint64_t size() const { return own_.size(); }
 
   // 0, or the -errno of the first access that failed: as gread, and -EINVAL for an index that is not below size().
-  GPUFS_HD std::int32_t error() const { return error_; }
+  GPUFS_HD std::int32_t error() const { return own_.error; }
 
   // Element i, or T{} when it cannot be read; then error() says why. Waits as gread.
   GPUFS_HD T operator[](std::uint64_t i) const {
@@ -48,23 +48,41 @@ class view {
   // one: two to eight at a time keep the memory busy with fewer threads.
   template <unsigned N>
   GPUFS_HD void read(const std::uint64_t (&indices)[N], T (&values)[N]) const {
-    bool done[N] = {};
+    static_assert(N <= 32, "a bit for each element");
+    std::uint32_t missing = ~0u >> (32 - N);
     if constexpr (sizeof(T) % sizeof(word) == 0 && sizeof(T) <= glance_bytes_max)
-      read_at_a_glance(indices, values, done);
+      missing = read_at_a_glance(indices, values);
+    if (missing == 0) return;
+    // All that lives goes through memory by hand, here. The compiler would keep there, for good, what does not fit into the
+    // registers that a call leaves alone, and every hit would load and store it.
+    errand<N> e{own_, {}, {}, missing};
     GPUFS_UNROLL
     for (unsigned i = 0; i < N; ++i) {
-      if (!done[i]) values[i] = read_found_out(indices[i]);
+      e.indices[i] = indices[i];
+      if ((missing >> i & 1) == 0) e.values[i] = values[i];
     }
+    read_missing(*fs_, e);
+    own_ = e.own;
+    GPUFS_UNROLL
+    for (unsigned i = 0; i < N; ++i) values[i] = e.values[i];
   }
 
  private:
   static constexpr std::size_t glance_bytes_max = 64;  // more words would not stay in registers
   using word = std::conditional_t<sizeof(T) % 8 == 0, std::uint64_t, std::uint32_t>;
 
-  // Not those with which it is not so easy: that cross pages, or are not in the cache, or were evicted meanwhile. Steps as in
-  // find_at_a_glance().
+  struct state {
+    detail::file_view file;
+    std::uint64_t offset;
+    std::int32_t error;
+    std::uint32_t hits;
+    GPUFS_HD std::uint64_t size() const { return file.size > offset ? (file.size - offset) / sizeof(T) : 0; }
+  };
+
+  // Returns a bit for each element with which it is not so easy: that crosses pages, or is not in the cache, or was evicted
+  // meanwhile. Steps as in find_at_a_glance().
   template <unsigned N>
-  GPUFS_HD void read_at_a_glance(const std::uint64_t (&indices)[N], T (&values)[N], bool (&done)[N]) const {
+  GPUFS_HD std::uint32_t read_at_a_glance(const std::uint64_t (&indices)[N], T (&values)[N]) const {
     constexpr unsigned count = sizeof(T) / sizeof(word);
     const std::uint64_t end = size();
     std::uint64_t within[N];
@@ -72,12 +90,13 @@ class view {
     detail::glimpse found[N];
     GPUFS_UNROLL
     for (unsigned i = 0; i < N; ++i) {
-      const std::uint64_t at = offset_ + indices[i] * sizeof(T);
+      const std::uint64_t at = own_.offset + indices[i] * sizeof(T);
       within[i] = at & (fs_->layout.page_bytes() - 1);
-      keys[i] = page_key{file_.version, at >> fs_->layout.page_shift}.slot();
+      keys[i] = page_key{own_.file.version, at >> fs_->layout.page_shift}.slot();
     }
     detail::find_at_a_glance(*fs_, keys, found);
     word words[N][count];
+    bool done[N];
     std::uint64_t all = 0;
     GPUFS_UNROLL
     for (unsigned i = 0; i < N; ++i) {
@@ -91,75 +110,74 @@ class view {
       }
     }
     detail::wait_until_read(all);
+    std::uint32_t missing = 0;
     GPUFS_UNROLL
     for (unsigned i = 0; i < N; ++i) {
-      done[i] = done[i] && detail::is_still_there(*fs_, found[i]);
-      if (!done[i]) continue;
       std::memcpy(&values[i], words[i], sizeof(T));
-      ++hits_.count;
+      if (done[i] && detail::is_still_there(*fs_, found[i])) ++own_.hits;
+      else missing |= 1u << i;
+    }
+    return missing;
+  }
+
+  template <unsigned N>
+  struct errand {
+    state own;
+    std::uint64_t indices[N];
+    T values[N];
+    std::uint32_t missing;
+  };
+  template <unsigned N>
+  GPUFS_HD GPUFS_OUT_OF_LINE static void read_missing(const mount_ref& fs, errand<N>& e) {
+    for (unsigned i = 0; i < N; ++i) {
+      if ((e.missing >> i & 1) == 0) continue;
+      const element got = e.indices[i] < e.own.size()
+                              ? read_pinned(fs, e.own.file, e.own.offset + e.indices[i] * sizeof(T))
+                              : element{T{}, -EINVAL};
+      e.values[i] = got.value;
+      if (e.own.error == 0) e.own.error = got.error;
     }
   }
 
-  // With pins, if it is an element at all.
-  GPUFS_HD T read_found_out(std::uint64_t i) const {
-    if (i < size()) return read_pinned(offset_ + i * sizeof(T));
-    if (error_ == 0) error_ = -EINVAL;
-    return T{};
-  }
-
-  GPUFS_HD GPUFS_OUT_OF_LINE T read_pinned(std::uint64_t at) const {
-    T value{};
-    auto* to = reinterpret_cast<char*>(&value);
+  struct element {
+    T value;
+    std::int32_t error;
+  };
+  // With pins.
+  GPUFS_HD static element read_pinned(const mount_ref& fs, const detail::file_view& file, std::uint64_t at) {
+    element e{};
+    auto* to = reinterpret_cast<char*>(&e.value);
     std::uint64_t left = sizeof(T);
     while (left != 0) {
-      const std::uint64_t n = read_within_page(at, to, left);
-      if (n == 0) return T{};
-      at += n;
+      const std::int64_t n = read_within_page(fs, file, at, to, left);
+      if (n < 0) return {T{}, static_cast<std::int32_t>(n)};
+      at += static_cast<std::uint64_t>(n);
       to += n;
-      left -= n;
+      left -= static_cast<std::uint64_t>(n);
     }
-    return value;
+    return e;
   }
 
-  // Copies what the page that holds `at` has of the next `bytes`; 0 on error.
-  GPUFS_HD std::uint64_t read_within_page(std::uint64_t at, char* to, std::uint64_t bytes) const {
-    const std::uint64_t page = at >> fs_->layout.page_shift;
-    const std::uint64_t within = at - (page << fs_->layout.page_shift);
-    const warp_group peers = sharing(page);
-    page_cache<warp_group> cache(*fs_, peers, file_.record);
-    const page_pin pin =
-        cache.acquire({file_.version, page}, detail::page_loader<warp_group>(*fs_, peers, file_, page));
-    if (pin.valid < 0) {
-      if (error_ == 0) error_ = pin.valid;
-      return 0;
-    }
-    const std::uint64_t room = fs_->layout.page_bytes() - within;
+  // Copies what the page that holds `at` has of the next `bytes`; or -errno.
+  GPUFS_HD static std::int64_t read_within_page(const mount_ref& fs, const detail::file_view& file, std::uint64_t at,
+                                                char* to, std::uint64_t bytes) {
+    const std::uint64_t page = at >> fs.layout.page_shift;
+    const std::uint64_t within = at - (page << fs.layout.page_shift);
+    // The lanes that are here now and want the same page of the same version: they fault as one group.
+    const warp_group peers = this_warp().matching(page, file.version);
+    page_cache<warp_group> cache(fs, peers, file.record);
+    const page_pin pin = cache.acquire({file.version, page}, detail::page_loader<warp_group>(fs, peers, file, page));
+    if (pin.valid < 0) return pin.valid;
+    const std::uint64_t room = fs.layout.page_bytes() - within;
     const std::uint64_t n = bytes < room ? bytes : room;
     const bool there = within + n <= static_cast<std::uint64_t>(pin.valid);
-    if (there) {
-      copy_from_frame(this_thread(), to, fs_->page(pin.frame) + within, n);
-    } else if (error_ == 0) {
-      error_ = -EINVAL;  // the file was truncated since it was opened
-    }
+    if (there) copy_from_frame(this_thread(), to, fs.page(pin.frame) + within, n);
     cache.release(pin.frame);
-    return there ? n : 0;
+    return there ? static_cast<std::int64_t>(n) : -EINVAL;  // the file was truncated since it was opened
   }
 
-  // The lanes that are here now and want the same page of the same version: they fault as one group.
-  GPUFS_HD warp_group sharing(std::uint64_t page) const { return this_warp().matching(page, file_.version); }
-
   const mount_ref* fs_;
-  detail::file_view file_{};
-  std::uint64_t offset_;
-  mutable std::int32_t error_ = 0;
-  // A copy of a view begins to count anew.
-  struct own_count {
-    own_count() = default;
-    GPUFS_HD own_count(const own_count&) {}
-    own_count& operator=(const own_count&) = delete;
-    std::uint32_t count = 0;
-  };
-  mutable own_count hits_;
+  mutable state own_;
 };
 
 }  // namespace gpufs

@@ -19,7 +19,7 @@ std::uint64_t unmix(std::uint64_t x) {
 }  // namespace
 
 slot_key key_with_hash(std::uint64_t wanted, std::uint64_t number) {
-  const slot_key key{number, unmix(wanted) - mix(number + 0x9e3779b97f4a7c15ull)};
+  const slot_key key{number, unmix(wanted) - (number + 1) * 0x9e3779b97f4a7c15ull};
   GPUFS_ASSERT(gpufs::hash(key) == wanted);
   return key;
 }

@@ -93,6 +93,19 @@ struct atomic_word {
 #endif
   }
 
+  // Adds, and tells nothing. The word lies in global memory: said to the compiler by hand, because of a pointer that might be
+  // into shared memory it makes a wide addition with two ways and a loop.
+  GPUFS_HD void add_relaxed(T v) {
+    static_assert(S == scope::device, "no read-modify-write across PCIe");
+#if defined(__CUDA_ARCH__)
+    const std::uint64_t at = __cvta_generic_to_global(&value);
+    if constexpr (sizeof(T) == 8) asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
+    else asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
+#else
+    (void)fetch_add_relaxed(v);
+#endif
+  }
+
   GPUFS_HD T fetch_add_acquire(T v) {
     static_assert(S == scope::device, "no read-modify-write across PCIe");
 #if defined(__CUDA_ARCH__)
@@ -117,6 +130,13 @@ struct atomic_word {
     return fetch_add_relaxed(v);
 #else
     return fetch_add_release(v);
+#endif
+  }
+  GPUFS_HD void add_after_reads(T v) {
+#if defined(__CUDA_ARCH__)
+    add_relaxed(v);
+#else
+    (void)fetch_add_release(v);
 #endif
   }
 

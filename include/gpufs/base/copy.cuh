@@ -86,12 +86,21 @@ GPUFS_HD bool start_copy_to_shared([[maybe_unused]] const Group& g, [[maybe_unus
   if ((alignment & 15) != 0 || !__isShared(to)) return false;
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
   const std::uint64_t global = __cvta_generic_to_global(from);
-#pragma unroll 8
-  for (std::uint64_t at = std::uint64_t{g.rank()} * 16; at < bytes; at += std::uint64_t{g.size()} * 16) {
+  const auto start = [=](std::uint64_t at) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared + static_cast<std::uint32_t>(at)),
                  "l"(global + at)
                  : "memory");
+  };
+  std::uint64_t at = std::uint64_t{g.rank()} * 16;
+  if (g.size() == 32) {
+    // Addresses a constant apart are part of the instructions.
+    for (; at + 7 * 512 < bytes; at += 8 * 512) {
+      GPUFS_UNROLL
+      for (int k = 0; k < 8; ++k) start(at + 512 * k);
+    }
   }
+  GPUFS_NO_UNROLL
+  for (; at < bytes; at += std::uint64_t{g.size()} * 16) start(at);
   return true;
 #else
   return false;

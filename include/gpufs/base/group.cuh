@@ -9,8 +9,7 @@ namespace gpufs {
 // One thread by itself. Threads of a warp may be anywhere in their code.
 class thread_group {
  public:
-  static constexpr bool scans_together = false;  // whether members share the reading of an index bucket
-  static constexpr bool has_warps = false;       // whether parts of it can act for themselves
+  static constexpr bool has_warps = false;  // whether parts of it can act for themselves
   static constexpr bool is_one_thread = true;
   GPUFS_HD static constexpr std::uint32_t rank() { return 0; }
   GPUFS_HD static constexpr std::uint32_t size() { return 1; }
@@ -21,8 +20,6 @@ class thread_group {
   // The least of the members' values, and their sum.
   GPUFS_HD std::uint64_t least(std::uint64_t value) const { return value; }
   GPUFS_HD std::uint64_t sum(std::uint64_t value) const { return value; }
-  // The value of the first member whose value is not 0; 0 when all are.
-  GPUFS_HD std::uint32_t first_nonzero(std::uint32_t value) const { return value; }
   // How many members come before the first whose value is false.
   GPUFS_HD std::uint32_t leading(bool value) const { return value ? 1 : 0; }
   template <class T>
@@ -58,7 +55,6 @@ class thread_group {
 // Made by `this_warp()`; every lane in it must take part in every call.
 class warp_group {
  public:
-  static constexpr bool scans_together = true;
   static constexpr bool has_warps = false;
   static constexpr bool is_one_thread = false;
   GPUFS_HD explicit warp_group([[maybe_unused]] std::uint32_t lanes) {
@@ -114,14 +110,6 @@ class warp_group {
     GPUFS_UNROLL
     for (unsigned i = 0; i < sizeof(T) / 4; ++i) u.words[i] = __shfl_sync(mask_, u.words[i], leader);
     return u.whole;
-#else
-    return value;
-#endif
-  }
-  GPUFS_HD std::uint32_t first_nonzero(std::uint32_t value) const {
-#if defined(__CUDA_ARCH__)
-    const std::uint32_t those = __ballot_sync(mask_, value != 0);
-    return those == 0 ? 0 : __shfl_sync(mask_, value, __ffs(static_cast<int>(those)) - 1);
 #else
     return value;
 #endif
@@ -199,7 +187,6 @@ class warp_group {
 // All threads of one block. Made by `this_block()`; every thread of the block must take part in every call.
 class block_group {
  public:
-  static constexpr bool scans_together = false;  // the barriers would cost more than the leader's reading alone
   static constexpr bool has_warps = true;
   static constexpr bool is_one_thread = false;
   GPUFS_HD static std::uint32_t rank() {

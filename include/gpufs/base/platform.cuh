@@ -22,8 +22,10 @@
 
 #if defined(__CUDA_ARCH__)
 #define GPUFS_UNROLL _Pragma("unroll")
+#define GPUFS_NO_UNROLL _Pragma("unroll 1")
 #else
 #define GPUFS_UNROLL
+#define GPUFS_NO_UNROLL
 #endif
 
 // For what runs on misses, opens and waits only: kept out of line, so that hits stay short and compile times low.

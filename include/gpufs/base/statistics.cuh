@@ -40,13 +40,11 @@ struct alignas(128) counter_set {
   atomic_word<std::uint64_t> values[counter_count];
   atomic_word<std::uint64_t> fault_latency[latency_bucket_count];
 
-  GPUFS_HD void add(counter c, std::uint64_t n = 1) {
-    (void)values[static_cast<std::uint32_t>(c)].fetch_add_relaxed(n);
-  }
+  GPUFS_HD void add(counter c, std::uint64_t n = 1) { values[static_cast<std::uint32_t>(c)].add_relaxed(n); }
   GPUFS_HD void add_latency(std::uint64_t ns) {
     std::uint32_t bucket = 0;
     while (bucket + 1 < latency_bucket_count && (ns >> (bucket + 1)) != 0) ++bucket;
-    (void)fault_latency[bucket].fetch_add_relaxed(1);
+    fault_latency[bucket].add_relaxed(1);
   }
 };
 

@@ -56,6 +56,10 @@ GPUFS_HD inline void find_at_a_glance(const mount_ref& fs, const slot_key (&keys
   for (unsigned i = 0; i < N; ++i) guesses[i] = index.guess_of(sectors[i], hash(keys[i]));
   GPUFS_UNROLL
   for (unsigned i = 0; i < N; ++i) {
+    if (guesses[i] == 0) guesses[i] = index.guess_behind(hash(keys[i]));
+  }
+  GPUFS_UNROLL
+  for (unsigned i = 0; i < N; ++i) {
     // Without a guess some frame: if that holds the page, it may be used as well.
     found[i] = look_at(frames, guesses[i] == 0 ? 0 : guesses[i] - 1, keys[i]);
   }

@@ -78,39 +78,29 @@ class hash_index {
     return {0, slot_phase::free, false};
   }
 
-  // A guess at the slot that holds `key`, plus 1, or 0: from the home bucket only, read by the members together as one
-  // line. Nothing is pinned, so it may be wrong in any way. Collective; does not wait.
-  template <class Group>
-  GPUFS_HD std::uint32_t guess(const Group& g, const slot_key& key) const {
+  // A guess at the slot that holds `key`, plus 1, or 0: from the home bucket only. Nothing is pinned, so it may be wrong in
+  // any way. By one thread; does not wait.
+  GPUFS_HD std::uint32_t guess(const slot_key& key) const {
     const std::uint64_t h = hash(key);
-    const index_bucket& bucket = buckets_[h & mask_];
-    if (g.size() == 1) {
-      // One sector instead of four, where it is nearly always.
-      const std::uint32_t near = guess_of(load_sector(h), h);
-      if (near != 0) return near;
-    }
-    std::uint32_t candidate = 0;
-    for (std::uint32_t i = g.rank(); i < index_bucket::entry_count; i += g.size()) {
-      const std::uint64_t entry = bucket.entries[i].load_relaxed();
-      if (matches(entry, h)) candidate = slot_of(entry) + 1;
-    }
-    return g.first_nonzero(candidate);
+    const std::uint32_t near = guess_of(load_sector(h), h);
+    return near != 0 ? near : guess_behind(h);
   }
 
-  // The same in two steps, and only from where a key's entry is nearly always: a quarter of its bucket, one access to
-  // memory. By one thread.
+  // Its three steps, so that many can be made at once: one access to a quarter of the bucket, where the entry of nearly every
+  // key is; what it says; and, if it says nothing, the other quarters.
   struct sector {
     std::uint64_t entries[4];
   };
-  GPUFS_HD sector load_sector(std::uint64_t h) const {
-    const atomic_word<std::uint64_t>* const entries = buckets_[h & mask_].entries + preferred_cell(h);
+  GPUFS_HD sector load_sector(std::uint64_t h, std::uint32_t behind = 0) const {
+    const std::uint32_t first = (preferred_cell(h) + behind * 4) % 16;
+    const atomic_word<std::uint64_t>* const entries = buckets_[h & mask_].entries + first;
     sector s{};
 #if defined(__CUDA_ARCH__)
     // The last word of the last sector is no entry. Taken for one, it is a wrong guess.
     const word_pair a = load_pair(entries), b = load_pair(entries + 2);
     s = {{a.first, a.second, b.first, b.second}};
 #else
-    for (std::uint32_t i = 0; i < 4 && preferred_cell(h) + i < index_bucket::entry_count; ++i)
+    for (std::uint32_t i = 0; i < 4 && first + i < index_bucket::entry_count; ++i)
       s.entries[i] = entries[i].load_relaxed();
 #endif
     return s;
@@ -121,6 +111,13 @@ class hash_index {
     for (std::uint32_t i = 0; i < 4; ++i) {
       if (matches(s.entries[i], h)) candidate = slot_of(s.entries[i]) + 1;
     }
+    return candidate;
+  }
+  // In the order in which place() fills cells.
+  GPUFS_HD std::uint32_t guess_behind(std::uint64_t h) const {
+    std::uint32_t candidate = 0;
+    GPUFS_NO_UNROLL
+    for (std::uint32_t k = 1; k < 4 && candidate == 0; ++k) candidate = guess_of(load_sector(h, k), h);
     return candidate;
   }
 
@@ -275,11 +272,11 @@ class hash_index {
           if (placed) return;
         }
         // Raised before the entry appears (invariant 3).
-        (void)buckets_[b].passed.fetch_add_relaxed(1);
+        buckets_[b].passed.add_relaxed(1);
       }
       // Some cell was empty all the time (invariant of the constructor), but other homes' writers kept taking those ahead
       // of me. Start again, with the counts taken back: remove() lowers each once.
-      for (std::uint64_t p = 0; p <= mask_; ++p) (void)buckets_[p].passed.fetch_add_relaxed(~0u);
+      for (std::uint64_t p = 0; p <= mask_; ++p) buckets_[p].passed.add_relaxed(~0u);
     }
   }
 

@@ -17,7 +17,7 @@
 // `reclaim_timeout_ns`, the call ends with -ENOBUFS and holds nothing.
 #pragma once
 
-#include "gpufs/base/group.cuh"
+#include "gpufs/base/copy.cuh"
 #include "gpufs/cache/arena.cuh"
 
 namespace gpufs {
@@ -74,39 +74,34 @@ class page_cache {
   // and returns how many bytes the file has there, or -errno. Collective. Waits for I/O.
   template <class Load>
   GPUFS_HD page_pin acquire(const page_key& key, const Load& load) {
-    page_pin pin{0, not_there};
-    if constexpr (Group::scans_together) {
-      pin.frame = frames_.index().guess(g_, key.slot()) - 1;
-      if (g_.is_leader()) pin.valid = take_counted(pin.frame, key.slot());
-      pin.valid = g_.broadcast(pin.valid);
-    } else {
-      if (g_.is_leader()) {
-        pin.frame = frames_.index().guess(this_thread(), key.slot()) - 1;
-        pin.valid = take_counted(pin.frame, key.slot());
-      }
-      pin = g_.broadcast(pin);
-    }
+    const page_pin pin = find_resident(key);
     if (pin.valid != not_there) return pin;
     return find_or_load(fs_, g_, record_, key, load);
   }
 
+  // `valid` of a page that is not resident, or could not be found at a glance. No errno.
+  static constexpr std::int32_t not_there = -0x7fffffff - 1;
+
+  // The first half of it: pins the page if it is resident, at a glance. Collective. Does not wait.
+  GPUFS_HD page_pin find_resident(const page_key& key) {
+    page_pin pin{0, not_there};
+    if (g_.is_leader()) {
+      pin = take_at_a_glance(key.slot());
+      if (pin.valid != not_there) count_hit(counter::hits);
+    }
+    return g_.broadcast(pin);
+  }
+
   // Pins, at a glance and without waiting, pages `first`, `first` + 1, ... as far as they are resident; at most `count`, which
   // is not above the group's size. Returns how many; the member with rank i has page `first` + i in `mine`. Their latencies
-  // are one. Collective, by a warp.
+  // are one. Collective; not by a block.
   GPUFS_HD std::uint32_t pin_run(std::uint64_t version, std::uint64_t first, std::uint32_t count, page_pin& mine) {
     mine = {0, not_there};
-    const slot_key key{version, first + g_.rank()};
-    if (g_.rank() < count) {
-      mine.frame = frames_.index().guess(this_thread(), key) - 1;
-      mine.valid = take(mine.frame, key);
-    }
+    if (g_.rank() < count) mine = take_at_a_glance({version, first + g_.rank()});
     const std::uint32_t run = g_.leading(mine.valid != not_there);
     g_.sync();  // what each member acquired, all may read: a ballot orders no memory
-    if (g_.rank() < run) {
-      count_hit(counter::hits);
-    } else if (mine.valid != not_there) {
-      frames_.unpin(mine.frame);
-    }
+    if (g_.rank() < run) count_hit(counter::hits);
+    else if (mine.valid != not_there) frames_.unpin(mine.frame);
     return run;
   }
   // Gives the pins of a run back, after copies out of the pages (see release_copied).
@@ -120,11 +115,8 @@ class page_cache {
   template <class LoadOf>
   GPUFS_HD page_pin acquire_each(std::uint64_t version, std::uint64_t page, bool wanted, const LoadOf& load_of) {
     page_pin mine{0, 0};
-    if (wanted) {
-      const slot_key key{version, page};
-      mine.frame = frames_.index().guess(this_thread(), key) - 1;
-      mine.valid = take_counted(mine.frame, key);
-    }
+    if (wanted) mine = take_at_a_glance({version, page});
+    if (wanted && mine.valid != not_there) count_hit(counter::hits);
     g_.sync();  // as in pin_run()
     for (;;) {
       const std::uint32_t next = g_.leading(mine.valid != not_there);
@@ -164,7 +156,6 @@ class page_cache {
   }
 
  private:
-  static constexpr std::int32_t not_there = -0x7fffffff - 1;  // no errno
   static constexpr std::uint32_t no_guess = ~0u;
 
   // What is not found at a glance. Out of line, with all arguments by value, so that the registers of a hit are not
@@ -197,25 +188,18 @@ class page_cache {
 
   GPUFS_HD void count_hit(counter kind) {
     fs_.counters().add(kind);
-    (void)fs_.file_shard(record_).hits.fetch_add_relaxed(1);
+    fs_.file_shard(record_).hits.add_relaxed(1);
   }
 
-  // The short way to a hit: pins the guessed frame if it is resident and the right one. Returns its valid bytes, or
-  // not_there.
-  GPUFS_HD std::int32_t take(std::uint32_t guess, const slot_key& key) {
-    if (guess == no_guess) return not_there;
-    frame& f = frames_.at(guess);
-    const bool resident = slot_state::phase(f.header.state.pin()) == slot_phase::resident;
-    const slot_key held = f.header.key();
-    const std::uint32_t valid = f.header.valid.load_relaxed();
-    if (resident && held == key) return static_cast<std::int32_t>(valid);
+  // The short way to a hit, by one thread: pins the guessed frame if it is resident and the right one.
+  GPUFS_HD page_pin take_at_a_glance(const slot_key& key) {
+    const std::uint32_t guess = frames_.index().guess(key) - 1;
+    if (guess == no_guess) return {0, not_there};
+    const slot_header::seen pinned = frames_.header(guess).pin_and_look();
+    if (slot_state::phase(pinned.state) == slot_phase::resident && pinned.key == key)
+      return {guess, static_cast<std::int32_t>(pinned.valid)};
     frames_.unpin(guess);
-    return not_there;
-  }
-  GPUFS_HD std::int32_t take_counted(std::uint32_t guess, const slot_key& key) {
-    const std::int32_t valid = take(guess, key);
-    if (valid != not_there) count_hit(counter::hits);
-    return valid;
+    return {0, not_there};
   }
 
   GPUFS_HD step find_or_claim(const slot_key& key) {

@@ -41,7 +41,7 @@ struct slot_key {
   GPUFS_HD bool operator==(const slot_key& other) const { return high == other.high && low == other.low; }
 };
 
-// A bijective mixer per word (the finalizer of MurmurHash3), so that equal hashes of different keys stay rare.
+// A bijective mixer (the finalizer of MurmurHash3), so that equal hashes of different keys stay rare.
 GPUFS_HD inline std::uint64_t mix(std::uint64_t x) {
   x ^= x >> 33;
   x *= 0xff51afd7ed558ccdull;
@@ -50,7 +50,10 @@ GPUFS_HD inline std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 33);
 }
 
-GPUFS_HD inline std::uint64_t hash(const slot_key& key) { return mix(key.low + mix(key.high + 0x9e3779b97f4a7c15ull)); }
+// Different for all keys with the same high word: for all pages of a file.
+GPUFS_HD inline std::uint64_t hash(const slot_key& key) {
+  return mix(key.low + (key.high + 1) * 0x9e3779b97f4a7c15ull);
+}
 
 enum class slot_phase : std::uint32_t { free = 0, evicting = 1, loading = 2, resident = 3 };
 
@@ -81,21 +84,18 @@ class slot_state {
 
   // As unpin(), for a caller whose group has put all that it read where it wanted it: what is in use has arrived.
   GPUFS_HD void unpin_copied() {
-    const std::uint32_t old = word_.fetch_add_after_reads(~0u);
-    GPUFS_ASSERT(pins(old) > 0);
-    (void)old;
+    GPUFS_ASSERT(pins(peek()) > 0);
+    word_.add_after_reads(~0u);
   }
 
   // As unpin(), for a caller who may have no pin: false when the slot is not resident or nobody has pinned it. Looked at
   // before, so that a pin too much given back changes nothing; and afterwards, because two may do that at once: then the
   // word is wrong for a moment, in which others take the slot for loading. Never a loop of exchanges: many groups
   // that unpin one page would let only a few million of them through in a second.
-  [[nodiscard]] GPUFS_HD bool try_unpin() {
-    const auto is_pinned = [](std::uint32_t word) { return phase(word) == slot_phase::resident && pins(word) != 0; };
-    if (!is_pinned(peek())) return false;
-    if (is_pinned(word_.fetch_add_release(~0u))) return true;
-    (void)word_.fetch_add_relaxed(1);
-    return false;
+  [[nodiscard]] GPUFS_HD bool try_unpin() { return is_pinned(peek()) && ends_pin(word_.fetch_add_release(~0u)); }
+  // The same for a caller as that of unpin_copied().
+  [[nodiscard]] GPUFS_HD bool try_unpin_copied() {
+    return is_pinned(peek()) && ends_pin(word_.fetch_add_after_reads(~0u));
   }
 
   // Takes a free or resident slot that nobody has pinned. Acquire: pairs with the unpin of the last reader, so that
@@ -115,6 +115,13 @@ class slot_state {
   GPUFS_HD void release() { move(slot_phase::evicting, slot_phase::free, 0); }
 
  private:
+  GPUFS_HD static bool is_pinned(std::uint32_t word) { return phase(word) == slot_phase::resident && pins(word) != 0; }
+  // `before`: what the word was when a pin was taken from it.
+  GPUFS_HD bool ends_pin(std::uint32_t before) {
+    if (is_pinned(before)) return true;
+    word_.add_relaxed(1);
+    return false;
+  }
   GPUFS_HD void move(slot_phase from, slot_phase to, std::uint32_t pins_added) {
     const std::uint32_t old = word_.fetch_add_release(unpinned(to) - unpinned(from) + pins_added);
     GPUFS_ASSERT(phase(old) == from);
@@ -136,6 +143,32 @@ struct slot_header {
   // Relaxed: the state word's orders carry the key (rule 2). A reader without a pin may see halves of two keys; it
   // then pins, checks and finds out.
   GPUFS_HD slot_key key() const { return {key_high.load_relaxed(), key_low.load_relaxed()}; }
+  // What a slot holds, at a moment at which the caller had pinned it. `state` is from before the pin.
+  struct seen {
+    std::uint32_t state;
+    slot_key key;
+    std::uint32_t valid;
+  };
+  // Pins the slot, and looks. An acquire, as pin(). By one thread.
+  GPUFS_HD seen pin_and_look() {
+#if defined(__CUDA_ARCH__)
+    // Three requests for one sector, under way together: the second-level cache serves those of a thread in their order.
+    // The last one empties the first-level cache, as an acquire does, for what is read of the page by ordinary loads.
+    const std::uint64_t at = __cvta_generic_to_global(this);
+    seen s{};
+    std::uint64_t high, low, error_valid;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(s.state) : "l"(at) : "memory");
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1+8];" : "=l"(high) : "l"(at) : "memory");
+    asm volatile("ld.acquire.gpu.global.v2.u64 {%0,%1}, [%2+16];" : "=l"(low), "=l"(error_valid) : "l"(at) : "memory");
+    s.key = {high, low};
+    s.valid = static_cast<std::uint32_t>(error_valid >> 32);
+    return s;
+#else
+    const std::uint32_t before = state.pin();
+    return {before, key(), valid.load_relaxed()};
+#endif
+  }
+
   // By the owner. The state says evicting: whoever sees the new key or generation, and looks again, sees that or what came later.
   GPUFS_HD void set_key(const slot_key& key) {
     generation.store_relaxed(generation.load_relaxed() + 1);

@@ -146,7 +146,7 @@ class bulk_loader {
   }
 
   // Whether a page is in the cache, or on its way. A guess is enough: a wrong one costs a run, or begins one for nothing.
-  GPUFS_HD bool is_there(std::uint64_t page) const { return index_.guess(this_thread(), key_of(page)) != 0; }
+  GPUFS_HD bool is_there(std::uint64_t page) const { return index_.guess(key_of(page)) != 0; }
 
   // Where the reader of `page`, if it goes from front to back, will find the first chunk that nobody has begun.
   GPUFS_HD std::uint64_t place_ahead_of(std::uint64_t page) const {
@@ -218,7 +218,7 @@ class bulk_loader {
                        (shared().frames.fetch_add_relaxed(t.count) + t.count <= bulk.frames_max);
       const std::int32_t slot = few ? fs_.client().try_acquire() : -EAGAIN;
       if (slot < 0) {
-        (void)shared().runs.fetch_add_relaxed(~0u);
+        shared().runs.add_relaxed(~0u);
         give_back_frames(t.count);
         t.count = 0;
       } else {
@@ -241,10 +241,10 @@ class bulk_loader {
     return t.ring;
   }
 
-  GPUFS_HD void give_back_frames(std::uint32_t count) const { (void)shared().frames.fetch_add_relaxed(0u - count); }
+  GPUFS_HD void give_back_frames(std::uint32_t count) const { shared().frames.add_relaxed(0u - count); }
   GPUFS_HD void give_back_slot(const bulk_run& run) const {
     fs_.client().release(run.slot);
-    (void)shared().runs.fetch_add_relaxed(~0u);
+    shared().runs.add_relaxed(~0u);
   }
 
   // Makes the pages loading, as far as they are absent and their frames can be had; `run.count` becomes what came of it.
@@ -328,15 +328,15 @@ class bulk_loader {
     }
     if (loaded != 0) {
       file_shard& counters = fs_.file_shard(file_.record);
-      (void)counters.page_loads.fetch_add_relaxed(loaded);
-      if (answer.staged == 0) (void)counters.direct_loads.fetch_add_relaxed(loaded);
+      counters.page_loads.add_relaxed(loaded);
+      if (answer.staged == 0) counters.direct_loads.add_relaxed(loaded);
       fs_.counters().add(counter::bulk_loads, loaded);
     }
     if (!g_.is_leader()) return;
-    (void)fs_.file_shard(file_.record).loaded_bytes.fetch_add_relaxed(answer.bytes);
+    fs_.file_shard(file_.record).loaded_bytes.add_relaxed(answer.bytes);
     fs_.counters().add(counter::bulk_bytes, answer.bytes);
     if (answer.abandoned == 0) give_back_frames(run.count);
-    else (void)shared().runs.fetch_add_relaxed(~0u);
+    else shared().runs.add_relaxed(~0u);
   }
 
   const mount_ref& fs_;

@@ -51,9 +51,9 @@ class page_loader {
       fill_zero(g_, to + got, page_bytes - static_cast<std::uint64_t>(got));
     if (g_.is_leader() && got >= 0) {
       file_shard& counters = fs_.file_shard(file_.record);
-      (void)counters.page_loads.fetch_add_relaxed(1);
-      if (whole) (void)counters.direct_loads.fetch_add_relaxed(1);
-      (void)counters.loaded_bytes.fetch_add_relaxed(static_cast<std::uint64_t>(got));
+      counters.page_loads.add_relaxed(1);
+      if (whole) counters.direct_loads.add_relaxed(1);
+      counters.loaded_bytes.add_relaxed(static_cast<std::uint64_t>(got));
     }
     return got;
   }

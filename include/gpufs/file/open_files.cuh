@@ -40,7 +40,7 @@ class record_table {
     // Before and after, as slot_state::try_unpin().
     if (!is_held(holders.load_relaxed())) return false;
     if (!is_held(holders.fetch_add_relaxed(~std::uint64_t{0}))) {
-      (void)holders.fetch_add_relaxed(1);
+      holders.add_relaxed(1);
       return false;
     }
     unpin(slot);  // the pin of the holder that I just counted out
@@ -63,7 +63,7 @@ class record_table {
                                std::uint32_t holders) const {
     const std::uint64_t tag = std::uint64_t{generation} << 32;
     // Raised by one each time, from no holders. Added, so that a surplus gclose that is taking its step back meets no store.
-    (void)at(slot).tag_holders.fetch_add_relaxed((std::uint64_t{1} << 32) + holders);
+    at(slot).tag_holders.add_relaxed((std::uint64_t{1} << 32) + holders);
     at(slot).tag_handle.store_relaxed(tag | handle);
     for (std::uint32_t i = 0; i < file_shard::count; ++i) {
       file_shard& shard = fs_->file_shard(slot, i);
@@ -196,7 +196,7 @@ class opener {
       if (r.what == lookup_result::kind::failed) return done(r.error);
       if (r.what == lookup_result::kind::resident) {
         fs_.counters().add(counter::reopens);
-        (void)records_.at(r.slot).tag_holders.fetch_add_relaxed(1);  // my pin keeps the generation as it is
+        records_.at(r.slot).tag_holders.add_relaxed(1);  // my pin keeps the generation as it is
         return done(make_descriptor(r.slot, records_.at(r.slot).generation()));
       }
       const auto begun = begin_load(index, record_ring(), key, round);
@@ -257,8 +257,8 @@ class opener {
           fs_.counters().add(counter::open_loads);
           fs_.counters().add(counter::open_bytes, n);
           file_shard& counters = fs_.file_shard(s.view.record);
-          (void)counters.page_loads.fetch_add_relaxed(1);
-          (void)counters.loaded_bytes.fetch_add_relaxed(n);
+          counters.page_loads.add_relaxed(1);
+          counters.loaded_bytes.add_relaxed(n);
         }
         return static_cast<std::int32_t>(n);
       });
