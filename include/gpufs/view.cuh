@@ -24,7 +24,7 @@ class view {
   GPUFS_HD ~view() {
     if (own_.hits == 0) return;
     fs_->counters().add(counter::hits, own_.hits);
-    fs_->file_shard(own_.file.record).hits.add_relaxed(own_.hits);
+    fs_->counts_of(own_.file.record).hits.add_relaxed(own_.hits);
   }
   // A copy begins to count anew.
   GPUFS_HD view(const view& other) : fs_(other.fs_), own_(other.own_) { own_.hits = 0; }

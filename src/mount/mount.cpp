@@ -198,8 +198,8 @@ statistics mount::stats() const {
 std::vector<file_statistics> mount::file_stats() const {
   const std::uint32_t count = self_->ref.layout.file_count;
   const auto records = self_->snapshot<open_file>(self_->ref.layout.files, count);
-  const auto shards =
-      self_->snapshot<file_shard>(self_->ref.layout.file_shards, std::size_t{file_shard::count} * count);
+  const auto facts = self_->snapshot<file_facts>(self_->ref.layout.file_facts, count);
+  const auto counts = self_->snapshot<file_counts>(self_->ref.layout.file_counts, std::size_t{file_copies} * count);
   std::vector<file_statistics> all;
   for (std::uint32_t slot = 0; slot < count; ++slot) {
     const open_file& f = records[slot];
@@ -210,12 +210,12 @@ std::vector<file_statistics> mount::file_stats() const {
     if (file == nullptr) continue;
     file_statistics s;
     s.path = file->path();
-    s.size = shards[slot].size.value;
-    for (std::size_t at = slot; at < shards.size(); at += count) {
-      s.hits += shards[at].hits.value;
-      s.page_loads += shards[at].page_loads.value;
-      s.direct_loads += shards[at].direct_loads.value;
-      s.loaded_bytes += shards[at].loaded_bytes.value;
+    s.size = facts[slot].size.value;
+    for (std::size_t at = slot; at < counts.size(); at += count) {
+      s.hits += counts[at].hits.value;
+      s.page_loads += counts[at].page_loads.value;
+      s.direct_loads += counts[at].direct_loads.value;
+      s.loaded_bytes += counts[at].loaded_bytes.value;
     }
     s.holders = static_cast<std::uint32_t>(f.tag_holders.value);
     s.extents = extent_registrar::registered_in(file->version());

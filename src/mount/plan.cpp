@@ -113,7 +113,8 @@ arena_layout lay_out(const mount_options& o, unsigned multiprocessors, bool dire
   l.file_buckets = place(sizeof(index_bucket) * l.file_bucket_count);
   l.files = place(sizeof(open_file) * std::uint64_t{l.file_count});
   l.file_ring = place(sizeof(slot_ring));
-  l.file_shards = place(sizeof(file_shard) * file_shard::count * std::uint64_t{l.file_count});
+  l.file_facts = place(sizeof(file_facts) * file_copies * std::uint64_t{l.file_count});
+  l.file_counts = place(sizeof(file_counts) * file_copies * std::uint64_t{l.file_count});
   l.extent_head = place(sizeof(extent_table_head));
   l.extents = place(sizeof(extent_entry) * std::uint64_t{l.extent_slots});
   l.slots = place(sizeof(slot_record) * std::uint64_t{o.channel_slots});

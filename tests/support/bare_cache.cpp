@@ -42,7 +42,8 @@ bare_cache::bare_cache(const bare_cache_options& o) {
   l.buckets = place(sizeof(index_bucket) * o.buckets);
   l.frames = place(sizeof(frame) * std::uint64_t{o.frames});
   l.rings = place(sizeof(slot_ring) * std::uint64_t{o.rings});
-  l.file_shards = place(sizeof(file_shard) * file_shard::count);
+  l.file_facts = place(sizeof(file_facts) * file_copies);
+  l.file_counts = place(sizeof(file_counts) * file_copies);
   l.file_count = 1;
   l.extent_head = place(sizeof(extent_table_head));
   l.extents = place(sizeof(extent_entry) * std::uint64_t{o.extent_slots});

@@ -30,23 +30,30 @@ struct alignas(128) open_file {
 };
 static_assert(sizeof(open_file) == 128, "one line a file");
 
-// What every call with a descriptor reads and counts. All multiprocessors may use one file, and one line of memory lies
-// in one slice of the second-level cache, which a billion requests a second keep busy; so there are several copies, and a
-// multiprocessor uses its own. The first four words are the same in all, and are written while the record is closed.
-// The first 32 bytes are two pairs, each with the generation, that are read in one access each.
-struct alignas(64) file_shard {
-  static constexpr std::uint32_t count = 8;
+// What every call with a descriptor reads, and what it counts. All multiprocessors may use one file, and one line of memory
+// lies in one slice of the second-level cache, which a billion requests a second keep busy; so there are several copies
+// of both, and a multiprocessor uses its own. They lie in lines of their own: each half of an H100's second-level cache
+// keeps a copy of what it reads of the other, as long as nobody writes there, and with the counts beside it half of all hits
+// waited for that line.
+inline constexpr std::uint32_t file_copies = 8;
+
+// The same in all copies; written while the record is closed. Two pairs, each with the generation, that are read in one
+// access each.
+struct alignas(32) file_facts {
   atomic_word<std::uint64_t> version;
   atomic_word<std::uint64_t> tag_handle;  // generation (high half), the host's name for the file (low half)
   atomic_word<std::uint64_t> size;
   atomic_word<std::uint64_t> tag_mode;  // generation, st_mode
-  // Counted since the open, to be summed over the shards.
+};
+static_assert(sizeof(file_facts) == 32, "one sector");
+
+// Since the open; to be summed over the copies.
+struct alignas(32) file_counts {
   atomic_word<std::uint64_t> hits;          // pages found in the cache, waited for or not
   atomic_word<std::uint64_t> page_loads;    // pages brought in, by whatever path
   atomic_word<std::uint64_t> direct_loads;  // of these: pulled, or copied by the engine, from a registered extent
   atomic_word<std::uint64_t> loaded_bytes;
 };
-static_assert(sizeof(file_shard) == 64, "two sectors: what is read, what is counted");
 
 // A range of a file that the host has mapped and registered, so that groups pull from it by themselves.
 // Filled once, under the latch of the table: phase 0 empty, 1 valid until no kernel runs.
@@ -101,8 +108,8 @@ struct arena_layout {
   std::uint64_t bucket_count;
   std::uint64_t file_bucket_count;
   // Offsets from the arena's base.
-  std::uint64_t buckets, frames, rings, file_buckets, files, file_ring, file_shards, extent_head, extents, slots,
-      counters, bulk_shared, pages;
+  std::uint64_t buckets, frames, rings, file_buckets, files, file_ring, file_facts, file_counts, extent_head, extents,
+      slots, counters, bulk_shared, pages;
   std::uint64_t total_bytes;
 
   GPUFS_HD std::uint64_t page_bytes() const { return std::uint64_t{1} << page_shift; }
@@ -123,11 +130,17 @@ struct mount_ref {
   GPUFS_HD counter_set& counters() const {
     return at<counter_set>(layout.counters)[platform::part_of_processor(layout.processor_count)];
   }
-  GPUFS_HD gpufs::file_shard& file_shard(std::uint32_t record, std::uint32_t shard) const {
-    return at<gpufs::file_shard>(layout.file_shards)[std::uint64_t{shard} * layout.file_count + record];
+  GPUFS_HD file_facts& facts_of(std::uint32_t record, std::uint32_t copy) const {
+    return at<file_facts>(layout.file_facts)[std::uint64_t{copy} * layout.file_count + record];
   }
-  GPUFS_HD gpufs::file_shard& file_shard(std::uint32_t record) const {
-    return file_shard(record, platform::processor() % gpufs::file_shard::count);
+  GPUFS_HD file_counts& counts_of(std::uint32_t record, std::uint32_t copy) const {
+    return at<file_counts>(layout.file_counts)[std::uint64_t{copy} * layout.file_count + record];
+  }
+  GPUFS_HD file_facts& facts_of(std::uint32_t record) const {
+    return facts_of(record, platform::processor() % file_copies);
+  }
+  GPUFS_HD file_counts& counts_of(std::uint32_t record) const {
+    return counts_of(record, platform::processor() % file_copies);
   }
   GPUFS_HD char* page(std::uint32_t frame_number) const {
     return platform::assume_global(arena + layout.pages + (std::uint64_t{frame_number} << layout.page_shift));

@@ -38,7 +38,8 @@ GPUFS_HD inline glimpse look_at(const frame_table& frames, std::uint32_t frame_n
   const std::uint64_t high = header.key_high.load_acquire(), low = header.key_low.load_acquire();
   const std::uint32_t valid = header.valid.load_acquire();
 #endif
-  const bool there = slot_state::phase(state) == slot_phase::resident && slot_key{high, low} == key;
+  const bool there = slot_state::phase(state) == slot_phase::resident && slot_key{high, low} == key &&
+                     (valid & slot_header::read_ahead) == 0;
   return {frame_number, generation, valid, there};
 }
 

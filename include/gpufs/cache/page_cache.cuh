@@ -74,9 +74,12 @@ class page_cache {
   // and returns how many bytes the file has there, or -errno. Collective. Waits for I/O.
   template <class Load>
   GPUFS_HD page_pin acquire(const page_key& key, const Load& load) {
-    const page_pin pin = find_resident(key);
-    if (pin.valid != not_there) return pin;
-    return find_or_load(fs_, g_, record_, key, load);
+    page_pin pin{};
+    if (g_.is_leader()) pin = take_counted(key.slot());
+    pin = g_.broadcast(pin);
+    if (pin.valid != not_there && pin.valid != marked) return pin;
+    const bool read_ahead = pin.valid == marked && unmark(pin.frame);
+    return find_or_load(fs_, g_, record_, key, load, read_ahead);
   }
 
   // `valid` of a page that is not resident, or could not be found at a glance. No errno.
@@ -84,11 +87,9 @@ class page_cache {
 
   // The first half of it: pins the page if it is resident, at a glance. Collective. Does not wait.
   GPUFS_HD page_pin find_resident(const page_key& key) {
-    page_pin pin{0, not_there};
-    if (g_.is_leader()) {
-      pin = take_at_a_glance(key.slot());
-      if (pin.valid != not_there) count_hit(counter::hits);
-    }
+    page_pin pin{};
+    if (g_.is_leader()) pin = take_counted(key.slot());
+    if (pin.valid == marked) pin.valid = not_there;
     return g_.broadcast(pin);
   }
 
@@ -98,6 +99,7 @@ class page_cache {
   GPUFS_HD std::uint32_t pin_run(std::uint64_t version, std::uint64_t first, std::uint32_t count, page_pin& mine) {
     mine = {0, not_there};
     if (g_.rank() < count) mine = take_at_a_glance({version, first + g_.rank()});
+    if (mine.valid == marked) mine.valid = not_there;
     const std::uint32_t run = g_.leading(mine.valid != not_there);
     g_.sync();  // what each member acquired, all may read: a ballot orders no memory
     if (g_.rank() < run) count_hit(counter::hits);
@@ -115,8 +117,8 @@ class page_cache {
   template <class LoadOf>
   GPUFS_HD page_pin acquire_each(std::uint64_t version, std::uint64_t page, bool wanted, const LoadOf& load_of) {
     page_pin mine{0, 0};
-    if (wanted) mine = take_at_a_glance({version, page});
-    if (wanted && mine.valid != not_there) count_hit(counter::hits);
+    if (wanted) mine = take_counted({version, page});
+    if (mine.valid == marked) mine.valid = not_there;
     g_.sync();  // as in pin_run()
     for (;;) {
       const std::uint32_t next = g_.leading(mine.valid != not_there);
@@ -156,14 +158,16 @@ class page_cache {
   }
 
  private:
+  // `valid` of a page that is resident, and marked (slot_header::read_ahead); it has no pin. No errno.
+  static constexpr std::int32_t marked = not_there + 1;
   static constexpr std::uint32_t no_guess = ~0u;
 
   // What is not found at a glance. Out of line, with all arguments by value, so that the registers of a hit are not
   // those of a miss: whatever the compiler spilled for it, every hit would pay.
   template <class Load>
   GPUFS_HD GPUFS_OUT_OF_LINE static page_pin find_or_load(const mount_ref& fs, const Group g, std::uint32_t record,
-                                                          const page_key key, const Load load) {
-    if constexpr (looks_ahead<Load>()) load.look_ahead();
+                                                          const page_key key, const Load load, bool read_ahead) {
+    if constexpr (looks_ahead<Load>()) load.look_ahead(read_ahead);
     page_cache cache(fs, g, record);
     step s{};
     if (g.is_leader()) s = cache.find_or_claim(key.slot());
@@ -188,7 +192,7 @@ class page_cache {
 
   GPUFS_HD void count_hit(counter kind) {
     fs_.counters().add(kind);
-    fs_.file_shard(record_).hits.add_relaxed(1);
+    fs_.counts_of(record_).hits.add_relaxed(1);
   }
 
   // The short way to a hit, by one thread: pins the guessed frame if it is resident and the right one.
@@ -196,10 +200,29 @@ class page_cache {
     const std::uint32_t guess = frames_.index().guess(key) - 1;
     if (guess == no_guess) return {0, not_there};
     const slot_header::seen pinned = frames_.header(guess).pin_and_look();
-    if (slot_state::phase(pinned.state) == slot_phase::resident && pinned.key == key)
-      return {guess, static_cast<std::int32_t>(pinned.valid)};
+    const bool there = slot_state::phase(pinned.state) == slot_phase::resident && pinned.key == key;
+    if (there && (pinned.valid & slot_header::read_ahead) == 0) return {guess, static_cast<std::int32_t>(pinned.valid)};
     frames_.unpin(guess);
-    return {0, not_there};
+    return {guess, there ? marked : not_there};
+  }
+  GPUFS_HD page_pin take_counted(const slot_key& key) {
+    const page_pin pin = take_at_a_glance(key);
+    if (pin.valid >= 0) count_hit(counter::hits);
+    return pin;
+  }
+
+  // Whether this group is the one that takes the mark away. The frame may hold another page by now: then that loses its mark.
+  GPUFS_HD bool unmark(std::uint32_t frame_number) {
+    std::uint32_t mine = 0;
+    if (g_.is_leader()) {
+      atomic_word<std::uint32_t>& valid = frames_.header(frame_number).valid;
+      std::uint32_t seen = valid.load_relaxed();
+      mine =
+          (seen & slot_header::read_ahead) != 0 && valid.compare_exchange_relaxed(seen, seen & ~slot_header::read_ahead)
+              ? 1
+              : 0;
+    }
+    return g_.broadcast(mine) != 0;
   }
 
   GPUFS_HD step find_or_claim(const slot_key& key) {
@@ -238,7 +261,8 @@ class page_cache {
       return {outcome::absent, {}};
     count_hit(r.waited ? counter::minor_faults : counter::hits);
     if (r.what == lookup_result::kind::failed) return {outcome::failed, {0, r.error}};
-    return {outcome::pinned, {r.slot, static_cast<std::int32_t>(frames_.at(r.slot).header.valid.load_relaxed())}};
+    const std::uint32_t valid = frames_.header(r.slot).valid.load_relaxed() & ~slot_header::read_ahead;
+    return {outcome::pinned, {r.slot, static_cast<std::int32_t>(valid)}};
   }
 
   // Claims a frame for an absent page: a free one, else by eviction. `claimed`; `absent` when another group was first;

@@ -137,8 +137,12 @@ struct slot_header {
   atomic_word<std::uint32_t> generation;  // of the key
   atomic_word<std::uint64_t> key_high;
   atomic_word<std::uint64_t> key_low;
-  atomic_word<std::int32_t> error;   // of a failed load; written while loading, read by those who waited for it
-  atomic_word<std::uint32_t> valid;  // of a page: bytes that the file has; the rest of the frame is zero
+  atomic_word<std::int32_t> error;  // of a failed load; written while loading, read by those who waited for it
+  atomic_word<std::uint32_t>
+      valid;  // of a page: bytes that the file has; the rest of the frame is zero. And read_ahead
+
+  // A mark in `valid`: who reads this page has others loaded that follow (file/bulk.cuh), and takes the mark away.
+  static constexpr std::uint32_t read_ahead = 1u << 30;
 
   // Relaxed: the state word's orders carry the key (rule 2). A reader without a pin may see halves of two keys; it
   // then pins, checks and finds out.

@@ -20,14 +20,15 @@ class page_loader {
   // What page_cache has done before it waits for the page, or loads it: a run of pages is loaded, if that pays; this page
   // may be the first of it. A single thread of a GPU would take longer over a run than the run takes.
   static constexpr bool looks_ahead = !(Group::is_one_thread && platform::is_gpu);
-  GPUFS_HD void look_ahead() const {
+  // `marked`: it was loaded ahead, and its reader is to have more loaded.
+  GPUFS_HD void look_ahead(bool marked) const {
     if (platform::is_gpu && g_.size() < 8) return;  // as one thread
     using bulk = bulk_loader<Group>;
     const std::uint64_t page = offset_ >> fs_.layout.page_shift;
-    const auto why = bulk::reason_at(fs_, page, sure_);
+    const auto why = bulk::reason_at(fs_, page, sure_, marked);
     if (why == bulk::reason::none) return;
     const bulk_run run =
-        why == bulk::reason::sure ? bulk::begin(fs_, g_, file_, page, sure_ + 1) : begin_run_ahead(page);
+        why == bulk::reason::sure ? bulk::begin(fs_, g_, file_, page, sure_ + 1) : begin_run_ahead(page, why);
     if (run.count != 0) bulk::end(fs_, g_, file_, run);
   }
 
@@ -50,7 +51,7 @@ class page_loader {
     if (got >= 0 && static_cast<std::uint64_t>(got) < page_bytes)
       fill_zero(g_, to + got, page_bytes - static_cast<std::uint64_t>(got));
     if (g_.is_leader() && got >= 0) {
-      file_shard& counters = fs_.file_shard(file_.record);
+      file_counts& counters = fs_.counts_of(file_.record);
       counters.page_loads.add_relaxed(1);
       if (whole) counters.direct_loads.add_relaxed(1);
       counters.loaded_bytes.add_relaxed(static_cast<std::uint64_t>(got));
@@ -60,15 +61,16 @@ class page_loader {
 
  private:
   // Many groups may have the same idea: one of them claims the first page, in the usual way, and begins the run behind it.
-  GPUFS_HD bulk_run begin_run_ahead(std::uint64_t page) const {
+  GPUFS_HD bulk_run begin_run_ahead(std::uint64_t page, typename bulk_loader<Group>::reason why) const {
     using bulk = bulk_loader<Group>;
     bulk_run run{};
-    const std::uint64_t place = bulk::place_ahead(fs_, g_, file_, page);
+    const std::uint64_t place = bulk::place_ahead(fs_, g_, file_, page, why);
     if (place == bulk::nowhere) return run;
     const page_loader first(fs_, g_, file_, place);
     page_cache<Group> cache(fs_, g_, file_.record);
     cache.offer({file_.version, place}, [&](char* to) {
       run = bulk::begin(fs_, g_, file_, place + 1, fs_.layout.bulk.chunk - 1);
+      run.read_ahead = true;
       return first(to);
     });
     return run;

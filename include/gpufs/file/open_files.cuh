@@ -49,14 +49,15 @@ class record_table {
 
   // Both by the owner of the record only.
   GPUFS_HD void describe(std::uint32_t slot, std::uint64_t version, std::uint64_t size) const {
-    for (std::uint32_t i = 0; i < file_shard::count; ++i) {
-      file_shard& shard = fs_->file_shard(slot, i);
-      shard.version.store_relaxed(version);
-      shard.size.store_relaxed(size);
-      shard.hits.store_relaxed(0);
-      shard.page_loads.store_relaxed(0);
-      shard.direct_loads.store_relaxed(0);
-      shard.loaded_bytes.store_relaxed(0);
+    for (std::uint32_t i = 0; i < file_copies; ++i) {
+      file_facts& facts = fs_->facts_of(slot, i);
+      facts.version.store_relaxed(version);
+      facts.size.store_relaxed(size);
+      file_counts& counts = fs_->counts_of(slot, i);
+      counts.hits.store_relaxed(0);
+      counts.page_loads.store_relaxed(0);
+      counts.direct_loads.store_relaxed(0);
+      counts.loaded_bytes.store_relaxed(0);
     }
   }
   GPUFS_HD void set_generation(std::uint32_t slot, std::uint32_t generation, std::uint32_t handle, std::uint32_t mode,
@@ -65,10 +66,10 @@ class record_table {
     // Raised by one each time, from no holders. Added, so that a surplus gclose that is taking its step back meets no store.
     at(slot).tag_holders.add_relaxed((std::uint64_t{1} << 32) + holders);
     at(slot).tag_handle.store_relaxed(tag | handle);
-    for (std::uint32_t i = 0; i < file_shard::count; ++i) {
-      file_shard& shard = fs_->file_shard(slot, i);
-      shard.tag_handle.store_relaxed(tag | handle);
-      shard.tag_mode.store_relaxed(tag | mode);
+    for (std::uint32_t i = 0; i < file_copies; ++i) {
+      file_facts& facts = fs_->facts_of(slot, i);
+      facts.tag_handle.store_relaxed(tag | handle);
+      facts.tag_mode.store_relaxed(tag | mode);
     }
   }
   // Records are not evicted: one that is open is somebody's.
@@ -112,9 +113,9 @@ GPUFS_HD inline found_file look_up(const mount_ref& fs, std::int32_t fd) {
   const std::uint32_t slot = static_cast<std::uint32_t>(fd) & (limits::open_files_max - 1);
   const bool odd = ((static_cast<std::uint32_t>(fd) >> limits::open_files_bits) & 1) != 0;
   if (fd < 0 || !odd || slot >= fs.layout.file_count) return {{}, -EBADF, 0, 0};
-  const file_shard& shard = fs.file_shard(slot);
-  const word_pair a = load_pair(&shard.version);
-  const word_pair b = load_pair(&shard.size);
+  const file_facts& facts = fs.facts_of(slot);
+  const word_pair a = load_pair(&facts.version);
+  const word_pair b = load_pair(&facts.size);
   const auto generation = static_cast<std::uint32_t>(a.second >> 32);
   if (make_descriptor(slot, generation) != fd || generation != static_cast<std::uint32_t>(b.second >> 32))
     return {{}, -EBADF, 0, 0};
@@ -256,7 +257,7 @@ class opener {
         if (g_.is_leader()) {
           fs_.counters().add(counter::open_loads);
           fs_.counters().add(counter::open_bytes, n);
-          file_shard& counters = fs_.file_shard(s.view.record);
+          file_counts& counters = fs_.counts_of(s.view.record);
           counters.page_loads.add_relaxed(1);
           counters.loaded_bytes.add_relaxed(n);
         }
