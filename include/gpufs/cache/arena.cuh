@@ -85,13 +85,24 @@ struct alignas(128) bulk_state {
   atomic_word<std::uint32_t> frames;     // of all runs under way
   atomic_word<std::uint32_t> runs;       // under way
   atomic_word<std::uint32_t> next_ring;  // free-running
-  atomic_word<std::uint32_t> pull_ns;    // what a page took that was pulled lately, on average
+  // What pulling does to the bus, as far as a few noted pulls tell. Hints: groups that note at the same time lose some.
+  atomic_word<std::uint32_t> pull_ns;  // that a page took lately on average, while no run was under way: a run slows it
+  atomic_word<std::uint32_t> pull_rate;  // bytes in a microsecond
+  atomic_word<std::uint32_t> noted;      // pulls, free-running
+  atomic_word<std::uint64_t> window_ns;  // when the rate was last taken
 
-  // One pull alone says little. Groups that note one at the same time lose some: it is a hint.
-  GPUFS_HD void note_pull(std::uint64_t ns) {
-    const std::uint32_t before = pull_ns.load_relaxed();
-    const std::uint32_t now = ns < 100'000'000 ? static_cast<std::uint32_t>(ns) : 100'000'000;
-    pull_ns.store_relaxed(before - before / 8 + now / 8);
+  // A pull took from `began_ns` until `now_ns`, and stands for so many bytes. By one thread.
+  GPUFS_HD void note_pull(std::uint64_t began_ns, std::uint64_t now_ns, std::uint64_t bytes) {
+    if (runs.load_relaxed() == 0) {
+      const std::uint64_t ns = now_ns - began_ns;
+      const std::uint32_t before = pull_ns.load_relaxed();
+      pull_ns.store_relaxed(before - before / 8 + static_cast<std::uint32_t>(ns < 100'000'000 ? ns : 100'000'000) / 8);
+    }
+    constexpr std::uint32_t window = 32;
+    if ((noted.fetch_add_relaxed(1) + 1) % window != 0) return;
+    const std::uint64_t us = (now_ns - window_ns.load_relaxed()) / 1000 + 1;
+    pull_rate.store_relaxed(static_cast<std::uint32_t>(window * bytes / us));
+    window_ns.store_relaxed(now_ns);
   }
 };
 

@@ -16,8 +16,8 @@
 // `step` is looked at for this, so that others do not pay for it. (c) In the same place, when a page is read that came by (b)
 // and bears a mark: two pages of each such run do, or the reader, who misses nothing in it, would pull every other chunk. Of
 // many groups with the same idea one claims the first page of the chunk, as any page that is absent, and begins the run behind
-// it. And only while pulling a page takes no longer than `pull_ns_max`. If it does, so many threads pull that the bus has no
-// more to give, and the engine gets little of it.
+// it. And only while pulling a page takes no longer than `pull_ns_max`, and all pulls bring no more than `pull_rate_max`.
+// Otherwise so many threads pull that the bus has no more to give, and the engine gets little of it.
 //
 // Progress: as for a single page. A run holds unloaded frames while its group waits for the host, and for nobody's page;
 // it begins only with a channel slot that was free, never waits for frames, and all runs together
@@ -76,8 +76,9 @@ class bulk_loader {
     return ((page ^ (page >> 6) ^ (page >> 12)) & (bulk.step - 1)) == 0 ? reason::pattern : reason::none;
   }
 
-  // Whether the pulling of a page is timed: of a few, so that not all write one word.
-  GPUFS_HD static bool measures(std::uint64_t page) { return (mix(page) & 63) == 0; }
+  // Whether the pulling of a page is noted: of one in so many, so that not all write one word.
+  static constexpr std::uint64_t pulls_for_measure = 64;
+  GPUFS_HD static bool measures(std::uint64_t page) { return mix(page) % pulls_for_measure == 0; }
 
   // The page ahead of `page` at which a run should begin; `nowhere` if at none. Does not wait.
   static constexpr std::uint64_t nowhere = ~std::uint64_t{0};
@@ -171,14 +172,16 @@ class bulk_loader {
   GPUFS_HD bool is_bus_busy(std::uint64_t page) const {
     std::uint32_t busy = 0;
     if (g_.is_leader()) {
-      busy = shared().pull_ns.load_relaxed() > pull_ns_max &&
-                     extent_table(fs_).find(file_.version, page << fs_.layout.page_shift, 1) != 0
-                 ? 1
-                 : 0;
+      const bool pulls =
+          shared().pull_ns.load_relaxed() > pull_ns_max || shared().pull_rate.load_relaxed() > pull_rate_max;
+      busy = pulls && extent_table(fs_).find(file_.version, page << fs_.layout.page_shift, 1) != 0 ? 1 : 0;
     }
     return g_.broadcast(busy) != 0;
   }
+  // Of a bus that has 55,000 bytes in a microsecond, eight blocks of 256 threads pull 14,000 and have 38,000 with runs
+  // (benchmarks/results/030dfd0/bulk.txt); thirty-two pull 48,000, which runs can only disturb.
   static constexpr std::uint32_t pull_ns_max = 60'000;
+  static constexpr std::uint32_t pull_rate_max = 30'000;
 
   // How many samples of `count` pages are there, or on their way. At uneven distances: a reader with a stride of a power of
   // two must not look like one who reads all.

@@ -45,7 +45,8 @@ class page_loader {
     const bool whole = address != 0 && direct(to, address, want);
     const std::uint64_t page_number = offset_ >> fs_.layout.page_shift;
     if (whole && g_.is_leader() && bulk_loader<Group>::measures(page_number)) {
-      fs_.at<bulk_state>(fs_.layout.bulk_shared)->note_pull(platform::now_ns() - start);
+      fs_.at<bulk_state>(fs_.layout.bulk_shared)
+          ->note_pull(start, platform::now_ns(), bulk_loader<Group>::pulls_for_measure << fs_.layout.page_shift);
     }
     const std::int32_t got = whole ? static_cast<std::int32_t>(want) : staged(to, want);
     if (got >= 0 && static_cast<std::uint64_t>(got) < page_bytes)
