@@ -14,7 +14,8 @@
 // the cache or on its way into it, and at least a part of as many chunks behind as the chosen one is ahead. So a reader
 // from front to back has more and more of it under way, and a reader at random leaves no such pattern. Only one page of
 // `step` is looked at for this, so that others do not pay for it. (c) In the same place, when a page is read that came by (b)
-// and bears a mark: two pages of each such run do, or the reader, who misses nothing in it, would pull every other chunk. Of
+// and bears a mark: two pages of each such run do, or the reader, who misses nothing in it, would pull every other chunk. These
+// runs are longer, as each costs the host as much as it costs the engine to copy a chunk. Of
 // many groups with the same idea one claims the first page of the chunk, as any page that is absent, and begins the run behind
 // it. And only while pulling a page takes no longer than `pull_ns_max`, and all pulls bring no more than `pull_rate_max`.
 // Otherwise so many threads pull that the bus has no more to give, and the engine gets little of it.
@@ -80,10 +81,13 @@ class bulk_loader {
   static constexpr std::uint64_t pulls_for_measure = 64;
   GPUFS_HD static bool measures(std::uint64_t page) { return mix(page) % pulls_for_measure == 0; }
 
-  // The page ahead of `page` at which a run should begin; `nowhere` if at none. Does not wait.
-  static constexpr std::uint64_t nowhere = ~std::uint64_t{0};
-  GPUFS_HD GPUFS_OUT_OF_LINE static std::uint64_t place_ahead(const mount_ref& fs, const Group g, const file_view file,
-                                                              std::uint64_t page, reason why) {
+  // Where ahead of `page` a run should begin, and of how many pages; none if nowhere. Does not wait.
+  struct stretch {
+    std::uint64_t page;
+    std::uint64_t count;
+  };
+  GPUFS_HD GPUFS_OUT_OF_LINE static stretch place_ahead(const mount_ref& fs, const Group g, const file_view file,
+                                                        std::uint64_t page, reason why) {
     return bulk_loader(fs, g, file).place_ahead_of(page, why);
   }
 
@@ -154,8 +158,9 @@ class bulk_loader {
   GPUFS_HD bool is_there(std::uint64_t page) const { return index_.guess(key_of(page)) != 0; }
 
   // Where the reader of `page`, if it goes from front to back, will find the first chunk that nobody has begun.
-  GPUFS_HD std::uint64_t place_ahead_of(std::uint64_t page, reason why) const {
+  GPUFS_HD stretch place_ahead_of(std::uint64_t page, reason why) const {
     const bulk_layout& bulk = fs_.layout.bulk;
+    constexpr stretch nowhere{0, 0};
     if (page < bulk.least || is_bus_busy(page)) return nowhere;
     // A reader at random, of whose file a quarter is there, would find most of the samples once in 37 times, and all but one
     // once in 2,600.
@@ -165,7 +170,10 @@ class bulk_loader {
     const std::uint32_t behind = untouched_chunk(chunk, false, 1, bulk.ahead);
     const std::uint32_t ahead = untouched_chunk(chunk, true, page == chunk ? 0 : 1, behind);
     const std::uint64_t place = chunk + std::uint64_t{ahead} * bulk.chunk;
-    return ahead > behind || place >= pages_of(fs_, file_) ? nowhere : place;
+    if (ahead > behind || place >= pages_of(fs_, file_)) return nowhere;
+    // The first guesses are short. Who reads what they brought gets longer runs, as far as it has come.
+    const std::uint64_t reach = std::uint64_t{behind - ahead + 1} * bulk.chunk;
+    return {place, why == reason::mark && reach > bulk.chunk ? (reach < bulk.most ? reach : bulk.most) : bulk.chunk};
   }
 
   // Whether threads that pull pages keep the bus busy, for a page that would be pulled.

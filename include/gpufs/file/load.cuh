@@ -65,12 +65,12 @@ class page_loader {
   GPUFS_HD bulk_run begin_run_ahead(std::uint64_t page, typename bulk_loader<Group>::reason why) const {
     using bulk = bulk_loader<Group>;
     bulk_run run{};
-    const std::uint64_t place = bulk::place_ahead(fs_, g_, file_, page, why);
-    if (place == bulk::nowhere) return run;
-    const page_loader first(fs_, g_, file_, place);
+    const typename bulk::stretch ahead = bulk::place_ahead(fs_, g_, file_, page, why);
+    if (ahead.count == 0) return run;
+    const page_loader first(fs_, g_, file_, ahead.page);
     page_cache<Group> cache(fs_, g_, file_.record);
-    cache.offer({file_.version, place}, [&](char* to) {
-      run = bulk::begin(fs_, g_, file_, place + 1, fs_.layout.bulk.chunk - 1);
+    cache.offer({file_.version, ahead.page}, [&](char* to) {
+      run = bulk::begin(fs_, g_, file_, ahead.page + 1, ahead.count - 1);
       run.read_ahead = true;
       return first(to);
     });
