@@ -18,7 +18,7 @@ from typing import Any
 import gpufs
 import pytest
 from gpufs import _core, bench, cli
-from gpufs.bench import _alone, _measure, _quiet, _report, _world
+from gpufs.bench import _alone, _measure, _quiet, _report, _results, _world, plots
 
 from .conftest import TIMEOUT_S, Command, command_line
 from .test_command_line import on_terminal
@@ -303,6 +303,19 @@ def test_plots_are_drawn_for_benchmarks_with_an_axis(run: Command, tmp_path: Pat
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["random.pdf", "random.png"]
 
 
+def test_what_changes_with_the_axis_makes_no_series_of_its_own() -> None:
+    cases = [("map", 512, 512), ("map", 4096, 4096), ("read", 4096, 1024), ("read", 4096, 4096), ("read", 65536, 4096)]
+    lines = [
+        _results.Line({"access": access, "page": page, "chunk": chunk}, None, None, None)
+        for access, page, chunk in cases
+    ]
+    assert plots._kinds(_results.Table("hits", "Hits", "chunk", lines), lines) == [
+        *["map"] * 2,
+        *["read, page 4 KiB"] * 2,
+        "read, page 64 KiB",
+    ]
+
+
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_plots_are_drawn_of_results_in_a_file(run: Command, tmp_path: Path, file: Path) -> None:
     results = tmp_path / "results.json"
@@ -369,7 +382,8 @@ def test_the_commit_is_named_by_git_or_else_by_the_environment(tmp_path: Path) -
     assert commit(GPUFS_COMMIT="1234567") == "1234567"
     git("add", "package/gpufs/bench")
     git("commit", "--quiet", "-m", "ours")
-    assert commit(GPUFS_COMMIT="1234567") == git("rev-parse", "--short=7", "HEAD")
+    assert commit(GPUFS_COMMIT="") == git("rev-parse", "--short=7", "HEAD")
+    assert commit(GPUFS_COMMIT="1234567") == "1234567"
 
 
 def test_compare_tells_changes_from_noise() -> None:

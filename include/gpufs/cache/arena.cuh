@@ -32,9 +32,9 @@ static_assert(sizeof(open_file) == 128, "one line a file");
 
 // What every call with a descriptor reads, and what it counts. All multiprocessors may use one file, and one line of memory
 // lies in one slice of the second-level cache, which a billion requests a second keep busy; so there are several copies
-// of both, and a multiprocessor uses its own. They lie in lines of their own: each half of an H100's second-level cache
-// keeps a copy of what it reads of the other, as long as nobody writes there, and with the counts beside it half of all hits
-// waited for that line.
+// of both, and a multiprocessor uses its own. They lie in lines of their own: with the counts
+// beside it a quarter of the time of all hits was a wait for that line (benchmarks/results/c93bcbd/profile.txt), presumably
+// because each half of an H100's second-level cache keeps a copy of what it reads of the other until somebody writes there.
 inline constexpr std::uint32_t file_copies = 8;
 
 // The same in all copies; written while the record is closed. Two pairs, each with the generation, that are read in one

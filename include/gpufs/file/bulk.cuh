@@ -15,7 +15,7 @@
 // from front to back has more and more of it under way, and a reader at random leaves no such pattern. Only one page of
 // `step` is looked at for this, so that others do not pay for it. (c) In the same place, when a page is read that came by (b)
 // and bears a mark: two pages of each such run do, or the reader, who misses nothing in it, would pull every other chunk. These
-// runs are longer, as each costs the host as much as it costs the engine to copy a chunk. Of
+// runs are longer: each costs the host more time than it takes the engine to copy a chunk. Of
 // many groups with the same idea one claims the first page of the chunk, as any page that is absent, and begins the run behind
 // it. And only while pulling a page takes no longer than `pull_ns_max`, and all pulls bring no more than `pull_rate_max`.
 // Otherwise so many threads pull that the bus has no more to give, and the engine gets little of it.

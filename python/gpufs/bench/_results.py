@@ -145,7 +145,7 @@ def _processor() -> str:
 def _commit() -> str:
     """Returns the commit of the sources that this runs from, with a mark where they were changed; or unknown.
 
-    ``GPUFS_COMMIT`` names it where git does not: for a copy of the sources, or what was installed from them.
+    ``GPUFS_COMMIT``, if it is set, names it: for a copy of the sources, or what was installed from them.
     """
 
     def git(*arguments: str | Path) -> str:
@@ -155,8 +155,10 @@ def _commit() -> str:
             return ""
         return done.stdout.strip()
 
+    if named := os.environ.get("GPUFS_COMMIT"):
+        return named
     here = Path(__file__).resolve()
     # What is installed below somebody else's repository is not that repository's.
     if not git("ls-files", "--error-unmatch", here):
-        return os.environ.get("GPUFS_COMMIT") or "unknown"
+        return "unknown"
     return git("describe", "--always", "--dirty", "--abbrev=7", "--exclude=*") or "unknown"

@@ -53,9 +53,9 @@ def _draw(results: Results, table: Table, lines: Sequence[Line]) -> Any:  # noqa
     figure = Figure(figsize=SIZE_INCHES)
     axes = figure.add_subplot()
     series = _series(table, lines)
-    for label, (style, points) in series.items():
+    for style, points in series.values():
         points.sort()
-        axes.plot([x for x, _ in points], [y for _, y in points], label=label, **style)
+        axes.plot([x for x, _ in points], [y for _, y in points], **style)
     ticks = sorted({x for _, points in series.values() for x, _ in points})
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -76,25 +76,63 @@ def _draw(results: Results, table: Table, lines: Sequence[Line]) -> Any:  # noqa
 _Points = list[tuple[float, float]]
 
 
-def _series(table: Table, lines: Sequence[Line]) -> dict[str, tuple[dict[str, Any], _Points]]:
-    """Returns what is drawn, by label: ours thick, limits as dashed lines, peers thin."""
-    series: dict[str, tuple[dict[str, Any], _Points]] = {}
+def _kinds(table: Table, lines: Sequence[Line]) -> list[str]:
+    """Returns, for each line, what tells its series from others: its parameters but for the axis.
 
-    def add(measurement: Measurement | None, x: Value, label: str, style: dict[str, Any]) -> None:
-        if measurement is not None and measurement.value is not None and isinstance(x, int):
-            series.setdefault(label, (style, []))[1].append((x, measurement.value))
+    Numbers in a name (threads) change along the axis: they do not make another series. Neither does a parameter that is
+    the axis's value in all lines of its kind, such as the page's size of what is read page by page.
+    """
 
+    def others(line: Line) -> dict[str, Value]:
+        return {name: v for name, v in line.parameters.items() if name != table.axis and v != "gpufs"}
+
+    def words(line: Line) -> tuple[Value, ...]:
+        return tuple(v for v in others(line).values() if not isinstance(v, int))
+
+    apart = {
+        (words(line), name) for line in lines for name, v in others(line).items() if v != line.parameters[table.axis]
+    }
+    kinds = []
     for line in lines:
+        parts = [
+            str(v) if not isinstance(v, int) else f"{name} {parameter(name, v)}"
+            for name, v in others(line).items()
+            if (words(line), name) in apart
+        ]
+        kinds.append(", ".join(parts))
+    return kinds
+
+
+def _series(table: Table, lines: Sequence[Line]) -> dict[str, tuple[dict[str, Any], _Points]]:
+    """Returns what is drawn, by name: ours thick, limits as dashed lines, peers thin.
+
+    Where there are several kinds, what belongs to one has one colour, and a limit is named once.
+    """
+    series: dict[str, tuple[dict[str, Any], _Points]] = {}
+    kinds = _kinds(table, lines)
+    distinct = list(dict.fromkeys(kinds))
+    named: set[str] = set()
+
+    def add(measurement: Measurement | None, x: Value, name: str, kind: str, style: dict[str, Any]) -> None:
+        if measurement is None or measurement.value is None or not isinstance(x, int):
+            return
+        label = f"{name} ({kind})" if kind else name
+        if label not in series:
+            style = {**style, "label": label}
+            if len(distinct) > 1:
+                style["color"] = f"C{distinct.index(kind) % 10}"
+                if style.get("linestyle") == "--":
+                    style["label"] = "_nolegend_" if name in named else name
+                    named.add(name)
+            series[label] = (style, [])
+        series[label][1].append((x, measurement.value))
+
+    for line, kind in zip(lines, kinds, strict=True):
         x = line.parameters[table.axis]
-        # Numbers in a name (threads) change along the axis: they do not make another series.
-        kind = ", ".join(
-            str(value) for name, value in line.parameters.items() if name != table.axis and value != "gpufs"
-        )
-        suffix = f" ({kind})" if kind else ""
-        add(line.ours, x, f"gpufs{suffix}", {"marker": "o", "linewidth": 2})
+        add(line.ours, x, "gpufs", kind, {"marker": "o", "linewidth": 2})
         if line.limit is not None:
-            name = f"limit: {line.limit.name.split(',')[0]}{suffix}"
-            add(line.limit, x, name, {"linestyle": "--", "marker": "_", "linewidth": 1.2})
+            name = f"limit: {line.limit.name.split(',')[0]}"
+            add(line.limit, x, name, kind, {"linestyle": "--", "marker": "_", "linewidth": 1.2})
         for peer in line.peers:
-            add(peer, x, f"{peer.name.split(',')[0]}{suffix}", {"marker": ".", "linewidth": 0.8})
+            add(peer, x, peer.name.split(",")[0], kind, {"marker": ".", "linewidth": 0.8})
     return series
