@@ -72,20 +72,23 @@ TEST_P(map_test, wrong_arguments_are_refused) {
 TEST_P(map_test, only_what_is_mapped_can_be_unmapped) {
   create("a", 3 * page_bytes());
   const std::int32_t fd = open("a");
-  const map_answer m = calls().map(fd, 10, 100);
-  ASSERT_EQ(m.result, 100);
-  const auto frames_begin = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(fs().ref().page(0)));
-  const auto cache_bytes = static_cast<std::int64_t>(fs().options().cache_bytes);
-  EXPECT_EQ(calls().unmap(0), -EINVAL);
-  EXPECT_EQ(calls().unmap(-1), -EINVAL);
-  EXPECT_EQ(calls().unmap(frames_begin - 1), -EINVAL);
-  EXPECT_EQ(calls().unmap(frames_begin + cache_bytes), -EINVAL);
-  const auto page = static_cast<std::int64_t>(page_bytes());
-  const std::int64_t frame = (m.pointer - frames_begin) / page;
-  const std::int64_t another = frames_begin + (frame + 1) % (cache_bytes / page) * page;
-  EXPECT_EQ(calls().unmap(another), -EINVAL) << "a frame without a mapping";
-  EXPECT_EQ(calls().unmap(m.pointer + 50), 0) << "any pointer into the mapping will do";
-  EXPECT_EQ(calls().unmap(m.pointer), -EINVAL) << "the second time";
+  for (const bool hands_over : {false, true}) {
+    const map_answer m = calls().map(fd, 10, 100);
+    ASSERT_EQ(m.result, 100);
+    const auto unmap = [&](std::int64_t pointer) { return calls().unmap(pointer, hands_over); };
+    const auto frames_begin = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(fs().ref().page(0)));
+    const auto cache_bytes = static_cast<std::int64_t>(fs().options().cache_bytes);
+    EXPECT_EQ(unmap(0), -EINVAL);
+    EXPECT_EQ(unmap(-1), -EINVAL);
+    EXPECT_EQ(unmap(frames_begin - 1), -EINVAL);
+    EXPECT_EQ(unmap(frames_begin + cache_bytes), -EINVAL);
+    const auto page = static_cast<std::int64_t>(page_bytes());
+    const std::int64_t frame = (m.pointer - frames_begin) / page;
+    const std::int64_t another = frames_begin + (frame + 1) % (cache_bytes / page) * page;
+    EXPECT_EQ(unmap(another), -EINVAL) << "a frame without a mapping";
+    EXPECT_EQ(unmap(m.pointer + 50), 0) << "any pointer into the mapping will do";
+    EXPECT_EQ(unmap(m.pointer), -EINVAL) << "the second time";
+  }
 }
 
 TEST_P(map_test, a_page_can_be_mapped_many_times) {

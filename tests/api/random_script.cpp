@@ -62,6 +62,7 @@ void random_group::plan_close(int from) {
 
 void random_group::plan_unmap(int from) {
   device_call c{action::unmap};
+  c.flags = static_cast<std::int32_t>(below(2));
   c.from = descriptors + from;
   plan(c);
   plan_set(descriptors + from, 0);

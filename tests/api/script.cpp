@@ -66,7 +66,7 @@ struct script_kernel {
         if (value == 0) return {-EFAULT, 0};
         for (std::uint64_t k = g.rank(); k < op.bytes; k += g.size()) output[k] = pointer[k];
         return {static_cast<std::int64_t>(op.bytes), 0};
-      case action::unmap: return {gmunmap(g, fs, pointer), 0};
+      case action::unmap: return {op.flags == 0 ? gmunmap(g, fs, pointer) : gmunmap(g, fs, pointer, op.flags), 0};
       case action::map_each: return map_each(g, fs, fd, op, output);
       case action::advise: return {gfadvise(g, fs, fd, op.offset, op.bytes, op.flags), 0};
       case action::status: return describe(g, fs, fd, output);
@@ -107,9 +107,14 @@ struct script_kernel {
           gmmap_each(part, fs, fd, op.offset + static_cast<std::int64_t>(at), left < piece ? left : piece);
       const std::uint64_t bytes = m.bytes < 0 ? 0 : static_cast<std::uint64_t>(m.bytes);
       if (m.bytes < 0 && static_cast<std::uint64_t>(-m.bytes) < error) error = static_cast<std::uint64_t>(-m.bytes);
-      for (std::uint64_t k = 0; k < bytes; ++k) output[at + k] = m.data[k];
+      unsigned char made = 0;
+      for (std::uint64_t k = 0; k < bytes; ++k) {
+        output[at + k] = m.data[k];
+        made ^= static_cast<unsigned char>(m.data[k]);
+      }
       copied += bytes;
-      if (gmunmap_each(part, fs, m.data) != 0) disagree();
+      const bool hands_over = first / piece % 2 != 0;
+      if ((hands_over ? gmunmap_each(part, fs, m.data, made) : gmunmap_each(part, fs, m.data)) != 0) disagree();
     }
     error = g.least(error);
     return {static_cast<std::int64_t>(g.sum(copied)),

@@ -19,9 +19,9 @@ enum class action : std::uint32_t {
   read,   // gread(register `from`, `memory` of the output, `bytes`, `offset`)
   map,    // gmmap(register `from`, `offset`, `bytes`); register `to` = the pointer
   peek,   // copies `bytes` at register `from` + `offset`, a pointer, to `memory` of the output; -EFAULT if it is 0
-  unmap,  // gmunmap(register `from` + `offset`)
+  unmap,  // gmunmap(register `from` + `offset`); with `flags` not 0, as a caller who hands over what it made of the mapping
   map_each,  // pieces of `flags` bytes of [`offset`, `offset` + `bytes`), one for each member, by gmmap_each, copied to `memory`
-             // of the output and unmapped; a block by its warps
+             // of the output and unmapped, every other one with what was made of it; a block by its warps
   advise,  // gfadvise(register `from`, `offset`, `bytes`, `flags`)
   status,  // gfstat(register `from`); the answer goes to `memory` of the output, which is 8-byte aligned
   send,    // gsend(sink in register `from`, `memory` of the input, `bytes`)

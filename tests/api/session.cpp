@@ -100,8 +100,10 @@ std::string session::peek(std::int64_t pointer, std::uint64_t bytes) {
   return output_;
 }
 
-std::int32_t session::unmap(std::int64_t pointer) {
-  return static_cast<std::int32_t>(call({action::unmap}, pointer).result);
+std::int32_t session::unmap(std::int64_t pointer, bool hands_over) {
+  device_call c{action::unmap};
+  c.flags = hands_over ? 1 : 0;
+  return static_cast<std::int32_t>(call(c, pointer).result);
 }
 
 map_each_answer session::map_each(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::int32_t piece_bytes) {

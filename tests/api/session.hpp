@@ -55,7 +55,8 @@ class session {
   std::int64_t read_to_null(std::int32_t fd, std::int64_t offset, std::uint64_t bytes);
   map_answer map(std::int32_t fd, std::int64_t offset, std::uint64_t bytes);
   std::string peek(std::int64_t pointer, std::uint64_t bytes);
-  std::int32_t unmap(std::int64_t pointer);
+  // `hands_over`: with what was made of the mapping.
+  std::int32_t unmap(std::int64_t pointer, bool hands_over = false);
   // In pieces, one for each member.
   map_each_answer map_each(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::int32_t piece_bytes);
   std::int32_t advise(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, int advice);
