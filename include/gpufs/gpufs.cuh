@@ -186,7 +186,7 @@ GPUFS_HD inline bool reads_by_warps(const mount_ref& fs) {
 inline constexpr std::uint32_t pins_of_read = 8;
 
 // Reads what is there at a glance, from `at` on and without a gap; `buffer` is for the byte at `at`. Returns how far it came:
-// to `end`, to a page that is not there, or to a byte that the file does not have. Calls nothing that is out of line, so that
+// to `end`, to a page that is not there or bears a mark, or to a byte that the file does not have. Calls nothing that is out of line, so that
 // the registers are its own: whatever lives across a call costs loads and stores. Collective. Does not wait.
 template <class Group>
 GPUFS_HD std::uint64_t read_resident(const mount_ref& fs, const Group& g, const file_view& file, char* buffer,
@@ -216,7 +216,7 @@ GPUFS_HD std::uint64_t read_resident(const mount_ref& fs, const Group& g, const 
   }
 }
 
-// The same by a block: a page of it together; of several, each warp one.
+// The same by a block: of one page together; of several, each warp one, all or none of them.
 template <class Block>
   requires Block::has_warps
 GPUFS_HD std::uint64_t read_resident(const mount_ref& fs, const Block& g, const file_view& file, char* buffer,
@@ -227,6 +227,7 @@ GPUFS_HD std::uint64_t read_resident(const mount_ref& fs, const Block& g, const 
     page_cache<Block> cache(fs, g, file.record);
     const page_pin pin = cache.find_resident({file.version, page});
     if (pin.valid == cache.not_there) return at;
+    cache.count_hits();
     const page_part part = part_of_page(fs, pin, page, at, end);
     start_copy_of_part(fs, g, pin.frame, buffer, part.at, part.stop);
     finish_copies();
@@ -246,7 +247,10 @@ GPUFS_HD std::uint64_t read_resident(const mount_ref& fs, const Block& g, const 
     }
     const bool all = g.all(part.whole);
     if (mine && pin.valid != cache.not_there) {
-      if (all) start_copy_of_part(fs, warp, pin.frame, buffer + (part.at - at), part.at, part.stop);
+      if (all) {
+        cache.count_hits();
+        start_copy_of_part(fs, warp, pin.frame, buffer + (part.at - at), part.at, part.stop);
+      }
       finish_copies();
       cache.release_copied(pin.frame);
     }
@@ -409,6 +413,7 @@ template <class Group>
   page_cache<Group> cache(fs, g, found.view.record);
   const page_pin pin = cache.find_resident({found.view.version, page});
   if (pin.valid == cache.not_there) return detail::map_any(fs, g, found.view, at, bytes);
+  cache.count_hits();
   const mapping m = detail::mapping_of(fs, pin, within, bytes);
   if (m.bytes == 0) cache.release(pin.frame);
   return m;
@@ -455,6 +460,7 @@ template <class Group>
 GPUFS_HD std::int32_t gmunmap_each(const Group& g, const mount_ref& fs, const void* data) {
   return detail::unmap_each(g, fs, data, detail::reads_may_be_under_way{});
 }
+// Here a member hands over what it made of all that it read from all the mappings that the group ends by this call.
 template <class Group, class Value>
 GPUFS_HD std::int32_t gmunmap_each(const Group& g, const mount_ref& fs, const void* data, const Value& made) {
   return detail::unmap_each(g, fs, data, detail::reads_have_arrived(made));

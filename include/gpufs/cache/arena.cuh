@@ -100,9 +100,14 @@ struct alignas(128) bulk_state {
     }
     constexpr std::uint32_t window = 32;
     if ((noted.fetch_add_relaxed(1) + 1) % window != 0) return;
-    const std::uint64_t us = (now_ns - window_ns.load_relaxed()) / 1000 + 1;
-    pull_rate.store_relaxed(static_cast<std::uint32_t>(window * bytes / us));
+    const std::uint64_t before = window_ns.load_relaxed();
+    if (now_ns <= before) return;
+    pull_rate.store_relaxed(static_cast<std::uint32_t>(window * bytes / ((now_ns - before) / 1000 + 1)));
     window_ns.store_relaxed(now_ns);
+  }
+  // What was true a second ago says nothing.
+  GPUFS_HD std::uint32_t rate_at(std::uint64_t now_ns) const {
+    return now_ns > window_ns.load_relaxed() + 1'000'000'000 ? 0 : pull_rate.load_relaxed();
   }
 };
 

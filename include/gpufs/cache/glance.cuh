@@ -39,12 +39,12 @@ GPUFS_HD inline glimpse look_at(const frame_table& frames, std::uint32_t frame_n
   const std::uint32_t valid = header.valid.load_acquire();
 #endif
   const bool there = slot_state::phase(state) == slot_phase::resident && slot_key{high, low} == key &&
-                     (valid & slot_header::read_ahead) == 0;
-  return {frame_number, generation, valid, there};
+                     (valid & slot_header::unknown) == 0;
+  return {frame_number, generation, valid & ~slot_header::read_ahead, there};
 }
 
-// Where pages lie now, if they can be found at once; each step for all of them, so that their latencies are one. Called
-// by one thread; does not wait.
+// Where pages lie now, if they can be found at once; each step for all of them, so that their latencies are one, but for the
+// few whose entries lie elsewhere in their buckets. Called by one thread; does not wait.
 template <unsigned N>
 GPUFS_HD inline void find_at_a_glance(const mount_ref& fs, const slot_key (&keys)[N], glimpse (&found)[N]) {
   const frame_table frames(fs);

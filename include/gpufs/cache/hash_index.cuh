@@ -24,7 +24,7 @@ struct alignas(128) index_bucket {
   atomic_word<std::uint32_t> latch;
   atomic_word<std::uint32_t> passed;
 };
-static_assert(sizeof(index_bucket) == 128, "a warp reads a bucket as one line");
+static_assert(sizeof(index_bucket) == 128, "one line, of four sectors");
 
 // A slot that the caller owns, in state evicting; or none.
 struct slot_claim {

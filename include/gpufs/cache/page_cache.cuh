@@ -9,8 +9,8 @@
 //        |
 //   load the bytes (direct or staged) -> publish -> reclaim ahead -----------> major fault
 //
-// Before either way of a fault a group may load a run of pages that follow (file/bulk.cuh), which ends before it waits
-// for a page of others.
+// Before either way of a fault, and before a hit of a page that bears a mark, a group may load a run of pages that follow
+// (file/bulk.cuh), which ends before it waits for a page of others. So such a hit may wait for the host.
 //
 // Progress: no latch is held across load, copy or wait. A group waits for another's load only while it has no unloaded
 // frame of its own, so waits form no cycle; a load ends by itself (channel/client.cuh). When no frame can be had within
@@ -63,6 +63,17 @@ class frame_table {
 
 }  // namespace detail
 
+namespace detail {
+
+// Whether a group loads runs (file/bulk.cuh), and heeds the marks of those that were: a few threads of a GPU would take
+// longer over a run than it takes.
+template <class Group>
+GPUFS_HD bool loads_runs(const Group& g) {
+  return !platform::is_gpu || (!Group::is_one_thread && g.size() >= 8);
+}
+
+}  // namespace detail
+
 template <class Group>
 class page_cache {
  public:
@@ -77,20 +88,25 @@ class page_cache {
     page_pin pin{};
     if (g_.is_leader()) pin = take_counted(key.slot());
     pin = g_.broadcast(pin);
-    if (pin.valid != not_there && pin.valid != marked) return pin;
-    const bool read_ahead = pin.valid == marked && unmark(pin.frame);
-    return find_or_load(fs_, g_, record_, key, load, read_ahead);
+    if (pin.valid >= 0) return pin;
+    auto ahead = why_ahead::missing;
+    if (pin.valid == marked) ahead = unmark(pin.frame) ? why_ahead::mark : why_ahead::none;
+    return find_or_load(fs_, g_, record_, key, load, ahead);
   }
 
   // `valid` of a page that is not resident, or could not be found at a glance. No errno.
   static constexpr std::int32_t not_there = -0x7fffffff - 1;
 
-  // The first half of it: pins the page if it is resident, at a glance. Collective. Does not wait.
+  // The first half of it: pins the page if it is resident, at a glance, and bears no mark; to be followed by count_hits().
+  // Collective. Does not wait.
   GPUFS_HD page_pin find_resident(const page_key& key) {
     page_pin pin{};
-    if (g_.is_leader()) pin = take_counted(key.slot());
+    if (g_.is_leader()) pin = take_at_a_glance(key.slot());
     if (pin.valid == marked) pin.valid = not_there;
     return g_.broadcast(pin);
+  }
+  GPUFS_HD void count_hits() {
+    if (g_.is_leader()) count_hit(counter::hits);
   }
 
   // Pins, at a glance and without waiting, pages `first`, `first` + 1, ... as far as they are resident; at most `count`, which
@@ -109,7 +125,9 @@ class page_cache {
   // Gives the pins of a run back, after copies out of the pages (see release_copied).
   GPUFS_HD void release_run(std::uint32_t run, const page_pin& mine) {
     g_.sync();
-    if (g_.rank() < run) frames_.header(mine.frame).state.unpin_copied();
+    if (g_.rank() >= run) return;
+    if constexpr (Group::is_one_thread) frames_.unpin(mine.frame);
+    else frames_.header(mine.frame).state.unpin_copied();
   }
 
   // Pins a page for each member that wants one: what is resident at a glance all at once, and then what is missing, page by
@@ -162,12 +180,17 @@ class page_cache {
   static constexpr std::int32_t marked = not_there + 1;
   static constexpr std::uint32_t no_guess = ~0u;
 
+  // Why a group looks whether it should load a run: the page is missing, or bears a mark that the group has taken away.
+  enum class why_ahead : std::uint32_t { none, missing, mark };
+
   // What is not found at a glance. Out of line, with all arguments by value, so that the registers of a hit are not
   // those of a miss: whatever the compiler spilled for it, every hit would pay.
   template <class Load>
   GPUFS_HD GPUFS_OUT_OF_LINE static page_pin find_or_load(const mount_ref& fs, const Group g, std::uint32_t record,
-                                                          const page_key key, const Load load, bool read_ahead) {
-    if constexpr (looks_ahead<Load>()) load.look_ahead(read_ahead);
+                                                          const page_key key, const Load load, why_ahead ahead) {
+    if constexpr (looks_ahead<Load>()) {
+      if (ahead != why_ahead::none) load.look_ahead(ahead == why_ahead::mark);
+    }
     page_cache cache(fs, g, record);
     step s{};
     if (g.is_leader()) s = cache.find_or_claim(key.slot());
@@ -200,8 +223,10 @@ class page_cache {
     const std::uint32_t guess = frames_.index().guess(key) - 1;
     if (guess == no_guess) return {0, not_there};
     const slot_header::seen pinned = frames_.header(guess).pin_and_look();
-    const bool there = slot_state::phase(pinned.state) == slot_phase::resident && pinned.key == key;
-    if (there && (pinned.valid & slot_header::read_ahead) == 0) return {guess, static_cast<std::int32_t>(pinned.valid)};
+    const bool there = slot_state::phase(pinned.state) == slot_phase::resident && pinned.key == key &&
+                       (pinned.valid & slot_header::unknown) == 0;
+    if (there && ((pinned.valid & slot_header::read_ahead) == 0 || !detail::loads_runs(g_)))
+      return {guess, static_cast<std::int32_t>(pinned.valid & ~slot_header::read_ahead)};
     frames_.unpin(guess);
     return {guess, there ? marked : not_there};
   }

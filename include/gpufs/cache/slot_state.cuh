@@ -141,8 +141,11 @@ struct slot_header {
   atomic_word<std::uint32_t>
       valid;  // of a page: bytes that the file has; the rest of the frame is zero. And read_ahead
 
-  // A mark in `valid`: who reads this page has others loaded that follow (file/bulk.cuh), and takes the mark away.
+  // A mark in `valid`: a group that reads this page, and loads runs, has others loaded that follow (file/bulk.cuh), and takes
+  // the mark away.
   static constexpr std::uint32_t read_ahead = 1u << 30;
+  // In `valid` while a page is not loaded yet.
+  static constexpr std::uint32_t unknown = 1u << 31;
 
   // Relaxed: the state word's orders carry the key (rule 2). A reader without a pin may see halves of two keys; it
   // then pins, checks and finds out.
@@ -156,8 +159,11 @@ struct slot_header {
   // Pins the slot, and looks. An acquire, as pin(). By one thread.
   GPUFS_HD seen pin_and_look() {
 #if defined(__CUDA_ARCH__)
-    // Three requests for one sector, under way together: the second-level cache serves those of a thread in their order.
-    // The last one empties the first-level cache, as an acquire does, for what is read of the page by ordinary loads.
+    // Three requests for one sector, under way together. PTX promises nothing of their order; that the second-level cache
+    // serves requests of a thread for a sector in turn is an assumption about the hardware, as in glance.cuh. If the last were
+    // served before the pin, it would have to be so by the time of a whole load to show another key; and what it shows of a
+    // page that is not published yet is `unknown`. It empties the first-level cache, as an acquire does, for what is read of
+    // the page by ordinary loads.
     const std::uint64_t at = __cvta_generic_to_global(this);
     seen s{};
     std::uint64_t high, low, error_valid;
@@ -177,7 +183,15 @@ struct slot_header {
   GPUFS_HD void set_key(const slot_key& key) {
     generation.store_relaxed(generation.load_relaxed() + 1);
     key_high.store_relaxed(key.high);
+#if defined(__CUDA_ARCH__)
+    // Together, so that nobody sees the new key with the length of the page before.
+    asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1,%2};" ::"l"(__cvta_generic_to_global(&key_low)), "l"(key.low),
+                 "l"(std::uint64_t{unknown} << 32)
+                 : "memory");
+#else
+    valid.store_relaxed(unknown);
     key_low.store_relaxed(key.low);
+#endif
   }
 };
 static_assert(sizeof(slot_header) == 32, "pin, key and length of a hit are one sector");

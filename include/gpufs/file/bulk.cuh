@@ -181,7 +181,7 @@ class bulk_loader {
     std::uint32_t busy = 0;
     if (g_.is_leader()) {
       const bool pulls =
-          shared().pull_ns.load_relaxed() > pull_ns_max || shared().pull_rate.load_relaxed() > pull_rate_max;
+          shared().pull_ns.load_relaxed() > pull_ns_max || shared().rate_at(platform::now_ns()) > pull_rate_max;
       busy = pulls && extent_table(fs_).find(file_.version, page << fs_.layout.page_shift, 1) != 0 ? 1 : 0;
     }
     return g_.broadcast(busy) != 0;

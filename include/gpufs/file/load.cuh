@@ -22,7 +22,7 @@ class page_loader {
   static constexpr bool looks_ahead = !(Group::is_one_thread && platform::is_gpu);
   // `marked`: it was loaded ahead, and its reader is to have more loaded.
   GPUFS_HD void look_ahead(bool marked) const {
-    if (platform::is_gpu && g_.size() < 8) return;  // as one thread
+    if (!loads_runs(g_)) return;
     using bulk = bulk_loader<Group>;
     const std::uint64_t page = offset_ >> fs_.layout.page_shift;
     const auto why = bulk::reason_at(fs_, page, sure_, marked);
