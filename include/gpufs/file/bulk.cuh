@@ -162,10 +162,15 @@ class bulk_loader {
     const bulk_layout& bulk = fs_.layout.bulk;
     constexpr stretch nowhere{0, 0};
     if (page < bulk.least || is_bus_busy(page)) return nowhere;
-    // A reader at random, of whose file a quarter is there, would find most of the samples once in 37 times, and all but one
-    // once in 2,600.
-    const std::uint32_t enough = why == reason::mark ? samples / 2 + 1 : samples - 1;
-    if (samples_there(page - bulk.least, bulk.least) < enough) return nowhere;
+    if (why == reason::mark) {
+      // A mark is evidence itself, and groups that read together are not all equally far: most of a chunk is enough.
+      const std::uint32_t behind_it = page < bulk.chunk ? static_cast<std::uint32_t>(page) : bulk.chunk;
+      if (samples_there(page - behind_it, behind_it) <= samples / 2) return nowhere;
+    } else if (samples_there(page - bulk.least, bulk.least) < samples - 1) {
+      // A reader at random, of whose file a quarter is there, would find most of the samples once in 37 times, and all but
+      // one once in 2,600.
+      return nowhere;
+    }
     const std::uint64_t chunk = page & ~std::uint64_t{bulk.chunk - 1};
     const std::uint32_t behind = untouched_chunk(chunk, false, 1, bulk.ahead);
     const std::uint32_t ahead = untouched_chunk(chunk, true, page == chunk ? 0 : 1, behind);
