@@ -56,7 +56,7 @@ OLDEST_CAPABILITY: Final = (8, 0)  # for which the binaries hold code
 INDEPENDENT_THREADS_CAPABILITY: Final = (7, 0)  # lanes of a warp that wait for each other go on
 TRIAL_CACHE: Final = "4MiB"
 TRIAL_PAGES: Final = 256
-SETTLING_S: Final = 2.5  # a file that changed two seconds ago may change again within the same tick of its clock
+SETTLING_S: Final = 2.5  # a file that changed less than two seconds ago gets a new version at its next open
 
 
 @dataclass(frozen=True, slots=True)

@@ -352,7 +352,7 @@ def test_progress_is_for_terminals_only(file: Path) -> None:
     assert (status, shown) == (0, b"")
 
 
-def test_the_commit_is_named_by_git_or_else_by_the_environment(tmp_path: Path) -> None:
+def test_the_commit_is_named_by_the_environment_or_else_by_git(tmp_path: Path) -> None:
     package = tmp_path / "package"
     shutil.copytree(Path(gpufs.__file__).parent, package / "gpufs", ignore=shutil.ignore_patterns("__pycache__"))
 
