@@ -2,6 +2,8 @@
 // one in place of POSIX.
 #pragma once
 
+#include <errno.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,6 +31,16 @@ class file_mapping {
   virtual std::uint64_t bytes() const = 0;
 };
 
+// How a file is opened to be changed; as the flags of open(2) of these names.
+struct open_how {
+  bool no_follow = false;
+  bool read = true;
+  bool write = true;
+  bool create = false;
+  bool exclusive = false;
+  std::uint32_t mode = 0;  // of a file that is created, less the umask
+};
+
 // One open file. Calls on one object may come from several threads at once.
 class backend_file {
  public:
@@ -52,6 +64,21 @@ class backend_file {
   virtual void fault_in(const file_mapping&) {}
   // Starts reading the range into the host's page cache. Does not wait.
   virtual void read_ahead(std::uint64_t offset, std::uint64_t bytes) = 0;
+
+  // Of a file opened for writing. Whether it can be read too: it may not, where it was asked to be written only.
+  virtual bool readable() const { return true; }
+  // Bytes written at `offset` (fewer than asked when interrupted, or when there is no room for more), or -errno.
+  virtual std::int64_t write(const char* from, std::uint64_t bytes, std::uint64_t offset) {
+    (void)from, (void)bytes, (void)offset;
+    return -EROFS;
+  }
+  // 0, or -errno.
+  virtual int truncate(std::uint64_t size) {
+    (void)size;
+    return -EROFS;
+  }
+  // As fdatasync(2). 0, or -errno.
+  virtual int sync() { return -EROFS; }
 };
 
 // A thread's time as an opener. Destroyed by the thread that it was made for, when it has no more to do with the backend.
@@ -66,6 +93,21 @@ class backend {
   virtual ~backend() = default;
   // Opens a file for reading. 0 and `file`, or -errno; never blocks on what is not a regular file.
   virtual int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) = 0;
+  // Opens a file that is to be changed, or creates it. As open(); called by threads that have the process's descriptors. A file
+  // that is asked to be written only is opened for reading too, if it may be.
+  virtual int open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& file) {
+    (void)path, (void)how, (void)file;
+    return -EROFS;
+  }
+  // As unlink(2) and rename(2). 0, or -errno.
+  virtual int unlink(const std::string& path) {
+    (void)path;
+    return -EROFS;
+  }
+  virtual int rename(const std::string& path, const std::string& new_path) {
+    (void)path, (void)new_path;
+    return -EROFS;
+  }
   // Said by a thread that will do nothing with descriptors, as long as the result lives, but by calls of this backend. The
   // backend may give it a descriptor table of its own. Null: it did not. Files that the thread opens can be used, and
   // destroyed, by all threads in either case. A backend that wraps another one hands this on, or keeps the default.
@@ -84,9 +126,12 @@ struct posix_backend_options {
   // table has one lock, which bounds how many files all threads together open in a second. Their files' descriptors are then not among those of the process, and a file
   // that is read later, rather than with its open, gets a second descriptor, in the process's table. Such a table begins with
   // copies of descriptors 0, 1 and 2, which last as long as the mount. Where a thread cannot have a table of its own (before
-  // Linux 5.9), or others could not reach into it (no /proc), the process's is used. False: it always is.
+  // Linux 5.9), or others could not reach into it (no /proc), the process's is used. False: it always is. So it is with a root.
   bool own_descriptors = true;
+  // A folder: what does not lie in it is not served (mount_options::root). Empty: there is no such limit.
+  std::string root{};
 };
+// Throws gpufs::error: with a root that cannot be opened, or where the system has no openat2 (before Linux 5.6) to keep to it.
 std::shared_ptr<backend> make_posix_backend(const posix_backend_options& options = {});
 
 }  // namespace gpufs

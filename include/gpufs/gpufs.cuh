@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "gpufs/base/group.cuh"
-#include "gpufs/file/open_files.cuh"
+#include "gpufs/file/write.cuh"
 
 namespace gpufs {
 
@@ -31,37 +31,52 @@ struct mapping {
   std::int64_t bytes;
 };
 
-// Opens a file for reading.
+// Opens a file.
 //   path   zero-terminated, shorter than PATH_MAX (4096); relative ones start at the process's working directory
-//   flags  O_RDONLY, with O_CLOEXEC (ignored) or O_NOFOLLOW
+//   flags  O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_NOFOLLOW, O_CLOEXEC (ignored); O_GWRONCE
+//   mode   of a file that O_CREAT creates, less the process's umask
 // Returns a descriptor, valid in all kernels of the mount until it was closed as often as it was opened. Opening a
-// file that is open (by the same path and flags) makes no round trip to the host. Otherwise the host opens it, and a
+// file that is open (by the same path, access and O_APPEND) makes no round trip to the host; O_TRUNC then does nothing, so that
+// many groups may open the same output. Of many that open with O_CREAT | O_EXCL one gets the file. Otherwise the host opens it, and a
 // file that changed since its pages were cached (device, inode, size, mtime, ctime) is read anew: close-to-open
-// consistency.
+// consistency. As long as a file is open for writing, whoever opens it in this mount shares what was written so far, and what others
+// change meanwhile is seen at the first open after that. A descriptor that was opened before the file was opened for writing
+// (under other flags) keeps the state that it opened.
 // Errors: -ENOENT -EACCES -EISDIR -ENAMETOOLONG -ELOOP -ENOTDIR as open(2); -EINVAL for an unknown flag or a file that is not
-// regular; -EROFS for writing (not there yet); -EFAULT for a null path; -EMFILE when the mount's table (131,072 files) or the host is out of
+// regular; -EEXIST; -EROFS for writing where the mount or the file system does not; -EFAULT for a null path; -EMFILE when the mount's table (131,072 files) or the host is out of
 // descriptors; -EOVERFLOW for a file of 2^48 bytes or more; -EIO when the host failed, or does not answer.
 // Waits: for the host's open, bounded by the mount's request timeout.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gopen(const Group& g, const mount_ref& fs, const char* path,
-                                          std::int32_t flags = O_RDONLY) {
-  return detail::opener<Group>(fs, g).open(path, flags);
+                                          std::int32_t flags = O_RDONLY, std::uint32_t mode = 0666) {
+  bool asked = false;
+  const std::int32_t fd = detail::opener<Group>(fs, g).open(path, flags, mode, asked);
+  if (fd < 0 || !asked || (flags & O_TRUNC) == 0) return fd;
+  const detail::file_view file = detail::find_file(fs, g, fd, access_write).view;
+  if (file.size == 0) return fd;
+  const std::int32_t result =
+      by_one_warp(g, [&](const auto& part) { return detail::truncate_file(fs, part, file, 0); });
+  if (result == 0) return fd;
+  (void)detail::close_descriptor(fs, g, fd);
+  return result;
 }
 
 // Closes a descriptor once. The last close gives the record back and tells the host, without waiting for it; cached
 // pages stay, and serve a later open if the file did not change. Returns 0, or -EBADF. Does not wait for I/O.
+// Of a descriptor that writes: the last close waits until all that was written to the file has reached it (not its disk), so
+// that whoever opens it then sees it. Returns -errno if that failed, or an earlier write-back had and nobody was told; what
+// could not be written is lost then. The descriptor is closed in any case.
 template <class Group>
 GPUFS_HD std::int32_t gclose(const Group& g, const mount_ref& fs, std::int32_t fd) {
-  std::int32_t result = 0;
   g.sync();  // other members may still be using the descriptor
-  if (g.is_leader()) result = detail::close_descriptor(fs, fd);
-  return g.broadcast(result);
+  return detail::close_descriptor(fs, g, fd);
 }
 
-// Describes an open file. Returns 0, or -EBADF. Does not wait.
+// Describes an open file: as it was when it was opened, but for the size of a file that this mount writes, which is that as written
+// so far. Returns 0, or -EBADF. Does not wait.
 template <class Group>
 GPUFS_HD std::int32_t gfstat(const Group& g, const mount_ref& fs, std::int32_t fd, file_status& status) {
-  const detail::found_file found = detail::find_file(fs, g, fd);
+  const detail::found_file found = detail::find_file(fs, g, fd, access_read | access_write);
   if (found.error != 0) return found.error;
   const open_file& f = fs.at<open_file>(fs.layout.files)[found.view.record];
   status = {found.view.size,
@@ -69,7 +84,7 @@ GPUFS_HD std::int32_t gfstat(const Group& g, const mount_ref& fs, std::int32_t f
             f.changed_ns.load_relaxed(),
             f.inode.load_relaxed(),
             f.device.load_relaxed(),
-            found.mode,
+            found.view.access & 0xffffu,
             0};
   return 0;
 }
@@ -318,7 +333,7 @@ template <class Group>
   constexpr std::uint64_t largest = ~std::uint64_t{0} >> 1;
   if (offset < 0) return -EINVAL;
   if (bytes > largest - static_cast<std::uint64_t>(offset)) return -EOVERFLOW;
-  const detail::found_file found = detail::find_file(fs, g, fd);
+  const detail::found_file found = detail::find_file(fs, g, fd, access_read);
   if (found.error != 0) return found.error;
   const detail::file_view& file = found.view;
   const auto begin = static_cast<std::uint64_t>(offset);
@@ -404,12 +419,13 @@ template <class Group>
 [[nodiscard]] GPUFS_HD mapping gmmap(const Group& g, const mount_ref& fs, std::int32_t fd, std::int64_t offset,
                                      std::uint64_t bytes) {
   if (offset < 0 || bytes == 0) return {nullptr, -EINVAL};
-  const detail::found_file found = detail::find_file(fs, g, fd);
+  const detail::found_file found = detail::find_file(fs, g, fd, access_read);
   if (found.error != 0) return {nullptr, found.error};
   const auto at = static_cast<std::uint64_t>(offset);
   if (at >= found.view.size) return {nullptr, 0};
   const std::uint64_t page = at >> fs.layout.page_shift;
   const std::uint64_t within = at - (page << fs.layout.page_shift);
+  if (found.view.size - at < bytes) bytes = found.view.size - at;
   page_cache<Group> cache(fs, g, found.view.record);
   const page_pin pin = cache.find_resident({found.view.version, page});
   if (pin.valid == cache.not_there) return detail::map_any(fs, g, found.view, at, bytes);
@@ -442,7 +458,7 @@ template <class Group>
 [[nodiscard]] GPUFS_HD mapping gmmap_each(const Group& g, const mount_ref& fs, std::int32_t fd, std::int64_t offset,
                                           std::uint64_t bytes) {
   static_assert(!Group::has_warps, "by the warps of a block");
-  const detail::found_file found = detail::find_file(fs, g, fd);
+  const detail::found_file found = detail::find_file(fs, g, fd, access_read);
   if (found.error != 0) return {nullptr, found.error};
   const auto at = static_cast<std::uint64_t>(offset);
   const bool wanted = bytes != 0 && offset >= 0 && at < found.view.size;
@@ -452,7 +468,8 @@ template <class Group>
     return detail::page_loader<Group>(fs, g, found.view, missing);
   });
   if (!wanted) return {nullptr, bytes != 0 && offset < 0 ? -EINVAL : 0};
-  const mapping m = detail::mapping_of(fs, pin, at - (page << fs.layout.page_shift), bytes);
+  const std::uint64_t left = found.view.size - at;
+  const mapping m = detail::mapping_of(fs, pin, at - (page << fs.layout.page_shift), left < bytes ? left : bytes);
   if (m.bytes == 0) detail::frame_table(fs).unpin(pin.frame);
   return m;
 }
@@ -477,12 +494,13 @@ template <class Group>
 GPUFS_HD std::int32_t gfadvise(const Group& g, const mount_ref& fs, std::int32_t fd, std::int64_t offset,
                                std::uint64_t bytes, std::int32_t advice) {
   if (offset < 0 || advice < POSIX_FADV_NORMAL || advice > POSIX_FADV_NOREUSE) return -EINVAL;
-  const detail::found_file found = detail::find_file(fs, g, fd);
+  const detail::found_file found = detail::find_file(fs, g, fd, access_read);
   if (found.error != 0) return found.error;
   const detail::file_view& file = found.view;
   const auto begin = static_cast<std::uint64_t>(offset);
   if (advice != POSIX_FADV_WILLNEED || begin >= file.size) return 0;
   const std::uint64_t end = bytes == 0 || file.size - begin < bytes ? file.size : begin + bytes;
+  if (file.node != no_node) return 0;
   if constexpr (detail::page_loader<Group>::looks_ahead) detail::load_runs(fs, g, file, begin, end);
   return 0;
 }
@@ -497,4 +515,5 @@ template <class Group>
 }  // namespace gpufs
 
 #include "gpufs/file/send.cuh"
+#include "gpufs/write.cuh"
 #include "gpufs/view.cuh"

@@ -44,7 +44,13 @@ struct mount_options {
   std::uint64_t reclaim_timeout_ns = 1'000'000'000;  // after which a call gives -ENOBUFS
   std::uint64_t heartbeat_timeout_ns = 10'000'000'000;  // silence of the service after which a call gives -EIO
   std::uint64_t request_timeout_ns = 120'000'000'000;   // one request in all, then -EIO
-  std::shared_ptr<gpufs::backend> backend;              // who does the I/O; null: POSIX
+  // Nothing is ever written: what would is answered with -EROFS, and the memory that says which bytes of a page are dirty, an
+  // eighth of the cache's size beside the cache, is not allocated.
+  bool read_only = false;
+  // A folder: nothing outside of it is served. Paths are relative to it; absolute ones, and those that lead out of it by ".." or a
+  // symbolic link, are answered with -EXDEV. Empty: all that the process may open. Not together with a backend.
+  std::string root;
+  std::shared_ptr<gpufs::backend> backend;  // who does the I/O; null: POSIX
 };
 
 // What a mount counted since it began, summed over its multiprocessors. Names as in gpufs/base/statistics.cuh.

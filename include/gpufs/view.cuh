@@ -17,7 +17,7 @@ template <class T>
 class view {
  public:
   GPUFS_HD view(const mount_ref& fs, std::int32_t fd, std::uint64_t offset = 0) : fs_(&fs) {
-    const detail::found_file found = detail::find_file(fs, this_thread(), fd);
+    const detail::found_file found = detail::find_file(fs, this_thread(), fd, access_read);
     own_ = {found.view, offset, found.error, 0};
   }
 

@@ -121,8 +121,9 @@ std::unique_ptr<opener_stay> descriptor_table::make_own(const std::string& proc)
 // ---- ThreadSanitizer knows of one table only: for it a number that one thread closes is the number that another one uses. So
 // what happens in an opener's table passes by the functions that it sees.
 
-int descriptor_table::open(const char* path, int flags) const {
-  const auto fd = is_own() ? static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, 0)) : ::open(path, flags);
+int descriptor_table::open(const char* path, int flags, unsigned mode) const {
+  const auto fd =
+      is_own() ? static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, mode)) : ::open(path, flags, mode);
   return fd < 0 ? -errno : fd;
 }
 

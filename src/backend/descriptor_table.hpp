@@ -47,7 +47,7 @@ class descriptor_table {
   bool is_own() const { return this != &of_process(); }
 
   // By threads of this table. As the functions of these names, but -errno instead of -1.
-  int open(const char* path, int flags) const;
+  int open(const char* path, int flags, unsigned mode = 0) const;
   std::int64_t read(int descriptor, char* to, std::uint64_t bytes, std::uint64_t offset) const;
 
   // By any thread: closes it now, or leaves it to those who can. The caller has owned it alone until now.

@@ -21,6 +21,7 @@
 #include "backend/mapped_reads.hpp"
 #include "backend/posix_backend.hpp"
 #include "gpufs/backend.hpp"
+#include "gpufs/error.hpp"
 
 namespace gpufs {
 namespace {
@@ -46,8 +47,8 @@ class posix_mapping final : public file_mapping {
 class posix_file final : public backend_file {
  public:
   // `fd`: of the calling thread's table.
-  posix_file(int fd, const posix_backend_options& options)
-      : home_(descriptor_table::shared_of_this_thread()), home_fd_(home_ != nullptr ? fd : -1),
+  posix_file(int fd, const posix_backend_options& options, bool readable = true)
+      : readable_(readable), home_(descriptor_table::shared_of_this_thread()), home_fd_(home_ != nullptr ? fd : -1),
         unmapped_reads_(options.mapped_reads ? 0 : unmapped_reads_max), fd_(home_ != nullptr ? -1 : fd) {}
   ~posix_file() override {
     delete mapped_.load(std::memory_order_acquire);
@@ -84,6 +85,7 @@ class posix_file final : public backend_file {
     if (mapped != nullptr && mapped->read(to, bytes, offset)) return static_cast<std::int64_t>(bytes);
     const descriptor fd(*this);
     if (!fd) return fd.number();
+    if (!readable_) return -EBADF;
     descriptor_table& table = descriptor_table::of_this_thread();
     // Openers read a file once; it is not for them to map it.
     if (mapped == nullptr && !table.is_own() && unmapped_reads_.load(std::memory_order_relaxed) < unmapped_reads_max &&
@@ -123,6 +125,26 @@ class posix_file final : public backend_file {
     // registration.
     (void)madvise(mapping.data(), mapping.bytes(), MADV_POPULATE_READ);
 #endif
+  }
+
+  bool readable() const override { return readable_; }
+
+  // Files that are changed are opened by threads that have the process's descriptors, and used by such.
+  std::int64_t write(const char* from, std::uint64_t bytes, std::uint64_t offset) override {
+    const descriptor fd(*this);
+    if (!fd) return fd.number();
+    const ssize_t n = pwrite(fd.number(), from, bytes, static_cast<off_t>(offset));
+    return n < 0 ? -errno : n;
+  }
+  int truncate(std::uint64_t size) override {
+    const descriptor fd(*this);
+    if (!fd) return fd.number();
+    return ftruncate(fd.number(), static_cast<off_t>(size)) == 0 ? 0 : -errno;
+  }
+  int sync() override {
+    const descriptor fd(*this);
+    if (!fd) return fd.number();
+    return fdatasync(fd.number()) == 0 ? 0 : -errno;
   }
 
   void read_ahead(std::uint64_t offset, std::uint64_t bytes) override {
@@ -198,6 +220,7 @@ class posix_file final : public backend_file {
 
   static constexpr std::uint32_t unmapped_reads_max = 64;  // a mapping costs a few of them
 
+  const bool readable_;
   const std::shared_ptr<descriptor_table> home_;  // of the opener that opened it; null: the process's
   const int home_fd_;                             // in home_
   std::atomic<std::uint32_t> unmapped_reads_;     // counted up to the limit, at which the file is mapped if it can be
@@ -206,30 +229,96 @@ class posix_file final : public backend_file {
   std::atomic<mapped_reads*> mapped_{nullptr};
 };
 
+// The folder that a backend keeps to, if there is one.
+class root_folder {
+ public:
+  explicit root_folder(const std::string& path) {
+    if (path.empty()) return;
+    fd_ = ::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd_ < 0) throw error(errno, "root", path);
+    if (const int itself = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0); itself >= 0) (void)close(itself);
+    else {
+      (void)close(fd_);
+      throw error(-itself, "root: openat2", path);
+    }
+  }
+  ~root_folder() {
+    if (fd_ >= 0) (void)close(fd_);
+  }
+  root_folder(const root_folder&) = delete;
+  root_folder& operator=(const root_folder&) = delete;
+  bool is_set() const { return fd_ >= 0; }
+
+  // A descriptor of the process's, or -errno: -EXDEV for what leads out of the folder, at whatever moment.
+  int open(const char* path, int flags, unsigned mode) const {
+    // As in the kernel's uapi header (openat2, Linux 5.6).
+    struct {
+      std::uint64_t flags, mode, resolve;
+    } const how{static_cast<unsigned>(flags), (flags & O_CREAT) != 0 ? mode : 0u, 0x08 /* RESOLVE_BENEATH */};
+    constexpr long openat2_call = 437;
+    // EAGAIN: something was renamed meanwhile, so that nobody could say whether it leads out.
+    int fd = -1;
+    for (int attempt = 0; attempt < 64; ++attempt) {
+      fd = static_cast<int>(syscall(openat2_call, fd_, path, &how, sizeof how));
+      if (fd >= 0 || errno != EAGAIN) break;
+    }
+    return fd < 0 ? -errno : fd;
+  }
+
+  // What `act(folder, name)` gives for the folder that the last part of a path is in: 0, or -errno.
+  template <class Act>
+  int at_parent(const std::string& path, const Act& act) const {
+    if (fd_ < 0) return act(AT_FDCWD, path.c_str()) == 0 ? 0 : -errno;
+    const std::size_t slash = path.find_last_of('/');
+    const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+    const std::string parent = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+    if (name.empty() || name == "." || name == "..") return -EINVAL;
+    const int folder = open(parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    if (folder < 0) return folder;
+    const int status = act(folder, name.c_str()) == 0 ? 0 : -errno;
+    (void)close(folder);
+    return status;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
 class posix_backend final : public backend {
  public:
-  posix_backend(const posix_backend_options& options, std::string proc) : options_(options), proc_(std::move(proc)) {}
+  posix_backend(const posix_backend_options& options, std::string proc)
+      : options_(options), proc_(std::move(proc)), root_(options.root) {}
 
   int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override {
     // O_NONBLOCK: opening a FIFO must not wait for its writer; it means nothing for regular files.
     const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (no_follow ? O_NOFOLLOW : 0);
-    descriptor_table& table = descriptor_table::of_this_thread();
-    int fd = -1;
-    do {
-      fd = table.open(path.c_str(), flags);
-    } while (fd == -EINTR);
-    if (fd < 0) return fd;
-    try {
-      file = std::make_unique<posix_file>(fd, options_);
-    } catch (...) {
-      table.close(fd);
-      throw;
-    }
-    return 0;
+    return open_as(path, flags, 0, true, file);
+  }
+
+  int open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& file) override {
+    const int flags = O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (how.no_follow ? O_NOFOLLOW : 0) |
+                      (how.create ? O_CREAT : 0) | (how.exclusive ? O_EXCL : 0);
+    if (!how.write) return open_as(path, flags | O_RDONLY, how.mode, true, file);
+    const int status = open_as(path, flags | O_RDWR, how.mode, true, file);
+    // To be written only, and may not be read: then its pages cannot be fetched, but it can be written.
+    if (status != -EACCES || how.read) return status;
+    return open_as(path, flags | O_WRONLY, how.mode, false, file);
+  }
+
+  int unlink(const std::string& path) override {
+    return root_.at_parent(path, [](int folder, const char* name) { return unlinkat(folder, name, 0); });
+  }
+  int rename(const std::string& path, const std::string& new_path) override {
+    return root_.at_parent(path, [&](int folder, const char* name) {
+      const int status = root_.at_parent(
+          new_path, [&](int new_folder, const char* new_name) { return renameat(folder, name, new_folder, new_name); });
+      errno = -status;
+      return status == 0 ? 0 : -1;
+    });
   }
 
   std::unique_ptr<opener_stay> enter_opener() override {
-    if (!options_.own_descriptors) return nullptr;
+    if (!options_.own_descriptors || root_.is_set()) return nullptr;
     std::call_once(tried_, [this] { own_tables_ = descriptor_table::can_be_own(proc_); });
     return own_tables_ ? descriptor_table::make_own(proc_) : nullptr;
   }
@@ -237,8 +326,25 @@ class posix_backend final : public backend {
   void close_handed() override { descriptor_table::of_this_thread().close_handed(); }
 
  private:
+  int open_as(const std::string& path, int flags, unsigned mode, bool readable, std::unique_ptr<backend_file>& file) {
+    descriptor_table& table = descriptor_table::of_this_thread();
+    int fd = -1;
+    do {
+      fd = root_.is_set() ? root_.open(path.c_str(), flags, mode) : table.open(path.c_str(), flags, mode);
+    } while (fd == -EINTR);
+    if (fd < 0) return fd;
+    try {
+      file = std::make_unique<posix_file>(fd, options_, readable);
+    } catch (...) {
+      table.close(fd);
+      throw;
+    }
+    return 0;
+  }
+
   const posix_backend_options options_;
   const std::string proc_;
+  const root_folder root_;
   std::once_flag tried_;
   bool own_tables_ = false;  // written once, by who tried
 };

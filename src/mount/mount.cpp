@@ -47,7 +47,11 @@ struct mount::implementation {
   explicit implementation(const mount_options& asked) : options(asked) {
     gpu = make_device(options);
     options = complete(options, *gpu);
-    if (options.backend == nullptr) options.backend = make_posix_backend();
+    if (options.backend == nullptr) {
+      posix_backend_options posix;
+      posix.root = options.root;
+      options.backend = make_posix_backend(posix);
+    }
     if (options.extent_budget_bytes == 0) {
       direct_obstacle = "the budget for registered host memory is 0";
     } else {
@@ -118,7 +122,7 @@ struct mount::implementation {
     std::random_device random;
     for (std::uint64_t& word : ref.path_key) word = (std::uint64_t{random()} << 32) | random();
 
-    files_open = std::make_unique<file_table>(options.backend, descriptors_max());
+    files_open = std::make_unique<file_table>(options.backend, descriptors_max(), ref.layout.node_count);
     extents =
         std::make_unique<extent_registrar>(*gpu, *files_open, *record,
                                            extent_options{direct_obstacle.empty() ? options.extent_budget_bytes : 0,
@@ -210,7 +214,10 @@ std::vector<file_statistics> mount::file_stats() const {
     if (file == nullptr) continue;
     file_statistics s;
     s.path = file->path();
-    s.size = facts[slot].size.value;
+    const std::uint64_t size = facts[slot].size.value;
+    s.size = (size & file_facts::size_in_node) == 0
+                 ? size
+                 : self_->snapshot<file_node>(self_->ref.layout.nodes + sizeof(file_node) * static_cast<std::uint32_t>(size), 1)[0].size.value;
     for (std::size_t at = slot; at < counts.size(); at += count) {
       s.hits += counts[at].hits.value;
       s.page_loads += counts[at].page_loads.value;
@@ -271,7 +278,8 @@ const char* statistics::name(counter c) {
       "hits",         "minor_faults", "direct_loads", "staged_loads", "bulk_loads", "open_loads",
       "load_errors",  "evictions",    "reclaims",     "lost_races",   "no_frames",  "direct_bytes",
       "staged_bytes", "bulk_bytes",   "open_bytes",   "read_bytes",   "opens",      "reopens",
-      "closes",       "rpcs",         "rpc_wait_ns",  "rpc_failures", "sent_bytes"};
+      "closes",       "rpcs",         "rpc_wait_ns",  "rpc_failures", "sent_bytes",
+      "written_bytes", "write_backs", "write_back_bytes", "write_back_errors"};
   return names[static_cast<std::uint32_t>(c)];
 }
 

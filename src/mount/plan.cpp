@@ -43,6 +43,7 @@ mount_options complete(const mount_options& asked, const device& d) {
   require(o.cache_bytes / o.page_bytes <= limits::frames_max,
           "cache size: more pages than 2^32 - 16; use larger pages");
 
+  require(o.root.empty() || o.backend == nullptr, "root: only without a backend, which may have one of its own");
   if (o.workers == 0) o.workers = std::clamp(cores / 2, 1u, 8u);
   require(o.workers <= 256, "workers: at most 256");
   if (o.channel_slots == 0) o.channel_slots = gpu ? 512 : 64;
@@ -120,6 +121,14 @@ arena_layout lay_out(const mount_options& o, unsigned multiprocessors, bool dire
   l.slots = place(sizeof(slot_record) * std::uint64_t{o.channel_slots});
   l.counters = place(sizeof(counter_set) * std::uint64_t{l.processor_count});
   l.bulk_shared = place(sizeof(bulk_state));
+  if (!o.read_only) {
+    // Twice the records: closes arrive late.
+    l.node_count = 2 * l.file_count;
+    l.nodes = place(sizeof(file_node) * std::uint64_t{l.node_count});
+    l.names = place(sizeof(name_state));
+    l.dirt = place(sizeof(frame_dirt) * std::uint64_t{l.frame_count});
+    l.masks = place(sizeof(std::uint64_t) * mask_words(o.page_bytes) * std::uint64_t{l.frame_count});
+  }
   l.pages = place(o.page_bytes * std::uint64_t{l.frame_count}, std::max<std::uint64_t>(4096, o.page_bytes));
   l.total_bytes = at;
   return l;

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <thread>
 
@@ -37,7 +38,7 @@ const std::shared_ptr<extent_set>& file_version::extents() {
 
 std::shared_ptr<backend_file> host_file::rest() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock() || file_ == nullptr || file_.use_count() > 1) return nullptr;
+  if (writes_ || !lock.owns_lock() || file_ == nullptr || file_.use_count() > 1) return nullptr;
   if (used_) {
     used_ = false;
     return nullptr;
@@ -46,8 +47,8 @@ std::shared_ptr<backend_file> host_file::rest() {
   return std::move(file_);
 }
 
-file_table::file_table(std::shared_ptr<backend> io, std::size_t descriptors_max)
-    : io_(std::move(io)), descriptors_max_(descriptors_max) {}
+file_table::file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max)
+    : io_(std::move(io)), descriptors_max_(descriptors_max), nodes_max_(nodes_max) {}
 
 template <class Attempt>
 int file_table::with_room(unsigned first_shard, const Attempt& attempt) {
@@ -66,11 +67,11 @@ int file_table::with_room(unsigned first_shard, const Attempt& attempt) {
   return status == -ENFILE ? -EMFILE : status;
 }
 
-int file_table::open_backend(const std::string& path, bool no_follow, unsigned first_shard,
-                             std::shared_ptr<backend_file>& file) {
+template <class Open>
+int file_table::open_backend(const Open& open, unsigned first_shard, std::shared_ptr<backend_file>& file) {
   if (descriptors_->load() >= descriptors_max_) (void)make_room(first_shard);
   std::unique_ptr<backend_file> opened;
-  const int status = with_room(first_shard, [&] { return io_->open(path, no_follow, opened); });
+  const int status = with_room(first_shard, [&] { return open(opened); });
   if (status < 0) return status;
   descriptors_->fetch_add(1);
   file = std::shared_ptr<backend_file>(opened.release(), [count = descriptors_](backend_file* f) {
@@ -78,6 +79,12 @@ int file_table::open_backend(const std::string& path, bool no_follow, unsigned f
     count->fetch_sub(1);
   });
   return 0;
+}
+
+int file_table::open_to_read(const std::string& path, bool no_follow, unsigned first_shard,
+                             std::shared_ptr<backend_file>& file) {
+  return open_backend([&](std::unique_ptr<backend_file>& opened) { return io_->open(path, no_follow, opened); },
+                      first_shard, file);
 }
 
 int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
@@ -93,7 +100,7 @@ int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
     if (status != -EMFILE && status != -ENFILE) return status < 0 ? status : 0;
     return with_room(anywhere(), [&] { return std::min(reached->prepare(), 0); });
   }
-  const int status = open_backend(file.path_, file.no_follow_, anywhere(), reached);
+  const int status = open_to_read(file.path_, file.no_follow_, anywhere(), reached);
   if (status == -ENOENT || status == -ENOTDIR) return -ESTALE;
   if (status < 0) return status;
   file_identity identity;
@@ -120,6 +127,35 @@ std::int64_t file_table::read(backend_file& file, char* to, std::uint64_t bytes,
   return static_cast<std::int64_t>(done);
 }
 
+std::int64_t file_table::write(backend_file& file, const char* from, std::uint64_t bytes, std::uint64_t offset,
+                               const std::uint64_t* mask) {
+  const auto is_set = [mask](std::uint64_t i) { return mask == nullptr || (mask[i / 64] >> i % 64 & 1) != 0; };
+  // Where bytes from `i` on are, or are not, to be written; a word at a time where it can be.
+  const auto end_of_run = [&](std::uint64_t i, bool set) {
+    if (mask == nullptr) return bytes;
+    while (i < bytes) {
+      const std::uint64_t others = (set ? ~mask[i / 64] : mask[i / 64]) >> i % 64;
+      if (others != 0) return std::min<std::uint64_t>(bytes, i + static_cast<unsigned>(std::countr_zero(others)));
+      i = (i / 64 + 1) * 64;
+    }
+    return bytes;
+  };
+  std::int64_t written = 0;
+  for (std::uint64_t at = 0; at < bytes;) {
+    const bool set = is_set(at);
+    const std::uint64_t end = end_of_run(at, set);
+    while (set && at < end) {
+      const std::int64_t n = file.write(from + at, end - at, offset + at);
+      if (n == -EINTR) continue;
+      if (n <= 0) return n < 0 ? n : -EIO;
+      at += static_cast<std::uint64_t>(n);
+      written += n;
+    }
+    at = end;
+  }
+  return written;
+}
+
 int file_table::look_up(std::uint32_t handle, lookups& known, lookups::entry*& found) {
   const std::uint64_t epoch = epoch_.load(std::memory_order_acquire);
   if (known.epoch != epoch) {
@@ -139,19 +175,43 @@ int file_table::look_up(std::uint32_t handle, lookups& known, lookups::entry*& f
 int file_table::open(std::string path, bool no_follow, std::uint32_t& handle, std::shared_ptr<host_file>& result,
                      unsigned shard) {
   std::shared_ptr<backend_file> file;
-  const int status = open_backend(path, no_follow, shard, file);
+  const int status = open_to_read(path, no_follow, shard, file);
   if (status < 0) return status;
+  return enter(std::move(path), no_follow, false, std::move(file), handle, result, shard);
+}
+
+int file_table::open_to_change(std::string path, const open_how& how, std::uint32_t& handle,
+                               std::shared_ptr<host_file>& result) {
+  std::shared_ptr<backend_file> file;
+  const int status = open_backend(
+      [&](std::unique_ptr<backend_file>& opened) { return io_->open_to_change(path, how, opened); }, 0, file);
+  if (status < 0) return status;
+  return enter(std::move(path), how.no_follow, how.write, std::move(file), handle, result, 0);
+}
+
+// What the backend has opened becomes one of the service's files.
+int file_table::enter(std::string path, bool no_follow, bool writes, std::shared_ptr<backend_file> file,
+                      std::uint32_t& handle, std::shared_ptr<host_file>& result, unsigned shard) {
   // Before the look at the file: a change that comes after it must count as later than this.
   const std::int64_t seen_ns = wall_clock_ns();
   file_identity identity;
   if (const int known = file->identify(identity); known < 0) return known;
   if (const int kind = check_kind(identity); kind < 0) return kind;
 
-  result = std::make_shared<host_file>(std::move(path), no_follow, version_of(identity, seen_ns), std::move(file));
+  std::shared_ptr<file_version> version;
+  std::uint32_t node = no_node;
+  if (const int known = version_of(identity, seen_ns, writes, version, node); known < 0) return known;
+  try {
+    result = std::make_shared<host_file>(std::move(path), no_follow, writes, node, version, std::move(file));
+  } catch (...) {
+    if (node != no_node) leave(*version, writes);
+    throw;
+  }
   for (std::uint32_t i = 0; i < shard_count; ++i) {
     const std::uint32_t number = (shard + i) % shard_count;
     if (put(shards_[number], number, result, handle)) return 0;
   }
+  if (node != no_node) leave(*version, writes);
   return -EMFILE;
 }
 
@@ -192,15 +252,18 @@ std::shared_ptr<host_file> file_table::find(std::uint32_t handle) const {
 int file_table::close(std::uint32_t handle) {
   std::shared_ptr<host_file> last;  // destroyed, and with it the descriptor closed, after the lock is given back
   shard& s = shards_[shard_of(handle)];
-  const std::unique_lock lock(s.mutex);
-  const entry* const found = entry_of(s, handle);
-  if (found == nullptr) return -EBADF;
-  entry& e = s.entries[static_cast<std::size_t>(found - s.entries.data())];
-  last = std::move(e.file);
-  e.file = nullptr;
-  e.generation = (e.generation + 1) & ((1u << (32 - index_bits)) - 1);
-  s.unused.push_back(static_cast<std::uint32_t>(found - s.entries.data()));
-  epoch_.fetch_add(1, std::memory_order_release);
+  {
+    const std::unique_lock lock(s.mutex);
+    const entry* const found = entry_of(s, handle);
+    if (found == nullptr) return -EBADF;
+    entry& e = s.entries[static_cast<std::size_t>(found - s.entries.data())];
+    last = std::move(e.file);
+    e.file = nullptr;
+    e.generation = (e.generation + 1) & ((1u << (32 - index_bits)) - 1);
+    s.unused.push_back(static_cast<std::uint32_t>(found - s.entries.data()));
+    epoch_.fetch_add(1, std::memory_order_release);
+  }
+  if (last->node() != no_node) leave(last->version(), last->writes());
   return 0;
 }
 
@@ -213,36 +276,86 @@ std::size_t file_table::open_count() const {
   return count;
 }
 
-std::shared_ptr<file_version> file_table::version_of(const file_identity& identity, std::int64_t seen_ns) {
+// The caller holds the mutex of the version's shard. False when there are no more nodes.
+bool file_table::join(file_version& version, bool writes, std::uint32_t& node) {
+  if (version.node == no_node) {
+    if (!writes) return true;
+    const std::lock_guard lock(nodes_mutex_);
+    if (!nodes_unused_.empty()) {
+      version.node = nodes_unused_.back();
+      nodes_unused_.pop_back();
+    } else if (nodes_made_ < nodes_max_) {
+      version.node = nodes_made_++;
+    } else {
+      return false;
+    }
+  }
+  node = version.node;
+  ++version.sharers;
+  if (writes) ++version.writers;
+  return true;
+}
+
+// By a file that took part in the version's node.
+void file_table::leave(file_version& version, bool writes) {
+  version_shard& s = versions_[shard_of_version({version.identity.device, version.identity.inode})];
+  const std::lock_guard lock(s.mutex);
+  if (writes) --version.writers;
+  if (--version.sharers != 0) return;
+  const std::lock_guard nodes(nodes_mutex_);
+  nodes_unused_.push_back(version.node);
+  version.node = no_node;
+}
+
+int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
+                           std::shared_ptr<file_version>& version, std::uint32_t& node) {
   const std::int64_t changed = identity.modified_ns > identity.changed_ns ? identity.modified_ns : identity.changed_ns;
   const bool racy = seen_ns - changed < racy_ns;
   const key name{identity.device, identity.inode};
-  // Of the hash's high bits, as the map uses the low ones.
-  version_shard& s = versions_[(mix(name) >> 32) % version_shards];
+  version_shard& s = versions_[shard_of_version(name)];
   const auto holds = [&](const version_map::const_iterator& at) {
-    return at != s.versions.end() && !at->second->racy && at->second->identity == identity;
+    if (at == s.versions.end()) return false;
+    const file_version& v = *at->second;
+    // One that is being written is what it is; one that was is not given again, nor one that was opened to be read only.
+    if (v.writers != 0) return true;
+    return !writes && !v.was_written && !v.racy && v.identity == identity;
+  };
+  const auto give = [&](const std::shared_ptr<file_version>& v) {
+    if (!join(*v, writes, node)) return -EMFILE;
+    version = v;
+    return 0;
   };
   {
     const std::lock_guard lock(s.mutex);
-    if (const auto known = s.versions.find(name); holds(known)) return known->second;
+    if (const auto known = s.versions.find(name); holds(known)) return give(known->second);
   }
   // Made outside, with its place in the map; and what it takes the place of is destroyed outside.
   auto fresh =
       std::make_shared<file_version>(last_version_.fetch_add(1, std::memory_order_relaxed) + 1, identity, racy);
   version_map made, forgotten;
   made.emplace(name, fresh);
-  auto node = made.extract(made.begin());
+  auto place = made.extract(made.begin());
   const std::lock_guard lock(s.mutex);
   const auto known = s.versions.find(name);
-  if (holds(known)) return known->second;  // another thread opened it at the same time
+  if (holds(known)) return give(known->second);  // another thread opened it at the same time
+  fresh->was_written = writes;
+  if (const int given = give(fresh); given < 0) return given;
   if (known != s.versions.end()) {
-    known->second.swap(node.mapped());
-    return fresh;
+    known->second.swap(place.mapped());
+    return 0;
   }
-  // Forgotten versions cost only pages that are read again. Those with open files live on in their files.
-  if (s.versions.size() >= versions_max) s.versions.swap(forgotten);
-  s.versions.insert(std::move(node));
-  return fresh;
+  // Forgotten versions cost only pages that are read again. Those with open files live on in their files; those that are being
+  // written must not be forgotten.
+  if (s.versions.size() >= versions_max) {
+    s.versions.swap(forgotten);
+    for (auto at = forgotten.begin(); at != forgotten.end();) {
+      const auto next = std::next(at);
+      if (at->second->writers != 0) s.versions.insert(forgotten.extract(at));
+      at = next;
+    }
+  }
+  s.versions.insert(std::move(place));
+  return 0;
 }
 
 // True when files were closed, or left to others to close. Looks into all shards, the given one first: an opener's own files are

@@ -11,6 +11,10 @@
 // ctime are compared with what was seen last; any difference gives a new number, so cached pages of the old one are
 // misses. Times are only as fine as the file system's clock: a file that had changed within `racy_ns` before it was
 // looked at could change again without showing it, so its next open gets a new number in any case.
+//
+// Writing: a file's first open for writing gives it a new version, with a *node*, the state that the device's open files of the
+// version share (file_node in cache/arena.cuh). Whoever opens the file while it is open for writing gets the same version,
+// whatever its times say: they change because of that writing. After the last writer's close the version is never given again.
 #pragma once
 
 #include <array>
@@ -24,6 +28,7 @@
 #include <vector>
 
 #include "gpufs/backend.hpp"
+#include "gpufs/channel/layout.cuh"
 
 namespace gpufs {
 
@@ -40,6 +45,12 @@ class file_version {
   const bool racy;
   std::atomic<bool> delivered{false};  // its bytes went to the device with an open
 
+  // Of a version that is, or was, open for writing; guarded by the mutex of its shard (file_table).
+  std::uint32_t node = no_node;  // its device-side state; as long as any file of it is open
+  unsigned sharers = 0;          // open files that were told of the node
+  unsigned writers = 0;          // of these: those that write
+  bool was_written = false;
+
   // Made when it is first asked for: by the registrar, for files that are large enough to be registered. Most are not.
   const std::shared_ptr<extent_set>& extents();
 
@@ -51,10 +62,15 @@ class file_version {
 // One open file. Thread-safe.
 class host_file {
  public:
-  host_file(std::string path, bool no_follow, std::shared_ptr<file_version> version, std::shared_ptr<backend_file> file)
-      : path_(std::move(path)), no_follow_(no_follow), version_(std::move(version)), file_(std::move(file)) {}
+  // `node`: the version's, if the file takes part in it.
+  host_file(std::string path, bool no_follow, bool writes, std::uint32_t node, std::shared_ptr<file_version> version,
+            std::shared_ptr<backend_file> file)
+      : path_(std::move(path)), no_follow_(no_follow), writes_(writes), node_(node), version_(std::move(version)),
+        file_(std::move(file)) {}
 
   const std::string& path() const { return path_; }
+  bool writes() const { return writes_; }
+  std::uint32_t node() const { return node_; }
   file_version& version() const { return *version_; }
   const std::shared_ptr<file_version>& shared_version() const { return version_; }
 
@@ -65,6 +81,8 @@ class host_file {
 
   const std::string path_;
   const bool no_follow_;
+  const bool writes_;  // then its backend's file stays open: the path may lead elsewhere, or nowhere
+  const std::uint32_t node_;
   const std::shared_ptr<file_version> version_;
   std::mutex mutex_;  // guards file_ and used_
   std::shared_ptr<backend_file> file_;
@@ -77,12 +95,17 @@ class file_table {
  public:
   static constexpr std::int64_t racy_ns = 2'000'000'000;  // FAT's two seconds are the coarsest clock in use
 
-  file_table(std::shared_ptr<backend> io, std::size_t descriptors_max);
+  // `nodes_max`: how many versions may be open for writing.
+  file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max = 0);
 
   // 0 and a handle (never 0), or -errno. `shard`: where to put it, if there is room; threads that open at the same time name
   // different ones.
   int open(std::string path, bool no_follow, std::uint32_t& handle, std::shared_ptr<host_file>& file,
            unsigned shard = 0);
+  // The same for a file that is to be changed, or created.
+  int open_to_change(std::string path, const open_how& how, std::uint32_t& handle, std::shared_ptr<host_file>& file);
+  int unlink(const std::string& path) { return io_->unlink(path); }
+  int rename(const std::string& path, const std::string& new_path) { return io_->rename(path, new_path); }
   // Null for a handle that is not open.
   std::shared_ptr<host_file> find(std::uint32_t handle) const;
   // 0, or -EBADF.
@@ -112,9 +135,18 @@ class file_table {
   // The backend's file, opened again if it had to be closed; 0, or -errno: -ESTALE when the path leads elsewhere now.
   int reach(host_file& file, std::shared_ptr<backend_file>& reached);
 
+  // Whether a file that was opened to be changed can be read too.
+  static bool is_readable(host_file& file) {
+    const std::lock_guard lock(file.mutex_);
+    return file.file_ == nullptr || file.file_->readable();
+  }
+
   // Reads until `bytes` are there, or the end, or an error: interrupted and short reads are continued.
   // Bytes read, or -errno.
   static std::int64_t read(backend_file& file, char* to, std::uint64_t bytes, std::uint64_t offset);
+  // Writes all bytes, or those whose bits are set in `mask` if that is not null; as read(). The bytes, or -errno.
+  static std::int64_t write(backend_file& file, const char* from, std::uint64_t bytes, std::uint64_t offset,
+                            const std::uint64_t* mask);
 
   std::size_t open_count() const;
 
@@ -135,6 +167,8 @@ class file_table {
     std::uint64_t device, inode;
     bool operator==(const key& other) const = default;
   };
+  // Of the hash's high bits, as the map uses the low ones.
+  static std::size_t shard_of_version(const key& k) { return (mix(k) >> 32) % version_shards; }
   static std::uint64_t mix(const key& k) { return k.inode * 0x9e3779b97f4a7c15ull ^ k.device; }
   struct key_hash {
     std::size_t operator()(const key& k) const { return std::hash<std::uint64_t>()(mix(k)); }
@@ -156,14 +190,22 @@ class file_table {
     version_map versions;
   };
 
-  int open_backend(const std::string& path, bool no_follow, unsigned first_shard, std::shared_ptr<backend_file>& file);
+  template <class Open>
+  int open_backend(const Open& open, unsigned first_shard, std::shared_ptr<backend_file>& file);
+  int open_to_read(const std::string& path, bool no_follow, unsigned first_shard, std::shared_ptr<backend_file>& file);
+  int enter(std::string path, bool no_follow, bool writes, std::shared_ptr<backend_file> file, std::uint32_t& handle,
+            std::shared_ptr<host_file>& result, unsigned shard);
   // What `attempt` says, after making room as often as may help if that is a lack of descriptors.
   template <class Attempt>
   int with_room(unsigned first_shard, const Attempt& attempt);
   bool put(shard& s, std::uint32_t number, const std::shared_ptr<host_file>& file, std::uint32_t& handle);
   const entry* entry_of(const shard& s, std::uint32_t handle) const;
   static std::uint32_t shard_of(std::uint32_t handle) { return (handle - 1) & (shard_count - 1); }
-  std::shared_ptr<file_version> version_of(const file_identity& identity, std::int64_t seen_ns);
+  // The version, and its node if the file takes part in it; 0, or -EMFILE when there are no more nodes.
+  int version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
+                 std::shared_ptr<file_version>& version, std::uint32_t& node);
+  bool join(file_version& version, bool writes, std::uint32_t& node);
+  void leave(file_version& version, bool writes);
   bool make_room(unsigned first_shard);
 
   const std::shared_ptr<backend> io_;
@@ -171,6 +213,10 @@ class file_table {
   std::atomic<std::uint64_t> epoch_{1};  // raised by whatever lookups must not outlive
   std::array<shard, shard_count> shards_;
   std::array<version_shard, version_shards> versions_;
+  std::mutex nodes_mutex_;  // guards the next two; taken last
+  std::vector<std::uint32_t> nodes_unused_;
+  std::uint32_t nodes_made_ = 0;
+  const std::uint32_t nodes_max_;
   // Relaxed: only its being different each time matters; a version passes to others under a mutex.
   std::atomic<std::uint64_t> last_version_{0};
   std::atomic<unsigned> next_room_{0};  // the shard at which a thread without one of its own looks for room next

@@ -306,7 +306,8 @@ timeline_event service::describe(const request& r, std::uint32_t slot, unsigned 
   timeline_event e{"unknown", first + worker, platform::now_ns(), 0, 0, r.length, 0, {}};
   switch (r.code) {
     case request_code::open:
-      e.name = "open";
+    case request_code::open_write:
+      e.name = r.code == request_code::open ? "open" : "open to write";
       e.bytes = 0;
       e.path.assign(channel_.staging(slot), std::min<std::size_t>(r.length, limits::path_bytes_max));
       return e;
@@ -323,6 +324,23 @@ timeline_event service::describe(const request& r, std::uint32_t slot, unsigned 
       e.offset = r.offset;
       break;
     case request_code::close: e.name = "close"; break;
+    case request_code::write:
+      e.name = "write";
+      e.bytes = r.length & ~masked_flag;
+      e.offset = r.offset;
+      break;
+    case request_code::truncate:
+      e.name = "truncate";
+      e.offset = r.offset;
+      break;
+    case request_code::sync: e.name = "sync"; break;
+    case request_code::unlink:
+    case request_code::rename:
+      e.name = r.code == request_code::unlink ? "unlink" : "rename";
+      e.bytes = 0;
+      e.path.assign(channel_.staging(slot), std::min<std::size_t>(r.length, limits::path_bytes_max));
+      e.path.resize(std::min(e.path.size(), e.path.find('\0')));
+      return e;
   }
   if (const std::shared_ptr<host_file> file = files_.find(r.handle)) e.path = file->path();
   return e;
@@ -331,13 +349,19 @@ timeline_event service::describe(const request& r, std::uint32_t slot, unsigned 
 std::int32_t service::serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                             file_table::lookups& known) {
   switch (r.code) {
-    case request_code::open: return serve_open(r, slot, worker);
+    case request_code::open:
+    case request_code::open_write: return serve_open(r, slot, worker);
     case request_code::read: return serve_read(r, slot, known);
     case request_code::bulk: return serve_bulk(r, slot, sequence, worker, known);
     case request_code::close: return files_.close(r.handle);
     case request_code::send:
       if (r.length > channel_.layout.staging_bytes) return -EINVAL;
       return sinks_.send(r.handle, channel_.staging(slot), r.length);
+    case request_code::write: return serve_write(r, slot, known);
+    case request_code::truncate: return serve_truncate(r, known);
+    case request_code::sync: return serve_sync(r, known);
+    case request_code::unlink:
+    case request_code::rename: return serve_paths(r, slot);
   }
   return -ENOSYS;
 }
@@ -348,12 +372,18 @@ std::int32_t service::serve_open(const request& r, std::uint32_t slot, unsigned 
   if (path.find('\0') != std::string::npos) return -EINVAL;
   std::uint32_t handle = 0;
   std::shared_ptr<host_file> file;
-  const int status = files_.open(std::move(path), r.handle != 0, handle, file, opener);
+  const bool changes = r.code == request_code::open_write;
+  const open_how how{(r.handle & open_no_follow) != 0, (r.handle & open_reads) != 0,     (r.handle & open_writes) != 0,
+                     (r.handle & open_creates) != 0,   (r.handle & open_exclusive) != 0, static_cast<std::uint32_t>(r.offset) & 07777u};
+  const int status = changes ? files_.open_to_change(std::move(path), how, handle, file)
+                             : files_.open(std::move(path), how.no_follow, handle, file, opener);
   if (status < 0) return status;
   const file_identity& identity = file->version().identity;
   std::int32_t delivered = 0;
+  bool unreadable = false;
   try {
-    delivered = deliver(*file, r.offset, slot);
+    if (!changes && file->node() == no_node) delivered = deliver(*file, r.offset, slot);
+    unreadable = changes && how.write && !files_.is_readable(*file);
   } catch (...) {
     (void)files_.close(handle);  // opened above; nobody will hear of it
     throw;
@@ -365,7 +395,8 @@ std::int32_t service::serve_open(const request& r, std::uint32_t slot, unsigned 
   reply.changed_ns.store_relaxed(identity.changed_ns);
   reply.inode.store_relaxed(identity.inode);
   reply.device.store_relaxed(identity.device);
-  reply.mode.store_relaxed(identity.mode);
+  reply.mode.store_relaxed(identity.mode | (unreadable ? unreadable_flag : 0));
+  reply.node.store_relaxed(file->node());
   reply.handle.store_relaxed(handle);
   return delivered;
 }
@@ -391,6 +422,64 @@ std::int32_t service::serve_read(const request& r, std::uint32_t slot, file_tabl
   const std::int64_t n = file_table::read(*file->reached, channel_.staging(slot), r.length, r.offset);
   if (n <= 0) return static_cast<std::int32_t>(n);
   return static_cast<std::int32_t>(n) | tell_extent(slot, extents_.touch(file->file, r.offset));
+}
+
+int service::reach_to_write(std::uint32_t handle, file_table::lookups& known, file_table::lookups::entry*& file) {
+  const int status = files_.look_up(handle, known, file);
+  return status < 0 ? status : file->file->writes() ? 0 : -EBADF;
+}
+
+std::int32_t service::serve_write(const request& r, std::uint32_t slot, file_table::lookups& known) {
+  const bool masked = (r.length & masked_flag) != 0;
+  const std::uint64_t bytes = r.length & ~masked_flag;
+  const std::uint64_t room = channel_.layout.staging_bytes;
+  if (r.offset > limits::file_bytes_max || bytes > limits::file_bytes_max - r.offset || bytes > room) return -EINVAL;
+  if (masked && mask_offset(bytes) + mask_words(bytes) * sizeof(std::uint64_t) > room) return -EINVAL;
+  file_table::lookups::entry* file = nullptr;
+  if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
+  const char* const data = channel_.staging(slot);
+  // Copied once: what a kernel that goes on writing does to it must not lead anywhere else.
+  std::vector<std::uint64_t> mask;
+  if (masked) {
+    mask.resize(mask_words(bytes));
+    std::memcpy(mask.data(), data + mask_offset(bytes), mask.size() * sizeof(std::uint64_t));
+  }
+  return static_cast<std::int32_t>(
+      file_table::write(*file->reached, data, bytes, r.offset, masked ? mask.data() : nullptr));
+}
+
+std::int32_t service::serve_truncate(const request& r, file_table::lookups& known) {
+  if (r.offset >= limits::file_bytes_max) return -EINVAL;
+  file_table::lookups::entry* file = nullptr;
+  if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
+  int status = 0;
+  do {
+    status = file->reached->truncate(r.offset);
+  } while (status == -EINTR);
+  return status;
+}
+
+std::int32_t service::serve_sync(const request& r, file_table::lookups& known) {
+  file_table::lookups::entry* file = nullptr;
+  if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
+  int status = 0;
+  do {
+    status = file->reached->sync();
+  } while (status == -EINTR);
+  return status;
+}
+
+std::int32_t service::serve_paths(const request& r, std::uint32_t slot) {
+  if (r.length == 0 || r.length > limits::staging_bytes_min) return -ENAMETOOLONG;
+  const std::string both(channel_.staging(slot), r.length);
+  const std::size_t end = both.find('\0');
+  const bool renames = r.code == request_code::rename;
+  // Exactly one path, or two, without zeros in them.
+  if (renames != (end != std::string::npos)) return -EINVAL;
+  if (!renames) return files_.unlink(both);
+  const std::string path = both.substr(0, end), new_path = both.substr(end + 1);
+  if (path.empty() || new_path.empty()) return -ENOENT;
+  return new_path.find('\0') != std::string::npos ? -EINVAL : files_.rename(path, new_path);
 }
 
 // Says in the reply where an extent lies, if it is registered; what to add to the result.

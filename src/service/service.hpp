@@ -110,6 +110,11 @@ class service {
   std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                      file_table::lookups& known);
   std::int32_t serve_open(const request& r, std::uint32_t slot, unsigned opener);
+  std::int32_t serve_write(const request& r, std::uint32_t slot, file_table::lookups& known);
+  std::int32_t serve_truncate(const request& r, file_table::lookups& known);
+  std::int32_t serve_sync(const request& r, file_table::lookups& known);
+  std::int32_t serve_paths(const request& r, std::uint32_t slot);
+  int reach_to_write(std::uint32_t handle, file_table::lookups& known, file_table::lookups::entry*& file);
   std::int32_t deliver(host_file& file, std::uint64_t wanted, std::uint32_t slot);
   std::int32_t serve_read(const request& r, std::uint32_t slot, file_table::lookups& known);
   std::int32_t serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,

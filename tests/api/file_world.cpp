@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "gpufs/error.hpp"
@@ -52,6 +54,12 @@ class posix_world final : public file_world {
     check(rename(path(name + ".new").c_str(), path(name).c_str()) == 0, "rename", path(name));
   }
   void remove(const std::string& name) override { check(unlink(path(name).c_str()) == 0, "unlink", path(name)); }
+  std::string content(const std::string& name) const override {
+    std::ifstream in(path(name), std::ios::binary);
+    check(in.is_open(), "open", path(name));
+    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  }
+  bool exists(const std::string& name) const override { return access(path(name).c_str(), F_OK) == 0; }
   void make_directory(const std::string& name) override {
     check(mkdir(path(name).c_str(), 0755) == 0, "mkdir", path(name));
   }
@@ -99,6 +107,8 @@ class memory_world final : public file_world {
   void truncate(const std::string& name, std::uint64_t size) override { io_->truncate(path(name), size); }
   void replace(const std::string& name, std::string_view content) override { io_->replace(path(name), content); }
   void remove(const std::string& name) override { io_->remove(path(name)); }
+  std::string content(const std::string& name) const override { return io_->content(path(name)); }
+  bool exists(const std::string& name) const override { return io_->exists(path(name)); }
   void make_directory(const std::string& name) override { io_->make_directory(path(name)); }
   void make_fifo(const std::string& name) override { io_->make_fifo(path(name)); }
   void make_link(const std::string& name, const std::string& target) override {

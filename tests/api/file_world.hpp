@@ -34,6 +34,8 @@ class file_world {
   virtual void truncate(const std::string& name, std::uint64_t size) = 0;
   virtual void replace(const std::string& name, std::string_view content) = 0;  // another file under the name
   virtual void remove(const std::string& name) = 0;
+  virtual std::string content(const std::string& name) const = 0;
+  virtual bool exists(const std::string& name) const = 0;
   virtual void make_directory(const std::string& name) = 0;
   virtual void make_fifo(const std::string& name) = 0;
   virtual void make_link(const std::string& name, const std::string& target) = 0;

@@ -186,19 +186,23 @@ TEST_P(open_test, gives_what_the_backend_refuses_with) {
   EXPECT_EQ(fs().stats().host_open_files, 1u);
 }
 
-TEST_P(open_test, files_cannot_be_written) {
+TEST_P(open_test, a_mount_that_is_read_only_changes_nothing) {
+  options.read_only = true;
   create("a", 100);
   for (const int flags : {O_WRONLY, O_RDWR, O_ACCMODE, O_CREAT, O_TRUNC, O_APPEND, O_RDWR | O_CREAT | O_TRUNC}) {
     EXPECT_EQ(open("a", flags), -EROFS) << flags;
     EXPECT_EQ(open("new", flags), -EROFS) << flags;
   }
+  EXPECT_EQ(calls().unlink(files->path("a")), -EROFS);
+  EXPECT_EQ(calls().rename(files->path("a"), files->path("b")), -EROFS);
   EXPECT_EQ(open("new"), -ENOENT);
   EXPECT_EQ(calls().read(open("a"), 0, 200).result, 100);
 }
 
 TEST_P(open_test, unknown_flags_are_refused) {
   create("a", 100);
-  for (const int flags : {O_DIRECTORY, O_NONBLOCK, O_SYNC, 1 << 30, -1 & ~(O_ACCMODE | O_CREAT | O_TRUNC | O_APPEND)}) {
+  for (const int flags : {O_DIRECTORY, O_NONBLOCK, O_SYNC, 1 << 30, -1 & ~(O_ACCMODE | O_CREAT | O_TRUNC | O_APPEND),
+                          O_ACCMODE, O_TRUNC, O_APPEND, O_RDWR | O_GWRONCE, int{O_GWRONCE}}) {
     EXPECT_EQ(open("a", flags), -EINVAL) << flags;
   }
   EXPECT_EQ(counted(counter::rpcs), 0u);

@@ -71,6 +71,7 @@ void random_operations::choose() {
   options.extent_budget_bytes = chance(2) ? std::uint64_t{4} << 20 : 0;
   options.bulk_bytes = options.page_bytes * (std::uint64_t{2} << below(4));
   options.request_timeout_ns = 120'000'000'000;
+  options.read_only = limits.read_only = chance(2);
   group_count = 8 + static_cast<std::uint32_t>(below(40));
   limits.page_bytes = options.page_bytes;
   limits.bytes_max = std::min<std::uint64_t>(4 * options.page_bytes, 30000);

@@ -38,14 +38,14 @@ void random_group::plan_set(int to, std::int64_t value) {
   plan(c);
 }
 
-void random_group::plan_open(const std::vector<model_file>& files, std::string& input) {
+void random_group::plan_open(const std::vector<model_file>& files, const script_limits& limits, std::string& input) {
   const auto to = static_cast<int>(below(descriptors));
   if (guess_[to] >= 0) return plan_close(to);
   const std::size_t file = below(files.size());
   device_call c{action::open};
   c.to = to;
   c.memory = add_string(input, files[file].path);
-  if (below(20) == 0) c.flags = below(2) == 0 ? O_RDWR : O_DIRECTORY;
+  if (below(20) == 0) c.flags = limits.read_only && below(2) == 0 ? O_RDWR : O_DIRECTORY;
   if (below(4) == 0) c.flags |= O_CLOEXEC;
   plan(c, file);
   guess_[to] = files[file].what == model_file::kind::regular ? static_cast<int>(file) : -1;
@@ -154,7 +154,7 @@ script random_group::next(const std::vector<model_file>& files, const script_lim
     switch (below(17)) {
       case 0:
       case 1:
-      case 2: plan_open(files, input); break;
+      case 2: plan_open(files, limits, input); break;
       case 3: plan_close(static_cast<int>(below(descriptors))); break;
       case 4:
       case 5: plan_map(files, limits); break;

@@ -36,6 +36,7 @@ struct script_limits {
   std::uint32_t mappings = 0;  // that a group may hold at once; at most 4
   bool keep_mappings = false;  // over the end of a launch
   std::int32_t sink = -1;
+  bool read_only = false;  // the mount
 };
 
 // One group: makes its scripts, and checks what they gave.
@@ -76,7 +77,7 @@ class random_group {
     plan_.push_back({call, file, std::move(message)});
   }
   void plan_set(int to, std::int64_t value);
-  void plan_open(const std::vector<model_file>& files, std::string& input);
+  void plan_open(const std::vector<model_file>& files, const script_limits& limits, std::string& input);
   void plan_close(int from);
   void plan_map(const std::vector<model_file>& files, const script_limits& limits);
   void plan_unmap(int from);

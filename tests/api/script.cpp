@@ -53,7 +53,7 @@ struct script_kernel {
     char* output = op.memory == no_memory ? nullptr : memory.output + op.memory;
     switch (op.what) {
       case action::set: return {};
-      case action::open: return {gopen(g, fs, input, op.flags), 0};
+      case action::open: return {gopen(g, fs, input, op.flags, static_cast<std::uint32_t>(op.bytes)), 0};
       case action::close: return {gclose(g, fs, fd), 0};
       case action::read:
         if (memory.scratch_bytes != 0) return {read_to_scratch(g, fs, fd, op, output), 0};
@@ -71,6 +71,11 @@ struct script_kernel {
       case action::advise: return {gfadvise(g, fs, fd, op.offset, op.bytes, op.flags), 0};
       case action::status: return describe(g, fs, fd, output);
       case action::send: return {gsend(g, fs, fd, input, op.bytes), 0};
+      case action::write: return {gwrite(g, fs, fd, input, op.bytes, op.offset), 0};
+      case action::sync: return {gfsync(g, fs, fd), 0};
+      case action::truncate: return {gftruncate(g, fs, fd, op.offset), 0};
+      case action::unlink: return {gunlink(g, fs, input), 0};
+      case action::rename: return {grename(g, fs, input, memory.input + op.bytes), 0};
       case action::view: return look(g, fs, fd, op, output);
     }
     return {-ENOSYS, 0};

@@ -14,7 +14,7 @@ enum class group_kind : std::uint32_t { thread, warp, block };
 
 enum class action : std::uint32_t {
   set,    // register `to` = `offset`
-  open,   // register `to` = gopen(path at `memory` of the input, `flags`)
+  open,   // register `to` = gopen(path at `memory` of the input, `flags`, mode `bytes`)
   close,  // gclose(register `from`)
   read,   // gread(register `from`, `memory` of the output, `bytes`, `offset`)
   map,    // gmmap(register `from`, `offset`, `bytes`); register `to` = the pointer
@@ -25,6 +25,11 @@ enum class action : std::uint32_t {
   advise,  // gfadvise(register `from`, `offset`, `bytes`, `flags`)
   status,  // gfstat(register `from`); the answer goes to `memory` of the output, which is 8-byte aligned
   send,    // gsend(sink in register `from`, `memory` of the input, `bytes`)
+  write,     // gwrite(register `from`, `memory` of the input, `bytes`, `offset`)
+  sync,      // gfsync(register `from`)
+  truncate,  // gftruncate(register `from`, `offset`)
+  unlink,    // gunlink(path at `memory` of the input)
+  rename,    // grename(path at `memory` of the input, path at `bytes` of it)
   view     // view<uint64>(register `from`, `offset`)[k] for k < `bytes` to `memory` of the output, 8-byte aligned
 };
 

@@ -20,10 +20,11 @@ outcome session::call(device_call c, std::int64_t from, const std::string& input
   return p.outcomes[0][1];
 }
 
-std::int32_t session::open(const std::string& path, int flags) {
+std::int32_t session::open(const std::string& path, int flags, unsigned mode) {
   std::string input;
   device_call c{action::open};
   c.to = 1;
+  c.bytes = mode;
   c.flags = flags;
   c.memory = add_string(input, path);
   return static_cast<std::int32_t>(call(c, 0, input).result);
@@ -131,6 +132,37 @@ status_answer session::status(std::int32_t fd) {
   answer.result = static_cast<std::int32_t>(call(c, fd, {}, sizeof(file_status)).result);
   std::memcpy(&answer.status, output_.data(), sizeof answer.status);
   return answer;
+}
+
+std::int64_t session::write(std::int32_t fd, const std::string& bytes, std::int64_t offset, std::uint64_t misalignment) {
+  device_call c{action::write};
+  c.offset = offset;
+  c.bytes = bytes.size();
+  c.memory = misalignment;
+  return call(c, fd, std::string(misalignment, '.') + bytes).result;
+}
+
+std::int32_t session::sync(std::int32_t fd) { return static_cast<std::int32_t>(call({action::sync}, fd).result); }
+
+std::int32_t session::truncate(std::int32_t fd, std::int64_t size) {
+  device_call c{action::truncate};
+  c.offset = size;
+  return static_cast<std::int32_t>(call(c, fd).result);
+}
+
+std::int32_t session::unlink(const std::string& path) {
+  std::string input;
+  device_call c{action::unlink};
+  c.memory = add_string(input, path);
+  return static_cast<std::int32_t>(call(c, 0, input).result);
+}
+
+std::int32_t session::rename(const std::string& path, const std::string& new_path) {
+  std::string input;
+  device_call c{action::rename};
+  c.memory = add_string(input, path);
+  c.bytes = add_string(input, new_path);
+  return static_cast<std::int32_t>(call(c, 0, input).result);
 }
 
 std::int64_t session::send(std::int32_t sink, const std::string& bytes) {

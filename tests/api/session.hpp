@@ -43,7 +43,7 @@ class session {
  public:
   session(const mount& m, group_kind kind) : stage_(m, kind, 1) {}
 
-  std::int32_t open(const std::string& path, int flags = O_RDONLY);
+  std::int32_t open(const std::string& path, int flags = O_RDONLY, unsigned mode = 0666);
   std::int32_t open_null_path();
   std::int32_t close(std::int32_t fd);
   // Into memory that begins `misalignment` bytes behind a 64-byte boundary. Fails the test when bytes around what the
@@ -61,6 +61,11 @@ class session {
   map_each_answer map_each(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::int32_t piece_bytes);
   std::int32_t advise(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, int advice);
   status_answer status(std::int32_t fd);
+  std::int64_t write(std::int32_t fd, const std::string& bytes, std::int64_t offset, std::uint64_t misalignment = 0);
+  std::int32_t sync(std::int32_t fd);
+  std::int32_t truncate(std::int32_t fd, std::int64_t size);
+  std::int32_t unlink(const std::string& path);
+  std::int32_t rename(const std::string& path, const std::string& new_path);
   std::int64_t send(std::int32_t sink, const std::string& bytes);
   view_answer view(std::int32_t fd, std::uint64_t offset, std::uint64_t count);
 

@@ -21,7 +21,7 @@ struct fault_backend::rules {
 
   std::mutex mutex;  // guards all below
   std::vector<rule> all;
-  std::array<std::uint64_t, 4> calls{};
+  std::array<std::uint64_t, 9> calls{};
   std::uint64_t strikes = 0;
   std::mt19937_64 random;
 
@@ -86,6 +86,21 @@ class fault_backend::file final : public backend_file {
   }
   void fault_in(const file_mapping& mapping) override { wrapped_->fault_in(mapping); }
   void read_ahead(std::uint64_t offset, std::uint64_t bytes) override { wrapped_->read_ahead(offset, bytes); }
+  bool readable() const override { return wrapped_->readable(); }
+  std::int64_t write(const char* from, std::uint64_t bytes, std::uint64_t offset) override {
+    const int status = rules_->strike(operation::write, path_, bytes);
+    return status < 0 ? status : wrapped_->write(from, bytes, offset);
+  }
+  int truncate(std::uint64_t size) override {
+    std::uint64_t unused = 0;
+    const int status = rules_->strike(operation::truncate, path_, unused);
+    return status < 0 ? status : wrapped_->truncate(size);
+  }
+  int sync() override {
+    std::uint64_t unused = 0;
+    const int status = rules_->strike(operation::sync, path_, unused);
+    return status < 0 ? status : wrapped_->sync();
+  }
 
  private:
   const std::unique_ptr<backend_file> wrapped_;
@@ -106,6 +121,27 @@ int fault_backend::open(const std::string& path, bool no_follow, std::unique_ptr
   if (const int status = wrapped_->open(path, no_follow, wrapped); status < 0) return status;
   opened = std::make_unique<file>(std::move(wrapped), path, rules_);
   return 0;
+}
+
+int fault_backend::open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& opened) {
+  std::uint64_t unused = 0;
+  if (const int status = rules_->strike(operation::open, path, unused); status < 0) return status;
+  std::unique_ptr<backend_file> wrapped;
+  if (const int status = wrapped_->open_to_change(path, how, wrapped); status < 0) return status;
+  opened = std::make_unique<file>(std::move(wrapped), path, rules_);
+  return 0;
+}
+
+int fault_backend::unlink(const std::string& path) {
+  std::uint64_t unused = 0;
+  const int status = rules_->strike(operation::unlink, path, unused);
+  return status < 0 ? status : wrapped_->unlink(path);
+}
+
+int fault_backend::rename(const std::string& path, const std::string& new_path) {
+  std::uint64_t unused = 0;
+  const int status = rules_->strike(operation::rename, path, unused);
+  return status < 0 ? status : wrapped_->rename(path, new_path);
 }
 
 void fault_backend::add(fault rule) {

@@ -11,7 +11,7 @@
 
 namespace gpufs::testing {
 
-enum class operation { open, identify, read, map };
+enum class operation { open, identify, read, map, write, truncate, sync, unlink, rename };
 
 // When a fault strikes, and what it does. Of the conditions `nth`, `every` and `probability` exactly one is set; none: it
 // strikes always. Effects are made in the order of their fields; a call that did not get an error goes on to the file.
@@ -28,7 +28,7 @@ struct fault {
   bool worker_death = false;       // throws gpufs::worker_death
   bool exception = false;          // throws std::runtime_error
   int error_number = 0;            // the call answers -error_number; map() answers null
-  std::uint64_t bytes_max = 0;     // a read asks for no more bytes than this
+  std::uint64_t bytes_max = 0;     // a read, or a write, asks for no more bytes than this
 };
 
 // Thread-safe.
@@ -38,6 +38,9 @@ class fault_backend final : public backend {
   ~fault_backend() override;
 
   int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override;
+  int open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& file) override;
+  int unlink(const std::string& path) override;
+  int rename(const std::string& path, const std::string& new_path) override;
   std::unique_ptr<opener_stay> enter_opener() override { return wrapped_->enter_opener(); }
   void close_handed() override { wrapped_->close_handed(); }
 

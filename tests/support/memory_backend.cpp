@@ -183,6 +183,19 @@ class memory_backend::file final : public backend_file {
   }
   double cached(const file_mapping&, std::uint64_t) override { return 1; }
   void read_ahead(std::uint64_t, std::uint64_t) override {}
+  std::int64_t write(const char* from, std::uint64_t bytes, std::uint64_t offset) override {
+    const std::lock_guard lock(owner_.mutex_);
+    node_->bytes->write({from, bytes}, offset);
+    owner_.changed(*node_);
+    return static_cast<std::int64_t>(bytes);
+  }
+  int truncate(std::uint64_t size) override {
+    const std::lock_guard lock(owner_.mutex_);
+    node_->bytes->truncate(size);
+    owner_.changed(*node_);
+    return 0;
+  }
+  int sync() override { return 0; }
 
  private:
   const memory_backend& owner_;  // outlives its files: a mount holds it longer than its service
@@ -224,7 +237,7 @@ std::shared_ptr<memory_backend::node> memory_backend::create(std::uint32_t mode)
   return n;
 }
 
-void memory_backend::changed(node& n) {
+void memory_backend::changed(node& n) const {
   if (frozen_ && n.identity.changed_ns != 0) return;
   last_time_ns_ = std::max(last_time_ns_ + 1, wall_clock_ns() - age_ns_);
   n.identity.modified_ns = n.identity.changed_ns = last_time_ns_;
@@ -243,6 +256,45 @@ int memory_backend::open(const std::string& path, bool no_follow, std::unique_pt
   std::shared_ptr<node> n = find(path);
   if (n == nullptr) return -ENOENT;
   opened = std::make_unique<file>(*this, std::move(n));
+  return 0;
+}
+
+int memory_backend::open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& opened) {
+  const std::lock_guard lock(mutex_);
+  const auto refusal = refused_.find(path);
+  if (refusal != refused_.end()) return -refusal->second;
+  if (how.no_follow || how.exclusive) {
+    const auto itself = nodes_.find(path);
+    if (itself != nodes_.end() && how.create && how.exclusive) return -EEXIST;
+    if (itself != nodes_.end() && S_ISLNK(itself->second->identity.mode)) return -ELOOP;
+  }
+  std::shared_ptr<node> n = find(path);
+  if (n == nullptr && !how.create) return -ENOENT;
+  if (n == nullptr) n = nodes_[path] = create(S_IFREG | (how.mode & 0777));
+  if (S_ISDIR(n->identity.mode) && how.write) return -EISDIR;
+  opened = std::make_unique<file>(*this, std::move(n));
+  return 0;
+}
+
+int memory_backend::unlink(const std::string& path) {
+  const std::lock_guard lock(mutex_);
+  const auto found = nodes_.find(path);
+  if (found == nodes_.end()) return -ENOENT;
+  if (S_ISDIR(found->second->identity.mode)) return -EISDIR;
+  nodes_.erase(found);
+  return 0;
+}
+
+int memory_backend::rename(const std::string& path, const std::string& new_path) {
+  const std::lock_guard lock(mutex_);
+  const auto found = nodes_.find(path);
+  if (found == nodes_.end()) return -ENOENT;
+  const std::shared_ptr<node> n = found->second;
+  const auto there = nodes_.find(new_path);
+  if (there != nodes_.end() && S_ISDIR(there->second->identity.mode) != S_ISDIR(n->identity.mode))
+    return S_ISDIR(n->identity.mode) ? -ENOTDIR : -EISDIR;
+  nodes_.erase(found);
+  nodes_[new_path] = n;
   return 0;
 }
 
@@ -328,6 +380,11 @@ std::string memory_backend::content(const std::string& path) const {
   std::string bytes(n->bytes->size(), '\0');
   bytes.resize(n->bytes->read(bytes.data(), bytes.size(), 0));
   return bytes;
+}
+
+bool memory_backend::exists(const std::string& path) const {
+  const std::lock_guard lock(mutex_);
+  return find(path) != nullptr;
 }
 
 std::size_t memory_backend::open_now() const { return counts_->now; }

@@ -27,6 +27,9 @@ class memory_backend final : public backend {
   ~memory_backend() override;
 
   int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override;
+  int open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& file) override;
+  int unlink(const std::string& path) override;
+  int rename(const std::string& path, const std::string& new_path) override;
 
   // ---- What a test does to the files. Each change gives a file new times, never twice the same.
 
@@ -50,6 +53,7 @@ class memory_backend final : public backend {
   void set_age_ns(std::int64_t age_ns);
 
   std::string content(const std::string& path) const;
+  bool exists(const std::string& path) const;
   // backend_file objects that are open now, the most that ever were at once, and opens that succeeded in all.
   std::size_t open_now() const;
   std::size_t open_most() const;
@@ -63,14 +67,14 @@ class memory_backend final : public backend {
   std::shared_ptr<node> find(const std::string& path) const;  // follows links; null when there is none
   std::shared_ptr<node> existing(const std::string& path) const;
   std::shared_ptr<node> create(std::uint32_t mode);
-  void changed(node& n);
+  void changed(node& n) const;
 
   const memory_backend_options options_;
   mutable std::mutex mutex_;  // guards all below and the identities of nodes
   std::map<std::string, std::shared_ptr<node>> nodes_;
   std::map<std::string, int> refused_;
   std::int64_t age_ns_;
-  std::int64_t last_time_ns_ = 0;
+  mutable std::int64_t last_time_ns_ = 0;
   bool frozen_ = false;
   std::uint64_t last_inode_ = 0;
   const std::shared_ptr<open_counts> counts_;

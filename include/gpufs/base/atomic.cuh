@@ -140,6 +140,46 @@ struct atomic_word {
 #endif
   }
 
+  // Both orders: for words through which writers of a page and those who write it back pass its bytes to each other
+  // (cache/dirty.cuh).
+  GPUFS_HD T fetch_or_acq_rel(T v) {
+    static_assert(S == scope::device, "no read-modify-write across PCIe");
+#if defined(__CUDA_ARCH__)
+    return __nv_atomic_fetch_or(&value, v, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE);
+#else
+    return __atomic_fetch_or(&value, v, __ATOMIC_ACQ_REL);
+#endif
+  }
+  GPUFS_HD T fetch_and_acq_rel(T v) {
+    static_assert(S == scope::device, "no read-modify-write across PCIe");
+#if defined(__CUDA_ARCH__)
+    return __nv_atomic_fetch_and(&value, v, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE);
+#else
+    return __atomic_fetch_and(&value, v, __ATOMIC_ACQ_REL);
+#endif
+  }
+  GPUFS_HD T exchange_acq_rel(T v) {
+    static_assert(S == scope::device, "no read-modify-write across PCIe");
+#if defined(__CUDA_ARCH__)
+    T old;
+    __nv_atomic_exchange(&value, &v, &old, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE);
+    return old;
+#else
+    return __atomic_exchange_n(&value, v, __ATOMIC_ACQ_REL);
+#endif
+  }
+  // Raises it to `v`, if it is less. Release: who sees the value sees what came before.
+  GPUFS_HD void raise_release(T v) {
+    static_assert(S == scope::device, "no read-modify-write across PCIe");
+#if defined(__CUDA_ARCH__)
+    (void)__nv_atomic_fetch_max(&value, v, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_DEVICE);
+#else
+    T seen = __atomic_load_n(&value, __ATOMIC_RELAXED);
+    while (seen < v && !__atomic_compare_exchange_n(&value, &seen, v, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+    }
+#endif
+  }
+
   // Success and failure leave the value that was seen in `expected`. The order named is that of success; a failure is
   // relaxed. On a GPU each release costs a fence and each acquire the first-level cache, so callers ask for what they need.
   [[nodiscard]] GPUFS_HD bool compare_exchange_relaxed(T& expected, T desired) {
@@ -158,6 +198,15 @@ struct atomic_word {
                                           __NV_THREAD_SCOPE_DEVICE);
 #else
     return __atomic_compare_exchange_n(&value, &expected, desired, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+#endif
+  }
+  [[nodiscard]] GPUFS_HD bool compare_exchange_acq_rel(T& expected, T desired) {
+    static_assert(S == scope::device, "no read-modify-write across PCIe");
+#if defined(__CUDA_ARCH__)
+    return __nv_atomic_compare_exchange_n(&value, &expected, desired, false, __NV_ATOMIC_ACQ_REL, __NV_ATOMIC_RELAXED,
+                                          __NV_THREAD_SCOPE_DEVICE);
+#else
+    return __atomic_compare_exchange_n(&value, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 #endif
   }
   [[nodiscard]] GPUFS_HD bool compare_exchange_release(T& expected, T desired) {

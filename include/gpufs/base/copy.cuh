@@ -149,6 +149,63 @@ GPUFS_HD std::uint64_t copy_from_extent(const Group& g, char* to, std::uint64_t 
 #endif
 }
 
+namespace detail {
+
+#if !defined(__CUDA_ARCH__)
+// Between memory that others may write or read at the same time, and memory of our own. ThreadSanitizer is told of each
+// word; what a race gives is for the callers to say (cache/dirty.cuh).
+template <bool to_shared>
+inline void copy_racing(char* to, const char* from, std::uint64_t bytes) {
+  const auto* const shared = to_shared ? to : from;
+  const auto move = [&](auto zero) {
+    using word = decltype(zero);
+    word w = zero;
+    if constexpr (to_shared) {
+      std::memcpy(&w, from, sizeof w);
+      __atomic_store_n(reinterpret_cast<word*>(to), w, __ATOMIC_RELAXED);
+    } else {
+      w = __atomic_load_n(reinterpret_cast<const word*>(from), __ATOMIC_RELAXED);
+      std::memcpy(to, &w, sizeof w);
+    }
+    to += sizeof w;
+    from += sizeof w;
+    bytes -= sizeof w;
+  };
+  const std::uint64_t odd = (8 - (reinterpret_cast<std::uintptr_t>(shared) & 7)) & 7;
+  for (std::uint64_t head = odd < bytes ? odd : bytes; head != 0; --head) move(std::uint8_t{});
+  while (bytes >= 8) move(std::uint64_t{});
+  while (bytes != 0) move(std::uint8_t{});
+}
+#endif
+
+}  // namespace detail
+
+// Into a page that others may be reading, and from one that others may be writing.
+template <class Group>
+GPUFS_HD void copy_into_page([[maybe_unused]] const Group& g, char* to, const char* from, std::uint64_t bytes) {
+#if defined(__CUDA_ARCH__)
+  detail::copy<detail::frame_source>(g, to, from, bytes);
+#else
+  detail::copy_racing<true>(to, from, bytes);
+#endif
+}
+template <class Group>
+GPUFS_HD void copy_out_of_page([[maybe_unused]] const Group& g, char* to, const char* from, std::uint64_t bytes) {
+#if defined(__CUDA_ARCH__)
+  detail::copy<detail::host_source>(g, to, from, bytes);
+#else
+  detail::copy_racing<false>(to, from, bytes);
+#endif
+}
+
+template <class Group>
+GPUFS_HD void zero_in_page([[maybe_unused]] const Group& g, char* to, std::uint64_t bytes) {
+#if defined(__CUDA_ARCH__)
+  for (std::uint64_t i = g.rank(); i < bytes; i += g.size()) to[i] = 0;
+#else
+  for (std::uint64_t i = 0; i < bytes; ++i) __atomic_store_n(to + i, char{0}, __ATOMIC_RELAXED);
+#endif
+}
 template <class Group>
 GPUFS_HD void fill_zero(const Group& g, char* to, std::uint64_t bytes) {
   for (std::uint64_t i = g.rank(); i < bytes; i += g.size()) to[i] = 0;

@@ -290,6 +290,19 @@ class block_group {
   }
 };
 
+// What `f` returns for the group; of a block, for its first warp, which acts alone while the others wait.
+template <class Group, class F>
+GPUFS_HD auto by_one_warp(const Group& g, const F& f) {
+  if constexpr (Group::has_warps) {
+    const auto warp = g.warp();
+    decltype(f(warp)) result{};
+    if (g.warp_rank() == 0) result = f(warp);
+    return g.broadcast(result);
+  } else {
+    return f(g);
+  }
+}
+
 GPUFS_HD inline thread_group this_thread() { return {}; }
 GPUFS_HD inline warp_group this_warp() { return {}; }
 GPUFS_HD inline block_group this_block() { return {}; }

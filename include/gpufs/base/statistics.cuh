@@ -30,6 +30,10 @@ enum class counter : std::uint32_t {
   rpc_wait_ns,   // time that groups waited for answers
   rpc_failures,  // requests given up: service dead or deadline passed
   sent_bytes,    // bytes sent to sinks
+  written_bytes,     // bytes taken from callers of gwrite
+  write_backs,       // dirty pages written to their files
+  write_back_bytes,  // ... their bytes, as far as they were dirty
+  write_back_errors,  // requests to write that failed
   count_
 };
 

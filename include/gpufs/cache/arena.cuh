@@ -13,6 +13,34 @@ struct frame {
   slot_header header;  // key: high = file version, low = page number
 };
 
+// What of a resident page its file does not have yet (cache/dirty.cuh); beside it a mask with a bit for each byte.
+struct frame_dirt {
+  atomic_word<std::uint32_t> flags;
+  atomic_word<std::uint32_t> record;  // of an open file through which it may be written
+  atomic_word<std::uint32_t> node;    // of its file
+  std::uint32_t unused;
+};
+
+// What all open files that stand for one version share, from when it is first opened for writing until its last close. The host
+// gives versions their nodes, and a version that has one is never opened without.
+struct alignas(64) file_node {
+  atomic_word<std::uint64_t> version;  // 0: never used
+  atomic_word<std::uint64_t> size;     // of the file as written so far
+  atomic_word<std::uint64_t> stored;   // the host's file has nothing behind this
+  atomic_word<std::uint32_t> dirty;    // pages that are dirty, or being written back
+  atomic_word<std::int32_t> error;     // of a write-back that nobody has been told of; 0: none
+  atomic_word<std::uint32_t> shrunk;   // it was truncated: what is registered of it may be pages that it has no more
+
+  // A version's name while its node is being made.
+  static constexpr std::uint64_t being_made = ~std::uint64_t{0};
+};
+
+// Of a mount that writes.
+struct alignas(128) name_state {
+  atomic_word<std::uint64_t> epoch;      // raised when a path may have come to stand for another file, by this mount
+  atomic_word<std::uint64_t> exclusive;  // opens that are to create their file so far
+};
+
 // What an open file is on the device: the record, which opens and closes change, and its shards.
 // Generation: odd while the record is open; raised at open and at close, so that a stale descriptor matches nothing.
 struct alignas(128) open_file {
@@ -42,8 +70,17 @@ inline constexpr std::uint32_t file_copies = 8;
 struct alignas(32) file_facts {
   atomic_word<std::uint64_t> version;
   atomic_word<std::uint64_t> tag_handle;  // generation (high half), the host's name for the file (low half)
-  atomic_word<std::uint64_t> size;
-  atomic_word<std::uint64_t> tag_mode;  // generation, st_mode
+  atomic_word<std::uint64_t> size;      // or, with size_in_node, the file's node
+  atomic_word<std::uint64_t> tag_mode;  // generation, st_mode and access_bits
+
+  static constexpr std::uint64_t size_in_node = std::uint64_t{1} << 63;
+};
+// What an open file allows; beside its st_mode.
+enum access_bits : std::uint32_t {
+  access_read = 1u << 16,
+  access_write = 1u << 17,
+  access_append = 1u << 18,
+  access_once = 1u << 19  // O_GWRONCE: its pages are never fetched
 };
 static_assert(sizeof(file_facts) == 32, "one sector");
 
@@ -120,12 +157,13 @@ struct arena_layout {
   std::uint32_t file_count;
   std::uint32_t extent_slots;  // power of two; 0: no direct path
   std::uint32_t extent_shift;  // bytes of an extent == 1 << extent_shift
+  std::uint32_t node_count;    // 0: the mount does not write
   bulk_layout bulk;
   std::uint64_t bucket_count;
   std::uint64_t file_bucket_count;
   // Offsets from the arena's base.
   std::uint64_t buckets, frames, rings, file_buckets, files, file_ring, file_facts, file_counts, extent_head, extents,
-      slots, counters, bulk_shared, pages;
+      slots, counters, bulk_shared, nodes, names, dirt, masks, pages;
   std::uint64_t total_bytes;
 
   GPUFS_HD std::uint64_t page_bytes() const { return std::uint64_t{1} << page_shift; }
@@ -160,6 +198,14 @@ struct mount_ref {
   }
   GPUFS_HD char* page(std::uint32_t frame_number) const {
     return platform::assume_global(arena + layout.pages + (std::uint64_t{frame_number} << layout.page_shift));
+  }
+  GPUFS_HD bool writes() const { return layout.node_count != 0; }
+  GPUFS_HD file_node& node(std::uint32_t number) const { return at<file_node>(layout.nodes)[number]; }
+  GPUFS_HD frame_dirt& dirt(std::uint32_t frame_number) const { return at<frame_dirt>(layout.dirt)[frame_number]; }
+  // A bit for each byte of a page, as in a request to write.
+  GPUFS_HD atomic_word<std::uint64_t>* mask(std::uint32_t frame_number) const {
+    return at<atomic_word<std::uint64_t>>(layout.masks) +
+           std::uint64_t{frame_number} * mask_words(layout.page_bytes());
   }
   GPUFS_HD channel_client client() const { return {channel, at<slot_record>(layout.slots), timeouts, &counters()}; }
 };

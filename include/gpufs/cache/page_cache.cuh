@@ -19,6 +19,8 @@
 
 #include "gpufs/base/copy.cuh"
 #include "gpufs/cache/arena.cuh"
+#include "gpufs/cache/frame_table.cuh"
+#include "gpufs/cache/write_back.cuh"
 
 namespace gpufs {
 
@@ -33,35 +35,6 @@ struct page_pin {
   std::uint32_t frame;
   std::int32_t valid;  // bytes of the page that the file has; or -errno
 };
-
-namespace detail {
-
-// Frames as slots of the index and the rings.
-class frame_table {
- public:
-  GPUFS_HD explicit frame_table(const mount_ref& fs) : fs_(&fs) {}
-  GPUFS_HD frame& at(std::uint32_t slot) const { return fs_->at<frame>(fs_->layout.frames)[slot]; }
-  GPUFS_HD slot_header& header(std::uint32_t slot) const { return at(slot).header; }
-  GPUFS_HD void unpin(std::uint32_t slot) const { (void)header(slot).state.unpin(); }
-  GPUFS_HD hash_index<frame_table> index() const {
-    return {fs_->at<index_bucket>(fs_->layout.buckets), fs_->layout.bucket_count, *this};
-  }
-  GPUFS_HD ring_set<frame_table> rings() const {
-    return {fs_->at<slot_ring>(fs_->layout.rings), fs_->layout.ring_count, *this};
-  }
-  GPUFS_HD bool claim_resident(std::uint32_t slot) const {
-    if (!header(slot).state.claim(slot_phase::resident)) return false;
-    GPUFS_SCHEDULE_POINT("cache.evict");
-    index().remove(header(slot).key(), slot);
-    fs_->counters().add(counter::evictions);
-    return true;
-  }
-
- private:
-  const mount_ref* fs_;
-};
-
-}  // namespace detail
 
 namespace detail {
 
@@ -193,8 +166,15 @@ class page_cache {
     }
     page_cache cache(fs, g, record);
     step s{};
-    if (g.is_leader()) s = cache.find_or_claim(key.slot());
-    s = g.broadcast(s);
+    struct {
+      std::uint64_t ns;
+    } start{platform::now_ns()};
+    for (std::uint32_t first_round = 0;; first_round = 1) {
+      if (g.is_leader()) s = cache.find_or_claim(key.slot(), start.ns, first_round);
+      s = g.broadcast(s);
+      if (s.what != outcome::starved) break;
+      cache.free_some(key.slot());
+    }
     if (s.what != outcome::claimed) return s.pin;
     return cache.fill(s.pin.frame, key.slot(), load);
   }
@@ -206,7 +186,7 @@ class page_cache {
     else return false;
   }
 
-  enum class outcome : std::uint32_t { absent, pinned, failed, claimed };
+  enum class outcome : std::uint32_t { absent, pinned, failed, claimed, starved };
   struct step {
     outcome what;
     page_pin pin;
@@ -250,9 +230,9 @@ class page_cache {
     return g_.broadcast(mine) != 0;
   }
 
-  GPUFS_HD step find_or_claim(const slot_key& key) {
-    const std::uint64_t start = platform::now_ns();
-    for (std::uint32_t round = 0;; ++round) {
+  // `start`: of the call's search for a frame. `starved`: there is none, but some may come free by writing back.
+  GPUFS_HD step find_or_claim(const slot_key& key, std::uint64_t start, std::uint32_t first_round) {
+    for (std::uint32_t round = first_round;; ++round) {
       const step found = find(key);
       if (found.what != outcome::absent) return found;
       const step begun = begin(key, round);
@@ -265,6 +245,7 @@ class page_cache {
         fs_.counters().add(counter::no_frames);
         return {outcome::failed, {0, -ENOBUFS}};
       }
+      if (fs_.writes() && some_are_dirty()) return {outcome::starved, {}};
       platform::pause(64 + round);
     }
   }
@@ -325,6 +306,32 @@ class page_cache {
     const std::uint32_t evicted = all.reclaim_ahead(g_, all.ring_of(key));
     if (evicted != 0) fs_.counters().add(counter::reclaims, evicted);
     return {slot, valid};
+  }
+
+  GPUFS_HD bool some_are_dirty() const {
+    for (std::uint32_t i = 0; i < fs_.layout.ring_count; ++i) {
+      if (fs_.at<slot_ring>(fs_.layout.rings)[i].dirty.load_relaxed() != 0) return true;
+    }
+    return false;
+  }
+
+  // Writes some pages back, of the key's ring, or of another one if nothing in it is dirty.
+  GPUFS_HD void free_some(const slot_key& key) {
+    const std::uint32_t own = frames_.rings().ring_of(key);
+    (void)by_one_warp(g_, [&](const auto& part) {
+      detail::write_back wb(fs_, part);
+      std::uint32_t written = 0;
+      for (std::uint32_t k = 0; k < fs_.layout.ring_count && written == 0; ++k) {
+        const std::uint32_t ring = (own + k) % fs_.layout.ring_count;
+        const slot_ring& r = fs_.at<slot_ring>(fs_.layout.rings)[ring];
+        std::uint32_t dirty = 0;
+        if (part.is_leader()) dirty = r.dirty.load_relaxed();
+        if (part.broadcast(dirty) == 0) continue;
+        for (std::uint32_t seen = 0; seen < r.count && written == 0; seen += 64) written = wb.some(ring, 64);
+      }
+      if (written == 0) platform::pause(64);
+      return written;
+    });
   }
 
   const mount_ref& fs_;

@@ -18,6 +18,9 @@ struct alignas(128) slot_ring {
   atomic_word<std::uint64_t> reclaim;  // free-running; only a hint of how far reclaiming has come
   std::uint32_t first;                 // Invariant: fixed at mount, count > 0
   std::uint32_t count;
+  // Of frames (cache/write_back.cuh):
+  atomic_word<std::uint64_t> clean;  // free-running; how far writing back has come
+  atomic_word<std::uint32_t> dirty;  // pages of this ring that are dirty
 
   GPUFS_HD std::uint32_t slot_at(std::uint64_t position) const {
     // A division of 64 bits takes a GPU some hundred instructions.

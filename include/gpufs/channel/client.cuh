@@ -79,12 +79,13 @@ class channel_client {
 #endif
   }
 
-  // The answer's result. -EIO and the slot abandoned (do not touch it again) when there will be none.
+  // The answer's result. -EIO and the slot abandoned (do not touch it again) when there will be none. With `keep` the caller has
+  // to abandon it, after a last look at what is in it.
   struct answer {
     std::int32_t result;
     bool abandoned;
   };
-  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE answer wait(std::uint32_t slot) {
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE answer wait(std::uint32_t slot, bool keep = false) {
     const std::uint32_t sequence = slots_[slot].sequence.load_relaxed();
     vigil waiting = begin_vigil();
     for (std::uint32_t attempt = 0;; ++attempt) {
@@ -98,7 +99,7 @@ class channel_client {
         return {reply_result(word), false};
       }
       if (give_up) {
-        abandon(slot);
+        if (!keep) abandon(slot);
         counters_->add(counter::rpc_failures);
         return {-EIO, true};
       }
@@ -155,7 +156,7 @@ class channel_client {
   GPUFS_HD bool opened_for_nobody(std::uint32_t slot, std::uint64_t word) const {
     request last{};
     (void)view_.request(slot).load(reply_sequence(word), last);  // all there: it has been answered
-    return last.code == request_code::open && reply_result(word) >= 0;
+    return (last.code == request_code::open || last.code == request_code::open_write) && reply_result(word) >= 0;
   }
 
   [[nodiscard]] GPUFS_HD bool try_take(std::uint32_t slot) {

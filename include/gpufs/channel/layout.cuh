@@ -38,8 +38,30 @@ enum class request_code : std::uint32_t {
   read = 2,   // handle, offset, length <= staging bytes -> staging
   close = 3,  // handle
   send = 4,   // handle: sink; length; staging: bytes
-  bulk = 5    // handle, offset, length: into the frames that staging (bulk_target) names; answered when they are filled
+  bulk = 5,   // handle, offset, length: into the frames that staging (bulk_target) names; answered when they are filled
+  // Writing:
+  open_write = 6,  // as open; handle: open_bits; offset: mode of a file that is created
+  write = 7,       // handle, offset, length (with masked_flag) <= staging bytes: staging -> file, all of it
+  truncate = 8,    // handle; offset: the new size
+  sync = 9,        // handle
+  unlink = 10,     // staging: path; length
+  rename = 11      // staging: path, zero, path; length: of all
 };
+
+// How a file is opened; in `handle` of a request to open.
+enum open_bits : std::uint32_t {
+  open_no_follow = 1,
+  open_reads = 2,  // the other bits are for open_write only
+  open_writes = 4,
+  open_creates = 8,
+  open_exclusive = 16
+};
+
+// In the length of a request to write: only some bytes are to be written. Behind the data, from the next multiple of 8
+// on, a bit for each of them says which: bit b of 64-bit word w for byte 64 w + b.
+inline constexpr std::uint32_t masked_flag = 1u << 23;
+GPUFS_HD constexpr std::uint64_t mask_words(std::uint64_t bytes) { return (bytes + 63) / 64; }
+GPUFS_HD constexpr std::uint64_t mask_offset(std::uint64_t bytes) { return (bytes + 7) / 8 * 8; }
 
 // Of a bulk request, in staging.
 struct bulk_target {
@@ -81,7 +103,9 @@ struct request {
   std::uint64_t offset;
 
   GPUFS_HD bool sends_staging() const {
-    return code == request_code::open || code == request_code::send || code == request_code::bulk;
+    return code == request_code::open || code == request_code::send || code == request_code::bulk ||
+           code == request_code::open_write || code == request_code::write || code == request_code::unlink ||
+           code == request_code::rename;
   }
 };
 
@@ -112,7 +136,7 @@ struct alignas(32) request_record {
   }
 };
 static_assert(sizeof(request_record) == 32, "one sector, one write burst");
-static_assert(limits::staging_bytes_max < (1u << 24) && limits::path_bytes_max < (1u << 24), "lengths fit");
+static_assert(limits::staging_bytes_max < masked_flag && limits::path_bytes_max < masked_flag, "lengths fit");
 
 struct alignas(128) reply_record {
   channel_word<std::uint64_t> word;  // {sequence, result}: one read over the bus answers the most common question
@@ -125,6 +149,8 @@ struct alignas(128) reply_record {
   channel_word<std::uint64_t> device;
   channel_word<std::uint32_t> mode;
   channel_word<std::uint32_t> handle;
+  channel_word<std::uint32_t> node;  // of a file that somebody writes: its file_node; else no_node
+  channel_word<std::uint32_t> unused;
   // Of a read whose result has `notice_flag`: the extent that now serves this part of the file directly.
   channel_word<std::uint64_t> extent_number;
   channel_word<std::uint64_t> extent_address;
@@ -135,6 +161,10 @@ struct alignas(128) reply_record {
   channel_word<std::uint32_t> heartbeat;  // changes while the service lives
 };
 static_assert(sizeof(reply_record) == 128, "answers to different slots share no line");
+
+inline constexpr std::uint32_t no_node = ~0u;
+// In `mode` of a reply to open_write: the file may be written, but not read.
+inline constexpr std::uint32_t unreadable_flag = 1u << 31;
 
 // In the result of a read: the reply says something of an extent too. Otherwise the device need not look, a trip over the
 // bus that most reads save.

@@ -22,7 +22,8 @@ class page_loader {
   static constexpr bool looks_ahead = !(Group::is_one_thread && platform::is_gpu);
   // `marked`: it was loaded ahead, and its reader is to have more loaded.
   GPUFS_HD void look_ahead(bool marked) const {
-    if (!loads_runs(g_)) return;
+    // Of a file that is being written the host may not have what a run would bring.
+    if (!loads_runs(g_) || file_.node != no_node) return;
     using bulk = bulk_loader<Group>;
     const std::uint64_t page = offset_ >> fs_.layout.page_shift;
     const auto why = bulk::reason_at(fs_, page, sure_, marked);
@@ -38,8 +39,12 @@ class page_loader {
     const std::uint64_t left = file_.size - offset_;  // the caller asks only for pages that begin before the end
     const std::uint64_t want = left < page_bytes ? left : page_bytes;
     std::uint64_t address = 0;
-    if (g_.is_leader()) address = extent_table(fs_).find(file_.version, offset_, want);
+    if (g_.is_leader()) address = find_extent(want);
     address = g_.broadcast(address);
+    if (address == host_has_none) {
+      fill_zero(g_, to, page_bytes);
+      return static_cast<std::int32_t>(page_bytes);
+    }
     // Staged when it is not mapped, or when (twin) the mapping has lost its file or the file its disk: the host says which.
     const std::uint64_t start = address != 0 ? platform::now_ns() : 0;
     const bool whole = address != 0 && direct(to, address, want);
@@ -57,10 +62,25 @@ class page_loader {
       if (whole) counters.direct_loads.add_relaxed(1);
       counters.loaded_bytes.add_relaxed(static_cast<std::uint64_t>(got));
     }
-    return got;
+    // What lies behind the end of a file that is being written is zero, up to where it ends when somebody asks.
+    return got >= 0 && file_.node != no_node ? static_cast<std::int32_t>(page_bytes) : got;
   }
 
  private:
+  // Of a page that lies behind all that the host's file has.
+  static constexpr std::uint64_t host_has_none = ~std::uint64_t{0};
+
+  // Where the page can be copied from; 0 when the host has to be asked.
+  GPUFS_HD std::uint64_t find_extent(std::uint64_t want) const {
+    if (file_.node != no_node) {
+      const file_node& node = fs_.node(file_.node);
+      // Acquire: pairs with the release of who wrote the page back before it was evicted.
+      if (node.stored.load_acquire() <= offset_) return host_has_none;
+      if (node.shrunk.load_relaxed() != 0) return 0;
+    }
+    return extent_table(fs_).find(file_.version, offset_, want);
+  }
+
   // Many groups may have the same idea: one of them claims the first page, in the usual way, and begins the run behind it.
   GPUFS_HD bulk_run begin_run_ahead(std::uint64_t page, typename bulk_loader<Group>::reason why) const {
     using bulk = bulk_loader<Group>;

@@ -16,6 +16,14 @@
 #include "gpufs/file/load.cuh"
 #include "gpufs/file/path_hash.cuh"
 
+namespace gpufs {
+
+// A flag of gopen, with O_WRONLY: each byte is written at most once while the file is open, and none is read. So no page is ever
+// fetched. (GPUfs, ACM TOCS 32(1), section 3.2.) A bit that open(2) does not use.
+inline constexpr std::int32_t O_GWRONCE = 1 << 28;
+
+}  // namespace gpufs
+
 namespace gpufs::detail {
 
 class record_table {
@@ -31,23 +39,25 @@ class record_table {
     const std::uint32_t word = header(slot).state.unpin();
     if (slot_state::phase(word) == slot_phase::resident && slot_state::pins(word) == 0) close_unused(slot);
   }
-  // One holder gives its descriptor back; false when it was nobody's, as after one gclose too many.
-  [[nodiscard]] GPUFS_HD bool let_go(std::uint32_t slot, std::uint32_t generation) const {
+  // One holder gives its descriptor back; no longer held when it was nobody's, as after one gclose too many. Its pin stays, to be
+  // given back by unpin().
+  enum class holding : std::uint32_t { none, one_of_several, last };
+  [[nodiscard]] GPUFS_HD holding let_go(std::uint32_t slot, std::uint32_t generation) const {
     atomic_word<std::uint64_t>& holders = at(slot).tag_holders;
     const auto is_held = [generation](std::uint64_t word) {
       return static_cast<std::uint32_t>(word >> 32) == generation && static_cast<std::uint32_t>(word) != 0;
     };
     // Before and after, as slot_state::try_unpin().
-    if (!is_held(holders.load_relaxed())) return false;
-    if (!is_held(holders.fetch_add_relaxed(~std::uint64_t{0}))) {
+    if (!is_held(holders.load_relaxed())) return holding::none;
+    const std::uint64_t before = holders.fetch_add_relaxed(~std::uint64_t{0});
+    if (!is_held(before)) {
       holders.add_relaxed(1);
-      return false;
+      return holding::none;
     }
-    unpin(slot);  // the pin of the holder that I just counted out
-    return true;
+    return static_cast<std::uint32_t>(before) == 1 ? holding::last : holding::one_of_several;
   }
 
-  // Both by the owner of the record only.
+  // Both by the owner of the record only. `size`: or the node, as file_facts has it.
   GPUFS_HD void describe(std::uint32_t slot, std::uint64_t version, std::uint64_t size) const {
     for (std::uint32_t i = 0; i < file_copies; ++i) {
       file_facts& facts = fs_->facts_of(slot, i);
@@ -81,6 +91,7 @@ class record_table {
     if (!header(slot).state.claim(slot_phase::resident)) return;  // opened again meanwhile, or another closes it
     index().remove(header(slot).key(), slot);
     const std::uint32_t handle = at(slot).handle();
+    const bool has_node = (fs_->facts_of(slot, 0).size.load_relaxed() & file_facts::size_in_node) != 0;
     set_generation(slot, at(slot).generation() + 1, 0, 0, 0);
     header(slot).state.release();
     fs_->counters().add(counter::closes);
@@ -88,7 +99,12 @@ class record_table {
     const std::int32_t turn = client.acquire();
     if (turn < 0) return;  // the service is dead, or hangs: the host's side stays open until the mount ends
     client.post(static_cast<std::uint32_t>(turn), {request_code::close, handle, 0, 0});
-    client.abandon(static_cast<std::uint32_t>(turn));  // nobody waits for a close
+    if (has_node) {
+      // Until the host has closed it, an open would join those who write the file, and not look whether it changed.
+      if (!client.wait(static_cast<std::uint32_t>(turn)).abandoned) client.release(static_cast<std::uint32_t>(turn));
+    } else {
+      client.abandon(static_cast<std::uint32_t>(turn));  // nobody waits for a close
+    }
   }
 
   const mount_ref* fs_;
@@ -106,32 +122,54 @@ GPUFS_HD inline std::int32_t make_descriptor(std::uint32_t slot, std::uint32_t g
 struct found_file {
   file_view view;
   std::int32_t error;
-  std::uint32_t mode;
   std::uint32_t generation;
 };
 GPUFS_HD inline found_file look_up(const mount_ref& fs, std::int32_t fd) {
   const std::uint32_t slot = static_cast<std::uint32_t>(fd) & (limits::open_files_max - 1);
   const bool odd = ((static_cast<std::uint32_t>(fd) >> limits::open_files_bits) & 1) != 0;
-  if (fd < 0 || !odd || slot >= fs.layout.file_count) return {{}, -EBADF, 0, 0};
+  if (fd < 0 || !odd || slot >= fs.layout.file_count) return {{}, -EBADF, 0};
   const file_facts& facts = fs.facts_of(slot);
   const word_pair a = load_pair(&facts.version);
   const word_pair b = load_pair(&facts.size);
   const auto generation = static_cast<std::uint32_t>(a.second >> 32);
   if (make_descriptor(slot, generation) != fd || generation != static_cast<std::uint32_t>(b.second >> 32))
-    return {{}, -EBADF, 0, 0};
-  return {{a.first, b.first, slot, static_cast<std::uint32_t>(a.second)},
+    return {{}, -EBADF, 0};
+  std::uint64_t size = b.first;
+  std::uint32_t node = no_node;
+  if ((size & file_facts::size_in_node) != 0) {
+    node = static_cast<std::uint32_t>(size);
+    // Acquire: pairs with the writer's release; what the size covers is there.
+    size = fs.node(node).size.load_acquire();
+  }
+  return {{a.first, size, slot, static_cast<std::uint32_t>(a.second), node, static_cast<std::uint32_t>(b.second)},
           0,
-          static_cast<std::uint32_t>(b.second),
           generation};
+}
+
+template <class Group>
+GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t share_size(const Group g, std::uint64_t size) {
+  return g.broadcast(size);
 }
 
 // The same by a group: each member for itself, in one access to one address. What they found is the same for all, because
 // it does not change while the generation is that of the descriptor; only whether it still is, they have to agree on.
+// The size of a file that is being written may differ from member to member; then it is the leader's.
 template <class Group>
-GPUFS_HD found_file find_file(const mount_ref& fs, const Group& g, std::int32_t fd) {
+GPUFS_HD found_file find_file(const mount_ref& fs, const Group& g, std::int32_t fd, std::uint32_t access) {
   found_file f = look_up(fs, fd);
-  if (!g.all(f.error == 0)) f.error = -EBADF;
+  if (!g.all(f.error == 0 && (f.view.access & access) != 0)) f.error = -EBADF;
+  else if (f.view.node != no_node) f.view.size = share_size(g, f.view.size);
   return f;
+}
+
+// Of a path, without its zero; or -errno.
+GPUFS_HD inline std::int32_t length_of_path(const char* path) {
+  if (path == nullptr) return -EFAULT;
+  std::uint32_t n = 0;
+  while (path[n] != 0) {
+    if (++n == limits::path_bytes_max) return -ENAMETOOLONG;
+  }
+  return n == 0 ? -ENOENT : static_cast<std::int32_t>(n);
 }
 
 template <class Group>
@@ -139,10 +177,12 @@ class opener {
  public:
   GPUFS_HD opener(const mount_ref& fs, const Group& g) : fs_(fs), g_(g), records_(fs) {}
 
-  GPUFS_HD std::int32_t open(const char* path, std::int32_t flags) {
+  // Without O_TRUNC, which is for the caller to do. `asked`: whether the host was asked, or it is open already.
+  GPUFS_HD std::int32_t open(const char* path, std::int32_t flags, std::uint32_t mode, bool& asked) {
     step s{};
-    if (g_.is_leader()) s = begin(path, flags);
+    if (g_.is_leader()) s = begin(path, flags, mode);
     s = g_.broadcast(s);
+    asked = s.turn >= 0;
     if (s.turn < 0) return s.result;
     // The host has opened the file; its first bytes may lie in the staging memory.
     const auto turn = static_cast<std::uint32_t>(s.turn);
@@ -172,23 +212,39 @@ class opener {
 
   // ---- the leader's part
 
-  GPUFS_HD static std::int32_t length_of(const char* path) {
-    if (path == nullptr) return -EFAULT;
-    std::uint32_t n = 0;
-    while (path[n] != 0) {
-      if (++n == limits::path_bytes_max) return -ENAMETOOLONG;
-    }
-    return n == 0 ? -ENOENT : static_cast<std::int32_t>(n);
+  // What descriptors opened with these flags allow; or 0 for flags that are not understood.
+  GPUFS_HD static std::uint32_t access_of(std::int32_t flags) {
+    constexpr std::int32_t known = O_ACCMODE | O_CLOEXEC | O_NOFOLLOW | O_CREAT | O_EXCL | O_TRUNC | O_APPEND | O_GWRONCE;
+    const std::int32_t how = flags & O_ACCMODE;
+    const bool writes = how == O_WRONLY || how == O_RDWR;
+    if ((flags & ~known) != 0 || (how != O_RDONLY && !writes)) return 0;
+    if (!writes && (flags & (O_TRUNC | O_APPEND | O_GWRONCE)) != 0) return 0;
+    if ((flags & O_GWRONCE) != 0 && how != O_WRONLY) return 0;
+    return (how != O_WRONLY ? access_read : 0u) | (writes ? access_write : 0u) |
+           ((flags & O_APPEND) != 0 ? access_append : 0u) | ((flags & O_GWRONCE) != 0 ? access_once : 0u);
   }
 
-  GPUFS_HD GPUFS_OUT_OF_LINE step begin(const char* path, std::int32_t flags) {
-    if ((flags & O_ACCMODE) != O_RDONLY || (flags & (O_CREAT | O_TRUNC | O_APPEND)) != 0) return done(-EROFS);
-    if ((flags & ~(O_ACCMODE | O_CLOEXEC | O_NOFOLLOW)) != 0) return done(-EINVAL);
-    const std::int32_t length = length_of(path);
+  GPUFS_HD GPUFS_OUT_OF_LINE step begin(const char* path, std::int32_t flags, std::uint32_t mode) {
+    const bool may_change = (flags & O_ACCMODE) != O_RDONLY || (flags & (O_CREAT | O_TRUNC | O_APPEND)) != 0;
+    if (may_change && !fs_.writes()) return done(-EROFS);
+    const std::uint32_t access = access_of(flags);
+    if (access == 0) return done(-EINVAL);
+    const std::int32_t length = length_of_path(path);
     if (length < 0) return done(length);
     slot_key key = path_hasher(fs_.path_key[0], fs_.path_key[1])(path, static_cast<std::uint32_t>(length));
-    const std::uint32_t kind = (flags & O_NOFOLLOW) != 0 ? 1 : 0;
-    key.low ^= kind;
+    key.low ^= ((flags & O_NOFOLLOW) != 0 ? 1u : 0u) ^ (access ^ access_read);
+    if (fs_.writes()) {
+      name_state& names = *fs_.at<name_state>(fs_.layout.names);
+      // Acquire: pairs with the release of who removed a path.
+      key.high ^= mix(names.epoch.load_acquire());
+      // Each is to find that the file is there; but for one.
+      if ((flags & O_EXCL) != 0) key.high += mix(~names.exclusive.fetch_add_relaxed(1));
+    }
+    const wish wanted{access,
+                      ((flags & O_NOFOLLOW) != 0 ? open_no_follow : 0u) | ((access & access_read) != 0 ? open_reads : 0u) |
+                          ((access & access_write) != 0 ? open_writes : 0u) |
+                          ((flags & O_CREAT) != 0 ? open_creates : 0u) | ((flags & O_EXCL) != 0 ? open_exclusive : 0u),
+                      mode, may_change};
 
     hash_index<record_table> index = records_.index();
     std::uint32_t slot = 0;
@@ -209,19 +265,32 @@ class opener {
       if (begun.what == hash_index<record_table>::begun::no_slot && round >= 16) return done(-EMFILE);
       platform::pause(round);
     }
-    const step s = ask(path, static_cast<std::uint32_t>(length), kind, slot);
+    const step s = ask(path, static_cast<std::uint32_t>(length), wanted, slot);
     if (s.turn < 0) index.fail_load(key, slot, s.result);
     return s;
   }
 
-  GPUFS_HD step ask(const char* path, std::uint32_t length, std::uint32_t kind, std::uint32_t slot) {
+  // How a file is to be opened.
+  struct wish {
+    std::uint32_t access;
+    std::uint32_t bits;  // open_bits
+    std::uint32_t mode;
+    bool may_change;
+  };
+
+  GPUFS_HD step ask(const char* path, std::uint32_t length, const wish& wanted, std::uint32_t slot) {
     channel_client client = fs_.client();
     const std::int32_t turn = client.acquire();
     if (turn < 0) return done(turn);
     const auto channel_slot = static_cast<std::uint32_t>(turn);
     char* staging = fs_.channel.staging(channel_slot);
     copy_to_host(this_thread(), staging, path, length);
-    client.post(channel_slot, {request_code::open, kind, length, fs_.channel.layout.staging_bytes});
+    request asked{request_code::open, wanted.bits, length, fs_.channel.layout.staging_bytes};
+    if (wanted.may_change) {
+      asked.code = request_code::open_write;
+      asked.offset = wanted.mode;
+    }
+    client.post(channel_slot, asked);
     const channel_client::answer answer = client.wait(channel_slot);
     if (answer.abandoned) return done(answer.result);
     if (answer.result < 0) {
@@ -230,14 +299,42 @@ class opener {
     }
     const reply_record& reply = fs_.channel.reply(channel_slot);
     open_file& file = records_.at(slot);
-    const file_view view{reply.version.load_relaxed(), reply.size.load_relaxed(), slot, reply.handle.load_relaxed()};
-    records_.describe(slot, view.version, view.size);
+    const std::uint32_t node = reply.node.load_relaxed();
+    const std::uint32_t mode = reply.mode.load_relaxed();
+    std::uint32_t access = wanted.access;
+    // Pages of a file that cannot be read cannot be fetched.
+    if ((mode & unreadable_flag) != 0) access |= access_once;
+    const file_view view{reply.version.load_relaxed(), reply.size.load_relaxed(), slot, reply.handle.load_relaxed(), node,
+                         access};
+    if (node != no_node) make_node(view);
+    records_.describe(slot, view.version, node != no_node ? file_facts::size_in_node | node : view.size);
     file.modified_ns.store_relaxed(reply.modified_ns.load_relaxed());
     file.changed_ns.store_relaxed(reply.changed_ns.load_relaxed());
     file.inode.store_relaxed(reply.inode.load_relaxed());
     file.device.store_relaxed(reply.device.load_relaxed());
-    records_.set_generation(slot, file.generation() + 1, view.handle, reply.mode.load_relaxed(), 1);
+    records_.set_generation(slot, file.generation() + 1, view.handle, (mode & 0xffffu) | access, 1);
     return {view, turn, answer.result};
+  }
+
+  // The first who hears of a version's node makes it; nobody has written through it before. The others wait for that, a few
+  // stores.
+  GPUFS_HD void make_node(const file_view& view) {
+    file_node& node = fs_.node(view.node);
+    std::uint64_t seen = node.version.load_acquire();
+    for (std::uint32_t attempt = 0; seen != view.version; ++attempt) {
+      if (seen == file_node::being_made) {
+        platform::pause(attempt);
+        seen = node.version.load_acquire();
+      } else if (node.version.compare_exchange_acquire(seen, file_node::being_made)) {
+        node.size.store_relaxed(view.size);
+        node.stored.store_relaxed(view.size);
+        node.error.store_relaxed(0);
+        node.shrunk.store_relaxed(0);
+        node.dirty.store_relaxed(0);
+        node.version.store_release(view.version);
+        return;
+      }
+    }
   }
 
   // ---- the group's part
@@ -245,7 +342,7 @@ class opener {
   // A small file came whole: its pages go into the cache from the staging memory, without further requests.
   GPUFS_HD void install(const step& s, std::uint32_t turn) {
     const std::uint64_t bytes = static_cast<std::uint64_t>(s.result);
-    if (bytes == 0 || bytes != s.view.size) return;
+    if (bytes == 0 || bytes != s.view.size || s.view.node != no_node) return;
     const std::uint64_t page_bytes = fs_.layout.page_bytes();
     const char* staging = fs_.channel.staging(turn);
     page_cache<Group> cache(fs_, g_, s.view.record);
@@ -271,11 +368,45 @@ class opener {
   record_table records_;
 };
 
-// Gives one hold of a descriptor back. Called by one thread. Never waits for the host's close.
-GPUFS_HD inline std::int32_t close_descriptor(const mount_ref& fs, std::int32_t fd) {
-  const found_file found = look_up(fs, fd);
-  if (found.error != 0) return found.error;
-  return record_table(fs).let_go(found.view.record, found.generation) ? 0 : -EBADF;
+// By the last holder: all that is dirty goes to the file. What cannot be written is lost with the error that is returned. Collective.
+template <class Group>
+GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_last(const mount_ref& fs, const Group g, const file_view file) {
+  return by_one_warp(g, [&](const auto& part) {
+    write_back wb(fs, part);
+    std::int32_t error = wb.flush(file.version, file.node);
+    if (error != 0) wb.discard(file.version, file.node, file.record);
+    if (part.is_leader()) {
+      const std::int32_t kept = fs.node(file.node).error.exchange_acq_rel(0);
+      if (error == 0) error = kept;
+    }
+    return part.broadcast(error);
+  });
 }
 
+// Gives one hold of a descriptor back; the last one writes back what is dirty of the file, if it may be written, and says what
+// became of that. Collective. Waits for the host only then.
+template <class Group>
+GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std::int32_t fd) {
+  using holding = record_table::holding;
+  const record_table records(fs);
+  struct {
+    file_view view;
+    std::int32_t result;
+    holding was;
+  } s{{}, 0, holding::none};
+  if (g.is_leader()) {
+    const found_file found = look_up(fs, fd);
+    s.view = found.view;
+    s.result = found.error;
+    if (s.result == 0) s.was = records.let_go(found.view.record, found.generation);
+    if (s.was == holding::none) s.result = -EBADF;
+    if (s.was == holding::one_of_several) records.unpin(s.view.record);
+  }
+  // What everybody closes is read only; that costs no more than before.
+  if constexpr (!Group::is_one_thread) s = g.broadcast(s);
+  if (s.was != holding::last) return s.result;
+  if ((s.view.access & access_write) != 0) s.result = flush_last(fs, g, s.view);
+  if (g.is_leader()) records.unpin(s.view.record);
+  return g.broadcast(s.result);
+}
 }  // namespace gpufs::detail

@@ -1,0 +1,146 @@
+// Dirty pages: which bytes of a resident page were written here and are not in the file yet. Exactly those are written back, so
+// that others may write other bytes of the same page (the diff-and-merge of GPUfs, ACM TOCS 32(1), section 3.1, for which a
+// mask of what was written does, where bytes are written by calls; mappings are compared with a copy, file/write.cuh).
+//
+// A frame has flags (frame_dirt) and a mask with a bit for each byte. The flags:
+//
+//   dirty     bytes were written that the file does not have. While it is set the page has one pin more, the dirty pin: so a
+//             dirty page is never evicted, and eviction knows nothing of dirt.
+//   whole     ... all of them (the mask is not looked at); or
+//   partial   ... those in the mask; or both
+//   cleaning  one group is writing them back; only that group clears it. No two at once: two writes of one byte could reach
+//             the file in the wrong order.
+//
+//              writer                                     cleaner
+//   pin the page                             pin the page; set `cleaning`, clear the others, in one step; the dirty pin is mine
+//   store the bytes                          take the mask: exchange each word with 0
+//   set their bits in the mask               read the bytes, have them written
+//   set dirty, partial (take a dirty pin     clear `cleaning`, give back the dirty pin and my own
+//     when dirty was clear); unpin             (failed: put bits and flags back first)
+//
+// Nothing is lost: a writer sets bits behind its stores, and the flags behind the bits; a cleaner clears the flags before it takes
+// the bits, and takes them before it reads the bytes. All of these are read-modify-writes with both orders. So either the
+// cleaner gets the bit, and then sees the byte; or the writer's bit comes after the exchange, and then its flag comes after
+// the clearing, and the page is dirty again. It may be so for nothing: then the next cleaner finds an empty mask. A byte that is
+// stored while it is being read may go to the file half new; its bit follows, and the whole of it goes once more.
+#pragma once
+
+#include "gpufs/base/copy.cuh"
+#include "gpufs/cache/arena.cuh"
+
+namespace gpufs::detail {
+
+// In the version of a page's key. Pages of O_GWRONCE, which are never fetched and so are not whole, and copies of pages that are
+// mapped for writing, are not what others look for.
+inline constexpr std::uint64_t once_bit = std::uint64_t{1} << 62;
+inline constexpr std::uint64_t copy_bit = std::uint64_t{1} << 61;
+
+// By one thread each; none waits.
+class page_dirt {
+ public:
+  static constexpr std::uint32_t dirty = 1, cleaning = 2, whole = 4, partial = 8;
+
+  GPUFS_HD page_dirt(const mount_ref& fs, std::uint32_t frame_number)
+      : fs_(fs), frame_(frame_number), dirt_(fs.dirt(frame_number)) {}
+
+  GPUFS_HD std::uint32_t flags() const { return dirt_.flags.load_acquire(); }
+  GPUFS_HD std::uint32_t record() const { return dirt_.record.load_relaxed(); }
+  GPUFS_HD std::uint32_t node() const { return dirt_.node.load_relaxed(); }
+
+  // The caller, who has pinned the page, has stored bytes, and set their bits unless `what` is `whole`. True when the
+  // page was clean.
+  GPUFS_HD bool set(std::uint32_t record, std::uint32_t node, std::uint32_t what) {
+    dirt_.record.store_relaxed(record);
+    dirt_.node.store_relaxed(node);
+    const std::uint32_t wanted = dirty | what;
+    bool has_pin = false;
+    std::uint32_t seen = dirt_.flags.load_acquire();
+    for (;;) {
+      // Of a partial write the bits are what a cleaner waits for, so seeing the flags is enough. Of a whole one nothing else tells it.
+      if (what == partial && (seen & wanted) == wanted) break;
+      // First the pin: the page must not be without one of the two.
+      if ((seen & dirty) == 0 && !has_pin) {
+        (void)header().state.pin();
+        has_pin = true;
+        count(node, 1);
+      }
+      if (!dirt_.flags.compare_exchange_acq_rel(seen, seen | wanted)) continue;
+      if ((seen & dirty) == 0) return true;
+      break;
+    }
+    if (has_pin) drop_pin(node);
+    return false;
+  }
+
+  // Takes the page for writing back; the caller has pinned it. `what`: what is dirty of it. False when nothing is, or
+  // another group is at it.
+  [[nodiscard]] GPUFS_HD bool begin_cleaning(std::uint32_t& what) {
+    std::uint32_t seen = flags();
+    for (;;) {
+      if ((seen & dirty) == 0 || (seen & cleaning) != 0) return false;
+      GPUFS_SCHEDULE_POINT("dirt.begin");
+      if (dirt_.flags.compare_exchange_acq_rel(seen, cleaning)) break;
+    }
+    what = seen;
+    return true;
+  }
+  // It was written back.
+  GPUFS_HD void end_cleaning(std::uint32_t node) {
+    GPUFS_SCHEDULE_POINT("dirt.end");
+    (void)dirt_.flags.fetch_and_acq_rel(~cleaning);
+    drop_pin(node);
+  }
+  // It was not; bits that were taken are set again.
+  GPUFS_HD void fail_cleaning(std::uint32_t node, std::uint32_t what) {
+    const std::uint32_t before = dirt_.flags.fetch_or_acq_rel(what & ~cleaning);
+    if ((before & dirty) != 0) drop_pin(node);  // somebody has written meanwhile, and brought a pin
+    (void)dirt_.flags.fetch_and_acq_rel(~cleaning);
+  }
+
+  // The bits of word `w` of [begin, end), bytes of the page.
+  GPUFS_HD static std::uint64_t bits(std::uint64_t w, std::uint64_t begin, std::uint64_t end) {
+    const std::uint64_t from = begin > w * 64 ? begin - w * 64 : 0;
+    const std::uint64_t to = end < w * 64 + 64 ? end - w * 64 : 64;
+    if (from >= to) return 0;
+    return (~std::uint64_t{0} >> (64 - (to - from))) << from;
+  }
+
+ private:
+  GPUFS_HD slot_header& header() const { return fs_.at<frame>(fs_.layout.frames)[frame_].header; }
+  GPUFS_HD void drop_pin(std::uint32_t node) {
+    (void)header().state.unpin();
+    count(node, ~0u);
+  }
+  // Release: who finds no dirty pages left sees what their cleaners were told.
+  GPUFS_HD void count(std::uint32_t node, std::uint32_t change) {
+    (void)fs_.node(node).dirty.fetch_add_release(change);
+    const std::uint32_t share = fs_.layout.frame_count / fs_.layout.ring_count;
+    const std::uint32_t ring = frame_ / share;
+    fs_.at<slot_ring>(fs_.layout.rings)[ring < fs_.layout.ring_count ? ring : fs_.layout.ring_count - 1]
+        .dirty.add_relaxed(change);
+  }
+
+  const mount_ref& fs_;
+  const std::uint32_t frame_;
+  frame_dirt& dirt_;
+};
+
+// The group has stored bytes [begin, end) of a page that it has pinned. Collective. True when the page was clean.
+template <class Group>
+GPUFS_HD bool mark_written(const mount_ref& fs, const Group& g, std::uint32_t frame_number, std::uint32_t record,
+                           std::uint32_t node, std::uint64_t begin, std::uint64_t end) {
+  const bool all = begin == 0 && end == fs.layout.page_bytes();
+  g.sync();  // all members' stores come before each one's bits
+  if (!all) {
+    atomic_word<std::uint64_t>* const mask = fs.mask(frame_number);
+    for (std::uint64_t w = begin / 64 + g.rank(); w <= (end - 1) / 64; w += g.size())
+      (void)mask[w].fetch_or_acq_rel(page_dirt::bits(w, begin, end));
+    g.sync();
+  }
+  std::uint32_t fresh = 0;
+  if (g.is_leader())
+    fresh = page_dirt(fs, frame_number).set(record, node, all ? page_dirt::whole : page_dirt::partial) ? 1 : 0;
+  return g.broadcast(fresh) != 0;
+}
+
+}  // namespace gpufs::detail

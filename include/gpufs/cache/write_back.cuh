@@ -1,0 +1,414 @@
+// Writing dirty pages back to their files: for whoever needs a frame, ahead of that need, and for those who sync or close.
+//
+// A group takes the dirty pages of a run of the file, as many as a staging slot holds, copies their bytes and masks there, has the
+// host write them, and waits for the answer: then the file has them, whoever reads it. (cache/dirty.cuh has what goes on for a
+// page.) All pages stay in the cache, and pinned as long as they are under way, so that nobody loads what the file does not
+// have yet.
+//
+// Progress: a group takes pages without waiting, and while it has some it waits only for a channel slot and for the host; both
+// end by themselves. Who waits for another's write-back (flush) holds none of its own.
+#pragma once
+
+#include "gpufs/cache/dirty.cuh"
+#include "gpufs/cache/frame_table.cuh"
+
+namespace gpufs::detail {
+
+// By one warp, or one thread.
+template <class Group>
+class write_back {
+  static_assert(!Group::has_warps, "by one warp of a block");
+
+ public:
+  GPUFS_HD write_back(const mount_ref& fs, const Group& g) : fs_(fs), g_(g) {}
+
+  // All dirty pages of a version, and those that others are writing back: when it returns the file has them. 0, or the first
+  // error; then some are dirty still. Collective. Waits for the host.
+  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush(std::uint64_t version, std::uint32_t node) {
+    std::int32_t error = 0;
+    for_each_page(version, node, [&](std::uint32_t frame_number, const slot_key& key) {
+      // Until it was written by us, or is clean: another group's write may have failed.
+      attempt a{};
+      do {
+        wait_for_cleaner(frame_number);
+        a = write_around(frame_number, key);
+      } while (!a.took && needs_writing(frame_number, key));
+      if (error == 0) error = a.error;
+      return is_dirty(node);
+    });
+    return error;
+  }
+
+  // What is dirty in the cache of a file that nobody has open any more, and could not be written: it is given up, with its
+  // pages. Only what was written through this record. Collective.
+  GPUFS_HD GPUFS_OUT_OF_LINE void discard(std::uint64_t version, std::uint32_t node, std::uint32_t record) {
+    for_each_page(version, node, [&](std::uint32_t frame_number, const slot_key& key) {
+      std::uint32_t drop = 0;
+      if (g_.is_leader() && page_dirt(fs_, frame_number).record() == record) drop = begin(frame_number, key).what;
+      drop = g_.broadcast(drop);
+      if (drop != 0) {
+        forget_mask(frame_number);
+        if (g_.is_leader()) {
+          end(frame_number, node, 0, 0);
+          // As the file does not have these bytes, the page must not be found any more.
+          evict(frame_number);
+        }
+      }
+      return is_dirty(node);
+    });
+  }
+
+  // Some dirty pages of a ring: those that would be evicted first among the next `visits`. How many were written; errors are
+  // kept for those who sync. Collective. Waits for the host.
+  GPUFS_HD GPUFS_OUT_OF_LINE std::uint32_t some(std::uint32_t ring_number, std::uint32_t visits) {
+    slot_ring& ring = fs_.at<slot_ring>(fs_.layout.rings)[ring_number];
+    struct {
+      std::uint64_t from;
+    } at{0};
+    if (g_.is_leader()) at.from = take_visits(ring, visits);
+    at = g_.broadcast(at);
+    std::uint32_t written = 0;
+    for (std::uint32_t i = 0; i < visits && i < ring.count; i += g_.size()) {
+      const std::uint32_t mine = ring.slot_at(at.from + i + g_.rank());
+      bool found = page_needs_writing(mine);
+      for (;;) {
+        const std::uint32_t next = g_.leading(!found);
+        if (next == g_.size()) break;
+        const std::uint32_t frame_number = g_.from(mine, next);
+        if (g_.rank() == next) found = false;
+        const slot_key key = key_of(frame_number);
+        const attempt a = write_around(frame_number, key);
+        if (a.took && a.error == 0) ++written;
+      }
+    }
+    return written;
+  }
+
+  // The same, if much of the ring is dirty: so that who needs a frame finds one. Collective. Waits for the host, if so.
+  GPUFS_HD void ahead(std::uint32_t ring_number) {
+    const slot_ring& ring = fs_.at<slot_ring>(fs_.layout.rings)[ring_number];
+    std::uint32_t much = 0;
+    if (g_.is_leader()) much = ring.dirty.load_relaxed() > ring.count / 4 ? 1 : 0;
+    if (g_.broadcast(much) != 0) (void)some(ring_number, 64);
+  }
+
+  // Calls `act(frame, key)`, collectively, for each page of the version that is in the cache from `first` on, until it says
+  // false. Pages that come or go meanwhile may be met or not.
+  template <class Act>
+  GPUFS_HD void for_each_resident(std::uint64_t version, std::uint64_t first, std::uint64_t end, const Act& act) {
+    const bool by_key = end - first <= fs_.layout.frame_count / 4;
+    const std::uint64_t count = by_key ? end - first : fs_.layout.frame_count;
+    for (std::uint64_t i = 0; i < count; i += g_.size()) {
+      std::uint32_t mine = 0;
+      bool found = false;
+      if (i + g_.rank() < count) {
+        if (by_key) {
+          found = look_up({version, first + i + g_.rank()}, mine);
+        } else {
+          mine = static_cast<std::uint32_t>(i + g_.rank());
+          const slot_key key = header(mine).key();
+          const slot_phase phase = slot_state::phase(header(mine).state.load());
+          found = key.high == version && key.low >= first && key.low < end &&
+                  (phase == slot_phase::resident || phase == slot_phase::loading);
+        }
+      }
+      for (;;) {
+        const std::uint32_t next = g_.leading(!found);
+        if (next == g_.size()) break;
+        const std::uint32_t frame_number = g_.from(mine, next);
+        if (g_.rank() == next) found = false;
+        if (!act(frame_number)) return;
+      }
+    }
+  }
+
+  // Takes a page for changes to what is dirty of it; `what` is 0 when there is nothing, or another group is at it: then
+  // nothing is held. By the leader.
+  struct taken {
+    std::uint32_t what;
+  };
+  GPUFS_HD taken begin(std::uint32_t frame_number, const slot_key& key) {
+    taken t{0};
+    slot_state& state = header(frame_number).state;
+    const bool there = slot_state::phase(state.pin()) == slot_phase::resident && header(frame_number).key() == key;
+    if (!there || !page_dirt(fs_, frame_number).begin_cleaning(t.what)) {
+      (void)state.unpin();
+      t.what = 0;
+    }
+    return t;
+  }
+  // By the leader.
+  GPUFS_HD void end(std::uint32_t frame_number, std::uint32_t node, std::uint32_t what, std::int32_t error) {
+    page_dirt dirt(fs_, frame_number);
+    if (error == 0) dirt.end_cleaning(node);
+    else dirt.fail_cleaning(node, what);
+    (void)header(frame_number).state.unpin();
+  }
+  // Collective.
+  GPUFS_HD void forget_mask(std::uint32_t frame_number) {
+    atomic_word<std::uint64_t>* const mask = fs_.mask(frame_number);
+    for (std::uint64_t w = g_.rank(); w < mask_words(fs_.layout.page_bytes()); w += g_.size())
+      (void)mask[w].exchange_acq_rel(0);
+    g_.sync();
+  }
+  // Until no other group is writing the page back. Collective; the caller holds no page that it takes part in cleaning.
+  GPUFS_HD void wait_for_cleaner(std::uint32_t frame_number) {
+    if (g_.is_leader()) {
+      const page_dirt dirt(fs_, frame_number);
+      for (std::uint32_t attempt = 0; (dirt.flags() & page_dirt::cleaning) != 0; ++attempt) platform::pause(attempt);
+    }
+    g_.sync();
+  }
+
+ private:
+  static constexpr std::uint32_t run_max = 32;
+
+  GPUFS_HD slot_header& header(std::uint32_t frame_number) const {
+    return fs_.at<frame>(fs_.layout.frames)[frame_number].header;
+  }
+  // Equal in all members.
+  GPUFS_HD slot_key key_of(std::uint32_t frame_number) const { return g_.broadcast(header(frame_number).key()); }
+  GPUFS_HD hash_index<frame_table> index() const { return frame_table(fs_).index(); }
+
+  // Where the page is now, if it is there. By one thread.
+  GPUFS_HD bool look_up(const slot_key& key, std::uint32_t& frame_number) const {
+    const pinned_slot there = index().find_and_pin(key);
+    if (!there.found) return false;
+    frame_table(fs_).unpin(there.slot);
+    frame_number = there.slot;
+    return true;
+  }
+
+  // Whether it is the page still, and is dirty or being written. Collective.
+  GPUFS_HD bool needs_writing(std::uint32_t frame_number, const slot_key& key) const {
+    std::uint32_t yes = 0;
+    if (g_.is_leader()) {
+      constexpr std::uint32_t either = page_dirt::dirty | page_dirt::cleaning;
+      yes = (page_dirt(fs_, frame_number).flags() & either) != 0 && header(frame_number).key() == key ? 1 : 0;
+    }
+    return g_.broadcast(yes) != 0;
+  }
+  GPUFS_HD bool page_needs_writing(std::uint32_t frame_number) const {
+    const std::uint32_t flags = page_dirt(fs_, frame_number).flags();
+    return (flags & page_dirt::dirty) != 0 && (flags & page_dirt::cleaning) == 0;
+  }
+
+  GPUFS_HD bool is_dirty(std::uint32_t node) const {
+    std::uint32_t count = 0;
+    if (g_.is_leader()) count = fs_.node(node).dirty.load_acquire();
+    return g_.broadcast(count) != 0;
+  }
+
+  template <class Act>
+  GPUFS_HD void for_each_page(std::uint64_t version, std::uint32_t node, const Act& act) {
+    if (!is_dirty(node)) return;
+    struct {
+      std::uint64_t size;
+    } file{fs_.node(node).size.load_acquire()};
+    file = g_.broadcast(file);
+    const std::uint64_t pages = (file.size + fs_.layout.page_bytes() - 1) >> fs_.layout.page_shift;
+    for (std::uint64_t kind = 0; kind <= once_bit; kind += once_bit) {
+      bool on = true;
+      for_each_resident(version | kind, 0, pages, [&](std::uint32_t frame_number) {
+        const slot_key key = key_of(frame_number);
+        if (key.high != (version | kind)) return true;
+        on = act(frame_number, key);
+        return on;
+      });
+      if (!on) return;
+    }
+  }
+
+  // Where to look for pages next; from the front of the ring on, which is what is evicted next.
+  GPUFS_HD static std::uint64_t take_visits(slot_ring& ring, std::uint32_t visits) {
+    const std::uint64_t next = ring.next.load_relaxed();
+    std::uint64_t seen = ring.clean.load_relaxed();
+    const std::uint64_t from = seen < next || seen >= next + ring.count ? next : seen;
+    // Not tried again: whoever was faster looks there, and it does no harm to look twice.
+    (void)ring.clean.compare_exchange_relaxed(seen, from + visits);
+    return from;
+  }
+
+  GPUFS_HD void evict(std::uint32_t frame_number) {
+    if (frame_table(fs_).claim_resident(frame_number)) header(frame_number).state.release();
+  }
+
+  struct attempt {
+    bool took;
+    std::int32_t error;
+  };
+  // Writes the page, if it is dirty and no other group is at it, and its dirty neighbours with it. Collective.
+  GPUFS_HD attempt write_around(std::uint32_t frame_number, const slot_key& key) {
+    run r{};
+    if (g_.is_leader()) take(r, frame_number, key);
+    r.count = g_.broadcast(r.count);
+    if (r.count == 0) return {false, 0};
+    std::int32_t turn = 0;
+    if (g_.is_leader()) turn = fs_.client().acquire();
+    turn = g_.broadcast(turn);
+    std::int32_t error = turn < 0 ? turn : 0;
+    if (error == 0) {
+      // A page larger than a staging slot goes in several turns.
+      const std::uint64_t bytes = std::uint64_t{r.count} << fs_.layout.page_shift;
+      for (std::uint64_t done = 0; done < bytes && error == 0;) {
+        const std::uint64_t room = piece_bytes();
+        const std::uint64_t piece = bytes - done < room ? bytes - done : room;
+        error = write_piece(r, static_cast<std::uint32_t>(turn), done, piece);
+        done += piece;
+        // A slot whose answer never came is not ours any more.
+        if (error == no_answer) turn = -1;
+      }
+      if (g_.is_leader() && turn >= 0) fs_.client().release(static_cast<std::uint32_t>(turn));
+    }
+    if (error == no_answer) error = -EIO;
+    if (g_.is_leader()) finish(r, error);
+    g_.sync();
+    return {true, error};
+  }
+
+  // Pages of one file that follow each other; taken. In the leader.
+  struct run {
+    std::uint32_t count;
+    std::uint32_t node;
+    std::uint32_t handle;
+    bool masked;
+    std::uint64_t first;  // number of its first page in the file
+    std::uint32_t frames[run_max];
+    std::uint32_t what[run_max];
+  };
+
+  // As many bytes as fit into a slot with their mask.
+  GPUFS_HD std::uint64_t piece_bytes() const {
+    const std::uint64_t page_bytes = fs_.layout.page_bytes();
+    const std::uint64_t fit = fs_.channel.layout.staging_bytes / 9 * 8 / 512 * 512;
+    return fit >= page_bytes ? fit / page_bytes * page_bytes : fit;
+  }
+
+  // The page, and those before and behind it, in the stretch of as many as fit, as far as they are dirty.
+  GPUFS_HD void take(run& r, std::uint32_t frame_number, const slot_key& key) {
+    if (!add(r, frame_number, key)) return;
+    const page_dirt dirt(fs_, frame_number);
+    r.node = dirt.node();
+    r.handle = fs_.at<open_file>(fs_.layout.files)[dirt.record()].handle();
+    const std::uint64_t fit = piece_bytes() >> fs_.layout.page_shift;
+    const auto most = static_cast<std::uint32_t>(fit == 0 ? 1 : fit < run_max ? fit : run_max);
+    r.first = key.low;
+    const std::uint64_t begin = key.low / most * most;
+    while (r.first > begin && add_if_there(r, {key.high, r.first - 1})) --r.first;
+    for (std::uint32_t i = 0, k = r.count - 1; i < k; ++i, --k) {
+      swap(r.frames[i], r.frames[k]);
+      swap(r.what[i], r.what[k]);
+    }
+    for (std::uint64_t next = key.low + 1; next < begin + most && add_if_there(r, {key.high, next}); ++next) {
+    }
+  }
+  GPUFS_HD bool add(run& r, std::uint32_t frame_number, const slot_key& key) {
+    const taken t = begin(frame_number, key);
+    if (t.what == 0) return false;
+    r.masked = r.masked || (t.what & page_dirt::whole) == 0;
+    r.frames[r.count] = frame_number;
+    r.what[r.count] = t.what;
+    ++r.count;
+    return true;
+  }
+  GPUFS_HD bool add_if_there(run& r, const slot_key& key) {
+    std::uint32_t f = 0;
+    return look_up(key, f) && page_needs_writing(f) && add(r, f, key);
+  }
+  GPUFS_HD static void swap(std::uint32_t& a, std::uint32_t& b) {
+    const std::uint32_t c = a;
+    a = b;
+    b = c;
+  }
+
+  static constexpr std::int32_t no_answer = -0x7fffffff;
+
+  // Bytes [done, done + bytes) of the run. Collective. 0, -errno, or `no_answer`: then the slot is abandoned.
+  GPUFS_HD std::int32_t write_piece(run& r, std::uint32_t slot, std::uint64_t done, std::uint64_t bytes) {
+    const std::uint64_t page_bytes = fs_.layout.page_bytes();
+    const std::uint32_t shift = fs_.layout.page_shift;
+    char* const staging = fs_.channel.staging(slot);
+    auto* const mask_there = reinterpret_cast<std::uint64_t*>(staging + mask_offset(bytes));
+    struct {
+      std::uint32_t masked;
+      std::uint32_t any;
+    } said{r.masked ? 1u : 0u, 0};
+    said = g_.broadcast(said);
+    std::uint64_t dirty_bits = 0;
+    for (std::uint64_t at = 0; at < bytes;) {
+      const std::uint64_t n = bytes - at < page_bytes ? bytes - at : page_bytes;
+      const std::uint64_t within = (done + at) & (page_bytes - 1);
+      const auto i = static_cast<std::uint32_t>((done + at) >> shift);
+      const std::uint32_t frame_number = g_.broadcast(r.frames[i]);
+      const bool whole = (g_.broadcast(r.what[i]) & page_dirt::whole) != 0;
+      const bool partial = (g_.broadcast(r.what[i]) & page_dirt::partial) != 0;
+      atomic_word<std::uint64_t>* const mask = fs_.mask(frame_number) + within / 64;
+      // The mask first: bytes are read behind it.
+      for (std::uint64_t w = g_.rank(); w < mask_words(n); w += g_.size()) {
+        std::uint64_t bits = partial ? mask[w].exchange_acq_rel(0) : 0;
+        if (whole) bits = page_dirt::bits(w, 0, n);
+        if (said.masked != 0) mask_there[at / 64 + w] = bits;
+        dirty_bits |= bits;
+      }
+      g_.sync();
+      copy_out_of_page(g_, staging + at, fs_.page(frame_number) + within, n);
+      at += n;
+    }
+    g_.sync();
+    if (g_.all(dirty_bits == 0)) return 0;  // dirty for nothing
+    std::int32_t result = 0;
+    if (g_.is_leader()) result = post(r, slot, done, bytes, said.masked != 0);
+    result = g_.broadcast(result);
+    if (result >= 0) return 0;
+    if (said.masked != 0) restore_mask(r, mask_there, done, bytes);
+    if (result == no_answer && g_.is_leader()) fs_.client().abandon(slot);
+    return result;
+  }
+
+  GPUFS_HD std::int32_t post(const run& r, std::uint32_t slot, std::uint64_t done, std::uint64_t bytes, bool masked) {
+    const std::uint64_t offset = (r.first << fs_.layout.page_shift) + done;
+    // Before it is there: who misses one of these pages must ask the host.
+    fs_.node(r.node).stored.raise_release(offset + bytes);
+    channel_client client = fs_.client();
+    const std::uint32_t length = static_cast<std::uint32_t>(bytes) | (masked ? masked_flag : 0u);
+    const request asked{request_code::write, r.handle, length, offset};
+    client.post(slot, asked);
+    const channel_client::answer answer = client.wait(slot, true);
+    if (answer.abandoned) return no_answer;
+    if (answer.result >= 0) {
+      fs_.counters().add(counter::write_backs, bytes >> fs_.layout.page_shift == 0 ? 1 : bytes >> fs_.layout.page_shift);
+      fs_.counters().add(counter::write_back_bytes, static_cast<std::uint64_t>(answer.result));
+    }
+    return answer.result;
+  }
+
+  // Bits that were taken, and not written.
+  GPUFS_HD void restore_mask(run& r, const std::uint64_t* mask_there, std::uint64_t done, std::uint64_t bytes) {
+    const std::uint64_t page_bytes = fs_.layout.page_bytes();
+    for (std::uint64_t at = 0; at < bytes;) {
+      const std::uint64_t n = bytes - at < page_bytes ? bytes - at : page_bytes;
+      const std::uint64_t within = (done + at) & (page_bytes - 1);
+      const std::uint32_t frame_number =
+          g_.broadcast(r.frames[static_cast<std::uint32_t>((done + at) >> fs_.layout.page_shift)]);
+      for (std::uint64_t w = g_.rank(); w < mask_words(n); w += g_.size()) {
+        const std::uint64_t bits = mask_there[at / 64 + w];
+        if (bits != 0) (void)fs_.mask(frame_number)[within / 64 + w].fetch_or_acq_rel(bits);
+      }
+      at += n;
+    }
+    g_.sync();
+  }
+
+  GPUFS_HD void finish(const run& r, std::int32_t error) {
+    for (std::uint32_t i = 0; i < r.count; ++i) end(r.frames[i], r.node, r.what[i], error);
+    if (error == 0) return;
+    fs_.counters().add(counter::write_back_errors);
+    std::int32_t none = 0;
+    (void)fs_.node(r.node).error.compare_exchange_relaxed(none, error);
+  }
+
+  const mount_ref& fs_;
+  const Group g_;
+};
+
+}  // namespace gpufs::detail

@@ -1,0 +1,256 @@
+// What calls that change files are made of: bytes into pages, sizes, and requests to the host.
+#pragma once
+
+#include "gpufs/file/open_files.cuh"
+
+namespace gpufs::detail {
+
+// Fills a page that is about to be written: with the caller's bytes, if they are all of it (`taken` says so then); with zeros, if it
+// is never fetched; else as any page.
+template <class Group>
+class page_to_write {
+ public:
+  GPUFS_HD page_to_write(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t page,
+                         const char* whole, bool* taken)
+      : fs_(fs), g_(g), load_(fs, g, file, page), once_((file.access & access_once) != 0), whole_(whole),
+        taken_(taken) {}
+
+  GPUFS_HD std::int32_t operator()(char* to) const {
+    const std::uint64_t page_bytes = fs_.layout.page_bytes();
+    if (whole_ != nullptr) {
+      copy_into_page(g_, to, whole_, page_bytes);
+      *taken_ = true;
+    } else if (once_) {
+      fill_zero(g_, to, page_bytes);
+    } else {
+      return load_(to);
+    }
+    return static_cast<std::int32_t>(page_bytes);
+  }
+
+ private:
+  const mount_ref& fs_;
+  const Group g_;
+  const page_loader<Group> load_;
+  const bool once_;
+  const char* whole_;  // or null
+  bool* taken_;
+};
+
+GPUFS_HD inline std::uint64_t version_to_write(const file_view& file) {
+  return (file.access & access_once) != 0 ? file.version | once_bit : file.version;
+}
+
+// Writes back ahead of need, after a page became dirty: the ring it lies in may be full of such.
+template <class Group>
+GPUFS_HD void write_back_ahead(const mount_ref& fs, const Group& g, const slot_key& key) {
+  (void)by_one_warp(g, [&](const auto& part) {
+    write_back(fs, part).ahead(frame_table(fs).rings().ring_of(key));
+    return 0;
+  });
+}
+
+// Bytes [begin, end) of the file, which has been told of its size or will be. Returns how far it came, and why not further.
+template <class Group>
+GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Group g, const file_view file,
+                                                  const char* from, std::uint64_t begin, std::uint64_t end) {
+  const std::uint64_t page_bytes = fs.layout.page_bytes();
+  const std::uint64_t version = version_to_write(file);
+  std::uint64_t at = begin;
+  std::int32_t error = 0;
+  while (at < end) {
+    const std::uint64_t page = at >> fs.layout.page_shift;
+    const std::uint64_t within = at & (page_bytes - 1);
+    const std::uint64_t n = page_bytes - within < end - at ? page_bytes - within : end - at;
+    const char* const bytes = from + (at - begin);
+    bool taken = false;
+    page_cache<Group> cache(fs, g, file.record);
+    const page_pin pin = cache.acquire(
+        {version, page}, page_to_write<Group>(fs, g, file, page, n == page_bytes ? bytes : nullptr, &taken));
+    if (pin.valid < 0) {
+      error = pin.valid;
+      break;
+    }
+    if (!taken) copy_into_page(g, fs.page(pin.frame) + within, bytes, n);
+    const bool fresh = mark_written(fs, g, pin.frame, file.record, file.node, within, within + n);
+    cache.release(pin.frame);
+    at += n;
+    if (g.is_leader()) fs.node(file.node).size.raise_release(at);
+    if (fresh) write_back_ahead(fs, g, {version, page});
+  }
+  g.sync();
+  if (at == begin && error != 0) return error;
+  if (g.is_leader()) fs.counters().add(counter::written_bytes, at - begin);
+  return static_cast<std::int64_t>(at - begin);
+}
+
+// One request without bytes. Its result. Collective.
+template <class Group>
+GPUFS_HD std::int32_t ask_host(const mount_ref& fs, const Group& g, const request& r) {
+  std::int32_t result = 0;
+  g.sync();
+  if (g.is_leader()) {
+    channel_client client = fs.client();
+    result = client.acquire();
+    if (result >= 0) {
+      const auto slot = static_cast<std::uint32_t>(result);
+      client.post(slot, r);
+      const channel_client::answer answer = client.wait(slot);
+      if (!answer.abandoned) client.release(slot);
+      result = answer.result;
+    }
+  }
+  return g.broadcast(result);
+}
+
+// The same with one or two paths.
+template <class Group>
+GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t ask_about_paths(const mount_ref& fs, const Group g, request_code code,
+                                                        const char* path, const char* other) {
+  std::int32_t result = 0;
+  g.sync();
+  if (g.is_leader()) {
+    std::uint32_t lengths[2] = {0, 0};
+    for (int i = 0; i < 2 && result >= 0; ++i) {
+      const char* const p = i == 0 ? path : other;
+      if (i == 1 && code != request_code::rename) break;
+      result = length_of_path(p);
+      if (result >= 0) lengths[i] = static_cast<std::uint32_t>(result);
+    }
+    if (result >= 0) {
+      channel_client client = fs.client();
+      result = client.acquire();
+      if (result >= 0) {
+        const auto slot = static_cast<std::uint32_t>(result);
+        char* const staging = fs.channel.staging(slot);
+        copy_to_host(this_thread(), staging, path, lengths[0]);
+        std::uint32_t length = lengths[0];
+        if (code == request_code::rename) {
+          staging[length++] = 0;
+          copy_to_host(this_thread(), staging + length, other, lengths[1]);
+          length += lengths[1];
+        }
+        const request asked{code, 0, length, 0};
+        client.post(slot, asked);
+        const channel_client::answer answer = client.wait(slot);
+        if (!answer.abandoned) client.release(slot);
+        result = answer.result;
+        // Also when it failed: nobody knows how far it came. Files that are open are reached no more by their paths, but by those who
+        // have them. Release: pairs with who opens.
+        (void)fs.at<name_state>(fs.layout.names)->epoch.fetch_add_release(1);
+      }
+    }
+  }
+  return g.broadcast(result);
+}
+
+// All that was written to the file so far is in it, and on its disk. By one warp or thread. 0, or -errno.
+template <class Group>
+GPUFS_HD std::int32_t sync_file(const mount_ref& fs, const Group& g, const file_view& file, bool to_disk) {
+  std::int32_t error = write_back(fs, g).flush(file.version, file.node);
+  if (error == 0 && to_disk) error = ask_host(fs, g, {request_code::sync, file.handle, 0, 0});
+  // Told once, to whoever is first.
+  std::int32_t kept = 0;
+  if (g.is_leader()) kept = fs.node(file.node).error.exchange_acq_rel(0);
+  kept = g.broadcast(kept);
+  return error != 0 ? error : kept;
+}
+
+// Cuts the cached pages of a file at `size`, or only forgets what is dirty behind it. By one warp or thread.
+template <class Group>
+GPUFS_HD void cut_pages(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t size,
+                        std::uint64_t old_size, bool& met_dirt) {
+  const std::uint64_t page_bytes = fs.layout.page_bytes();
+  const std::uint64_t first = size >> fs.layout.page_shift;
+  const std::uint64_t end = (old_size + page_bytes - 1) >> fs.layout.page_shift;
+  const frame_table frames(fs);
+  write_back wb(fs, g);
+  for (std::uint64_t kind = 0; kind <= once_bit && first < end; kind += once_bit) {
+    wb.for_each_resident(file.version | kind, first, end, [&](std::uint32_t frame_number) {
+      // With a pin, and behind its load: what was loaded before the cut has bytes from before.
+      slot_key key = frames.header(frame_number).key();
+      std::int32_t frame_there = -1;
+      key = g.broadcast(key);
+      if (key.high != (file.version | kind)) return true;
+      if (g.is_leader()) {
+        const lookup_result r = frames.index().lookup(key);
+        if (r.what == lookup_result::kind::resident) frame_there = static_cast<std::int32_t>(r.slot);
+      }
+      frame_there = g.broadcast(frame_there);
+      if (frame_there < 0) return true;
+      const auto f = static_cast<std::uint32_t>(frame_there);
+      const std::uint64_t page_begin = key.low << fs.layout.page_shift;
+      const std::uint64_t keep = page_begin < size ? size - page_begin : 0;
+      cut_page(fs, g, wb, f, key, file.node, keep, met_dirt);
+      g.sync();
+      if (g.is_leader()) frames.unpin(f);
+      return true;
+    });
+  }
+}
+template <class Group>
+GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& wb, std::uint32_t frame_number,
+                       const slot_key& key, std::uint32_t node, std::uint64_t keep, bool& met_dirt) {
+  const std::uint64_t page_bytes = fs.layout.page_bytes();
+  std::uint32_t what = 0;
+  for (;;) {
+    wb.wait_for_cleaner(frame_number);
+    std::uint32_t again = 0;
+    if (g.is_leader()) {
+      what = wb.begin(frame_number, key).what;
+      again = what == 0 && (page_dirt(fs, frame_number).flags() & page_dirt::cleaning) != 0 ? 1 : 0;
+    }
+    if (g.broadcast(again) == 0) break;
+  }
+  what = g.broadcast(what);
+  if (what != 0) {
+    met_dirt = true;
+    // What is kept of it is dirty still, and goes by the mask from now on.
+    atomic_word<std::uint64_t>* const mask = fs.mask(frame_number);
+    bool left = false;
+    for (std::uint64_t w = g.rank(); w < mask_words(page_bytes); w += g.size()) {
+      const std::uint64_t kept = page_dirt::bits(w, 0, keep);
+      std::uint64_t now = 0;
+      if ((what & page_dirt::whole) != 0) {
+        (void)mask[w].exchange_acq_rel(kept);
+        now = kept;
+      } else {
+        now = mask[w].fetch_and_acq_rel(kept) & kept;
+      }
+      left = left || now != 0;
+    }
+    const bool any = !g.all(!left);
+    if (g.is_leader()) wb.end(frame_number, node, page_dirt::dirty | page_dirt::partial, any ? -EIO : 0);
+  }
+  zero_in_page(g, fs.page(frame_number) + keep, page_bytes - keep);
+}
+
+// Makes the file `size` bytes long. 0, or -errno; then the file is what it was. By one warp or thread.
+template <class Group>
+GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t size) {
+  file_node& node = fs.node(file.node);
+  struct {
+    std::uint64_t size;
+  } old{node.size.load_acquire()};
+  old = g.broadcast(old);
+  if (size < old.size && g.is_leader()) {
+    // Before the host's file loses its pages: those that are registered of it stay, and are not its any more.
+    node.shrunk.store_relaxed(1);
+  }
+  const request cut{request_code::truncate, file.handle, 0, size};
+  std::int32_t result = ask_host(fs, g, cut);
+  if (result < 0) return result;
+  if (size >= old.size) {
+    if (g.is_leader()) node.size.raise_release(size);
+    g.sync();
+    return 0;
+  }
+  if (g.is_leader()) node.size.store_release(size);
+  bool met_dirt = false;
+  cut_pages(fs, g, file, size, old.size, met_dirt);
+  // Some of that may have been written back since the host cut the file.
+  if (met_dirt) result = ask_host(fs, g, cut);
+  return result;
+}
+
+}  // namespace gpufs::detail

@@ -1,0 +1,1 @@
+int gpufs_random_writes_placeholder;

@@ -1,0 +1,351 @@
+// Single calls that change files: what they return, what the file has afterwards, who sees it.
+#include <errno.h>
+
+#include <thread>
+
+#include "api/matrix.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+class write_test : public conformance {
+ protected:
+  // As it is in the file.
+  void expect_content(const std::string& name, const std::string& expected) {
+    expect_same_bytes(files->content(name), expected, name);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(conformance, write_test, ::testing::ValuesIn(all_settings()), name_of_setting);
+
+TEST_P(write_test, a_new_file_has_what_was_written_after_its_close) {
+  const std::string content = self_checking(3, 0, 0, 3 * page_bytes() + 100);
+  const std::int32_t fd = open("new", O_WRONLY | O_CREAT);
+  ASSERT_GE(fd, 0);
+  EXPECT_EQ(calls().write(fd, content, 0), static_cast<std::int64_t>(content.size()));
+  EXPECT_EQ(calls().status(fd).status.size, content.size());
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("new", content);
+  EXPECT_EQ(counted(counter::staged_loads) + counted(counter::direct_loads), 0u) << "nothing of it had to be fetched";
+  const std::int32_t again = open("new");
+  calls().expect_read(again, content, 0, content.size() + 10);
+}
+
+TEST_P(write_test, what_was_written_is_read_at_once) {
+  std::string content = create("a", 5 * page_bytes() + 77);
+  const std::int32_t fd = open("a", O_RDWR);
+  ASSERT_GE(fd, 0);
+  unsigned generation = 1;
+  for (const std::uint64_t at : {std::uint64_t{0}, page_bytes() - 3, 2 * page_bytes(), 4 * page_bytes() + 5}) {
+    for (const std::uint64_t n : {std::uint64_t{1}, std::uint64_t{17}, page_bytes(), page_bytes() + 9}) {
+      const std::string part = self_checking(7, ++generation, at, n);
+      ASSERT_EQ(calls().write(fd, part, static_cast<std::int64_t>(at), n % 5), static_cast<std::int64_t>(n));
+      if (at + n > content.size()) content.resize(at + n);
+      content.replace(at, n, part);
+      calls().expect_read(fd, content, 0, content.size() + 10);
+    }
+  }
+  EXPECT_EQ(calls().status(fd).status.size, content.size());
+  EXPECT_EQ(calls().sync(fd), 0);
+  expect_content("a", content);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("a", content);
+}
+
+TEST_P(write_test, a_hole_reads_as_zeros) {
+  const std::int32_t fd = open("new", O_RDWR | O_CREAT | O_TRUNC);
+  const std::uint64_t at = 7 * page_bytes() + 11;
+  ASSERT_EQ(calls().write(fd, "end", static_cast<std::int64_t>(at)), 3);
+  std::string content(at, '\0');
+  content += "end";
+  calls().expect_read(fd, content, 0, content.size() + 1);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("new", content);
+}
+
+TEST_P(write_test, only_bytes_that_were_written_reach_the_file) {
+  std::string content = create("a", 4 * page_bytes());
+  const std::int32_t fd = open("a", O_RDWR);
+  calls().expect_read(fd, content, 0, content.size());
+  // Somebody else changes other bytes of the same pages; and one that is written here with the value that it had.
+  const std::string theirs(5, 'T'), ours(3, 'O'), same = content.substr(20, 4);
+  files->write_at("a", 20, "????");
+  files->write_at("a", 2 * page_bytes(), theirs);
+  ASSERT_EQ(calls().write(fd, ours, 2 * static_cast<std::int64_t>(page_bytes()) + 5), 3);
+  ASSERT_EQ(calls().write(fd, ours, 2 * static_cast<std::int64_t>(page_bytes()) - 1), 3);
+  ASSERT_EQ(calls().write(fd, same, 20), 4);
+  content.replace(2 * page_bytes(), 5, theirs);
+  content.replace(2 * page_bytes() + 5, 3, ours);
+  content.replace(2 * page_bytes() - 1, 3, ours);
+  EXPECT_EQ(calls().sync(fd), 0);
+  expect_content("a", content);
+  // What they change now is not overwritten by what was in the cache.
+  files->write_at("a", 2 * page_bytes() + 5, "new");
+  content.replace(2 * page_bytes() + 5, 3, "new");
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("a", content);
+  const std::int32_t again = open("a");
+  calls().expect_read(again, content, 0, content.size());
+}
+
+TEST_P(write_test, whole_pages_are_not_fetched) {
+  create("a", 8 * page_bytes());
+  const std::int32_t fd = open("a", O_RDWR);
+  const std::string fresh = self_checking(9, 9, 0, 8 * page_bytes());
+  ASSERT_EQ(calls().write(fd, fresh, 0), static_cast<std::int64_t>(fresh.size()));
+  EXPECT_EQ(counted(counter::staged_loads) + counted(counter::direct_loads) + counted(counter::bulk_loads), 0u);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("a", fresh);
+}
+
+TEST_P(write_test, a_file_larger_than_the_cache_can_be_written_and_rewritten) {
+  std::string content = self_checking(5, 1, 0, 200 * page_bytes() + 13);
+  const std::int32_t fd = open("new", O_RDWR | O_CREAT);
+  ASSERT_EQ(calls().write(fd, content, 0), static_cast<std::int64_t>(content.size()));
+  calls().expect_read(fd, content, 0, content.size());
+  for (std::uint64_t at = 100; at + 100 < content.size(); at += 3 * page_bytes() + 50) {
+    const std::string part = self_checking(6, 1, at, 60);
+    ASSERT_EQ(calls().write(fd, part, static_cast<std::int64_t>(at)), 60);
+    content.replace(at, 60, part);
+  }
+  calls().expect_read(fd, content, 0, content.size());
+  EXPECT_GT(counted(counter::write_backs), 100u);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("new", content);
+}
+
+TEST_P(write_test, truncation_cuts_what_is_cached_and_what_is_dirty) {
+  std::string content = create("a", 6 * page_bytes());
+  const std::int32_t fd = open("a", O_RDWR);
+  calls().expect_read(fd, content, 0, content.size());
+  ASSERT_EQ(calls().write(fd, std::string(3 * page_bytes(), 'x'), static_cast<std::int64_t>(page_bytes() + 7)),
+            static_cast<std::int64_t>(3 * page_bytes()));
+  content.replace(page_bytes() + 7, 3 * page_bytes(), std::string(3 * page_bytes(), 'x'));
+  const std::uint64_t size = 2 * page_bytes() + 5;
+  EXPECT_EQ(calls().truncate(fd, static_cast<std::int64_t>(size)), 0);
+  content.resize(size);
+  calls().expect_read(fd, content, 0, 6 * page_bytes());
+  EXPECT_EQ(calls().status(fd).status.size, size);
+  // What is behind it now is zero, not what was there before.
+  EXPECT_EQ(calls().truncate(fd, static_cast<std::int64_t>(4 * page_bytes() + 1)), 0);
+  content.resize(4 * page_bytes() + 1, '\0');
+  calls().expect_read(fd, content, 0, 6 * page_bytes());
+  ASSERT_EQ(calls().write(fd, "z", static_cast<std::int64_t>(5 * page_bytes())), 1);
+  content.resize(5 * page_bytes(), '\0');
+  content += "z";
+  calls().expect_read(fd, content, 0, 6 * page_bytes());
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("a", content);
+}
+
+TEST_P(write_test, o_trunc_empties_a_file_once) {
+  create("a", 3 * page_bytes());
+  const std::int32_t fd = open("a", O_RDWR | O_TRUNC);
+  ASSERT_GE(fd, 0);
+  calls().expect_read(fd, "", 0, 100);
+  ASSERT_EQ(calls().write(fd, "hello", 0), 5);
+  EXPECT_EQ(open("a", O_RDWR | O_TRUNC), fd) << "it is open";
+  calls().expect_read(fd, "hello", 0, 100);
+  EXPECT_EQ(calls().close(fd), 0);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("a", "hello");
+}
+
+TEST_P(write_test, one_of_many_creates_exclusively) {
+  const std::int32_t fd = open("new", O_RDWR | O_CREAT | O_EXCL);
+  ASSERT_GE(fd, 0);
+  EXPECT_EQ(open("new", O_RDWR | O_CREAT | O_EXCL), -EEXIST);
+  ASSERT_EQ(calls().write(fd, "x", 0), 1);
+  EXPECT_EQ(calls().close(fd), 0);
+  EXPECT_EQ(open("new", O_RDWR | O_CREAT | O_EXCL), -EEXIST);
+  EXPECT_EQ(open("none", O_RDWR), -ENOENT);
+  expect_content("new", "x");
+}
+
+TEST_P(write_test, appends_go_to_the_end) {
+  std::string content = create("a", page_bytes() - 10);
+  const std::int32_t fd = open("a", O_RDWR | O_APPEND);
+  for (int i = 0; i < 20; ++i) {
+    const std::string record = "record " + std::to_string(i) + ";";
+    ASSERT_EQ(calls().write(fd, record, 0), static_cast<std::int64_t>(record.size()));
+    content += record;
+  }
+  calls().expect_read(fd, content, 0, content.size() + 1);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("a", content);
+}
+
+TEST_P(write_test, bytes_that_are_written_once_are_never_fetched) {
+  std::string content = create("a", 4 * page_bytes());
+  const std::int32_t fd = open("a", O_WRONLY | O_GWRONCE);
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(calls().write(fd, "once", static_cast<std::int64_t>(page_bytes()) - 2), 4);
+  content.replace(page_bytes() - 2, 4, "once");
+  EXPECT_EQ(calls().read(fd, 0, 10).result, -EBADF);
+  EXPECT_EQ(counted(counter::staged_loads) + counted(counter::direct_loads), 0u);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("a", content);
+}
+
+TEST_P(write_test, who_opens_while_a_file_is_written_sees_it_as_it_is) {
+  std::string content = create("a", 3 * page_bytes());
+  const std::int32_t fd = open("a", O_RDWR);
+  ASSERT_EQ(calls().write(fd, "ours", 10), 4);
+  ASSERT_EQ(calls().write(fd, "more", static_cast<std::int64_t>(content.size())), 4);
+  content.replace(10, 4, "ours");
+  content += "more";
+  const std::int32_t reader = open("a");
+  ASSERT_GE(reader, 0);
+  EXPECT_NE(reader, fd);
+  calls().expect_read(reader, content, 0, content.size() + 1);
+  ASSERT_EQ(calls().write(fd, "and more", static_cast<std::int64_t>(content.size())), 8);
+  content += "and more";
+  calls().expect_read(reader, content, 0, content.size() + 1);
+  EXPECT_EQ(calls().write(reader, "x", 0), -EBADF);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("a", content);
+  calls().expect_read(reader, content, 0, content.size() + 1);
+  EXPECT_EQ(calls().close(reader), 0);
+}
+
+TEST_P(write_test, what_others_changed_is_seen_by_the_next_open) {
+  std::string content = create("a", 2 * page_bytes());
+  for (int round = 0; round < 4; ++round) {
+    const std::int32_t fd = open("a", O_RDWR);
+    calls().expect_read(fd, content, 0, content.size());
+    const std::string part = "round " + std::to_string(round);
+    ASSERT_EQ(calls().write(fd, part, 5), static_cast<std::int64_t>(part.size()));
+    content.replace(5, part.size(), part);
+    EXPECT_EQ(calls().close(fd), 0);
+    // Of the same size, within the same moment.
+    files->write_at("a", page_bytes() + 3, part);
+    content.replace(page_bytes() + 3, part.size(), part);
+  }
+  const std::int32_t fd = open("a");
+  calls().expect_read(fd, content, 0, content.size());
+}
+
+TEST_P(write_test, a_removed_file_lives_until_it_is_closed) {
+  std::string content = create("a", page_bytes());
+  const std::int32_t fd = open("a", O_RDWR);
+  EXPECT_EQ(calls().unlink(files->path("a")), 0);
+  EXPECT_EQ(open("a", O_RDWR), -ENOENT);
+  EXPECT_EQ(calls().unlink(files->path("a")), -ENOENT);
+  ASSERT_EQ(calls().write(fd, "x", 0), 1);
+  content[0] = 'x';
+  calls().expect_read(fd, content, 0, content.size());
+  const std::int32_t other = open("a", O_RDWR | O_CREAT);
+  ASSERT_GE(other, 0);
+  EXPECT_NE(other, fd);
+  ASSERT_EQ(calls().write(other, "other", 0), 5);
+  calls().expect_read(fd, content, 0, content.size());
+  EXPECT_EQ(calls().close(fd), 0);
+  EXPECT_EQ(calls().close(other), 0);
+  expect_content("a", "other");
+}
+
+TEST_P(write_test, a_renamed_file_is_found_by_its_new_name) {
+  const std::string content = create("a", page_bytes());
+  create("b", 10);
+  const std::int32_t fd = open("a", O_RDWR);
+  EXPECT_EQ(calls().rename(files->path("a"), files->path("b")), 0);
+  EXPECT_EQ(open("a", O_RDWR), -ENOENT);
+  const std::int32_t other = open("b");
+  calls().expect_read(other, content, 0, content.size());
+  EXPECT_EQ(calls().close(fd), 0);
+  EXPECT_EQ(calls().rename(files->path("none"), files->path("b")), -ENOENT);
+}
+
+TEST_P(write_test, wrong_calls_are_refused) {
+  create("a", 100);
+  const std::int32_t fd = open("a", O_RDWR), reader = open("a");
+  EXPECT_EQ(calls().write(fd, "x", -1), -EINVAL);
+  EXPECT_EQ(calls().write(fd, "", 5), 0);
+  EXPECT_EQ(calls().write(-1, "x", 0), -EBADF);
+  EXPECT_EQ(calls().write(fd, "x", std::int64_t{1} << 60), -EFBIG);
+  EXPECT_EQ(calls().truncate(fd, -1), -EINVAL);
+  EXPECT_EQ(calls().truncate(fd, std::int64_t{1} << 60), -EFBIG);
+  for (const std::int32_t wrong : {reader, -1, fd ^ 0x100}) {
+    EXPECT_EQ(calls().write(wrong, "x", 0), -EBADF);
+    EXPECT_EQ(calls().truncate(wrong, 0), -EBADF);
+    EXPECT_EQ(calls().sync(wrong), -EBADF);
+  }
+  EXPECT_EQ(calls().close(fd), 0);
+  EXPECT_EQ(calls().write(fd, "x", 0), -EBADF);
+  expect_content("a", self_checking(7, 0, 0, 100));
+}
+
+TEST_P(write_test, an_error_reaches_who_syncs_and_the_bytes_stay) {
+  std::string content = create("a", 3 * page_bytes());
+  for (const int error : {EIO, ENOSPC, EDQUOT}) {
+    const std::int32_t fd = open("a", O_RDWR);
+    ASSERT_EQ(calls().write(fd, "some bytes", static_cast<std::int64_t>(page_bytes()) - 5), 10);
+    content.replace(page_bytes() - 5, 10, "some bytes");
+    fail(operation::write, error);
+    EXPECT_EQ(calls().sync(fd), -error);
+    EXPECT_EQ(calls().sync(fd), -error);
+    calls().expect_read(fd, content, 0, content.size());
+    io->clear();
+    EXPECT_EQ(calls().sync(fd), 0);
+    expect_content("a", content);
+    fail(operation::sync, error);
+    EXPECT_EQ(calls().sync(fd), -error);
+    io->clear();
+    EXPECT_EQ(calls().sync(fd), 0);
+    EXPECT_EQ(calls().close(fd), 0);
+  }
+}
+
+TEST_P(write_test, an_error_of_the_last_close_loses_what_was_not_written) {
+  const std::string content = create("a", 3 * page_bytes());
+  const std::int32_t fd = open("a", O_RDWR);
+  ASSERT_EQ(calls().write(fd, "lost", 5), 4);
+  fail(operation::write, ENOSPC);
+  EXPECT_EQ(calls().close(fd), -ENOSPC);
+  io->clear();
+  EXPECT_EQ(calls().write(fd, "x", 0), -EBADF);
+  expect_content("a", content);
+  const std::int32_t again = open("a", O_RDWR);
+  calls().expect_read(again, content, 0, content.size());
+  EXPECT_EQ(calls().close(again), 0);
+}
+
+TEST_P(write_test, writes_that_are_cut_short_go_on) {
+  fault shortened;
+  shortened.on = operation::write;
+  shortened.bytes_max = 100;
+  shortened.every = 2;
+  io->add(shortened);
+  fault interrupted;
+  interrupted.on = operation::write;
+  interrupted.error_number = EINTR;
+  interrupted.every = 3;
+  io->add(interrupted);
+  const std::string content = self_checking(3, 0, 0, 5 * page_bytes() + 3);
+  const std::int32_t fd = open("new", O_RDWR | O_CREAT);
+  ASSERT_EQ(calls().write(fd, content, 0), static_cast<std::int64_t>(content.size()));
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("new", content);
+}
+
+// All frames dirty, none writable: every call ends, and says so.
+TEST_P(write_test, a_full_disk_ends_in_errors_not_in_waiting) {
+  options.reclaim_timeout_ns = 20'000'000;
+  const std::int32_t fd = open("new", O_RDWR | O_CREAT);
+  fail(operation::write, ENOSPC);
+  std::int64_t result = 0;
+  std::uint64_t written = 0;
+  for (int i = 0; i < 200 && result >= 0; ++i) {
+    result = calls().write(fd, std::string(page_bytes(), 'x'), static_cast<std::int64_t>(written));
+    if (result > 0) written += static_cast<std::uint64_t>(result);
+  }
+  EXPECT_EQ(result, -ENOBUFS);
+  EXPECT_EQ(calls().sync(fd), -ENOSPC);
+  io->clear();
+  EXPECT_EQ(calls().write(fd, "y", static_cast<std::int64_t>(written)), 1);
+  EXPECT_EQ(calls().sync(fd), 0);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("new", std::string(written, 'x') + "y");
+}
+
+}  // namespace
+}  // namespace gpufs::testing
