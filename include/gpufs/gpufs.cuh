@@ -515,5 +515,5 @@ template <class Group>
 }  // namespace gpufs
 
 #include "gpufs/file/send.cuh"
-#include "gpufs/write.cuh"
 #include "gpufs/view.cuh"
+#include "gpufs/write.cuh"

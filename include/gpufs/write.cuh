@@ -58,8 +58,9 @@ template <class Group>
   if (size < 0) return -EINVAL;
   if (static_cast<std::uint64_t>(size) >= limits::file_bytes_max) return -EFBIG;
   g.sync();
-  return by_one_warp(
-      g, [&](const auto& part) { return detail::truncate_file(fs, part, found.view, static_cast<std::uint64_t>(size)); });
+  return by_one_warp(g, [&](const auto& part) {
+    return detail::truncate_file(fs, part, found.view, static_cast<std::uint64_t>(size));
+  });
 }
 
 // Removes a path, and gives one another name, as unlink(2) and rename(2). Descriptors of the files stay what they are. Returns 0,

@@ -217,7 +217,10 @@ std::vector<file_statistics> mount::file_stats() const {
     const std::uint64_t size = facts[slot].size.value;
     s.size = (size & file_facts::size_in_node) == 0
                  ? size
-                 : self_->snapshot<file_node>(self_->ref.layout.nodes + sizeof(file_node) * static_cast<std::uint32_t>(size), 1)[0].size.value;
+                 : self_
+                       ->snapshot<file_node>(
+                           self_->ref.layout.nodes + sizeof(file_node) * static_cast<std::uint32_t>(size), 1)[0]
+                       .size.value;
     for (std::size_t at = slot; at < counts.size(); at += count) {
       s.hits += counts[at].hits.value;
       s.page_loads += counts[at].page_loads.value;
@@ -275,11 +278,13 @@ bool cuda_available() { return cuda_device_count() > 0; }
 
 const char* statistics::name(counter c) {
   static constexpr const char* names[counter_count] = {
-      "hits",         "minor_faults", "direct_loads", "staged_loads", "bulk_loads", "open_loads",
-      "load_errors",  "evictions",    "reclaims",     "lost_races",   "no_frames",  "direct_bytes",
-      "staged_bytes", "bulk_bytes",   "open_bytes",   "read_bytes",   "opens",      "reopens",
-      "closes",       "rpcs",         "rpc_wait_ns",  "rpc_failures", "sent_bytes",
-      "written_bytes", "write_backs", "write_back_bytes", "write_back_errors"};
+      "hits",         "minor_faults",     "direct_loads",     "staged_loads",
+      "bulk_loads",   "open_loads",       "load_errors",      "evictions",
+      "reclaims",     "lost_races",       "no_frames",        "direct_bytes",
+      "staged_bytes", "bulk_bytes",       "open_bytes",       "read_bytes",
+      "opens",        "reopens",          "closes",           "rpcs",
+      "rpc_wait_ns",  "rpc_failures",     "sent_bytes",       "written_bytes",
+      "write_backs",  "write_back_bytes", "write_back_errors"};
   return names[static_cast<std::uint32_t>(c)];
 }
 

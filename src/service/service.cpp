@@ -373,8 +373,9 @@ std::int32_t service::serve_open(const request& r, std::uint32_t slot, unsigned 
   std::uint32_t handle = 0;
   std::shared_ptr<host_file> file;
   const bool changes = r.code == request_code::open_write;
-  const open_how how{(r.handle & open_no_follow) != 0, (r.handle & open_reads) != 0,     (r.handle & open_writes) != 0,
-                     (r.handle & open_creates) != 0,   (r.handle & open_exclusive) != 0, static_cast<std::uint32_t>(r.offset) & 07777u};
+  const open_how how{(r.handle & open_no_follow) != 0, (r.handle & open_reads) != 0,
+                     (r.handle & open_writes) != 0,    (r.handle & open_creates) != 0,
+                     (r.handle & open_exclusive) != 0, static_cast<std::uint32_t>(r.offset) & 07777u};
   const int status = changes ? files_.open_to_change(std::move(path), how, handle, file)
                              : files_.open(std::move(path), how.no_follow, handle, file, opener);
   if (status < 0) return status;

@@ -22,15 +22,15 @@ enum class action : std::uint32_t {
   unmap,  // gmunmap(register `from` + `offset`); with `flags` not 0, as a caller who hands over what it made of the mapping
   map_each,  // pieces of `flags` bytes of [`offset`, `offset` + `bytes`), one for each member, by gmmap_each, copied to `memory`
              // of the output and unmapped, every other one with what was made of it; a block by its warps
-  advise,  // gfadvise(register `from`, `offset`, `bytes`, `flags`)
-  status,  // gfstat(register `from`); the answer goes to `memory` of the output, which is 8-byte aligned
-  send,    // gsend(sink in register `from`, `memory` of the input, `bytes`)
+  advise,    // gfadvise(register `from`, `offset`, `bytes`, `flags`)
+  status,    // gfstat(register `from`); the answer goes to `memory` of the output, which is 8-byte aligned
+  send,      // gsend(sink in register `from`, `memory` of the input, `bytes`)
   write,     // gwrite(register `from`, `memory` of the input, `bytes`, `offset`)
   sync,      // gfsync(register `from`)
   truncate,  // gftruncate(register `from`, `offset`)
   unlink,    // gunlink(path at `memory` of the input)
   rename,    // grename(path at `memory` of the input, path at `bytes` of it)
-  view     // view<uint64>(register `from`, `offset`)[k] for k < `bytes` to `memory` of the output, 8-byte aligned
+  view       // view<uint64>(register `from`, `offset`)[k] for k < `bytes` to `memory` of the output, 8-byte aligned
 };
 
 inline constexpr std::uint64_t no_memory = ~std::uint64_t{0};  // a null pointer

@@ -134,7 +134,8 @@ status_answer session::status(std::int32_t fd) {
   return answer;
 }
 
-std::int64_t session::write(std::int32_t fd, const std::string& bytes, std::int64_t offset, std::uint64_t misalignment) {
+std::int64_t session::write(std::int32_t fd, const std::string& bytes, std::int64_t offset,
+                            std::uint64_t misalignment) {
   device_call c{action::write};
   c.offset = offset;
   c.bytes = bytes.size();

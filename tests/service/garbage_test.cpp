@@ -117,6 +117,7 @@ TEST_F(garbage, random_requests_are_answered_and_harm_nobody) {
     }
   };
   io_->write("/page", std::string(70'000, 'p'));
+  io_->write("/precious", "nobody opens it");
   std::vector<std::uint32_t> handles{rig_.open("/a").handle, rig_.open("/page").handle};
   const std::int32_t sink = rig_.sinks().open([](const char* bytes, std::size_t count) {
     unsigned sum = 0;  // every byte can be read
@@ -128,18 +129,20 @@ TEST_F(garbage, random_requests_are_answered_and_harm_nobody) {
   std::string pool(3 * staging_bytes, '\0');
   for (char& c : pool) c = names[random() % names.size()];
   for (int i = 0; i < 30'000; ++i) {
-    const auto code = static_cast<request_code>(random() % 8 == 0 ? word(2) & 0xff : 1 + random() % 4);
+    const auto code = static_cast<request_code>(random() % 8 == 0 ? word(2) & 0xff : 1 + random() % 11);
     const auto handle = static_cast<std::uint32_t>(
         word(code == request_code::send ? static_cast<std::uint64_t>(sink) : handles[random() % handles.size()]));
     const auto length = static_cast<std::uint32_t>(word(random() % staging_bytes));
     std::string staging = pool.substr(random() % (2 * staging_bytes), staging_bytes);
     if (random() % 3 == 0) staging.replace(0, 5, "/page");
-    const rig_reply r =
-        rig_.call({code, handle, code == request_code::open && random() % 2 == 0 ? 5 : length, word(4096)}, staging);
+    const bool opens = code == request_code::open || code == request_code::open_write;
+    // A file that grows for ever would only take long.
+    const std::uint64_t offset = code == request_code::truncate ? random() % 100'000 : word(4096);
+    const rig_reply r = rig_.call({code, handle, opens && random() % 2 == 0 ? 5 : length, offset}, staging);
     ASSERT_FALSE(r.abandoned) << "request " << i << " got no answer";
     ASSERT_LE(r.result, static_cast<std::int32_t>(staging_bytes));
     if (r.result < 0) continue;
-    if (code == request_code::open) {
+    if (opens) {
       ++opened;
       handles.push_back(r.handle);
     }
@@ -151,13 +154,61 @@ TEST_F(garbage, random_requests_are_answered_and_harm_nobody) {
         ++opened;
       }
     }
-    if (code == request_code::read && r.result > 0) {
-      ASSERT_TRUE(r.bytes.find_first_not_of('p') == std::string::npos ||
-                  std::string("0123456789").find(r.bytes) != std::string::npos);
-    }
+    if (code == request_code::unlink || code == request_code::rename) io_->write("/page", std::string(70'000, 'p'));
   }
   EXPECT_EQ(rig_.files().open_count(), opened - closed);
+  EXPECT_EQ(io_->content("/precious"), "nobody opens it");
+  io_->write("/page", std::string(70'000, 'p'));
   EXPECT_EQ(rig_.read(rig_.open("/page").handle, 69'999, 100).bytes, "p");
+}
+
+TEST_F(garbage, writes_are_checked) {
+  const rig_reply opened = rig_.call({request_code::open_write, open_reads | open_writes, 2, 0}, "/a");
+  const std::uint32_t handle = opened.handle;
+  ASSERT_GE(opened.result, 0);
+  const std::uint32_t reader = rig_.open("/a").handle;
+  const auto write = [&](std::uint32_t of, std::uint64_t offset, std::uint32_t length) {
+    return rig_.call({request_code::write, of, length, offset}, std::string(staging_bytes, 'w')).result;
+  };
+  EXPECT_EQ(write(reader, 0, 3), -EBADF) << "it was opened to be read";
+  EXPECT_EQ(rig_.call({request_code::truncate, reader, 0, 0}).result, -EBADF);
+  EXPECT_EQ(rig_.call({request_code::sync, reader, 0, 0}).result, -EBADF);
+  for (const std::uint32_t wrong : {0u, handle + 1, handle ^ 0x40000u, 0xffffffffu})
+    EXPECT_EQ(write(wrong, 0, 3), -EBADF);
+  EXPECT_EQ(write(handle, 0, staging_bytes + 1), -EINVAL) << "of the next slot's memory";
+  EXPECT_EQ(write(handle, 0, staging_bytes | masked_flag), -EINVAL) << "with a mask that lies behind it";
+  EXPECT_EQ(write(handle, limits::file_bytes_max, 1), -EINVAL);
+  EXPECT_EQ(write(handle, ~std::uint64_t{0}, 3), -EINVAL);
+  EXPECT_EQ(rig_.call({request_code::truncate, handle, 0, limits::file_bytes_max}).result, -EINVAL);
+  EXPECT_EQ(io_->content("/a"), "0123456789");
+  EXPECT_EQ(write(handle, 2, 3), 3);
+  EXPECT_EQ(io_->content("/a"), "01www56789");
+  for (const std::string& paths :
+       {std::string("/a"), std::string("/a\0", 3), std::string("/a\0/b\0", 6), std::string("\0/b", 3)})
+    EXPECT_LT(rig_.call({request_code::rename, 0, static_cast<std::uint32_t>(paths.size()), 0}, paths).result, 0);
+  EXPECT_EQ(rig_.call({request_code::unlink, 0, 4, 0}, std::string("/a\0x", 4)).result, -EINVAL);
+  EXPECT_EQ(io_->content("/a"), "01www56789");
+}
+
+// Each bit a byte, whatever the length and the pattern.
+TEST_F(garbage, masks_say_which_bytes_are_written) {
+  const std::uint32_t handle = rig_.call({request_code::open_write, open_reads | open_writes, 2, 0}, "/a").handle;
+  std::mt19937_64 random(5);
+  for (int i = 0; i < 300; ++i) {
+    const std::uint64_t bytes = 1 + random() % 700;
+    std::string content(bytes + 20, 'o'), staging(staging_bytes, 'w');
+    io_->write("/a", content);
+    std::vector<std::uint64_t> mask(mask_words(bytes));
+    for (std::uint64_t& w : mask)
+      w = random() % 4 == 0 ? ~std::uint64_t{0} : random() % 3 == 0 ? 0 : random() & random();
+    for (std::uint64_t b = 0; b < bytes; ++b) {
+      if ((mask[b / 64] >> b % 64 & 1) != 0) content[7 + b] = 'w';
+    }
+    std::memcpy(staging.data() + mask_offset(bytes), mask.data(), mask.size() * 8);
+    const auto length = static_cast<std::uint32_t>(bytes) | masked_flag;
+    ASSERT_GE(rig_.call({request_code::write, handle, length, 7}, staging).result, 0);
+    ASSERT_EQ(io_->content("/a"), content) << bytes;
+  }
 }
 
 }  // namespace

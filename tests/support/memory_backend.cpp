@@ -259,7 +259,8 @@ int memory_backend::open(const std::string& path, bool no_follow, std::unique_pt
   return 0;
 }
 
-int memory_backend::open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& opened) {
+int memory_backend::open_to_change(const std::string& path, const open_how& how,
+                                   std::unique_ptr<backend_file>& opened) {
   const std::lock_guard lock(mutex_);
   const auto refusal = refused_.find(path);
   if (refusal != refused_.end()) return -refusal->second;

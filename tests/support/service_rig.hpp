@@ -53,6 +53,7 @@ class service_rig {
   // Into frames(), from this one on.
   rig_reply bulk(std::uint32_t handle, std::uint64_t offset, std::uint32_t length, std::uint32_t frame);
 
+  static constexpr std::uint32_t nodes_max = 4096;
   static constexpr std::uint32_t frame_count = 16;
   static constexpr std::uint32_t frame_bytes = 4096;
   const std::string& frames() const { return frames_; }

@@ -7,32 +7,32 @@
 namespace gpufs {
 
 enum class counter : std::uint32_t {
-  hits,          // pages found resident
-  minor_faults,  // pages found loading: waited for another group
-  direct_loads,  // pages pulled from a registered extent
-  staged_loads,  // pages brought by a host worker
-  bulk_loads,    // pages that the copy engine brought, in runs
-  open_loads,    // pages that arrived with the answer to an open
-  load_errors,   // loads that ended in an error
-  evictions,     // resident pages given up for others
-  reclaims,      // of these: ahead of need
-  lost_races,    // loads given up because another group had begun the same
-  no_frames,     // calls that ended in -ENOBUFS
-  direct_bytes,  // file bytes that came over the direct path
-  staged_bytes,  // ... the staged path
-  bulk_bytes,    // ... the bulk path
-  open_bytes,    // ... with an open
-  read_bytes,    // bytes given to callers of gread
-  opens,         // opens that asked the host
-  reopens,       // opens of an open file: no round trip
-  closes,        // closes by the last holder
-  rpcs,          // requests to the host
-  rpc_wait_ns,   // time that groups waited for answers
-  rpc_failures,  // requests given up: service dead or deadline passed
-  sent_bytes,    // bytes sent to sinks
-  written_bytes,     // bytes taken from callers of gwrite
-  write_backs,       // dirty pages written to their files
-  write_back_bytes,  // ... their bytes, as far as they were dirty
+  hits,               // pages found resident
+  minor_faults,       // pages found loading: waited for another group
+  direct_loads,       // pages pulled from a registered extent
+  staged_loads,       // pages brought by a host worker
+  bulk_loads,         // pages that the copy engine brought, in runs
+  open_loads,         // pages that arrived with the answer to an open
+  load_errors,        // loads that ended in an error
+  evictions,          // resident pages given up for others
+  reclaims,           // of these: ahead of need
+  lost_races,         // loads given up because another group had begun the same
+  no_frames,          // calls that ended in -ENOBUFS
+  direct_bytes,       // file bytes that came over the direct path
+  staged_bytes,       // ... the staged path
+  bulk_bytes,         // ... the bulk path
+  open_bytes,         // ... with an open
+  read_bytes,         // bytes given to callers of gread
+  opens,              // opens that asked the host
+  reopens,            // opens of an open file: no round trip
+  closes,             // closes by the last holder
+  rpcs,               // requests to the host
+  rpc_wait_ns,        // time that groups waited for answers
+  rpc_failures,       // requests given up: service dead or deadline passed
+  sent_bytes,         // bytes sent to sinks
+  written_bytes,      // bytes taken from callers of gwrite
+  write_backs,        // dirty pages written to their files
+  write_back_bytes,   // ... their bytes, as far as they were dirty
   write_back_errors,  // requests to write that failed
   count_
 };

@@ -70,8 +70,8 @@ inline constexpr std::uint32_t file_copies = 8;
 struct alignas(32) file_facts {
   atomic_word<std::uint64_t> version;
   atomic_word<std::uint64_t> tag_handle;  // generation (high half), the host's name for the file (low half)
-  atomic_word<std::uint64_t> size;      // or, with size_in_node, the file's node
-  atomic_word<std::uint64_t> tag_mode;  // generation, st_mode and access_bits
+  atomic_word<std::uint64_t> size;        // or, with size_in_node, the file's node
+  atomic_word<std::uint64_t> tag_mode;    // generation, st_mode and access_bits
 
   static constexpr std::uint64_t size_in_node = std::uint64_t{1} << 63;
 };
@@ -204,8 +204,7 @@ struct mount_ref {
   GPUFS_HD frame_dirt& dirt(std::uint32_t frame_number) const { return at<frame_dirt>(layout.dirt)[frame_number]; }
   // A bit for each byte of a page, as in a request to write.
   GPUFS_HD atomic_word<std::uint64_t>* mask(std::uint32_t frame_number) const {
-    return at<atomic_word<std::uint64_t>>(layout.masks) +
-           std::uint64_t{frame_number} * mask_words(layout.page_bytes());
+    return at<atomic_word<std::uint64_t>>(layout.masks) + std::uint64_t{frame_number} * mask_words(layout.page_bytes());
   }
   GPUFS_HD channel_client client() const { return {channel, at<slot_record>(layout.slots), timeouts, &counters()}; }
 };

@@ -86,9 +86,10 @@ class page_dirt {
   }
   // It was written back.
   GPUFS_HD void end_cleaning(std::uint32_t node) {
+    // First the count: who waits for the flag may then close the file, and its node may become another file's.
+    drop_pin(node);
     GPUFS_SCHEDULE_POINT("dirt.end");
     (void)dirt_.flags.fetch_and_acq_rel(~cleaning);
-    drop_pin(node);
   }
   // It was not; bits that were taken are set again.
   GPUFS_HD void fail_cleaning(std::uint32_t node, std::uint32_t what) {
@@ -99,6 +100,7 @@ class page_dirt {
 
   // The bits of word `w` of [begin, end), bytes of the page.
   GPUFS_HD static std::uint64_t bits(std::uint64_t w, std::uint64_t begin, std::uint64_t end) {
+    if (end <= w * 64) return 0;
     const std::uint64_t from = begin > w * 64 ? begin - w * 64 : 0;
     const std::uint64_t to = end < w * 64 + 64 ? end - w * 64 : 64;
     if (from >= to) return 0;

@@ -376,7 +376,8 @@ class write_back {
     const channel_client::answer answer = client.wait(slot, true);
     if (answer.abandoned) return no_answer;
     if (answer.result >= 0) {
-      fs_.counters().add(counter::write_backs, bytes >> fs_.layout.page_shift == 0 ? 1 : bytes >> fs_.layout.page_shift);
+      fs_.counters().add(counter::write_backs,
+                         bytes >> fs_.layout.page_shift == 0 ? 1 : bytes >> fs_.layout.page_shift);
       fs_.counters().add(counter::write_back_bytes, static_cast<std::uint64_t>(answer.result));
     }
     return answer.result;

@@ -40,7 +40,7 @@ struct file_view {
   std::uint64_t size;
   std::uint32_t record;
   std::uint32_t handle;
-  std::uint32_t node;  // of a file that somebody writes; else no_node
+  std::uint32_t node;    // of a file that somebody writes; else no_node
   std::uint32_t access;  // access_bits, st_mode
 };
 

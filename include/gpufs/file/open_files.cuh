@@ -214,7 +214,8 @@ class opener {
 
   // What descriptors opened with these flags allow; or 0 for flags that are not understood.
   GPUFS_HD static std::uint32_t access_of(std::int32_t flags) {
-    constexpr std::int32_t known = O_ACCMODE | O_CLOEXEC | O_NOFOLLOW | O_CREAT | O_EXCL | O_TRUNC | O_APPEND | O_GWRONCE;
+    constexpr std::int32_t known =
+        O_ACCMODE | O_CLOEXEC | O_NOFOLLOW | O_CREAT | O_EXCL | O_TRUNC | O_APPEND | O_GWRONCE;
     const std::int32_t how = flags & O_ACCMODE;
     const bool writes = how == O_WRONLY || how == O_RDWR;
     if ((flags & ~known) != 0 || (how != O_RDONLY && !writes)) return 0;
@@ -241,7 +242,8 @@ class opener {
       if ((flags & O_EXCL) != 0) key.high += mix(~names.exclusive.fetch_add_relaxed(1));
     }
     const wish wanted{access,
-                      ((flags & O_NOFOLLOW) != 0 ? open_no_follow : 0u) | ((access & access_read) != 0 ? open_reads : 0u) |
+                      ((flags & O_NOFOLLOW) != 0 ? open_no_follow : 0u) |
+                          ((access & access_read) != 0 ? open_reads : 0u) |
                           ((access & access_write) != 0 ? open_writes : 0u) |
                           ((flags & O_CREAT) != 0 ? open_creates : 0u) | ((flags & O_EXCL) != 0 ? open_exclusive : 0u),
                       mode, may_change};
@@ -304,8 +306,8 @@ class opener {
     std::uint32_t access = wanted.access;
     // Pages of a file that cannot be read cannot be fetched.
     if ((mode & unreadable_flag) != 0) access |= access_once;
-    const file_view view{reply.version.load_relaxed(), reply.size.load_relaxed(), slot, reply.handle.load_relaxed(), node,
-                         access};
+    const file_view view{
+        reply.version.load_relaxed(), reply.size.load_relaxed(), slot, reply.handle.load_relaxed(), node, access};
     if (node != no_node) make_node(view);
     records_.describe(slot, view.version, node != no_node ? file_facts::size_in_node | node : view.size);
     file.modified_ns.store_relaxed(reply.modified_ns.load_relaxed());

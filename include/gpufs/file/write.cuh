@@ -156,10 +156,10 @@ GPUFS_HD std::int32_t sync_file(const mount_ref& fs, const Group& g, const file_
   return error != 0 ? error : kept;
 }
 
-// Cuts the cached pages of a file at `size`, or only forgets what is dirty behind it. By one warp or thread.
+// Cuts the cached pages of a file at `size`, and forgets what is dirty behind it. By one warp or thread.
 template <class Group>
 GPUFS_HD void cut_pages(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t size,
-                        std::uint64_t old_size, bool& met_dirt) {
+                        std::uint64_t old_size) {
   const std::uint64_t page_bytes = fs.layout.page_bytes();
   const std::uint64_t first = size >> fs.layout.page_shift;
   const std::uint64_t end = (old_size + page_bytes - 1) >> fs.layout.page_shift;
@@ -181,7 +181,7 @@ GPUFS_HD void cut_pages(const mount_ref& fs, const Group& g, const file_view& fi
       const auto f = static_cast<std::uint32_t>(frame_there);
       const std::uint64_t page_begin = key.low << fs.layout.page_shift;
       const std::uint64_t keep = page_begin < size ? size - page_begin : 0;
-      cut_page(fs, g, wb, f, key, file.node, keep, met_dirt);
+      cut_page(fs, g, wb, f, key, file.node, keep);
       g.sync();
       if (g.is_leader()) frames.unpin(f);
       return true;
@@ -190,7 +190,7 @@ GPUFS_HD void cut_pages(const mount_ref& fs, const Group& g, const file_view& fi
 }
 template <class Group>
 GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& wb, std::uint32_t frame_number,
-                       const slot_key& key, std::uint32_t node, std::uint64_t keep, bool& met_dirt) {
+                       const slot_key& key, std::uint32_t node, std::uint64_t keep) {
   const std::uint64_t page_bytes = fs.layout.page_bytes();
   std::uint32_t what = 0;
   for (;;) {
@@ -204,7 +204,6 @@ GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& w
   }
   what = g.broadcast(what);
   if (what != 0) {
-    met_dirt = true;
     // What is kept of it is dirty still, and goes by the mask from now on.
     atomic_word<std::uint64_t>* const mask = fs.mask(frame_number);
     bool left = false;
@@ -231,7 +230,8 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
   file_node& node = fs.node(file.node);
   struct {
     std::uint64_t size;
-  } old{node.size.load_acquire()};
+    std::uint64_t dirty;
+  } old{node.size.load_acquire(), node.dirty.load_acquire()};
   old = g.broadcast(old);
   if (size < old.size && g.is_leader()) {
     // Before the host's file loses its pages: those that are registered of it stay, and are not its any more.
@@ -246,10 +246,9 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
     return 0;
   }
   if (g.is_leader()) node.size.store_release(size);
-  bool met_dirt = false;
-  cut_pages(fs, g, file, size, old.size, met_dirt);
-  // Some of that may have been written back since the host cut the file.
-  if (met_dirt) result = ask_host(fs, g, cut);
+  cut_pages(fs, g, file, size, old.size);
+  // What was dirty behind the cut may have been written back since the host made it; now nothing is under way any more.
+  if (old.dirty != 0) result = ask_host(fs, g, cut);
   return result;
 }
 
