@@ -48,6 +48,8 @@ struct walk {
 // The chunks of a walk by number, in its order: for peers that are told what to read.
 std::vector<std::uint64_t> positions(const walk& w);
 
+class plain_memory;  // below
+
 // --- The mount's own calls (ours.cpp) ---
 
 // Opens a file on the device. Throws what gopen gave.
@@ -63,6 +65,19 @@ sample check(const mount& m, std::int32_t fd, const walk& w);
 sample open_small_files(const mount& m, const std::string& folder, std::uint64_t first, std::uint64_t count);
 // Opens and closes, over and over, a file that stays open; timed. Operations are pairs of calls.
 sample reopen(const mount& m, const std::string& path, std::uint64_t operations);
+
+// How a file is written. All are by warps, from memory of the device, and closed; the file is in the end what write_content() makes.
+struct writing {
+  std::uint64_t bytes = 0;        // of the file; a power of two
+  std::uint64_t chunk_bytes = 0;  // of a call
+  std::uint32_t blocks = 0;       // 0: eight for each multiprocessor
+};
+// A file from front to back, made anew or overwritten; timed with its close, but not until it is on a disk.
+sample write_file(const mount& m, const std::string& path, const plain_memory& content, const writing& w);
+// Chunks at random, over and over, in a file whose pages are in the cache and dirty already; timed without the close.
+sample write_cached(const mount& m, const std::string& path, const writing& w, std::uint64_t operations);
+// Records of `chunk_bytes`, any number, appended to a new file by all warps, until it has `bytes`; timed without the close.
+sample append(const mount& m, const std::string& path, const writing& w);
 
 // --- Limits: the same walks without a file system (limits.cpp) ---
 
@@ -80,6 +95,8 @@ std::unique_ptr<plain_memory> registered_file(const mount& m, const std::string&
 sample raw_pull(const mount& m, const plain_memory& from, const walk& w);
 // Kernels that read device memory as the walk does, into the same places: what bounds hits. Checked for `gather`.
 sample raw_read(const mount& m, const plain_memory& from, const walk& w);
+// Kernels that store chunks into device memory, a warp each, as write_cached() does: what bounds writes to the cache.
+sample raw_write(const mount& m, const writing& w, std::uint64_t operations);
 // The copy engine, from pinned memory, in pieces of `chunk_bytes`. Nothing to check: the bytes are no file's.
 sample copy_engine(const mount& m, std::uint64_t bytes, std::uint64_t chunk_bytes);
 
@@ -95,6 +112,9 @@ enum class host_way { copy_from_mapping, pread, direct_io };
 // Host threads that read chunks of a file into memory of their own. Checked as far as it is still there at the end: the last
 // MiB of each thread. direct_io goes past the page cache; throws EINVAL where the file system refuses.
 sample host_read(const std::string& path, host_way way, const walk& w, unsigned threads);
+// Host threads that write a file from front to back, each a part of it, with pwrite; made anew or overwritten: with zeros,
+// which a file system takes no faster than anything else.
+sample host_write(const std::string& path, std::uint64_t bytes, std::uint64_t chunk_bytes, unsigned threads);
 // Host threads that open, fstat, pread and close small files. Checked. Operations are files.
 sample host_open_small_files(const std::string& folder, std::uint64_t first, std::uint64_t count, unsigned threads);
 // Host threads that open and close one file. Operations are pairs of calls.

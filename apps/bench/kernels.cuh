@@ -174,10 +174,39 @@ struct gather_records : tuned_shape {
 
 struct open_kernel {
   const char* path;
+  std::int32_t flags;
   std::int32_t* fd;
   GPUFS_HD void operator()(const mount_ref& fs) const {
-    const std::int32_t opened = gopen(this_warp(), fs, path);
+    const std::int32_t opened = gopen(this_warp(), fs, path, flags, 0644);
     if (this_warp().is_leader()) *fd = opened;
+  }
+};
+
+struct close_kernel : tuned_shape {
+  std::int32_t fd;
+  tally* told;
+  GPUFS_HD close_kernel(std::int32_t f, tally* t) : fd(f), told(t) {}
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const block_group block = this_block();
+    if (fd >= 0 && gclose(block, fs, fd) != 0 && block.is_leader()) told->wrong_bytes.add_relaxed(1);
+  }
+};
+
+// Chunk position(i) of the file, from there in `from`, or from the warp's scratch memory if that is null.
+struct write_chunks : tuned_shape {
+  task work;
+  const char* from;
+  GPUFS_HD write_chunks(const task& w, const char* f) : work(w), from(f) {}
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const warp_group warp = this_warp();
+    const std::uint64_t bytes = work.chunk_bytes;
+    const char* const own = own_scratch(warp, bytes);
+    for (std::uint64_t i = warp.grid_rank(); i < work.operations; i += warp.grid_size()) {
+      const std::uint64_t at = work.offset(i);
+      const char* const data = from == nullptr ? own : from + at;
+      const std::int64_t put = gwrite(warp, fs, work.fd, data, bytes, static_cast<std::int64_t>(at));
+      if (put != static_cast<std::int64_t>(bytes) && warp.is_leader()) work.fail();
+    }
   }
 };
 

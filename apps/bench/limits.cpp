@@ -77,6 +77,21 @@ sample raw_read(const mount& m, const plain_memory& from, const walk& w) {
   return s;
 }
 
+sample raw_write(const mount& m, const writing& w, std::uint64_t operations) {
+  walk all;
+  all.how = access::read_by_warp;
+  all.span_bytes = w.bytes;
+  all.chunk_bytes = w.chunk_bytes;
+  all.operations = operations;
+  all.blocks = w.blocks;
+  check_walk(all);
+  const told t(m);
+  const device_memory to(m, w.bytes);
+  return timed(m, all, t, [&](std::uint64_t n) {
+    launch(m, shape_with_scratch(m, all), store_chunks(t.make_task(0, all, n), to.data()));
+  });
+}
+
 sample copy_engine(const mount& m, std::uint64_t bytes, std::uint64_t chunk_bytes) {
   // Pinning is slow, so the source is small and copied again and again; larger than any cache of the host's processor
   // that a device reads from.

@@ -42,15 +42,74 @@ class device_path {
 
 }  // namespace
 
-std::int32_t open_file(const mount& m, const std::string& path) {
+namespace {
+
+std::int32_t open_as(const mount& m, const std::string& path, std::int32_t flags) {
   const device_path device(m, path);
   const device_array<std::int32_t> fd(m, 1);
-  launch(m, {1, 32, 0, nullptr}, open_kernel{device.data(), fd.data()});
+  launch(m, {1, 32, 0, nullptr}, open_kernel{device.data(), flags, fd.data()});
   m.synchronize();
   std::int32_t opened = 0;
   m.copy_to_host(&opened, fd.data(), sizeof opened);
   if (opened < 0) throw error(-opened, "gopen", path);
   return opened;
+}
+
+void close_file(const mount& m, std::int32_t fd, const told& t) {
+  launch(m, {1, 256, 0, nullptr}, close_kernel(fd, t.data()));
+}
+
+walk walk_of(const writing& w, std::uint64_t operations, bool random) {
+  walk all;
+  all.how = access::read_by_warp;  // scratch memory for a chunk a warp
+  all.random = random;
+  all.span_bytes = w.bytes;
+  all.chunk_bytes = w.chunk_bytes;
+  all.operations = operations;
+  all.blocks = w.blocks;
+  return all;
+}
+
+}  // namespace
+
+std::int32_t open_file(const mount& m, const std::string& path) { return open_as(m, path, O_RDONLY); }
+
+sample write_file(const mount& m, const std::string& path, const plain_memory& content, const writing& w) {
+  const walk all = walk_of(w, w.bytes / w.chunk_bytes, false);
+  check_walk(all);
+  const told t(m);
+  const std::int32_t fd = open_as(m, path, O_RDWR | O_CREAT);
+  return timed(m, all, t, [&](std::uint64_t operations) {
+    launch(m, shape_of(m, all), write_chunks(t.make_task(fd, all, operations), content.data()));
+    close_file(m, operations == 0 ? -1 : fd, t);
+  });
+}
+
+sample write_cached(const mount& m, const std::string& path, const writing& w, std::uint64_t operations) {
+  const walk fill = walk_of(w, w.bytes / w.chunk_bytes, false), all = walk_of(w, operations, true);
+  check_walk(all);
+  const told t(m);
+  const std::int32_t fd = open_as(m, path, O_RDWR | O_CREAT | O_TRUNC);
+  launch(m, shape_with_scratch(m, fill), write_chunks(t.make_task(fd, fill, fill.operations), nullptr));
+  const sample s = timed(m, all, t, [&](std::uint64_t n) {
+    launch(m, shape_with_scratch(m, all), write_chunks(t.make_task(fd, all, n), nullptr));
+  });
+  close_file(m, fd, t);
+  m.synchronize();
+  return s;
+}
+
+sample append(const mount& m, const std::string& path, const writing& w) {
+  walk all = walk_of(w, w.bytes / w.chunk_bytes, false);
+  all.span_bytes = std::bit_ceil(w.bytes);
+  const told t(m);
+  const std::int32_t fd = open_as(m, path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND);
+  const sample s = timed(m, all, t, [&](std::uint64_t n) {
+    launch(m, shape_with_scratch(m, all), write_chunks(t.make_task(fd, all, n), nullptr));
+  });
+  close_file(m, fd, t);
+  m.synchronize();
+  return s;
 }
 
 void touch_extents(const mount& m, std::int32_t fd, std::uint64_t bytes) {

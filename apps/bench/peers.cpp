@@ -193,6 +193,19 @@ sample host_open_small_files(const std::string& folder, std::uint64_t first, std
   return s;
 }
 
+sample host_write(const std::string& path, std::uint64_t bytes, std::uint64_t chunk_bytes, unsigned threads) {
+  const host_file file(path, O_RDWR | O_CREAT);
+  sample s = run_together(threads, [&](unsigned thread, start_line& start) {
+    const std::vector<char> own(chunk_bytes);
+    start.pass();
+    for (std::uint64_t at = thread * chunk_bytes; at < bytes; at += threads * chunk_bytes)
+      file.write(own.data(), std::min(chunk_bytes, bytes - at), at);
+  });
+  s.operations = (bytes + chunk_bytes - 1) / chunk_bytes;
+  s.bytes = bytes;
+  return s;
+}
+
 sample host_reopen(const std::string& path, std::uint64_t operations, unsigned threads) {
   sample s = run_together(threads, [&](unsigned thread, start_line& start) {
     start.pass();

@@ -35,6 +35,20 @@ struct sum_chunks : tuned_shape {
   }
 };
 
+// Against write_chunks: from shared memory.
+struct store_chunks : tuned_shape {
+  task work;
+  char* to;
+  GPUFS_HD store_chunks(const task& w, char* t) : work(w), to(t) {}
+  GPUFS_HD void operator()(const mount_ref&) const {
+    const warp_group warp = this_warp();
+    const std::uint64_t bytes = work.chunk_bytes;
+    const char* const own = own_scratch(warp, bytes);
+    for (std::uint64_t i = warp.grid_rank(); i < work.operations; i += warp.grid_size())
+      copy_into_page(warp, to + work.offset(i), own, bytes);
+  }
+};
+
 // Against read_chunks: into shared memory.
 template <class Group>
 struct copy_chunks : tuned_shape {

@@ -44,7 +44,7 @@ template <class Group>
   const detail::found_file found = detail::find_file(fs, g, fd, access_write);
   if (found.error != 0) return found.error;
   g.sync();
-  return by_one_warp(g, [&](const auto& part) { return detail::sync_file(fs, part, found.view, true); });
+  return detail::sync_file(fs, g, found.view);
 }
 
 // Makes the file `size` bytes long: cuts it, or lengthens it with zeros. Calls that write behind `size` at the same time may take

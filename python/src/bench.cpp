@@ -200,6 +200,45 @@ void bind_ours(nb::module_& m) {
         });
       },
       "mount"_a, "folder"_a, "first"_a, "count"_a);
+  const auto writing = [](std::uint64_t bytes, std::uint64_t chunk_bytes, std::uint32_t blocks) {
+    return bench::writing{bytes, chunk_bytes, blocks};
+  };
+  m.def(
+      "bench_write_file",
+      [=](const py_mount& mount_, const nb::bytes& path, const py_plain_memory& content, std::uint64_t bytes,
+          std::uint64_t chunk_bytes, std::uint32_t blocks) {
+        return use(mount_, [&, file = path_of(path)](const mount& m) {
+          return bench::write_file(m, file, content.get(), writing(bytes, chunk_bytes, blocks));
+        });
+      },
+      "mount"_a, "path"_a, "content"_a, "bytes"_a, "chunk_bytes"_a, "blocks"_a);
+  m.def(
+      "bench_write_cached",
+      [=](const py_mount& mount_, const nb::bytes& path, std::uint64_t bytes, std::uint64_t chunk_bytes,
+          std::uint32_t blocks, std::uint64_t operations) {
+        return use(mount_, [&, file = path_of(path)](const mount& m) {
+          return bench::write_cached(m, file, writing(bytes, chunk_bytes, blocks), operations);
+        });
+      },
+      "mount"_a, "path"_a, "bytes"_a, "chunk_bytes"_a, "blocks"_a, "operations"_a);
+  m.def(
+      "bench_append",
+      [=](const py_mount& mount_, const nb::bytes& path, std::uint64_t bytes, std::uint64_t chunk_bytes,
+          std::uint32_t blocks) {
+        return use(mount_, [&, file = path_of(path)](const mount& m) {
+          return bench::append(m, file, writing(bytes, chunk_bytes, blocks));
+        });
+      },
+      "mount"_a, "path"_a, "bytes"_a, "chunk_bytes"_a, "blocks"_a);
+  m.def(
+      "bench_raw_write",
+      [=](const py_mount& mount_, std::uint64_t bytes, std::uint64_t chunk_bytes, std::uint32_t blocks,
+          std::uint64_t operations) {
+        return use(mount_, [&](const mount& m) {
+          return bench::raw_write(m, writing(bytes, chunk_bytes, blocks), operations);
+        });
+      },
+      "mount"_a, "bytes"_a, "chunk_bytes"_a, "blocks"_a, "operations"_a);
   m.def(
       "bench_reopen",
       [](const py_mount& mount_, const nb::bytes& path, std::uint64_t operations) {
@@ -260,6 +299,12 @@ void bind_peers(nb::module_& m) {
             [&, place = path_of(folder)] { return bench::host_open_small_files(place, first, count, threads); });
       },
       "folder"_a, "first"_a, "count"_a, "threads"_a);
+  m.def(
+      "bench_host_write",
+      [](const nb::bytes& path, std::uint64_t bytes, std::uint64_t chunk_bytes, unsigned threads) {
+        return without_gil([&, file = path_of(path)] { return bench::host_write(file, bytes, chunk_bytes, threads); });
+      },
+      "path"_a, "bytes"_a, "chunk_bytes"_a, "threads"_a);
   m.def(
       "bench_host_reopen",
       [](const nb::bytes& path, std::uint64_t operations, unsigned threads) {

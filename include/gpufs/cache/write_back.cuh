@@ -23,9 +23,12 @@ class write_back {
   GPUFS_HD write_back(const mount_ref& fs, const Group& g) : fs_(fs), g_(g) {}
 
   // All dirty pages of a version, and those that others are writing back: when it returns the file has them. 0, or the first
-  // error; then some are dirty still. Collective. Waits for the host.
-  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush(std::uint64_t version, std::uint32_t node) {
+  // error; then some are dirty still. Of `parts` warps that do it together each has its part. Collective. Waits for the host.
+  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush(std::uint64_t version, std::uint32_t node, std::uint32_t part = 0,
+                                                std::uint32_t parts = 1) {
     std::int32_t error = 0;
+    part_ = part;
+    parts_ = parts;
     for_each_page(version, node, [&](std::uint32_t frame_number, const slot_key& key) {
       // Until it was written by us, or is clean: another group's write may have failed.
       attempt a{};
@@ -98,7 +101,7 @@ class write_back {
   GPUFS_HD void for_each_resident(std::uint64_t version, std::uint64_t first, std::uint64_t end, const Act& act) {
     const bool by_key = end - first <= fs_.layout.frame_count / 4;
     const std::uint64_t count = by_key ? end - first : fs_.layout.frame_count;
-    for (std::uint64_t i = 0; i < count; i += g_.size()) {
+    for (std::uint64_t i = std::uint64_t{part_} * g_.size(); i < count; i += std::uint64_t{parts_} * g_.size()) {
       std::uint32_t mine = 0;
       bool found = false;
       if (i + g_.rank() < count) {
@@ -410,6 +413,22 @@ class write_back {
 
   const mount_ref& fs_;
   const Group g_;
+  std::uint32_t part_ = 0, parts_ = 1;
 };
+
+// By any group: write_back::flush(), by all warps of a block.
+template <class Group>
+GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_file(const mount_ref& fs, const Group g, std::uint64_t version,
+                                                   std::uint32_t node) {
+  if constexpr (Group::has_warps) {
+    const auto warp = g.warp();
+    const std::int32_t error = write_back(fs, warp).flush(version, node, g.warp_rank(), g.warp_count());
+    // Of several errors the least number.
+    const std::uint64_t least = g.least(error == 0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(-error));
+    return least == ~std::uint64_t{0} ? 0 : -static_cast<std::int32_t>(least);
+  } else {
+    return write_back(fs, g).flush(version, node);
+  }
+}
 
 }  // namespace gpufs::detail

@@ -373,10 +373,10 @@ class opener {
 // By the last holder: all that is dirty goes to the file. What cannot be written is lost with the error that is returned. Collective.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_last(const mount_ref& fs, const Group g, const file_view file) {
+  const std::int32_t flushed = flush_file(fs, g, file.version, file.node);
   return by_one_warp(g, [&](const auto& part) {
-    write_back wb(fs, part);
-    std::int32_t error = wb.flush(file.version, file.node);
-    if (error != 0) wb.discard(file.version, file.node, file.record);
+    std::int32_t error = flushed;
+    if (error != 0) write_back(fs, part).discard(file.version, file.node, file.record);
     if (part.is_leader()) {
       const std::int32_t kept = fs.node(file.node).error.exchange_acq_rel(0);
       if (error == 0) error = kept;

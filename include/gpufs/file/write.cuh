@@ -144,11 +144,11 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t ask_about_paths(const mount_ref& fs, con
   return g.broadcast(result);
 }
 
-// All that was written to the file so far is in it, and on its disk. By one warp or thread. 0, or -errno.
+// All that was written to the file so far is in it, and on its disk. 0, or -errno.
 template <class Group>
-GPUFS_HD std::int32_t sync_file(const mount_ref& fs, const Group& g, const file_view& file, bool to_disk) {
-  std::int32_t error = write_back(fs, g).flush(file.version, file.node);
-  if (error == 0 && to_disk) error = ask_host(fs, g, {request_code::sync, file.handle, 0, 0});
+GPUFS_HD std::int32_t sync_file(const mount_ref& fs, const Group& g, const file_view& file) {
+  std::int32_t error = flush_file(fs, g, file.version, file.node);
+  if (error == 0) error = ask_host(fs, g, {request_code::sync, file.handle, 0, 0});
   // Told once, to whoever is first.
   std::int32_t kept = 0;
   if (g.is_leader()) kept = fs.node(file.node).error.exchange_acq_rel(0);
