@@ -179,5 +179,72 @@ TEST_P(SanitizerSmall, groups_that_find_no_frame) {
   EXPECT_EQ(s.read(fd, 8 * 512, 10).result, 10);
 }
 
+// Every group writes stripes of one file, with eviction of dirty pages and truncation of a file of its own; and reads them back.
+TEST_P(SanitizerSmall, writes_with_eviction_and_meetings) {
+  const auto files = std::make_shared<memory_backend>();
+  constexpr std::uint64_t stripe = 300, rounds = 8;
+  const std::string before(groups * stripe * rounds, 'o');
+  files->write("shared", before);
+  mount_options options = base_options();
+  options.backend = files;
+  options.page_bytes = 512;
+  options.cache_bytes = 16 * 512;
+  options.channel_slots = 4;
+  options.reclaim_timeout_ns = 60'000'000'000;
+  options.heartbeat_timeout_ns = 60'000'000'000;
+  mount fs(options);
+  stage s(fs, GetParam(), groups);
+  std::string input, expected = before;
+  const std::uint64_t shared = add_string(input, "shared");
+  std::uint64_t output_bytes = 0;
+  std::vector<script> scripts(groups);
+  struct answer {
+    std::uint64_t memory;
+    std::string bytes;
+  };
+  std::vector<answer> answers;
+  for (std::uint32_t g = 0; g < groups; ++g) {
+    const auto add = [&](action what, int from, std::int64_t at, std::uint64_t bytes, std::uint64_t memory,
+                         int flags = 0) {
+      device_call c{what};
+      c.from = c.to = from;
+      c.flags = flags;
+      c.offset = at;
+      c.bytes = bytes;
+      c.memory = memory;
+      scripts[g].push_back(c);
+    };
+    add(action::open, 0, 0, 0, shared, O_RDWR);
+    const std::uint64_t own = add_string(input, "own" + std::to_string(g));
+    add(action::open, 1, 0, 0644, own, O_RDWR | O_CREAT);
+    for (std::uint64_t k = 0; k < rounds; ++k) {
+      const std::string bytes(stripe, static_cast<char>('a' + g));
+      const std::uint64_t at = (k * groups + g) * stripe, memory = add_string(input, bytes);
+      add(action::write, 0, static_cast<std::int64_t>(at), stripe, memory);
+      expected.replace(at, stripe, bytes);
+      add(action::write, 1, static_cast<std::int64_t>(k * 700), stripe, memory);
+      add(action::read, 0, static_cast<std::int64_t>(at), stripe, output_bytes);
+      answers.push_back({output_bytes, bytes});
+      output_bytes += stripe;
+    }
+    add(action::sync, 1, 0, 0, no_memory);
+    add(action::truncate, 1, 1000, 0, no_memory);
+    add(action::close, 1, 0, 0, no_memory);
+    add(action::close, 0, 0, 0, no_memory);
+  }
+  const performance p = s.run(scripts, input, output_bytes);
+  for (const std::vector<outcome>& of_group : p.outcomes) {
+    for (const outcome& o : of_group) EXPECT_GE(o.result, 0);
+  }
+  for (const answer& a : answers) expect_same_bytes(p.output.substr(a.memory, a.bytes.size()), a.bytes, "read");
+  EXPECT_EQ(files->content("shared"), expected);
+  for (std::uint32_t g = 0; g < groups; ++g) {
+    std::string own(1000, '\0');
+    own.replace(0, stripe, stripe, static_cast<char>('a' + g));
+    own.replace(700, stripe, stripe, static_cast<char>('a' + g));
+    EXPECT_EQ(files->content("own" + std::to_string(g)), own);
+  }
+}
+
 }  // namespace
 }  // namespace gpufs::testing

@@ -78,10 +78,10 @@ class write_back {
         const std::uint32_t next = g_.leading(!found);
         if (next == g_.size()) break;
         const std::uint32_t frame_number = g_.from(mine, next);
-        if (g_.rank() == next) found = false;
-        const slot_key key = key_of(frame_number);
-        const attempt a = write_around(frame_number, key);
+        const attempt a = write_stretch(key_of(frame_number));
         if (a.took && a.error == 0) ++written;
+        // Its neighbours went with it.
+        found = found && g_.rank() > next && page_needs_writing(mine);
       }
     }
     return written;
@@ -236,6 +236,17 @@ class write_back {
     if (frame_table(fs_).claim_resident(frame_number)) header(frame_number).state.release();
   }
 
+  // Pages of one file that follow each other; taken. In the leader.
+  struct run {
+    std::uint32_t count;
+    std::uint32_t node;
+    std::uint32_t handle;
+    bool masked;
+    std::uint64_t first;  // number of its first page in the file
+    std::uint32_t frames[run_max];
+    std::uint32_t what[run_max];
+  };
+
   struct attempt {
     bool took;
     std::int32_t error;
@@ -244,6 +255,15 @@ class write_back {
   GPUFS_HD attempt write_around(std::uint32_t frame_number, const slot_key& key) {
     run r{};
     if (g_.is_leader()) take(r, frame_number, key);
+    return write(r);
+  }
+  // The same of any dirty pages near it, if no other group is at them.
+  GPUFS_HD attempt write_stretch(const slot_key& key) {
+    run r{};
+    if (g_.is_leader()) take_stretch(r, key);
+    return write(r);
+  }
+  GPUFS_HD attempt write(run& r) {
     r.count = g_.broadcast(r.count);
     if (r.count == 0) return {false, 0};
     std::int32_t turn = 0;
@@ -253,8 +273,10 @@ class write_back {
     if (error == 0) {
       // A page larger than a staging slot goes in several turns.
       const std::uint64_t bytes = std::uint64_t{r.count} << fs_.layout.page_shift;
+      std::uint32_t masked = r.masked ? 1 : 0;
+      masked = g_.broadcast(masked);
+      const std::uint64_t room = masked != 0 ? masked_room() : fs_.channel.layout.staging_bytes;
       for (std::uint64_t done = 0; done < bytes && error == 0;) {
-        const std::uint64_t room = piece_bytes();
         const std::uint64_t piece = bytes - done < room ? bytes - done : room;
         error = write_piece(r, static_cast<std::uint32_t>(turn), done, piece);
         done += piece;
@@ -269,41 +291,51 @@ class write_back {
     return {true, error};
   }
 
-  // Pages of one file that follow each other; taken. In the leader.
-  struct run {
-    std::uint32_t count;
-    std::uint32_t node;
-    std::uint32_t handle;
-    bool masked;
-    std::uint64_t first;  // number of its first page in the file
-    std::uint32_t frames[run_max];
-    std::uint32_t what[run_max];
-  };
-
-  // As many bytes as fit into a slot with their mask.
-  GPUFS_HD std::uint64_t piece_bytes() const {
+  // As many bytes as fit into a slot with their mask: whole pages, or a part of one.
+  GPUFS_HD std::uint64_t masked_room() const {
     const std::uint64_t page_bytes = fs_.layout.page_bytes();
     const std::uint64_t fit = fs_.channel.layout.staging_bytes / 9 * 8 / 512 * 512;
     return fit >= page_bytes ? fit / page_bytes * page_bytes : fit;
+  }
+  // Pages that are written together, a power of two: as many as fit into a slot.
+  GPUFS_HD std::uint64_t pages_at_once() const {
+    const std::uint64_t fit = fs_.channel.layout.staging_bytes >> fs_.layout.page_shift;
+    return fit == 0 ? 1 : fit < run_max ? fit : run_max;
   }
 
   // The page, and those before and behind it, in the stretch of as many as fit, as far as they are dirty.
   GPUFS_HD void take(run& r, std::uint32_t frame_number, const slot_key& key) {
     if (!add(r, frame_number, key)) return;
-    const page_dirt dirt(fs_, frame_number);
-    r.node = dirt.node();
-    r.handle = fs_.at<open_file>(fs_.layout.files)[dirt.record()].handle();
-    const std::uint64_t fit = piece_bytes() >> fs_.layout.page_shift;
-    const auto most = static_cast<std::uint32_t>(fit == 0 ? 1 : fit < run_max ? fit : run_max);
     r.first = key.low;
-    const std::uint64_t begin = key.low / most * most;
+    const std::uint64_t begin = key.low & ~(pages_at_once() - 1);
     while (r.first > begin && add_if_there(r, {key.high, r.first - 1})) --r.first;
     for (std::uint32_t i = 0, k = r.count - 1; i < k; ++i, --k) {
       swap(r.frames[i], r.frames[k]);
       swap(r.what[i], r.what[k]);
     }
-    for (std::uint64_t next = key.low + 1; next < begin + most && add_if_there(r, {key.high, next}); ++next) {
+    extend(r, key.high, key.low + 1, begin + pages_at_once());
+  }
+  // The dirty pages of the stretch that a page is in, from the first one on; none if another group is at them. Of many groups that
+  // meet pages of one stretch at the same time, as when they all write a file, one takes it whole: they try for the same
+  // page first.
+  GPUFS_HD void take_stretch(run& r, const slot_key& key) {
+    const std::uint64_t begin = key.low & ~(pages_at_once() - 1);
+    const std::uint64_t end = begin + pages_at_once();
+    for (r.first = begin; r.first < end; ++r.first) {
+      std::uint32_t f = 0;
+      if (!look_up({key.high, r.first}, f)) continue;
+      const std::uint32_t flags = page_dirt(fs_, f).flags();
+      if ((flags & page_dirt::cleaning) != 0) return;
+      if ((flags & page_dirt::dirty) == 0) continue;
+      if (add(r, f, {key.high, r.first})) extend(r, key.high, r.first + 1, end);
+      return;
     }
+  }
+  GPUFS_HD void extend(run& r, std::uint64_t version, std::uint64_t next, std::uint64_t end) {
+    while (next < end && add_if_there(r, {version, next})) ++next;
+    const page_dirt dirt(fs_, r.frames[0]);
+    r.node = dirt.node();
+    r.handle = fs_.at<open_file>(fs_.layout.files)[dirt.record()].handle();
   }
   GPUFS_HD bool add(run& r, std::uint32_t frame_number, const slot_key& key) {
     const taken t = begin(frame_number, key);

@@ -73,9 +73,10 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Gro
     }
     if (!taken) copy_into_page(g, fs.page(pin.frame) + within, bytes, n);
     const bool fresh = mark_written(fs, g, pin.frame, file.record, file.node, within, within + n);
-    cache.release(pin.frame);
+    // Its stores are ordered already, by what marked them; and what was dirty is not evicted.
+    if (g.is_leader()) frame_table(fs).header(pin.frame).state.unpin_copied();
     at += n;
-    if (g.is_leader()) fs.node(file.node).size.raise_release(at);
+    if (at > file.size && g.is_leader()) fs.node(file.node).size.raise_release(at);
     if (fresh) write_back_ahead(fs, g, {version, page});
   }
   g.sync();
