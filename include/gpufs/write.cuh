@@ -77,4 +77,97 @@ template <class Group>
   return detail::ask_about_paths(fs, g, request_code::rename, path, new_path);
 }
 
+// A part of a file in GPU memory that may be written. `bytes` as of a mapping.
+struct writable_mapping {
+  char* data;
+  std::int64_t bytes;
+  std::int32_t fd;
+  std::uint32_t reserved;
+};
+
+// As gmmap, for reading and writing: what is stored there by any thread of the GPU goes to the file after gmsync or gmunmap of
+// the mapping, and only bytes whose value has changed. (Write with gwrite what must go there though it was there before.) The
+// descriptor has to stay open until then, and be one that reads and writes: -EACCES. A mapping holds two frames. It does not
+// lengthen the file: gftruncate does. Errors and waits as gmmap.
+template <class Group>
+[[nodiscard]] GPUFS_HD writable_mapping gmmap_write(const Group& g, const mount_ref& fs, std::int32_t fd,
+                                                    std::int64_t offset, std::uint64_t bytes) {
+  if (offset < 0 || bytes == 0) return {nullptr, -EINVAL, fd, 0};
+  const detail::found_file found = detail::find_file(fs, g, fd, access_read | access_write);
+  if (found.error != 0) return {nullptr, found.error, fd, 0};
+  constexpr std::uint32_t both = access_read | access_write;
+  if ((found.view.access & both) != both) return {nullptr, -EACCES, fd, 0};
+  const auto at = static_cast<std::uint64_t>(offset);
+  if (at >= found.view.size) return {nullptr, 0, fd, 0};
+  const std::uint64_t page = at >> fs.layout.page_shift;
+  const page_pin pin = detail::pin_to_write(fs, g, found.view, page);
+  if (pin.valid < 0) return {nullptr, pin.valid, fd, 0};
+  const std::uint64_t within = at - (page << fs.layout.page_shift);
+  const std::uint64_t room = fs.layout.page_bytes() - within, left = found.view.size - at;
+  std::uint64_t n = room < left ? room : left;
+  n = n < bytes ? n : bytes;
+  return {fs.page(pin.frame) + within, static_cast<std::int64_t>(n), fd, 0};
+}
+
+namespace detail {
+
+// What was stored in a mapping is marked. 0, or -errno: -EINVAL when it is none, -EBADF. `frame` and `copy`: where it is. Collective.
+template <class Group>
+GPUFS_HD std::int32_t take_changes(const mount_ref& fs, const Group& g, const writable_mapping& m,
+                                   std::uint32_t& frame_number, std::int32_t& copy) {
+  const char* const first = fs.page(0);
+  const std::uint64_t at = static_cast<std::uint64_t>(m.data - first);
+  if (m.data < first || at >> fs.layout.page_shift >= fs.layout.frame_count || m.bytes <= 0) return -EINVAL;
+  frame_number = static_cast<std::uint32_t>(at >> fs.layout.page_shift);
+  const std::uint64_t within = at & (fs.layout.page_bytes() - 1);
+  if (static_cast<std::uint64_t>(m.bytes) > fs.layout.page_bytes() - within) return -EINVAL;
+  g.sync();
+  copy = 0;
+  if (g.is_leader()) copy = frame_of_copy(fs, frame_number);
+  copy = g.broadcast(copy);
+  if (copy < 0) return copy;
+  const found_file found = find_file(fs, g, m.fd, access_write);
+  if (found.error != 0) return found.error;
+  // Not behind the file's end, where it was cut since.
+  const std::uint64_t page_begin = g.broadcast(frame_table(fs).header(frame_number).key()).low << fs.layout.page_shift;
+  const std::uint64_t stop = within + static_cast<std::uint64_t>(m.bytes);
+  const std::uint64_t there = found.view.size > page_begin ? found.view.size - page_begin : 0;
+  mark_changes(fs, g, found.view, frame_number, static_cast<std::uint32_t>(copy), within, stop < there ? stop : there);
+  return 0;
+}
+
+}  // namespace detail
+
+// What was stored in the mapping so far is in the file when it returns (not on its disk: gfsync). Returns 0, or -errno as gfsync;
+// -EINVAL for what is no such mapping. Waits for I/O.
+template <class Group>
+[[nodiscard]] GPUFS_HD std::int32_t gmsync(const Group& g, const mount_ref& fs, const writable_mapping& m) {
+  std::uint32_t frame_number = 0;
+  std::int32_t copy = 0;
+  const std::int32_t result = detail::take_changes(fs, g, m, frame_number, copy);
+  if (result != 0) return result;
+  return by_one_warp(g, [&](const auto& part) { return detail::write_back(fs, part).flush_page(frame_number); });
+}
+
+// Ends the mapping. What was stored in it is dirty then, and goes to the file as what gwrite wrote. Returns 0; -EINVAL for
+// what is no such mapping; -EBADF when its descriptor was closed before: then what was stored is lost. Does not wait for I/O.
+template <class Group>
+GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const writable_mapping& m) {
+  std::uint32_t frame_number = 0;
+  std::int32_t copy = 0;
+  const std::int32_t result = detail::take_changes(fs, g, m, frame_number, copy);
+  if (result != 0 && result != -EBADF) return result;
+  g.sync();
+  if (g.is_leader()) {
+    const detail::frame_table frames(fs);
+    const auto copy_frame = static_cast<std::uint32_t>(copy);
+    frames.unpin(copy_frame);
+    // Nobody needs it any more, unless others have mapped the page too.
+    if (frames.claim_resident(copy_frame)) frames.header(copy_frame).state.release();
+    frames.unpin(frame_number);
+  }
+  g.sync();
+  return result;
+}
+
 }  // namespace gpufs

@@ -21,7 +21,7 @@ struct script_kernel {
           memory.outcomes[i] = mine;
           if (op.what == action::set) registers[op.to] = op.offset;
           if (op.what == action::open) registers[op.to] = mine.result;
-          if (op.what == action::map) registers[op.to] = mine.value;
+          if (op.what == action::map || op.what == action::map_write) registers[op.to] = mine.value;
         }
         g.sync();
         const outcome leaders = memory.outcomes[i];
@@ -74,11 +74,27 @@ struct script_kernel {
       case action::write: return {gwrite(g, fs, fd, input, op.bytes, op.offset), 0};
       case action::sync: return {gfsync(g, fs, fd), 0};
       case action::truncate: return {gftruncate(g, fs, fd, op.offset), 0};
+      case action::map_write: {
+        const writable_mapping m = gmmap_write(g, fs, fd, op.offset, op.bytes);
+        return {m.bytes, static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(m.data))};
+      }
+      case action::poke:
+        if (value == 0) return {-EFAULT, 0};
+        for (std::uint64_t k = g.rank(); k < op.bytes; k += g.size()) const_cast<char*>(pointer)[k] = input[k];
+        return {static_cast<std::int64_t>(op.bytes), 0};
+      case action::msync: return {gmsync(g, fs, mapping_at(pointer, op, registers)), 0};
+      case action::unmap_write: return {gmunmap(g, fs, mapping_at(pointer, op, registers)), 0};
       case action::unlink: return {gunlink(g, fs, input), 0};
       case action::rename: return {grename(g, fs, input, memory.input + op.bytes), 0};
       case action::view: return look(g, fs, fd, op, output);
     }
     return {-ENOSYS, 0};
+  }
+
+  GPUFS_HD static writable_mapping mapping_at(const char* pointer, const device_call& op,
+                                              const std::int64_t* registers) {
+    return {const_cast<char*>(pointer), static_cast<std::int64_t>(op.bytes),
+            static_cast<std::int32_t>(registers[op.flags]), 0};
   }
 
   // As aligned as the output.

@@ -22,15 +22,19 @@ enum class action : std::uint32_t {
   unmap,  // gmunmap(register `from` + `offset`); with `flags` not 0, as a caller who hands over what it made of the mapping
   map_each,  // pieces of `flags` bytes of [`offset`, `offset` + `bytes`), one for each member, by gmmap_each, copied to `memory`
              // of the output and unmapped, every other one with what was made of it; a block by its warps
-  advise,    // gfadvise(register `from`, `offset`, `bytes`, `flags`)
-  status,    // gfstat(register `from`); the answer goes to `memory` of the output, which is 8-byte aligned
-  send,      // gsend(sink in register `from`, `memory` of the input, `bytes`)
-  write,     // gwrite(register `from`, `memory` of the input, `bytes`, `offset`)
-  sync,      // gfsync(register `from`)
-  truncate,  // gftruncate(register `from`, `offset`)
-  unlink,    // gunlink(path at `memory` of the input)
-  rename,    // grename(path at `memory` of the input, path at `bytes` of it)
-  view       // view<uint64>(register `from`, `offset`)[k] for k < `bytes` to `memory` of the output, 8-byte aligned
+  advise,       // gfadvise(register `from`, `offset`, `bytes`, `flags`)
+  status,       // gfstat(register `from`); the answer goes to `memory` of the output, which is 8-byte aligned
+  send,         // gsend(sink in register `from`, `memory` of the input, `bytes`)
+  write,        // gwrite(register `from`, `memory` of the input, `bytes`, `offset`)
+  sync,         // gfsync(register `from`)
+  truncate,     // gftruncate(register `from`, `offset`)
+  map_write,    // gmmap_write(register `from`, `offset`, `bytes`); register `to` = the pointer
+  poke,         // copies `bytes` at `memory` of the input to register `from` + `offset`, a pointer
+  msync,        // gmsync(register `from` + `offset`, `bytes`, of the descriptor in register `flags`)
+  unmap_write,  // gmunmap of the same
+  unlink,       // gunlink(path at `memory` of the input)
+  rename,       // grename(path at `memory` of the input, path at `bytes` of it)
+  view          // view<uint64>(register `from`, `offset`)[k] for k < `bytes` to `memory` of the output, 8-byte aligned
 };
 
 inline constexpr std::uint64_t no_memory = ~std::uint64_t{0};  // a null pointer
@@ -49,7 +53,7 @@ struct device_call {
 struct outcome {
   std::int64_t result = 0;  // of the call; view: size(); map_each: bytes copied, by all members
   std::int64_t value =
-      0;  // map: the pointer; view: error(), of any member that has one; map_each: the error nearest to 0
+      0;  // map, map_write: the pointer; view: error(), of any member that has one; map_each: the error nearest to 0
 };
 
 // What a launch works on: all in memory of the mount's device.

@@ -151,6 +151,35 @@ std::int32_t session::truncate(std::int32_t fd, std::int64_t size) {
   return static_cast<std::int32_t>(call(c, fd).result);
 }
 
+map_answer session::map_write(std::int32_t fd, std::int64_t offset, std::uint64_t bytes) {
+  device_call c{action::map_write};
+  c.to = 1;
+  c.offset = offset;
+  c.bytes = bytes;
+  const outcome o = call(c, fd);
+  return {o.result, o.value};
+}
+
+std::int64_t session::poke(std::int64_t pointer, const std::string& bytes) {
+  device_call c{action::poke};
+  c.bytes = bytes.size();
+  c.memory = 0;
+  return call(c, pointer, bytes).result;
+}
+
+std::int32_t session::end_write(action what, std::int32_t fd, std::int64_t pointer, std::uint64_t bytes) {
+  device_call set{action::set}, c{what};
+  set.to = 2;
+  set.offset = fd;
+  c.from = 1;
+  c.flags = 2;
+  c.bytes = bytes;
+  device_call at{action::set};
+  at.to = 1;
+  at.offset = pointer;
+  return static_cast<std::int32_t>(stage_.run({{set, at, c}}, {}, 0).outcomes[0][2].result);
+}
+
 std::int32_t session::unlink(const std::string& path) {
   std::string input;
   device_call c{action::unlink};

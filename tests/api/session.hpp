@@ -64,6 +64,14 @@ class session {
   std::int64_t write(std::int32_t fd, const std::string& bytes, std::int64_t offset, std::uint64_t misalignment = 0);
   std::int32_t sync(std::int32_t fd);
   std::int32_t truncate(std::int32_t fd, std::int64_t size);
+  map_answer map_write(std::int32_t fd, std::int64_t offset, std::uint64_t bytes);
+  std::int64_t poke(std::int64_t pointer, const std::string& bytes);
+  std::int32_t msync(std::int32_t fd, std::int64_t pointer, std::uint64_t bytes) {
+    return end_write(action::msync, fd, pointer, bytes);
+  }
+  std::int32_t unmap_write(std::int32_t fd, std::int64_t pointer, std::uint64_t bytes) {
+    return end_write(action::unmap_write, fd, pointer, bytes);
+  }
   std::int32_t unlink(const std::string& path);
   std::int32_t rename(const std::string& path, const std::string& new_path);
   std::int64_t send(std::int32_t sink, const std::string& bytes);
@@ -73,6 +81,7 @@ class session {
   std::int64_t read_result(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::uint64_t room);
 
  private:
+  std::int32_t end_write(action what, std::int32_t fd, std::int64_t pointer, std::uint64_t bytes);
   outcome call(device_call c, std::int64_t from, const std::string& input = {}, std::size_t output_bytes = 0);
 
   stage stage_;

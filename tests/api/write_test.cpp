@@ -255,6 +255,62 @@ TEST_P(write_test, a_renamed_file_is_found_by_its_new_name) {
   EXPECT_EQ(calls().rename(files->path("none"), files->path("b")), -ENOENT);
 }
 
+TEST_P(write_test, what_is_stored_in_a_mapping_reaches_the_file) {
+  std::string content = create("a", 3 * page_bytes() + 50);
+  const std::int32_t fd = open("a", O_RDWR);
+  const std::uint64_t at = page_bytes() + 10;
+  const map_answer m = calls().map_write(fd, static_cast<std::int64_t>(at), 300);
+  ASSERT_EQ(m.result, 300);
+  EXPECT_EQ(calls().peek(m.pointer, 300), content.substr(at, 300));
+  EXPECT_EQ(calls().poke(m.pointer + 7, "stored"), 6);
+  content.replace(at + 7, 6, "stored");
+  calls().expect_read(fd, content, 0, content.size());
+  // Others' bytes of the same page, before and after.
+  files->write_at("a", at + 100, "theirs");
+  content.replace(at + 100, 6, "theirs");
+  EXPECT_EQ(calls().msync(fd, m.pointer, 300), 0);
+  expect_content("a", content);
+  files->write_at("a", at + 7, "S");
+  content[at + 7] = 'S';
+  EXPECT_EQ(calls().poke(m.pointer + 8, "TOO"), 3);
+  content.replace(at + 8, 3, "TOO");
+  EXPECT_EQ(calls().unmap_write(fd, m.pointer, 300), 0);
+  EXPECT_EQ(calls().sync(fd), 0);
+  expect_content("a", content);
+  EXPECT_EQ(calls().unmap_write(fd, m.pointer, 300), -EINVAL);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("a", content);
+}
+
+TEST_P(write_test, mappings_for_writing_end_with_page_and_file) {
+  std::string content = create("a", 2 * page_bytes() + 50);
+  const std::int32_t fd = open("a", O_RDWR), reader = open("a"), writer = open("a", O_WRONLY);
+  const auto size = static_cast<std::int64_t>(content.size());
+  const map_answer whole = calls().map_write(fd, 0, ~std::uint64_t{0}), last = calls().map_write(fd, size - 50, 100);
+  EXPECT_EQ(whole.result, static_cast<std::int64_t>(page_bytes()));
+  EXPECT_EQ(last.result, 50);
+  EXPECT_EQ(calls().map_write(fd, size, 1).result, 0);
+  EXPECT_EQ(calls().map_write(fd, -1, 1).result, -EINVAL);
+  EXPECT_EQ(calls().map_write(reader, 0, 1).result, -EACCES);
+  EXPECT_EQ(calls().map_write(writer, 0, 1).result, -EACCES);
+  EXPECT_EQ(calls().map_write(-1, 0, 1).result, -EBADF);
+  // Two mappings of a page: each brings what was stored in its part.
+  const map_answer other = calls().map_write(fd, 20, 30);
+  EXPECT_EQ(calls().poke(whole.pointer + 3, "one"), 3);
+  EXPECT_EQ(calls().poke(other.pointer, "two"), 3);
+  content.replace(3, 3, "one");
+  content.replace(20, 3, "two");
+  EXPECT_EQ(calls().unmap_write(fd, other.pointer, 30), 0);
+  EXPECT_EQ(calls().unmap_write(fd, whole.pointer, page_bytes()), 0);
+  // What was cut off does not come back.
+  EXPECT_EQ(calls().poke(last.pointer, "gone"), 4);
+  EXPECT_EQ(calls().truncate(fd, size - 50), 0);
+  content.resize(content.size() - 50);
+  EXPECT_EQ(calls().unmap_write(fd, last.pointer, 50), 0);
+  for (const std::int32_t d : {fd, reader, writer}) EXPECT_EQ(calls().close(d), 0);
+  expect_content("a", content);
+}
+
 TEST_P(write_test, wrong_calls_are_refused) {
   create("a", 100);
   const std::int32_t fd = open("a", O_RDWR), reader = open("a");

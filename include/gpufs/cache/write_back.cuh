@@ -30,16 +30,16 @@ class write_back {
     part_ = part;
     parts_ = parts;
     for_each_page(version, node, [&](std::uint32_t frame_number, const slot_key& key) {
-      // Until it was written by us, or is clean: another group's write may have failed.
-      attempt a{};
-      do {
-        wait_for_cleaner(frame_number);
-        a = write_around(frame_number, key);
-      } while (!a.took && needs_writing(frame_number, key));
-      if (error == 0) error = a.error;
+      const std::int32_t result = write_page(frame_number, key);
+      if (error == 0) error = result;
       return is_dirty(node);
     });
     return error;
+  }
+
+  // The same of one page, which the caller has pinned.
+  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_page(std::uint32_t frame_number) {
+    return write_page(frame_number, key_of(frame_number));
   }
 
   // What is dirty in the cache of a file that nobody has open any more, and could not be written: it is given up, with its
@@ -251,6 +251,15 @@ class write_back {
     bool took;
     std::int32_t error;
   };
+  // Until it was written by us, or is clean: another group's write may have failed.
+  GPUFS_HD std::int32_t write_page(std::uint32_t frame_number, const slot_key& key) {
+    attempt a{};
+    do {
+      wait_for_cleaner(frame_number);
+      a = write_around(frame_number, key);
+    } while (!a.took && needs_writing(frame_number, key));
+    return a.error;
+  }
   // Writes the page, if it is dirty and no other group is at it, and its dirty neighbours with it. Collective.
   GPUFS_HD attempt write_around(std::uint32_t frame_number, const slot_key& key) {
     run r{};

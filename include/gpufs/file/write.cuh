@@ -253,4 +253,84 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
   return result;
 }
 
+// ---- Mappings for writing. What is stored through a pointer nobody is told of; so a mapped page has a copy, a page of its own in
+// the cache, and what differs from that was written. The copy is updated with it, so that each change is found once.
+
+// Of the page in a frame that the caller has pinned. The frame's generation keeps the copies of a page that was evicted since from
+// being taken for it.
+GPUFS_HD inline slot_key key_of_copy(const slot_header& header) {
+  const slot_key key = header.key();
+  return {key.high | copy_bit, key.low | std::uint64_t{header.generation.load_relaxed()} << 40};
+}
+
+template <class Group>
+class copy_of_page {
+ public:
+  GPUFS_HD copy_of_page(const mount_ref& fs, const Group& g, const char* from) : fs_(fs), g_(g), from_(from) {}
+  GPUFS_HD std::int32_t operator()(char* to) const {
+    copy_out_of_page(g_, to, from_, fs_.layout.page_bytes());
+    return static_cast<std::int32_t>(fs_.layout.page_bytes());
+  }
+
+ private:
+  const mount_ref& fs_;
+  const Group g_;
+  const char* from_;
+};
+
+// Pins both. Collective. Waits as any load.
+template <class Group>
+GPUFS_HD GPUFS_OUT_OF_LINE page_pin pin_to_write(const mount_ref& fs, const Group g, const file_view file,
+                                                 std::uint64_t page) {
+  page_cache<Group> cache(fs, g, file.record);
+  const page_pin pin = cache.acquire({file.version, page}, page_loader<Group>(fs, g, file, page));
+  if (pin.valid < 0) return pin;
+  const slot_key copy = g.broadcast(key_of_copy(frame_table(fs).header(pin.frame)));
+  const page_pin copied = cache.acquire({copy.high, copy.low}, copy_of_page<Group>(fs, g, fs.page(pin.frame)));
+  if (copied.valid >= 0) return pin;
+  cache.release(pin.frame);
+  return copied;
+}
+
+// The frame with the copy of a page that is mapped for writing, or -EINVAL when there is none. By one thread.
+GPUFS_HD inline std::int32_t frame_of_copy(const mount_ref& fs, std::uint32_t frame_number) {
+  const frame_table frames(fs);
+  const pinned_slot copy = frames.index().find_and_pin(key_of_copy(frames.header(frame_number)));
+  if (!copy.found) return -EINVAL;
+  frames.unpin(copy.slot);
+  return static_cast<std::int32_t>(copy.slot);
+}
+
+// Finds what was stored in bytes [begin, end) of the page since, and marks it as written. Collective.
+template <class Group>
+GPUFS_HD void mark_changes(const mount_ref& fs, const Group& g, const file_view& file, std::uint32_t frame_number,
+                           std::uint32_t copy_frame, std::uint64_t begin, std::uint64_t end) {
+  const char* const page = fs.page(frame_number);
+  char* const copy = fs.page(copy_frame);
+  g.sync();  // all members' stores come before each one's look
+  bool any = false;
+  for (std::uint64_t w = begin / 64 + g.rank(); begin < end && w <= (end - 1) / 64; w += g.size()) {
+    std::uint64_t now[8], then[8];
+    copy_out_of_page(this_thread(), reinterpret_cast<char*>(now), page + w * 64, 64);
+    copy_out_of_page(this_thread(), reinterpret_cast<char*>(then), copy + w * 64, 64);
+    std::uint64_t bits = 0;
+    for (std::uint32_t i = 0; i < 64; ++i) {
+      if (((now[i / 8] ^ then[i / 8]) >> i % 8 * 8 & 0xff) != 0) bits |= std::uint64_t{1} << i;
+    }
+    bits &= page_dirt::bits(w, begin, end);
+    if (bits == 0) continue;
+    any = true;
+    (void)fs.mask(frame_number)[w].fetch_or_acq_rel(bits);
+    // Only these: others' changes in the rest are for others to find.
+    for (std::uint32_t i = 0; i < 64; ++i) {
+      if ((bits >> i & 1) != 0)
+        copy_into_page(this_thread(), copy + w * 64 + i, reinterpret_cast<const char*>(now) + i, 1);
+    }
+  }
+  if (g.all(!any)) return;
+  g.sync();
+  if (g.is_leader()) (void)page_dirt(fs, frame_number).set(file.record, file.node, page_dirt::partial);
+  g.sync();
+}
+
 }  // namespace gpufs::detail
