@@ -18,7 +18,7 @@ namespace gpufs {
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int64_t gwrite(const Group& g, const mount_ref& fs, std::int32_t fd, const void* buffer,
                                            std::uint64_t bytes, std::int64_t offset) {
-  const detail::found_file found = detail::find_file(fs, g, fd, access_write);
+  const detail::found_file found = detail::find_to_write(fs, g, fd);
   if (found.error != 0) return found.error;
   const bool appends = (found.view.access & access_append) != 0;
   if (offset < 0 && !appends) return -EINVAL;
@@ -33,7 +33,13 @@ template <class Group>
     begin = g.broadcast(begin);
   }
   if (begin.at > limits::file_bytes_max - bytes) return -EFBIG;
-  return detail::write_any(fs, g, found.view, static_cast<const char*>(buffer), begin.at, begin.at + bytes);
+  const auto* const from = static_cast<const char*>(buffer);
+  const std::uint64_t end = begin.at + bytes;
+  const detail::write_end done = detail::write_resident(fs, g, found.view, from, begin.at, end);
+  if (done.at != end) return detail::write_any(fs, g, found.view, from, begin.at, done, end);
+  g.sync();
+  if (g.is_leader()) fs.counters().add(counter::written_bytes, bytes);
+  return static_cast<std::int64_t>(bytes);
 }
 
 // Has all that was written to the file through this mount reach its disk, as fdatasync(2). Returns 0, or -errno: also of an

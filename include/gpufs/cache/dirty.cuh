@@ -47,6 +47,13 @@ class page_dirt {
   GPUFS_HD std::uint32_t record() const { return dirt_.record.load_relaxed(); }
   GPUFS_HD std::uint32_t node() const { return dirt_.node.load_relaxed(); }
 
+  // As set(), of a page that is dirty already, in the common case: false when it was not to be done so.
+  [[nodiscard]] GPUFS_HD bool set_again(std::uint32_t record, std::uint32_t what) {
+    std::uint32_t seen = dirt_.flags.load_relaxed();
+    return (seen & dirty) != 0 && dirt_.record.load_relaxed() == record &&
+           dirt_.flags.compare_exchange_acq_rel(seen, seen | what);
+  }
+
   // The caller, who has pinned the page, has stored bytes, and set their bits unless `what` is `whole`. True when the
   // page was clean.
   GPUFS_HD bool set(std::uint32_t record, std::uint32_t node, std::uint32_t what) {
@@ -127,10 +134,11 @@ class page_dirt {
   frame_dirt& dirt_;
 };
 
-// The group has stored bytes [begin, end) of a page that it has pinned. Collective. True when the page was clean.
+// The group has stored bytes [begin, end) of a page that it has pinned: their bits, unless that is all of it. What is then to be
+// said to page_dirt::set(), by the leader. Collective.
 template <class Group>
-GPUFS_HD bool mark_written(const mount_ref& fs, const Group& g, std::uint32_t frame_number, std::uint32_t record,
-                           std::uint32_t node, std::uint64_t begin, std::uint64_t end) {
+GPUFS_HD std::uint32_t mark_bytes(const mount_ref& fs, const Group& g, std::uint32_t frame_number, std::uint64_t begin,
+                                  std::uint64_t end) {
   const bool all = begin == 0 && end == fs.layout.page_bytes();
   g.sync();  // all members' stores come before each one's bits
   if (!all) {
@@ -139,10 +147,7 @@ GPUFS_HD bool mark_written(const mount_ref& fs, const Group& g, std::uint32_t fr
       (void)mask[w].fetch_or_acq_rel(page_dirt::bits(w, begin, end));
     g.sync();
   }
-  std::uint32_t fresh = 0;
-  if (g.is_leader())
-    fresh = page_dirt(fs, frame_number).set(record, node, all ? page_dirt::whole : page_dirt::partial) ? 1 : 0;
-  return g.broadcast(fresh) != 0;
+  return all ? page_dirt::whole : page_dirt::partial;
 }
 
 }  // namespace gpufs::detail

@@ -320,17 +320,18 @@ class page_cache {
     const std::uint32_t own = frames_.rings().ring_of(key);
     (void)by_one_warp(g_, [&](const auto& part) {
       detail::write_back wb(fs_, part);
-      std::uint32_t written = 0;
-      for (std::uint32_t k = 0; k < fs_.layout.ring_count && written == 0; ++k) {
+      using choice = typename decltype(wb)::choice;
+      bool written = false;
+      for (std::uint32_t k = 0; k < fs_.layout.ring_count && !written; ++k) {
         const std::uint32_t ring = (own + k) % fs_.layout.ring_count;
         const slot_ring& r = fs_.at<slot_ring>(fs_.layout.rings)[ring];
         std::uint32_t dirty = 0;
         if (part.is_leader()) dirty = r.dirty.load_relaxed();
         if (part.broadcast(dirty) == 0) continue;
-        for (std::uint32_t seen = 0; seen < r.count && written == 0; seen += 64) written = wb.some(ring, 64);
+        for (std::uint32_t seen = 0; seen < r.count && !written; seen += 32) written = wb.some(ring, choice::any);
       }
-      if (written == 0) platform::pause(64);
-      return written;
+      if (!written) platform::pause(64);
+      return 0;
     });
   }
 

@@ -61,38 +61,46 @@ class write_back {
     });
   }
 
-  // Some dirty pages of a ring: those that would be evicted first among the next `visits`. How many were written; errors are
-  // kept for those who sync. Collective. Waits for the host.
-  GPUFS_HD GPUFS_OUT_OF_LINE std::uint32_t some(std::uint32_t ring_number, std::uint32_t visits) {
+  // Which pages are written back: any that are dirty; or only stretches all of which is, so that what is being written from front
+  // to back goes in large pieces, and not in those that happened to be there.
+  enum class choice : std::uint32_t { whole_stretches, any };
+
+  // A stretch with dirty pages of a ring: one of those that would be evicted first. Whether it was written; errors are kept for those
+  // who sync. Collective. Waits for the host.
+  GPUFS_HD GPUFS_OUT_OF_LINE bool some(std::uint32_t ring_number, choice which) {
     slot_ring& ring = fs_.at<slot_ring>(fs_.layout.rings)[ring_number];
+    constexpr std::uint32_t visits = 32;
     struct {
-      std::uint64_t from;
-    } at{0};
-    if (g_.is_leader()) at.from = take_visits(ring, visits);
+      std::uint64_t seen, from;
+    } at{0, 0};
+    if (g_.is_leader()) at = {ring.clean.load_relaxed(), place_to_look(ring)};
     at = g_.broadcast(at);
-    std::uint32_t written = 0;
-    for (std::uint32_t i = 0; i < visits && i < ring.count; i += g_.size()) {
-      const std::uint32_t mine = ring.slot_at(at.from + i + g_.rank());
+    bool done = false;
+    std::uint32_t looked = 0;
+    for (; looked < visits && looked < ring.count && !done; looked += done ? 0 : g_.size()) {
+      const std::uint32_t mine = ring.slot_at(at.from + looked + g_.rank());
       bool found = page_needs_writing(mine);
-      for (;;) {
+      while (!done) {
         const std::uint32_t next = g_.leading(!found);
         if (next == g_.size()) break;
-        const std::uint32_t frame_number = g_.from(mine, next);
-        const attempt a = write_stretch(key_of(frame_number));
-        if (a.took && a.error == 0) ++written;
-        // Its neighbours went with it.
+        const attempt a = write_stretch(key_of(g_.from(mine, next)), which);
+        done = a.took && a.error == 0;
+        if (done) looked += next + 1;
         found = found && g_.rank() > next && page_needs_writing(mine);
       }
     }
-    return written;
+    // Not tried again: whoever was faster has looked there too.
+    if (g_.is_leader()) (void)ring.clean.compare_exchange_relaxed(at.seen, at.from + looked);
+    return done;
   }
 
   // The same, if much of the ring is dirty: so that who needs a frame finds one. Collective. Waits for the host, if so.
-  GPUFS_HD void ahead(std::uint32_t ring_number) {
+  GPUFS_HD GPUFS_OUT_OF_LINE void ahead(std::uint32_t ring_number) {
     const slot_ring& ring = fs_.at<slot_ring>(fs_.layout.rings)[ring_number];
-    std::uint32_t much = 0;
-    if (g_.is_leader()) much = ring.dirty.load_relaxed() > ring.count / 4 ? 1 : 0;
-    if (g_.broadcast(much) != 0) (void)some(ring_number, 64);
+    std::uint32_t quarters = 0;
+    if (g_.is_leader()) quarters = ring.dirty.load_relaxed() / (ring.count / 4 + 1);
+    quarters = g_.broadcast(quarters);
+    if (quarters != 0) (void)some(ring_number, quarters >= 3 ? choice::any : choice::whole_stretches);
   }
 
   // Calls `act(frame, key)`, collectively, for each page of the version that is in the cache from `first` on, until it says
@@ -222,14 +230,10 @@ class write_back {
     }
   }
 
-  // Where to look for pages next; from the front of the ring on, which is what is evicted next.
-  GPUFS_HD static std::uint64_t take_visits(slot_ring& ring, std::uint32_t visits) {
-    const std::uint64_t next = ring.next.load_relaxed();
-    std::uint64_t seen = ring.clean.load_relaxed();
-    const std::uint64_t from = seen < next || seen >= next + ring.count ? next : seen;
-    // Not tried again: whoever was faster looks there, and it does no harm to look twice.
-    (void)ring.clean.compare_exchange_relaxed(seen, from + visits);
-    return from;
+  // From the front of the ring on, which is what is evicted next.
+  GPUFS_HD static std::uint64_t place_to_look(const slot_ring& ring) {
+    const std::uint64_t next = ring.next.load_relaxed(), seen = ring.clean.load_relaxed();
+    return seen < next || seen >= next + ring.count ? next : seen;
   }
 
   GPUFS_HD void evict(std::uint32_t frame_number) {
@@ -267,7 +271,10 @@ class write_back {
     return write(r);
   }
   // The same of any dirty pages near it, if no other group is at them.
-  GPUFS_HD attempt write_stretch(const slot_key& key) {
+  GPUFS_HD attempt write_stretch(const slot_key& key, choice which) {
+    std::uint32_t all = 1;
+    if (which == choice::whole_stretches) all = is_whole_stretch(key) ? 1 : 0;
+    if (all == 0) return {false, 0};
     run r{};
     if (g_.is_leader()) take_stretch(r, key);
     return write(r);
@@ -339,6 +346,18 @@ class write_back {
       if (add(r, f, {key.high, r.first})) extend(r, key.high, r.first + 1, end);
       return;
     }
+  }
+  // Collective.
+  GPUFS_HD bool is_whole_stretch(const slot_key& key) const {
+    const std::uint64_t begin = key.low & ~(pages_at_once() - 1);
+    bool all = true;
+    for (std::uint64_t i = g_.rank(); i < pages_at_once(); i += g_.size()) {
+      std::uint32_t f = 0;
+      constexpr std::uint32_t wanted = page_dirt::dirty | page_dirt::whole;
+      all = all && look_up({key.high, begin + i}, f) &&
+            (page_dirt(fs_, f).flags() & (wanted | page_dirt::cleaning)) == wanted;
+    }
+    return g_.all(all);
   }
   GPUFS_HD void extend(run& r, std::uint64_t version, std::uint64_t next, std::uint64_t end) {
     while (next < end && add_if_there(r, {version, next})) ++next;

@@ -161,6 +161,13 @@ GPUFS_HD found_file find_file(const mount_ref& fs, const Group& g, std::int32_t 
   else if (f.view.node != no_node) f.view.size = share_size(g, f.view.size);
   return f;
 }
+// For writing, where each member may have another size, which may be an old one.
+template <class Group>
+GPUFS_HD found_file find_to_write(const mount_ref& fs, const Group& g, std::int32_t fd) {
+  found_file f = look_up(fs, fd);
+  if (!g.all(f.error == 0 && (f.view.access & access_write) != 0)) f.error = -EBADF;
+  return f;
+}
 
 // Of a path, without its zero; or -errno.
 GPUFS_HD inline std::int32_t length_of_path(const char* path) {

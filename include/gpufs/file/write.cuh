@@ -50,18 +50,79 @@ GPUFS_HD void write_back_ahead(const mount_ref& fs, const Group& g, const slot_k
   });
 }
 
-// Bytes [begin, end) of the file, which has been told of its size or will be. Returns how far it came, and why not further.
+// How far a write came.
+struct write_end {
+  std::uint64_t at;
+  std::uint64_t
+      unmarked;  // the frame, plus 1, of the page at `at`, which has its bytes but is not marked, and is pinned; 0: none
+};
+
+// How much of [at, end) lies in the page that `at` is in.
+GPUFS_HD inline std::uint64_t part_in_page(const mount_ref& fs, std::uint64_t at, std::uint64_t end) {
+  const std::uint64_t room = fs.layout.page_bytes() - (at & (fs.layout.page_bytes() - 1));
+  return room < end - at ? room : end - at;
+}
+
+// Writes what is dirty in the cache already, at a glance, from `at` on; `from` is for the byte at `at`. Calls nothing, for the reason
+// of read_resident(); so it stops with a page that was clean. Collective. Does not wait.
+template <class Group>
+GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const file_view& file, const char* from,
+                                  std::uint64_t at, std::uint64_t end) {
+  const std::uint64_t page_bytes = fs.layout.page_bytes();
+  page_cache<Group> cache(fs, g, file.record);
+  while (at < end) {
+    const std::uint64_t within = at & (page_bytes - 1), n = part_in_page(fs, at, end);
+    const page_pin pin = cache.find_resident({version_to_write(file), at >> fs.layout.page_shift});
+    if (pin.valid == cache.not_there) break;
+    cache.count_hits();
+    copy_into_page(g, fs.page(pin.frame) + within, from, n);
+    const std::uint32_t what = mark_bytes(fs, g, pin.frame, within, within + n);
+    std::uint32_t again = 0;
+    if (g.is_leader()) {
+      again = page_dirt(fs, pin.frame).set_again(file.record, what) ? 1 : 0;
+      if (again != 0 && at + n > file.size) fs.node(file.node).size.raise_release(at + n);
+      // As below.
+      if (again != 0) frame_table(fs).header(pin.frame).state.unpin_copied();
+    }
+    if (g.broadcast(again) == 0) return {at, pin.frame + std::uint64_t{1}};
+    from += n;
+    at += n;
+  }
+  return {at, 0};
+}
+
+// Marks the page that a write has stored bytes [at, at + n) of the file in, and gives its pin back.
+template <class Group>
+GPUFS_HD void finish_page(const mount_ref& fs, const Group& g, const file_view& file, std::uint32_t frame_number,
+                          std::uint32_t what, std::uint64_t at, std::uint64_t n) {
+  std::uint32_t fresh = 0;
+  if (g.is_leader()) {
+    fresh = page_dirt(fs, frame_number).set(file.record, file.node, what) ? 1 : 0;
+    // Its stores are ordered already, by what marked them; and what was dirty is not evicted.
+    frame_table(fs).header(frame_number).state.unpin_copied();
+    if (at + n > file.size) fs.node(file.node).size.raise_release(at + n);
+  }
+  if (g.broadcast(fresh) != 0) write_back_ahead(fs, g, {version_to_write(file), at >> fs.layout.page_shift});
+}
+
+// Bytes [begin, end) of the file, of which write_resident() has written a part. Returns how far it came, and why not further.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Group g, const file_view file,
-                                                  const char* from, std::uint64_t begin, std::uint64_t end) {
+                                                  const char* from, std::uint64_t begin, const write_end done,
+                                                  std::uint64_t end) {
   const std::uint64_t page_bytes = fs.layout.page_bytes();
   const std::uint64_t version = version_to_write(file);
-  std::uint64_t at = begin;
   std::int32_t error = 0;
+  std::uint64_t at = done.at;
+  if (done.unmarked != 0) {
+    const std::uint64_t n = part_in_page(fs, at, end);
+    finish_page(fs, g, file, static_cast<std::uint32_t>(done.unmarked - 1),
+                n == page_bytes ? page_dirt::whole : page_dirt::partial, at, n);
+    at += n;
+  }
   while (at < end) {
     const std::uint64_t page = at >> fs.layout.page_shift;
-    const std::uint64_t within = at & (page_bytes - 1);
-    const std::uint64_t n = page_bytes - within < end - at ? page_bytes - within : end - at;
+    const std::uint64_t within = at & (page_bytes - 1), n = part_in_page(fs, at, end);
     const char* const bytes = from + (at - begin);
     bool taken = false;
     page_cache<Group> cache(fs, g, file.record);
@@ -72,12 +133,8 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Gro
       break;
     }
     if (!taken) copy_into_page(g, fs.page(pin.frame) + within, bytes, n);
-    const bool fresh = mark_written(fs, g, pin.frame, file.record, file.node, within, within + n);
-    // Its stores are ordered already, by what marked them; and what was dirty is not evicted.
-    if (g.is_leader()) frame_table(fs).header(pin.frame).state.unpin_copied();
+    finish_page(fs, g, file, pin.frame, mark_bytes(fs, g, pin.frame, within, within + n), at, n);
     at += n;
-    if (at > file.size && g.is_leader()) fs.node(file.node).size.raise_release(at);
-    if (fresh) write_back_ahead(fs, g, {version, page});
   }
   g.sync();
   if (at == begin && error != 0) return error;
