@@ -47,12 +47,12 @@ class page_dirt {
   GPUFS_HD std::uint32_t record() const { return dirt_.record.load_relaxed(); }
   GPUFS_HD std::uint32_t node() const { return dirt_.node.load_relaxed(); }
 
-  // As set(), of a page that is dirty already, in the common case: false when it was not to be done so.
-  [[nodiscard]] GPUFS_HD bool set_again(std::uint32_t record, std::uint32_t what) {
-    std::uint32_t seen = dirt_.flags.load_relaxed();
-    return (seen & dirty) != 0 && dirt_.record.load_relaxed() == record &&
-           dirt_.flags.compare_exchange_acq_rel(seen, seen | what);
+  // As set(), of a page that was dirty when its flags were `seen`, before the bytes were stored; false when it is not so any more.
+  // The record stays that of whoever made it dirty: that writes back all of the file before it closes.
+  [[nodiscard]] GPUFS_HD bool set_again(std::uint32_t seen, std::uint32_t what) {
+    return (seen & dirty) != 0 && dirt_.flags.compare_exchange_acq_rel(seen, seen | what);
   }
+  GPUFS_HD std::uint32_t peek() const { return dirt_.flags.load_relaxed(); }
 
   // The caller, who has pinned the page, has stored bytes, and set their bits unless `what` is `whole`. True when the
   // page was clean.

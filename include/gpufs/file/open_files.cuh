@@ -138,8 +138,7 @@ GPUFS_HD inline found_file look_up(const mount_ref& fs, std::int32_t fd) {
   std::uint32_t node = no_node;
   if ((size & file_facts::size_in_node) != 0) {
     node = static_cast<std::uint32_t>(size);
-    // Acquire: pairs with the writer's release; what the size covers is there.
-    size = fs.node(node).size.load_acquire();
+    size = fs.node(node).size.load_relaxed();
   }
   return {{a.first, size, slot, static_cast<std::uint32_t>(a.second), node, static_cast<std::uint32_t>(b.second)},
           0,
@@ -147,8 +146,9 @@ GPUFS_HD inline found_file look_up(const mount_ref& fs, std::int32_t fd) {
 }
 
 template <class Group>
-GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t share_size(const Group g, std::uint64_t size) {
-  return g.broadcast(size);
+GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t share_size(const mount_ref& fs, const Group g, std::uint32_t node) {
+  // Acquire: pairs with the writer's release; what the size covers is there.
+  return g.broadcast(fs.node(node).size.load_acquire());
 }
 
 // The same by a group: each member for itself, in one access to one address. What they found is the same for all, because
@@ -158,7 +158,7 @@ template <class Group>
 GPUFS_HD found_file find_file(const mount_ref& fs, const Group& g, std::int32_t fd, std::uint32_t access) {
   found_file f = look_up(fs, fd);
   if (!g.all(f.error == 0 && (f.view.access & access) != 0)) f.error = -EBADF;
-  else if (f.view.node != no_node) f.view.size = share_size(g, f.view.size);
+  else if (f.view.node != no_node) f.view.size = share_size(fs, g, f.view.node);
   return f;
 }
 // For writing, where each member may have another size, which may be an old one.

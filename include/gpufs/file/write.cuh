@@ -75,11 +75,13 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
     const page_pin pin = cache.find_resident({version_to_write(file), at >> fs.layout.page_shift});
     if (pin.valid == cache.not_there) break;
     cache.count_hits();
+    // Asked for before the bytes are stored, so that the answer is there when they are.
+    const std::uint32_t seen = page_dirt(fs, pin.frame).peek();
     copy_into_page(g, fs.page(pin.frame) + within, from, n);
     const std::uint32_t what = mark_bytes(fs, g, pin.frame, within, within + n);
     std::uint32_t again = 0;
     if (g.is_leader()) {
-      again = page_dirt(fs, pin.frame).set_again(file.record, what) ? 1 : 0;
+      again = page_dirt(fs, pin.frame).set_again(seen, what) ? 1 : 0;
       if (again != 0 && at + n > file.size) fs.node(file.node).size.raise_release(at + n);
       // As below.
       if (again != 0) frame_table(fs).header(pin.frame).state.unpin_copied();
