@@ -59,6 +59,8 @@ class Mount:
         reclaim_timeout_ns: int,
         heartbeat_timeout_ns: int,
         request_timeout_ns: int,
+        read_only: bool,
+        root: bytes,
     ) -> None: ...
     @property
     def closed(self) -> bool: ...

@@ -46,6 +46,10 @@ class Statistics(TypedDict):
     rpc_wait_ns: int  # time that groups waited for answers, in all
     rpc_failures: int  # requests given up: service dead, or deadline passed
     sent_bytes: int  # to sinks
+    written_bytes: int  # taken from callers of gwrite
+    write_backs: int  # dirty pages written to their files
+    write_back_bytes: int  # ... their bytes, as far as they were dirty
+    write_back_errors: int  # requests to write that failed
     extents_registered: int  # ranges of files that are registered for direct loads
     extent_bytes: int  # their size
     extents_refused: int  # not registered: budget used up, not in the host's page cache, or the driver said no
@@ -72,6 +76,8 @@ class Options(TypedDict):
     reclaim_timeout_ns: int
     heartbeat_timeout_ns: int
     request_timeout_ns: int
+    read_only: bool
+    root: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +124,10 @@ class Mount:
         reclaim_timeout_s: seconds after which a call that finds every frame pinned gives up (``ENOBUFS``).
         heartbeat_timeout_s: seconds of silence of the service after which calls give up (``EIO``).
         request_timeout_s: seconds that one request may take in all (``EIO``).
+        read_only: kernels cannot change anything (``EROFS``), and the memory that tells which bytes of a page are dirty,
+            an eighth of the cache's size beside the cache, is not allocated.
+        root: a folder; nothing outside of it is served (``EXDEV``), and paths are relative to it. ``None``: all that the
+            process may open.
 
     Sizes are numbers, or text such as ``"8GiB"``.
 
@@ -125,7 +135,8 @@ class Mount:
         ValueError: an option that cannot be; the text says which.
         TypeError: an option of the wrong type.
         OSError: ``ENODEV`` without such a GPU, ``ENOTSUP`` when gpufs was built without CUDA, ``ENOMEM`` when the
-            memory of the device or of the host does not suffice, ``EIO`` when the driver fails.
+            memory of the device or of the host does not suffice, ``EIO`` when the driver fails; why ``root`` cannot
+            be opened, ``ENOSYS`` where the system cannot keep to it (before Linux 5.6).
 
     Waits for the GPU to wake up and for the memory, which may take seconds.
     """
@@ -151,6 +162,8 @@ class Mount:
         reclaim_timeout_s: float = 1.0,
         heartbeat_timeout_s: float = 10.0,
         request_timeout_s: float = 120.0,
+        read_only: bool = False,
+        root: str | bytes | os.PathLike[str] | None = None,
     ) -> None:
         self._core = _core.Mount(
             device=device,
@@ -169,6 +182,8 @@ class Mount:
             reclaim_timeout_ns=_nanoseconds("reclaim_timeout_s", reclaim_timeout_s),
             heartbeat_timeout_ns=_nanoseconds("heartbeat_timeout_s", heartbeat_timeout_s),
             request_timeout_ns=_nanoseconds("request_timeout_s", request_timeout_s),
+            read_only=read_only,
+            root=b"" if root is None else os.fsencode(root),
         )
         # Also runs when the interpreter ends: the service's threads must not outlive the CUDA runtime.
         self._finalizer = weakref.finalize(self, _core.Mount.close, self._core)

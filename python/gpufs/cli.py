@@ -146,7 +146,7 @@ def _grep(
     """
     try:
         dictionary = grep.Dictionary.read("/dev/stdin" if words == "-" else words)
-        mount = Mount(device=cast(Device, device), cache=cache, page=page, staging=GREP_STAGING)
+        mount = Mount(device=cast(Device, device), cache=cache, page=page, staging=GREP_STAGING, read_only=True)
     except ValueError as error:
         _complain(str(error))
         raise typer.Exit(FAILED) from None

@@ -341,7 +341,7 @@ def _try_mount(device: Device, findings: list[Finding]) -> Trial | None:
     """Mounts, searches a file whose pages differ, and compares; appends what it found."""
     where = "the CPU twin" if device == "cpu" else "the default device"
     try:
-        with Mount(device=device, cache=TRIAL_CACHE, pinned="64MiB", workers=1, open_files=64) as mount:
+        with Mount(device=device, cache=TRIAL_CACHE, pinned="64MiB", workers=1, open_files=64, read_only=True) as mount:
             direct = mount.direct_path
             findings.append(Finding("mount.device", "ok", f"a mount works; kernels run on: {mount.device_name}"))
             if direct == "on":

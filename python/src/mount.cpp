@@ -41,7 +41,7 @@ void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t
           unsigned workers, std::uint64_t extent_budget_bytes, std::uint64_t extent_bytes, unsigned channel_slots,
           std::uint32_t staging_bytes, std::uint64_t bulk_bytes, unsigned rings, unsigned open_files,
           unsigned twin_threads, std::uint64_t reclaim_timeout_ns, std::uint64_t heartbeat_timeout_ns,
-          std::uint64_t request_timeout_ns) {
+          std::uint64_t request_timeout_ns, bool read_only, const nb::bytes& root) {
   mount_options options;
   options.device = device_named(device);
   options.ordinal = ordinal;
@@ -59,6 +59,8 @@ void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t
   options.reclaim_timeout_ns = reclaim_timeout_ns;
   options.heartbeat_timeout_ns = heartbeat_timeout_ns;
   options.request_timeout_ns = request_timeout_ns;
+  options.read_only = read_only;
+  options.root = {root.c_str(), root.size()};
   std::shared_ptr<mount_holder> holder;
   {
     const nb::gil_scoped_release released;  // allocates and pins memory: seconds on some machines
@@ -85,6 +87,8 @@ nb::dict options_of(py_mount& self) {
   d["reclaim_timeout_ns"] = o.reclaim_timeout_ns;
   d["heartbeat_timeout_ns"] = o.heartbeat_timeout_ns;
   d["request_timeout_ns"] = o.request_timeout_ns;
+  d["read_only"] = o.read_only;
+  d["root"] = nb::bytes(o.root.data(), o.root.size());
   return d;
 }
 
@@ -122,7 +126,8 @@ void bind_mount(nb::module_& m) {
   nb::class_<py_mount>(m, "Mount")
       .def("__init__", make, nb::kw_only(), "device"_a, "ordinal"_a, "cache_bytes"_a, "page_bytes"_a, "workers"_a,
            "extent_budget_bytes"_a, "extent_bytes"_a, "channel_slots"_a, "staging_bytes"_a, "bulk_bytes"_a, "rings"_a,
-           "open_files"_a, "twin_threads"_a, "reclaim_timeout_ns"_a, "heartbeat_timeout_ns"_a, "request_timeout_ns"_a)
+           "open_files"_a, "twin_threads"_a, "reclaim_timeout_ns"_a, "heartbeat_timeout_ns"_a, "request_timeout_ns"_a,
+           "read_only"_a, "root"_a)
       .def("close",
            [](py_mount& self) {
              const nb::gil_scoped_release released;

@@ -2,11 +2,17 @@
 #include <dirent.h>
 #include <errno.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <functional>
 #include <set>
 
 #include "api/matrix.hpp"
+#include "support/temporary.hpp"
 
 namespace gpufs::testing {
 namespace {
@@ -249,6 +255,92 @@ TEST(mount_test, device_memory_can_be_filled_and_read) {
   EXPECT_EQ(buffer.download(), values);
   const device_buffer<std::uint64_t> zeroed(fs, 100);
   EXPECT_EQ(zeroed.download(), std::vector<std::uint64_t>(100, 0));
+}
+
+// Nothing outside of the root, by whatever path; and all that is in it.
+TEST(mount_test, a_root_is_not_left) {
+  const temporary_folder outer;
+  std::filesystem::create_directories(outer / "root/inner");
+  (void)outer.write("secret", "not for you");
+  (void)outer.write("root/a", "hello");
+  (void)outer.write("root/inner/b", "world");
+  std::filesystem::create_symlink("../secret", outer / "root/out");
+  std::filesystem::create_symlink(outer / "secret", outer / "root/absolute");
+  std::filesystem::create_symlink("inner/b", outer / "root/in");
+  std::filesystem::create_directory_symlink("..", outer / "root/up");
+  mount_options options = base_options();
+  options.root = outer / "root";
+  options.workers = 4;
+  const mount fs(options);
+  session calls(fs, group_kind::thread);
+  for (const std::string path :
+       {"../secret", "inner/../../secret", "out", "absolute", "up/secret", "/", "/etc/passwd"}) {
+    EXPECT_EQ(calls.open(path), -EXDEV) << path;
+    EXPECT_EQ(calls.open(path, O_RDWR | O_CREAT), -EXDEV) << path;
+  }
+  EXPECT_EQ(calls.open(outer / "root/a"), -EXDEV) << "also where it leads back";
+  EXPECT_EQ(calls.open("../new", O_RDWR | O_CREAT), -EXDEV);
+  EXPECT_EQ(calls.unlink("../secret"), -EXDEV);
+  EXPECT_EQ(calls.unlink("up/secret"), -EXDEV);
+  EXPECT_EQ(calls.rename("a", "../a"), -EXDEV);
+  EXPECT_EQ(calls.rename("../secret", "b"), -EXDEV);
+  EXPECT_EQ(calls.unlink("inner/.."), -EINVAL);
+  calls.expect_read(calls.open("a"), "hello", 0, 10);
+  calls.expect_read(calls.open("inner/../a"), "hello", 0, 10);
+  calls.expect_read(calls.open("in"), "world", 0, 10);
+  const std::int32_t fd = calls.open("inner/new", O_WRONLY | O_CREAT);
+  EXPECT_EQ(calls.write(fd, "new", 0), 3);
+  EXPECT_EQ(calls.close(fd), 0);
+  EXPECT_EQ(calls.rename("inner/new", "moved"), 0);
+  calls.expect_read(calls.open("moved"), "new", 0, 10);
+  EXPECT_EQ(calls.unlink("moved"), 0);
+  EXPECT_EQ(calls.open("moved"), -ENOENT);
+  EXPECT_TRUE(std::filesystem::exists(outer / "secret"));
+
+  options.root = outer / "none";
+  EXPECT_THROW(mount{options}, error);
+  options.root = outer / "secret";
+  EXPECT_THROW(mount{options}, error);
+}
+
+// As the process's umask and the file's permissions have it.
+TEST(mount_test, modes_are_honoured) {
+  const temporary_folder folder;
+  const mount fs(base_options());
+  session calls(fs, group_kind::thread);
+  const mode_t before = umask(027);
+  const std::int32_t fd = calls.open(folder / "new", O_RDWR | O_CREAT, 0777);
+  (void)umask(before);
+  ASSERT_GE(fd, 0);
+  EXPECT_EQ(calls.status(fd).status.mode & 0777, 0750u);
+  EXPECT_EQ(std::filesystem::status(folder / "new").permissions(), std::filesystem::perms{0750});
+  EXPECT_EQ(calls.close(fd), 0);
+  if (geteuid() == 0) return;  // may read and write everything
+  (void)folder.write("closed", std::string(5000, 'c'));
+  std::filesystem::permissions(folder / "closed", std::filesystem::perms{0200});
+  EXPECT_EQ(calls.open(folder / "closed", O_RDWR), -EACCES);
+  const std::int32_t writer = calls.open(folder / "closed", O_WRONLY);
+  EXPECT_EQ(calls.write(writer, "written", 4090), 7) << "what cannot be read needs not be fetched";
+  EXPECT_EQ(calls.close(writer), 0);
+}
+
+// The kernel would end the program with SIGXFSZ, which is not for the service's threads to bring upon it.
+TEST(mount_test, a_limit_of_file_size_reaches_who_syncs) {
+  const temporary_folder folder;
+  const mount fs(base_options());
+  session calls(fs, group_kind::thread);
+  rlimit limit{}, small{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  small = limit;
+  small.rlim_cur = 10000;
+  const std::int32_t fd = calls.open(folder / "new", O_RDWR | O_CREAT);
+  ASSERT_EQ(calls.write(fd, std::string(20000, 'x'), 0), 20000);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_EQ(calls.sync(fd), -EFBIG);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  EXPECT_EQ(calls.sync(fd), 0);
+  EXPECT_EQ(calls.close(fd), 0);
+  EXPECT_EQ(std::filesystem::file_size(folder / "new"), 20000u);
 }
 
 }  // namespace

@@ -85,6 +85,8 @@ def test_options_reach_the_host_api() -> None:
             "reclaim_timeout_ns": 250_000_000,
             "heartbeat_timeout_ns": 2_000_000_000,
             "request_timeout_ns": 3_500_000_000,
+            "read_only": False,
+            "root": b"",
         }
         assert mount.direct_path != "on"
 
@@ -325,3 +327,16 @@ def test_signals_are_taken_while_a_search_runs(mount: gpufs.Mount, tmp_path: Pat
     finally:
         signal.signal(signal.SIGUSR1, previous)
     assert mount.stats()["opens"] > 0
+
+
+def test_a_mount_can_be_kept_to_a_folder_and_from_writing(tmp_path: Path) -> None:
+    with gpufs.Mount(device="cpu", cache="1MiB", read_only=True, root=tmp_path) as mount:
+        assert mount.options["read_only"]
+        assert mount.options["root"] == os.fsencode(tmp_path)
+    with gpufs.Mount(device="cpu", cache="1MiB") as mount:
+        assert not mount.options["read_only"]
+        assert mount.options["root"] == b""
+    with pytest.raises(OSError, match="none") as caught:
+        gpufs.Mount(device="cpu", cache="1MiB", root=tmp_path / "none")
+    assert caught.value.errno == errno.ENOENT
+    assert caught.value.filename == str(tmp_path / "none")

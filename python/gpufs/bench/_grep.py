@@ -68,7 +68,7 @@ class Text:
     @functools.cached_property
     def size(self) -> tuple[int, int]:
         """Files and bytes, as a search counts them."""
-        with Mount(device="cpu", staging=STAGING) as mount:
+        with Mount(device="cpu", staging=STAGING, read_only=True) as mount:
             result = grep.search(mount, grep.Dictionary.read(self.dictionary), self.roots)
         return result.files, result.bytes
 
@@ -85,7 +85,7 @@ def search(text: Text, *, device: Device, cores: int | None = None) -> Source:
     def source() -> Generator[Sample]:
         dictionary = grep.Dictionary.read(text.dictionary)
         while True:
-            with _on_cores(cores), Mount(device=device, staging=STAGING, twin_threads=cores) as mount:
+            with _on_cores(cores), Mount(device=device, staging=STAGING, twin_threads=cores, read_only=True) as mount:
                 cpu = time.process_time()
                 result = grep.search(mount, dictionary, text.roots)
                 sample = Sample(result.seconds, time.process_time() - cpu, result.files, result.bytes, 0)

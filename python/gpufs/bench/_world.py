@@ -131,7 +131,7 @@ class World:
 
     def mount(self, **options: Any) -> Mount:  # noqa: ANN401 - Mount says what they are
         """Mounts the device that is measured."""
-        return Mount(device=self.device, **options)
+        return Mount(device=self.device, **{"read_only": True, **options})
 
     def bring_into(self, state: State) -> str:
         """Brings the file into or out of the page cache; returns why not, or nothing."""
