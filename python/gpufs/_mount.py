@@ -124,10 +124,10 @@ class Mount:
         reclaim_timeout_s: seconds after which a call that finds every frame pinned gives up (``ENOBUFS``).
         heartbeat_timeout_s: seconds of silence of the service after which calls give up (``EIO``).
         request_timeout_s: seconds that one request may take in all (``EIO``).
-        read_only: kernels cannot change anything (``EROFS``), and the memory that tells which bytes of a page are dirty,
-            an eighth of the cache's size beside the cache, is not allocated.
-        root: a folder; nothing outside of it is served (``EXDEV``), and paths are relative to it. ``None``: all that the
-            process may open.
+        read_only: kernels cannot change anything (``EROFS``), and the memory that tells which bytes of a page are
+            dirty, an eighth of the cache's size beside the cache, is not allocated.
+        root: a folder; nothing outside of it is served (``EXDEV``), and paths are relative to it. ``None``: all that
+            the process may open.
 
     Sizes are numbers, or text such as ``"8GiB"``.
 
