@@ -86,7 +86,7 @@ class write_back {
         const attempt a = write_stretch(key_of(g_.from(mine, next)), which);
         done = a.took && a.error == 0;
         if (done) looked += next + 1;
-        found = found && g_.rank() > next && page_needs_writing(mine);
+        found = found && g_.rank() != next && page_needs_writing(mine);
       }
     }
     // Not tried again: whoever was faster has looked there too.
