@@ -49,16 +49,9 @@ struct mapping {
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gopen(const Group& g, const mount_ref& fs, const char* path,
                                           std::int32_t flags = O_RDONLY, std::uint32_t mode = 0666) {
-  bool asked = false;
-  const std::int32_t fd = detail::opener<Group>(fs, g).open(path, flags, mode, asked);
-  if (fd < 0 || !asked || (flags & O_TRUNC) == 0) return fd;
-  const detail::file_view file = detail::find_file(fs, g, fd, access_write).view;
-  if (file.size == 0) return fd;
-  const std::int32_t result =
-      by_one_warp(g, [&](const auto& part) { return detail::truncate_file(fs, part, file, 0); });
-  if (result == 0) return fd;
-  (void)detail::close_descriptor(fs, g, fd);
-  return result;
+  return detail::opener<Group>(fs, g).open(path, flags, mode, [&](const detail::file_view& file) {
+    return (flags & O_TRUNC) != 0 ? detail::empty_file(fs, g, file) : 0;
+  });
 }
 
 // Closes a descriptor once. The last close gives the record back and tells the host, without waiting for it; cached

@@ -32,7 +32,10 @@ template <class Group>
     if (g.is_leader()) begin.at = fs.node(found.view.node).size.fetch_add_relaxed(bytes);
     begin = g.broadcast(begin);
   }
-  if (begin.at > limits::file_bytes_max - bytes) return -EFBIG;
+  if (begin.at > limits::file_bytes_max - bytes) {
+    if (appends && g.is_leader()) fs.node(found.view.node).size.add_relaxed(~bytes + 1);
+    return -EFBIG;
+  }
   const auto* const from = static_cast<const char*>(buffer);
   const std::uint64_t end = begin.at + bytes;
   const detail::write_end done = detail::write_resident(fs, g, found.view, from, begin.at, end);
@@ -152,7 +155,14 @@ template <class Group>
   std::int32_t copy = 0;
   const std::int32_t result = detail::take_changes(fs, g, m, frame_number, copy);
   if (result != 0) return result;
-  return by_one_warp(g, [&](const auto& part) { return detail::write_back(fs, part).flush_page(frame_number); });
+  return by_one_warp(g, [&](const auto& part) {
+    std::int32_t error = detail::write_back(fs, part).flush_page(frame_number);
+    // Told now, and not once more.
+    std::int32_t told = error;
+    if (error != 0 && part.is_leader())
+      (void)fs.node(detail::page_dirt(fs, frame_number).node()).error.compare_exchange_relaxed(told, 0);
+    return error;
+  });
 }
 
 // Ends the mapping. What was stored in it is dirty then, and goes to the file as what gwrite wrote. Returns 0; -EINVAL for

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "api/matrix.hpp"
+#include "support/schedule.hpp"
 
 namespace gpufs::testing {
 namespace {
@@ -381,6 +382,103 @@ TEST_P(write_test, writes_that_are_cut_short_go_on) {
   ASSERT_EQ(calls().write(fd, content, 0), static_cast<std::int64_t>(content.size()));
   EXPECT_EQ(calls().close(fd), 0);
   expect_content("new", content);
+}
+
+// Two writes of one byte must not reach the file in the wrong order, however slow the host is with the first.
+TEST_P(write_test, one_group_at_a_time_writes_a_page_back) {
+  create("a", 2 * page_bytes());
+  const std::int32_t fd = open("a", O_RDWR);
+  fault slow;
+  slow.on = operation::write;
+  slow.nth = 1;
+  slow.delay = std::chrono::milliseconds(60);
+  io->add(slow);
+  session other(fs(), GetParam().kind);
+  ASSERT_EQ(calls().write(fd, "old", 5), 3);
+  std::thread first([&] { EXPECT_EQ(calls().sync(fd), 0); });
+  wait_until([&] { return io->calls(operation::write) != 0; });
+  if (device() == device_kind::cpu) {  // a GPU may run the second kernel behind the first
+    EXPECT_EQ(other.write(fd, "new", 5), 3);
+    EXPECT_EQ(other.sync(fd), 0);
+  }
+  first.join();
+  if (device() != device_kind::cpu) {
+    EXPECT_EQ(other.write(fd, "new", 5), 3);
+  }
+  EXPECT_EQ(calls().close(fd), 0);
+  std::string content = self_checking(7, 0, 0, 2 * page_bytes());
+  expect_content("a", content.replace(5, 3, "new"));
+}
+
+// A write-back of whole and of other pages together that fails: what is written of them afterwards is what was written to them.
+TEST_P(write_test, a_failed_write_back_leaves_no_bits_behind) {
+  std::string content = create("a", 4 * page_bytes());
+  const std::int32_t fd = open("a", O_RDWR);
+  const std::string whole(page_bytes(), 'w');
+  ASSERT_EQ(calls().write(fd, whole, 0), static_cast<std::int64_t>(page_bytes()));
+  ASSERT_EQ(calls().write(fd, "part", static_cast<std::int64_t>(page_bytes()) + 9), 4);
+  fail(operation::write, ENOSPC, 1);
+  EXPECT_EQ(calls().sync(fd), -ENOSPC);
+  io->clear();
+  EXPECT_EQ(calls().sync(fd), 0);
+  content.replace(0, page_bytes(), whole);
+  content.replace(page_bytes() + 9, 4, "part");
+  expect_content("a", content);
+  files->write_at("a", 20, "theirs");
+  content.replace(20, 6, "theirs");
+  ASSERT_EQ(calls().write(fd, "x", 3), 1);
+  content[3] = 'x';
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("a", content);
+}
+
+// Told once, by the call that fails.
+TEST_P(write_test, an_error_of_msync_is_told_once) {
+  create("a", page_bytes());
+  const std::int32_t fd = open("a", O_RDWR);
+  const map_answer m = calls().map_write(fd, 0, 100);
+  ASSERT_EQ(m.result, 100);
+  EXPECT_EQ(calls().poke(m.pointer, "stored"), 6);
+  fail(operation::write, EDQUOT, 1);
+  EXPECT_EQ(calls().msync(fd, m.pointer, 100), -EDQUOT);
+  EXPECT_EQ(calls().msync(fd, m.pointer, 100), 0);
+  EXPECT_EQ(calls().unmap_write(fd, m.pointer, 100), 0);
+  EXPECT_EQ(calls().sync(fd), 0);
+  EXPECT_EQ(calls().close(fd), 0);
+}
+
+// Many groups open one output, truncating it, and write: nobody's bytes are thrown away by who opened it first.
+TEST_P(write_test, truncating_opens_of_many_groups_are_one) {
+  create("a", 3 * page_bytes());
+  constexpr std::uint32_t groups = 12;
+  const random_delays delays(GetParam().page_bytes);
+  stage s(fs(), GetParam().kind, groups);
+  for (int round = 0; round < 5; ++round) {
+    std::string input, expected;
+    const std::uint64_t path = add_string(input, files->path("a"));
+    std::vector<script> scripts(groups);
+    for (std::uint32_t g = 0; g < groups; ++g) {
+      const std::string bytes(50, static_cast<char>('a' + g));
+      device_call open{action::open}, write{action::write};
+      open.memory = path;
+      open.bytes = 0644;
+      open.flags = O_WRONLY | O_CREAT | O_TRUNC;
+      write.bytes = bytes.size();
+      write.offset = static_cast<std::int64_t>(g * bytes.size());
+      write.memory = add_string(input, bytes);
+      scripts[g] = {open, write};
+      expected += bytes;
+    }
+    for (const std::vector<outcome>& of_group : s.run(scripts, input, 16).outcomes) {
+      EXPECT_GE(of_group[0].result, 0);
+      EXPECT_EQ(of_group[1].result, 50);
+    }
+    // All hold it until everybody has opened it: who closes last and who opens then would empty it again.
+    for (const std::vector<outcome>& of_group :
+         s.run(std::vector<script>(groups, script{{action::close}}), {}, 16).outcomes)
+      EXPECT_EQ(of_group[0].result, 0);
+    expect_content("a", expected);
+  }
 }
 
 // All frames dirty, none writable: every call ends, and says so.

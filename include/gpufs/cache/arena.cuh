@@ -18,7 +18,7 @@ struct frame_dirt {
   atomic_word<std::uint32_t> flags;
   atomic_word<std::uint32_t> record;  // of an open file through which it may be written
   atomic_word<std::uint32_t> node;    // of its file
-  std::uint32_t unused;
+  atomic_word<std::uint32_t> handle;  // the host's name for that open file
 };
 
 // What all open files that stand for one version share, from when it is first opened for writing until its last close. The host
@@ -30,6 +30,8 @@ struct alignas(64) file_node {
   atomic_word<std::uint32_t> dirty;    // pages that are dirty, or being written back
   atomic_word<std::int32_t> error;     // of a write-back that nobody has been told of; 0: none
   atomic_word<std::uint32_t> shrunk;   // it was truncated: what is registered of it may be pages that it has no more
+  // A write got no answer, so it may still be under way, and land on top of whatever is written after it. Nothing is.
+  atomic_word<std::uint32_t> lost;
 
   // A version's name while its node is being made.
   static constexpr std::uint64_t being_made = ~std::uint64_t{0};

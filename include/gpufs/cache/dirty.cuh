@@ -35,6 +35,13 @@ namespace gpufs::detail {
 inline constexpr std::uint64_t once_bit = std::uint64_t{1} << 62;
 inline constexpr std::uint64_t copy_bit = std::uint64_t{1} << 61;
 
+// The open file through which a page became dirty. Its handle has a generation: when it is closed it is nobody's.
+struct dirt_owner {
+  std::uint32_t record;
+  std::uint32_t node;
+  std::uint32_t handle;
+};
+
 // By one thread each; none waits.
 class page_dirt {
  public:
@@ -46,6 +53,7 @@ class page_dirt {
   GPUFS_HD std::uint32_t flags() const { return dirt_.flags.load_acquire(); }
   GPUFS_HD std::uint32_t record() const { return dirt_.record.load_relaxed(); }
   GPUFS_HD std::uint32_t node() const { return dirt_.node.load_relaxed(); }
+  GPUFS_HD std::uint32_t handle() const { return dirt_.handle.load_relaxed(); }
 
   // As set(), of a page that was dirty when its flags were `seen`, before the bytes were stored; false when it is not so any more.
   // The record stays that of whoever made it dirty: that writes back all of the file before it closes.
@@ -56,9 +64,11 @@ class page_dirt {
 
   // The caller, who has pinned the page, has stored bytes, and set their bits unless `what` is `whole`. True when the
   // page was clean.
-  GPUFS_HD bool set(std::uint32_t record, std::uint32_t node, std::uint32_t what) {
-    dirt_.record.store_relaxed(record);
+  GPUFS_HD bool set(const dirt_owner& owner, std::uint32_t what) {
+    const std::uint32_t node = owner.node;
+    dirt_.record.store_relaxed(owner.record);
     dirt_.node.store_relaxed(node);
+    dirt_.handle.store_relaxed(owner.handle);
     const std::uint32_t wanted = dirty | what;
     bool has_pin = false;
     std::uint32_t seen = dirt_.flags.load_acquire();

@@ -173,7 +173,7 @@ class page_cache {
       if (g.is_leader()) s = cache.find_or_claim(key.slot(), start.ns, first_round);
       s = g.broadcast(s);
       if (s.what != outcome::starved) break;
-      cache.free_some(key.slot());
+      cache.free_some(key.slot(), start.ns);
     }
     if (s.what != outcome::claimed) return s.pin;
     return cache.fill(s.pin.frame, key.slot(), load);
@@ -316,19 +316,25 @@ class page_cache {
   }
 
   // Writes some pages back, of the key's ring, or of another one if nothing in it is dirty.
-  GPUFS_HD void free_some(const slot_key& key) {
+  GPUFS_HD void free_some(const slot_key& key, std::uint64_t start) {
     const std::uint32_t own = frames_.rings().ring_of(key);
     (void)by_one_warp(g_, [&](const auto& part) {
       detail::write_back wb(fs_, part);
       using choice = typename decltype(wb)::choice;
       bool written = false;
-      for (std::uint32_t k = 0; k < fs_.layout.ring_count && !written; ++k) {
+      // A host that does not answer is waited for once, and one that gives errors as long as for a frame.
+      const auto go_on = [&] {
+        std::uint32_t late = 0;
+        if (part.is_leader()) late = platform::now_ns() - start > fs_.reclaim_timeout_ns ? 1 : 0;
+        return !written && !wb.gave_up() && part.broadcast(late) == 0;
+      };
+      for (std::uint32_t k = 0; k < fs_.layout.ring_count && go_on(); ++k) {
         const std::uint32_t ring = (own + k) % fs_.layout.ring_count;
         const slot_ring& r = fs_.at<slot_ring>(fs_.layout.rings)[ring];
         std::uint32_t dirty = 0;
         if (part.is_leader()) dirty = r.dirty.load_relaxed();
         if (part.broadcast(dirty) == 0) continue;
-        for (std::uint32_t seen = 0; seen < r.count && !written; seen += 32) written = wb.some(ring, choice::any);
+        for (std::uint32_t seen = 0; seen < r.count && go_on(); seen += 32) written = wb.some(ring, choice::any);
       }
       if (!written) platform::pause(64);
       return 0;

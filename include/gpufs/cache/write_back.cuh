@@ -23,16 +23,18 @@ class write_back {
   GPUFS_HD write_back(const mount_ref& fs, const Group& g) : fs_(fs), g_(g) {}
 
   // All dirty pages of a version, and those that others are writing back: when it returns the file has them. 0, or the first
-  // error; then some are dirty still. Of `parts` warps that do it together each has its part. Collective. Waits for the host.
-  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush(std::uint64_t version, std::uint32_t node, std::uint32_t part = 0,
-                                                std::uint32_t parts = 1) {
+  // error; then some are dirty still. Through an open file of the caller's, `handle`. `last`: nobody else has it open, so all is
+  // looked through. Of `parts` warps that do it together each has its part. Collective. Waits for the host; ends when it does not answer.
+  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush(std::uint64_t version, std::uint32_t node, std::uint32_t handle,
+                                                bool last, std::uint32_t part = 0, std::uint32_t parts = 1) {
     std::int32_t error = 0;
+    handle_ = handle;
     part_ = part;
     parts_ = parts;
-    for_each_page(version, node, [&](std::uint32_t frame_number, const slot_key& key) {
+    for_each_page(version, node, last, [&](std::uint32_t frame_number, const slot_key& key) {
       const std::int32_t result = write_page(frame_number, key);
       if (error == 0) error = result;
-      return is_dirty(node);
+      return !gave_up_ && is_dirty(node);
     });
     return error;
   }
@@ -45,11 +47,10 @@ class write_back {
   // What is dirty in the cache of a file that nobody has open any more, and could not be written: it is given up, with its
   // pages. Only what was written through this record. Collective.
   GPUFS_HD GPUFS_OUT_OF_LINE void discard(std::uint64_t version, std::uint32_t node, std::uint32_t record) {
-    for_each_page(version, node, [&](std::uint32_t frame_number, const slot_key& key) {
-      std::uint32_t drop = 0;
-      if (g_.is_leader() && page_dirt(fs_, frame_number).record() == record) drop = begin(frame_number, key).what;
-      drop = g_.broadcast(drop);
-      if (drop != 0) {
+    for_each_page(version, node, true, [&](std::uint32_t frame_number, const slot_key& key) {
+      std::uint32_t is_its = 0;
+      if (g_.is_leader()) is_its = page_dirt(fs_, frame_number).record() == record ? 1 : 0;
+      if (g_.broadcast(is_its) != 0 && begin_after_others(frame_number, key) != 0) {
         forget_mask(frame_number);
         if (g_.is_leader()) {
           end(frame_number, node, 0, 0);
@@ -84,15 +85,17 @@ class write_back {
         const std::uint32_t next = g_.leading(!found);
         if (next == g_.size()) break;
         const attempt a = write_stretch(key_of(g_.from(mine, next)), which);
-        done = a.took && a.error == 0;
+        done = a.took && (a.error == 0 || gave_up_);
         if (done) looked += next + 1;
         found = found && g_.rank() != next && page_needs_writing(mine);
       }
     }
     // Not tried again: whoever was faster has looked there too.
     if (g_.is_leader()) (void)ring.clean.compare_exchange_relaxed(at.seen, at.from + looked);
-    return done;
+    return done && !gave_up_;
   }
+  // Whether the host did not answer.
+  GPUFS_HD bool gave_up() const { return gave_up_; }
 
   // The same, if much of the ring is dirty: so that who needs a frame finds one. Collective. Waits for the host, if so.
   GPUFS_HD GPUFS_OUT_OF_LINE void ahead(std::uint32_t ring_number) {
@@ -130,6 +133,22 @@ class write_back {
         if (g_.rank() == next) found = false;
         if (!act(frame_number)) return;
       }
+    }
+  }
+
+  // The same when other groups have done with it: 0 only when nothing of it is dirty. Collective; waits for them.
+  GPUFS_HD std::uint32_t begin_after_others(std::uint32_t frame_number, const slot_key& key) {
+    for (;;) {
+      wait_for_cleaner(frame_number);
+      struct {
+        std::uint32_t what, again;
+      } t{0, 0};
+      if (g_.is_leader()) {
+        t.what = begin(frame_number, key).what;
+        t.again = t.what == 0 && (page_dirt(fs_, frame_number).flags() & page_dirt::cleaning) != 0 ? 1 : 0;
+      }
+      t = g_.broadcast(t);
+      if (t.again == 0) return t.what;
     }
   }
 
@@ -211,22 +230,26 @@ class write_back {
   }
 
   template <class Act>
-  GPUFS_HD void for_each_page(std::uint64_t version, std::uint32_t node, const Act& act) {
+  GPUFS_HD void for_each_page(std::uint64_t version, std::uint32_t node, bool last, const Act& act) {
     if (!is_dirty(node)) return;
     struct {
       std::uint64_t size;
     } file{fs_.node(node).size.load_acquire()};
     file = g_.broadcast(file);
     const std::uint64_t pages = (file.size + fs_.layout.page_bytes() - 1) >> fs_.layout.page_shift;
-    for (std::uint64_t kind = 0; kind <= once_bit; kind += once_bit) {
-      bool on = true;
-      for_each_resident(version | kind, 0, pages, [&](std::uint32_t frame_number) {
-        const slot_key key = key_of(frame_number);
-        if (key.high != (version | kind)) return true;
-        on = act(frame_number, key);
-        return on;
-      });
-      if (!on) return;
+    // Behind the file's end only what was written at the moment it was cut.
+    for (std::uint32_t pass = 0; pass < (last ? 2u : 1u); ++pass) {
+      if (pass != 0 && !is_dirty(node)) return;
+      for (std::uint64_t kind = 0; kind <= once_bit; kind += once_bit) {
+        bool on = true;
+        for_each_resident(version | kind, 0, pass == 0 ? pages : ~std::uint64_t{0}, [&](std::uint32_t frame_number) {
+          const slot_key key = key_of(frame_number);
+          if (key.high != (version | kind)) return true;
+          on = act(frame_number, key);
+          return on;
+        });
+        if (!on) return;
+      }
     }
   }
 
@@ -283,9 +306,10 @@ class write_back {
     r.count = g_.broadcast(r.count);
     if (r.count == 0) return {false, 0};
     std::int32_t turn = 0;
-    if (g_.is_leader()) turn = fs_.client().acquire();
+    if (g_.is_leader()) turn = fs_.node(r.node).lost.load_relaxed() != 0 ? -EIO : fs_.client().acquire();
     turn = g_.broadcast(turn);
     std::int32_t error = turn < 0 ? turn : 0;
+    if (turn < 0) gave_up_ = true;
     if (error == 0) {
       // A page larger than a staging slot goes in several turns.
       const std::uint64_t bytes = std::uint64_t{r.count} << fs_.layout.page_shift;
@@ -297,7 +321,10 @@ class write_back {
         error = write_piece(r, static_cast<std::uint32_t>(turn), done, piece);
         done += piece;
         // A slot whose answer never came is not ours any more.
-        if (error == no_answer) turn = -1;
+        if (error == no_answer) {
+          turn = -1;
+          gave_up_ = true;
+        }
       }
       if (g_.is_leader() && turn >= 0) fs_.client().release(static_cast<std::uint32_t>(turn));
     }
@@ -363,7 +390,7 @@ class write_back {
     while (next < end && add_if_there(r, {version, next})) ++next;
     const page_dirt dirt(fs_, r.frames[0]);
     r.node = dirt.node();
-    r.handle = fs_.at<open_file>(fs_.layout.files)[dirt.record()].handle();
+    r.handle = handle_ != 0 ? handle_ : dirt.handle();
   }
   GPUFS_HD bool add(run& r, std::uint32_t frame_number, const slot_key& key) {
     const taken t = begin(frame_number, key);
@@ -424,7 +451,10 @@ class write_back {
     result = g_.broadcast(result);
     if (result >= 0) return 0;
     if (said.masked != 0) restore_mask(r, mask_there, done, bytes);
-    if (result == no_answer && g_.is_leader()) fs_.client().abandon(slot);
+    if (result == no_answer && g_.is_leader()) {
+      fs_.node(r.node).lost.store_relaxed(1);
+      fs_.client().abandon(slot);
+    }
     return result;
   }
 
@@ -452,11 +482,13 @@ class write_back {
     for (std::uint64_t at = 0; at < bytes;) {
       const std::uint64_t n = bytes - at < page_bytes ? bytes - at : page_bytes;
       const std::uint64_t within = (done + at) & (page_bytes - 1);
-      const std::uint32_t frame_number =
-          g_.broadcast(r.frames[static_cast<std::uint32_t>((done + at) >> fs_.layout.page_shift)]);
+      const auto i = static_cast<std::uint32_t>((done + at) >> fs_.layout.page_shift);
+      const std::uint32_t frame_number = g_.broadcast(r.frames[i]);
+      // The flag says all of a whole page; bits that are left behind would be written with the next byte of it.
+      const bool whole = (g_.broadcast(r.what[i]) & page_dirt::whole) != 0;
       for (std::uint64_t w = g_.rank(); w < mask_words(n); w += g_.size()) {
         const std::uint64_t bits = mask_there[at / 64 + w];
-        if (bits != 0) (void)fs_.mask(frame_number)[within / 64 + w].fetch_or_acq_rel(bits);
+        if (bits != 0 && !whole) (void)fs_.mask(frame_number)[within / 64 + w].fetch_or_acq_rel(bits);
       }
       at += n;
     }
@@ -464,30 +496,34 @@ class write_back {
   }
 
   GPUFS_HD void finish(const run& r, std::int32_t error) {
+    // First the error: when the pages are let go the file may be closed, and its node another file's.
+    if (error != 0) {
+      fs_.counters().add(counter::write_back_errors);
+      std::int32_t none = 0;
+      (void)fs_.node(r.node).error.compare_exchange_relaxed(none, error);
+    }
     for (std::uint32_t i = 0; i < r.count; ++i) end(r.frames[i], r.node, r.what[i], error);
-    if (error == 0) return;
-    fs_.counters().add(counter::write_back_errors);
-    std::int32_t none = 0;
-    (void)fs_.node(r.node).error.compare_exchange_relaxed(none, error);
   }
 
   const mount_ref& fs_;
   const Group g_;
   std::uint32_t part_ = 0, parts_ = 1;
+  std::uint32_t handle_ = 0;  // of an open file of the caller's; 0: each page's own
+  bool gave_up_ = false;
 };
 
 // By any group: write_back::flush(), by all warps of a block.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_file(const mount_ref& fs, const Group g, std::uint64_t version,
-                                                   std::uint32_t node) {
+                                                   std::uint32_t node, std::uint32_t handle, bool last) {
   if constexpr (Group::has_warps) {
     const auto warp = g.warp();
-    const std::int32_t error = write_back(fs, warp).flush(version, node, g.warp_rank(), g.warp_count());
+    const std::int32_t error = write_back(fs, warp).flush(version, node, handle, last, g.warp_rank(), g.warp_count());
     // Of several errors the least number.
     const std::uint64_t least = g.least(error == 0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(-error));
     return least == ~std::uint64_t{0} ? 0 : -static_cast<std::int32_t>(least);
   } else {
-    return write_back(fs, g).flush(version, node);
+    return write_back(fs, g).flush(version, node, handle, last);
   }
 }
 

@@ -36,12 +36,11 @@ class page_loader {
   // Fills a frame; returns the bytes that the file has there, or -errno. Collective. Waits for I/O on the staged path.
   GPUFS_HD std::int32_t operator()(char* to) const {
     const std::uint64_t page_bytes = fs_.layout.page_bytes();
-    const std::uint64_t left = file_.size - offset_;  // the caller asks only for pages that begin before the end
-    const std::uint64_t want = left < page_bytes ? left : page_bytes;
-    std::uint64_t address = 0;
-    if (g_.is_leader()) address = find_extent(want);
-    address = g_.broadcast(address);
-    if (address == host_has_none) {
+    source from{};
+    if (g_.is_leader()) from = find_source();
+    from = g_.broadcast(from);
+    const std::uint64_t want = from.bytes, address = from.address;
+    if (want == 0) {
       fill_zero(g_, to, page_bytes);
       return static_cast<std::int32_t>(page_bytes);
     }
@@ -67,18 +66,24 @@ class page_loader {
   }
 
  private:
-  // Of a page that lies behind all that the host's file has.
-  static constexpr std::uint64_t host_has_none = ~std::uint64_t{0};
-
-  // Where the page can be copied from; 0 when the host has to be asked.
-  GPUFS_HD std::uint64_t find_extent(std::uint64_t want) const {
+  struct source {
+    std::uint64_t address;  // where the page can be copied from; 0: the host has to be asked
+    std::uint64_t bytes;    // that the host's file has of it; 0: none, it lies behind them
+  };
+  // By the leader. The size that the caller knows of a file that is being written may be an old one.
+  GPUFS_HD source find_source() const {
+    std::uint64_t end = file_.size;  // the caller asks only for pages that begin before the end
+    bool registered = true;
     if (file_.node != no_node) {
       const file_node& node = fs_.node(file_.node);
       // Acquire: pairs with the release of who wrote the page back before it was evicted.
-      if (node.stored.load_acquire() <= offset_) return host_has_none;
-      if (node.shrunk.load_relaxed() != 0) return 0;
+      end = node.stored.load_acquire();
+      if (end <= offset_) return {0, 0};
+      registered = node.shrunk.load_relaxed() == 0;
     }
-    return extent_table(fs_).find(file_.version, offset_, want);
+    const std::uint64_t left = end - offset_, page_bytes = fs_.layout.page_bytes();
+    const std::uint64_t want = left < page_bytes ? left : page_bytes;
+    return {registered ? extent_table(fs_).find(file_.version, offset_, want) : 0, want};
   }
 
   // Many groups may have the same idea: one of them claims the first page, in the usual way, and begins the run behind it.

@@ -42,14 +42,17 @@ class record_table {
   // One holder gives its descriptor back; no longer held when it was nobody's, as after one gclose too many. Its pin stays, to be
   // given back by unpin().
   enum class holding : std::uint32_t { none, one_of_several, last };
-  [[nodiscard]] GPUFS_HD holding let_go(std::uint32_t slot, std::uint32_t generation) const {
+  [[nodiscard]] GPUFS_HD holding let_go(std::uint32_t slot, std::uint32_t generation, bool writes) const {
     atomic_word<std::uint64_t>& holders = at(slot).tag_holders;
     const auto is_held = [generation](std::uint64_t word) {
       return static_cast<std::uint32_t>(word >> 32) == generation && static_cast<std::uint32_t>(word) != 0;
     };
     // Before and after, as slot_state::try_unpin().
     if (!is_held(holders.load_relaxed())) return holding::none;
-    const std::uint64_t before = holders.fetch_add_relaxed(~std::uint64_t{0});
+    // Release, and acquire by the last: it writes back what all have written, so it must see how far that goes.
+    const std::uint64_t before =
+        writes ? holders.fetch_add_release(~std::uint64_t{0}) : holders.fetch_add_relaxed(~std::uint64_t{0});
+    if (writes) (void)holders.load_acquire();
     if (!is_held(before)) {
       holders.add_relaxed(1);
       return holding::none;
@@ -184,20 +187,24 @@ class opener {
  public:
   GPUFS_HD opener(const mount_ref& fs, const Group& g) : fs_(fs), g_(g), records_(fs) {}
 
-  // Without O_TRUNC, which is for the caller to do. `asked`: whether the host was asked, or it is open already.
-  GPUFS_HD std::int32_t open(const char* path, std::int32_t flags, std::uint32_t mode, bool& asked) {
+  // `first(file)` is called collectively when the host has opened the file, and before others can find it: 0, or -errno, and then it
+  // is closed again.
+  template <class First>
+  GPUFS_HD std::int32_t open(const char* path, std::int32_t flags, std::uint32_t mode, const First& first) {
     step s{};
     if (g_.is_leader()) s = begin(path, flags, mode);
     s = g_.broadcast(s);
-    asked = s.turn >= 0;
+
     if (s.turn < 0) return s.result;
     // The host has opened the file; its first bytes may lie in the staging memory.
     const auto turn = static_cast<std::uint32_t>(s.turn);
     install(s, turn);
     g_.sync();
-    std::int32_t fd = 0;
-    if (g_.is_leader()) {
-      fs_.client().release(turn);
+    if (g_.is_leader()) fs_.client().release(turn);
+    const std::int32_t error = first(s.view);
+    std::int32_t fd = error;
+    if (g_.is_leader() && error != 0) take_back(s.view, error);
+    if (g_.is_leader() && error == 0) {
       open_file& file = records_.at(s.view.record);
       fd = make_descriptor(s.view.record, file.generation());
       file.header.state.publish();
@@ -259,7 +266,9 @@ class opener {
     std::uint32_t slot = 0;
     for (std::uint32_t round = 0;; ++round) {
       const lookup_result r = index.lookup(key);
-      if (r.what == lookup_result::kind::failed) return done(r.error);
+      // Who failed to open it may not have asked for it to be created.
+      if (r.what == lookup_result::kind::failed && (r.error != -ENOENT || (flags & O_CREAT) == 0)) return done(r.error);
+      if (r.what == lookup_result::kind::failed) continue;
       if (r.what == lookup_result::kind::resident) {
         fs_.counters().add(counter::reopens);
         records_.at(r.slot).tag_holders.add_relaxed(1);  // my pin keeps the generation as it is
@@ -325,6 +334,20 @@ class opener {
     return {view, turn, answer.result};
   }
 
+  // Ends an open that the host has made, with an error.
+  GPUFS_HD void take_back(const file_view& view, std::int32_t error) {
+    open_file& file = records_.at(view.record);
+    file.tag_holders.add_relaxed(~std::uint64_t{0});
+    records_.set_generation(view.record, file.generation() + 1, 0, 0, 0);
+    channel_client client = fs_.client();
+    const std::int32_t turn = client.acquire();
+    if (turn >= 0) {
+      client.post(static_cast<std::uint32_t>(turn), {request_code::close, view.handle, 0, 0});
+      if (!client.wait(static_cast<std::uint32_t>(turn)).abandoned) client.release(static_cast<std::uint32_t>(turn));
+    }
+    records_.index().fail_load(file.header.key(), view.record, error);
+  }
+
   // The first who hears of a version's node makes it; nobody has written through it before. The others wait for that, a few
   // stores.
   GPUFS_HD void make_node(const file_view& view) {
@@ -339,6 +362,7 @@ class opener {
         node.stored.store_relaxed(view.size);
         node.error.store_relaxed(0);
         node.shrunk.store_relaxed(0);
+        node.lost.store_relaxed(0);
         node.dirty.store_relaxed(0);
         node.version.store_release(view.version);
         return;
@@ -380,7 +404,7 @@ class opener {
 // By the last holder: all that is dirty goes to the file. What cannot be written is lost with the error that is returned. Collective.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_last(const mount_ref& fs, const Group g, const file_view file) {
-  const std::int32_t flushed = flush_file(fs, g, file.version, file.node);
+  const std::int32_t flushed = flush_file(fs, g, file.version, file.node, file.handle, true);
   return by_one_warp(g, [&](const auto& part) {
     std::int32_t error = flushed;
     if (error != 0) write_back(fs, part).discard(file.version, file.node, file.record);
@@ -407,7 +431,8 @@ GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std:
     const found_file found = look_up(fs, fd);
     s.view = found.view;
     s.result = found.error;
-    if (s.result == 0) s.was = records.let_go(found.view.record, found.generation);
+    if (s.result == 0)
+      s.was = records.let_go(found.view.record, found.generation, (found.view.access & access_write) != 0);
     if (s.was == holding::none) s.result = -EBADF;
     if (s.was == holding::one_of_several) records.unpin(s.view.record);
   }

@@ -57,6 +57,15 @@ struct write_end {
       unmarked;  // the frame, plus 1, of the page at `at`, which has its bytes but is not marked, and is pinned; 0: none
 };
 
+GPUFS_HD inline dirt_owner owner_of(const file_view& file) { return {file.record, file.node, file.handle}; }
+
+// Of bytes that are marked already. Compared with the size as it is now: somebody may be cutting the file, and looks at its pages
+// behind that.
+GPUFS_HD inline void raise_size(const mount_ref& fs, const file_view& file, std::uint64_t end) {
+  atomic_word<std::uint64_t>& size = fs.node(file.node).size;
+  if (end > size.load_relaxed()) size.raise_release(end);
+}
+
 // How much of [at, end) lies in the page that `at` is in.
 GPUFS_HD inline std::uint64_t part_in_page(const mount_ref& fs, std::uint64_t at, std::uint64_t end) {
   const std::uint64_t room = fs.layout.page_bytes() - (at & (fs.layout.page_bytes() - 1));
@@ -82,7 +91,7 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
     std::uint32_t again = 0;
     if (g.is_leader()) {
       again = page_dirt(fs, pin.frame).set_again(seen, what) ? 1 : 0;
-      if (again != 0 && at + n > file.size) fs.node(file.node).size.raise_release(at + n);
+      if (again != 0) raise_size(fs, file, at + n);
       // As below.
       if (again != 0) frame_table(fs).header(pin.frame).state.unpin_copied();
     }
@@ -99,10 +108,10 @@ GPUFS_HD void finish_page(const mount_ref& fs, const Group& g, const file_view& 
                           std::uint32_t what, std::uint64_t at, std::uint64_t n) {
   std::uint32_t fresh = 0;
   if (g.is_leader()) {
-    fresh = page_dirt(fs, frame_number).set(file.record, file.node, what) ? 1 : 0;
+    fresh = page_dirt(fs, frame_number).set(owner_of(file), what) ? 1 : 0;
     // Its stores are ordered already, by what marked them; and what was dirty is not evicted.
     frame_table(fs).header(frame_number).state.unpin_copied();
-    if (at + n > file.size) fs.node(file.node).size.raise_release(at + n);
+    raise_size(fs, file, at + n);
   }
   if (g.broadcast(fresh) != 0) write_back_ahead(fs, g, {version_to_write(file), at >> fs.layout.page_shift});
 }
@@ -207,7 +216,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t ask_about_paths(const mount_ref& fs, con
 // All that was written to the file so far is in it, and on its disk. 0, or -errno.
 template <class Group>
 GPUFS_HD std::int32_t sync_file(const mount_ref& fs, const Group& g, const file_view& file) {
-  std::int32_t error = flush_file(fs, g, file.version, file.node);
+  std::int32_t error = flush_file(fs, g, file.version, file.node, file.handle, false);
   if (error == 0) error = ask_host(fs, g, {request_code::sync, file.handle, 0, 0});
   // Told once, to whoever is first.
   std::int32_t kept = 0;
@@ -231,7 +240,7 @@ GPUFS_HD void cut_pages(const mount_ref& fs, const Group& g, const file_view& fi
       slot_key key = frames.header(frame_number).key();
       std::int32_t frame_there = -1;
       key = g.broadcast(key);
-      if (key.high != (file.version | kind)) return true;
+      if (key.high != (file.version | kind) || key.low < first) return true;
       if (g.is_leader()) {
         const lookup_result r = frames.index().lookup(key);
         if (r.what == lookup_result::kind::resident) frame_there = static_cast<std::int32_t>(r.slot);
@@ -252,17 +261,7 @@ template <class Group>
 GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& wb, std::uint32_t frame_number,
                        const slot_key& key, std::uint32_t node, std::uint64_t keep) {
   const std::uint64_t page_bytes = fs.layout.page_bytes();
-  std::uint32_t what = 0;
-  for (;;) {
-    wb.wait_for_cleaner(frame_number);
-    std::uint32_t again = 0;
-    if (g.is_leader()) {
-      what = wb.begin(frame_number, key).what;
-      again = what == 0 && (page_dirt(fs, frame_number).flags() & page_dirt::cleaning) != 0 ? 1 : 0;
-    }
-    if (g.broadcast(again) == 0) break;
-  }
-  what = g.broadcast(what);
+  const std::uint32_t what = wb.begin_after_others(frame_number, key);
   if (what != 0) {
     // What is kept of it is dirty still, and goes by the mask from now on.
     atomic_word<std::uint64_t>* const mask = fs.mask(frame_number);
@@ -290,26 +289,38 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
   file_node& node = fs.node(file.node);
   struct {
     std::uint64_t size;
-    std::uint64_t dirty;
-  } old{node.size.load_acquire(), node.dirty.load_acquire()};
+  } old{node.size.load_acquire()};
   old = g.broadcast(old);
   if (size < old.size && g.is_leader()) {
     // Before the host's file loses its pages: those that are registered of it stay, and are not its any more.
     node.shrunk.store_relaxed(1);
   }
   const request cut{request_code::truncate, file.handle, 0, size};
-  std::int32_t result = ask_host(fs, g, cut);
-  if (result < 0) return result;
+  if (const std::int32_t result = ask_host(fs, g, cut); result < 0) return result;
   if (size >= old.size) {
     if (g.is_leader()) node.size.raise_release(size);
     g.sync();
     return 0;
   }
-  if (g.is_leader()) node.size.store_release(size);
-  cut_pages(fs, g, file, size, old.size);
+  // What was written since it was looked at is cut too.
+  struct {
+    std::uint64_t size;
+  } then{0};
+  if (g.is_leader()) then.size = node.size.exchange_acq_rel(size);
+  then = g.broadcast(then);
+  cut_pages(fs, g, file, size, then.size < old.size ? old.size : then.size);
   // What was dirty behind the cut may have been written back since the host made it; now nothing is under way any more.
-  if (old.dirty != 0) result = ask_host(fs, g, cut);
-  return result;
+  return ask_host(fs, g, cut);
+}
+
+// As O_TRUNC. Collective, by any group.
+template <class Group>
+GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t empty_file(const mount_ref& fs, const Group g, const file_view file) {
+  return by_one_warp(g, [&](const auto& part) {
+    std::uint32_t empty = 0;
+    if (part.is_leader()) empty = fs.node(file.node).size.load_acquire() == 0 ? 1 : 0;
+    return part.broadcast(empty) != 0 ? 0 : truncate_file(fs, part, file, 0);
+  });
 }
 
 // ---- Mappings for writing. What is stored through a pointer nobody is told of; so a mapped page has a copy, a page of its own in
@@ -388,7 +399,7 @@ GPUFS_HD void mark_changes(const mount_ref& fs, const Group& g, const file_view&
   }
   if (g.all(!any)) return;
   g.sync();
-  if (g.is_leader()) (void)page_dirt(fs, frame_number).set(file.record, file.node, page_dirt::partial);
+  if (g.is_leader()) (void)page_dirt(fs, frame_number).set(owner_of(file), page_dirt::partial);
   g.sync();
 }
 
