@@ -1,6 +1,6 @@
 # Short names for common work; `make` lists them. CMakeLists.txt builds, tools/ does the rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-gpu lint format clean
+.PHONY: help setup build demo test test-gpu soak lint format clean
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 JOBS ?= $(shell nproc)
@@ -25,6 +25,13 @@ test: ## Run all checks and tests; STAGES="lint twin" chooses some
 
 test-gpu: ## Run the tests that need a GPU, also under compute-sanitizer
 	@python3 tools/run_tests.py --gpu $(STAGES)
+
+MINUTES ?= 10
+soak: ## Run random operations with new seeds for MINUTES=10
+	@tools/setup.sh test
+	@cmake --preset release
+	@cmake --build build/release --parallel $(JOBS) --target gpufs_tests
+	@tools/soak.sh $(MINUTES)
 
 lint: ## Check form and types of all sources
 	@tools/setup.sh lint

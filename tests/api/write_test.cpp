@@ -481,6 +481,30 @@ TEST_P(write_test, truncating_opens_of_many_groups_are_one) {
   }
 }
 
+// As two GPUs, or two processes: what each wrote is there after both have closed, and each sees the other's at its next open.
+TEST_P(write_test, two_mounts_write_other_bytes_of_the_same_pages) {
+  std::string content = create("a", 3 * page_bytes() + 20);
+  const mount second(options);
+  session other(second, GetParam().kind);
+  for (int round = 0; round < 3; ++round) {
+    const std::int32_t fd = open("a", O_RDWR), theirs = other.open(files->path("a"), O_RDWR);
+    ASSERT_GE(fd, 0);
+    ASSERT_GE(theirs, 0);
+    calls().expect_read(fd, content, 0, content.size());
+    other.expect_read(theirs, content, 0, content.size());
+    for (std::uint64_t at = 0; at + 40 < content.size(); at += page_bytes() / 4) {
+      const std::string mine(11, static_cast<char>('a' + round)), its(13, static_cast<char>('A' + round));
+      ASSERT_EQ(calls().write(fd, mine, static_cast<std::int64_t>(at)), 11);
+      ASSERT_EQ(other.write(theirs, its, static_cast<std::int64_t>(at) + 11), 13);
+      content.replace(at, 11, mine);
+      content.replace(at + 11, 13, its);
+    }
+    EXPECT_EQ(calls().close(fd), 0);
+    EXPECT_EQ(other.close(theirs), 0);
+    expect_content("a", content);
+  }
+}
+
 // All frames dirty, none writable: every call ends, and says so.
 TEST_P(write_test, a_full_disk_ends_in_errors_not_in_waiting) {
   options.reclaim_timeout_ns = 20'000'000;
