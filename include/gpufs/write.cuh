@@ -57,8 +57,8 @@ template <class Group>
 }
 
 // Makes the file `size` bytes long: cuts it, or lengthens it with zeros. Calls that write behind `size` at the same time may take
-// place before it or after, byte by byte. Returns 0, or -errno: -EBADF, -EINVAL for a negative size, -EFBIG, what the host said.
-// Waits for the host.
+// place before it or after, byte by byte. Returns 0, or -errno: -EBADF, -EINVAL for a negative size, -EFBIG, what the host said: then
+// gfstat tells which size it has. Waits for the host.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gftruncate(const Group& g, const mount_ref& fs, std::int32_t fd,
                                                std::int64_t size) {

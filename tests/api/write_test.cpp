@@ -1,6 +1,7 @@
 // Single calls that change files: what they return, what the file has afterwards, who sees it.
 #include <errno.h>
 
+#include <array>
 #include <thread>
 
 #include "api/matrix.hpp"
@@ -502,6 +503,49 @@ TEST_P(write_test, two_mounts_write_other_bytes_of_the_same_pages) {
     EXPECT_EQ(calls().close(fd), 0);
     EXPECT_EQ(other.close(theirs), 0);
     expect_content("a", content);
+  }
+}
+
+// Every call of the backend fails in turn, once: one call of the program is told, with the right number, and nothing is lost.
+TEST_P(write_test, each_failure_is_told_once_and_loses_nothing) {
+  options.cache_bytes = 16 * page_bytes();  // so that pages are written back for want of frames, too
+  const std::uint64_t size = 30 * page_bytes();
+  for (const operation on : {operation::write, operation::sync, operation::truncate}) {
+    std::uint64_t struck = 1;
+    for (std::uint64_t k = 1; struck != 0 && k < 12; ++k) {
+      constexpr std::array<int, 3> errors{EIO, ENOSPC, EDQUOT};
+      const int error = errors[k % errors.size()];
+      const ::testing::ScopedTrace trace(
+          __FILE__, __LINE__, "call " + std::to_string(k) + " of kind " + std::to_string(static_cast<int>(on)));
+      std::string content = create("a", size);
+      const std::int32_t fd = open("a", O_RDWR);
+      fail(on, error, k);
+      const std::uint64_t before = io->strikes();
+      unsigned told = 0;
+      const auto tell = [&](std::int64_t result) {
+        if (result == -error) ++told;
+        else EXPECT_EQ(result, 0);
+        return result == 0;
+      };
+      for (unsigned i = 0; i < 4; ++i) {
+        const std::string part = self_checking(8, i, 0, 9 * page_bytes() + 31 * i);
+        const std::uint64_t at = i * 5 * page_bytes() + 17 * i;
+        ASSERT_EQ(calls().write(fd, part, static_cast<std::int64_t>(at)), static_cast<std::int64_t>(part.size()));
+        if (content.size() < at + part.size()) content.resize(at + part.size(), '\0');
+        content.replace(at, part.size(), part);
+        if (i == 1) (void)tell(calls().sync(fd));
+        if (i != 2) continue;
+        // It asks twice; when the second time fails the file has been cut.
+        (void)tell(calls().truncate(fd, static_cast<std::int64_t>(size - 50)));
+        content.resize(calls().status(fd).status.size);
+      }
+      (void)tell(calls().sync(fd));
+      struck = io->strikes() - before;
+      io->clear();
+      EXPECT_EQ(told, struck);
+      EXPECT_EQ(calls().close(fd), 0);
+      expect_content("a", content);
+    }
   }
 }
 

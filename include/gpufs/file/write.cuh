@@ -283,7 +283,8 @@ GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& w
   zero_in_page(g, fs.page(frame_number) + keep, page_bytes - keep);
 }
 
-// Makes the file `size` bytes long. 0, or -errno; then the file is what it was. By one warp or thread.
+// Makes the file `size` bytes long. 0, or -errno: then the file is what it was; or it was cut, and the host may have bytes behind that
+// which were being written back meanwhile. By one warp or thread.
 template <class Group>
 GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t size) {
   file_node& node = fs.node(file.node);
