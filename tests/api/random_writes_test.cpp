@@ -7,38 +7,20 @@
 // everybody's. And all append records to one file, each of which must be there once and whole.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <map>
-#include <numeric>
 #include <random>
 #include <set>
 #include <thread>
 
 #include "api/matrix.hpp"
 #include "support/schedule.hpp"
+#include "support/seeds.hpp"
 
 namespace gpufs::testing {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr std::size_t calls_of_a_script = 40;
-constexpr int launches = 2;
-#else
-constexpr std::size_t calls_of_a_script = 120;
-constexpr int launches = 5;
-#endif
-
-std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
-}
-
-std::vector<std::uint64_t> seeds() {
-  const std::uint64_t usual = std::getenv("GPUFS_TEST_SEED") == nullptr ? 48 : 1;
-  std::vector<std::uint64_t> all(from_environment("GPUFS_TEST_SEED_COUNT", usual));
-  std::iota(all.begin(), all.end(), from_environment("GPUFS_TEST_SEED", 1));
-  return all;
-}
+constexpr std::size_t calls_of_a_script = is_sanitized ? 40 : 120;
+constexpr int launches = is_sanitized ? 2 : 5;
 
 // Files that all share: byte `i` belongs to writer `i / stripe % writers`; the last of them is the host.
 struct shared_file {
