@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from gpufs.bench import _grep, _peers, _quiet
+from gpufs.bench import _grep, _peers, _quiet, _writing
 from gpufs.bench._alone import alone
 from gpufs.bench._measure import Case, Task, Unit
 from gpufs.bench._sources import (
@@ -401,6 +401,31 @@ def _hotspot(world: World, shared: Shared) -> Iterator[Case]:
             1.0,
             (Task("raw reads", "GB/s", raw_read(world, few)),),
         )
+
+
+# --- Writing ---
+
+
+@benchmark("writing", "Writing: to cached pages, appended records, whole files without sync", "workers")
+def _write(world: World, shared: Shared) -> Iterator[Case]:
+    for chunk in _counts(world, (512, 4 * KIB, 16 * KIB), (4 * KIB,)):
+        yield Case(
+            {"what": "cached", "chunk": chunk},
+            Task("gpufs", "GB/s", _writing.cached(world, chunk)),
+            Task("raw stores", "GB/s", _writing.raw(world, chunk)),
+            0.70,
+        )
+    for record in _counts(world, (100, 1000), (100,)):
+        yield Case({"what": "append", "chunk": record}, Task("gpufs", "M/s", _writing.appends(world, record)))
+    ways: tuple[_writing.How, ...] = ("new", "overwritten")
+    for workers in _counts(world, (1, 4, 8), (1,)):
+        for how in ways:
+            yield Case(
+                {"what": f"file, {how}", "workers": workers},
+                Task("gpufs", "GB/s", _writing.file_by_gpufs(world, how, workers)),
+                Task(f"pwrite, {workers} threads", "GB/s", _writing.file_by_host(world, how, workers)),
+                0.90,
+            )
 
 
 # --- Opens, idling, grep ---
