@@ -66,13 +66,14 @@ sample open_small_files(const mount& m, const std::string& folder, std::uint64_t
 // Opens and closes, over and over, a file that stays open; timed. Operations are pairs of calls.
 sample reopen(const mount& m, const std::string& path, std::uint64_t operations);
 
-// How a file is written. All are by warps, from memory of the device, and closed; the file is in the end what write_content() makes.
+// How a file is written: by warps, from memory of the device, and closed at the end.
 struct writing {
   std::uint64_t bytes = 0;        // of the file; a power of two
   std::uint64_t chunk_bytes = 0;  // of a call
   std::uint32_t blocks = 0;       // 0: eight for each multiprocessor
 };
-// A file from front to back, made anew or overwritten; timed with its close, but not until it is on a disk.
+// A file from front to back, made anew or overwritten; timed with its close, but not until it is on a disk. It is then what
+// write_content() makes.
 sample write_file(const mount& m, const std::string& path, const plain_memory& content, const writing& w);
 // Chunks at random, over and over, in a file whose pages are in the cache and dirty already; timed without the close.
 sample write_cached(const mount& m, const std::string& path, const writing& w, std::uint64_t operations);

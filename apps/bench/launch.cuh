@@ -25,6 +25,18 @@ inline launch_shape shape_with_scratch(const mount& m, const walk& w) {
   return shape;
 }
 
+// The walk of warps that write, with scratch memory for a chunk each.
+inline walk walk_of(const writing& w, std::uint64_t operations, bool random) {
+  walk all;
+  all.how = access::read_by_warp;
+  all.random = random;
+  all.span_bytes = w.bytes;
+  all.chunk_bytes = w.chunk_bytes;
+  all.operations = operations;
+  all.blocks = w.blocks;
+  return all;
+}
+
 inline std::uint32_t record_shift(const walk& w) {
   return static_cast<std::uint32_t>(std::countr_zero(w.chunk_bytes / sizeof(std::uint64_t)));
 }

@@ -78,12 +78,7 @@ sample raw_read(const mount& m, const plain_memory& from, const walk& w) {
 }
 
 sample raw_write(const mount& m, const writing& w, std::uint64_t operations) {
-  walk all;
-  all.how = access::read_by_warp;
-  all.span_bytes = w.bytes;
-  all.chunk_bytes = w.chunk_bytes;
-  all.operations = operations;
-  all.blocks = w.blocks;
+  const walk all = walk_of(w, operations, true);
   check_walk(all);
   const told t(m);
   const device_memory to(m, w.bytes);

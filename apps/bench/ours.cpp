@@ -40,10 +40,6 @@ class device_path {
   device_array<char> chars_;
 };
 
-}  // namespace
-
-namespace {
-
 std::int32_t open_as(const mount& m, const std::string& path, std::int32_t flags) {
   const device_path device(m, path);
   const device_array<std::int32_t> fd(m, 1);
@@ -57,17 +53,6 @@ std::int32_t open_as(const mount& m, const std::string& path, std::int32_t flags
 
 void close_file(const mount& m, std::int32_t fd, const told& t) {
   launch(m, {1, 256, 0, nullptr}, close_kernel(fd, t.data()));
-}
-
-walk walk_of(const writing& w, std::uint64_t operations, bool random) {
-  walk all;
-  all.how = access::read_by_warp;  // scratch memory for a chunk a warp
-  all.random = random;
-  all.span_bytes = w.bytes;
-  all.chunk_bytes = w.chunk_bytes;
-  all.operations = operations;
-  all.blocks = w.blocks;
-  return all;
 }
 
 }  // namespace

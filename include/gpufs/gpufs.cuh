@@ -379,14 +379,21 @@ struct reads_have_arrived {
   GPUFS_HD static bool unpin(slot_state& state) { return state.try_unpin_copied(); }
 };
 
+// The frame that a pointer leads into; false when it is none.
+GPUFS_HD inline bool find_frame(const mount_ref& fs, const void* data, std::uint32_t& frame_number) {
+  const char* first = fs.page(0);
+  const char* p = static_cast<const char*>(data);
+  const std::uint64_t number = static_cast<std::uint64_t>(p - first) >> fs.layout.page_shift;
+  frame_number = static_cast<std::uint32_t>(number);
+  return p >= first && number < fs.layout.frame_count;
+}
+
 // By one thread. 0, or -EINVAL.
 template <class Reads>
 GPUFS_HD std::int32_t unmap(const mount_ref& fs, const void* data, const Reads&) {
-  const char* first = fs.page(0);
-  const char* p = static_cast<const char*>(data);
-  const std::uint64_t frame_number = static_cast<std::uint64_t>(p - first) >> fs.layout.page_shift;
-  if (p < first || frame_number >= fs.layout.frame_count) return -EINVAL;
-  return Reads::unpin(frame_table(fs).header(static_cast<std::uint32_t>(frame_number)).state) ? 0 : -EINVAL;
+  std::uint32_t frame_number = 0;
+  if (!find_frame(fs, data, frame_number)) return -EINVAL;
+  return Reads::unpin(frame_table(fs).header(frame_number).state) ? 0 : -EINVAL;
 }
 template <class Group, class Reads>
 GPUFS_HD std::int32_t unmap_together(const Group& g, const mount_ref& fs, const void* data, const Reads& reads) {

@@ -112,10 +112,9 @@ template <class Group>
   const page_pin pin = detail::pin_to_write(fs, g, found.view, page);
   if (pin.valid < 0) return {nullptr, pin.valid, fd, 0};
   const std::uint64_t within = at - (page << fs.layout.page_shift);
-  const std::uint64_t room = fs.layout.page_bytes() - within, left = found.view.size - at;
-  std::uint64_t n = room < left ? room : left;
-  n = n < bytes ? n : bytes;
-  return {fs.page(pin.frame) + within, static_cast<std::int64_t>(n), fd, 0};
+  const std::uint64_t left = found.view.size - at;
+  const mapping m = detail::mapping_of(fs, pin, within, left < bytes ? left : bytes);
+  return {fs.page(pin.frame) + within, m.bytes, fd, 0};
 }
 
 namespace detail {
@@ -124,11 +123,8 @@ namespace detail {
 template <class Group>
 GPUFS_HD std::int32_t take_changes(const mount_ref& fs, const Group& g, const writable_mapping& m,
                                    std::uint32_t& frame_number, std::int32_t& copy) {
-  const char* const first = fs.page(0);
-  const std::uint64_t at = static_cast<std::uint64_t>(m.data - first);
-  if (m.data < first || at >> fs.layout.page_shift >= fs.layout.frame_count || m.bytes <= 0) return -EINVAL;
-  frame_number = static_cast<std::uint32_t>(at >> fs.layout.page_shift);
-  const std::uint64_t within = at & (fs.layout.page_bytes() - 1);
+  if (!find_frame(fs, m.data, frame_number) || m.bytes <= 0) return -EINVAL;
+  const auto within = static_cast<std::uint64_t>(m.data - fs.page(frame_number));
   if (static_cast<std::uint64_t>(m.bytes) > fs.layout.page_bytes() - within) return -EINVAL;
   g.sync();
   copy = 0;

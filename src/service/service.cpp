@@ -30,6 +30,16 @@ constexpr std::uint64_t everywhere_after_ns = 20'000'000;  // of slow answers: a
 // No result, but for serve(): the device itself will answer.
 constexpr std::int32_t device_answers = -0x7fffffff;
 
+// What a call of the backend gives when it is not cut short.
+template <class Call>
+int uninterrupted(const Call& call) {
+  int status = 0;
+  do {
+    status = call();
+  } while (status == -EINTR);
+  return status;
+}
+
 // All but those that a thread brings upon itself.
 void block_signals() {
   sigset_t all;
@@ -458,21 +468,13 @@ std::int32_t service::serve_truncate(const request& r, file_table::lookups& know
   if (r.offset >= limits::file_bytes_max) return -EINVAL;
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
-  int status = 0;
-  do {
-    status = file->reached->truncate(r.offset);
-  } while (status == -EINTR);
-  return status;
+  return uninterrupted([&] { return file->reached->truncate(r.offset); });
 }
 
 std::int32_t service::serve_sync(const request& r, file_table::lookups& known) {
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
-  int status = 0;
-  do {
-    status = file->reached->sync();
-  } while (status == -EINTR);
-  return status;
+  return uninterrupted([&] { return file->reached->sync(); });
 }
 
 std::int32_t service::serve_paths(const request& r, std::uint32_t slot) {

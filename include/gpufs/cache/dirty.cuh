@@ -26,7 +26,7 @@
 #pragma once
 
 #include "gpufs/base/copy.cuh"
-#include "gpufs/cache/arena.cuh"
+#include "gpufs/cache/frame_table.cuh"
 
 namespace gpufs::detail {
 
@@ -125,7 +125,7 @@ class page_dirt {
   }
 
  private:
-  GPUFS_HD slot_header& header() const { return fs_.at<frame>(fs_.layout.frames)[frame_].header; }
+  GPUFS_HD slot_header& header() const { return frame_table(fs_).header(frame_); }
   GPUFS_HD void drop_pin(std::uint32_t node) {
     (void)header().state.unpin();
     count(node, ~0u);

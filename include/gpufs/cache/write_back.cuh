@@ -10,7 +10,6 @@
 #pragma once
 
 #include "gpufs/cache/dirty.cuh"
-#include "gpufs/cache/frame_table.cuh"
 
 namespace gpufs::detail {
 
@@ -53,7 +52,7 @@ class write_back {
       if (g_.broadcast(is_its) != 0 && begin_after_others(frame_number, key) != 0) {
         forget_mask(frame_number);
         if (g_.is_leader()) {
-          end(frame_number, node, 0, 0);
+          end(frame_number, node, 0);
           // As the file does not have these bytes, the page must not be found any more.
           evict(frame_number);
         }
@@ -144,7 +143,7 @@ class write_back {
         std::uint32_t what, again;
       } t{0, 0};
       if (g_.is_leader()) {
-        t.what = begin(frame_number, key).what;
+        t.what = begin(frame_number, key);
         t.again = t.what == 0 && (page_dirt(fs_, frame_number).flags() & page_dirt::cleaning) != 0 ? 1 : 0;
       }
       t = g_.broadcast(t);
@@ -152,26 +151,21 @@ class write_back {
     }
   }
 
-  // Takes a page for changes to what is dirty of it; `what` is 0 when there is nothing, or another group is at it: then
+  // Takes a page for changes to what is dirty of it, which it returns; 0 when there is nothing, or another group is at it: then
   // nothing is held. By the leader.
-  struct taken {
-    std::uint32_t what;
-  };
-  GPUFS_HD taken begin(std::uint32_t frame_number, const slot_key& key) {
-    taken t{0};
+  GPUFS_HD std::uint32_t begin(std::uint32_t frame_number, const slot_key& key) {
     slot_state& state = header(frame_number).state;
     const bool there = slot_state::phase(state.pin()) == slot_phase::resident && header(frame_number).key() == key;
-    if (!there || !page_dirt(fs_, frame_number).begin_cleaning(t.what)) {
-      (void)state.unpin();
-      t.what = 0;
-    }
-    return t;
+    std::uint32_t what = 0;
+    if (there && page_dirt(fs_, frame_number).begin_cleaning(what)) return what;
+    (void)state.unpin();
+    return 0;
   }
-  // By the leader.
-  GPUFS_HD void end(std::uint32_t frame_number, std::uint32_t node, std::uint32_t what, std::int32_t error) {
+  // `left`: what is dirty of it still, 0 for nothing. By the leader.
+  GPUFS_HD void end(std::uint32_t frame_number, std::uint32_t node, std::uint32_t left) {
     page_dirt dirt(fs_, frame_number);
-    if (error == 0) dirt.end_cleaning(node);
-    else dirt.fail_cleaning(node, what);
+    if (left == 0) dirt.end_cleaning(node);
+    else dirt.fail_cleaning(node, left);
     (void)header(frame_number).state.unpin();
   }
   // Collective.
@@ -193,9 +187,7 @@ class write_back {
  private:
   static constexpr std::uint32_t run_max = 32;
 
-  GPUFS_HD slot_header& header(std::uint32_t frame_number) const {
-    return fs_.at<frame>(fs_.layout.frames)[frame_number].header;
-  }
+  GPUFS_HD slot_header& header(std::uint32_t frame_number) const { return frame_table(fs_).header(frame_number); }
   // Equal in all members.
   GPUFS_HD slot_key key_of(std::uint32_t frame_number) const { return g_.broadcast(header(frame_number).key()); }
   GPUFS_HD hash_index<frame_table> index() const { return frame_table(fs_).index(); }
@@ -263,12 +255,12 @@ class write_back {
     if (frame_table(fs_).claim_resident(frame_number)) header(frame_number).state.release();
   }
 
-  // Pages of one file that follow each other; taken. In the leader.
+  // Pages of one file that follow each other; taken. In the leader, but for the first two, which all members know.
   struct run {
     std::uint32_t count;
+    std::uint32_t masked;  // whether one of them is not dirty as a whole
     std::uint32_t node;
     std::uint32_t handle;
-    bool masked;
     std::uint64_t first;  // number of its first page in the file
     std::uint32_t frames[run_max];
     std::uint32_t what[run_max];
@@ -305,6 +297,7 @@ class write_back {
   GPUFS_HD attempt write(run& r) {
     r.count = g_.broadcast(r.count);
     if (r.count == 0) return {false, 0};
+    r.masked = g_.broadcast(r.masked);
     std::int32_t turn = 0;
     if (g_.is_leader()) turn = fs_.node(r.node).lost.load_relaxed() != 0 ? -EIO : fs_.client().acquire();
     turn = g_.broadcast(turn);
@@ -313,9 +306,7 @@ class write_back {
     if (error == 0) {
       // A page larger than a staging slot goes in several turns.
       const std::uint64_t bytes = std::uint64_t{r.count} << fs_.layout.page_shift;
-      std::uint32_t masked = r.masked ? 1 : 0;
-      masked = g_.broadcast(masked);
-      const std::uint64_t room = masked != 0 ? masked_room() : fs_.channel.layout.staging_bytes;
+      const std::uint64_t room = r.masked != 0 ? masked_room() : fs_.channel.layout.staging_bytes;
       for (std::uint64_t done = 0; done < bytes && error == 0;) {
         const std::uint64_t piece = bytes - done < room ? bytes - done : room;
         error = write_piece(r, static_cast<std::uint32_t>(turn), done, piece);
@@ -393,11 +384,11 @@ class write_back {
     r.handle = handle_ != 0 ? handle_ : dirt.handle();
   }
   GPUFS_HD bool add(run& r, std::uint32_t frame_number, const slot_key& key) {
-    const taken t = begin(frame_number, key);
-    if (t.what == 0) return false;
-    r.masked = r.masked || (t.what & page_dirt::whole) == 0;
+    const std::uint32_t what = begin(frame_number, key);
+    if (what == 0) return false;
+    if ((what & page_dirt::whole) == 0) r.masked = 1;
     r.frames[r.count] = frame_number;
-    r.what[r.count] = t.what;
+    r.what[r.count] = what;
     ++r.count;
     return true;
   }
@@ -419,25 +410,20 @@ class write_back {
     const std::uint32_t shift = fs_.layout.page_shift;
     char* const staging = fs_.channel.staging(slot);
     auto* const mask_there = reinterpret_cast<std::uint64_t*>(staging + mask_offset(bytes));
-    struct {
-      std::uint32_t masked;
-      std::uint32_t any;
-    } said{r.masked ? 1u : 0u, 0};
-    said = g_.broadcast(said);
     std::uint64_t dirty_bits = 0;
     for (std::uint64_t at = 0; at < bytes;) {
       const std::uint64_t n = bytes - at < page_bytes ? bytes - at : page_bytes;
       const std::uint64_t within = (done + at) & (page_bytes - 1);
       const auto i = static_cast<std::uint32_t>((done + at) >> shift);
       const std::uint32_t frame_number = g_.broadcast(r.frames[i]);
-      const bool whole = (g_.broadcast(r.what[i]) & page_dirt::whole) != 0;
-      const bool partial = (g_.broadcast(r.what[i]) & page_dirt::partial) != 0;
+      const std::uint32_t what = g_.broadcast(r.what[i]);
+      const bool whole = (what & page_dirt::whole) != 0, partial = (what & page_dirt::partial) != 0;
       atomic_word<std::uint64_t>* const mask = fs_.mask(frame_number) + within / 64;
       // The mask first: bytes are read behind it.
       for (std::uint64_t w = g_.rank(); w < mask_words(n); w += g_.size()) {
         std::uint64_t bits = partial ? mask[w].exchange_acq_rel(0) : 0;
         if (whole) bits = page_dirt::bits(w, 0, n);
-        if (said.masked != 0) mask_there[at / 64 + w] = bits;
+        if (r.masked != 0) mask_there[at / 64 + w] = bits;
         dirty_bits |= bits;
       }
       g_.sync();
@@ -447,10 +433,10 @@ class write_back {
     g_.sync();
     if (g_.all(dirty_bits == 0)) return 0;  // dirty for nothing
     std::int32_t result = 0;
-    if (g_.is_leader()) result = post(r, slot, done, bytes, said.masked != 0);
+    if (g_.is_leader()) result = post(r, slot, done, bytes);
     result = g_.broadcast(result);
     if (result >= 0) return 0;
-    if (said.masked != 0) restore_mask(r, mask_there, done, bytes);
+    if (r.masked != 0) restore_mask(r, mask_there, done, bytes);
     if (result == no_answer && g_.is_leader()) {
       fs_.node(r.node).lost.store_relaxed(1);
       fs_.client().abandon(slot);
@@ -458,19 +444,19 @@ class write_back {
     return result;
   }
 
-  GPUFS_HD std::int32_t post(const run& r, std::uint32_t slot, std::uint64_t done, std::uint64_t bytes, bool masked) {
+  GPUFS_HD std::int32_t post(const run& r, std::uint32_t slot, std::uint64_t done, std::uint64_t bytes) {
     const std::uint64_t offset = (r.first << fs_.layout.page_shift) + done;
     // Before it is there: who misses one of these pages must ask the host.
     fs_.node(r.node).stored.raise_release(offset + bytes);
     channel_client client = fs_.client();
-    const std::uint32_t length = static_cast<std::uint32_t>(bytes) | (masked ? masked_flag : 0u);
+    const std::uint32_t length = static_cast<std::uint32_t>(bytes) | (r.masked != 0 ? masked_flag : 0u);
     const request asked{request_code::write, r.handle, length, offset};
     client.post(slot, asked);
     const channel_client::answer answer = client.wait(slot, true);
     if (answer.abandoned) return no_answer;
     if (answer.result >= 0) {
-      fs_.counters().add(counter::write_backs,
-                         bytes >> fs_.layout.page_shift == 0 ? 1 : bytes >> fs_.layout.page_shift);
+      const std::uint64_t pages = bytes >> fs_.layout.page_shift;
+      fs_.counters().add(counter::write_backs, pages == 0 ? 1 : pages);
       fs_.counters().add(counter::write_back_bytes, static_cast<std::uint64_t>(answer.result));
     }
     return answer.result;
@@ -502,7 +488,7 @@ class write_back {
       std::int32_t none = 0;
       (void)fs_.node(r.node).error.compare_exchange_relaxed(none, error);
     }
-    for (std::uint32_t i = 0; i < r.count; ++i) end(r.frames[i], r.node, r.what[i], error);
+    for (std::uint32_t i = 0; i < r.count; ++i) end(r.frames[i], r.node, error == 0 ? 0 : r.what[i]);
   }
 
   const mount_ref& fs_;

@@ -108,6 +108,20 @@ class channel_client {
     }
   }
 
+  // Posts a request in a slot that the caller owns, waits for the answer, of which only the result is wanted, and gives the slot
+  // back. The result, or -EIO when there is none.
+  [[nodiscard]] GPUFS_HD std::int32_t ask(std::uint32_t slot, const request& r) {
+    post(slot, r);
+    const answer a = wait(slot);
+    if (!a.abandoned) release(slot);
+    return a.result;
+  }
+  // The same in any slot, for a request without bytes.
+  [[nodiscard]] GPUFS_HD std::int32_t ask(const request& r) {
+    const std::int32_t turn = acquire();
+    return turn < 0 ? turn : ask(static_cast<std::uint32_t>(turn), r);
+  }
+
   // Release: the next owner's writes to staging come after my reads.
   GPUFS_HD void release(std::uint32_t slot) {
     slots_[slot].owner.store_release(static_cast<std::uint32_t>(slot_owner::free));

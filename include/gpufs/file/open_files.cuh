@@ -98,16 +98,17 @@ class record_table {
     set_generation(slot, at(slot).generation() + 1, 0, 0, 0);
     header(slot).state.release();
     fs_->counters().add(counter::closes);
+    const request close{request_code::close, handle, 0, 0};
     channel_client client = fs_->client();
-    const std::int32_t turn = client.acquire();
-    if (turn < 0) return;  // the service is dead, or hangs: the host's side stays open until the mount ends
-    client.post(static_cast<std::uint32_t>(turn), {request_code::close, handle, 0, 0});
     if (has_node) {
       // Until the host has closed it, an open would join those who write the file, and not look whether it changed.
-      if (!client.wait(static_cast<std::uint32_t>(turn)).abandoned) client.release(static_cast<std::uint32_t>(turn));
-    } else {
-      client.abandon(static_cast<std::uint32_t>(turn));  // nobody waits for a close
+      (void)client.ask(close);
+      return;
     }
+    const std::int32_t turn = client.acquire();
+    if (turn < 0) return;  // the service is dead, or hangs: the host's side stays open until the mount ends
+    client.post(static_cast<std::uint32_t>(turn), close);
+    client.abandon(static_cast<std::uint32_t>(turn));  // nobody waits for a close
   }
 
   const mount_ref* fs_;
@@ -156,19 +157,19 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t share_size(const mount_ref& fs, const G
 
 // The same by a group: each member for itself, in one access to one address. What they found is the same for all, because
 // it does not change while the generation is that of the descriptor; only whether it still is, they have to agree on.
-// The size of a file that is being written may differ from member to member; then it is the leader's.
+// The size of a file that is being written may differ from member to member, and be an old one.
 template <class Group>
-GPUFS_HD found_file find_file(const mount_ref& fs, const Group& g, std::int32_t fd, std::uint32_t access) {
+GPUFS_HD found_file find_to_write(const mount_ref& fs, const Group& g, std::int32_t fd,
+                                  std::uint32_t access = access_write) {
   found_file f = look_up(fs, fd);
   if (!g.all(f.error == 0 && (f.view.access & access) != 0)) f.error = -EBADF;
-  else if (f.view.node != no_node) f.view.size = share_size(fs, g, f.view.node);
   return f;
 }
-// For writing, where each member may have another size, which may be an old one.
+// With one size for all: the leader's.
 template <class Group>
-GPUFS_HD found_file find_to_write(const mount_ref& fs, const Group& g, std::int32_t fd) {
-  found_file f = look_up(fs, fd);
-  if (!g.all(f.error == 0 && (f.view.access & access_write) != 0)) f.error = -EBADF;
+GPUFS_HD found_file find_file(const mount_ref& fs, const Group& g, std::int32_t fd, std::uint32_t access) {
+  found_file f = find_to_write(fs, g, fd, access);
+  if (f.error == 0 && f.view.node != no_node) f.view.size = share_size(fs, g, f.view.node);
   return f;
 }
 
@@ -339,12 +340,8 @@ class opener {
     open_file& file = records_.at(view.record);
     file.tag_holders.add_relaxed(~std::uint64_t{0});
     records_.set_generation(view.record, file.generation() + 1, 0, 0, 0);
-    channel_client client = fs_.client();
-    const std::int32_t turn = client.acquire();
-    if (turn >= 0) {
-      client.post(static_cast<std::uint32_t>(turn), {request_code::close, view.handle, 0, 0});
-      if (!client.wait(static_cast<std::uint32_t>(turn)).abandoned) client.release(static_cast<std::uint32_t>(turn));
-    }
+    const request close{request_code::close, view.handle, 0, 0};
+    (void)fs_.client().ask(close);
     records_.index().fail_load(file.header.key(), view.record, error);
   }
 

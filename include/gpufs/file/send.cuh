@@ -24,11 +24,8 @@ GPUFS_HD std::int64_t gsend(const Group& g, const mount_ref& fs, std::int32_t si
     g.sync();  // all members' bytes come before the leader's bell
     std::int32_t result = 0;
     if (g.is_leader()) {
-      channel_client client = fs.client();
-      client.post(slot, {request_code::send, static_cast<std::uint32_t>(sink), static_cast<std::uint32_t>(n), 0});
-      const channel_client::answer answer = client.wait(slot);
-      if (!answer.abandoned) client.release(slot);
-      result = answer.result;
+      const request asked{request_code::send, static_cast<std::uint32_t>(sink), static_cast<std::uint32_t>(n), 0};
+      result = fs.client().ask(slot, asked);
       if (result >= 0) fs.counters().add(counter::sent_bytes, n);
     }
     result = g.broadcast(result);

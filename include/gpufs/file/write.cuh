@@ -158,17 +158,7 @@ template <class Group>
 GPUFS_HD std::int32_t ask_host(const mount_ref& fs, const Group& g, const request& r) {
   std::int32_t result = 0;
   g.sync();
-  if (g.is_leader()) {
-    channel_client client = fs.client();
-    result = client.acquire();
-    if (result >= 0) {
-      const auto slot = static_cast<std::uint32_t>(result);
-      client.post(slot, r);
-      const channel_client::answer answer = client.wait(slot);
-      if (!answer.abandoned) client.release(slot);
-      result = answer.result;
-    }
-  }
+  if (g.is_leader()) result = fs.client().ask(r);
   return g.broadcast(result);
 }
 
@@ -200,10 +190,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t ask_about_paths(const mount_ref& fs, con
           length += lengths[1];
         }
         const request asked{code, 0, length, 0};
-        client.post(slot, asked);
-        const channel_client::answer answer = client.wait(slot);
-        if (!answer.abandoned) client.release(slot);
-        result = answer.result;
+        result = client.ask(slot, asked);
         // Also when it failed: nobody knows how far it came. Files that are open are reached no more by their paths, but by those who
         // have them. Release: pairs with who opens.
         (void)fs.at<name_state>(fs.layout.names)->epoch.fetch_add_release(1);
@@ -278,7 +265,7 @@ GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& w
       left = left || now != 0;
     }
     const bool any = !g.all(!left);
-    if (g.is_leader()) wb.end(frame_number, node, page_dirt::dirty | page_dirt::partial, any ? -EIO : 0);
+    if (g.is_leader()) wb.end(frame_number, node, any ? page_dirt::dirty | page_dirt::partial : 0);
   }
   zero_in_page(g, fs.page(frame_number) + keep, page_bytes - keep);
 }
