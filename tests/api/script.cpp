@@ -2,6 +2,7 @@
 #include "api/script.hpp"
 
 #include "gpufs/launch.cuh"
+#include "gpufs/stream.cuh"
 
 namespace gpufs::testing {
 
@@ -87,6 +88,11 @@ struct script_kernel {
       case action::unlink: return {gunlink(g, fs, input), 0};
       case action::rename: return {grename(g, fs, input, memory.input + op.bytes), 0};
       case action::view: return look(g, fs, fd, op, output);
+      case action::lines:
+      case action::tokens:
+      case action::print:
+      case action::edit:
+      case action::seek: return use_stream(g, fs, fd, op, output);
     }
     return {-ENOSYS, 0};
   }
@@ -159,6 +165,52 @@ struct script_kernel {
       reinterpret_cast<std::uint64_t*>(output)[k] = words[k];
     }
     return {static_cast<std::int64_t>(words.size()), words.error()};
+  }
+
+  GPUFS_HD outcome use_stream(const Group& g, const mount_ref& fs, std::int32_t fd, const device_call& op,
+                              char* buffer) const {
+    file_stream<Group> stream(g, fs, fd, buffer, static_cast<std::uint64_t>(op.flags));
+    std::int64_t result = stream.seek(op.offset, SEEK_SET);
+    if (result < 0) return {result, stream.tell()};
+    char* const output = buffer + op.flags;
+    switch (op.what) {
+      case action::lines:
+      case action::tokens: result = copy_pieces(g, stream, op, output); break;
+      case action::print: {
+        const char* const text = memory.input + op.bytes;
+        result =
+            op.to < 0 ? stream.print("%s%d", text) : stream.print("%s|%*d|%.3f\n", text, op.to, op.to, op.to / 8.0);
+        break;
+      }
+      case action::edit: result = edit(g, stream, output); break;
+      default:
+        result = stream.seek(static_cast<std::int64_t>(op.bytes), op.to);
+        if (result >= 0) result = stream.read(output, 1);
+    }
+    return {result, stream.tell()};
+  }
+
+  GPUFS_HD static std::int64_t copy_pieces(const Group& g, file_stream<Group>& stream, const device_call& op,
+                                           char* output) {
+    for (std::uint64_t copied = 0;;) {
+      text_piece piece{};
+      const std::int64_t result = op.what == action::lines ? stream.read_line(piece) : stream.read_token(" ,\n", piece);
+      if (result <= 0) return result;
+      const std::uint64_t bytes = piece.text.bytes;
+      if (copied + bytes + 1 > op.bytes) return -ENOBUFS;
+      for (std::uint64_t k = g.rank(); k < bytes; k += g.size()) output[copied + k] = piece.text.data[k];
+      if (g.is_leader()) output[copied + bytes] = piece.cut ? '~' : '$';
+      copied += bytes + 1;
+    }
+  }
+
+  GPUFS_HD static std::int64_t edit(const Group& g, file_stream<Group>& stream, char* output) {
+    text_piece line{};
+    std::int64_t result = stream.read_line(line);
+    if (result > 0) result = stream.write(line.text.data, line.text.bytes);
+    if (result > 0) result = stream.read_line(line);
+    for (std::uint64_t k = g.rank(); k < line.text.bytes; k += g.size()) output[k] = line.text.data[k];
+    return result;
   }
 };
 

@@ -34,7 +34,13 @@ enum class action : std::uint32_t {
   unmap_write,  // gmunmap of the same
   unlink,       // gunlink(path at `memory` of the input)
   rename,       // grename(path at `memory` of the input, path at `bytes` of it)
-  view          // view<uint64>(register `from`, `offset`)[k] for k < `bytes` to `memory` of the output, 8-byte aligned
+  view,         // view<uint64>(register `from`, `offset`)[k] for k < `bytes` to `memory` of the output, 8-byte aligned
+  // The rest make a file_stream of register `from`, with a buffer of `flags` bytes at `memory` of the output, and go to `offset`.
+  lines,  // all lines, to the output behind the buffer, each with a '$' behind it, or '~' if it was cut; `bytes` at most
+  tokens,  // the same of tokens between blanks, commas and newlines
+  print,  // "%s|%*d|%.3f\n" with text at `bytes` of the input and `to`, as width, number and eighths; misused if `to` is negative
+  edit,  // a line, a write of that line over the next bytes, a line to the output behind the buffer
+  seek   // seek(`bytes`, `to`) from there; then reads a byte, to the output behind the buffer
 };
 
 inline constexpr std::uint64_t no_memory = ~std::uint64_t{0};  // a null pointer
@@ -51,9 +57,9 @@ struct device_call {
 };
 
 struct outcome {
-  std::int64_t result = 0;  // of the call; view: size(); map_each: bytes copied, by all members
+  std::int64_t result = 0;  // of the (last) call; view: size(); map_each: bytes copied, by all members
   std::int64_t value =
-      0;  // map, map_write: the pointer; view: error(), of any member that has one; map_each: the error nearest to 0
+      0;  // map, map_write: the pointer; view: error(), of any member that has one; map_each: the error nearest to 0; streams: tell()
 };
 
 // What a launch works on: all in memory of the mount's device.

@@ -214,6 +214,42 @@ view_answer session::view(std::int32_t fd, std::uint64_t offset, std::uint64_t c
   return answer;
 }
 
+stream_answer session::use_stream(device_call c, std::int32_t fd, std::uint64_t buffer_bytes, const std::string& input,
+                                  std::uint64_t output_bytes) {
+  constexpr std::uint64_t misalignment = 5;
+  c.memory = misalignment;
+  c.flags = static_cast<std::int32_t>(buffer_bytes);
+  const outcome o = call(c, fd, input, c.memory + buffer_bytes + output_bytes);
+  const std::string output = output_.substr(c.memory + buffer_bytes);
+  return {o.result, o.value, output.substr(0, output.find(untouched))};
+}
+
+stream_answer session::stream(action what, std::int32_t fd, std::int64_t offset, std::uint64_t buffer_bytes,
+                              std::uint64_t output_bytes) {
+  device_call c{what};
+  c.offset = offset;
+  c.bytes = output_bytes;
+  return use_stream(c, fd, buffer_bytes, {}, output_bytes);
+}
+
+stream_answer session::print(std::int32_t fd, std::int64_t offset, std::uint64_t buffer_bytes, const std::string& text,
+                             std::int32_t number) {
+  std::string input;
+  device_call c{action::print};
+  c.offset = offset;
+  c.bytes = add_string(input, text);
+  c.to = number;
+  return use_stream(c, fd, buffer_bytes, input, 1);
+}
+
+stream_answer session::seek(std::int32_t fd, std::int64_t position, std::int64_t offset, int whence) {
+  device_call c{action::seek};
+  c.offset = position;
+  c.bytes = static_cast<std::uint64_t>(offset);
+  c.to = whence;
+  return use_stream(c, fd, 1, {}, 1);
+}
+
 void expect_same_bytes(const std::string& actual, const std::string& expected, const std::string& what) {
   if (actual == expected) return;
   const std::size_t both = std::min(actual.size(), expected.size());

@@ -38,6 +38,12 @@ struct view_answer {
   std::vector<std::uint64_t> words;
 };
 
+struct stream_answer {
+  std::int64_t result = 0;
+  std::int64_t position = 0;
+  std::string output;  // up to the first byte that was not written
+};
+
 // Each function launches a kernel, in which one group makes the call, and waits for it.
 class session {
  public:
@@ -77,11 +83,20 @@ class session {
   std::int64_t send(std::int32_t sink, const std::string& bytes);
   view_answer view(std::int32_t fd, std::uint64_t offset, std::uint64_t count);
 
+  // What a stream with a buffer of `buffer_bytes` does, from `offset` on: `what` of script.hpp's actions of streams.
+  stream_answer stream(action what, std::int32_t fd, std::int64_t offset, std::uint64_t buffer_bytes,
+                       std::uint64_t output_bytes = 4096);
+  stream_answer print(std::int32_t fd, std::int64_t offset, std::uint64_t buffer_bytes, const std::string& text,
+                      std::int32_t number);
+  stream_answer seek(std::int32_t fd, std::int64_t position, std::int64_t offset, int whence);
+
   // A read that asks for more than can be; the output has room for `room` bytes.
   std::int64_t read_result(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::uint64_t room);
 
  private:
   std::int32_t end_write(action what, std::int32_t fd, std::int64_t pointer, std::uint64_t bytes);
+  stream_answer use_stream(device_call c, std::int32_t fd, std::uint64_t buffer_bytes, const std::string& input,
+                           std::uint64_t output_bytes);
   outcome call(device_call c, std::int64_t from, const std::string& input = {}, std::size_t output_bytes = 0);
 
   stage stage_;

@@ -43,7 +43,7 @@ GPUFS_HD inline std::uint64_t round_to_double(std::uint64_t quotient, std::int32
   std::int32_t drop = highest - 52;
   if (power < least) {
     drop += least - power;
-    power = least - 1;  // a denormal; if it is rounded up to a normal one, the carry says so
+    power = least;
   }
   if (drop > 63) return 0;
   const std::uint64_t half = std::uint64_t{1} << (drop - 1);
@@ -51,7 +51,7 @@ GPUFS_HD inline std::uint64_t round_to_double(std::uint64_t quotient, std::int32
   std::uint64_t kept = quotient >> drop;
   if (dropped > half || (dropped == half && (more || kept % 2 != 0))) ++kept;
   // The highest bit of a number that is no denormal is not stored: added, it makes the exponent one greater.
-  const std::uint64_t bits = (static_cast<std::uint64_t>(power < least ? 0 : power - least) << 52) + kept;
+  const std::uint64_t bits = (static_cast<std::uint64_t>(power - least) << 52) + kept;
   return bits < infinity_bits ? bits : infinity_bits;
 }
 
