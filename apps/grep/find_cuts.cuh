@@ -1,6 +1,7 @@
 // The kernel that finds, in files with a late NUL, the line at which GNU grep stops counting (grep_buffer.hpp).
 #pragma once
 
+#include "gpufs/text/find.cuh"
 #include "grep_buffer.hpp"
 #include "kernel.cuh"
 
@@ -66,17 +67,11 @@ struct find_cuts_kernel {
                                           std::int32_t fd, std::uint64_t from, std::uint64_t end) {
     while (end > from) {
       const std::uint64_t begin = end - from > sizeof(memory.text) ? end - sizeof(memory.text) : from;
-      g.sync();  // the leader has looked at the old text
+      g.sync();  // all members have looked at the old text
       const std::int64_t n = read_fully(g, fs, fd, memory.text, end - begin, begin);
       if (n < 0) return n;
-      std::int64_t found = -1;
-      if (g.is_leader()) {
-        for (std::int64_t k = n; k > 0 && found < 0; --k) {
-          if (memory.text[k - 1] == '\n') found = static_cast<std::int64_t>(begin) + k;
-        }
-      }
-      found = g.broadcast(found);
-      if (found >= 0) return found;
+      const std::uint64_t newline = find_last_byte(g, {memory.text, static_cast<std::uint64_t>(n)}, '\n');
+      if (newline != not_found) return static_cast<std::int64_t>(begin + newline + 1);
       end = begin;
     }
     return static_cast<std::int64_t>(from);

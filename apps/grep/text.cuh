@@ -2,12 +2,9 @@
 // are: byte i of a word is bits 8i to 8i+7.
 #pragma once
 
-#include "gpufs/base/platform.cuh"
+#include "gpufs/text/words.cuh"
 
 namespace gpufs::grep {
-
-// Eight copies of a byte.
-GPUFS_HD constexpr std::uint64_t eightfold(std::uint8_t byte) { return byte * 0x0101'0101'0101'0101ull; }
 
 // Bit 7 of each byte that is at least `low` and at most `high`, both below 128. Bytes of `x` must be below 128.
 GPUFS_HD constexpr std::uint64_t in_range(std::uint64_t x, std::uint8_t low, std::uint8_t high) {
@@ -27,20 +24,7 @@ GPUFS_HD constexpr std::uint32_t word_characters(std::uint64_t text) {
   return static_cast<std::uint32_t>(((found >> 7) * 0x0102'0408'1020'4080ull) >> 56);
 }
 
-GPUFS_HD constexpr bool has_zero_byte(std::uint64_t text) {
-  return ((text - eightfold(1)) & ~text & eightfold(0x80)) != 0;
-}
-
 GPUFS_HD constexpr bool is_word_character(std::uint8_t byte) { return (word_characters(byte) & 1) != 0; }
-
-// The number of the lowest bit that is set. bits != 0.
-GPUFS_HD inline std::uint32_t lowest_bit(std::uint32_t bits) {
-#if defined(__CUDA_ARCH__)
-  return static_cast<std::uint32_t>(__ffs(static_cast<int>(bits))) - 1;
-#else
-  return static_cast<std::uint32_t>(__builtin_ctz(bits));
-#endif
-}
 
 // Eight bytes from byte position `at`, which needs no alignment. The word after the one that holds `at` is read too.
 GPUFS_HD inline std::uint64_t eight_bytes(const std::uint64_t* text, std::uint32_t at) {

@@ -40,13 +40,12 @@ class temporary_folder {
 TEST(GrepText, ClassifiesEveryByteAtEveryPlace) {
   for (int byte = 0; byte < 256; ++byte) {
     for (int place = 0; place < 8; ++place) {
-      for (const std::uint64_t around :
-           {std::uint64_t{0}, ~std::uint64_t{0}, grep::eightfold('a'), grep::eightfold(0x80)}) {
+      for (const std::uint64_t around : {std::uint64_t{0}, ~std::uint64_t{0}, eightfold('a'), eightfold(0x80)}) {
         const std::uint64_t text = (around & ~(std::uint64_t{0xff} << 8 * place)) | std::uint64_t(byte) << 8 * place;
         const std::uint32_t others = is_word_byte(static_cast<char>(around & 0xff)) ? 0xff & ~(1u << place) : 0;
         EXPECT_EQ(grep::word_characters(text), others | (is_word_byte(static_cast<char>(byte)) ? 1u << place : 0))
             << byte << " at " << place;
-        EXPECT_EQ(grep::has_zero_byte(text), byte == 0 || around == 0);
+        EXPECT_EQ(has_zero_byte(text), byte == 0 || around == 0);
       }
     }
   }

@@ -19,6 +19,13 @@ GPUFS_HD constexpr std::uint64_t zero_bytes(std::uint64_t word) {
 }
 
 // The numbers of the lowest and the highest bit that is set. bits != 0.
+GPUFS_HD inline std::uint32_t lowest_bit(std::uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<std::uint32_t>(__ffs(static_cast<int>(bits))) - 1;
+#else
+  return static_cast<std::uint32_t>(__builtin_ctz(bits));
+#endif
+}
 GPUFS_HD inline std::uint32_t lowest_bit(std::uint64_t bits) {
 #if defined(__CUDA_ARCH__)
   return static_cast<std::uint32_t>(__ffsll(static_cast<long long>(bits))) - 1;
