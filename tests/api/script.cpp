@@ -209,6 +209,7 @@ struct script_kernel {
     std::int64_t result = stream.read_line(line);
     if (result > 0) result = stream.write(line.text.data, line.text.bytes);
     if (result > 0) result = stream.read_line(line);
+    if (result > 0 && stream.seek(-result, SEEK_CUR) >= 0) result = stream.read_line(line);
     for (std::uint64_t k = g.rank(); k < line.text.bytes; k += g.size()) output[k] = line.text.data[k];
     return result;
   }

@@ -39,7 +39,8 @@ enum class action : std::uint32_t {
   lines,  // all lines, to the output behind the buffer, each with a '$' behind it, or '~' if it was cut; `bytes` at most
   tokens,  // the same of tokens between blanks, commas and newlines
   print,  // "%s|%*d|%.3f\n" with text at `bytes` of the input and `to`, as width, number and eighths; misused if `to` is negative
-  edit,  // a line, a write of that line over the next bytes, a line to the output behind the buffer
+  edit,  // a line, a write of that line over the next bytes, a line, that line again, to the output behind
+         // the buffer
   seek   // seek(`bytes`, `to`) from there; then reads a byte, to the output behind the buffer
 };
 
