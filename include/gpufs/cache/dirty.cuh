@@ -28,6 +28,8 @@
 // cleaner gets the bit, and then sees the byte; or the writer's bit comes after the exchange, and then its flag comes after
 // the clearing, and the page is dirty again. It may be so for nothing: then the next cleaner finds an empty mask. A byte that is
 // stored while it is being read may go to the file half new; its bit follows, and the whole of it goes once more.
+//
+// models/dirty.pml is a model of this, with its writers, write-backs, closes and truncations: all orders of the steps are tried.
 #pragma once
 
 #include "gpufs/base/copy.cuh"
