@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Verifies the Promela models of this folder with spin, and demands that each mutant of them fails.
 #
-#   models/check.sh            all checks (about a minute on two idle cores)
+#   models/check.sh            all checks (less than two minutes on two idle cores)
 #   models/check.sh --deep     and the same properties on larger configurations (about twice as long)
 #   models/check.sh PATTERN    only checks whose name contains PATTERN (no test of completeness then)
 #
@@ -98,30 +98,42 @@ caught() { start "mutant.$1" - "$2" caught "$3" "-DMUTANT_${1#*.}" "${@:4}"; }
 
 overflow="-DKEYS=3 -DBUCKETS=2 -DCELLS=1"
 three_slots="-DSLOTS=3 -DKEYS=3 -DBUCKETS=3 -DCELLS=1"
+alone="-DEVICTIONS=0 -DOUTSIDE=0"   # nobody evicts the page, nobody else writes the file
 
 if [ -n "$deep" ]; then
     holds deep.frames.races                 frames safety slot_state.pml -DOPS0=2 -DOPS1=1 -DOPS2=1
     holds deep.channel.deadline_and_post    channel safety channel.pml -DOPS=2 -DDEADLINES=1 -DPOSTS=1
+    holds deep.dirty.truncation             dirty safety dirty.pml -DTRUNCATE $alone -DWRITES0=2 -DWRITES1=0
+    holds deep.dirty.two_writes             dirty safety dirty.pml $alone -DWRITES0=2
     holds deep.frames.three_slots           frames safety slot_state.pml $three_slots -DPREFILL=2 -DOPS0=2 -DOPS1=2
     holds deep.open_files.two_keys          open_files safety slot_state.pml -DOPEN_FILES -DOPS2=1
     holds deep.frames.every_acquire_ends    - cycles slot_state.pml -DOPS2=1
 fi
 holds channel.all_faults_one_slot    channel safety channel.pml -DSLOTS=1 -DCLIENTS=3 -DDEADLINES=1 -DPOSTS=1 -DDEATHS=1
 holds frames.overflow                frames safety slot_state.pml $overflow -DOPS2=1
+holds dirty.two_cleaners             dirty safety dirty.pml -DCLEANERS=2 $alone
 holds channel.one_death              channel safety channel.pml -DCLIENTS=3 -DDEATHS=1
 holds channel.every_call_ends        - cycles channel.pml -DSLOTS=1 -DCLIENTS=3 -DDEADLINES=1 -DPOSTS=1
+holds dirty.two_records              dirty safety dirty.pml -DRECORDS=2 $alone
 holds channel.service_dies           channel safety channel.pml -DSLOTS=1 -DCLIENTS=3 -DPOSTS=1 -DDEATHS=2
 holds open_files.every_open_ends     - cycles slot_state.pml -DOPEN_FILES -DOPS0=2 -DOPS1=2
 holds open_files.one_key             open_files safety slot_state.pml -DOPEN_FILES -DKEYS=1 -DOPS0=2 -DOPS2=1
 holds channel.lone_worker_dies       channel safety channel.pml -DWORKERS=1 -DOPS=2 -DDEADLINES=1 -DPOSTS=1 -DDEATHS=1
+holds dirty.every_call_ends          - cycles dirty.pml $alone
+holds dirty.truncation               dirty safety dirty.pml -DTRUNCATE $alone -DFAULTS=0 -DWRITES0=2 -DWRITES1=0
+holds dirty.sync                     dirty safety dirty.pml -DSYNCS=1 $alone
 holds frames.two_keys                frames safety slot_state.pml -DOPS2=1
 holds open_files.overflow            open_files safety slot_state.pml -DOPEN_FILES $overflow -DOPS0=2 -DOPS1=2
+holds dirty.two_records_again        dirty safety dirty.pml -DRECORDS=2 $alone -DCLEANERS=0 -DWRITES1=2
+holds dirty.eviction                 dirty safety dirty.pml
 holds frames.one_key                 frames safety slot_state.pml -DKEYS=1 -DOPS0=2 -DOPS2=1
 holds frames.loading_before_latch    - safety slot_state.pml -DLOADING_BEFORE_LATCH -DKEYS=1 -DOPS0=2 -DOPS2=1
 holds frames.one_key_acquire_ends    - cycles slot_state.pml -DKEYS=1 -DOPS2=1
 holds frames.overflow_acquire_ends   - cycles slot_state.pml $overflow -DPREFILL=2 -DOPS0=2
 holds channel.lone_worker_calls_end  - cycles channel.pml -DWORKERS=1 -DOPS=2 -DDEATHS=1
 holds open_files.reopen              open_files safety slot_state.pml -DOPEN_FILES -DOPS0=2 -DOPS1=2
+holds dirty.truncation_ends          - cycles dirty.pml -DTRUNCATE $alone -DWRITES1=0
+holds dirty.truncation_fails         dirty safety dirty.pml -DTRUNCATE $alone -DWRITES1=0
 holds frames.two_actors              frames safety slot_state.pml -DOPS0=2 -DOPS1=2
 holds frames.three_slots             frames safety slot_state.pml $three_slots -DPREFILL=2 -DOPS0=2
 
@@ -155,6 +167,21 @@ for mutant in GUARD_SILENT GUARD_BLIND GUARD_ASKS_IF_MINE_IS_THERE; do
 done
 caught channel.NOBODY_SAYS_DEAD safety channel.pml $one -DWORKERS=1 -DDEATHS=1
 caught channel.CAS_RETRIED_WITH_OLD_VALUE cycles channel.pml $one
+for mutant in READ_BEFORE_MASK FLAGS_BEFORE_BYTES FLAGS_BEFORE_BITS SET_AGAIN_WITHOUT_CAS NO_DIRTY_PIN PIN_KEPT \
+    COUNT_AFTER_FLAG END_CLEARS_ALL BITS_NOT_RESTORED BITS_OF_WHOLE_RESTORED FAILED_KEEPS_BOTH_PINS FAILED_DROPS_PIN; do
+    caught "dirty.$mutant" safety dirty.pml
+done
+caught dirty.FLAGS_AFTER_MASK safety dirty.pml -DFAULTS=0
+for mutant in TWO_CLEANERS COUNT_AFTER_DIRTY FLUSH_DOES_NOT_WAIT FLUSH_TRUSTS_OTHERS; do
+    caught "dirty.$mutant" safety dirty.pml -DSYNCS=1 $alone
+done
+for mutant in HANDLE_BESIDE_FLAGS GIVEN_UP_IN_SILENCE; do
+    caught "dirty.$mutant" safety dirty.pml -DRECORDS=2 $alone
+done
+for mutant in CUT_ONCE CUT_DOES_NOT_WAIT CUT_LEAVES_WHOLE; do
+    caught "dirty.$mutant" safety dirty.pml -DTRUNCATE $alone -DFAULTS=0 -DWRITES1=0
+done
+caught dirty.DIRTY_AGAIN_IS_CLEAN safety dirty.pml -DTRUNCATE $alone -DWRITES1=0
 
 wait
 
@@ -164,7 +191,7 @@ if [ -z "$pattern" ]; then
     for mutant in $(grep -oh 'MUTANT_[A-Z_]*' "$models"/*.pml | sort -u); do
         grep -qw -e "-D$mutant" "$work/defines" || { echo "FAIL    $mutant has no check"; touch "$work/failed"; }
     done
-    for family in frames open_files channel; do
+    for family in frames open_files channel dirty; do
         lists=("$work/unreached.$family".*)
         [ -e "${lists[0]}" ] || { echo "FAIL    $family: no check held"; touch "$work/failed"; continue; }
         # Not reached in any check of the family.

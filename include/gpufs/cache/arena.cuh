@@ -15,10 +15,8 @@ struct frame {
 
 // What of a resident page its file does not have yet (cache/dirty.cuh); beside it a mask with a bit for each byte.
 struct frame_dirt {
-  atomic_word<std::uint32_t> flags;
-  atomic_word<std::uint32_t> record;  // of an open file through which it may be written
-  atomic_word<std::uint32_t> node;    // of its file
-  atomic_word<std::uint32_t> handle;  // the host's name for that open file
+  atomic_word<std::uint64_t> flags;  // the high half: the host's name for an open file to write it through
+  atomic_word<std::uint32_t> node;   // of its file
 };
 
 // What all open files that stand for one version share, from when it is first opened for writing until its last close. The host

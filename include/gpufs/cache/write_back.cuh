@@ -43,19 +43,20 @@ class write_back {
     return write_page(frame_number, key_of(frame_number));
   }
 
-  // What is dirty in the cache of a file that nobody has open any more, and could not be written: it is given up, with its
-  // pages. Only what was written through this record. Collective.
-  GPUFS_HD GPUFS_OUT_OF_LINE void discard(std::uint64_t version, std::uint32_t node, std::uint32_t record) {
+  // What is dirty in the cache of an open file that is about to be closed, and could not be written because of `error`: it is given
+  // up, with its pages. Only those that became dirty through this handle. Others who have the same file open may have written to
+  // these pages too, so they are told as well. Collective.
+  GPUFS_HD GPUFS_OUT_OF_LINE void discard(std::uint64_t version, std::uint32_t node, std::uint32_t handle,
+                                          std::int32_t error) {
     for_each_page(version, node, true, [&](std::uint32_t frame_number, const slot_key& key) {
-      std::uint32_t is_its = 0;
-      if (g_.is_leader()) is_its = page_dirt(fs_, frame_number).record() == record ? 1 : 0;
-      if (g_.broadcast(is_its) != 0 && begin_after_others(frame_number, key) != 0) {
-        forget_mask(frame_number);
-        if (g_.is_leader()) {
-          end(frame_number, node, 0);
-          // As the file does not have these bytes, the page must not be found any more.
-          evict(frame_number);
-        }
+      const std::uint64_t what = begin_after_others(frame_number, key);
+      const bool is_its = page_dirt::handle(what) == handle;
+      if (what != 0 && is_its) forget_mask(frame_number);
+      if (what != 0 && g_.is_leader()) {
+        if (is_its) keep_error(node, error);
+        end(frame_number, node, is_its ? 0 : what);
+        // As the file does not have these bytes, the page must not be found any more.
+        if (is_its) evict(frame_number);
       }
       return is_dirty(node);
     });
@@ -136,33 +137,29 @@ class write_back {
   }
 
   // The same when other groups have done with it: 0 only when nothing of it is dirty. Collective; waits for them.
-  GPUFS_HD std::uint32_t begin_after_others(std::uint32_t frame_number, const slot_key& key) {
+  GPUFS_HD std::uint64_t begin_after_others(std::uint32_t frame_number, const slot_key& key) {
     for (;;) {
       wait_for_cleaner(frame_number);
-      struct {
-        std::uint32_t what, again;
-      } t{0, 0};
-      if (g_.is_leader()) {
-        t.what = begin(frame_number, key);
-        t.again = t.what == 0 && (page_dirt(fs_, frame_number).flags() & page_dirt::cleaning) != 0 ? 1 : 0;
-      }
-      t = g_.broadcast(t);
-      if (t.again == 0) return t.what;
+      std::uint64_t what = 0;
+      if (g_.is_leader()) what = begin(frame_number, key);
+      what = g_.broadcast(what);
+      // Dirty is enough to try again: a group that was faster may have failed, and put back what it took.
+      if (what != 0 || !needs_writing(frame_number, key)) return what;
     }
   }
 
   // Takes a page for changes to what is dirty of it, which it returns; 0 when there is nothing, or another group is at it: then
   // nothing is held. By the leader.
-  GPUFS_HD std::uint32_t begin(std::uint32_t frame_number, const slot_key& key) {
+  GPUFS_HD std::uint64_t begin(std::uint32_t frame_number, const slot_key& key) {
     slot_state& state = header(frame_number).state;
     const bool there = slot_state::phase(state.pin()) == slot_phase::resident && header(frame_number).key() == key;
-    std::uint32_t what = 0;
+    std::uint64_t what = 0;
     if (there && page_dirt(fs_, frame_number).begin_cleaning(what)) return what;
     (void)state.unpin();
     return 0;
   }
   // `left`: what is dirty of it still, 0 for nothing. By the leader.
-  GPUFS_HD void end(std::uint32_t frame_number, std::uint32_t node, std::uint32_t left) {
+  GPUFS_HD void end(std::uint32_t frame_number, std::uint32_t node, std::uint64_t left) {
     page_dirt dirt(fs_, frame_number);
     if (left == 0) dirt.end_cleaning(node);
     else dirt.fail_cleaning(node, left);
@@ -205,13 +202,13 @@ class write_back {
   GPUFS_HD bool needs_writing(std::uint32_t frame_number, const slot_key& key) const {
     std::uint32_t yes = 0;
     if (g_.is_leader()) {
-      constexpr std::uint32_t either = page_dirt::dirty | page_dirt::cleaning;
+      constexpr std::uint64_t either = page_dirt::dirty | page_dirt::cleaning;
       yes = (page_dirt(fs_, frame_number).flags() & either) != 0 && header(frame_number).key() == key ? 1 : 0;
     }
     return g_.broadcast(yes) != 0;
   }
   GPUFS_HD bool page_needs_writing(std::uint32_t frame_number) const {
-    const std::uint32_t flags = page_dirt(fs_, frame_number).flags();
+    const std::uint64_t flags = page_dirt(fs_, frame_number).flags();
     return (flags & page_dirt::dirty) != 0 && (flags & page_dirt::cleaning) == 0;
   }
 
@@ -263,7 +260,7 @@ class write_back {
     std::uint32_t handle;
     std::uint64_t first;  // number of its first page in the file
     std::uint32_t frames[run_max];
-    std::uint32_t what[run_max];
+    std::uint64_t what[run_max];
   };
 
   struct attempt {
@@ -358,7 +355,7 @@ class write_back {
     for (r.first = begin; r.first < end; ++r.first) {
       std::uint32_t f = 0;
       if (!look_up({key.high, r.first}, f)) continue;
-      const std::uint32_t flags = page_dirt(fs_, f).flags();
+      const std::uint64_t flags = page_dirt(fs_, f).flags();
       if ((flags & page_dirt::cleaning) != 0) return;
       if ((flags & page_dirt::dirty) == 0) continue;
       if (add(r, f, {key.high, r.first})) extend(r, key.high, r.first + 1, end);
@@ -371,7 +368,7 @@ class write_back {
     bool all = true;
     for (std::uint64_t i = g_.rank(); i < pages_at_once(); i += g_.size()) {
       std::uint32_t f = 0;
-      constexpr std::uint32_t wanted = page_dirt::dirty | page_dirt::whole;
+      constexpr std::uint64_t wanted = page_dirt::dirty | page_dirt::whole;
       all = all && look_up({key.high, begin + i}, f) &&
             (page_dirt(fs_, f).flags() & (wanted | page_dirt::cleaning)) == wanted;
     }
@@ -379,12 +376,11 @@ class write_back {
   }
   GPUFS_HD void extend(run& r, std::uint64_t version, std::uint64_t next, std::uint64_t end) {
     while (next < end && add_if_there(r, {version, next})) ++next;
-    const page_dirt dirt(fs_, r.frames[0]);
-    r.node = dirt.node();
-    r.handle = handle_ != 0 ? handle_ : dirt.handle();
+    r.node = page_dirt(fs_, r.frames[0]).node();
+    r.handle = handle_ != 0 ? handle_ : page_dirt::handle(r.what[0]);
   }
   GPUFS_HD bool add(run& r, std::uint32_t frame_number, const slot_key& key) {
-    const std::uint32_t what = begin(frame_number, key);
+    const std::uint64_t what = begin(frame_number, key);
     if (what == 0) return false;
     if ((what & page_dirt::whole) == 0) r.masked = 1;
     r.frames[r.count] = frame_number;
@@ -396,8 +392,9 @@ class write_back {
     std::uint32_t f = 0;
     return look_up(key, f) && page_needs_writing(f) && add(r, f, key);
   }
-  GPUFS_HD static void swap(std::uint32_t& a, std::uint32_t& b) {
-    const std::uint32_t c = a;
+  template <class T>
+  GPUFS_HD static void swap(T& a, T& b) {
+    const T c = a;
     a = b;
     b = c;
   }
@@ -416,7 +413,7 @@ class write_back {
       const std::uint64_t within = (done + at) & (page_bytes - 1);
       const auto i = static_cast<std::uint32_t>((done + at) >> shift);
       const std::uint32_t frame_number = g_.broadcast(r.frames[i]);
-      const std::uint32_t what = g_.broadcast(r.what[i]);
+      const std::uint64_t what = g_.broadcast(r.what[i]);
       const bool whole = (what & page_dirt::whole) != 0, partial = (what & page_dirt::partial) != 0;
       atomic_word<std::uint64_t>* const mask = fs_.mask(frame_number) + within / 64;
       // The mask first: bytes are read behind it.
@@ -481,12 +478,15 @@ class write_back {
     g_.sync();
   }
 
+  // For those who sync or close; before the pages are let go: then the file may be closed, and its node another file's.
+  GPUFS_HD void keep_error(std::uint32_t node, std::int32_t error) {
+    std::int32_t none = 0;
+    (void)fs_.node(node).error.compare_exchange_relaxed(none, error);
+  }
   GPUFS_HD void finish(const run& r, std::int32_t error) {
-    // First the error: when the pages are let go the file may be closed, and its node another file's.
     if (error != 0) {
       fs_.counters().add(counter::write_back_errors);
-      std::int32_t none = 0;
-      (void)fs_.node(r.node).error.compare_exchange_relaxed(none, error);
+      keep_error(r.node, error);
     }
     for (std::uint32_t i = 0; i < r.count; ++i) end(r.frames[i], r.node, error == 0 ? 0 : r.what[i]);
   }

@@ -404,11 +404,11 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_last(const mount_ref& fs, const Gr
   const std::int32_t flushed = flush_file(fs, g, file.version, file.node, file.handle, true);
   return by_one_warp(g, [&](const auto& part) {
     std::int32_t error = flushed;
-    if (error != 0) write_back(fs, part).discard(file.version, file.node, file.record);
     if (part.is_leader()) {
       const std::int32_t kept = fs.node(file.node).error.exchange_acq_rel(0);
       if (error == 0) error = kept;
     }
+    if (flushed != 0) write_back(fs, part).discard(file.version, file.node, file.handle, flushed);
     return part.broadcast(error);
   });
 }

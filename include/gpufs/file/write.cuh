@@ -57,7 +57,7 @@ struct write_end {
       unmarked;  // the frame, plus 1, of the page at `at`, which has its bytes but is not marked, and is pinned; 0: none
 };
 
-GPUFS_HD inline dirt_owner owner_of(const file_view& file) { return {file.record, file.node, file.handle}; }
+GPUFS_HD inline dirt_owner owner_of(const file_view& file) { return {file.node, file.handle}; }
 
 // Of bytes that are marked already. Compared with the size as it is now: somebody may be cutting the file, and looks at its pages
 // behind that.
@@ -85,9 +85,9 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
     if (pin.valid == cache.not_there) break;
     cache.count_hits();
     // Asked for before the bytes are stored, so that the answer is there when they are.
-    const std::uint32_t seen = page_dirt(fs, pin.frame).peek();
+    const std::uint64_t seen = page_dirt(fs, pin.frame).peek();
     copy_into_page(g, fs.page(pin.frame) + within, from, n);
-    const std::uint32_t what = mark_bytes(fs, g, pin.frame, within, within + n);
+    const std::uint64_t what = mark_bytes(fs, g, pin.frame, within, within + n);
     std::uint32_t again = 0;
     if (g.is_leader()) {
       again = page_dirt(fs, pin.frame).set_again(seen, what) ? 1 : 0;
@@ -105,7 +105,7 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
 // Marks the page that a write has stored bytes [at, at + n) of the file in, and gives its pin back.
 template <class Group>
 GPUFS_HD void finish_page(const mount_ref& fs, const Group& g, const file_view& file, std::uint32_t frame_number,
-                          std::uint32_t what, std::uint64_t at, std::uint64_t n) {
+                          std::uint64_t what, std::uint64_t at, std::uint64_t n) {
   std::uint32_t fresh = 0;
   if (g.is_leader()) {
     fresh = page_dirt(fs, frame_number).set(owner_of(file), what) ? 1 : 0;
@@ -248,7 +248,7 @@ template <class Group>
 GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& wb, std::uint32_t frame_number,
                        const slot_key& key, std::uint32_t node, std::uint64_t keep) {
   const std::uint64_t page_bytes = fs.layout.page_bytes();
-  const std::uint32_t what = wb.begin_after_others(frame_number, key);
+  const std::uint64_t what = wb.begin_after_others(frame_number, key);
   if (what != 0) {
     // What is kept of it is dirty still, and goes by the mask from now on.
     atomic_word<std::uint64_t>* const mask = fs.mask(frame_number);
@@ -265,7 +265,7 @@ GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& w
       left = left || now != 0;
     }
     const bool any = !g.all(!left);
-    if (g.is_leader()) wb.end(frame_number, node, any ? page_dirt::dirty | page_dirt::partial : 0);
+    if (g.is_leader()) wb.end(frame_number, node, any ? (what & ~page_dirt::whole) | page_dirt::partial : 0);
   }
   zero_in_page(g, fs.page(frame_number) + keep, page_bytes - keep);
 }
