@@ -10,11 +10,12 @@
 namespace gpufs::testing {
 namespace {
 
-// The time-outs are 5 s for the heartbeat, which goes on, and 60 s for a request.
+// The time-outs are 5 s for the heartbeat, which goes on, and 20 s for a request.
 constexpr std::uint64_t soon_ns = 3'000'000'000;
 
 class dead_workers : public conformance {
  protected:
+  dead_workers() { options.request_timeout_ns = 20'000'000'000; }
   void kill(operation on, std::uint64_t nth = 1) {
     fault death;
     death.on = on;
