@@ -1,6 +1,6 @@
 # Short names for common work; `make` lists them. CMakeLists.txt builds, tools/ does the rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-gpu soak lint format clean
+.PHONY: help setup build demo test test-gpu soak fuzz lint format clean
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 JOBS ?= $(shell nproc)
@@ -32,6 +32,10 @@ soak: ## Run random operations with new seeds for MINUTES=10
 	@cmake --preset release
 	@cmake --build build/release --parallel $(JOBS) --target gpufs_tests
 	@tools/soak.sh $(MINUTES)
+
+SECONDS ?= 60
+fuzz: ## Feed the host side made-up requests for SECONDS=60 (needs clang++)
+	@JOBS=$(JOBS) tools/fuzz.sh $(SECONDS)
 
 lint: ## Check form and types of all sources
 	@tools/setup.sh lint

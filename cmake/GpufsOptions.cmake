@@ -13,7 +13,7 @@ else()
   set(gpufs_cuda_default ON)
 endif()
 
-set(GPUFS_SANITIZE "" CACHE STRING "Sanitizers of the twin's build: 'thread' or 'address,undefined'")
+set(GPUFS_SANITIZE "" CACHE STRING "Sanitizers of the twin's build: 'thread', 'address,undefined', or what else -fsanitize= takes")
 if(GPUFS_SANITIZE)
   set(gpufs_cuda_default OFF)
 endif()
@@ -30,6 +30,7 @@ set(GPUFS_MARCH "$ENV{GPUFS_MARCH}" CACHE STRING "-march= of host code, the CPU 
 option(GPUFS_BUILD_APPS "Build the engines of the command line" ${gpufs_is_top_level})
 option(GPUFS_BUILD_PYTHON "Build the Python extension module" OFF)
 option(GPUFS_BUILD_TESTS "Build the C++ tests" OFF)
+option(GPUFS_BUILD_FUZZERS "Build the fuzzers too, beside the C++ tests (clang++ only; `make fuzz`)" OFF)
 option(GPUFS_INSTALL "Generate the install step" ${gpufs_is_top_level})
 option(GPUFS_WERROR "Warnings are errors" OFF)
 

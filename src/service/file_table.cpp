@@ -71,7 +71,10 @@ template <class Open>
 int file_table::open_backend(const Open& open, unsigned first_shard, std::shared_ptr<backend_file>& file) {
   if (descriptors_->load() >= descriptors_max_) (void)make_room(first_shard);
   std::unique_ptr<backend_file> opened;
-  const int status = with_room(first_shard, [&] { return open(opened); });
+  int status = 0;
+  do {
+    status = with_room(first_shard, [&] { return open(opened); });
+  } while (status == -EINTR);
   if (status < 0) return status;
   descriptors_->fetch_add(1);
   file = std::shared_ptr<backend_file>(opened.release(), [count = descriptors_](backend_file* f) {

@@ -456,7 +456,7 @@ std::int32_t service::serve_write(const request& r, std::uint32_t slot, file_tab
   const char* const data = channel_.staging(slot);
   // Copied once: what a kernel that goes on writing does to it must not lead anywhere else.
   std::vector<std::uint64_t> mask;
-  if (masked) {
+  if (masked && bytes != 0) {
     mask.resize(mask_words(bytes));
     std::memcpy(mask.data(), data + mask_offset(bytes), mask.size() * sizeof(std::uint64_t));
   }

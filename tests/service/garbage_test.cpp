@@ -181,6 +181,9 @@ TEST_F(garbage, writes_are_checked) {
   EXPECT_EQ(write(handle, ~std::uint64_t{0}, 3), -EINVAL);
   EXPECT_EQ(rig_.call({request_code::truncate, handle, 0, limits::file_bytes_max}).result, -EINVAL);
   EXPECT_EQ(io_->content("/a"), "0123456789");
+  EXPECT_EQ(write(handle, 2, 0), 0);
+  EXPECT_EQ(write(handle, 2, masked_flag), 0) << "no bytes, by a mask of none";
+  EXPECT_EQ(io_->content("/a"), "0123456789");
   EXPECT_EQ(write(handle, 2, 3), 3);
   EXPECT_EQ(io_->content("/a"), "01www56789");
   for (const std::string& paths :

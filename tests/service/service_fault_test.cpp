@@ -86,6 +86,16 @@ TEST_F(service_faults, errors_of_an_open_reach_the_caller) {
   EXPECT_EQ(rig.open("/a").result, 0);
 }
 
+TEST_F(service_faults, an_open_that_was_interrupted_is_made_again) {
+  service_rig rig(io_);
+  for (const request_code code : {request_code::open, request_code::open_write}) {
+    io_->add({.on = operation::open, .times_max = 3, .error_number = EINTR});
+    EXPECT_EQ(rig.call({code, open_reads | open_writes, 2, 0}, "/a").result, 0);
+    io_->clear();
+  }
+  EXPECT_EQ(io_->strikes(), 6u);
+}
+
 TEST_F(service_faults, an_error_of_the_bytes_that_come_along_does_not_spoil_the_open) {
   service_rig rig(io_);
   io_->add({.on = operation::read, .times_max = 1, .error_number = EIO});
