@@ -104,6 +104,8 @@ if [ -n "$deep" ]; then
     holds deep.frames.races                 frames safety slot_state.pml -DOPS0=2 -DOPS1=1 -DOPS2=1
     holds deep.channel.deadline_and_post    channel safety channel.pml -DOPS=2 -DDEADLINES=1 -DPOSTS=1
     holds deep.dirty.truncation             dirty safety dirty.pml -DTRUNCATE $alone -DWRITES0=2 -DWRITES1=0
+    holds deep.dirty.two_cleaners           dirty safety dirty.pml -DCLEANERS=2 $alone
+    holds deep.dirty.two_records            dirty safety dirty.pml -DRECORDS=2 $alone
     holds deep.dirty.two_writes             dirty safety dirty.pml $alone -DWRITES0=2
     holds deep.frames.three_slots           frames safety slot_state.pml $three_slots -DPREFILL=2 -DOPS0=2 -DOPS1=2
     holds deep.open_files.two_keys          open_files safety slot_state.pml -DOPEN_FILES -DOPS2=1
@@ -111,10 +113,10 @@ if [ -n "$deep" ]; then
 fi
 holds channel.all_faults_one_slot    channel safety channel.pml -DSLOTS=1 -DCLIENTS=3 -DDEADLINES=1 -DPOSTS=1 -DDEATHS=1
 holds frames.overflow                frames safety slot_state.pml $overflow -DOPS2=1
-holds dirty.two_cleaners             dirty safety dirty.pml -DCLEANERS=2 $alone
+holds dirty.two_cleaners             dirty safety dirty.pml -DCLEANERS=2 $alone -DFAULTS=0
 holds channel.one_death              channel safety channel.pml -DCLIENTS=3 -DDEATHS=1
 holds channel.every_call_ends        - cycles channel.pml -DSLOTS=1 -DCLIENTS=3 -DDEADLINES=1 -DPOSTS=1
-holds dirty.two_records              dirty safety dirty.pml -DRECORDS=2 $alone
+holds dirty.two_records              dirty safety dirty.pml -DRECORDS=2 $alone -DFAULTS=0
 holds channel.service_dies           channel safety channel.pml -DSLOTS=1 -DCLIENTS=3 -DPOSTS=1 -DDEATHS=2
 holds open_files.every_open_ends     - cycles slot_state.pml -DOPEN_FILES -DOPS0=2 -DOPS1=2
 holds open_files.one_key             open_files safety slot_state.pml -DOPEN_FILES -DKEYS=1 -DOPS0=2 -DOPS2=1
