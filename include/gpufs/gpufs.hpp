@@ -35,6 +35,9 @@ struct mount_options {
   unsigned channel_slots = 0;  // requests under way at once. 0: 512 on a GPU, 64 on the twin; at most 4096
   // Pinned host memory per slot; files up to this size come with the answer to their open. 8 KiB to 1 MiB, power of two.
   std::uint32_t staging_bytes = 32768;
+  // The most that is written to a file at once; an eighth of the slots have so much more of pinned memory. A power of two up to
+  // 4 MiB; not above staging_bytes: no such slots.
+  std::uint32_t write_bytes = 262144;
   // The most that the copy engine loads at once: for gfadvise and large reads; a quarter of it where a file is merely read
   // from front to back. 0: pages are loaded one by one.
   std::uint64_t bulk_bytes = std::uint64_t{8} << 20;

@@ -113,7 +113,8 @@ struct mount::implementation {
     files.count = ref.layout.file_count;
     gpu->copy_to_device(ref.at<slot_ring>(ref.layout.file_ring), &files, sizeof files);
 
-    const channel_layout channel = channel_layout::make(options.channel_slots, options.staging_bytes);
+    const channel_layout channel =
+        channel_layout::make(options.channel_slots, options.staging_bytes, options.write_bytes);
     shared = gpu->allocate_shared(channel.total_bytes);
     shared_bytes = channel.total_bytes;
     ref.channel = {shared.device, channel};

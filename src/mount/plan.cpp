@@ -51,6 +51,9 @@ mount_options complete(const mount_options& asked, const device& d) {
   require(std::has_single_bit(o.staging_bytes) && o.staging_bytes >= limits::staging_bytes_min &&
               o.staging_bytes <= limits::staging_bytes_max,
           "staging size: must be a power of two from 8 KiB to 1 MiB");
+  require(std::has_single_bit(o.write_bytes) && o.write_bytes <= limits::write_bytes_max,
+          "write size: must be a power of two up to 4 MiB");
+  if (o.read_only) o.write_bytes = o.staging_bytes;
   require(std::has_single_bit(o.extent_bytes) && o.extent_bytes >= o.page_bytes && o.extent_bytes >= 65536 &&
               o.extent_bytes <= (std::uint64_t{1} << 31),
           "extent size: must be a power of two, at least a page and 64 KiB, at most 2 GiB");

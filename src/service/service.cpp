@@ -23,6 +23,7 @@ namespace {
 
 constexpr service_duty all_duties[] = {service_duty::work, service_duty::open};
 constexpr std::uint64_t nap_ns = 20'000;
+constexpr std::uint64_t passed_over_nap_ns = 200'000;
 constexpr std::uint64_t expecting_ns = 5'000'000;
 constexpr std::uint64_t answer_time_ns = 1'000'000'000;
 constexpr unsigned stage_first_workers = 6;                // together they read faster than the registrar registers
@@ -150,12 +151,19 @@ void service::work(service_duty duty, unsigned worker) {
       seen_somewhere = false;
       if (everywhere) everywhere_ns = last;
       const std::uint64_t before = count_of(duty, worker).by_device;
-      const unsigned answered = scan(duty, worker, everywhere, known);
+      const tally done = scan(duty, worker, everywhere, known);
       files_.close_handed();
-      empty_rounds = answered != 0 ? 0 : empty_rounds + 1;
-      if (answered != 0) {
+      empty_rounds = done.answered != 0 ? 0 : empty_rounds + 1;
+      if (done.answered != 0) {
         last = now();
-        by_device = count_of(duty, worker).by_device - before == answered;
+        by_device = count_of(duty, worker).by_device - before == done.answered;
+        // Who writes a file does so for all: others pass its writes over.
+        seen_somewhere = done.written != 0;
+        continue;
+      }
+      if (done.passed_over != 0) {
+        last = now();
+        std::this_thread::sleep_for(std::chrono::nanoseconds(passed_over_nap_ns));
         continue;
       }
       const std::uint64_t quiet = now() - last;
@@ -199,24 +207,26 @@ bool service::rung(std::uint32_t slot, sighting& bell) const {
   return bell.sequence != bell.seen;
 }
 
-// Looks at the bells and answers what it can claim; returns how many. At the worker's own part of the slots, so that
-// workers seldom meet; at the others' too when `everywhere` is asked for, because their worker may be busy or dead.
-unsigned service::scan(service_duty duty, unsigned worker, bool everywhere, file_table::lookups& known) {
+// Looks at the bells and answers what it can claim. At the worker's own part of the slots, so that workers seldom meet; at the
+// others' too when `everywhere` is asked for, because their worker may be busy or dead.
+service::tally service::scan(service_duty duty, unsigned worker, bool everywhere, file_table::lookups& known) {
   const std::uint64_t count = channel_.layout.slot_count;
   const auto first = static_cast<std::uint32_t>(count * worker / options_.workers);
   const auto last = static_cast<std::uint32_t>(count * (worker + 1) / options_.workers);
-  const unsigned answered = scan_range(duty, first, last, worker, known);
-  if (!everywhere) return answered;
-  return answered + scan_range(duty, last, channel_.layout.slot_count, worker, known) +
-         scan_range(duty, 0, first, worker, known);
+  tally done;
+  scan_range(duty, first, last, worker, known, done);
+  if (everywhere) {
+    scan_range(duty, last, channel_.layout.slot_count, worker, known, done);
+    scan_range(duty, 0, first, worker, known, done);
+  }
+  return done;
 }
 
 // In rounds: first a few bells, then their requests one after the other. While a worker is at one, the next one's words
 // and bytes are on their way into its caches. It claims a request only when it turns to it, so one that hangs or dies
 // holds no more than one.
-unsigned service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t last, unsigned worker,
-                             file_table::lookups& known) {
-  unsigned answered = 0;
+void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t last, unsigned worker,
+                         file_table::lookups& known, tally& done) {
   bool alone = true;
   std::array<sighting, 8> bells;
   for (std::uint32_t slot = first; slot < last;) {
@@ -236,6 +246,13 @@ unsigned service::scan_range(service_duty duty, std::uint32_t first, std::uint32
       // Only one worker serves it: `served_` has not moved since before the bell was read, so the request that was copied
       // is still the slot's. Acquire and release: the slot's staging passes from worker to worker.
       std::uint32_t seen = bells[i].seen;
+      write_turn turn;
+      if (there && r.code == request_code::write && options_.workers > 1 &&
+          ((done.passed_over != 0 && r.handle == done.busy) || !take_turn(r.handle, worker, known, turn))) {
+        ++done.passed_over;
+        done.busy = r.handle;
+        continue;
+      }
       if (!there || !served_[bells[i].slot].compare_exchange_strong(seen, bells[i].sequence, std::memory_order_acq_rel))
         continue;
       // More than one at a time: a backlog, for which another thread may get up. Before this one is gone into its request.
@@ -244,10 +261,18 @@ unsigned service::scan_range(service_duty duty, std::uint32_t first, std::uint32
         wake_sleepers(duty, 1);
       }
       answer(bells[i].slot, bells[i].sequence, r, worker, known);
-      ++answered;
+      ++done.answered;
+      if (r.code == request_code::write) ++done.written;
     }
   }
-  return answered;
+}
+
+// The turn to write a file. False when another thread has it. (Without a file whoever answers the request says so.)
+bool service::take_turn(std::uint32_t handle, unsigned worker, const file_table::lookups& known,
+                        write_turn& turn) const {
+  if (const host_file* file = files_.remembered(handle, known)) return turn.take(file->shared_version(), worker);
+  const std::shared_ptr<host_file> file = files_.find(handle);
+  return file == nullptr || turn.take(file->shared_version(), worker);
 }
 
 // Whether the request behind a bell is there, whole, and for this kind of thread. If it is a read, its bytes are expected.
@@ -448,12 +473,12 @@ int service::reach_to_write(std::uint32_t handle, file_table::lookups& known, fi
 std::int32_t service::serve_write(const request& r, std::uint32_t slot, file_table::lookups& known) {
   const bool masked = (r.length & masked_flag) != 0;
   const std::uint64_t bytes = r.length & ~masked_flag;
-  const std::uint64_t room = channel_.layout.staging_bytes;
+  const std::uint64_t room = channel_.layout.write_bytes(slot);
   if (r.offset > limits::file_bytes_max || bytes > limits::file_bytes_max - r.offset || bytes > room) return -EINVAL;
   if (masked && mask_offset(bytes) + mask_words(bytes) * sizeof(std::uint64_t) > room) return -EINVAL;
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
-  const char* const data = channel_.staging(slot);
+  const char* const data = channel_.write_staging(slot);
   // Copied once: what a kernel that goes on writing does to it must not lead anywhere else.
   std::vector<std::uint64_t> mask;
   if (masked && bytes != 0) {

@@ -302,6 +302,7 @@ TEST_P(random_writes, agree_with_a_naive_model) {
   options.workers = 1 + static_cast<unsigned>(below(4));
   options.twin_threads = 2 + static_cast<unsigned>(below(8));
   options.staging_bytes = 8192u << below(4);
+  options.write_bytes = options.staging_bytes << GetParam() % 4;
   options.channel_slots = chance(3) ? 1 + static_cast<unsigned>(below(3)) : 16;
   options.extent_budget_bytes = chance(2) ? std::uint64_t{4} << 20 : 0;
   options.request_timeout_ns = 120'000'000'000;

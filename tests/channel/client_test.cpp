@@ -37,6 +37,27 @@ class channel_client_test : public ::testing::Test {
   channel_memory memory_{3, limits::staging_bytes_min};
 };
 
+TEST(channel_client, a_wide_slot_is_taken_when_asked_for) {
+  channel_memory memory(20, limits::staging_bytes_min, 65536);
+  memory.view().announce(service_phase::running);
+  channel_client c = memory.client({10'000 * ms, 10'000 * ms});
+  for (int i = 0; i < 3; ++i) {
+    const std::int32_t slot = c.acquire(true);
+    ASSERT_GE(slot, 0);
+    EXPECT_TRUE(memory.view().layout.is_wide(static_cast<std::uint32_t>(slot)));
+  }
+  // All three are taken: the next one waits for one of them, and not for any other.
+  std::atomic<std::int32_t> got{-1};
+  std::thread waiter([&] { got = memory.client({10'000 * ms, 10'000 * ms}).acquire(true); });
+  for (int i = 0; i < 17; ++i) EXPECT_GE(c.acquire(), 0);
+  EXPECT_EQ(got, -1);
+  c.release(8);
+  waiter.join();
+  EXPECT_EQ(got, 8);
+  channel_memory narrow(3, limits::staging_bytes_min);
+  EXPECT_GE(narrow.client({10'000 * ms, 10'000 * ms}).acquire(true), 0) << "where there are none, any";
+}
+
 TEST_F(channel_client_test, posts_the_request_before_the_bell_and_returns_the_answer) {
   std::thread service([&] {
     std::uint32_t slot = 0;

@@ -1,6 +1,8 @@
 // Where things lie in the channel's memory.
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "support/channel_memory.hpp"
 
 namespace gpufs::testing {
@@ -57,6 +59,33 @@ TEST(channel_layout, each_slot_has_its_own_part) {
     EXPECT_EQ(at(v, &v.reply(slot)), l.replies + 128ull * slot);
     EXPECT_EQ(at(v, v.staging(slot)), l.staging + 32768ull * slot);
   }
+}
+
+TEST(channel_layout, some_slots_have_more_room_for_writes) {
+  constexpr std::uint32_t slots = 21, staging = 8192, wide = 65536;
+  const channel_layout l = channel_layout::make(slots, staging, wide);
+  EXPECT_EQ(l.write_bytes_max(), wide);
+  // Every part of the memory behind the slots' records belongs to one slot at most.
+  std::vector<bool> taken(l.total_bytes - l.staging);
+  const channel_view v{nullptr, l};
+  const auto take = [&](const char* from, std::uint64_t bytes) {
+    const auto first = static_cast<std::uint64_t>(from - v.base);
+    ASSERT_GE(first, l.staging);
+    ASSERT_LE(first + bytes, l.total_bytes);
+    for (std::uint64_t i = first - l.staging; i < first - l.staging + bytes; ++i) {
+      ASSERT_FALSE(taken[i]) << i;
+      taken[i] = true;
+    }
+  };
+  unsigned wide_slots = 0;
+  for (std::uint32_t slot = 0; slot < slots; ++slot) {
+    take(v.staging(slot), staging);
+    EXPECT_EQ(l.write_bytes(slot), l.is_wide(slot) ? wide : staging);
+    if (l.is_wide(slot)) take(v.write_staging(slot), wide), ++wide_slots;
+    else EXPECT_EQ(v.write_staging(slot), v.staging(slot));
+  }
+  EXPECT_EQ(wide_slots, 3u);
+  EXPECT_EQ(channel_layout::make(slots, staging, staging).write_bytes_max(), staging) << "no wide slots";
 }
 
 TEST(channel_layout, a_request_is_there_when_all_its_words_are) {

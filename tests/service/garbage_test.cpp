@@ -162,6 +162,20 @@ TEST_F(garbage, random_requests_are_answered_and_harm_nobody) {
   EXPECT_EQ(rig_.read(rig_.open("/page").handle, 69'999, 100).bytes, "p");
 }
 
+TEST(garbage_in_wide_slots, writes_are_as_long_as_the_slot_has_room) {
+  const auto io = std::make_shared<memory_backend>();
+  io->write("/a", "");
+  service_rig rig(io, {.write_bytes = 65536});
+  const std::uint32_t handle = rig.call({request_code::open_write, open_reads | open_writes, 2, 0}, "/a").handle;
+  std::string content(65536, '\0');
+  for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 7 >> 3);
+  EXPECT_EQ(rig.call({request_code::write, handle, 65536, 5}, content).result, 65536);
+  EXPECT_EQ(io->content("/a"), std::string(5, '\0') + content);
+  EXPECT_EQ(rig.call({request_code::write, handle, 65537, 0}, content).result, -EINVAL) << "of the next slot's memory";
+  EXPECT_EQ(rig.call({request_code::write, handle, 65536 | masked_flag, 0}, content).result, -EINVAL);
+  EXPECT_EQ(rig.call({request_code::write, handle, (65536 / 9 * 8) | masked_flag, 0}, content).result >= 0, true);
+}
+
 TEST_F(garbage, writes_are_checked) {
   const rig_reply opened = rig_.call({request_code::open_write, open_reads | open_writes, 2, 0}, "/a");
   const std::uint32_t handle = opened.handle;

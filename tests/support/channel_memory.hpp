@@ -13,8 +13,8 @@ namespace gpufs::testing {
 
 class channel_memory {
  public:
-  channel_memory(std::uint32_t slots, std::uint32_t staging_bytes)
-      : layout_(channel_layout::make(slots, staging_bytes)), records_(slots) {
+  channel_memory(std::uint32_t slots, std::uint32_t staging_bytes, std::uint32_t write_bytes = 0)
+      : layout_(channel_layout::make(slots, staging_bytes, write_bytes)), records_(slots) {
     void* p = mmap(nullptr, layout_.total_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) throw error(errno, "channel_memory");
     base_ = static_cast<char*>(p);

@@ -5,7 +5,7 @@
 namespace gpufs::testing {
 
 service_rig::service_rig(std::shared_ptr<backend> io, const service_rig_options& o)
-    : options_(o), device_(make_cpu_device(1)), memory_(o.slots, o.staging_bytes),
+    : options_(o), device_(make_cpu_device(1)), memory_(o.slots, o.staging_bytes, o.write_bytes),
       files_(std::move(io), o.descriptors_max, nodes_max),
       extents_(*device_, files_, record_,
                extent_options{o.extent_budget_bytes, o.extent_bytes, o.extent_file_bytes_min, o.extents_ahead}),
@@ -22,14 +22,16 @@ service_rig::~service_rig() {
 rig_reply service_rig::call(const request& r, std::string_view staging) {
   rig_reply out;
   channel_client c = client();
-  const std::int32_t turn = c.acquire();
+  const std::int32_t turn = c.acquire(r.code == request_code::write && staging.size() > options_.staging_bytes);
   if (turn < 0) {
     out.result = turn;
     out.abandoned = true;
     return out;
   }
   const auto slot = static_cast<std::uint32_t>(turn);
-  if (!staging.empty()) std::memcpy(memory_.view().staging(slot), staging.data(), staging.size());
+  const channel_view view = memory_.view();
+  char* const to = r.code == request_code::write ? view.write_staging(slot) : view.staging(slot);
+  if (!staging.empty()) std::memcpy(to, staging.data(), staging.size());
   c.post(slot, r);
   const channel_client::answer answer = c.wait(slot);
   out.result = answer.result;

@@ -18,6 +18,7 @@ struct service_rig_options {
   unsigned workers = 2;
   std::uint32_t slots = 8;
   std::uint32_t staging_bytes = 8192;
+  std::uint32_t write_bytes = 0;  // of wide slots, if there are to be any
   std::uint64_t spin_ns = 20'000;
   std::size_t descriptors_max = 64;
   std::uint64_t extent_budget_bytes = 0;

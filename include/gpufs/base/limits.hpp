@@ -25,6 +25,7 @@ inline constexpr std::uint32_t bulk_bytes_max = 8u << 20;
 inline constexpr std::uint32_t staging_bytes_min = 8192;
 static_assert(staging_bytes_min >= path_bytes_max, "an open's path travels in the slot's staging memory");
 inline constexpr std::uint32_t staging_bytes_max = 1u << 20;
+inline constexpr std::uint32_t write_bytes_max = 4u << 20;
 
 inline constexpr std::uint32_t sinks_max = 64;
 

@@ -320,7 +320,6 @@ class page_cache {
     const std::uint32_t own = frames_.rings().ring_of(key);
     (void)by_one_warp(g_, [&](const auto& part) {
       detail::write_back wb(fs_, part);
-      using choice = typename decltype(wb)::choice;
       bool written = false;
       // A host that does not answer is waited for once, and one that gives errors as long as for a frame.
       const auto go_on = [&] {
@@ -334,7 +333,10 @@ class page_cache {
         std::uint32_t dirty = 0;
         if (part.is_leader()) dirty = r.dirty.load_relaxed();
         if (part.broadcast(dirty) == 0) continue;
-        for (std::uint32_t seen = 0; seen < r.count && go_on(); seen += 32) written = wb.some(ring, choice::any);
+        // First what goes in large pieces; what its writers are still at would go in many small ones.
+        const std::uint32_t long_until = r.count < 128 ? 0 : r.count < 1024 ? r.count / 4 : 256;
+        for (std::uint32_t seen = 0; seen < r.count && go_on(); seen += 32)
+          written = wb.some(ring, seen < long_until ? wb.long_run : wb.any_run);
       }
       if (!written) platform::pause(64);
       return 0;

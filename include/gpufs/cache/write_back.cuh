@@ -1,15 +1,15 @@
 // Writing dirty pages back to their files: for whoever needs a frame, ahead of that need, and for those who sync or close.
 //
-// A group takes the dirty pages of a run of the file, as many as a staging slot holds, copies their bytes and masks there, has the
-// host write them, and waits for the answer: then the file has them, whoever reads it. (cache/dirty.cuh has what goes on for a
-// page.) All pages stay in the cache, and pinned as long as they are under way, so that nobody loads what the file does not
-// have yet.
+// A group takes a run of dirty pages (cache/dirty_run.cuh), copies their bytes and masks into the staging memory of a slot, has
+// the host write them, and waits for the answer: then the file has them, whoever reads it. (cache/dirty.cuh has what goes on
+// for a page.) All pages stay in the cache, and pinned as long as they are under way, so that nobody loads what the file does
+// not have yet.
 //
 // Progress: a group takes pages without waiting, and while it has some it waits only for a channel slot and for the host; both
 // end by themselves. Who waits for another's write-back (flush) holds none of its own.
 #pragma once
 
-#include "gpufs/cache/dirty.cuh"
+#include "gpufs/cache/dirty_run.cuh"
 
 namespace gpufs::detail {
 
@@ -54,7 +54,7 @@ class write_back {
       if (what != 0 && is_its) forget_mask(frame_number);
       if (what != 0 && g_.is_leader()) {
         if (is_its) keep_error(node, error);
-        end(frame_number, node, is_its ? 0 : what);
+        dirty_run<Group>::end_page(fs_, frame_number, node, is_its ? 0 : what);
         // As the file does not have these bytes, the page must not be found any more.
         if (is_its) evict(frame_number);
       }
@@ -62,13 +62,13 @@ class write_back {
     });
   }
 
-  // Which pages are written back: any that are dirty; or only stretches all of which is, so that what is being written from front
-  // to back goes in large pieces, and not in those that happened to be there.
-  enum class choice : std::uint32_t { whole_stretches, any };
+  // Which runs of dirty pages are written back: of how many pages at least, if their stretch has as many (cache/dirty_run.cuh). What
+  // is being written from front to back should go in large pieces, and not in those that happen to be there.
+  static constexpr std::uint32_t any_run = 1, long_run = 16, whole_stretch = ~0u;
 
   // A stretch with dirty pages of a ring: one of those that would be evicted first. Whether it was written; errors are kept for those
   // who sync. Collective. Waits for the host.
-  GPUFS_HD GPUFS_OUT_OF_LINE bool some(std::uint32_t ring_number, choice which) {
+  GPUFS_HD GPUFS_OUT_OF_LINE bool some(std::uint32_t ring_number, std::uint32_t least) {
     slot_ring& ring = fs_.at<slot_ring>(fs_.layout.rings)[ring_number];
     constexpr std::uint32_t visits = 32;
     struct {
@@ -84,7 +84,7 @@ class write_back {
       while (!done) {
         const std::uint32_t next = g_.leading(!found);
         if (next == g_.size()) break;
-        const attempt a = write_stretch(key_of(g_.from(mine, next)), which);
+        const attempt a = write_longest(key_of(g_.from(mine, next)), least);
         done = a.took && (a.error == 0 || gave_up_);
         if (done) looked += next + 1;
         found = found && g_.rank() != next && page_needs_writing(mine);
@@ -103,16 +103,23 @@ class write_back {
     std::uint32_t quarters = 0;
     if (g_.is_leader()) quarters = ring.dirty.load_relaxed() / (ring.count / 4 + 1);
     quarters = g_.broadcast(quarters);
-    if (quarters != 0) (void)some(ring_number, quarters >= 3 ? choice::any : choice::whole_stretches);
+    if (quarters == 0 || some(ring_number, quarters >= 3 ? long_run : whole_stretch)) return;
+    if (quarters >= 3 && !gave_up_) (void)some(ring_number, any_run);
   }
 
-  // Calls `act(frame, key)`, collectively, for each page of the version that is in the cache from `first` on, until it says
-  // false. Pages that come or go meanwhile may be met or not.
+  // Calls `act(frame)`, collectively, for each page of the version that is in the cache from `first` on, until it says false.
+  // Pages that come or go meanwhile may be met or not. `asked`: only of those that are dirty, or being written.
+  enum class pages_asked : std::uint32_t { all, dirty };
   template <class Act>
-  GPUFS_HD void for_each_resident(std::uint64_t version, std::uint64_t first, std::uint64_t end, const Act& act) {
+  GPUFS_HD void for_each_resident(std::uint64_t version, std::uint64_t first, std::uint64_t end, pages_asked asked,
+                                  const Act& act) {
     const bool by_key = end - first <= fs_.layout.frame_count / 4;
     const std::uint64_t count = by_key ? end - first : fs_.layout.frame_count;
-    for (std::uint64_t i = std::uint64_t{part_} * g_.size(); i < count; i += std::uint64_t{parts_} * g_.size()) {
+    // Whole stretches for each part, as they are written as such.
+    const std::uint32_t stretch = by_key && parts_ > 1 ? dirty_run<Group>(fs_, g_).stretch_pages() : 1;
+    const std::uint64_t own = std::uint64_t{(stretch + g_.size() - 1) / g_.size()} * g_.size();
+    const std::uint64_t others = (parts_ - 1) * own;
+    for (std::uint64_t i = part_ * own; i < count; i += g_.size() + ((i + g_.size()) % own == 0 ? others : 0)) {
       std::uint32_t mine = 0;
       bool found = false;
       if (i + g_.rank() < count) {
@@ -127,6 +134,8 @@ class write_back {
         }
       }
       for (;;) {
+        // Once more after each: what was done for one page may have been done for its neighbours.
+        if (asked == pages_asked::dirty) found = found && is_dirty_page(mine);
         const std::uint32_t next = g_.leading(!found);
         if (next == g_.size()) break;
         const std::uint32_t frame_number = g_.from(mine, next);
@@ -136,34 +145,17 @@ class write_back {
     }
   }
 
-  // The same when other groups have done with it: 0 only when nothing of it is dirty. Collective; waits for them.
+  // Takes a page for changes to what is dirty of it, which it returns, when other groups have done with it: 0 only when nothing
+  // of it is dirty. Collective; waits for them.
   GPUFS_HD std::uint64_t begin_after_others(std::uint32_t frame_number, const slot_key& key) {
     for (;;) {
       wait_for_cleaner(frame_number);
       std::uint64_t what = 0;
-      if (g_.is_leader()) what = begin(frame_number, key);
+      if (g_.is_leader()) what = dirty_run<Group>::begin_page(fs_, frame_number, key);
       what = g_.broadcast(what);
       // Dirty is enough to try again: a group that was faster may have failed, and put back what it took.
       if (what != 0 || !needs_writing(frame_number, key)) return what;
     }
-  }
-
-  // Takes a page for changes to what is dirty of it, which it returns; 0 when there is nothing, or another group is at it: then
-  // nothing is held. By the leader.
-  GPUFS_HD std::uint64_t begin(std::uint32_t frame_number, const slot_key& key) {
-    slot_state& state = header(frame_number).state;
-    const bool there = slot_state::phase(state.pin()) == slot_phase::resident && header(frame_number).key() == key;
-    std::uint64_t what = 0;
-    if (there && page_dirt(fs_, frame_number).begin_cleaning(what)) return what;
-    (void)state.unpin();
-    return 0;
-  }
-  // `left`: what is dirty of it still, 0 for nothing. By the leader.
-  GPUFS_HD void end(std::uint32_t frame_number, std::uint32_t node, std::uint64_t left) {
-    page_dirt dirt(fs_, frame_number);
-    if (left == 0) dirt.end_cleaning(node);
-    else dirt.fail_cleaning(node, left);
-    (void)header(frame_number).state.unpin();
   }
   // Collective.
   GPUFS_HD void forget_mask(std::uint32_t frame_number) {
@@ -182,8 +174,6 @@ class write_back {
   }
 
  private:
-  static constexpr std::uint32_t run_max = 32;
-
   GPUFS_HD slot_header& header(std::uint32_t frame_number) const { return frame_table(fs_).header(frame_number); }
   // Equal in all members.
   GPUFS_HD slot_key key_of(std::uint32_t frame_number) const { return g_.broadcast(header(frame_number).key()); }
@@ -201,11 +191,12 @@ class write_back {
   // Whether it is the page still, and is dirty or being written. Collective.
   GPUFS_HD bool needs_writing(std::uint32_t frame_number, const slot_key& key) const {
     std::uint32_t yes = 0;
-    if (g_.is_leader()) {
-      constexpr std::uint64_t either = page_dirt::dirty | page_dirt::cleaning;
-      yes = (page_dirt(fs_, frame_number).flags() & either) != 0 && header(frame_number).key() == key ? 1 : 0;
-    }
+    if (g_.is_leader()) yes = is_dirty_page(frame_number) && header(frame_number).key() == key ? 1 : 0;
     return g_.broadcast(yes) != 0;
+  }
+  // Or being written.
+  GPUFS_HD bool is_dirty_page(std::uint32_t frame_number) const {
+    return (page_dirt(fs_, frame_number).flags() & (page_dirt::dirty | page_dirt::cleaning)) != 0;
   }
   GPUFS_HD bool page_needs_writing(std::uint32_t frame_number) const {
     const std::uint64_t flags = page_dirt(fs_, frame_number).flags();
@@ -231,7 +222,8 @@ class write_back {
       if (pass != 0 && !is_dirty(node)) return;
       for (std::uint64_t kind = 0; kind <= once_bit; kind += once_bit) {
         bool on = true;
-        for_each_resident(version | kind, 0, pass == 0 ? pages : ~std::uint64_t{0}, [&](std::uint32_t frame_number) {
+        const std::uint64_t end = pass == 0 ? pages : ~std::uint64_t{0};
+        for_each_resident(version | kind, 0, end, pages_asked::dirty, [&](std::uint32_t frame_number) {
           const slot_key key = key_of(frame_number);
           if (key.high != (version | kind)) return true;
           on = act(frame_number, key);
@@ -252,17 +244,6 @@ class write_back {
     if (frame_table(fs_).claim_resident(frame_number)) header(frame_number).state.release();
   }
 
-  // Pages of one file that follow each other; taken. In the leader, but for the first two, which all members know.
-  struct run {
-    std::uint32_t count;
-    std::uint32_t masked;  // whether one of them is not dirty as a whole
-    std::uint32_t node;
-    std::uint32_t handle;
-    std::uint64_t first;  // number of its first page in the file
-    std::uint32_t frames[run_max];
-    std::uint64_t what[run_max];
-  };
-
   struct attempt {
     bool took;
     std::int32_t error;
@@ -278,32 +259,30 @@ class write_back {
   }
   // Writes the page, if it is dirty and no other group is at it, and its dirty neighbours with it. Collective.
   GPUFS_HD attempt write_around(std::uint32_t frame_number, const slot_key& key) {
-    run r{};
-    if (g_.is_leader()) take(r, frame_number, key);
+    dirty_run<Group> r(fs_, g_);
+    r.take_around(frame_number, key);
     return write(r);
   }
-  // The same of any dirty pages near it, if no other group is at them.
-  GPUFS_HD attempt write_stretch(const slot_key& key, choice which) {
-    std::uint32_t all = 1;
-    if (which == choice::whole_stretches) all = is_whole_stretch(key) ? 1 : 0;
-    if (all == 0) return {false, 0};
-    run r{};
-    if (g_.is_leader()) take_stretch(r, key);
+  // The same of the longest run near it, if that is long enough.
+  GPUFS_HD attempt write_longest(const slot_key& key, std::uint32_t least) {
+    dirty_run<Group> r(fs_, g_);
+    r.take_longest(key, least);
     return write(r);
   }
-  GPUFS_HD attempt write(run& r) {
-    r.count = g_.broadcast(r.count);
-    if (r.count == 0) return {false, 0};
-    r.masked = g_.broadcast(r.masked);
+  GPUFS_HD GPUFS_OUT_OF_LINE attempt write(dirty_run<Group>& r) {
+    if (r.count() == 0) return {false, 0};
+    const std::uint64_t bytes = std::uint64_t{r.count()} << fs_.layout.page_shift;
     std::int32_t turn = 0;
-    if (g_.is_leader()) turn = fs_.node(r.node).lost.load_relaxed() != 0 ? -EIO : fs_.client().acquire();
+    if (g_.is_leader())
+      turn = fs_.node(r.node()).lost.load_relaxed() != 0
+                 ? -EIO
+                 : fs_.client().acquire(bytes > fs_.channel.layout.staging_bytes);
     turn = g_.broadcast(turn);
     std::int32_t error = turn < 0 ? turn : 0;
     if (turn < 0) gave_up_ = true;
     if (error == 0) {
-      // A page larger than a staging slot goes in several turns.
-      const std::uint64_t bytes = std::uint64_t{r.count} << fs_.layout.page_shift;
-      const std::uint64_t room = r.masked != 0 ? masked_room() : fs_.channel.layout.staging_bytes;
+      // What is larger than a slot's staging memory goes in several turns.
+      const std::uint64_t room = room_for(r, fs_.channel.layout.write_bytes(static_cast<std::uint32_t>(turn)));
       for (std::uint64_t done = 0; done < bytes && error == 0;) {
         const std::uint64_t piece = bytes - done < room ? bytes - done : room;
         error = write_piece(r, static_cast<std::uint32_t>(turn), done, piece);
@@ -317,137 +296,70 @@ class write_back {
       if (g_.is_leader() && turn >= 0) fs_.client().release(static_cast<std::uint32_t>(turn));
     }
     if (error == no_answer) error = -EIO;
-    if (g_.is_leader()) finish(r, error);
+    if (g_.is_leader() && error != 0) {
+      fs_.counters().add(counter::write_back_errors);
+      keep_error(r.node(), error);
+    }
     g_.sync();
+    r.end(error == 0);
     return {true, error};
   }
 
-  // As many bytes as fit into a slot with their mask: whole pages, or a part of one.
-  GPUFS_HD std::uint64_t masked_room() const {
-    const std::uint64_t page_bytes = fs_.layout.page_bytes();
-    const std::uint64_t fit = fs_.channel.layout.staging_bytes / 9 * 8 / 512 * 512;
-    return fit >= page_bytes ? fit / page_bytes * page_bytes : fit;
-  }
-  // Pages that are written together, a power of two: as many as fit into a slot.
-  GPUFS_HD std::uint64_t pages_at_once() const {
-    const std::uint64_t fit = fs_.channel.layout.staging_bytes >> fs_.layout.page_shift;
-    return fit == 0 ? 1 : fit < run_max ? fit : run_max;
+  // For those who sync or close; before the pages are let go: then the file may be closed, and its node another file's.
+  GPUFS_HD void keep_error(std::uint32_t node, std::int32_t error) {
+    std::int32_t none = 0;
+    (void)fs_.node(node).error.compare_exchange_relaxed(none, error);
   }
 
-  // The page, and those before and behind it, in the stretch of as many as fit, as far as they are dirty.
-  GPUFS_HD void take(run& r, std::uint32_t frame_number, const slot_key& key) {
-    if (!add(r, frame_number, key)) return;
-    r.first = key.low;
-    const std::uint64_t begin = key.low & ~(pages_at_once() - 1);
-    while (r.first > begin && add_if_there(r, {key.high, r.first - 1})) --r.first;
-    for (std::uint32_t i = 0, k = r.count - 1; i < k; ++i, --k) {
-      swap(r.frames[i], r.frames[k]);
-      swap(r.what[i], r.what[k]);
-    }
-    extend(r, key.high, key.low + 1, begin + pages_at_once());
-  }
-  // The dirty pages of the stretch that a page is in, from the first one on; none if another group is at them. Of many groups that
-  // meet pages of one stretch at the same time, as when they all write a file, one takes it whole: they try for the same
-  // page first.
-  GPUFS_HD void take_stretch(run& r, const slot_key& key) {
-    const std::uint64_t begin = key.low & ~(pages_at_once() - 1);
-    const std::uint64_t end = begin + pages_at_once();
-    for (r.first = begin; r.first < end; ++r.first) {
-      std::uint32_t f = 0;
-      if (!look_up({key.high, r.first}, f)) continue;
-      const std::uint64_t flags = page_dirt(fs_, f).flags();
-      if ((flags & page_dirt::cleaning) != 0) return;
-      if ((flags & page_dirt::dirty) == 0) continue;
-      if (add(r, f, {key.high, r.first})) extend(r, key.high, r.first + 1, end);
-      return;
-    }
-  }
-  // Collective.
-  GPUFS_HD bool is_whole_stretch(const slot_key& key) const {
-    const std::uint64_t begin = key.low & ~(pages_at_once() - 1);
-    bool all = true;
-    for (std::uint64_t i = g_.rank(); i < pages_at_once(); i += g_.size()) {
-      std::uint32_t f = 0;
-      constexpr std::uint64_t wanted = page_dirt::dirty | page_dirt::whole;
-      all = all && look_up({key.high, begin + i}, f) &&
-            (page_dirt(fs_, f).flags() & (wanted | page_dirt::cleaning)) == wanted;
-    }
-    return g_.all(all);
-  }
-  GPUFS_HD void extend(run& r, std::uint64_t version, std::uint64_t next, std::uint64_t end) {
-    while (next < end && add_if_there(r, {version, next})) ++next;
-    r.node = page_dirt(fs_, r.frames[0]).node();
-    r.handle = handle_ != 0 ? handle_ : page_dirt::handle(r.what[0]);
-  }
-  GPUFS_HD bool add(run& r, std::uint32_t frame_number, const slot_key& key) {
-    const std::uint64_t what = begin(frame_number, key);
-    if (what == 0) return false;
-    if ((what & page_dirt::whole) == 0) r.masked = 1;
-    r.frames[r.count] = frame_number;
-    r.what[r.count] = what;
-    ++r.count;
-    return true;
-  }
-  GPUFS_HD bool add_if_there(run& r, const slot_key& key) {
-    std::uint32_t f = 0;
-    return look_up(key, f) && page_needs_writing(f) && add(r, f, key);
-  }
-  template <class T>
-  GPUFS_HD static void swap(T& a, T& b) {
-    const T c = a;
-    a = b;
-    b = c;
+  // As many bytes as fit, with their mask if they have one: whole pages, or a part of one.
+  GPUFS_HD std::uint64_t room_for(const dirty_run<Group>& r, std::uint64_t bytes) const {
+    const std::uint64_t page_bytes = fs_.layout.page_bytes();
+    const std::uint64_t fit = r.masked() ? bytes / 9 * 8 / 512 * 512 : bytes;
+    return fit >= page_bytes ? fit / page_bytes * page_bytes : fit;
   }
 
   static constexpr std::int32_t no_answer = -0x7fffffff;
 
   // Bytes [done, done + bytes) of the run. Collective. 0, -errno, or `no_answer`: then the slot is abandoned.
-  GPUFS_HD std::int32_t write_piece(run& r, std::uint32_t slot, std::uint64_t done, std::uint64_t bytes) {
-    const std::uint64_t page_bytes = fs_.layout.page_bytes();
-    const std::uint32_t shift = fs_.layout.page_shift;
-    char* const staging = fs_.channel.staging(slot);
+  GPUFS_HD std::int32_t write_piece(const dirty_run<Group>& r, std::uint32_t slot, std::uint64_t done,
+                                    std::uint64_t bytes) {
+    char* const staging = fs_.channel.write_staging(slot);
     auto* const mask_there = reinterpret_cast<std::uint64_t*>(staging + mask_offset(bytes));
     std::uint64_t dirty_bits = 0;
-    for (std::uint64_t at = 0; at < bytes;) {
-      const std::uint64_t n = bytes - at < page_bytes ? bytes - at : page_bytes;
-      const std::uint64_t within = (done + at) & (page_bytes - 1);
-      const auto i = static_cast<std::uint32_t>((done + at) >> shift);
-      const std::uint32_t frame_number = g_.broadcast(r.frames[i]);
-      const std::uint64_t what = g_.broadcast(r.what[i]);
-      const bool whole = (what & page_dirt::whole) != 0, partial = (what & page_dirt::partial) != 0;
-      atomic_word<std::uint64_t>* const mask = fs_.mask(frame_number) + within / 64;
+    for_each_part(r, done, bytes, [&](const part& p) {
+      const bool whole = (p.what & page_dirt::whole) != 0, partial = (p.what & page_dirt::partial) != 0;
+      atomic_word<std::uint64_t>* const mask = fs_.mask(p.frame) + p.within / 64;
       // The mask first: bytes are read behind it.
-      for (std::uint64_t w = g_.rank(); w < mask_words(n); w += g_.size()) {
+      for (std::uint64_t w = g_.rank(); w < mask_words(p.bytes); w += g_.size()) {
         std::uint64_t bits = partial ? mask[w].exchange_acq_rel(0) : 0;
-        if (whole) bits = page_dirt::bits(w, 0, n);
-        if (r.masked != 0) mask_there[at / 64 + w] = bits;
+        if (whole) bits = page_dirt::bits(w, 0, p.bytes);
+        if (r.masked()) mask_there[p.at / 64 + w] = bits;
         dirty_bits |= bits;
       }
       g_.sync();
-      copy_out_of_page(g_, staging + at, fs_.page(frame_number) + within, n);
-      at += n;
-    }
+      copy_out_of_page(g_, staging + p.at, fs_.page(p.frame) + p.within, p.bytes);
+    });
     g_.sync();
     if (g_.all(dirty_bits == 0)) return 0;  // dirty for nothing
     std::int32_t result = 0;
     if (g_.is_leader()) result = post(r, slot, done, bytes);
     result = g_.broadcast(result);
     if (result >= 0) return 0;
-    if (r.masked != 0) restore_mask(r, mask_there, done, bytes);
+    if (r.masked()) restore_mask(r, mask_there, done, bytes);
     if (result == no_answer && g_.is_leader()) {
-      fs_.node(r.node).lost.store_relaxed(1);
+      fs_.node(r.node()).lost.store_relaxed(1);
       fs_.client().abandon(slot);
     }
     return result;
   }
 
-  GPUFS_HD std::int32_t post(const run& r, std::uint32_t slot, std::uint64_t done, std::uint64_t bytes) {
-    const std::uint64_t offset = (r.first << fs_.layout.page_shift) + done;
+  GPUFS_HD std::int32_t post(const dirty_run<Group>& r, std::uint32_t slot, std::uint64_t done, std::uint64_t bytes) {
+    const std::uint64_t offset = (r.first_page() << fs_.layout.page_shift) + done;
     // Before it is there: who misses one of these pages must ask the host.
-    fs_.node(r.node).stored.raise_release(offset + bytes);
+    fs_.node(r.node()).stored.raise_release(offset + bytes);
     channel_client client = fs_.client();
-    const std::uint32_t length = static_cast<std::uint32_t>(bytes) | (r.masked != 0 ? masked_flag : 0u);
-    const request asked{request_code::write, r.handle, length, offset};
+    const std::uint32_t length = static_cast<std::uint32_t>(bytes) | (r.masked() ? masked_flag : 0u);
+    const request asked{request_code::write, handle_ != 0 ? handle_ : r.handle(), length, offset};
     client.post(slot, asked);
     const channel_client::answer answer = client.wait(slot, true);
     if (answer.abandoned) return no_answer;
@@ -460,35 +372,33 @@ class write_back {
   }
 
   // Bits that were taken, and not written.
-  GPUFS_HD void restore_mask(run& r, const std::uint64_t* mask_there, std::uint64_t done, std::uint64_t bytes) {
-    const std::uint64_t page_bytes = fs_.layout.page_bytes();
-    for (std::uint64_t at = 0; at < bytes;) {
-      const std::uint64_t n = bytes - at < page_bytes ? bytes - at : page_bytes;
-      const std::uint64_t within = (done + at) & (page_bytes - 1);
-      const auto i = static_cast<std::uint32_t>((done + at) >> fs_.layout.page_shift);
-      const std::uint32_t frame_number = g_.broadcast(r.frames[i]);
+  GPUFS_HD void restore_mask(const dirty_run<Group>& r, const std::uint64_t* mask_there, std::uint64_t done,
+                             std::uint64_t bytes) {
+    for_each_part(r, done, bytes, [&](const part& p) {
       // The flag says all of a whole page; bits that are left behind would be written with the next byte of it.
-      const bool whole = (g_.broadcast(r.what[i]) & page_dirt::whole) != 0;
-      for (std::uint64_t w = g_.rank(); w < mask_words(n); w += g_.size()) {
-        const std::uint64_t bits = mask_there[at / 64 + w];
-        if (bits != 0 && !whole) (void)fs_.mask(frame_number)[within / 64 + w].fetch_or_acq_rel(bits);
+      const bool whole = (p.what & page_dirt::whole) != 0;
+      for (std::uint64_t w = g_.rank(); w < mask_words(p.bytes); w += g_.size()) {
+        const std::uint64_t bits = mask_there[p.at / 64 + w];
+        if (bits != 0 && !whole) (void)fs_.mask(p.frame)[p.within / 64 + w].fetch_or_acq_rel(bits);
       }
-      at += n;
-    }
+    });
     g_.sync();
   }
 
-  // For those who sync or close; before the pages are let go: then the file may be closed, and its node another file's.
-  GPUFS_HD void keep_error(std::uint32_t node, std::int32_t error) {
-    std::int32_t none = 0;
-    (void)fs_.node(node).error.compare_exchange_relaxed(none, error);
-  }
-  GPUFS_HD void finish(const run& r, std::int32_t error) {
-    if (error != 0) {
-      fs_.counters().add(counter::write_back_errors);
-      keep_error(r.node, error);
+  // What of bytes [done, done + bytes) of a run lies in one of its pages: `bytes`, from `within` on, at `at` of the piece.
+  struct part {
+    std::uint32_t frame;
+    std::uint64_t what, at, within, bytes;
+  };
+  template <class Act>
+  GPUFS_HD void for_each_part(const dirty_run<Group>& r, std::uint64_t done, std::uint64_t bytes, const Act& act) {
+    const std::uint64_t page_bytes = fs_.layout.page_bytes();
+    for (std::uint64_t at = 0; at < bytes;) {
+      const std::uint64_t n = bytes - at < page_bytes ? bytes - at : page_bytes;
+      const auto page = r.at(static_cast<std::uint32_t>((done + at) >> fs_.layout.page_shift));
+      act(part{page.frame, page.what, at, (done + at) & (page_bytes - 1), n});
+      at += n;
     }
-    for (std::uint32_t i = 0; i < r.count; ++i) end(r.frames[i], r.node, error == 0 ? 0 : r.what[i]);
   }
 
   const mount_ref& fs_;

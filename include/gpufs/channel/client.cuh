@@ -37,14 +37,17 @@ class channel_client {
                           counter_set* counters)
       : view_(view), slots_(slots), timeouts_(timeouts), counters_(counters) {}
 
-  // A slot of the caller's own, or -EIO. Waits while all are taken: each holder is bounded by these same timeouts.
-  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t acquire() {
+  // A slot of the caller's own, or -EIO; with `wide`, one of those with much room for a write, if there are such. Waits while all
+  // are taken: each holder is bounded by these same timeouts.
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t acquire(bool wide = false) {
     vigil waiting = begin_vigil();
-    std::uint32_t slot = static_cast<std::uint32_t>(mix_start(waiting.start) % view_.layout.slot_count);
+    const std::uint32_t step = wide && view_.layout.wide_bytes != 0 ? view_.layout.wide_step : 1;
+    const auto start = static_cast<std::uint32_t>(mix_start(waiting.start) % view_.layout.slot_count);
+    std::uint32_t slot = start & ~(step - 1);
     for (std::uint32_t attempt = 0;; ++attempt) {
       for (std::uint32_t i = 0; i < looks_at_once; ++i) {
         if (try_take(slot)) return static_cast<std::int32_t>(slot);
-        slot = slot + 1 == view_.layout.slot_count ? 0 : slot + 1;
+        slot = slot + step >= view_.layout.slot_count ? 0 : slot + step;
       }
       if (attempt % looks_every == looks_every - 1 && hopeless(slot, waiting)) break;
       platform::pause(attempt, longest_pause_ns);

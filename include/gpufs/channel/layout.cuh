@@ -6,7 +6,9 @@
 //   layout.requests + 32 * slot     device       request_record
 //   layout.replies  + 128 * slot    host         reply_record; its first word answers the bell
 //   layout.staging  + bytes * slot  whose turn   path of an open (device, before the bell), then bytes of the file
-//                                                (host, before the reply); bytes for a sink (device)
+//                                                (host, before the reply); bytes for a sink or a file (device)
+//   layout.wide     + ...           device       of each slot whose number is a multiple of `wide_step`: more room for bytes
+//                                                for a file, as large writes cost the host less
 //
 // A slot's life (models/channel.pml). Which device group has a slot is written in device memory (slot_owner), where
 // read-modify-write exists:
@@ -41,7 +43,7 @@ enum class request_code : std::uint32_t {
   bulk = 5,   // handle, offset, length: into the frames that staging (bulk_target) names; answered when they are filled
   // Writing:
   open_write = 6,  // as open; handle: open_bits; offset: mode of a file that is created
-  write = 7,       // handle, offset, length (with masked_flag) <= staging bytes: staging -> file, all of it
+  write = 7,       // handle, offset, length (with masked_flag) <= write bytes: write_staging -> file, all of it
   truncate = 8,    // handle; offset: the new size
   sync = 9,        // handle
   unlink = 10,     // staging: path; length
@@ -136,7 +138,9 @@ struct alignas(32) request_record {
   }
 };
 static_assert(sizeof(request_record) == 32, "one sector, one write burst");
-static_assert(limits::staging_bytes_max < masked_flag && limits::path_bytes_max < masked_flag, "lengths fit");
+static_assert(limits::staging_bytes_max < masked_flag && limits::write_bytes_max < masked_flag &&
+                  limits::path_bytes_max < masked_flag,
+              "lengths fit");
 
 struct alignas(128) reply_record {
   channel_word<std::uint64_t> word;  // {sequence, result}: one read over the bus answers the most common question
@@ -187,20 +191,32 @@ GPUFS_HD inline std::int32_t reply_result(std::uint64_t word) {
 struct channel_layout {
   std::uint32_t slot_count;
   std::uint32_t staging_bytes;  // per slot
-  std::uint64_t bells, requests, replies, staging, total_bytes;
+  std::uint32_t wide_bytes;     // per wide slot; 0: there are none
+  std::uint32_t wide_step;      // Invariant: a power of two
+  std::uint64_t bells, requests, replies, staging, wide, total_bytes;
 
-  static channel_layout make(std::uint32_t slots, std::uint32_t staging_bytes) {
+  // `write_bytes`: of the largest write. Where that is more than `staging_bytes` some slots are wide, spread among the others,
+  // so that each worker meets as many.
+  static channel_layout make(std::uint32_t slots, std::uint32_t staging_bytes, std::uint32_t write_bytes = 0) {
     channel_layout l{};
     l.slot_count = slots;
     l.staging_bytes = staging_bytes;
+    l.wide_bytes = write_bytes > staging_bytes ? write_bytes : 0;
+    l.wide_step = 8;
     const auto up = [](std::uint64_t x) { return (x + 4095) / 4096 * 4096; };
     l.bells = sizeof(channel_header);
     l.requests = up(l.bells + std::uint64_t{4} * slots);
     l.replies = up(l.requests + sizeof(request_record) * slots);
     l.staging = up(l.replies + sizeof(reply_record) * slots);
-    l.total_bytes = l.staging + std::uint64_t{staging_bytes} * slots;
+    l.wide = l.staging + std::uint64_t{staging_bytes} * slots;
+    l.total_bytes = l.wide + std::uint64_t{l.wide_bytes} * ((slots + l.wide_step - 1) / l.wide_step);
     return l;
   }
+
+  GPUFS_HD bool is_wide(std::uint32_t slot) const { return wide_bytes != 0 && slot % wide_step == 0; }
+  // The most that a write in the slot brings, and any write.
+  GPUFS_HD std::uint32_t write_bytes(std::uint32_t slot) const { return is_wide(slot) ? wide_bytes : staging_bytes; }
+  GPUFS_HD std::uint32_t write_bytes_max() const { return wide_bytes != 0 ? wide_bytes : staging_bytes; }
 };
 
 // The channel as one side sees it: base is the device's address of the memory, or the host's.
@@ -228,6 +244,11 @@ struct channel_view {
   }
   GPUFS_HD char* staging(std::uint32_t slot) const {
     return base + layout.staging + std::uint64_t{layout.staging_bytes} * slot;
+  }
+  // Where the bytes of a write lie.
+  GPUFS_HD char* write_staging(std::uint32_t slot) const {
+    return layout.is_wide(slot) ? base + layout.wide + std::uint64_t{layout.wide_bytes} * (slot / layout.wide_step)
+                                : staging(slot);
   }
 };
 

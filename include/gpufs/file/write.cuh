@@ -222,7 +222,8 @@ GPUFS_HD void cut_pages(const mount_ref& fs, const Group& g, const file_view& fi
   const frame_table frames(fs);
   write_back wb(fs, g);
   for (std::uint64_t kind = 0; kind <= once_bit && first < end; kind += once_bit) {
-    wb.for_each_resident(file.version | kind, first, end, [&](std::uint32_t frame_number) {
+    const auto all = write_back<Group>::pages_asked::all;
+    wb.for_each_resident(file.version | kind, first, end, all, [&](std::uint32_t frame_number) {
       // With a pin, and behind its load: what was loaded before the cut has bytes from before.
       slot_key key = frames.header(frame_number).key();
       std::int32_t frame_there = -1;
@@ -265,7 +266,8 @@ GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& w
       left = left || now != 0;
     }
     const bool any = !g.all(!left);
-    if (g.is_leader()) wb.end(frame_number, node, any ? (what & ~page_dirt::whole) | page_dirt::partial : 0);
+    if (g.is_leader())
+      dirty_run<Group>::end_page(fs, frame_number, node, any ? (what & ~page_dirt::whole) | page_dirt::partial : 0);
   }
   zero_in_page(g, fs.page(frame_number) + keep, page_bytes - keep);
 }

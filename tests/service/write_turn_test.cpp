@@ -1,0 +1,92 @@
+// Writes of one file are made one after another, whatever thread makes them; those of different files at the same time.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "support/fault_backend.hpp"
+#include "support/memory_backend.hpp"
+#include "support/service_rig.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+class write_turns : public ::testing::Test {
+ protected:
+  std::uint32_t open_to_write(service_rig& rig, const std::string& path) {
+    const auto length = static_cast<std::uint32_t>(path.size());
+    const rig_reply r =
+        rig.call({request_code::open_write, open_reads | open_writes | open_creates, length, 0644}, path);
+    EXPECT_GE(r.result, 0);
+    return r.handle;
+  }
+  // Several callers, each of which writes bytes of its own to one of the files in turn. How many writes were made at once at most.
+  int writes_at_once(service_rig& rig, const std::vector<std::uint32_t>& handles) {
+    std::atomic<int> inside{0}, most{0};
+    io_->clear();
+    io_->add({.on = operation::write, .before = [&] {
+                const int now = inside.fetch_add(1) + 1;
+                for (int seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
+                }
+                std::this_thread::sleep_for(500us);
+                inside.fetch_sub(1);
+              }});
+    std::vector<std::thread> callers;
+    for (unsigned c = 0; c < 8; ++c) {
+      callers.emplace_back([&, c] {
+        for (unsigned i = 0; i < 20; ++i) {
+          const std::string bytes(4, static_cast<char>('a' + c));
+          const std::uint32_t to = handles[c % handles.size()];
+          EXPECT_EQ(rig.call({request_code::write, to, 4, (i * 8 + c) * 4}, bytes).result, 4);
+        }
+      });
+    }
+    for (std::thread& t : callers) t.join();
+    io_->clear();
+    return most;
+  }
+
+  std::uint64_t shortest_ns_ = ~std::uint64_t{0};
+  const std::shared_ptr<memory_backend> memory_ = std::make_shared<memory_backend>();
+  const std::shared_ptr<fault_backend> io_ = std::make_shared<fault_backend>(memory_, 42);
+};
+
+TEST_F(write_turns, one_thread_writes_a_file_at_a_time) {
+  service_rig rig(io_, {.workers = 4, .slots = 16});
+  const std::uint32_t handle = open_to_write(rig, "/a");
+  const std::uint32_t again = open_to_write(rig, "/a");
+  EXPECT_EQ(writes_at_once(rig, {handle, again}), 1);
+  std::string expected;
+  for (unsigned i = 0; i < 20; ++i)
+    for (char c = 'a'; c < 'a' + 8; ++c) expected += std::string(4, c);
+  EXPECT_EQ(memory_->content("/a"), expected);
+}
+
+TEST_F(write_turns, different_files_are_written_at_the_same_time) {
+  service_rig rig(io_, {.workers = 4, .slots = 16});
+  EXPECT_GT(writes_at_once(rig, {open_to_write(rig, "/a"), open_to_write(rig, "/b"), open_to_write(rig, "/c")}), 1);
+}
+
+TEST_F(write_turns, another_thread_takes_over_from_one_that_is_busy_elsewhere) {
+  service_rig rig(io_, {.workers = 2, .slots = 16});
+  const std::uint32_t handle = open_to_write(rig, "/a"), other = open_to_write(rig, "/other");
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(rig.call({request_code::write, handle, 1, 0}, "x").result, 1);
+    io_->add({.on = operation::sync, .times_max = 1, .delay = 30ms});
+    std::thread syncs([&] { EXPECT_EQ(rig.call({request_code::sync, other, 0, 0}).result, 0); });
+    const std::uint64_t start = platform::now_ns();
+    for (int k = 0; k < 3; ++k) EXPECT_EQ(rig.call({request_code::write, handle, 1, 1}, "y").result, 1);
+    shortest_ns_ = std::min(shortest_ns_, platform::now_ns() - start);
+    syncs.join();
+    io_->clear();
+  }
+  EXPECT_LT(shortest_ns_, 25'000'000u) << "it waits for a thread that syncs another file";
+}
+
+}  // namespace
+}  // namespace gpufs::testing
