@@ -109,13 +109,14 @@ sample read_then_copy(const mount& m, const std::string& path, std::uint64_t byt
 sample pipeline(const mount& m, const std::string& path, std::uint64_t bytes, std::uint64_t chunk_bytes,
                 unsigned threads);
 
-enum class host_way { copy_from_mapping, pread, direct_io };
+enum class host_way { mapping, call, direct_io };
 // Host threads that read chunks of a file into memory of their own. Checked as far as it is still there at the end: the last
 // MiB of each thread. direct_io goes past the page cache; throws EINVAL where the file system refuses.
 sample host_read(const std::string& path, host_way way, const walk& w, unsigned threads);
-// Host threads that write a file from front to back, each a part of it, with pwrite; made anew or overwritten: with zeros,
-// which a file system takes no faster than anything else.
-sample host_write(const std::string& path, std::uint64_t bytes, std::uint64_t chunk_bytes, unsigned threads);
+// Host threads that write a file from front to back, each a part of it, with pwrite, or (`way`: mapping) by stores
+// into a mapping; made anew or overwritten: with zeros, which a file system takes no faster than anything else.
+sample host_write(const std::string& path, host_way way, std::uint64_t bytes, std::uint64_t chunk_bytes,
+                  unsigned threads);
 // Host threads that open, fstat, pread and close small files. Checked. Operations are files.
 sample host_open_small_files(const std::string& folder, std::uint64_t first, std::uint64_t count, unsigned threads);
 // Host threads that open and close one file. Operations are pairs of calls.

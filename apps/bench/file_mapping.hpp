@@ -1,4 +1,4 @@
-// Host files with an owner: descriptors and read-only mappings.
+// Host files with an owner: descriptors and mappings.
 #pragma once
 
 #include <fcntl.h>
@@ -35,6 +35,9 @@ class host_file {
       offset += static_cast<std::uint64_t>(n);
     }
   }
+  void resize(std::uint64_t bytes) const {
+    if (ftruncate(fd_, static_cast<off_t>(bytes)) != 0) throw error(errno, "ftruncate", path_);
+  }
   void write(const char* from, std::uint64_t bytes, std::uint64_t offset) const {
     while (bytes != 0) {
       const ssize_t n = pwrite(fd_, from, bytes, static_cast<off_t>(offset));
@@ -53,9 +56,11 @@ class host_file {
 
 class file_mapping {
  public:
-  file_mapping(const std::string& path, std::uint64_t bytes) : bytes_(bytes) {
-    const host_file file(path);
-    void* const p = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.fd(), 0);
+  // `access`: O_RDONLY or O_RDWR.
+  file_mapping(const std::string& path, std::uint64_t bytes, int access = O_RDONLY) : bytes_(bytes) {
+    const host_file file(path, access);
+    const int protection = access == O_RDWR ? PROT_READ | PROT_WRITE : PROT_READ;
+    void* const p = mmap(nullptr, bytes, protection, MAP_SHARED, file.fd(), 0);
     if (p == MAP_FAILED) throw error(errno, "mmap", path);
     data_ = static_cast<char*>(p);
   }

@@ -1,4 +1,5 @@
 #include <sys/stat.h>
+#include <optional>
 
 #include <algorithm>
 #include <array>
@@ -69,7 +70,7 @@ class chunk_reader {
       : walk_(w), way_(way), file_(path, way == host_way::direct_io ? O_RDONLY | O_DIRECT : O_RDONLY),
         places_(std::max<std::uint64_t>(1, ring_bytes / w.chunk_bytes)), ring_(allocate_host(places_ * w.chunk_bytes)),
         chunks_(w.span_bytes / w.chunk_bytes), where_(w.random ? order::random(chunks_) : order::forward(chunks_)) {
-    if (way == host_way::copy_from_mapping) mapped_ = std::make_unique<file_mapping>(path, w.span_bytes);
+    if (way == host_way::mapping) mapped_ = std::make_unique<file_mapping>(path, w.span_bytes);
   }
 
   void read(unsigned first, unsigned stride) {
@@ -193,13 +194,22 @@ sample host_open_small_files(const std::string& folder, std::uint64_t first, std
   return s;
 }
 
-sample host_write(const std::string& path, std::uint64_t bytes, std::uint64_t chunk_bytes, unsigned threads) {
+sample host_write(const std::string& path, host_way way, std::uint64_t bytes, std::uint64_t chunk_bytes,
+                  unsigned threads) {
   const host_file file(path, O_RDWR | O_CREAT);
+  std::optional<file_mapping> mapping;
+  if (way == host_way::mapping) {
+    file.resize(bytes);
+    mapping.emplace(path, bytes, O_RDWR);
+  }
   sample s = run_together(threads, [&](unsigned thread, start_line& start) {
     const std::vector<char> own(chunk_bytes);
     start.pass();
-    for (std::uint64_t at = thread * chunk_bytes; at < bytes; at += threads * chunk_bytes)
-      file.write(own.data(), std::min(chunk_bytes, bytes - at), at);
+    for (std::uint64_t at = thread * chunk_bytes; at < bytes; at += threads * chunk_bytes) {
+      const std::uint64_t n = std::min(chunk_bytes, bytes - at);
+      if (mapping) std::memcpy(mapping->data() + at, own.data(), n);
+      else file.write(own.data(), n, at);
+    }
   });
   s.operations = (bytes + chunk_bytes - 1) / chunk_bytes;
   s.bytes = bytes;

@@ -46,8 +46,8 @@ bench::access access_named(const std::string& name) {
 }
 
 bench::host_way way_named(const std::string& name) {
-  if (name == "mapping") return bench::host_way::copy_from_mapping;
-  if (name == "pread") return bench::host_way::pread;
+  if (name == "mapping") return bench::host_way::mapping;
+  if (name == "pread" || name == "pwrite") return bench::host_way::call;
   if (name == "direct_io") return bench::host_way::direct_io;
   throw std::invalid_argument("no such way: " + name);
 }
@@ -301,10 +301,13 @@ void bind_peers(nb::module_& m) {
       "folder"_a, "first"_a, "count"_a, "threads"_a);
   m.def(
       "bench_host_write",
-      [](const nb::bytes& path, std::uint64_t bytes, std::uint64_t chunk_bytes, unsigned threads) {
-        return without_gil([&, file = path_of(path)] { return bench::host_write(file, bytes, chunk_bytes, threads); });
+      [](const nb::bytes& path, const std::string& way, std::uint64_t bytes, std::uint64_t chunk_bytes,
+         unsigned threads) {
+        return without_gil([&, file = path_of(path), how = way_named(way)] {
+          return bench::host_write(file, how, bytes, chunk_bytes, threads);
+        });
       },
-      "path"_a, "bytes"_a, "chunk_bytes"_a, "threads"_a);
+      "path"_a, "way"_a, "bytes"_a, "chunk_bytes"_a, "threads"_a);
   m.def(
       "bench_host_reopen",
       [](const nb::bytes& path, std::uint64_t operations, unsigned threads) {

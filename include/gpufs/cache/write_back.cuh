@@ -77,17 +77,22 @@ class write_back {
     if (g_.is_leader()) at = {ring.clean.load_relaxed(), place_to_look(ring)};
     at = g_.broadcast(at);
     bool done = false;
-    std::uint32_t looked = 0;
-    for (; looked < visits && looked < ring.count && !done; looked += done ? 0 : g_.size()) {
+    std::uint32_t looked = 0, tries = least == any_run ? visits : visits / 8;
+    const std::uint64_t stretch = dirty_run<Group>(fs_, g_).stretch_pages();
+    for (; looked < visits && looked < ring.count && !done && tries != 0; looked += done ? 0 : g_.size()) {
       const std::uint32_t mine = ring.slot_at(at.from + looked + g_.rank());
       bool found = page_needs_writing(mine);
-      while (!done) {
+      const slot_key own = found ? header(mine).key() : slot_key{};
+      for (; !done && tries != 0; --tries) {
         const std::uint32_t next = g_.leading(!found);
         if (next == g_.size()) break;
-        const attempt a = write_longest(key_of(g_.from(mine, next)), least);
+        const slot_key key = key_of(g_.from(mine, next));
+        const attempt a = write_longest(key, least);
         done = a.took && (a.error == 0 || gave_up_);
         if (done) looked += next + 1;
-        found = found && g_.rank() != next && page_needs_writing(mine);
+        // Nor the others of the same stretch: what was found there holds for them too.
+        found = found && g_.rank() != next && !(own.high == key.high && own.low / stretch == key.low / stretch);
+        if (a.took) found = found && page_needs_writing(mine);
       }
     }
     // Not tried again: whoever was faster has looked there too.

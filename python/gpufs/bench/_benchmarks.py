@@ -137,6 +137,12 @@ def _host_copy(world: World, shared: Shared, chunk: int, threads: int, way: str 
     return shared.task(("host", way, chunk, threads), make)
 
 
+def _host_writes(world: World, shared: Shared, how: _writing.How, threads: int, way: _writing.Way) -> Task:
+    name = f"{'pwrite' if way == 'pwrite' else 'stores into a mapping'}, {threads} threads"
+    source = _writing.file_by_host(world, how, threads, way)
+    return shared.task(("written", how, threads, way), lambda: Task(name, "GB/s", source))
+
+
 def _disk(world: World, shared: Shared, chunk: int, threads: int, *, random: bool) -> Task:
     def make() -> Task:
         operations = min(world.file_bytes // chunk, (1 << 14) if random else (2 << 30) // chunk)
@@ -418,14 +424,16 @@ def _write(world: World, shared: Shared) -> Iterator[Case]:
     for record in _counts(world, (100, 1000), (100,)):
         yield Case({"what": "append", "chunk": record}, Task("gpufs", "M/s", _writing.appends(world, record)))
     ways: tuple[_writing.How, ...] = ("new", "overwritten")
-    for workers in _counts(world, (1, 4, 8), (1,)):
+    for workers in _counts(world, (1, 8), (1,)):
         for how in ways:
-            yield Case(
-                {"what": f"file, {how}", "workers": workers},
-                Task("gpufs", "GB/s", _writing.file_by_gpufs(world, how, workers)),
-                Task(f"pwrite, {workers} threads", "GB/s", _writing.file_by_host(world, how, workers)),
-                0.90,
-            )
+            for chunk in _counts(world, (64 * KIB, PAGE), (64 * KIB,)):
+                yield Case(
+                    {"what": f"file, {how}", "chunk": chunk, "workers": workers},
+                    Task("gpufs", "GB/s", _writing.file_by_gpufs(world, how, workers, chunk)),
+                    _host_writes(world, shared, how, workers, "pwrite"),
+                    0.90,
+                    (_host_writes(world, shared, how, workers, "mapping"),),
+                )
 
 
 # --- Opens, idling, grep ---

@@ -15,9 +15,9 @@ from gpufs.bench._sources import taken
 from gpufs.bench._world import World
 
 How: TypeAlias = Literal["new", "overwritten"]
+Way: TypeAlias = Literal["pwrite", "mapping"]
 
 HOST_CHUNK: Final = 1 << 20
-PAGE: Final = 4096
 CACHE_PART: Final = 4  # of a file that is written: the cache is so much smaller
 DIRTY_PART: Final = 8  # of a cache whose dirty pages are written again: below the share at which they are written back
 
@@ -36,8 +36,8 @@ def _checked(sample: Sample, path: Path) -> Sample:
     return sample if _core.bench_holds_content(os.fsencode(path)) else replace(sample, wrong_bytes=sample.bytes)
 
 
-def file_by_gpufs(world: World, how: How, workers: int) -> Source:
-    """A file from front to back, page by page, and its close; in a cache of a quarter of it."""
+def file_by_gpufs(world: World, how: How, workers: int, chunk: int) -> Source:
+    """A file from front to back by calls of so many bytes, and its close; in a cache of a quarter of it."""
 
     def source() -> Generator[Sample]:
         cache = max(world.file_bytes // CACHE_PART, 1 << 22)
@@ -48,7 +48,7 @@ def file_by_gpufs(world: World, how: How, workers: int) -> Source:
                     if how == "new":
                         path.unlink(missing_ok=True)
                     sample = _core.bench_write_file(
-                        mount._core, os.fsencode(path), content, world.file_bytes, min(PAGE, world.file_bytes), 0
+                        mount._core, os.fsencode(path), content, world.file_bytes, min(chunk, world.file_bytes), 0
                     )
                     yield _checked(taken(sample), path)
             finally:
@@ -57,8 +57,8 @@ def file_by_gpufs(world: World, how: How, workers: int) -> Source:
     return source
 
 
-def file_by_host(world: World, how: How, threads: int) -> Source:
-    """The same by host threads with ``pwrite``, a MiB at a time."""
+def file_by_host(world: World, how: How, threads: int, way: Way) -> Source:
+    """The same by host threads, a MiB at a time: with ``pwrite``, or by stores into a mapping."""
 
     def source() -> Generator[Sample]:
         with _output(world) as path:
@@ -66,7 +66,7 @@ def file_by_host(world: World, how: How, threads: int) -> Source:
                 if how == "new":
                     path.unlink(missing_ok=True)
                 chunk = min(HOST_CHUNK, world.file_bytes // threads)
-                yield taken(_core.bench_host_write(os.fsencode(path), world.file_bytes, chunk, threads))
+                yield taken(_core.bench_host_write(os.fsencode(path), way, world.file_bytes, chunk, threads))
 
     return source
 
