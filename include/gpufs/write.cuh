@@ -151,14 +151,7 @@ template <class Group>
   std::int32_t copy = 0;
   const std::int32_t result = detail::take_changes(fs, g, m, frame_number, copy);
   if (result != 0) return result;
-  return by_one_warp(g, [&](const auto& part) {
-    std::int32_t error = detail::write_back(fs, part).flush_page(frame_number);
-    // Told now, and not once more.
-    std::int32_t told = error;
-    if (error != 0 && part.is_leader())
-      (void)fs.node(detail::page_dirt(fs, frame_number).node()).error.compare_exchange_relaxed(told, 0);
-    return error;
-  });
+  return by_one_warp(g, [&](const auto& part) { return detail::write_back(fs, part).flush_page(frame_number); });
 }
 
 // Ends the mapping. What was stored in it is dirty then, and goes to the file as what gwrite wrote. Returns 0; -EINVAL for

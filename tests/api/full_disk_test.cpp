@@ -206,31 +206,5 @@ TEST_P(full_disk, a_mapping_that_cannot_be_written_is_told_by_msync_and_stays) {
   });
 }
 
-// A page of a hole that is mapped into a process needs room on such a file system: then SIGBUS, or an error where it is
-// faulted in.
-TEST_P(full_disk, holes_are_read_where_there_is_no_room_for_their_pages) {
-  in_small_file_system(room_bytes, [kind = GetParam()](const std::string& folder) {
-    mount_options options = roomy_options();
-    options.extent_budget_bytes = 4 * room_bytes;
-    small_world world(folder, kind, options);
-    std::string content(600'000, '\0');
-    content.replace(0, 5, "begin");
-    const std::int32_t fd = world.open("a", O_RDWR | O_CREAT);
-    ASSERT_EQ(world.calls().write(fd, "begin", 0), 5);
-    ASSERT_EQ(world.calls().truncate(fd, 600'000), 0);
-    ASSERT_EQ(world.calls().close(fd), 0);
-    world.leave(0);
-    for (int round = 0; round < 3; ++round) {
-      const std::int32_t reader = world.open("a", O_RDONLY);
-      ASSERT_GE(reader, 0);
-      world.calls().expect_read(reader, content, 0, content.size() + 1);
-      EXPECT_EQ(world.calls().close(reader), 0);
-      std::filesystem::last_write_time(world.path("a"), std::filesystem::file_time_type::clock::now());
-    }
-    world.make_room();
-    world.expect_all_works();
-  });
-}
-
 }  // namespace
 }  // namespace gpufs::testing

@@ -22,12 +22,14 @@ class write_back {
   GPUFS_HD write_back(const mount_ref& fs, const Group& g) : fs_(fs), g_(g) {}
 
   // All dirty pages of a version, and those that others are writing back: when it returns the file has them. 0, or the first
-  // error; then some are dirty still. Through an open file of the caller's, `handle`. `last`: nobody else has it open, so all is
-  // looked through. Of `parts` warps that do it together each has its part. Collective. Waits for the host; ends when it does not answer.
+  // error, then some are dirty still; it is for the caller to tell, and not kept for others. Through an open file of the caller's,
+  // `handle`. `last`: nobody else has it open, so all is looked through. Of `parts` warps that do it together each has its part.
+  // Collective. Waits for the host; ends when it does not answer.
   GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush(std::uint64_t version, std::uint32_t node, std::uint32_t handle,
                                                 bool last, std::uint32_t part = 0, std::uint32_t parts = 1) {
     std::int32_t error = 0;
     handle_ = handle;
+    keeps_errors_ = false;
     part_ = part;
     parts_ = parts;
     for_each_page(version, node, last, [&](std::uint32_t frame_number, const slot_key& key) {
@@ -40,6 +42,7 @@ class write_back {
 
   // The same of one page, which the caller has pinned.
   GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_page(std::uint32_t frame_number) {
+    keeps_errors_ = false;
     return write_page(frame_number, key_of(frame_number));
   }
 
@@ -303,10 +306,11 @@ class write_back {
     if (error == no_answer) error = -EIO;
     if (g_.is_leader() && error != 0) {
       fs_.counters().add(counter::write_back_errors);
-      keep_error(r.node(), error);
+      if (keeps_errors_) keep_error(r.node(), error);
     }
     g_.sync();
     r.end(error == 0);
+    if (error != 0) GPUFS_SCHEDULE_POINT("write_back.failed");
     return {true, error};
   }
 
@@ -411,6 +415,7 @@ class write_back {
   std::uint32_t part_ = 0, parts_ = 1;
   std::uint32_t handle_ = 0;  // of an open file of the caller's; 0: each page's own
   bool gave_up_ = false;
+  bool keeps_errors_ = true;  // for those who sync; nobody else would tell them
 };
 
 // By any group: write_back::flush(), by all warps of a block.
