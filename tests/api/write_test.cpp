@@ -485,7 +485,9 @@ TEST_P(write_test, truncating_opens_of_many_groups_are_one) {
 // As two GPUs, or two processes: what each wrote is there after both have closed, and each sees the other's at its next open.
 TEST_P(write_test, two_mounts_write_other_bytes_of_the_same_pages) {
   std::string content = create("a", 3 * page_bytes() + 20);
-  const mount second(options);
+  mount_options theirs_too = options;
+  theirs_too.ordinal = another_gpu();
+  const mount second(theirs_too);
   session other(second, GetParam().kind);
   for (int round = 0; round < 3; ++round) {
     const std::int32_t fd = open("a", O_RDWR), theirs = other.open(files->path("a"), O_RDWR);
@@ -503,6 +505,41 @@ TEST_P(write_test, two_mounts_write_other_bytes_of_the_same_pages) {
     EXPECT_EQ(calls().close(fd), 0);
     EXPECT_EQ(other.close(theirs), 0);
     expect_content("a", content);
+  }
+}
+
+// What one has cached, directly or staged, it does not serve once the other has changed the file and closed it.
+TEST_P(write_test, two_mounts_see_what_the_other_made_of_a_file) {
+  std::string content = create("a", 5 * page_bytes() + 20);
+  options.extent_budget_bytes = std::uint64_t{4} << 20;
+  mount_options theirs_too = options;
+  theirs_too.ordinal = another_gpu();
+  const mount second(theirs_too);
+  session other(second, GetParam().kind);
+  const std::string path = files->path("a");
+  for (unsigned round = 0; round < 4; ++round) {
+    const bool is_mine = round % 2 == 0;
+    session& writer = is_mine ? calls() : other;
+    session& reader = is_mine ? other : calls();
+    const std::int32_t fd = writer.open(path, O_RDWR);
+    ASSERT_GE(fd, 0);
+    writer.expect_read(fd, content, 0, content.size());
+    const std::string part = self_checking(8, round, 0, page_bytes() + 100 * round);
+    const std::uint64_t at = page_bytes() / 2 * (round + 1);
+    ASSERT_EQ(writer.write(fd, part, static_cast<std::int64_t>(at)), static_cast<std::int64_t>(part.size()));
+    if (content.size() < at + part.size()) content.resize(at + part.size(), '\0');
+    content.replace(at, part.size(), part);
+    // Once longer, once shorter.
+    content.resize(round == 1 ? content.size() + page_bytes() : content.size() - 7, '\0');
+    ASSERT_EQ(writer.truncate(fd, static_cast<std::int64_t>(content.size())), 0);
+    EXPECT_EQ(writer.close(fd), 0);
+    for (int again = 0; again < 2; ++again) {
+      const std::int32_t seen = reader.open(path, O_RDONLY);
+      ASSERT_GE(seen, 0);
+      EXPECT_EQ(reader.status(seen).status.size, content.size());
+      reader.expect_read(seen, content, 0, content.size());
+      EXPECT_EQ(reader.close(seen), 0);
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gpufs/gpufs.hpp"
+#include "gpufs/machine.hpp"
 
 namespace gpufs::testing {
 
@@ -36,6 +37,11 @@ namespace gpufs::testing {
   options.heartbeat_timeout_ns = 5'000'000'000;
   options.request_timeout_ns = 60'000'000'000;
   return options;
+}
+
+// The GPU for a second mount: another one, where there are several.
+[[maybe_unused]] static int another_gpu() {
+  return device() == device_kind::cuda && examine_cuda().gpus.size() > 1 ? 1 : 0;
 }
 
 // `count` zeroed values in the memory of a mount's device. The mount must outlive it.
