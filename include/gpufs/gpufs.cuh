@@ -279,11 +279,15 @@ GPUFS_HD std::int64_t count_read(const mount_ref& fs, const Group& g, std::uint6
   return static_cast<std::int64_t>(bytes);
 }
 
-// Any read of [begin, end), of which [begin, at) has been read. Waits for I/O.
+// Any read of [begin, end), of which [begin, at) has been read. Waits for I/O. Looks the file up once more, so that the way of a
+// hit keeps nothing in registers that only this needs.
 template <class Group>
-GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t read_any(const mount_ref& fs, const Group g, const file_view file, char* buffer,
+GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t read_any(const mount_ref& fs, const Group g, std::int32_t fd, char* buffer,
                                                  std::uint64_t begin, std::uint64_t at, std::uint64_t end) {
-  read_end stop{at, 0};
+  const detail::found_file found = find_file(fs, g, fd, access_read);
+  const file_view& file = found.view;
+  read_end stop{at, found.error};
+  if (stop.error != 0) end = at;
   while (stop.at < end) {
     const std::uint64_t page = stop.at >> fs.layout.page_shift;
     const std::uint64_t behind = ((end - 1) >> fs.layout.page_shift) - page;
@@ -336,7 +340,7 @@ template <class Group>
   auto* const to = static_cast<char*>(buffer);
   const std::uint64_t at = detail::read_resident(fs, g, file, to, begin, end);
   if (at == end) return detail::count_read(fs, g, end - begin);
-  return detail::read_any(fs, g, file, to, begin, at, end);
+  return detail::read_any(fs, g, fd, to, begin, at, end);
 }
 
 namespace detail {

@@ -4,7 +4,8 @@
 // Groups run at the same time. Each has files of its own, with which it does everything there is; for those the model is a
 // string. All write to the same shared files too, each of them only its own bytes (stripes that are narrower than pages), as
 // does a thread of the host that knows nothing of them; so all must find their bytes, and in the end the files have
-// everybody's. And all append records to one file, each of which must be there once and whole.
+// everybody's. And all append records to one file, each of which must be there once and whole. In every other seed the groups
+// are those of two mounts, each with its file of records.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -32,8 +33,8 @@ struct shared_file {
 // What a group knows of its own files, and expects of its calls.
 class writer {
  public:
-  writer(std::uint64_t seed, std::uint32_t number, std::uint64_t page_bytes)
-      : random_(seed), number_(number), page_bytes_(page_bytes) {}
+  writer(std::uint64_t seed, std::uint32_t number, std::uint64_t page_bytes, std::string records)
+      : random_(seed), number_(number), page_bytes_(page_bytes), records_(std::move(records)) {}
 
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
 
@@ -116,6 +117,7 @@ class writer {
   std::mt19937_64 random_;
   const std::uint32_t number_;
   const std::uint64_t page_bytes_;
+  const std::string records_;  // the file that it appends to
   own_file files_[own_files];
   std::vector<std::string> appended_;
   script calls_;
@@ -234,7 +236,7 @@ script writer::next(const file_world& world, std::vector<shared_file>& shared, s
     c.to = appends ? append_register : shared_register + static_cast<int>(i);
     c.bytes = 0644;
     c.flags = appends ? O_WRONLY | O_APPEND | O_CREAT : O_RDWR;
-    c.memory = add_string(input, world.path(appends ? "records" : shared[i].name));
+    c.memory = add_string(input, world.path(appends ? records_ : shared[i].name));
     plan(c, 0, "open shared");
     expected_.back().any_descriptor = true;
   }
@@ -342,15 +344,30 @@ TEST_P(random_writes, agree_with_a_naive_model) {
     world->write(shared[i].name, shared[i].content);
   }
 
+  const unsigned mounts = 1 + GetParam() % 2;
   std::vector<writer> writers;
-  for (std::uint32_t g = 0; g < group_count; ++g) writers.emplace_back(random(), g, options.page_bytes);
-  mount fs(options);
-  stage s(fs, kind, group_count);
+  for (std::uint32_t g = 0; g < group_count; ++g)
+    writers.emplace_back(random(), g, options.page_bytes, "records-" + std::to_string(g % mounts));
+  // Of each mount; writer g is one of mount g % mounts.
+  std::vector<std::unique_ptr<mount>> all;
+  std::vector<std::unique_ptr<stage>> stages;
+  for (unsigned m = 0; m < mounts; ++m) {
+    options.ordinal = m == 0 ? 0 : another_gpu();
+    all.push_back(std::make_unique<mount>(options));
+    stages.push_back(std::make_unique<stage>(*all[m], kind, (group_count + mounts - 1 - m) / mounts));
+  }
   for (int round = 0; round < launches && !HasFailure(); ++round) {
-    std::string input;
-    std::uint64_t output_bytes = 0;
-    std::vector<script> scripts;
-    for (writer& w : writers) scripts.push_back(w.next(*world, shared, writers_count, input, output_bytes));
+    struct of_mount {
+      std::string input;
+      std::uint64_t output_bytes = 0;
+      std::vector<script> scripts;
+      performance done;
+    };
+    std::vector<of_mount> parts(mounts);
+    for (std::size_t g = 0; g < writers.size(); ++g) {
+      of_mount& part = parts[g % mounts];
+      part.scripts.push_back(writers[g].next(*world, shared, writers_count, part.input, part.output_bytes));
+    }
     // The host writes its bytes meanwhile. What it has written when the kernel begins, a group may see or not; what it writes in
     // the end everybody must.
     std::vector<std::pair<std::size_t, std::uint64_t>> of_host;
@@ -368,26 +385,40 @@ TEST_P(random_writes, agree_with_a_naive_model) {
       for (const auto& [i, at] : of_host)
         world->write_at(shared[i].name, at, shared[i].content.substr(at, shared[i].stripe));
     });
-    const performance p = s.run(scripts, input, output_bytes + 64);
+    const auto run = [&](unsigned m) {
+      parts[m].done = stages[m]->run(parts[m].scripts, parts[m].input, parts[m].output_bytes + 64);
+    };
+    std::thread second([&] {
+      if (mounts == 2) run(1);
+    });
+    run(0);
+    second.join();
     host.join();
-    for (std::size_t g = 0; g < writers.size(); ++g) writers[g].check(p.outcomes[g], p.output);
+    for (std::size_t g = 0; g < writers.size(); ++g) {
+      const performance& done = parts[g % mounts].done;
+      writers[g].check(done.outcomes[g / mounts], done.output);
+    }
     for (const writer& w : writers) w.check_files(*world);
     for (const shared_file& f : shared) expect_same_bytes(world->content(f.name), f.content, f.name);
   }
 
   std::multiset<std::string> records, wanted;
-  const std::string all = world->content("records");
-  for (std::size_t at = 0; at < all.size();) {
-    const std::size_t end = std::min(all.find(';', at), all.size() - 1);
-    records.insert(all.substr(at, end + 1 - at));
-    at = end + 1;
+  for (unsigned m = 0; m < mounts; ++m) {
+    const std::string text = world->content("records-" + std::to_string(m));
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = std::min(text.find(';', at), text.size() - 1);
+      records.insert(text.substr(at, end + 1 - at));
+      at = end + 1;
+    }
   }
   for (const writer& w : writers) wanted.insert(w.appended().begin(), w.appended().end());
   EXPECT_EQ(records, wanted);
-  const statistics counted = fs.stats();
-  EXPECT_EQ(counted[counter::rpc_failures], 0u);
-  EXPECT_EQ(counted[counter::no_frames], 0u);
-  EXPECT_EQ(counted[counter::write_back_errors], 0u);
+  for (const std::unique_ptr<mount>& m : all) {
+    const statistics counted = m->stats();
+    EXPECT_EQ(counted[counter::rpc_failures], 0u);
+    EXPECT_EQ(counted[counter::no_frames], 0u);
+    EXPECT_EQ(counted[counter::write_back_errors], 0u);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(seed, random_writes, ::testing::ValuesIn(seeds()), ::testing::PrintToStringParamName());
