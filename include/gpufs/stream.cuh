@@ -12,10 +12,11 @@ namespace gpufs {
 // A line or a token: text in a stream's buffer, until the next call of the stream.
 struct text_piece {
   text_span text;
-  bool cut;  // the buffer was full before its end was seen: what follows comes with the next call
+  bool cut;  // the buffer was full before its end was seen: the next call goes on with it
 };
 
-// A file with a position, which is the group's own. All calls are collective, and return >= 0 or -errno.
+// A file with a position, which is the group's own. All calls are collective, also its construction, and return >= 0 or -errno.
+// Each member has an object of its own, which must not lie in memory that others see.
 // It owns neither the descriptor nor the buffer; `fs`, descriptor and buffer must outlive it. All that is written goes to the
 // cache at once: there is nothing to flush. Of a descriptor that appends, the position is for reading alone.
 template <class Group>
@@ -56,6 +57,7 @@ class file_stream {
 
   // As gread and gwrite, at the position, which then is behind the bytes. With O_APPEND a write goes to the file's end, and the
   // position stays. (POSIX read, write.)
+  // `to` must not lie in the stream's buffer.
   [[nodiscard]] GPUFS_HD std::int64_t read(void* to, std::uint64_t bytes) {
     const std::int64_t n = gread(g_, fs_, fd_, to, bytes, position_);
     if (n > 0) skip(static_cast<std::uint64_t>(n));
@@ -69,8 +71,9 @@ class file_stream {
   }
 
   // Writes formatted text, as format_text makes it, at the position. With O_APPEND the text of one call is whole in the file,
-  // whoever else appends to it. Returns the bytes written. Errors: as format_text (the text and a zero have to fit into the
-  // buffer), and then nothing is written; as gwrite. Waits as gwrite. (POSIX fprintf.)
+  // whoever else appends to it. Neither the format nor an argument may lie in the buffer. Returns the bytes written; if those are
+  // fewer than the text has, as gwrite, the others are in the buffer behind them. Errors: as format_text (the text and a zero have to
+  // fit into the buffer), and then nothing is written; as gwrite. Waits as gwrite. (POSIX fprintf.)
   template <class... Arguments>
   [[nodiscard]] GPUFS_HD std::int64_t print(const char* format, const Arguments&... arguments) {
     forget_text();
@@ -78,26 +81,25 @@ class file_stream {
     return bytes < 0 ? bytes : write(buffer_, static_cast<std::uint64_t>(bytes));
   }
 
-  // Reads the next line into the buffer. `line` has it without its newline; a carriage return in front of that is part of it.
+  // Reads the next line into the buffer. `line` has it without its newline (`end`); a carriage return in front of that is part of it.
   // Lines of up to the buffer's bytes less one come whole (of 512 bytes or more less 16, so that reads are aligned as the file is).
   // A last line may have no newline. Returns the bytes taken, with the newline, > 0; 0 at the file's end. Errors: as gread, of a line
   // that cannot be read to its end, and the position stays in front of it; -EINVAL without a buffer. Waits as gread. (POSIX getline.)
-  [[nodiscard]] GPUFS_HD std::int64_t read_line(text_piece& line) {
-    return take(line, 1, [&](text_span text) { return find_byte(g_, text, '\n'); });
+  [[nodiscard]] GPUFS_HD std::int64_t read_line(text_piece& line, char end = '\n') {
+    return take(line, 1, [&](text_span text) { return find_byte(g_, text, end); });
   }
 
   // Reads the next token: bytes that are no `delimiters`, behind any number that are. The position then is right behind it. Returns
-  // the token's bytes, > 0; 0 when none comes before the file's end. Errors and waits as read_line. (C strtok, of a file.)
+  // the token's bytes, > 0; 0 when none comes before the file's end. Of a token that is cut, at least one byte is left for the next
+  // call. Errors and waits as read_line; -EINVAL also for a cut one in a buffer of one byte. (C strtok, of a file.)
   [[nodiscard]] GPUFS_HD std::int64_t read_token(const byte_set& delimiters, text_piece& token) {
+    token = {};
     for (bool found = false; !found;) {
       const stretch between = look_for([&](text_span text) { return find_of_set(g_, text, delimiters, false); });
       if (between.error != 0) return between.error;
       skip(between.bytes);
       found = between.end == stretch::found;
-      if (between.end == stretch::at_file_end) {
-        token = {};
-        return 0;
-      }
+      if (between.end == stretch::at_file_end) return 0;
     }
     return take(token, 0, [&](text_span text) { return find_of_set(g_, text, delimiters, true); });
   }
@@ -153,14 +155,18 @@ class file_stream {
     return n;
   }
 
-  // Takes what comes before what `find` finds, and `behind` bytes of that.
+  // Takes what comes before what `find` finds, and `behind` bytes of that. If that is nothing, a byte of a piece that is cut is left:
+  // the next call must see that it goes on.
   template <class Find>
   GPUFS_HD std::int64_t take(text_piece& piece, std::uint64_t behind, const Find& find) {
     piece = {};
     const stretch got = look_for(find);
     if (got.error != 0) return got.error;
-    piece = {{text_, got.bytes}, got.end == stretch::buffer_full};
-    const std::uint64_t taken = got.bytes + (got.end == stretch::found ? behind : 0);
+    const bool cut = got.end == stretch::buffer_full;
+    const std::uint64_t left = cut && behind == 0 ? 1 : 0;
+    if (got.bytes == left && cut) return -EINVAL;
+    piece = {{text_, got.bytes - left}, cut};
+    const std::uint64_t taken = got.bytes - left + (got.end == stretch::found ? behind : 0);
     skip(taken);
     return static_cast<std::int64_t>(taken);
   }

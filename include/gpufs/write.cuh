@@ -6,7 +6,8 @@
 namespace gpufs {
 
 // Writes `bytes` of memory that all members can read, at any offset; neither needs an alignment (16-byte aligned on both sides is
-// fastest). A file opened with O_APPEND is written at its end instead: at an offset that no other call of the mount gets.
+// fastest). A file opened with O_APPEND is written at its end instead: at an offset that no other call of the mount gets. Who reads
+// the file meanwhile may find zeros there; and if the call fails, they stay unless nobody has appended behind them.
 // When the call returns, all threads of the mount see the bytes; others see them after gclose, gmsync or gfsync, or when
 // the page was written back for want of frames. Only these bytes ever reach the file, whatever else is in their pages.
 // Returns the bytes written: fewer than asked only before an error that the next call returns.
@@ -39,7 +40,16 @@ template <class Group>
   const auto* const from = static_cast<const char*>(buffer);
   const std::uint64_t end = begin.at + bytes;
   const detail::write_end done = detail::write_resident(fs, g, found.view, from, begin.at, end);
-  if (done.at != end) return detail::write_any(fs, g, found.view, from, begin.at, done, end);
+  if (done.at != end) {
+    const std::int64_t written = detail::write_any(fs, g, found.view, from, begin.at, done, end);
+    if (appends && written != static_cast<std::int64_t>(bytes) && g.is_leader()) {
+      // Its place in the file is given back, if nobody has appended behind it.
+      std::uint64_t expected = end;
+      const std::uint64_t there = written < 0 ? 0 : static_cast<std::uint64_t>(written);
+      (void)fs.node(found.view.node).size.compare_exchange_relaxed(expected, begin.at + there);
+    }
+    return written;
+  }
   g.sync();
   if (g.is_leader()) fs.counters().add(counter::written_bytes, bytes);
   return static_cast<std::int64_t>(bytes);

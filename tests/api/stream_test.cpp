@@ -60,8 +60,9 @@ std::string tokens_of(const std::string& content, std::uint64_t room) {
        at = content.find_first_not_of(" ,\n", at)) {
     const std::size_t bytes = std::min(content.find_first_of(" ,\n", at), content.size()) - at;
     const bool cut = bytes >= room;
-    all += content.substr(at, cut ? room : bytes) + (cut ? '~' : '$');
-    at += cut ? room : bytes;
+    const std::size_t taken = cut ? room - 1 : bytes;  // one is left for the next call
+    all += content.substr(at, taken) + (cut ? '~' : '$');
+    at += taken;
   }
   return all;
 }
@@ -91,6 +92,13 @@ TEST_P(stream_test, lines_longer_than_the_buffer_are_cut) {
   const std::int32_t fd = open_new("12345678\n1234567\nabcdefghijklmnopqrst\nz");
   expect_pieces(action::lines, fd, 0, 8, "12345678~$1234567$abcdefgh~ijklmnop~qrst$z$", 39);
   expect_pieces(action::lines, fd, 0, 1, lines_of("12345678\n1234567\nabcdefghijklmnopqrst\nz", 1), 39);
+}
+
+TEST_P(stream_test, a_token_that_is_cut_is_never_taken_for_a_whole_one) {
+  const std::int32_t fd = open_new("abcd efgh abcdefgh ijkl");
+  expect_pieces(action::tokens, fd, 0, 4, "abc~d$efg~h$abc~def~gh$ijk~l$", 23);
+  expect_pieces(action::tokens, fd, 0, 5, "abcd$efgh$abcd~efgh$ijkl$", 23);
+  EXPECT_EQ(calls().stream(action::tokens, fd, 0, 1).result, -EINVAL) << "there is room for no byte and the next";
 }
 
 TEST_P(stream_test, random_text_in_buffers_of_any_size) {

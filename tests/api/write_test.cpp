@@ -482,6 +482,18 @@ TEST_P(write_test, truncating_opens_of_many_groups_are_one) {
   }
 }
 
+TEST_P(write_test, an_append_that_fails_leaves_no_hole) {
+  const std::string content = create("a", page_bytes() + 100);
+  const std::int32_t fd = open("a", O_RDWR | O_APPEND);
+  fail(operation::read, EIO);
+  EXPECT_EQ(calls().write(fd, "xyz", 0), -EIO) << "the rest of the page cannot be fetched";
+  EXPECT_EQ(calls().status(fd).status.size, content.size());
+  io->clear();
+  EXPECT_EQ(calls().write(fd, "xyz", 0), 3);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("a", content + "xyz");
+}
+
 // As two GPUs, or two processes: what each wrote is there after both have closed, and each sees the other's at its next open.
 TEST_P(write_test, two_mounts_write_other_bytes_of_the_same_pages) {
   std::string content = create("a", 3 * page_bytes() + 20);

@@ -14,11 +14,12 @@ inline constexpr std::uint64_t not_found = ~std::uint64_t{0};
 // A set of bytes, such as delimiters.
 class byte_set {
  public:
+  // `members`: zero-terminated; or any, the zero among them.
   GPUFS_HD explicit byte_set(const char* members) {
-    for (; *members != 0; ++members) {
-      const auto byte = static_cast<std::uint8_t>(*members);
-      bits_[byte / 64] |= std::uint64_t{1} << (byte % 64);
-    }
+    for (; *members != 0; ++members) add(*members);
+  }
+  GPUFS_HD explicit byte_set(text_span members) {
+    for (std::uint64_t i = 0; i < members.bytes; ++i) add(members.data[i]);
   }
   GPUFS_HD bool has(char c) const {
     const auto byte = static_cast<std::uint8_t>(c);
@@ -26,6 +27,10 @@ class byte_set {
   }
 
  private:
+  GPUFS_HD void add(char c) {
+    const auto byte = static_cast<std::uint8_t>(c);
+    bits_[byte / 64] |= std::uint64_t{1} << (byte % 64);
+  }
   std::uint64_t bits_[4] = {};
 };
 

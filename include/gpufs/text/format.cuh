@@ -38,6 +38,7 @@ GPUFS_HD format_argument pack_argument(const T& value) {
   if constexpr (std::is_enum_v<type>) {
     packed = pack_argument(static_cast<std::underlying_type_t<type>>(value));
   } else if constexpr (std::is_integral_v<type>) {
+    static_assert(sizeof(type) <= sizeof(std::uint64_t), "integers of up to 64 bits");
     packed.bytes = sizeof(type);
     packed.content = static_cast<std::uint64_t>(value);
     if constexpr (std::is_signed_v<type>) {
