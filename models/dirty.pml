@@ -1,7 +1,7 @@
 /*
  * dirty.pml - what was written of a page, and how it gets to the file: writers, write-back, eviction, close, truncation.
  *
- * Real code: include/gpufs/cache/dirty.cuh (flags, mask, dirty pin), cache/write_back.cuh (begin, take the mask, read,
+ * Real code: include/gpufs/cache/dirty.cuh (flags, mask, dirty pin), cache/dirty_run.cuh and write_back.cuh (begin, take the mask, read,
  * host, end; flush; discard), file/write.cuh (writers; truncation), file/open_files.cuh (the last close; nodes).
  * README.md maps steps to files.
  *
@@ -220,7 +220,7 @@ inline set_flags()
 
 /* ---- Write-back. */
 
-/* write_back::begin(): `what` is what is dirty of the page, which is then pinned and this group's; or 0. */
+/* dirty_run::begin_page(): `what` is what is dirty of the page, which is then pinned and this group's; or 0. */
 inline begin()
 {
     atomic { what = 0; pins++; seen = resident }
@@ -264,7 +264,7 @@ inline begin_after_others()
     od
 }
 
-/* write_back::end(). `left`: what is dirty of it still. */
+/* dirty_run::end_page(). `left`: what is dirty of it still. */
 inline end_ok()
 {
 #ifndef MUTANT_NO_DIRTY_PIN
@@ -344,8 +344,9 @@ inline host_write(i)
     fi
 }
 
-/* Writes the page that begin() took back; `through`: an open file. Sets `failed`. */
-inline write_out()
+/* Writes the page that begin() took back; `through`: an open file. Sets `failed`. `keeps`: an error is kept for those who sync;
+ * who syncs tells it. */
+inline write_out(keeps)
 {
 #ifdef MUTANT_READ_BEFORE_MASK
     bits = ALL;
@@ -375,7 +376,7 @@ inline write_out()
 #endif
         fi;
 #endif
-        atomic { assert(NODE_OPEN); node_error = true }
+        atomic { assert(NODE_OPEN); node_error = node_error || keeps }
         end_failed(what)
     :: else ->
         end_ok()
@@ -397,7 +398,7 @@ inline flush()
 #endif
             begin();
             if
-            :: what != 0 -> write_out(); break
+            :: what != 0 -> write_out(false); break
 #if defined(MUTANT_FLUSH_DOES_NOT_WAIT) || defined(MUTANT_FLUSH_TRUSTS_OTHERS)
             :: what == 0 -> break
 #else
@@ -594,7 +595,7 @@ proctype cleaner(byte me)
         if
         :: what != 0 ->
             through = HANDLE(what);
-            write_out();
+            write_out(true);
             atomic { through = 0; what = 0; failed = false }
         :: else
         fi

@@ -163,6 +163,11 @@ void service::work(service_duty duty, unsigned worker) {
       }
       if (done.passed_over != 0) {
         last = now();
+        // First a look everywhere: there may be something for me.
+        if (!everywhere) {
+          seen_somewhere = true;
+          continue;
+        }
         std::this_thread::sleep_for(std::chrono::nanoseconds(passed_over_nap_ns));
         continue;
       }

@@ -27,16 +27,15 @@ class dirty_run {
 
   // Takes a page, if it is dirty and no other group is at it, and as many dirty pages of its stretch as are next to it.
   GPUFS_HD void take_around(std::uint32_t frame_number, const slot_key& key) {
-    const dirty_bits seen = look(key);
+    const dirty_bits seen = look(frame_number, key);
     const auto wanted = static_cast<std::uint32_t>(key.low - first_);
-    if (holds(wanted)) frames_[wanted / g_.size()] = frame_number;
     take(seen.dirty | std::uint64_t{1} << wanted, wanted);
   }
 
   // Takes the longest run of dirty pages in the stretch that a page is in, if it has `least` pages or the whole stretch. Nothing if
   // another group is at it; at any page of the stretch, unless one page is enough.
-  GPUFS_HD void take_longest(const slot_key& key, std::uint32_t least) {
-    const dirty_bits seen = look(key);
+  GPUFS_HD void take_longest(std::uint32_t frame_number, const slot_key& key, std::uint32_t least) {
+    const dirty_bits seen = look(frame_number, key);
     if (least > pages_) least = pages_;
     if (least > 1 && seen.cleaning != 0) return;
     std::uint32_t longest = 0, from = 0;
@@ -105,7 +104,6 @@ class dirty_run {
     std::uint64_t dirty, cleaning;
   };
 
-  GPUFS_HD bool holds(std::uint32_t n) const { return n % g_.size() == g_.rank(); }
   // What `act(page, place)` gives for the member's own pages of [begin, end) of the stretch, by bits; of all members together.
   template <class Act>
   GPUFS_HD std::uint64_t for_own(std::uint32_t begin, std::uint32_t end, const Act& act) {
@@ -117,8 +115,8 @@ class dirty_run {
     return bits;
   }
 
-  // At a glance, as a hint: what is there of the stretch that a page is in.
-  GPUFS_HD dirty_bits look(const slot_key& key) {
+  // At a glance, as a hint: what is there of the stretch that a page is in. (A glance does not find all pages, but that one it must.)
+  GPUFS_HD dirty_bits look(std::uint32_t frame_number, const slot_key& key) {
     pages_ = stretch_pages();
     version_ = key.high;
     first_ = key.low & ~std::uint64_t{pages_ - 1};
@@ -126,7 +124,7 @@ class dirty_run {
     const frame_table frames(fs_);
     (void)for_own(0, pages_, [&](std::uint32_t n, std::uint32_t k) {
       const slot_key mine{version_, first_ + n};
-      frames_[k] = frames.index().guess(mine) - 1;
+      frames_[k] = mine == key ? frame_number : frames.index().guess(mine) - 1;
       if (frames_[k] == ~0u || frames.header(frames_[k]).key() != mine) return 0;
       const std::uint64_t flags = page_dirt(fs_, frames_[k]).flags();
       const std::uint64_t bit = std::uint64_t{1} << n;

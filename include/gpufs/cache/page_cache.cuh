@@ -335,7 +335,7 @@ class page_cache {
         if (part.broadcast(dirty) == 0) continue;
         // First what goes in large pieces; what its writers are still at would go in many small ones.
         const std::uint32_t long_until = r.count < 128 ? 0 : r.count < 1024 ? r.count / 4 : 256;
-        for (std::uint32_t seen = 0; seen < r.count && go_on(); seen += 32)
+        for (std::uint32_t seen = 0; seen < long_until + r.count && go_on(); seen += 32)
           written = wb.some(ring, seen < long_until ? wb.long_run : wb.any_run);
       }
       if (!written) platform::pause(64);

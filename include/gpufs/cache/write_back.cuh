@@ -13,6 +13,15 @@
 
 namespace gpufs::detail {
 
+// The size of a file that is written, as the leader sees it. Collective.
+template <class Group>
+GPUFS_HD std::uint64_t file_size(const mount_ref& fs, const Group& g, std::uint32_t node) {
+  std::uint64_t size = 0;
+  // Acquire: pairs with the writer's release; what the size covers is there.
+  if (g.is_leader()) size = fs.node(node).size.load_acquire();
+  return g.broadcast(size);
+}
+
 // By one warp, or one thread.
 template <class Group>
 class write_back {
@@ -25,15 +34,22 @@ class write_back {
   // error, then some are dirty still; it is for the caller to tell, and not kept for others. Through an open file of the caller's,
   // `handle`. `last`: nobody else has it open, so all is looked through. Of `parts` warps that do it together each has its part.
   // Collective. Waits for the host; ends when it does not answer.
+  // `size`: of the file, the same for all parts, which have as many members each.
   GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush(std::uint64_t version, std::uint32_t node, std::uint32_t handle,
-                                                bool last, std::uint32_t part = 0, std::uint32_t parts = 1) {
+                                                bool last, std::uint64_t size, std::uint32_t part = 0,
+                                                std::uint32_t parts = 1) {
     std::int32_t error = 0;
     handle_ = handle;
     keeps_errors_ = false;
     part_ = part;
     parts_ = parts;
-    for_each_page(version, node, last, [&](std::uint32_t frame_number, const slot_key& key) {
+    const std::uint64_t stretch = dirty_run<Group>(fs_, g_).stretch_pages();
+    std::uint64_t failed = ~std::uint64_t{0};
+    for_each_page(version, node, last, size, [&](std::uint32_t frame_number, const slot_key& key) {
+      // What has just failed is not tried again for each of its pages.
+      if (key.low / stretch == failed) return true;
       const std::int32_t result = write_page(frame_number, key);
+      if (result != 0) failed = key.low / stretch;
       if (error == 0) error = result;
       return !gave_up_ && is_dirty(node);
     });
@@ -51,7 +67,7 @@ class write_back {
   // these pages too, so they are told as well. Collective.
   GPUFS_HD GPUFS_OUT_OF_LINE void discard(std::uint64_t version, std::uint32_t node, std::uint32_t handle,
                                           std::int32_t error) {
-    for_each_page(version, node, true, [&](std::uint32_t frame_number, const slot_key& key) {
+    for_each_page(version, node, true, file_size(fs_, g_, node), [&](std::uint32_t frame_number, const slot_key& key) {
       const std::uint64_t what = begin_after_others(frame_number, key);
       const bool is_its = page_dirt::handle(what) == handle;
       if (what != 0 && is_its) forget_mask(frame_number);
@@ -89,8 +105,9 @@ class write_back {
       for (; !done && tries != 0; --tries) {
         const std::uint32_t next = g_.leading(!found);
         if (next == g_.size()) break;
-        const slot_key key = key_of(g_.from(mine, next));
-        const attempt a = write_longest(key, least);
+        const std::uint32_t frame_number = g_.from(mine, next);
+        const slot_key key = key_of(frame_number);
+        const attempt a = write_longest(frame_number, key, least);
         done = a.took && (a.error == 0 || gave_up_);
         if (done) looked += next + 1;
         // Nor the others of the same stretch: what was found there holds for them too.
@@ -218,13 +235,10 @@ class write_back {
   }
 
   template <class Act>
-  GPUFS_HD void for_each_page(std::uint64_t version, std::uint32_t node, bool last, const Act& act) {
+  GPUFS_HD void for_each_page(std::uint64_t version, std::uint32_t node, bool last, std::uint64_t size,
+                              const Act& act) {
     if (!is_dirty(node)) return;
-    struct {
-      std::uint64_t size;
-    } file{fs_.node(node).size.load_acquire()};
-    file = g_.broadcast(file);
-    const std::uint64_t pages = (file.size + fs_.layout.page_bytes() - 1) >> fs_.layout.page_shift;
+    const std::uint64_t pages = (size + fs_.layout.page_bytes() - 1) >> fs_.layout.page_shift;
     // Behind the file's end only what was written at the moment it was cut.
     for (std::uint32_t pass = 0; pass < (last ? 2u : 1u); ++pass) {
       if (pass != 0 && !is_dirty(node)) return;
@@ -272,9 +286,9 @@ class write_back {
     return write(r);
   }
   // The same of the longest run near it, if that is long enough.
-  GPUFS_HD attempt write_longest(const slot_key& key, std::uint32_t least) {
+  GPUFS_HD attempt write_longest(std::uint32_t frame_number, const slot_key& key, std::uint32_t least) {
     dirty_run<Group> r(fs_, g_);
-    r.take_longest(key, least);
+    r.take_longest(frame_number, key, least);
     return write(r);
   }
   GPUFS_HD GPUFS_OUT_OF_LINE attempt write(dirty_run<Group>& r) {
@@ -418,18 +432,22 @@ class write_back {
   bool keeps_errors_ = true;  // for those who sync; nobody else would tell them
 };
 
-// By any group: write_back::flush(), by all warps of a block.
+// By any group: write_back::flush(), by all whole warps of a block, among which the pages are shared out.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_file(const mount_ref& fs, const Group g, std::uint64_t version,
                                                    std::uint32_t node, std::uint32_t handle, bool last) {
+  const std::uint64_t size = file_size(fs, g, node);
   if constexpr (Group::has_warps) {
     const auto warp = g.warp();
-    const std::int32_t error = write_back(fs, warp).flush(version, node, handle, last, g.warp_rank(), g.warp_count());
+    const std::uint32_t parts = g.size() < 32 ? 1 : g.size() / 32;
+    std::int32_t error = 0;
+    if (g.warp_rank() < parts)
+      error = write_back(fs, warp).flush(version, node, handle, last, size, g.warp_rank(), parts);
     // Of several errors the least number.
     const std::uint64_t least = g.least(error == 0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(-error));
     return least == ~std::uint64_t{0} ? 0 : -static_cast<std::int32_t>(least);
   } else {
-    return write_back(fs, g).flush(version, node, handle, last);
+    return write_back(fs, g).flush(version, node, handle, last, size);
   }
 }
 

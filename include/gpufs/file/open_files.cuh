@@ -151,8 +151,7 @@ GPUFS_HD inline found_file look_up(const mount_ref& fs, std::int32_t fd) {
 
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t share_size(const mount_ref& fs, const Group g, std::uint32_t node) {
-  // Acquire: pairs with the writer's release; what the size covers is there.
-  return g.broadcast(fs.node(node).size.load_acquire());
+  return file_size(fs, g, node);
 }
 
 // The same by a group: each member for itself, in one access to one address. What they found is the same for all, because

@@ -277,17 +277,14 @@ GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& w
 template <class Group>
 GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t size) {
   file_node& node = fs.node(file.node);
-  struct {
-    std::uint64_t size;
-  } old{node.size.load_acquire()};
-  old = g.broadcast(old);
-  if (size < old.size && g.is_leader()) {
+  const std::uint64_t old_size = file_size(fs, g, file.node);
+  if (size < old_size && g.is_leader()) {
     // Before the host's file loses its pages: those that are registered of it stay, and are not its any more.
     node.shrunk.store_relaxed(1);
   }
   const request cut{request_code::truncate, file.handle, 0, size};
   if (const std::int32_t result = ask_host(fs, g, cut); result < 0) return result;
-  if (size >= old.size) {
+  if (size >= old_size) {
     if (g.is_leader()) node.size.raise_release(size);
     g.sync();
     return 0;
@@ -298,7 +295,7 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
   } then{0};
   if (g.is_leader()) then.size = node.size.exchange_acq_rel(size);
   then = g.broadcast(then);
-  cut_pages(fs, g, file, size, then.size < old.size ? old.size : then.size);
+  cut_pages(fs, g, file, size, then.size < old_size ? old_size : then.size);
   // What was dirty behind the cut may have been written back since the host made it; now nothing is under way any more.
   return ask_host(fs, g, cut);
 }
