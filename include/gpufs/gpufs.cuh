@@ -58,7 +58,7 @@ template <class Group>
 // pages stay, and serve a later open if the file did not change. Returns 0, or -EBADF. Does not wait for I/O.
 // Of a descriptor that writes: the last close waits until all that was written to the file has reached it (not its disk), so
 // that whoever opens it then sees it. Returns -errno if that failed, or an earlier write-back had and nobody was told; what
-// could not be written is lost then. The descriptor is closed in any case.
+// could not be written is lost then, unless others may write the file still. The descriptor is closed in any case.
 template <class Group>
 GPUFS_HD std::int32_t gclose(const Group& g, const mount_ref& fs, std::int32_t fd) {
   g.sync();  // other members may still be using the descriptor

@@ -159,15 +159,21 @@ std::int64_t file_table::write(backend_file& file, const char* from, std::uint64
   return written;
 }
 
-int file_table::look_up(std::uint32_t handle, lookups& known, lookups::entry*& found) {
+std::shared_ptr<host_file> file_table::find_writer(std::uint32_t node) const {
+  const std::lock_guard lock(nodes_mutex_);
+  return node < writers_.size() && !writers_[node].empty() ? writers_[node].back() : nullptr;
+}
+
+int file_table::look_up(std::uint64_t name, lookups& known, lookups::entry*& found) {
   const std::uint64_t epoch = epoch_.load(std::memory_order_acquire);
   if (known.epoch != epoch) {
     known.clear();
     known.epoch = epoch;
   }
-  found = &known.entries[handle % known.entries.size()];
-  if (handle != 0 && found->handle == handle) return 0;
-  lookups::entry fresh{handle, find(handle), nullptr};
+  found = &known.at(name);
+  if (name != 0 && found->name == name) return 0;
+  const auto number = static_cast<std::uint32_t>(name);
+  lookups::entry fresh{name, name == number ? find(number) : find_writer(number), nullptr};
   if (fresh.file == nullptr) return -EBADF;
   const int status = reach(*fresh.file, fresh.reached);
   if (status < 0) return status;
@@ -204,17 +210,25 @@ int file_table::enter(std::string path, bool no_follow, bool writes, std::shared
   std::shared_ptr<file_version> version;
   std::uint32_t node = no_node;
   if (const int known = version_of(identity, seen_ns, writes, version, node); known < 0) return known;
+  const auto leave_node = [&] {
+    if (node != no_node) leave(*version, writes);
+  };
   try {
     result = std::make_shared<host_file>(std::move(path), no_follow, writes, node, version, std::move(file));
+    for (std::uint32_t i = 0; i < shard_count; ++i) {
+      const std::uint32_t number = (shard + i) % shard_count;
+      if (!put(shards_[number], number, result, handle)) continue;
+      if (writes) {
+        const std::lock_guard lock(nodes_mutex_);
+        writers_[node].push_back(result);  // has room
+      }
+      return 0;
+    }
   } catch (...) {
-    if (node != no_node) leave(*version, writes);
+    leave_node();
     throw;
   }
-  for (std::uint32_t i = 0; i < shard_count; ++i) {
-    const std::uint32_t number = (shard + i) % shard_count;
-    if (put(shards_[number], number, result, handle)) return 0;
-  }
-  if (node != no_node) leave(*version, writes);
+  leave_node();
   return -EMFILE;
 }
 
@@ -266,6 +280,7 @@ int file_table::close(std::uint32_t handle) {
     s.unused.push_back(static_cast<std::uint32_t>(found - s.entries.data()));
     epoch_.fetch_add(1, std::memory_order_release);
   }
+  if (last->writes()) forget_writer(*last);
   if (last->node() != no_node) leave(last->version(), last->writes());
   return 0;
 }
@@ -281,22 +296,34 @@ std::size_t file_table::open_count() const {
 
 // The caller holds the mutex of the version's shard. False when there are no more nodes.
 bool file_table::join(file_version& version, bool writes, std::uint32_t& node) {
-  if (version.node == no_node) {
-    if (!writes) return true;
+  if (version.node == no_node && !writes) return true;
+  if (writes) {
     const std::lock_guard lock(nodes_mutex_);
-    if (!nodes_unused_.empty()) {
-      version.node = nodes_unused_.back();
-      nodes_unused_.pop_back();
-    } else if (nodes_made_ < nodes_max_) {
-      version.node = nodes_made_++;
-    } else {
-      return false;
+    if (version.node == no_node && nodes_unused_.empty()) {
+      if (writers_.size() == nodes_max_) return false;
+      nodes_unused_.reserve(writers_.size() + 1);
+      writers_.emplace_back();
+      nodes_unused_.push_back(static_cast<std::uint32_t>(writers_.size() - 1));
     }
+    const std::uint32_t own = version.node != no_node ? version.node : nodes_unused_.back();
+    // Room for this one, so that what follows cannot fail.
+    if (auto& files = writers_[own]; files.capacity() <= version.writers) files.reserve(2 * version.writers + 1);
+    if (version.node == no_node) nodes_unused_.pop_back();
+    version.node = own;
+    ++version.writers;
   }
   node = version.node;
   ++version.sharers;
-  if (writes) ++version.writers;
   return true;
+}
+
+// Before it leaves its node.
+void file_table::forget_writer(const host_file& file) {
+  {
+    const std::lock_guard lock(nodes_mutex_);
+    std::erase_if(writers_[file.node()], [&](const auto& writer) { return writer.get() == &file; });
+  }
+  epoch_.fetch_add(1, std::memory_order_release);
 }
 
 // By a file that took part in the version's node.

@@ -143,6 +143,8 @@ class file_table {
   int rename(const std::string& path, const std::string& new_path) { return io_->rename(path, new_path); }
   // Null for a handle that is not open.
   std::shared_ptr<host_file> find(std::uint32_t handle) const;
+  // One of the files through which a node's version is open for writing; null if there is none.
+  std::shared_ptr<host_file> find_writer(std::uint32_t node) const;
   // 0, or -EBADF.
   int close(std::uint32_t handle);
 
@@ -150,27 +152,32 @@ class file_table {
   // everything when any file was closed since, or when it is cleared.
   struct lookups {
     struct entry {
-      std::uint32_t handle = 0;
+      std::uint64_t name = 0;  // a handle, or of_node()
       std::shared_ptr<host_file> file;
       std::shared_ptr<backend_file> reached;
     };
     std::uint64_t epoch = 0;
-    std::array<entry, 8> entries;
+    std::array<entry, 16> entries;  // eight for handles, eight for nodes
     void clear() { entries = {}; }
+    entry& at(std::uint64_t name) { return entries[place(name)]; }
+    const entry& at(std::uint64_t name) const { return entries[place(name)]; }
+    static std::size_t place(std::uint64_t name) { return name % 8 + name / of_node(0) * 8; }
   };
-  // The entry of a handle, with the backend's file reached; 0, -EBADF, or as reach().
-  int look_up(std::uint32_t handle, lookups& known, lookups::entry*& found);
+  // The name of a node's writer, where handles are others.
+  static constexpr std::uint64_t of_node(std::uint32_t node) { return std::uint64_t{1} << 32 | node; }
+  // The entry of a handle, or of a node's writer, with the backend's file reached; 0, -EBADF, or as reach().
+  int look_up(std::uint64_t name, lookups& known, lookups::entry*& found);
 
-  // The file of a handle, if it is remembered; else null. Takes no lock.
-  const host_file* remembered(std::uint32_t handle, const lookups& known) const {
-    const lookups::entry& e = known.entries[handle % known.entries.size()];
-    return e.handle == handle && known.epoch == epoch_.load(std::memory_order_acquire) ? e.file.get() : nullptr;
+  // The file of a handle, or a node's writer, if it is remembered; else null. Takes no lock.
+  const host_file* remembered(std::uint64_t name, const lookups& known) const {
+    const lookups::entry& e = known.at(name);
+    return e.name == name && known.epoch == epoch_.load(std::memory_order_acquire) ? e.file.get() : nullptr;
   }
 
   // Tells the file, if it is remembered, that this will be read in a moment. Only for speed.
   static void expect(std::uint32_t handle, const lookups& known, std::uint64_t bytes, std::uint64_t offset) {
-    const lookups::entry& e = known.entries[handle % known.entries.size()];
-    if (e.handle == handle && e.reached != nullptr) e.reached->expect(bytes, offset);
+    const lookups::entry& e = known.at(handle);
+    if (e.name == handle && e.reached != nullptr) e.reached->expect(bytes, offset);
   }
 
   // The backend's file, opened again if it had to be closed; 0, or -errno: -ESTALE when the path leads elsewhere now.
@@ -247,6 +254,7 @@ class file_table {
                  std::shared_ptr<file_version>& version, std::uint32_t& node);
   bool join(file_version& version, bool writes, std::uint32_t& node);
   void leave(file_version& version, bool writes);
+  void forget_writer(const host_file& file);
   bool make_room(unsigned first_shard);
 
   const std::shared_ptr<backend> io_;
@@ -254,9 +262,9 @@ class file_table {
   std::atomic<std::uint64_t> epoch_{1};  // raised by whatever lookups must not outlive
   std::array<shard, shard_count> shards_;
   std::array<version_shard, version_shards> versions_;
-  std::mutex nodes_mutex_;  // guards the next two; taken last
+  mutable std::mutex nodes_mutex_;  // guards the next two; taken last
   std::vector<std::uint32_t> nodes_unused_;
-  std::uint32_t nodes_made_ = 0;
+  std::vector<std::vector<std::shared_ptr<host_file>>> writers_;  // of each node that was made
   const std::uint32_t nodes_max_;
   // Relaxed: only its being different each time matters; a version passes to others under a mutex.
   std::atomic<std::uint64_t> last_version_{0};

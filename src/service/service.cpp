@@ -253,7 +253,7 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
       std::uint32_t seen = bells[i].seen;
       write_turn turn;
       if (there && r.code == request_code::write && options_.workers > 1 &&
-          ((done.passed_over != 0 && r.handle == done.busy) || !take_turn(r.handle, worker, known, turn))) {
+          ((done.passed_over != 0 && r.handle == done.busy) || !take_turn(r, worker, known, turn))) {
         ++done.passed_over;
         done.busy = r.handle;
         continue;
@@ -273,10 +273,11 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
 }
 
 // The turn to write a file. False when another thread has it. (Without a file whoever answers the request says so.)
-bool service::take_turn(std::uint32_t handle, unsigned worker, const file_table::lookups& known,
+bool service::take_turn(const request& write, unsigned worker, const file_table::lookups& known,
                         write_turn& turn) const {
-  if (const host_file* file = files_.remembered(handle, known)) return turn.take(file->shared_version(), worker);
-  const std::shared_ptr<host_file> file = files_.find(handle);
+  if (const host_file* file = files_.remembered(file_table::of_node(write.handle), known))
+    return turn.take(file->shared_version(), worker);
+  const std::shared_ptr<host_file> file = files_.find_writer(write.handle);
   return file == nullptr || turn.take(file->shared_version(), worker);
 }
 
@@ -387,7 +388,8 @@ timeline_event service::describe(const request& r, std::uint32_t slot, unsigned 
       e.path.resize(std::min(e.path.size(), e.path.find('\0')));
       return e;
   }
-  if (const std::shared_ptr<host_file> file = files_.find(r.handle)) e.path = file->path();
+  const bool names_node = r.code == request_code::write;
+  if (const auto file = names_node ? files_.find_writer(r.handle) : files_.find(r.handle)) e.path = file->path();
   return e;
 }
 
@@ -482,7 +484,7 @@ std::int32_t service::serve_write(const request& r, std::uint32_t slot, file_tab
   if (r.offset > limits::file_bytes_max || bytes > limits::file_bytes_max - r.offset || bytes > room) return -EINVAL;
   if (masked && mask_offset(bytes) + mask_words(bytes) * sizeof(std::uint64_t) > room) return -EINVAL;
   file_table::lookups::entry* file = nullptr;
-  if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
+  if (const int status = files_.look_up(file_table::of_node(r.handle), known, file); status < 0) return status;
   const char* const data = channel_.write_staging(slot);
   // Copied once: what a kernel that goes on writing does to it must not lead anywhere else.
   std::vector<std::uint64_t> mask;

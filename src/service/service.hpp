@@ -98,7 +98,7 @@ class service {
     unsigned answered = 0;
     unsigned written = 0;      // of these
     unsigned passed_over = 0;  // writes to files that other threads are writing
-    std::uint32_t busy = 0;    // the handle of one of these
+    std::uint32_t busy = 0;    // the node of one of these
   };
   tally scan(service_duty duty, unsigned worker, bool everywhere, file_table::lookups& known);
   void scan_range(service_duty duty, std::uint32_t first, std::uint32_t last, unsigned worker,
@@ -123,7 +123,7 @@ class service {
   std::int32_t serve_truncate(const request& r, file_table::lookups& known);
   std::int32_t serve_sync(const request& r, file_table::lookups& known);
   std::int32_t serve_paths(const request& r, std::uint32_t slot);
-  bool take_turn(std::uint32_t handle, unsigned worker, const file_table::lookups& known, write_turn& turn) const;
+  bool take_turn(const request& write, unsigned worker, const file_table::lookups& known, write_turn& turn) const;
   int reach_to_write(std::uint32_t handle, file_table::lookups& known, file_table::lookups::entry*& file);
   std::int32_t deliver(host_file& file, std::uint64_t wanted, std::uint32_t slot);
   std::int32_t serve_read(const request& r, std::uint32_t slot, file_table::lookups& known);

@@ -1,8 +1,10 @@
-// An error of a write-back is for the call that met it, and for no other that goes on meanwhile.
+// An error of a write-back is for the call that met it, and for no other that goes on meanwhile; and a close that meets one takes
+// nothing from those who have opened the file since.
 #include <errno.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <thread>
 
@@ -62,6 +64,60 @@ TEST_P(told_once, by_the_msync_that_met_it) {
   expect_same_bytes(files->content("a"), content.replace(5, 4, "some"), "a");
   EXPECT_EQ(calls().unmap_write(fd, m.pointer, 100), 0);
   EXPECT_EQ(calls().close(fd), 0);
+}
+
+TEST_P(told_once, by_the_last_close_whose_bytes_are_written_by_who_opened_it_meanwhile) {
+  for (const int flags : {O_RDWR, O_WRONLY}) {
+    std::string content = create("a", 3 * page_bytes());
+    const std::int32_t fd = open("a", O_RDWR);
+    session other(fs(), GetParam().kind);
+    ASSERT_EQ(calls().write(fd, "some", 5), 4);
+    fail(operation::write, ENOSPC, 1);
+    const auto [met, again] = between([&] { return calls().close(fd); },
+                                      [&] {
+                                        const std::int32_t opened = other.open(files->path("a"), flags);
+                                        EXPECT_EQ(other.write(opened, "more", 20), 4);
+                                        return opened;
+                                      });
+    EXPECT_EQ(met, -ENOSPC);
+    ASSERT_GE(again, 0);
+    EXPECT_EQ(calls().sync(again), 0);
+    expect_same_bytes(files->content("a"), content.replace(5, 4, "some").replace(20, 4, "more"), "a");
+    EXPECT_EQ(calls().close(again), 0);
+    io->clear();
+  }
+}
+
+TEST_P(told_once, by_the_last_close_for_which_an_open_waits) {
+  const std::string content = create("a", 3 * page_bytes());
+  const std::int32_t fd = open("a", O_RDWR);
+  ASSERT_EQ(calls().write(fd, "some", 5), 4);
+  session other(fs(), GetParam().kind);
+  fail(operation::write, ENOSPC);
+  std::atomic<bool> leaves{false}, has_opened{false}, go_on{false};
+  const schedule_hook hook([&](const char* name) {
+    if (std::strcmp(name, "file.leave") != 0 || leaves.exchange(true)) return;
+    wait_until([&] { return go_on.load(); });
+  });
+  std::thread closes([&] { EXPECT_EQ(calls().close(fd), -ENOSPC); });
+  wait_until([&] { return leaves.load(); });
+  std::int32_t again = -1;
+  std::thread opens([&] {
+    again = other.open(files->path("a"), O_RDWR);
+    has_opened = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(has_opened) << "what it writes would be given up with the rest";
+  go_on = true;
+  closes.join();
+  opens.join();
+  io->clear();
+  ASSERT_GE(again, 0);
+  expect_same_bytes(files->content("a"), content, "a");
+  calls().expect_read(again, content, 0, content.size());
+  EXPECT_EQ(calls().write(again, "more", 20), 4);
+  EXPECT_EQ(calls().close(again), 0);
+  expect_same_bytes(files->content("a"), std::string(content).replace(20, 4, "more"), "a");
 }
 
 }  // namespace

@@ -114,10 +114,11 @@ void slot_fuzzer::run(std::span<const std::uint8_t> input) {
   }
   finish();
   require(rig_.files().open_count() == reading_.size() + writing_.size(), "files that are open, and should not");
-  for (std::set<std::uint32_t>* const handles : {&reading_, &writing_}) {
-    for (const std::uint32_t handle : *handles) require(rig_.close(handle).result == 0, "a file that does not close");
-    handles->clear();
-  }
+  std::set<std::uint32_t> handles = std::move(reading_);
+  for (const auto& [handle, node] : writing_) handles.insert(handle);
+  for (const std::uint32_t handle : handles) require(rig_.close(handle).result == 0, "a file that does not close");
+  reading_.clear();
+  writing_.clear();
   require(rig_.files().open_count() == 0, "files that are open after they were closed");
   require(rig_.call({static_cast<request_code>(0), 0, 0, 0}).result == -ENOSYS, "a service that does not go on");
   require(io_->is_precious_untouched(), "a file that nobody may open");
@@ -131,9 +132,14 @@ request slot_fuzzer::make_request(fuzz_input& in, std::string& staging) {
   } else if (h >= 192) {
     r.handle = static_cast<std::uint32_t>(in.number(4));
   } else {
-    const std::set<std::uint32_t>& some = writing_.empty() || h % 4 == 0 ? reading_ : writing_;
+    const auto pick = [h](const auto& some) {
+      return std::next(some.begin(), static_cast<std::ptrdiff_t>(h / 4 % some.size()));
+    };
+    const bool of_writing = r.code == request_code::write || h % 4 != 0;
     if (r.code == request_code::send) r.handle = sink_;
-    else if (!some.empty()) r.handle = *std::next(some.begin(), static_cast<std::ptrdiff_t>(h / 4 % some.size()));
+    else if (of_writing && !writing_.empty())
+      r.handle = r.code == request_code::write ? pick(writing_)->second : pick(writing_)->first;
+    else if (!reading_.empty()) r.handle = *pick(reading_);
     if (h >= 160) r.handle ^= 1u << h % 32;
   }
   std::uint32_t likely = static_cast<std::uint32_t>(in.number(2)) % (staging_bytes + 1);
@@ -224,6 +230,10 @@ bool slot_fuzzer::is_open(std::uint32_t handle, bool to_write) const {
   return writing_.contains(handle) || (!to_write && reading_.contains(handle));
 }
 
+bool slot_fuzzer::is_node(std::uint32_t node) const {
+  return std::any_of(writing_.begin(), writing_.end(), [node](const auto& file) { return file.second == node; });
+}
+
 void slot_fuzzer::check_answer(const posted& p, std::uint32_t slot, std::int32_t result, bool alone) {
   const request& r = p.asked;
   const auto limit = [&](bool may_succeed) {
@@ -262,11 +272,11 @@ void slot_fuzzer::check_answer(const posted& p, std::uint32_t slot, std::int32_t
       break;
     case request_code::write: {
       limit(may_be_written(r, staging_bytes));
-      of_file(true);
+      require(!alone || result < 0 || is_node(r.handle), "a write to a file that nobody may write");
       std::int32_t count = 0;
       for (std::uint64_t i = 0; result >= 0 && i < bytes_to_write(r); ++i) count += is_written(r, p.staging, i) ? 1 : 0;
       require(result < 0 || result == count, "not as many as were to be written");
-      require(!alone || result >= 0 || !may_be_written(r, staging_bytes) || !is_open(r.handle, true),
+      require(!alone || result >= 0 || !may_be_written(r, staging_bytes) || !is_node(r.handle),
               "a write that is refused");
       break;
     }
@@ -304,9 +314,11 @@ void slot_fuzzer::check_open(const posted& p, std::uint32_t slot, std::int32_t r
   require(
       changes ? result == 0 : static_cast<std::uint64_t>(result) <= std::min<std::uint64_t>(r.offset, staging_bytes),
       "more bytes with an open than there is room for");
-  const std::uint32_t handle = rig_.memory().view().reply(slot).handle.load_relaxed();
+  const reply_record& reply = rig_.memory().view().reply(slot);
+  const std::uint32_t handle = reply.handle.load_relaxed();
   require(handle != 0 && !is_open(handle, false), "a handle that is none, or somebody else's");
-  (changes && (r.handle & open_writes) != 0 ? writing_ : reading_).insert(handle);
+  if (changes && (r.handle & open_writes) != 0) writing_.emplace(handle, reply.node.load_relaxed());
+  else reading_.insert(handle);
 }
 
 // Frames that were not named are as they were.

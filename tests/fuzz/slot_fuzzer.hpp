@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -48,14 +49,16 @@ class slot_fuzzer {
   void check_bulk(const posted& p, std::int32_t result, bool alone);
   void check_written(const std::vector<std::pair<posted, std::int32_t>>& answers);
   bool is_open(std::uint32_t handle, bool to_write) const;
+  bool is_node(std::uint32_t node) const;  // of a file that is open for writing
 
   const std::shared_ptr<watched_backend> io_;
   service_rig rig_;
   channel_client client_;
   const std::uint32_t sink_;
   std::array<posted, slot_count> posted_;
-  std::set<std::uint32_t> reading_, writing_;  // handles of files that are open
-  std::string frames_;                         // as they should be
+  std::set<std::uint32_t> reading_;                 // handles of files that are open
+  std::map<std::uint32_t, std::uint32_t> writing_;  // ... for writing, with their nodes
+  std::string frames_;                              // as they should be
   std::uint64_t answered_ = 0;
 };
 

@@ -166,39 +166,44 @@ TEST(garbage_in_wide_slots, writes_are_as_long_as_the_slot_has_room) {
   const auto io = std::make_shared<memory_backend>();
   io->write("/a", "");
   service_rig rig(io, {.write_bytes = 65536});
-  const std::uint32_t handle = rig.call({request_code::open_write, open_reads | open_writes, 2, 0}, "/a").handle;
+  const std::uint32_t node = rig.open_to_write("/a").node;
   std::string content(65536, '\0');
   for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 7 >> 3);
-  EXPECT_EQ(rig.call({request_code::write, handle, 65536, 5}, content).result, 65536);
+  EXPECT_EQ(rig.write(node, 5, content).result, 65536);
   EXPECT_EQ(io->content("/a"), std::string(5, '\0') + content);
-  EXPECT_EQ(rig.call({request_code::write, handle, 65537, 0}, content).result, -EINVAL) << "of the next slot's memory";
-  EXPECT_EQ(rig.call({request_code::write, handle, 65536 | masked_flag, 0}, content).result, -EINVAL);
-  EXPECT_EQ(rig.call({request_code::write, handle, (65536 / 9 * 8) | masked_flag, 0}, content).result >= 0, true);
+  EXPECT_EQ(rig.call({request_code::write, node, 65537, 0}, content).result, -EINVAL) << "of the next slot's memory";
+  EXPECT_EQ(rig.call({request_code::write, node, 65536 | masked_flag, 0}, content).result, -EINVAL);
+  EXPECT_EQ(rig.call({request_code::write, node, (65536 / 9 * 8) | masked_flag, 0}, content).result >= 0, true);
 }
 
 TEST_F(garbage, writes_are_checked) {
   const rig_reply opened = rig_.call({request_code::open_write, open_reads | open_writes, 2, 0}, "/a");
-  const std::uint32_t handle = opened.handle;
+  const std::uint32_t handle = opened.handle, node = opened.node;
   ASSERT_GE(opened.result, 0);
-  const std::uint32_t reader = rig_.open("/a").handle;
+  const rig_reply read_only = rig_.open("/a");
+  const std::uint32_t reader = read_only.handle;
   const auto write = [&](std::uint32_t of, std::uint64_t offset, std::uint32_t length) {
     return rig_.call({request_code::write, of, length, offset}, std::string(staging_bytes, 'w')).result;
   };
-  EXPECT_EQ(write(reader, 0, 3), -EBADF) << "it was opened to be read";
+  EXPECT_EQ(read_only.node, node);
   EXPECT_EQ(rig_.call({request_code::truncate, reader, 0, 0}).result, -EBADF);
   EXPECT_EQ(rig_.call({request_code::sync, reader, 0, 0}).result, -EBADF);
   for (const std::uint32_t wrong : {0u, handle + 1, handle ^ 0x40000u, 0xffffffffu})
-    EXPECT_EQ(write(wrong, 0, 3), -EBADF);
-  EXPECT_EQ(write(handle, 0, staging_bytes + 1), -EINVAL) << "of the next slot's memory";
-  EXPECT_EQ(write(handle, 0, staging_bytes | masked_flag), -EINVAL) << "with a mask that lies behind it";
-  EXPECT_EQ(write(handle, limits::file_bytes_max, 1), -EINVAL);
-  EXPECT_EQ(write(handle, ~std::uint64_t{0}, 3), -EINVAL);
+    EXPECT_EQ(rig_.call({request_code::truncate, wrong, 0, 0}).result, -EBADF);
+  for (const std::uint32_t wrong : {node + 1, node ^ 0x40000u, no_node}) EXPECT_EQ(write(wrong, 0, 3), -EBADF);
+  EXPECT_EQ(write(node, 0, staging_bytes + 1), -EINVAL) << "of the next slot's memory";
+  EXPECT_EQ(write(node, 0, staging_bytes | masked_flag), -EINVAL) << "with a mask that lies behind it";
+  EXPECT_EQ(write(node, limits::file_bytes_max, 1), -EINVAL);
+  EXPECT_EQ(write(node, ~std::uint64_t{0}, 3), -EINVAL);
   EXPECT_EQ(rig_.call({request_code::truncate, handle, 0, limits::file_bytes_max}).result, -EINVAL);
   EXPECT_EQ(io_->content("/a"), "0123456789");
-  EXPECT_EQ(write(handle, 2, 0), 0);
-  EXPECT_EQ(write(handle, 2, masked_flag), 0) << "no bytes, by a mask of none";
+  EXPECT_EQ(write(node, 2, 0), 0);
+  EXPECT_EQ(write(node, 2, masked_flag), 0) << "no bytes, by a mask of none";
   EXPECT_EQ(io_->content("/a"), "0123456789");
-  EXPECT_EQ(write(handle, 2, 3), 3);
+  EXPECT_EQ(write(node, 2, 3), 3);
+  EXPECT_EQ(io_->content("/a"), "01www56789");
+  EXPECT_EQ(rig_.close(handle).result, 0);
+  EXPECT_EQ(write(node, 0, 3), -EBADF) << "it is open to be read only";
   EXPECT_EQ(io_->content("/a"), "01www56789");
   for (const std::string& paths :
        {std::string("/a"), std::string("/a\0", 3), std::string("/a\0/b\0", 6), std::string("\0/b", 3)})
@@ -209,7 +214,7 @@ TEST_F(garbage, writes_are_checked) {
 
 // Each bit a byte, whatever the length and the pattern.
 TEST_F(garbage, masks_say_which_bytes_are_written) {
-  const std::uint32_t handle = rig_.call({request_code::open_write, open_reads | open_writes, 2, 0}, "/a").handle;
+  const std::uint32_t node = rig_.open_to_write("/a").node;
   std::mt19937_64 random(5);
   for (int i = 0; i < 300; ++i) {
     const std::uint64_t bytes = 1 + random() % 700;
@@ -223,7 +228,7 @@ TEST_F(garbage, masks_say_which_bytes_are_written) {
     }
     std::memcpy(staging.data() + mask_offset(bytes), mask.data(), mask.size() * 8);
     const auto length = static_cast<std::uint32_t>(bytes) | masked_flag;
-    ASSERT_GE(rig_.call({request_code::write, handle, length, 7}, staging).result, 0);
+    ASSERT_GE(rig_.call({request_code::write, node, length, 7}, staging).result, 0);
     ASSERT_EQ(io_->content("/a"), content) << bytes;
   }
 }

@@ -25,21 +25,18 @@ class worker_death_test : public ::testing::TestWithParam<operation> {
     options.timeouts.request_ns = 20'000'000'000;
     return options;
   }
-  static std::uint32_t open_to_write(service_rig& rig, const std::string& path) {
-    const auto length = static_cast<std::uint32_t>(path.size());
-    const rig_reply r =
-        rig.call({request_code::open_write, open_reads | open_writes | open_creates, length, 0644}, path);
+  static rig_reply open_to_write(service_rig& rig, const std::string& path) {
+    const rig_reply r = rig.open_to_write(path);
     EXPECT_GE(r.result, 0);
-    return r.handle;
+    return r;
   }
   // The call that the test is about; 0 or more when it went well.
-  static rig_reply change(service_rig& rig, std::uint32_t handle, operation on, std::string_view bytes) {
+  static rig_reply change(service_rig& rig, const rig_reply& file, operation on, std::string_view bytes) {
     const std::uint64_t start = platform::now_ns();
-    const rig_reply r =
-        on == operation::write
-            ? rig.call({request_code::write, handle, static_cast<std::uint32_t>(bytes.size()), 3}, bytes)
-        : on == operation::truncate ? rig.call({request_code::truncate, handle, 0, 3 + bytes.size()})
-                                    : rig.call({request_code::sync, handle, 0, 0});
+    const rig_reply r = on == operation::write ? rig.write(file.node, 3, bytes)
+                        : on == operation::truncate
+                            ? rig.call({request_code::truncate, file.handle, 0, 3 + bytes.size()})
+                            : rig.call({request_code::sync, file.handle, 0, 0});
     EXPECT_LT(platform::now_ns() - start, soon_ns);
     return r;
   }
@@ -62,32 +59,32 @@ INSTANTIATE_TEST_SUITE_P(in, worker_death_test,
 TEST_P(worker_death_test, tells_who_asked_and_the_others_go_on) {
   memory_->write("/a", "0123456789");
   service_rig rig(io_, with_workers(4));
-  const std::uint32_t handle = open_to_write(rig, "/a");
+  const rig_reply file = open_to_write(rig, "/a");
   for (int death = 1; death < 4; ++death) {
     memory_->write("/a", "0123456789");
     kill_once(GetParam());
-    const rig_reply r = change(rig, handle, GetParam(), "wwww");
+    const rig_reply r = change(rig, file, GetParam(), "wwww");
     EXPECT_EQ(r.result, -EIO);
     EXPECT_FALSE(r.abandoned) << "it got no answer";
     EXPECT_EQ(memory_->content("/a"), "0123456789");
     io_->clear();
-    for (int i = 0; i < 20; ++i) EXPECT_GE(change(rig, handle, GetParam(), "wwww").result, 0);
+    for (int i = 0; i < 20; ++i) EXPECT_GE(change(rig, file, GetParam(), "wwww").result, 0);
     EXPECT_EQ(memory_->content("/a"), GetParam() == operation::write      ? "012wwww789"
                                       : GetParam() == operation::truncate ? "0123456"
                                                                           : "0123456789");
   }
   EXPECT_FALSE(is_dead(rig));
-  EXPECT_EQ(rig.close(handle).result, 0);
+  EXPECT_EQ(rig.close(file.handle).result, 0);
 }
 
 TEST_P(worker_death_test, of_the_only_one_ends_every_later_call) {
   memory_->write("/a", "0123456789");
   service_rig rig(io_, with_workers(1));
-  const std::uint32_t handle = open_to_write(rig, "/a");
+  const rig_reply file = open_to_write(rig, "/a");
   kill_once(GetParam());
-  EXPECT_EQ(change(rig, handle, GetParam(), "wwww").result, -EIO);
+  EXPECT_EQ(change(rig, file, GetParam(), "wwww").result, -EIO);
   for (const operation on : {operation::write, operation::truncate, operation::sync})
-    EXPECT_EQ(change(rig, handle, on, "xxxx").result, -EIO);
+    EXPECT_EQ(change(rig, file, on, "xxxx").result, -EIO);
   EXPECT_TRUE(is_dead(rig));
   EXPECT_EQ(memory_->content("/a"), "0123456789");
   EXPECT_TRUE(rig.workers().stop(soon_ns));
@@ -104,7 +101,7 @@ TEST_P(worker_death_test, under_load_loses_nothing_that_was_answered) {
     service_rig_options options = with_workers(workers);
     options.slots = clients_count;
     service_rig rig(io_, options);
-    const std::uint32_t handle = open_to_write(rig, "/a");
+    const rig_reply file = open_to_write(rig, "/a");
     for (const std::uint64_t nth : {20, 45, 70}) io_->add({.on = GetParam(), .nth = nth, .worker_death = true});
     std::vector<std::vector<bool>> went_well(clients_count, std::vector<bool>(rounds));
     std::atomic<unsigned> wrong{0}, told{0};
@@ -114,12 +111,11 @@ TEST_P(worker_death_test, under_load_loses_nothing_that_was_answered) {
         for (unsigned i = 0; i < rounds; ++i) {
           const std::string bytes(stretch, static_cast<char>('a' + c));
           const std::uint64_t start = platform::now_ns();
-          const rig_reply r =
-              rig.call({request_code::write, handle, stretch, (i * clients_count + c) * stretch}, bytes);
+          const rig_reply r = rig.write(file.node, (i * clients_count + c) * stretch, bytes);
           went_well[c][i] = r.result == static_cast<std::int32_t>(stretch);
           const rig_reply other = GetParam() == operation::sync
-                                      ? rig.call({request_code::sync, handle, 0, 0})
-                                      : rig.call({request_code::truncate, handle, 0, before.size()});
+                                      ? rig.call({request_code::sync, file.handle, 0, 0})
+                                      : rig.call({request_code::truncate, file.handle, 0, before.size()});
           if (platform::now_ns() - start > 2 * soon_ns) ++wrong;
           if (!went_well[c][i] && r.result != -EIO) ++wrong;
           if (other.result != 0 && other.result != -EIO) ++wrong;

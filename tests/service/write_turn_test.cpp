@@ -18,15 +18,8 @@ using namespace std::chrono_literals;
 
 class write_turns : public ::testing::Test {
  protected:
-  std::uint32_t open_to_write(service_rig& rig, const std::string& path) {
-    const auto length = static_cast<std::uint32_t>(path.size());
-    const rig_reply r =
-        rig.call({request_code::open_write, open_reads | open_writes | open_creates, length, 0644}, path);
-    EXPECT_GE(r.result, 0);
-    return r.handle;
-  }
   // Several callers, each of which writes bytes of its own to one of the files in turn. How many writes were made at once at most.
-  int writes_at_once(service_rig& rig, const std::vector<std::uint32_t>& handles) {
+  int writes_at_once(service_rig& rig, const std::vector<std::uint32_t>& nodes) {
     std::atomic<int> inside{0}, most{0};
     io_->clear();
     io_->add({.on = operation::write, .before = [&] {
@@ -41,8 +34,8 @@ class write_turns : public ::testing::Test {
       callers.emplace_back([&, c] {
         for (unsigned i = 0; i < 20; ++i) {
           const std::string bytes(4, static_cast<char>('a' + c));
-          const std::uint32_t to = handles[c % handles.size()];
-          EXPECT_EQ(rig.call({request_code::write, to, 4, (i * 8 + c) * 4}, bytes).result, 4);
+          const std::uint32_t to = nodes[c % nodes.size()];
+          EXPECT_EQ(rig.write(to, (i * 8 + c) * 4, bytes).result, 4);
         }
       });
     }
@@ -58,9 +51,9 @@ class write_turns : public ::testing::Test {
 
 TEST_F(write_turns, one_thread_writes_a_file_at_a_time) {
   service_rig rig(io_, {.workers = 4, .slots = 16});
-  const std::uint32_t handle = open_to_write(rig, "/a");
-  const std::uint32_t again = open_to_write(rig, "/a");
-  EXPECT_EQ(writes_at_once(rig, {handle, again}), 1);
+  const std::uint32_t node = rig.open_to_write("/a").node;
+  EXPECT_EQ(rig.open_to_write("/a").node, node);
+  EXPECT_EQ(writes_at_once(rig, {node, node}), 1);
   std::string expected;
   for (unsigned i = 0; i < 20; ++i)
     for (char c = 'a'; c < 'a' + 8; ++c) expected += std::string(4, c);
@@ -69,18 +62,20 @@ TEST_F(write_turns, one_thread_writes_a_file_at_a_time) {
 
 TEST_F(write_turns, different_files_are_written_at_the_same_time) {
   service_rig rig(io_, {.workers = 4, .slots = 16});
-  EXPECT_GT(writes_at_once(rig, {open_to_write(rig, "/a"), open_to_write(rig, "/b"), open_to_write(rig, "/c")}), 1);
+  EXPECT_GT(
+      writes_at_once(rig, {rig.open_to_write("/a").node, rig.open_to_write("/b").node, rig.open_to_write("/c").node}),
+      1);
 }
 
 TEST_F(write_turns, another_thread_takes_over_from_one_that_is_busy_elsewhere) {
   service_rig rig(io_, {.workers = 2, .slots = 16});
-  const std::uint32_t handle = open_to_write(rig, "/a"), other = open_to_write(rig, "/other");
+  const std::uint32_t node = rig.open_to_write("/a").node, other = rig.open_to_write("/other").handle;
   for (int i = 0; i < 20; ++i) {
-    EXPECT_EQ(rig.call({request_code::write, handle, 1, 0}, "x").result, 1);
+    EXPECT_EQ(rig.write(node, 0, "x").result, 1);
     io_->add({.on = operation::sync, .times_max = 1, .delay = 30ms});
     std::thread syncs([&] { EXPECT_EQ(rig.call({request_code::sync, other, 0, 0}).result, 0); });
     const std::uint64_t start = platform::now_ns();
-    for (int k = 0; k < 3; ++k) EXPECT_EQ(rig.call({request_code::write, handle, 1, 1}, "y").result, 1);
+    for (int k = 0; k < 3; ++k) EXPECT_EQ(rig.write(node, 1, "y").result, 1);
     shortest_ns_ = std::min(shortest_ns_, platform::now_ns() - start);
     syncs.join();
     io_->clear();

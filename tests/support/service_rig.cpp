@@ -42,6 +42,7 @@ rig_reply service_rig::call(const request& r, std::string_view staging) {
   out.size = reply.size.load_relaxed();
   out.inode = reply.inode.load_relaxed();
   out.handle = reply.handle.load_relaxed();
+  out.node = reply.node.load_relaxed();
   if ((r.code == request_code::read || r.code == request_code::bulk) && answer.result > 0 &&
       (answer.result & notice_flag) != 0) {
     out.result &= ~notice_flag;
@@ -58,6 +59,14 @@ rig_reply service_rig::call(const request& r, std::string_view staging) {
 
 rig_reply service_rig::open(std::string_view path, std::uint64_t want, bool no_follow) {
   return call({request_code::open, no_follow ? 1u : 0u, static_cast<std::uint32_t>(path.size()), want}, path);
+}
+rig_reply service_rig::open_to_write(std::string_view path) {
+  return call({request_code::open_write, open_reads | open_writes | open_creates,
+               static_cast<std::uint32_t>(path.size()), 0644},
+              path);
+}
+rig_reply service_rig::write(std::uint32_t node, std::uint64_t offset, std::string_view bytes) {
+  return call({request_code::write, node, static_cast<std::uint32_t>(bytes.size()), offset}, bytes);
 }
 rig_reply service_rig::read(std::uint32_t handle, std::uint64_t offset, std::uint32_t length) {
   return call({request_code::read, handle, length, offset});

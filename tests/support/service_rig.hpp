@@ -34,7 +34,7 @@ struct rig_reply {
   std::int32_t result = 0;
   bool abandoned = false;
   std::uint64_t version = 0, size = 0, inode = 0;
-  std::uint32_t handle = 0;
+  std::uint32_t handle = 0, node = no_node;
   std::uint64_t extent_number = 0, extent_address = 0, extent_bytes = 0;
   std::string bytes;
 };
@@ -49,6 +49,9 @@ class service_rig {
   // `want`: the bytes that may come along.
   rig_reply open(std::string_view path, std::uint64_t want = 0, bool no_follow = false);
   rig_reply read(std::uint32_t handle, std::uint64_t offset, std::uint32_t length);
+  // A file to be changed, which is created if it is not there; and some of its bytes.
+  rig_reply open_to_write(std::string_view path);
+  rig_reply write(std::uint32_t node, std::uint64_t offset, std::string_view bytes);
   rig_reply close(std::uint32_t handle);
   rig_reply send(std::int32_t sink, std::string_view bytes);
   // Into frames(), from this one on.

@@ -15,8 +15,8 @@ struct frame {
 
 // What of a resident page its file does not have yet (cache/dirty.cuh); beside it a mask with a bit for each byte.
 struct frame_dirt {
-  atomic_word<std::uint64_t> flags;  // the high half: the host's name for an open file to write it through
-  atomic_word<std::uint32_t> node;   // of its file
+  atomic_word<std::uint32_t> flags;
+  atomic_word<std::uint32_t> node;  // of its file
 };
 
 // What all open files that stand for one version share, from when it is first opened for writing until its last close. The host
@@ -30,6 +30,9 @@ struct alignas(64) file_node {
   atomic_word<std::uint32_t> shrunk;   // it was truncated: what is registered of it may be pages that it has no more
   // A write got no answer, so it may still be under way, and land on top of whatever is written after it. Nothing is.
   atomic_word<std::uint32_t> lost;
+  // Descriptors that may write it; with `closing` while the last one is being given back (file/open_files.cuh).
+  atomic_word<std::uint32_t> writers;
+  static constexpr std::uint32_t closing = 1u << 31;
 
   // A version's name while its node is being made.
   static constexpr std::uint64_t being_made = ~std::uint64_t{0};

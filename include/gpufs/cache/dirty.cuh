@@ -11,10 +11,8 @@
 //   cleaning  one group is writing them back; only that group clears it. No two at once: two writes of one byte could reach
 //             the file in the wrong order.
 //
-// Beside the flags, in the same word, is the handle of the open file through which the page became dirty. That file's close waits for
-// the page; so the handle of a dirty page is open. In a word of its own it could be that of a file closed since: of two writers
-// that find the page clean, one stores its handle, the other stores its own, sets the flags, has the page written and closes, and
-// then the first sets the flags.
+// A dirty page is written through whichever open file of its node the host likes, and one is open: who gives back the last of the
+// descriptors that may write the file leaves no dirty page behind (leave_writers(), file/open_files.cuh).
 //
 //              writer                                     cleaner
 //   pin the page                             pin the page; set `cleaning`, clear the others, in one step; the dirty pin is mine
@@ -42,44 +40,30 @@ namespace gpufs::detail {
 inline constexpr std::uint64_t once_bit = std::uint64_t{1} << 62;
 inline constexpr std::uint64_t copy_bit = std::uint64_t{1} << 61;
 
-// An open file through which a page becomes dirty. Its handle has a generation: when it is closed it is nobody's.
-struct dirt_owner {
-  std::uint32_t node;
-  std::uint32_t handle;
-};
-
 // By one thread each; none waits.
 class page_dirt {
  public:
-  static constexpr std::uint64_t dirty = 1, cleaning = 2, whole = 4, partial = 8;
-  static constexpr std::uint32_t handle_shift = 32;
+  static constexpr std::uint32_t dirty = 1, cleaning = 2, whole = 4, partial = 8;
 
   GPUFS_HD page_dirt(const mount_ref& fs, std::uint32_t frame_number)
       : fs_(fs), frame_(frame_number), dirt_(fs.dirt(frame_number)) {}
 
-  // With the handle, as `seen` and `what` below.
-  GPUFS_HD std::uint64_t flags() const { return dirt_.flags.load_acquire(); }
-  GPUFS_HD std::uint64_t peek() const { return dirt_.flags.load_relaxed(); }
+  GPUFS_HD std::uint32_t flags() const { return dirt_.flags.load_acquire(); }
+  GPUFS_HD std::uint32_t peek() const { return dirt_.flags.load_relaxed(); }
   GPUFS_HD std::uint32_t node() const { return dirt_.node.load_relaxed(); }
-  GPUFS_HD static std::uint32_t handle(std::uint64_t flags) {
-    return static_cast<std::uint32_t>(flags >> handle_shift);
-  }
 
   // As set(), of a page that was dirty when its flags were `seen`, before the bytes were stored; false when it is not so any more.
-  // The handle stays that of whoever made it dirty: that writes back all of the file before it closes.
-  [[nodiscard]] GPUFS_HD bool set_again(std::uint64_t seen, std::uint64_t what) {
+  [[nodiscard]] GPUFS_HD bool set_again(std::uint32_t seen, std::uint32_t what) {
     return (seen & dirty) != 0 && dirt_.flags.compare_exchange_acq_rel(seen, seen | what);
   }
 
   // The caller, who has pinned the page, has stored bytes, and set their bits unless `what` is `whole`. True when the
   // page was clean.
-  GPUFS_HD bool set(const dirt_owner& owner, std::uint64_t what) {
-    const std::uint32_t node = owner.node;
+  GPUFS_HD bool set(std::uint32_t node, std::uint32_t what) {
     dirt_.node.store_relaxed(node);  // the same for all who write the page's version
-    const std::uint64_t wanted = dirty | what;
-    const std::uint64_t handle = std::uint64_t{owner.handle} << handle_shift;
+    const std::uint32_t wanted = dirty | what;
     bool has_pin = false;
-    std::uint64_t seen = dirt_.flags.load_acquire();
+    std::uint32_t seen = dirt_.flags.load_acquire();
     for (;;) {
       // Of a partial write the bits are what a cleaner waits for, so seeing the flags is enough. Of a whole one nothing else tells it.
       if (what == partial && (seen & wanted) == wanted) break;
@@ -90,7 +74,7 @@ class page_dirt {
         count(node, 1);
       }
       const bool was_clean = (seen & dirty) == 0;
-      if (!dirt_.flags.compare_exchange_acq_rel(seen, seen | wanted | (was_clean ? handle : 0))) continue;
+      if (!dirt_.flags.compare_exchange_acq_rel(seen, seen | wanted)) continue;
       if (was_clean) return true;
       break;
     }
@@ -100,8 +84,8 @@ class page_dirt {
 
   // Takes the page for writing back; the caller has pinned it. `what`: what is dirty of it. False when nothing is, or
   // another group is at it.
-  [[nodiscard]] GPUFS_HD bool begin_cleaning(std::uint64_t& what) {
-    std::uint64_t seen = flags();
+  [[nodiscard]] GPUFS_HD bool begin_cleaning(std::uint32_t& what) {
+    std::uint32_t seen = flags();
     for (;;) {
       if ((seen & dirty) == 0 || (seen & cleaning) != 0) return false;
       GPUFS_SCHEDULE_POINT("dirt.begin");
@@ -118,11 +102,11 @@ class page_dirt {
     (void)dirt_.flags.fetch_and_acq_rel(~cleaning);
   }
   // It was not; bits that were taken are set again.
-  GPUFS_HD void fail_cleaning(std::uint32_t node, std::uint64_t what) {
-    std::uint64_t seen = flags();
+  GPUFS_HD void fail_cleaning(std::uint32_t node, std::uint32_t what) {
+    std::uint32_t seen = flags();
     for (;;) {
-      // Who has written meanwhile has brought a pin and a handle.
-      const std::uint64_t left = (seen & dirty) != 0 ? what & (whole | partial) : what;
+      // Who has written meanwhile has brought a pin.
+      const std::uint32_t left = (seen & dirty) != 0 ? what & (whole | partial) : what;
       if (dirt_.flags.compare_exchange_acq_rel(seen, seen | left)) break;
     }
     if ((seen & dirty) != 0) drop_pin(node);
@@ -161,7 +145,7 @@ class page_dirt {
 // The group has stored bytes [begin, end) of a page that it has pinned: their bits, unless that is all of it. What is then to be
 // said to page_dirt::set(), by the leader. Collective.
 template <class Group>
-GPUFS_HD std::uint64_t mark_bytes(const mount_ref& fs, const Group& g, std::uint32_t frame_number, std::uint64_t begin,
+GPUFS_HD std::uint32_t mark_bytes(const mount_ref& fs, const Group& g, std::uint32_t frame_number, std::uint64_t begin,
                                   std::uint64_t end) {
   const bool all = begin == 0 && end == fs.layout.page_bytes();
   g.sync();  // all members' stores come before each one's bits

@@ -49,16 +49,15 @@ class dirty_run {
   GPUFS_HD std::uint32_t count() const { return count_; }
   // Of its first page in the file.
   GPUFS_HD std::uint64_t first_page() const { return first_ + begin_; }
+  GPUFS_HD slot_key key() const { return {version_, first_page()}; }
   // Whether one of them is not dirty as a whole.
   GPUFS_HD bool masked() const { return masked_; }
   GPUFS_HD std::uint32_t node() const { return node_; }
-  // Of the open file through which the first of them became dirty.
-  GPUFS_HD std::uint32_t handle() const { return handle_; }
 
   // The i-th page: its frame, and what is dirty of it.
   struct page {
     std::uint32_t frame;
-    std::uint64_t what;
+    std::uint32_t what;
   };
   GPUFS_HD page at(std::uint32_t i) const {
     const std::uint32_t n = begin_ + i, k = n / g_.size(), rank = n % g_.size();
@@ -77,17 +76,17 @@ class dirty_run {
 
   // Takes a page for changes to what is dirty of it, which it returns; 0 when there is nothing, or another group is at it: then
   // nothing is held. By one thread.
-  GPUFS_HD static std::uint64_t begin_page(const mount_ref& fs, std::uint32_t frame_number, const slot_key& key) {
+  GPUFS_HD static std::uint32_t begin_page(const mount_ref& fs, std::uint32_t frame_number, const slot_key& key) {
     slot_header& header = frame_table(fs).header(frame_number);
     const bool there = slot_state::phase(header.state.pin()) == slot_phase::resident && header.key() == key;
-    std::uint64_t what = 0;
+    std::uint32_t what = 0;
     if (there && page_dirt(fs, frame_number).begin_cleaning(what)) return what;
     (void)header.state.unpin();
     return 0;
   }
   // `left`: what is dirty of it still, 0 for nothing. By one thread.
   GPUFS_HD static void end_page(const mount_ref& fs, std::uint32_t frame_number, std::uint32_t node,
-                                std::uint64_t left) {
+                                std::uint32_t left) {
     page_dirt dirt(fs, frame_number);
     if (left == 0) dirt.end_cleaning(node);
     else dirt.fail_cleaning(node, left);
@@ -126,7 +125,7 @@ class dirty_run {
       const slot_key mine{version_, first_ + n};
       frames_[k] = mine == key ? frame_number : frames.index().guess(mine) - 1;
       if (frames_[k] == ~0u || frames.header(frames_[k]).key() != mine) return 0;
-      const std::uint64_t flags = page_dirt(fs_, frames_[k]).flags();
+      const std::uint32_t flags = page_dirt(fs_, frames_[k]).flags();
       const std::uint64_t bit = std::uint64_t{1} << n;
       if ((flags & page_dirt::cleaning) != 0) own.cleaning |= bit;
       else if ((flags & page_dirt::dirty) != 0) own.dirty |= bit;
@@ -144,9 +143,8 @@ class dirty_run {
     std::uint64_t taken = g_.sum(for_own(wanted, wanted + 1, take_own));
     if (taken == 0) return;
     narrow(candidates, wanted);
-    taken |= g_.sum(for_own(begin_, begin_ + count_, [&](std::uint32_t n, std::uint32_t k) {
-      return n == wanted ? std::uint64_t{0} : take_own(n, k);
-    }));
+    taken |= g_.sum(for_own(begin_, begin_ + count_,
+                            [&](std::uint32_t n, std::uint32_t k) { return n == wanted ? 0 : take_own(n, k); }));
     // Some went to others meanwhile: what is behind them is given back.
     narrow(taken, wanted);
     (void)for_own(0, pages_, [&](std::uint32_t n, std::uint32_t k) {
@@ -160,7 +158,6 @@ class dirty_run {
     masked_ = !g_.all(partly == 0);
     const page front = at(0);
     node_ = page_dirt(fs_, front.frame).node();
-    handle_ = page_dirt::handle(front.what);
   }
   // The run is what `bits` has around a page.
   GPUFS_HD void narrow(std::uint64_t bits, std::uint32_t wanted) {
@@ -178,11 +175,11 @@ class dirty_run {
   std::uint32_t pages_ = 0;  // of the stretch
   std::uint32_t begin_ = 0;  // of the run, in the stretch
   std::uint32_t count_ = 0;
-  std::uint32_t node_ = 0, handle_ = 0;
+  std::uint32_t node_ = 0;
   bool masked_ = false;
   // Page n of the stretch is in member n % size, place n / size.
   std::uint32_t frames_[of_member];
-  std::uint64_t what_[of_member];
+  std::uint32_t what_[of_member];
 };
 
 }  // namespace gpufs::detail

@@ -31,25 +31,20 @@ class write_back {
   GPUFS_HD write_back(const mount_ref& fs, const Group& g) : fs_(fs), g_(g) {}
 
   // All dirty pages of a version, and those that others are writing back: when it returns the file has them. 0, or the first
-  // error, then some are dirty still; it is for the caller to tell, and not kept for others. Through an open file of the caller's,
-  // `handle`. `last`: nobody else has it open, so all is looked through. Of `parts` warps that do it together each has its part.
-  // Collective. Waits for the host; ends when it does not answer.
+  // error, then some are dirty still; it is for the caller to tell, and not kept for others. `last`: of all who write the file, so
+  // all is looked through. Of `parts` warps that do it together each has its part. Collective. Waits for the host; ends when it
+  // does not answer.
   // `size`: of the file, the same for all parts, which have as many members each.
-  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush(std::uint64_t version, std::uint32_t node, std::uint32_t handle,
-                                                bool last, std::uint64_t size, std::uint32_t part = 0,
-                                                std::uint32_t parts = 1) {
+  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush(std::uint64_t version, std::uint32_t node, bool last,
+                                                std::uint64_t size, std::uint32_t part = 0, std::uint32_t parts = 1) {
     std::int32_t error = 0;
-    handle_ = handle;
     keeps_errors_ = false;
     part_ = part;
     parts_ = parts;
-    const std::uint64_t stretch = dirty_run<Group>(fs_, g_).stretch_pages();
-    std::uint64_t failed = ~std::uint64_t{0};
     for_each_page(version, node, last, size, [&](std::uint32_t frame_number, const slot_key& key) {
       // What has just failed is not tried again for each of its pages.
-      if (key.low / stretch == failed) return true;
+      if (key.high == failed_.high && key.low - failed_.low < failed_pages_) return true;
       const std::int32_t result = write_page(frame_number, key);
-      if (result != 0) failed = key.low / stretch;
       if (error == 0) error = result;
       return !gave_up_ && is_dirty(node);
     });
@@ -62,20 +57,16 @@ class write_back {
     return write_page(frame_number, key_of(frame_number));
   }
 
-  // What is dirty in the cache of an open file that is about to be closed, and could not be written because of `error`: it is given
-  // up, with its pages. Only those that became dirty through this handle. Others who have the same file open may have written to
-  // these pages too, so they are told as well. Collective.
-  GPUFS_HD GPUFS_OUT_OF_LINE void discard(std::uint64_t version, std::uint32_t node, std::uint32_t handle,
-                                          std::int32_t error) {
+  // What is dirty of a file that nobody writes any more, and could not be written: it is given up, with its pages. Collective.
+  GPUFS_HD GPUFS_OUT_OF_LINE void discard(std::uint64_t version, std::uint32_t node) {
     for_each_page(version, node, true, file_size(fs_, g_, node), [&](std::uint32_t frame_number, const slot_key& key) {
-      const std::uint64_t what = begin_after_others(frame_number, key);
-      const bool is_its = page_dirt::handle(what) == handle;
-      if (what != 0 && is_its) forget_mask(frame_number);
-      if (what != 0 && g_.is_leader()) {
-        if (is_its) keep_error(node, error);
-        dirty_run<Group>::end_page(fs_, frame_number, node, is_its ? 0 : what);
-        // As the file does not have these bytes, the page must not be found any more.
-        if (is_its) evict(frame_number);
+      if (begin_after_others(frame_number, key) != 0) {
+        forget_mask(frame_number);
+        if (g_.is_leader()) {
+          dirty_run<Group>::end_page(fs_, frame_number, node, 0);
+          // As the file does not have these bytes, the page must not be found any more.
+          evict(frame_number);
+        }
       }
       return is_dirty(node);
     });
@@ -172,10 +163,10 @@ class write_back {
 
   // Takes a page for changes to what is dirty of it, which it returns, when other groups have done with it: 0 only when nothing
   // of it is dirty. Collective; waits for them.
-  GPUFS_HD std::uint64_t begin_after_others(std::uint32_t frame_number, const slot_key& key) {
+  GPUFS_HD std::uint32_t begin_after_others(std::uint32_t frame_number, const slot_key& key) {
     for (;;) {
       wait_for_cleaner(frame_number);
-      std::uint64_t what = 0;
+      std::uint32_t what = 0;
       if (g_.is_leader()) what = dirty_run<Group>::begin_page(fs_, frame_number, key);
       what = g_.broadcast(what);
       // Dirty is enough to try again: a group that was faster may have failed, and put back what it took.
@@ -224,7 +215,7 @@ class write_back {
     return (page_dirt(fs_, frame_number).flags() & (page_dirt::dirty | page_dirt::cleaning)) != 0;
   }
   GPUFS_HD bool page_needs_writing(std::uint32_t frame_number) const {
-    const std::uint64_t flags = page_dirt(fs_, frame_number).flags();
+    const std::uint32_t flags = page_dirt(fs_, frame_number).flags();
     return (flags & page_dirt::dirty) != 0 && (flags & page_dirt::cleaning) == 0;
   }
 
@@ -318,6 +309,10 @@ class write_back {
       if (g_.is_leader() && turn >= 0) fs_.client().release(static_cast<std::uint32_t>(turn));
     }
     if (error == no_answer) error = -EIO;
+    if (error != 0) {
+      failed_ = r.key();
+      failed_pages_ = r.count();
+    }
     if (g_.is_leader() && error != 0) {
       fs_.counters().add(counter::write_back_errors);
       if (keeps_errors_) keep_error(r.node(), error);
@@ -382,7 +377,7 @@ class write_back {
     fs_.node(r.node()).stored.raise_release(offset + bytes);
     channel_client client = fs_.client();
     const std::uint32_t length = static_cast<std::uint32_t>(bytes) | (r.masked() ? masked_flag : 0u);
-    const request asked{request_code::write, handle_ != 0 ? handle_ : r.handle(), length, offset};
+    const request asked{request_code::write, r.node(), length, offset};
     client.post(slot, asked);
     const channel_client::answer answer = client.wait(slot, true);
     if (answer.abandoned) return no_answer;
@@ -411,7 +406,8 @@ class write_back {
   // What of bytes [done, done + bytes) of a run lies in one of its pages: `bytes`, from `within` on, at `at` of the piece.
   struct part {
     std::uint32_t frame;
-    std::uint64_t what, at, within, bytes;
+    std::uint32_t what;
+    std::uint64_t at, within, bytes;
   };
   template <class Act>
   GPUFS_HD void for_each_part(const dirty_run<Group>& r, std::uint64_t done, std::uint64_t bytes, const Act& act) {
@@ -427,7 +423,8 @@ class write_back {
   const mount_ref& fs_;
   const Group g_;
   std::uint32_t part_ = 0, parts_ = 1;
-  std::uint32_t handle_ = 0;  // of an open file of the caller's; 0: each page's own
+  slot_key failed_{0, 0};  // of the first page of the run that failed last
+  std::uint32_t failed_pages_ = 0;
   bool gave_up_ = false;
   bool keeps_errors_ = true;  // for those who sync; nobody else would tell them
 };
@@ -435,19 +432,18 @@ class write_back {
 // By any group: write_back::flush(), by all whole warps of a block, among which the pages are shared out.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_file(const mount_ref& fs, const Group g, std::uint64_t version,
-                                                   std::uint32_t node, std::uint32_t handle, bool last) {
+                                                   std::uint32_t node, bool last) {
   const std::uint64_t size = file_size(fs, g, node);
   if constexpr (Group::has_warps) {
     const auto warp = g.warp();
     const std::uint32_t parts = g.size() < 32 ? 1 : g.size() / 32;
     std::int32_t error = 0;
-    if (g.warp_rank() < parts)
-      error = write_back(fs, warp).flush(version, node, handle, last, size, g.warp_rank(), parts);
+    if (g.warp_rank() < parts) error = write_back(fs, warp).flush(version, node, last, size, g.warp_rank(), parts);
     // Of several errors the least number.
     const std::uint64_t least = g.least(error == 0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(-error));
     return least == ~std::uint64_t{0} ? 0 : -static_cast<std::int32_t>(least);
   } else {
-    return write_back(fs, g).flush(version, node, handle, last, size);
+    return write_back(fs, g).flush(version, node, last, size);
   }
 }
 

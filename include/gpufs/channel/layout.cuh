@@ -43,7 +43,8 @@ enum class request_code : std::uint32_t {
   bulk = 5,   // handle, offset, length: into the frames that staging (bulk_target) names; answered when they are filled
   // Writing:
   open_write = 6,  // as open; handle: open_bits; offset: mode of a file that is created
-  write = 7,       // handle, offset, length (with masked_flag) <= write bytes: write_staging -> file, all of it
+  write = 7,       // handle: node of a file that is open for writing; offset, length (with masked_flag) <= write bytes:
+                   // write_staging -> file, all of it
   truncate = 8,    // handle; offset: the new size
   sync = 9,        // handle
   unlink = 10,     // staging: path; length

@@ -182,6 +182,18 @@ GPUFS_HD inline std::int32_t length_of_path(const char* path) {
   return n == 0 ? -ENOENT : static_cast<std::int32_t>(n);
 }
 
+// A descriptor more may write a file. By one thread, before anybody has the descriptor. Waits while who was the last to write the
+// file gives up what it could not write, so that what is written from now on is not taken for that.
+GPUFS_HD inline void join_writers(const mount_ref& fs, std::uint32_t node) {
+  atomic_word<std::uint32_t>& writers = fs.node(node).writers;
+  // Acquire: pairs with the release of who was the last.
+  std::uint32_t seen = writers.fetch_add_acquire(1);
+  for (std::uint32_t attempt = 0; (seen & file_node::closing) != 0; ++attempt) {
+    platform::pause(attempt);
+    seen = writers.load_acquire();
+  }
+}
+
 template <class Group>
 class opener {
  public:
@@ -205,6 +217,7 @@ class opener {
     std::int32_t fd = error;
     if (g_.is_leader() && error != 0) take_back(s.view, error);
     if (g_.is_leader() && error == 0) {
+      if ((s.view.access & access_write) != 0) join_writers(fs_, s.view.node);
       open_file& file = records_.at(s.view.record);
       fd = make_descriptor(s.view.record, file.generation());
       file.header.state.publish();
@@ -271,7 +284,10 @@ class opener {
       if (r.what == lookup_result::kind::failed) continue;
       if (r.what == lookup_result::kind::resident) {
         fs_.counters().add(counter::reopens);
-        records_.at(r.slot).tag_holders.add_relaxed(1);  // my pin keeps the generation as it is
+        // My pin keeps the generation as it is.
+        if ((access & access_write) != 0)
+          join_writers(fs_, static_cast<std::uint32_t>(fs_.facts_of(r.slot).size.load_relaxed()));
+        records_.at(r.slot).tag_holders.add_relaxed(1);
         return done(make_descriptor(r.slot, records_.at(r.slot).generation()));
       }
       const auto begun = begin_load(index, record_ring(), key, round);
@@ -360,6 +376,7 @@ class opener {
         node.shrunk.store_relaxed(0);
         node.lost.store_relaxed(0);
         node.dirty.store_relaxed(0);
+        node.writers.store_relaxed(0);
         node.version.store_release(view.version);
         return;
       }
@@ -397,23 +414,49 @@ class opener {
   record_table records_;
 };
 
-// By the last holder: all that is dirty goes to the file. What cannot be written is lost with the error that is returned. Collective.
+// Gives back a descriptor that may write its file. 0, or the error of a write-back that nobody was told of. Collective; waits for
+// the host, if something is dirty.
+//
+// Who gives back the last one of its record writes back what is dirty; others may open the file and write to it meanwhile. What
+// that leaves dirty, as the host failed or somebody wrote more, is for those who may still write the file. Only when there
+// are none it is lost: whoever leaves nobody behind shuts the door with `closing`, tries once more, and gives up the rest.
 template <class Group>
-GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_last(const mount_ref& fs, const Group g, const file_view file) {
-  const std::int32_t flushed = flush_file(fs, g, file.version, file.node, file.handle, true);
-  return by_one_warp(g, [&](const auto& part) {
-    std::int32_t error = flushed;
-    if (part.is_leader()) {
-      const std::int32_t kept = fs.node(file.node).error.exchange_acq_rel(0);
-      if (error == 0) error = kept;
-    }
-    if (flushed != 0) write_back(fs, part).discard(file.version, file.node, file.handle, flushed);
-    return part.broadcast(error);
-  });
+GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const Group g, const file_view file,
+                                                      bool last_of_record) {
+  file_node& node = fs.node(file.node);
+  std::int32_t error = 0;
+  const auto tell = [&](std::int32_t flushed) {
+    if (error == 0) error = flushed;
+    if (!g.is_leader()) return;
+    const std::int32_t kept = node.error.exchange_acq_rel(0);
+    if (error == 0) error = kept;
+  };
+  if (last_of_record) tell(flush_file(fs, g, file.version, file.node, false));
+  std::uint32_t last = 0;
+  if (g.is_leader()) {
+    // Release, and acquire by the last: it must find what the others have left dirty. Who has joined since then is the last later.
+    std::uint32_t none = 0;
+    if (node.writers.fetch_add_release(~0u) == 1)
+      last = node.writers.compare_exchange_acq_rel(none, file_node::closing) ? 1 : 0;
+  }
+  last = g.broadcast(last);
+  if (last == 0) return g.broadcast(error);
+  GPUFS_SCHEDULE_POINT("file.leave");
+  const std::int32_t flushed = flush_file(fs, g, file.version, file.node, true);
+  if (flushed != 0) {
+    (void)by_one_warp(g, [&](const auto& part) {
+      write_back(fs, part).discard(file.version, file.node);
+      return 0;
+    });
+  }
+  tell(flushed);
+  // Release: pairs with who joins, and may have done so behind the door.
+  if (g.is_leader()) (void)node.writers.fetch_and_acq_rel(~file_node::closing);
+  return g.broadcast(error);
 }
 
-// Gives one hold of a descriptor back; the last one writes back what is dirty of the file, if it may be written, and says what
-// became of that. Collective. Waits for the host only then.
+// Gives one hold of a descriptor back; of one that may write its file this says what became of that. Collective. Waits for the
+// host only then.
 template <class Group>
 GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std::int32_t fd) {
   using holding = record_table::holding;
@@ -427,15 +470,15 @@ GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std:
     const found_file found = look_up(fs, fd);
     s.view = found.view;
     s.result = found.error;
-    if (s.result == 0)
-      s.was = records.let_go(found.view.record, found.generation, (found.view.access & access_write) != 0);
+    const bool writes = (found.view.access & access_write) != 0;
+    if (s.result == 0) s.was = records.let_go(found.view.record, found.generation, writes);
     if (s.was == holding::none) s.result = -EBADF;
-    if (s.was == holding::one_of_several) records.unpin(s.view.record);
+    else if (!writes) records.unpin(s.view.record);
   }
   // What everybody closes is read only; that costs no more than before.
   if constexpr (!Group::is_one_thread) s = g.broadcast(s);
-  if (s.was != holding::last) return s.result;
-  if ((s.view.access & access_write) != 0) s.result = flush_last(fs, g, s.view);
+  if (s.was == holding::none || (s.view.access & access_write) == 0) return s.result;
+  s.result = leave_writers(fs, g, s.view, s.was == holding::last);
   if (g.is_leader()) records.unpin(s.view.record);
   return g.broadcast(s.result);
 }

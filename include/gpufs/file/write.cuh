@@ -57,8 +57,6 @@ struct write_end {
       unmarked;  // the frame, plus 1, of the page at `at`, which has its bytes but is not marked, and is pinned; 0: none
 };
 
-GPUFS_HD inline dirt_owner owner_of(const file_view& file) { return {file.node, file.handle}; }
-
 // Of bytes that are marked already. Compared with the size as it is now: somebody may be cutting the file, and looks at its pages
 // behind that.
 GPUFS_HD inline void raise_size(const mount_ref& fs, const file_view& file, std::uint64_t end) {
@@ -85,9 +83,9 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
     if (pin.valid == cache.not_there) break;
     cache.count_hits();
     // Asked for before the bytes are stored, so that the answer is there when they are.
-    const std::uint64_t seen = page_dirt(fs, pin.frame).peek();
+    const std::uint32_t seen = page_dirt(fs, pin.frame).peek();
     copy_into_page(g, fs.page(pin.frame) + within, from, n);
-    const std::uint64_t what = mark_bytes(fs, g, pin.frame, within, within + n);
+    const std::uint32_t what = mark_bytes(fs, g, pin.frame, within, within + n);
     std::uint32_t again = 0;
     if (g.is_leader()) {
       again = page_dirt(fs, pin.frame).set_again(seen, what) ? 1 : 0;
@@ -105,10 +103,10 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
 // Marks the page that a write has stored bytes [at, at + n) of the file in, and gives its pin back.
 template <class Group>
 GPUFS_HD void finish_page(const mount_ref& fs, const Group& g, const file_view& file, std::uint32_t frame_number,
-                          std::uint64_t what, std::uint64_t at, std::uint64_t n) {
+                          std::uint32_t what, std::uint64_t at, std::uint64_t n) {
   std::uint32_t fresh = 0;
   if (g.is_leader()) {
-    fresh = page_dirt(fs, frame_number).set(owner_of(file), what) ? 1 : 0;
+    fresh = page_dirt(fs, frame_number).set(file.node, what) ? 1 : 0;
     // Its stores are ordered already, by what marked them; and what was dirty is not evicted.
     frame_table(fs).header(frame_number).state.unpin_copied();
     raise_size(fs, file, at + n);
@@ -203,7 +201,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t ask_about_paths(const mount_ref& fs, con
 // All that was written to the file so far is in it, and on its disk. 0, or -errno.
 template <class Group>
 GPUFS_HD std::int32_t sync_file(const mount_ref& fs, const Group& g, const file_view& file) {
-  std::int32_t error = flush_file(fs, g, file.version, file.node, file.handle, false);
+  std::int32_t error = flush_file(fs, g, file.version, file.node, false);
   if (error == 0) error = ask_host(fs, g, {request_code::sync, file.handle, 0, 0});
   // Told once, to whoever is first.
   std::int32_t kept = 0;
@@ -249,7 +247,7 @@ template <class Group>
 GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& wb, std::uint32_t frame_number,
                        const slot_key& key, std::uint32_t node, std::uint64_t keep) {
   const std::uint64_t page_bytes = fs.layout.page_bytes();
-  const std::uint64_t what = wb.begin_after_others(frame_number, key);
+  const std::uint32_t what = wb.begin_after_others(frame_number, key);
   if (what != 0) {
     // What is kept of it is dirty still, and goes by the mask from now on.
     atomic_word<std::uint64_t>* const mask = fs.mask(frame_number);
@@ -386,7 +384,7 @@ GPUFS_HD void mark_changes(const mount_ref& fs, const Group& g, const file_view&
   }
   if (g.all(!any)) return;
   g.sync();
-  if (g.is_leader()) (void)page_dirt(fs, frame_number).set(owner_of(file), page_dirt::partial);
+  if (g.is_leader()) (void)page_dirt(fs, frame_number).set(file.node, page_dirt::partial);
   g.sync();
 }
 
