@@ -1,34 +1,10 @@
-// Compiled by nvcc where there is one, by the host compiler otherwise.
+// Opens and writes through gpufs. Compiled by nvcc where there is one, by the host compiler otherwise.
 #include "bench/files.hpp"
 #include "bench/launch.cuh"
 
 namespace gpufs::bench {
 
 namespace {
-
-// Launches the kernel of a walk. `gathered` is where a gather puts its records.
-template <class Use>
-void launch_walk(const mount& m, const walk& w, const task& work, char* gathered) {
-  switch (w.how) {
-    case access::map: launch(m, shape_of(m, w), map_chunks<Use>(work)); break;
-    case access::map_each: launch(m, shape_of(m, w), map_each_chunk<Use>(work)); break;
-    case access::advised_map: launch(m, shape_of(m, w), map_advised_chunks<Use>(work)); break;
-    case access::read_by_warp: launch(m, shape_with_scratch(m, w), read_chunks<warp_group, Use>(work)); break;
-    case access::read_by_block: launch(m, shape_with_scratch(m, w), read_chunks<block_group, Use>(work)); break;
-    case access::view: launch(m, shape_of(m, w), view_words<Use, 1>(work, record_shift(w))); break;
-    case access::view_several: launch(m, shape_of(m, w), view_words<Use, 4>(work, record_shift(w))); break;
-    case access::gather: launch(m, shape_of(m, w), gather_records(work, gathered)); break;
-  }
-}
-
-std::size_t gathered_bytes(const walk& w) { return w.how == access::gather ? w.operations * w.chunk_bytes : 0; }
-
-void check_access(const mount& m, const walk& w) {
-  check_walk(w);
-  if ((w.how == access::map || w.how == access::map_each) && w.chunk_bytes > m.options().page_bytes) {
-    throw error(EINVAL, "bench: a mapping ends with its page");
-  }
-}
 
 class device_path {
  public:
@@ -101,28 +77,6 @@ void touch_extents(const mount& m, std::int32_t fd, std::uint64_t bytes) {
   const std::uint64_t stride = m.options().extent_bytes;
   launch(m, {16, 32, 0, nullptr}, touch_kernel{fd, (bytes + stride - 1) / stride, stride});
   m.synchronize();
-}
-
-sample read(const mount& m, std::int32_t fd, const walk& w) {
-  check_access(m, w);
-  const told t(m);
-  const device_array<char> gathered(m, gathered_bytes(w));
-  return timed(m, w, t, [&](std::uint64_t operations) {
-    launch_walk<adding>(m, w, t.make_task(fd, w, operations), gathered.data());
-  });
-}
-
-sample check(const mount& m, std::int32_t fd, const walk& w) {
-  check_access(m, w);
-  const told t(m);
-  const device_array<char> gathered(m, gathered_bytes(w));
-  const task work = t.make_task(fd, w, w.operations);
-  launch_walk<comparing>(m, w, work, gathered.data());
-  if (w.how == access::gather) launch(m, shape_of(m, w), check_copy(work, gathered.data()));
-  m.synchronize();
-  sample s;
-  s.wrong_bytes = t.wrong_bytes();
-  return s;
 }
 
 sample open_small_files(const mount& m, const std::string& folder, std::uint64_t first, std::uint64_t count) {

@@ -81,7 +81,8 @@ struct script_kernel {
       }
       case action::poke:
         if (value == 0) return {-EFAULT, 0};
-        for (std::uint64_t k = g.rank(); k < op.bytes; k += g.size()) const_cast<char*>(pointer)[k] = input[k];
+        // A write-back may read the bytes meanwhile.
+        copy_into_page(g, const_cast<char*>(pointer), input, op.bytes);
         return {static_cast<std::int64_t>(op.bytes), 0};
       case action::msync: return {gmsync(g, fs, mapping_at(pointer, op, registers)), 0};
       case action::unmap_write: return {gmunmap(g, fs, mapping_at(pointer, op, registers)), 0};

@@ -45,7 +45,7 @@ struct view_kernel {
         const std::uint64_t places[3] = {k, k + stride < count ? k + stride : k,
                                          k + 2 * stride < count ? k + 2 * stride : k};
         const std::uint64_t indices[3] = {first + places[0], first + places[1], first + places[2]};
-        T values[3];
+        T values[3]{};
         elements.read(indices, values);
         for (int n = 0; n < 3; ++n) {
           output[places[n]] = values[n];

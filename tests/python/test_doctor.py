@@ -38,12 +38,14 @@ def report() -> doctor.Report:
 
 def findings_with(monkeypatch: pytest.MonkeyPatch, **changes: object) -> dict[str, doctor.Finding]:
     """Examines a machine that claims to have a GPU, or something else."""
+    monkeypatch.setattr(doctor, "SETTLING_S", 0.0)  # what is asked here is not whether pages were kept
     cuda: dict[str, Any] = {"built_version": 13000, "driver_version": 13000, "obstacle": "", "gpus": [GPU]}
     monkeypatch.setattr(_core, "examine_cuda", lambda: cuda | changes)
     return {finding.check: finding for finding in doctor.examine().findings}
 
 
 def host_with(monkeypatch: pytest.MonkeyPatch, **changes: object) -> dict[str, doctor.Finding]:
+    monkeypatch.setattr(doctor, "SETTLING_S", 0.0)
     host = dataclasses.replace(_machine.examine_host(), **changes)  # type: ignore[arg-type]
     monkeypatch.setattr(_machine, "examine_host", lambda: host)
     return {finding.check: finding for finding in doctor.examine().findings}
