@@ -1,14 +1,19 @@
 /*
- * dirty.pml - what was written of a page, and how it gets to the file: writers, write-back, eviction, close, truncation.
+ * dirty.pml - what was written of a page, and how it gets to the file: writers, write-back, eviction, opens and closes, truncation.
  *
- * Real code: include/gpufs/cache/dirty.cuh (flags, mask, dirty pin), cache/dirty_run.cuh and write_back.cuh (begin, take the mask, read,
- * host, end; flush; discard), file/write.cuh (writers; truncation), file/open_files.cuh (the last close; nodes).
+ * Real code: include/gpufs/cache/dirty.cuh (flags, mask, dirty pin), cache/dirty_run.cuh and write_back.cuh (begin, take the mask,
+ * read, host, end; flush; discard), file/write.cuh (writers; sync; truncation), file/open_files.cuh (join and leave; versions).
  * README.md maps steps to files.
  *
- * One page of two bytes. Each store to a byte gives it the next higher number, so the file is right when it has the last one, and
- * an old byte that lands on a newer one shows. Two users write, sync and close; a group writes back in the background; the
- * frame may be evicted when nobody has pinned it, and is loaded again by the next writer; somebody outside may write to any byte
- * of the file that is not dirty here: only a ghost notes it, because such a byte must not be written from here.
+ * One page of one or two bytes. Each store to a byte gives it the next higher number, so the file is right when it has the last one,
+ * and an old byte that lands on a newer one shows. Each user opens the file, writes, syncs and closes it, before, while or after
+ * the others do; a group writes back in the background; the frame may be evicted when nobody has pinned it, and is loaded
+ * again by the next writer; somebody outside may write to any byte of the file that is not dirty here: only a ghost notes it,
+ * because such a byte must not be written from here.
+ *
+ * Dirty pages belong to the file's node, which is there while some user has the file open at the host (`open_count`). They are
+ * written through any of the node's open files. `writers` counts those who may write; who leaves nobody behind closes the gate, writes
+ * back what is dirty, or gives it up, and opens the gate again. Who opens the file when nobody has it open begins a new version of it.
  *
  * Rule of granularity: one step of an actor is one access to shared memory (one load, one store or one atomic
  * read-modify-write), together with thread-private work and ghost variables. `atomic` never joins two shared accesses, but for
@@ -16,20 +21,34 @@
  *
  * What the model leaves out: weak memory (spin is sequentially consistent; dirty.cuh argues the orders), how a page is found,
  * loaded and evicted (slot_state.pml: here one step each), groups of several threads, runs of several pages and pages of several
- * pieces (each page has its own flags and mask; a failed run is a failed page of each), hosts that do not answer, mappings.
+ * pieces (each page has its own flags and mask; a failed run is a failed page of each), hosts that do not answer, mappings,
+ * records that several descriptors share (the last holder of one flushes before it leaves, the others do not: here any close
+ * may or may not), users who only read (they keep the node open, and do nothing to it).
  * Polling is a blocking wait, so a wait that nobody ends is an invalid end state, and an endless run can only be a
  * livelock (no progress labels exist: -DNP finds every cycle).
  *
- * Configuration: WRITES0, WRITES1 (writes of each user), CLEANERS and CLEANINGS (groups that write back, and how often each),
- * FAULTS (host writes that may fail), EVICTIONS, SYNCS, RECORDS (1: the users share an open file; 2: each has its own of the
- * same file), TRUNCATE (a third user cuts the file behind the first byte).
+ * Configuration: BYTES (1 or 2), USERS (2 or 3), WRITES0 to WRITES2 (writes of each), CLEANERS and CLEANINGS (groups that write back,
+ * and how often each), FAULTS (host writes that may fail), EVICTIONS, OUTSIDE (writes from outside), SYNCS, TRUNCATE (user 1 cuts the
+ * file behind the first byte, as it opens it or later).
  */
 
+#ifndef BYTES
+#define BYTES 2
+#endif
+#ifndef BYTES
+#define BYTES 2
+#endif
+#ifndef USERS
+#define USERS 2
+#endif
 #ifndef WRITES0
 #define WRITES0 1
 #endif
 #ifndef WRITES1
 #define WRITES1 1
+#endif
+#ifndef WRITES2
+#define WRITES2 1
 #endif
 #ifndef CLEANERS
 #define CLEANERS 1
@@ -44,151 +63,165 @@
 #define EVICTIONS 1
 #endif
 #ifndef OUTSIDE
-#define OUTSIDE 1   /* writes from outside */
+#define OUTSIDE 1
 #endif
 #ifndef SYNCS
 #define SYNCS 0
 #endif
-#ifndef RECORDS
-#define RECORDS 1
+
+/* Users who all do the same open the file in their order: so no run is looked at twice under other names. */
+#if !defined(TRUNCATE) && WRITES0 == WRITES1 && (USERS == 2 || WRITES1 == WRITES2)
+#define IN_TURN
 #endif
 
 #define DIRTY    1
 #define CLEANING 2
 #define WHOLE    4
 #define PARTIAL  8
-/* Beside the flags: the open file through which the page became dirty. */
-#ifdef MUTANT_HANDLE_BESIDE_FLAGS
-#define MY_HANDLE 0
-#define HANDLE(f) handle
-#else
-#define MY_HANDLE (mine << 4)
-#define HANDLE(f) ((f) >> 4)
-#endif
+#define CLOSING  16   /* beside the number of writers */
 
 #define BIT(i)  (1 << (i))
+#if BYTES == 2
 #define ALL     3
+#else
+#define ALL     1
+#endif
 #define NOBODY  255
 
+mtype = { syncing, leaving, last_one };
+
 /* The frame: its state word is `resident` and `pins`. */
-bool resident = true;
+bool resident;
 byte pins;
 byte page[2];
-byte flags;               /* with the handle */
+byte flags;
 byte mask;
-#ifdef MUTANT_HANDLE_BESIDE_FLAGS
-byte handle;
-#endif
 
-byte node_dirty;          /* of the file's node: its dirty pages */
-bool node_error;
+byte open_count;          /* the host's open files of the node: it is there while this is not 0 */
+byte writers;             /* of the node: how many may write it, and CLOSING */
+byte node_dirty;          /* its dirty pages */
+byte node_error;          /* errors kept for who syncs or closes; the code keeps the first, here they are counted */
 byte file[2];
-bool is_open[RECORDS];
-byte holders = 2;         /* of the one record */
 
 /* Ghosts and budgets: not in the code. */
 byte last[2];             /* the number of the last store to a byte */
-byte completed[2];        /* the highest number of a write that has returned */
+byte owed[2];             /* the highest number of a write that has returned and is not in the file; 0: none */
 byte writing[2];          /* users that are in a write of the byte */
-#if RECORDS == 2
-byte writer[2];           /* the user of the last store */
-bool must_hear[2];        /* a user whose bytes another one gave up */
-#endif
+byte users;               /* a bit for each who has joined and not left */
+byte untold;              /* failures that nobody was told of */
 bool outside[2];          /* written by others since it was written here */
 bool lost[2];             /* given up, by a close that told its error */
 byte cleaning_now = NOBODY;
 byte faults = FAULTS;
 byte evictions = EVICTIONS;
 byte outsiders = OUTSIDE;
+#if SYNCS > 0
 byte syncs = SYNCS;
+#endif
+#ifdef IN_TURN
+byte opened;              /* users that have opened the file */
+#endif
 #ifdef TRUNCATE
+bool cuts = true;         /* to be made */
 byte before_cut = NOBODY; /* the last store to byte 1 before the cut, when nobody was writing it */
 bool cut_done;
 bool after_cut;           /* the last store to byte 1 came after the cut had returned */
 #endif
 
-#if RECORDS == 2
-#define NODE_OPEN (is_open[0] || is_open[1])
+#define NODE_OPEN (open_count > 0)
+
+#ifdef IN_TURN
+#define IS_TURN (opened == me)
 #else
-#define NODE_OPEN is_open[0]
+#define IS_TURN true
 #endif
 
-/* What the truncation may cut obeys other rules: see init. */
+/* What the truncation may cut obeys other rules: see close_host(). */
 #ifdef TRUNCATE
 #define KEPT(i) ((i) == 0)
+#define ALL_CUT (me != 1 || !cuts)
 #else
 #define KEPT(i) true
+#define ALL_CUT true
 #endif
 
-/* property: the dirty count is never negative, and its node not another file's yet */
+/* property: the dirty count is never negative, and its node not another version's yet */
 inline count_up()   { atomic { assert(NODE_OPEN); node_dirty++ } }
 inline count_down() { atomic { assert(NODE_OPEN && node_dirty > 0); node_dirty-- } }
-inline unpin()      { atomic { assert(pins > 0); pins-- } }
+inline unpin()      { atomic { assert(pins > 0); pins--; seen = 0 } }
+
+inline evict()
+{
+    assert(flags == 0 && mask == 0);   /* property: never while something of it is dirty */
+    resident = false;
+    page[0] = 0;
+    page[1] = 0
+}
 
 /* ---- Writers. */
 
 inline store(i)
 {
-    atomic {
-        last[i]++;
-        stored[i] = last[i];
-        page[i] = last[i];
-#if RECORDS == 2
-        writer[i] = me;
-#endif
-        outside[i] = false;
-        lost[i] = false;
+    last[i]++;
+    stored[i] = last[i];
+    page[i] = last[i];
+    outside[i] = false;
+    lost[i] = false;
 #ifdef TRUNCATE
-        if
-        :: i == 1 -> after_cut = cut_done
-        :: else
-        fi
+    if
+    :: i == 1 -> after_cut = cut_done
+    :: else
+    fi
 #endif
-    }
 }
 
 /* One byte, or both: then `whole`, and no bits. */
 inline store_bytes()
 {
-    if
-    :: bits & BIT(0) -> store(0)
-    :: else
-    fi;
-    if
-    :: bits & BIT(1) -> store(1)
-    :: else
-    fi
+    atomic {
+        if
+        :: bits & BIT(0) -> store(0)
+        :: else
+        fi
+    }
+#if BYTES == 2
+    atomic {
+        if
+        :: bits & BIT(1) -> store(1)
+        :: else
+        fi
+    }
+#endif
 }
 
 inline set_bits()
 {
-    if
-    :: what == PARTIAL -> mask = mask | bits
-    :: else
-    fi
-}
-
-/* page_dirt::set_again(), of a page that was dirty when its flags were `seen`, before the bytes were stored; else
- * page_dirt::set(). The handle stays that of whoever made the page dirty. */
-inline set_flags()
-{
     atomic {
         if
-#ifdef MUTANT_SET_AGAIN_WITHOUT_CAS
-        :: (seen & (DIRTY | what)) == (DIRTY | what) -> goto marked
-#else
-        :: (seen & DIRTY) && flags == seen -> flags = seen | what; goto marked
-#endif
+        :: what == PARTIAL -> mask = mask | bits
         :: else
         fi
     }
-#ifdef MUTANT_HANDLE_BESIDE_FLAGS
-    handle = mine;
+}
+
+/* page_dirt::set_again(), of a page that was dirty when its flags were `seen`, before the bytes were stored; else
+ * page_dirt::set(). */
+#define BITS_SUFFICE (what == PARTIAL && (seen & (DIRTY | PARTIAL)) == (DIRTY | PARTIAL))
+inline set_flags()
+{
+    if
+    :: atomic { !(seen & DIRTY) -> seen = flags }
+#ifdef MUTANT_SET_AGAIN_WITHOUT_CAS
+    :: (seen & (DIRTY | what)) == (DIRTY | what) -> goto marked
+    :: atomic { (seen & DIRTY) && !(seen & what) -> seen = flags }
+#else
+    :: atomic { (seen & DIRTY) && flags == seen -> flags = seen | what; goto marked }
+    :: (seen & DIRTY) && flags != seen -> seen = flags
 #endif
-    seen = flags;
+    fi;
     do
-    :: atomic { what == PARTIAL && (seen & (DIRTY | PARTIAL)) == (DIRTY | PARTIAL) -> break }
-    :: atomic { !(what == PARTIAL && (seen & (DIRTY | PARTIAL)) == (DIRTY | PARTIAL)) && !(seen & DIRTY) && !has_pin ->
+    :: BITS_SUFFICE -> break
+    :: atomic { !(seen & DIRTY) && !has_pin ->
 #ifndef MUTANT_NO_DIRTY_PIN
             pins++;
 #endif
@@ -196,9 +229,9 @@ inline set_flags()
 #ifndef MUTANT_COUNT_AFTER_DIRTY
         count_up()
 #endif
-    :: atomic { !(what == PARTIAL && (seen & (DIRTY | PARTIAL)) == (DIRTY | PARTIAL)) && ((seen & DIRTY) || has_pin) ->
+    :: atomic { !BITS_SUFFICE && ((seen & DIRTY) || has_pin) ->
             if
-            :: flags == seen -> flags = seen | DIRTY | what | (seen & DIRTY -> 0 : MY_HANDLE); break
+            :: flags == seen -> flags = seen | DIRTY | what; break
             :: else -> seen = flags
             fi }
     od;
@@ -223,7 +256,7 @@ inline set_flags()
 /* dirty_run::begin_page(): `what` is what is dirty of the page, which is then pinned and this group's; or 0. */
 inline begin()
 {
-    atomic { what = 0; pins++; seen = resident }
+    atomic { pins++; seen = resident }
     /* ABSTRACTION: the loop of load and CAS is one step. A load that ends it, or the CAS that does, is all that has an effect;
      * each other turn is due to somebody else's step. */
     if
@@ -241,28 +274,33 @@ inline begin()
             flags = CLEANING;
 #endif
             seen = 0 }
-    :: else -> seen = 0; unpin()
+    :: else -> unpin()
     fi
 }
+
+/* What begin() did not take is clean; or dirty, as whoever was faster has failed. The code waits for that group before its
+ * first try too; here the first try may fail, as it may there when the group comes behind the wait. */
+#define IS_CLEAN  (what == 0 && !(flags & (DIRTY | CLEANING)))
+#define TRY_AGAIN (what == 0 && (flags & (DIRTY | CLEANING)) == DIRTY)
 
 /* write_back::begin_after_others(): 0 only when nothing is dirty. */
 inline begin_after_others()
 {
     do
-    :: !(flags & CLEANING) ->
-        begin();
+    :: begin();
         if
         :: what != 0 -> break
 #ifdef MUTANT_DIRTY_AGAIN_IS_CLEAN
         :: what == 0 && !(flags & CLEANING) -> break
-        :: what == 0 && (flags & CLEANING)
 #else
-        :: what == 0 && !(flags & (DIRTY | CLEANING)) -> break
-        :: what == 0 && (flags & (DIRTY | CLEANING))
+        :: IS_CLEAN -> break
+        :: TRY_AGAIN
 #endif
         fi
     od
 }
+
+inline let_go() { atomic { assert(pins > 0); pins--; seen = 0; what = 0; bits = 0; copy[0] = 0; copy[1] = 0 } }
 
 /* dirty_run::end_page(). `left`: what is dirty of it still. */
 inline end_ok()
@@ -281,7 +319,7 @@ inline end_ok()
 #ifdef MUTANT_COUNT_AFTER_FLAG
     count_down();
 #endif
-    unpin()
+    let_go()
 }
 
 inline end_failed(left)
@@ -294,9 +332,8 @@ inline end_failed(left)
 #ifdef MUTANT_FAILED_DROPS_PIN
     :: true ->
 #else
-    :: seen ->   /* somebody has written meanwhile, and brought a pin and a handle */
+    :: seen ->   /* somebody has written meanwhile, and brought a pin */
 #endif
-        seen = 0;
 #if !defined(MUTANT_FAILED_KEEPS_BOTH_PINS) && !defined(MUTANT_NO_DIRTY_PIN)
         unpin();
 #endif
@@ -304,49 +341,63 @@ inline end_failed(left)
     :: else
     fi;
     atomic { flags = flags & ~CLEANING; cleaning_now = NOBODY }
-    unpin()
+    let_go()
 }
 
 inline take_mask()
 {
-    if
-    :: what & PARTIAL -> atomic { bits = mask; mask = 0 }
-    :: else
-    fi;
-    if
-    :: what & WHOLE -> bits = ALL
-    :: else
-    fi
+    atomic {
+        if
+        :: what & PARTIAL -> bits = mask; mask = 0
+        :: else
+        fi;
+        if
+        :: what & WHOLE -> bits = ALL
+        :: else
+        fi
+    }
 }
 
 inline read_bytes()
 {
-    if
-    :: bits & BIT(0) -> copy[0] = page[0]
-    :: else
-    fi;
-    if
-    :: bits & BIT(1) -> copy[1] = page[1]
-    :: else
-    fi
+    atomic {
+        if
+        :: bits & BIT(0) -> copy[0] = page[0]
+        :: else
+        fi
+    }
+#if BYTES == 2
+    atomic {
+        if
+        :: bits & BIT(1) -> copy[1] = page[1]
+        :: else
+        fi
+    }
+#endif
 }
 
 inline host_write(i)
 {
     if
     :: atomic { !failed && (bits & BIT(i)) ->
-            assert(is_open[through] && NODE_OPEN);
+            assert(NODE_OPEN);
             assert(!outside[i]);            /* property: only bytes that were written */
             assert(!KEPT(i) || copy[i] >= file[i]);   /* property: nothing old on top of what is newer */
-            file[i] = copy[i] }
+            file[i] = copy[i];
+            if
+            :: owed[i] <= file[i] -> owed[i] = 0
+            :: else
+            fi }
     :: atomic { !failed && (bits & BIT(i)) && faults > 0 -> faults--; failed = true }
     :: failed || !(bits & BIT(i))
     fi
 }
 
-/* Writes the page that begin() took back; `through`: an open file. Sets `failed`. `keeps`: an error is kept for those who sync;
- * who syncs tells it. */
-inline write_out(keeps)
+inline note_error(who) { atomic { assert(NODE_OPEN); who++; untold++ } }
+
+/* Writes the page that begin() took back. Sets `failed`. `who` counts the error: the caller, who tells it, or the node,
+ * which keeps it. */
+inline write_out(who)
 {
 #ifdef MUTANT_READ_BEFORE_MASK
     bits = ALL;
@@ -362,60 +413,67 @@ inline write_out(keeps)
 #endif
     failed = false;
     host_write(0);
+#if BYTES == 2
     host_write(1);
+#endif
     if
     :: failed ->
         /* Bits of a whole page are not put back: the flag says all of it, and they would be written with its next byte. */
 #ifndef MUTANT_BITS_NOT_RESTORED
-        if
+        atomic {
+            if
 #ifdef MUTANT_BITS_OF_WHOLE_RESTORED
-        :: true -> mask = mask | bits
+            :: true -> mask = mask | bits
 #else
-        :: !(what & WHOLE) -> mask = mask | bits
-        :: else
+            :: !(what & WHOLE) -> mask = mask | bits
+            :: else
 #endif
-        fi;
+            fi
+        }
 #endif
-        atomic { assert(NODE_OPEN); node_error = node_error || keeps }
+#ifdef MUTANT_KEPT_AFTER_PAGE
+        end_failed(what);
+        note_error(who)
+#else
+        note_error(who);
         end_failed(what)
+#endif
     :: else ->
         end_ok()
-    fi;
-    atomic { bits = 0; copy[0] = 0; copy[1] = 0 }
+    fi
 }
 
-/* write_back::flush(): all that was written before it began is in the file when it returns without an error (`failed`). */
+inline note_due() { due[0] = owed[0]; due[1] = owed[1] }
+
+/* write_back::flush(). `due`: what was written before it began, and is in the file when it returns without an error (`failed`). */
 inline flush()
 {
-    atomic { due[0] = completed[0]; due[1] = completed[1]; failed = false; through = mine }
     if
-    :: node_dirty != 0 ->
+    :: atomic { node_dirty == 0 -> failed = false; note_due() }
+    :: atomic { node_dirty != 0 -> failed = false; note_due() }
         do
-#ifdef MUTANT_FLUSH_DOES_NOT_WAIT
-        :: true ->
-#else
-        :: !(flags & CLEANING) ->
-#endif
-            begin();
+        :: begin();
             if
-            :: what != 0 -> write_out(false); break
-#if defined(MUTANT_FLUSH_DOES_NOT_WAIT) || defined(MUTANT_FLUSH_TRUSTS_OTHERS)
+            :: what != 0 -> write_out(heard); break
+#ifdef MUTANT_FLUSH_DOES_NOT_WAIT
             :: what == 0 -> break
+#elif defined(MUTANT_FLUSH_TRUSTS_OTHERS)
+            :: what == 0 && !(flags & CLEANING) -> break
 #else
-            :: what == 0 && !(flags & (DIRTY | CLEANING)) -> break
-            :: what == 0 && (flags & (DIRTY | CLEANING))
+            :: IS_CLEAN -> break
+            :: TRY_AGAIN
 #endif
             fi
         od
-    :: node_dirty == 0
-    fi;
-    atomic {
-        what = 0;
-        assert(failed || lost[0] || file[0] >= due[0]);
-        assert(failed || lost[1] || !KEPT(1) || file[1] >= due[1]);
-        due[0] = 0;
-        due[1] = 0
-    }
+    fi
+}
+
+/* property: as flush() says. At the next step of the caller. */
+inline owes_nothing()
+{
+    assert(failed || (file[0] >= due[0] && file[1] >= due[1]));
+    due[0] = 0;
+    due[1] = 0
 }
 
 /* The ghost of what a page that is given up loses: `taken` is dirty of it. */
@@ -423,10 +481,9 @@ inline give_up(i, taken)
 {
     if
     :: ((taken) & BIT(i)) && file[i] != last[i] ->
-#if RECORDS == 2
-        must_hear[writer[i]] = true;
-#endif
-        lost[i] = true
+        assert(!(users & ~BIT(me)));   /* property: not while somebody else could write it */
+        lost[i] = true;
+        owed[i] = 0
     :: else
     fi
 }
@@ -436,15 +493,16 @@ inline discard()
 {
     begin_after_others();
     if
-    :: what != 0 && HANDLE(what) == mine ->
+    :: what != 0 ->
         d_step {
             give_up(0, mask | (what & WHOLE -> ALL : 0));
             give_up(1, mask | (what & WHOLE -> ALL : 0));
-            mask = 0
-        }
-#ifndef MUTANT_GIVEN_UP_IN_SILENCE
-        node_error = true;
+            mask = 0;
+#ifdef MUTANT_GIVEN_UP_IN_SILENCE
+            heard = 0;
 #endif
+            gave_up = true
+        }
         end_ok();
         /* So that the page is not found with bytes that the file does not have. */
         atomic {
@@ -453,28 +511,87 @@ inline discard()
             :: else
             fi
         }
-    :: what != 0 && HANDLE(what) != mine -> end_failed(what)
     :: what == 0
-    fi;
-    what = 0
+    fi
 }
 
-/* The end of a sync or close: its error is its own, or one that was kept. */
-inline told()
+/* ---- Opens, syncs and closes. */
+
+/* The host's open, and the first to hear of a version's node makes it. */
+inline open_host()
 {
     atomic {
-#if RECORDS == 2
-        assert(failed || node_error || !must_hear[me]);   /* property: no byte is lost in silence */
-        must_hear[me] = false;
+        if
+        :: open_count != 0 && IS_TURN
+        /* A new version has pages of its own. As there is one frame here, who has pinned the old page lets it go first; whoever
+         * would touch the old node then can do so before too, and breaks an assertion of NODE_OPEN. */
+        :: open_count == 0 && pins == 0 && IS_TURN ->
+            assert(flags == 0 && mask == 0 && node_dirty == 0 && node_error == 0 && writers == 0);
+            evict()
+        fi;
+#ifdef IN_TURN
+        opened++;
 #endif
-        node_error = false
+        open_count++
     }
 }
 
-inline evict()
+inline close_host()
 {
-    assert(flags == 0 && mask == 0);   /* property: never while something of it is dirty */
-    resident = false
+    atomic {
+        open_count--;
+        if
+        :: open_count == 0 ->
+            /* property: nothing is dirty, kept or untold of a version that nobody has open. (Who wrote the page back may have
+             * its flag to clear still: nobody looks at it any more.) */
+            assert(!(flags & ~CLEANING) && mask == 0 && node_dirty == 0);
+            assert(node_error == 0 && writers == 0 && untold == 0);
+            assert(lost[0] || file[0] == last[0]);
+#ifdef TRUNCATE
+            assert(lost[1] || file[1] == last[1] || file[1] == 0);
+            assert(lost[1] || !after_cut || file[1] == last[1]);
+            assert(before_cut != last[1] || file[1] == 0)
+#else
+            assert(lost[1] || file[1] == last[1])
+#endif
+        :: else
+        fi
+    }
+}
+
+/* join_writers(): is counted, and then waits until the gate is open. */
+inline join()
+{
+    atomic {
+        assert(NODE_OPEN);
+        writers++;
+        if
+#ifndef MUTANT_JOIN_DOES_NOT_WAIT
+        :: writers & CLOSING
+#endif
+        :: else -> users = users | BIT(me); goto joined
+        fi
+    }
+    atomic { !(writers & CLOSING) -> users = users | BIT(me) }
+joined:
+    skip
+}
+
+/* Who syncs, or has flushed before it leaves, takes the errors that were kept. */
+#ifdef MUTANT_KEPT_IN_TWO_STEPS
+inline take_kept() { atomic { owes_nothing(); assert(NODE_OPEN); heard = heard + node_error } node_error = 0 }
+#else
+inline take_kept() { atomic { owes_nothing(); assert(NODE_OPEN); heard = heard + node_error; node_error = 0 } }
+#endif
+
+/* The ghost of the end of a sync or close, which tells an error if it `heard` of failures. property: each is told once */
+inline tell()
+{
+    assert(untold >= heard);
+    untold = untold - heard;
+    heard = 0;
+    failed = false;
+    why = 0
 }
 
 inline leave_write(i)
@@ -483,7 +600,7 @@ inline leave_write(i)
     :: bits & BIT(i) ->
         writing[i]--;
         if
-        :: stored[i] > completed[i] -> completed[i] = stored[i]
+        :: KEPT(i) && stored[i] > owed[i] && stored[i] > file[i] -> owed[i] = stored[i]
         :: else
         fi;
         stored[i] = 0
@@ -493,35 +610,58 @@ inline leave_write(i)
 
 proctype user(byte me; byte writes)
 {
-    byte mine = (RECORDS == 2 -> me : 0);
-    byte bits, what, seen, through;
+    byte bits, what, seen, heard;
     byte stored[2], copy[2], due[2];
-    bool has_pin, failed, closes;
+    bool has_pin, failed, gave_up;
+    mtype why;   /* it flushes */
+#ifdef MUTANT_LAST_TRUSTS_ITS_FLUSH
+    bool trusts;
+#endif
+
+    open_host();
+#ifdef TRUNCATE
+    /* O_TRUNC: before it joins. */
+    if
+    :: atomic { me == 1 -> cuts = false; goto cut }
+    :: true
+    fi;
+joining:
+#endif
+#ifdef MUTANT_WRITES_BEFORE_JOIN
+    users = users | BIT(me);
+#else
+    join();
+#endif
 
 next:
     if
-    :: atomic { writes > 0 -> writes-- }
-    :: atomic { writes == 0 -> goto close }
-    :: atomic { syncs > 0 -> syncs--; goto sync }
+    /* gwrite: a page is found, or loaded */
+    :: atomic { writes > 0 && (resident || pins == 0) ->
+            writes--;
+            if
+            :: resident
+            :: else -> resident = true; page[0] = file[0]; page[1] = file[1]
+            fi;
+            pins++;
+            if
+            :: bits = BIT(0); what = PARTIAL
+#if BYTES == 2
+            :: bits = BIT(1); what = PARTIAL
+#endif
+            :: bits = ALL; what = WHOLE
+            fi;
+            writing[0] = writing[0] + (bits & 1);
+            writing[1] = writing[1] + (bits >> 1) }
+#ifdef TRUNCATE
+    :: atomic { me == 1 && cuts -> cuts = false; goto cut }
+#endif
+    /* The last holder of a record flushes before it leaves. */
+    :: atomic { writes == 0 && ALL_CUT -> why = leaving; goto flushing }
+    :: atomic { writes == 0 && ALL_CUT -> goto leave }
+#if SYNCS > 0
+    :: atomic { syncs > 0 -> syncs--; why = syncing; goto flushing }
+#endif
     fi;
-
-    /* gwrite */
-    atomic {
-        if
-        :: bits = BIT(0); what = PARTIAL
-        :: bits = BIT(1); what = PARTIAL
-        :: bits = ALL; what = WHOLE
-        fi;
-        writing[0] = writing[0] + (bits & 1);
-        writing[1] = writing[1] + (bits >> 1)
-    }
-    /* Found, or loaded. */
-    atomic {
-        if
-        :: resident -> pins++
-        :: !resident && pins == 0 -> resident = true; page[0] = file[0]; page[1] = file[1]; pins++
-        fi
-    }
     seen = flags;
 #ifdef MUTANT_FLAGS_BEFORE_BYTES
     set_bits();
@@ -539,90 +679,19 @@ marked:
     set_flags();
 marked:
 #endif
-    unpin();
     atomic {
+        unpin();
         has_pin = false;
         what = 0;
-        seen = 0;
         leave_write(0);
         leave_write(1);
         bits = 0;
         goto next
     }
 
-close:
-    atomic {
-        closes = true;
-#if RECORDS == 1
-        holders--;
-        if
-        :: holders != 0 -> goto finished
-        :: else
-        fi
-#endif
-    }
-sync:
-    flush();
-    told();
-    if
-    :: atomic { !closes -> failed = false; goto next }
-    :: closes && failed -> discard()
-    :: closes && !failed
-    fi;
-    atomic {
-#if RECORDS == 2
-        must_hear[me] = false;   /* told already */
-#endif
-        assert(is_open[mine]);
-        is_open[mine] = false
-    }
-
-finished:
-    skip
-}
-
-#if CLEANERS > 0
-/* write_back::some(): for whoever needs frames, at any time. */
-proctype cleaner(byte me)
-{
-    byte what, bits, seen, through, left = CLEANINGS;
-    byte copy[2];
-    bool failed;
-
-    do
-    :: atomic { left > 0 -> left-- }
-        begin();
-        if
-        :: what != 0 ->
-            through = HANDLE(what);
-            write_out(true);
-            atomic { through = 0; what = 0; failed = false }
-        :: else
-        fi
-    :: left == 0 -> break
-    od
-}
-
-#endif
-
-/* Who needs a frame, and who writes the file from outside. */
-proctype others()
-{
-    do
-    :: atomic { evictions > 0 && resident && pins == 0 -> evictions--; evict() }
-    /* Any byte that is not being written, nor dirty: then nothing of the page may be. */
-    :: atomic { outsiders > 0 && !outside[0] && writing[0] == 0 && (last[0] == 0 || flags == 0) -> outsiders--; outside[0] = true }
-    :: atomic { outsiders > 0 && !outside[1] && writing[1] == 0 && (last[1] == 0 || flags == 0) -> outsiders--; outside[1] = true }
-    :: _nr_pr == 2 -> break   /* nobody else is left */
-    od
-}
-
 #ifdef TRUNCATE
 /* truncate_file(): byte 1 goes, byte 0 stays. Before the host and the page lose it nobody knows that it will. */
-proctype truncator(byte me)
-{
-    byte what, seen, now;
-
+cut:
     atomic {
         file[1] = 0;
         if
@@ -649,13 +718,13 @@ proctype truncator(byte me)
             :: what & WHOLE -> mask = BIT(0)
             :: else -> mask = mask & BIT(0)
             fi;
-            now = mask
+            bits = mask
         }
         if
 #ifdef MUTANT_CUT_LEAVES_WHOLE
-        :: now != 0 -> end_failed((what | PARTIAL))
+        :: bits != 0 -> end_failed((what | PARTIAL))
 #else
-        :: now != 0 -> end_failed(((what & ~WHOLE) | PARTIAL))
+        :: bits != 0 -> end_failed(((what & ~WHOLE) | PARTIAL))
 #endif
         :: else -> end_ok()
         fi
@@ -669,50 +738,180 @@ cut_again:
         file[1] = 0;
 #endif
         cut_done = true;
-        what = 0;
-        now = 0
+        if
+        :: users & BIT(me) -> goto next
+        :: else -> goto joining
+        fi
+    }
+#endif
+
+/* sync_file(), and leave_writers(): with the gate open, when others may join and write; and when it is closed. */
+flushing:
+#ifdef MUTANT_HOST_CLOSED_FIRST
+    if
+    :: why == leaving -> close_host()
+    :: else
+    fi;
+#endif
+#ifdef MUTANT_KEPT_TAKEN_FIRST
+    take_kept();
+#endif
+    flush();
+#if defined(MUTANT_LAST_DOES_NOT_LOOK) || defined(MUTANT_LAST_TRUSTS_ITS_FLUSH)
+flushed:
+#endif
+#ifdef MUTANT_GATE_OPENED_EARLY
+    atomic {
+        if
+        :: why == last_one -> writers = writers & ~CLOSING
+        :: else
+        fi
+    }
+#endif
+    if
+#ifdef MUTANT_DISCARD_AT_ONCE
+    :: why != syncing && failed -> discard()
+#else
+    :: why == last_one && failed -> discard()
+#endif
+    :: else
+    fi;
+#ifndef MUTANT_KEPT_TAKEN_FIRST
+    take_kept();
+#endif
+    if
+#if SYNCS > 0
+    :: atomic { why == syncing -> tell(); goto next }
+#endif
+    :: why == leaving
+    :: why == last_one -> goto opening
+    fi;
+
+leave:
+#ifdef MUTANT_WRITES_BEFORE_JOIN
+    join();
+#endif
+    /* If others are left, what is dirty is theirs. */
+#ifdef MUTANT_LEAVE_IN_TWO_STEPS
+    if
+    :: writers == 1 -> atomic { users = users & ~BIT(me); writers-- }
+    :: writers != 1 -> atomic { users = users & ~BIT(me); writers--; goto left }
+    fi;
+#else
+    atomic {
+        users = users & ~BIT(me);
+        writers--;
+        if
+#ifdef MUTANT_SEVERAL_JUST_DECREMENT
+        :: why != leaving -> goto left
+#endif
+        :: writers == 0
+        :: else -> goto left
+        fi
+    }
+#endif
+#ifdef MUTANT_LAST_TRUSTS_ITS_FLUSH
+    trusts = why == leaving;
+#endif
+    /* Also if somebody has joined since. Else nobody writes from here on. */
+#if defined(MUTANT_LEAVE_WITHOUT_GATE)
+    why = last_one;
+#elif defined(MUTANT_GATE_WITHOUT_CAS)
+    atomic { writers = writers | CLOSING; why = last_one }
+#else
+    if
+    :: atomic { writers == 0 -> writers = CLOSING; why = last_one }
+    :: writers != 0 -> goto left
+    fi;
+#endif
+#if defined(MUTANT_LAST_DOES_NOT_LOOK)
+    goto flushed;
+#elif defined(MUTANT_LAST_TRUSTS_ITS_FLUSH)
+    if
+    :: trusts -> goto flushed
+    :: else
+    fi;
+#endif
+    goto flushing;
+
+opening:
+#ifdef MUTANT_GATE_OPENED_BY_STORE
+    writers = 0;
+#else
+    writers = writers & ~CLOSING;
+#endif
+
+left:
+    atomic {
+        assert(!gave_up || heard > 0);   /* property: no byte is given up in silence */
+        tell();
+        gave_up = false;
+#ifndef MUTANT_HOST_CLOSED_FIRST
+        close_host()
+#endif
     }
 }
+
+#if CLEANERS > 0
+/* write_back::some(): for whoever needs frames, at any time. */
+proctype cleaner(byte me)
+{
+    byte what, bits, seen, left = CLEANINGS;
+    byte copy[2];
+    bool failed;
+
+    do
+    :: left > 0 ->
+        begin();
+        if
+        :: what != 0 -> write_out(node_error)
+        :: else
+        fi;
+        atomic { left--; failed = false }
+    :: left == 0 -> break
+    od
+}
 #endif
+
+/* Who needs a frame, and who writes the file from outside. */
+proctype others()
+{
+    do
+    :: atomic { evictions > 0 && resident && pins == 0 -> evictions--; evict() }
+    /* Any byte that is not being written, nor dirty: then nothing of the page may be. */
+    :: atomic { outsiders > 0 && !outside[0] && writing[0] == 0 && (last[0] == 0 || flags == 0) -> outsiders--; outside[0] = true }
+#if BYTES == 2
+#if BYTES == 2
+#if BYTES == 2
+    :: atomic { outsiders > 0 && !outside[1] && writing[1] == 0 && (last[1] == 0 || flags == 0) -> outsiders--; outside[1] = true }
+#endif
+#endif
+#endif
+    :: _nr_pr == 2 -> break   /* nobody else is left */
+    od
+}
 
 /* Starts everybody and, when all have ended, checks that nothing is left over. */
 init
 {
-    byte i;
-
     atomic {
-        is_open[0] = true;
-#if RECORDS == 2
-        is_open[1] = true;
-#endif
         run others();   /* ends last, so it is first here: processes end in reverse order */
         run user(0, WRITES0);
         run user(1, WRITES1);
-#if CLEANERS > 0
-        run cleaner(2);
+#if USERS > 2
+        run user(2, WRITES2);
 #endif
-#if CLEANERS > 1
+#if CLEANERS > 0
         run cleaner(3);
 #endif
-#ifdef TRUNCATE
-        run truncator(4)
+#if CLEANERS > 1
+        run cleaner(4)
 #endif
     }
     _nr_pr == 1;
     d_step {
         assert(flags == 0 && mask == 0 && pins == 0 && node_dirty == 0 && !NODE_OPEN);
-        do
-        :: i < 2 ->
-            assert(lost[i] || !KEPT(i) || file[i] == last[i]);
-            assert(lost[i] || !KEPT(i) || !resident || page[i] == file[i]);
-            i++
-        :: else -> break
-        od;
-        i = 0;
-#ifdef TRUNCATE
-        assert(lost[1] || file[1] == last[1] || file[1] == 0);
-        assert(lost[1] || !after_cut || file[1] == last[1]);
-        assert(before_cut != last[1] || file[1] == 0);
-#endif
+        assert(lost[0] || !resident || page[0] == file[0]);
+        assert(lost[1] || !KEPT(1) || !resident || page[1] == file[1])
     }
 }

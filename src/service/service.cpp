@@ -25,21 +25,7 @@ constexpr service_duty all_duties[] = {service_duty::work, service_duty::open};
 constexpr std::uint64_t nap_ns = 20'000;
 constexpr std::uint64_t passed_over_nap_ns = 200'000;
 constexpr std::uint64_t expecting_ns = 5'000'000;
-constexpr std::uint64_t answer_time_ns = 1'000'000'000;
-constexpr unsigned stage_first_workers = 6;                // together they read faster than the registrar registers
 constexpr std::uint64_t everywhere_after_ns = 20'000'000;  // of slow answers: another worker may hang
-// No result, but for serve(): the device itself will answer.
-constexpr std::int32_t device_answers = -0x7fffffff;
-
-// What a call of the backend gives when it is not cut short.
-template <class Call>
-int uninterrupted(const Call& call) {
-  int status = 0;
-  do {
-    status = call();
-  } while (status == -EINTR);
-  return status;
-}
 
 // All but those that a thread brings upon itself.
 void block_signals() {
@@ -54,9 +40,9 @@ void block_signals() {
 service::service(device& d, const channel_view& channel, const channel_view& seen, const bulk_frames& frames,
                  file_table& files, extent_registrar& extents, sink_table& sinks, timeline& record,
                  const service_options& options)
-    : device_(d), channel_(channel), seen_(seen), frames_(frames), files_(files), extents_(extents), sinks_(sinks),
-      timeline_(record), options_(options), served_(channel.layout.slot_count),
-      counts_(std::size_t{service_duties} * options.workers), bounces_(options.workers),
+    : channel_(channel), files_(files), timeline_(record), options_(options), served_(channel.layout.slot_count),
+      counts_(std::size_t{service_duties} * options.workers),
+      requests_(d, channel, seen, frames, files, extents, sinks, options.workers, stopping_),
       crews_{crew(options.workers), crew(options.openers ? options.workers : 0)} {
   channel_.header().beds[0].is_for_all = options_.openers ? 0 : 1;
   channel_.announce(service_phase::running);
@@ -77,9 +63,6 @@ service::service(device& d, const channel_view& channel, const channel_view& see
 
 service::~service() {
   if (!threads_.empty()) (void)stop(~std::uint64_t{0});
-  for (const bounce_buffers& b : bounces_) {
-    if (b.memory.host != nullptr) device_.free_buffers(b.memory, bounce_bytes);
-  }
 }
 
 bool service::stop(std::uint64_t timeout_ns) {
@@ -319,12 +302,12 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
   const auto reply = [&](std::int32_t result) {
     if (event) {
       event->end_ns = platform::now_ns();  // of a copy that the device makes: when it was begun
-      event->result = result == device_answers ? static_cast<std::int32_t>(r.length)
-                      : result > 0             ? result & bulk_bytes_mask
-                                               : result;
+      event->result = result == run_stager::device_answers ? static_cast<std::int32_t>(r.length)
+                      : result > 0                         ? result & bulk_bytes_mask
+                                                           : result;
       timeline_.add(std::move(*event));
     }
-    if (result == device_answers) {
+    if (result == run_stager::device_answers) {
       ++count_of(duty_for(r.code), worker).by_device;
       return;
     }
@@ -332,7 +315,7 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
     channel_.reply(slot).word.store_release(make_reply_word(sequence, result));
   };
   try {
-    reply(serve(r, slot, sequence, worker, known));
+    reply(requests_.serve(r, slot, sequence, worker, known));
   } catch (const worker_death&) {
     reply(-EIO);
     throw;
@@ -391,263 +374,6 @@ timeline_event service::describe(const request& r, std::uint32_t slot, unsigned 
   const bool names_node = r.code == request_code::write;
   if (const auto file = names_node ? files_.find_writer(r.handle) : files_.find(r.handle)) e.path = file->path();
   return e;
-}
-
-std::int32_t service::serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
-                            file_table::lookups& known) {
-  switch (r.code) {
-    case request_code::open:
-    case request_code::open_write: return serve_open(r, slot, worker);
-    case request_code::read: return serve_read(r, slot, known);
-    case request_code::bulk: return serve_bulk(r, slot, sequence, worker, known);
-    case request_code::close: return files_.close(r.handle);
-    case request_code::send:
-      if (r.length > channel_.layout.staging_bytes) return -EINVAL;
-      return sinks_.send(r.handle, channel_.staging(slot), r.length);
-    case request_code::write: return serve_write(r, slot, known);
-    case request_code::truncate: return serve_truncate(r, known);
-    case request_code::sync: return serve_sync(r, known);
-    case request_code::unlink:
-    case request_code::rename: return serve_paths(r, slot);
-  }
-  return -ENOSYS;
-}
-
-std::int32_t service::serve_open(const request& r, std::uint32_t slot, unsigned opener) {
-  if (r.length == 0 || r.length >= limits::path_bytes_max) return -ENAMETOOLONG;
-  std::string path(channel_.staging(slot), r.length);
-  if (path.find('\0') != std::string::npos) return -EINVAL;
-  std::uint32_t handle = 0;
-  std::shared_ptr<host_file> file;
-  const bool changes = r.code == request_code::open_write;
-  const open_how how{(r.handle & open_no_follow) != 0, (r.handle & open_reads) != 0,
-                     (r.handle & open_writes) != 0,    (r.handle & open_creates) != 0,
-                     (r.handle & open_exclusive) != 0, static_cast<std::uint32_t>(r.offset) & 07777u};
-  const int status = changes ? files_.open_to_change(std::move(path), how, handle, file)
-                             : files_.open(std::move(path), how.no_follow, handle, file, opener);
-  if (status < 0) return status;
-  const file_identity& identity = file->version().identity;
-  std::int32_t delivered = 0;
-  bool unreadable = false;
-  try {
-    if (!changes && file->node() == no_node) delivered = deliver(*file, r.offset, slot);
-    unreadable = changes && how.write && !files_.is_readable(*file);
-  } catch (...) {
-    (void)files_.close(handle);  // opened above; nobody will hear of it
-    throw;
-  }
-  reply_record& reply = channel_.reply(slot);
-  reply.version.store_relaxed(file->version().number);
-  reply.size.store_relaxed(identity.size);
-  reply.modified_ns.store_relaxed(identity.modified_ns);
-  reply.changed_ns.store_relaxed(identity.changed_ns);
-  reply.inode.store_relaxed(identity.inode);
-  reply.device.store_relaxed(identity.device);
-  reply.mode.store_relaxed(identity.mode | (unreadable ? unreadable_flag : 0));
-  reply.node.store_relaxed(file->node());
-  reply.handle.store_relaxed(handle);
-  return delivered;
-}
-
-// A small file comes with the answer to its open, once per version: later its pages are cached, or come one by one.
-// Returns its bytes, now in the slot's staging memory, or 0.
-std::int32_t service::deliver(host_file& file, std::uint64_t wanted, std::uint32_t slot) {
-  file_version& version = file.version();
-  const std::uint64_t size = version.identity.size;
-  if (size == 0 || size > wanted || size > channel_.layout.staging_bytes || version.delivered.load()) return 0;
-  std::shared_ptr<backend_file> reached;
-  if (files_.reach(file, reached) < 0) return 0;
-  // An error, or another length than the open saw, is for the read that meets it.
-  if (file_table::read(*reached, channel_.staging(slot), size, 0) != static_cast<std::int64_t>(size)) return 0;
-  version.delivered = true;
-  return static_cast<std::int32_t>(size);
-}
-
-std::int32_t service::serve_read(const request& r, std::uint32_t slot, file_table::lookups& known) {
-  if (r.length > channel_.layout.staging_bytes || r.offset >= limits::file_bytes_max) return -EINVAL;
-  file_table::lookups::entry* file = nullptr;
-  if (const int status = files_.look_up(r.handle, known, file); status < 0) return status;
-  const std::int64_t n = file_table::read(*file->reached, channel_.staging(slot), r.length, r.offset);
-  if (n <= 0) return static_cast<std::int32_t>(n);
-  return static_cast<std::int32_t>(n) | tell_extent(slot, extents_.touch(file->file, r.offset));
-}
-
-int service::reach_to_write(std::uint32_t handle, file_table::lookups& known, file_table::lookups::entry*& file) {
-  const int status = files_.look_up(handle, known, file);
-  return status < 0 ? status : file->file->writes() ? 0 : -EBADF;
-}
-
-std::int32_t service::serve_write(const request& r, std::uint32_t slot, file_table::lookups& known) {
-  const bool masked = (r.length & masked_flag) != 0;
-  const std::uint64_t bytes = r.length & ~masked_flag;
-  const std::uint64_t room = channel_.layout.write_bytes(slot);
-  if (r.offset > limits::file_bytes_max || bytes > limits::file_bytes_max - r.offset || bytes > room) return -EINVAL;
-  if (masked && mask_offset(bytes) + mask_words(bytes) * sizeof(std::uint64_t) > room) return -EINVAL;
-  file_table::lookups::entry* file = nullptr;
-  if (const int status = files_.look_up(file_table::of_node(r.handle), known, file); status < 0) return status;
-  const char* const data = channel_.write_staging(slot);
-  // Copied once: what a kernel that goes on writing does to it must not lead anywhere else.
-  std::vector<std::uint64_t> mask;
-  if (masked && bytes != 0) {
-    mask.resize(mask_words(bytes));
-    std::memcpy(mask.data(), data + mask_offset(bytes), mask.size() * sizeof(std::uint64_t));
-  }
-  return static_cast<std::int32_t>(
-      file_table::write(*file->reached, data, bytes, r.offset, masked ? mask.data() : nullptr));
-}
-
-std::int32_t service::serve_truncate(const request& r, file_table::lookups& known) {
-  if (r.offset >= limits::file_bytes_max) return -EINVAL;
-  file_table::lookups::entry* file = nullptr;
-  if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
-  return uninterrupted([&] { return file->reached->truncate(r.offset); });
-}
-
-std::int32_t service::serve_sync(const request& r, file_table::lookups& known) {
-  file_table::lookups::entry* file = nullptr;
-  if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
-  return uninterrupted([&] { return file->reached->sync(); });
-}
-
-std::int32_t service::serve_paths(const request& r, std::uint32_t slot) {
-  if (r.length == 0 || r.length > limits::staging_bytes_min) return -ENAMETOOLONG;
-  const std::string both(channel_.staging(slot), r.length);
-  const std::size_t end = both.find('\0');
-  const bool renames = r.code == request_code::rename;
-  // Exactly one path, or two, without zeros in them.
-  if (renames != (end != std::string::npos)) return -EINVAL;
-  if (!renames) return files_.unlink(both);
-  const std::string path = both.substr(0, end), new_path = both.substr(end + 1);
-  if (path.empty() || new_path.empty()) return -ENOENT;
-  return new_path.find('\0') != std::string::npos ? -EINVAL : files_.rename(path, new_path);
-}
-
-// Says in the reply where an extent lies, if it is registered; what to add to the result.
-std::int32_t service::tell_extent(std::uint32_t slot, const extent_notice& notice) {
-  if (notice.bytes == 0) return 0;
-  reply_record& reply = channel_.reply(slot);
-  reply.extent_number.store_relaxed(notice.number);
-  reply.extent_address.store_relaxed(notice.address);
-  reply.extent_bytes.store_relaxed(notice.bytes);
-  return notice_flag;
-}
-
-// From the file's own pages where they are registered. Otherwise they are read; meanwhile few workers ask for registration,
-// so that both bring in a file that is new here, and many for a registration afterwards. An error is for the loads of single
-// pages, which follow it.
-std::int32_t service::serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
-                                 file_table::lookups& known) {
-  bulk_target to{};
-  std::memcpy(&to, channel_.staging(slot), sizeof to);
-  const std::uint64_t page_bytes = std::uint64_t{1} << frames_.page_shift;
-  const std::uint64_t pages = (r.length + page_bytes - 1) >> frames_.page_shift;
-  if (r.length == 0 || r.length > frames_.run_bytes_max || r.offset >= limits::file_bytes_max) return -EINVAL;
-  if (to.frame >= frames_.count || pages > frames_.count - to.frame) return -EINVAL;
-  file_table::lookups::entry* file = nullptr;
-  if (const int status = files_.look_up(r.handle, known, file); status < 0) return status;
-  const auto when =
-      options_.workers < stage_first_workers ? extent_registrar::urgency::now : extent_registrar::urgency::when_quiet;
-  const extent_notice notice = extents_.touch(file->file, r.offset, when);
-  const std::uint64_t extent_begin = notice.number * extents_.extent_bytes();
-  if (r.offset + r.length > extent_begin + notice.bytes || r.length < device_.bulk_bytes_min())
-    return read_run(r, slot, sequence, to.frame, worker, *file->reached, staged_flag | tell_extent(slot, notice));
-  const std::int32_t result = static_cast<std::int32_t>(r.length) | tell_extent(slot, notice);
-  const std::int64_t copied =
-      device_.bulk_copy(worker, frames_.pages + (std::uint64_t{to.frame} << frames_.page_shift),
-                        notice.address + (r.offset - extent_begin), r.length,
-                        reinterpret_cast<char*>(&seen_.reply(slot).word), make_reply_word(sequence, result));
-  if (copied == -EINPROGRESS) return device_answers;
-  return copied < 0 ? static_cast<std::int32_t>(copied) : static_cast<std::int32_t>(copied) | (result & notice_flag);
-}
-
-// Reads a run piece by piece, each of which the device copies while the next is read. `flags`: what to add to the answer.
-// An answer says that nothing is on its way into the frames any more. Where that is not known there is none, and the frames
-// are lost with the request.
-std::int32_t service::read_run(const request& r, std::uint32_t slot, std::uint32_t sequence, std::uint32_t frame,
-                               unsigned worker, backend_file& file, std::int32_t flags) {
-  char* const to = frames_.pages + (std::uint64_t{frame} << frames_.page_shift);
-  std::uint64_t done = 0;
-  const auto give_up = [&](std::int32_t error) { return done == 0 || drain(worker) ? error : device_answers; };
-  try {
-    for (;;) {
-      bounce_buffer* buffer = free_buffer(worker);
-      if (buffer == nullptr) return give_up(-EAGAIN);
-      const std::uint64_t wanted = std::min<std::uint64_t>(r.length - done, piece_bytes);
-      const std::int64_t n = file_table::read(file, buffer->memory.host, wanted, r.offset + done);
-      if (n <= 0 && done == 0) return static_cast<std::int32_t>(n);
-      // What came before an error, or the end, is not lost.
-      const std::uint64_t bytes = n < 0 ? 0 : static_cast<std::uint64_t>(n);
-      const bool last = bytes < wanted || done + bytes == r.length;
-      const auto result = static_cast<std::int32_t>(done + bytes) | flags;
-      const std::int64_t copied = last ? copy_piece(worker, *buffer, to + done, bytes, &channel_.reply(slot).word,
-                                                    &seen_.reply(slot).word, make_reply_word(sequence, result))
-                                       : copy_piece(worker, *buffer, to + done, bytes, buffer->emptied,
-                                                    buffer->emptied_seen, ++bounces_[worker].count);
-      if (copied < 0 && copied != -EINPROGRESS) return give_up(static_cast<std::int32_t>(copied));
-      if (last) return copied < 0 ? device_answers : result;
-      done += bytes;
-    }
-  } catch (...) {
-    if (done != 0 && !drain(worker)) return device_answers;
-    throw;
-  }
-}
-
-std::int64_t service::copy_piece(unsigned worker, bounce_buffer& buffer, char* to, std::uint64_t bytes,
-                                 const channel_word<std::uint64_t>* told, channel_word<std::uint64_t>* told_seen,
-                                 std::uint64_t word) {
-  const std::int64_t copied = device_.bulk_copy(worker, to, reinterpret_cast<std::uint64_t>(buffer.memory.device),
-                                                bytes, reinterpret_cast<char*>(told_seen), word);
-  buffer.told = copied == -EINPROGRESS ? told : nullptr;
-  if (copied >= 0 && copied != static_cast<std::int64_t>(bytes)) return -EIO;
-  buffer.word = word;
-  buffer.is_reply = told != buffer.emptied;
-  return copied;
-}
-
-// Waits until the device has emptied all buffers of a worker. False when it does not.
-bool service::drain(unsigned worker) {
-  bool empty = true;
-  for (bounce_buffer& buffer : bounces_[worker].buffers) empty = wait_until_empty(buffer) && empty;
-  return empty;
-}
-
-// One of the worker's buffers that the device has emptied. Null when there is no memory for one, or the device does not
-// answer.
-service::bounce_buffer* service::free_buffer(unsigned worker) {
-  bounce_buffers& own = bounces_[worker];
-  bounce_buffer& buffer = own.buffers[own.next];
-  own.next = (own.next + 1) % own.buffers.size();
-  if (own.memory.host == nullptr) {
-    try {
-      allocate(own);
-    } catch (const error&) {
-      return nullptr;
-    }
-  }
-  return wait_until_empty(buffer) ? &buffer : nullptr;
-}
-
-void service::allocate(bounce_buffers& b) {
-  b.memory = device_.allocate_buffers(bounce_bytes);
-  const auto word = [&b](char* memory, std::size_t i) {
-    return reinterpret_cast<channel_word<std::uint64_t>*>(memory + b.buffers.size() * piece_bytes) + i;
-  };
-  for (std::size_t i = 0; i < b.buffers.size(); ++i) {
-    b.buffers[i].memory = {b.memory.host + i * piece_bytes, b.memory.device + i * piece_bytes};
-    b.buffers[i].emptied = word(b.memory.host, i);
-    b.buffers[i].emptied_seen = word(b.memory.device, i);
-  }
-}
-
-bool service::wait_until_empty(bounce_buffer& buffer) {
-  const std::uint64_t start = platform::now_ns();
-  for (std::uint32_t attempt = 0; buffer.told != nullptr && !buffer.is_empty(); ++attempt) {
-    if (stopping_ || platform::now_ns() - start > answer_time_ns) return false;
-    platform::pause(attempt);
-  }
-  buffer.told = nullptr;
-  return true;
 }
 
 // ---- sleeping and waking

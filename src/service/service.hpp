@@ -30,23 +30,14 @@
 #include <vector>
 
 #include "gpufs/channel/layout.cuh"
-#include "service/extents.hpp"
 #include "service/file_table.hpp"
-#include "service/sinks.hpp"
+#include "service/request_server.hpp"
 #include "service/timeline.hpp"
 
 namespace gpufs {
 
 // Thrown by a fault-injecting backend to end the worker thread that called it. Nothing else may.
 struct worker_death {};
-
-// Where a bulk request's pages go.
-struct bulk_frames {
-  char* pages = nullptr;  // the device's address of frame 0
-  std::uint32_t page_shift = 0;
-  std::uint32_t count = 0;
-  std::uint64_t run_bytes_max = 0;
-};
 
 struct service_options {
   unsigned workers = 1;
@@ -116,34 +107,14 @@ class service {
   void answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
               file_table::lookups& known);
   timeline_event describe(const request& r, std::uint32_t slot, unsigned worker) const;
-  std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
-                     file_table::lookups& known);
-  std::int32_t serve_open(const request& r, std::uint32_t slot, unsigned opener);
-  std::int32_t serve_write(const request& r, std::uint32_t slot, file_table::lookups& known);
-  std::int32_t serve_truncate(const request& r, file_table::lookups& known);
-  std::int32_t serve_sync(const request& r, file_table::lookups& known);
-  std::int32_t serve_paths(const request& r, std::uint32_t slot);
   bool take_turn(const request& write, unsigned worker, const file_table::lookups& known, write_turn& turn) const;
-  int reach_to_write(std::uint32_t handle, file_table::lookups& known, file_table::lookups::entry*& file);
-  std::int32_t deliver(host_file& file, std::uint64_t wanted, std::uint32_t slot);
-  std::int32_t serve_read(const request& r, std::uint32_t slot, file_table::lookups& known);
-  std::int32_t serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
-                          file_table::lookups& known);
-  std::int32_t tell_extent(std::uint32_t slot, const extent_notice& notice);
-  std::int32_t read_run(const request& r, std::uint32_t slot, std::uint32_t sequence, std::uint32_t frame,
-                        unsigned worker, backend_file& file, std::int32_t flags);
   void wake_sleepers(service_duty duty, int count);
   std::uint32_t sleepers(service_duty duty) const;
   static constexpr std::size_t place_of(service_duty duty) { return static_cast<std::size_t>(duty); }
   crew& crew_of(service_duty duty) { return crews_[place_of(duty)]; }
 
-  device& device_;
   const channel_view channel_;
-  const channel_view seen_;
-  const bulk_frames frames_;
   file_table& files_;
-  extent_registrar& extents_;
-  sink_table& sinks_;
   timeline& timeline_;
   const service_options options_;
   std::vector<std::atomic<std::uint32_t>> served_;  // per slot: sequence of the last request that a worker took
@@ -156,40 +127,8 @@ class service {
     return counts_[place_of(duty) * options_.workers + worker];
   }
   std::vector<worker_count> counts_;
-  // Pinned memory through which a worker's bulk reads go: two buffers, so that one is filled while the device empties the
-  // other. Allocated when they are first needed.
-  struct bounce_buffer {
-    device::shared_memory memory{nullptr, nullptr};
-    channel_word<std::uint64_t>* emptied = nullptr;  // where the device tells that it has emptied it
-    channel_word<std::uint64_t>* emptied_seen = nullptr;
-    // What the device stores, and where, once it has emptied the buffer; null when it is empty.
-    const channel_word<std::uint64_t>* told = nullptr;
-    std::uint64_t word = 0;
-    bool is_reply = false;
-    bool is_empty() const {
-      // Acquire: pairs with the device's store, behind its copy out of the buffer. A reply may have been followed by others.
-      const std::uint64_t now = told->load_acquire();
-      return is_reply ? static_cast<std::int32_t>(reply_sequence(now) - reply_sequence(word)) >= 0 : now == word;
-    }
-  };
-  struct bounce_buffers {
-    device::shared_memory memory{nullptr, nullptr};  // of all
-    std::array<bounce_buffer, 2> buffers;
-    unsigned next = 0;
-    std::uint64_t count = 0;  // of pieces
-  };
-  // A buffer. The copy engine needs copies of this size for its full rate; more would not stay in the processor's cache.
-  static constexpr std::uint64_t piece_bytes = std::uint64_t{4} << 20;
-  static constexpr std::uint64_t bounce_bytes = 2 * piece_bytes + 64;  // with the words
-  void allocate(bounce_buffers& b);
-  bounce_buffer* free_buffer(unsigned worker);
-  bool drain(unsigned worker);
-  bool wait_until_empty(bounce_buffer& buffer);
-  std::int64_t copy_piece(unsigned worker, bounce_buffer& buffer, char* to, std::uint64_t bytes,
-                          const channel_word<std::uint64_t>* told, channel_word<std::uint64_t>* told_seen,
-                          std::uint64_t word);
-  std::vector<bounce_buffers> bounces_;  // of each worker
   std::atomic<bool> stopping_{false};
+  request_server requests_;
   std::atomic<unsigned> running_{0};             // threads that have not ended
   std::array<crew, service_duties> crews_;       // by service_duty
   std::atomic<bool> long_idle_sentinel_{false};  // the one for both kinds is there

@@ -64,8 +64,10 @@ class write_back {
         forget_mask(frame_number);
         if (g_.is_leader()) {
           dirty_run<Group>::end_page(fs_, frame_number, node, 0);
-          // As the file does not have these bytes, the page must not be found any more.
-          evict(frame_number);
+          // As the file does not have these bytes, the page must not be found any more. Who looked whether it is to be written has
+          // a pin for a moment; but a mapping keeps it.
+          for (std::uint32_t attempt = 0; attempt < evictions_max && !evict(frame_number, key); ++attempt)
+            platform::pause(attempt);
         }
       }
       return is_dirty(node);
@@ -253,8 +255,13 @@ class write_back {
     return seen < next || seen >= next + ring.count ? next : seen;
   }
 
-  GPUFS_HD void evict(std::uint32_t frame_number) {
-    if (frame_table(fs_).claim_resident(frame_number)) header(frame_number).state.release();
+  static constexpr std::uint32_t evictions_max = 64;  // tries
+  // Whether the page is not there any more.
+  GPUFS_HD bool evict(std::uint32_t frame_number, const slot_key& key) {
+    if (!(header(frame_number).key() == key)) return true;
+    if (!frame_table(fs_).claim_resident(frame_number)) return false;
+    header(frame_number).state.release();
+    return true;
   }
 
   struct attempt {

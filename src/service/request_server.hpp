@@ -1,0 +1,60 @@
+// What is done for each request. What a request says is checked here, before anything is done: it comes from a kernel, which may write
+// what it likes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+
+#include "gpufs/channel/layout.cuh"
+#include "service/extents.hpp"
+#include "service/file_table.hpp"
+#include "service/run_stager.hpp"
+#include "service/sinks.hpp"
+
+namespace gpufs {
+
+// Where a bulk request's pages go.
+struct bulk_frames {
+  char* pages = nullptr;  // the device's address of frame 0
+  std::uint32_t page_shift = 0;
+  std::uint32_t count = 0;
+  std::uint64_t run_bytes_max = 0;
+};
+
+// Thread-safe: by several threads at a time, each with lookups of its own.
+class request_server {
+ public:
+  // `seen`: the channel as the device addresses it. `stopping`: nothing is waited for any more.
+  request_server(device& d, const channel_view& channel, const channel_view& seen, const bulk_frames& frames,
+                 file_table& files, extent_registrar& extents, sink_table& sinks, unsigned workers,
+                 const std::atomic<bool>& stopping);
+
+  // The result that answers the request in a slot, by thread `worker` of its kind; or run_stager::device_answers.
+  std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
+                     file_table::lookups& known);
+
+ private:
+  std::int32_t serve_open(const request& r, std::uint32_t slot, unsigned opener);
+  std::int32_t deliver(host_file& file, std::uint64_t wanted, std::uint32_t slot);
+  std::int32_t serve_read(const request& r, std::uint32_t slot, file_table::lookups& known);
+  std::int32_t serve_write(const request& r, std::uint32_t slot, file_table::lookups& known);
+  std::int32_t serve_truncate(const request& r, file_table::lookups& known);
+  std::int32_t serve_sync(const request& r, file_table::lookups& known);
+  std::int32_t serve_paths(const request& r, std::uint32_t slot);
+  std::int32_t serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
+                          file_table::lookups& known);
+  int reach_to_write(std::uint32_t handle, file_table::lookups& known, file_table::lookups::entry*& file);
+  std::int32_t tell_extent(std::uint32_t slot, const extent_notice& notice);
+
+  device& device_;
+  const channel_view channel_;
+  const channel_view seen_;
+  const bulk_frames frames_;
+  file_table& files_;
+  extent_registrar& extents_;
+  sink_table& sinks_;
+  std::deque<run_stager> stagers_;  // of each worker
+};
+
+}  // namespace gpufs

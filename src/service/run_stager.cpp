@@ -1,0 +1,102 @@
+#include "service/run_stager.hpp"
+
+#include <errno.h>
+
+#include <algorithm>
+
+#include "gpufs/error.hpp"
+#include "service/file_table.hpp"
+
+namespace gpufs {
+
+run_stager::~run_stager() {
+  if (memory_.host != nullptr) device_.free_buffers(memory_, memory_bytes);
+}
+
+// Reads a run piece by piece, each of which the device copies while the next is read. `flags`: what to add to the answer.
+// An answer says that nothing is on its way into the frames any more. Where that is not known there is none, and the frames
+// are lost with the request.
+std::int32_t run_stager::read(backend_file& file, std::uint64_t offset, char* to, std::uint64_t length,
+                              const reply_place& reply, std::int32_t flags) {
+  std::uint64_t done = 0;
+  const auto give_up = [&](std::int32_t error) { return done == 0 || drain() ? error : device_answers; };
+  try {
+    for (;;) {
+      bounce_buffer* buffer = free_buffer();
+      if (buffer == nullptr) return give_up(-EAGAIN);
+      const std::uint64_t wanted = std::min<std::uint64_t>(length - done, piece_bytes);
+      const std::int64_t n = file_table::read(file, buffer->memory.host, wanted, offset + done);
+      if (n <= 0 && done == 0) return static_cast<std::int32_t>(n);
+      // What came before an error, or the end, is not lost.
+      const std::uint64_t bytes = n < 0 ? 0 : static_cast<std::uint64_t>(n);
+      const bool last = bytes < wanted || done + bytes == length;
+      const auto result = static_cast<std::int32_t>(done + bytes) | flags;
+      const std::int64_t copied =
+          last ? copy_piece(*buffer, to + done, bytes, reply.here, reply.seen, make_reply_word(reply.sequence, result))
+               : copy_piece(*buffer, to + done, bytes, buffer->emptied, buffer->emptied_seen, ++count_);
+      if (copied < 0 && copied != -EINPROGRESS) return give_up(static_cast<std::int32_t>(copied));
+      if (last) return copied < 0 ? device_answers : result;
+      done += bytes;
+    }
+  } catch (...) {
+    if (done != 0 && !drain()) return device_answers;
+    throw;
+  }
+}
+
+std::int64_t run_stager::copy_piece(bounce_buffer& buffer, char* to, std::uint64_t bytes,
+                                    const channel_word<std::uint64_t>* told, channel_word<std::uint64_t>* told_seen,
+                                    std::uint64_t word) {
+  const std::int64_t copied = device_.bulk_copy(worker_, to, reinterpret_cast<std::uint64_t>(buffer.memory.device),
+                                                bytes, reinterpret_cast<char*>(told_seen), word);
+  buffer.told = copied == -EINPROGRESS ? told : nullptr;
+  if (copied >= 0 && copied != static_cast<std::int64_t>(bytes)) return -EIO;
+  buffer.word = word;
+  buffer.is_reply = told != buffer.emptied;
+  return copied;
+}
+
+// Waits until the device has emptied all buffers. False when it does not.
+bool run_stager::drain() {
+  bool empty = true;
+  for (bounce_buffer& buffer : buffers_) empty = wait_until_empty(buffer) && empty;
+  return empty;
+}
+
+// A buffer that the device has emptied. Null when there is no memory for one, or the device does not answer.
+run_stager::bounce_buffer* run_stager::free_buffer() {
+  bounce_buffer& buffer = buffers_[next_];
+  next_ = (next_ + 1) % buffers_.size();
+  if (memory_.host == nullptr) {
+    try {
+      allocate();
+    } catch (const error&) {
+      return nullptr;
+    }
+  }
+  return wait_until_empty(buffer) ? &buffer : nullptr;
+}
+
+void run_stager::allocate() {
+  memory_ = device_.allocate_buffers(memory_bytes);
+  const auto word = [this](char* memory, std::size_t i) {
+    return reinterpret_cast<channel_word<std::uint64_t>*>(memory + buffers_.size() * piece_bytes) + i;
+  };
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    buffers_[i].memory = {memory_.host + i * piece_bytes, memory_.device + i * piece_bytes};
+    buffers_[i].emptied = word(memory_.host, i);
+    buffers_[i].emptied_seen = word(memory_.device, i);
+  }
+}
+
+bool run_stager::wait_until_empty(bounce_buffer& buffer) {
+  const std::uint64_t start = platform::now_ns();
+  for (std::uint32_t attempt = 0; buffer.told != nullptr && !buffer.is_empty(); ++attempt) {
+    if (stopping_ || platform::now_ns() - start > answer_time_ns) return false;
+    platform::pause(attempt);
+  }
+  buffer.told = nullptr;
+  return true;
+}
+
+}  // namespace gpufs
