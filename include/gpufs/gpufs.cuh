@@ -45,7 +45,8 @@ struct mapping {
 // Errors: -ENOENT -EACCES -EISDIR -ENAMETOOLONG -ELOOP -ENOTDIR as open(2); -EINVAL for an unknown flag or a file that is not
 // regular; -EEXIST; -EROFS for writing where the mount or the file system does not; -EFAULT for a null path; -EMFILE when the mount's table (131,072 files) or the host is out of
 // descriptors; -EOVERFLOW for a file of 2^48 bytes or more; -EIO when the host failed, or does not answer.
-// Waits: for the host's open, bounded by the mount's request timeout.
+// Waits: for the host's open, bounded by the mount's request timeout; to write, also while the last who wrote the file gives up what
+// could not be written (gclose).
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gopen(const Group& g, const mount_ref& fs, const char* path,
                                           std::int32_t flags = O_RDONLY, std::uint32_t mode = 0666) {
@@ -56,9 +57,10 @@ template <class Group>
 
 // Closes a descriptor once. The last close gives the record back and tells the host, without waiting for it; cached
 // pages stay, and serve a later open if the file did not change. Returns 0, or -EBADF. Does not wait for I/O.
-// Of a descriptor that writes: the last close waits until all that was written to the file has reached it (not its disk), so
-// that whoever opens it then sees it. Returns -errno if that failed, or an earlier write-back had and nobody was told; what
-// could not be written is lost then, unless others may write the file still. The descriptor is closed in any case.
+// Of a descriptor that writes: the last close, and the last of all through which the file may be written, waits until all that was
+// written to the file has reached it (not its disk), so that whoever opens it then sees it. Returns -errno if that failed, or an
+// earlier write-back had and nobody was told; what could not be written is lost then, unless a second try has written it, or
+// others may write the file still. The descriptor is closed in any case.
 template <class Group>
 GPUFS_HD std::int32_t gclose(const Group& g, const mount_ref& fs, std::int32_t fd) {
   g.sync();  // other members may still be using the descriptor

@@ -159,9 +159,12 @@ std::int64_t file_table::write(backend_file& file, const char* from, std::uint64
   return written;
 }
 
-std::shared_ptr<host_file> file_table::find_writer(std::uint32_t node) const {
-  const std::lock_guard lock(nodes_mutex_);
-  return node < writers_.size() && !writers_[node].empty() ? writers_[node].back() : nullptr;
+std::shared_ptr<host_file> file_table::find_writer(std::uint32_t name) const {
+  const std::uint32_t node = node_of(name);
+  const std::shared_lock lock(nodes_mutex_);
+  if (node >= writers_.size() || writers_[node].empty()) return nullptr;
+  const std::shared_ptr<host_file>& file = writers_[node].back();
+  return node_name(node, file->version().number) == name ? file : nullptr;
 }
 
 int file_table::look_up(std::uint64_t name, lookups& known, lookups::entry*& found) {
@@ -211,18 +214,20 @@ int file_table::enter(std::string path, bool no_follow, bool writes, std::shared
   std::uint32_t node = no_node;
   if (const int known = version_of(identity, seen_ns, writes, version, node); known < 0) return known;
   const auto leave_node = [&] {
+    if (writes && result != nullptr) forget_writer(*result);
     if (node != no_node) leave(*version, writes);
   };
+  result = nullptr;
   try {
     result = std::make_shared<host_file>(std::move(path), no_follow, writes, node, version, std::move(file));
+    // Before there is a handle, which may be closed as soon as it is one.
+    if (writes) {
+      const std::lock_guard lock(nodes_mutex_);
+      writers_[node].push_back(result);  // has room
+    }
     for (std::uint32_t i = 0; i < shard_count; ++i) {
       const std::uint32_t number = (shard + i) % shard_count;
-      if (!put(shards_[number], number, result, handle)) continue;
-      if (writes) {
-        const std::lock_guard lock(nodes_mutex_);
-        writers_[node].push_back(result);  // has room
-      }
-      return 0;
+      if (put(shards_[number], number, result, handle)) return 0;
     }
   } catch (...) {
     leave_node();

@@ -4,8 +4,8 @@
 // it is needed again, so that a mount may have 65,536 files open where the process may have 1,024.
 //
 // Handles are in shards, versions in others, each with a mutex of its own, so that openers seldom meet: an opener puts its files
-// into the shard that it names, a version's shard follows from its file. No mutex is held while another is taken, during I/O,
-// or while objects are made or destroyed (but for a table that grows).
+// into the shard that it names, a version's shard follows from its file. No mutex is held during I/O, while objects are made or
+// destroyed (but for a table that grows), or while another is taken, but that of the nodes.
 //
 // Versions: a number names one state of one file, and is never used again. At an open, device, inode, size, mtime and
 // ctime are compared with what was seen last; any difference gives a new number, so cached pages of the old one are
@@ -143,8 +143,8 @@ class file_table {
   int rename(const std::string& path, const std::string& new_path) { return io_->rename(path, new_path); }
   // Null for a handle that is not open.
   std::shared_ptr<host_file> find(std::uint32_t handle) const;
-  // One of the files through which a node's version is open for writing; null if there is none.
-  std::shared_ptr<host_file> find_writer(std::uint32_t node) const;
+  // One of the files through which a version is open for writing; null if there is none. `name`: node_name().
+  std::shared_ptr<host_file> find_writer(std::uint32_t name) const;
   // 0, or -EBADF.
   int close(std::uint32_t handle);
 
@@ -152,7 +152,7 @@ class file_table {
   // everything when any file was closed since, or when it is cleared.
   struct lookups {
     struct entry {
-      std::uint64_t name = 0;  // a handle, or of_node()
+      std::uint64_t name = 0;  // a handle, or to_write()
       std::shared_ptr<host_file> file;
       std::shared_ptr<backend_file> reached;
     };
@@ -161,10 +161,10 @@ class file_table {
     void clear() { entries = {}; }
     entry& at(std::uint64_t name) { return entries[place(name)]; }
     const entry& at(std::uint64_t name) const { return entries[place(name)]; }
-    static std::size_t place(std::uint64_t name) { return name % 8 + name / of_node(0) * 8; }
+    static std::size_t place(std::uint64_t name) { return name % 8 + name / to_write(0) * 8; }
   };
-  // The name of a node's writer, where handles are others.
-  static constexpr std::uint64_t of_node(std::uint32_t node) { return std::uint64_t{1} << 32 | node; }
+  // What a node's name is called where handles are names too.
+  static constexpr std::uint64_t to_write(std::uint32_t name) { return std::uint64_t{1} << 32 | name; }
   // The entry of a handle, or of a node's writer, with the backend's file reached; 0, -EBADF, or as reach().
   int look_up(std::uint64_t name, lookups& known, lookups::entry*& found);
 
@@ -262,7 +262,7 @@ class file_table {
   std::atomic<std::uint64_t> epoch_{1};  // raised by whatever lookups must not outlive
   std::array<shard, shard_count> shards_;
   std::array<version_shard, version_shards> versions_;
-  mutable std::mutex nodes_mutex_;  // guards the next two; taken last
+  mutable std::shared_mutex nodes_mutex_;  // guards the next two; taken last
   std::vector<std::uint32_t> nodes_unused_;
   std::vector<std::vector<std::shared_ptr<host_file>>> writers_;  // of each node that was made
   const std::uint32_t nodes_max_;

@@ -123,7 +123,7 @@ std::int32_t request_server::serve_write(const request& r, std::uint32_t slot, f
   if (r.offset > limits::file_bytes_max || bytes > limits::file_bytes_max - r.offset || bytes > room) return -EINVAL;
   if (masked && mask_offset(bytes) + mask_words(bytes) * sizeof(std::uint64_t) > room) return -EINVAL;
   file_table::lookups::entry* file = nullptr;
-  if (const int status = files_.look_up(file_table::of_node(r.handle), known, file); status < 0) return status;
+  if (const int status = files_.look_up(file_table::to_write(r.handle), known, file); status < 0) return status;
   const char* const data = channel_.write_staging(slot);
   // Copied once: what a kernel that goes on writing does to it must not lead anywhere else.
   std::vector<std::uint64_t> mask;

@@ -225,7 +225,8 @@ launch_shape shape_of(const mount& m, group_kind kind, std::uint32_t groups) {
   switch (kind) {
     case group_kind::thread: return {(groups + threads - 1) / threads, groups < threads ? groups : threads};
     case group_kind::warp: return {(groups + threads / 32 - 1) / (threads / 32), groups < 4 ? groups * 32 : threads};
-    case group_kind::block: return {groups, threads};
+    // Whole warps, or a last one that lacks members.
+    case group_kind::block: return {groups, groups % 2 == 0 ? threads : threads - 28};
   }
   return {};
 }

@@ -317,7 +317,8 @@ void slot_fuzzer::check_open(const posted& p, std::uint32_t slot, std::int32_t r
   const reply_record& reply = rig_.memory().view().reply(slot);
   const std::uint32_t handle = reply.handle.load_relaxed();
   require(handle != 0 && !is_open(handle, false), "a handle that is none, or somebody else's");
-  if (changes && (r.handle & open_writes) != 0) writing_.emplace(handle, reply.node.load_relaxed());
+  if (changes && (r.handle & open_writes) != 0)
+    writing_.emplace(handle, node_name(reply.node.load_relaxed(), reply.version.load_relaxed()));
   else reading_.insert(handle);
 }
 

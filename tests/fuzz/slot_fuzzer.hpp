@@ -57,7 +57,7 @@ class slot_fuzzer {
   const std::uint32_t sink_;
   std::array<posted, slot_count> posted_;
   std::set<std::uint32_t> reading_;                 // handles of files that are open
-  std::map<std::uint32_t, std::uint32_t> writing_;  // ... for writing, with their nodes
+  std::map<std::uint32_t, std::uint32_t> writing_;  // ... for writing, with their nodes' names
   std::string frames_;                              // as they should be
   std::uint64_t answered_ = 0;
 };

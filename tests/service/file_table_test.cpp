@@ -225,5 +225,60 @@ TEST_F(file_table_test, a_file_from_the_future_is_taken_for_one_that_may_still_c
   EXPECT_NE(version("/a"), version("/a"));
 }
 
+// ---- writers
+
+class file_table_writers : public ::testing::Test {
+ protected:
+  struct opened {
+    std::uint32_t handle, name;  // node_name()
+  };
+  opened open_to_write(const std::string& path) {
+    opened o{};
+    std::shared_ptr<host_file> file;
+    EXPECT_EQ(table_.open_to_change(path, {false, true, true, true, false, 0600}, o.handle, file), 0);
+    o.name = node_name(file->node(), file->version().number);
+    return o;
+  }
+  const std::shared_ptr<memory_backend> io_ = std::make_shared<memory_backend>();
+  file_table table_{io_, 64, 4};
+};
+
+TEST_F(file_table_writers, a_version_is_written_through_any_file_that_is_open_for_it) {
+  const opened first = open_to_write("/a"), second = open_to_write("/a"), other = open_to_write("/b");
+  EXPECT_EQ(first.name, second.name);
+  EXPECT_NE(first.name, other.name);
+  EXPECT_EQ(table_.find_writer(other.name)->path(), "/b");
+  EXPECT_EQ(table_.close(second.handle), 0);
+  EXPECT_EQ(table_.find_writer(first.name), table_.find(first.handle));
+  EXPECT_EQ(table_.close(first.handle), 0);
+  EXPECT_EQ(table_.find_writer(first.name), nullptr);
+  EXPECT_NE(table_.find_writer(other.name), nullptr);
+}
+
+// What was asked in time may be looked at late.
+TEST_F(file_table_writers, a_late_write_finds_no_other_file_of_the_same_node) {
+  const opened before = open_to_write("/a");
+  file_table::lookups known;
+  file_table::lookups::entry* found = nullptr;
+  EXPECT_EQ(table_.look_up(file_table::to_write(before.name), known, found), 0);
+  EXPECT_EQ(table_.close(before.handle), 0);
+  for (const char* path : {"/b", "/a"}) {
+    const opened after = open_to_write(path);
+    EXPECT_EQ(node_of(after.name), node_of(before.name)) << "or this tests nothing";
+    EXPECT_EQ(table_.find_writer(before.name), nullptr);
+    EXPECT_EQ(table_.remembered(file_table::to_write(before.name), known), nullptr);
+    EXPECT_EQ(table_.look_up(file_table::to_write(before.name), known, found), -EBADF);
+    EXPECT_EQ(table_.look_up(file_table::to_write(after.name), known, found), 0);
+    EXPECT_EQ(table_.close(after.handle), 0);
+  }
+}
+
+TEST_F(file_table_writers, wrong_names_find_nothing) {
+  const opened a = open_to_write("/a");
+  for (const std::uint32_t name : {a.name + 1, a.name ^ 1u << node_bits, no_node, ~a.name})
+    EXPECT_EQ(table_.find_writer(name), nullptr);
+  EXPECT_EQ(table_.close(a.handle), 0);
+}
+
 }  // namespace
 }  // namespace gpufs::testing

@@ -42,7 +42,7 @@ rig_reply service_rig::call(const request& r, std::string_view staging) {
   out.size = reply.size.load_relaxed();
   out.inode = reply.inode.load_relaxed();
   out.handle = reply.handle.load_relaxed();
-  out.node = reply.node.load_relaxed();
+  if (const std::uint32_t node = reply.node.load_relaxed(); node != no_node) out.node = node_name(node, out.version);
   if ((r.code == request_code::read || r.code == request_code::bulk) && answer.result > 0 &&
       (answer.result & notice_flag) != 0) {
     out.result &= ~notice_flag;

@@ -34,7 +34,7 @@ struct rig_reply {
   std::int32_t result = 0;
   bool abandoned = false;
   std::uint64_t version = 0, size = 0, inode = 0;
-  std::uint32_t handle = 0, node = no_node;
+  std::uint32_t handle = 0, node = no_node;  // node_name()
   std::uint64_t extent_number = 0, extent_address = 0, extent_bytes = 0;
   std::string bytes;
 };

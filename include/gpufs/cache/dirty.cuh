@@ -8,6 +8,7 @@
 //             dirty page is never evicted, and eviction knows nothing of dirt.
 //   whole     ... all of them (the mask is not looked at); or
 //   partial   ... those in the mask; or both
+//   alone     a hint: it could not be written with its neighbours (cache/dirty_run.cuh)
 //   cleaning  one group is writing them back; only that group clears it. No two at once: two writes of one byte could reach
 //             the file in the wrong order.
 //
@@ -43,7 +44,7 @@ inline constexpr std::uint64_t copy_bit = std::uint64_t{1} << 61;
 // By one thread each; none waits.
 class page_dirt {
  public:
-  static constexpr std::uint32_t dirty = 1, cleaning = 2, whole = 4, partial = 8;
+  static constexpr std::uint32_t dirty = 1, cleaning = 2, whole = 4, partial = 8, alone = 16;
 
   GPUFS_HD page_dirt(const mount_ref& fs, std::uint32_t frame_number)
       : fs_(fs), frame_(frame_number), dirt_(fs.dirt(frame_number)) {}
@@ -106,7 +107,7 @@ class page_dirt {
     std::uint32_t seen = flags();
     for (;;) {
       // Who has written meanwhile has brought a pin.
-      const std::uint32_t left = (seen & dirty) != 0 ? what & (whole | partial) : what;
+      const std::uint32_t left = (seen & dirty) != 0 ? what & ~dirty : what;
       if (dirt_.flags.compare_exchange_acq_rel(seen, seen | left)) break;
     }
     if ((seen & dirty) != 0) drop_pin(node);

@@ -3,6 +3,9 @@
 //
 // A run lies in one stretch, an aligned part of the file as large as the host is sent at once: groups that find pages of the same
 // stretch try for the same page first, and one of them takes it all.
+//
+// When a run could not be written its pages are `alone`: each is a run of its own until it is written, so that one that cannot be does
+// not keep the others, and all of them are not tried again for each.
 #pragma once
 
 #include "gpufs/cache/dirty.cuh"
@@ -29,7 +32,8 @@ class dirty_run {
   GPUFS_HD void take_around(std::uint32_t frame_number, const slot_key& key) {
     const dirty_bits seen = look(frame_number, key);
     const auto wanted = static_cast<std::uint32_t>(key.low - first_);
-    take(seen.dirty | std::uint64_t{1} << wanted, wanted);
+    const std::uint64_t own = std::uint64_t{1} << wanted;
+    take((seen.alone & own) != 0 ? own : seen.dirty | own, wanted);
   }
 
   // Takes the longest run of dirty pages in the stretch that a page is in, if it has `least` pages or the whole stretch. Nothing if
@@ -43,13 +47,16 @@ class dirty_run {
       for (end = begin; end < pages_ && (seen.dirty >> end & 1) != 0;) ++end;
       if (end - begin > longest) longest = end - begin, from = begin;
     }
-    if (longest != 0 && longest >= least) take(seen.dirty, from);
+    if (longest != 0 && longest >= least) return take(seen.dirty, from);
+    const auto wanted = static_cast<std::uint32_t>(key.low - first_);
+    const std::uint64_t own = std::uint64_t{1} << wanted;
+    if (least == 1 && (seen.alone & own) != 0) take(own, wanted);
   }
 
   GPUFS_HD std::uint32_t count() const { return count_; }
   // Of its first page in the file.
   GPUFS_HD std::uint64_t first_page() const { return first_ + begin_; }
-  GPUFS_HD slot_key key() const { return {version_, first_page()}; }
+  GPUFS_HD std::uint64_t version() const { return version_; }
   // Whether one of them is not dirty as a whole.
   GPUFS_HD bool masked() const { return masked_; }
   GPUFS_HD std::uint32_t node() const { return node_; }
@@ -67,7 +74,7 @@ class dirty_run {
   // Lets all go: clean, or as dirty as they were.
   GPUFS_HD void end(bool written) {
     for_own(begin_, begin_ + count_, [&](std::uint32_t, std::uint32_t k) {
-      end_page(fs_, frames_[k], node_, written ? 0 : what_[k]);
+      end_page(fs_, frames_[k], node_, written ? 0 : what_[k] | page_dirt::alone);
       return 0;
     });
     count_ = 0;
@@ -98,9 +105,9 @@ class dirty_run {
   // Pages that a member holds; the twin's groups have one.
   static constexpr std::uint32_t of_member = Group::is_one_thread || !platform::is_gpu ? pages_max : 2;
 
-  // A bit for each page of the stretch.
+  // A bit for each page of the stretch. `alone`: dirty too, but not to be written with others.
   struct dirty_bits {
-    std::uint64_t dirty, cleaning;
+    std::uint64_t dirty, alone, cleaning;
   };
 
   // What `act(page, place)` gives for the member's own pages of [begin, end) of the stretch, by bits; of all members together.
@@ -119,7 +126,7 @@ class dirty_run {
     pages_ = stretch_pages();
     version_ = key.high;
     first_ = key.low & ~std::uint64_t{pages_ - 1};
-    dirty_bits own{0, 0};
+    dirty_bits own{0, 0, 0};
     const frame_table frames(fs_);
     (void)for_own(0, pages_, [&](std::uint32_t n, std::uint32_t k) {
       const slot_key mine{version_, first_ + n};
@@ -128,10 +135,10 @@ class dirty_run {
       const std::uint32_t flags = page_dirt(fs_, frames_[k]).flags();
       const std::uint64_t bit = std::uint64_t{1} << n;
       if ((flags & page_dirt::cleaning) != 0) own.cleaning |= bit;
-      else if ((flags & page_dirt::dirty) != 0) own.dirty |= bit;
+      else if ((flags & page_dirt::dirty) != 0) ((flags & page_dirt::alone) != 0 ? own.alone : own.dirty) |= bit;
       return 0;
     });
-    return {g_.sum(own.dirty), g_.sum(own.cleaning)};
+    return {g_.sum(own.dirty), g_.sum(own.alone), g_.sum(own.cleaning)};
   }
 
   // Takes the page `wanted` of the stretch, and those next to it that are in `candidates`.

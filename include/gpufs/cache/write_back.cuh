@@ -42,8 +42,6 @@ class write_back {
     part_ = part;
     parts_ = parts;
     for_each_page(version, node, last, size, [&](std::uint32_t frame_number, const slot_key& key) {
-      // What has just failed is not tried again for each of its pages.
-      if (key.high == failed_.high && key.low - failed_.low < failed_pages_) return true;
       const std::int32_t result = write_page(frame_number, key);
       if (error == 0) error = result;
       return !gave_up_ && is_dirty(node);
@@ -59,14 +57,16 @@ class write_back {
 
   // What is dirty of a file that nobody writes any more, and could not be written: it is given up, with its pages. Collective.
   GPUFS_HD GPUFS_OUT_OF_LINE void discard(std::uint64_t version, std::uint32_t node) {
+    const std::uint64_t start = platform::now_ns();
     for_each_page(version, node, true, file_size(fs_, g_, node), [&](std::uint32_t frame_number, const slot_key& key) {
       if (begin_after_others(frame_number, key) != 0) {
         forget_mask(frame_number);
         if (g_.is_leader()) {
           dirty_run<Group>::end_page(fs_, frame_number, node, 0);
-          // As the file does not have these bytes, the page must not be found any more. Who looked whether it is to be written has
-          // a pin for a moment; but a mapping keeps it.
-          for (std::uint32_t attempt = 0; attempt < evictions_max && !evict(frame_number, key); ++attempt)
+          // As the file does not have these bytes, the page must not be found any more. Who reads it has a pin for a moment; but a
+          // mapping keeps it.
+          for (std::uint32_t attempt = 0; !evict(frame_number, key) && platform::now_ns() - start < evicting_ns;
+               ++attempt)
             platform::pause(attempt);
         }
       }
@@ -237,8 +237,8 @@ class write_back {
       if (pass != 0 && !is_dirty(node)) return;
       for (std::uint64_t kind = 0; kind <= once_bit; kind += once_bit) {
         bool on = true;
-        const std::uint64_t end = pass == 0 ? pages : ~std::uint64_t{0};
-        for_each_resident(version | kind, 0, end, pages_asked::dirty, [&](std::uint32_t frame_number) {
+        const std::uint64_t first = pass == 0 ? 0 : pages, end = pass == 0 ? pages : ~std::uint64_t{0};
+        for_each_resident(version | kind, first, end, pages_asked::dirty, [&](std::uint32_t frame_number) {
           const slot_key key = key_of(frame_number);
           if (key.high != (version | kind)) return true;
           on = act(frame_number, key);
@@ -255,10 +255,11 @@ class write_back {
     return seen < next || seen >= next + ring.count ? next : seen;
   }
 
-  static constexpr std::uint32_t evictions_max = 64;  // tries
+  static constexpr std::uint64_t evicting_ns = 20'000'000;
   // Whether the page is not there any more.
   GPUFS_HD bool evict(std::uint32_t frame_number, const slot_key& key) {
-    if (!(header(frame_number).key() == key)) return true;
+    const slot_phase phase = slot_state::phase(header(frame_number).state.load());
+    if (phase != slot_phase::resident || !(header(frame_number).key() == key)) return true;
     if (!frame_table(fs_).claim_resident(frame_number)) return false;
     header(frame_number).state.release();
     return true;
@@ -316,10 +317,6 @@ class write_back {
       if (g_.is_leader() && turn >= 0) fs_.client().release(static_cast<std::uint32_t>(turn));
     }
     if (error == no_answer) error = -EIO;
-    if (error != 0) {
-      failed_ = r.key();
-      failed_pages_ = r.count();
-    }
     if (g_.is_leader() && error != 0) {
       fs_.counters().add(counter::write_back_errors);
       if (keeps_errors_) keep_error(r.node(), error);
@@ -384,7 +381,7 @@ class write_back {
     fs_.node(r.node()).stored.raise_release(offset + bytes);
     channel_client client = fs_.client();
     const std::uint32_t length = static_cast<std::uint32_t>(bytes) | (r.masked() ? masked_flag : 0u);
-    const request asked{request_code::write, r.node(), length, offset};
+    const request asked{request_code::write, node_name(r.node(), r.version()), length, offset};
     client.post(slot, asked);
     const channel_client::answer answer = client.wait(slot, true);
     if (answer.abandoned) return no_answer;
@@ -430,8 +427,6 @@ class write_back {
   const mount_ref& fs_;
   const Group g_;
   std::uint32_t part_ = 0, parts_ = 1;
-  slot_key failed_{0, 0};  // of the first page of the run that failed last
-  std::uint32_t failed_pages_ = 0;
   bool gave_up_ = false;
   bool keeps_errors_ = true;  // for those who sync; nobody else would tell them
 };

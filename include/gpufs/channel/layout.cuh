@@ -43,12 +43,13 @@ enum class request_code : std::uint32_t {
   bulk = 5,   // handle, offset, length: into the frames that staging (bulk_target) names; answered when they are filled
   // Writing:
   open_write = 6,  // as open; handle: open_bits; offset: mode of a file that is created
-  write = 7,       // handle: node of a file that is open for writing; offset, length (with masked_flag) <= write bytes:
-                   // write_staging -> file, all of it
-  truncate = 8,    // handle; offset: the new size
-  sync = 9,        // handle
-  unlink = 10,     // staging: path; length
-  rename = 11      // staging: path, zero, path; length: of all
+  write =
+      7,  // handle: node_name() of a file that is open for writing; offset, length (with masked_flag) <= write bytes:
+          // write_staging -> file, all of it
+  truncate = 8,  // handle; offset: the new size
+  sync = 9,      // handle
+  unlink = 10,   // staging: path; length
+  rename = 11    // staging: path, zero, path; length: of all
 };
 
 // How a file is opened; in `handle` of a request to open.
@@ -168,6 +169,15 @@ struct alignas(128) reply_record {
 static_assert(sizeof(reply_record) == 128, "answers to different slots share no line");
 
 inline constexpr std::uint32_t no_node = ~0u;
+
+// A node, and low bits of the version that it is of: a write that comes late, when the file is closed and its node is another
+// file's, is to reach neither.
+inline constexpr std::uint32_t node_bits = 18;
+static_assert(2 * limits::open_files_max <= 1u << node_bits, "a node for each file that is open here or still there");
+GPUFS_HD constexpr std::uint32_t node_name(std::uint32_t node, std::uint64_t version) {
+  return node | static_cast<std::uint32_t>(version) << node_bits;
+}
+GPUFS_HD constexpr std::uint32_t node_of(std::uint32_t name) { return name & ((1u << node_bits) - 1); }
 // In `mode` of a reply to open_write: the file may be written, but not read.
 inline constexpr std::uint32_t unreadable_flag = 1u << 31;
 

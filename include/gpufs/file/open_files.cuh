@@ -187,11 +187,10 @@ GPUFS_HD inline std::int32_t length_of_path(const char* path) {
 GPUFS_HD inline void join_writers(const mount_ref& fs, std::uint32_t node) {
   atomic_word<std::uint32_t>& writers = fs.node(node).writers;
   // Acquire: pairs with the release of who was the last.
-  std::uint32_t seen = writers.fetch_add_acquire(1);
-  for (std::uint32_t attempt = 0; (seen & file_node::closing) != 0; ++attempt) {
+  if ((writers.fetch_add_acquire(1) & file_node::closing) == 0) return;
+  for (std::uint32_t attempt = 0; (writers.load_for_wait() & file_node::closing) != 0; ++attempt)
     platform::pause(attempt);
-    seen = writers.load_acquire();
-  }
+  writers.end_wait();
 }
 
 template <class Group>
