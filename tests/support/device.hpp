@@ -10,9 +10,9 @@
 
 namespace gpufs::testing {
 
-// Of internal linkage, as base_options(): one program holds sources of both compilers, and each has its own answer.
+// Of internal linkage, as base_options(): the tests' helpers are compiled once for both programs, and each has its own answer.
 [[maybe_unused]] static device_kind device() {
-#if defined(__CUDACC__)
+#if defined(GPUFS_TESTS_ON_GPU)
   return device_kind::cuda;
 #else
   return device_kind::cpu;
