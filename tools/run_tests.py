@@ -16,6 +16,7 @@ import concurrent.futures
 import contextlib
 import itertools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -169,7 +170,9 @@ def skip_reason(case: ElementTree.Element) -> str:
             return following.strip()
     skip = case.find("skipped")
     message = "" if skip is None else skip.get("message") or ""
-    return "" if message.startswith("SKIP_") else message.strip().partition("\n")[0]
+    # googletest says where, too.
+    said = [line for line in message.splitlines() if not re.fullmatch(r".*\.cpp:\d+", line)]
+    return "" if message.startswith("SKIP_") or not said else said[0].strip()
 
 
 # --- The stages ---
