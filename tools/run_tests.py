@@ -297,7 +297,7 @@ def python(job: Job) -> None:
     pins.write_text((ROOT / "requirements-dev.txt").read_text().replace("-r requirements-build.txt\n", ""))
     job.run(
         *(VENV_PYTHON, "-m", "pip", "--python", test_python, "install", "--constraint", pins, ".[test]"),
-        env={"CUDAARCHS": "90"},  # one of the package's architectures; `consumer` compiles for all
+        env={"CUDAARCHS": "90"},  # one of the package's architectures; the consumer's kernel is for all
     )
     report = LOGS / "python.xml"
     job.run_tests(report, test_python, "-m", "pytest", f"--junitxml={report}")

@@ -12,8 +12,8 @@
 
 namespace gpufs {
 
-inline constexpr std::uint64_t answer_time_ns =
-    1'000'000'000;  // what the service waits for a device, or a thread, at its end
+// How long the service waits for a copy of the device's, or for its threads before it says that it is dead.
+inline constexpr std::uint64_t answer_time_ns = 1'000'000'000;
 
 // Of one worker, and used by its thread only.
 class run_stager {

@@ -13,7 +13,7 @@ namespace {
 class consistency_test : public conformance {
  protected:
   // Opens, compares the whole file, and closes.
-  void expect_content(const std::string& name, const std::string& content) {
+  void expect_at_next_open(const std::string& name, const std::string& content) {
     const std::int32_t fd = open(name);
     ASSERT_GE(fd, 0);
     EXPECT_EQ(calls().status(fd).status.size, content.size());
@@ -33,11 +33,11 @@ TEST_P(unchanged_file_test, a_file_that_stayed_the_same_stays_cached) {
   const std::string content = create("a", 3 * page_bytes() + 9000);
   const std::string small = create("small", 1000);
   files->settle();
-  expect_content("a", content);
-  expect_content("small", small);
+  expect_at_next_open("a", content);
+  expect_at_next_open("small", small);
   const statistics before = fs().stats();
-  expect_content("a", content);
-  expect_content("small", small);
+  expect_at_next_open("a", content);
+  expect_at_next_open("small", small);
   const statistics after = fs().stats();
   EXPECT_EQ(after[counter::staged_loads], before[counter::staged_loads]);
   EXPECT_EQ(after[counter::open_loads], before[counter::open_loads]);
@@ -50,38 +50,38 @@ TEST_P(consistency_test, a_file_rewritten_while_closed_is_read_anew) {
     const std::string name = std::to_string(bytes);
     for (unsigned generation = 0; generation < 5; ++generation) {
       const std::string content = create(name, bytes, generation);
-      expect_content(name, content);
+      expect_at_next_open(name, content);
     }
   }
 }
 
 TEST_P(consistency_test, one_changed_byte_is_seen) {
   std::string content = create("a", 3 * page_bytes() + 9000);
-  expect_content("a", content);
+  expect_at_next_open("a", content);
   content[2 * page_bytes() + 5] = 'x';
   files->write_at("a", 2 * page_bytes() + 5, "x");
-  expect_content("a", content);
+  expect_at_next_open("a", content);
 }
 
 TEST_P(consistency_test, a_file_that_shrank_or_grew_while_closed_has_its_new_size) {
   std::string content = create("a", 3 * page_bytes() + 9000);
-  expect_content("a", content);
+  expect_at_next_open("a", content);
   for (const std::uint64_t size :
        {2 * page_bytes() + 10, 5 * page_bytes(), std::uint64_t{7}, std::uint64_t{0}, page_bytes() + 1}) {
     files->truncate("a", size);
     content.resize(size, '\0');
-    expect_content("a", content);
+    expect_at_next_open("a", content);
   }
 }
 
 TEST_P(consistency_test, a_file_replaced_by_another_is_the_other) {
-  expect_content("a", create("a", 3 * page_bytes() + 9000));
+  expect_at_next_open("a", create("a", 3 * page_bytes() + 9000));
   const std::string other = self_checking(9, 0, 0, 3 * page_bytes() + 9000);
   files->replace("a", other);
-  expect_content("a", other);
+  expect_at_next_open("a", other);
   files->remove("a");
   EXPECT_EQ(open("a"), -ENOENT);
-  expect_content("a", create("a", 100, 4));
+  expect_at_next_open("a", create("a", 100, 4));
 }
 
 TEST_P(consistency_test, an_open_of_an_open_file_sees_it_as_it_was_opened) {
@@ -94,7 +94,7 @@ TEST_P(consistency_test, an_open_of_an_open_file_sees_it_as_it_was_opened) {
   calls().expect_read(fd, content, 0, 1000);  // its pages came with the open
   EXPECT_EQ(calls().close(fd), 0);
   EXPECT_EQ(calls().close(fd), 0);
-  expect_content("a", longer);
+  expect_at_next_open("a", longer);
 }
 
 TEST_P(consistency_test, two_versions_of_a_file_do_not_mix) {

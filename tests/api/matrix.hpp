@@ -100,6 +100,10 @@ class conformance : public ::testing::TestWithParam<setting> {
     return content;
   }
   std::int32_t open(const std::string& name, int flags = O_RDONLY) { return calls().open(files->path(name), flags); }
+  // As it is in the file.
+  void expect_content(const std::string& name, const std::string& expected) {
+    expect_same_bytes(files->content(name), expected, name);
+  }
   void fail(operation on, int error_number, std::uint64_t nth = 0) {
     fault rule;
     rule.on = on;

@@ -1,23 +1,15 @@
 // Single calls that change files: what they return, what the file has afterwards, who sees it.
 #include <errno.h>
 
-#include <array>
 #include <thread>
 
 #include "api/matrix.hpp"
 #include "support/schedule.hpp"
-#include "support/seeds.hpp"
 
 namespace gpufs::testing {
 namespace {
 
-class write_test : public conformance {
- protected:
-  // As it is in the file.
-  void expect_content(const std::string& name, const std::string& expected) {
-    expect_same_bytes(files->content(name), expected, name);
-  }
-};
+class write_test : public conformance {};
 INSTANTIATE_TEST_SUITE_P(conformance, write_test, ::testing::ValuesIn(all_settings()), name_of_setting);
 
 TEST_P(write_test, a_new_file_has_what_was_written_after_its_close) {
@@ -333,59 +325,6 @@ TEST_P(write_test, wrong_calls_are_refused) {
   expect_content("a", self_checking(7, 0, 0, 100));
 }
 
-TEST_P(write_test, an_error_reaches_who_syncs_and_the_bytes_stay) {
-  std::string content = create("a", 3 * page_bytes());
-  for (const int error : {EIO, ENOSPC, EDQUOT}) {
-    const std::int32_t fd = open("a", O_RDWR);
-    ASSERT_EQ(calls().write(fd, "some bytes", static_cast<std::int64_t>(page_bytes()) - 5), 10);
-    content.replace(page_bytes() - 5, 10, "some bytes");
-    fail(operation::write, error);
-    EXPECT_EQ(calls().sync(fd), -error);
-    EXPECT_EQ(calls().sync(fd), -error);
-    calls().expect_read(fd, content, 0, content.size());
-    io->clear();
-    EXPECT_EQ(calls().sync(fd), 0);
-    expect_content("a", content);
-    fail(operation::sync, error);
-    EXPECT_EQ(calls().sync(fd), -error);
-    io->clear();
-    EXPECT_EQ(calls().sync(fd), 0);
-    EXPECT_EQ(calls().close(fd), 0);
-  }
-}
-
-TEST_P(write_test, an_error_of_the_last_close_loses_what_was_not_written) {
-  const std::string content = create("a", 3 * page_bytes());
-  const std::int32_t fd = open("a", O_RDWR);
-  ASSERT_EQ(calls().write(fd, "lost", 5), 4);
-  fail(operation::write, ENOSPC);
-  EXPECT_EQ(calls().close(fd), -ENOSPC);
-  io->clear();
-  EXPECT_EQ(calls().write(fd, "x", 0), -EBADF);
-  expect_content("a", content);
-  const std::int32_t again = open("a", O_RDWR);
-  calls().expect_read(again, content, 0, content.size());
-  EXPECT_EQ(calls().close(again), 0);
-}
-
-TEST_P(write_test, writes_that_are_cut_short_go_on) {
-  fault shortened;
-  shortened.on = operation::write;
-  shortened.bytes_max = 100;
-  shortened.every = 2;
-  io->add(shortened);
-  fault interrupted;
-  interrupted.on = operation::write;
-  interrupted.error_number = EINTR;
-  interrupted.every = 3;
-  io->add(interrupted);
-  const std::string content = self_checking(3, 0, 0, 5 * page_bytes() + 3);
-  const std::int32_t fd = open("new", O_RDWR | O_CREAT);
-  ASSERT_EQ(calls().write(fd, content, 0), static_cast<std::int64_t>(content.size()));
-  EXPECT_EQ(calls().close(fd), 0);
-  expect_content("new", content);
-}
-
 // Two writes of one byte must not reach the file in the wrong order, however slow the host is with the first.
 TEST_P(write_test, one_group_at_a_time_writes_a_page_back) {
   create("a", 2 * page_bytes());
@@ -410,43 +349,6 @@ TEST_P(write_test, one_group_at_a_time_writes_a_page_back) {
   EXPECT_EQ(calls().close(fd), 0);
   std::string content = self_checking(7, 0, 0, 2 * page_bytes());
   expect_content("a", content.replace(5, 3, "new"));
-}
-
-// A write-back of whole and of other pages together that fails: what is written of them afterwards is what was written to them.
-TEST_P(write_test, a_failed_write_back_leaves_no_bits_behind) {
-  std::string content = create("a", 4 * page_bytes());
-  const std::int32_t fd = open("a", O_RDWR);
-  const std::string whole(page_bytes(), 'w');
-  ASSERT_EQ(calls().write(fd, whole, 0), static_cast<std::int64_t>(page_bytes()));
-  ASSERT_EQ(calls().write(fd, "part", static_cast<std::int64_t>(page_bytes()) + 9), 4);
-  fail(operation::write, ENOSPC, 1);
-  EXPECT_EQ(calls().sync(fd), -ENOSPC);
-  io->clear();
-  EXPECT_EQ(calls().sync(fd), 0);
-  content.replace(0, page_bytes(), whole);
-  content.replace(page_bytes() + 9, 4, "part");
-  expect_content("a", content);
-  files->write_at("a", 20, "theirs");
-  content.replace(20, 6, "theirs");
-  ASSERT_EQ(calls().write(fd, "x", 3), 1);
-  content[3] = 'x';
-  EXPECT_EQ(calls().close(fd), 0);
-  expect_content("a", content);
-}
-
-// Told once, by the call that fails.
-TEST_P(write_test, an_error_of_msync_is_told_once) {
-  create("a", page_bytes());
-  const std::int32_t fd = open("a", O_RDWR);
-  const map_answer m = calls().map_write(fd, 0, 100);
-  ASSERT_EQ(m.result, 100);
-  EXPECT_EQ(calls().poke(m.pointer, "stored"), 6);
-  fail(operation::write, EDQUOT, 1);
-  EXPECT_EQ(calls().msync(fd, m.pointer, 100), -EDQUOT);
-  EXPECT_EQ(calls().msync(fd, m.pointer, 100), 0);
-  EXPECT_EQ(calls().unmap_write(fd, m.pointer, 100), 0);
-  EXPECT_EQ(calls().sync(fd), 0);
-  EXPECT_EQ(calls().close(fd), 0);
 }
 
 // Many groups open one output, truncating it, and write: nobody's bytes are thrown away by who opened it first.
@@ -481,18 +383,6 @@ TEST_P(write_test, truncating_opens_of_many_groups_are_one) {
       EXPECT_EQ(of_group[0].result, 0);
     expect_content("a", expected);
   }
-}
-
-TEST_P(write_test, an_append_that_fails_leaves_no_hole) {
-  const std::string content = create("a", page_bytes() + 100);
-  const std::int32_t fd = open("a", O_RDWR | O_APPEND);
-  fail(operation::read, EIO);
-  EXPECT_EQ(calls().write(fd, "xyz", 0), -EIO) << "the rest of the page cannot be fetched";
-  EXPECT_EQ(calls().status(fd).status.size, content.size());
-  io->clear();
-  EXPECT_EQ(calls().write(fd, "xyz", 0), 3);
-  EXPECT_EQ(calls().close(fd), 0);
-  expect_content("a", content + "xyz");
 }
 
 // As two GPUs, or two processes: what each wrote is there after both have closed, and each sees the other's at its next open.
@@ -554,69 +444,6 @@ TEST_P(write_test, two_mounts_see_what_the_other_made_of_a_file) {
       EXPECT_EQ(reader.close(seen), 0);
     }
   }
-}
-
-// Every call of the backend fails in turn, once: one call of the program is told, with the right number, and nothing is lost.
-TEST_P(write_test, each_failure_is_told_once_and_loses_nothing) {
-  options.cache_bytes = 16 * page_bytes();  // so that pages are written back for want of frames, too
-  const std::uint64_t size = 30 * page_bytes();
-  for (const operation on : {operation::write, operation::sync, operation::truncate}) {
-    std::uint64_t struck = 1;
-    for (std::uint64_t k = 1; struck != 0 && k < 12; k += is_sanitized ? 3 : 1) {
-      constexpr std::array<int, 3> errors{EIO, ENOSPC, EDQUOT};
-      const int error = errors[k % errors.size()];
-      const ::testing::ScopedTrace trace(
-          __FILE__, __LINE__, "call " + std::to_string(k) + " of kind " + std::to_string(static_cast<int>(on)));
-      std::string content = create("a", size);
-      const std::int32_t fd = open("a", O_RDWR);
-      fail(on, error, k);
-      const std::uint64_t before = io->strikes();
-      unsigned told = 0;
-      const auto tell = [&](std::int64_t result) {
-        if (result == -error) ++told;
-        else EXPECT_EQ(result, 0);
-        return result == 0;
-      };
-      for (unsigned i = 0; i < 4; ++i) {
-        const std::string part = self_checking(8, i, 0, 9 * page_bytes() + 31 * i);
-        const std::uint64_t at = i * 5 * page_bytes() + 17 * i;
-        ASSERT_EQ(calls().write(fd, part, static_cast<std::int64_t>(at)), static_cast<std::int64_t>(part.size()));
-        if (content.size() < at + part.size()) content.resize(at + part.size(), '\0');
-        content.replace(at, part.size(), part);
-        if (i == 1) (void)tell(calls().sync(fd));
-        if (i != 2) continue;
-        // It asks twice; when the second time fails the file has been cut.
-        (void)tell(calls().truncate(fd, static_cast<std::int64_t>(size - 50)));
-        content.resize(calls().status(fd).status.size);
-      }
-      (void)tell(calls().sync(fd));
-      struck = io->strikes() - before;
-      io->clear();
-      EXPECT_EQ(told, struck);
-      EXPECT_EQ(calls().close(fd), 0);
-      expect_content("a", content);
-    }
-  }
-}
-
-// All frames dirty, none writable: every call ends, and says so.
-TEST_P(write_test, a_full_disk_ends_in_errors_not_in_waiting) {
-  options.reclaim_timeout_ns = 20'000'000;
-  const std::int32_t fd = open("new", O_RDWR | O_CREAT);
-  fail(operation::write, ENOSPC);
-  std::int64_t result = 0;
-  std::uint64_t written = 0;
-  for (int i = 0; i < 200 && result >= 0; ++i) {
-    result = calls().write(fd, std::string(page_bytes(), 'x'), static_cast<std::int64_t>(written));
-    if (result > 0) written += static_cast<std::uint64_t>(result);
-  }
-  EXPECT_EQ(result, -ENOBUFS);
-  EXPECT_EQ(calls().sync(fd), -ENOSPC);
-  io->clear();
-  EXPECT_EQ(calls().write(fd, "y", static_cast<std::int64_t>(written)), 1);
-  EXPECT_EQ(calls().sync(fd), 0);
-  EXPECT_EQ(calls().close(fd), 0);
-  expect_content("new", std::string(written, 'x') + "y");
 }
 
 }  // namespace
