@@ -32,8 +32,7 @@ class dirty_run {
   GPUFS_HD void take_around(std::uint32_t frame_number, const slot_key& key) {
     const dirty_bits seen = look(frame_number, key);
     const auto wanted = static_cast<std::uint32_t>(key.low - first_);
-    const std::uint64_t own = std::uint64_t{1} << wanted;
-    take((seen.alone & own) != 0 ? own : seen.dirty | own, wanted);
+    if (!take_alone(seen, wanted)) take(seen.dirty | std::uint64_t{1} << wanted, wanted);
   }
 
   // Takes the longest run of dirty pages in the stretch that a page is in, if it has `least` pages or the whole stretch. Nothing if
@@ -48,9 +47,7 @@ class dirty_run {
       if (end - begin > longest) longest = end - begin, from = begin;
     }
     if (longest != 0 && longest >= least) return take(seen.dirty, from);
-    const auto wanted = static_cast<std::uint32_t>(key.low - first_);
-    const std::uint64_t own = std::uint64_t{1} << wanted;
-    if (least == 1 && (seen.alone & own) != 0) take(own, wanted);
+    if (least == 1) (void)take_alone(seen, static_cast<std::uint32_t>(key.low - first_));
   }
 
   GPUFS_HD std::uint32_t count() const { return count_; }
@@ -141,6 +138,13 @@ class dirty_run {
     return {g_.sum(own.dirty), g_.sum(own.alone), g_.sum(own.cleaning)};
   }
 
+  // Takes a page by itself, if it is one that goes so.
+  GPUFS_HD bool take_alone(const dirty_bits& seen, std::uint32_t wanted) {
+    const std::uint64_t own = std::uint64_t{1} << wanted;
+    if ((seen.alone & own) == 0) return false;
+    take(own, wanted);
+    return true;
+  }
   // Takes the page `wanted` of the stretch, and those next to it that are in `candidates`.
   GPUFS_HD void take(std::uint64_t candidates, std::uint32_t wanted) {
     const auto take_own = [&](std::uint32_t n, std::uint32_t k) {
