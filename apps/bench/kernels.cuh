@@ -192,8 +192,10 @@ struct close_kernel : tuned_shape {
   }
 };
 
-// Chunk position(i) of the file, from there in `from`, or from the warp's scratch memory if that is null.
+// Chunk position(i) of the file, from there in `from`, or from the warp's scratch memory if that is null. Fewer warps with more
+// registers: what does not fit is kept in local memory, which is in the way of the bytes that are written.
 struct write_chunks : tuned_shape {
+  static constexpr int blocks_per_multiprocessor = 3;
   task work;
   const char* from;
   GPUFS_HD write_chunks(const task& w, const char* f) : work(w), from(f) {}

@@ -192,9 +192,6 @@ GPUFS_HD inline bool reads_by_warps(const mount_ref& fs) {
   return fs.layout.frame_count / 128 >= fs.layout.processor_count;
 }
 
-// How many pages a warp pins at a time to read them.
-inline constexpr std::uint32_t pins_of_read = 8;
-
 // Reads what is there at a glance, from `at` on and without a gap; `buffer` is for the byte at `at`. Returns how far it came:
 // to `end`, to a page that is not there or bears a mark, or to a byte that the file does not have. Calls nothing that is out of line, so that
 // the registers are its own: whatever lives across a call costs loads and stores. Collective. Does not wait.
@@ -202,7 +199,7 @@ template <class Group>
 GPUFS_HD std::uint64_t read_resident(const mount_ref& fs, const Group& g, const file_view& file, char* buffer,
                                      std::uint64_t at, std::uint64_t end) {
   page_cache<Group> cache(fs, g, file.record);
-  const std::uint32_t most = g.size() < pins_of_read ? g.size() : pins_of_read;
+  const std::uint32_t most = g.size() < pins_of_copy ? g.size() : pins_of_copy;
   for (;;) {
     const std::uint64_t page = at >> fs.layout.page_shift;
     const std::uint64_t left = ((end - 1) >> fs.layout.page_shift) + 1 - page;

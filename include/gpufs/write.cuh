@@ -39,20 +39,7 @@ template <class Group>
   }
   const auto* const from = static_cast<const char*>(buffer);
   const std::uint64_t end = begin.at + bytes;
-  const detail::write_end done = detail::write_resident(fs, g, found.view, from, begin.at, end);
-  if (done.at != end) {
-    const std::int64_t written = detail::write_any(fs, g, found.view, from, begin.at, done, end);
-    if (appends && written != static_cast<std::int64_t>(bytes) && g.is_leader()) {
-      // Its place in the file is given back, if nobody has appended behind it.
-      std::uint64_t expected = end;
-      const std::uint64_t there = written < 0 ? 0 : static_cast<std::uint64_t>(written);
-      (void)fs.node(found.view.node).size.compare_exchange_relaxed(expected, begin.at + there);
-    }
-    return written;
-  }
-  g.sync();
-  if (g.is_leader()) fs.counters().add(counter::written_bytes, bytes);
-  return static_cast<std::int64_t>(bytes);
+  return detail::write_bytes(fs, g, fd, found.view, from, begin.at, end, appends);
 }
 
 // Has all that was written to the file through this mount reach its disk, as fdatasync(2). Returns 0, or -errno: also of an

@@ -209,6 +209,15 @@ struct atomic_word {
     return __atomic_compare_exchange_n(&value, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 #endif
   }
+  // As compare_exchange_acq_rel(), but a GPU's first-level cache is left alone, so not for who then reads by ordinary loads what
+  // others stored: the fence of a release orders all before it before all behind it.
+  [[nodiscard]] GPUFS_HD bool compare_exchange_in_order(T& expected, T desired) {
+#if defined(__CUDA_ARCH__)
+    return compare_exchange_release(expected, desired);
+#else
+    return compare_exchange_acq_rel(expected, desired);
+#endif
+  }
   [[nodiscard]] GPUFS_HD bool compare_exchange_release(T& expected, T desired) {
     static_assert(S == scope::device, "no read-modify-write across PCIe");
 #if defined(__CUDA_ARCH__)

@@ -40,8 +40,54 @@ struct host_source {
   }
 };
 
+#if defined(__CUDA_ARCH__)
+// For the second-level cache: these bytes go first. Pages that stream through it would push out what each access to any page needs,
+// the index and the headers; on an H100 each of these was then a trip to memory.
+GPUFS_HD inline std::uint64_t goes_first() {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+#endif
+
+// How a target is written.
+struct any_target {
+  GPUFS_HD static void store(vector16* p, const vector16& v) { *p = v; }
+};
+struct page_target {
+  GPUFS_HD static void store(vector16* p, const vector16& v) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1,%2,%3,%4}, %5;" ::"l"(__cvta_generic_to_global(p)),
+                 "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "l"(goes_first())
+                 : "memory");
+#else
+    *p = v;
+#endif
+  }
+};
+
+// Of a group's copy, one member's vectors. `fixed`: the group's size, where the compiler is to know it: then addresses a constant
+// apart are part of the instructions. Else 0.
+template <class Source, class Target, std::uint32_t fixed>
+GPUFS_HD void copy_vectors(vector16* to, const vector16* from, std::uint64_t count, std::uint32_t rank,
+                           std::uint32_t size) {
+  const std::uint64_t step = fixed != 0 ? fixed : size;
+  std::uint64_t i = rank;
+  // Eight loads in flight per member before the first store: the bus is a microsecond away.
+  GPUFS_NO_UNROLL
+  for (; i + 7 * step < count; i += 8 * step) {
+    vector16 v[8];
+    GPUFS_UNROLL
+    for (int k = 0; k < 8; ++k) v[k] = Source::load(from + i + step * k);
+    GPUFS_UNROLL
+    for (int k = 0; k < 8; ++k) Target::store(to + i + step * k, v[k]);
+  }
+  GPUFS_NO_UNROLL
+  for (; i < count; i += step) Target::store(to + i, Source::load(from + i));
+}
+
 // Invariant of the caller: members agree on all arguments. No barrier inside; the caller orders.
-template <class Source, class Group>
+template <class Source, class Target = any_target, class Group>
 GPUFS_HD void copy(const Group& g, char* to, const char* from, std::uint64_t bytes) {
 #if defined(__CUDA_ARCH__)
   const std::uint32_t rank = g.rank(), size = g.size();
@@ -54,16 +100,8 @@ GPUFS_HD void copy(const Group& g, char* to, const char* from, std::uint64_t byt
     auto* d = reinterpret_cast<vector16*>(to + first);
     const auto* s = reinterpret_cast<const vector16*>(from + first);
     const std::uint64_t vectors = (bytes - first) / 16;
-    std::uint64_t i = rank;
-    // Eight loads in flight per member before the first store: the bus is a microsecond away.
-    for (; i + 7 * std::uint64_t{size} < vectors; i += 8 * std::uint64_t{size}) {
-      vector16 v[8];
-      GPUFS_UNROLL
-      for (int k = 0; k < 8; ++k) v[k] = Source::load(s + i + std::uint64_t{size} * k);
-      GPUFS_UNROLL
-      for (int k = 0; k < 8; ++k) d[i + std::uint64_t{size} * k] = v[k];
-    }
-    for (; i < vectors; i += size) d[i] = Source::load(s + i);
+    if (size == 32) copy_vectors<Source, Target, 32>(d, s, vectors, rank, size);
+    else copy_vectors<Source, Target, 0>(d, s, vectors, rank, size);
     for (std::uint64_t t = first + vectors * 16 + rank; t < bytes; t += size)
       to[t] = static_cast<char>(Source::load(reinterpret_cast<const unsigned char*>(from) + t));
   } else {
@@ -87,9 +125,10 @@ GPUFS_HD bool start_copy_to_shared([[maybe_unused]] const Group& g, [[maybe_unus
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
   const std::uint64_t global = __cvta_generic_to_global(from);
   const auto start = [=](std::uint64_t at) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared + static_cast<std::uint32_t>(at)),
-                 "l"(global + at)
-                 : "memory");
+    asm volatile(
+        "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared + static_cast<std::uint32_t>(at)),
+        "l"(global + at), "l"(goes_first())
+        : "memory");
   };
   std::uint64_t at = std::uint64_t{g.rank()} * 16;
   if (g.size() == 32) {
@@ -184,7 +223,7 @@ inline void copy_racing(char* to, const char* from, std::uint64_t bytes) {
 template <class Group>
 GPUFS_HD void copy_into_page([[maybe_unused]] const Group& g, char* to, const char* from, std::uint64_t bytes) {
 #if defined(__CUDA_ARCH__)
-  detail::copy<detail::frame_source>(g, to, from, bytes);
+  detail::copy<detail::frame_source, detail::page_target>(g, to, from, bytes);
 #else
   detail::copy_racing<true>(to, from, bytes);
 #endif

@@ -14,6 +14,7 @@ class thread_group {
   GPUFS_HD static constexpr std::uint32_t rank() { return 0; }
   GPUFS_HD static constexpr std::uint32_t size() { return 1; }
   GPUFS_HD static constexpr bool is_leader() { return true; }
+  GPUFS_HD thread_group apart() const { return {}; }
   GPUFS_HD void sync() const {}
   // Whether it is true for all members.
   GPUFS_HD bool all(bool value) const { return value; }
@@ -60,13 +61,22 @@ class warp_group {
   GPUFS_HD explicit warp_group([[maybe_unused]] std::uint32_t lanes) {
 #if defined(__CUDA_ARCH__)
     std::uint32_t below;
-    asm("mov.u32 %0, %%lanemask_lt;" : "=r"(below));
+    asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(below));  // volatile: once, and not again at each use
     mask_ = lanes;
     rank_ = __popc(lanes & below);
     size_ = __popc(lanes);
 #endif
   }
   GPUFS_HD warp_group() : warp_group(converged_lanes()) {}
+  // The same group, and the compiler does not know it. For what a hit does in a function that calls something if it is none: what lives
+  // across that call is kept in local memory, and each use of it would be a load.
+  GPUFS_HD warp_group apart() const {
+#if defined(__CUDA_ARCH__)
+    return warp_group(__ballot_sync(mask_, 1));
+#else
+    return *this;
+#endif
+  }
   // The members whose two values equal the caller's: a smaller group, in which they go on together.
   GPUFS_HD warp_group matching([[maybe_unused]] std::uint64_t a, [[maybe_unused]] std::uint64_t b) const {
 #if defined(__CUDA_ARCH__)

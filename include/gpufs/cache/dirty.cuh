@@ -54,8 +54,9 @@ class page_dirt {
   GPUFS_HD std::uint32_t node() const { return dirt_.node.load_relaxed(); }
 
   // As set(), of a page that was dirty when its flags were `seen`, before the bytes were stored; false when it is not so any more.
+  // What the caller reads behind it is atomic words.
   [[nodiscard]] GPUFS_HD bool set_again(std::uint32_t seen, std::uint32_t what) {
-    return (seen & dirty) != 0 && dirt_.flags.compare_exchange_acq_rel(seen, seen | what);
+    return (seen & dirty) != 0 && dirt_.flags.compare_exchange_in_order(seen, seen | what);
   }
 
   // The caller, who has pinned the page, has stored bytes, and set their bits unless `what` is `whole`. True when the
@@ -143,20 +144,25 @@ class page_dirt {
   frame_dirt& dirt_;
 };
 
+// Sets the bits of bytes [begin, end) of a page, which the group has stored. Collective; the caller orders.
+template <class Group>
+GPUFS_HD void set_bits(const mount_ref& fs, const Group& g, std::uint32_t frame_number, std::uint64_t begin,
+                       std::uint64_t end) {
+  atomic_word<std::uint64_t>* const mask = fs.mask(frame_number);
+  for (std::uint64_t w = begin / 64 + g.rank(); w <= (end - 1) / 64; w += g.size())
+    (void)mask[w].fetch_or_acq_rel(page_dirt::bits(w, begin, end));
+}
+
 // The group has stored bytes [begin, end) of a page that it has pinned: their bits, unless that is all of it. What is then to be
 // said to page_dirt::set(), by the leader. Collective.
 template <class Group>
 GPUFS_HD std::uint32_t mark_bytes(const mount_ref& fs, const Group& g, std::uint32_t frame_number, std::uint64_t begin,
                                   std::uint64_t end) {
-  const bool all = begin == 0 && end == fs.layout.page_bytes();
   g.sync();  // all members' stores come before each one's bits
-  if (!all) {
-    atomic_word<std::uint64_t>* const mask = fs.mask(frame_number);
-    for (std::uint64_t w = begin / 64 + g.rank(); w <= (end - 1) / 64; w += g.size())
-      (void)mask[w].fetch_or_acq_rel(page_dirt::bits(w, begin, end));
-    g.sync();
-  }
-  return all ? page_dirt::whole : page_dirt::partial;
+  if (begin == 0 && end == fs.layout.page_bytes()) return page_dirt::whole;
+  set_bits(fs, g, frame_number, begin, end);
+  g.sync();
+  return page_dirt::partial;
 }
 
 }  // namespace gpufs::detail

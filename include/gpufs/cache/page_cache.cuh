@@ -38,6 +38,9 @@ struct page_pin {
 
 namespace detail {
 
+// Pages that a warp pins at once to copy out of them or into them.
+inline constexpr std::uint32_t pins_of_copy = 8;
+
 // Whether a group loads runs (file/bulk.cuh), and heeds the marks of those that were: a few threads of a GPU would take
 // longer over a run than it takes.
 template <class Group>
@@ -85,9 +88,10 @@ class page_cache {
   // Pins, at a glance and without waiting, pages `first`, `first` + 1, ... as far as they are resident; at most `count`, which
   // is not above the group's size. Returns how many; the member with rank i has page `first` + i in `mine`. Their latencies
   // are one. Collective; not by a block.
+  template <slot_header::use for_what = slot_header::use::loads>
   GPUFS_HD std::uint32_t pin_run(std::uint64_t version, std::uint64_t first, std::uint32_t count, page_pin& mine) {
     mine = {0, not_there};
-    if (g_.rank() < count) mine = take_at_a_glance({version, first + g_.rank()});
+    if (g_.rank() < count) mine = take_at_a_glance<for_what>({version, first + g_.rank()});
     if (mine.valid == marked) mine.valid = not_there;
     const std::uint32_t run = g_.leading(mine.valid != not_there);
     g_.sync();  // what each member acquired, all may read: a ballot orders no memory
@@ -199,10 +203,11 @@ class page_cache {
   }
 
   // The short way to a hit, by one thread: pins the guessed frame if it is resident and the right one.
+  template <slot_header::use for_what = slot_header::use::loads>
   GPUFS_HD page_pin take_at_a_glance(const slot_key& key) {
     const std::uint32_t guess = frames_.index().guess(key) - 1;
     if (guess == no_guess) return {0, not_there};
-    const slot_header::seen pinned = frames_.header(guess).pin_and_look();
+    const slot_header::seen pinned = frames_.header(guess).pin_and_look<for_what>();
     const bool there = slot_state::phase(pinned.state) == slot_phase::resident && pinned.key == key &&
                        (pinned.valid & slot_header::unknown) == 0;
     if (there && ((pinned.valid & slot_header::read_ahead) == 0 || !detail::loads_runs(g_)))

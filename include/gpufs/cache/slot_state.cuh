@@ -150,13 +150,17 @@ struct slot_header {
   // Relaxed: the state word's orders carry the key (rule 2). A reader without a pin may see halves of two keys; it
   // then pins, checks and finds out.
   GPUFS_HD slot_key key() const { return {key_high.load_relaxed(), key_low.load_relaxed()}; }
+  // What a pin is for.
+  enum class use { loads, stores };
   // What a slot holds, at a moment at which the caller had pinned it. `state` is from before the pin.
   struct seen {
     std::uint32_t state;
     slot_key key;
     std::uint32_t valid;
   };
-  // Pins the slot, and looks. An acquire, as pin(). By one thread.
+  // Pins the slot, and looks. An acquire, as pin(), unless the caller is only going to store into the page: a GPU does not store
+  // ahead of an answer that says whether to, and its first-level cache is left alone then. By one thread.
+  template <use for_what>
   GPUFS_HD seen pin_and_look() {
 #if defined(__CUDA_ARCH__)
     // Three requests for one sector, under way together. PTX promises nothing of their order; that the second-level cache
@@ -169,7 +173,16 @@ struct slot_header {
     std::uint64_t high, low, error_valid;
     asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(s.state) : "l"(at) : "memory");
     asm volatile("ld.relaxed.gpu.global.u64 %0, [%1+8];" : "=l"(high) : "l"(at) : "memory");
-    asm volatile("ld.acquire.gpu.global.v2.u64 {%0,%1}, [%2+16];" : "=l"(low), "=l"(error_valid) : "l"(at) : "memory");
+    if constexpr (for_what == use::stores)
+      asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1}, [%2+16];"
+                   : "=l"(low), "=l"(error_valid)
+                   : "l"(at)
+                   : "memory");
+    else
+      asm volatile("ld.acquire.gpu.global.v2.u64 {%0,%1}, [%2+16];"
+                   : "=l"(low), "=l"(error_valid)
+                   : "l"(at)
+                   : "memory");
     s.key = {high, low};
     s.valid = static_cast<std::uint32_t>(error_valid >> 32);
     return s;

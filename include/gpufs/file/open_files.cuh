@@ -138,12 +138,9 @@ GPUFS_HD inline found_file look_up(const mount_ref& fs, std::int32_t fd) {
   const auto generation = static_cast<std::uint32_t>(a.second >> 32);
   if (make_descriptor(slot, generation) != fd || generation != static_cast<std::uint32_t>(b.second >> 32))
     return {{}, -EBADF, 0};
-  std::uint64_t size = b.first;
-  std::uint32_t node = no_node;
-  if ((size & file_facts::size_in_node) != 0) {
-    node = static_cast<std::uint32_t>(size);
-    size = fs.node(node).size.load_relaxed();
-  }
+  const bool has_node = (b.first & file_facts::size_in_node) != 0;
+  const std::uint64_t size = has_node ? 0 : b.first;
+  const std::uint32_t node = has_node ? static_cast<std::uint32_t>(b.first) : no_node;
   return {{a.first, size, slot, static_cast<std::uint32_t>(a.second), node, static_cast<std::uint32_t>(b.second)},
           0,
           generation};
@@ -156,7 +153,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t share_size(const mount_ref& fs, const G
 
 // The same by a group: each member for itself, in one access to one address. What they found is the same for all, because
 // it does not change while the generation is that of the descriptor; only whether it still is, they have to agree on.
-// The size of a file that is being written may differ from member to member, and be an old one.
+// Without the size of a file that is being written, which all who write it would look up in one place.
 template <class Group>
 GPUFS_HD found_file find_to_write(const mount_ref& fs, const Group& g, std::int32_t fd,
                                   std::uint32_t access = access_write) {

@@ -50,13 +50,6 @@ GPUFS_HD void write_back_ahead(const mount_ref& fs, const Group& g, const slot_k
   });
 }
 
-// How far a write came.
-struct write_end {
-  std::uint64_t at;
-  std::uint64_t
-      unmarked;  // the frame, plus 1, of the page at `at`, which has its bytes but is not marked, and is pinned; 0: none
-};
-
 // Of bytes that are marked already. Compared with the size as it is now: somebody may be cutting the file, and looks at its pages
 // behind that.
 GPUFS_HD inline void raise_size(const mount_ref& fs, const file_view& file, std::uint64_t end) {
@@ -70,65 +63,158 @@ GPUFS_HD inline std::uint64_t part_in_page(const mount_ref& fs, std::uint64_t at
   return room < end - at ? room : end - at;
 }
 
-// Writes what is dirty in the cache already, at a glance, from `at` on; `from` is for the byte at `at`. Calls nothing, for the reason
-// of read_resident(); so it stops with a page that was clean. Collective. Does not wait.
+// How far a write came. The `run` pages from `at` on have their bytes, but not all of them are marked: the member with rank i has the
+// frame of the i-th, and whether that is `unmarked`; then it is pinned.
+struct write_end {
+  std::uint64_t at;
+  std::uint32_t run;
+  std::uint32_t frame;
+  bool unmarked;
+};
+
+// Writes what is dirty in the cache already, at a glance, from `at` on; `from` is for the byte at `at`. Several pages at once, so that
+// their latencies are one. Calls nothing, for the reason of read_resident(); so it stops with a page that was clean. Collective,
+// not by a block. Does not wait. (As several members mark, and one raises the size: whoever cuts the file changes the size first, and
+// then the flags of each page that it cuts. So if a member's flags were those behind that, the leader, behind the barrier, sees the size.)
 template <class Group>
 GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const file_view& file, const char* from,
                                   std::uint64_t at, std::uint64_t end) {
   const std::uint64_t page_bytes = fs.layout.page_bytes();
+  const std::uint32_t most = g.size() < pins_of_copy ? g.size() : pins_of_copy;
   page_cache<Group> cache(fs, g, file.record);
   while (at < end) {
-    const std::uint64_t within = at & (page_bytes - 1), n = part_in_page(fs, at, end);
-    const page_pin pin = cache.find_resident({version_to_write(file), at >> fs.layout.page_shift});
-    if (pin.valid == cache.not_there) break;
-    cache.count_hits();
+    const std::uint64_t page = at >> fs.layout.page_shift;
+    const std::uint64_t left = ((end - 1) >> fs.layout.page_shift) + 1 - page;
+    page_pin mine{};
+    const std::uint32_t run = cache.template pin_run<slot_header::use::stores>(
+        version_to_write(file), page, left < most ? static_cast<std::uint32_t>(left) : most, mine);
+    if (run == 0) break;
+    const bool has_one = g.rank() < run;
     // Asked for before the bytes are stored, so that the answer is there when they are.
-    const std::uint32_t seen = page_dirt(fs, pin.frame).peek();
-    copy_into_page(g, fs.page(pin.frame) + within, from, n);
-    const std::uint32_t what = mark_bytes(fs, g, pin.frame, within, within + n);
-    std::uint32_t again = 0;
-    if (g.is_leader()) {
-      again = page_dirt(fs, pin.frame).set_again(seen, what) ? 1 : 0;
-      if (again != 0) raise_size(fs, file, at + n);
-      // As below.
-      if (again != 0) frame_table(fs).header(pin.frame).state.unpin_copied();
+    const std::uint32_t first_frame = g.from(mine.frame, 0);
+    const std::uint32_t seen = page_dirt(fs, has_one ? mine.frame : first_frame).peek();
+    const std::uint64_t behind = (page + run) << fs.layout.page_shift;
+    const std::uint64_t stop = behind < end ? behind : end;
+    std::uint64_t to = at;
+    GPUFS_NO_UNROLL
+    for (std::uint32_t i = 0; i < run; ++i) {
+      const std::uint64_t n = part_in_page(fs, to, stop);
+      copy_into_page(g, fs.page(g.from(mine.frame, i)) + (to & (page_bytes - 1)), from + (to - at), n);
+      to += n;
     }
-    if (g.broadcast(again) == 0) return {at, pin.frame + std::uint64_t{1}};
-    from += n;
-    at += n;
+    g.sync();  // all members' stores come before each one's bits and flags
+    // Only the first and the last can be written in part.
+    const std::uint64_t first_end = at + part_in_page(fs, at, stop);
+    const std::uint64_t last = (page + run - 1) << fs.layout.page_shift;
+    const bool first_is_part = first_end - at != page_bytes;
+    const bool last_is_part = run > 1 && stop - last != page_bytes;
+    if (first_is_part) set_bits(fs, g, first_frame, at & (page_bytes - 1), ((first_end - 1) & (page_bytes - 1)) + 1);
+    if (last_is_part) set_bits(fs, g, g.from(mine.frame, run - 1), 0, stop - last);
+    if (first_is_part || last_is_part) g.sync();
+    bool marked = true;
+    if (has_one) {
+      const bool part = (g.rank() == 0 && first_is_part) || (g.rank() == run - 1 && last_is_part);
+      page_dirt dirt(fs, mine.frame);
+      marked = dirt.set_again(seen, part ? page_dirt::partial : page_dirt::whole);
+    }
+    // Asked for by all who write the file in one place, so once; and before it is known what the marks came to.
+    std::uint64_t size = ~std::uint64_t{0};
+    if (g.is_leader()) size = fs.node(file.node).size.load_relaxed();
+    // As in finish_page().
+    if (has_one && marked) frame_table(fs).header(mine.frame).state.unpin_copied();
+    if (!g.all(marked)) return {at, run, mine.frame, !marked};
+    if (stop > size) fs.node(file.node).size.raise_release(stop);
+    from += stop - at;
+    at = stop;
   }
-  return {at, 0};
+  return {at, 0, 0, false};
 }
 
-// Marks the page that a write has stored bytes [at, at + n) of the file in, and gives its pin back.
-template <class Group>
-GPUFS_HD void finish_page(const mount_ref& fs, const Group& g, const file_view& file, std::uint32_t frame_number,
-                          std::uint32_t what, std::uint64_t at, std::uint64_t n) {
-  std::uint32_t fresh = 0;
+// The same by a block, which writes one page with all its threads.
+template <class Block>
+  requires Block::has_warps
+GPUFS_HD write_end write_resident(const mount_ref& fs, const Block& g, const file_view& file, const char* from,
+                                  std::uint64_t at, std::uint64_t end) {
+  page_cache<Block> cache(fs, g, file.record);
+  const page_pin pin = cache.find_resident({version_to_write(file), at >> fs.layout.page_shift});
+  if (pin.valid == cache.not_there) return {at, 0, 0, false};
+  cache.count_hits();
+  const std::uint64_t within = at & (fs.layout.page_bytes() - 1);
+  const std::uint32_t seen = page_dirt(fs, pin.frame).peek();
+  copy_into_page(g, fs.page(pin.frame) + within, from, end - at);
+  const std::uint32_t what = mark_bytes(fs, g, pin.frame, within, within + (end - at));
+  bool marked = true;
   if (g.is_leader()) {
-    fresh = page_dirt(fs, frame_number).set(file.node, what) ? 1 : 0;
-    // Its stores are ordered already, by what marked them; and what was dirty is not evicted.
-    frame_table(fs).header(frame_number).state.unpin_copied();
-    raise_size(fs, file, at + n);
+    marked = page_dirt(fs, pin.frame).set_again(seen, what);
+    if (marked) {
+      frame_table(fs).header(pin.frame).state.unpin_copied();
+      raise_size(fs, file, end);
+    }
   }
-  if (g.broadcast(fresh) != 0) write_back_ahead(fs, g, {version_to_write(file), at >> fs.layout.page_shift});
+  if (!g.all(marked)) return {at, 1, pin.frame, !marked};
+  return {end, 0, 0, false};
 }
 
-// Bytes [begin, end) of the file, of which write_resident() has written a part. Returns how far it came, and why not further.
+// A page that a write has stored into is marked: by the leader, who gives its pin back. Returns whether it was clean.
+GPUFS_HD inline bool mark_page(const mount_ref& fs, const file_view& file, std::uint32_t frame_number,
+                               std::uint32_t what) {
+  const bool fresh = page_dirt(fs, frame_number).set(file.node, what);
+  // Its stores are ordered already, by what marked them; and what was dirty is not evicted.
+  frame_table(fs).header(frame_number).state.unpin_copied();
+  return fresh;
+}
+
+// Ends what write_resident() left behind. Returns how far the write has come then.
 template <class Group>
-GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Group g, const file_view file,
-                                                  const char* from, std::uint64_t begin, const write_end done,
-                                                  std::uint64_t end) {
+GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const file_view& file, const write_end& done,
+                                  std::uint64_t end) {
+  if (done.run == 0) return done.at;
+  const std::uint64_t page_bytes = fs.layout.page_bytes(), page = done.at >> fs.layout.page_shift;
+  const std::uint64_t behind = (page + done.run) << fs.layout.page_shift;
+  const std::uint64_t stop = behind < end ? behind : end;
+  bool fresh = false;
+  if (done.unmarked) {
+    const std::uint64_t own = (page + g.rank()) << fs.layout.page_shift;
+    const bool whole = own >= done.at && own + page_bytes <= stop;
+    fresh = mark_page(fs, file, done.frame, whole ? page_dirt::whole : page_dirt::partial);
+  }
+  g.sync();
+  if (g.is_leader()) raise_size(fs, file, stop);
+  if constexpr (Group::has_warps) {
+    if (g.broadcast(fresh ? 1u : 0u) != 0) write_back_ahead(fs, g, {version_to_write(file), page});
+  } else {
+    for (std::uint32_t i = 0; i < done.run; ++i) {
+      if (g.from(fresh ? 1u : 0u, i) != 0) write_back_ahead(fs, g, {version_to_write(file), page + i});
+    }
+  }
+  return stop;
+}
+
+// An append's place in the file, [begin, end), of which only [begin, at) was written, is given back if nobody has appended behind it.
+// By one thread.
+GPUFS_HD inline void give_place_back(const mount_ref& fs, std::uint32_t node, std::uint64_t at, std::uint64_t end) {
+  std::uint64_t expected = end;
+  if (at != end) (void)fs.node(node).size.compare_exchange_relaxed(expected, at);
+}
+
+// Bytes [begin, end) of the file, of which write_resident() has written a part. `appends`: they are all of an append. Returns how many
+// were written, or why none. Looks the file up once more, so that who writes dirty pages keeps nothing in registers that only this
+// needs.
+template <class Group>
+GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Group g, std::int32_t fd, const char* from,
+                                                  std::uint64_t begin, const write_end done, std::uint64_t end,
+                                                  bool appends) {
+  const found_file found = find_to_write(fs, g, fd);
+  if (found.error != 0) {  // closed meanwhile: what it has written is nobody's
+    if (done.run != 0 && done.unmarked) frame_table(fs).unpin(done.frame);
+    g.sync();
+    return found.error;
+  }
+  const file_view& file = found.view;
   const std::uint64_t page_bytes = fs.layout.page_bytes();
   const std::uint64_t version = version_to_write(file);
   std::int32_t error = 0;
-  std::uint64_t at = done.at;
-  if (done.unmarked != 0) {
-    const std::uint64_t n = part_in_page(fs, at, end);
-    finish_page(fs, g, file, static_cast<std::uint32_t>(done.unmarked - 1),
-                n == page_bytes ? page_dirt::whole : page_dirt::partial, at, n);
-    at += n;
-  }
+  std::uint64_t at = finish_run(fs, g, file, done, end);
   while (at < end) {
     const std::uint64_t page = at >> fs.layout.page_shift;
     const std::uint64_t within = at & (page_bytes - 1), n = part_in_page(fs, at, end);
@@ -142,13 +228,73 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Gro
       break;
     }
     if (!taken) copy_into_page(g, fs.page(pin.frame) + within, bytes, n);
-    finish_page(fs, g, file, pin.frame, mark_bytes(fs, g, pin.frame, within, within + n), at, n);
+    const std::uint32_t what = mark_bytes(fs, g, pin.frame, within, within + n);
+    std::uint32_t fresh = 0;
+    if (g.is_leader()) {
+      fresh = mark_page(fs, file, pin.frame, what) ? 1 : 0;
+      raise_size(fs, file, at + n);
+    }
+    if (g.broadcast(fresh) != 0) write_back_ahead(fs, g, {version, page});
     at += n;
   }
   g.sync();
+  if (appends && g.is_leader()) give_place_back(fs, file.node, at, end);
   if (at == begin && error != 0) return error;
   if (g.is_leader()) fs.counters().add(counter::written_bytes, at - begin);
   return static_cast<std::int64_t>(at - begin);
+}
+
+// Bytes [begin, end) of the file of `fd`, which is `file`; `from` is for the first. `appends` as above. Returns how many were written,
+// fewer only before an error; or the error. Collective. Waits for I/O.
+template <class Group>
+GPUFS_HD std::int64_t write_bytes(const mount_ref& fs, const Group& g, std::int32_t fd, const file_view& file,
+                                  const char* from, std::uint64_t begin, std::uint64_t end, bool appends) {
+  const Group own = g.apart();
+  const write_end done = write_resident(fs, own, file, from, begin, end);
+  if (done.at != end) return write_any(fs, g, fd, from, begin, done, end, appends);
+  own.sync();
+  if (own.is_leader()) fs.counters().add(counter::written_bytes, end - begin);
+  return static_cast<std::int64_t>(end - begin);
+}
+
+// Of several pages, by a block: each of its warps writes a share.
+template <class Block>
+GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_shares(const mount_ref& fs, const Block g, std::int32_t fd,
+                                                     const file_view file, const char* from, std::uint64_t begin,
+                                                     std::uint64_t end, bool appends) {
+  const std::uint64_t page = begin >> fs.layout.page_shift;
+  const std::uint64_t pages = ((end - 1) >> fs.layout.page_shift) + 1 - page;
+  const auto warp = g.warp();
+  const std::uint64_t share = (pages + g.warp_count() - 1) / g.warp_count();
+  const std::uint64_t own_page = page + g.warp_rank() * share;
+  const std::uint64_t own_begin = own_page << fs.layout.page_shift, own_end = (own_page + share)
+                                                                              << fs.layout.page_shift;
+  const std::uint64_t first = own_begin < begin ? begin : own_begin, stop = own_end < end ? own_end : end;
+  std::int64_t written = 0;
+  std::uint64_t gap = end;  // where the warp's share is not written
+  g.sync();                 // the source is whole
+  if (first < stop) {
+    written = write_bytes(fs, warp, fd, file, from + (first - begin), first, stop, false);
+    const std::uint64_t came = written < 0 ? 0 : static_cast<std::uint64_t>(written);
+    if (came != stop - first) gap = first + came;
+  }
+  gap = g.least(gap);
+  if (appends && g.is_leader()) give_place_back(fs, file.node, gap, end);
+  // Where nothing was written it is the first warp's error, and the leader is in that.
+  if (gap == begin) return g.broadcast(written);
+  return static_cast<std::int64_t>(gap - begin);
+}
+
+template <class Block>
+  requires Block::has_warps
+GPUFS_HD std::int64_t write_bytes(const mount_ref& fs, const Block& g, std::int32_t fd, const file_view& file,
+                                  const char* from, std::uint64_t begin, std::uint64_t end, bool appends) {
+  if (begin >> fs.layout.page_shift != (end - 1) >> fs.layout.page_shift)
+    return write_shares(fs, g, fd, file, from, begin, end, appends);
+  const write_end done = write_resident(fs, g, file, from, begin, end);
+  if (done.at != end) return write_any(fs, g, fd, from, begin, done, end, appends);
+  if (g.is_leader()) fs.counters().add(counter::written_bytes, end - begin);
+  return static_cast<std::int64_t>(end - begin);
 }
 
 // One request without bytes. Its result. Collective.
