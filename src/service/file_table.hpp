@@ -29,6 +29,7 @@
 
 #include "gpufs/backend.hpp"
 #include "gpufs/channel/layout.cuh"
+#include "service/write_turn.hpp"
 
 namespace gpufs {
 
@@ -43,10 +44,8 @@ class file_version {
   const std::uint64_t number;
   const file_identity identity;
   const bool racy;
-  std::atomic<bool> delivered{false};         // its bytes went to the device with an open
-  std::atomic<bool> is_being_written{false};  // a thread has the turn to write (write_turn)
-  std::atomic<unsigned> written_by{0};        // which had it last, and until when
-  std::atomic<std::uint64_t> written_ns{0};
+  std::atomic<bool> delivered{false};  // its bytes went to the device with an open
+  write_seats seats;
 
   // Of a version that is, or was, open for writing; guarded by the mutex of its shard (file_table).
   std::uint32_t node = no_node;  // its device-side state; as long as any file of it is open
@@ -60,38 +59,6 @@ class file_version {
  private:
   std::once_flag extents_made_;
   std::shared_ptr<extent_set> extents_;
-};
-
-// The turn to write a file, which one thread has at a time: the kernel lets no more than one write a file at once, and the others
-// would burn their time waiting for it. It lasts as long as this object; and the thread that had it last is preferred for a while,
-// as it has in its caches what a write needs.
-class write_turn {
- public:
-  write_turn() = default;
-  ~write_turn() {
-    if (of_ == nullptr) return;
-    of_->written_ns.store(platform::now_ns(), std::memory_order_relaxed);
-    of_->is_being_written.store(false, std::memory_order_release);
-  }
-  write_turn(const write_turn&) = delete;
-  write_turn& operator=(const write_turn&) = delete;
-  // By thread `who`. False when another thread has it, or had it a moment ago.
-  [[nodiscard]] bool take(const std::shared_ptr<file_version>& of, unsigned who) {
-    // Relaxed: a guess that saves the exchange, for whose line the writer would have to wait.
-    if (of->is_being_written.load(std::memory_order_relaxed)) return false;
-    if (of->written_by.load(std::memory_order_relaxed) != who &&
-        platform::now_ns() - of->written_ns.load(std::memory_order_relaxed) < preferred_ns)
-      return false;
-    // Acquire: pairs with the release above, so that one thread's write follows the other's.
-    if (of->is_being_written.exchange(true, std::memory_order_acquire)) return false;
-    of->written_by.store(who, std::memory_order_relaxed);
-    of_ = of;
-    return true;
-  }
-
- private:
-  static constexpr std::uint64_t preferred_ns = 200'000;
-  std::shared_ptr<file_version> of_;
 };
 
 // One open file. Thread-safe.
@@ -108,6 +75,8 @@ class host_file {
   std::uint32_t node() const { return node_; }
   file_version& version() const { return *version_; }
   const std::shared_ptr<file_version>& shared_version() const { return version_; }
+  // Live as long as the file's version.
+  std::shared_ptr<write_seats> seats() const { return {version_, &version_->seats}; }
 
  private:
   friend class file_table;

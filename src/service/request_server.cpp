@@ -2,6 +2,7 @@
 
 #include <errno.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -133,6 +134,13 @@ std::int32_t request_server::serve_write(const request& r, std::uint32_t slot, f
   }
   return static_cast<std::int32_t>(
       file_table::write(*file->reached, data, bytes, r.offset, masked ? mask.data() : nullptr));
+}
+
+void request_server::bring_near(const request& r, std::uint32_t slot) const {
+  const std::uint64_t bytes = std::min<std::uint64_t>(r.length & ~masked_flag, channel_.layout.write_bytes(slot));
+  const char* const data = channel_.write_staging(slot);
+  constexpr std::uint64_t cache_line = 64;
+  for (std::uint64_t at = 0; at < bytes; at += cache_line) (void)*static_cast<const volatile char*>(data + at);
 }
 
 std::int32_t request_server::serve_truncate(const request& r, file_table::lookups& known) {

@@ -33,6 +33,8 @@ class request_server {
   // The result that answers the request in a slot, by thread `worker` of its kind; or run_stager::device_answers.
   std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                      file_table::lookups& known);
+  // Brings the bytes of a request to write, which the caller has claimed, into its processor's caches.
+  void bring_near(const request& r, std::uint32_t slot) const;
 
  private:
   std::int32_t serve_open(const request& r, std::uint32_t slot, unsigned opener);

@@ -245,6 +245,7 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
         alone = false;
         wake_sleepers(duty, 1);
       }
+      if (turn.is_shared()) requests_.bring_near(r, bells[i].slot);
       answer(bells[i].slot, bells[i].sequence, r, worker, known);
       ++done.answered;
       if (r.code == request_code::write) ++done.written;
@@ -252,13 +253,13 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
   }
 }
 
-// The turn to write a file. False when another thread has it. (Without a file whoever answers the request says so.)
+// The turn to write a file. False when others have it. (Without a file whoever answers the request says so.)
 bool service::take_turn(const request& write, unsigned worker, const file_table::lookups& known,
                         write_turn& turn) const {
   if (const host_file* file = files_.remembered(file_table::to_write(write.handle), known))
-    return turn.take(file->shared_version(), worker);
+    return turn.take(file->seats(), worker);
   const std::shared_ptr<host_file> file = files_.find_writer(write.handle);
-  return file == nullptr || turn.take(file->shared_version(), worker);
+  return file == nullptr || turn.take(file->seats(), worker);
 }
 
 // Whether the request behind a bell is there, whole, and for this kind of thread. If it is a read, its bytes are expected.

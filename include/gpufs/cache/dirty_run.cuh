@@ -40,7 +40,8 @@ class dirty_run {
   GPUFS_HD void take_longest(std::uint32_t frame_number, const slot_key& key, std::uint32_t least) {
     const dirty_bits seen = look(frame_number, key);
     if (least > pages_) least = pages_;
-    if (least > 1 && seen.cleaning != 0) return;
+    contended_ = seen.cleaning != 0;
+    if (least > 1 && contended_) return;
     std::uint32_t longest = 0, from = 0;
     for (std::uint32_t begin = 0, end = 0; begin < pages_; begin = end + 1) {
       for (end = begin; end < pages_ && (seen.dirty >> end & 1) != 0;) ++end;
@@ -51,6 +52,8 @@ class dirty_run {
   }
 
   GPUFS_HD std::uint32_t count() const { return count_; }
+  // Whether take_longest() saw another group at the stretch.
+  GPUFS_HD bool contended() const { return contended_; }
   // Of its first page in the file.
   GPUFS_HD std::uint64_t first_page() const { return first_ + begin_; }
   GPUFS_HD std::uint64_t version() const { return version_; }
@@ -188,6 +191,7 @@ class dirty_run {
   std::uint32_t count_ = 0;
   std::uint32_t node_ = 0;
   bool masked_ = false;
+  bool contended_ = false;
   // Page n of the stretch is in member n % size, place n / size.
   std::uint32_t frames_[of_member];
   std::uint32_t what_[of_member];

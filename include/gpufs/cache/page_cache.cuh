@@ -173,11 +173,14 @@ class page_cache {
     struct {
       std::uint64_t ns;
     } start{platform::now_ns()};
+    const std::uint64_t began = start.ns;
     for (std::uint32_t first_round = 0;; first_round = 1) {
       if (g.is_leader()) s = cache.find_or_claim(key.slot(), start.ns, first_round);
       s = g.broadcast(s);
       if (s.what != outcome::starved) break;
-      cache.free_some(key.slot(), start.ns);
+      // Time in which pages come free does not count, as long as the host may take for a request.
+      const bool moves = cache.free_some(key.slot());
+      if (moves && platform::now_ns() - began < fs.timeouts.request_ns) start.ns = platform::now_ns();
     }
     if (s.what != outcome::claimed) return s.pin;
     return cache.fill(s.pin.frame, key.slot(), load);
@@ -320,11 +323,14 @@ class page_cache {
     return false;
   }
 
-  // Writes some pages back, of the key's ring, or of another one if nothing in it is dirty.
-  GPUFS_HD void free_some(const slot_key& key, std::uint64_t start) {
+  // Writes some pages back, of the key's ring, or of another one if nothing in it is dirty. Whether that went well. Waits for its turn
+  // to, which may be long; collective.
+  GPUFS_HD bool free_some(const slot_key& key) {
     const std::uint32_t own = frames_.rings().ring_of(key);
-    (void)by_one_warp(g_, [&](const auto& part) {
+    const int done = by_one_warp(g_, [&](const auto& part) {
       detail::write_back wb(fs_, part);
+      if (!wb.take_turn(true)) return 0;
+      const std::uint64_t start = platform::now_ns();
       bool written = false;
       // A host that does not answer is waited for once, and one that gives errors as long as for a frame.
       const auto go_on = [&] {
@@ -343,9 +349,11 @@ class page_cache {
         for (std::uint32_t seen = 0; seen < long_until + r.count && go_on(); seen += 32)
           written = wb.some(ring, seen < long_until ? wb.long_run : wb.any_run);
       }
+      wb.give_turn_back();
       if (!written) platform::pause(64);
-      return 0;
+      return written ? 1 : 0;
     });
+    return done != 0;
   }
 
   const mount_ref& fs_;

@@ -78,8 +78,20 @@ class write_back {
   // is being written from front to back should go in large pieces, and not in those that happen to be there.
   static constexpr std::uint32_t any_run = 1, long_run = 16, whole_stretch = ~0u;
 
+  // A slot of the channel, with much room. Who writes back what others made dirty has one before it takes their pages: who waits for
+  // the host then holds none, and finds whole stretches when it is its turn. False when there is none; `waits`: then the host does
+  // not answer. To be given back. Collective.
+  [[nodiscard]] GPUFS_HD bool take_turn(bool waits) {
+    get_slot(true, waits);
+    return turn_ >= 0;
+  }
+  GPUFS_HD void give_turn_back() {
+    if (g_.is_leader() && turn_ >= 0) fs_.client().release(static_cast<std::uint32_t>(turn_));
+    turn_ = -1;
+  }
+
   // A stretch with dirty pages of a ring: one of those that would be evicted first. Whether it was written; errors are kept for those
-  // who sync. Collective. Waits for the host.
+  // who sync. With a turn. Collective. Waits for the host.
   GPUFS_HD GPUFS_OUT_OF_LINE bool some(std::uint32_t ring_number, std::uint32_t least) {
     slot_ring& ring = fs_.at<slot_ring>(fs_.layout.rings)[ring_number];
     constexpr std::uint32_t visits = 32;
@@ -115,14 +127,18 @@ class write_back {
   // Whether the host did not answer.
   GPUFS_HD bool gave_up() const { return gave_up_; }
 
-  // The same, if much of the ring is dirty: so that who needs a frame finds one. Collective. Waits for the host, if so.
+  // The same, if much of the ring is dirty and the host is not busy with as much already: so that who needs a frame finds one.
+  // Collective. Waits for the host, if so.
   GPUFS_HD GPUFS_OUT_OF_LINE void ahead(std::uint32_t ring_number) {
     const slot_ring& ring = fs_.at<slot_ring>(fs_.layout.rings)[ring_number];
     std::uint32_t quarters = 0;
     if (g_.is_leader()) quarters = ring.dirty.load_relaxed() / (ring.count / 4 + 1);
     quarters = g_.broadcast(quarters);
-    if (quarters == 0 || some(ring_number, quarters >= 3 ? long_run : whole_stretch)) return;
-    if (quarters >= 3 && !gave_up_) (void)some(ring_number, any_run);
+    if (quarters == 0 || !take_turn(false)) return;
+    const bool written = some(ring_number, quarters >= 3 ? long_run : whole_stretch);
+    // Pages in many small pieces only where there is nothing else: what others are at is about to be written.
+    if (!written && quarters >= 3 && !gave_up_ && !contended_) (void)some(ring_number, any_run);
+    give_turn_back();
   }
 
   // Calls `act(frame)`, collectively, for each page of the version that is in the cache from `first` on, until it says false.
@@ -288,34 +304,35 @@ class write_back {
   GPUFS_HD attempt write_longest(std::uint32_t frame_number, const slot_key& key, std::uint32_t least) {
     dirty_run<Group> r(fs_, g_);
     r.take_longest(frame_number, key, least);
+    contended_ = contended_ || r.contended();
     return write(r);
   }
   GPUFS_HD GPUFS_OUT_OF_LINE attempt write(dirty_run<Group>& r) {
     if (r.count() == 0) return {false, 0};
     const std::uint64_t bytes = std::uint64_t{r.count()} << fs_.layout.page_shift;
-    std::int32_t turn = 0;
-    if (g_.is_leader())
-      turn = fs_.node(r.node()).lost.load_relaxed() != 0
-                 ? -EIO
-                 : fs_.client().acquire(bytes > fs_.channel.layout.staging_bytes);
-    turn = g_.broadcast(turn);
-    std::int32_t error = turn < 0 ? turn : 0;
-    if (turn < 0) gave_up_ = true;
+    std::uint32_t lost = 0;
+    if (g_.is_leader()) lost = fs_.node(r.node()).lost.load_relaxed();
+    lost = g_.broadcast(lost);
+    const bool had_turn = turn_ >= 0;
+    if (lost == 0 && !had_turn) get_slot(bytes > fs_.channel.layout.staging_bytes, true);
+    std::int32_t error = lost != 0 || turn_ < 0 ? -EIO : 0;
+    if (error != 0) gave_up_ = true;
     if (error == 0) {
-      // What is larger than a slot's staging memory goes in several turns.
-      const std::uint64_t room = room_for(r, fs_.channel.layout.write_bytes(static_cast<std::uint32_t>(turn)));
+      const auto slot = static_cast<std::uint32_t>(turn_);
+      // What is larger than a slot's staging memory goes in several pieces.
+      const std::uint64_t room = room_for(r, fs_.channel.layout.write_bytes(slot));
       for (std::uint64_t done = 0; done < bytes && error == 0;) {
         const std::uint64_t piece = bytes - done < room ? bytes - done : room;
-        error = write_piece(r, static_cast<std::uint32_t>(turn), done, piece);
+        error = write_piece(r, slot, done, piece);
         done += piece;
         // A slot whose answer never came is not ours any more.
         if (error == no_answer) {
-          turn = -1;
+          turn_ = -1;
           gave_up_ = true;
         }
       }
-      if (g_.is_leader() && turn >= 0) fs_.client().release(static_cast<std::uint32_t>(turn));
     }
+    if (!had_turn) give_turn_back();
     if (error == no_answer) error = -EIO;
     if (g_.is_leader() && error != 0) {
       fs_.counters().add(counter::write_back_errors);
@@ -325,6 +342,13 @@ class write_back {
     r.end(error == 0);
     if (error != 0) GPUFS_SCHEDULE_POINT("write_back.failed");
     return {true, error};
+  }
+
+  GPUFS_HD void get_slot(bool wide, bool waits) {
+    std::int32_t slot = 0;
+    if (g_.is_leader()) slot = waits ? fs_.client().acquire(wide) : fs_.client().try_acquire(wide);
+    turn_ = g_.broadcast(slot);
+    if (waits && turn_ < 0) gave_up_ = true;
   }
 
   // For those who sync or close; before the pages are let go: then the file may be closed, and its node another file's.
@@ -427,6 +451,8 @@ class write_back {
   const mount_ref& fs_;
   const Group g_;
   std::uint32_t part_ = 0, parts_ = 1;
+  std::int32_t turn_ = -1;  // a slot that is held, or an error
+  bool contended_ = false;  // other groups were at stretches that were looked at
   bool gave_up_ = false;
   bool keeps_errors_ = true;  // for those who sync; nobody else would tell them
 };

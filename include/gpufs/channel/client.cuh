@@ -41,29 +41,20 @@ class channel_client {
   // are taken: each holder is bounded by these same timeouts.
   [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t acquire(bool wide = false) {
     vigil waiting = begin_vigil();
-    const std::uint32_t step = wide && view_.layout.wide_bytes != 0 ? view_.layout.wide_step : 1;
-    const auto start = static_cast<std::uint32_t>(mix_start(waiting.start) % view_.layout.slot_count);
-    std::uint32_t slot = start & ~(step - 1);
+    slot_walk at = begin_walk(waiting.start, wide);
     for (std::uint32_t attempt = 0;; ++attempt) {
-      for (std::uint32_t i = 0; i < looks_at_once; ++i) {
-        if (try_take(slot)) return static_cast<std::int32_t>(slot);
-        slot = slot + step >= view_.layout.slot_count ? 0 : slot + step;
-      }
-      if (attempt % looks_every == looks_every - 1 && hopeless(slot, waiting)) break;
+      if (const std::int32_t slot = take_some(at); slot >= 0) return slot;
+      if (attempt % looks_every == looks_every - 1 && hopeless(at.slot, waiting)) break;
       platform::pause(attempt, longest_pause_ns);
     }
     counters_->add(counter::rpc_failures);
     return -EIO;
   }
 
-  // A slot of the caller's own if one is seen free at a glance, else -EAGAIN. Does not wait.
-  [[nodiscard]] GPUFS_HD std::int32_t try_acquire() {
-    std::uint32_t slot = static_cast<std::uint32_t>(mix_start(platform::now_ns()) % view_.layout.slot_count);
-    for (std::uint32_t i = 0; i < looks_at_once; ++i) {
-      if (try_take(slot)) return static_cast<std::int32_t>(slot);
-      slot = slot + 1 == view_.layout.slot_count ? 0 : slot + 1;
-    }
-    return -EAGAIN;
+  // The same if one is seen free at a glance, else -EAGAIN. Does not wait.
+  [[nodiscard]] GPUFS_HD std::int32_t try_acquire(bool wide = false) {
+    slot_walk at = begin_walk(platform::now_ns(), wide);
+    return take_some(at);
   }
 
   // Posts a request in a slot that the caller owns; what the group wrote to staging came before (its barrier).
@@ -140,6 +131,23 @@ class channel_client {
 
   static constexpr std::uint32_t looks_every = 32;    // attempts
   static constexpr std::uint32_t looks_at_once = 16;  // slots
+
+  // Looks at slots from one chosen by chance on, all of them or those with much room.
+  struct slot_walk {
+    std::uint32_t slot, step;
+  };
+  GPUFS_HD slot_walk begin_walk(std::uint64_t now, bool wide) const {
+    const std::uint32_t step = wide && view_.layout.wide_bytes != 0 ? view_.layout.wide_step : 1;
+    return {static_cast<std::uint32_t>(mix_start(now) % view_.layout.slot_count) & ~(step - 1), step};
+  }
+  // The first of a few that is free, or -EAGAIN.
+  GPUFS_HD std::int32_t take_some(slot_walk& at) {
+    for (std::uint32_t i = 0; i < looks_at_once; ++i) {
+      if (try_take(at.slot)) return static_cast<std::int32_t>(at.slot);
+      at.slot = at.slot + at.step >= view_.layout.slot_count ? 0 : at.slot + at.step;
+    }
+    return -EAGAIN;
+  }
 
   // What a waiter knows of the service's life.
   struct vigil {

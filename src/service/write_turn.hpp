@@ -1,0 +1,78 @@
+// Turns to write a file. The kernel lets one thread write a file at a time, and others that try burn their time waiting for it. But what
+// a kernel of the GPU wrote has come over the bus and is in no processor's own cache, and fetching it takes a third of a write. So two
+// threads may be at it: while one writes, the other brings the bytes of its next write near (request_server::bring_near). More gain
+// nothing (measured: docs/performance.md).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "gpufs/base/platform.cuh"
+
+namespace gpufs {
+
+// Of one file. Thread-safe.
+class write_seats {
+ public:
+  static constexpr std::size_t count = 2;
+
+ private:
+  friend class write_turn;
+  struct alignas(64) seat {
+    std::atomic<bool> taken{false};
+    std::atomic<unsigned> by{0};  // who had it last, and until when
+    std::atomic<std::uint64_t> until_ns{0};
+  };
+  std::array<seat, count> seats_;
+};
+
+// One thread's turn, which lasts as long as this object. Who had a seat last is preferred for a while, as it has in its caches what a
+// write needs, and the others can sleep.
+class write_turn {
+ public:
+  write_turn() = default;
+  ~write_turn() {
+    if (of_ == nullptr) return;
+    seat_->until_ns.store(platform::now_ns(), std::memory_order_relaxed);
+    seat_->taken.store(false, std::memory_order_release);
+  }
+  write_turn(const write_turn&) = delete;
+  write_turn& operator=(const write_turn&) = delete;
+
+  // By thread `who`. False when other threads have all seats, or had them a moment ago.
+  [[nodiscard]] bool take(const std::shared_ptr<write_seats>& of, unsigned who) {
+    for (const bool own : {true, false}) {
+      for (write_seats::seat& seat : of->seats_) {
+        // Relaxed: a guess that saves the exchange, for whose line the writer would have to wait.
+        if (seat.taken.load(std::memory_order_relaxed)) continue;
+        if ((seat.by.load(std::memory_order_relaxed) == who) != own) continue;
+        if (!own && platform::now_ns() - seat.until_ns.load(std::memory_order_relaxed) < preferred_ns) continue;
+        // Acquire: pairs with the release above.
+        if (seat.taken.exchange(true, std::memory_order_acquire)) continue;
+        seat.by.store(who, std::memory_order_relaxed);
+        of_ = of;
+        seat_ = &seat;
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // Whether another thread is at the file too. A guess.
+  bool is_shared() const {
+    if (of_ == nullptr) return false;
+    for (const write_seats::seat& seat : of_->seats_) {
+      if (&seat != seat_ && seat.taken.load(std::memory_order_relaxed)) return true;
+    }
+    return false;
+  }
+
+ private:
+  static constexpr std::uint64_t preferred_ns = 200'000;
+  std::shared_ptr<write_seats> of_;
+  write_seats::seat* seat_ = nullptr;
+};
+
+}  // namespace gpufs
