@@ -114,9 +114,10 @@ enum class host_way { mapping, call, direct_io };
 // MiB of each thread. direct_io goes past the page cache; throws EINVAL where the file system refuses.
 sample host_read(const std::string& path, host_way way, const walk& w, unsigned threads);
 // Host threads that write a file from front to back, each a part of it, with pwrite, or (`way`: mapping) by stores
-// into a mapping; made anew or overwritten: with zeros, which a file system takes no faster than anything else.
+// into a mapping; made anew or overwritten. The same chunk again and again, which stays in the processor's caches; `in_memory`: as many
+// bytes as the file has, which do not.
 sample host_write(const std::string& path, host_way way, std::uint64_t bytes, std::uint64_t chunk_bytes,
-                  unsigned threads);
+                  unsigned threads, bool in_memory);
 // Host threads that open, fstat, pread and close small files. Checked. Operations are files.
 sample host_open_small_files(const std::string& folder, std::uint64_t first, std::uint64_t count, unsigned threads);
 // Host threads that open and close one file. Operations are pairs of calls.

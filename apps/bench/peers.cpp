@@ -195,21 +195,27 @@ sample host_open_small_files(const std::string& folder, std::uint64_t first, std
 }
 
 sample host_write(const std::string& path, host_way way, std::uint64_t bytes, std::uint64_t chunk_bytes,
-                  unsigned threads) {
+                  unsigned threads, bool in_memory) {
   const host_file file(path, O_RDWR | O_CREAT);
   std::optional<file_mapping> mapping;
   if (way == host_way::mapping) {
     file.resize(bytes);
     mapping.emplace(path, bytes, O_RDWR);
   }
+  const std::unique_ptr<char[]> all(in_memory ? new char[bytes] : nullptr);  // not touched yet
   sample s = run_together(threads, [&](unsigned thread, start_line& start) {
+    const auto for_each_chunk = [&](const auto& act) {
+      for (std::uint64_t at = thread * chunk_bytes; at < bytes; at += threads * chunk_bytes)
+        act(at, std::min(chunk_bytes, bytes - at));
+    };
     const std::vector<char> own(chunk_bytes);
+    if (in_memory) for_each_chunk([&](std::uint64_t at, std::uint64_t n) { std::memset(all.get() + at, 1, n); });
     start.pass();
-    for (std::uint64_t at = thread * chunk_bytes; at < bytes; at += threads * chunk_bytes) {
-      const std::uint64_t n = std::min(chunk_bytes, bytes - at);
-      if (mapping) std::memcpy(mapping->data() + at, own.data(), n);
-      else file.write(own.data(), n, at);
-    }
+    for_each_chunk([&](std::uint64_t at, std::uint64_t n) {
+      const char* const from = in_memory ? all.get() + at : own.data();
+      if (mapping) std::memcpy(mapping->data() + at, from, n);
+      else file.write(from, n, at);
+    });
   });
   s.operations = (bytes + chunk_bytes - 1) / chunk_bytes;
   s.bytes = bytes;

@@ -302,12 +302,12 @@ void bind_peers(nb::module_& m) {
   m.def(
       "bench_host_write",
       [](const nb::bytes& path, const std::string& way, std::uint64_t bytes, std::uint64_t chunk_bytes,
-         unsigned threads) {
+         unsigned threads, bool in_memory) {
         return without_gil([&, file = path_of(path), how = way_named(way)] {
-          return bench::host_write(file, how, bytes, chunk_bytes, threads);
+          return bench::host_write(file, how, bytes, chunk_bytes, threads, in_memory);
         });
       },
-      "path"_a, "way"_a, "bytes"_a, "chunk_bytes"_a, "threads"_a);
+      "path"_a, "way"_a, "bytes"_a, "chunk_bytes"_a, "threads"_a, "in_memory"_a);
   m.def(
       "bench_host_reopen",
       [](const nb::bytes& path, std::uint64_t operations, unsigned threads) {

@@ -138,7 +138,7 @@ def _host_copy(world: World, shared: Shared, chunk: int, threads: int, way: str 
 
 
 def _host_writes(world: World, shared: Shared, how: _writing.How, threads: int, way: _writing.Way) -> Task:
-    name = f"{'pwrite' if way == 'pwrite' else 'stores into a mapping'}, {threads} threads"
+    name = f"{'stores into a mapping' if way == 'mapping' else way}, {threads} threads"
     source = _writing.file_by_host(world, how, threads, way)
     return shared.task(("written", how, threads, way), lambda: Task(name, "GB/s", source))
 
@@ -432,7 +432,10 @@ def _write(world: World, shared: Shared) -> Iterator[Case]:
                     Task("gpufs", "GB/s", _writing.file_by_gpufs(world, how, workers, chunk)),
                     _host_writes(world, shared, how, workers, "pwrite"),
                     0.90,
-                    (_host_writes(world, shared, how, workers, "mapping"),),
+                    (
+                        _host_writes(world, shared, how, workers, "pwrite from memory"),
+                        _host_writes(world, shared, how, workers, "mapping"),
+                    ),
                 )
 
 

@@ -15,7 +15,7 @@ from gpufs.bench._sources import taken
 from gpufs.bench._world import World
 
 How: TypeAlias = Literal["new", "overwritten"]
-Way: TypeAlias = Literal["pwrite", "mapping"]
+Way: TypeAlias = Literal["pwrite", "pwrite from memory", "mapping"]
 
 HOST_CHUNK: Final = 1 << 20
 CACHE_PART: Final = 4  # of a file that is written: the cache is so much smaller
@@ -58,7 +58,11 @@ def file_by_gpufs(world: World, how: How, workers: int, chunk: int) -> Source:
 
 
 def file_by_host(world: World, how: How, threads: int, way: Way) -> Source:
-    """The same by host threads, a MiB at a time: with ``pwrite``, or by stores into a mapping."""
+    """The same by host threads, a MiB at a time: with ``pwrite``, or by stores into a mapping.
+
+    The MiB stays in the processor's caches; "from memory" writes as many bytes as the file has, which do not, and nor do those that
+    come from a GPU.
+    """
 
     def source() -> Generator[Sample]:
         with _output(world) as path:
@@ -66,7 +70,10 @@ def file_by_host(world: World, how: How, threads: int, way: Way) -> Source:
                 if how == "new":
                     path.unlink(missing_ok=True)
                 chunk = min(HOST_CHUNK, world.file_bytes // threads)
-                yield taken(_core.bench_host_write(os.fsencode(path), way, world.file_bytes, chunk, threads))
+                call = "mapping" if way == "mapping" else "pwrite"
+                in_memory = way == "pwrite from memory"
+                written = os.fsencode(path), call, world.file_bytes, chunk, threads, in_memory
+                yield taken(_core.bench_host_write(*written))
 
     return source
 
