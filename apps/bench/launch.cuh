@@ -12,14 +12,16 @@
 
 namespace gpufs::bench {
 
-inline launch_shape shape_of(const mount& m, const walk& w) {
-  constexpr std::uint32_t blocks_per_multiprocessor = 8;
-  return {w.blocks != 0 ? w.blocks : m.multiprocessors() * blocks_per_multiprocessor, w.threads, 0, nullptr};
+// Twice as many blocks as run at the same time: whole waves, so that no multiprocessor is idle at the end.
+inline launch_shape shape_of(const mount& m, const walk& w,
+                             std::uint32_t at_once = tuned_shape::blocks_per_multiprocessor) {
+  return {w.blocks != 0 ? w.blocks : m.multiprocessors() * at_once * 2, w.threads, 0, nullptr};
 }
 
 // With the groups' scratch memory, for walks that read into shared memory.
-inline launch_shape shape_with_scratch(const mount& m, const walk& w) {
-  launch_shape shape = shape_of(m, w);
+inline launch_shape shape_with_scratch(const mount& m, const walk& w,
+                                       std::uint32_t at_once = tuned_shape::blocks_per_multiprocessor) {
+  launch_shape shape = shape_of(m, w, at_once);
   const std::uint64_t groups = w.how == access::read_by_warp ? w.threads / 32 : 1;
   shape.scratch_bytes = groups * w.chunk_bytes;
   return shape;

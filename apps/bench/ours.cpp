@@ -31,6 +31,12 @@ void close_file(const mount& m, std::int32_t fd, const told& t) {
   launch(m, {1, 256, 0, nullptr}, close_kernel(fd, t.data()));
 }
 
+// Launches a walk of warps that write, from `from` or from scratch memory.
+void launch_writes(const mount& m, const walk& w, const task& work, const char* from) {
+  constexpr std::uint32_t at_once = write_chunks::blocks_per_multiprocessor;
+  launch(m, from == nullptr ? shape_with_scratch(m, w, at_once) : shape_of(m, w, at_once), write_chunks(work, from));
+}
+
 }  // namespace
 
 std::int32_t open_file(const mount& m, const std::string& path) { return open_as(m, path, O_RDONLY); }
@@ -41,7 +47,7 @@ sample write_file(const mount& m, const std::string& path, const plain_memory& c
   const told t(m);
   const std::int32_t fd = open_as(m, path, O_RDWR | O_CREAT);
   return timed(m, all, t, [&](std::uint64_t operations) {
-    launch(m, shape_of(m, all), write_chunks(t.make_task(fd, all, operations), content.data()));
+    launch_writes(m, all, t.make_task(fd, all, operations), content.data());
     close_file(m, operations == 0 ? -1 : fd, t);
   });
 }
@@ -51,10 +57,8 @@ sample write_cached(const mount& m, const std::string& path, const writing& w, s
   check_walk(all);
   const told t(m);
   const std::int32_t fd = open_as(m, path, O_RDWR | O_CREAT | O_TRUNC);
-  launch(m, shape_with_scratch(m, fill), write_chunks(t.make_task(fd, fill, fill.operations), nullptr));
-  const sample s = timed(m, all, t, [&](std::uint64_t n) {
-    launch(m, shape_with_scratch(m, all), write_chunks(t.make_task(fd, all, n), nullptr));
-  });
+  launch_writes(m, fill, t.make_task(fd, fill, fill.operations), nullptr);
+  const sample s = timed(m, all, t, [&](std::uint64_t n) { launch_writes(m, all, t.make_task(fd, all, n), nullptr); });
   close_file(m, fd, t);
   m.synchronize();
   return s;
@@ -65,9 +69,7 @@ sample append(const mount& m, const std::string& path, const writing& w) {
   all.span_bytes = std::bit_ceil(w.bytes);
   const told t(m);
   const std::int32_t fd = open_as(m, path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND);
-  const sample s = timed(m, all, t, [&](std::uint64_t n) {
-    launch(m, shape_with_scratch(m, all), write_chunks(t.make_task(fd, all, n), nullptr));
-  });
+  const sample s = timed(m, all, t, [&](std::uint64_t n) { launch_writes(m, all, t.make_task(fd, all, n), nullptr); });
   close_file(m, fd, t);
   m.synchronize();
   return s;

@@ -125,10 +125,9 @@ GPUFS_HD bool start_copy_to_shared([[maybe_unused]] const Group& g, [[maybe_unus
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
   const std::uint64_t global = __cvta_generic_to_global(from);
   const auto start = [=](std::uint64_t at) {
-    asm volatile(
-        "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared + static_cast<std::uint32_t>(at)),
-        "l"(global + at), "l"(goes_first())
-        : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared + static_cast<std::uint32_t>(at)),
+                 "l"(global + at)
+                 : "memory");
   };
   std::uint64_t at = std::uint64_t{g.rank()} * 16;
   if (g.size() == 32) {

@@ -419,7 +419,7 @@ def _write(world: World, shared: Shared) -> Iterator[Case]:
             {"what": "cached", "chunk": chunk},
             Task("gpufs", "GB/s", _writing.cached(world, chunk)),
             Task("raw stores", "GB/s", _writing.raw(world, chunk)),
-            0.70,
+            0.70 if chunk >= PAGE else None,
         )
     for record in _counts(world, (100, 1000), (100,)):
         yield Case({"what": "append", "chunk": record}, Task("gpufs", "M/s", _writing.appends(world, record)))

@@ -60,8 +60,8 @@ def file_by_gpufs(world: World, how: How, workers: int, chunk: int) -> Source:
 def file_by_host(world: World, how: How, threads: int, way: Way) -> Source:
     """The same by host threads, a MiB at a time: with ``pwrite``, or by stores into a mapping.
 
-    The MiB stays in the processor's caches; "from memory" writes as many bytes as the file has, which do not, and nor do those that
-    come from a GPU.
+    The MiB stays in the processor's caches; "from memory" writes as many bytes as the file has, which do not. Nor do
+    those that come from a GPU.
     """
 
     def source() -> Generator[Sample]:
