@@ -19,6 +19,9 @@ Way: TypeAlias = Literal["pwrite", "pwrite from memory", "mapping"]
 
 HOST_CHUNK: Final = 1 << 20
 CACHE_PART: Final = 4  # of a file that is written: the cache is so much smaller
+CACHED_TIMES: Final = (
+    16  # that they are written: some milliseconds on a GPU, besides the first use of all that is needed
+)
 DIRTY_PART: Final = 8  # of a cache whose dirty pages are written again: below the share at which they are written back
 
 
@@ -89,7 +92,11 @@ def cached(world: World, chunk: int) -> Source:
         size = _dirty_bytes(world)
         with _output(world) as path, world.mount(read_only=False, cache=world.file_bytes) as mount:
             while True:
-                yield taken(_core.bench_write_cached(mount._core, os.fsencode(path), size, chunk, 0, size // chunk * 4))
+                yield taken(
+                    _core.bench_write_cached(
+                        mount._core, os.fsencode(path), size, chunk, 0, size // chunk * CACHED_TIMES
+                    )
+                )
 
     return source
 
@@ -101,7 +108,7 @@ def raw(world: World, chunk: int) -> Source:
         size = _dirty_bytes(world)
         with world.mount(cache="16MiB") as mount:
             while True:
-                yield taken(_core.bench_raw_write(mount._core, size, chunk, 0, size // chunk * 4))
+                yield taken(_core.bench_raw_write(mount._core, size, chunk, 0, size // chunk * CACHED_TIMES))
 
     return source
 
