@@ -66,14 +66,12 @@ struct page_target {
   }
 };
 
-// Of a group's copy, one member's vectors. `fixed`: the group's size, where the compiler is to know it: then addresses a constant
-// apart are part of the instructions. Else 0.
-template <class Source, class Target, std::uint32_t fixed>
-GPUFS_HD void copy_vectors(vector16* to, const vector16* from, std::uint64_t count, std::uint32_t rank,
-                           std::uint32_t size) {
-  const std::uint64_t step = fixed != 0 ? fixed : size;
-  std::uint64_t i = rank;
-  // Eight loads in flight per member before the first store: the bus is a microsecond away.
+// Of a group's copy, one member's vectors, `step` apart. Eight loads in flight per member before the first store: the bus is a
+// microsecond away. Where the compiler knows the step, addresses that are a constant apart are part of the instructions, and need
+// no registers.
+template <class Source, class Target, class Step>
+GPUFS_HD std::uint64_t copy_eights(vector16* to, const vector16* from, std::uint64_t i, std::uint64_t count,
+                                   Step step) {
   GPUFS_NO_UNROLL
   for (; i + 7 * step < count; i += 8 * step) {
     vector16 v[8];
@@ -82,8 +80,21 @@ GPUFS_HD void copy_vectors(vector16* to, const vector16* from, std::uint64_t cou
     GPUFS_UNROLL
     for (int k = 0; k < 8; ++k) Target::store(to + i + step * k, v[k]);
   }
+  return i;
+}
+template <std::uint64_t n>
+struct known {
+  GPUFS_HD constexpr operator std::uint64_t() const { return n; }
+};
+template <class Source, class Target, class Group>
+GPUFS_HD void copy_vectors(const Group& g, vector16* to, const vector16* from, std::uint64_t count) {
+  const std::uint64_t size = g.size();
+  std::uint64_t i = g.rank();
+  if constexpr (Group::is_one_thread) i = copy_eights<Source, Target>(to, from, i, count, known<1>());
+  else if constexpr (Group::has_warps) i = copy_eights<Source, Target>(to, from, i, count, size);
+  else if (size == 32) i = copy_eights<Source, Target>(to, from, i, count, known<32>());
   GPUFS_NO_UNROLL
-  for (; i < count; i += step) Target::store(to + i, Source::load(from + i));
+  for (; i < count; i += size) Target::store(to + i, Source::load(from + i));
 }
 
 // Invariant of the caller: members agree on all arguments. No barrier inside; the caller orders.
@@ -100,8 +111,7 @@ GPUFS_HD void copy(const Group& g, char* to, const char* from, std::uint64_t byt
     auto* d = reinterpret_cast<vector16*>(to + first);
     const auto* s = reinterpret_cast<const vector16*>(from + first);
     const std::uint64_t vectors = (bytes - first) / 16;
-    if (size == 32) copy_vectors<Source, Target, 32>(d, s, vectors, rank, size);
-    else copy_vectors<Source, Target, 0>(d, s, vectors, rank, size);
+    copy_vectors<Source, Target>(g, d, s, vectors);
     for (std::uint64_t t = first + vectors * 16 + rank; t < bytes; t += size)
       to[t] = static_cast<char>(Source::load(reinterpret_cast<const unsigned char*>(from) + t));
   } else {
