@@ -10,7 +10,8 @@ namespace gpufs {
 // the file meanwhile may find zeros there; and if the call fails, they stay unless nobody has appended behind them.
 // When the call returns, all threads of the mount see the bytes; others see them after gclose, gmsync or gfsync, or when
 // the page was written back for want of frames. Only these bytes ever reach the file, whatever else is in their pages.
-// Returns the bytes written: fewer than asked only before an error that the next call returns.
+// Returns the bytes written: fewer than asked only before an error that the next call returns. Of several pages the warps of a block
+// write a share each: then bytes behind those may have been written too.
 // Errors: -EBADF, also for a descriptor that does not write; -EINVAL for a negative offset; -EFBIG behind 2^48 bytes; -EFAULT for a
 // null buffer; what a read of the page gave, if only a part of it is written and the file has it; -ENOBUFS. Errors of the disk
 // come later, from gfsync, gmsync or gclose.

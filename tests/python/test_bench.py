@@ -317,6 +317,17 @@ def test_what_changes_with_the_axis_makes_no_series_of_its_own() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_plots_leave_out_rows_that_have_no_place_on_the_axis(tmp_path: Path) -> None:
+    def line(value: float, **parameters: _results.Value) -> _results.Line:
+        return _results.Line(parameters, _measure.Measurement("gpufs", "GB/s", value), None, None)
+
+    lines = [line(3, what="cached"), line(1, what="file", workers=1), line(2, what="file", workers=8)]
+    table = _results.Table("writing", "Writing", "workers", lines)
+    results = _results.Results("0", "none", "today", "cpu", "twin", True, 1, {}, [table])
+    assert [path.name for path in plots.draw(results, tmp_path)] == ["writing.png", "writing.pdf"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_plots_are_drawn_of_results_in_a_file(run: Command, tmp_path: Path, file: Path) -> None:
     results = tmp_path / "results.json"
     assert run(*SMALL, "random", "--file", file, "--json", results).returncode == 0

@@ -33,7 +33,11 @@ def draw(results: Results, folder: str | Path) -> list[Path]:
     Path(folder).mkdir(parents=True, exist_ok=True)
     written = []
     for table in results.benchmarks:
-        lines = [line for line in table.lines if line.ours is not None and line.ours.value is not None]
+        lines = [
+            line
+            for line in table.lines
+            if line.ours is not None and line.ours.value is not None and table.axis in line.parameters
+        ]
         # What is not a number has no place on an axis.
         if len({x for line in lines if isinstance(x := line.parameters.get(table.axis), int)}) < 2:
             continue
