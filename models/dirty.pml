@@ -23,7 +23,8 @@
  * loaded and evicted (slot_state.pml: here one step each), groups of several threads, runs of several pages and pages of several
  * pieces (each page has its own flags and mask; a failed run is a failed page of each), hosts that do not answer, mappings,
  * records that several descriptors share (the last holder of one flushes before it leaves, the others do not: here any close
- * may or may not), users who only read (they keep the node open, and do nothing to it).
+ * may or may not), users who only read (they keep the node open, and do nothing to it), the count of cleanings above the flags (so
+ * set_again() succeeds here in cases in which the code's fails), descriptors that are closed while a call writes through them.
  * Polling is a blocking wait, so a wait that nobody ends is an invalid end state, and an endless run can only be a
  * livelock (no progress labels exist: -DNP finds every cycle).
  *

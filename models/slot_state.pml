@@ -10,7 +10,7 @@
  *
  * What the model leaves out: weak memory (spin is sequentially consistent; orders are argued in the code and tested
  * by ThreadSanitizer on the twin), the overflow of counters, dirty pages and write-back, versions, groups of more than
- * one thread. Polling is a blocking wait, so a wait that nobody ends is an invalid end state, and an endless run can
+ * one thread, the claim by who has the only pin (to others it is a claim without pins). Polling is a blocking wait, so a wait that nobody ends is an invalid end state, and an endless run can
  * only be a livelock (no progress labels exist: -DNP finds every cycle).
  *
  * Configuration (check.sh sets it): SLOTS, KEYS, BUCKETS, CELLS, and the operations of each actor OPS0, OPS1, OPS2.

@@ -7,14 +7,14 @@ namespace gpufs {
 
 // Writes `bytes` of memory that all members can read, at any offset; neither needs an alignment (16-byte aligned on both sides is
 // fastest). A file opened with O_APPEND is written at its end instead: at an offset that no other call of the mount gets. Who reads
-// the file meanwhile may find zeros there; and if the call fails, they stay unless nobody has appended behind them.
+// the file meanwhile may find zeros there; and if the call fails, they stay unless nothing was written behind them.
 // When the call returns, all threads of the mount see the bytes; others see them after gclose, gmsync or gfsync, or when
 // the page was written back for want of frames. Only these bytes ever reach the file, whatever else is in their pages.
 // Returns the bytes written: fewer than asked only before an error that the next call returns. Of several pages the warps of a block
 // write a share each: then bytes behind those may have been written too.
 // Errors: -EBADF, also for a descriptor that does not write; -EINVAL for a negative offset; -EFBIG behind 2^48 bytes; -EFAULT for a
 // null buffer; what a read of the page gave, if only a part of it is written and the file has it; -ENOBUFS. Errors of the disk
-// come later, from gfsync, gmsync or gclose.
+// come later, from gfsync, gmsync or gclose. When the descriptor is closed meanwhile, -EBADF, and any part of the bytes is written.
 // Waits: for I/O where a page has to be fetched or others written back first, bounded by the mount's timeouts. (GPUfs, ACM
 // TOCS 32(1), section 3.2.)
 template <class Group>

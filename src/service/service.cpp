@@ -137,7 +137,7 @@ void service::work(service_duty duty, unsigned worker) {
       if (done.answered != 0) {
         last = now();
         by_device = count_of(duty, worker).by_device - before == done.answered;
-        // Who writes a file does so for all: others pass its writes over.
+        // Who writes a file does so for most: others pass its writes over.
         seen_somewhere = done.written != 0;
         continue;
       }
@@ -257,9 +257,9 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
 bool service::take_turn(const request& write, unsigned worker, const file_table::lookups& known,
                         write_turn& turn) const {
   if (const host_file* file = files_.remembered(file_table::to_write(write.handle), known))
-    return turn.take(file->seats(), worker);
+    return turn.take(file->seats(), worker, options_.workers);
   const std::shared_ptr<host_file> file = files_.find_writer(write.handle);
-  return file == nullptr || turn.take(file->seats(), worker);
+  return file == nullptr || turn.take(file->seats(), worker, options_.workers);
 }
 
 // Whether the request behind a bell is there, whole, and for this kind of thread. If it is a read, its bytes are expected.

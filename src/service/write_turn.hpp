@@ -1,13 +1,15 @@
 // Turns to write a file. The kernel lets one thread write a file at a time, and others that try burn their time waiting for it. But what
 // a kernel of the GPU wrote has come over the bus and is in no processor's own cache, and fetching it takes a third of a write. So two
 // threads may be at it: while one writes, the other brings the bytes of its next write near (request_server::bring_near). More gain
-// nothing (measured: docs/performance.md).
+// nothing (measured: docs/performance.md). One thread is always left for other files: a write may take as long as its disk likes.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "gpufs/base/platform.cuh"
 
@@ -41,10 +43,11 @@ class write_turn {
   write_turn(const write_turn&) = delete;
   write_turn& operator=(const write_turn&) = delete;
 
-  // By thread `who`. False when other threads have all seats, or had them a moment ago.
-  [[nodiscard]] bool take(const std::shared_ptr<write_seats>& of, unsigned who) {
+  // By thread `who` of `threads`. False when other threads have all seats, or had them a moment ago.
+  [[nodiscard]] bool take(const std::shared_ptr<write_seats>& of, unsigned who, unsigned threads) {
+    const std::size_t seats = std::min<std::size_t>(write_seats::count, threads - 1);
     for (const bool own : {true, false}) {
-      for (write_seats::seat& seat : of->seats_) {
+      for (write_seats::seat& seat : std::span(of->seats_).first(seats)) {
         // Relaxed: a guess that saves the exchange, for whose line the writer would have to wait.
         if (seat.taken.load(std::memory_order_relaxed)) continue;
         if ((seat.by.load(std::memory_order_relaxed) == who) != own) continue;

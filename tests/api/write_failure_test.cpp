@@ -114,6 +114,28 @@ TEST_P(write_failure_test, an_append_that_fails_leaves_no_hole) {
   expect_content("a", content + "xyz");
 }
 
+// Of an append of several pages, of which the first cannot be fetched; a block's warps have written others.
+TEST_P(write_failure_test, an_append_that_fails_in_part_leaves_the_file_as_long_as_it_says) {
+  const std::string content = create("a", page_bytes() + 100);
+  const std::string more = self_checking(4, 0, 0, 12 * page_bytes());
+  const std::int32_t fd = open("a", O_RDWR | O_APPEND);
+  fail(operation::read, EIO);
+  EXPECT_EQ(calls().write(fd, more, 0), -EIO);
+  io->clear();
+  const std::uint64_t size = calls().status(fd).status.size;
+  EXPECT_EQ(calls().write(fd, "xyz", 0), 3);
+  EXPECT_EQ(calls().close(fd), 0);
+  const std::string now = files->content("a");
+  ASSERT_EQ(now.size(), size + 3);
+  ASSERT_LE(size, content.size() + more.size());
+  expect_same_bytes(now.substr(0, content.size()), content, "what was there before");
+  expect_same_bytes(now.substr(size), "xyz", "what was appended later");
+  for (std::uint64_t i = 0; i < size - content.size(); ++i) {
+    const char c = now[content.size() + i];
+    ASSERT_TRUE(c == 0 || c == more[i]) << "byte " << i << " of the append";
+  }
+}
+
 // Every call of the backend fails in turn, once: one call of the program is told, with the right number, and nothing is lost.
 TEST_P(write_failure_test, each_failure_is_told_once_and_loses_nothing) {
   options.cache_bytes = 16 * page_bytes();  // so that pages are written back for want of frames, too

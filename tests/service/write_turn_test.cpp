@@ -60,6 +60,13 @@ TEST_F(write_turns, two_threads_are_at_a_file_at_a_time) {
   EXPECT_EQ(memory_->content("/a"), expected);
 }
 
+// Which of two threads would be there for other files?
+TEST_F(write_turns, of_two_threads_one_is_at_a_file_at_a_time) {
+  service_rig rig(io_, {.workers = 2, .slots = 16});
+  const std::uint32_t node = rig.open_to_write("/a").node;
+  EXPECT_EQ(writes_at_once(rig, {node, node}), 1);
+}
+
 TEST_F(write_turns, different_files_are_written_at_the_same_time) {
   service_rig rig(io_, {.workers = 4, .slots = 16});
   EXPECT_GT(
@@ -87,16 +94,16 @@ TEST(write_seats, are_kept_for_who_had_them) {
   const auto seats = std::make_shared<write_seats>();
   const auto may_take = [&](unsigned who) {
     write_turn turn;
-    return turn.take(seats, who);
+    return turn.take(seats, who, 3);
   };
   {
     write_turn first, second, third;
-    ASSERT_TRUE(first.take(seats, 1));
+    ASSERT_TRUE(first.take(seats, 1, 3));
     EXPECT_FALSE(first.is_shared());
-    ASSERT_TRUE(second.take(seats, 2));
+    ASSERT_TRUE(second.take(seats, 2, 3));
     EXPECT_TRUE(first.is_shared());
     EXPECT_TRUE(second.is_shared());
-    EXPECT_FALSE(third.take(seats, 3));
+    EXPECT_FALSE(third.take(seats, 3, 3));
     EXPECT_FALSE(third.is_shared());
   }
   const std::uint64_t start = platform::now_ns();

@@ -209,8 +209,8 @@ struct atomic_word {
     return __atomic_compare_exchange_n(&value, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 #endif
   }
-  // As compare_exchange_acq_rel(), but a GPU's first-level cache is left alone, so not for who then reads by ordinary loads what
-  // others stored: the fence of a release orders all before it before all behind it.
+  // For who reads nothing behind it of what others stored: on a GPU a release, which leaves the first-level cache alone. (The twin's
+  // processors give both orders for the price of one.)
   [[nodiscard]] GPUFS_HD bool compare_exchange_in_order(T& expected, T desired) {
 #if defined(__CUDA_ARCH__)
     return compare_exchange_release(expected, desired);

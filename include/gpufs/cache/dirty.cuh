@@ -12,6 +12,8 @@
 //   cleaning  one group is writing them back; only that group clears it. No two at once: two writes of one byte could reach
 //             the file in the wrong order.
 //
+// and above them a count of cleanings, so that who finds the flags as they were knows that there was none meanwhile.
+//
 // A dirty page is written through whichever open file of its node the host likes, and one is open: who gives back the last of the
 // descriptors that may write the file leaves no dirty page behind (leave_writers(), file/open_files.cuh).
 //
@@ -23,7 +25,8 @@
 //     when dirty was clear); unpin             (failed: put bits and flags back first)
 //
 // Nothing is lost: a writer sets bits behind its stores, and the flags behind the bits; a cleaner clears the flags before it takes
-// the bits, and takes them before it reads the bytes. All of these are read-modify-writes with both orders. So either the
+// the bits, and takes them before it reads the bytes. All of these are read-modify-writes with both orders, but for one of a writer
+// whose page was dirty before, which has to order only what comes before it (set_again). So either the
 // cleaner gets the bit, and then sees the byte; or the writer's bit comes after the exchange, and then its flag comes after
 // the clearing, and the page is dirty again. It may be so for nothing: then the next cleaner finds an empty mask. A byte that is
 // stored while it is being read may go to the file half new; its bit follows, and the whole of it goes once more.
@@ -45,6 +48,7 @@ inline constexpr std::uint64_t copy_bit = std::uint64_t{1} << 61;
 class page_dirt {
  public:
   static constexpr std::uint32_t dirty = 1, cleaning = 2, whole = 4, partial = 8, alone = 16;
+  static constexpr std::uint32_t all_flags = 31, one_cleaning = 32;
 
   GPUFS_HD page_dirt(const mount_ref& fs, std::uint32_t frame_number)
       : fs_(fs), frame_(frame_number), dirt_(fs.dirt(frame_number)) {}
@@ -53,8 +57,8 @@ class page_dirt {
   GPUFS_HD std::uint32_t peek() const { return dirt_.flags.load_relaxed(); }
   GPUFS_HD std::uint32_t node() const { return dirt_.node.load_relaxed(); }
 
-  // As set(), of a page that was dirty when its flags were `seen`, before the bytes were stored; false when it is not so any more.
-  // What the caller reads behind it is atomic words.
+  // As set(), of a page that was dirty when its flags were `seen`, before the bytes were stored, and that nobody has taken for
+  // cleaning since; false otherwise. A release only: the caller reads none of the page behind it.
   [[nodiscard]] GPUFS_HD bool set_again(std::uint32_t seen, std::uint32_t what) {
     return (seen & dirty) != 0 && dirt_.flags.compare_exchange_in_order(seen, seen | what);
   }
@@ -91,9 +95,9 @@ class page_dirt {
     for (;;) {
       if ((seen & dirty) == 0 || (seen & cleaning) != 0) return false;
       GPUFS_SCHEDULE_POINT("dirt.begin");
-      if (dirt_.flags.compare_exchange_acq_rel(seen, cleaning)) break;
+      if (dirt_.flags.compare_exchange_acq_rel(seen, ((seen & ~all_flags) + one_cleaning) | cleaning)) break;
     }
-    what = seen;
+    what = seen & all_flags;
     return true;
   }
   // It was written back.

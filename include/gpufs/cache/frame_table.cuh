@@ -18,14 +18,20 @@ class frame_table {
     return {fs_->at<slot_ring>(fs_->layout.rings), fs_->layout.ring_count, *this};
   }
   GPUFS_HD bool claim_resident(std::uint32_t slot) const {
-    if (!header(slot).state.claim(slot_phase::resident)) return false;
+    return take_out(slot, header(slot).state.claim(slot_phase::resident));
+  }
+  // Of a frame that the caller has pinned.
+  GPUFS_HD bool claim_pinned(std::uint32_t slot) const { return take_out(slot, header(slot).state.claim_pinned()); }
+
+ private:
+  GPUFS_HD bool take_out(std::uint32_t slot, bool claimed) const {
+    if (!claimed) return false;
     GPUFS_SCHEDULE_POINT("cache.evict");
     index().remove(header(slot).key(), slot);
     fs_->counters().add(counter::evictions);
     return true;
   }
 
- private:
   const mount_ref* fs_;
 };
 

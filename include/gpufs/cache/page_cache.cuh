@@ -14,7 +14,8 @@
 //
 // Progress: no latch is held across load, copy or wait. A group waits for another's load only while it has no unloaded
 // frame of its own, so waits form no cycle; a load ends by itself (channel/client.cuh). When no frame can be had within
-// `reclaim_timeout_ns`, the call ends with -ENOBUFS and holds nothing.
+// `reclaim_timeout_ns`, in which time that pages are being written back does not count until it comes to a request's timeout, the
+// call ends with -ENOBUFS and holds nothing.
 #pragma once
 
 #include "gpufs/base/copy.cuh"
@@ -323,8 +324,8 @@ class page_cache {
     return false;
   }
 
-  // Writes some pages back, of the key's ring, or of another one if nothing in it is dirty. Whether that went well. Waits for its turn
-  // to, which may be long; collective.
+  // Writes some pages back, of the key's ring, or of another one if nothing in it is dirty. Whether that went well, or others are at
+  // it. Waits for its turn to, which may be long; collective.
   GPUFS_HD bool free_some(const slot_key& key) {
     const std::uint32_t own = frames_.rings().ring_of(key);
     const int done = by_one_warp(g_, [&](const auto& part) {
@@ -351,7 +352,7 @@ class page_cache {
       }
       wb.give_turn_back();
       if (!written) platform::pause(64);
-      return written ? 1 : 0;
+      return written || (wb.contended() && !wb.gave_up()) ? 1 : 0;
     });
     return done != 0;
   }

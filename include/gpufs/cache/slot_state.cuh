@@ -6,13 +6,14 @@
 //      free ----claim----> evicting ----begin_load----> loading ----publish----> resident
 //       ^                   ^   |  ^                       |                        |
 //       |                   |   |  +------fail_load--------+                        |
-//       +-----release-------|---+  +------------------claim (pins == 0)-------------+
+//       +-----release-------|---+  +------claim (no pins but the claimer's own)-----+
 //                           +--- (the claimer owns the slot alone)
 //
 //  * free      nobody's; in no index entry. Pins may be above 0 for a moment: a reader that followed an index entry
 //              read before the slot was taken from it, or a waiter that still reads the error of a failed load.
-//  * evicting  owned by the one thread whose compare-and-swap brought it here, from (free, 0 pins) or (resident, 0
-//              pins). The owner alone may change the key, and removes the slot from the index.
+//  * evicting  owned by the one thread whose compare-and-swap brought it here, from (free, 0 pins), (resident, 0 pins), or
+//              (resident, 1 pin) if that is its own, which ends with it. The owner alone may change the key, and removes the
+//              slot from the index.
 //  * loading   owned by the group that loads the bytes; pinned by it; found through the index by others, who pin it
 //              and wait without holding an unloaded slot of their own.
 //  * resident  the bytes are whole and do not change. Whoever pinned it may read until it unpins.
@@ -20,7 +21,7 @@
 // Rules.
 //  1. The word changes only by atomic read-modify-write: pins come and go at any time, so a plain store would lose some.
 //  2. The key changes only in state evicting, by the owner. It is stable for whoever holds a pin that it got when the
-//     state was loading or resident, because a claim needs 0 pins.
+//     state was loading or resident, because a claim needs 0 pins of others.
 //  3. A slot becomes loading, and appears in the index, in one critical section of its key's home latch: nobody waits
 //     for a load that does not take place.
 //  4. Each change of the key raises the generation. Whoever reads the generation, then finds the state resident and the key
@@ -102,6 +103,12 @@ class slot_state {
   // what the owner writes cannot overtake what that reader read.
   [[nodiscard]] GPUFS_HD bool claim(slot_phase from) {
     std::uint32_t expected = unpinned(from);
+    return word_.compare_exchange_acquire(expected, unpinned(slot_phase::evicting));
+  }
+
+  // The same of a resident slot that the caller has pinned, and nobody else; the pin is gone then.
+  [[nodiscard]] GPUFS_HD bool claim_pinned() {
+    std::uint32_t expected = unpinned(slot_phase::resident) + 1;
     return word_.compare_exchange_acquire(expected, unpinned(slot_phase::evicting));
   }
 

@@ -74,6 +74,26 @@ class write_back {
     });
   }
 
+  // A page that the caller has pinned, and stored into, with its bits set, but may not mark as dirty: nobody must find it, nor its
+  // frame those bits, unless others have made it dirty; then it goes to the file as it is. Ends the pin. (A mapping that lasts keeps the
+  // page and the bits.) Collective. Waits for those who have pinned it for a moment.
+  GPUFS_HD GPUFS_OUT_OF_LINE void abandon(std::uint32_t frame_number) {
+    const std::uint64_t start = platform::now_ns();
+    std::uint32_t mine = 0;
+    if (g_.is_leader()) {
+      for (std::uint32_t attempt = 0; mine == 0 && !is_dirty_page(frame_number); ++attempt) {
+        mine = frame_table(fs_).claim_pinned(frame_number) ? 1 : 0;
+        if (platform::now_ns() - start > evicting_ns) break;
+        if (mine == 0) platform::pause(attempt);
+      }
+      if (mine == 0) frame_table(fs_).unpin(frame_number);
+    }
+    mine = g_.broadcast(mine);
+    if (mine == 0) return;
+    forget_mask(frame_number);
+    if (g_.is_leader()) header(frame_number).state.release();
+  }
+
   // Which runs of dirty pages are written back: of how many pages at least, if their stretch has as many (cache/dirty_run.cuh). What
   // is being written from front to back should go in large pieces, and not in those that happen to be there.
   static constexpr std::uint32_t any_run = 1, long_run = 16, whole_stretch = ~0u;
@@ -126,6 +146,8 @@ class write_back {
   }
   // Whether the host did not answer.
   GPUFS_HD bool gave_up() const { return gave_up_; }
+  // Whether others were writing back what was looked at.
+  GPUFS_HD bool contended() const { return contended_; }
 
   // The same, if much of the ring is dirty and the host is not busy with as much already: so that who needs a frame finds one.
   // Collective. Waits for the host, if so.

@@ -72,7 +72,8 @@ class page_loader {
   };
   // By the leader. The size that the caller knows of a file that is being written may be an old one.
   GPUFS_HD source find_source() const {
-    std::uint64_t end = file_.size;  // the caller asks only for pages that begin before the end
+    std::uint64_t end =
+        file_.size;  // of a file that nobody writes the caller asks only for pages that begin before that
     bool registered = true;
     if (file_.node != no_node) {
       const file_node& node = fs_.node(file_.node);

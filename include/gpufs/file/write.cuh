@@ -74,8 +74,11 @@ struct write_end {
 
 // Writes what is dirty in the cache already, at a glance, from `at` on; `from` is for the byte at `at`. Several pages at once, so that
 // their latencies are one. Calls nothing, for the reason of read_resident(); so it stops with a page that was clean. Collective,
-// not by a block. Does not wait. (As several members mark, and one raises the size: whoever cuts the file changes the size first, and
-// then the flags of each page that it cuts. So if a member's flags were those behind that, the leader, behind the barrier, sees the size.)
+// not by a block. Does not wait.
+//
+// As several members mark, and one raises the size: whoever cuts the file changes the size first, and then takes each page for cleaning.
+// So if a member found the flags that a page had behind that, the leader, who looks behind the barrier, sees the new size; and if the
+// page is taken later, the member's exchange fails, or comes before that, and then the bytes are cut.
 template <class Group>
 GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const file_view& file, const char* from,
                                   std::uint64_t at, std::uint64_t end) {
@@ -102,6 +105,8 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
       copy_into_page(g, fs.page(g.from(mine.frame, i)) + (to & (page_bytes - 1)), from + (to - at), n);
       to += n;
     }
+    GPUFS_SCHEDULE_POINT("write.mark");
+    platform::wait_for_arrival(seen);
     g.sync();  // all members' stores come before each one's bits and flags
     // Only the first and the last can be written in part.
     const std::uint64_t first_end = at + part_in_page(fs, at, stop);
@@ -120,7 +125,7 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
     // Asked for by all who write the file in one place, so once; and before it is known what the marks came to.
     std::uint64_t size = ~std::uint64_t{0};
     if (g.is_leader()) size = fs.node(file.node).size.load_relaxed();
-    // As in finish_page().
+    // As in mark_page().
     if (has_one && marked) frame_table(fs).header(mine.frame).state.unpin_copied();
     if (!g.all(marked)) return {at, run, mine.frame, !marked};
     if (stop > size) fs.node(file.node).size.raise_release(stop);
@@ -142,6 +147,7 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Block& g, const fil
   const std::uint64_t within = at & (fs.layout.page_bytes() - 1);
   const std::uint32_t seen = page_dirt(fs, pin.frame).peek();
   copy_into_page(g, fs.page(pin.frame) + within, from, end - at);
+  GPUFS_SCHEDULE_POINT("write.mark");
   const std::uint32_t what = mark_bytes(fs, g, pin.frame, within, within + (end - at));
   bool marked = true;
   if (g.is_leader()) {
@@ -155,7 +161,8 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Block& g, const fil
   return {end, 0, 0, false};
 }
 
-// A page that a write has stored into is marked: by the leader, who gives its pin back. Returns whether it was clean.
+// A page that a write has stored into is marked, and the pin given back, which is the caller's. Returns whether it was clean. By one
+// thread.
 GPUFS_HD inline bool mark_page(const mount_ref& fs, const file_view& file, std::uint32_t frame_number,
                                std::uint32_t what) {
   const bool fresh = page_dirt(fs, frame_number).set(file.node, what);
@@ -190,6 +197,18 @@ GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const fil
   return stop;
 }
 
+// The descriptor was closed meanwhile, so what write_resident() left behind is nobody's.
+template <class Group>
+GPUFS_HD void abandon_run(const mount_ref& fs, const Group& g, const write_end& done) {
+  g.sync();
+  (void)by_one_warp(g, [&](const auto& part) {
+    for (std::uint32_t i = 0; i < done.run; ++i) {
+      if (part.from(done.unmarked ? 1u : 0u, i) != 0) write_back(fs, part).abandon(part.from(done.frame, i));
+    }
+    return 0;
+  });
+}
+
 // An append's place in the file, [begin, end), of which only [begin, at) was written, is given back if nobody has appended behind it.
 // By one thread.
 GPUFS_HD inline void give_place_back(const mount_ref& fs, std::uint32_t node, std::uint64_t at, std::uint64_t end) {
@@ -205,9 +224,8 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Gro
                                                   std::uint64_t begin, const write_end done, std::uint64_t end,
                                                   bool appends) {
   const found_file found = find_to_write(fs, g, fd);
-  if (found.error != 0) {  // closed meanwhile: what it has written is nobody's
-    if (done.run != 0 && done.unmarked) frame_table(fs).unpin(done.frame);
-    g.sync();
+  if (found.error != 0) {
+    abandon_run(fs, g, done);
     return found.error;
   }
   const file_view& file = found.view;
@@ -271,15 +289,20 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_shares(const mount_ref& fs, const 
                                                                               << fs.layout.page_shift;
   const std::uint64_t first = own_begin < begin ? begin : own_begin, stop = own_end < end ? own_end : end;
   std::int64_t written = 0;
-  std::uint64_t gap = end;  // where the warp's share is not written
-  g.sync();                 // the source is whole
+  std::uint64_t gap = end, top = begin;  // where the warp's share is not written, and behind what it has written
+  g.sync();                              // the source is whole
   if (first < stop) {
     written = write_bytes(fs, warp, fd, file, from + (first - begin), first, stop, false);
     const std::uint64_t came = written < 0 ? 0 : static_cast<std::uint64_t>(written);
     if (came != stop - first) gap = first + came;
+    if (came != 0) top = first + came;
   }
   gap = g.least(gap);
-  if (appends && g.is_leader()) give_place_back(fs, file.node, gap, end);
+  if (appends && gap != end) {
+    top = ~g.least(~top);  // of all
+    // When it was closed meanwhile the node may be another file's.
+    if (g.all(written != -EBADF) && g.is_leader()) give_place_back(fs, file.node, gap < top ? top : gap, end);
+  }
   // Where nothing was written it is the first warp's error, and the leader is in that.
   if (gap == begin) return g.broadcast(written);
   return static_cast<std::int64_t>(gap - begin);
@@ -349,7 +372,7 @@ template <class Group>
 GPUFS_HD std::int32_t sync_file(const mount_ref& fs, const Group& g, const file_view& file) {
   std::int32_t error = flush_file(fs, g, file.version, file.node, false);
   if (error == 0) error = ask_host(fs, g, {request_code::sync, file.handle, 0, 0});
-  // Told once, to whoever is first.
+  // Told once, to whoever is first; one error stands for both, if there are two.
   std::int32_t kept = 0;
   if (g.is_leader()) kept = fs.node(file.node).error.exchange_acq_rel(0);
   kept = g.broadcast(kept);

@@ -1,0 +1,72 @@
+// A descriptor that is closed while a call writes through it: an error of the program's; but what the call had stored is not left for
+// others to find, or to write.
+#include <errno.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "api/matrix.hpp"
+#include "support/schedule.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+class closed_meanwhile : public conformance {
+ protected:
+  // `write`, with a close between its stores and its marks.
+  template <class Write>
+  void write_and_close(std::int32_t fd, const Write& write) {
+    session other(fs(), GetParam().kind);
+    std::atomic<bool> has_stored{false}, go_on{false};
+    const schedule_hook hook([&](const char* name) {
+      if (std::strcmp(name, "write.mark") != 0 || has_stored.exchange(true)) return;
+      wait_until([&] { return go_on.load(); });
+    });
+    std::int64_t result = 0;
+    std::thread writes([&] { result = write(); });
+    wait_until([&] { return has_stored.load(); });
+    EXPECT_TRUE(has_stored);
+    EXPECT_EQ(other.close(fd), 0);
+    go_on = true;
+    writes.join();
+    EXPECT_EQ(result, -EBADF);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(conformance, closed_meanwhile, ::testing::ValuesIn(settings_of_one_page_size()),
+                         name_of_setting);
+
+TEST_P(closed_meanwhile, a_write_of_a_whole_page_leaves_what_the_file_has) {
+  create("a", 3 * page_bytes());
+  const std::int32_t fd = open("a", O_RDWR);
+  ASSERT_EQ(calls().write(fd, "some", 5), 4);
+  write_and_close(fd, [&] { return calls().write(fd, std::string(page_bytes(), 'w'), 0); });
+  const std::string content = files->content("a");
+  const std::int32_t again = open("a", O_RDWR);
+  calls().expect_read(again, content, 0, content.size());
+  EXPECT_EQ(calls().close(again), 0);
+}
+
+TEST_P(closed_meanwhile, a_write_of_bytes_is_not_made_later) {
+  constexpr std::uint64_t frames = 8;
+  std::string content = create("a", frames * page_bytes());
+  options.cache_bytes = frames * page_bytes();  // so that all frames are used again
+  const std::int32_t fd = open("a", O_RDWR);
+  ASSERT_EQ(calls().write(fd, "some", 5), 4);
+  write_and_close(fd, [&] { return calls().write(fd, "never", 20); });
+  content.replace(5, 4, "some");
+  const std::int32_t again = open("a", O_RDWR);
+  calls().expect_read(again, content, 0, content.size());
+  for (std::uint64_t at = 20; at < content.size(); at += page_bytes()) {
+    files->write_at("a", at, "theirs");
+    content.replace(at, 6, "theirs");
+    ASSERT_EQ(calls().write(again, "x", static_cast<std::int64_t>(at + 80)), 1);
+    content[at + 80] = 'x';
+  }
+  EXPECT_EQ(calls().close(again), 0);
+  expect_same_bytes(files->content("a"), content, "a");
+}
+
+}  // namespace
+}  // namespace gpufs::testing
