@@ -12,8 +12,9 @@ Importing this package touches no GPU. Errors of files and devices are ``OSError
 and
 ``filename``; options that cannot be are ``ValueError``.
 
-:mod:`gpufs.grep` counts a dictionary's words in files; :mod:`gpufs.doctor` says what this machine supports; the command
-line is ``gpufs`` (or ``python -m gpufs``).
+:mod:`gpufs.grep` counts a dictionary's words in files; :mod:`gpufs.doctor` says what this machine supports;
+:mod:`gpufs.metrics` serves the statistics of mounts to Prometheus; the command line is ``gpufs`` (or ``python -m
+gpufs``).
 """
 
 from gpufs import grep

@@ -9,13 +9,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, TypedDict, cast
 
 from gpufs import _core
 from gpufs.sizes import Size, parse_size
 
+if TYPE_CHECKING:
+    from gpufs.metrics import MetricsServer
+
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 AnyPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+DEFAULT_METRICS_PORT: Final = 9464  # where exporters of metrics listen by habit
 
 _UNLIMITED: Final = 2**64 - 1  # the host API's "half of the host's memory"
 
@@ -141,7 +146,7 @@ class Mount:
     Waits for the GPU to wake up and for the memory, which may take seconds.
     """
 
-    __slots__ = ("__weakref__", "_core", "_finalizer")
+    __slots__ = ("__weakref__", "_core", "_finalizer", "_servers")
 
     def __init__(
         self,
@@ -185,8 +190,9 @@ class Mount:
             read_only=read_only,
             root=b"" if root is None else os.fsencode(root),
         )
+        self._servers: list[MetricsServer] = []
         # Also runs when the interpreter ends: the service's threads must not outlive the CUDA runtime.
-        self._finalizer = weakref.finalize(self, _core.Mount.close, self._core)
+        self._finalizer = weakref.finalize(self, _unmount, self._core, self._servers)
 
     def __enter__(self) -> Self:
         """Returns the mount."""
@@ -292,6 +298,26 @@ class Mount:
             finally:
                 file.write(self._core.stop_timeline())
 
+    def serve_metrics(
+        self, *, address: str = "127.0.0.1", port: int = DEFAULT_METRICS_PORT, files: bool = False
+    ) -> MetricsServer:
+        """Serves :meth:`stats` to Prometheus and ``gpufs top``, until the mount or what is returned is closed.
+
+        See :func:`gpufs.metrics.serve`, also for several mounts at one address. ``port``: 0 for any that is free.
+
+        Raises:
+            OSError: it cannot listen there; ``filename`` is the address with the port.
+            ValueError: a port that cannot be.
+        """
+        from gpufs import metrics
+
+        self._core.stats()  # raises what a closed mount raises
+        server = metrics.serve(self, address=address, port=port, files=files)
+        self._servers.append(server)
+        if self.closed:  # meanwhile, by another thread
+            server.close()
+        return server
+
     def register_file(self, path: AnyPath) -> int:
         """Maps and registers a file for direct loads now, as far as the budget (``pinned``) goes.
 
@@ -317,6 +343,12 @@ class Mount:
             OSError: ``EIO`` when a kernel failed.
         """
         self._core.synchronize()
+
+
+def _unmount(core: _core.Mount, servers: list[MetricsServer]) -> None:
+    for server in servers:
+        server.close()
+    core.close()
 
 
 def _count(name: str, count: int | None) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import gpufs
 import pytest
-from gpufs import grep
+from gpufs import grep, metrics
 
 IMPORT_MS_MAX = 150
 
@@ -50,7 +50,7 @@ sys.exit("rich" in sys.modules)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", [gpufs, grep])
+@pytest.mark.parametrize("module", [gpufs, grep, metrics])
 def test_examples_in_docstrings_are_true(module: object) -> None:
     results = doctest.testmod(module)  # type: ignore[arg-type]
     assert results.attempted > 0
@@ -64,7 +64,7 @@ def test_users_programs_type_check(tmp_path: Path) -> None:
     program.write_text(
         """
 import gpufs
-from gpufs import grep
+from gpufs import grep, metrics
 
 with gpufs.mount(device="cpu", cache="1GiB", page=4096) as mount:
     hits: int = mount.stats()["hits"]
@@ -74,6 +74,9 @@ with gpufs.mount(device="cpu", cache="1GiB", page=4096) as mount:
     for match in result:
         count: int = match.count
     errors: list[OSError] = result.failures
+    with mount.serve_metrics(port=0, files=True) as server, metrics.serve([mount], address="::1") as other:
+        port: int = server.port
+        url: str = other.url
 gpufs.mount(device="gpu")  # E: one error, here
 """
     )
