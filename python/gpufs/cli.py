@@ -2,7 +2,8 @@
 
 Exit status of ``gpufs grep``, as of grep: 0 when a word was found, 1 when none was, 2 when something went wrong, also
 where words were found besides. Of ``gpufs doctor``: 0 when gpufs works here, 1 when something that it needs does not.
-Of ``gpufs bench``: 0, 1 when data was wrong, 2 when something failed. 130 after Ctrl-C; a reader that goes away ends it
+Of ``gpufs bench``: 0, 1 when data was wrong, 2 when something failed. Of ``gpufs top``: 0, also after Ctrl-C, which is
+how one ends it; 2 when nothing listens, or no longer. 130 after Ctrl-C of the others; a reader that goes away ends it
 quietly, as it ends other tools, by SIGPIPE.
 """
 
@@ -23,11 +24,11 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final, Self, cast, get_arg
 import typer
 
 from gpufs import _core, grep
-from gpufs._mount import Device, Mount, Statistics
+from gpufs._mount import DEFAULT_METRICS_PORT, Device, Mount, Statistics
 from gpufs.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
-    from gpufs import bench
+    from gpufs import bench, top
 
 FOUND: Final = 0
 NOTHING_FOUND: Final = 1
@@ -537,6 +538,64 @@ class _Steps:
         yield
         if self._bar is not None:
             self._bar.start()
+
+
+# --- top ---
+
+
+@app.command("top")
+def _top(
+    where: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="URL",
+            help=f"Where mounts serve their metrics: a URL, or a port of this host; {DEFAULT_METRICS_PORT} without it.",
+            show_default=False,
+        ),
+    ] = None,
+    interval: Annotated[
+        float, typer.Option("-i", "--interval", metavar="SECONDS", min=0.05, max=86400, help="Time between updates.")
+    ] = 1.0,
+    count: Annotated[
+        int | None, typer.Option("-n", "--count", metavar="N", min=1, help="End after so many updates.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each update.")] = False,
+) -> None:
+    """Show what mounts of a running program do: hits, faults, bytes, latency, errors.
+
+    The program serves them: mount.serve_metrics() in Python. Shows a table in a terminal, else prints a line for each
+    update. Exit status: 0, also after Ctrl-C; 2 when nothing listens there, or it ends.
+    """
+    from gpufs import top
+
+    try:
+        url = top.locate(where)
+        updates = itertools.islice(top.updates(url, interval), count)
+        if as_json:
+            for update in updates:
+                _write([json.dumps(update.to_json()).encode() + b"\n"])
+        elif sys.stdout is not None and sys.stdout.isatty():
+            _show_live(updates, url)
+        else:
+            for update in updates:
+                _write([top.line(update).encode() + b"\n"])
+    except KeyboardInterrupt:
+        return
+    except ValueError as error:
+        _complain(str(error))
+        raise typer.Exit(FAILED) from None
+
+
+def _show_live(updates: Iterable[top.Update], url: str) -> None:
+    """Shows each update in the place of the one before; the last stays."""
+    from rich.live import Live
+    from rich.text import Text
+
+    from gpufs import top
+
+    with Live(Text(f"{url}  ..."), auto_refresh=False) as live:
+        for update in updates:
+            live.update(top.table(update, url), refresh=True)
 
 
 # --- Output ---
