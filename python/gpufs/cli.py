@@ -598,6 +598,26 @@ def _show_live(updates: Iterable[top.Update], url: str) -> None:
             live.update(top.table(update, url), refresh=True)
 
 
+# --- completion ---
+
+
+@app.command("completion")
+def _completion(
+    shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="For which shell.")],
+) -> None:
+    """Print a script that makes a shell complete gpufs commands and options.
+
+    It changes nothing. For bash, put this into ~/.bashrc: eval "$(gpufs completion bash)". For zsh, the same into
+    ~/.zshrc. For fish: gpufs completion fish > ~/.config/fish/completions/gpufs.fish
+    """
+    from gpufs import bench, completion
+
+    if shell not in completion.SHELLS:
+        raise typer.BadParameter(f"{shell!r} is not one of bash, zsh and fish")
+    words = {"bench": [*bench.BENCHMARKS, "compare", "plot"], "completion": list(completion.SHELLS)}
+    _write([completion.SHELLS[shell](*completion.describe(typer.main.get_command(app), words)).encode()])
+
+
 # --- Output ---
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -193,7 +194,7 @@ def test_a_dictionary_with_an_impossible_word_is_one_line(run: Command, tmp_path
 
 
 def test_help_is_shown(run: Command) -> None:
-    for arguments in (["--help"], ["grep", "-h"], ["doctor", "--help"]):
+    for arguments in (["--help"], ["grep", "-h"], ["doctor", "--help"], ["top", "-h"]):
         done = run(*arguments)
         assert b"Usage: gpufs" in done.stdout
         assert (done.stderr, done.returncode) == (b"", 0)
@@ -203,6 +204,85 @@ def test_the_version_is_shown(run: Command) -> None:
     done = run("--version")
     assert done.stdout.startswith(f"gpufs {gpufs.__version__} (".encode())
     assert (done.stderr, done.returncode) == (b"", 0)
+
+
+# --- Completion ---
+
+
+def completed(script: bytes, *words: str) -> list[str]:
+    """What bash offers for the last of these words."""
+    call = 'eval "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _gpufs; printf "%s\\n" "${COMPREPLY[@]}"'
+    done = subprocess.run(
+        [b"bash", b"--norc", b"-u", b"-c", os.fsencode(call), b"bash", script, *map(os.fsencode, words)],
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stderr, done.returncode) == (b"", 0)
+    return done.stdout.decode().split()
+
+
+@pytest.fixture(scope="module")
+def bash_script() -> bytes:
+    done = subprocess.run(command_line("completion", "bash"), capture_output=True, timeout=60, check=False)
+    assert (done.stderr, done.returncode) == (b"", 0)
+    return done.stdout
+
+
+COMMANDS = ["grep", "doctor", "bench", "top", "completion"]
+
+
+def test_bash_completes_commands_and_words(bash_script: bytes) -> None:
+    assert sorted(completed(bash_script, "gpufs", "")) == sorted([*COMMANDS, "--help", "-h", "--version"])
+    for words, offered in (
+        (["gr"], ["grep"]),
+        (["--v"], ["--version"]),
+        (["completion", ""], ["bash", "zsh", "fish"]),
+        (["grep", "--device", ""], ["auto", "cpu", "cuda"]),
+        (["grep", "--device", "cu"], ["cuda"]),
+        (["grep", "--device", "="], ["auto", "cpu", "cuda"]),  # as bash splits --device=
+        (["grep", "--device", "=", "a"], ["auto"]),
+        (["bench", "--device", "cuda", "small"], ["small_files"]),
+        (["bench", "com"], ["compare"]),
+        (["grep", "-f", ""], []),  # paths, which bash itself completes
+        (["grep", "--file", "--"], []),
+        (["grep", "READ"], []),
+        (["no-such-command", ""], []),
+    ):
+        assert completed(bash_script, "gpufs", *words) == offered, words
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_bash_completes_the_options_that_the_help_shows(run: Command, bash_script: bytes, command: str) -> None:
+    shown = run(command, "--help", env=dict(os.environ) | {"COLUMNS": "200"}).stdout.decode()
+    table = shown[shown.index("Options") :]
+    options = {word for line in table.splitlines() for word in line[:50].split() if word.startswith("-")}
+    assert len(options) >= 2
+    assert set(completed(bash_script, "gpufs", command, "-")) == options
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_scripts_for_other_shells_name_all(run: Command, bash_script: bytes, shell: str) -> None:
+    done = run("completion", shell)
+    assert (done.stderr, done.returncode) == (b"", 0)
+    if shell == "zsh":
+        assert done.stdout.endswith(bash_script)
+        assert b"bashcompinit" in done.stdout
+    else:
+        lines = done.stdout.decode().splitlines()
+        for line in lines:  # quoted as fish wants it
+            assert re.fullmatch(r"complete -c gpufs(?: -\w| [\w-]+| '(?:[^'\\]|\\')*')+", line), line
+        assert [name for name in COMMANDS if any(f"-a '{name}' -d" in line for line in lines)] == COMMANDS
+        for option in ("device -x -a 'auto cpu cuda'", "no-progress", "interval -r"):
+            assert any(f"-l {option}" in line for line in lines)
+    if (found := shutil.which(shell)) is not None:
+        assert subprocess.run([found, "-n"], input=done.stdout, timeout=60, check=False).returncode == 0
+
+
+def test_an_unknown_shell_is_wrong_use(run: Command) -> None:
+    done = run("completion", "csh")
+    assert done.stderr == b"gpufs: Invalid value: 'csh' is not one of bash, zsh and fish\n"
+    assert (done.stdout, done.returncode) == (b"", 2)
 
 
 def test_json_is_one_object(run: Command, words: Path, tree: Path) -> None:
