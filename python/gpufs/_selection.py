@@ -1,0 +1,345 @@
+"""NumPy's index expressions as reads: which bytes of an array's file go where in the result.
+
+:func:`select` and :func:`take` look at shapes, strides and indices, never at items. What they return is small (but for
+index arrays, which are as long as the caller made them) and made for a kernel: a walk over fixed steps, a list of
+places, more fixed steps, and for each of these one run of bytes.
+
+The rules are NumPy's (https://numpy.org/doc/stable/user/basics.indexing.html). What differs: a bool that is no array is
+refused, and unsigned indices of 2**63 and more, which NumPy takes for negative ones, are out of bounds.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeAlias, cast
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array: TypeAlias = NDArray[Any]  # of integers or bools
+    Index: TypeAlias = "int | slice | EllipsisType | Array | _OnDevice | None"
+
+DIMENSIONS_MAX: Final = 64  # of a result, as in NumPy
+
+_WRONG_KIND: Final = (
+    "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays are valid "
+    "indices"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A dimension that is walked with a fixed step."""
+
+    count: int
+    stride: int  # bytes; may be 0 or negative
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostList:
+    """Places that index arrays of the host name; they have been checked."""
+
+    offsets: NDArray[np.int64]  # contiguous, one dimension: bytes from where the walk starts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceList:
+    """Places that an integer array in GPU memory names, which the host does not look at.
+
+    Item i, in C order, means ``index[i] * stride`` bytes, or ``(index[i] + length) * stride`` where it is negative.
+    That it is at least ``-length`` and less than ``length`` is for the kernel to check.
+    """
+
+    index: Any
+    count: int
+    length: int  # of the dimension that is indexed; at least 1
+    stride: int  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which bytes of an array make up a result.
+
+    The result is C-contiguous. Its bytes are the runs in the order in which nested loops find them: over ``before``,
+    outermost first, over ``list``, over ``behind``. A run is ``run_bytes`` bytes, at ``offset`` plus the loops' steps.
+
+    Invariant: ``run_bytes`` times the product of all counts is the size of the result. Where that is 0, there is one
+    dimension of count 0 and no list, and ``offset`` is 0. No other count is less than 2, but that of a
+    :class:`DeviceList` may be 1. Without a list all dimensions are in ``before``.
+    """
+
+    shape: tuple[int, ...]  # of the result
+    offset: int  # bytes from the array's first item to where the walk starts
+    before: tuple[Steps, ...]
+    list: HostList | DeviceList | None
+    behind: tuple[Steps, ...]
+    run_bytes: int  # bytes that lie together in the file and in the result: an item or several
+
+
+def select(
+    shape: Sequence[int],
+    strides: Sequence[int],
+    itemsize: int,
+    key: object,
+    *,
+    is_on_device: Callable[[object], bool],
+) -> Selection:
+    """Returns what ``array[key]`` reads.
+
+    Args:
+        shape: the array's.
+        strides: bytes; as many as the shape has dimensions. All offsets of the array must be less than 2**62.
+        itemsize: bytes of an item.
+        key: integers, slices, ``...``, ``None``, arrays (or lists) of integers or bools, or a tuple of them. One array
+            of integers may be on the device, if no other index is an array.
+        is_on_device: whether an index is an array in GPU memory. Such an array has a ``shape``, and integer items,
+            which is for the caller to check.
+
+    Raises:
+        IndexError: an index is out of bounds (but for indices on the device), of the wrong type or shape, or there are
+            too many; arrays cannot be broadcast together; an array on the device is not the only array; the result has
+            more than 64 dimensions.
+        ValueError: the step of a slice is 0, or the rows of a list differ in length.
+        TypeError: a slice of something else than integers.
+    """
+    import numpy as np
+
+    indices = [_classify(index, is_on_device) for index in (key if isinstance(key, tuple) else (key,))]
+    arrays = [index for index in indices if isinstance(index, (np.ndarray, _OnDevice))]
+    if len(arrays) > 1 and any(isinstance(array, _OnDevice) for array in arrays):
+        raise IndexError("an index array on the device cannot be combined with other index arrays")
+
+    offset = 0
+    dims: list[Steps] = []  # what slices, None and dimensions without an index leave, in the result's order
+    lists: list[tuple[int, Array | _OnDevice]] = []  # with the dimensions that they index
+    place: int | None = None  # how many of `dims` are in front of the first integer or array
+    separated = False  # whether something is between two integers or arrays
+    follows = False  # whether the index before this one is an integer or array
+    axis = 0
+    for index in _without_ellipsis(indices, len(shape)):
+        advanced = isinstance(index, (int, np.ndarray, _OnDevice))
+        if advanced:
+            separated = separated or (place is not None and not follows)
+            place = len(dims) if place is None else place
+        follows = advanced
+        if index is None:
+            dims.append(Steps(1, 0))
+        elif isinstance(index, slice):
+            steps = range(*index.indices(shape[axis]))
+            dims.append(Steps(len(steps), steps.step * strides[axis]))
+            offset += steps.start * strides[axis] if steps else 0
+        elif isinstance(index, int):
+            offset += _in_bounds(index, axis, shape[axis]) * strides[axis]
+        elif isinstance(index, _OnDevice):
+            lists.append((axis, index))
+        elif isinstance(index, np.ndarray):
+            parts = _nonzero(index, axis, shape) if index.dtype.kind == "b" else [index]
+            lists.extend((axis + number, part) for number, part in enumerate(parts))
+        axis += _consumed(index)
+
+    # Integers count as arrays where there are arrays. If they are not all adjacent, what they select comes first.
+    place = 0 if separated or place is None or not lists else place
+    found, list_shape = _list(lists, shape, strides)
+    result = (*(step.count for step in dims[:place]), *list_shape, *(step.count for step in dims[place:]))
+    if len(result) > DIMENSIONS_MAX:
+        raise IndexError(
+            f"number of dimensions must be within [0, {DIMENSIONS_MAX}], indexing result has {len(result)}"
+        )
+    if math.prod(result) == 0:
+        return Selection(result, 0, (Steps(0, 0),), None, (), itemsize)
+    if isinstance(found, HostList) and found.offsets.size == 1:
+        offset += int(found.offsets[0])
+        found = None
+    if found is None:
+        before, run_bytes = _merged(dims, itemsize)
+        return Selection(result, offset, before, None, (), run_bytes)
+    before, _ = _merged(dims[:place], 0)
+    behind, run_bytes = _merged(dims[place:], itemsize)
+    return Selection(result, offset, before, found, behind, run_bytes)
+
+
+def take(
+    shape: Sequence[int],
+    strides: Sequence[int],
+    itemsize: int,
+    indices: object,
+    axis: int,
+    *,
+    is_on_device: Callable[[object], bool],
+) -> Selection:
+    """Returns what ``numpy.take(array, indices, axis)`` reads. Bools count as the integers 0 and 1, as there.
+
+    Args:
+        shape: the array's. An array without dimensions counts as one of one item.
+        strides: as for :func:`select`.
+        itemsize: bytes of an item.
+        indices: an integer, an array or a list of integers, or an array on the device.
+        axis: the dimension; from the end if negative.
+        is_on_device: as for :func:`select`.
+
+    Raises:
+        IndexError: an index is out of bounds (also where the result would be empty all the same, unlike NumPy); no such
+            axis (NumPy's ``AxisError``).
+        TypeError: the indices are no integers, or the axis is none.
+    """
+    import numpy as np
+
+    if not shape:
+        shape, strides = (1,), (itemsize,)
+    number = operator.index(axis)
+    if not -len(shape) <= number < len(shape):
+        raise np.exceptions.AxisError(number, len(shape))
+    if not is_on_device(indices):
+        array = np.asarray(indices)
+        if array.dtype.kind == "b" or (array.size == 0 and not isinstance(indices, np.ndarray)):
+            array = array.astype(np.int64)
+        if array.dtype.kind not in "iu":
+            raise TypeError(f"indices must be integers, not {array.dtype}")
+        indices = array
+    key = (*(slice(None),) * (number % len(shape)), indices)
+    return select(shape, strides, itemsize, key, is_on_device=is_on_device)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _OnDevice:
+    """An index array in GPU memory."""
+
+    array: Any
+    shape: tuple[int, ...]
+
+
+def _classify(index: object, is_on_device: Callable[[object], bool]) -> Index:
+    """Returns what the index is to NumPy: arrays are of integers or bools and have dimensions."""
+    import numpy as np
+
+    if index is None or isinstance(index, (EllipsisType, slice)):
+        return index
+    if isinstance(index, (bool, np.bool_)):
+        raise IndexError("a bool that is no array is not supported as an index")
+    if is_on_device(index):
+        return _OnDevice(index, tuple(map(int, cast(Any, index).shape)))
+    if not hasattr(index, "shape") and isinstance(index, SupportsIndex):
+        return operator.index(index)
+    array = np.asarray(index)
+    if array.size == 0 and not isinstance(index, np.ndarray):
+        return array.astype(np.int64)  # an empty list has no type
+    if array.dtype.kind == "b" and array.ndim > 0:
+        return array
+    if array.dtype.kind in "iu":
+        return array if array.ndim > 0 else int(array)
+    raise IndexError(
+        "arrays used as indices must be of integer (or boolean) type" if isinstance(index, np.ndarray) else _WRONG_KIND
+    )
+
+
+def _consumed(index: Index) -> int:
+    """Returns how many dimensions of the array an index is for."""
+    if index is None or index is Ellipsis:
+        return 0
+    if isinstance(index, (int, slice, _OnDevice)):
+        return 1
+    return index.ndim if index.dtype.kind == "b" else 1
+
+
+def _without_ellipsis(indices: list[Index], dimensions: int) -> Iterator[Index]:
+    """Yields the indices, with slices for all dimensions that have none.
+
+    An ellipsis stays, in front of its slices: integers and arrays on its two sides are not adjacent even if it is for
+    no dimension.
+    """
+    consumed = sum(map(_consumed, indices))
+    if consumed > dimensions:
+        raise IndexError(f"too many indices for array: array is {dimensions}-dimensional, but {consumed} were indexed")
+    if sum(index is Ellipsis for index in indices) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    if not any(index is Ellipsis for index in indices):
+        indices = [*indices, Ellipsis]
+    for index in indices:
+        yield index
+        if index is Ellipsis:
+            yield from (slice(None),) * (dimensions - consumed)
+
+
+def _in_bounds(index: int, axis: int, length: int) -> int:
+    """Returns an index counted from the front."""
+    if not -length <= index < length:
+        raise IndexError(f"index {index} is out of bounds for axis {axis} with size {length}")
+    return index + length if index < 0 else index
+
+
+def _nonzero(mask: Array, axis: int, shape: Sequence[int]) -> Sequence[Array]:
+    """Returns the places of a mask for the dimensions from ``axis`` on: an array of one dimension for each."""
+    for number, length in enumerate(mask.shape):
+        if length not in (0, shape[axis + number]):  # as NumPy: an empty mask selects nothing of any length
+            raise IndexError(
+                f"boolean index did not match indexed array along axis {axis + number}; size of axis is "
+                f"{shape[axis + number]} but size of corresponding boolean axis is {length}"
+            )
+    return mask.nonzero()
+
+
+def _list(
+    lists: list[tuple[int, Array | _OnDevice]], shape: Sequence[int], strides: Sequence[int]
+) -> tuple[HostList | DeviceList | None, tuple[int, ...]]:
+    """Returns what the arrays select together, and its dimensions in the result."""
+    import numpy as np
+
+    if not lists:
+        return None, ()
+    axis, array = lists[0]
+    if isinstance(array, _OnDevice):
+        count = math.prod(array.shape)
+        if count > 0 and shape[axis] == 0:
+            raise IndexError(f"no index is within bounds for axis {axis} with size 0")
+        return DeviceList(array.array, count, shape[axis], strides[axis]), array.shape
+    arrays = [(axis, cast("Array", array)) for axis, array in lists]
+    try:
+        list_shape = np.broadcast_shapes(*(array.shape for _, array in arrays))
+    except ValueError:
+        shapes = " ".join(str(array.shape) for _, array in arrays)
+        raise IndexError(
+            f"shape mismatch: indexing arrays could not be broadcast together with shapes {shapes}"
+        ) from None
+    if math.prod(list_shape) == 0:  # as NumPy: no index is used, so none is out of bounds
+        return HostList(np.zeros(0, np.int64)), list_shape
+    total = functools.reduce(np.add, (_offsets(array, axis, shape[axis], strides[axis]) for axis, array in arrays))
+    return HostList(np.ascontiguousarray(total.reshape(-1))), list_shape
+
+
+def _offsets(indices: Array, axis: int, length: int, stride: int) -> NDArray[np.int64]:
+    """Returns the bytes that indices of a dimension mean."""
+    import numpy as np
+
+    if indices.min() < -length or indices.max() >= length:
+        outside = (indices < -length) | (indices >= length)
+        _in_bounds(int(indices[outside][0]), axis, length)
+    offsets = indices.astype(np.int64)
+    offsets[offsets < 0] += length
+    offsets *= stride
+    return offsets
+
+
+def _merged(dims: Sequence[Steps], run_bytes: int) -> tuple[tuple[Steps, ...], int]:
+    """Returns the same walk in as few dimensions as can be, and the bytes of its runs.
+
+    Args:
+        dims: outermost first; no count is 0.
+        run_bytes: bytes that lie together at each place of the walk. 0: they have nothing to do with this walk's steps.
+    """
+    merged: list[Steps] = []  # innermost first
+    for steps in reversed(dims):
+        if steps.count == 1:
+            continue
+        if not merged and run_bytes > 0 and steps.stride == run_bytes:
+            run_bytes *= steps.count
+        elif merged and steps.stride == merged[-1].stride * merged[-1].count:
+            merged[-1] = Steps(steps.count * merged[-1].count, merged[-1].stride)
+        else:
+            merged.append(steps)
+    return tuple(reversed(merged)), run_bytes
