@@ -313,6 +313,56 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t read_any(const mount_ref& fs, const Grou
   return stop.error;
 }
 
+// Reads [at, end) of a file that nobody writes here where the host has it, as far as kernels know where that is. Returns how far it
+// came. Collective. Does not wait for the host.
+template <class Group>
+GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t read_in_place(const mount_ref& fs, const Group g, const file_view file,
+                                                       char* buffer, std::uint64_t at, std::uint64_t end) {
+  if (file.node != no_node) return at;
+  const std::uint64_t extent_bytes = std::uint64_t{1} << fs.layout.extent_shift;
+  while (at < end) {
+    const std::uint64_t left = extent_bytes - (at & (extent_bytes - 1));
+    const std::uint64_t wanted = left < end - at ? left : end - at;
+    struct {
+      std::uint64_t address;
+    } from{0};
+    if (g.is_leader()) from.address = extent_table(fs).find(file.version, at, wanted);
+    from = g.broadcast(from);
+    if (from.address == 0) return at;
+    const std::uint64_t came = copy_from_extent(g, buffer, from.address, wanted);
+    if (g.is_leader()) fs.counters().add(counter::direct_bytes, came);
+    buffer += came;
+    at += came;
+    if (came != wanted) return at;
+  }
+  return at;
+}
+
+// Whether pages that were missing are kept in the cache, if there is a choice.
+enum class keeps { all_pages, none_that_it_can_do_without };
+
+template <keeps Keeps, class Group>
+GPUFS_HD std::int64_t read_bytes(const Group& g, const mount_ref& fs, std::int32_t fd, void* buffer,
+                                 std::uint64_t bytes, std::int64_t offset) {
+  constexpr std::uint64_t largest = ~std::uint64_t{0} >> 1;
+  if (offset < 0) return -EINVAL;
+  if (bytes > largest - static_cast<std::uint64_t>(offset)) return -EOVERFLOW;
+  const found_file found = find_file(fs, g, fd, access_read);
+  if (found.error != 0) return found.error;
+  const file_view& file = found.view;
+  const auto begin = static_cast<std::uint64_t>(offset);
+  if (bytes == 0 || begin >= file.size) return 0;
+  if (buffer == nullptr) return -EFAULT;
+  const std::uint64_t end = file.size - begin < bytes ? file.size : begin + bytes;
+  auto* const to = static_cast<char*>(buffer);
+  std::uint64_t at = read_resident(fs, g, file, to, begin, end);
+  if constexpr (Keeps == keeps::none_that_it_can_do_without) {
+    if (at != end) at = read_in_place(fs, g, file, to + (at - begin), at, end);
+  }
+  if (at == end) return count_read(fs, g, end - begin);
+  return read_any(fs, g, fd, to, begin, at, end);
+}
+
 }  // namespace detail
 
 // Reads into memory of the group: global or shared memory that all members can write; for a thread, its own too.
@@ -326,20 +376,16 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t read_any(const mount_ref& fs, const Grou
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int64_t gread(const Group& g, const mount_ref& fs, std::int32_t fd, void* buffer,
                                           std::uint64_t bytes, std::int64_t offset) {
-  constexpr std::uint64_t largest = ~std::uint64_t{0} >> 1;
-  if (offset < 0) return -EINVAL;
-  if (bytes > largest - static_cast<std::uint64_t>(offset)) return -EOVERFLOW;
-  const detail::found_file found = detail::find_file(fs, g, fd, access_read);
-  if (found.error != 0) return found.error;
-  const detail::file_view& file = found.view;
-  const auto begin = static_cast<std::uint64_t>(offset);
-  if (bytes == 0 || begin >= file.size) return 0;
-  if (buffer == nullptr) return -EFAULT;
-  const std::uint64_t end = file.size - begin < bytes ? file.size : begin + bytes;
-  auto* const to = static_cast<char*>(buffer);
-  const std::uint64_t at = detail::read_resident(fs, g, file, to, begin, end);
-  if (at == end) return detail::count_read(fs, g, end - begin);
-  return detail::read_any(fs, g, fd, to, begin, at, end);
+  return detail::read_bytes<detail::keeps::all_pages>(g, fs, fd, buffer, bytes, offset);
+}
+
+// As gread, for a part of a page that is not worth a frame, such as a small record at a random place: what is not in the cache is
+// read where the host has it, and only that, if the GPU can (the direct path) and nobody writes the file in this mount; else its
+// page is brought into the cache. To POSIX this is a read after POSIX_FADV_NOREUSE.
+template <class Group>
+[[nodiscard]] GPUFS_HD std::int64_t gread_once(const Group& g, const mount_ref& fs, std::int32_t fd, void* buffer,
+                                               std::uint64_t bytes, std::int64_t offset) {
+  return detail::read_bytes<detail::keeps::none_that_it_can_do_without>(g, fs, fd, buffer, bytes, offset);
 }
 
 namespace detail {

@@ -95,8 +95,9 @@ class mount {
   mount(const mount&) = delete;
   mount& operator=(const mount&) = delete;
 
-  // The handle for kernels. Taking it also wakes the service, so take it at each launch (gpufs::launch does).
-  mount_ref ref() const;
+  // The handle for kernels. Taking it also wakes the service, so take it at each launch (gpufs::launch does). `bulk`: as launch_shape
+  // has it (launch.cuh).
+  mount_ref ref(bool bulk = true) const;
 
   device_kind device() const;  // cpu or cuda
   int ordinal() const;

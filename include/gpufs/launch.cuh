@@ -16,6 +16,10 @@ struct launch_shape {
   std::uint32_t threads = 256;    // per block; the twin runs each block as one thread
   std::size_t scratch_bytes = 0;  // per block, for block_group::scratch()
   void* stream = nullptr;         // cudaStream_t; ignored by the twin
+  // Whether the kernel may wait for the copy engine (the bulk path), and with that for the service's calls of the CUDA driver. As long
+  // as such a kernel runs, no thread of the process may be waiting in the driver for it but at an event, a stream or the device: a
+  // copy to or from pageable memory behind it, for one, keeps the service out, and both wait until the request times out.
+  bool bulk = true;
 };
 
 namespace detail {
@@ -71,7 +75,8 @@ void launch(const mount& m, const launch_shape& shape, const Kernel& kernel) {
                   "launch: scratch memory");
   }
   detail::run_kernel<Kernel>
-      <<<shape.blocks, shape.threads, shape.scratch_bytes, static_cast<cudaStream_t>(shape.stream)>>>(kernel, m.ref());
+      <<<shape.blocks, shape.threads, shape.scratch_bytes, static_cast<cudaStream_t>(shape.stream)>>>(
+          kernel, m.ref(shape.bulk));
   detail::check(cudaGetLastError(), "launch");
 #else
   throw error(ENOTSUP, "launch on a GPU: this program was compiled without nvcc");

@@ -18,7 +18,10 @@ gpufs``).
 """
 
 from gpufs import grep
+from gpufs._array import FileArray
 from gpufs._core import __version__
+from gpufs._device import DeviceArray
+from gpufs._file import File, FileStatus
 from gpufs._mount import AnyPath, Device, FileStatistics, Mount, Options, Statistics
 from gpufs.sizes import format_size, parse_size
 
@@ -28,7 +31,11 @@ mount = Mount
 __all__ = [
     "AnyPath",
     "Device",
+    "DeviceArray",
+    "File",
+    "FileArray",
     "FileStatistics",
+    "FileStatus",
     "Mount",
     "Options",
     "Statistics",

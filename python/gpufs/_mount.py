@@ -12,9 +12,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, TypedDict, cast
 
 from gpufs import _core
+from gpufs._array import FileArray, layout_of
+from gpufs._file import File
 from gpufs.sizes import Size, parse_size
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from gpufs.metrics import MetricsServer
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
@@ -146,7 +150,7 @@ class Mount:
     Waits for the GPU to wake up and for the memory, which may take seconds.
     """
 
-    __slots__ = ("__weakref__", "_core", "_finalizer", "_servers")
+    __slots__ = ("__weakref__", "_core", "_files", "_finalizer", "_memory", "_servers")
 
     def __init__(
         self,
@@ -190,9 +194,11 @@ class Mount:
             read_only=read_only,
             root=b"" if root is None else os.fsencode(root),
         )
+        self._memory: _core.DeviceMemory | None = None
+        self._files: weakref.WeakSet[File] = weakref.WeakSet()
         self._servers: list[MetricsServer] = []
         # Also runs when the interpreter ends: the service's threads must not outlive the CUDA runtime.
-        self._finalizer = weakref.finalize(self, _unmount, self._core, self._servers)
+        self._finalizer = weakref.finalize(self, _unmount, self._core, self._files, self._servers)
 
     def __enter__(self) -> Self:
         """Returns the mount."""
@@ -214,11 +220,23 @@ class Mount:
             f"in pages of {options['page_bytes']}>"
         )
 
-    def close(self) -> None:
-        """Unmounts: ends the service and frees the cache. Once closed, closing again does nothing.
+    def device_memory(self) -> _core.DeviceMemory:
+        """What arrays of the mount are allocated from."""
+        if self._memory is None:
+            self._memory = _core.DeviceMemory(self._core)
+        return self._memory
 
-        Waits for calls of other threads on this mount, and a bounded time for kernels that use it; a kernel that never
-        ends is reported on standard error, and the memory that it may still use stays allocated.
+    @property
+    def core(self) -> _core.Mount:
+        """The extension module's mount."""
+        return self._core
+
+    def close(self) -> None:
+        """Closes the files that are open, ends the service and frees the cache. Closing again does nothing.
+
+        Raises the first error of a file, as its own ``close`` does, when all is done. Waits for calls of other threads
+        on this mount, and a bounded time for kernels that use it; a kernel that never ends is reported on standard
+        error, and the memory that it may still use stays allocated.
         """
         self._finalizer()
 
@@ -271,6 +289,53 @@ class Mount:
     def options(self) -> Options:
         """All options in the host API's units (bytes, nanoseconds), with the defaults filled in."""
         return cast(Options, self._core.options)
+
+    def open(self, path: AnyPath, mode: str = "rb") -> File:
+        """Opens a file of the host, by a kernel, for reads and writes between it and memory of the device.
+
+        ``mode`` is that of Python's ``open`` for binary files (the ``b`` may be left out): ``"rb"``, ``"r+b"``,
+        ``"wb"``, ``"w+b"``, ``"ab"``, ``"a+b"``, ``"xb"``, ``"x+b"``. What other programs wrote before is seen; what
+        they write as long as the file is open may not be (close-to-open consistency).
+
+        Raises:
+            OSError: as ``open``: ``FileNotFoundError`` and so on, with ``errno`` and ``filename``.
+            ValueError: an impossible mode.
+        """
+        file = File(self, path, mode)
+        self._files.add(file)
+        return file
+
+    def array(
+        self,
+        path: AnyPath,
+        dtype: npt.DTypeLike | object = None,
+        shape: int | tuple[int, ...] | None = None,
+        offset: int = 0,
+        *,
+        name: str | None = None,
+    ) -> FileArray:
+        """Opens an array in a file; nothing of it is read but where it says its shape.
+
+        Args:
+            path: a ``.npy`` file; a ``.safetensors`` file, with ``name``; with ``dtype`` any file.
+            dtype: of a raw file: a NumPy type or its name (also ``"bfloat16"``, ``"float8_e4m3fn"``,
+                ``"float8_e5m2"``), or one of PyTorch.
+            shape: of a raw file, in C order. One entry may be -1; ``None``: one dimension, as many items as there are.
+            offset: of a raw file: bytes in front of the first item.
+            name: of the tensor in a safetensors file.
+
+        Raises:
+            OSError: the file cannot be opened or read.
+            ValueError: it is not what it should be, or shorter than it says.
+            KeyError: no tensor of that name.
+            TypeError: a type that arrays here do not have, or arguments that do not go together.
+        """
+        file = self.open(path)
+        try:
+            return FileArray(file, layout_of(file, dtype, shape, offset, name))
+        except BaseException:
+            file.close()
+            raise
 
     def stats(self) -> Statistics:
         """Returns the counters of the mount and of its service. Does not wait for kernels."""
@@ -345,10 +410,19 @@ class Mount:
         self._core.synchronize()
 
 
-def _unmount(core: _core.Mount, servers: list[MetricsServer]) -> None:
+def _unmount(core: _core.Mount, files: weakref.WeakSet[File], servers: list[MetricsServer]) -> None:
     for server in servers:
         server.close()
+    first: OSError | None = None
+    if not core.closed:
+        for file in list(files):
+            try:
+                file.close()
+            except OSError as error:
+                first = first or error
     core.close()
+    if first is not None:
+        raise first
 
 
 def _count(name: str, count: int | None) -> int:

@@ -2,6 +2,7 @@
 // import is gpufs, which adds sizes, defaults and documentation. _core.pyi describes this module to type checkers.
 #include <nanobind/nanobind.h>
 
+#include "arrays.hpp"
 #include "bench.hpp"
 #include "errors.hpp"
 #include "grep.hpp"
@@ -17,6 +18,7 @@ NB_MODULE(_core, m) {
   gpufs::python::translate_errors();
   gpufs::python::bind_machine(m);
   gpufs::python::bind_mount(m);
+  gpufs::python::bind_arrays(m);
   gpufs::python::bind_grep(m);
   gpufs::python::bind_bench(m);
 }

@@ -28,6 +28,8 @@ class mount_holder {
     if (forked()) throw std::runtime_error("this gpufs mount belongs to the parent process: make one after fork()");
   }
 
+  bool forked() const noexcept { return getpid() != owner_; }
+
   // Calls f(mount), during which the mount stays open. Throws std::invalid_argument when it is closed.
   template <class F>
   auto use(F&& f) {
@@ -62,7 +64,6 @@ class mount_holder {
   }
 
  private:
-  bool forked() const noexcept { return getpid() != owner_; }
   mount& opened() const {
     if (mount_ == nullptr) throw std::invalid_argument("the gpufs mount is closed");
     return *mount_;

@@ -171,9 +171,11 @@ struct mount::implementation {
 mount::mount(const mount_options& options) : self_(std::make_unique<implementation>(options)) {}
 mount::~mount() = default;
 
-mount_ref mount::ref() const {
+mount_ref mount::ref(bool bulk) const {
   self_->requests->wake();
-  return self_->ref;
+  mount_ref ref = self_->ref;
+  if (!bulk) ref.layout.bulk.most = 0;
+  return ref;
 }
 
 device_kind mount::device() const { return self_->options.device; }

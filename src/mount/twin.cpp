@@ -13,7 +13,7 @@ namespace gpufs::detail {
 
 void run_on_twin(const mount& m, const launch_shape& shape, void (*call)(const void*, const mount_ref&),
                  const void* functor) {
-  const mount_ref fs = m.ref();
+  const mount_ref fs = m.ref(shape.bulk);
   std::atomic<std::uint32_t> next{0};
   std::mutex failure_mutex;
   std::exception_ptr failure;

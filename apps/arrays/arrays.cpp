@@ -1,0 +1,203 @@
+// Compiled by nvcc where there is one, by the host compiler otherwise.
+#include "arrays/arrays.hpp"
+
+#include <algorithm>
+#include <new>
+
+#include "arrays/kernels.cuh"
+#include "gpufs/launch.cuh"
+
+namespace gpufs::arrays {
+namespace {
+
+constexpr std::uint32_t walk_threads = 256;
+
+// Runs below this are copied by one thread each, as most of a warp would have nothing to do.
+constexpr std::uint64_t small_run_bytes = 64;
+// From here on blocks read, past the cache: so much goes through memory once, as a rule.
+constexpr std::uint64_t block_run_bytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t warp_piece_bytes = std::uint64_t{32} << 10;
+
+std::uint64_t ceiling(std::uint64_t n, std::uint64_t d) { return n / d + (n % d != 0 ? 1 : 0); }
+
+std::uint64_t count_of(const std::array<steps, selection::dimensions_max>& dimensions, std::uint32_t n) {
+  std::uint64_t count = 1;
+  for (std::uint32_t i = 0; i < n; ++i) count *= dimensions[i].count;
+  return count;
+}
+
+}  // namespace
+
+index_error::index_error(std::int64_t index) : text_("index " + std::to_string(index) + " is out of bounds") {}
+
+file::file(const mount& m, std::shared_ptr<device_memory> memory, std::string path, std::int32_t flags,
+           std::uint32_t mode)
+    : mount_(m), memory_(std::move(memory)), path_(std::move(path)) {
+  if (path_.size() > limits::path_bytes_max) throw error(ENAMETOOLONG, "open", path_);
+  if (path_.find('\0') != std::string::npos) throw error(EINVAL, "open: a path with a zero byte", path_);
+  static_assert(sizeof(board) <= device_memory::pinned_bytes, "one for each file");
+  board_ = new (memory_->pin()) board{};
+  path_.copy(board_->path, path_.size());
+  try {
+    const std::int64_t result = ask(open_call{board_, flags, mode});
+    if (result < 0) throw error(static_cast<int>(-result), "open", path_);
+    fd_ = static_cast<std::int32_t>(result);
+  } catch (...) {
+    memory_->unpin(board_);
+    throw;
+  }
+}
+
+file::~file() {
+  try {
+    close();
+  } catch (const std::exception&) {  // said above: nobody is there who could be told
+  }
+  memory_->unpin(board_);
+}
+
+template <class Call>
+std::int64_t file::ask(const Call& call) {
+  board_->result = -EIO;
+  void* const stream = memory_->own_stream();
+  launch(mount_, {1, Call::threads, 0, stream, false}, call);
+  const std::unique_ptr<device_memory::event> done = memory_->make_event();
+  done->record(stream);
+  done->wait();
+  return board_->result;
+}
+
+template <class Kernel>
+void file::launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block, void* stream) {
+  const std::uint64_t blocks = ceiling(groups, groups_of_block);
+  const std::uint64_t most = std::uint64_t{mount_.multiprocessors()} * walk_shape::blocks_per_multiprocessor;
+  // No bulk path: what the caller does next may be any call of the driver.
+  launch(mount_, {static_cast<std::uint32_t>(std::min(blocks, most)), walk_threads, 0, stream, false}, kernel);
+  note_place(stream);
+}
+
+void file::note_place(void* stream) {
+  const std::lock_guard lock(latch_);
+  for (const auto& [s, event] : last_) {
+    if (s == stream) return event->record(stream);
+  }
+  std::unique_ptr<device_memory::event> event = memory_->make_event();
+  event->record(stream);
+  last_.emplace_back(stream, std::move(event));
+}
+
+void file::read(char* to, std::uint64_t bytes, std::uint64_t offset, void* stream) {
+  selection s;
+  s.offset = static_cast<std::int64_t>(offset);
+  s.run_bytes = bytes;
+  read(to, s, keep::when_it_pays, stream);
+}
+
+void file::read(char* to, const selection& s, keep pages, void* stream) {
+  check();
+  std::uint64_t runs = count_of(s.before, s.before_count) * count_of(s.behind, s.behind_count);
+  if (s.list.items != nullptr) runs *= s.list.count;
+  if (runs == 0 || s.run_bytes == 0) return;
+  const failure failed{&board_->failed};
+  if (s.run_bytes < small_run_bytes) {
+    const std::uint32_t members = mount_.device() == device_kind::cuda ? 32 : 1;
+    return launch_walk(read_small_runs(s, fd_, to, runs, failed), ceiling(runs, members), walk_threads / 32, stream);
+  }
+  const auto start = [&](auto kernel, std::uint64_t piece_bytes, std::uint32_t groups_of_block) {
+    kernel.runs = runs;
+    kernel.piece_bytes = piece_bytes;
+    kernel.pieces = ceiling(s.run_bytes, piece_bytes);
+    const std::uint64_t all = runs * kernel.pieces;
+    const std::uint64_t at_once =
+        std::uint64_t{mount_.multiprocessors()} * walk_shape::blocks_per_multiprocessor * groups_of_block;
+    // As many at a time as leave something for each warp.
+    const std::uint32_t together = groups_of_block > 1 && mount_.device() == device_kind::cuda ? 32 : 1;
+    kernel.batch = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(all / at_once, 1, together));
+    launch_walk(kernel, ceiling(all, kernel.batch), groups_of_block, stream);
+  };
+  using detail::keeps;
+  const bool is_long = s.run_bytes >= block_run_bytes;
+  const bool keeps_all = pages == keep::always ||
+                         (pages == keep::when_it_pays && !is_long && s.run_bytes * 2 >= mount_.options().page_bytes);
+  const auto start_as = [&]<keeps Keeps>() {
+    if (is_long) start(read_runs<block_group, Keeps>(s, fd_, to, failed), block_run_bytes, 1);
+    else start(read_runs<warp_group, Keeps>(s, fd_, to, failed), warp_piece_bytes, walk_threads / 32);
+  };
+  if (keeps_all) start_as.template operator()<keeps::all_pages>();
+  else start_as.template operator()<keeps::none_that_it_can_do_without>();
+}
+
+void file::write(const char* from, std::uint64_t bytes, std::uint64_t offset, bool appends, void* stream) {
+  check();
+  if (bytes == 0) return;
+  const std::uint64_t page_bytes = mount_.options().page_bytes;
+  const std::uint64_t piece_bytes = appends ? bytes : std::max<std::uint64_t>(page_bytes, 65536);
+  launch_walk(write_pieces(from, fd_, offset, bytes, piece_bytes, {&board_->failed}), ceiling(bytes, piece_bytes), 1,
+              stream);
+}
+
+void file::check() {
+  std::uint64_t word = 0;
+  {
+    const std::lock_guard lock(latch_);
+    word = board_->failed.load_relaxed();
+    if (word == 0) return;
+    board_->failed.store_relaxed(0);
+  }
+  const std::uint64_t kind = word & 0xff;
+  const std::int64_t where = static_cast<std::int64_t>(word) >> 8;
+  if (kind == failure::bad_index) throw index_error(where);
+  if (kind == failure::ended_early)
+    throw error(ENODATA, "the file ends at byte " + std::to_string(where) + ", before what was to be read", path_);
+  throw error(static_cast<int>(kind), "at byte " + std::to_string(where), path_);
+}
+
+void file::wait() {
+  {
+    const std::lock_guard lock(latch_);
+    for (const auto& [stream, event] : last_) event->wait();
+  }
+  check();
+}
+
+file_status file::status() {
+  wait();
+  const std::lock_guard lock(latch_);
+  const std::int64_t result = ask(status_call{board_, fd_});
+  if (result < 0) throw error(static_cast<int>(-result), "stat", path_);
+  return board_->status;
+}
+
+void file::sync() {
+  wait();
+  const std::lock_guard lock(latch_);
+  const std::int64_t result = ask(sync_call{board_, fd_});
+  if (result < 0) throw error(static_cast<int>(-result), "fsync", path_);
+}
+
+void file::truncate(std::uint64_t size) {
+  wait();
+  const std::lock_guard lock(latch_);
+  const std::int64_t result = ask(truncate_call{board_, fd_, static_cast<std::int64_t>(size)});
+  if (result < 0) throw error(static_cast<int>(-result), "truncate", path_);
+}
+
+void file::close() {
+  std::exception_ptr earlier;
+  try {
+    wait();
+  } catch (...) {
+    earlier = std::current_exception();
+  }
+  {
+    const std::lock_guard lock(latch_);
+    last_.clear();
+    const std::int32_t fd = fd_.exchange(-1);
+    if (fd < 0) return;
+    const std::int64_t result = ask(close_call{board_, fd});
+    if (!earlier && result < 0) throw error(static_cast<int>(-result), "close", path_);
+  }
+  if (earlier) std::rethrow_exception(earlier);
+}
+
+}  // namespace gpufs::arrays

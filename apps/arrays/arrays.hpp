@@ -1,0 +1,115 @@
+// Files as arrays: what Python's File and FileArray do, by kernels of the mount's device that open, read and write the file. Calls that
+// read or write are made in the order of a stream, and return when they are in it; what goes wrong on the device is told by the next
+// call that waits.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arrays/memory.hpp"
+#include "gpufs/gpufs.cuh"
+#include "gpufs/gpufs.hpp"
+
+namespace gpufs::arrays {
+
+// A dimension that is walked with a fixed step in the file.
+struct steps {
+  std::uint64_t count;
+  std::int64_t stride;  // bytes
+};
+
+// Integers in memory of the device: where in the file a dimension's items lie.
+struct index_list {
+  const void* items = nullptr;  // null: there is no list
+  std::uint64_t count = 0;
+  std::uint32_t item_bytes = 8;  // 1, 2, 4 or 8
+  bool is_signed = true;
+  std::int64_t length =
+      0;  // items are from -length, which is the first, to length - 1. 0: any, none counts from the end
+  std::int64_t stride = 1;  // bytes from one to the next
+};
+
+// Runs of bytes of a file, in the order in which they lie in the result: `before` outermost, then the list, then `behind`.
+struct selection {
+  static constexpr std::uint32_t dimensions_max = 8;
+  std::int64_t offset = 0;  // of the first run, if all steps are 0
+  std::uint32_t before_count = 0, behind_count = 0;
+  std::array<steps, dimensions_max> before{}, behind{};
+  index_list list;
+  std::uint64_t run_bytes = 0;
+};
+
+// Whether pages that were missing are kept in the cache, or what is wanted of them read where the host has it. `when_it_pays`: of runs
+// from half a page to a MiB.
+enum class keep { when_it_pays, always, never };
+
+// A list had an item that is out of its dimension's length.
+class index_error : public std::exception {
+ public:
+  explicit index_error(std::int64_t index);
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  std::string text_;
+};
+
+struct board;
+
+// An open file of a mount, which must outlive it. Thread-safe.
+class file {
+ public:
+  // Opens, by a kernel; `flags` and `mode` as gopen. Throws gpufs::error with the path. Waits.
+  file(const mount& m, std::shared_ptr<device_memory> memory, std::string path, std::int32_t flags, std::uint32_t mode);
+  // Closes it, and drops what goes wrong.
+  ~file();
+  file(const file&) = delete;
+  file& operator=(const file&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::int32_t descriptor() const { return fd_; }
+  // The mount is gone: nothing is left to be closed.
+  void forget() { fd_ = -1; }
+
+  // Bytes [offset, offset + bytes), which the file must have when it is read, to memory of the device.
+  void read(char* to, std::uint64_t bytes, std::uint64_t offset, void* stream);
+  // A selection, as one piece without gaps. `s.list` must stay until the stream has come behind it.
+  void read(char* to, const selection& s, keep pages, void* stream);
+  // `appends`: behind what the file has then, in one piece; `offset` is not looked at.
+  void write(const char* from, std::uint64_t bytes, std::uint64_t offset, bool appends, void* stream);
+
+  // These wait for all that was asked before, and throw what went wrong with it.
+  void wait();
+  file_status status();
+  void sync();
+  void truncate(std::uint64_t size);
+  // Closes it in any case.
+  void close();
+
+  // Throws what has gone wrong so far. Does not wait.
+  void check();
+
+ private:
+  // Runs a call's kernel, and waits for it. Its result.
+  template <class Call>
+  std::int64_t ask(const Call& call);
+  template <class Kernel>
+  void launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block, void* stream);
+  void note_place(void* stream);
+
+  const mount& mount_;
+  const std::shared_ptr<device_memory> memory_;
+  const std::string path_;
+  std::atomic<std::int32_t> fd_{-1};
+  struct board* board_ = nullptr;  // pinned
+  std::mutex latch_;               // guards the board, but for what kernels write, and what follows
+  // The file's last place in each stream that it was used in.
+  std::vector<std::pair<void*, std::unique_ptr<device_memory::event>>> last_;
+};
+
+}  // namespace gpufs::arrays

@@ -1,0 +1,164 @@
+#include <cuda_runtime.h>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "arrays/memory.hpp"
+
+namespace gpufs::arrays {
+namespace {
+
+void check(cudaError_t status, const std::string& what) {
+  if (status == cudaSuccess) return;
+  // So that nobody else is told of it.
+  (void)cudaGetLastError();
+  if (status == cudaErrorMemoryAllocation) throw error(ENOMEM, what);
+  throw error(EIO, what + ": " + cudaGetErrorString(status));
+}
+
+// Makes a GPU the thread's current one.
+class on_device {
+ public:
+  explicit on_device(int ordinal) {
+    (void)cudaGetDevice(&previous_);
+    if (previous_ != ordinal) check(cudaSetDevice(ordinal), "cudaSetDevice");
+    changed_ = previous_ != ordinal;
+  }
+  ~on_device() {
+    if (changed_) (void)cudaSetDevice(previous_);
+  }
+  on_device(const on_device&) = delete;
+  on_device& operator=(const on_device&) = delete;
+
+ private:
+  int previous_ = 0;
+  bool changed_ = false;
+};
+
+class cuda_event final : public device_memory::event {
+ public:
+  explicit cuda_event(int ordinal) : ordinal_(ordinal) {
+    const on_device here(ordinal_);
+    // Who waits for a kernel that reads a disk should not burn a core.
+    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync), "cudaEventCreate");
+  }
+  ~cuda_event() override { (void)cudaEventDestroy(event_); }
+  cuda_event(const cuda_event&) = delete;
+  cuda_event& operator=(const cuda_event&) = delete;
+  void record(void* stream) override {
+    const on_device here(ordinal_);
+    check(cudaEventRecord(event_, static_cast<cudaStream_t>(stream)), "cudaEventRecord");
+  }
+  void wait() override { check(cudaEventSynchronize(event_), "waiting for the GPU"); }
+  void hold_back(void* stream) override {
+    const on_device here(ordinal_);
+    check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), event_, 0), "cudaStreamWaitEvent");
+  }
+
+ private:
+  const int ordinal_;
+  cudaEvent_t event_ = nullptr;
+};
+
+// While a kernel runs that waits for the host, no thread of the process may wait for it inside the driver but at an event: other calls
+// that wait, such as a copy to pageable memory or the freeing of pinned memory, keep the service out of the driver, whose copies the
+// kernel may be waiting for. So before a copy this waits at an event, and pinned memory is kept until the end.
+//
+// From a pool of its own, which keeps some of what was freed: memory that comes from the driver anew costs more than small reads.
+class cuda_memory final : public device_memory {
+ public:
+  explicit cuda_memory(int ordinal) : ordinal_(ordinal) {
+    const on_device here(ordinal_);
+    cudaMemPoolProps wanted{};
+    wanted.allocType = cudaMemAllocationTypePinned;
+    wanted.location = {cudaMemLocationTypeDevice, ordinal_};
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    check(cudaMemPoolCreate(&pool_, &wanted), "cudaMemPoolCreate");
+    std::uint64_t kept = kept_bytes;
+    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &kept), "cudaMemPoolSetAttribute");
+  }
+  ~cuda_memory() override {
+    for (void* const slab : slabs_) (void)cudaFreeHost(slab);
+    (void)cudaMemPoolDestroy(pool_);
+    (void)cudaStreamDestroy(stream_);
+  }
+  cuda_memory(const cuda_memory&) = delete;
+  cuda_memory& operator=(const cuda_memory&) = delete;
+
+  void* own_stream() override { return stream_; }
+  void* allocate(std::uint64_t bytes, void* stream) override {
+    const on_device here(ordinal_);
+    void* memory = nullptr;
+    check(cudaMallocFromPoolAsync(&memory, bytes == 0 ? 1 : bytes, pool_, static_cast<cudaStream_t>(stream)),
+          std::to_string(bytes) + " bytes of GPU memory");
+    return memory;
+  }
+  void free(void* memory, void* stream, bool elsewhere) noexcept override {
+    try {
+      const on_device here(ordinal_);
+      if (elsewhere) (void)cudaDeviceSynchronize();
+      // A stream that is no more has ended its work.
+      if (cudaFreeAsync(memory, static_cast<cudaStream_t>(stream)) != cudaSuccess) {
+        (void)cudaGetLastError();
+        (void)cudaDeviceSynchronize();
+        (void)cudaFree(memory);
+      }
+    } catch (const error&) {
+      return;  // the driver is gone, and the memory with it
+    }
+  }
+  void* pin() override {
+    const on_device here(ordinal_);
+    const std::lock_guard lock(latch_);
+    if (pinned_.empty()) {
+      void* slab = nullptr;
+      check(cudaHostAlloc(&slab, pinned_bytes * of_slab, cudaHostAllocMapped | cudaHostAllocPortable),
+            "pinned memory for open files");
+      slabs_.push_back(slab);
+      for (std::uint64_t i = 0; i < of_slab; ++i) pinned_.push_back(static_cast<char*>(slab) + i * pinned_bytes);
+    }
+    void* const memory = pinned_.back();
+    pinned_.pop_back();
+    return memory;
+  }
+  void unpin(void* memory) noexcept override {
+    const std::lock_guard lock(latch_);
+    pinned_.push_back(memory);  // has room: it was in there before
+  }
+  std::unique_ptr<event> make_event() override { return std::make_unique<cuda_event>(ordinal_); }
+  void copy_to_device(void* to, const void* from, std::uint64_t bytes, void* stream) override {
+    copy(to, from, bytes, stream);
+  }
+  void copy_to_host(void* to, const void* from, std::uint64_t bytes, void* stream) override {
+    copy(to, from, bytes, stream);
+  }
+
+ private:
+  static constexpr std::uint64_t kept_bytes = std::uint64_t{256} << 20;
+  static constexpr std::uint64_t of_slab = 64;
+
+  // Returns when it is done.
+  void copy(void* to, const void* from, std::uint64_t bytes, void* stream) {
+    const on_device here(ordinal_);
+    cuda_event before(ordinal_), behind(ordinal_);
+    before.record(stream);
+    before.wait();
+    if (bytes == 0) return;
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
+    behind.record(stream_);
+    behind.wait();
+  }
+
+  const int ordinal_;
+  cudaStream_t stream_ = nullptr;
+  cudaMemPool_t pool_ = nullptr;
+  std::mutex latch_;  // guards what follows
+  std::vector<void*> slabs_, pinned_;
+};
+
+}  // namespace
+
+std::shared_ptr<device_memory> make_cuda_memory(const mount& m) { return std::make_shared<cuda_memory>(m.ordinal()); }
+
+}  // namespace gpufs::arrays

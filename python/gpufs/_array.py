@@ -1,0 +1,213 @@
+"""Arrays in files, indexed as NumPy's and read by kernels: the class behind :meth:`gpufs.Mount.array`."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
+
+from gpufs import _formats, _selection
+from gpufs._device import Array, DeviceArray, Stream, is_on_device
+from gpufs._file import File, Keep
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class FileArray:
+    """An array that lies in a file. Nothing of it is read before it is indexed.
+
+    Indexing is NumPy's: integers, slices with steps, ``...``, ``None``, arrays of integers and of booleans, which may
+    be on
+    the device (an array of integers there is never looked at by the host). What it gives is a new array on the device,
+    or
+    NumPy's on the CPU twin; errors and streams are as for :class:`gpufs.File`.
+
+    A context manager; it closes its file.
+    """
+
+    __slots__ = ("_file", "_layout")
+
+    def __init__(self, file: File, layout: _formats.ArrayLayout) -> None:
+        """See :meth:`gpufs.Mount.array`."""
+        self._file = file
+        self._layout = layout
+
+    @property
+    def file(self) -> File:
+        """The file it lies in."""
+        return self._file
+
+    @property
+    def offset(self) -> int:
+        """Bytes of the file in front of the first item."""
+        return self._layout.offset
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of an item; bfloat16 and fp8 are those of ``ml_dtypes``."""
+        return self._layout.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Items along each dimension."""
+        return self._layout.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from an item to the next, along each dimension."""
+        return self._layout.strides
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many items."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an item."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all items."""
+        return self.size * self.itemsize
+
+    def __len__(self) -> int:
+        """Items along the first dimension."""
+        if not self.shape:
+            raise TypeError("len() of an array without dimensions")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        """Says its shape, type and file."""
+        return f"<gpufs.FileArray {self.shape} of {self.dtype} in {self._file.name!r}>"
+
+    def __enter__(self) -> Self:
+        """Returns the array."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes the file."""
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file; see :meth:`gpufs.File.close`."""
+        self._file.close()
+
+    def __getitem__(self, key: object) -> Array:
+        """Reads what NumPy's indexing with ``key`` gives.
+
+        Raises:
+            IndexError: as NumPy; for an index on the device later, as errors of reads are.
+            OSError: now or later, as :class:`gpufs.File` says.
+        """
+        return self.read(key)
+
+    def __iter__(self) -> Iterator[Array]:
+        """Reads the items of the first dimension one by one; :meth:`batches` is faster."""
+        for i in range(len(self)):
+            yield self[i]
+
+    def read(
+        self, key: object = ..., *, out: object | None = None, stream: Stream = None, keep: Keep = "auto"
+    ) -> Array:
+        """As indexing, into ``out``, on ``stream``; :meth:`gpufs.File.gather` says what ``keep`` is."""
+        layout = self._layout
+        selection = _selection.select(layout.shape, layout.strides, layout.itemsize, key, is_on_device=self._on_device)
+        return self._file.read_selection(selection, layout.offset, layout.dtype, out=out, stream=stream, keep=keep)
+
+    def take(
+        self,
+        indices: object,
+        axis: int = 0,
+        *,
+        out: object | None = None,
+        stream: Stream = None,
+        keep: Keep = "auto",
+    ) -> Array:
+        """Reads the items ``indices`` of dimension ``axis``, as ``numpy.take``."""
+        layout = self._layout
+        selection = _selection.take(
+            layout.shape, layout.strides, layout.itemsize, indices, axis, is_on_device=self._on_device
+        )
+        return self._file.read_selection(selection, layout.offset, layout.dtype, out=out, stream=stream, keep=keep)
+
+    def batches(self, count: int, *, drop_last: bool = False, stream: Stream = None) -> Iterator[Array]:
+        """Reads ``count`` items of the first dimension at a time, and what is left at last, unless ``drop_last``."""
+        if count < 1:
+            raise ValueError(f"batches of {count} items")
+        for first in range(0, len(self), count):
+            if drop_last and first + count > len(self):
+                return
+            yield self.read(slice(first, first + count), stream=stream)
+
+    @staticmethod
+    def _on_device(index: object) -> bool:
+        return is_on_device(index)
+
+
+class _AsSeenByKernels(io.RawIOBase):
+    """The file's bytes for who reads headers: as kernels see them, under the mount's root."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._at = 0
+
+    def read(self, size: int = -1, /) -> bytes:
+        part = self._file.read(size, self._at)
+        array = part.numpy() if isinstance(part, DeviceArray) else part
+        self._at += array.nbytes
+        return array.tobytes()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size()}[whence]
+        return self._at
+
+
+def layout_of(
+    file: File, dtype: object, shape: int | tuple[int, ...] | None, offset: int, name: str | None
+) -> _formats.ArrayLayout:
+    """How an array lies in a file; :meth:`gpufs.Mount.array` says what the arguments are.
+
+    Errors of the content have the file's name.
+    """
+    if dtype is not None:
+        if name is not None:
+            raise TypeError("a name is for safetensors files, a dtype for raw ones")
+        kind = _formats.parse_dtype(dtype)
+        return _with_name(file, lambda: _formats.plain(kind, shape, offset, file.size()))
+    if shape is not None or offset != 0:
+        raise TypeError("a shape or an offset is for raw files, which need a dtype")
+    header = cast(BinaryIO, _AsSeenByKernels(file))
+    if name is not None:
+        tensor = name
+        return _with_name(file, lambda: _formats.read_safetensors(header, file.size(), tensor))
+    if file.name.endswith(".safetensors"):
+        raise TypeError("a safetensors file has several tensors: say the name of one")
+    return _with_name(file, lambda: _formats.read_npy(header, file.size()))
+
+
+def _with_name(file: File, read: Callable[[], _formats.ArrayLayout]) -> _formats.ArrayLayout:
+    try:
+        return read()
+    except ValueError as error:
+        raise ValueError(f"{file.name}: {error}") from None

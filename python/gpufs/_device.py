@@ -1,0 +1,284 @@
+"""Memory of a GPU as other libraries know it: their arrays and streams taken, arrays of our own given."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast, runtime_checkable
+
+from gpufs import _core
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from gpufs._file import File
+
+_DLPACK_CUDA: Final = 2
+_DLPACK_CUDA_HOST: Final = 3
+_DLPACK_CUDA_MANAGED: Final = 13
+_LEGACY_STREAM: Final = 1  # in the array interfaces, where 0 says nothing
+_DLPACK_CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+_DLPACK_CODES_BY_NAME: Final = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
+
+
+@runtime_checkable
+class CudaStream(Protocol):
+    """What has the stream protocol of CUDA's Python libraries: version and handle."""
+
+    def __cuda_stream__(self) -> tuple[int, int]: ...
+
+
+Stream: TypeAlias = object
+"""A CUDA stream: one of PyTorch, CuPy, Numba or ``cuda.core``, anything with ``__cuda_stream__``, or its handle as a
+number. ``None``: the stream that PyTorch has chosen as its current one, where it uses the GPU already; else CuPy's;
+else
+the legacy default stream."""
+
+
+def stream_handle(stream: Stream, ordinal: int) -> int:
+    """The ``cudaStream_t`` of a stream."""
+    if stream is None:
+        return _current_stream(ordinal)
+    if isinstance(stream, int):
+        if stream < 0:
+            raise ValueError(f"no CUDA stream: {stream}")
+        return stream
+    if isinstance(stream, CudaStream):
+        return int(stream.__cuda_stream__()[1])
+    for name in ("cuda_stream", "ptr", "handle"):  # PyTorch, CuPy, Numba
+        handle = getattr(stream, name, None)
+        if handle is not None:
+            return int(getattr(handle, "value", handle) or 0)
+    raise TypeError(f"not a CUDA stream: {type(stream).__name__}")
+
+
+def _current_stream(ordinal: int) -> int:
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
+        return int(torch.cuda.current_stream(ordinal).cuda_stream)
+    cupy: Any = sys.modules.get("cupy")
+    if cupy is not None and hasattr(cupy, "cuda"):
+        return int(cupy.cuda.get_current_stream().ptr)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignArray:
+    """Somebody's array in memory that kernels can use."""
+
+    address: int
+    shape: tuple[int, ...]
+    is_contiguous: bool  # in C order
+    itemsize: int  # bytes
+    kind: str  # as numpy.dtype.kind has it: b, i, u, f, c; V for what NumPy does not know
+    stream: int | None  # whose order its content has to be waited for; None: none that it tells
+    read_only: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all items."""
+        return math.prod(self.shape) * self.itemsize
+
+
+def is_on_device(array: object) -> bool:
+    """Whether it is an array in the memory of a GPU."""
+    if hasattr(type(array), "__cuda_array_interface__"):
+        is_cuda = getattr(array, "is_cuda", None)  # torch.Tensor has the attribute wherever it is
+        return bool(is_cuda) if is_cuda is not None else True
+    device = getattr(array, "__dlpack_device__", None)
+    return device is not None and int(device()[0]) in (_DLPACK_CUDA, _DLPACK_CUDA_MANAGED)
+
+
+def device_array(array: object) -> ForeignArray:
+    """Describes an array on a GPU.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not is_on_device(array):
+        raise TypeError(f"not an array in GPU memory: {type(array).__name__}")
+    try:
+        facts = cast("dict[str, Any] | None", getattr(array, "__cuda_array_interface__", None))
+    except (TypeError, RuntimeError):  # of PyTorch, for a type that the interface has no name for
+        facts = None
+    if facts is not None:
+        return _of_interface(facts)
+    address, shape, strides, code, bits, _, _ = _core.dlpack_facts(array)
+    kinds = {number: kind for kind, number in _DLPACK_CODES.items()}
+    itemsize = bits // 8
+    is_contiguous = _is_contiguous(shape, tuple(s * itemsize for s in strides), itemsize)
+    return ForeignArray(address, shape, is_contiguous, itemsize, kinds.get(code, "V"), None, False)
+
+
+def _of_interface(facts: dict[str, Any]) -> ForeignArray:
+    typestr = str(facts["typestr"])
+    shape = tuple(int(n) for n in facts["shape"])
+    itemsize = int(typestr[2:])
+    strides = facts.get("strides")
+    address, read_only = facts["data"]
+    return ForeignArray(
+        int(address or 0),
+        shape,
+        strides is None or _is_contiguous(shape, tuple(strides), itemsize),
+        itemsize,
+        typestr[1],
+        facts.get("stream"),
+        bool(read_only),
+    )
+
+
+def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    if 0 in shape:
+        return True
+    expected = itemsize
+    for count, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if count != 1 and stride != expected:
+            return False
+        expected *= count
+    return True
+
+
+class DeviceArray:
+    """An array in GPU memory, C-contiguous: what reads give. Other libraries take it without a copy.
+
+    It has DLPack and ``__cuda_array_interface__``: ``torch.from_dlpack(a)``, ``cupy.asarray(a)``,
+    ``numba.cuda.as_cuda_array(a)``. Its bytes come in the order of the stream on which they were asked for; both
+    protocols see to it that the taker's stream waits. The memory is freed in that order too, when nobody has the array
+    any more; if it was taken to another stream the device is waited for first.
+    """
+
+    __slots__ = ("__weakref__", "_buffer", "_dtype", "_file", "_ordinal", "_shape", "_stream")
+
+    def __init__(
+        self, buffer: _core.DeviceBuffer, shape: tuple[int, ...], dtype: np.dtype[Any], file: File, stream: Stream
+    ) -> None:
+        self._buffer = buffer
+        self._shape = shape
+        self._dtype = dtype
+        self._file = file
+        self._ordinal = file.mount.ordinal
+        self._stream = stream  # kept alive: the memory is freed in its order
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Items along each dimension."""
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of an item; bfloat16 and fp8 are those of ``ml_dtypes``."""
+        return self._dtype
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions."""
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        """How many items."""
+        return math.prod(self._shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an item."""
+        return self._dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all items."""
+        return self.size * self.itemsize
+
+    @property
+    def device(self) -> str:
+        """Where it is, such as ``"cuda:0"``."""
+        return f"cuda:{self._ordinal}"
+
+    @property
+    def address(self) -> int:
+        """Of the first item, in GPU memory."""
+        return self._buffer.address
+
+    def __len__(self) -> int:
+        """Items along the first dimension."""
+        if not self._shape:
+            raise TypeError("len() of an array without dimensions")
+        return self._shape[0]
+
+    def __repr__(self) -> str:
+        """Says its shape, type and place."""
+        return f"<gpufs.DeviceArray {self._shape} of {self._dtype} on {self.device}>"
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """Returns a copy in host memory. Waits until the bytes have come.
+
+        Raises:
+            OSError: the read failed, with ``errno`` and ``filename``.
+            IndexError: an index on the device was out of bounds.
+        """
+        import numpy as np
+
+        array = np.empty(self._shape, self._dtype)
+        self._buffer.copy_to_host(array.ctypes.data, array.nbytes)
+        self._file.check()
+        return array
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """As :meth:`numpy`, for NumPy's functions."""
+        if copy is False:
+            raise ValueError("an array in GPU memory cannot be had by NumPy without a copy")
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The CUDA Array Interface, version 3."""
+        if self._dtype.kind == "V" or self._dtype.name in _DLPACK_CODES_BY_NAME:
+            raise AttributeError(f"the CUDA array interface has no {self._dtype}; use DLPack")
+        self._buffer.note_use_elsewhere()  # who takes it does not say for which stream
+        return {
+            "version": 3,
+            "shape": self._shape,
+            "typestr": self._dtype.str,
+            "data": (self.address if self.size else 0, False),
+            "strides": None,
+            "stream": self._buffer.stream or _LEGACY_STREAM,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """CUDA, and which GPU."""
+        return _DLPACK_CUDA, self._ordinal
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A capsule for a library that knows DLPack; work on ``stream`` waits until the bytes have come.
+
+        Raises:
+            BufferError: a copy, or another device, is asked for.
+        """
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"the array is on {self.device}")
+        if copy:
+            raise BufferError("the array is given without a copy")
+        wanted = 0 if stream is None or stream == _LEGACY_STREAM else stream
+        own = self._buffer.stream
+        if stream != -1 and wanted != own:
+            self._buffer.hold_back(wanted)
+        if wanted != own or stream == -1:
+            self._buffer.note_use_elsewhere()
+        code = _DLPACK_CODES_BY_NAME.get(self._dtype.name)
+        if code is None:
+            code = _DLPACK_CODES[self._dtype.kind]
+        return self._buffer.dlpack(list(self._shape), code, self.itemsize * 8, _DLPACK_CUDA, self._ordinal)
+
+
+Array: TypeAlias = "DeviceArray | npt.NDArray[Any]"
+"""What reads give: an array on the GPU, or NumPy's on the CPU twin."""

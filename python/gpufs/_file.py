@@ -1,0 +1,405 @@
+"""Files of a mount, read and written by kernels on the mount's device: the class behind :meth:`gpufs.Mount.open`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast
+
+from gpufs import _core
+from gpufs._device import Array, DeviceArray, ForeignArray, Stream, device_array, is_on_device, stream_handle
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from gpufs._mount import Mount
+    from gpufs._selection import Selection
+
+Keep: TypeAlias = Literal["auto", "always", "never"]
+"""Whether the pages that are read stay in the cache. ``"auto"``: those of pieces from half a page to a MiB. What is
+less
+is read where the host has it, if the GPU can, and costs only its own bytes; what is more would put everything else
+out."""
+
+_KEEPS: Final = {"auto": 0, "always": 1, "never": 2}
+_FLAGS: Final = {
+    "r": os.O_RDONLY,
+    "r+": os.O_RDWR,
+    "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
+    "w+": os.O_RDWR | os.O_CREAT | os.O_TRUNC,
+    "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+    "a+": os.O_RDWR | os.O_CREAT | os.O_APPEND,
+    "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL,
+    "x+": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatus:
+    """What :meth:`File.stat` tells."""
+
+    size: int  # bytes; of a file that is open for writing: with what was written so far
+    modified_ns: int  # since the epoch, when it was opened
+    changed_ns: int
+    inode: int
+    device: int
+    mode: int  # st_mode
+
+
+class File:
+    """An open file of a mount, whose bytes go to memory of the mount's device and come from there.
+
+    On a GPU, calls that read or write are made in the order of a CUDA stream and return before they are done: what they
+    give can be used in that order at once. An error of theirs is raised by the next call that waits (:meth:`wait`,
+    :meth:`fsync`, :meth:`stat`, :meth:`truncate`, :meth:`close`, :meth:`DeviceArray.numpy`) or by the next call at all
+    that finds it. On the CPU twin all is done, and errors are raised, when a call returns, and arrays are NumPy's.
+
+    A context manager. Methods may be called from several threads. After :meth:`close` they raise ``ValueError``.
+    """
+
+    __slots__ = ("__weakref__", "_access", "_core", "_mount", "_path", "_size")
+
+    def __init__(self, mount: Mount, path: str | bytes | os.PathLike[str] | os.PathLike[bytes], mode: str) -> None:
+        """Opens; see :meth:`gpufs.Mount.open`."""
+        self._access = _flags_of(mode)
+        self._mount = mount
+        self._path = os.fsdecode(path)
+        self._core = _core.File(mount.core, mount.device_memory(), os.fsencode(path), self._access, 0o666)
+        self._size: int | None = None
+
+    @property
+    def mount(self) -> Mount:
+        """Whose file it is."""
+        return self._mount
+
+    @property
+    def name(self) -> str:
+        """The path, as it was given."""
+        return self._path
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, by itself or with its mount."""
+        return self._core.closed
+
+    @property
+    def descriptor(self) -> int:
+        """What kernels of one's own give to ``gread`` and the other device calls, while the file is open."""
+        return self._core.descriptor
+
+    def __enter__(self) -> Self:
+        """Returns the file."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes the file."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Says its path, and whether it is closed."""
+        return f"<gpufs.File {self._path!r}{' closed' if self.closed else ''}>"
+
+    def size(self) -> int:
+        """Bytes of the file: as it was opened, if it is only read; else as written so far, for which it waits."""
+        if self._writes:
+            return self.stat().size
+        if self._size is None:
+            self._size = self.stat().size
+        return self._size
+
+    def read(self, n: int = -1, offset: int = 0, *, out: object | None = None, stream: Stream = None) -> Array:
+        """Reads ``n`` bytes from ``offset`` on, fewer at the end of the file; all up to it when ``n`` is negative.
+
+        Returns them as an array of ``uint8``, or ``out`` if that is given: a writable C-contiguous array on the device
+        (on the twin: of NumPy) of so many bytes at least.
+
+        Raises:
+            ValueError: a negative offset, an ``out`` that is too small.
+            TypeError: an ``out`` in the wrong memory.
+            OSError: now or later, as the class says.
+        """
+        import numpy as np
+
+        if offset < 0:
+            raise ValueError(f"negative offset: {offset}")
+        left = max(self.size() - offset, 0)
+        count = left if n < 0 else min(n, left)
+        handle = self._stream(stream)
+        result: Any
+        if out is None:
+            result, address = self.allocate((count,), np.dtype(np.uint8), handle, stream)
+        else:
+            target = self._target(out, handle)
+            if target.nbytes < count:
+                raise ValueError(f"out has {target.nbytes} bytes, {count} are needed")
+            result, address = out, target.address
+        self._core.read(address, count, offset, handle)
+        self._done()
+        return cast("Array", result)
+
+    def readinto(self, out: object, offset: int = 0, *, stream: Stream = None) -> int:
+        """Fills ``out``, as far as the file goes, and returns how many bytes that were; else as :meth:`read`."""
+        target = self._target(out, self._stream(stream))
+        count = min(target.nbytes, max(self.size() - offset, 0))
+        self.read(count, offset, out=out, stream=stream)
+        return count
+
+    def gather(
+        self,
+        index: object,
+        record_bytes: int,
+        *,
+        offset: int = 0,
+        out: object | None = None,
+        stream: Stream = None,
+        keep: Keep = "auto",
+    ) -> Array:
+        """Reads records of ``record_bytes`` each: record i of the result is number ``index[i]`` behind ``offset``.
+
+        Args:
+            index: integers, an array on the device or what NumPy makes an array of.
+            record_bytes: at least 1.
+            offset: where in the file record 0 begins.
+            out: a writable C-contiguous array on the device, for the records one after the other.
+            stream: a CUDA stream.
+            keep: whether pages stay in the cache.
+
+        Returns:
+            ``uint8`` of the index's shape and, last, ``record_bytes``; or ``out``.
+
+        Raises:
+            IndexError: a record that the file has not as a whole; negative numbers count from the last. Of an index on
+                the device later, as errors of reads are.
+        """
+        import numpy as np
+
+        from gpufs._selection import select
+
+        if record_bytes < 1:
+            raise ValueError(f"records of {record_bytes} bytes")
+        records = max(self.size() - offset, 0) // record_bytes
+        if not is_on_device(index):
+            index = np.asarray(index)
+            if index.size == 0:
+                index = index.astype(np.int64)
+        selection = select((records, record_bytes), (record_bytes, 1), 1, (index,), is_on_device=is_on_device)
+        return self.read_selection(selection, offset, np.dtype(np.uint8), out=out, stream=stream, keep=keep)
+
+    def write(self, data: object, offset: int = 0, *, stream: Stream = None) -> int:
+        """Writes an array's bytes, in C order, at ``offset``; behind the end when the file was opened to append.
+
+        Args:
+            data: a C-contiguous array on the device, or anything that NumPy takes as a buffer: ``bytes``, an array. Of
+            the
+                former nothing may be changed until the stream has come behind the call.
+            offset: bytes.
+            stream: a CUDA stream.
+
+        Returns:
+            How many bytes; if they cannot be written, an ``OSError`` comes later, as the class says.
+        """
+        if offset < 0:
+            raise ValueError(f"negative offset: {offset}")
+        self._check_access(os.O_WRONLY, "writing")
+        handle = self._stream(stream)
+        appends = self._access & os.O_APPEND != 0
+        if is_on_device(data):
+            source = self._source(data, handle)
+            self._core.write(source.address, source.nbytes, offset, appends, handle)
+            self._done()
+            return source.nbytes
+        import numpy as np
+
+        host = np.ascontiguousarray(np.frombuffer(data, np.uint8) if isinstance(data, _BUFFERS) else data)
+        if host.nbytes != 0:
+            if self._mount.device == "cpu":
+                self._core.write(host.ctypes.data, host.nbytes, offset, appends, 0)
+            else:
+                buffer = self._mount.device_memory().allocate(host.nbytes, handle)
+                buffer.copy_from_host(host.ctypes.data, host.nbytes)
+                self._core.write(buffer.address, host.nbytes, offset, appends, handle)
+            self._done()
+        return int(host.nbytes)
+
+    def stat(self) -> FileStatus:
+        """Describes the file: as it was when it was opened, but for its size. Waits for earlier reads and writes."""
+        return FileStatus(*self._core.status())
+
+    def truncate(self, size: int) -> None:
+        """Makes the file ``size`` bytes long. Waits."""
+        self._check_access(os.O_WRONLY, "writing")
+        if size < 0:
+            raise ValueError(f"negative size: {size}")
+        self._core.truncate(size)
+
+    def fsync(self) -> None:
+        """Waits until all that was written is on the disk.
+
+        Raises:
+            OSError: a write, or writing back to the host, failed; what could not be written back is kept for the next
+                try.
+        """
+        self._check_access(os.O_WRONLY, "writing")
+        self._core.sync()
+
+    def wait(self) -> None:
+        """Waits for all earlier reads and writes, on whatever streams, and raises what went wrong."""
+        self._core.wait()
+
+    def check(self) -> None:
+        """Raises what has gone wrong so far. Does not wait."""
+        if not self.closed:
+            self._core.check()
+
+    def close(self) -> None:
+        """Closes the file, when earlier reads and writes are done. Closing again does nothing.
+
+        Raises:
+            OSError: an earlier read or write failed, or what was written could not be written back and is lost.
+        """
+        self._core.close()
+
+    # ---- For gpufs.FileArray.
+
+    def read_selection(
+        self,
+        selection: Selection,
+        base: int,
+        dtype: np.dtype[Any],
+        *,
+        out: object | None,
+        stream: Stream,
+        keep: Keep,
+    ) -> Array:
+        """Reads what a selection of an array is that begins at byte ``base``."""
+        import numpy as np
+
+        from gpufs._selection import HostList
+
+        if keep not in _KEEPS:
+            raise ValueError(f"keep must be 'auto', 'always' or 'never', not {keep!r}")
+        handle = self._stream(stream)
+        nbytes = int(np.prod(selection.shape, dtype=np.int64)) * dtype.itemsize
+        result: Any
+        if out is None:
+            result, address = self.allocate(selection.shape, dtype, handle, stream)
+        else:
+            target = self._target(out, handle)
+            if target.nbytes != nbytes:
+                raise ValueError(f"out has {target.nbytes} bytes, the result {nbytes}")
+            result, address = out, target.address
+        if nbytes == 0:
+            return cast("Array", result)
+        kept: object = None
+        items, count, item_bytes, is_signed, length, step = 0, 0, 8, True, 0, 1
+        if isinstance(selection.list, HostList):
+            offsets = np.ascontiguousarray(selection.list.offsets, np.int64)
+            count = offsets.size
+            if self._mount.device == "cpu":
+                kept, items = offsets, offsets.ctypes.data
+            else:
+                buffer = self._mount.device_memory().allocate(offsets.nbytes, handle)
+                buffer.copy_from_host(offsets.ctypes.data, offsets.nbytes)
+                kept, items = buffer, buffer.address
+        elif selection.list is not None:
+            index = self._source(selection.list.index, handle)
+            if index.kind not in "iu":
+                raise IndexError("an index on the device must be of integers")
+            items, count, item_bytes, is_signed = index.address, selection.list.count, index.itemsize, index.kind == "i"
+            length, step = selection.list.length, selection.list.stride
+            if length == 0 and count != 0:
+                raise IndexError("index into a dimension without items")
+        self._core.read_selection(
+            address,
+            base + selection.offset,
+            _pairs(selection.before),
+            _pairs(selection.behind),
+            selection.run_bytes,
+            items,
+            count,
+            item_bytes,
+            is_signed,
+            length,
+            step,
+            _KEEPS[keep],
+            handle,
+        )
+        del kept
+        self._done()
+        return cast("Array", result)
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any], handle: int, stream: Stream) -> tuple[Any, int]:
+        """An array on the device, and its address."""
+        import numpy as np
+
+        if self._mount.device == "cpu":
+            array = np.empty(shape, dtype)
+            return array, array.ctypes.data
+        count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        buffer = self._mount.device_memory().allocate(count, handle)
+        return DeviceArray(buffer, shape, dtype, self, stream), buffer.address
+
+    # ----
+
+    @property
+    def _writes(self) -> bool:
+        return self._access & (os.O_WRONLY | os.O_RDWR) != 0
+
+    def _check_access(self, wanted: int, what: str) -> None:
+        if wanted == os.O_WRONLY and not self._writes:
+            raise OSError(_EBADF, f"not open for {what}", self._path)
+
+    def _stream(self, stream: Stream) -> int:
+        return 0 if self._mount.device == "cpu" else stream_handle(stream, self._mount.ordinal)
+
+    def _done(self) -> None:
+        if self._mount.device == "cpu":
+            self._core.check()
+
+    def _source(self, array: object, handle: int) -> ForeignArray:
+        source = device_array(array)
+        if not source.is_contiguous:
+            raise ValueError("an array on the device must be C-contiguous")
+        if source.stream is not None and (source.stream if source.stream != 1 else 0) != handle:
+            self._mount.device_memory().hold_back(handle, source.stream)
+        return source
+
+    def _target(self, out: object, handle: int) -> ForeignArray:
+        if self._mount.device != "cpu":
+            target = self._source(out, handle)
+        else:
+            import numpy as np
+
+            if not isinstance(out, np.ndarray):
+                raise TypeError(f"out must be a NumPy array on the CPU twin, not {type(out).__name__}")
+            if not out.flags.c_contiguous:
+                raise ValueError("out must be C-contiguous")
+            target = ForeignArray(
+                out.ctypes.data, out.shape, True, out.itemsize, out.dtype.kind, None, not out.flags.writeable
+            )
+        if target.read_only:
+            raise ValueError("out cannot be written")
+        return target
+
+
+_BUFFERS: Final = (bytes, bytearray, memoryview)
+_EBADF: Final = 9
+
+
+def _pairs(steps: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+    return tuple((s.count, s.stride) for s in steps)
+
+
+def _flags_of(mode: str) -> int:
+    if mode.count("t") or mode.count("b") > 1 or mode.count("+") > 1:
+        raise ValueError(f"invalid mode (files are binary): {mode!r}")
+    plain = mode.replace("b", "")
+    if plain.endswith("+") or "+" not in plain:
+        flags = _FLAGS.get(plain)
+        if flags is not None:
+            return flags
+    raise ValueError(f"invalid mode: {mode!r}")

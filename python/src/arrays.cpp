@@ -1,0 +1,284 @@
+#include "arrays.hpp"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arrays/arrays.hpp"
+#include "mount.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace gpufs::python {
+namespace {
+
+// Calls f(mount) without the GIL; the mount stays open meanwhile.
+template <class F>
+auto use(mount_holder& holder, F&& f) {
+  const nb::gil_scoped_release released;
+  return holder.use(std::forward<F>(f));
+}
+
+void* stream_at(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+// Memory of a mount's device; it may outlive the mount.
+class buffer {
+ public:
+  buffer(std::shared_ptr<arrays::device_memory> memory, std::uint64_t bytes, void* stream)
+      : memory_(std::move(memory)), data_(memory_->allocate(bytes, stream)), stream_(stream) {}
+  ~buffer() {
+    // In a process that was forked off there is no GPU.
+    if (getpid() == owner_) memory_->free(data_, stream_, used_elsewhere_);
+  }
+  buffer(const buffer&) = delete;
+  buffer& operator=(const buffer&) = delete;
+
+  char* data() const { return static_cast<char*>(data_); }
+  void* stream() const { return stream_; }
+  arrays::device_memory& memory() const { return *memory_; }
+  void note_use_elsewhere() { used_elsewhere_ = true; }
+
+ private:
+  const std::shared_ptr<arrays::device_memory> memory_;
+  void* const data_;
+  void* const stream_;  // in whose order it is allocated and freed
+  bool used_elsewhere_ = false;
+  const pid_t owner_ = getpid();
+};
+
+struct py_buffer {
+  std::shared_ptr<buffer> held;
+
+  explicit py_buffer(std::shared_ptr<buffer> b) : held(std::move(b)) {}
+  py_buffer(const py_buffer&) = delete;
+  py_buffer& operator=(const py_buffer&) = delete;
+  ~py_buffer() {
+    const nb::gil_scoped_release released;
+    held.reset();
+  }
+};
+
+struct py_memory {
+  std::shared_ptr<mount_holder> holder;
+  std::shared_ptr<arrays::device_memory> memory;
+};
+
+// The buffer as a DLPack capsule, which keeps it.
+nb::object as_dlpack(const py_buffer& self, const std::vector<std::size_t>& shape, int code, int bits, int device_type,
+                     int ordinal) {
+  auto* const kept = new std::shared_ptr<buffer>(self.held);
+  const nb::capsule owner(kept, [](void* p) noexcept {
+    const nb::gil_scoped_release released;
+    delete static_cast<std::shared_ptr<buffer>*>(p);
+  });
+  nb::dlpack::dtype type{};
+  type.code = static_cast<std::uint8_t>(code);
+  type.bits = static_cast<std::uint8_t>(bits);
+  type.lanes = 1;
+  return nb::cast(
+      nb::ndarray<>(self.held->data(), shape.size(), shape.data(), owner, nullptr, type, device_type, ordinal));
+}
+
+// Of an array that has __dlpack__: address, shape, strides in items, type code, bits, device type, device number.
+nb::tuple dlpack_facts(const nb::ndarray<nb::ro>& a) {
+  nb::list shape, strides;
+  for (std::size_t i = 0; i < a.ndim(); ++i) {
+    shape.append(a.shape(i));
+    strides.append(a.stride(i));
+  }
+  return nb::make_tuple(reinterpret_cast<std::uintptr_t>(a.data()), nb::tuple(shape), nb::tuple(strides),
+                        a.dtype().code, a.dtype().bits, a.device_type(), a.device_id());
+}
+
+class py_file {
+ public:
+  py_file(std::shared_ptr<mount_holder> holder, std::shared_ptr<arrays::file> file)
+      : holder_(std::move(holder)), file_(std::move(file)) {}
+  py_file(const py_file&) = delete;
+  py_file& operator=(const py_file&) = delete;
+  ~py_file() {
+    if (file_ == nullptr) return;
+    const nb::gil_scoped_release released;
+    try {
+      holder_->use([&](const mount&) { file_.reset(); });
+    } catch (const std::exception&) {  // closed, or of another process: nobody is left who could close the file
+      file_->forget();
+      if (holder_->forked()) (void)new std::shared_ptr<arrays::file>(std::move(file_));  // its memory is the parent's
+    }
+  }
+
+  // With the GIL.
+  std::shared_ptr<arrays::file> get() const {
+    if (file_ == nullptr) throw std::invalid_argument("the gpufs file is closed");
+    return file_;
+  }
+  template <class F>
+  auto use(F&& f) const {
+    const std::shared_ptr<arrays::file> file = get();
+    return python::use(*holder_, [&](const mount&) { return f(*file); });
+  }
+  bool closed() const { return file_ == nullptr; }
+  void close() {
+    if (file_ == nullptr) return;
+    const std::shared_ptr<arrays::file> file = std::exchange(file_, nullptr);
+    python::use(*holder_, [&](const mount&) { file->close(); });
+  }
+
+ private:
+  const std::shared_ptr<mount_holder> holder_;
+  std::shared_ptr<arrays::file> file_;
+};
+
+std::uint32_t fill(std::array<arrays::steps, arrays::selection::dimensions_max>& to, const nb::tuple& from) {
+  if (from.size() > to.size()) {
+    throw std::invalid_argument("an index with more than " + std::to_string(to.size()) +
+                                " dimensions that lie apart in the file");
+  }
+  std::uint32_t n = 0;
+  for (const nb::handle h : from) {
+    const auto d = nb::cast<nb::tuple>(h);
+    to[n++] = {nb::cast<std::uint64_t>(d[0]), nb::cast<std::int64_t>(d[1])};
+  }
+  return n;
+}
+
+void bind_memory(nb::module_& m) {
+  nb::class_<py_buffer>(m, "DeviceBuffer")
+      .def_prop_ro("address", [](const py_buffer& b) { return reinterpret_cast<std::uintptr_t>(b.held->data()); })
+      .def_prop_ro("stream", [](const py_buffer& b) { return reinterpret_cast<std::uintptr_t>(b.held->stream()); })
+      .def("note_use_elsewhere", [](const py_buffer& b) { b.held->note_use_elsewhere(); })
+      .def(
+          "hold_back",
+          [](const py_buffer& b, std::uintptr_t stream) {
+            const nb::gil_scoped_release released;
+            const auto event = b.held->memory().make_event();
+            event->record(b.held->stream());
+            event->hold_back(stream_at(stream));
+          },
+          "stream"_a)
+      .def(
+          "copy_from_host",
+          [](const py_buffer& b, std::uintptr_t from, std::uint64_t bytes) {
+            const nb::gil_scoped_release released;
+            b.held->memory().copy_to_device(b.held->data(), reinterpret_cast<const void*>(from), bytes,
+                                            b.held->stream());
+          },
+          "address"_a, "bytes"_a)
+      .def(
+          "copy_to_host",
+          [](const py_buffer& b, std::uintptr_t to, std::uint64_t bytes) {
+            const nb::gil_scoped_release released;
+            b.held->memory().copy_to_host(reinterpret_cast<void*>(to), b.held->data(), bytes, b.held->stream());
+          },
+          "address"_a, "bytes"_a)
+      .def("dlpack", as_dlpack, "shape"_a, "code"_a, "bits"_a, "device_type"_a, "ordinal"_a);
+  nb::class_<py_memory>(m, "DeviceMemory")
+      .def("__init__",
+           [](py_memory* place, const py_mount& mount_) {
+             auto memory = use(*mount_.holder, [](const mount& m) { return arrays::make_device_memory(m); });
+             new (place) py_memory{mount_.holder, std::move(memory)};
+           })
+      .def(
+          "allocate",
+          [](const py_memory& self, std::uint64_t bytes, std::uintptr_t stream) {
+            self.holder->refuse_forked();
+            std::shared_ptr<buffer> allocated;
+            {
+              const nb::gil_scoped_release released;
+              allocated = std::make_shared<buffer>(self.memory, bytes, stream_at(stream));
+            }
+            return new py_buffer(std::move(allocated));  // Python owns it
+          },
+          "bytes"_a, "stream"_a)
+      .def(
+          "hold_back",
+          [](const py_memory& self, std::uintptr_t stream, std::uintptr_t until) {
+            self.holder->refuse_forked();
+            const nb::gil_scoped_release released;
+            const auto event = self.memory->make_event();
+            event->record(stream_at(until));
+            event->hold_back(stream_at(stream));
+          },
+          "stream"_a, "until"_a);
+  m.def("dlpack_facts", dlpack_facts, "array"_a);
+}
+
+}  // namespace
+
+void bind_arrays(nb::module_& m) {
+  nb::register_exception_translator([](const std::exception_ptr& exception, void*) {
+    try {
+      std::rethrow_exception(exception);
+    } catch (const arrays::index_error& e) {
+      PyErr_SetString(PyExc_IndexError, e.what());
+    }
+  });
+  bind_memory(m);
+  nb::class_<py_file>(m, "File")
+      .def(
+          "__init__",
+          [](py_file* place, const py_mount& mount_, const py_memory& memory, const nb::bytes& path, int flags,
+             unsigned mode) {
+            auto file = use(*mount_.holder, [&, name = std::string(path.c_str(), path.size())](const mount& m) {
+              return std::make_shared<arrays::file>(m, memory.memory, name, flags, mode);
+            });
+            new (place) py_file(mount_.holder, std::move(file));
+          },
+          "mount"_a, "memory"_a, "path"_a, "flags"_a, "mode"_a)
+      .def_prop_ro("closed", &py_file::closed)
+      .def_prop_ro("descriptor", [](const py_file& f) { return f.get()->descriptor(); })
+      .def("close", &py_file::close)
+      .def("wait", [](const py_file& f) { f.use([](arrays::file& file) { file.wait(); }); })
+      .def("check", [](const py_file& f) { f.get()->check(); })
+      .def("sync", [](const py_file& f) { f.use([](arrays::file& file) { file.sync(); }); })
+      .def(
+          "truncate",
+          [](const py_file& f, std::uint64_t size) { f.use([size](arrays::file& file) { file.truncate(size); }); },
+          "size"_a)
+      .def("status",
+           [](const py_file& f) {
+             const file_status s = f.use([](arrays::file& file) { return file.status(); });
+             return nb::make_tuple(s.size, s.modified_ns, s.changed_ns, s.inode, s.device, s.mode);
+           })
+      .def(
+          "read",
+          [](const py_file& f, std::uintptr_t to, std::uint64_t bytes, std::uint64_t offset, std::uintptr_t stream) {
+            f.use(
+                [&](arrays::file& file) { file.read(reinterpret_cast<char*>(to), bytes, offset, stream_at(stream)); });
+          },
+          "to"_a, "bytes"_a, "offset"_a, "stream"_a)
+      .def(
+          "write",
+          [](const py_file& f, std::uintptr_t from, std::uint64_t bytes, std::uint64_t offset, bool appends,
+             std::uintptr_t stream) {
+            f.use([&](arrays::file& file) {
+              file.write(reinterpret_cast<const char*>(from), bytes, offset, appends, stream_at(stream));
+            });
+          },
+          "data"_a, "bytes"_a, "offset"_a, "appends"_a, "stream"_a)
+      .def(
+          "read_selection",
+          [](const py_file& f, std::uintptr_t to, std::int64_t offset, const nb::tuple& before, const nb::tuple& behind,
+             std::uint64_t run_bytes, std::uintptr_t list, std::uint64_t list_count, std::uint32_t item_bytes,
+             bool is_signed, std::int64_t length, std::int64_t stride, int keep, std::uintptr_t stream) {
+            arrays::selection s;
+            s.offset = offset;
+            s.before_count = fill(s.before, before);
+            s.behind_count = fill(s.behind, behind);
+            s.run_bytes = run_bytes;
+            s.list = {reinterpret_cast<const void*>(list), list_count, item_bytes, is_signed, length, stride};
+            f.use([&](arrays::file& file) {
+              file.read(reinterpret_cast<char*>(to), s, static_cast<arrays::keep>(keep), stream_at(stream));
+            });
+          },
+          "to"_a, "offset"_a, "before"_a, "behind"_a, "run_bytes"_a, "list"_a, "list_count"_a, "item_bytes"_a,
+          "is_signed"_a, "length"_a, "stride"_a, "keep"_a, "stream"_a);
+}
+
+}  // namespace gpufs::python
