@@ -10,7 +10,7 @@
 namespace gpufs::arrays {
 namespace {
 
-constexpr std::uint32_t walk_threads = 256;
+constexpr std::uint32_t walk_threads = 256, warps_of_block = walk_threads / 32;
 
 // Runs below this are copied by one thread each, as most of a warp would have nothing to do.
 constexpr std::uint64_t small_run_bytes = 64;
@@ -20,7 +20,7 @@ constexpr std::uint64_t warp_piece_bytes = std::uint64_t{32} << 10;
 
 std::uint64_t ceiling(std::uint64_t n, std::uint64_t d) { return n / d + (n % d != 0 ? 1 : 0); }
 
-std::uint64_t count_of(const std::array<steps, selection::dimensions_max>& dimensions, std::uint32_t n) {
+std::uint64_t count_of(const steps* dimensions, std::uint32_t n) {
   std::uint64_t count = 1;
   for (std::uint32_t i = 0; i < n; ++i) count *= dimensions[i].count;
   return count;
@@ -99,29 +99,30 @@ void file::read(char* to, const selection& s, keep pages, void* stream) {
   if (s.list.items != nullptr) runs *= s.list.count;
   if (runs == 0 || s.run_bytes == 0) return;
   const failure failed{&board_->failed};
+  const std::uint32_t members = mount_.device() == device_kind::cuda ? 32 : 1;  // of a warp
   if (s.run_bytes < small_run_bytes) {
-    const std::uint32_t members = mount_.device() == device_kind::cuda ? 32 : 1;
-    return launch_walk(read_small_runs(s, fd_, to, runs, failed), ceiling(runs, members), walk_threads / 32, stream);
+    return launch_walk(read_small_runs(s, fd_, to, runs, failed), ceiling(runs, members), warps_of_block, stream);
   }
+  using detail::keeps;
+  const std::uint64_t page_bytes = mount_.options().page_bytes;
+  const bool is_long = s.run_bytes >= block_run_bytes;
+  const bool keeps_all =
+      pages == keep::always || (pages == keep::when_it_pays && !is_long && s.run_bytes * 2 >= page_bytes);
   const auto start = [&](auto kernel, std::uint64_t piece_bytes, std::uint32_t groups_of_block) {
     kernel.runs = runs;
     kernel.piece_bytes = piece_bytes;
     kernel.pieces = ceiling(s.run_bytes, piece_bytes);
-    const std::uint64_t all = runs * kernel.pieces;
-    const std::uint64_t at_once =
-        std::uint64_t{mount_.multiprocessors()} * walk_shape::blocks_per_multiprocessor * groups_of_block;
-    // As many at a time as leave something for each warp.
-    const std::uint32_t together = groups_of_block > 1 && mount_.device() == device_kind::cuda ? 32 : 1;
-    kernel.batch = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(all / at_once, 1, together));
-    launch_walk(kernel, ceiling(all, kernel.batch), groups_of_block, stream);
+    launch_walk(kernel, runs * kernel.pieces, groups_of_block, stream);
   };
-  using detail::keeps;
-  const bool is_long = s.run_bytes >= block_run_bytes;
-  const bool keeps_all = pages == keep::always ||
-                         (pages == keep::when_it_pays && !is_long && s.run_bytes * 2 >= mount_.options().page_bytes);
   const auto start_as = [&]<keeps Keeps>() {
-    if (is_long) start(read_runs<block_group, Keeps>(s, fd_, to, failed), block_run_bytes, 1);
-    else start(read_runs<warp_group, Keeps>(s, fd_, to, failed), warp_piece_bytes, walk_threads / 32);
+    if (is_long) return start(read_runs<block_group, Keeps>(s, fd_, to, failed), block_run_bytes, 1);
+    if (s.run_bytes > page_bytes)
+      return start(read_runs<warp_group, Keeps>(s, fd_, to, failed), warp_piece_bytes, warps_of_block);
+    // As many at a time as leave something for each warp.
+    const std::uint64_t warps =
+        std::uint64_t{mount_.multiprocessors()} * walk_shape::blocks_per_multiprocessor * warps_of_block;
+    const auto batch = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(runs / warps, 1, members));
+    launch_walk(read_records<Keeps>(s, fd_, to, runs, batch, failed), ceiling(runs, batch), warps_of_block, stream);
   };
   if (keeps_all) start_as.template operator()<keeps::all_pages>();
   else start_as.template operator()<keeps::none_that_it_can_do_without>();

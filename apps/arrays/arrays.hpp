@@ -3,7 +3,6 @@
 // call that waits.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -40,7 +39,7 @@ struct selection {
   static constexpr std::uint32_t dimensions_max = 8;
   std::int64_t offset = 0;  // of the first run, if all steps are 0
   std::uint32_t before_count = 0, behind_count = 0;
-  std::array<steps, dimensions_max> before{}, behind{};
+  steps before[dimensions_max] = {}, behind[dimensions_max] = {};  // plain arrays, as kernels use them
   index_list list;
   std::uint64_t run_bytes = 0;
 };

@@ -81,6 +81,33 @@ GPUFS_HD inline bool place_of(const selection& s, const failure& failed, std::ui
   return true;
 }
 
+// Runs of at most a page, as many as a warp has members at a time.
+template <detail::keeps Keeps>
+struct read_records : walk_shape {
+  selection from;
+  std::int32_t fd;
+  char* to;
+  std::uint64_t runs;
+  std::uint32_t batch;  // runs that a warp reads at once
+  failure failed;
+
+  GPUFS_HD read_records(const selection& s, std::int32_t f, char* t, std::uint64_t n, std::uint32_t b, failure w)
+      : from(s), fd(f), to(t), runs(n), batch(b), failed(w) {}
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const warp_group g;
+    const std::uint64_t step = g.grid_size() * batch, bytes = from.run_bytes;
+    for (std::uint64_t first = g.grid_rank() * batch; first < runs; first += step) {
+      const std::uint64_t run = first + g.rank();
+      std::int64_t at = 0;
+      const bool mine = g.rank() < batch && run < runs && place_of(from, failed, run, at);
+      const std::int64_t got = detail::read_each<Keeps>(g, fs, fd, to + run * bytes, mine ? bytes : 0, at);
+      if (!mine || got == static_cast<std::int64_t>(bytes)) continue;
+      // Fewer: the file ends there, or there is an error behind it, of which a kernel tells one.
+      failed.tell_of(got < 0 ? got : 0, got < 0 ? at : at + got);
+    }
+  }
+};
+
 // Runs that are worth a group each; long ones in pieces of `piece_bytes`, so that many groups are at one.
 template <class Group, detail::keeps Keeps>
 struct read_runs : walk_shape {
@@ -88,27 +115,14 @@ struct read_runs : walk_shape {
   std::int32_t fd;
   char* to;
   std::uint64_t runs, pieces, piece_bytes;
-  std::uint32_t batch;  // pieces that a group looks up at once; 1 for a block
   failure failed;
 
   GPUFS_HD read_runs(const selection& s, std::int32_t f, char* t, failure w) : from(s), fd(f), to(t), failed(w) {}
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const Group g;
-    const std::uint64_t all = runs * pieces, step = g.grid_size() * batch;
-    for (std::uint64_t first = g.grid_rank() * batch; first < all; first += step) {
-      const std::uint64_t n = all - first < batch ? all - first : batch;
-      std::int64_t mine = 0;
-      bool there = true;
-      if constexpr (Group::has_warps) {
-        there = place_of(from, failed, first / pieces, mine);
-        if (there) read_piece(fs, g, first, mine);
-      } else {
-        if (g.rank() < n) there = place_of(from, failed, (first + g.rank()) / pieces, mine);
-        for (std::uint32_t i = 0; i < n; ++i) {
-          const auto at = static_cast<std::int64_t>(g.from(static_cast<std::uint64_t>(mine), i));
-          if (g.from(there ? 1u : 0u, i) != 0) read_piece(fs, g, first + i, at);
-        }
-      }
+    for (std::uint64_t i = g.grid_rank(); i < runs * pieces; i += g.grid_size()) {
+      std::int64_t at = 0;
+      if (place_of(from, failed, i / pieces, at)) read_piece(fs, g, i, at);
     }
   }
 

@@ -50,13 +50,22 @@ class cuda_event final : public device_memory::event {
     const on_device here(ordinal_);
     check(cudaEventRecord(event_, static_cast<cudaStream_t>(stream)), "cudaEventRecord");
   }
-  void wait() override { check(cudaEventSynchronize(event_), "waiting for the GPU"); }
+  void wait() override {
+    // What is nearly done is not worth a thread's sleep.
+    const std::uint64_t start = platform::now_ns();
+    do {
+      const cudaError_t now = cudaEventQuery(event_);
+      if (now != cudaErrorNotReady) return check(now, "waiting for the GPU");
+    } while (platform::now_ns() - start < polled_ns);
+    check(cudaEventSynchronize(event_), "waiting for the GPU");
+  }
   void hold_back(void* stream) override {
     const on_device here(ordinal_);
     check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), event_, 0), "cudaStreamWaitEvent");
   }
 
  private:
+  static constexpr std::uint64_t polled_ns = 30'000;
   const int ordinal_;
   cudaEvent_t event_ = nullptr;
 };

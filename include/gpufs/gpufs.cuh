@@ -532,6 +532,102 @@ GPUFS_HD std::int32_t gmunmap_each(const Group& g, const mount_ref& fs, const vo
   return detail::unmap_each(g, fs, data, detail::reads_have_arrived(made));
 }
 
+namespace detail {
+
+// Of parts that are not in the cache, or in several pages of it: those of members that have some `left`. What gread gives the member.
+template <keeps Keeps, class Group>
+GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t read_each_left(const Group g, const mount_ref& fs, std::int32_t fd,
+                                                       char* buffer, std::uint64_t bytes, std::int64_t offset,
+                                                       bool left) {
+  std::int64_t result = 0;
+  if constexpr (Keeps == keeps::none_that_it_can_do_without) {
+    const found_file found = find_file(fs, g, fd, access_read);
+    const auto at = static_cast<std::uint64_t>(offset);
+    const bool in_file = found.error == 0 && found.view.node == no_node && offset >= 0 && bytes <= found.view.size &&
+                         at <= found.view.size - bytes;
+    const std::uint64_t address =
+        left && in_file && buffer != nullptr ? extent_table(fs).find(found.view.version, at, bytes) : 0;
+    for (std::uint32_t next = g.leading(address == 0); next < g.size(); ++next) {
+      const std::uint64_t from = g.from(address, next);
+      if (from == 0) continue;
+      const std::uint64_t wanted = g.from(bytes, next);
+      const std::uint64_t came = copy_from_extent(g, g.from(buffer, next), from, wanted);
+      if (g.rank() == next && came == wanted) {
+        result = static_cast<std::int64_t>(bytes);
+        left = false;
+      }
+    }
+    const std::uint64_t all = g.sum(result != 0 ? bytes : 0);
+    if (g.is_leader() && all != 0) fs.counters().add(counter::direct_bytes, all);
+    (void)count_read(fs, g, all);
+  }
+  for (;;) {
+    const std::uint32_t next = g.leading(!left);
+    if (next == g.size()) return result;
+    const std::int64_t got = read_bytes<keeps::all_pages>(g, fs, fd, g.from(buffer, next), g.from(bytes, next),
+                                                          static_cast<std::int64_t>(g.from(offset, next)));
+    if (g.rank() != next) continue;
+    result = got;
+    left = false;
+  }
+}
+
+template <keeps Keeps, class Group>
+GPUFS_HD std::int64_t read_each(const Group& g, const mount_ref& fs, std::int32_t fd, char* buffer, std::uint64_t bytes,
+                                std::int64_t offset) {
+  static_assert(!Group::has_warps, "by the warps of a block");
+  const found_file found = find_file(fs, g, fd, access_read);
+  if (found.error != 0) return found.error;
+  const auto at = static_cast<std::uint64_t>(offset);
+  const std::uint64_t page = at >> fs.layout.page_shift, within = at & (fs.layout.page_bytes() - 1);
+  const bool in_a_page = bytes != 0 && buffer != nullptr && offset >= 0 && at < found.view.size &&
+                         bytes <= fs.layout.page_bytes() - within;
+  bool done = false;
+  page_cache<Group> cache(fs, g, found.view.record);
+  for (std::uint32_t first = 0; first < g.size(); first += pins_of_copy) {
+    page_pin pin{};
+    const bool pinned =
+        cache.pin_each(found.view.version, page, in_a_page && g.rank() / pins_of_copy == first / pins_of_copy, pin);
+    if (g.all(!pinned)) continue;
+    // Not where the file ends: that is for who looks at it more closely.
+    const bool whole =
+        pinned && within + bytes <= static_cast<std::uint64_t>(pin.valid) && bytes <= found.view.size - at;
+    GPUFS_NO_UNROLL
+    for (std::uint32_t i = first; i < first + pins_of_copy && i < g.size(); ++i) {
+      const std::uint64_t n = g.from(whole ? bytes : 0, i);
+      if (n == 0) continue;
+      start_copy_from_frame(g, g.from(buffer, i), fs.page(g.from(pin.frame, i)) + g.from(within, i), n);
+    }
+    finish_copies();
+    cache.release_each(pinned, pin);
+    done = done || whole;
+  }
+  const std::uint64_t all = g.sum(done ? bytes : 0);
+  (void)count_read(fs, g, all);
+  const bool left = !done && bytes != 0;
+  if (g.all(!left)) return done ? static_cast<std::int64_t>(bytes) : 0;
+  const std::int64_t result = read_each_left<Keeps>(g, fs, fd, buffer, bytes, offset, left);
+  return done ? static_cast<std::int64_t>(bytes) : result;
+}
+
+}  // namespace detail
+
+// As gread, of a part for each member, for gathers: `buffer`, `bytes` and `offset` are the member's own, and so is what is returned. The
+// members copy all parts together; those that are in the cache, in one page each, several at a time, so that their latencies are one. A
+// member with no bytes gets 0. By a warp or a single thread. Holds up to eight pins, and one while it waits.
+template <class Group>
+[[nodiscard]] GPUFS_HD std::int64_t gread_each(const Group& g, const mount_ref& fs, std::int32_t fd, void* buffer,
+                                               std::uint64_t bytes, std::int64_t offset) {
+  return detail::read_each<detail::keeps::all_pages>(g, fs, fd, static_cast<char*>(buffer), bytes, offset);
+}
+// The same as gread_once.
+template <class Group>
+[[nodiscard]] GPUFS_HD std::int64_t gread_once_each(const Group& g, const mount_ref& fs, std::int32_t fd, void* buffer,
+                                                    std::uint64_t bytes, std::int64_t offset) {
+  return detail::read_each<detail::keeps::none_that_it_can_do_without>(g, fs, fd, static_cast<char*>(buffer), bytes,
+                                                                       offset);
+}
+
 // Says what the caller will do with a part of a file, as posix_fadvise(2). POSIX_FADV_WILLNEED: brings it into the cache,
 // in runs that the copy engine fills (file/bulk.cuh), which is faster than any number of threads that read; what the
 // host has not in its memory comes at the speed of its disk. `bytes` 0: up to the end of the file. Other advice is

@@ -2,6 +2,7 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <stdexcept>
@@ -135,9 +136,9 @@ class py_file {
   std::shared_ptr<arrays::file> file_;
 };
 
-std::uint32_t fill(std::array<arrays::steps, arrays::selection::dimensions_max>& to, const nb::tuple& from) {
-  if (from.size() > to.size()) {
-    throw std::invalid_argument("an index with more than " + std::to_string(to.size()) +
+std::uint32_t fill(arrays::steps (&to)[arrays::selection::dimensions_max], const nb::tuple& from) {
+  if (from.size() > std::size(to)) {
+    throw std::invalid_argument("an index with more than " + std::to_string(std::size(to)) +
                                 " dimensions that lie apart in the file");
   }
   std::uint32_t n = 0;

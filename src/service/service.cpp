@@ -68,7 +68,7 @@ bool service::stop(std::uint64_t timeout_ns) {
     stopping_ = true;
   }
   supervisor_wake_.notify_all();
-  wake();
+  wake_all();
   const std::uint64_t start = platform::now_ns();
   const auto ended_within = [&](std::uint64_t ns) {
     while (running_.load(std::memory_order_acquire) != 0 && platform::now_ns() - start < ns) {
@@ -392,7 +392,11 @@ std::uint64_t service::served_count() const {
   return n;
 }
 
+// One of each kind: a backlog wakes others.
 void service::wake() {
+  for (const service_duty duty : all_duties) call_anyone(duty);
+}
+void service::wake_all() {
   for (const service_duty duty : all_duties) wake_sleepers(duty, static_cast<int>(options_.workers));
 }
 

@@ -59,6 +59,7 @@ class service {
   [[nodiscard]] bool stop(std::uint64_t timeout_ns);
   // Work is to be expected: look at the bells often for a while. Thread-safe, cheap.
   void wake();
+  void wake_all();
   std::uint64_t served_count() const;
 
  private:

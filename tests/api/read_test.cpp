@@ -267,5 +267,27 @@ TEST_P(direct_read_test, the_direct_path_gives_the_same_bytes) {
   }
 }
 
+TEST_P(read_test, each_member_reads_a_part_of_its_own) {
+  options.cache_bytes = 160 * page_bytes();
+  const std::string content = create("a", 130 * page_bytes() + 77);
+  const std::int32_t fd = open("a");
+  // Some pages are there, others are not.
+  calls().expect_read(fd, content, static_cast<std::int64_t>(3 * page_bytes() + 1), 2 * page_bytes());
+  calls().expect_read(fd, content, static_cast<std::int64_t>(60 * page_bytes()), 1);
+  for (const std::uint64_t piece : {page_bytes(), page_bytes() / 2 - 8, std::uint64_t{77}}) {
+    for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{256}, 90 * page_bytes() + 3}) {
+      const std::uint64_t bytes = 300 * piece;  // also behind the end
+      const map_each_answer a =
+          calls().read_each(fd, static_cast<std::int64_t>(offset), bytes, static_cast<std::int32_t>(piece));
+      const std::string expected = offset < content.size() ? content.substr(offset, bytes) : "";
+      EXPECT_EQ(a.result, static_cast<std::int64_t>(expected.size()));
+      EXPECT_EQ(a.error, 0);
+      expect_same_bytes(a.bytes, expected + std::string(bytes - expected.size(), untouched), "pieces");
+    }
+  }
+  EXPECT_EQ(calls().read_each(fd, -2, 6, 2).error, -EINVAL) << "of the member whose part begins before the file";
+  EXPECT_EQ(calls().read_each(-1, 0, 8, 4).error, -EBADF);
+}
+
 }  // namespace
 }  // namespace gpufs::testing

@@ -68,6 +68,7 @@ struct script_kernel {
         for (std::uint64_t k = g.rank(); k < op.bytes; k += g.size()) output[k] = pointer[k];
         return {static_cast<std::int64_t>(op.bytes), 0};
       case action::unmap: return {op.flags == 0 ? gmunmap(g, fs, pointer) : gmunmap(g, fs, pointer, op.flags), 0};
+      case action::read_each: return read_each(g, fs, fd, op, output);
       case action::map_each: return map_each(g, fs, fd, op, output);
       case action::advise: return {gfadvise(g, fs, fd, op.offset, op.bytes, op.flags), 0};
       case action::status: return describe(g, fs, fd, output);
@@ -119,6 +120,27 @@ struct script_kernel {
   GPUFS_HD static auto part_of(const Group& g) {
     if constexpr (Group::has_warps) return g.warp();
     else return g;
+  }
+
+  GPUFS_HD outcome read_each(const Group& g, const mount_ref& fs, std::int32_t fd, const device_call& op,
+                             char* output) const {
+    const auto part = part_of(g);
+    const auto piece = static_cast<std::uint64_t>(op.flags);
+    std::uint64_t copied = 0;
+    std::uint64_t error = ~std::uint64_t{0};
+    const std::uint64_t before = g.rank() - part.rank();  // members of parts before mine
+    for (std::uint64_t first = before * piece; first < op.bytes; first += g.size() * piece) {
+      const std::uint64_t at = first + part.rank() * piece;
+      const std::uint64_t left = at < op.bytes ? op.bytes - at : 0, bytes = left < piece ? left : piece;
+      const std::int64_t from = op.offset + static_cast<std::int64_t>(at);
+      const std::int64_t got = first / piece % 2 != 0 ? gread_each(part, fs, fd, output + at, bytes, from)
+                                                      : gread_once_each(part, fs, fd, output + at, bytes, from);
+      if (got > 0) copied += static_cast<std::uint64_t>(got);
+      else if (got < 0 && static_cast<std::uint64_t>(-got) < error) error = static_cast<std::uint64_t>(-got);
+    }
+    error = g.least(error);
+    return {static_cast<std::int64_t>(g.sum(copied)),
+            error == ~std::uint64_t{0} ? 0 : -static_cast<std::int64_t>(error)};
   }
 
   GPUFS_HD outcome map_each(const Group& g, const mount_ref& fs, std::int32_t fd, const device_call& op,

@@ -20,6 +20,7 @@ enum class action : std::uint32_t {
   map,    // gmmap(register `from`, `offset`, `bytes`); register `to` = the pointer
   peek,   // copies `bytes` at register `from` + `offset`, a pointer, to `memory` of the output; -EFAULT if it is 0
   unmap,  // gmunmap(register `from` + `offset`); with `flags` not 0, as a caller who hands over what it made of the mapping
+  read_each,  // the same pieces, read to `memory` by gread_each and gread_once_each in turn
   map_each,  // pieces of `flags` bytes of [`offset`, `offset` + `bytes`), one for each member, by gmmap_each, copied to `memory`
              // of the output and unmapped, every other one with what was made of it; a block by its warps
   advise,       // gfadvise(register `from`, `offset`, `bytes`, `flags`)
@@ -58,9 +59,9 @@ struct device_call {
 };
 
 struct outcome {
-  std::int64_t result = 0;  // of the (last) call; view: size(); map_each: bytes copied, by all members
+  std::int64_t result = 0;  // of the (last) call; view: size(); map_each, read_each: bytes copied, by all members
   std::int64_t value =
-      0;  // map, map_write: the pointer; view: error(), of any member that has one; map_each: the error nearest to 0; streams: tell()
+      0;  // map, map_write: the pointer; view: error(), of any member that has one; map_each, read_each: the error nearest to 0; streams: tell()
 };
 
 // What a launch works on: all in memory of the mount's device.

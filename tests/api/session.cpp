@@ -107,8 +107,9 @@ std::int32_t session::unmap(std::int64_t pointer, bool hands_over) {
   return static_cast<std::int32_t>(call(c, pointer).result);
 }
 
-map_each_answer session::map_each(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::int32_t piece_bytes) {
-  device_call c{action::map_each};
+map_each_answer session::each(action what, std::int32_t fd, std::int64_t offset, std::uint64_t bytes,
+                              std::int32_t piece_bytes) {
+  device_call c{what};
   c.flags = piece_bytes;
   c.offset = offset;
   c.bytes = bytes;

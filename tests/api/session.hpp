@@ -64,7 +64,12 @@ class session {
   // `hands_over`: with what was made of the mapping.
   std::int32_t unmap(std::int64_t pointer, bool hands_over = false);
   // In pieces, one for each member.
-  map_each_answer map_each(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::int32_t piece_bytes);
+  map_each_answer map_each(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::int32_t piece_bytes) {
+    return each(action::map_each, fd, offset, bytes, piece_bytes);
+  }
+  map_each_answer read_each(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::int32_t piece_bytes) {
+    return each(action::read_each, fd, offset, bytes, piece_bytes);
+  }
   std::int32_t advise(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, int advice);
   status_answer status(std::int32_t fd);
   std::int64_t write(std::int32_t fd, const std::string& bytes, std::int64_t offset, std::uint64_t misalignment = 0);
@@ -94,6 +99,8 @@ class session {
   std::int64_t read_result(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::uint64_t room);
 
  private:
+  map_each_answer each(action what, std::int32_t fd, std::int64_t offset, std::uint64_t bytes,
+                       std::int32_t piece_bytes);
   std::int32_t end_write(action what, std::int32_t fd, std::int64_t pointer, std::uint64_t bytes);
   stream_answer use_stream(device_call c, std::int32_t fd, std::uint64_t buffer_bytes, const std::string& input,
                            std::uint64_t output_bytes);

@@ -100,10 +100,21 @@ class page_cache {
     else if (mine.valid != not_there) frames_.unpin(mine.frame);
     return run;
   }
+  // The same for any pages, one for each member that wants one. Whether the member's is pinned.
+  GPUFS_HD bool pin_each(std::uint64_t version, std::uint64_t page, bool wanted, page_pin& mine) {
+    mine = {0, not_there};
+    if (wanted) mine = take_at_a_glance({version, page});
+    if (mine.valid == marked) mine.valid = not_there;
+    g_.sync();  // as in pin_run()
+    if (mine.valid == not_there) return false;
+    count_hit(counter::hits);
+    return true;
+  }
   // Gives the pins of a run back, after copies out of the pages (see release_copied).
-  GPUFS_HD void release_run(std::uint32_t run, const page_pin& mine) {
+  GPUFS_HD void release_run(std::uint32_t run, const page_pin& mine) { release_each(g_.rank() < run, mine); }
+  GPUFS_HD void release_each(bool pinned, const page_pin& mine) {
     g_.sync();
-    if (g_.rank() >= run) return;
+    if (!pinned) return;
     if constexpr (Group::is_one_thread) frames_.unpin(mine.frame);
     else frames_.header(mine.frame).state.unpin_copied();
   }
