@@ -9,16 +9,19 @@ it. Without a GPU the same code runs on the CPU (the "CPU twin").
     True
 
 Importing this package touches no GPU. Errors of files and devices are ``OSError`` and its subclasses, with ``errno``
-and
-``filename``; options that cannot be are ``ValueError``.
+and ``filename``; options that cannot be are ``ValueError``.
 
 :mod:`gpufs.grep` counts a dictionary's words in files; :mod:`gpufs.doctor` says what this machine supports; the command
 line is ``gpufs`` (or ``python -m gpufs``).
+
+Kernels of your own, in CuPy, ``cuda.core``, PyTorch and Numba, get :meth:`Mount.device_ref`; :func:`include_dirs` and
+:func:`compile_options` are for their compilers, :mod:`gpufs.numba` has the calls for Numba.
 """
 
 from gpufs import grep
+from gpufs._compiling import compile_options, include_dirs
 from gpufs._core import __version__
-from gpufs._mount import AnyPath, Device, FileStatistics, Mount, Options, Statistics
+from gpufs._mount import AnyPath, Device, DeviceRef, FileStatistics, Mount, Options, Statistics
 from gpufs.sizes import format_size, parse_size
 
 mount = Mount
@@ -27,13 +30,16 @@ mount = Mount
 __all__ = [
     "AnyPath",
     "Device",
+    "DeviceRef",
     "FileStatistics",
     "Mount",
     "Options",
     "Statistics",
     "__version__",
+    "compile_options",
     "format_size",
     "grep",
+    "include_dirs",
     "mount",
     "parse_size",
 ]

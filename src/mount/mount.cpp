@@ -122,6 +122,9 @@ struct mount::implementation {
     ref.reclaim_timeout_ns = options.reclaim_timeout_ns;
     std::random_device random;
     for (std::uint64_t& word : ref.path_key) word = (std::uint64_t{random()} << 32) | random();
+    // Nothing of the handle changes any more.
+    device_ref = static_cast<mount_ref*>(gpu->allocate(sizeof ref));
+    gpu->copy_to_device(device_ref, &ref, sizeof ref);
 
     files_open = std::make_unique<file_table>(options.backend, descriptors_max(), ref.layout.node_count);
     extents =
@@ -139,6 +142,7 @@ struct mount::implementation {
   }
 
   void release_memory() noexcept {
+    if (device_ref != nullptr) gpu->free(device_ref);
     if (shared.host != nullptr) gpu->free_shared(shared, shared_bytes);
     gpu->free_arena();
   }
@@ -158,6 +162,7 @@ struct mount::implementation {
   std::string direct_obstacle;
   std::string bulk_obstacle;
   mount_ref ref{};
+  mount_ref* device_ref = nullptr;  // a copy, in memory of the device
   gpufs::device::shared_memory shared{nullptr, nullptr};
   std::uint64_t shared_bytes = 0;
   // In the order of their use of each other: the service goes first.
@@ -174,6 +179,11 @@ mount::~mount() = default;
 mount_ref mount::ref() const {
   self_->requests->wake();
   return self_->ref;
+}
+
+const mount_ref* mount::device_ref() const {
+  self_->requests->wake();
+  return self_->device_ref;
 }
 
 device_kind mount::device() const { return self_->options.device; }
