@@ -14,7 +14,7 @@ from gpufs.numba import block
 from numba import cuda
 
 CHUNK = 1024  # numbers of 32 bits, for each block
-THREADS = 128
+BLOCKS, THREADS = 300, 128
 
 
 def add_up(fs: int, path: Any, sums_path: Any, result: Any) -> None:  # noqa: ANN401
@@ -23,6 +23,7 @@ def add_up(fs: int, path: Any, sums_path: Any, result: Any) -> None:  # noqa: AN
     total = cuda.shared.array(1, numpy.int64)
     if cuda.threadIdx.x == 0:
         total[0] = 0
+    # By all threads of the block, which wait for each other in each call.
     fd = block.gopen(fs, path)
     got = block.gread(fs, fd, chunk, chunk.nbytes, cuda.blockIdx.x * chunk.nbytes) if fd >= 0 else fd
     block.gclose(fs, fd)
@@ -47,7 +48,7 @@ def add_up(fs: int, path: Any, sums_path: Any, result: Any) -> None:  # noqa: AN
 
 def main() -> None:
     """Runs it once and checks the file."""
-    numbers = numpy.random.default_rng(1).integers(0, 2**32, 100 * CHUNK - 300, numpy.uint32)
+    numbers = numpy.random.default_rng(1).integers(0, 2**32, BLOCKS * CHUNK - 300, numpy.uint32)
     kernel = cuda.jit(add_up)
     with tempfile.TemporaryDirectory() as folder, gpufs.mount(device="cuda", cache="64MiB") as mount:
         source, target = Path(folder, "numbers"), Path(folder, "sums")
@@ -55,13 +56,13 @@ def main() -> None:
         result = cuda.to_device(numpy.zeros(1, numpy.int64))
         paths = gpufs.numba.device_path(source), gpufs.numba.device_path(target)
         ref = mount.device_ref()  # at each launch: it wakes the host side
-        kernel[100, THREADS](ref.address, *paths, result)
+        kernel[BLOCKS, THREADS](ref.address, *paths, result)
         error = int(result.copy_to_host()[0])  # waits for the kernel
         assert error == 0, f"a block failed: {os.strerror(-error)}"
         sums = numpy.frombuffer(target.read_bytes(), numpy.int64)
-        expected = numpy.pad(numbers, (0, 300)).reshape(100, CHUNK).sum(1, numpy.int64)
+        expected = numpy.pad(numbers, (0, 300)).reshape(BLOCKS, CHUNK).sum(1, numpy.int64)
         assert (sums == expected).all(), "the file is wrong"
-    print(f"Numba: 100 blocks added up {len(numbers)} numbers of a file")
+    print(f"Numba: {BLOCKS} blocks added up {len(numbers)} numbers of a file")
 
 
 if __name__ == "__main__":
