@@ -294,7 +294,8 @@ def python(job: Job) -> None:
     test_python = TEST_VENV / "bin" / "python3"
     # pip of .venv, so that the new environment needs none. Constraints reach the tests' tools, not the isolated build.
     pins = BUILD / "test-constraints.txt"
-    pins.write_text((ROOT / "requirements-dev.txt").read_text().replace("-r requirements-build.txt\n", ""))
+    tools = (ROOT / "requirements-dev.txt").read_text().replace("-r requirements-build.txt\n", "")
+    pins.write_text(tools + (ROOT / "tests" / "python" / "constraints.txt").read_text())
     job.run(
         *(VENV_PYTHON, "-m", "pip", "--python", test_python, "install", "--constraint", pins, ".[test]"),
         env={"CUDAARCHS": "90"},  # one of the package's architectures; the consumer's kernel is for all

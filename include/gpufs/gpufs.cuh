@@ -6,8 +6,6 @@
 // follow GPUfs (Silberstein et al., ACM TOCS 32(1), 2014, sections 3 and 4), the warp-level calls the SYSTOR 2016 paper.
 #pragma once
 
-#include <cstring>
-
 #include "gpufs/base/group.cuh"
 #include "gpufs/file/write.cuh"
 

@@ -99,6 +99,11 @@ class mount {
   // has it (launch.cuh).
   mount_ref ref(bool bulk = true) const;
 
+  // The handle without the bulk path in memory of the mount's device, for kernels whose launch passes no structs by value (those of run-time
+  // compilers). The address stays the same while the mount lives. Taking it wakes the service too: what nobody woke may
+  // answer the first request some milliseconds later.
+  const mount_ref* device_ref() const;
+
   device_kind device() const;  // cpu or cuda
   int ordinal() const;
   std::string device_name() const;

@@ -1,8 +1,6 @@
 // file_stream: a file with a position, lines, tokens and formatted output, for a group.
 #pragma once
 
-#include <unistd.h>
-
 #include "gpufs/gpufs.cuh"
 #include "gpufs/text/find.cuh"
 #include "gpufs/text/format.cuh"

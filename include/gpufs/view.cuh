@@ -1,9 +1,6 @@
 // view<T>: a file as an array that pages in on access.
 #pragma once
 
-#include <cstring>
-#include <type_traits>
-
 #include "gpufs/cache/glance.cuh"
 #include "gpufs/gpufs.cuh"
 

@@ -65,7 +65,7 @@ template <class Group>
   if (size < 0) return -EINVAL;
   if (static_cast<std::uint64_t>(size) >= limits::file_bytes_max) return -EFBIG;
   g.sync();
-  return by_one_warp(g, [&](const auto& part) {
+  return by_one_warp(g, [&](const one_warp_of<Group>& part) {
     return detail::truncate_file(fs, part, found.view, static_cast<std::uint64_t>(size));
   });
 }
@@ -149,7 +149,8 @@ template <class Group>
   std::int32_t copy = 0;
   const std::int32_t result = detail::take_changes(fs, g, m, frame_number, copy);
   if (result != 0) return result;
-  return by_one_warp(g, [&](const auto& part) { return detail::write_back(fs, part).flush_page(frame_number); });
+  return by_one_warp(
+      g, [&](const one_warp_of<Group>& part) { return detail::write_back(fs, part).flush_page(frame_number); });
 }
 
 // Ends the mapping. What was stored in it is dirty then, and goes to the file as what gwrite wrote. Returns 0; -EINVAL for

@@ -9,20 +9,23 @@ it. Without a GPU the same code runs on the CPU (the "CPU twin").
     True
 
 Importing this package touches no GPU. Errors of files and devices are ``OSError`` and its subclasses, with ``errno``
-and
-``filename``; options that cannot be are ``ValueError``.
+and ``filename``; options that cannot be are ``ValueError``.
 
 :mod:`gpufs.grep` counts a dictionary's words in files; :mod:`gpufs.doctor` says what this machine supports;
 :mod:`gpufs.metrics` serves the statistics of mounts to Prometheus; the command line is ``gpufs`` (or ``python -m
 gpufs``).
+
+Kernels of your own, in CuPy, ``cuda.core``, PyTorch and Numba, get :meth:`Mount.device_ref`; :func:`include_dirs` and
+:func:`compile_options` are for their compilers, :mod:`gpufs.numba` has the calls for Numba.
 """
 
 from gpufs import grep
 from gpufs._array import FileArray
+from gpufs._compiling import compile_options, include_dirs
 from gpufs._core import __version__
 from gpufs._device import DeviceArray
 from gpufs._file import File, FileStatus
-from gpufs._mount import AnyPath, Device, FileStatistics, Mount, Options, Statistics
+from gpufs._mount import AnyPath, Device, DeviceRef, FileStatistics, Mount, Options, Statistics
 from gpufs.sizes import format_size, parse_size
 
 mount = Mount
@@ -32,6 +35,7 @@ __all__ = [
     "AnyPath",
     "Device",
     "DeviceArray",
+    "DeviceRef",
     "File",
     "FileArray",
     "FileStatistics",
@@ -40,8 +44,10 @@ __all__ = [
     "Options",
     "Statistics",
     "__version__",
+    "compile_options",
     "format_size",
     "grep",
+    "include_dirs",
     "mount",
     "parse_size",
 ]

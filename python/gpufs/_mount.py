@@ -103,6 +103,60 @@ class FileStatistics:
     extents: int  # registered for direct loads
 
 
+class DeviceRef:
+    """The handle by which kernels use a mount, in memory of the mount's device; :meth:`Mount.device_ref` makes it.
+
+    Kernels take it as ``const gpufs::mount_ref*``. How it is passed:
+
+    * where integers are 64-bit arguments (CuPy, ``cuda.core``, Numba): ``ref.address``;
+    * where only arrays are pointers (PyTorch): ``torch.as_tensor(ref, device="cuda")``, which copies nothing. It is an
+      array of bytes to all that know ``__cuda_array_interface__``.
+
+    Holds on to the mount, but a mount that is closed leaves nothing at the address.
+    """
+
+    # A pointer is what all four routes can pass: cuda.core and PyTorch know no structs as arguments, and Numba no types
+    # of C++.
+
+    __slots__ = ("_address", "_mount")
+
+    def __init__(self, mount: Mount, address: int) -> None:
+        self._mount = mount
+        self._address = address
+
+    def __repr__(self) -> str:
+        """Says where it is."""
+        return f"<gpufs.DeviceRef at {self._address:#x} of {self._mount!r}>"
+
+    @property
+    def address(self) -> int:
+        """Where it lies: in GPU memory, or in the process's memory where the mount is on the CPU twin."""
+        return self._address
+
+    @property
+    def mount(self) -> Mount:
+        """Whose handle it is."""
+        return self._mount
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        """The handle's bytes as an array in GPU memory, for libraries; not to be written to.
+
+        Raises:
+            AttributeError: the mount is on the CPU twin.
+        """
+        if self._mount.device != "cuda":
+            raise AttributeError("the mount is on the CPU twin, and its handle in no GPU's memory")
+        return {
+            "shape": (_core.device_ref_bytes,),
+            "typestr": "|u1",
+            # It says that it may be written to, because PyTorch takes no arrays that may not.
+            "data": (self._address, False),
+            "strides": None,
+            "version": 3,
+        }
+
+
 class Mount:
     """One GPU file system instance of this process: a page cache on one device, and the service that fills it.
 
@@ -336,6 +390,15 @@ class Mount:
         except BaseException:
             file.close()
             raise
+
+    def device_ref(self) -> DeviceRef:
+        """Returns the handle for kernels of your own (``const gpufs::mount_ref*``), and wakes the service.
+
+        Call it at each launch: the handle is always the same, but a service that has had nothing to do for a while and
+        is not woken takes some milliseconds to see a kernel's first request. Kernels must have ended when the mount is
+        closed; it waits for them.
+        """
+        return DeviceRef(self, self._core.device_ref())
 
     def stats(self) -> Statistics:
         """Returns the counters of the mount and of its service. Does not wait for kernels."""

@@ -123,6 +123,7 @@ nb::list file_stats_of(py_mount& self) {
 }  // namespace
 
 void bind_mount(nb::module_& m) {
+  m.attr("device_ref_bytes") = sizeof(mount_ref);
   nb::class_<py_mount>(m, "Mount")
       .def("__init__", make, nb::kw_only(), "device"_a, "ordinal"_a, "cache_bytes"_a, "page_bytes"_a, "workers"_a,
            "extent_budget_bytes"_a, "extent_bytes"_a, "channel_slots"_a, "staging_bytes"_a, "bulk_bytes"_a, "rings"_a,
@@ -149,6 +150,10 @@ void bind_mount(nb::module_& m) {
       .def_prop_ro("multiprocessors",
                    [](py_mount& self) { return use(self, [](const mount& m) { return m.multiprocessors(); }); })
       .def_prop_ro("options", options_of)
+      .def("device_ref",
+           [](py_mount& self) {
+             return reinterpret_cast<std::uintptr_t>(use(self, [](const mount& m) { return m.device_ref(); }));
+           })
       .def("stats", stats_of)
       .def("file_stats", file_stats_of)
       .def(

@@ -122,6 +122,11 @@ struct mount::implementation {
     ref.reclaim_timeout_ns = options.reclaim_timeout_ns;
     std::random_device random;
     for (std::uint64_t& word : ref.path_key) word = (std::uint64_t{random()} << 32) | random();
+    // Nothing of the handle changes any more.
+    device_ref = static_cast<mount_ref*>(gpu->allocate(sizeof ref));
+    mount_ref without_bulk = ref;
+    without_bulk.layout.bulk.most = 0;
+    gpu->copy_to_device(device_ref, &without_bulk, sizeof without_bulk);
 
     files_open = std::make_unique<file_table>(options.backend, descriptors_max(), ref.layout.node_count);
     extents =
@@ -139,6 +144,7 @@ struct mount::implementation {
   }
 
   void release_memory() noexcept {
+    if (device_ref != nullptr) gpu->free(device_ref);
     if (shared.host != nullptr) gpu->free_shared(shared, shared_bytes);
     gpu->free_arena();
   }
@@ -158,6 +164,7 @@ struct mount::implementation {
   std::string direct_obstacle;
   std::string bulk_obstacle;
   mount_ref ref{};
+  mount_ref* device_ref = nullptr;  // a copy, in memory of the device
   gpufs::device::shared_memory shared{nullptr, nullptr};
   std::uint64_t shared_bytes = 0;
   // In the order of their use of each other: the service goes first.
@@ -176,6 +183,11 @@ mount_ref mount::ref(bool bulk) const {
   mount_ref ref = self_->ref;
   if (!bulk) ref.layout.bulk.most = 0;
   return ref;
+}
+
+const mount_ref* mount::device_ref() const {
+  self_->requests->wake();
+  return self_->device_ref;
 }
 
 device_kind mount::device() const { return self_->options.device; }

@@ -258,6 +258,20 @@ TEST(mount_test, device_memory_can_be_filled_and_read) {
 }
 
 // Nothing outside of the root, by whatever path; and all that is in it.
+TEST(mount_test, the_handle_is_in_device_memory_too) {
+  const mount fs(base_options());
+  const mount_ref* const on_device = fs.device_ref();
+  EXPECT_EQ(on_device, fs.device_ref());
+  mount_ref copy{};
+  fs.copy_to_host(&copy, on_device, sizeof copy);
+  const mount_ref ref = fs.ref();
+  EXPECT_EQ(copy.arena, ref.arena);
+  EXPECT_EQ(copy.layout.total_bytes, ref.layout.total_bytes);
+  EXPECT_EQ(copy.channel.base, ref.channel.base);
+  EXPECT_EQ(copy.timeouts.request_ns, ref.timeouts.request_ns);
+  EXPECT_EQ(copy.path_key[1], ref.path_key[1]);
+}
+
 TEST(mount_test, a_root_is_not_left) {
   const temporary_folder outer;
   std::filesystem::create_directories(outer / "root/inner");

@@ -5,7 +5,6 @@
 
 #if !defined(__CUDA_ARCH__)
 #include <sys/uio.h>
-#include <unistd.h>
 #endif
 
 namespace gpufs {

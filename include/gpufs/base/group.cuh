@@ -300,11 +300,14 @@ class block_group {
   }
 };
 
-// What `f` returns for the group; of a block, for its first warp, which acts alone while the others wait.
+// What `f` returns for the group; of a block, for its first warp, which acts alone while the others wait. A lambda names the
+// type of its argument: run-time compilers take those with `auto` for functions of the host.
+template <class Group>
+using one_warp_of = std::conditional_t<Group::has_warps, warp_group, Group>;
 template <class Group, class F>
 GPUFS_HD auto by_one_warp(const Group& g, const F& f) {
   if constexpr (Group::has_warps) {
-    const auto warp = g.warp();
+    const one_warp_of<Group> warp = g.warp();
     decltype(f(warp)) result{};
     if (g.warp_rank() == 0) result = f(warp);
     return g.broadcast(result);

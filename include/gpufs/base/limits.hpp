@@ -1,8 +1,7 @@
 // All fixed limits in one place; relations between them are asserted here, with the reason.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include "gpufs/base/standard.cuh"
 
 namespace gpufs::limits {
 

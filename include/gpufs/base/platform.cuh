@@ -2,8 +2,7 @@
 // or in atomic.cuh. Needs no CUDA header, so that plain g++ and run-time compilers can include it.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include "gpufs/base/standard.cuh"
 
 #if defined(__CUDACC__)
 #define GPUFS_HD __host__ __device__
@@ -17,7 +16,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #endif
 
 #if defined(__CUDA_ARCH__)

@@ -172,7 +172,8 @@ struct arena_layout {
   GPUFS_HD std::uint64_t page_bytes() const { return std::uint64_t{1} << page_shift; }
 };
 
-// What a kernel gets, by value: everything that device calls need. Trivially copyable; valid while the mount lives.
+// What a kernel gets, by value (or a pointer to it: mount::device_ref): everything that device calls need. Trivially copyable;
+// valid while the mount lives.
 struct mount_ref {
   char* arena;
   arena_layout layout;

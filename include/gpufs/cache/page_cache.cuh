@@ -339,7 +339,7 @@ class page_cache {
   // it. Waits for its turn to, which may be long; collective.
   GPUFS_HD bool free_some(const slot_key& key) {
     const std::uint32_t own = frames_.rings().ring_of(key);
-    const int done = by_one_warp(g_, [&](const auto& part) {
+    const int done = by_one_warp(g_, [&](const one_warp_of<Group>& part) {
       detail::write_back wb(fs_, part);
       if (!wb.take_turn(true)) return 0;
       const std::uint64_t start = platform::now_ns();

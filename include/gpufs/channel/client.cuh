@@ -5,15 +5,13 @@
 // when its heartbeat stands still for `heartbeat_timeout_ns`, or after `request_timeout_ns` in all.
 #pragma once
 
-#include <errno.h>
-
+#include "gpufs/base/standard.cuh"
 #include "gpufs/base/statistics.cuh"
 #include "gpufs/channel/layout.cuh"
 
 #if !defined(__CUDA_ARCH__)
 #include <linux/futex.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 namespace gpufs {

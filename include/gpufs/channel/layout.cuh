@@ -208,7 +208,7 @@ struct channel_layout {
 
   // `write_bytes`: of the largest write. Where that is more than `staging_bytes` some slots are wide, spread among the others,
   // so that each worker meets as many.
-  static channel_layout make(std::uint32_t slots, std::uint32_t staging_bytes, std::uint32_t write_bytes = 0) {
+  GPUFS_HD static channel_layout make(std::uint32_t slots, std::uint32_t staging_bytes, std::uint32_t write_bytes = 0) {
     channel_layout l{};
     l.slot_count = slots;
     l.staging_bytes = staging_bytes;
@@ -237,11 +237,11 @@ struct channel_view {
 
   GPUFS_HD channel_header& header() const { return *reinterpret_cast<channel_header*>(base); }
   // By the host.
-  void announce(service_phase phase) const {
+  GPUFS_HD void announce(service_phase phase) const {
     for (std::uint32_t slot = 0; slot < layout.slot_count; ++slot)
       reply(slot).service.store_release(static_cast<std::uint32_t>(phase));
   }
-  void beat(std::uint32_t count) const {
+  GPUFS_HD void beat(std::uint32_t count) const {
     for (std::uint32_t slot = 0; slot < layout.slot_count; ++slot) reply(slot).heartbeat.store_relaxed(count);
   }
   GPUFS_HD channel_word<std::uint32_t>& bell(std::uint32_t slot) const {

@@ -11,8 +11,6 @@
 // waits of openers and of page loaders form no cycle.
 #pragma once
 
-#include <fcntl.h>
-
 #include "gpufs/file/load.cuh"
 #include "gpufs/file/path_hash.cuh"
 
@@ -440,7 +438,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const
   GPUFS_SCHEDULE_POINT("file.leave");
   const std::int32_t flushed = flush_file(fs, g, file.version, file.node, true);
   if (flushed != 0) {
-    (void)by_one_warp(g, [&](const auto& part) {
+    (void)by_one_warp(g, [&](const one_warp_of<Group>& part) {
       write_back(fs, part).discard(file.version, file.node);
       return 0;
     });

@@ -44,7 +44,7 @@ GPUFS_HD inline std::uint64_t version_to_write(const file_view& file) {
 // Writes back ahead of need, after a page became dirty: the ring it lies in may be full of such.
 template <class Group>
 GPUFS_HD void write_back_ahead(const mount_ref& fs, const Group& g, const slot_key& key) {
-  (void)by_one_warp(g, [&](const auto& part) {
+  (void)by_one_warp(g, [&](const one_warp_of<Group>& part) {
     write_back(fs, part).ahead(frame_table(fs).rings().ring_of(key));
     return 0;
   });
@@ -201,7 +201,7 @@ GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const fil
 template <class Group>
 GPUFS_HD void abandon_run(const mount_ref& fs, const Group& g, const write_end& done) {
   g.sync();
-  (void)by_one_warp(g, [&](const auto& part) {
+  (void)by_one_warp(g, [&](const one_warp_of<Group>& part) {
     for (std::uint32_t i = 0; i < done.run; ++i) {
       if (part.from(done.unmarked ? 1u : 0u, i) != 0) write_back(fs, part).abandon(part.from(done.frame, i));
     }
@@ -470,7 +470,7 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
 // As O_TRUNC. Collective, by any group.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t empty_file(const mount_ref& fs, const Group g, const file_view file) {
-  return by_one_warp(g, [&](const auto& part) {
+  return by_one_warp(g, [&](const one_warp_of<Group>& part) {
     std::uint32_t empty = 0;
     if (part.is_leader()) empty = fs.node(file.node).size.load_acquire() == 0 ? 1 : 0;
     return part.broadcast(empty) != 0 ? 0 : truncate_file(fs, part, file, 0);

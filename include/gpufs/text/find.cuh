@@ -1,8 +1,6 @@
 // Searching text with all members of a group. Collective: all call with the same text, which all can read, and get the same answer.
 #pragma once
 
-#include <cstring>
-
 #include "gpufs/base/group.cuh"
 #include "gpufs/text/span.cuh"
 #include "gpufs/text/words.cuh"

@@ -4,11 +4,6 @@
 // and a conversion that does not fit its argument is an error instead of chance.
 #pragma once
 
-#include <errno.h>
-
-#include <cstddef>
-#include <type_traits>
-
 #include "gpufs/base/group.cuh"
 #include "gpufs/text/format_number.cuh"
 #include "gpufs/text/sink.cuh"

@@ -2,8 +2,6 @@
 // are as near).
 #pragma once
 
-#include <cstring>
-
 #include "gpufs/text/decimal.cuh"
 #include "gpufs/text/sink.cuh"
 #include "gpufs/text/words.cuh"

@@ -1,10 +1,6 @@
 // Text to integers.
 #pragma once
 
-#include <errno.h>
-
-#include <type_traits>
-
 #include "gpufs/text/span.cuh"
 
 namespace gpufs {

@@ -1,10 +1,6 @@
 // Text to floating-point numbers, correctly rounded.
 #pragma once
 
-#include <errno.h>
-
-#include <cstring>
-
 #include "gpufs/text/decimal.cuh"
 #include "gpufs/text/span.cuh"
 #include "gpufs/text/words.cuh"

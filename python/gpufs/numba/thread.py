@@ -1,0 +1,18 @@
+"""Calls by single threads, each for itself: anywhere in a kernel, by any threads of a warp."""
+
+from gpufs.numba._calls import calls_of
+
+gopen, gclose, gread, gwrite, gfsize, gfsync, gftruncate, gfadvise, gunlink, grename = calls_of("thread")
+
+__all__ = [
+    "gclose",
+    "gfadvise",
+    "gfsize",
+    "gfsync",
+    "gftruncate",
+    "gopen",
+    "gread",
+    "grename",
+    "gunlink",
+    "gwrite",
+]

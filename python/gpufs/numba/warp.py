@@ -1,0 +1,18 @@
+"""Calls by the threads of a warp together: all those that are converged at the call. Warps copy best."""
+
+from gpufs.numba._calls import calls_of
+
+gopen, gclose, gread, gwrite, gfsize, gfsync, gftruncate, gfadvise, gunlink, grename = calls_of("warp")
+
+__all__ = [
+    "gclose",
+    "gfadvise",
+    "gfsize",
+    "gfsync",
+    "gftruncate",
+    "gopen",
+    "gread",
+    "grename",
+    "gunlink",
+    "gwrite",
+]
