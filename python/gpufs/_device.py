@@ -211,6 +211,12 @@ class DeviceArray:
         """Says its shape, type and place."""
         return f"<gpufs.DeviceArray {self._shape} of {self._dtype} on {self.device}>"
 
+    def as_bytes(self) -> DeviceArray:
+        """The same memory as a vector of ``uint8``."""
+        import numpy as np
+
+        return DeviceArray(self._buffer, (self.nbytes,), np.dtype(np.uint8), self._file, self._stream)
+
     def numpy(self) -> npt.NDArray[Any]:
         """Returns a copy in host memory. Waits until the bytes have come.
 

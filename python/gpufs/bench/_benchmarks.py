@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from gpufs.bench import _grep, _peers, _quiet, _writing
+from gpufs.bench import _arrays, _grep, _peers, _quiet, _writing
 from gpufs.bench._alone import alone
 from gpufs.bench._measure import Case, Task, Unit
 from gpufs.bench._sources import (
@@ -392,6 +392,37 @@ def _gather(world: World, shared: Shared) -> Iterator[Case]:
             0.50,
             peers,
         )
+
+
+@benchmark("arrays", "From Python: rows of an array by an index on the device, a whole file, a small call", "record")
+def _array(world: World, shared: Shared) -> Iterator[Case]:
+    for record in _counts(world, (512, PAGE), (512, PAGE)):
+        operations = min(1 << 20, world.file_bytes // _arrays.CACHE_PART // record)
+        peers = (
+            Task("np.memmap[rows] + copy", "GB/s", _peers.memmap_gather(world, record, operations)),
+            Task("torch UVA gather", "GB/s", _peers.torch_uva_gather(world, record, operations)),
+            Task("KvikIO (16 threads)", "GB/s", _peers.kvikio_gather(world, record, min(operations, KVIKIO_READS), 16)),
+        )
+        yield Case(
+            {"what": "rows", "record": record},
+            Task("gpufs", "GB/s", _arrays.rows(world, record, operations)),
+            _pull(world, shared, record, operations=operations),
+            0.90 if record >= PAGE else 0.80,
+            peers,
+        )
+        yield Case(
+            {"what": "the same again", "record": record},
+            Task("gpufs", "GB/s", _arrays.rows(world, record, operations, again=True)),
+            Task("torch.index_select", "GB/s", _arrays.torch_index_select(world, record, operations)),
+            0.70 if record >= PAGE else None,
+        )
+    yield Case(
+        {"what": "whole file", "record": world.file_bytes},
+        Task("gpufs", "GB/s", _arrays.whole_file(world)),
+        _copy_engine(world, shared),
+        0.90,
+    )
+    yield Case({"what": "small call", "record": PAGE}, Task("gpufs", "us", _arrays.small_calls(world)))
 
 
 @benchmark("hotspot", "All blocks read the same few pages", "pages")

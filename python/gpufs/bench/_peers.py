@@ -21,7 +21,7 @@ CUFILE_READ_AT_ONCE: Final = 16 << 20
 CUFILE_DESCRIPTOR: Final = 1  # CU_FILE_HANDLE_TYPE_OPAQUE_FD
 
 
-def _import(name: str) -> ModuleType:
+def import_peer(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:  # a library that is there but broken says so in its own way
@@ -39,7 +39,7 @@ def _needs_gpu(world: World) -> None:
         raise AbsentError("needs a GPU")
 
 
-class _Clock:
+class Clock:
     """Wall and CPU time between two calls."""
 
     def __init__(self) -> None:
@@ -49,12 +49,12 @@ class _Clock:
         return Sample(time.perf_counter() - self._wall, time.process_time() - self._cpu, operations, bytes_, 0)
 
 
-def _checked(sample: Sample, memory: _core.BenchDeviceMemory, the_walk: _core.BenchWalk) -> Sample:
+def checked(sample: Sample, memory: _core.BenchDeviceMemory, the_walk: _core.BenchWalk) -> Sample:
     wrong = memory.wrong_bytes(the_walk)
     return Sample(sample.seconds, sample.cpu_seconds, sample.operations, sample.bytes, wrong)
 
 
-class _CudaArray:
+class CudaArray:
     """Memory as other libraries take it (version 3 of the CUDA array interface)."""
 
     def __init__(self, address: int, shape: tuple[int, ...], kind: str = "|u1") -> None:
@@ -65,7 +65,7 @@ def memmap_gather(world: World, chunk: int, operations: int) -> Source:
     """``numpy.memmap[rows]``, then one copy to the device."""
 
     def source() -> Generator[Sample]:
-        numpy: Any = _import("numpy")
+        numpy: Any = import_peer("numpy")
         the_walk = walk(world, "map", chunk, operations=operations)
         rows = numpy.frombuffer(the_walk.positions(), dtype=numpy.uint64).astype(numpy.int64)
         mapped = numpy.memmap(world.path, dtype=numpy.uint8, mode="r", shape=(world.file_bytes // chunk, chunk))
@@ -74,10 +74,10 @@ def memmap_gather(world: World, chunk: int, operations: int) -> Source:
             memory = _core.BenchDeviceMemory(mount._core, operations * chunk)
             try:
                 while True:
-                    clock = _Clock()
+                    clock = Clock()
                     picked = mapped[rows]
                     memory.copy_from_host(picked.ctypes.data, picked.nbytes)
-                    yield _checked(clock.sample(operations, operations * chunk), memory, the_walk)
+                    yield checked(clock.sample(operations, operations * chunk), memory, the_walk)
             finally:
                 memory.give_back()
 
@@ -88,7 +88,7 @@ def torch_uva_gather(world: World, chunk: int, operations: int) -> Source:
     """``torch.index_select`` by the GPU from a pinned copy of the file, which is in host memory already."""
 
     def source() -> Generator[Sample]:
-        torch: Any = _import("torch")
+        torch: Any = import_peer("torch")
         if world.device != "cuda" or not torch.cuda.is_available():
             raise AbsentError("torch sees no GPU" if world.device == "cuda" else "needs a GPU")
         the_walk = walk(world, "gather", chunk, operations=operations)
@@ -102,17 +102,17 @@ def torch_uva_gather(world: World, chunk: int, operations: int) -> Source:
                     at += file.readinto(view[at : at + (64 << 20)])
             rows = torch.frombuffer(bytearray(the_walk.positions()), dtype=torch.int64).cuda()
             seen = torch.as_tensor(
-                _CudaArray(pinned.data_ptr(), (world.file_bytes // chunk, words), "<i8"), device="cuda"
+                CudaArray(pinned.data_ptr(), (world.file_bytes // chunk, words), "<i8"), device="cuda"
             )
             with world.mount(cache="16MiB") as mount:
                 memory = _core.BenchDeviceMemory(mount._core, operations * chunk)
                 try:
-                    out = torch.as_tensor(_CudaArray(memory.address, (operations, words), "<i8"), device="cuda")
+                    out = torch.as_tensor(CudaArray(memory.address, (operations, words), "<i8"), device="cuda")
                     while True:
-                        clock = _Clock()
+                        clock = Clock()
                         torch.index_select(seen, 0, rows, out=out)
                         torch.cuda.synchronize()
-                        yield _checked(clock.sample(operations, operations * chunk), memory, the_walk)
+                        yield checked(clock.sample(operations, operations * chunk), memory, the_walk)
                 finally:
                     memory.give_back()
         except (RuntimeError, TypeError, ValueError) as error:
@@ -137,7 +137,7 @@ def _kvikio(threads: int) -> Any:  # noqa: ANN401 - a module
 
     Files are hot here: what goes past the page cache (GPUDirect Storage, O_DIRECT) would measure the disk.
     """
-    kvikio, defaults = _import("kvikio"), _import("kvikio.defaults")
+    kvikio, defaults = import_peer("kvikio"), import_peer("kvikio.defaults")
     with _peer("kvikio"):
         defaults.set("compat_mode", kvikio.CompatMode.ON)
         defaults.set("num_threads", threads)
@@ -157,14 +157,14 @@ def kvikio_read(world: World, threads: int) -> Source:
         world.bring_into("hot")
         with world.mount(cache="16MiB") as mount:
             memory = _core.BenchDeviceMemory(mount._core, world.file_bytes)
-            buffer = _CudaArray(memory.address, (world.file_bytes,))
+            buffer = CudaArray(memory.address, (world.file_bytes,))
             try:
                 with _peer("kvikio"), kvikio.CuFile(os.fspath(world.path), "r") as file:
                     while True:
-                        clock = _Clock()
+                        clock = Clock()
                         if file.read(buffer) != world.file_bytes:
                             raise AbsentError("kvikio read less than the file")
-                        yield _checked(clock.sample(1, world.file_bytes), memory, whole)
+                        yield checked(clock.sample(1, world.file_bytes), memory, whole)
             finally:
                 memory.give_back()
 
@@ -182,17 +182,17 @@ def kvikio_gather(world: World, chunk: int, operations: int, threads: int) -> So
         world.bring_into("hot")
         with world.mount(cache="16MiB") as mount:
             memory = _core.BenchDeviceMemory(mount._core, operations * chunk)
-            places = [_CudaArray(memory.address + i * chunk, (chunk,)) for i in range(operations)]
+            places = [CudaArray(memory.address + i * chunk, (chunk,)) for i in range(operations)]
             try:
                 with _peer("kvikio"), kvikio.CuFile(os.fspath(world.path), "r") as file:
                     while True:
-                        clock = _Clock()
+                        clock = Clock()
                         reads = [
                             file.pread(place, chunk, offset) for place, offset in zip(places, offsets, strict=True)
                         ]
                         if sum(read.get() for read in reads) != operations * chunk:
                             raise AbsentError("kvikio read less than was asked for")
-                        yield _checked(clock.sample(operations, operations * chunk), memory, the_walk)
+                        yield checked(clock.sample(operations, operations * chunk), memory, the_walk)
             finally:
                 memory.give_back()
 
@@ -250,13 +250,13 @@ def cufile_read(world: World) -> Source:
                 if registered.error != 0:
                     raise AbsentError(f"libcufile does not accept the file: error {registered.error}")
                 while True:
-                    clock = _Clock()
+                    clock = Clock()
                     for at in range(0, world.file_bytes, CUFILE_READ_AT_ONCE):
                         piece = min(CUFILE_READ_AT_ONCE, world.file_bytes - at)
                         got = library.cuFileRead(handle, memory.address, piece, at, at)
                         if got != piece:
                             raise AbsentError(f"cuFileRead gave {got}")
-                    yield _checked(clock.sample(1, world.file_bytes), memory, whole)
+                    yield checked(clock.sample(1, world.file_bytes), memory, whole)
             finally:
                 if handle:
                     library.cuFileHandleDeregister(handle)

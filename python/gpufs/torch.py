@@ -1,0 +1,174 @@
+"""Arrays in files, for PyTorch: indexing gives tensors on the GPU.
+
+    >>> import gpufs, gpufs.torch, torch  # doctest: +SKIP
+    >>> with gpufs.mount(cache="8GiB") as fs:
+    ...     table = gpufs.torch.FileTensor(fs.array("embeddings.npy"))
+    ...     rows = table[torch.randint(len(table), (1024,), device="cuda")]
+    ...     same = torch.nn.functional.embedding(ids, table)
+
+On the CPU twin the tensors are on the CPU. Needs PyTorch, which gpufs itself does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+
+from gpufs._array import FileArray
+from gpufs._device import DeviceArray, Stream
+from gpufs._file import Keep
+
+_DTYPES: Final = {
+    "bool": torch.bool,
+    "uint8": torch.uint8,
+    "uint16": torch.uint16,
+    "uint32": torch.uint32,
+    "uint64": torch.uint64,
+    "int8": torch.int8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "complex64": torch.complex64,
+    "complex128": torch.complex128,
+    "bfloat16": torch.bfloat16,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+    "float8_e5m2": torch.float8_e5m2,
+}
+
+
+class FileTensor(torch.utils.data.Dataset[torch.Tensor]):
+    """A tensor that lies in a file; what is taken from it by an index is read then.
+
+    Reads are made on the current CUDA stream (``torch.cuda.stream``), and their results can be used there at once;
+    errors come as :class:`gpufs.File` says. No gradients go through it.
+
+    It is a map-style ``Dataset``. One read for each batch, and no copy: ``DataLoader(table, batch_size=None,
+    sampler=BatchSampler(RandomSampler(table), 512, False))``; with ``batch_size=512`` alone there is one read for each
+    batch too, and then a copy when PyTorch stacks the items. Both with ``num_workers=0``: a mount cannot be used after
+    a fork.
+
+    ``torch.index_select`` and ``torch.nn.functional.embedding`` take it in the place of a tensor.
+    """
+
+    def __init__(self, array: FileArray, *, keep: Keep = "auto") -> None:
+        """Wraps an array of :meth:`gpufs.Mount.array`; ``keep`` is that of :meth:`gpufs.FileArray.read`."""
+        self._array = array
+        self._keep: Keep = keep
+        self._dtype = _DTYPES[array.dtype.name]
+
+    @property
+    def array(self) -> FileArray:
+        """The array in the file."""
+        return self._array
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of an item."""
+        return self._dtype
+
+    @property
+    def shape(self) -> torch.Size:
+        """Items along each dimension."""
+        return torch.Size(self._array.shape)
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions."""
+        return self._array.ndim
+
+    @property
+    def device(self) -> torch.device:
+        """Where tensors that are taken from it are."""
+        mount = self._array.file.mount
+        return torch.device("cpu") if mount.device == "cpu" else torch.device("cuda", mount.ordinal)
+
+    def size(self, dim: int | None = None) -> torch.Size | int:
+        """The shape, or one entry of it."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def __len__(self) -> int:
+        """Items along the first dimension."""
+        return len(self._array)
+
+    def __repr__(self) -> str:
+        """Says its shape, type and file."""
+        return f"<gpufs.torch.FileTensor {tuple(self.shape)} of {self._dtype} in {self._array.file.name!r}>"
+
+    def __getitem__(self, key: object) -> torch.Tensor:
+        """Reads what indexing with ``key`` gives: of integers, slices, ``...``, ``None``, tensors, arrays, lists."""
+        return self._tensor(self._array.read(_on_its_side(key), keep=self._keep))
+
+    def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor]:
+        """Items of the first dimension, by one read; ``DataLoader`` calls it for a batch."""
+        return list(self[list(indices)].unbind(0))
+
+    def index_select(self, dim: int, index: torch.Tensor, *, stream: Stream = None) -> torch.Tensor:
+        """As ``torch.index_select``."""
+        if index.ndim > 1:
+            raise IndexError("index_select(): the index must be a vector or a scalar")
+        taken = self._array.take(_on_its_side(index.reshape(-1)), dim, stream=stream, keep=self._keep)
+        return self._tensor(taken)
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """PyTorch's functions that take a tensor in a file."""
+        if function is torch.index_select:
+            return _index_select(*args, **(kwargs or {}))
+        if function is torch.nn.functional.embedding:
+            return _embedding(*args, **(kwargs or {}))
+        return NotImplemented
+
+    def _tensor(self, array: object) -> torch.Tensor:
+        # As bytes, because not every version of NumPy and DLPack has every type.
+        if isinstance(array, DeviceArray):
+            flat = torch.from_dlpack(array.as_bytes())
+            shape = array.shape
+        else:
+            flat = torch.from_numpy(array.reshape(-1).view("u1"))  # type: ignore[attr-defined]
+            shape = array.shape  # type: ignore[attr-defined]
+        return flat.view(self._dtype).reshape(shape)
+
+
+def _on_its_side(key: object) -> object:
+    """Tensors on the host as NumPy's arrays; those on the device as they are."""
+    if isinstance(key, tuple):
+        return tuple(_on_its_side(part) for part in key)
+    if isinstance(key, torch.Tensor):
+        if key.dtype == torch.bool or not key.is_cuda:
+            return key.detach().cpu().numpy()
+        return key.detach().contiguous()
+    return key
+
+
+def _index_select(input: FileTensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    return input.index_select(dim, index)
+
+
+def _embedding(
+    input: torch.Tensor,
+    weight: FileTensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> torch.Tensor:
+    # What is left over concerns gradients, of which there are none.
+    if max_norm is not None:
+        raise NotImplementedError("max_norm would change the table, which is in a file")
+    if weight.ndim != 2:
+        raise ValueError("the table of an embedding has two dimensions")
+    if not input.is_cuda and input.numel() != 0 and int(input.min()) < 0:
+        raise IndexError("index out of range in embedding")
+    return weight[input]
