@@ -234,7 +234,7 @@ def test_an_interrupt_ends_it_at_once_with_status_130(half_written: Callable[[],
 
 def test_stat_tells_what_the_host_tells(run: Command, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.chmod(0o640)
-    os.utime(file, ns=(1, 1_234_567_890_123_456_789))
+    os.utime(file, ns=(1, 1_234_567_890_003_456_789))
     host = file.stat()
     done = run("stat", "--json", *CPU, file)
     found = json.loads(done.stdout)
@@ -262,7 +262,7 @@ def test_stat_tells_what_the_host_tells(run: Command, file: Path, monkeypatch: p
         text = run("stat", *CPU, file).stdout.decode()
     time.tzset()
     assert text.startswith(f"{file}\n")
-    for part in (f" {host.st_size:,} bytes\n", " -rw-r----- (0640)\n", " 2009-02-14 05:01:30.123456789 +0530\n"):
+    for part in (f" {host.st_size:,} bytes\n", " -rw-r----- (0640)\n", " 2009-02-14 05:01:30.003456789 +0530\n"):
         assert part in text
     assert f" {host.st_ino} of device {os.major(host.st_dev)}:{os.minor(host.st_dev)}\n" in text
 
@@ -276,6 +276,7 @@ def test_stat_tells_what_the_host_tells(run: Command, file: Path, monkeypatch: p
         (np.zeros(7, np.uint8), "C"),
         (np.zeros((), bool), "C"),
         (np.zeros((0, 3, 4)), "C"),
+        (np.zeros((3, 0, 4)), "C"),
         (np.zeros((5, 1), np.float64, order="F"), "C"),
     ],
     ids=lambda value: value if isinstance(value, str) else f"{value.dtype}{value.shape}",
