@@ -23,11 +23,10 @@ Example = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Example:
-    """Runs an example, with no folder but its own."""
+    """Runs an example in a folder where nothing else is."""
 
     def example(name: str, *options: str) -> subprocess.CompletedProcess[str]:
-        # The package that is tested, also where it is not installed; without a module's folder nothing is found first.
-        folders = os.pathsep.join([str(Path(gpufs.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+        package = str(Path(gpufs.__file__).parents[1])  # the one that is tested, also where it is not installed
         return subprocess.run(
             [sys.executable, FOLDER / f"{name}.py", *options],
             capture_output=True,
@@ -35,7 +34,7 @@ def run(tmp_path: Path) -> Example:
             timeout=SECONDS_MAX,
             check=False,
             cwd=tmp_path,
-            env=dict(os.environ) | {"TMPDIR": str(tmp_path), "PYTHONPATH": folders},
+            env=dict(os.environ) | {"TMPDIR": str(tmp_path), "PYTHONPATH": package},
         )
 
     return example
