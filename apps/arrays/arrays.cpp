@@ -40,7 +40,8 @@ file::file(const mount& m, std::shared_ptr<device_memory> memory, std::string pa
   path_.copy(board_->path, path_.size());
   try {
     const std::int64_t result = ask(open_call{board_, flags, mode});
-    if (result < 0) throw error(static_cast<int>(-result), "open", path_);
+    // The flags and the path are known to be good.
+    if (result < 0) throw error(static_cast<int>(-result), result == -EINVAL ? "not a regular file" : "open", path_);
     fd_ = static_cast<std::int32_t>(result);
   } catch (...) {
     memory_->unpin(board_);

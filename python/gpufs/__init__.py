@@ -11,7 +11,8 @@ it. Without a GPU the same code runs on the CPU (the "CPU twin").
 Importing this package touches no GPU. Errors of files and devices are ``OSError`` and its subclasses, with ``errno``
 and ``filename``; options that cannot be are ``ValueError``.
 
-:mod:`gpufs.grep` counts a dictionary's words in files; :mod:`gpufs.doctor` says what this machine supports;
+:mod:`gpufs.grep` counts a dictionary's words in files; :mod:`gpufs.cat` and :mod:`gpufs.stat` show what kernels see of
+files; :mod:`gpufs.doctor` says what this machine supports;
 :mod:`gpufs.metrics` serves the statistics of mounts to Prometheus; the command line is ``gpufs`` (or ``python -m
 gpufs``).
 

@@ -6,7 +6,7 @@ import io
 import math
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar, cast
 
 from gpufs import _formats, _selection
 from gpufs._device import Array, DeviceArray, Stream, is_on_device
@@ -14,6 +14,8 @@ from gpufs._file import File, Keep
 
 if TYPE_CHECKING:
     import numpy as np
+
+_Made = TypeVar("_Made")
 
 
 class FileArray:
@@ -206,7 +208,22 @@ def layout_of(
     return _with_name(file, lambda: _formats.read_npy(header, file.size()))
 
 
-def _with_name(file: File, read: Callable[[], _formats.ArrayLayout]) -> _formats.ArrayLayout:
+def layouts_in(file: File) -> dict[str | None, _formats.ArrayLayout | str]:
+    """How the arrays lie in a file that says so: the one of a ``.npy`` file has the name ``None``.
+
+    Of a ``.safetensors`` file all are told; those of a type that arrays here do not have by that type's name. Other
+    files have none. Errors of the content have the file's name.
+    """
+    header = cast(BinaryIO, _AsSeenByKernels(file))
+    if file.name.endswith(".npy"):
+        return {None: _with_name(file, lambda: _formats.read_npy(header, file.size()))}
+    if file.name.endswith(".safetensors"):
+        entries = _with_name(file, lambda: _formats.read_safetensors_entries(header, file.size()))
+        return dict(entries.items())
+    return {}
+
+
+def _with_name(file: File, read: Callable[[], _Made]) -> _Made:
     try:
         return read()
     except ValueError as error:

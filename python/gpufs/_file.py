@@ -81,8 +81,8 @@ class File:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, by itself or with its mount."""
-        return self._core.closed
+        """Whether it was closed, by itself or with its mount, here or in the process that this one was forked from."""
+        return self._core.closed or self._mount.closed
 
     @property
     def descriptor(self) -> int:
@@ -174,6 +174,7 @@ class File:
         Raises:
             IndexError: a record that the file has not as a whole; negative numbers count from the last. Of an index on
                 the device later, as errors of reads are.
+            ValueError: a negative offset, records of no bytes, an ``out`` of another size.
         """
         import numpy as np
 
@@ -181,6 +182,8 @@ class File:
 
         if record_bytes < 1:
             raise ValueError(f"records of {record_bytes} bytes")
+        if offset < 0:
+            raise ValueError(f"negative offset: {offset}")
         records = max(self.size() - offset, 0) // record_bytes
         if not is_on_device(index):
             index = np.asarray(index)
@@ -201,6 +204,9 @@ class File:
 
         Returns:
             How many bytes; if they cannot be written, an ``OSError`` comes later, as the class says.
+
+        Raises:
+            TypeError: text, or Python objects, which have no bytes of their own.
         """
         if offset < 0:
             raise ValueError(f"negative offset: {offset}")
@@ -215,6 +221,8 @@ class File:
         import numpy as np
 
         host = np.ascontiguousarray(np.frombuffer(data, np.uint8) if isinstance(data, _BUFFERS) else data)
+        if host.dtype.hasobject or host.dtype.kind in "UT":
+            raise TypeError(f"bytes or an array of numbers is needed, not {type(data).__name__}")
         if host.nbytes != 0:
             if self._mount.device == "cpu":
                 self._core.write(host.ctypes.data, host.nbytes, offset, appends, 0)
@@ -256,12 +264,13 @@ class File:
             self._core.check()
 
     def close(self) -> None:
-        """Closes the file, when earlier reads and writes are done. Closing again does nothing.
+        """Closes the file, when earlier reads and writes are done. Closing again, or after a fork, does nothing.
 
         Raises:
             OSError: an earlier read or write failed, or what was written could not be written back and is lost.
         """
-        self._core.close()
+        if not self.closed:
+            self._core.close()
 
     # ---- For gpufs.FileArray.
 

@@ -206,7 +206,7 @@ def safetensors_names(file: BinaryIO, size: int) -> dict[str, ArrayLayout]:
             outside of the file, has not the size of its shape, or is larger than 2**48 bytes.
         OSError: it cannot be read.
     """
-    entries = _read_safetensors_entries(file, size)
+    entries = read_safetensors_entries(file, size)
     return {name: entry for name, entry in entries.items() if isinstance(entry, ArrayLayout)}
 
 
@@ -223,7 +223,7 @@ def read_safetensors(file: BinaryIO, size: int, name: str) -> ArrayLayout:
         ValueError: as for :func:`safetensors_names`; or the array's items are of a type that is not supported.
         OSError: it cannot be read.
     """
-    entries = _read_safetensors_entries(file, size)
+    entries = read_safetensors_entries(file, size)
     entry = entries.get(name)
     if entry is None:
         close = difflib.get_close_matches(name, itertools.islice(entries, _CLOSE_NAMES_SEARCHED))
@@ -358,8 +358,11 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _read_safetensors_entries(file: BinaryIO, size: int) -> dict[str, ArrayLayout | str]:
-    """Returns for each array its layout, or the name of its items' type where that is not supported."""
+def read_safetensors_entries(file: BinaryIO, size: int) -> dict[str, ArrayLayout | str]:
+    """Returns for each array its layout, or the name of its items' type where that is not supported.
+
+    Arguments and errors are those of :func:`safetensors_names`.
+    """
     file.seek(0)
     length = int.from_bytes(_read(file, 8, size), "little")
     if length > SAFETENSORS_HEADER_BYTES_MAX:

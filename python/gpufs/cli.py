@@ -3,7 +3,8 @@
 Exit status of ``gpufs grep``, as of grep: 0 when a word was found, 1 when none was, 2 when something went wrong, also
 where words were found besides. Of ``gpufs doctor``: 0 when gpufs works here, 1 when something that it needs does not.
 Of ``gpufs bench``: 0, 1 when data was wrong, 2 when something failed. Of ``gpufs top``: 0, also after Ctrl-C, which is
-how one ends it; 2 when nothing listens, or no longer. 130 after Ctrl-C of the others; a reader that goes away ends it
+how one ends it; 2 when nothing listens, or no longer. Of ``gpufs cat`` and ``gpufs stat``: 0, 1 when a file could not
+be read, as cat's; 2 when something else failed. 130 after Ctrl-C of the others; a reader that goes away ends it
 quietly, as it ends other tools, by SIGPIPE.
 """
 
@@ -17,9 +18,10 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Final, Self, cast, get_args
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final, Self, TypeAlias, cast, get_args
 
 import typer
 
@@ -28,12 +30,13 @@ from gpufs._mount import DEFAULT_METRICS_PORT, Device, Mount, Statistics
 from gpufs.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
-    from gpufs import bench, top
+    from gpufs import bench, cat, top
 
 FOUND: Final = 0
 NOTHING_FOUND: Final = 1
 FAILED: Final = 2
 WRONG_DATA: Final = 1
+NOT_ALL_READ: Final = 1
 INTERRUPTED: Final = 128 + signal.SIGINT
 
 # Most source files come whole with the answer to their open when a request's memory is this large.
@@ -92,10 +95,10 @@ def _options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Files for GPU code: search files on a GPU, see what this machine supports, or measure it."""
+    """Files for GPU code: read and search files on a GPU, see what this machine supports, or measure it."""
 
 
-# --- grep ---
+# --- Options of several commands ---
 
 
 def _device(name: str) -> str:
@@ -114,20 +117,45 @@ def _size(text: str | None) -> int | None:
         raise typer.BadParameter(str(error)) from error
 
 
+DeviceOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|cpu|cuda", callback=_device, help="Where to run: a GPU, the CPU, or a GPU if there is one."
+    ),
+]
+CacheOption: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="SIZE", callback=_size, help="Page cache, such as 8GiB.")
+]
+PageOption: TypeAlias = Annotated[str, typer.Option(metavar="SIZE", callback=_size, help="Page, from 512 to 2MiB.")]
+RootOption: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Read nothing outside of this folder; paths are relative to it.")
+]
+FilesArgument: TypeAlias = Annotated[list[str], typer.Argument(metavar="FILE...", help="Files, no folders.")]
+
+
+def _mount_to_read(
+    device: str, cache: str | None, page: str, root: str | None = None, *, staging: str = "32KiB"
+) -> Mount:
+    """Mounts as the options say, or says why not and ends with status 2."""
+    try:
+        return Mount(device=cast(Device, device), cache=cache, page=page, root=root, staging=staging, read_only=True)
+    except ValueError as error:
+        _complain(str(error))
+        raise typer.Exit(FAILED) from None
+
+
+# --- grep ---
+
+
 @app.command("grep")
 def _grep(
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files, and folders with all below them.")],
     words: Annotated[
         str, typer.Option("-f", "--file", metavar="WORDS", help="File with one word a line; - is standard input.")
     ],
-    device: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|cpu|cuda", callback=_device, help="Where to search: a GPU, the CPU, or a GPU if there is one."
-        ),
-    ] = "auto",
-    cache: Annotated[str | None, typer.Option(metavar="SIZE", callback=_size, help="Page cache, such as 8GiB.")] = None,
-    page: Annotated[str, typer.Option(metavar="SIZE", callback=_size, help="Page, from 512 to 2MiB.")] = "4KiB",
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    page: PageOption = "4KiB",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
     summary: Annotated[
         bool, typer.Option("--summary", help="At the end, say on standard error what was done.")
@@ -147,11 +175,10 @@ def _grep(
     """
     try:
         dictionary = grep.Dictionary.read("/dev/stdin" if words == "-" else words)
-        mount = Mount(device=cast(Device, device), cache=cache, page=page, staging=GREP_STAGING, read_only=True)
     except ValueError as error:
         _complain(str(error))
         raise typer.Exit(FAILED) from None
-    with mount:
+    with _mount_to_read(device, cache, page, staging=GREP_STAGING) as mount:
         recording = contextlib.nullcontext() if timeline is None else mount.timeline(timeline)
         with recording, _progress_bar(progress and sys.stderr is not None and sys.stderr.isatty()) as show:
             try:
@@ -238,14 +265,18 @@ class _Report:
         if result.binary:
             yield f"binary    {len(result.binary):,} files, searched up to their first NUL byte at most"
         yield f"time      {result.seconds:.3f} s, {self.gb_per_s:.2f} GB/s"
-        hits = counts["hits"] + counts["minor_faults"]
-        yield (
-            f"cache     {hits:,} hits; misses: {counts['direct_loads']:,} loaded directly, "
-            f"{counts['bulk_loads']:,} in runs, {counts['staged_loads']:,} staged, "
-            f"{counts['open_loads']:,} with the open"
-        )
-        if self.direct_path != "on":
-            yield f"staged    all loads: {self.direct_path}"
+        yield from _cache_lines(counts, self.direct_path)
+
+
+def _cache_lines(counts: Statistics, direct_path: str) -> Iterator[str]:
+    hits = counts["hits"] + counts["minor_faults"]
+    yield (
+        f"cache     {hits:,} hits; misses: {counts['direct_loads']:,} loaded directly, "
+        f"{counts['bulk_loads']:,} in runs, {counts['staged_loads']:,} staged, "
+        f"{counts['open_loads']:,} with the open"
+    )
+    if direct_path != "on":
+        yield f"staged    all loads: {direct_path}"
 
 
 @contextlib.contextmanager
@@ -288,6 +319,108 @@ def _progress_bar(wanted: bool) -> Iterator[Callable[[grep.Progress | None], Non
 
     with bar:
         yield show
+
+
+# --- cat ---
+
+
+@app.command("cat")
+def _cat(
+    files: FilesArgument,
+    offset: Annotated[
+        str, typer.Option(metavar="SIZE", callback=_size, help="Of each file, leave out so many bytes at its start.")
+    ] = "0",
+    count: Annotated[
+        str | None, typer.Option("--bytes", metavar="SIZE", callback=_size, help="Of each file, no more than these.")
+    ] = None,
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    page: PageOption = "4KiB",
+    root: RootOption = None,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="At the end, print time and counters on standard error.")
+    ] = False,
+) -> None:
+    """Write files to standard output, read by kernels through the cache.
+
+    It shows what kernels see of a file, and with --stats how fast and by which path they get it (gpufs cat --stats FILE
+    > /dev/null). For anything else, cat is simpler. Exit status: 0, 1 when a file could not be read, 2 when something
+    else failed.
+    """
+    from gpufs import cat
+
+    first, wanted = cast(int, offset), cast("int | None", count)
+    tally = cat.Tally()
+    start = time.perf_counter()
+    failed = False
+    with _mount_to_read(device, cache, page, root) as mount:
+        for path in files:
+            try:
+                with mount.open(path) as file:
+                    for piece in cat.pieces(file, first, wanted, tally=tally):
+                        _write([piece])
+            except OSError as error:
+                _complain(_describe(error))
+                failed = True
+        if stats:
+            _note("\n".join(_cat_lines(mount, tally, time.perf_counter() - start)))
+    raise typer.Exit(NOT_ALL_READ if failed else 0)
+
+
+def _cat_lines(mount: Mount, tally: cat.Tally, seconds: float) -> Iterator[str]:
+    counts = mount.stats()
+    speed = tally.bytes / tally.seconds / 1e9 if tally.seconds else 0.0
+    yield f"ran on    {mount.device_name}"
+    yield f"read      {tally.files:,} files, {tally.bytes:,} bytes"
+    yield f"time      {tally.seconds:.3f} s to read, {speed:.2f} GB/s; {seconds:.3f} s with mounting and writing"
+    yield from _cache_lines(counts, mount.direct_path)
+    for name, value in counts.items():
+        if value and isinstance(value, int):
+            yield f"{name} {value}"
+
+
+# --- stat ---
+
+
+@app.command("stat")
+def _stat(
+    files: FilesArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    page: PageOption = "4KiB",
+    root: RootOption = None,
+) -> None:
+    """Show what kernels are told of files: size, mode, times, inode; of .npy and .safetensors files the arrays too.
+
+    Exit status: 0, 1 when a file could not be read or is not what its name says, 2 when something else failed.
+    """
+    from gpufs import stat
+
+    found: list[stat.Description] = []
+    failures: list[dict[str, Any]] = []
+
+    def fail(text: str, path: str, number: int | None, error: str) -> None:
+        _complain(text)
+        failures.append({"path": path, "errno": number, "error": error})
+
+    with _mount_to_read(device, cache, page, root) as mount:
+        where = mount.device
+        for path in files:
+            try:
+                made = stat.describe(mount, path)
+            except OSError as error:
+                fail(_describe(error), path, error.errno, error.strerror or str(error))
+                continue
+            found.append(made)
+            if not as_json:
+                _write([os.fsencode("".join(f"{line}\n" for line in stat.lines(made)))])
+            if made.error is not None:
+                fail(made.error, path, None, made.error.removeprefix(f"{path}: "))
+    if as_json:
+        head = {"version": _core.__version__, "device": where, "files": [made.to_json() for made in found]}
+        _write([json.dumps(head | {"failures": failures}, indent=2).encode() + b"\n"])
+    raise typer.Exit(NOT_ALL_READ if failures else 0)
 
 
 # --- doctor ---
@@ -347,7 +480,7 @@ def _bench(
     tree: Annotated[
         list[str] | None, typer.Option(metavar="PATH", help="What gpufs grep searches; may be given again.")
     ] = None,
-    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", callback=_device, help="What to measure.")] = "auto",
+    device: DeviceOption = "auto",
     progress: Annotated[
         bool, typer.Option("--progress/--no-progress", help="Show progress when standard error is a terminal.")
     ] = True,
@@ -621,7 +754,7 @@ def _completion(
 # --- Output ---
 
 
-def _write(pieces: Iterable[bytes]) -> None:
+def _write(pieces: Iterable[bytes | memoryview]) -> None:
     """Writes to standard output, or says why not and ends with status 2."""
     if sys.stdout is None:
         _complain("standard output is closed")

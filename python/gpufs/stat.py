@@ -1,0 +1,106 @@
+"""What ``gpufs stat`` shows: files as kernels find them, and the arrays that lie in them.
+
+:func:`describe` asks; :func:`lines` and :meth:`Description.to_json` show. ``gpufs stat --json`` prints one object:
+``version``; ``device``, as of :class:`gpufs.Mount`; ``files``, an object for each (:meth:`Description.to_json`);
+``failures``, objects with ``path``, ``errno`` and ``error``. Bytes of paths that are no UTF-8 become lone surrogates.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gpufs._array import layouts_in
+from gpufs._file import FileStatus
+from gpufs._formats import ArrayLayout
+from gpufs._mount import AnyPath, Mount
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayEntry:
+    """An array in a file."""
+
+    name: str | None  # None: the file is this array
+    dtype: str  # NumPy's name of it; the file's, if arrays here do not have it: then nothing else is known
+    shape: tuple[int, ...] | None
+    order: Literal["C", "F"] | None  # which of the dimensions lies together: the last, or the first
+    offset: int | None  # bytes of the file in front of the first item
+    nbytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A file."""
+
+    path: str
+    status: FileStatus
+    arrays: list[ArrayEntry]
+    error: str | None  # why a file that should have arrays does not tell them
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns ``path``, what :class:`gpufs.FileStatus` has, and ``arrays``: objects as :class:`ArrayEntry`."""
+        status = {name: getattr(self.status, name) for name in FileStatus.__slots__}
+        arrays = [{name: getattr(entry, name) for name in ArrayEntry.__slots__} for entry in self.arrays]
+        return {"path": self.path, **status, "arrays": arrays}
+
+
+def describe(mount: Mount, path: AnyPath) -> Description:
+    """Asks a kernel what a file is. Of a ``.npy`` or ``.safetensors`` file the header is read too.
+
+    Raises:
+        OSError: it cannot be opened or read.
+    """
+    with mount.open(path) as file:
+        status = file.stat()
+        try:
+            arrays = [_entry(name, layout) for name, layout in layouts_in(file).items()]
+        except ValueError as error:
+            return Description(file.name, status, [], str(error))
+        return Description(file.name, status, arrays, None)
+
+
+def _entry(name: str | None, layout: ArrayLayout | str) -> ArrayEntry:
+    if isinstance(layout, str):
+        return ArrayEntry(name, layout, None, None, None, None)
+    in_c_order = all(
+        stride == layout.itemsize * _items(layout.shape[axis + 1 :]) for axis, stride in enumerate(layout.strides)
+    )
+    return ArrayEntry(name, layout.dtype.name, layout.shape, "C" if in_c_order else "F", layout.offset, layout.nbytes)
+
+
+def _items(shape: tuple[int, ...]) -> int:
+    """How many items, where an empty dimension counts as one: strides are so."""
+    count = 1
+    for length in shape:
+        count *= max(length, 1)
+    return count
+
+
+def lines(description: Description) -> Iterator[str]:
+    """Yields lines for people."""
+    status = description.status
+    yield description.path
+    yield f"  size      {status.size:,} bytes"
+    yield f"  mode      {stat.filemode(status.mode)} ({stat.S_IMODE(status.mode):04o})"
+    yield f"  modified  {_moment(status.modified_ns)}"
+    yield f"  changed   {_moment(status.changed_ns)}"
+    yield f"  inode     {status.inode} of device {os.major(status.device)}:{os.minor(status.device)}"
+    for entry in description.arrays:
+        name = "" if entry.name is None else f"{entry.name!r}: "
+        if entry.shape is None:
+            yield f"  array     {name}{entry.dtype}, which gpufs cannot read"
+        else:
+            yield (
+                f"  array     {name}{entry.dtype} {entry.shape}, {entry.order} order, "
+                f"{entry.nbytes:,} bytes from {entry.offset:,}"
+            )
+
+
+def _moment(ns: int) -> str:
+    seconds, rest = divmod(ns, 10**9)
+    then = time.localtime(seconds)
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', then)}.{rest:09} {time.strftime('%z', then)}"
