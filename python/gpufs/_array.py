@@ -21,10 +21,8 @@ _Made = TypeVar("_Made")
 class FileArray:
     """An array that lies in a file. Nothing of it is read before it is indexed.
 
-    Indexing is NumPy's: integers, slices with steps, ``...``, ``None``, arrays of integers and of booleans, which may
-    be on
-    the device (an array of integers there is never looked at by the host). What it gives is a new array on the device,
-    or
+    Indexing is NumPy's: integers, slices with steps, ``...``, ``None``, arrays of integers and of booleans. An array of
+    integers may be on the device, where the host never looks at it. What it gives is a new array on the device, or
     NumPy's on the CPU twin; errors and streams are as for :class:`gpufs.File`.
 
     A context manager; it closes its file.
@@ -117,8 +115,7 @@ class FileArray:
 
     def __iter__(self) -> Iterator[Array]:
         """Reads the items of the first dimension one by one; :meth:`batches` is faster."""
-        for i in range(len(self)):
-            yield self[i]
+        return (self[i] for i in range(len(self)))
 
     def read(
         self, key: object = ..., *, out: object | None = None, stream: Stream = None, keep: Keep = "auto"
@@ -148,10 +145,8 @@ class FileArray:
         """Reads ``count`` items of the first dimension at a time, and what is left at last, unless ``drop_last``."""
         if count < 1:
             raise ValueError(f"batches of {count} items")
-        for first in range(0, len(self), count):
-            if drop_last and first + count > len(self):
-                return
-            yield self.read(slice(first, first + count), stream=stream)
+        end = len(self) - count + 1 if drop_last else len(self)
+        return (self.read(slice(first, first + count), stream=stream) for first in range(0, end, count))
 
     @staticmethod
     def _on_device(index: object) -> bool:

@@ -33,8 +33,7 @@ class CudaStream(Protocol):
 Stream: TypeAlias = object
 """A CUDA stream: one of PyTorch, CuPy, Numba or ``cuda.core``, anything with ``__cuda_stream__``, or its handle as a
 number. ``None``: the stream that PyTorch has chosen as its current one, where it uses the GPU already; else CuPy's;
-else
-the legacy default stream."""
+else the legacy default stream."""
 
 
 def stream_handle(stream: Stream, ordinal: int) -> int:

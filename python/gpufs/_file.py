@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
 
 Keep: TypeAlias = Literal["auto", "always", "never"]
 """Whether the pages that are read stay in the cache. ``"auto"``: those of pieces from half a page to a MiB. What is
-less
-is read where the host has it, if the GPU can, and costs only its own bytes; what is more would put everything else
+less is read where the host has it, if the GPU can, and costs only its own bytes; what is more would put everything else
 out."""
 
 _KEEPS: Final = {"auto": 0, "always": 1, "never": 2}
@@ -66,6 +67,8 @@ class File:
         self._access = _flags_of(mode)
         self._mount = mount
         self._path = os.fsdecode(path)
+        if not path:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
         self._core = _core.File(mount.core, mount.device_memory(), os.fsencode(path), self._access, 0o666)
         self._size: int | None = None
 
@@ -105,7 +108,7 @@ class File:
 
     def size(self) -> int:
         """Bytes of the file: as it was opened, if it is only read; else as written so far, for which it waits."""
-        if self._writes:
+        if self._writes or self.closed:
             return self.stat().size
         if self._size is None:
             self._size = self.stat().size
@@ -124,9 +127,8 @@ class File:
         """
         import numpy as np
 
-        if offset < 0:
-            raise ValueError(f"negative offset: {offset}")
-        left = max(self.size() - offset, 0)
+        self._check_access(os.O_RDONLY)
+        left = self._bytes_from(offset)
         count = left if n < 0 else min(n, left)
         handle = self._stream(stream)
         result: Any
@@ -137,14 +139,15 @@ class File:
             if target.nbytes < count:
                 raise ValueError(f"out has {target.nbytes} bytes, {count} are needed")
             result, address = out, target.address
-        self._core.read(address, count, offset, handle)
-        self._done()
+        if count != 0:
+            self._core.read(address, count, offset, handle)
+            self._done()
         return cast("Array", result)
 
     def readinto(self, out: object, offset: int = 0, *, stream: Stream = None) -> int:
         """Fills ``out``, as far as the file goes, and returns how many bytes that were; else as :meth:`read`."""
         target = self._target(out, self._stream(stream))
-        count = min(target.nbytes, max(self.size() - offset, 0))
+        count = min(target.nbytes, self._bytes_from(offset))
         self.read(count, offset, out=out, stream=stream)
         return count
 
@@ -164,7 +167,7 @@ class File:
             index: integers, an array on the device or what NumPy makes an array of.
             record_bytes: at least 1.
             offset: where in the file record 0 begins.
-            out: a writable C-contiguous array on the device, for the records one after the other.
+            out: a writable C-contiguous array on the device, of the result's size in bytes.
             stream: a CUDA stream.
             keep: whether pages stay in the cache.
 
@@ -182,9 +185,7 @@ class File:
 
         if record_bytes < 1:
             raise ValueError(f"records of {record_bytes} bytes")
-        if offset < 0:
-            raise ValueError(f"negative offset: {offset}")
-        records = max(self.size() - offset, 0) // record_bytes
+        records = self._bytes_from(offset) // record_bytes
         if not is_on_device(index):
             index = np.asarray(index)
             if index.size == 0:
@@ -196,9 +197,8 @@ class File:
         """Writes an array's bytes, in C order, at ``offset``; behind the end when the file was opened to append.
 
         Args:
-            data: a C-contiguous array on the device, or anything that NumPy takes as a buffer: ``bytes``, an array. Of
-            the
-                former nothing may be changed until the stream has come behind the call.
+            data: a C-contiguous array on the device, of which nothing may be changed until the stream has come behind
+                the call; or what has a buffer (``bytes``, ``memoryview``), or is an array of the host.
             offset: bytes.
             stream: a CUDA stream.
 
@@ -206,23 +206,21 @@ class File:
             How many bytes; if they cannot be written, an ``OSError`` comes later, as the class says.
 
         Raises:
-            TypeError: text, or Python objects, which have no bytes of their own.
+            TypeError: text, a list, Python objects: what has no bytes of its own.
         """
+        self._check_access(os.O_WRONLY)
         if offset < 0:
             raise ValueError(f"negative offset: {offset}")
-        self._check_access(os.O_WRONLY, "writing")
         handle = self._stream(stream)
         appends = self._access & os.O_APPEND != 0
         if is_on_device(data):
             source = self._source(data, handle)
+            self._check_end(offset + source.nbytes)
             self._core.write(source.address, source.nbytes, offset, appends, handle)
             self._done()
             return source.nbytes
-        import numpy as np
-
-        host = np.ascontiguousarray(np.frombuffer(data, np.uint8) if isinstance(data, _BUFFERS) else data)
-        if host.dtype.hasobject or host.dtype.kind in "UT":
-            raise TypeError(f"bytes or an array of numbers is needed, not {type(data).__name__}")
+        host = _host_bytes(data)
+        self._check_end(offset + host.nbytes)
         if host.nbytes != 0:
             if self._mount.device == "cpu":
                 self._core.write(host.ctypes.data, host.nbytes, offset, appends, 0)
@@ -239,9 +237,10 @@ class File:
 
     def truncate(self, size: int) -> None:
         """Makes the file ``size`` bytes long. Waits."""
-        self._check_access(os.O_WRONLY, "writing")
+        self._check_access(os.O_WRONLY)
         if size < 0:
             raise ValueError(f"negative size: {size}")
+        self._check_end(size)
         self._core.truncate(size)
 
     def fsync(self) -> None:
@@ -251,7 +250,7 @@ class File:
             OSError: a write, or writing back to the host, failed; what could not be written back is kept for the next
                 try.
         """
-        self._check_access(os.O_WRONLY, "writing")
+        self._check_access(os.O_WRONLY)
         self._core.sync()
 
     def wait(self) -> None:
@@ -289,10 +288,11 @@ class File:
 
         from gpufs._selection import HostList
 
+        self._check_access(os.O_RDONLY)
         if keep not in _KEEPS:
             raise ValueError(f"keep must be 'auto', 'always' or 'never', not {keep!r}")
         handle = self._stream(stream)
-        nbytes = int(np.prod(selection.shape, dtype=np.int64)) * dtype.itemsize
+        nbytes = math.prod(selection.shape) * dtype.itemsize
         result: Any
         if out is None:
             result, address = self.allocate(selection.shape, dtype, handle, stream)
@@ -348,8 +348,7 @@ class File:
         if self._mount.device == "cpu":
             array = np.empty(shape, dtype)
             return array, array.ctypes.data
-        count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        buffer = self._mount.device_memory().allocate(count, handle)
+        buffer = self._mount.device_memory().allocate(math.prod(shape) * dtype.itemsize, handle)
         return DeviceArray(buffer, shape, dtype, self, stream), buffer.address
 
     # ----
@@ -358,9 +357,23 @@ class File:
     def _writes(self) -> bool:
         return self._access & (os.O_WRONLY | os.O_RDWR) != 0
 
-    def _check_access(self, wanted: int, what: str) -> None:
-        if wanted == os.O_WRONLY and not self._writes:
-            raise OSError(_EBADF, f"not open for {what}", self._path)
+    def _check_access(self, wanted: int) -> None:
+        """Refuses what a closed file, or one that was opened for something else, does not do."""
+        if self.closed:
+            self._core.wait()  # raises
+        if self._access & os.O_ACCMODE not in (wanted, os.O_RDWR):
+            what = "reading" if wanted == os.O_RDONLY else "writing"
+            raise OSError(errno.EBADF, f"not open for {what}", self._path)
+
+    def _check_end(self, end: int) -> None:
+        if end > _OFFSET_MAX:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), self._path)
+
+    def _bytes_from(self, offset: int) -> int:
+        """How many bytes the file has behind an offset."""
+        if offset < 0:
+            raise ValueError(f"negative offset: {offset}")
+        return max(self.size() - offset, 0)
 
     def _stream(self, stream: Stream) -> int:
         return 0 if self._mount.device == "cpu" else stream_handle(stream, self._mount.ordinal)
@@ -371,6 +384,8 @@ class File:
 
     def _source(self, array: object, handle: int) -> ForeignArray:
         source = device_array(array)
+        if self._mount.device == "cpu":
+            raise TypeError(f"an array in GPU memory, but the mount is on the CPU: {type(array).__name__}")
         if not source.is_contiguous:
             raise ValueError("an array on the device must be C-contiguous")
         if source.stream is not None and (source.stream if source.stream != 1 else 0) != handle:
@@ -385,6 +400,8 @@ class File:
 
             if not isinstance(out, np.ndarray):
                 raise TypeError(f"out must be a NumPy array on the CPU twin, not {type(out).__name__}")
+            if out.dtype.hasobject:
+                raise TypeError("out must not be of Python objects")
             if not out.flags.c_contiguous:
                 raise ValueError("out must be C-contiguous")
             target = ForeignArray(
@@ -395,15 +412,28 @@ class File:
         return target
 
 
-_BUFFERS: Final = (bytes, bytearray, memoryview)
-_EBADF: Final = 9
+_OFFSET_MAX: Final = 2**63 - 1  # bytes; of off_t
 
 
 def _pairs(steps: Sequence[Any]) -> tuple[tuple[int, int], ...]:
     return tuple((s.count, s.stride) for s in steps)
 
 
+def _host_bytes(data: object) -> np.ndarray[Any, Any]:
+    """The bytes of what lies in the host's memory, as a C-contiguous array."""
+    import numpy as np
+
+    if hasattr(data, "__array__") or hasattr(data, "__array_interface__"):
+        array = np.ascontiguousarray(data)
+        if array.dtype.hasobject:
+            raise TypeError("an array of Python objects has no bytes to be written")
+        return array
+    return np.frombuffer(cast(Any, data), np.uint8)
+
+
 def _flags_of(mode: str) -> int:
+    if not isinstance(mode, str):
+        raise TypeError(f"a mode must be text, not {type(mode).__name__}")
     if mode.count("t") or mode.count("b") > 1 or mode.count("+") > 1:
         raise ValueError(f"invalid mode (files are binary): {mode!r}")
     plain = mode.replace("b", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -204,7 +205,7 @@ class Mount:
     Waits for the GPU to wake up and for the memory, which may take seconds.
     """
 
-    __slots__ = ("__weakref__", "_core", "_files", "_finalizer", "_memory", "_servers")
+    __slots__ = ("__weakref__", "_core", "_files", "_finalizer", "_latch", "_memory", "_servers")
 
     def __init__(
         self,
@@ -250,9 +251,10 @@ class Mount:
         )
         self._memory: _core.DeviceMemory | None = None
         self._files: weakref.WeakSet[File] = weakref.WeakSet()
+        self._latch = threading.Lock()  # guards _files against changes while it is read
         self._servers: list[MetricsServer] = []
         # Also runs when the interpreter ends: the service's threads must not outlive the CUDA runtime.
-        self._finalizer = weakref.finalize(self, _unmount, self._core, self._files, self._servers)
+        self._finalizer = weakref.finalize(self, _unmount, self._core, self._files, self._latch, self._servers)
 
     def __enter__(self) -> Self:
         """Returns the mount."""
@@ -356,7 +358,10 @@ class Mount:
             ValueError: an impossible mode.
         """
         file = File(self, path, mode)
-        self._files.add(file)
+        with self._latch:
+            self._files.add(file)
+        if self.closed:  # meanwhile, by another thread
+            file.close()
         return file
 
     def array(
@@ -473,17 +478,24 @@ class Mount:
         self._core.synchronize()
 
 
-def _unmount(core: _core.Mount, files: weakref.WeakSet[File], servers: list[MetricsServer]) -> None:
+def _unmount(
+    core: _core.Mount, files: weakref.WeakSet[File], latch: threading.Lock, servers: list[MetricsServer]
+) -> None:
     for server in servers:
         server.close()
-    first: OSError | None = None
-    if not core.closed:
-        for file in list(files):
+    first: Exception | None = None
+    try:
+        left: list[File] = []
+        if not core.closed:  # in a forked process it is, where nobody may be left who would release the latch
+            with latch:
+                left = list(files)
+        for file in left:
             try:
                 file.close()
-            except OSError as error:
+            except Exception as error:  # whatever it is, the others are to be closed too
                 first = first or error
-    core.close()
+    finally:
+        core.close()
     if first is not None:
         raise first
 

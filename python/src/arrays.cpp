@@ -5,6 +5,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <mutex>
+#include <shared_mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -116,24 +118,45 @@ class py_file {
 
   // With the GIL.
   std::shared_ptr<arrays::file> get() const {
-    if (file_ == nullptr) throw std::invalid_argument("the gpufs file is closed");
+    holder_->refuse_forked();
+    if (file_ == nullptr) throw_closed();
     return file_;
   }
+  // Calls f(file) without the GIL; neither mount nor file is closed meanwhile.
   template <class F>
   auto use(F&& f) const {
     const std::shared_ptr<arrays::file> file = get();
-    return python::use(*holder_, [&](const mount&) { return f(*file); });
+    return python::use(*holder_, [&](const mount&) {
+      const std::shared_lock lock(in_use_);
+      if (file->descriptor() < 0) throw_closed();  // since get()
+      return f(*file);
+    });
   }
-  bool closed() const { return file_ == nullptr; }
+  bool closed() const { return file_ == nullptr || holder_->forked(); }
+  // Waits for calls of other threads. Does nothing in a forked process, as the mount's close().
   void close() {
-    if (file_ == nullptr) return;
+    if (closed()) return;
     const std::shared_ptr<arrays::file> file = std::exchange(file_, nullptr);
-    python::use(*holder_, [&](const mount&) { file->close(); });
+    bool reached = false;
+    try {
+      python::use(*holder_, [&](const mount&) {
+        reached = true;
+        const std::unique_lock lock(in_use_);
+        file->close();
+      });
+    } catch (const std::invalid_argument&) {
+      if (reached) throw;
+      file->forget();  // the mount was closed first: nobody is left who could close the file
+    }
   }
 
  private:
+  [[noreturn]] static void throw_closed() { throw std::invalid_argument("the gpufs file is closed"); }
+
   const std::shared_ptr<mount_holder> holder_;
-  std::shared_ptr<arrays::file> file_;
+  std::shared_ptr<arrays::file> file_;  // guarded by the GIL
+  // Shared by calls, exclusive for close(): device calls need an open descriptor to the end. Taken after the mount's.
+  mutable std::shared_mutex in_use_;
 };
 
 std::uint32_t fill(arrays::steps (&to)[arrays::selection::dimensions_max], const nb::tuple& from) {

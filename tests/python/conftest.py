@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -15,6 +16,28 @@ import pytest
 TIMEOUT_S = 60
 
 Command = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+# Python 3.12 and later warn; what happens after such a fork is what these tests are about.
+FORKS = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+def in_child(work: object) -> str:
+    """Returns what `work()` returned, or the exception that it raised, in a process that is forked off."""
+    reader, writer = os.pipe()
+    process = os.fork()
+    if process == 0:
+        try:
+            os.write(writer, f"returned {work()}".encode())  # type: ignore[operator]
+        except BaseException as error:
+            os.write(writer, "".join(traceback.format_exception_only(error)).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
+    _, status = os.waitpid(process, 0)
+    assert status == 0
+    return text.strip()
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +52,16 @@ def _interruptible() -> Iterator[None]:
 def mount() -> Iterator[gpufs.Mount]:
     with gpufs.mount(device="cpu", cache="4MiB", twin_threads=2, workers=1) as made:
         yield made
+
+
+def run_program(program: str, *arguments: str | os.PathLike[str], **environment: str) -> str:
+    """Runs a Python program, which must end well and say nothing on standard error; returns what it printed."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, *map(os.fspath, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=os.environ | environment
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+    return done.stdout
 
 
 def command_line(*arguments: str | bytes | os.PathLike[str]) -> list[bytes]:

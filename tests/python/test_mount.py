@@ -8,34 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-import traceback
 from pathlib import Path
 
 import gpufs
 import pytest
 from gpufs import grep
 
-# Python 3.12 and later warn; what happens after such a fork is what these tests are about.
-FORKS = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-
-
-def in_child(work: object) -> str:
-    """Returns what `work()` returned, or the exception that it raised, in a process that is forked off."""
-    reader, writer = os.pipe()
-    process = os.fork()
-    if process == 0:
-        try:
-            os.write(writer, f"returned {work()}".encode())  # type: ignore[operator]
-        except BaseException as error:
-            os.write(writer, "".join(traceback.format_exception_only(error)).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        text = pipe.read()
-    _, status = os.waitpid(process, 0)
-    assert status == 0
-    return text.strip()
+from .conftest import FORKS, in_child
 
 
 def test_a_mount_says_what_it_is(mount: gpufs.Mount) -> None:

@@ -15,7 +15,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from .index_keys import Array, axes, index_arrays, keys, lengths
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,11 +113,6 @@ def check(array: Array, selection: Selection, expected: Array) -> None:
 DTYPES = [np.dtype(name) for name in ("u1", "<u2", "<f4", "<i8", "<c16")]
 
 
-def lengths(largest: int) -> st.SearchStrategy[int]:
-    """Lengths of dimensions; 0 now and then, since nothing can be seen of an empty array."""
-    return st.integers(0, 12).flatmap(lambda number: st.just(0) if number == 0 else st.integers(1, largest))
-
-
 @st.composite
 def arrays(draw: st.DrawFn) -> Array:
     """Arrays in C and Fortran order, and views of them: permuted, sliced, with strides of 0."""
@@ -135,62 +130,6 @@ def arrays(draw: st.DrawFn) -> Array:
     elif form == "broadcast" and len(shape) < 4:
         array = np.broadcast_to(array, (draw(st.integers(0, 3)), *shape))
     return array
-
-
-def integers(length: int) -> st.SearchStrategy[int]:
-    """Indices of a dimension; now and then one that is out of bounds."""
-    within = st.integers(-length, length - 1) if length else st.integers(-1, 0)
-    return st.integers(0, 24).flatmap(lambda number: st.integers(-length - 1, length) if number == 0 else within)
-
-
-@st.composite
-def index_arrays(draw: st.DrawFn, length: int, shape: tuple[int, ...]) -> Array:
-    dtype = draw(st.sampled_from(["i1", "<i8", ">i4"]))
-    # Some dimensions of length 1, or none, for broadcasting.
-    dropped = draw(st.integers(0, len(shape) - 1)) if len(shape) > 1 else 0
-    own = tuple(1 if draw(st.integers(0, 3)) == 0 else size for size in shape[dropped:])
-    values = [draw(integers(length)) for _ in range(int(np.prod(own, dtype=int)))]
-    return np.array(values, dtype).reshape(own, order="C")
-
-
-@st.composite
-def keys(draw: st.DrawFn, shape: tuple[int, ...]) -> object:
-    """Index expressions: most are within bounds."""
-    broadcast = tuple(draw(st.lists(lengths(3), min_size=1, max_size=2)))
-    key: list[object] = []
-    axis = 0
-    end = len(shape) - (draw(st.integers(0, len(shape))) if draw(st.integers(0, 2)) == 0 else 0)
-    kinds = draw(st.sampled_from([["slice", "integer"], ["slice", "array"], ["slice", "integer", "array", "mask"]]))
-    while axis < end:
-        if draw(st.integers(0, 6)) == 0:
-            key.append(None)
-        if draw(st.integers(0, 5)) == 0 and Ellipsis not in [item if item is Ellipsis else None for item in key]:
-            key.append(Ellipsis)
-            skipped = draw(st.integers(0, len(shape) - end))
-            axis, end = axis + skipped, end + skipped
-        kind = draw(st.sampled_from(kinds))
-        if kind == "slice":
-            key.append(draw(st.slices(shape[axis])))
-        elif kind == "integer":
-            number = draw(integers(shape[axis]))
-            key.append(draw(st.sampled_from([number, np.int16(number), np.array(number)])))
-        elif kind == "array":
-            indices = draw(index_arrays(shape[axis], broadcast))
-            key.append(indices.tolist() if draw(st.booleans()) else indices)
-        else:
-            dims = draw(st.integers(1, min(2, end - axis)))
-            masked = shape[axis : axis + dims]
-            if draw(st.integers(0, 24)) == 0:
-                masked = (*masked[:-1], max(masked[-1] + draw(st.sampled_from([-1, 1])), 0))
-            mask = draw(npst.arrays(bool, masked))
-            key.append(mask.tolist() if mask.size and draw(st.booleans()) else mask)
-            axis += dims - 1
-        axis += 1
-    if draw(st.integers(0, 24)) == 0:
-        key.extend([0] * (len(shape) + 1 - end))
-    if Ellipsis in [item if item is Ellipsis else None for item in key]:
-        event("ellipsis")
-    return key[0] if len(key) == 1 and draw(st.booleans()) else tuple(key)
 
 
 @settings(deadline=None, max_examples=400)
@@ -233,10 +172,6 @@ def test_take_reads_what_numpy_takes(data: st.DataObject) -> None:
             take(array, indices, axis)
         return
     check(array, take(array, indices, axis), expected)
-
-
-def axes(dimensions: int) -> st.SearchStrategy[int]:
-    return st.integers(-max(dimensions, 1), max(dimensions, 1) - 1)
 
 
 @settings(deadline=None, max_examples=150)

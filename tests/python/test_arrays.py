@@ -1,0 +1,544 @@
+"""Arrays in files against NumPy's view of the same bytes."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import random
+import struct
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gpufs
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from .conftest import run_program
+from .index_keys import Array, axes, index_arrays, keys, lengths
+
+SAFETENSORS_NAMES = {
+    "?": "BOOL",
+    "u1": "U8",
+    "i1": "I8",
+    "<u2": "U16",
+    "<i2": "I16",
+    "<u4": "U32",
+    "<i4": "I32",
+    "<u8": "U64",
+    "<i8": "I64",
+    "<f2": "F16",
+    "<f4": "F32",
+    "<f8": "F64",
+    "<c8": "C64",
+}
+EXTENSIONS = {"BF16": ml_dtypes.bfloat16, "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2}
+TENSOR_TYPES = {np.dtype(name): text for name, text in SAFETENSORS_NAMES.items()} | {
+    np.dtype(kind): text for text, kind in EXTENSIONS.items()
+}
+EXTENSION_DTYPES = [np.dtype(kind) for kind in EXTENSIONS.values()]
+DTYPES = [*TENSOR_TYPES, np.dtype("<c16")]
+
+# Each example writes files of its own.
+SHARED_FIXTURES = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(params=[(512, "32KiB"), (4096, "128KiB")], ids=lambda shape: f"pages of {shape[0]}")
+def small(request: pytest.FixtureRequest) -> Iterator[gpufs.Mount]:
+    page, cache = request.param
+    with gpufs.mount(device="cpu", page=page, cache=cache, twin_threads=2, workers=1) as made:
+        yield made
+
+
+def filled(shape: tuple[int, ...], dtype: Any, order: Any = "C") -> Array:
+    """Distinct bytes, as far as they go; bools are 0 and 1."""
+    kind = np.dtype(dtype)
+    count = int(np.prod(shape, dtype=np.int64))
+    raw = np.random.default_rng(count).integers(0, 2 if kind.kind == "b" else 256, count * kind.itemsize, np.uint8)
+    return raw.view(kind).reshape(shape, order=order)
+
+
+def npy(path: Path, array: Array, version: tuple[int, int] | None = None) -> Path:
+    with path.open("wb") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # NumPy says of 2.0 and 3.0 that they are newer than need be
+        np.lib.format.write_array(file, array, version)
+    return path
+
+
+def safetensors(path: Path, tensors: dict[str, Array], padding: int = 0) -> Path:
+    header: dict[str, object] = {"__metadata__": {"padding": " " * padding}}
+    content = b""
+    for name, array in tensors.items():
+        data = array.tobytes()
+        header[name] = {
+            "dtype": TENSOR_TYPES[array.dtype],
+            "shape": array.shape,
+            "data_offsets": [len(content), len(content) + len(data)],
+        }
+        content += data
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + content)
+    return path
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """An array, and the same in a file."""
+
+    array: Array
+    file: gpufs.FileArray
+
+
+@st.composite
+def cases(draw: st.DrawFn, mount: gpufs.Mount, folder: Path) -> Case:
+    shape = tuple(draw(st.lists(lengths(6), max_size=4)))
+    form = draw(st.sampled_from(["npy", "npy", "raw", "safetensors"]))
+    dtype = draw(st.sampled_from(DTYPES))
+    order = draw(st.sampled_from("CF")) if form == "npy" else "C"
+    if form == "npy" and dtype in EXTENSION_DTYPES:
+        form, order = "raw", "C"  # NumPy does not save these
+    if form == "safetensors" and dtype not in TENSOR_TYPES:
+        dtype = np.dtype("<f4")
+    array = filled(shape, dtype, order)
+    path = folder / "array"
+    if form == "npy":
+        version = draw(st.sampled_from([None, (1, 0), (2, 0), (3, 0)]))
+        return Case(array, mount.array(npy(path, array, version)))
+    if form == "safetensors":
+        other = filled((draw(st.integers(0, 5)),), "u1")  # so that items lie at odd offsets too
+        return Case(array, mount.array(safetensors(path, {"other": other, "this": array}), name="this"))
+    offset = draw(st.sampled_from([0, 1, 3, 64, 4095]))
+    rest = draw(st.integers(0, 3))
+    path.write_bytes(bytes(offset) + array.tobytes() + bytes(rest))
+    return Case(array, mount.array(path, draw(st.sampled_from([dtype, dtype.name])), shape, offset))
+
+
+def same(found: object, expected: Array) -> bool:
+    assert isinstance(found, np.ndarray)
+    return (found.shape, found.dtype, found.tobytes()) == (expected.shape, expected.dtype, expected.tobytes())
+
+
+KEEPS = st.sampled_from(["auto", "always", "never"])
+
+
+@settings(SHARED_FIXTURES, max_examples=60)
+@given(st.data())
+def test_keys_read_what_numpy_reads(small: gpufs.Mount, tmp_path: Path, data: st.DataObject) -> None:
+    case = data.draw(cases(small, tmp_path))
+    with case.file as file:
+        assert (file.shape, file.dtype, file.ndim) == (case.array.shape, case.array.dtype, case.array.ndim)
+        assert (file.size, file.itemsize, file.nbytes) == (case.array.size, case.array.itemsize, case.array.nbytes)
+        if file.size:  # a step along a dimension of one item means nothing
+            assert [s for s, n in zip(file.strides, file.shape, strict=True) if n > 1] == [
+                s for s, n in zip(case.array.strides, file.shape, strict=True) if n > 1
+            ]
+        assert same(file[...], case.array)
+        for _ in range(4):
+            key = data.draw(keys(case.array.shape))
+            try:
+                expected = np.asarray(case.array[key])  # type: ignore[index]
+            except IndexError:
+                event("IndexError")
+                with pytest.raises(IndexError):
+                    file[key]
+                continue
+            assert same(file[key], expected)
+            out = np.empty(expected.shape, expected.dtype)
+            assert file.read(key, out=out, keep=data.draw(KEEPS)) is out
+            assert same(out, expected)
+
+
+@settings(SHARED_FIXTURES, max_examples=30)
+@given(st.data())
+def test_take_reads_what_numpy_takes(small: gpufs.Mount, tmp_path: Path, data: st.DataObject) -> None:
+    case = data.draw(cases(small, tmp_path))
+    axis = data.draw(axes(case.array.ndim))
+    length = case.array.shape[axis] if case.array.ndim else 1
+    indices = data.draw(index_arrays(length, tuple(data.draw(st.lists(st.integers(0, 3), max_size=2)))))
+    with case.file as file:
+        if any(not -length <= index < length for index in indices.reshape(-1)):
+            with pytest.raises(IndexError):
+                file.take(indices, axis)
+            return
+        expected = np.asarray(case.array.take(indices.astype(np.int64), axis))
+        assert same(file.take(indices, axis, keep=data.draw(KEEPS)), expected)
+        out = np.empty_like(expected, order="C")
+        assert file.take(indices, axis, out=out) is out
+        assert same(out, expected)
+
+
+# ---- Large arrays: runs of all lengths, much more than the cache
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["u1", "<f4"])
+def test_arrays_larger_than_the_cache(small: gpufs.Mount, tmp_path: Path, order: Any, dtype: str) -> None:
+    shape = (100, 41, 37)
+    array = filled(shape, dtype, order)
+    assert small.cache_bytes < array.nbytes
+    rng = np.random.default_rng(5)
+    rows = rng.integers(-100, 100, 70)
+    with small.array(npy(tmp_path / "array.npy", array)) as file:
+        for key in (
+            ...,
+            7,
+            -1,
+            slice(10, 90, 7),
+            (..., 5),
+            (slice(None, None, -60), 3, slice(None, None, -1)),
+            (slice(None), [4, -1]),
+            (rows, 3),
+            (rows[:8], slice(None, None, 20), rng.integers(0, 37, 8)),
+            (rng.integers(0, 2, shape[:2]).astype(bool), 0),
+        ):
+            assert same(file[key], np.asarray(array[key]))
+        for axis in range(3):
+            indices = rng.integers(-37, 37, (3, 4))
+            assert same(file.take(indices, axis), array.take(indices, axis))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("offset", [0, 1, 4097])
+def test_items_of_every_type_at_every_offset(mount: gpufs.Mount, tmp_path: Path, dtype: Any, offset: int) -> None:
+    array = filled((30, 50), dtype)
+    (tmp_path / "raw").write_bytes(bytes(offset) + array.tobytes())
+    with mount.array(tmp_path / "raw", dtype, array.shape, offset) as file:
+        for key in (..., (slice(None), 7), [3, -1, 3], (slice(None, None, -2), slice(5, 40, 3))):
+            assert same(file[key], array[key])
+
+
+def test_runs_of_every_length(mount: gpufs.Mount, tmp_path: Path) -> None:
+    content = filled((3_000_000,), "u1")
+    (tmp_path / "raw").write_bytes(content.tobytes())
+    for run, offset in itertools.product([1, 2, 63, 64, 65, 2047, 2048, 4096, 32769, 2**20 - 1, 2**20 + 1], [0, 3]):
+        count = (len(content) - offset) // (run + 1)
+        array = content[offset : offset + count * (run + 1)].reshape(count, run + 1)
+        with mount.array(tmp_path / "raw", "u1", array.shape, offset) as file:
+            for key in ((slice(-400, None), slice(run)), ([0, -1, count // 2], slice(1, None))):
+                assert same(file[key], array[key])
+
+
+def test_8_dimensions_may_lie_apart(mount: gpufs.Mount, tmp_path: Path) -> None:
+    array = filled((3,) * 10, "u1")
+    with mount.array(npy(tmp_path / "array.npy", array)) as file:
+        for key in ((slice(None, None, 2),) * 8, (slice(None, None, -1),) * 7 + (1, slice(None), 1)):
+            assert same(file[key], array[key])
+
+
+@pytest.mark.parametrize("dimensions", [9, 10])
+def test_more_than_8_dimensions_that_lie_apart_are_refused(mount: gpufs.Mount, tmp_path: Path, dimensions: int) -> None:
+    array = filled((3,) * 10, "u1")
+    with mount.array(npy(tmp_path / "array.npy", array)) as file:
+        key = (slice(None, None, 2),) * dimensions
+        with pytest.raises(ValueError, match="more than 8 dimensions that lie apart"):
+            file[key]
+        key = (*key[:4], [1, 0], *key[5:])
+        assert same(file[key], array[key])
+
+
+# ---- What sequences do
+
+
+def test_arrays_are_sequences_of_their_first_dimension(mount: gpufs.Mount, tmp_path: Path) -> None:
+    array = filled((5, 3), "<i4")
+    with mount.array(npy(tmp_path / "array.npy", array)) as file:
+        assert len(file) == 5
+        rows = list(file)
+        assert len(rows) == 5
+        assert all(same(row, expected) for row, expected in zip(rows, array, strict=True))
+        assert repr(file) == f"<gpufs.FileArray (5, 3) of int32 in {str(tmp_path / 'array.npy')!r}>"
+        assert file.file.name == str(tmp_path / "array.npy")
+        assert [batch.shape for batch in file.batches(2)] == [(2, 3), (2, 3), (1, 3)]
+        assert [batch.shape for batch in file.batches(2, drop_last=True)] == [(2, 3), (2, 3)]
+        assert [batch.shape for batch in file.batches(5, drop_last=True)] == [(5, 3)]
+        assert list(file.batches(6, drop_last=True)) == []
+        assert same(np.concatenate(list(file.batches(2))), array)
+        for count in (0, -1):
+            with pytest.raises(ValueError, match="batches"):
+                file.batches(count)
+
+
+def test_arrays_without_dimensions_or_items(mount: gpufs.Mount, tmp_path: Path) -> None:
+    with mount.array(npy(tmp_path / "scalar.npy", np.array(1.5))) as file:
+        assert (file.shape, file.size, file.nbytes) == ((), 1, 8)
+        assert same(file[()], np.array(1.5))
+        assert same(file[None, ...], np.array([1.5]))
+        for use in (lambda: len(file), lambda: iter(file), lambda: file.batches(1)):
+            with pytest.raises(TypeError, match="without dimensions"):
+                use()
+    with mount.array(npy(tmp_path / "empty.npy", np.zeros((0, 3)))) as file:
+        assert (len(file), file.size) == (0, 0)
+        assert list(file) == list(file.batches(4)) == []
+        assert same(file[...], np.zeros((0, 3)))
+        with pytest.raises(IndexError):
+            file[0]
+
+
+# ---- Files
+
+
+def test_raw_files_say_their_length(mount: gpufs.Mount, tmp_path: Path) -> None:
+    path = tmp_path / "raw"
+    content = filled((103,), "u1")
+    path.write_bytes(content.tobytes())
+    for dtype, shape, offset, expected in (
+        ("<i4", None, 0, (25,)),
+        ("<i4", None, 1, (25,)),
+        ("<f8", 5, 3, (5,)),
+        ("u1", (-1, 10), 3, (10, 10)),
+        ("bfloat16", (5, -1), 0, (5, 10)),
+        (np.float16, (), 101, ()),
+        (np.dtype("<c16"), (0, 4), 0, (0, 4)),
+        ("u1", None, 103, (0,)),
+    ):
+        with mount.array(path, dtype, shape, offset) as file:
+            assert file.shape == expected
+            data = content.tobytes()[offset:][: file.nbytes]
+            assert same(file[...], np.frombuffer(data, file.dtype).reshape(expected))
+
+
+def test_tensors_of_safetensors_have_names(mount: gpufs.Mount, tmp_path: Path) -> None:
+    tensors = {f"layer.{number}": filled((number, 3), dtype) for number, dtype in enumerate(TENSOR_TYPES)}
+    for padding in (0, 1, 10_000):
+        path = safetensors(tmp_path / "model.safetensors", tensors, padding)
+        for name, expected in tensors.items():
+            with mount.array(path, name=name) as file:
+                assert same(file[...], expected)
+                assert same(file[::-1, 1:], expected[::-1, 1:])
+    with pytest.raises(KeyError, match=r"layer\.9"):
+        mount.array(path, name="layer.99")
+    with pytest.raises(TypeError, match="name"):
+        mount.array(path)
+    assert mount.file_stats() == []
+
+
+def test_a_file_that_changed_is_another_array(mount: gpufs.Mount, tmp_path: Path) -> None:
+    path = tmp_path / "array.npy"
+    for number in range(1, 6):
+        array = filled((number * 100, number), "<f8")
+        npy(path, array)
+        with mount.array(path) as file:
+            assert same(file[...], array)
+    array[3] = 7.0
+    with mount.open(path, "r+") as opened:
+        opened.write(array[3], opened.size() - array.nbytes + 3 * array.strides[0])
+    with mount.array(path) as file:
+        assert same(file[...], array)
+    assert same(np.load(path), array)
+
+
+GOOD_NPY = (
+    b"\x93NUMPY\x01\x00\x76\x00" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }".ljust(117) + b"\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "truncated"),
+        (b"\x93NUM", "truncated"),
+        (b"no array at all", "NUMPY"),
+        (GOOD_NPY[:40], "truncated"),
+        (GOOD_NPY + bytes(7), "truncated"),
+        (GOOD_NPY.replace(b"(2,)", b"(-2)") + bytes(8), "shape"),
+        (GOOD_NPY.replace(b"<f4", b">f4") + bytes(8), "big-endian"),
+        (GOOD_NPY.replace(b"'<f4'", b"'|O' ") + bytes(8), "Python objects"),
+        (GOOD_NPY.replace(b"{", b"[") + bytes(8), "damaged"),
+        (GOOD_NPY.replace(b"\x01\x00", b"\x09\x00", 1) + bytes(8), "version 9"),
+    ],
+)
+def test_damaged_files_are_value_errors_that_name_them(
+    mount: gpufs.Mount, tmp_path: Path, content: bytes, text: str
+) -> None:
+    path = tmp_path / "array.npy"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"^{path}: .*{text}"):
+        mount.array(path)
+    assert mount.file_stats() == []
+
+
+def test_arrays_of_objects_are_refused(mount: gpufs.Mount, tmp_path: Path) -> None:
+    np.save(tmp_path / "objects.npy", np.array([None, "text"]), allow_pickle=True)
+    with pytest.raises(ValueError, match="Python objects"):
+        mount.array(tmp_path / "objects.npy")
+
+
+def test_the_good_header_is_good(mount: gpufs.Mount, tmp_path: Path) -> None:
+    (tmp_path / "array.npy").write_bytes(GOOD_NPY + bytes(8))
+    with mount.array(tmp_path / "array.npy") as file:
+        assert same(file[:], np.zeros(2, "<f4"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"dtype": "object"}, TypeError),
+        ({"dtype": "U4"}, TypeError),
+        ({"dtype": ">i4"}, TypeError),
+        ({"dtype": "no type"}, TypeError),
+        ({"dtype": "u1", "name": "tensor"}, TypeError),
+        ({"shape": 3}, TypeError),
+        ({"offset": 3}, TypeError),
+        ({"dtype": "u1", "shape": 1.5}, TypeError),
+        ({"dtype": "u1", "shape": (101,)}, ValueError),
+        ({"dtype": "<f4", "shape": (25,), "offset": 1}, ValueError),
+        ({"dtype": "u1", "shape": (-1, -1)}, ValueError),
+        ({"dtype": "u1", "shape": (-2,)}, ValueError),
+        ({"dtype": "u1", "shape": (2**50,)}, ValueError),
+        ({"dtype": "u1", "offset": -1}, ValueError),
+        ({"dtype": "u1", "offset": 101}, ValueError),
+        ({"name": "tensor"}, ValueError),
+    ],
+)
+def test_arrays_that_cannot_be_are_refused(
+    mount: gpufs.Mount, tmp_path: Path, arguments: dict[str, Any], error: type[Exception]
+) -> None:
+    (tmp_path / "raw").write_bytes(bytes(100))
+    with pytest.raises(error):
+        mount.array(tmp_path / "raw", **arguments)
+    assert mount.file_stats() == []
+
+
+def test_errors_of_opens_name_the_file(mount: gpufs.Mount, tmp_path: Path) -> None:
+    for path, kind in ((tmp_path / "none.npy", FileNotFoundError), (tmp_path, IsADirectoryError)):
+        for arguments in ({}, {"dtype": "u1"}, {"name": "tensor"}):
+            with pytest.raises(kind) as caught:
+                mount.array(path, **arguments)
+            assert caught.value.filename == str(path)
+
+
+def test_closed_arrays_refuse_work(mount: gpufs.Mount, tmp_path: Path) -> None:
+    with mount.array(npy(tmp_path / "array.npy", np.arange(3))) as file:
+        pass
+    file.close()
+    assert file.file.closed
+    assert (file.shape, len(file)) == ((3,), 3)
+    for use in (lambda: file[...], lambda: file[:0], lambda: file.take([0]), lambda: list(file.batches(1))):
+        with pytest.raises(ValueError, match="closed"):
+            use()
+
+
+def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
+    path = npy(tmp_path / "array.npy", filled((1000, 1000), "<i4"))
+    with gpufs.mount(device="cpu", cache="512KiB", workers=1, twin_threads=2) as mount, mount.array(path) as file:
+        os.truncate(path, 5000)
+        for key in (..., 500, (slice(None, None, 300), 3), (slice(900, 1000), slice(100, 200)), [700, 900]):
+            for keep in ("auto", "never"):
+                with pytest.raises(OSError, match="data") as caught:
+                    file.read(key, keep=keep)  # type: ignore[arg-type]
+                assert (caught.value.errno, caught.value.filename) == (errno.ENODATA, str(path))
+        assert file[0].nbytes == 4000
+
+
+@pytest.mark.parametrize(
+    ("key", "error"),
+    [
+        (5, IndexError),
+        (-6, IndexError),
+        ((0, 3), IndexError),
+        ((0, 0, 0), IndexError),
+        ([0, 5], IndexError),
+        ([True] * 4, IndexError),
+        (1.5, IndexError),
+        ("name", IndexError),
+        (True, IndexError),
+        ((..., ...), IndexError),
+        (np.array([0.5]), IndexError),
+        (slice(None, None, 0), ValueError),
+        (slice("a"), TypeError),
+    ],
+)
+def test_keys_that_cannot_be_are_refused(mount: gpufs.Mount, tmp_path: Path, key: Any, error: type[Exception]) -> None:
+    with mount.array(npy(tmp_path / "array.npy", filled((5, 3), "<i4"))) as file, pytest.raises(error):
+        file[key]
+
+
+def test_arrays_that_cannot_be_filled_are_refused(mount: gpufs.Mount, tmp_path: Path) -> None:
+    array = filled((5, 3), "<i4")
+    read_only = np.zeros((5, 3), "<i4")
+    read_only.flags.writeable = False
+    with mount.array(npy(tmp_path / "array.npy", array)) as file:
+        for out, error, text in (
+            (np.zeros((5, 2), "<i4"), ValueError, "40 bytes, the result 60"),
+            (np.zeros((6, 3), "<i4"), ValueError, "72 bytes, the result 60"),
+            (np.zeros((5, 3), "<i4", order="F"), ValueError, "C-contiguous"),
+            (np.zeros((5, 6), "<i4")[:, ::2], ValueError, "C-contiguous"),
+            (read_only, ValueError, "cannot be written"),
+            (np.zeros((5, 3), object), TypeError, "objects"),
+            (bytearray(60), TypeError, "NumPy"),
+        ):
+            for use in (lambda out=out: file.read(out=out), lambda out=out: file.take(range(5), out=out)):
+                with pytest.raises(error, match=text):
+                    use()
+        with pytest.raises(ValueError, match="'maybe'"):
+            file.read(keep="maybe")  # type: ignore[arg-type]
+        with pytest.raises(np.exceptions.AxisError):
+            file.take([0], 2)
+
+
+def test_random_writes_are_seen_by_arrays(mount: gpufs.Mount, tmp_path: Path) -> None:
+    array = filled((200, 300), "<i4")
+    path = npy(tmp_path / "array.npy", array)
+    rng = random.Random(3)
+    with mount.open(path, "r+") as opened, mount.array(path) as file:
+        for _ in range(50):
+            row, value = rng.randrange(200), rng.randrange(1 << 30)
+            array[row] = value
+            opened.write(array[row], file.offset + row * file.strides[0])
+            assert same(file[row], array[row])
+            assert same(file[:, 7], array[:, 7])
+    assert same(np.load(path), array)
+
+
+# ---- References
+
+# Some of all that there is; the arguments are a folder and what becomes of it.
+USES = """
+import ctypes, gc, pathlib, sys
+import gpufs
+import numpy as np
+
+folder = pathlib.Path(sys.argv[1])
+np.save(folder / "array.npy", np.arange(1000).reshape(10, 100))
+with gpufs.mount(device="cpu", cache="1MiB", workers=1, twin_threads=2) as mount:
+    with mount.open(folder / "new", "w+") as file:
+        file.write(b"alpha beta")
+        assert bytes(file.read()) == b"alpha beta"
+        file.gather([0, 1], 5)
+    for use in (lambda: mount.open(folder / "none"), file.read, lambda: mount.open(folder)):
+        try:
+            use()
+        except (OSError, ValueError):
+            pass
+    array = mount.array(folder / "array.npy")
+    rows = [*array, array[[1, 2]], array.take([3], 1), *array.batches(3)]
+    found = gpufs.grep.search(mount, gpufs.grep.Dictionary(["alpha"]), [folder / "new"])
+    assert [match.count for match in found] == [1]
+    mount.stats(), mount.file_stats()
+left = gpufs.mount(device="cpu", cache="1MiB", workers=1, twin_threads=2)
+left_file = left.open(folder / "new")
+if sys.argv[2] == "forgotten":
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(left_file))
+elif sys.argv[2] == "deleted":
+    left.close()
+    del array, file, found, left, left_file, mount, rows, use
+    gc.collect()
+"""
+
+
+@pytest.mark.parametrize("end", ["deleted", "left"])
+def test_no_object_of_the_extension_is_left_over(tmp_path: Path, end: str) -> None:
+    assert run_program(USES, tmp_path, end, GPUFS_CHECK_LEAKS="1") == ""
+
+
+def test_an_object_that_is_left_over_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="leaked"):
+        run_program(USES, tmp_path, "forgotten", GPUFS_CHECK_LEAKS="1")
+    assert run_program(USES, tmp_path, "forgotten") == ""
