@@ -60,12 +60,13 @@ class File:
     A context manager. Methods may be called from several threads. After :meth:`close` they raise ``ValueError``.
     """
 
-    __slots__ = ("__weakref__", "_access", "_core", "_mount", "_path", "_size")
+    __slots__ = ("__weakref__", "_access", "_core", "_mount", "_on_twin", "_path", "_size")
 
     def __init__(self, mount: Mount, path: str | bytes | os.PathLike[str] | os.PathLike[bytes], mode: str) -> None:
         """Opens; see :meth:`gpufs.Mount.open`."""
         self._access = _flags_of(mode)
         self._mount = mount
+        self._on_twin = mount.device == "cpu"  # asked for at every call
         self._path = os.fsdecode(path)
         if not path:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
@@ -222,7 +223,7 @@ class File:
         host = _host_bytes(data)
         self._check_end(offset + host.nbytes)
         if host.nbytes != 0:
-            if self._mount.device == "cpu":
+            if self._on_twin:
                 self._core.write(host.ctypes.data, host.nbytes, offset, appends, 0)
             else:
                 buffer = self._mount.device_memory().allocate(host.nbytes, handle)
@@ -308,7 +309,7 @@ class File:
         if isinstance(selection.list, HostList):
             offsets = np.ascontiguousarray(selection.list.offsets, np.int64)
             count = offsets.size
-            if self._mount.device == "cpu":
+            if self._on_twin:
                 kept, items = offsets, offsets.ctypes.data
             else:
                 buffer = self._mount.device_memory().allocate(offsets.nbytes, handle)
@@ -345,7 +346,7 @@ class File:
         """An array on the device, and its address."""
         import numpy as np
 
-        if self._mount.device == "cpu":
+        if self._on_twin:
             array = np.empty(shape, dtype)
             return array, array.ctypes.data
         buffer = self._mount.device_memory().allocate(math.prod(shape) * dtype.itemsize, handle)
@@ -376,15 +377,15 @@ class File:
         return max(self.size() - offset, 0)
 
     def _stream(self, stream: Stream) -> int:
-        return 0 if self._mount.device == "cpu" else stream_handle(stream, self._mount.ordinal)
+        return 0 if self._on_twin else stream_handle(stream, self._mount.ordinal)
 
     def _done(self) -> None:
-        if self._mount.device == "cpu":
+        if self._on_twin:
             self._core.check()
 
     def _source(self, array: object, handle: int) -> ForeignArray:
         source = device_array(array)
-        if self._mount.device == "cpu":
+        if self._on_twin:
             raise TypeError(f"an array in GPU memory, but the mount is on the CPU: {type(array).__name__}")
         if not source.is_contiguous:
             raise ValueError("an array on the device must be C-contiguous")
@@ -393,7 +394,7 @@ class File:
         return source
 
     def _target(self, out: object, handle: int) -> ForeignArray:
-        if self._mount.device != "cpu":
+        if not self._on_twin:
             target = self._source(out, handle)
         else:
             import numpy as np
