@@ -532,6 +532,11 @@ GPUFS_HD std::int32_t gmunmap_each(const Group& g, const mount_ref& fs, const vo
 
 namespace detail {
 
+template <class Group>
+GPUFS_HD char* pointer_from(const Group& g, char* pointer, std::uint32_t member) {
+  return reinterpret_cast<char*>(g.from(reinterpret_cast<std::uint64_t>(pointer), member));
+}
+
 // Of parts that are not in the cache, or in several pages of it: those of members that have some `left`. What gread gives the member.
 template <keeps Keeps, class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t read_each_left(const Group g, const mount_ref& fs, std::int32_t fd,
@@ -549,7 +554,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t read_each_left(const Group g, const moun
       const std::uint64_t from = g.from(address, next);
       if (from == 0) continue;
       const std::uint64_t wanted = g.from(bytes, next);
-      const std::uint64_t came = copy_from_extent(g, g.from(buffer, next), from, wanted);
+      const std::uint64_t came = copy_from_extent(g, pointer_from(g, buffer, next), from, wanted);
       if (g.rank() == next && came == wanted) {
         result = static_cast<std::int64_t>(bytes);
         left = false;
@@ -562,8 +567,9 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t read_each_left(const Group g, const moun
   for (;;) {
     const std::uint32_t next = g.leading(!left);
     if (next == g.size()) return result;
-    const std::int64_t got = read_bytes<keeps::all_pages>(g, fs, fd, g.from(buffer, next), g.from(bytes, next),
-                                                          static_cast<std::int64_t>(g.from(offset, next)));
+    const std::int64_t got = read_bytes<keeps::all_pages>(
+        g, fs, fd, pointer_from(g, buffer, next), g.from(bytes, next),
+        static_cast<std::int64_t>(g.from(static_cast<std::uint64_t>(offset), next)));
     if (g.rank() != next) continue;
     result = got;
     left = false;
@@ -594,7 +600,7 @@ GPUFS_HD std::int64_t read_each(const Group& g, const mount_ref& fs, std::int32_
     for (std::uint32_t i = first; i < first + pins_of_copy && i < g.size(); ++i) {
       const std::uint64_t n = g.from(whole ? bytes : 0, i);
       if (n == 0) continue;
-      start_copy_from_frame(g, g.from(buffer, i), fs.page(g.from(pin.frame, i)) + g.from(within, i), n);
+      start_copy_from_frame(g, pointer_from(g, buffer, i), fs.page(g.from(pin.frame, i)) + g.from(within, i), n);
     }
     finish_copies();
     cache.release_each(pinned, pin);
