@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from .conftest import FORKS, in_child, run_program
+from .file_operations import random_operations
 
 CONTENT = np.random.default_rng(1).integers(0, 256, 700_001, np.uint8).tobytes()
 
@@ -410,55 +411,6 @@ def test_status_is_the_hosts(mount: gpufs.Mount, file: Path) -> None:
         expected.st_dev,
         expected.st_mode,
     )
-
-
-def random_operations(mount: gpufs.Mount, path: Path, seed: int, operations: int) -> None:
-    """A file of the mount against bytes in memory."""
-    rng = random.Random(seed)
-    model = bytearray(rng.randbytes(rng.choice([0, 1, 5000, 200_000])))
-    path.write_bytes(model)
-    opened = mount.open(path, "r+")
-    limit = 700_000
-    for _ in range(operations):
-        offset = rng.choice([0, rng.randrange(limit), rng.randrange(len(model) + 1)])
-        count = rng.choice([rng.randrange(10), rng.randrange(10_000), rng.randrange(100_000)])
-        match rng.choice(["write", "write", "read", "readinto", "gather", "truncate", "sync", "reopen"]):
-            case "write":
-                data = rng.randbytes(count)
-                assert opened.write(data if rng.randrange(2) else np.frombuffer(data, np.uint8), offset) == count
-                if count:
-                    model.extend(bytes(max(offset - len(model), 0)))
-                    model[offset : offset + count] = data
-            case "read":
-                assert opened.read(count, offset).tobytes() == model[offset : offset + count]
-            case "readinto":
-                out = np.zeros(count, np.uint8)
-                came = opened.readinto(out, offset)
-                assert came == len(model[offset : offset + count])
-                assert out.tobytes() == model[offset : offset + count] + bytes(count - came)
-            case "gather":
-                record = rng.choice([1, 30, 100, 3000, 9000])
-                first = rng.choice([0, 1, 77])
-                records = max(len(model) - first, 0) // record
-                index = [rng.randrange(-records, records) for _ in range(rng.randrange(20))] if records else []
-                expected = [model[first + (i % records) * record :][:record] for i in index]
-                keep = rng.choice(["auto", "always", "never"])
-                assert opened.gather(index, record, offset=first, keep=keep).tobytes() == b"".join(expected)
-            case "truncate":
-                size = min(offset, limit)
-                opened.truncate(size)
-                del model[size:]
-                model.extend(bytes(size - len(model)))
-            case "sync":
-                opened.fsync()
-                assert path.read_bytes() == model
-            case "reopen":
-                opened.close()
-                assert path.read_bytes() == model
-                opened = mount.open(path, "r+")
-        assert opened.size() == len(model)
-    opened.close()
-    assert path.read_bytes() == model
 
 
 @pytest.mark.parametrize("seed", range(4))
