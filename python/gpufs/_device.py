@@ -100,7 +100,7 @@ def device_array(array: object) -> ForeignArray:
         raise TypeError(f"not an array in GPU memory: {type(array).__name__}")
     try:
         facts = cast("dict[str, Any] | None", getattr(array, "__cuda_array_interface__", None))
-    except (TypeError, RuntimeError):  # of PyTorch, for a type that the interface has no name for
+    except (KeyError, TypeError, RuntimeError):  # of PyTorch, for a type that the interface has no name for
         facts = None
     if facts is not None:
         return _of_interface(facts)

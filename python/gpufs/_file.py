@@ -57,7 +57,8 @@ class File:
     :meth:`fsync`, :meth:`stat`, :meth:`truncate`, :meth:`close`, :meth:`DeviceArray.numpy`) or by the next call at all
     that finds it. On the CPU twin all is done, and errors are raised, when a call returns, and arrays are NumPy's.
 
-    A context manager. Methods may be called from several threads. After :meth:`close` they raise ``ValueError``.
+    A context manager. Methods may be called from several threads; :meth:`close` waits for those of others. After it
+    they raise ``ValueError``; in a process that was forked off ``RuntimeError``, and :meth:`close` does nothing there.
     """
 
     __slots__ = ("__weakref__", "_access", "_core", "_mount", "_on_twin", "_path", "_size")

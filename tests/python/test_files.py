@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import gc
 import os
 import random
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 from .conftest import FORKS, in_child, run_program
+from .file_operations import random_operations
 
 CONTENT = np.random.default_rng(1).integers(0, 256, 700_001, np.uint8).tobytes()
 
@@ -60,6 +62,24 @@ def errno_of(error: type[OSError], use: Callable[[], object], path: Path | None)
         use()
     assert caught.value.filename == (path if path is None else str(path))
     return caught.value.errno
+
+
+def run_threads(*works: Callable[[], object]) -> list[BaseException]:
+    errors: list[BaseException] = []
+
+    def guarded(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return errors
 
 
 # ---- Modes
@@ -375,6 +395,20 @@ def test_appends_go_to_the_end(mount: gpufs.Mount, tmp_path: Path) -> None:
     assert path.read_bytes() == b"0\n1\n2\n"
 
 
+def test_appends_of_threads_are_in_one_piece_each(mount: gpufs.Mount, tmp_path: Path) -> None:
+    path, count = tmp_path / "log", 300_000
+
+    def work(number: int) -> None:
+        with mount.open(path, "a") as opened:
+            for _ in range(5):
+                opened.write(np.full(count, number, np.uint8))
+
+    assert run_threads(*(functools.partial(work, number) for number in range(3))) == []
+    found = np.frombuffer(path.read_bytes(), np.uint8).reshape(15, count)
+    assert (found == found[:, :1]).all()
+    assert sorted(found[:, 0]) == sorted([0, 1, 2] * 5)
+
+
 def test_truncating_cuts_and_extends(mount: gpufs.Mount, file: Path) -> None:
     with mount.open(file, "r+") as opened:
         opened.truncate(5000)
@@ -410,55 +444,6 @@ def test_status_is_the_hosts(mount: gpufs.Mount, file: Path) -> None:
         expected.st_dev,
         expected.st_mode,
     )
-
-
-def random_operations(mount: gpufs.Mount, path: Path, seed: int, operations: int) -> None:
-    """A file of the mount against bytes in memory."""
-    rng = random.Random(seed)
-    model = bytearray(rng.randbytes(rng.choice([0, 1, 5000, 200_000])))
-    path.write_bytes(model)
-    opened = mount.open(path, "r+")
-    limit = 700_000
-    for _ in range(operations):
-        offset = rng.choice([0, rng.randrange(limit), rng.randrange(len(model) + 1)])
-        count = rng.choice([rng.randrange(10), rng.randrange(10_000), rng.randrange(100_000)])
-        match rng.choice(["write", "write", "read", "readinto", "gather", "truncate", "sync", "reopen"]):
-            case "write":
-                data = rng.randbytes(count)
-                assert opened.write(data if rng.randrange(2) else np.frombuffer(data, np.uint8), offset) == count
-                if count:
-                    model.extend(bytes(max(offset - len(model), 0)))
-                    model[offset : offset + count] = data
-            case "read":
-                assert opened.read(count, offset).tobytes() == model[offset : offset + count]
-            case "readinto":
-                out = np.zeros(count, np.uint8)
-                came = opened.readinto(out, offset)
-                assert came == len(model[offset : offset + count])
-                assert out.tobytes() == model[offset : offset + count] + bytes(count - came)
-            case "gather":
-                record = rng.choice([1, 30, 100, 3000, 9000])
-                first = rng.choice([0, 1, 77])
-                records = max(len(model) - first, 0) // record
-                index = [rng.randrange(-records, records) for _ in range(rng.randrange(20))] if records else []
-                expected = [model[first + (i % records) * record :][:record] for i in index]
-                keep = rng.choice(["auto", "always", "never"])
-                assert opened.gather(index, record, offset=first, keep=keep).tobytes() == b"".join(expected)
-            case "truncate":
-                size = min(offset, limit)
-                opened.truncate(size)
-                del model[size:]
-                model.extend(bytes(size - len(model)))
-            case "sync":
-                opened.fsync()
-                assert path.read_bytes() == model
-            case "reopen":
-                opened.close()
-                assert path.read_bytes() == model
-                opened = mount.open(path, "r+")
-        assert opened.size() == len(model)
-    opened.close()
-    assert path.read_bytes() == model
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -699,24 +684,6 @@ def test_a_file_keeps_its_mount(file: Path) -> None:
 # ---- Threads and processes
 
 
-def run_threads(*works: Callable[[], object]) -> list[BaseException]:
-    errors: list[BaseException] = []
-
-    def guarded(work: Callable[[], object]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return errors
-
-
 def test_threads_share_a_file(small: gpufs.Mount, tmp_path: Path) -> None:
     path = tmp_path / "shared"
     path.write_bytes(bytes(200_000))
@@ -732,14 +699,11 @@ def test_threads_share_a_file(small: gpufs.Mount, tmp_path: Path) -> None:
                 model[offset : offset + count] = data
                 assert opened.read(49_000, first).tobytes() == model
 
-        assert run_threads(*(lambda number=number: work(number) for number in range(4))) == []  # type: ignore[misc]
+        assert run_threads(*(functools.partial(work, number) for number in range(4))) == []
 
 
 def test_threads_share_a_mount(mount: gpufs.Mount, tmp_path: Path) -> None:
-    works = [
-        lambda number=number: random_operations(mount, tmp_path / str(number), number, 30)  # type: ignore[misc]
-        for number in range(4)
-    ]
+    works = [functools.partial(random_operations, mount, tmp_path / str(number), number, 30) for number in range(4)]
     assert run_threads(*works) == []
     assert mount.file_stats() == []
 
@@ -812,6 +776,20 @@ print(os.waitstatus_to_exitcode(status), bytes(file.read()))
 """
     assert run_program(program, tmp_path / "new") == "7 b'content'\n"
     assert (tmp_path / "new").read_bytes() == b"content"
+
+
+def test_forked_processes_end_also_if_a_thread_was_opening_a_file(file: Path) -> None:
+    program = """
+import os, sys, gpufs
+mount = gpufs.mount(device="cpu", cache="1MiB")
+with mount.open(sys.argv[1]):
+    mount._latch.acquire()
+    if os.fork() == 0:
+        sys.exit(7)
+    mount._latch.release()
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    assert run_program(program, file) == "7\n"
 
 
 def test_files_left_open_are_written_back_when_the_interpreter_ends(tmp_path: Path) -> None:
