@@ -71,7 +71,11 @@ std::int64_t file::ask(const Call& call) {
 template <class Kernel>
 void file::launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block, void* stream) {
   const std::uint64_t blocks = ceiling(groups, groups_of_block);
-  const std::uint64_t most = std::uint64_t{mount_.multiprocessors()} * walk_shape::blocks_per_multiprocessor;
+  // As many as fill the device, but with pins for half of a small cache at most: who finds all frames pinned for long gives up.
+  const std::uint64_t frames = mount_.options().cache_bytes / mount_.options().page_bytes;
+  const std::uint64_t most =
+      std::clamp<std::uint64_t>(frames / 2 / Kernel::pins_of_block, 1,
+                                std::uint64_t{mount_.multiprocessors()} * walk_shape::blocks_per_multiprocessor);
   // No bulk path: what the caller does next may be any call of the driver.
   launch(mount_, {static_cast<std::uint32_t>(std::min(blocks, most)), walk_threads, 0, stream, false}, kernel);
   note_place(stream);
@@ -119,7 +123,7 @@ void file::read(char* to, const selection& s, keep pages, void* stream) {
     if (is_long) return start(read_runs<block_group, Keeps>(s, fd_, to, failed), block_run_bytes, 1);
     if (s.run_bytes > page_bytes)
       return start(read_runs<warp_group, Keeps>(s, fd_, to, failed), warp_piece_bytes, warps_of_block);
-    // As many at a time as leave something for each warp.
+    // As many at a time as leave something for each warp of a full device.
     const std::uint64_t warps =
         std::uint64_t{mount_.multiprocessors()} * walk_shape::blocks_per_multiprocessor * warps_of_block;
     const auto batch = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(runs / warps, 1, members));

@@ -40,6 +40,8 @@ GPUFS_HD void do_all(const Group& g, const failure& failed, std::uint64_t bytes,
 struct walk_shape {
   static constexpr int block_threads_max = 256;
   static constexpr int blocks_per_multiprocessor = 4;
+  // Of frames, while its warps wait for others: one each.
+  static constexpr std::uint64_t pins_of_block = block_threads_max / 32;
 };
 
 GPUFS_HD inline std::int64_t item_of(const index_list& list, std::uint64_t i) {
@@ -140,6 +142,7 @@ struct read_runs : walk_shape {
 
 // Runs of a few bytes: each member of a warp copies one of its own.
 struct read_small_runs : walk_shape {
+  static constexpr std::uint64_t pins_of_block = block_threads_max;  // of each thread one
   selection from;
   std::int32_t fd;
   char* to;

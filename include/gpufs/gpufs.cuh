@@ -567,9 +567,9 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t read_each_left(const Group g, const moun
   for (;;) {
     const std::uint32_t next = g.leading(!left);
     if (next == g.size()) return result;
-    const std::int64_t got = read_bytes<keeps::all_pages>(
-        g, fs, fd, pointer_from(g, buffer, next), g.from(bytes, next),
-        static_cast<std::int64_t>(g.from(static_cast<std::uint64_t>(offset), next)));
+    const std::int64_t got =
+        read_bytes<keeps::all_pages>(g, fs, fd, pointer_from(g, buffer, next), g.from(bytes, next),
+                                     static_cast<std::int64_t>(g.from(static_cast<std::uint64_t>(offset), next)));
     if (g.rank() != next) continue;
     result = got;
     left = false;

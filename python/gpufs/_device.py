@@ -83,9 +83,12 @@ class ForeignArray:
 
 def is_on_device(array: object) -> bool:
     """Whether it is an array in the memory of a GPU."""
-    if hasattr(type(array), "__cuda_array_interface__"):
-        is_cuda = getattr(array, "is_cuda", None)  # torch.Tensor has the attribute wherever it is
-        return bool(is_cuda) if is_cuda is not None else True
+    is_cuda = getattr(array, "is_cuda", None)
+    if isinstance(is_cuda, bool):  # torch.Tensor has the interface wherever it is
+        return is_cuda
+    name = "__cuda_array_interface__"
+    if hasattr(type(array), name) or name in getattr(array, "__dict__", {}):
+        return True
     device = getattr(array, "__dlpack_device__", None)
     return device is not None and int(device()[0]) in (_DLPACK_CUDA, _DLPACK_CUDA_MANAGED)
 
