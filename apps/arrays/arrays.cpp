@@ -72,9 +72,8 @@ template <class Kernel>
 void file::launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block, void* stream) {
   const std::uint64_t blocks = ceiling(groups, groups_of_block);
   // As many as fill the device, but with pins for half of a small cache at most: who finds all frames pinned for long gives up.
-  const std::uint64_t frames = mount_.options().cache_bytes / mount_.options().page_bytes;
   const std::uint64_t most =
-      std::clamp<std::uint64_t>(frames / 2 / Kernel::pins_of_block, 1,
+      std::clamp<std::uint64_t>(frames() / 2 / Kernel::pins_of_block, 1,
                                 std::uint64_t{mount_.multiprocessors()} * walk_shape::blocks_per_multiprocessor);
   // No bulk path: what the caller does next may be any call of the driver.
   launch(mount_, {static_cast<std::uint32_t>(std::min(blocks, most)), walk_threads, 0, stream, false}, kernel);
@@ -86,7 +85,7 @@ void file::note_place(void* stream) {
   for (const auto& [s, event] : last_) {
     if (s == stream) return event->record(stream);
   }
-  std::unique_ptr<device_memory::event> event = memory_->make_event();
+  std::shared_ptr<device_memory::event> event = memory_->make_event();
   event->record(stream);
   last_.emplace_back(stream, std::move(event));
 }
@@ -105,7 +104,9 @@ void file::read(char* to, const selection& s, keep pages, void* stream) {
   if (runs == 0 || s.run_bytes == 0) return;
   const failure failed{&board_->failed};
   const std::uint32_t members = mount_.device() == device_kind::cuda ? 32 : 1;  // of a warp
-  if (s.run_bytes < small_run_bytes) {
+  // Each of its threads holds a page.
+  const bool has_frames = frames() / 2 >= read_small_runs::pins_of_block;
+  if (s.run_bytes < small_run_bytes && has_frames) {
     return launch_walk(read_small_runs(s, fd_, to, runs, failed), ceiling(runs, members), warps_of_block, stream);
   }
   using detail::keeps;
@@ -143,13 +144,12 @@ void file::write(const char* from, std::uint64_t bytes, std::uint64_t offset, bo
 }
 
 void file::check() {
-  std::uint64_t word = 0;
-  {
-    const std::lock_guard lock(latch_);
-    word = board_->failed.load_relaxed();
-    if (word == 0) return;
-    board_->failed.store_relaxed(0);
-  }
+  // Kernels store it whole; to them it is memory of the host, which they cannot exchange.
+  auto* const failed = reinterpret_cast<std::uint64_t*>(&board_->failed);
+  if (__atomic_load_n(failed, __ATOMIC_RELAXED) == 0) return;
+  const std::uint64_t word = __atomic_exchange_n(failed, 0, __ATOMIC_RELAXED);
+  if (word == 0) return;
+  ++failures_;
   const std::uint64_t kind = word & 0xff;
   const std::int64_t where = static_cast<std::int64_t>(word) >> 8;
   if (kind == failure::bad_index) throw index_error(where);
@@ -159,31 +159,34 @@ void file::check() {
 }
 
 void file::wait() {
+  std::vector<std::shared_ptr<device_memory::event>> places;
   {
     const std::lock_guard lock(latch_);
-    for (const auto& [stream, event] : last_) event->wait();
+    for (const auto& [stream, event] : last_) places.push_back(event);
   }
+  for (const auto& place : places) place->wait();
   check();
 }
 
-file_status file::status() {
+file_status file::status(bool& is_shared) {
   wait();
-  const std::lock_guard lock(latch_);
+  const std::lock_guard lock(ask_latch_);
   const std::int64_t result = ask(status_call{board_, fd_});
   if (result < 0) throw error(static_cast<int>(-result), "stat", path_);
+  is_shared = result == status_call::is_shared;
   return board_->status;
 }
 
 void file::sync() {
   wait();
-  const std::lock_guard lock(latch_);
+  const std::lock_guard lock(ask_latch_);
   const std::int64_t result = ask(sync_call{board_, fd_});
   if (result < 0) throw error(static_cast<int>(-result), "fsync", path_);
 }
 
 void file::truncate(std::uint64_t size) {
   wait();
-  const std::lock_guard lock(latch_);
+  const std::lock_guard lock(ask_latch_);
   const std::int64_t result = ask(truncate_call{board_, fd_, static_cast<std::int64_t>(size)});
   if (result < 0) throw error(static_cast<int>(-result), "truncate", path_);
 }
@@ -196,8 +199,7 @@ void file::close() {
     earlier = std::current_exception();
   }
   {
-    const std::lock_guard lock(latch_);
-    last_.clear();
+    const std::lock_guard lock(ask_latch_);
     const std::int32_t fd = fd_.exchange(-1);
     if (fd < 0) return;
     const std::int64_t result = ask(close_call{board_, fd});

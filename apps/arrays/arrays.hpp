@@ -84,14 +84,17 @@ class file {
 
   // These wait for all that was asked before, and throw what went wrong with it.
   void wait();
-  file_status status();
+  // `is_shared`: somebody may be writing the file in this mount, so its size may change.
+  file_status status(bool& is_shared);
   void sync();
   void truncate(std::uint64_t size);
   // Closes it in any case.
   void close();
 
-  // Throws what has gone wrong so far. Does not wait.
+  // Throws what has gone wrong so far, once. Does not wait.
   void check();
+  // How often check() has thrown: what was read before that may not be whole.
+  std::uint64_t failures() const { return failures_; }
 
  private:
   // Runs a call's kernel, and waits for it. Its result.
@@ -100,15 +103,19 @@ class file {
   template <class Kernel>
   void launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block, void* stream);
   void note_place(void* stream);
+  std::uint64_t frames() const { return mount_.options().cache_bytes / mount_.options().page_bytes; }
 
   const mount& mount_;
   const std::shared_ptr<device_memory> memory_;
   const std::string path_;
   std::atomic<std::int32_t> fd_{-1};
+  std::atomic<std::uint64_t> failures_{0};
+  std::mutex
+      ask_latch_;  // guards the board, but for what kernels tell of failures; held while the host waits for an answer
   struct board* board_ = nullptr;  // pinned
-  std::mutex latch_;               // guards the board, but for what kernels write, and what follows
+  std::mutex latch_;               // guards what follows; held for moments
   // The file's last place in each stream that it was used in.
-  std::vector<std::pair<void*, std::unique_ptr<device_memory::event>>> last_;
+  std::vector<std::pair<void*, std::shared_ptr<device_memory::event>>> last_;
 };
 
 }  // namespace gpufs::arrays

@@ -52,7 +52,7 @@ GPUFS_HD inline std::int64_t item_of(const index_list& list, std::uint64_t i) {
     case 1: return list.is_signed ? load(std::int8_t{}) : load(std::uint8_t{});
     case 2: return list.is_signed ? load(std::int16_t{}) : load(std::uint16_t{});
     case 4: return list.is_signed ? load(std::int32_t{}) : load(std::uint32_t{});
-    default: return load(std::int64_t{});  // what is above its range is out of every length
+    default: return load(std::int64_t{});  // unsigned: see is_below
   }
 }
 
@@ -68,7 +68,9 @@ GPUFS_HD inline bool place_of(const selection& s, const failure& failed, std::ui
     if (s.before_count != 0) run /= s.list.count;
     std::int64_t item = item_of(s.list, number);
     if (s.list.length != 0) {
-      if (item < -s.list.length || item >= s.list.length) {
+      // What an unsigned number has too much of is its sign here.
+      const bool is_below = item < (s.list.is_signed ? -s.list.length : 0);
+      if (is_below || item >= s.list.length) {
         failed.tell(failure::bad_index, item);
         return false;
       }
@@ -247,6 +249,7 @@ struct close_call {
   }
 };
 struct status_call {
+  static constexpr std::int64_t is_shared = 1;  // the result, if the file has a node: somebody may be writing it here
   static constexpr std::uint32_t threads = 32;
   board* b;
   std::int32_t fd;
@@ -256,7 +259,7 @@ struct status_call {
     const std::int32_t result = gfstat(g, fs, fd, status);
     if (!g.is_leader()) return;
     b->status = status;
-    b->result = result;
+    b->result = result == 0 && detail::look_up(fs, fd).view.node != no_node ? is_shared : result;
   }
 };
 struct sync_call {

@@ -23,7 +23,7 @@ class device_memory {
   };
 
   virtual ~device_memory() = default;
-  // For calls that wait: in no order with others.
+  // For a call that waits: in no order with what callers do, and with few others of these.
   virtual void* own_stream() = 0;
   virtual void* allocate(std::uint64_t bytes, void* stream) = 0;
   // `elsewhere`: it was used on other streams too, nobody knows which; then the device is waited for.
@@ -33,8 +33,11 @@ class device_memory {
   virtual void* pin() = 0;
   virtual void unpin(void* memory) noexcept = 0;
   virtual std::unique_ptr<event> make_event() = 0;
-  // Both wait for what is before them in the stream, and for the copy.
-  virtual void copy_to_device(void* to, const void* from, std::uint64_t bytes, void* stream) = 0;
+  // Memory with a copy of the host's, for use in `stream`, in whose order it is freed. Waits for the copy alone.
+  virtual void* upload(const void* from, std::uint64_t bytes, void* stream) = 0;
+  // Throws EINVAL for what is not memory that kernels of the device can reach.
+  virtual void check_address(const void* memory) = 0;
+  // Waits for what is before it in the stream, and for the copy.
   virtual void copy_to_host(void* to, const void* from, std::uint64_t bytes, void* stream) = 0;
 };
 

@@ -1,5 +1,8 @@
 #include <cuda_runtime.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <iterator>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -71,8 +74,9 @@ class cuda_event final : public device_memory::event {
 };
 
 // While a kernel runs that waits for the host, no thread of the process may wait for it inside the driver but at an event: other calls
-// that wait, such as a copy to pageable memory or the freeing of pinned memory, keep the service out of the driver, whose copies the
-// kernel may be waiting for. So before a copy this waits at an event, and pinned memory is kept until the end.
+// that wait, such as a copy to pageable memory behind it or the freeing of pinned memory, keep the service out of the driver, whose
+// copies the kernel may be waiting for. So before a copy to the host this waits at an event; copies have a stream without kernels; and
+// pinned memory is kept until the end.
 //
 // From a pool of its own, which keeps some of what was freed: memory that comes from the driver anew costs more than small reads.
 class cuda_memory final : public device_memory {
@@ -82,20 +86,24 @@ class cuda_memory final : public device_memory {
     cudaMemPoolProps wanted{};
     wanted.allocType = cudaMemAllocationTypePinned;
     wanted.location = {cudaMemLocationTypeDevice, ordinal_};
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    check(cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    for (cudaStream_t& stream : ask_streams_)
+      check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
     check(cudaMemPoolCreate(&pool_, &wanted), "cudaMemPoolCreate");
     std::uint64_t kept = kept_bytes;
     check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &kept), "cudaMemPoolSetAttribute");
   }
   ~cuda_memory() override {
+    if (getpid() != owner_) return;  // of a process that was forked off, where there is no GPU
     for (void* const slab : slabs_) (void)cudaFreeHost(slab);
     (void)cudaMemPoolDestroy(pool_);
-    (void)cudaStreamDestroy(stream_);
+    for (cudaStream_t const stream : ask_streams_) (void)cudaStreamDestroy(stream);
+    (void)cudaStreamDestroy(copy_stream_);
   }
   cuda_memory(const cuda_memory&) = delete;
   cuda_memory& operator=(const cuda_memory&) = delete;
 
-  void* own_stream() override { return stream_; }
+  void* own_stream() override { return ask_streams_[next_ask_++ % std::size(ask_streams_)]; }
   void* allocate(std::uint64_t bytes, void* stream) override {
     const on_device here(ordinal_);
     void* memory = nullptr;
@@ -107,7 +115,6 @@ class cuda_memory final : public device_memory {
     try {
       const on_device here(ordinal_);
       if (elsewhere) (void)cudaDeviceSynchronize();
-      // A stream that is no more has ended its work.
       if (cudaFreeAsync(memory, static_cast<cudaStream_t>(stream)) != cudaSuccess) {
         (void)cudaGetLastError();
         (void)cudaDeviceSynchronize();
@@ -136,11 +143,30 @@ class cuda_memory final : public device_memory {
     pinned_.push_back(memory);  // has room: it was in there before
   }
   std::unique_ptr<event> make_event() override { return std::make_unique<cuda_event>(ordinal_); }
-  void copy_to_device(void* to, const void* from, std::uint64_t bytes, void* stream) override {
-    copy(to, from, bytes, stream);
+  void* upload(const void* from, std::uint64_t bytes, void* stream) override {
+    void* const to = allocate(bytes, copy_stream_);
+    try {
+      copy(to, from, bytes);
+    } catch (...) {
+      free(to, stream, false);
+      throw;
+    }
+    return to;
+  }
+  void check_address(const void* memory) override {
+    const on_device here(ordinal_);
+    cudaPointerAttributes is{};
+    check(cudaPointerGetAttributes(&is, memory), "cudaPointerGetAttributes");
+    const bool is_ours = is.type == cudaMemoryTypeDevice && is.device == ordinal_;
+    if (!is_ours && is.type != cudaMemoryTypeManaged && is.type != cudaMemoryTypeHost)
+      throw error(EINVAL, "an array that is not in the memory of GPU " + std::to_string(ordinal_));
   }
   void copy_to_host(void* to, const void* from, std::uint64_t bytes, void* stream) override {
-    copy(to, from, bytes, stream);
+    const on_device here(ordinal_);
+    cuda_event before(ordinal_);
+    before.record(stream);
+    before.wait();
+    copy(to, from, bytes);
   }
 
  private:
@@ -148,19 +174,20 @@ class cuda_memory final : public device_memory {
   static constexpr std::uint64_t of_slab = 64;
 
   // Returns when it is done.
-  void copy(void* to, const void* from, std::uint64_t bytes, void* stream) {
-    const on_device here(ordinal_);
-    cuda_event before(ordinal_), behind(ordinal_);
-    before.record(stream);
-    before.wait();
+  void copy(void* to, const void* from, std::uint64_t bytes) {
     if (bytes == 0) return;
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
-    behind.record(stream_);
+    const on_device here(ordinal_);
+    cuda_event behind(ordinal_);
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, copy_stream_), "cudaMemcpyAsync");
+    behind.record(copy_stream_);
     behind.wait();
   }
 
   const int ordinal_;
-  cudaStream_t stream_ = nullptr;
+  const pid_t owner_ = getpid();
+  cudaStream_t copy_stream_ = nullptr;
+  cudaStream_t ask_streams_[4] = {};
+  std::atomic<unsigned> next_ask_{0};
   cudaMemPool_t pool_ = nullptr;
   std::mutex latch_;  // guards what follows
   std::vector<void*> slabs_, pinned_;

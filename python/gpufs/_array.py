@@ -14,6 +14,7 @@ from gpufs._file import File, Keep
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
 
 _Made = TypeVar("_Made")
 
@@ -113,6 +114,14 @@ class FileArray:
         """
         return self.read(key)
 
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """All of it in host memory, for NumPy's functions, by one read."""
+        if copy is False:
+            raise ValueError("an array in a file cannot be had by NumPy without a copy")
+        import numpy as np
+
+        return np.asarray(self[...], dtype)
+
     def __iter__(self) -> Iterator[Array]:
         """Reads the items of the first dimension one by one; :meth:`batches` is faster."""
         return (self[i] for i in range(len(self)))
@@ -121,9 +130,7 @@ class FileArray:
         self, key: object = ..., *, out: object | None = None, stream: Stream = None, keep: Keep = "auto"
     ) -> Array:
         """As indexing, into ``out``, on ``stream``; :meth:`gpufs.File.gather` says what ``keep`` is."""
-        layout = self._layout
-        selection = _selection.select(layout.shape, layout.strides, layout.itemsize, key, is_on_device=self._on_device)
-        return self._file.read_selection(selection, layout.offset, layout.dtype, out=out, stream=stream, keep=keep)
+        return self.read_selection(self.selection(key), out=out, stream=stream, keep=keep)
 
     def take(
         self,
@@ -135,11 +142,28 @@ class FileArray:
         keep: Keep = "auto",
     ) -> Array:
         """Reads the items ``indices`` of dimension ``axis``, as ``numpy.take``."""
+        return self.read_selection(self.taking(indices, axis), out=out, stream=stream, keep=keep)
+
+    # ---- For gpufs.torch: what is read, before there is memory for it.
+
+    def selection(self, key: object) -> _selection.Selection:
+        """What indexing with ``key`` reads."""
         layout = self._layout
-        selection = _selection.take(
-            layout.shape, layout.strides, layout.itemsize, indices, axis, is_on_device=self._on_device
-        )
+        return _selection.select(layout.shape, layout.strides, layout.itemsize, key, is_on_device=is_on_device)
+
+    def taking(self, indices: object, axis: int) -> _selection.Selection:
+        """What :meth:`take` reads."""
+        layout = self._layout
+        return _selection.take(layout.shape, layout.strides, layout.itemsize, indices, axis, is_on_device=is_on_device)
+
+    def read_selection(
+        self, selection: _selection.Selection, *, out: object | None, stream: Stream = None, keep: Keep = "auto"
+    ) -> Array:
+        """Reads it."""
+        layout = self._layout
         return self._file.read_selection(selection, layout.offset, layout.dtype, out=out, stream=stream, keep=keep)
+
+    # ----
 
     def batches(self, count: int, *, drop_last: bool = False, stream: Stream = None) -> Iterator[Array]:
         """Reads ``count`` items of the first dimension at a time, and what is left at last, unless ``drop_last``."""
@@ -147,10 +171,6 @@ class FileArray:
             raise ValueError(f"batches of {count} items")
         end = len(self) - count + 1 if drop_last else len(self)
         return (self.read(slice(first, first + count), stream=stream) for first in range(0, end, count))
-
-    @staticmethod
-    def _on_device(index: object) -> bool:
-        return is_on_device(index)
 
 
 class _AsSeenByKernels(io.RawIOBase):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from gpufs import _core
 
@@ -36,31 +37,61 @@ number. ``None``: the stream that PyTorch has chosen as its current one, where i
 else the legacy default stream."""
 
 
-def stream_handle(stream: Stream, ordinal: int) -> int:
-    """The ``cudaStream_t`` of a stream."""
+class ChosenStream(NamedTuple):
+    """A stream that work is made on."""
+
+    handle: int  # cudaStream_t
+    owner: object  # who has it, to be kept as long as the handle is used
+
+
+NO_STREAM: Final = ChosenStream(0, None)
+_STREAM_OF_EACH_THREAD: Final = 2
+
+
+def chosen_stream(stream: Stream, ordinal: int) -> ChosenStream:
+    """Finds out what stream is meant.
+
+    Raises:
+        TypeError: it is none.
+        ValueError: it is another stream in each thread.
+    """
     if stream is None:
-        return _current_stream(ordinal)
+        stream = _current_stream(ordinal)
+        if stream is None:
+            return NO_STREAM
+    handle = _handle_of(stream)
+    if handle == _LEGACY_STREAM:
+        handle = 0
+    if handle == _STREAM_OF_EACH_THREAD:
+        raise ValueError("the per-thread default stream is another one in each thread: give a stream")
+    return ChosenStream(handle, stream)
+
+
+def _handle_of(stream: object) -> int:
     if isinstance(stream, int):
         if stream < 0:
             raise ValueError(f"no CUDA stream: {stream}")
         return stream
+    for name in ("cuda_stream", "ptr"):  # PyTorch, CuPy
+        handle = getattr(stream, name, None)
+        if isinstance(handle, int):
+            return handle
     if isinstance(stream, CudaStream):
         return int(stream.__cuda_stream__()[1])
-    for name in ("cuda_stream", "ptr", "handle"):  # PyTorch, CuPy, Numba
-        handle = getattr(stream, name, None)
-        if handle is not None:
-            return int(getattr(handle, "value", handle) or 0)
+    handle = getattr(stream, "handle", None)  # Numba
+    if handle is not None:
+        return int(getattr(handle, "value", handle) or 0)
     raise TypeError(f"not a CUDA stream: {type(stream).__name__}")
 
 
-def _current_stream(ordinal: int) -> int:
+def _current_stream(ordinal: int) -> object:
     torch: Any = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
-        return int(torch.cuda.current_stream(ordinal).cuda_stream)
+        return torch.cuda.current_stream(ordinal)
     cupy: Any = sys.modules.get("cupy")
     if cupy is not None and hasattr(cupy, "cuda"):
-        return int(cupy.cuda.get_current_stream().ptr)
-    return 0
+        return cupy.cuda.get_current_stream()
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +103,7 @@ class ForeignArray:
     is_contiguous: bool  # in C order
     itemsize: int  # bytes
     kind: str  # as numpy.dtype.kind has it: b, i, u, f, c; V for what NumPy does not know
-    stream: int | None  # whose order its content has to be waited for; None: none that it tells
+    stream: int | None  # cudaStream_t whose order its content has to be waited for; None: none that it tells
     read_only: bool
 
     @property
@@ -99,6 +130,8 @@ def device_array(array: object) -> ForeignArray:
     Raises:
         TypeError: it is none.
     """
+    if isinstance(array, DeviceArray):
+        return array.as_foreign()
     if not is_on_device(array):
         raise TypeError(f"not an array in GPU memory: {type(array).__name__}")
     try:
@@ -120,13 +153,16 @@ def _of_interface(facts: dict[str, Any]) -> ForeignArray:
     itemsize = int(typestr[2:])
     strides = facts.get("strides")
     address, read_only = facts["data"]
+    stream = facts.get("stream")
+    if typestr[0] == ">" or facts.get("mask") is not None:
+        raise TypeError("arrays with swapped bytes or a mask are not taken")
     return ForeignArray(
         int(address or 0),
         shape,
         strides is None or _is_contiguous(shape, tuple(strides), itemsize),
         itemsize,
         typestr[1],
-        facts.get("stream"),
+        0 if stream == _LEGACY_STREAM else stream,
         bool(read_only),
     )
 
@@ -151,10 +187,10 @@ class DeviceArray:
     any more; if it was taken to another stream the device is waited for first.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "_dtype", "_file", "_ordinal", "_shape", "_stream")
+    __slots__ = ("__weakref__", "_buffer", "_dtype", "_failures", "_file", "_ordinal", "_shape", "_stream")
 
     def __init__(
-        self, buffer: _core.DeviceBuffer, shape: tuple[int, ...], dtype: np.dtype[Any], file: File, stream: Stream
+        self, buffer: _core.DeviceBuffer, shape: tuple[int, ...], dtype: np.dtype[Any], file: File, stream: object
     ) -> None:
         self._buffer = buffer
         self._shape = shape
@@ -162,6 +198,7 @@ class DeviceArray:
         self._file = file
         self._ordinal = file.mount.ordinal
         self._stream = stream  # kept alive: the memory is freed in its order
+        self._failures = file.failures()  # before the array's own reads
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -217,13 +254,25 @@ class DeviceArray:
         """The same memory as a vector of ``uint8``."""
         import numpy as np
 
-        return DeviceArray(self._buffer, (self.nbytes,), np.dtype(np.uint8), self._file, self._stream)
+        same = DeviceArray(self._buffer, (self.nbytes,), np.dtype(np.uint8), self._file, self._stream)
+        same._failures = self._failures
+        return same
+
+    def as_foreign(self) -> ForeignArray:
+        """The array as those of other libraries are described."""
+        kind = "V" if self._dtype.name in _DLPACK_CODES_BY_NAME else self._dtype.kind
+        return ForeignArray(self.address, self._shape, True, self.itemsize, kind, self._buffer.stream, False)
+
+    def note_use_elsewhere(self) -> None:
+        """It is used in another order than that of its stream."""
+        self._buffer.note_use_elsewhere()
 
     def numpy(self) -> npt.NDArray[Any]:
         """Returns a copy in host memory. Waits until the bytes have come.
 
         Raises:
-            OSError: the read failed, with ``errno`` and ``filename``.
+            OSError: the read failed, with ``errno`` and ``filename``; ``EIO`` also when a read of the file failed that
+                was told by another call meanwhile, so that it may have been this one.
             IndexError: an index on the device was out of bounds.
         """
         import numpy as np
@@ -231,6 +280,9 @@ class DeviceArray:
         array = np.empty(self._shape, self._dtype)
         self._buffer.copy_to_host(array.ctypes.data, array.nbytes)
         self._file.check()
+        if self._file.failures() != self._failures:
+            text = "a read of the file has failed since, which may have been that of this array"
+            raise OSError(errno.EIO, text, self._file.name)
         return array
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
@@ -285,7 +337,7 @@ class DeviceArray:
         code = _DLPACK_CODES_BY_NAME.get(self._dtype.name)
         if code is None:
             code = _DLPACK_CODES[self._dtype.kind]
-        return self._buffer.dlpack(list(self._shape), code, self.itemsize * 8, _DLPACK_CUDA, self._ordinal)
+        return self._buffer.dlpack(self, list(self._shape), code, self.itemsize * 8, _DLPACK_CUDA, self._ordinal)
 
 
 Array: TypeAlias = "DeviceArray | npt.NDArray[Any]"

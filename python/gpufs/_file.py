@@ -11,7 +11,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast
 
 from gpufs import _core
-from gpufs._device import Array, DeviceArray, ForeignArray, Stream, device_array, is_on_device, stream_handle
+from gpufs._device import (
+    NO_STREAM,
+    Array,
+    ChosenStream,
+    DeviceArray,
+    ForeignArray,
+    Stream,
+    chosen_stream,
+    device_array,
+    is_on_device,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,6 +83,9 @@ class File:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
         self._core = _core.File(mount.core, mount.device_memory(), os.fsencode(path), self._access, 0o666)
         self._size: int | None = None
+        # Of a file that is open in this mount already an open truncates nothing: kernels open one output many times.
+        if self._access & os.O_TRUNC and self._core.status()[0] != 0:
+            self._core.truncate(0)
 
     @property
     def mount(self) -> Mount:
@@ -109,11 +122,12 @@ class File:
         return f"<gpufs.File {self._path!r}{' closed' if self.closed else ''}>"
 
     def size(self) -> int:
-        """Bytes of the file: as it was opened, if it is only read; else as written so far, for which it waits."""
-        if self._writes or self.closed:
-            return self.stat().size
-        if self._size is None:
-            self._size = self.stat().size
+        """Bytes of the file: as it was opened, or, if somebody writes it in this mount, as written so far. May wait."""
+        if self._size is None or self.closed:
+            size, *_, is_shared = self._core.status()
+            if is_shared:
+                return size
+            self._size = size
         return self._size
 
     def read(self, n: int = -1, offset: int = 0, *, out: object | None = None, stream: Stream = None) -> Array:
@@ -132,18 +146,19 @@ class File:
         self._check_access(os.O_RDONLY)
         left = self._bytes_from(offset)
         count = left if n < 0 else min(n, left)
-        handle = self._stream(stream)
+        chosen = self._stream(stream)
         result: Any
+        target: ForeignArray | None = None
         if out is None:
-            result, address = self.allocate((count,), np.dtype(np.uint8), handle, stream)
+            result, address = self.allocate((count,), np.dtype(np.uint8), chosen)
         else:
-            target = self._target(out, handle)
+            target = self._target(out, chosen)
             if target.nbytes < count:
                 raise ValueError(f"out has {target.nbytes} bytes, {count} are needed")
             result, address = out, target.address
         if count != 0:
-            self._core.read(address, count, offset, handle)
-            self._done()
+            self._core.read(address, count, offset, chosen.handle)
+            self._done(chosen, target)
         return cast("Array", result)
 
     def readinto(self, out: object, offset: int = 0, *, stream: Stream = None) -> int:
@@ -213,13 +228,13 @@ class File:
         self._check_access(os.O_WRONLY)
         if offset < 0:
             raise ValueError(f"negative offset: {offset}")
-        handle = self._stream(stream)
+        chosen = self._stream(stream)
         appends = self._access & os.O_APPEND != 0
         if is_on_device(data):
-            source = self._source(data, handle)
+            source = self._source(data, chosen)
             self._check_end(offset + source.nbytes)
-            self._core.write(source.address, source.nbytes, offset, appends, handle)
-            self._done()
+            self._core.write(source.address, source.nbytes, offset, appends, chosen.handle)
+            self._done(chosen, source)
             return source.nbytes
         host = _host_bytes(data)
         self._check_end(offset + host.nbytes)
@@ -227,15 +242,14 @@ class File:
             if self._on_twin:
                 self._core.write(host.ctypes.data, host.nbytes, offset, appends, 0)
             else:
-                buffer = self._mount.device_memory().allocate(host.nbytes, handle)
-                buffer.copy_from_host(host.ctypes.data, host.nbytes)
-                self._core.write(buffer.address, host.nbytes, offset, appends, handle)
-            self._done()
+                buffer = self._mount.device_memory().upload(host.ctypes.data, host.nbytes, chosen.handle)
+                self._core.write(buffer.address, host.nbytes, offset, appends, chosen.handle)
+            self._done(chosen)
         return int(host.nbytes)
 
     def stat(self) -> FileStatus:
         """Describes the file: as it was when it was opened, but for its size. Waits for earlier reads and writes."""
-        return FileStatus(*self._core.status())
+        return FileStatus(*self._core.status()[:-1])
 
     def truncate(self, size: int) -> None:
         """Makes the file ``size`` bytes long. Waits."""
@@ -258,6 +272,10 @@ class File:
     def wait(self) -> None:
         """Waits for all earlier reads and writes, on whatever streams, and raises what went wrong."""
         self._core.wait()
+
+    def failures(self) -> int:
+        """How many calls have raised what went wrong on the device. Does not wait."""
+        return self._core.failures
 
     def check(self) -> None:
         """Raises what has gone wrong so far. Does not wait."""
@@ -293,19 +311,24 @@ class File:
         self._check_access(os.O_RDONLY)
         if keep not in _KEEPS:
             raise ValueError(f"keep must be 'auto', 'always' or 'never', not {keep!r}")
-        handle = self._stream(stream)
+        chosen = self._stream(stream)
         nbytes = math.prod(selection.shape) * dtype.itemsize
         result: Any
+        target: ForeignArray | None = None
         if out is None:
-            result, address = self.allocate(selection.shape, dtype, handle, stream)
+            result, address = self.allocate(selection.shape, dtype, chosen)
         else:
-            target = self._target(out, handle)
+            target = self._target(out, chosen)
             if target.nbytes != nbytes:
                 raise ValueError(f"out has {target.nbytes} bytes, the result {nbytes}")
+            is_known = dtype.kind in "biufc" and target.kind in "biufc"
+            if target.itemsize != 1 and (target.itemsize != dtype.itemsize or (is_known and target.kind != dtype.kind)):
+                raise TypeError(f"out has items of another type than {dtype}")
             result, address = out, target.address
         if nbytes == 0:
             return cast("Array", result)
         kept: object = None
+        index: ForeignArray | None = None
         items, count, item_bytes, is_signed, length, step = 0, 0, 8, True, 0, 1
         if isinstance(selection.list, HostList):
             offsets = np.ascontiguousarray(selection.list.offsets, np.int64)
@@ -313,17 +336,16 @@ class File:
             if self._on_twin:
                 kept, items = offsets, offsets.ctypes.data
             else:
-                buffer = self._mount.device_memory().allocate(offsets.nbytes, handle)
-                buffer.copy_from_host(offsets.ctypes.data, offsets.nbytes)
+                buffer = self._mount.device_memory().upload(offsets.ctypes.data, offsets.nbytes, chosen.handle)
                 kept, items = buffer, buffer.address
         elif selection.list is not None:
-            index = self._source(selection.list.index, handle)
+            index = self._source(selection.list.index, chosen)
             if index.kind not in "iu":
                 raise IndexError("an index on the device must be of integers")
+            if index.address % index.itemsize != 0:
+                raise ValueError("an index on the device must be aligned to its items")
             items, count, item_bytes, is_signed = index.address, selection.list.count, index.itemsize, index.kind == "i"
             length, step = selection.list.length, selection.list.stride
-            if length == 0 and count != 0:
-                raise IndexError("index into a dimension without items")
         self._core.read_selection(
             address,
             base + selection.offset,
@@ -337,21 +359,21 @@ class File:
             length,
             step,
             _KEEPS[keep],
-            handle,
+            chosen.handle,
         )
         del kept
-        self._done()
+        self._done(chosen, target, index)
         return cast("Array", result)
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any], handle: int, stream: Stream) -> tuple[Any, int]:
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any], chosen: ChosenStream) -> tuple[Any, int]:
         """An array on the device, and its address."""
         import numpy as np
 
         if self._on_twin:
             array = np.empty(shape, dtype)
             return array, array.ctypes.data
-        buffer = self._mount.device_memory().allocate(math.prod(shape) * dtype.itemsize, handle)
-        return DeviceArray(buffer, shape, dtype, self, stream), buffer.address
+        buffer = self._mount.device_memory().allocate(math.prod(shape) * dtype.itemsize, chosen.handle)
+        return DeviceArray(buffer, shape, dtype, self, chosen.owner), buffer.address
 
     # ----
 
@@ -377,26 +399,33 @@ class File:
             raise ValueError(f"negative offset: {offset}")
         return max(self.size() - offset, 0)
 
-    def _stream(self, stream: Stream) -> int:
-        return 0 if self._on_twin else stream_handle(stream, self._mount.ordinal)
+    def _stream(self, stream: Stream) -> ChosenStream:
+        return NO_STREAM if self._on_twin else chosen_stream(stream, self._mount.ordinal)
 
-    def _done(self) -> None:
+    def _done(self, chosen: ChosenStream, *used: ForeignArray | None) -> None:
+        """After a launch that uses arrays: what another stream does with one of them comes behind it."""
         if self._on_twin:
             self._core.check()
+        for array in used:
+            if array is not None and array.stream is not None and array.stream != chosen.handle:
+                self._mount.device_memory().hold_back(array.stream, chosen.handle)
 
-    def _source(self, array: object, handle: int) -> ForeignArray:
+    def _source(self, array: object, chosen: ChosenStream) -> ForeignArray:
         source = device_array(array)
         if self._on_twin:
             raise TypeError(f"an array in GPU memory, but the mount is on the CPU: {type(array).__name__}")
         if not source.is_contiguous:
             raise ValueError("an array on the device must be C-contiguous")
-        if source.stream is not None and (source.stream if source.stream != 1 else 0) != handle:
-            self._mount.device_memory().hold_back(handle, source.stream)
+        memory = self._mount.device_memory()
+        if source.nbytes != 0:
+            memory.check_address(source.address)
+        if source.stream is not None and source.stream != chosen.handle:
+            memory.hold_back(chosen.handle, source.stream)
         return source
 
-    def _target(self, out: object, handle: int) -> ForeignArray:
+    def _target(self, out: object, chosen: ChosenStream) -> ForeignArray:
         if not self._on_twin:
-            target = self._source(out, handle)
+            target = self._source(out, chosen)
         else:
             import numpy as np
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 import torch
 
 from gpufs._array import FileArray
-from gpufs._device import DeviceArray, Stream
 from gpufs._file import Keep
+from gpufs._selection import Selection
 
 _DTYPES: Final = {
     "bool": torch.bool,
@@ -101,18 +101,17 @@ class FileTensor(torch.utils.data.Dataset[torch.Tensor]):
 
     def __getitem__(self, key: object) -> torch.Tensor:
         """Reads what indexing with ``key`` gives: of integers, slices, ``...``, ``None``, tensors, arrays, lists."""
-        return self._tensor(self._array.read(_on_its_side(key), keep=self._keep))
+        return self._read(self._array.selection(_on_its_side(key)))
 
     def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor]:
         """Items of the first dimension, by one read; ``DataLoader`` calls it for a batch."""
         return list(self[list(indices)].unbind(0))
 
-    def index_select(self, dim: int, index: torch.Tensor, *, stream: Stream = None) -> torch.Tensor:
-        """As ``torch.index_select``."""
+    def index_select(self, dim: int, index: torch.Tensor) -> torch.Tensor:
+        """As ``torch.index_select``, but that negative numbers count from the end."""
         if index.ndim > 1:
             raise IndexError("index_select(): the index must be a vector or a scalar")
-        taken = self._array.take(_on_its_side(index.reshape(-1)), dim, stream=stream, keep=self._keep)
-        return self._tensor(taken)
+        return self._read(self._array.taking(_on_its_side(index.reshape(-1)), dim))
 
     @classmethod
     def __torch_function__(
@@ -129,15 +128,13 @@ class FileTensor(torch.utils.data.Dataset[torch.Tensor]):
             return _embedding(*args, **(kwargs or {}))
         return NotImplemented
 
-    def _tensor(self, array: object) -> torch.Tensor:
-        # As bytes, because not every version of NumPy and DLPack has every type.
-        if isinstance(array, DeviceArray):
-            flat = torch.from_dlpack(array.as_bytes())
-            shape = array.shape
-        else:
-            flat = torch.from_numpy(array.reshape(-1).view("u1"))  # type: ignore[attr-defined]
-            shape = array.shape  # type: ignore[attr-defined]
-        return flat.view(self._dtype).reshape(shape)
+    def _read(self, selection: Selection) -> torch.Tensor:
+        # Into memory of PyTorch's, which knows on which streams it is used (record_stream). As bytes, because not every
+        # version of NumPy and of the array interface has every type.
+        tensor = torch.empty(selection.shape, dtype=self._dtype, device=self.device)
+        flat = tensor.reshape(-1).view(torch.uint8)
+        self._array.read_selection(selection, out=flat if flat.is_cuda else flat.numpy(), keep=self._keep)
+        return tensor
 
 
 def _on_its_side(key: object) -> object:

@@ -33,8 +33,8 @@ void* stream_at(std::uintptr_t address) { return reinterpret_cast<void*>(address
 // Memory of a mount's device; it may outlive the mount.
 class buffer {
  public:
-  buffer(std::shared_ptr<arrays::device_memory> memory, std::uint64_t bytes, void* stream)
-      : memory_(std::move(memory)), data_(memory_->allocate(bytes, stream)), stream_(stream) {}
+  buffer(std::shared_ptr<arrays::device_memory> memory, void* data, void* stream)
+      : memory_(std::move(memory)), data_(data), stream_(stream) {}
   ~buffer() {
     // In a process that was forked off there is no GPU.
     if (getpid() == owner_) memory_->free(data_, stream_, used_elsewhere_);
@@ -70,16 +70,32 @@ struct py_buffer {
 struct py_memory {
   std::shared_ptr<mount_holder> holder;
   std::shared_ptr<arrays::device_memory> memory;
+
+  py_memory(std::shared_ptr<mount_holder> h, std::shared_ptr<arrays::device_memory> m)
+      : holder(std::move(h)), memory(std::move(m)) {}
+  py_memory(const py_memory&) = delete;
+  py_memory& operator=(const py_memory&) = delete;
+  ~py_memory() {
+    const nb::gil_scoped_release released;  // frees pinned memory, which may wait for kernels
+    memory.reset();
+  }
+
+  // `made` gives memory, without the GIL; Python owns what is returned.
+  template <class Made>
+  py_buffer* own(void* stream, const Made& made) const {
+    holder->refuse_forked();
+    std::shared_ptr<buffer> owned;
+    {
+      const nb::gil_scoped_release released;
+      owned = std::make_shared<buffer>(memory, made(), stream);
+    }
+    return new py_buffer(std::move(owned));
+  }
 };
 
-// The buffer as a DLPack capsule, which keeps it.
-nb::object as_dlpack(const py_buffer& self, const std::vector<std::size_t>& shape, int code, int bits, int device_type,
-                     int ordinal) {
-  auto* const kept = new std::shared_ptr<buffer>(self.held);
-  const nb::capsule owner(kept, [](void* p) noexcept {
-    const nb::gil_scoped_release released;
-    delete static_cast<std::shared_ptr<buffer>*>(p);
-  });
+// The buffer as a DLPack capsule, which keeps `owner`: the buffer, and the stream in whose order it is freed.
+nb::object as_dlpack(const py_buffer& self, const nb::handle owner, const std::vector<std::size_t>& shape, int code,
+                     int bits, int device_type, int ordinal) {
   nb::dlpack::dtype type{};
   type.code = static_cast<std::uint8_t>(code);
   type.bits = static_cast<std::uint8_t>(bits);
@@ -133,6 +149,7 @@ class py_file {
     });
   }
   bool closed() const { return file_ == nullptr || holder_->forked(); }
+  std::uint64_t failures() const { return file_ == nullptr ? failures_ : file_->failures(); }
   // Waits for calls of other threads. Does nothing in a forked process, as the mount's close().
   void close() {
     if (closed()) return;
@@ -147,14 +164,19 @@ class py_file {
     } catch (const std::invalid_argument&) {
       if (reached) throw;
       file->forget();  // the mount was closed first: nobody is left who could close the file
+    } catch (const std::exception&) {
+      failures_ = file->failures();
+      throw;
     }
+    failures_ = file->failures();
   }
 
  private:
   [[noreturn]] static void throw_closed() { throw std::invalid_argument("the gpufs file is closed"); }
 
   const std::shared_ptr<mount_holder> holder_;
-  std::shared_ptr<arrays::file> file_;  // guarded by the GIL
+  std::shared_ptr<arrays::file> file_;  // guarded by the GIL, as what follows
+  std::uint64_t failures_ = 0;          // of a file that was closed
   // Shared by calls, exclusive for close(): device calls need an open descriptor to the end. Taken after the mount's.
   mutable std::shared_mutex in_use_;
 };
@@ -187,39 +209,40 @@ void bind_memory(nb::module_& m) {
           },
           "stream"_a)
       .def(
-          "copy_from_host",
-          [](const py_buffer& b, std::uintptr_t from, std::uint64_t bytes) {
-            const nb::gil_scoped_release released;
-            b.held->memory().copy_to_device(b.held->data(), reinterpret_cast<const void*>(from), bytes,
-                                            b.held->stream());
-          },
-          "address"_a, "bytes"_a)
-      .def(
           "copy_to_host",
           [](const py_buffer& b, std::uintptr_t to, std::uint64_t bytes) {
             const nb::gil_scoped_release released;
             b.held->memory().copy_to_host(reinterpret_cast<void*>(to), b.held->data(), bytes, b.held->stream());
           },
           "address"_a, "bytes"_a)
-      .def("dlpack", as_dlpack, "shape"_a, "code"_a, "bits"_a, "device_type"_a, "ordinal"_a);
+      .def("dlpack", as_dlpack, "owner"_a, "shape"_a, "code"_a, "bits"_a, "device_type"_a, "ordinal"_a);
   nb::class_<py_memory>(m, "DeviceMemory")
       .def("__init__",
            [](py_memory* place, const py_mount& mount_) {
              auto memory = use(*mount_.holder, [](const mount& m) { return arrays::make_device_memory(m); });
-             new (place) py_memory{mount_.holder, std::move(memory)};
+             new (place) py_memory(mount_.holder, std::move(memory));
            })
       .def(
           "allocate",
           [](const py_memory& self, std::uint64_t bytes, std::uintptr_t stream) {
-            self.holder->refuse_forked();
-            std::shared_ptr<buffer> allocated;
-            {
-              const nb::gil_scoped_release released;
-              allocated = std::make_shared<buffer>(self.memory, bytes, stream_at(stream));
-            }
-            return new py_buffer(std::move(allocated));  // Python owns it
+            return self.own(stream_at(stream), [&] { return self.memory->allocate(bytes, stream_at(stream)); });
           },
           "bytes"_a, "stream"_a)
+      .def(
+          "upload",
+          [](const py_memory& self, std::uintptr_t from, std::uint64_t bytes, std::uintptr_t stream) {
+            return self.own(stream_at(stream), [&] {
+              return self.memory->upload(reinterpret_cast<const void*>(from), bytes, stream_at(stream));
+            });
+          },
+          "address"_a, "bytes"_a, "stream"_a)
+      .def(
+          "check_address",
+          [](const py_memory& self, std::uintptr_t address) {
+            self.holder->refuse_forked();
+            self.memory->check_address(reinterpret_cast<const void*>(address));
+          },
+          "address"_a)
       .def(
           "hold_back",
           [](const py_memory& self, std::uintptr_t stream, std::uintptr_t until) {
@@ -260,6 +283,7 @@ void bind_arrays(nb::module_& m) {
       .def("close", &py_file::close)
       .def("wait", [](const py_file& f) { f.use([](arrays::file& file) { file.wait(); }); })
       .def("check", [](const py_file& f) { f.get()->check(); })
+      .def_prop_ro("failures", &py_file::failures)
       .def("sync", [](const py_file& f) { f.use([](arrays::file& file) { file.sync(); }); })
       .def(
           "truncate",
@@ -267,8 +291,9 @@ void bind_arrays(nb::module_& m) {
           "size"_a)
       .def("status",
            [](const py_file& f) {
-             const file_status s = f.use([](arrays::file& file) { return file.status(); });
-             return nb::make_tuple(s.size, s.modified_ns, s.changed_ns, s.inode, s.device, s.mode);
+             bool is_shared = false;
+             const file_status s = f.use([&](arrays::file& file) { return file.status(is_shared); });
+             return nb::make_tuple(s.size, s.modified_ns, s.changed_ns, s.inode, s.device, s.mode, is_shared);
            })
       .def(
           "read",

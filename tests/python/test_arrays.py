@@ -448,3 +448,23 @@ def test_an_object_that_is_left_over_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="leaked"):
         run_program(USES, tmp_path, "forgotten", GPUFS_CHECK_LEAKS="1")
     assert run_program(USES, tmp_path, "forgotten") == ""
+
+
+def test_numpy_reads_all_at_once(mount: gpufs.Mount, tmp_path: Path) -> None:
+    array = filled((3000, 5), "<f8", "C")
+    with mount.array(npy(tmp_path / "array.npy", array)) as file:
+        before = mount.stats()["read_bytes"]
+        assert np.array_equal(np.asarray(file), array)
+        assert mount.stats()["read_bytes"] - before <= 2 * array.nbytes
+        assert np.array_equal(np.asarray(file, "<f4"), array.astype("<f4"))
+
+
+def test_out_of_another_type_is_refused(mount: gpufs.Mount, tmp_path: Path) -> None:
+    array = filled((30, 5), "<f8", "C")
+    with mount.array(npy(tmp_path / "array.npy", array)) as file:
+        for dtype in ("<i8", "<f4", "<c16"):
+            with pytest.raises((TypeError, ValueError), match="out has"):
+                file.read(out=np.empty(array.nbytes // np.dtype(dtype).itemsize, dtype))
+        flat = np.empty(array.nbytes, np.uint8)
+        file.read(out=flat)
+        assert flat.tobytes() == array.tobytes()

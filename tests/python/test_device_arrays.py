@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gpufs import _device
-from gpufs._device import ForeignArray, device_array, is_on_device, stream_handle
+from gpufs._device import ForeignArray, chosen_stream, device_array, is_on_device
 
 
 class WithInterface:
@@ -79,6 +79,18 @@ def test_interfaces_are_understood(facts: dict[str, object], expected: ForeignAr
     assert device_array(WithInterface(**facts)) == expected
 
 
+@pytest.mark.parametrize("facts", [{"typestr": ">i4"}, {"mask": object()}])
+def test_what_kernels_would_misread_is_refused(facts: dict[str, object]) -> None:
+    with pytest.raises(TypeError, match="swapped bytes or a mask"):
+        device_array(WithInterface(**facts))
+
+
+def test_results_are_known_without_being_given_away() -> None:
+    array, buffer = made(7, ml_dtypes.bfloat16)
+    assert device_array(array) == ForeignArray(4096, (2, 3), True, 2, "V", 7, False)
+    assert buffer.calls == []
+
+
 @pytest.mark.parametrize("error", [KeyError("torch.float8_e5m2"), TypeError("type"), RuntimeError("requires grad")])
 def test_dlpack_is_asked_where_the_interface_fails(error: Exception) -> None:
     array = np.arange(6, dtype="<i2").reshape(2, 3)
@@ -98,7 +110,7 @@ def test_kinds_of_dlpack_are_numpys(dtype: str, kind: str) -> None:
     ("stream", "handle"),
     [
         (0, 0),
-        (1, 1),
+        (1, 0),  # two names of the legacy default stream
         (2**40, 2**40),
         (types.SimpleNamespace(cuda_stream=5), 5),  # PyTorch
         (types.SimpleNamespace(ptr=6), 6),  # CuPy
@@ -108,13 +120,15 @@ def test_kinds_of_dlpack_are_numpys(dtype: str, kind: str) -> None:
     ],
 )
 def test_streams_have_handles(stream: object, handle: int) -> None:
-    assert stream_handle(stream, 0) == handle
+    assert chosen_stream(stream, 0) == (handle, stream)
 
 
-@pytest.mark.parametrize(("stream", "error"), [(-1, ValueError), ("s", TypeError), (1.5, TypeError), ([], TypeError)])
+@pytest.mark.parametrize(
+    ("stream", "error"), [(-1, ValueError), (2, ValueError), ("s", TypeError), (1.5, TypeError), ([], TypeError)]
+)
 def test_what_is_no_stream_is_refused(stream: object, error: type[Exception]) -> None:
-    with pytest.raises(error, match="CUDA stream"):
-        stream_handle(stream, 0)
+    with pytest.raises(error, match="stream"):
+        chosen_stream(stream, 0)
 
 
 def test_the_current_stream_is_pytorchs_or_cupys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,12 +142,12 @@ def test_the_current_stream_is_pytorchs_or_cupys(monkeypatch: pytest.MonkeyPatch
     cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(get_current_stream=lambda: types.SimpleNamespace(ptr=60)))
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
-    assert stream_handle(None, 0) == 0
+    assert chosen_stream(None, 0) == (0, None)
     monkeypatch.setitem(sys.modules, "cupy", cupy)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
-    assert stream_handle(None, 1) == 60
+    assert chosen_stream(None, 1).handle == 60
     uses_gpu = True
-    assert stream_handle(None, 1) == 51
+    assert chosen_stream(None, 1).handle == 51
 
 
 class FakeBuffer:
@@ -157,7 +171,7 @@ class FakeBuffer:
 
 def made(stream: int, dtype: Any = "<f4") -> tuple[_device.DeviceArray, FakeBuffer]:
     buffer = FakeBuffer(stream)
-    file: Any = types.SimpleNamespace(mount=types.SimpleNamespace(ordinal=1))
+    file: Any = types.SimpleNamespace(mount=types.SimpleNamespace(ordinal=1), failures=lambda: 0)
     return _device.DeviceArray(buffer, (2, 3), np.dtype(dtype), file, None), buffer  # type: ignore[arg-type]
 
 
@@ -175,7 +189,7 @@ def made(stream: int, dtype: Any = "<f4") -> tuple[_device.DeviceArray, FakeBuff
 )
 def test_who_takes_an_array_to_another_stream_waits(own: int, stream: int | None, calls: list[object]) -> None:
     array, buffer = made(own)
-    assert array.__dlpack__(stream=stream) == ([2, 3], 2, 32, 2, 1)
+    assert array.__dlpack__(stream=stream) == (array, [2, 3], 2, 32, 2, 1)
     assert buffer.calls == calls
 
 
@@ -193,7 +207,7 @@ def test_who_takes_an_array_to_another_stream_waits(own: int, stream: int | None
 )
 def test_types_have_codes_of_dlpack(dtype: Any, code: int, bits: int) -> None:
     array, _ = made(0, dtype)
-    assert array.__dlpack__()[1:3] == (code, bits)  # type: ignore[index]
+    assert array.__dlpack__()[2:4] == (code, bits)  # type: ignore[index]
     assert hasattr(array, "__cuda_array_interface__") == (code not in (4, 10, 12))
 
 
@@ -201,6 +215,7 @@ def test_the_interface_of_a_result_has_its_stream() -> None:
     for own, told in ((0, 1), (7, 7)):
         array, buffer = made(own)
         facts = array.__cuda_array_interface__
-        assert device_array(array) == ForeignArray(4096, (2, 3), True, 4, "f", told, False)
+        seen = device_array(WithInterface(**facts))
+        assert (facts["stream"], seen) == (told, ForeignArray(4096, (2, 3), True, 4, "f", own, False))
         assert facts["version"] == 3
         assert "elsewhere" in buffer.calls

@@ -133,7 +133,7 @@ def test_python_in_documents_runs_on_the_twin(
 
 
 def test_the_guide_shows_each_library() -> None:
-    assert set.union(*(block.libraries() for block in GPU_BLOCKS)) == {"torch", "cupy", "numba"}
+    assert set.union(*(block.libraries() for block in GPU_BLOCKS)) == {"cupy", "gpufs", "numba", "torch"}
 
 
 @pytest.mark.skipif(not _core.examine_cuda()["gpus"], reason="no GPU here")

@@ -11,6 +11,7 @@ import random
 import resource
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -319,11 +320,11 @@ def test_gather_refuses_what_it_cannot_do(mount: gpufs.Mount, file: Path) -> Non
 
 def test_pages_stay_as_keep_says(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(CONTENT)
+    time.sleep(2.1)  # what has changed less than two seconds ago gets a new version at each open
     # Without direct loads a page must come to the cache.
-    with (
-        gpufs.mount(device="cpu", cache="1MiB", workers=1, twin_threads=2) as mount,
-        mount.open(tmp_path / "file") as opened,
-    ):
+    with gpufs.mount(device="cpu", cache="1MiB", workers=1, twin_threads=2) as mount:
+        mount.register_file(tmp_path / "file")
+        opened = mount.open(tmp_path / "file")
         for keep in ("never", "always"):
             opened.gather(np.arange(73), 4096, keep=keep)  # type: ignore[arg-type]
             before = mount.stats()["hits"]
@@ -333,6 +334,26 @@ def test_pages_stay_as_keep_says(tmp_path: Path) -> None:
 
 
 # ---- Writing
+
+
+def test_readers_see_what_is_written_in_their_mount(mount: gpufs.Mount, tmp_path: Path) -> None:
+    path = tmp_path / "shared"
+    with mount.open(path, "w+b") as writes, mount.open(path) as reads:
+        assert reads.read().nbytes == 0
+        for end in (30, 5000, 5010):
+            writes.write(b"x" * end)
+            assert (reads.size(), reads.read().nbytes) == (end, end)
+        writes.truncate(7)
+        assert reads.read().tobytes() == b"x" * 7
+
+
+def test_opening_anew_empties_a_file_that_is_open(mount: gpufs.Mount, tmp_path: Path) -> None:
+    path = tmp_path / "output"
+    with mount.open(path, "wb") as first:
+        first.write(b"what was there before")
+        with mount.open(path, "wb") as second:
+            second.write(b"new")
+    assert path.read_bytes() == b"new"
 
 
 def test_other_programs_read_what_was_written(small: gpufs.Mount, tmp_path: Path) -> None:

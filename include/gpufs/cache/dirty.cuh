@@ -48,7 +48,9 @@ inline constexpr std::uint64_t copy_bit = std::uint64_t{1} << 61;
 class page_dirt {
  public:
   static constexpr std::uint32_t dirty = 1, cleaning = 2, whole = 4, partial = 8, alone = 16;
-  static constexpr std::uint32_t all_flags = 31, one_cleaning = 32;
+  static constexpr std::uint32_t stale =
+      32;  // a group is about to evict it: it has bytes that nobody will write (abandon)
+  static constexpr std::uint32_t all_flags = 63, one_cleaning = 64;
 
   GPUFS_HD page_dirt(const mount_ref& fs, std::uint32_t frame_number)
       : fs_(fs), frame_(frame_number), dirt_(fs.dirt(frame_number)) {}
@@ -87,6 +89,10 @@ class page_dirt {
     if (has_pin) drop_pin(node);
     return false;
   }
+
+  // Whether it was not.
+  [[nodiscard]] GPUFS_HD bool mark_stale() { return (dirt_.flags.fetch_or_acq_rel(stale) & stale) == 0; }
+  GPUFS_HD void unmark_stale() { (void)dirt_.flags.fetch_and_acq_rel(~stale); }
 
   // Takes the page for writing back; the caller has pinned it. `what`: what is dirty of it. False when nothing is, or
   // another group is at it.

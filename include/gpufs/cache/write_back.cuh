@@ -81,10 +81,15 @@ class write_back {
     const std::uint64_t start = platform::now_ns();
     std::uint32_t mine = 0;
     if (g_.is_leader()) {
-      for (std::uint32_t attempt = 0; mine == 0 && !is_dirty_page(frame_number); ++attempt) {
-        mine = frame_table(fs_).claim_pinned(frame_number) ? 1 : 0;
-        if (platform::now_ns() - start > evicting_ns) break;
-        if (mine == 0) platform::pause(attempt);
+      page_dirt dirt(fs_, frame_number);
+      // Of several, one does it for all; the others would wait for it as it for them.
+      if (dirt.mark_stale()) {
+        for (std::uint32_t attempt = 0; mine == 0 && !is_dirty_page(frame_number); ++attempt) {
+          mine = frame_table(fs_).claim_pinned(frame_number) ? 1 : 0;
+          if (platform::now_ns() - start > evicting_ns) break;
+          if (mine == 0) platform::pause(attempt);
+        }
+        dirt.unmark_stale();
       }
       if (mine == 0) frame_table(fs_).unpin(frame_number);
     }
