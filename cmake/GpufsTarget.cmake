@@ -12,7 +12,9 @@ function(gpufs_own_target target)
   # nvcc's own output for the host compiler is not pedantic, so -Wpedantic is for g++ alone.
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic>
-    $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=-Wall,-Wextra -Xcudafe=--display_error_number>)
+    $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=-Wall,-Wextra -Xcudafe=--display_error_number>
+    # A host function that is called by a kernel is a warning, and then garbage.
+    $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Werror=cross-execution-space-call>)
   # g++ 12 warns of overlapping copies inside std::string concatenation (GCC bug 105651).
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE

@@ -25,8 +25,7 @@ struct compared_walk : tuned_shape {
   task work;
   std::uint32_t shift;
   char* gathered;
-  GPUFS_HD compared_walk(const walk& w, const task& t, char* g)
-      : how(w.how), work(t), shift(record_shift(w)), gathered(g) {}
+  GPUFS_HD compared_walk(access h, const task& t, std::uint32_t s, char* g) : how(h), work(t), shift(s), gathered(g) {}
   GPUFS_HD void operator()(const mount_ref& fs) const {
     switch (how) {
       case access::map: map_chunks<comparing>{work}(fs); break;
@@ -66,7 +65,8 @@ sample check(const mount& m, std::int32_t fd, const walk& w) {
   const device_array<char> gathered(m, gathered_bytes(w));
   const task work = t.make_task(fd, w, w.operations);
   const bool reads = w.how == access::read_by_warp || w.how == access::read_by_block;
-  launch(m, reads ? shape_with_scratch(m, w) : shape_of(m, w), compared_walk(w, work, gathered.data()));
+  launch(m, reads ? shape_with_scratch(m, w) : shape_of(m, w),
+         compared_walk(w.how, work, record_shift(w), gathered.data()));
   if (w.how == access::gather) launch(m, shape_of(m, w), check_copy(work, gathered.data()));
   m.synchronize();
   sample s;
