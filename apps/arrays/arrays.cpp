@@ -75,19 +75,19 @@ void file::launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t
   const std::uint64_t most =
       std::clamp<std::uint64_t>(frames() / 2 / Kernel::pins_of_block, 1,
                                 std::uint64_t{mount_.multiprocessors()} * walk_shape::blocks_per_multiprocessor);
+  // Before the launch: a kernel that runs must be one that is waited for.
+  const std::shared_ptr<device_memory::event> place = place_in(stream);
   // No bulk path: what the caller does next may be any call of the driver.
   launch(mount_, {static_cast<std::uint32_t>(std::min(blocks, most)), walk_threads, 0, stream, false}, kernel);
-  note_place(stream);
+  place->record(stream);
 }
 
-void file::note_place(void* stream) {
+std::shared_ptr<device_memory::event> file::place_in(void* stream) {
   const std::lock_guard lock(latch_);
   for (const auto& [s, event] : last_) {
-    if (s == stream) return event->record(stream);
+    if (s == stream) return event;
   }
-  std::shared_ptr<device_memory::event> event = memory_->make_event();
-  event->record(stream);
-  last_.emplace_back(stream, std::move(event));
+  return last_.emplace_back(stream, memory_->make_event()).second;
 }
 
 void file::read(char* to, std::uint64_t bytes, std::uint64_t offset, void* stream) {

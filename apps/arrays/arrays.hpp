@@ -102,7 +102,7 @@ class file {
   std::int64_t ask(const Call& call);
   template <class Kernel>
   void launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block, void* stream);
-  void note_place(void* stream);
+  std::shared_ptr<device_memory::event> place_in(void* stream);
   std::uint64_t frames() const { return mount_.options().cache_bytes / mount_.options().page_bytes; }
 
   const mount& mount_;

@@ -283,13 +283,14 @@ class File:
             self._core.check()
 
     def close(self) -> None:
-        """Closes the file, when earlier reads and writes are done. Closing again, or after a fork, does nothing.
+        """Closes the file, when earlier reads and writes are done; a second call waits for the first, if need be.
+
+        After a fork it does nothing.
 
         Raises:
             OSError: an earlier read or write failed, or what was written could not be written back and is lost.
         """
-        if not self.closed:
-            self._core.close()
+        self._core.close()
 
     # ---- For gpufs.FileArray.
 

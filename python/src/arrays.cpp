@@ -152,8 +152,13 @@ class py_file {
   std::uint64_t failures() const { return file_ == nullptr ? failures_ : file_->failures(); }
   // Waits for calls of other threads. Does nothing in a forked process, as the mount's close().
   void close() {
-    if (closed()) return;
+    if (holder_->forked()) return;
     const std::shared_ptr<arrays::file> file = std::exchange(file_, nullptr);
+    if (file == nullptr) {  // another thread may be at it still
+      const nb::gil_scoped_release released;
+      const std::unique_lock lock(in_use_);
+      return;
+    }
     bool reached = false;
     try {
       python::use(*holder_, [&](const mount&) {
