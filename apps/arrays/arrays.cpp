@@ -39,7 +39,7 @@ file::file(const mount& m, std::shared_ptr<device_memory> memory, std::string pa
   board_ = new (memory_->pin()) board{};
   path_.copy(board_->path, path_.size());
   try {
-    const std::int64_t result = ask(open_call{board_, flags, mode});
+    const std::int64_t result = ask(open_call{flags, mode});
     // The flags and the path are known to be good.
     if (result < 0) throw error(static_cast<int>(-result), result == -EINVAL ? "not a regular file" : "open", path_);
     fd_ = static_cast<std::int32_t>(result);
@@ -61,11 +61,18 @@ template <class Call>
 std::int64_t file::ask(const Call& call) {
   board_->result = -EIO;
   void* const stream = memory_->own_stream();
-  launch(mount_, {1, Call::threads, 0, stream, false}, call);
+  launch(mount_, {1, asked<Call>::threads, 0, stream, false}, asked<Call>{board_, call});
   const std::unique_ptr<device_memory::event> done = memory_->make_event();
   done->record(stream);
   done->wait();
   return board_->result;
+}
+
+template <class Call>
+std::int64_t file::ask_for(const Call& call, const char* what) {
+  const std::int64_t result = ask(call);
+  if (result < 0) throw error(static_cast<int>(-result), what, path_);
+  return result;
 }
 
 template <class Kernel>
@@ -171,24 +178,20 @@ void file::wait() {
 file_status file::status(bool& is_shared) {
   wait();
   const std::lock_guard lock(ask_latch_);
-  const std::int64_t result = ask(status_call{board_, fd_});
-  if (result < 0) throw error(static_cast<int>(-result), "stat", path_);
-  is_shared = result == status_call::is_shared;
+  is_shared = ask_for(status_call{fd_}, "stat") == status_call::is_shared;
   return board_->status;
 }
 
 void file::sync() {
   wait();
   const std::lock_guard lock(ask_latch_);
-  const std::int64_t result = ask(sync_call{board_, fd_});
-  if (result < 0) throw error(static_cast<int>(-result), "fsync", path_);
+  (void)ask_for(sync_call{fd_}, "fsync");
 }
 
 void file::truncate(std::uint64_t size) {
   wait();
   const std::lock_guard lock(ask_latch_);
-  const std::int64_t result = ask(truncate_call{board_, fd_, static_cast<std::int64_t>(size)});
-  if (result < 0) throw error(static_cast<int>(-result), "truncate", path_);
+  (void)ask_for(truncate_call{fd_, static_cast<std::int64_t>(size)}, "truncate");
 }
 
 void file::close() {
@@ -202,7 +205,7 @@ void file::close() {
     const std::lock_guard lock(ask_latch_);
     const std::int32_t fd = fd_.exchange(-1);
     if (fd < 0) return;
-    const std::int64_t result = ask(close_call{board_, fd});
+    const std::int64_t result = ask(close_call{fd});
     if (!earlier && result < 0) throw error(static_cast<int>(-result), "close", path_);
   }
   if (earlier) std::rethrow_exception(earlier);

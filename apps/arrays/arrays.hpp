@@ -100,6 +100,9 @@ class file {
   // Runs a call's kernel, and waits for it. Its result.
   template <class Call>
   std::int64_t ask(const Call& call);
+  // The same; throws when the call has failed.
+  template <class Call>
+  std::int64_t ask_for(const Call& call, const char* what);
   template <class Kernel>
   void launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block, void* stream);
   std::shared_ptr<device_memory::event> place_in(void* stream);

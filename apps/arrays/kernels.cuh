@@ -226,61 +226,59 @@ struct board {
   char path[limits::path_bytes_max + 1];
 };
 
-// Each by one group: a block of those that write back, which its warps do together.
-struct open_call {
-  static constexpr std::uint32_t threads = 32;
+// Makes a call by one group, and tells its result.
+template <class Call>
+struct asked {
+  static constexpr std::uint32_t threads = Call::group::has_warps ? 256 : 32;
   board* b;
+  Call call;
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const typename Call::group g;
+    const std::int64_t result = call(g, fs, *b);
+    if (g.is_leader()) b->result = result;
+  }
+};
+
+// By a block those that write back, which its warps do together.
+struct open_call {
+  using group = warp_group;
   std::int32_t flags;
   std::uint32_t mode;
-  GPUFS_HD void operator()(const mount_ref& fs) const {
-    const warp_group g;
-    const std::int32_t fd = gopen(g, fs, b->path, flags, mode);
-    if (g.is_leader()) b->result = fd;
+  GPUFS_HD std::int64_t operator()(const group& g, const mount_ref& fs, const board& b) const {
+    return gopen(g, fs, b.path, flags, mode);
   }
 };
 struct close_call {
-  static constexpr std::uint32_t threads = 256;
-  board* b;
+  using group = block_group;
   std::int32_t fd;
-  GPUFS_HD void operator()(const mount_ref& fs) const {
-    const block_group g;
-    const std::int32_t result = gclose(g, fs, fd);
-    if (g.is_leader()) b->result = result;
+  GPUFS_HD std::int64_t operator()(const group& g, const mount_ref& fs, const board&) const {
+    return gclose(g, fs, fd);
   }
 };
 struct status_call {
+  using group = warp_group;
   static constexpr std::int64_t is_shared = 1;  // the result, if the file has a node: somebody may be writing it here
-  static constexpr std::uint32_t threads = 32;
-  board* b;
   std::int32_t fd;
-  GPUFS_HD void operator()(const mount_ref& fs) const {
-    const warp_group g;
+  GPUFS_HD std::int64_t operator()(const group& g, const mount_ref& fs, board& b) const {
     file_status status{};
     const std::int32_t result = gfstat(g, fs, fd, status);
-    if (!g.is_leader()) return;
-    b->status = status;
-    b->result = result == 0 && detail::look_up(fs, fd).view.node != no_node ? is_shared : result;
+    if (g.is_leader()) b.status = status;
+    return result == 0 && detail::look_up(fs, fd).view.node != no_node ? is_shared : result;
   }
 };
 struct sync_call {
-  static constexpr std::uint32_t threads = 256;
-  board* b;
+  using group = block_group;
   std::int32_t fd;
-  GPUFS_HD void operator()(const mount_ref& fs) const {
-    const block_group g;
-    const std::int32_t result = gfsync(g, fs, fd);
-    if (g.is_leader()) b->result = result;
+  GPUFS_HD std::int64_t operator()(const group& g, const mount_ref& fs, const board&) const {
+    return gfsync(g, fs, fd);
   }
 };
 struct truncate_call {
-  static constexpr std::uint32_t threads = 32;
-  board* b;
+  using group = warp_group;
   std::int32_t fd;
   std::int64_t size;
-  GPUFS_HD void operator()(const mount_ref& fs) const {
-    const warp_group g;
-    const std::int32_t result = gftruncate(g, fs, fd, size);
-    if (g.is_leader()) b->result = result;
+  GPUFS_HD std::int64_t operator()(const group& g, const mount_ref& fs, const board&) const {
+    return gftruncate(g, fs, fd, size);
   }
 };
 

@@ -59,6 +59,7 @@ class cuda_event final : public device_memory::event {
     do {
       const cudaError_t now = cudaEventQuery(event_);
       if (now != cudaErrorNotReady) return check(now, "waiting for the GPU");
+      (void)cudaGetLastError();  // no error, and not for the next launch to find
     } while (platform::now_ns() - start < polled_ns);
     check(cudaEventSynchronize(event_), "waiting for the GPU");
   }

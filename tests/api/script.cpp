@@ -122,29 +122,10 @@ struct script_kernel {
     else return g;
   }
 
-  GPUFS_HD outcome read_each(const Group& g, const mount_ref& fs, std::int32_t fd, const device_call& op,
-                             char* output) const {
-    const auto part = part_of(g);
-    const auto piece = static_cast<std::uint64_t>(op.flags);
-    std::uint64_t copied = 0;
-    std::uint64_t error = ~std::uint64_t{0};
-    const std::uint64_t before = g.rank() - part.rank();  // members of parts before mine
-    for (std::uint64_t first = before * piece; first < op.bytes; first += g.size() * piece) {
-      const std::uint64_t at = first + part.rank() * piece;
-      const std::uint64_t left = at < op.bytes ? op.bytes - at : 0, bytes = left < piece ? left : piece;
-      const std::int64_t from = op.offset + static_cast<std::int64_t>(at);
-      const std::int64_t got = first / piece % 2 != 0 ? gread_each(part, fs, fd, output + at, bytes, from)
-                                                      : gread_once_each(part, fs, fd, output + at, bytes, from);
-      if (got > 0) copied += static_cast<std::uint64_t>(got);
-      else if (got < 0 && static_cast<std::uint64_t>(-got) < error) error = static_cast<std::uint64_t>(-got);
-    }
-    error = g.least(error);
-    return {static_cast<std::int64_t>(g.sum(copied)),
-            error == ~std::uint64_t{0} ? 0 : -static_cast<std::int64_t>(error)};
-  }
-
-  GPUFS_HD outcome map_each(const Group& g, const mount_ref& fs, std::int32_t fd, const device_call& op,
-                            char* output) const {
+  // Calls `act(part, at, bytes, turn)` for each member's pieces, [at, at + bytes) of what is asked for; it returns bytes, or -errno.
+  // All turns are made by all members of a part.
+  template <class Act>
+  GPUFS_HD outcome each_piece(const Group& g, const device_call& op, const Act& act) const {
     const auto part = part_of(g);
     const auto piece = static_cast<std::uint64_t>(op.flags);
     std::uint64_t copied = 0;
@@ -153,22 +134,37 @@ struct script_kernel {
     for (std::uint64_t first = before * piece; first < op.bytes; first += g.size() * piece) {
       const std::uint64_t at = first + part.rank() * piece;
       const std::uint64_t left = at < op.bytes ? op.bytes - at : 0;
-      const mapping m =
-          gmmap_each(part, fs, fd, op.offset + static_cast<std::int64_t>(at), left < piece ? left : piece);
-      const std::uint64_t bytes = m.bytes < 0 ? 0 : static_cast<std::uint64_t>(m.bytes);
-      if (m.bytes < 0 && static_cast<std::uint64_t>(-m.bytes) < error) error = static_cast<std::uint64_t>(-m.bytes);
-      unsigned char made = 0;
-      for (std::uint64_t k = 0; k < bytes; ++k) {
-        output[at + k] = m.data[k];
-        made ^= static_cast<unsigned char>(m.data[k]);
-      }
-      copied += bytes;
-      const bool hands_over = first / piece % 2 != 0;
-      if ((hands_over ? gmunmap_each(part, fs, m.data, made) : gmunmap_each(part, fs, m.data)) != 0) disagree();
+      const std::int64_t got = act(part, at, left < piece ? left : piece, first / piece);
+      if (got > 0) copied += static_cast<std::uint64_t>(got);
+      else if (got < 0 && static_cast<std::uint64_t>(-got) < error) error = static_cast<std::uint64_t>(-got);
     }
     error = g.least(error);
     return {static_cast<std::int64_t>(g.sum(copied)),
             error == ~std::uint64_t{0} ? 0 : -static_cast<std::int64_t>(error)};
+  }
+
+  GPUFS_HD outcome read_each(const Group& g, const mount_ref& fs, std::int32_t fd, const device_call& op,
+                             char* output) const {
+    return each_piece(g, op, [&](const auto& part, std::uint64_t at, std::uint64_t bytes, std::uint64_t turn) {
+      const std::int64_t from = op.offset + static_cast<std::int64_t>(at);
+      return turn % 2 != 0 ? gread_each(part, fs, fd, output + at, bytes, from)
+                           : gread_once_each(part, fs, fd, output + at, bytes, from);
+    });
+  }
+
+  GPUFS_HD outcome map_each(const Group& g, const mount_ref& fs, std::int32_t fd, const device_call& op,
+                            char* output) const {
+    return each_piece(g, op, [&](const auto& part, std::uint64_t at, std::uint64_t bytes, std::uint64_t turn) {
+      const mapping m = gmmap_each(part, fs, fd, op.offset + static_cast<std::int64_t>(at), bytes);
+      unsigned char made = 0;
+      for (std::int64_t k = 0; k < m.bytes; ++k) {
+        output[at + static_cast<std::uint64_t>(k)] = m.data[k];
+        made ^= static_cast<unsigned char>(m.data[k]);
+      }
+      const bool hands_over = turn % 2 != 0;
+      if ((hands_over ? gmunmap_each(part, fs, m.data, made) : gmunmap_each(part, fs, m.data)) != 0) disagree();
+      return m.bytes;
+    });
   }
 
   GPUFS_HD outcome describe(const Group& g, const mount_ref& fs, std::int32_t fd, char* output) const {
