@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar, cast
 
 from gpufs import _formats, _selection
-from gpufs._device import Array, DeviceArray, Stream, is_on_device
+from gpufs._device import Array, DeviceArray, Stream, foreign_array
 from gpufs._file import File, Keep
 
 if TYPE_CHECKING:
@@ -149,12 +149,12 @@ class FileArray:
     def selection(self, key: object) -> _selection.Selection:
         """What indexing with ``key`` reads."""
         layout = self._layout
-        return _selection.select(layout.shape, layout.strides, layout.itemsize, key, is_on_device=is_on_device)
+        return _selection.select(layout.shape, layout.strides, layout.itemsize, key, on_device=foreign_array)
 
     def taking(self, indices: object, axis: int) -> _selection.Selection:
         """What :meth:`take` reads."""
         layout = self._layout
-        return _selection.take(layout.shape, layout.strides, layout.itemsize, indices, axis, is_on_device=is_on_device)
+        return _selection.take(layout.shape, layout.strides, layout.itemsize, indices, axis, on_device=foreign_array)
 
     def read_selection(
         self, selection: _selection.Selection, *, out: object | None, stream: Stream = None, keep: Keep = "auto"

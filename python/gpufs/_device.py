@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
+import functools
 import math
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from gpufs import _core
@@ -56,15 +56,28 @@ def chosen_stream(stream: Stream, ordinal: int) -> ChosenStream:
         ValueError: it is another stream in each thread.
     """
     if stream is None:
-        stream = _current_stream(ordinal)
-        if stream is None:
-            return NO_STREAM
+        return _current_stream(ordinal)
     handle = _handle_of(stream)
     if handle == _LEGACY_STREAM:
         handle = 0
     if handle == _STREAM_OF_EACH_THREAD:
         raise ValueError("the per-thread default stream is another one in each thread: give a stream")
     return ChosenStream(handle, stream)
+
+
+def _current_stream(ordinal: int) -> ChosenStream:
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
+        # What compilers for PyTorch use too; the public function makes an object, which takes longer than a launch. The
+        # streams are PyTorch's to the end.
+        handle = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
+        if handle is not None:
+            return ChosenStream(handle(ordinal), None)
+        return chosen_stream(torch.cuda.current_stream(ordinal), ordinal)
+    cupy: Any = sys.modules.get("cupy")
+    if cupy is not None and hasattr(cupy, "cuda"):
+        return chosen_stream(cupy.cuda.get_current_stream(), ordinal)
+    return NO_STREAM
 
 
 def _handle_of(stream: object) -> int:
@@ -84,18 +97,7 @@ def _handle_of(stream: object) -> int:
     raise TypeError(f"not a CUDA stream: {type(stream).__name__}")
 
 
-def _current_stream(ordinal: int) -> object:
-    torch: Any = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
-        return torch.cuda.current_stream(ordinal)
-    cupy: Any = sys.modules.get("cupy")
-    if cupy is not None and hasattr(cupy, "cuda"):
-        return cupy.cuda.get_current_stream()
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignArray:
+class ForeignArray(NamedTuple):
     """Somebody's array in memory that kernels can use."""
 
     address: int
@@ -124,16 +126,19 @@ def is_on_device(array: object) -> bool:
     return device is not None and int(device()[0]) in (_DLPACK_CUDA, _DLPACK_CUDA_MANAGED)
 
 
-def device_array(array: object) -> ForeignArray:
-    """Describes an array on a GPU.
+def foreign_array(array: object) -> ForeignArray | None:
+    """Describes an array on a GPU; ``None`` for what is none.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is one that kernels would misread.
     """
     if isinstance(array, DeviceArray):
         return array.as_foreign()
     if not is_on_device(array):
-        raise TypeError(f"not an array in GPU memory: {type(array).__name__}")
+        return None
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return _of_tensor(array, torch)
     try:
         facts = cast("dict[str, Any] | None", getattr(array, "__cuda_array_interface__", None))
     except (KeyError, TypeError, RuntimeError):  # of PyTorch, for a type that the interface has no name for
@@ -145,6 +150,45 @@ def device_array(array: object) -> ForeignArray:
     itemsize = bits // 8
     is_contiguous = _is_contiguous(shape, tuple(s * itemsize for s in strides), itemsize)
     return ForeignArray(address, shape, is_contiguous, itemsize, kinds.get(code, "V"), None, False)
+
+
+def device_array(array: object) -> ForeignArray:
+    """Describes an array on a GPU.
+
+    Raises:
+        TypeError: it is none.
+    """
+    found = foreign_array(array)
+    if found is None:
+        raise TypeError(f"not an array in GPU memory: {type(array).__name__}")
+    return found
+
+
+def _of_tensor(tensor: Any, torch: Any) -> ForeignArray:  # noqa: ANN401 - PyTorch's, which need not be there
+    """The same by what a tensor has itself: a tenth of what the interface takes."""
+    if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
+        raise TypeError("tensors that are sparse, or yet to be conjugated or negated, are not taken")
+    read_only = tensor.requires_grad and torch.is_grad_enabled()
+    return ForeignArray(
+        tensor.data_ptr(),
+        tuple(tensor.shape),
+        tensor.is_contiguous(),
+        tensor.element_size(),
+        _kind_of(tensor.dtype),
+        None,
+        read_only,
+    )
+
+
+@functools.cache
+def _kind_of(dtype: object) -> str:
+    """NumPy's kind of a type of PyTorch."""
+    import numpy as np
+
+    try:
+        return np.dtype(str(dtype).removeprefix("torch.")).kind
+    except TypeError:
+        return "V"
 
 
 def _of_interface(facts: dict[str, Any]) -> ForeignArray:
@@ -196,7 +240,7 @@ class DeviceArray:
         self._shape = shape
         self._dtype = dtype
         self._file = file
-        self._ordinal = file.mount.ordinal
+        self._ordinal = file.ordinal
         self._stream = stream  # kept alive: the memory is freed in its order
         self._failures = file.failures()  # before the array's own reads
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
+import functools
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast
@@ -20,6 +20,7 @@ from gpufs._device import (
     Stream,
     chosen_stream,
     device_array,
+    foreign_array,
     is_on_device,
 )
 
@@ -71,13 +72,15 @@ class File:
     they raise ``ValueError``; in a process that was forked off ``RuntimeError``, and :meth:`close` does nothing there.
     """
 
-    __slots__ = ("__weakref__", "_access", "_core", "_mount", "_on_twin", "_path", "_size")
+    __slots__ = ("__weakref__", "_access", "_core", "_mount", "_on_twin", "_path", "_size", "ordinal")
 
     def __init__(self, mount: Mount, path: str | bytes | os.PathLike[str] | os.PathLike[bytes], mode: str) -> None:
         """Opens; see :meth:`gpufs.Mount.open`."""
         self._access = _flags_of(mode)
         self._mount = mount
-        self._on_twin = mount.device == "cpu"  # asked for at every call
+        # Asked for at every call.
+        self._on_twin = mount.device == "cpu"
+        self.ordinal = mount.ordinal  # which GPU
         self._path = os.fsdecode(path)
         if not path:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
@@ -100,7 +103,7 @@ class File:
     @property
     def closed(self) -> bool:
         """Whether it was closed, by itself or with its mount, here or in the process that this one was forked from."""
-        return self._core.closed or self._mount.closed
+        return self._core.closed
 
     @property
     def descriptor(self) -> int:
@@ -123,7 +126,7 @@ class File:
 
     def size(self) -> int:
         """Bytes of the file: as it was opened, or, if somebody writes it in this mount, as written so far. May wait."""
-        if self._size is None or self.closed:
+        if self._size is None or self._core.closed:
             size, *_, is_shared = self._core.status()
             if is_shared:
                 return size
@@ -141,16 +144,14 @@ class File:
             TypeError: an ``out`` in the wrong memory.
             OSError: now or later, as the class says.
         """
-        import numpy as np
-
         self._check_access(os.O_RDONLY)
         left = self._bytes_from(offset)
-        count = left if n < 0 else min(n, left)
+        count = left if n < 0 or n > left else n
         chosen = self._stream(stream)
         result: Any
         target: ForeignArray | None = None
         if out is None:
-            result, address = self.allocate((count,), np.dtype(np.uint8), chosen)
+            result, address = self.allocate((count,), _byte(), chosen)
         else:
             target = self._target(out, chosen)
             if target.nbytes < count:
@@ -207,8 +208,8 @@ class File:
             index = np.asarray(index)
             if index.size == 0:
                 index = index.astype(np.int64)
-        selection = select((records, record_bytes), (record_bytes, 1), 1, (index,), is_on_device=is_on_device)
-        return self.read_selection(selection, offset, np.dtype(np.uint8), out=out, stream=stream, keep=keep)
+        selection = select((records, record_bytes), (record_bytes, 1), 1, (index,), on_device=foreign_array)
+        return self.read_selection(selection, offset, _byte(), out=out, stream=stream, keep=keep)
 
     def write(self, data: object, offset: int = 0, *, stream: Stream = None) -> int:
         """Writes an array's bytes, in C order, at ``offset``; behind the end when the file was opened to append.
@@ -230,8 +231,9 @@ class File:
             raise ValueError(f"negative offset: {offset}")
         chosen = self._stream(stream)
         appends = self._access & os.O_APPEND != 0
-        if is_on_device(data):
-            source = self._source(data, chosen)
+        on_device = foreign_array(data)
+        if on_device is not None:
+            source = self._checked(on_device, chosen)
             self._check_end(offset + source.nbytes)
             self._core.write(source.address, source.nbytes, offset, appends, chosen.handle)
             self._done(chosen, source)
@@ -340,18 +342,23 @@ class File:
                 buffer = self._mount.device_memory().upload(offsets.ctypes.data, offsets.nbytes, chosen.handle)
                 kept, items = buffer, buffer.address
         elif selection.list is not None:
-            index = self._source(selection.list.index, chosen)
+            index = self._checked(selection.list.items, chosen)
             if index.kind not in "iu":
                 raise IndexError("an index on the device must be of integers")
             if index.address % index.itemsize != 0:
                 raise ValueError("an index on the device must be aligned to its items")
-            items, count, item_bytes, is_signed = index.address, selection.list.count, index.itemsize, index.kind == "i"
+            items, count, item_bytes, is_signed = (
+                index.address,
+                math.prod(index.shape),
+                index.itemsize,
+                index.kind == "i",
+            )
             length, step = selection.list.length, selection.list.stride
         self._core.read_selection(
             address,
             base + selection.offset,
-            _pairs(selection.before),
-            _pairs(selection.behind),
+            selection.before,
+            selection.behind,
             selection.run_bytes,
             items,
             count,
@@ -368,9 +375,9 @@ class File:
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any], chosen: ChosenStream) -> tuple[Any, int]:
         """An array on the device, and its address."""
-        import numpy as np
-
         if self._on_twin:
+            import numpy as np
+
             array = np.empty(shape, dtype)
             return array, array.ctypes.data
         buffer = self._mount.device_memory().allocate(math.prod(shape) * dtype.itemsize, chosen.handle)
@@ -378,15 +385,12 @@ class File:
 
     # ----
 
-    @property
-    def _writes(self) -> bool:
-        return self._access & (os.O_WRONLY | os.O_RDWR) != 0
-
     def _check_access(self, wanted: int) -> None:
         """Refuses what a closed file, or one that was opened for something else, does not do."""
-        if self.closed:
+        if self._core.closed:
             self._core.wait()  # raises
-        if self._access & os.O_ACCMODE not in (wanted, os.O_RDWR):
+        access = self._access & os.O_ACCMODE
+        if access != wanted and access != os.O_RDWR:
             what = "reading" if wanted == os.O_RDONLY else "writing"
             raise OSError(errno.EBADF, f"not open for {what}", self._path)
 
@@ -398,10 +402,11 @@ class File:
         """How many bytes the file has behind an offset."""
         if offset < 0:
             raise ValueError(f"negative offset: {offset}")
-        return max(self.size() - offset, 0)
+        size = self.size()
+        return size - offset if offset < size else 0
 
     def _stream(self, stream: Stream) -> ChosenStream:
-        return NO_STREAM if self._on_twin else chosen_stream(stream, self._mount.ordinal)
+        return NO_STREAM if self._on_twin else chosen_stream(stream, self.ordinal)
 
     def _done(self, chosen: ChosenStream, *used: ForeignArray | None) -> None:
         """After a launch that uses arrays: what another stream does with one of them comes behind it."""
@@ -411,10 +416,10 @@ class File:
             if array is not None and array.stream is not None and array.stream != chosen.handle:
                 self._mount.device_memory().hold_back(array.stream, chosen.handle)
 
-    def _source(self, array: object, chosen: ChosenStream) -> ForeignArray:
-        source = device_array(array)
+    def _checked(self, source: ForeignArray, chosen: ChosenStream) -> ForeignArray:
+        """An array that a kernel in ``chosen`` can use, and that is there when it does."""
         if self._on_twin:
-            raise TypeError(f"an array in GPU memory, but the mount is on the CPU: {type(array).__name__}")
+            raise TypeError("an array in GPU memory, but the mount is on the CPU")
         if not source.is_contiguous:
             raise ValueError("an array on the device must be C-contiguous")
         memory = self._mount.device_memory()
@@ -426,7 +431,7 @@ class File:
 
     def _target(self, out: object, chosen: ChosenStream) -> ForeignArray:
         if not self._on_twin:
-            target = self._source(out, chosen)
+            target = self._checked(device_array(out), chosen)
         else:
             import numpy as np
 
@@ -447,8 +452,11 @@ class File:
 _OFFSET_MAX: Final = 2**63 - 1  # bytes; of off_t
 
 
-def _pairs(steps: Sequence[Any]) -> tuple[tuple[int, int], ...]:
-    return tuple((s.count, s.stride) for s in steps)
+@functools.cache
+def _byte() -> np.dtype[Any]:
+    import numpy as np
+
+    return np.dtype(np.uint8)
 
 
 def _host_bytes(data: object) -> np.ndarray[Any, Any]:

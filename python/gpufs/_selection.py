@@ -13,19 +13,21 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, SupportsIndex, TypeAlias, cast
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gpufs._device import ForeignArray
+
     Array: TypeAlias = NDArray[Any]  # of integers or bools
     Index: TypeAlias = "int | slice | EllipsisType | Array | _OnDevice | None"
 
 DIMENSIONS_MAX: Final = 64  # of a result, as in NumPy
+_ALL: Final = slice(None)
 
 _WRONG_KIND: Final = (
     "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays are valid "
@@ -33,37 +35,32 @@ _WRONG_KIND: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(NamedTuple):
     """A dimension that is walked with a fixed step."""
 
-    count: int
+    repeats: int
     stride: int  # bytes; may be 0 or negative
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HostList:
+class HostList(NamedTuple):
     """Places that index arrays of the host name; they have been checked."""
 
     offsets: NDArray[np.int64]  # contiguous, one dimension: bytes from where the walk starts
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceList:
+class DeviceList(NamedTuple):
     """Places that an integer array in GPU memory names, which the host does not look at.
 
-    Item i, in C order, means ``index[i] * stride`` bytes, or ``(index[i] + length) * stride`` where it is negative.
+    Item i, in C order, means ``items[i] * stride`` bytes, or ``(items[i] + length) * stride`` where it is negative.
     That it is at least ``-length`` and less than ``length`` is for the kernel to check.
     """
 
-    index: Any
-    count: int
+    items: ForeignArray
     length: int  # of the dimension that is indexed; at least 1
     stride: int  # bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """Which bytes of an array make up a result.
 
     The result is C-contiguous. Its bytes are the runs in the order in which nested loops find them: over ``before``,
@@ -88,7 +85,7 @@ def select(
     itemsize: int,
     key: object,
     *,
-    is_on_device: Callable[[object], bool],
+    on_device: Callable[[object], ForeignArray | None],
 ) -> Selection:
     """Returns what ``array[key]`` reads.
 
@@ -98,8 +95,8 @@ def select(
         itemsize: bytes of an item.
         key: integers, slices, ``...``, ``None``, arrays (or lists) of integers or bools, or a tuple of them. One array
             of integers may be on the device, if no other index is an array.
-        is_on_device: whether an index is an array in GPU memory. Such an array has a ``shape``, and integer items,
-            which is for the caller to check.
+        on_device: describes an index that is an array in GPU memory; that its items are integers is for the caller to
+            check.
 
     Raises:
         IndexError: an index is out of bounds (but for indices on the device), of the wrong type or shape, or there are
@@ -110,7 +107,7 @@ def select(
     """
     import numpy as np
 
-    indices = [_classify(index, is_on_device) for index in (key if isinstance(key, tuple) else (key,))]
+    indices = [_classify(index, on_device) for index in (key if isinstance(key, tuple) else (key,))]
     arrays = [index for index in indices if isinstance(index, (np.ndarray, _OnDevice))]
     if len(arrays) > 1 and any(isinstance(array, _OnDevice) for array in arrays):
         raise IndexError("an index array on the device cannot be combined with other index arrays")
@@ -123,6 +120,11 @@ def select(
     follows = False  # whether the index before this one is an integer or array
     axis = 0
     for index in _without_ellipsis(indices, len(shape)):
+        if index is _ALL:
+            dims.append(Steps(shape[axis], strides[axis]))
+            follows = False
+            axis += 1
+            continue
         advanced = isinstance(index, (int, np.ndarray, _OnDevice))
         if advanced:
             separated = separated or (place is not None and not follows)
@@ -146,7 +148,7 @@ def select(
     # Integers count as arrays where there are arrays. If they are not all adjacent, what they select comes first.
     place = 0 if separated or place is None or not lists else place
     found, list_shape = _list(lists, shape, strides)
-    result = (*(step.count for step in dims[:place]), *list_shape, *(step.count for step in dims[place:]))
+    result = (*(step.repeats for step in dims[:place]), *list_shape, *(step.repeats for step in dims[place:]))
     if len(result) > DIMENSIONS_MAX:
         raise IndexError(
             f"number of dimensions must be within [0, {DIMENSIONS_MAX}], indexing result has {len(result)}"
@@ -171,7 +173,7 @@ def take(
     indices: object,
     axis: int,
     *,
-    is_on_device: Callable[[object], bool],
+    on_device: Callable[[object], ForeignArray | None],
 ) -> Selection:
     """Returns what ``numpy.take(array, indices, axis)`` reads. Bools count as the integers 0 and 1, as there.
 
@@ -181,7 +183,7 @@ def take(
         itemsize: bytes of an item.
         indices: an integer, an array or a list of integers, or an array on the device.
         axis: the dimension; from the end if negative.
-        is_on_device: as for :func:`select`.
+        on_device: as for :func:`select`.
 
     Raises:
         IndexError: an index is out of bounds (also where the result would be empty all the same, unlike NumPy); no such
@@ -195,7 +197,7 @@ def take(
     number = operator.index(axis)
     if not -len(shape) <= number < len(shape):
         raise np.exceptions.AxisError(number, len(shape))
-    if not is_on_device(indices):
+    if on_device(indices) is None:
         array = np.asarray(indices)
         if array.dtype.kind == "b" or (array.size == 0 and not isinstance(indices, np.ndarray)):
             array = array.astype(np.int64)
@@ -203,27 +205,27 @@ def take(
             raise TypeError(f"indices must be integers, not {array.dtype}")
         indices = array
     key = (*(slice(None),) * (number % len(shape)), indices)
-    return select(shape, strides, itemsize, key, is_on_device=is_on_device)
+    return select(shape, strides, itemsize, key, on_device=on_device)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _OnDevice:
+class _OnDevice(NamedTuple):
     """An index array in GPU memory."""
 
-    array: Any
+    array: ForeignArray
     shape: tuple[int, ...]
 
 
-def _classify(index: object, is_on_device: Callable[[object], bool]) -> Index:
+def _classify(index: object, on_device: Callable[[object], ForeignArray | None]) -> Index:
     """Returns what the index is to NumPy: arrays are of integers or bools and have dimensions."""
     import numpy as np
 
-    if index is None or isinstance(index, (EllipsisType, slice)):
-        return index
+    if index is None or type(index) is int or isinstance(index, (EllipsisType, slice)):
+        return cast("Index", index)
     if isinstance(index, (bool, np.bool_)):
         raise IndexError("a bool that is no array is not supported as an index")
-    if is_on_device(index):
-        return _OnDevice(index, tuple(map(int, cast(Any, index).shape)))
+    found = None if isinstance(index, (np.ndarray, list)) else on_device(index)
+    if found is not None:
+        return _OnDevice(found, found.shape)
     if not hasattr(index, "shape") and isinstance(index, SupportsIndex):
         return operator.index(index)
     array = np.asarray(index)
@@ -247,23 +249,24 @@ def _consumed(index: Index) -> int:
     return index.ndim if index.dtype.kind == "b" else 1
 
 
-def _without_ellipsis(indices: list[Index], dimensions: int) -> Iterator[Index]:
-    """Yields the indices, with slices for all dimensions that have none.
+def _without_ellipsis(indices: list[Index], dimensions: int) -> list[Index]:
+    """Returns the indices, with :data:`_ALL` for all dimensions that have none.
 
-    An ellipsis stays, in front of its slices: integers and arrays on its two sides are not adjacent even if it is for
-    no dimension.
+    An ellipsis stays, in front of what it stands for: integers and arrays on its two sides are not adjacent even if it
+    is for no dimension.
     """
-    consumed = sum(map(_consumed, indices))
+    consumed = 0
+    place = len(indices)
+    for number, index in enumerate(indices):
+        if index is not Ellipsis:
+            consumed += _consumed(index)
+        elif place == len(indices):
+            place = number
+        else:
+            raise IndexError("an index can only have a single ellipsis ('...')")
     if consumed > dimensions:
         raise IndexError(f"too many indices for array: array is {dimensions}-dimensional, but {consumed} were indexed")
-    if sum(index is Ellipsis for index in indices) > 1:
-        raise IndexError("an index can only have a single ellipsis ('...')")
-    if not any(index is Ellipsis for index in indices):
-        indices = [*indices, Ellipsis]
-    for index in indices:
-        yield index
-        if index is Ellipsis:
-            yield from (slice(None),) * (dimensions - consumed)
+    return [*indices[:place], Ellipsis, *(_ALL,) * (dimensions - consumed), *indices[place + 1 :]]
 
 
 def _in_bounds(index: int, axis: int, length: int) -> int:
@@ -297,7 +300,7 @@ def _list(
         count = math.prod(array.shape)
         if count > 0 and shape[axis] == 0:
             raise IndexError(f"no index is within bounds for axis {axis} with size 0")
-        return DeviceList(array.array, count, shape[axis], strides[axis]), array.shape
+        return DeviceList(array.array, shape[axis], strides[axis]), array.shape
     arrays = [(axis, cast("Array", array)) for axis, array in lists]
     try:
         list_shape = np.broadcast_shapes(*(array.shape for _, array in arrays))
@@ -334,12 +337,12 @@ def _merged(dims: Sequence[Steps], run_bytes: int) -> tuple[tuple[Steps, ...], i
     """
     merged: list[Steps] = []  # innermost first
     for steps in reversed(dims):
-        if steps.count == 1:
+        if steps.repeats == 1:
             continue
         if not merged and run_bytes > 0 and steps.stride == run_bytes:
-            run_bytes *= steps.count
-        elif merged and steps.stride == merged[-1].stride * merged[-1].count:
-            merged[-1] = Steps(steps.count * merged[-1].count, merged[-1].stride)
+            run_bytes *= steps.repeats
+        elif merged and steps.stride == merged[-1].stride * merged[-1].repeats:
+            merged[-1] = Steps(steps.repeats * merged[-1].repeats, merged[-1].stride)
         else:
             merged.append(steps)
     return tuple(reversed(merged)), run_bytes

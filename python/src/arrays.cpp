@@ -148,7 +148,7 @@ class py_file {
       return f(*file);
     });
   }
-  bool closed() const { return file_ == nullptr || holder_->forked(); }
+  bool closed() const { return file_ == nullptr || holder_->closed(); }
   std::uint64_t failures() const { return file_ == nullptr ? failures_ : file_->failures(); }
   // Waits for calls of other threads. Does nothing in a forked process, as the mount's close().
   void close() {

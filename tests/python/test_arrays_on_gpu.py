@@ -13,6 +13,7 @@ import gpufs
 import numpy as np
 import pytest
 from gpufs import _core
+from gpufs._device import device_array
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -273,6 +274,27 @@ def test_arrays_of_pytorch_are_filled(gpu: gpufs.Mount, tmp_path: Path) -> None:
         ):
             with pytest.raises(error):
                 file.read(slice(10), out=wrong)
+
+
+def test_tensors_are_described_as_by_their_interface() -> None:
+    torch = pytest.importorskip("torch")
+    for name in ("bool", "uint8", "int16", "int64", "float16", "float32", "complex64"):
+        tensor = torch.zeros((6, 4), dtype=getattr(torch, name), device="cuda")
+        for part in (tensor, tensor.T, tensor[:, :2], tensor[:1], tensor[2, 3], tensor[:0]):
+            found = device_array(part)
+            facts = part.__cuda_array_interface__
+            assert (found.shape, found.nbytes) == (facts["shape"], part.numel() * part.element_size())
+            assert (found.kind, found.itemsize) == (facts["typestr"][1], int(facts["typestr"][2:]))
+            assert found.is_contiguous == part.is_contiguous()
+            assert found.address == facts["data"][0] or part.numel() == 0
+    assert (device_array(tensor.to(torch.bfloat16)).kind, device_array(tensor.to(torch.bfloat16)).itemsize) == ("V", 2)
+    for other in (tensor.conj(), tensor.to_sparse()):
+        with pytest.raises(TypeError, match="not taken"):
+            device_array(other)
+    weight = torch.zeros(4, device="cuda", requires_grad=True)
+    assert device_array(weight).read_only
+    with torch.no_grad():
+        assert not device_array(weight).read_only
 
 
 def test_arrays_of_pytorch_are_written(gpu: gpufs.Mount, tmp_path: Path) -> None:

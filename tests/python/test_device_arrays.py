@@ -148,6 +148,8 @@ def test_the_current_stream_is_pytorchs_or_cupys(monkeypatch: pytest.MonkeyPatch
     assert chosen_stream(None, 1).handle == 60
     uses_gpu = True
     assert chosen_stream(None, 1).handle == 51
+    torch._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda ordinal: 70 + ordinal)
+    assert chosen_stream(None, 1) == (71, None)
 
 
 class FakeBuffer:
@@ -171,7 +173,7 @@ class FakeBuffer:
 
 def made(stream: int, dtype: Any = "<f4") -> tuple[_device.DeviceArray, FakeBuffer]:
     buffer = FakeBuffer(stream)
-    file: Any = types.SimpleNamespace(mount=types.SimpleNamespace(ordinal=1), failures=lambda: 0)
+    file: Any = types.SimpleNamespace(ordinal=1, failures=lambda: 0)
     return _device.DeviceArray(buffer, (2, 3), np.dtype(dtype), file, None), buffer  # type: ignore[arg-type]
 
 

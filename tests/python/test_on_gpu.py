@@ -43,10 +43,11 @@ def test_registered_files_are_pulled_by_the_gpu(gpu: gpufs.Mount, tmp_path: Path
     if gpu.direct_path != "on":
         pytest.skip(f"no direct path here: {gpu.direct_path}")
     file = tmp_path / "file"
-    file.write_text("alpha beta\n" * 1_000_000)
+    lines = 8_000_000  # the first pages of each extent are staged, by all who come before its address is known
+    file.write_text("alpha beta\n" * lines)
     assert gpu.register_file(file) >= file.stat().st_size
     (match,) = grep.search(gpu, grep.Dictionary(["alpha"]), [file])
-    assert match.count == 1_000_000
+    assert match.count == lines
     assert gpu.stats()["direct_bytes"] >= file.stat().st_size // 2
     gpu.drop_extents()
 

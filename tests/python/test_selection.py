@@ -36,16 +36,16 @@ class FakeDeviceArray:
         raise AssertionError("the host looked at an array of the device")
 
 
-def is_on_device(index: object) -> bool:
-    return isinstance(index, FakeDeviceArray)
+def on_device(index: object) -> Any:
+    return index if isinstance(index, FakeDeviceArray) else None
 
 
 def select(array: Array, key: object) -> Selection:
-    return _selection.select(array.shape, array.strides, array.itemsize, key, is_on_device=is_on_device)
+    return _selection.select(array.shape, array.strides, array.itemsize, key, on_device=on_device)
 
 
 def take(array: Array, indices: object, axis: int) -> Selection:
-    return _selection.take(array.shape, array.strides, array.itemsize, indices, axis, is_on_device=is_on_device)
+    return _selection.take(array.shape, array.strides, array.itemsize, indices, axis, on_device=on_device)
 
 
 def list_offsets(places: HostList | DeviceList | None) -> list[int]:
@@ -56,8 +56,7 @@ def list_offsets(places: HostList | DeviceList | None) -> list[int]:
         assert places.offsets.ndim == 1
         assert places.offsets.flags.c_contiguous
         return [int(offset) for offset in places.offsets]
-    values = places.index.hidden.reshape(-1)
-    assert len(values) == places.count
+    values = places.items.hidden.reshape(-1)
     assert all(-places.length <= value < places.length for value in values)
     return [(int(value) + (places.length if value < 0 else 0)) * places.stride for value in values]
 
@@ -65,9 +64,9 @@ def list_offsets(places: HostList | DeviceList | None) -> list[int]:
 def walk(selection: Selection) -> Iterator[int]:
     """Yields where each run begins, in bytes from the array's first item, in the result's order."""
     loops = [
-        *([step.stride * number for number in range(step.count)] for step in selection.before),
+        *([step.stride * number for number in range(step.repeats)] for step in selection.before),
         list_offsets(selection.list),
-        *([step.stride * number for number in range(step.count)] for step in selection.behind),
+        *([step.stride * number for number in range(step.repeats)] for step in selection.behind),
     ]
     for offsets in itertools.product(*loops):
         yield selection.offset + sum(offsets)
@@ -91,15 +90,15 @@ def check_invariants(selection: Selection, itemsize: int) -> None:
     steps = (*selection.before, *selection.behind)
     if 0 in selection.shape:
         assert (selection.offset, selection.list, selection.behind) == (0, None, ())
-        assert [step.count for step in selection.before] == [0]
+        assert [step.repeats for step in selection.before] == [0]
         return
-    assert all(step.count > 1 for step in steps)
+    assert all(step.repeats > 1 for step in steps)
     assert selection.run_bytes >= itemsize
     assert selection.run_bytes % itemsize == 0
     assert selection.list is not None or selection.behind == ()
     for dims in (selection.before, selection.behind):
         for outer, inner in itertools.pairwise(dims):
-            assert outer.stride != inner.stride * inner.count  # or they were one
+            assert outer.stride != inner.stride * inner.repeats  # or they were one
     innermost = selection.behind or (selection.before if selection.list is None else ())
     assert not innermost or innermost[-1].stride != selection.run_bytes
 
@@ -212,7 +211,7 @@ def test_an_index_array_on_the_device_selects_what_one_of_the_host_does(data: st
         )
     if 0 not in selection.shape:
         assert isinstance(selection.list, DeviceList)
-        assert selection.list.index is next(item for item in on_device if isinstance(item, FakeDeviceArray))
+        assert selection.list.items is next(item for item in on_device if isinstance(item, FakeDeviceArray))
         assert (selection.list.length, selection.list.stride) == (length, array.strides[axis])
 
 
@@ -350,9 +349,7 @@ def test_take_counts_bools_as_integers() -> None:
 
 def test_large_arrays_cost_no_memory() -> None:
     shape = (2**20, 2**24)
-    selection = _selection.select(
-        shape, (2**24, 1), 1, (slice(None, None, -3), slice(5, -5)), is_on_device=is_on_device
-    )
+    selection = _selection.select(shape, (2**24, 1), 1, (slice(None, None, -3), slice(5, -5)), on_device=on_device)
     assert selection == Selection(
         (349526, 2**24 - 10), (2**20 - 1) * 2**24 + 5, (Steps(349526, -3 * 2**24),), None, (), 2**24 - 10
     )
