@@ -145,9 +145,11 @@ class cuda_memory final : public device_memory {
   }
   std::unique_ptr<event> make_event() override { return std::make_unique<cuda_event>(ordinal_); }
   void* upload(const void* from, std::uint64_t bytes, void* stream) override {
-    void* const to = allocate(bytes, copy_stream_);
+    const bool is_small = bytes <= small_bytes;
+    void* const to = allocate(bytes, is_small ? stream : copy_stream_);
     try {
-      copy(to, from, bytes);
+      if (is_small) copy_in(to, from, bytes, stream);
+      else copy(to, from, bytes);
     } catch (...) {
       free(to, stream, false);
       throw;
@@ -173,7 +175,14 @@ class cuda_memory final : public device_memory {
  private:
   static constexpr std::uint64_t kept_bytes = std::uint64_t{256} << 20;
   static constexpr std::uint64_t of_slab = 64;
+  // The driver takes so much of the host's memory with the command to copy it, and waits for nothing.
+  static constexpr std::uint64_t small_bytes = std::uint64_t{64} << 10;
 
+  void copy_in(void* to, const void* from, std::uint64_t bytes, void* stream) {
+    const on_device here(ordinal_);
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, static_cast<cudaStream_t>(stream)),
+          "cudaMemcpyAsync");
+  }
   // Returns when it is done.
   void copy(void* to, const void* from, std::uint64_t bytes) {
     if (bytes == 0) return;

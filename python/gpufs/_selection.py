@@ -148,7 +148,8 @@ def select(
     # Integers count as arrays where there are arrays. If they are not all adjacent, what they select comes first.
     place = 0 if separated or place is None or not lists else place
     found, list_shape = _list(lists, shape, strides)
-    result = (*(step.repeats for step in dims[:place]), *list_shape, *(step.repeats for step in dims[place:]))
+    repeats = [step.repeats for step in dims]
+    result = (*repeats[:place], *list_shape, *repeats[place:])
     if len(result) > DIMENSIONS_MAX:
         raise IndexError(
             f"number of dimensions must be within [0, {DIMENSIONS_MAX}], indexing result has {len(result)}"

@@ -392,9 +392,11 @@ std::uint64_t service::served_count() const {
   return n;
 }
 
-// One of each kind: a backlog wakes others.
+// One of each kind: a backlog wakes others. Not if one is about to look anyway: kernels may be launched every few microseconds.
 void service::wake() {
-  for (const service_duty duty : all_duties) call_anyone(duty);
+  for (const service_duty duty : all_duties) {
+    if (!crew_of(duty).looks_soon.load(std::memory_order_relaxed)) call_anyone(duty);
+  }
 }
 void service::wake_all() {
   for (const service_duty duty : all_duties) wake_sleepers(duty, static_cast<int>(options_.workers));
@@ -410,9 +412,10 @@ service::idle_end service::idle(service_duty duty, std::uint64_t idle_ns) {
   const bool only_sentinel = sentinel && long_idle && !long_idle_sentinel_.exchange(true);
   // All get up now and then, for descriptors that others left them to close.
   std::uint64_t sleep_ns = idle_ns < 1'000'000'000 ? 100'000'000 : 1'000'000'000;
-  if (sentinel && !long_idle) sleep_ns = idle_ns < 1'000'000 ? 20'000 : 100'000;
+  if (sentinel && !long_idle) sleep_ns = idle_ns < 1'000'000 ? nap_ns : 100'000;
   if (only_sentinel) sleep_ns = idle_ns < 1'000'000'000 ? 1'000'000 : 10'000'000;
 
+  if (sentinel) own.looks_soon.store(sleep_ns == nap_ns, std::memory_order_relaxed);
   own.called.store(false, std::memory_order_relaxed);  // of a call that came when nobody slept any more
   const std::uint32_t before = __atomic_load_n(&bed.wake, __ATOMIC_SEQ_CST);
   __atomic_fetch_add(&bed.sleepers, 1u, __ATOMIC_SEQ_CST);
@@ -427,6 +430,7 @@ service::idle_end service::idle(service_duty duty, std::uint64_t idle_ns) {
   own.called.store(false, std::memory_order_relaxed);
   if (only_sentinel) long_idle_sentinel_ = false;
   if (sentinel) {
+    own.looks_soon.store(false, std::memory_order_relaxed);
     own.sentinel = false;
     const pending_requests now = pending();
     for (const service_duty other : all_duties) {

@@ -73,7 +73,8 @@ class service {
     explicit crew(unsigned threads) : alive(threads) {}
     std::atomic<unsigned> alive;
     std::atomic<bool> sentinel{false};
-    std::atomic<bool> called{false};  // by the other kind, and nobody has got up since
+    std::atomic<bool> called{false};      // by the other kind, and nobody has got up since
+    std::atomic<bool> looks_soon{false};  // the sentinel's sleep is a short one
   };
 
   // `worker`: a thread's number within its kind.

@@ -17,6 +17,7 @@ from gpufs.bench._world import World
 
 CACHE_PART: Final = 4  # of a file whose rows are missing: the cache is so much smaller
 CALLS: Final = 1000
+PAGE: Final = 1 << 12
 
 
 def _seen_as_array(world: World, memory: _core.BenchDeviceMemory, shape: tuple[int, ...], kind: str) -> Any:  # noqa: ANN401
@@ -52,7 +53,8 @@ def rows(world: World, record: int, operations: int, *, again: bool = False) -> 
     """``table[index]``, the index on the device; of rows that are missing, or of the same ones again."""
     the_walk = walk(world, "map", record, operations=operations)
     positions = the_walk.positions()
-    cache = operations * record * 2 if again else world.file_bytes // CACHE_PART
+    # Each row of the second kind keeps its page.
+    cache = operations * max(record, PAGE) * 5 // 4 if again else world.file_bytes // CACHE_PART
 
     def source() -> Generator[Sample]:
         while True:
@@ -79,12 +81,12 @@ def rows(world: World, record: int, operations: int, *, again: bool = False) -> 
 
 def whole_file(world: World) -> Source:
     """``File.read()`` of all of it, into memory that is there."""
-    the_walk = walk(world, "map", 1 << 12, random=False)
+    the_walk = walk(world, "map", PAGE, random=False)
 
     def source() -> Generator[Sample]:
         while True:
             with (
-                _table(world, 1 << 12, world.file_bytes // CACHE_PART) as table,
+                _table(world, PAGE, world.file_bytes // CACHE_PART) as table,
                 _memory(table.file.mount, world.file_bytes) as memory,
             ):
                 out = _seen_as_array(world, memory, (world.file_bytes,), "|u1")
@@ -100,15 +102,15 @@ def small_calls(world: World) -> Source:
     """``File.read`` of a page that is in the cache, one call after the other, each into an array of its own."""
 
     def source() -> Generator[Sample]:
-        with _table(world, 1 << 12, 16 << 20) as table:
+        with _table(world, PAGE, 16 << 20) as table:
             while True:
-                table.file.read(1 << 12)
+                table.file.read(PAGE)
                 table.file.wait()
                 clock = Clock()
                 for _ in range(CALLS):
-                    table.file.read(1 << 12)
+                    table.file.read(PAGE)
                 table.file.wait()
-                yield clock.sample(CALLS, CALLS << 12)
+                yield clock.sample(CALLS, CALLS * PAGE)
 
     return source
 
