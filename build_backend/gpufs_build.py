@@ -1,17 +1,20 @@
-"""The build backend (PEP 517): scikit-build-core's, plus the CUDA compiler from PyPI where the machine has none.
+"""The build backend (PEP 517): scikit-build-core's, plus the CUDA compiler from PyPI where it is needed and missing.
 
 ``GPUFS_CUDA`` in the environment, or pip's ``--config-settings=cmake.define.GPUFS_CUDA=``, says what is built: ``ON``
-(the default) for GPUs and the CPU twin, ``OFF`` for the twin only, ``AUTO`` for what the machine's own compilers allow.
+for GPUs and the CPU twin, ``OFF`` for the twin only, ``AUTO`` (the default) for GPUs where one or a CUDA compiler is
+there. Elsewhere GPU code would only take minutes to compile.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+from pathlib import Path
 from typing import TypeAlias
 
 from find_nvcc import REQUIREMENT, find_nvcc
 from scikit_build_core import build as _base
-from scikit_build_core.build import build_editable, build_sdist, build_wheel, get_requires_for_build_sdist
+from scikit_build_core.build import build_sdist, get_requires_for_build_sdist
 
 __all__ = [
     "build_editable",
@@ -25,15 +28,37 @@ __all__ = [
 ConfigSettings: TypeAlias = dict[str, list[str] | str] | None
 
 
-def _wants_cuda(config_settings: ConfigSettings) -> bool:
-    setting = (config_settings or {}).get("cmake.define.GPUFS_CUDA", os.environ.get("GPUFS_CUDA", "ON"))
+_HAS_GPU = Path(__file__).resolve().parent.parent / "tools" / "has_gpu.sh"
+
+
+def _choose_cuda(config_settings: ConfigSettings) -> bool:
+    """Returns whether GPU code is built, and tells CMake."""
+    setting = (config_settings or {}).get("cmake.define.GPUFS_CUDA", os.environ.get("GPUFS_CUDA", "AUTO"))
     if isinstance(setting, list):
         setting = setting[-1]
+    if setting.upper() == "AUTO":
+        has_gpu = subprocess.run([_HAS_GPU], check=False).returncode == 0
+        setting = "ON" if has_gpu or find_nvcc() is not None else "OFF"
+        os.environ["GPUFS_CUDA"] = setting  # the default of CMake's option
     return setting.upper() in ("ON", "1", "TRUE", "YES", "Y")
 
 
 def _cuda_requirements(config_settings: ConfigSettings) -> list[str]:
-    return [REQUIREMENT] if _wants_cuda(config_settings) and find_nvcc() is None else []
+    return [REQUIREMENT] if _choose_cuda(config_settings) and find_nvcc() is None else []
+
+
+def build_wheel(
+    wheel_directory: str, config_settings: ConfigSettings = None, metadata_directory: str | None = None
+) -> str:
+    _choose_cuda(config_settings)
+    return _base.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+def build_editable(
+    wheel_directory: str, config_settings: ConfigSettings = None, metadata_directory: str | None = None
+) -> str:
+    _choose_cuda(config_settings)
+    return _base.build_editable(wheel_directory, config_settings, metadata_directory)
 
 
 def get_requires_for_build_wheel(config_settings: ConfigSettings = None) -> list[str]:

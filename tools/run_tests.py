@@ -306,7 +306,7 @@ def python(job: Job) -> None:
     pins.write_text(tools + (ROOT / "tests" / "python" / "constraints.txt").read_text())
     job.run(
         *(VENV_PYTHON, "-m", "pip", "--python", test_python, "install", "--constraint", pins, ".[test]"),
-        env={"CUDAARCHS": cuda_architecture()},
+        env={"GPUFS_CUDA": "ON", "CUDAARCHS": cuda_architecture()},
     )
     report = LOGS / "python.xml"
     job.run_tests(report, test_python, "-m", "pytest", f"--junitxml={report}")

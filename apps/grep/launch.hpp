@@ -11,6 +11,7 @@ namespace gpufs::grep {
 struct launch_size {
   std::uint32_t blocks;
   std::uint32_t threads;
+  bool bulk;  // launch_shape::bulk
 };
 
 // Both return when the kernel has ended. Throw gpufs::error (EIO) when it failed.

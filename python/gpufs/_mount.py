@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -249,6 +250,9 @@ class Mount:
             read_only=read_only,
             root=b"" if root is None else os.fsencode(root),
         )
+        if device == "auto" and self._core.device == "cpu" and _misses_gpu():
+            text = "on the CPU twin, because this gpufs was built without CUDA: install it again with GPUFS_CUDA=ON"
+            warnings.warn(f"{text}, or ask for device='cpu'", RuntimeWarning, stacklevel=2)
         self._memory: _core.DeviceMemory | None = None
         self._files: weakref.WeakSet[File] = weakref.WeakSet()
         self._latch = threading.Lock()  # guards _files against changes while it is read
@@ -498,6 +502,14 @@ def _unmount(
         core.close()
     if first is not None:
         raise first
+
+
+def _misses_gpu() -> bool:
+    if _core.examine_cuda()["built_version"] != 0:
+        return False
+    from gpufs._machine import gpu_devices
+
+    return bool(gpu_devices())
 
 
 def _count(name: str, count: int | None) -> int:

@@ -147,7 +147,7 @@ def _judge_cuda(cuda: dict[str, Any], gpus: list[dict[str, Any]]) -> Iterator[Fi
             "cuda.build",
             "info",
             "built without CUDA: everything runs on the CPU twin",
-            "To use a GPU, install gpufs again without GPUFS_CUDA=OFF." if release else "",
+            "To use a GPU, install gpufs again with GPUFS_CUDA=ON in the environment." if release else "",
         )
         return
     yield Finding("cuda.build", "ok", f"built with CUDA {built}")

@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import gpufs
 import pytest
-from gpufs import grep
+from gpufs import _core, grep
 
 from .conftest import FORKS, in_child
 
@@ -319,3 +320,15 @@ def test_a_mount_can_be_kept_to_a_folder_and_from_writing(tmp_path: Path) -> Non
         gpufs.Mount(device="cpu", cache="1MiB", root=tmp_path / "none")
     assert caught.value.errno == errno.ENOENT
     assert caught.value.filename == str(tmp_path / "none")
+
+
+def test_a_gpu_that_is_not_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for built_version, devices, warns in ((0, ["/dev/nvidia0"], True), (0, [], False), (13000, ["x"], False)):
+        monkeypatch.setattr(_core, "examine_cuda", lambda built=built_version: {"built_version": built})
+        monkeypatch.setattr("gpufs._machine.gpu_devices", lambda found=devices: found)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            with gpufs.mount(device="auto", cache="1MiB") as made, gpufs.mount(device="cpu", cache="1MiB"):
+                assert len(told) == int(warns and made.device == "cpu")
+        for warning in told:
+            assert (warning.category, warning.filename) == (RuntimeWarning, __file__)
