@@ -106,10 +106,8 @@ struct progress {
 
 // Searches all files. Failures of single files are in the result; throws gpufs::error when the search itself fails:
 // ENOMEM, EMFILE (no sink is free), EIO (the device or the service failed), EINVAL for more than 2^32 - 1 files.
-// Waits until the search has ended. Several threads may search at once. `alone`: no other thread of the process calls the CUDA
-// driver meanwhile, so the kernels may wait for the copy engine (launch_shape::bulk).
-result search(const mount& m, const dictionary& d, const std::vector<file_item>& files, progress* p = nullptr,
-              bool alone = false);
+// Waits until the search has ended. Several threads may search at once.
+result search(const mount& m, const dictionary& d, const std::vector<file_item>& files, progress* p = nullptr);
 
 struct path_failure {
   std::string path;

@@ -13,7 +13,7 @@ void run(const mount& m, const launch_size& size, std::size_t scratch_bytes, con
   shape.blocks = size.blocks;
   shape.threads = size.threads;
   shape.scratch_bytes = scratch_bytes;
-  shape.bulk = size.bulk;
+  shape.bulk = false;  // other threads of a Python program call the driver as they like
   launch(m, shape, kernel);
   m.synchronize();
 }

@@ -11,7 +11,6 @@ namespace gpufs::grep {
 struct launch_size {
   std::uint32_t blocks;
   std::uint32_t threads;
-  bool bulk;  // launch_shape::bulk
 };
 
 // Both return when the kernel has ended. Throw gpufs::error (EIO) when it failed.

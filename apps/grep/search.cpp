@@ -50,8 +50,8 @@ struct round {
 
 class searcher {
  public:
-  searcher(const mount& m, const dictionary& d, const std::vector<file_item>& files, progress* p, bool alone)
-      : mount_(m), alone_(alone), dictionary_(d.flat()), files_(files), progress_(p), failed_(files.size(), 0),
+  searcher(const mount& m, const dictionary& d, const std::vector<file_item>& files, progress* p)
+      : mount_(m), dictionary_(d.flat()), files_(files), progress_(p), failed_(files.size(), 0),
         first_nul_(files.size(), no_nul) {
     if (files.size() > ~std::uint32_t{0}) throw error(EINVAL, "grep: too many files");
     blocks_ = mount_.device() == device_kind::cpu ? mount_.multiprocessors()
@@ -230,7 +230,7 @@ class searcher {
     kernel.work = list_of(work, r, sink.number());
     kernel.nul_parts = nul_parts.data();
     kernel.chains = chains.data();
-    run_search(mount_, {blocks, threads_per_block, alone_}, kernel);
+    run_search(mount_, {blocks, threads_per_block}, kernel);
     r.collected->check_complete();
   }
 
@@ -239,7 +239,7 @@ class searcher {
     const std::uint32_t blocks = blocks_for(r);
     const device_work work(mount_, r, paths_, blocks, message_bytes_);
     const open_sink sink(mount_, *r.collected);
-    run_find_cuts(mount_, {blocks, threads_per_block, alone_}, {list_of(work, r, sink.number())});
+    run_find_cuts(mount_, {blocks, threads_per_block}, {list_of(work, r, sink.number())});
     r.collected->check_complete();
   }
 
@@ -258,7 +258,6 @@ class searcher {
   }
 
   const mount& mount_;
-  const bool alone_;
   const flat_dictionary& dictionary_;
   const std::vector<file_item>& files_;
   progress* progress_;
@@ -273,8 +272,8 @@ class searcher {
 
 }  // namespace
 
-result search(const mount& m, const dictionary& d, const std::vector<file_item>& files, progress* p, bool alone) {
-  return searcher(m, d, files, p, alone).run();
+result search(const mount& m, const dictionary& d, const std::vector<file_item>& files, progress* p) {
+  return searcher(m, d, files, p).run();
 }
 
 }  // namespace gpufs::grep

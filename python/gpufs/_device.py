@@ -234,7 +234,13 @@ class DeviceArray:
     __slots__ = ("__weakref__", "_buffer", "_dtype", "_failures", "_file", "_ordinal", "_shape", "_stream")
 
     def __init__(
-        self, buffer: _core.DeviceBuffer, shape: tuple[int, ...], dtype: np.dtype[Any], file: File, stream: object
+        self,
+        buffer: _core.DeviceBuffer,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        file: File,
+        stream: object,
+        failures: int,
     ) -> None:
         self._buffer = buffer
         self._shape = shape
@@ -242,7 +248,7 @@ class DeviceArray:
         self._file = file
         self._ordinal = file.ordinal
         self._stream = stream  # kept alive: the memory is freed in its order
-        self._failures = file.failures()  # before the array's own reads
+        self._failures = failures  # of the file, before the array's own read
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -298,9 +304,7 @@ class DeviceArray:
         """The same memory as a vector of ``uint8``."""
         import numpy as np
 
-        same = DeviceArray(self._buffer, (self.nbytes,), np.dtype(np.uint8), self._file, self._stream)
-        same._failures = self._failures
-        return same
+        return DeviceArray(self._buffer, (self.nbytes,), np.dtype(np.uint8), self._file, self._stream, self._failures)
 
     def as_foreign(self) -> ForeignArray:
         """The array as those of other libraries are described."""

@@ -72,7 +72,7 @@ class File:
     they raise ``ValueError``; in a process that was forked off ``RuntimeError``, and :meth:`close` does nothing there.
     """
 
-    __slots__ = ("__weakref__", "_access", "_core", "_mount", "_on_twin", "_path", "_size", "ordinal")
+    __slots__ = ("__weakref__", "_access", "_core", "_memory", "_mount", "_on_twin", "_path", "_size", "ordinal")
 
     def __init__(self, mount: Mount, path: str | bytes | os.PathLike[str] | os.PathLike[bytes], mode: str) -> None:
         """Opens; see :meth:`gpufs.Mount.open`."""
@@ -84,7 +84,8 @@ class File:
         self._path = os.fsdecode(path)
         if not path:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
-        self._core = _core.File(mount.core, mount.device_memory(), os.fsencode(path), self._access, 0o666)
+        self._memory = mount.device_memory()
+        self._core = _core.File(mount.core, self._memory, os.fsencode(path), self._access, 0o666)
         self._size: int | None = None
         # Of a file that is open in this mount already an open truncates nothing: kernels open one output many times.
         if self._access & os.O_TRUNC and self._core.status()[0] != 0:
@@ -148,6 +149,10 @@ class File:
         left = self._bytes_from(offset)
         count = left if n < 0 or n > left else n
         chosen = self._stream(stream)
+        if out is None and count != 0 and not self._on_twin:
+            failures = self._core.failures
+            buffer = self._core.read_new(self._memory, count, offset, chosen.handle)
+            return DeviceArray(buffer, (count,), _byte(), self, chosen.owner, failures)
         result: Any
         target: ForeignArray | None = None
         if out is None:
@@ -244,7 +249,7 @@ class File:
             if self._on_twin:
                 self._core.write(host.ctypes.data, host.nbytes, offset, appends, 0)
             else:
-                buffer = self._mount.device_memory().upload(host.ctypes.data, host.nbytes, chosen.handle)
+                buffer = self._memory.upload(host.ctypes.data, host.nbytes, chosen.handle)
                 self._core.write(buffer.address, host.nbytes, offset, appends, chosen.handle)
             self._done(chosen)
         return int(host.nbytes)
@@ -339,7 +344,7 @@ class File:
             if self._on_twin:
                 kept, items = offsets, offsets.ctypes.data
             else:
-                buffer = self._mount.device_memory().upload(offsets.ctypes.data, offsets.nbytes, chosen.handle)
+                buffer = self._memory.upload(offsets.ctypes.data, offsets.nbytes, chosen.handle)
                 kept, items = buffer, buffer.address
         elif selection.list is not None:
             index = self._checked(selection.list.items, chosen)
@@ -380,8 +385,8 @@ class File:
 
             array = np.empty(shape, dtype)
             return array, array.ctypes.data
-        buffer = self._mount.device_memory().allocate(math.prod(shape) * dtype.itemsize, chosen.handle)
-        return DeviceArray(buffer, shape, dtype, self, chosen.owner), buffer.address
+        buffer = self._memory.allocate(math.prod(shape) * dtype.itemsize, chosen.handle)
+        return DeviceArray(buffer, shape, dtype, self, chosen.owner, self._core.failures), buffer.address
 
     # ----
 
@@ -414,7 +419,7 @@ class File:
             self._core.check()
         for array in used:
             if array is not None and array.stream is not None and array.stream != chosen.handle:
-                self._mount.device_memory().hold_back(array.stream, chosen.handle)
+                self._memory.hold_back(array.stream, chosen.handle)
 
     def _checked(self, source: ForeignArray, chosen: ChosenStream) -> ForeignArray:
         """An array that a kernel in ``chosen`` can use, and that is there when it does."""
@@ -422,7 +427,7 @@ class File:
             raise TypeError("an array in GPU memory, but the mount is on the CPU")
         if not source.is_contiguous:
             raise ValueError("an array on the device must be C-contiguous")
-        memory = self._mount.device_memory()
+        memory = self._memory
         if source.nbytes != 0:
             memory.check_address(source.address)
         if source.stream is not None and source.stream != chosen.handle:

@@ -182,7 +182,7 @@ def _grep(
         recording = contextlib.nullcontext() if timeline is None else mount.timeline(timeline)
         with recording, _progress_bar(progress and sys.stderr is not None and sys.stderr.isatty()) as show:
             try:
-                result = grep.search(mount, dictionary, paths, on_progress=show, alone=True)
+                result = grep.search(mount, dictionary, paths, on_progress=show)
             except KeyboardInterrupt:
                 if show is not None:
                     show(None)

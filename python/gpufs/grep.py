@@ -127,7 +127,6 @@ def search(
     paths: Iterable[AnyPath],
     *,
     on_progress: Callable[[Progress], object] | None = None,
-    alone: bool = False,
 ) -> Result:
     """Searches files, and folders with all that is below them.
 
@@ -141,17 +140,13 @@ def search(
 
     A file or folder that cannot be read does not end the search: it stands in :attr:`Result.failures`.
 
-    ``alone`` says that nothing else in this process uses the GPU until the search has ended. Then the copy engine
-    brings what is read, which is faster for large files; a call of the CUDA driver by another thread could keep it
-    waiting.
-
     Raises:
         OSError: the device failed, or there is not enough memory.
         ValueError: the mount is closed.
         RuntimeError: the mount belongs to the parent process.
     """
     start = time.perf_counter()
-    running = _core.Search(mount._core, dictionary._core, [os.fsencode(path) for path in paths], alone)
+    running = _core.Search(mount._core, dictionary._core, [os.fsencode(path) for path in paths])
     done = False
     while not done:
         done = running.wait(POLL_S)

@@ -142,10 +142,16 @@ class py_file {
   template <class F>
   auto use(F&& f) const {
     const std::shared_ptr<arrays::file> file = get();
-    return python::use(*holder_, [&](const mount&) {
+    const nb::gil_scoped_release released;
+    return use_without_gil(*file, std::forward<F>(f));
+  }
+  // The same for who has no GIL now, and had `file` from get() before.
+  template <class F>
+  auto use_without_gil(arrays::file& file, F&& f) const {
+    return holder_->use([&](const mount&) {
       const std::shared_lock lock(in_use_);
-      if (file->descriptor() < 0) throw_closed();  // since get()
-      return f(*file);
+      if (file.descriptor() < 0) throw_closed();  // since get()
+      return f(file);
     });
   }
   bool closed() const { return file_ == nullptr || holder_->closed(); }
@@ -307,6 +313,25 @@ void bind_arrays(nb::module_& m) {
                 [&](arrays::file& file) { file.read(reinterpret_cast<char*>(to), bytes, offset, stream_at(stream)); });
           },
           "to"_a, "bytes"_a, "offset"_a, "stream"_a)
+      .def(
+          "read_new",
+          [](const py_file& f, const py_memory& memory, std::uint64_t bytes, std::uint64_t offset,
+             std::uintptr_t stream) {
+            const std::shared_ptr<arrays::file> file = f.get();
+            return memory.own(stream_at(stream), [&] {
+              void* const to = memory.memory->allocate(bytes, stream_at(stream));
+              try {
+                f.use_without_gil(*file, [&](arrays::file& own) {
+                  own.read(static_cast<char*>(to), bytes, offset, stream_at(stream));
+                });
+              } catch (...) {
+                memory.memory->free(to, stream_at(stream), false);
+                throw;
+              }
+              return to;
+            });
+          },
+          "memory"_a, "bytes"_a, "offset"_a, "stream"_a)
       .def(
           "write",
           [](const py_file& f, std::uintptr_t from, std::uint64_t bytes, std::uint64_t offset, bool appends,

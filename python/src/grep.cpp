@@ -88,8 +88,8 @@ struct search_result {
 // the mount then waits for it when it is closed.
 class search_job {
  public:
-  search_job(std::shared_ptr<mount_holder> holder, grep::dictionary words, std::vector<std::string> roots, bool alone)
-      : holder_(std::move(holder)), words_(std::move(words)), roots_(std::move(roots)), alone_(alone) {}
+  search_job(std::shared_ptr<mount_holder> holder, grep::dictionary words, std::vector<std::string> roots)
+      : holder_(std::move(holder)), words_(std::move(words)), roots_(std::move(roots)) {}
   search_job(const search_job&) = delete;
   search_job& operator=(const search_job&) = delete;
 
@@ -141,7 +141,7 @@ class search_job {
     for (const grep::file_item& file : r.files) bytes += file.size_hint;
     bytes_total_.store(bytes, std::memory_order_relaxed);
     files_total_.store(r.files.size(), std::memory_order_relaxed);
-    r.found = grep::search(m, words_, r.files, &progress_, alone_);
+    r.found = grep::search(m, words_, r.files, &progress_);
     for (const grep::failure& f : r.found.failures) r.failures.push_back({r.files[f.file].path, f.error});
     std::vector<bool> seen(words_.words().size());
     for (const grep::match& match : r.found.matches) {
@@ -155,7 +155,6 @@ class search_job {
   const std::shared_ptr<mount_holder> holder_;
   const grep::dictionary words_;
   const std::vector<std::string> roots_;
-  const bool alone_;
   grep::progress progress_;
   std::atomic<std::uint64_t> files_total_{0};
   std::atomic<std::uint64_t> bytes_total_{0};
@@ -174,9 +173,8 @@ struct py_search_result {
   std::shared_ptr<const search_result> result;
 };
 
-void start_search(py_search* place, const py_mount& m, const grep::dictionary& words, const nb::list& roots,
-                  bool alone) {
-  auto job = std::make_shared<search_job>(m.holder, words, to_strings(roots), alone);
+void start_search(py_search* place, const py_mount& m, const grep::dictionary& words, const nb::list& roots) {
+  auto job = std::make_shared<search_job>(m.holder, words, to_strings(roots));
   m.holder->refuse_forked();
   std::thread([job] { job->run(); }).detach();
   new (place) py_search{std::move(job)};
@@ -238,7 +236,7 @@ void bind_grep(nb::module_& m) {
           "start"_a, "stop"_a);
 
   nb::class_<py_search>(m, "Search")
-      .def("__init__", start_search, "mount"_a, "dictionary"_a, "roots"_a, "alone"_a)
+      .def("__init__", start_search, "mount"_a, "dictionary"_a, "roots"_a)
       .def(
           "wait",
           [](const py_search& self, double seconds) {

@@ -174,7 +174,7 @@ class FakeBuffer:
 def made(stream: int, dtype: Any = "<f4") -> tuple[_device.DeviceArray, FakeBuffer]:
     buffer = FakeBuffer(stream)
     file: Any = types.SimpleNamespace(ordinal=1, failures=lambda: 0)
-    return _device.DeviceArray(buffer, (2, 3), np.dtype(dtype), file, None), buffer  # type: ignore[arg-type]
+    return _device.DeviceArray(buffer, (2, 3), np.dtype(dtype), file, None, 0), buffer  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

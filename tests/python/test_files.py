@@ -824,3 +824,16 @@ kept[0].write(kept[1][:])
     (tmp_path / "old").write_bytes(CONTENT)
     assert run_program(program, tmp_path / "new", tmp_path / "old") == ""
     assert (tmp_path / "new").read_bytes() == CONTENT
+
+
+def test_reads_into_new_memory_end_with_their_error(mount: gpufs.Mount, tmp_path: Path) -> None:
+    """What :meth:`gpufs.File.read` does on a GPU."""
+    (tmp_path / "file").write_bytes(bytes(range(200)))
+    with mount.open(tmp_path / "file") as file:
+        buffer = file._core.read_new(mount.device_memory(), 100, 50, 0)
+        found = np.zeros(100, np.uint8)
+        buffer.copy_to_host(found.ctypes.data, 100)
+        assert found.tobytes() == bytes(range(50, 150))
+        core = file._core
+    with pytest.raises(ValueError, match="closed"):
+        core.read_new(mount.device_memory(), 100, 50, 0)

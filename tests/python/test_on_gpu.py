@@ -41,8 +41,7 @@ def test_twin_and_gpu_find_the_same(gpu: gpufs.Mount, mount: gpufs.Mount, tmp_pa
     assert counts["direct_bytes"] + counts["staged_bytes"] + counts["open_bytes"] >= on_gpu.bytes
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_registered_files_are_pulled_by_the_gpu(gpu: gpufs.Mount, tmp_path: Path, alone: bool) -> None:
+def test_registered_files_are_pulled_by_the_gpu(gpu: gpufs.Mount, tmp_path: Path) -> None:
     if gpu.direct_path != "on":
         pytest.skip(f"no direct path here: {gpu.direct_path}")
     file = tmp_path / "file"
@@ -51,7 +50,7 @@ def test_registered_files_are_pulled_by_the_gpu(gpu: gpufs.Mount, tmp_path: Path
     time.sleep(SETTLING_S)
     assert gpu.register_file(file) >= file.stat().st_size
     before = gpu.stats()["direct_bytes"]
-    (match,) = grep.search(gpu, grep.Dictionary(["alpha"]), [file], alone=alone)
+    (match,) = grep.search(gpu, grep.Dictionary(["alpha"]), [file])
     assert match.count == lines
     assert gpu.stats()["direct_bytes"] - before >= file.stat().st_size // 2
     gpu.drop_extents()

@@ -87,7 +87,7 @@ def search(text: Text, *, device: Device, cores: int | None = None) -> Source:
         while True:
             with _on_cores(cores), Mount(device=device, staging=STAGING, twin_threads=cores, read_only=True) as mount:
                 cpu = time.process_time()
-                result = grep.search(mount, dictionary, text.roots, alone=True)
+                result = grep.search(mount, dictionary, text.roots)
                 sample = Sample(result.seconds, time.process_time() - cpu, result.files, result.bytes, 0)
             yield sample
 
