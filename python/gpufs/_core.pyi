@@ -172,6 +172,20 @@ class Search:
     def progress(self) -> tuple[int, int, int, int]: ...
     def result(self) -> SearchResult: ...
 
+def matvec(
+    mount: Mount,
+    matrix: bytes,
+    matrix_offset: int,
+    rows: int,
+    columns: int,
+    vector: bytes,
+    vector_offset: int,
+    is_bfloat16: bool,
+    out: bytes,
+    out_offset: int,
+    alone: bool,
+) -> None: ...
+
 class BenchWalk:
     def __init__(
         self,

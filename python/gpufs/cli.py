@@ -4,8 +4,8 @@ Exit status of ``gpufs grep``, as of grep: 0 when a word was found, 1 when none 
 where words were found besides. Of ``gpufs doctor``: 0 when gpufs works here, 1 when something that it needs does not.
 Of ``gpufs bench``: 0, 1 when data was wrong, 2 when something failed. Of ``gpufs top``: 0, also after Ctrl-C, which is
 how one ends it; 2 when nothing listens, or no longer. Of ``gpufs cat`` and ``gpufs stat``: 0, 1 when a file could not
-be read, as cat's; 2 when something else failed. 130 after Ctrl-C of the others; a reader that goes away ends it
-quietly, as it ends other tools, by SIGPIPE.
+be read, as cat's; 2 when something else failed. Of ``gpufs matvec``: 0, 2 when something failed. 130 after Ctrl-C of
+the others; a reader that goes away ends it quietly, as it ends other tools, by SIGPIPE.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ from gpufs._mount import DEFAULT_METRICS_PORT, Device, Mount, Statistics
 from gpufs.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
-    from gpufs import bench, cat, top
+    from gpufs import bench, cat, linear, top
 
 FOUND: Final = 0
 NOTHING_FOUND: Final = 1
@@ -377,6 +378,95 @@ def _cat_lines(mount: Mount, tally: cat.Tally, seconds: float) -> Iterator[str]:
     for name, value in counts.items():
         if value and isinstance(value, int):
             yield f"{name} {value}"
+
+
+# --- matvec ---
+
+
+@app.command("matvec")
+def _matvec(
+    matrix: Annotated[str, typer.Argument(metavar="MATRIX", help="A .npy file, or a raw one with --shape.")],
+    vector: Annotated[str, typer.Argument(metavar="VECTOR", help="As many numbers as the matrix has columns.")],
+    out: Annotated[
+        str, typer.Option("-o", "--out", metavar="OUT", help="The product, in float32; .npy if its name ends so.")
+    ],
+    shape: Annotated[
+        str | None, typer.Option(metavar="ROWSxCOLUMNS", help="Of a raw matrix; a vector is raw then, too.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(metavar="float32|bfloat16", help="Of raw files.")] = "float32",
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    page: PageOption = "64KiB",
+    stats: Annotated[
+        bool, typer.Option("--stats", help="At the end, print time and counters on standard error.")
+    ] = False,
+    progress: Annotated[
+        bool, typer.Option("--progress/--no-progress", help="Show progress when standard error is a terminal.")
+    ] = True,
+) -> None:
+    """Multiply a matrix file with a vector file, into a file.
+
+    The matrix may be larger than the GPU's memory. OUT is there when all of it is; until then what was there before.
+    Exit status: 0, 2 when something failed.
+    """
+    from gpufs import linear
+
+    sizes = None if shape is None else _matrix_shape(shape)
+    if dtype not in ("float32", "bfloat16"):
+        raise typer.BadParameter(f"{dtype!r} is not one of float32 and bfloat16")
+    with Mount(device=cast(Device, device), cache=cache, page=page) as mount:
+        with _loading_bar(mount, progress and sys.stderr is not None and sys.stderr.isatty()):
+            try:
+                kind = None if sizes is None else dtype
+                result = linear.matvec(mount, matrix, vector, out, dtype=kind, shape=sizes, alone=True)
+            except (TypeError, ValueError) as error:
+                _complain(str(error))
+                raise typer.Exit(FAILED) from None
+        if stats:
+            _note("\n".join(_product_lines(mount, result)))
+
+
+def _matrix_shape(text: str) -> tuple[int, int]:
+    numbers = text.lower().split("x")
+    if len(numbers) != 2 or not all(number.isascii() and number.isdigit() for number in numbers):
+        raise typer.BadParameter(f"a shape is two numbers, as 1000x512, not {text!r}")
+    return int(numbers[0]), int(numbers[1])
+
+
+def _product_lines(mount: Mount, result: linear.Result) -> Iterator[str]:
+    speed = result.bytes / result.seconds / 1e9 if result.seconds else 0.0
+    yield f"ran on    {mount.device_name}"
+    yield f"matrix    {result.rows:,} x {result.columns:,}, {format_size(result.bytes)}"
+    yield f"time      {result.seconds:.3f} s, {speed:.2f} GB/s"
+    yield from _cache_lines(mount.stats(), mount.direct_path)
+
+
+@contextlib.contextmanager
+def _loading_bar(mount: Mount, wanted: bool) -> Iterator[None]:
+    """Shows, meanwhile, how much a mount has loaded."""
+    if not wanted:
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import DownloadColumn, Progress, SpinnerColumn, TimeElapsedColumn, TransferSpeedColumn
+
+    columns = (SpinnerColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeElapsedColumn())
+    ended = threading.Event()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def follow() -> None:
+            while not ended.wait(0.1):
+                counts = mount.stats()
+                bar.update(task, completed=counts["direct_bytes"] + counts["staged_bytes"] + counts["open_bytes"])
+
+        follower = threading.Thread(target=follow, daemon=True)
+        follower.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            follower.join()
 
 
 # --- stat ---

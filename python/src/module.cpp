@@ -9,6 +9,7 @@
 #include "bench.hpp"
 #include "errors.hpp"
 #include "grep.hpp"
+#include "linear.hpp"
 #include "machine.hpp"
 #include "mount.hpp"
 
@@ -24,5 +25,6 @@ NB_MODULE(_core, m) {
   gpufs::python::bind_mount(m);
   gpufs::python::bind_arrays(m);
   gpufs::python::bind_grep(m);
+  gpufs::python::bind_linear(m);
   gpufs::python::bind_bench(m);
 }

@@ -1,0 +1,279 @@
+// The kernels of linear.hpp.
+#pragma once
+
+#include <fcntl.h>
+
+#include <cstring>
+
+#include "gpufs/gpufs.cuh"
+
+namespace gpufs::linear {
+
+// The first thing that went wrong in a job's kernels: 0; or an errno, and in the upper half of which file.
+enum class role : std::uint32_t { matrix, vector, out };
+struct failure {
+  atomic_word<std::uint64_t>* word;
+  // `result`: -errno, or 0 for a file that ends too early.
+  GPUFS_HD void tell(role file, std::int64_t result) const {
+    std::uint64_t none = 0;
+    const auto number = static_cast<std::uint64_t>(result < 0 ? -result : ENODATA);
+    (void)word->compare_exchange_relaxed(none, std::uint64_t{static_cast<std::uint32_t>(file)} << 32 | number);
+  }
+};
+
+// In 64 registers, as every kernel that waits for memory should be.
+struct tuned_shape {
+  static constexpr int block_threads_max = 256;
+  static constexpr int blocks_per_multiprocessor = 4;
+};
+
+// Numbers as they lie in files, and what they are.
+GPUFS_HD inline float value_of(float x) { return x; }
+struct bfloat16 {
+  std::uint16_t bits;
+};
+GPUFS_HD inline float value_of(bfloat16 x) {
+  const std::uint32_t bits = std::uint32_t{x.bits} << 16;
+  float value = 0;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// The group's sum in its members' order of halves, the same in all of them.
+GPUFS_HD inline float sum_of(const warp_group& g, float value) {
+  for (std::uint32_t k = g.size() / 2; k != 0; k /= 2) value += g.from(value, g.rank() ^ k);
+  return value;
+}
+
+// The member's part of the sum of products of `count` numbers, with several loads of the file's bytes in flight.
+template <class T>
+GPUFS_HD float products(const warp_group& g, const T* a, const T* b, std::uint64_t count) {
+  constexpr std::uint64_t in_vector = sizeof(vector16) / sizeof(T);
+  constexpr int at_once = 4;
+  const std::uint64_t members = g.size();
+  float sums[at_once] = {};
+  std::uint64_t done = 0;
+  const auto add = [](float& sum, const vector16& x, const vector16& y) {
+    T p[in_vector], q[in_vector];
+    std::memcpy(p, &x, sizeof x);
+    std::memcpy(q, &y, sizeof y);
+    GPUFS_UNROLL
+    for (std::uint64_t k = 0; k < in_vector; ++k) sum += value_of(p[k]) * value_of(q[k]);
+  };
+  if (((reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b)) & (sizeof(vector16) - 1)) == 0) {
+    const auto* const u = reinterpret_cast<const vector16*>(a);
+    const auto* const v = reinterpret_cast<const vector16*>(b);
+    const std::uint64_t n = count / in_vector;
+    std::uint64_t i = g.rank();
+    for (; i + (at_once - 1) * members < n; i += at_once * members) {
+      vector16 x[at_once], y[at_once];
+      GPUFS_UNROLL
+      for (int k = 0; k < at_once; ++k) x[k] = u[i + members * k];
+      GPUFS_UNROLL
+      for (int k = 0; k < at_once; ++k) y[k] = v[i + members * k];
+      GPUFS_UNROLL
+      for (int k = 0; k < at_once; ++k) add(sums[k], x[k], y[k]);
+    }
+    for (; i < n; i += members) add(sums[0], u[i], v[i]);
+    done = n * in_vector;
+  }
+  for (std::uint64_t i = done + g.rank(); i < count; i += members) sums[0] += value_of(a[i]) * value_of(b[i]);
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+// A file's numbers into memory: each block a part.
+struct read_numbers : tuned_shape {
+  const char* path;
+  std::uint64_t offset, bytes;
+  char* to;
+  role file;
+  failure failed;
+
+  GPUFS_HD read_numbers(const char* p, std::uint64_t o, std::uint64_t n, char* t, role r, failure f)
+      : path(p), offset(o), bytes(n), to(t), file(r), failed(f) {}
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const block_group g = this_block();
+    const std::int32_t fd = gopen(g, fs, path, O_RDONLY);
+    if (fd < 0) return tell(g, fd);
+    const std::uint64_t part = std::uint64_t{64} << 10;
+    for (std::uint64_t at = g.grid_rank() * part; at < bytes; at += g.grid_size() * part) {
+      const std::uint64_t wanted = bytes - at < part ? bytes - at : part;
+      for (std::uint64_t done = 0; done < wanted;) {
+        const std::int64_t got =
+            gread(g, fs, fd, to + at + done, wanted - done, static_cast<std::int64_t>(offset + at + done));
+        if (got <= 0) {
+          tell(g, got);
+          break;
+        }
+        done += static_cast<std::uint64_t>(got);
+      }
+    }
+    (void)gclose(g, fs, fd);  // of a file that is only read
+  }
+
+ private:
+  GPUFS_HD void tell(const block_group& g, std::int64_t result) const {
+    if (g.is_leader()) failed.tell(file, result);
+  }
+};
+
+// Rows in pieces of at most `piece_columns`, a warp each, which maps what it multiplies. A block takes as many neighbouring ones as make
+// `block_pieces`, which lie together in the file, and asks for them at once.
+template <class T>
+struct multiply_pieces : tuned_shape {
+  const char* path;
+  std::uint64_t offset, rows, columns, pieces_of_row, piece_columns, block_pieces;
+  const T* vector;
+  float* sums;  // of each piece
+  failure failed;
+
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const block_group g = this_block();
+    const warp_group warp = g.warp();
+    const std::int32_t fd = gopen(g, fs, path, O_RDONLY);
+    if (fd < 0) {
+      if (g.is_leader()) failed.tell(role::matrix, fd);
+      return;
+    }
+    const std::uint64_t pieces = rows * pieces_of_row;
+    for (std::uint64_t first = g.grid_rank() * block_pieces; first < pieces; first += g.grid_size() * block_pieces) {
+      const std::uint64_t end = pieces - first < block_pieces ? pieces : first + block_pieces;
+      const std::uint64_t from = place_of(first), bytes = place_of(end) - from;
+      (void)gfadvise(g, fs, fd, static_cast<std::int64_t>(from), bytes, POSIX_FADV_WILLNEED);
+      for (std::uint64_t i = first + g.warp_rank(); i < end; i += g.warp_count()) {
+        const float sum = sum_of(warp, multiply(warp, fs, fd, i));
+        if (warp.is_leader()) sums[i] = sum;
+      }
+    }
+    (void)gclose(g, fs, fd);  // of a file that is only read
+  }
+
+ private:
+  GPUFS_HD std::uint64_t column_of(std::uint64_t piece) const { return piece % pieces_of_row * piece_columns; }
+  // Bytes of the file in front of a piece, or behind the last.
+  GPUFS_HD std::uint64_t place_of(std::uint64_t piece) const {
+    return offset + (piece / pieces_of_row * columns + column_of(piece)) * sizeof(T);
+  }
+  // The member's part of a piece's sum.
+  GPUFS_HD float multiply(const warp_group& warp, const mount_ref& fs, std::int32_t fd, std::uint64_t piece) const {
+    const std::uint64_t column = column_of(piece), at = place_of(piece);
+    const std::uint64_t count = columns - column < piece_columns ? columns - column : piece_columns;
+    float sum = 0;
+    for (std::uint64_t done = 0; done < count;) {
+      const mapping m =
+          gmmap(warp, fs, fd, static_cast<std::int64_t>(at + done * sizeof(T)), (count - done) * sizeof(T));
+      if (m.bytes < static_cast<std::int64_t>(sizeof(T))) {
+        if (m.bytes > 0) (void)gmunmap(warp, fs, m.data);
+        if (warp.is_leader()) failed.tell(role::matrix, m.bytes < 0 ? m.bytes : 0);
+        return 0;
+      }
+      // Pages hold whole numbers.
+      const std::uint64_t here = static_cast<std::uint64_t>(m.bytes) / sizeof(T);
+      const float part = products(warp, reinterpret_cast<const T*>(m.data), vector + column + done, here);
+      (void)gmunmap(warp, fs, m.data, part);
+      sum += part;
+      done += here;
+    }
+    return sum;
+  }
+};
+
+// Rows that are too short for a warp: as many as fit into its scratch memory are read together.
+template <class T>
+struct multiply_short_rows : tuned_shape {
+  static constexpr std::uint64_t batch_bytes = 4096;  // of scratch memory for a warp
+  const char* path;
+  std::uint64_t offset, rows, columns, block_rows;
+  const T* vector;
+  float* sums;
+  failure failed;
+
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const block_group g = this_block();
+    const warp_group warp = g.warp();
+    const std::int32_t fd = gopen(g, fs, path, O_RDONLY);
+    if (fd < 0) {
+      if (g.is_leader()) failed.tell(role::matrix, fd);
+      return;
+    }
+    const auto* const own = reinterpret_cast<T*>(block_group::scratch() + block_group::warp_rank() * batch_bytes);
+    const std::uint64_t row_bytes = columns * sizeof(T), batch = batch_bytes / row_bytes;
+    for (std::uint64_t first = g.grid_rank() * block_rows; first < rows; first += g.grid_size() * block_rows) {
+      const std::uint64_t end = rows - first < block_rows ? rows : first + block_rows;
+      const std::uint64_t from = offset + first * row_bytes;
+      (void)gfadvise(g, fs, fd, static_cast<std::int64_t>(from), (end - first) * row_bytes, POSIX_FADV_WILLNEED);
+      for (std::uint64_t row = first + g.warp_rank() * batch; row < end; row += g.warp_count() * batch) {
+        const std::uint64_t count = end - row < batch ? end - row : batch;
+        if (!read(warp, fs, fd, offset + row * row_bytes, count * row_bytes)) break;
+        for (std::uint64_t k = warp.rank(); k < count; k += warp.size()) {
+          float sum = 0;
+          for (std::uint64_t c = 0; c < columns; ++c) sum += value_of(own[k * columns + c]) * value_of(vector[c]);
+          sums[row + k] = sum;
+        }
+        warp.sync();  // before the next read overwrites it
+      }
+    }
+    (void)gclose(g, fs, fd);  // of a file that is only read
+  }
+
+ private:
+  GPUFS_HD bool read(const warp_group& warp, const mount_ref& fs, std::int32_t fd, std::uint64_t at,
+                     std::uint64_t bytes) const {
+    char* const own = block_group::scratch() + block_group::warp_rank() * batch_bytes;
+    for (std::uint64_t done = 0; done < bytes;) {
+      const std::int64_t got = gread(warp, fs, fd, own + done, bytes - done, static_cast<std::int64_t>(at + done));
+      if (got <= 0) {
+        if (warp.is_leader()) failed.tell(role::matrix, got);
+        return false;
+      }
+      done += static_cast<std::uint64_t>(got);
+    }
+    return true;
+  }
+};
+
+// Adds up the sums of each row's pieces, and writes them.
+struct write_sums : tuned_shape {
+  static constexpr std::uint64_t batch = 2048;  // rows that a block writes at once, out of its scratch memory
+  const char* path;
+  std::uint64_t offset, rows, pieces_of_row;
+  const float* sums;
+  failure failed;
+
+  GPUFS_HD write_sums(const char* p, std::uint64_t o, std::uint64_t r, std::uint64_t n, const float* s, failure f)
+      : path(p), offset(o), rows(r), pieces_of_row(n), sums(s), failed(f) {}
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const block_group g = this_block();
+    const std::int32_t fd = gopen(g, fs, path, O_WRONLY);
+    if (fd < 0) return tell(g, fd);
+    auto* const made = reinterpret_cast<float*>(block_group::scratch());
+    for (std::uint64_t first = g.grid_rank() * batch; first < rows; first += g.grid_size() * batch) {
+      const std::uint64_t count = rows - first < batch ? rows - first : batch;
+      for (std::uint64_t k = g.rank(); k < count; k += g.size()) {
+        float sum = 0;
+        for (std::uint64_t i = 0; i < pieces_of_row; ++i) sum += sums[(first + k) * pieces_of_row + i];
+        made[k] = sum;
+      }
+      g.sync();
+      const std::uint64_t bytes = count * sizeof(float);
+      for (std::uint64_t done = 0; done < bytes;) {
+        const std::int64_t put = gwrite(g, fs, fd, reinterpret_cast<const char*>(made) + done, bytes - done,
+                                        static_cast<std::int64_t>(offset + first * sizeof(float) + done));
+        if (put <= 0) {
+          tell(g, put < 0 ? put : -EIO);
+          break;
+        }
+        done += static_cast<std::uint64_t>(put);
+      }
+      g.sync();  // before the next sums overwrite them
+    }
+    if (const std::int32_t closed = gclose(g, fs, fd); closed < 0) tell(g, closed);
+  }
+
+ private:
+  GPUFS_HD void tell(const block_group& g, std::int64_t result) const {
+    if (g.is_leader()) failed.tell(role::out, result);
+  }
+};
+
+}  // namespace gpufs::linear

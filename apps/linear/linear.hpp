@@ -1,0 +1,28 @@
+// Linear algebra on files: kernels that read matrices and vectors by themselves, and write what they compute (TOCS 6.1.4).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "gpufs/gpufs.hpp"
+
+namespace gpufs::linear {
+
+enum class element : std::uint32_t { float32, bfloat16 };
+
+// Numbers in a file, row by row.
+struct array_file {
+  std::string path;
+  std::uint64_t offset = 0;  // bytes in front of the first; a multiple of an element's size
+  element type = element::float32;
+};
+
+// out[out_offset + 4 * i] = sum over k of matrix[i][k] * vector[k], in float32, for `rows` rows of `columns` each. Of equal sums in
+// whatever run the bits are equal on one device. The file `out` is there; what else is in it stays. Waits.
+// `alone`: no other thread of the process calls the CUDA driver meanwhile, so the copy engine may bring the matrix (launch_shape::bulk).
+// Throws gpufs::error: with a path what its file gave, ENODATA if it is shorter than it should be; without one EINVAL for what cannot
+// be (no rows, another type of vector, offsets that are no multiples), ENOMEM, EIO for what the device gave.
+void matvec(const mount& m, const array_file& matrix, std::uint64_t rows, std::uint64_t columns,
+            const array_file& vector, const std::string& out, std::uint64_t out_offset, bool alone);
+
+}  // namespace gpufs::linear

@@ -1,0 +1,37 @@
+#include "linear.hpp"
+
+#include <string>
+
+#include "linear/linear.hpp"
+#include "mount.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace gpufs::python {
+namespace {
+
+linear::array_file file_of(const nb::bytes& path, std::uint64_t offset, bool is_bfloat16) {
+  return {std::string(path.c_str(), path.size()), offset,
+          is_bfloat16 ? linear::element::bfloat16 : linear::element::float32};
+}
+
+}  // namespace
+
+void bind_linear(nb::module_& m) {
+  m.def(
+      "matvec",
+      [](const py_mount& mount_, const nb::bytes& matrix, std::uint64_t matrix_offset, std::uint64_t rows,
+         std::uint64_t columns, const nb::bytes& vector, std::uint64_t vector_offset, bool is_bfloat16,
+         const nb::bytes& out, std::uint64_t out_offset, bool alone) {
+        const linear::array_file a = file_of(matrix, matrix_offset, is_bfloat16);
+        const linear::array_file x = file_of(vector, vector_offset, is_bfloat16);
+        const std::string to(out.c_str(), out.size());
+        const nb::gil_scoped_release released;
+        mount_.holder->use([&](const mount& m) { linear::matvec(m, a, rows, columns, x, to, out_offset, alone); });
+      },
+      "mount"_a, "matrix"_a, "matrix_offset"_a, "rows"_a, "columns"_a, "vector"_a, "vector_offset"_a, "is_bfloat16"_a,
+      "out"_a, "out_offset"_a, "alone"_a);
+}
+
+}  // namespace gpufs::python
