@@ -8,10 +8,8 @@ there. Elsewhere GPU code would only take minutes to compile.
 from __future__ import annotations
 
 import os
-import subprocess
-from pathlib import Path
-from typing import TypeAlias
 
+from choose_cuda import ConfigSettings, choose, requested
 from find_nvcc import REQUIREMENT, find_nvcc
 from scikit_build_core import build as _base
 from scikit_build_core.build import build_sdist, get_requires_for_build_sdist
@@ -25,22 +23,14 @@ __all__ = [
     "get_requires_for_build_wheel",
 ]
 
-ConfigSettings: TypeAlias = dict[str, list[str] | str] | None
-
-
-_HAS_GPU = Path(__file__).resolve().parent.parent / "tools" / "has_gpu.sh"
-
 
 def _choose_cuda(config_settings: ConfigSettings) -> bool:
-    """Returns whether GPU code is built, and tells CMake."""
-    setting = (config_settings or {}).get("cmake.define.GPUFS_CUDA", os.environ.get("GPUFS_CUDA", "AUTO"))
-    if isinstance(setting, list):
-        setting = setting[-1]
-    if setting.upper() == "AUTO":
-        has_gpu = subprocess.run([_HAS_GPU], check=False).returncode == 0
-        setting = "ON" if has_gpu or find_nvcc() is not None else "OFF"
-        os.environ["GPUFS_CUDA"] = setting  # the default of CMake's option
-    return setting.upper() in ("ON", "1", "TRUE", "YES", "Y")
+    """Returns whether GPU code is built, and tells CMake where nobody else does."""
+    request = requested(config_settings, os.environ)
+    wanted = choose(request)
+    if request == "AUTO":
+        os.environ["GPUFS_CUDA"] = "ON" if wanted else "OFF"  # the default of CMake's option
+    return wanted
 
 
 def _cuda_requirements(config_settings: ConfigSettings) -> list[str]:

@@ -30,18 +30,18 @@ std::uint64_t count_of(const steps* dimensions, std::uint32_t n) {
 
 index_error::index_error(std::int64_t index) : text_("index " + std::to_string(index) + " is out of bounds") {}
 
-file::file(const mount& m, std::shared_ptr<device_memory> memory, std::string path, std::int32_t flags,
-           std::uint32_t mode)
-    : mount_(m), memory_(std::move(memory)), path_(std::move(path)) {
-  if (path_.size() > limits::path_bytes_max) throw error(ENAMETOOLONG, "open", path_);
-  if (path_.find('\0') != std::string::npos) throw error(EINVAL, "open: a path with a zero byte", path_);
+file::file(const mount& m, std::shared_ptr<device_memory> memory, const std::string& path, std::string name,
+           std::int32_t flags, std::uint32_t mode)
+    : mount_(m), memory_(std::move(memory)), name_(std::move(name)) {
+  if (path.size() > limits::path_bytes_max) throw error(ENAMETOOLONG, "open", name_);
+  if (path.find('\0') != std::string::npos) throw error(EINVAL, "open: a path with a zero byte", name_);
   static_assert(sizeof(board) <= device_memory::pinned_bytes, "one for each file");
   board_ = new (memory_->pin()) board{};
-  path_.copy(board_->path, path_.size());
+  path.copy(board_->path, path.size());
   try {
     const std::int64_t result = ask(open_call{flags, mode});
     // The flags and the path are known to be good.
-    if (result < 0) throw error(static_cast<int>(-result), result == -EINVAL ? "not a regular file" : "open", path_);
+    if (result < 0) throw error(static_cast<int>(-result), result == -EINVAL ? "not a regular file" : "open", name_);
     fd_ = static_cast<std::int32_t>(result);
   } catch (...) {
     memory_->unpin(board_);
@@ -71,7 +71,7 @@ std::int64_t file::ask(const Call& call) {
 template <class Call>
 std::int64_t file::ask_for(const Call& call, const char* what) {
   const std::int64_t result = ask(call);
-  if (result < 0) throw error(static_cast<int>(-result), what, path_);
+  if (result < 0) throw error(static_cast<int>(-result), what, name_);
   return result;
 }
 
@@ -161,8 +161,8 @@ void file::check() {
   const std::int64_t where = static_cast<std::int64_t>(word) >> 8;
   if (kind == failure::bad_index) throw index_error(where);
   if (kind == failure::ended_early)
-    throw error(ENODATA, "the file ends at byte " + std::to_string(where) + ", before what was to be read", path_);
-  throw error(static_cast<int>(kind), "at byte " + std::to_string(where), path_);
+    throw error(ENODATA, "the file ends at byte " + std::to_string(where) + ", before what was to be read", name_);
+  throw error(static_cast<int>(kind), "at byte " + std::to_string(where), name_);
 }
 
 void file::wait() {
@@ -206,7 +206,7 @@ void file::close() {
     const std::int32_t fd = fd_.exchange(-1);
     if (fd < 0) return;
     const std::int64_t result = ask(close_call{fd});
-    if (!earlier && result < 0) throw error(static_cast<int>(-result), "close", path_);
+    if (!earlier && result < 0) throw error(static_cast<int>(-result), "close", name_);
   }
   if (earlier) std::rethrow_exception(earlier);
 }

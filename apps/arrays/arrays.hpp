@@ -63,14 +63,14 @@ struct board;
 // An open file of a mount, which must outlive it. Thread-safe.
 class file {
  public:
-  // Opens, by a kernel; `flags` and `mode` as gopen. Throws gpufs::error with the path. Waits.
-  file(const mount& m, std::shared_ptr<device_memory> memory, std::string path, std::int32_t flags, std::uint32_t mode);
+  // Opens, by a kernel; `flags` and `mode` as gopen. Throws gpufs::error with `name`, as all calls do. Waits.
+  file(const mount& m, std::shared_ptr<device_memory> memory, const std::string& path, std::string name,
+       std::int32_t flags, std::uint32_t mode);
   // Closes it, and drops what goes wrong.
   ~file();
   file(const file&) = delete;
   file& operator=(const file&) = delete;
 
-  const std::string& path() const { return path_; }
   std::int32_t descriptor() const { return fd_; }
   // The mount is gone: nothing is left to be closed.
   void forget() { fd_ = -1; }
@@ -110,7 +110,7 @@ class file {
 
   const mount& mount_;
   const std::shared_ptr<device_memory> memory_;
-  const std::string path_;
+  const std::string name_;
   std::atomic<std::int32_t> fd_{-1};
   std::atomic<std::uint64_t> failures_{0};
   std::mutex

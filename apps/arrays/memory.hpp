@@ -33,7 +33,7 @@ class device_memory {
   virtual void* pin() = 0;
   virtual void unpin(void* memory) noexcept = 0;
   virtual std::unique_ptr<event> make_event() = 0;
-  // Memory with a copy of the host's, for use in `stream`, in whose order it is freed. Waits for the copy, or not at all.
+  // Memory with a copy of the host's, for use in `stream`, in whose order it is freed. The host's may be changed when it returns.
   virtual void* upload(const void* from, std::uint64_t bytes, void* stream) = 0;
   // Throws EINVAL for what is not memory that kernels of the device can reach.
   virtual void check_address(const void* memory) = 0;

@@ -145,7 +145,7 @@ class cuda_memory final : public device_memory {
   }
   std::unique_ptr<event> make_event() override { return std::make_unique<cuda_event>(ordinal_); }
   void* upload(const void* from, std::uint64_t bytes, void* stream) override {
-    const bool is_small = bytes <= small_bytes;
+    const bool is_small = bytes <= small_bytes && is_pageable(from);
     void* const to = allocate(bytes, is_small ? stream : copy_stream_);
     try {
       if (is_small) copy_in(to, from, bytes, stream);
@@ -175,8 +175,14 @@ class cuda_memory final : public device_memory {
  private:
   static constexpr std::uint64_t kept_bytes = std::uint64_t{256} << 20;
   static constexpr std::uint64_t of_slab = 64;
-  // The driver takes so much of the host's memory with the command to copy it, and waits for nothing.
+  // The driver takes so much of pageable memory with the command to copy it, and waits for nothing. Pinned memory it would read later.
   static constexpr std::uint64_t small_bytes = std::uint64_t{64} << 10;
+
+  static bool is_pageable(const void* memory) {
+    cudaPointerAttributes is{};
+    check(cudaPointerGetAttributes(&is, memory), "cudaPointerGetAttributes");
+    return is.type == cudaMemoryTypeUnregistered;
+  }
 
   void copy_in(void* to, const void* from, std::uint64_t bytes, void* stream) {
     const on_device here(ordinal_);

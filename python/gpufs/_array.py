@@ -211,6 +211,9 @@ def layout_of(
         if name is not None:
             raise TypeError("a name is for safetensors files, a dtype for raw ones")
         kind = _formats.parse_dtype(dtype)
+        if offset == 0 and file.name.endswith((".npy", ".safetensors")):
+            text = "leave the dtype out, which is for raw files, or give the offset of raw items in it"
+            raise TypeError(f"{file.name}: the file says its types itself: {text}")
         return _with_name(file, lambda: _formats.plain(kind, shape, offset, file.size()))
     if shape is not None or offset != 0:
         raise TypeError("a shape or an offset is for raw files, which need a dtype")
@@ -219,7 +222,7 @@ def layout_of(
         tensor = name
         return _with_name(file, lambda: _formats.read_safetensors(header, file.size(), tensor))
     if file.name.endswith(".safetensors"):
-        raise TypeError("a safetensors file has several tensors: say the name of one")
+        raise TypeError(f"{file.name}: say which tensor, name=...; `gpufs stat` lists them")
     return _with_name(file, lambda: _formats.read_npy(header, file.size()))
 
 
@@ -243,3 +246,5 @@ def _with_name(file: File, read: Callable[[], _Made]) -> _Made:
         return read()
     except ValueError as error:
         raise ValueError(f"{file.name}: {error}") from None
+    except KeyError as error:
+        raise KeyError(f"{file.name}: {error.args[0]}") from None

@@ -72,7 +72,8 @@ def _current_stream(ordinal: int) -> ChosenStream:
         # streams are PyTorch's to the end.
         handle = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
         if handle is not None:
-            return ChosenStream(handle(ordinal), None)
+            number = handle(ordinal)
+            return ChosenStream(number, None) if number > _STREAM_OF_EACH_THREAD else chosen_stream(number, ordinal)
         return chosen_stream(torch.cuda.current_stream(ordinal), ordinal)
     cupy: Any = sys.modules.get("cupy")
     if cupy is not None and hasattr(cupy, "cuda"):
@@ -137,7 +138,8 @@ def foreign_array(array: object) -> ForeignArray | None:
     if not is_on_device(array):
         return None
     torch: Any = sys.modules.get("torch")
-    if torch is not None and isinstance(array, torch.Tensor):
+    tensor = getattr(torch, "Tensor", None)  # not yet there while another thread imports PyTorch
+    if tensor is not None and isinstance(array, tensor):
         return _of_tensor(array, torch)
     try:
         facts = cast("dict[str, Any] | None", getattr(array, "__cuda_array_interface__", None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import math
@@ -68,6 +69,9 @@ class File:
     :meth:`fsync`, :meth:`stat`, :meth:`truncate`, :meth:`close`, :meth:`DeviceArray.numpy`) or by the next call at all
     that finds it. On the CPU twin all is done, and errors are raised, when a call returns, and arrays are NumPy's.
 
+    It has no position: ``read`` and ``write`` without an offset begin at byte 0 each time. So it is no file for
+    ``pickle.dump``, ``shutil.copyfileobj`` or ``numpy.save``, which would write everything to the same place.
+
     A context manager. Methods may be called from several threads; :meth:`close` waits for those of others. After it
     they raise ``ValueError``; in a process that was forked off ``RuntimeError``, and :meth:`close` does nothing there.
     """
@@ -85,8 +89,8 @@ class File:
         if not path:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
         self._memory = mount.device_memory()
-        self._core = _core.File(mount.core, self._memory, os.fsencode(path), self._access, 0o666)
         self._size: int | None = None
+        self._core = self._opened()
         # Of a file that is open in this mount already an open truncates nothing: kernels open one output many times.
         if self._access & os.O_TRUNC and self._core.status()[0] != 0:
             self._core.truncate(0)
@@ -136,6 +140,8 @@ class File:
 
     def read(self, n: int = -1, offset: int = 0, *, out: object | None = None, stream: Stream = None) -> Array:
         """Reads ``n`` bytes from ``offset`` on, fewer at the end of the file; all up to it when ``n`` is negative.
+
+        There is no position that goes on: two reads without an offset give the same bytes.
 
         Returns them as an array of ``uint8``, or ``out`` if that is given: a writable C-contiguous array on the device
         (on the twin: of NumPy) of so many bytes at least.
@@ -218,6 +224,8 @@ class File:
 
     def write(self, data: object, offset: int = 0, *, stream: Stream = None) -> int:
         """Writes an array's bytes, in C order, at ``offset``; behind the end when the file was opened to append.
+
+        There is no position that goes on: two writes without an offset go to the same place.
 
         Args:
             data: a C-contiguous array on the device, of which nothing may be changed until the stream has come behind
@@ -329,6 +337,8 @@ class File:
             target = self._target(out, chosen)
             if target.nbytes != nbytes:
                 raise ValueError(f"out has {target.nbytes} bytes, the result {nbytes}")
+            if len(target.shape) > 1 and target.shape != selection.shape:
+                raise ValueError(f"out has shape {target.shape}, the result {selection.shape}")
             is_known = dtype.kind in "biufc" and target.kind in "biufc"
             if target.itemsize != 1 and (target.itemsize != dtype.itemsize or (is_known and target.kind != dtype.kind)):
                 raise TypeError(f"out has items of another type than {dtype}")
@@ -389,6 +399,46 @@ class File:
         return DeviceArray(buffer, shape, dtype, self, chosen.owner, self._core.failures), buffer.address
 
     # ----
+
+    def _opened(self) -> _core.File:
+        """Opens the file.
+
+        Kernels that open one path at a time share what the first of them opened, with the file's size and content of
+        then. Here who opens to read gets what is there now: where that has changed, by another name of the path.
+        """
+        name = os.fsencode(self._path)
+        path, host_path = name, name
+        if self._mount.root is None:
+            # Not as it is: the program may have gone to another directory since the first open.
+            with contextlib.suppress(FileNotFoundError):
+                host_path = path = os.path.join(os.getcwdb(), name)  # noqa: PTH109, PTH118 - bytes
+        else:
+            host_path = os.path.join(self._mount.root, name)  # noqa: PTH118 - bytes
+        for _ in range(_NAMES_OF_PATH):
+            try:
+                core = _core.File(self._mount.core, self._memory, path, name, self._access, 0o666)
+            except OSError as error:
+                if error.errno == errno.EXDEV and self._mount.root is not None:
+                    raise OSError(errno.EXDEV, "leads out of the mount's root", self._path) from None
+                raise
+            if self._access != os.O_RDONLY:
+                return core
+            size, modified_ns, changed_ns, inode, _, _, is_shared = core.status()
+            if is_shared:
+                return core
+            self._size = size
+            with contextlib.suppress(OSError):
+                now = os.stat(host_path)  # noqa: PTH116 - bytes
+                if (now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino) == (
+                    size,
+                    modified_ns,
+                    changed_ns,
+                    inode,
+                ):
+                    return core
+            core.close()
+            path = b"/." + path if path.startswith(b"/") else b"./" + path
+        return _core.File(self._mount.core, self._memory, path, name, self._access, 0o666)
 
     def _check_access(self, wanted: int) -> None:
         """Refuses what a closed file, or one that was opened for something else, does not do."""
@@ -455,6 +505,7 @@ class File:
 
 
 _OFFSET_MAX: Final = 2**63 - 1  # bytes; of off_t
+_NAMES_OF_PATH: Final = 8
 
 
 @functools.cache

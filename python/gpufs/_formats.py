@@ -61,6 +61,7 @@ _SAFETENSORS_NAMES: Final = {
     "C64": "complex64",
 }
 
+_NAMES_SHOWN: Final = 5
 _CLOSE_NAMES_SEARCHED: Final = 10_000  # a bound of the time that a name which is not there takes
 
 
@@ -128,7 +129,8 @@ def plain(
     Args:
         dtype: as for :func:`parse_dtype`.
         shape: the array's; a number means one dimension. ``None``: one dimension, as many items as the file has. One -1
-            in it becomes as many as the file has. What is left of the file is not part of the array.
+            in it becomes as many as the file has, with nothing left over. Behind a shape that says all of itself more
+            may follow in the file.
         offset: bytes from the start of the file to the first item.
         size: bytes of the file.
 
@@ -156,7 +158,13 @@ def plain(
         slice_bytes = _array_bytes(others, item.itemsize)
         if slice_bytes == 0:
             raise ValueError(f"the file's size does not tell what -1 means in {wanted}")
-        wanted = (*wanted[:place], (size - first) // slice_bytes, *wanted[place + 1 :])
+        count, rest = divmod(size - first, slice_bytes)
+        if rest != 0:
+            raise ValueError(
+                f"{size - first} bytes are no whole number of {slice_bytes}: say how many in the shape, if the rest is "
+                "not part of the array"
+            )
+        wanted = (*wanted[:place], count, *wanted[place + 1 :])
     return _layout(item, wanted, first, size)
 
 
@@ -227,15 +235,16 @@ def read_safetensors(file: BinaryIO, size: int, name: str) -> ArrayLayout:
     entry = entries.get(name)
     if entry is None:
         close = difflib.get_close_matches(name, itertools.islice(entries, _CLOSE_NAMES_SEARCHED))
-        hint = f"; close: {', '.join(map(repr, close))}" if close else f", of {len(entries)}"
-        raise KeyError(f"no array {name!r} in the file{hint}")
+        first = ", ".join(map(repr, itertools.islice(entries, _NAMES_SHOWN)))
+        hint = f"; close: {', '.join(map(repr, close))}" if close else f", which has {len(entries)}: {first}"
+        raise KeyError(f"no array {name!r} in the file{hint}{'' if close or len(entries) <= _NAMES_SHOWN else ' ...'}")
     if isinstance(entry, str):
         raise ValueError(f"the items of {name!r} are {entry}, which is not supported")
     return entry
 
 
 def _refuse_dtype(dtype: object) -> NoReturn:
-    raise TypeError(f"not a type of items that kernels read: {dtype!r}")
+    raise TypeError(f"not a type of items that kernels read: {dtype!r} (a tensor of a safetensors file: name=...)")
 
 
 def _named(name: str) -> AnyDtype:
@@ -331,7 +340,7 @@ def _parse_npy_dtype(description: object) -> AnyDtype:
         raise ValueError(f"the .npy file has structured items, which are not supported: {_shown(description)}")
     match = _NPY_DTYPE.fullmatch(description) if isinstance(description, str) else None
     if match is None:
-        raise ValueError(f"descr in the .npy header is no type: {_shown(description)}")
+        raise ValueError(f"descr in the .npy header is no type that arrays here have: {_shown(description)}")
     order, kind, digits = match.groups()
     if kind == "O":
         raise ValueError("the .npy file has Python objects, which are not supported")

@@ -206,7 +206,7 @@ class Mount:
     Waits for the GPU to wake up and for the memory, which may take seconds.
     """
 
-    __slots__ = ("__weakref__", "_core", "_files", "_finalizer", "_latch", "_memory", "_servers")
+    __slots__ = ("__weakref__", "_core", "_files", "_finalizer", "_latch", "_memory", "_servers", "root")
 
     def __init__(
         self,
@@ -230,6 +230,9 @@ class Mount:
         read_only: bool = False,
         root: str | bytes | os.PathLike[str] | None = None,
     ) -> None:
+        if not isinstance(device, str):
+            raise TypeError(f"device must be 'auto', 'cpu' or 'cuda', not {device!r}; which GPU is `ordinal`")
+        self.root = None if root is None else os.fsencode(root)  # out of which nothing is served
         self._core = _core.Mount(
             device=device,
             ordinal=ordinal,
@@ -248,7 +251,7 @@ class Mount:
             heartbeat_timeout_ns=_nanoseconds("heartbeat_timeout_s", heartbeat_timeout_s),
             request_timeout_ns=_nanoseconds("request_timeout_s", request_timeout_s),
             read_only=read_only,
-            root=b"" if root is None else os.fsencode(root),
+            root=self.root or b"",
         )
         if device == "auto" and self._core.device == "cpu" and _misses_gpu():
             text = "on the CPU twin, because this gpufs was built without CUDA: install it again with GPUFS_CUDA=ON"
@@ -355,7 +358,8 @@ class Mount:
 
         ``mode`` is that of Python's ``open`` for binary files (the ``b`` may be left out): ``"rb"``, ``"r+b"``,
         ``"wb"``, ``"w+b"``, ``"ab"``, ``"a+b"``, ``"xb"``, ``"x+b"``. What other programs wrote before is seen; what
-        they write as long as the file is open may not be (close-to-open consistency).
+        they write as long as the file is open may not be (close-to-open consistency). A relative path is one of the
+        current directory, or of the mount's root.
 
         Raises:
             OSError: as ``open``: ``FileNotFoundError`` and so on, with ``errno`` and ``filename``.

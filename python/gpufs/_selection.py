@@ -56,6 +56,7 @@ class DeviceList(NamedTuple):
     """
 
     items: ForeignArray
+    owner: object  # of their memory, which must be there until the kernel is launched
     length: int  # of the dimension that is indexed; at least 1
     stride: int  # bytes
 
@@ -214,6 +215,7 @@ class _OnDevice(NamedTuple):
 
     array: ForeignArray
     shape: tuple[int, ...]
+    owner: object  # of the memory
 
 
 def _classify(index: object, on_device: Callable[[object], ForeignArray | None]) -> Index:
@@ -226,7 +228,7 @@ def _classify(index: object, on_device: Callable[[object], ForeignArray | None])
         raise IndexError("a bool that is no array is not supported as an index")
     found = None if isinstance(index, (np.ndarray, list)) else on_device(index)
     if found is not None:
-        return _OnDevice(found, found.shape)
+        return _OnDevice(found, found.shape, index)
     if not hasattr(index, "shape") and isinstance(index, SupportsIndex):
         return operator.index(index)
     array = np.asarray(index)
@@ -301,7 +303,7 @@ def _list(
         count = math.prod(array.shape)
         if count > 0 and shape[axis] == 0:
             raise IndexError(f"no index is within bounds for axis {axis} with size 0")
-        return DeviceList(array.array, shape[axis], strides[axis]), array.shape
+        return DeviceList(array.array, array.owner, shape[axis], strides[axis]), array.shape
     arrays = [(axis, cast("Array", array)) for axis, array in lists]
     try:
         list_shape = np.broadcast_shapes(*(array.shape for _, array in arrays))

@@ -564,7 +564,10 @@ def _bench(
     ] = None,
     json_file: Annotated[str | None, typer.Option("--json", metavar="OUT", help="Write the results as JSON.")] = None,
     plots: Annotated[
-        str | None, typer.Option("--plot", metavar="DIR", help="Draw the results (needs gpufs[bench]).")
+        str | None,
+        typer.Option(
+            "--plot", metavar="DIR", help="Draw the results (needs matplotlib: pip install with the extra bench)."
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller and fewer, within a minute.")] = False,
     tree: Annotated[

@@ -31,6 +31,8 @@ def parse_size(size: Size) -> int:
     if not isinstance(size, str):
         if isinstance(size, bool):
             raise TypeError("a size must be an integer or text, not bool")
+        if not isinstance(size, SupportsIndex):
+            raise TypeError(f"a size must be an integer or text such as '8GiB', not {size!r}")
         number = operator.index(size)
         if number < 0:
             raise ValueError(f"a size must not be negative: {number}")

@@ -154,17 +154,17 @@ class py_file {
       return f(file);
     });
   }
-  bool closed() const { return file_ == nullptr || holder_->closed(); }
+  bool closed() const { return file_ == nullptr || file_->descriptor() < 0 || holder_->closed(); }
   std::uint64_t failures() const { return file_ == nullptr ? failures_ : file_->failures(); }
-  // Waits for calls of other threads. Does nothing in a forked process, as the mount's close().
+  // Waits for calls of other threads, those of close() among them. Does nothing in a forked process, as the mount's close().
   void close() {
     if (holder_->forked()) return;
-    const std::shared_ptr<arrays::file> file = std::exchange(file_, nullptr);
-    if (file == nullptr) {  // another thread may be at it still
-      const nb::gil_scoped_release released;
-      const std::unique_lock lock(in_use_);
-      return;
-    }
+    const std::shared_ptr<arrays::file> file = file_;
+    if (file == nullptr) return;
+    const auto forget = [&] {
+      failures_ = file->failures();
+      file_.reset();
+    };
     bool reached = false;
     try {
       python::use(*holder_, [&](const mount&) {
@@ -176,10 +176,10 @@ class py_file {
       if (reached) throw;
       file->forget();  // the mount was closed first: nobody is left who could close the file
     } catch (const std::exception&) {
-      failures_ = file->failures();
+      forget();
       throw;
     }
-    failures_ = file->failures();
+    forget();
   }
 
  private:
@@ -281,14 +281,15 @@ void bind_arrays(nb::module_& m) {
   nb::class_<py_file>(m, "File")
       .def(
           "__init__",
-          [](py_file* place, const py_mount& mount_, const py_memory& memory, const nb::bytes& path, int flags,
-             unsigned mode) {
-            auto file = use(*mount_.holder, [&, name = std::string(path.c_str(), path.size())](const mount& m) {
-              return std::make_shared<arrays::file>(m, memory.memory, name, flags, mode);
+          [](py_file* place, const py_mount& mount_, const py_memory& memory, const nb::bytes& path,
+             const nb::bytes& name, int flags, unsigned mode) {
+            const std::string to_open(path.c_str(), path.size()), to_tell(name.c_str(), name.size());
+            auto file = use(*mount_.holder, [&](const mount& m) {
+              return std::make_shared<arrays::file>(m, memory.memory, to_open, to_tell, flags, mode);
             });
             new (place) py_file(mount_.holder, std::move(file));
           },
-          "mount"_a, "memory"_a, "path"_a, "flags"_a, "mode"_a)
+          "mount"_a, "memory"_a, "path"_a, "name"_a, "flags"_a, "mode"_a)
       .def_prop_ro("closed", &py_file::closed)
       .def_prop_ro("descriptor", [](const py_file& f) { return f.get()->descriptor(); })
       .def("close", &py_file::close)

@@ -37,8 +37,9 @@ void raise(const error& e) {
   if (e.path().empty()) {
     arguments = Py_BuildValue("(iN)", number, decode(text_of(e)).release().ptr());
   } else {
-    // The texts of these say nothing of what is wrong in a file.
-    const std::string text = number == EINVAL || number == ENODATA ? text_of(e) : e.code().message();
+    // "Invalid argument" says nothing of what is wrong in a file, and "No data available" not all.
+    const std::string message = e.code().message();
+    const std::string text = number == EINVAL ? text_of(e) : number == ENODATA ? text_of(e) + ": " + message : message;
     arguments = Py_BuildValue("(iNN)", number, decode(text).release().ptr(), decode(e.path()).release().ptr());
   }
   if (arguments == nullptr) return;  // the error of Py_BuildValue is set

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -55,13 +56,11 @@ class mount_holder {
     }
     const std::unique_lock lock(in_use_);
     mount_.reset();
+    closed_ = true;
   }
 
-  bool closed() {
-    if (forked()) return true;
-    const std::shared_lock lock(in_use_);
-    return mount_ == nullptr;
-  }
+  // Also false while it is being closed. Does not wait.
+  bool closed() const noexcept { return closed_ || forked(); }
 
  private:
   mount& opened() const {
@@ -72,6 +71,7 @@ class mount_holder {
   const pid_t owner_ = getpid();
   std::shared_mutex in_use_;  // guards mount_: shared by users, exclusive for close() and use_alone()
   std::unique_ptr<mount> mount_;
+  std::atomic<bool> closed_{false};
 };
 
 // What Python's gpufs._core.Mount is.

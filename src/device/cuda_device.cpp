@@ -342,7 +342,9 @@ namespace gpufs {
 
 int cuda_device_count() noexcept { return 0; }
 
-std::unique_ptr<device> make_cuda_device(int) { throw error(ENOTSUP, "CUDA: this library was built without it"); }
+std::unique_ptr<device> make_cuda_device(int) {
+  throw error(ENOTSUP, "CUDA: this library was built without it (GPUFS_CUDA=ON builds it with)");
+}
 
 }  // namespace gpufs
 

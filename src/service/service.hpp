@@ -57,7 +57,7 @@ class service {
   // Ends all threads; waiters of requests that are not answered yet see `dead`. False when a thread has not ended within
   // the time, because it hangs in a backend or a sink: then it is left behind, and what it uses must stay.
   [[nodiscard]] bool stop(std::uint64_t timeout_ns);
-  // Work is to be expected: look at the bells often for a while. Thread-safe, cheap.
+  // Work is to be expected: a thread of each kind looks at the bells, unless one is to look within microseconds anyway. Thread-safe, cheap.
   void wake();
   void wake_all();
   std::uint64_t served_count() const;

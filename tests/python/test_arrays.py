@@ -195,11 +195,11 @@ def test_raw_files_say_their_length(mount: gpufs.Mount, tmp_path: Path) -> None:
     content = filled((103,), "u1")
     path.write_bytes(content.tobytes())
     for dtype, shape, offset, expected in (
-        ("<i4", None, 0, (25,)),
-        ("<i4", None, 1, (25,)),
+        ("<i4", None, 3, (25,)),
+        ("<i4", 25, 1, (25,)),
         ("<f8", 5, 3, (5,)),
         ("u1", (-1, 10), 3, (10, 10)),
-        ("bfloat16", (5, -1), 0, (5, 10)),
+        ("bfloat16", (5, -1), 3, (5, 10)),
         (np.float16, (), 101, ()),
         (np.dtype("<c16"), (0, 4), 0, (0, 4)),
         ("u1", None, 103, (0,)),
@@ -468,3 +468,21 @@ def test_out_of_another_type_is_refused(mount: gpufs.Mount, tmp_path: Path) -> N
         flat = np.empty(array.nbytes, np.uint8)
         file.read(out=flat)
         assert flat.tobytes() == array.tobytes()
+
+
+def test_files_that_say_their_types_are_not_raw(mount: gpufs.Mount, tmp_path: Path) -> None:
+    path = npy(tmp_path / "array.npy", filled((4, 8), "<f4"))
+    with pytest.raises(TypeError, match="the file says its types itself"):
+        mount.array(path, "<f4")
+    with mount.array(path, "<f4", 32, path.stat().st_size - 128) as items:
+        assert items.shape == (32,)
+
+
+def test_results_go_only_where_they_fit(mount: gpufs.Mount, tmp_path: Path) -> None:
+    with mount.array(npy(tmp_path / "array.npy", filled((8, 2), "<f4"))) as file:
+        with pytest.raises(ValueError, match=r"out has shape \(2, 3\), the result \(3, 2\)"):
+            file.read([1, 2, 3], out=np.zeros((2, 3), np.float32))
+        for shape in ((3, 2), (6,)):
+            out = np.zeros(shape, np.float32)
+            assert file.read([1, 2, 3], out=out) is out
+            assert same(out.reshape(3, 2), file[1:4])

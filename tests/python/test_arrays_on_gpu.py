@@ -276,6 +276,17 @@ def test_arrays_of_pytorch_are_filled(gpu: gpufs.Mount, tmp_path: Path) -> None:
                 file.read(slice(10), out=wrong)
 
 
+def test_pinned_memory_may_be_changed_when_a_write_returns(gpu: gpufs.Mount, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pinned = torch.zeros(1000, dtype=torch.uint8).pin_memory()
+    with gpu.open(tmp_path / "file", "w+b") as file:
+        torch.cuda._sleep(50_000_000)  # the stream is busy
+        file.write(pinned.numpy())
+        pinned.fill_(7)
+        file.fsync()
+    assert (tmp_path / "file").read_bytes() == bytes(1000)
+
+
 def test_tensors_are_described_as_by_their_interface() -> None:
     torch = pytest.importorskip("torch")
     for name in ("bool", "uint8", "int16", "int64", "float16", "float32", "complex64"):
@@ -287,7 +298,8 @@ def test_tensors_are_described_as_by_their_interface() -> None:
             assert (found.kind, found.itemsize) == (facts["typestr"][1], int(facts["typestr"][2:]))
             assert found.is_contiguous == part.is_contiguous()
             assert found.address == facts["data"][0] or part.numel() == 0
-    assert (device_array(tensor.to(torch.bfloat16)).kind, device_array(tensor.to(torch.bfloat16)).itemsize) == ("V", 2)
+    half = device_array(torch.zeros(3, dtype=torch.bfloat16, device="cuda"))
+    assert (half.kind, half.itemsize) == ("V", 2)
     for other in (tensor.conj(), tensor.to_sparse()):
         with pytest.raises(TypeError, match="not taken"):
             device_array(other)

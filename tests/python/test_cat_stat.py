@@ -99,7 +99,7 @@ def test_nothing_outside_of_the_root_is_read(run: Command, tmp_path: Path, tree:
         done = run(command, *CPU, "--root", tree, "a", "../outside")
         assert b"outside\n" not in done.stdout
         assert (b"gamma" if command == "cat" else b"a\n") in done.stdout
-        assert done.stderr == b"gpufs: ../outside: Invalid cross-device link\n"
+        assert done.stderr == b"gpufs: ../outside: leads out of the mount's root\n"
         assert done.returncode == 1
     done = run("cat", *CPU, "--root", tmp_path / "missing", "a")
     assert done.stderr == f"gpufs: {tmp_path}/missing: No such file or directory\n".encode()

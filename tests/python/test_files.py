@@ -829,11 +829,76 @@ kept[0].write(kept[1][:])
 def test_reads_into_new_memory_end_with_their_error(mount: gpufs.Mount, tmp_path: Path) -> None:
     """What :meth:`gpufs.File.read` does on a GPU."""
     (tmp_path / "file").write_bytes(bytes(range(200)))
+    memory = mount.device_memory()
     with mount.open(tmp_path / "file") as file:
-        buffer = file._core.read_new(mount.device_memory(), 100, 50, 0)
+        core = file._core
+        buffer = core.read_new(memory, 100, 50, 0)
         found = np.zeros(100, np.uint8)
         buffer.copy_to_host(found.ctypes.data, 100)
         assert found.tobytes() == bytes(range(50, 150))
-        core = file._core
+        core.read_new(memory, 100, 150, 0)  # beyond the end, which the next call tells, before it reads
+        with pytest.raises(OSError, match="the file ends at byte 200") as caught:
+            core.read_new(memory, 100, 50, 0)
+        assert caught.value.errno == errno.ENODATA
     with pytest.raises(ValueError, match="closed"):
-        core.read_new(mount.device_memory(), 100, 50, 0)
+        core.read_new(memory, 100, 50, 0)
+
+
+def test_every_close_waits_until_all_is_written(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 64
+    for attempt in range(150):
+        path = tmp_path / str(attempt)
+        mount = gpufs.mount(device="cpu", cache="1MiB", workers=1, twin_threads=2)
+        file = mount.open(path, "wb")
+        file.write(data)
+        both = threading.Barrier(2)
+
+        def close_in_another_thread(file: gpufs.File = file, both: threading.Barrier = both) -> None:
+            both.wait()
+            file.close()
+
+        other = threading.Thread(target=close_in_another_thread)
+        other.start()
+        both.wait()
+        if attempt % 2:
+            file.close()
+        else:
+            mount.close()
+        assert path.read_bytes() == data
+        other.join()
+        mount.close()
+
+
+def test_who_opens_sees_what_is_there_now(mount: gpufs.Mount, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    opened = []
+    for content in (b"one", b"two", b"three and more", b"four"):  # as a cell of a notebook, run again
+        path.write_bytes(content)
+        opened.append(mount.open(path))
+        assert opened[-1].read().tobytes() == content
+    (tmp_path / "new").write_bytes(b"another file")
+    (tmp_path / "new").replace(path)
+    opened.append(mount.open(path))
+    assert opened[-1].read().tobytes() == b"another file"
+    path.unlink()
+    with pytest.raises(FileNotFoundError) as caught:
+        mount.open(path)
+    assert caught.value.filename == str(path)
+    for file in opened:
+        file.close()
+
+
+def test_relative_paths_are_those_of_now(mount: gpufs.Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        Path("file").write_text(name)
+        files.append(mount.open("file"))
+        assert files[-1].read().tobytes() == name.encode()
+        assert files[-1].name == "file"
+        with pytest.raises(FileNotFoundError) as caught:
+            mount.open("absent")
+        assert caught.value.filename == "absent"
+    for file in files:
+        file.close()

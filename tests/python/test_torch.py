@@ -101,6 +101,16 @@ def test_types(fs: gpufs.Mount, tmp_path: Path, name: str) -> None:
         )
 
 
+def test_indices_that_are_copied_first_live_long_enough(table: FileTensor) -> None:
+    """Of the size of the result, whose memory could be theirs."""
+    expected = whole(table)
+    for _ in range(20):
+        index = torch.randint(ROWS, (COLUMNS // 2, 512), device=table.device).t()
+        assert torch.equal(table[index], expected[index])
+        strided = torch.randint(ROWS, (1024,), device=table.device)[::2]
+        assert torch.equal(torch.index_select(table, 0, strided), expected[strided])
+
+
 def test_side_streams(table: FileTensor) -> None:
     if table.device.type != "cuda":
         pytest.skip("streams are a GPU's")
