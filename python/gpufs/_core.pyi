@@ -185,6 +185,15 @@ def matvec(
     out_offset: int,
     alone: bool,
 ) -> None: ...
+def bench_matvec_rival(
+    matrix: bytes,
+    rows: int,
+    columns: int,
+    vector: bytes,
+    is_bfloat16: bool,
+    threads: int,
+    piece_bytes: int,
+) -> tuple[bytes, float]: ...
 
 class BenchWalk:
     def __init__(

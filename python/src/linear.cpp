@@ -3,6 +3,7 @@
 #include <string>
 
 #include "linear/linear.hpp"
+#include "linear/rivals.hpp"
 #include "mount.hpp"
 
 namespace nb = nanobind;
@@ -32,6 +33,21 @@ void bind_linear(nb::module_& m) {
       },
       "mount"_a, "matrix"_a, "matrix_offset"_a, "rows"_a, "columns"_a, "vector"_a, "vector_offset"_a, "is_bfloat16"_a,
       "out"_a, "out_offset"_a, "alone"_a);
+  // The product's bytes, and seconds. `piece_bytes` 0: by the CPU.
+  m.def(
+      "bench_matvec_rival",
+      [](const nb::bytes& matrix, std::uint64_t rows, std::uint64_t columns, const nb::bytes& vector, bool is_bfloat16,
+         unsigned threads, std::uint64_t piece_bytes) {
+        const linear::array_file a = file_of(matrix, 0, is_bfloat16), x = file_of(vector, 0, is_bfloat16);
+        linear::rival_result r;
+        {
+          const nb::gil_scoped_release released;
+          r = piece_bytes == 0 ? linear::matvec_on_host(a, rows, columns, x, threads)
+                               : linear::matvec_by_pipeline(a, rows, columns, x, threads, piece_bytes);
+        }
+        return nb::make_tuple(nb::bytes(r.product.data(), r.product.size() * sizeof(float)), r.seconds);
+      },
+      "matrix"_a, "rows"_a, "columns"_a, "vector"_a, "is_bfloat16"_a, "threads"_a, "piece_bytes"_a);
 }
 
 }  // namespace gpufs::python

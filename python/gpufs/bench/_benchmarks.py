@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from gpufs.bench import _arrays, _grep, _peers, _quiet, _writing
+from gpufs.bench import _arrays, _grep, _linear, _peers, _quiet, _writing
 from gpufs.bench._alone import alone
 from gpufs.bench._measure import Case, Task, Unit
 from gpufs.bench._sources import (
@@ -423,6 +423,26 @@ def _array(world: World, shared: Shared) -> Iterator[Case]:
         0.90,
     )
     yield Case({"what": "small call", "record": PAGE}, Task("gpufs", "us", _arrays.small_calls(world)))
+
+
+@benchmark("matvec", "A matrix file times a vector file", "columns")
+def _matvec(world: World, shared: Shared) -> Iterator[Case]:
+    for dtype, columns in (("float32", 4096), ("bfloat16", 8192), ("float32", 1 << 20), ("float32", 32)):
+        problem = _linear.Problem(world, columns, dtype)
+        yield Case(
+            {"type": dtype, "columns": columns, "run": "first"},
+            Task("gpufs", "GB/s", _linear.ours(problem)),
+            _copy_engine(world, shared),
+            0.95,
+            (
+                Task(f"CPU, {world.threads} threads", "GB/s", _linear.rival(problem, world.threads, 0)),
+                Task("CUDA, pinned buffers", "GB/s", _linear.rival(problem, min(world.threads, 16), _linear.PIECE)),
+            ),
+        )
+        yield Case(
+            {"type": dtype, "columns": columns, "run": "again"},
+            Task("gpufs", "GB/s", _linear.ours(problem, again=True)),
+        )
 
 
 @benchmark("hotspot", "All blocks read the same few pages", "pages")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from gpufs import _core
@@ -87,8 +88,9 @@ def cache_for(world: World) -> int:
     return max(world.file_bytes * 9 // 8, 16 << 20)
 
 
-def register(world: World, mount: Mount) -> None:
-    if mount.register_file(world.path) < world.file_bytes:
+def register(world: World, mount: Mount, path: Path | None = None, bytes_: int | None = None) -> None:
+    """Registers the world's file, or another one, for direct loads."""
+    if mount.register_file(path or world.path) < (bytes_ or world.file_bytes):
         raise AbsentError(mount.direct_path if mount.direct_path != "on" else "not all of the file could be registered")
 
 

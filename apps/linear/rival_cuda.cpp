@@ -1,0 +1,177 @@
+// Compiled by nvcc where there is one, by the host compiler otherwise.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "linear/rivals.hpp"
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#endif
+
+namespace gpufs::linear {
+
+#if defined(__CUDACC__)
+namespace {
+
+void check(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) throw error(EIO, std::string(what) + ": " + cudaGetErrorString(status));
+}
+
+__device__ float value_of(float x) { return x; }
+__device__ float value_of(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+// A warp for each row of a piece; rows that are cut are added up.
+template <class T>
+__global__ void multiply_rows(const T* a, const T* x, float* y, std::uint64_t rows, std::uint64_t columns) {
+  const std::uint64_t lane = threadIdx.x % 32, warps = std::uint64_t{gridDim.x} * blockDim.x / 32;
+  for (std::uint64_t row = (std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32; row < rows; row += warps) {
+    float sums[8] = {};
+    const T* const line = a + row * columns;
+    std::uint64_t i = lane;
+    for (; i + 7 * 32 < columns; i += 8 * 32) {
+#pragma unroll
+      for (int k = 0; k < 8; ++k) sums[k] += value_of(line[i + 32 * k]) * value_of(x[i + 32 * k]);
+    }
+    for (; i < columns; i += 32) sums[0] += value_of(line[i]) * value_of(x[i]);
+    float sum = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+    for (int k = 16; k != 0; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
+    if (lane == 0) atomicAdd(&y[row], sum);
+  }
+}
+
+class open_file {
+ public:
+  explicit open_file(const array_file& file) : path_(file.path), fd_(open(file.path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (fd_ < 0) throw error(errno, "open", path_);
+  }
+  ~open_file() { ::close(fd_); }
+  open_file(const open_file&) = delete;
+  open_file& operator=(const open_file&) = delete;
+  void read(char* to, std::uint64_t bytes, std::uint64_t offset) const {
+    while (bytes != 0) {
+      const ssize_t n = pread(fd_, to, bytes, static_cast<off_t>(offset));
+      if (n <= 0) throw error(n < 0 ? errno : ENODATA, "read", path_);
+      to += n, offset += static_cast<std::uint64_t>(n), bytes -= static_cast<std::uint64_t>(n);
+    }
+  }
+
+ private:
+  const std::string& path_;
+  const int fd_;
+};
+
+// Half of a thread's double buffer.
+struct half_buffer {
+  char* pinned = nullptr;
+  char* device = nullptr;
+  cudaStream_t stream = nullptr;
+  explicit half_buffer(std::uint64_t bytes) {
+    check(cudaHostAlloc(&pinned, bytes, cudaHostAllocDefault), "cudaHostAlloc");
+    check(cudaMalloc(&device, bytes), "cudaMalloc");
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
+  ~half_buffer() {
+    cudaStreamDestroy(stream);
+    cudaFree(device);
+    cudaFreeHost(pinned);
+  }
+  half_buffer(const half_buffer&) = delete;
+  half_buffer& operator=(const half_buffer&) = delete;
+};
+
+template <class T>
+class device_numbers {
+ public:
+  explicit device_numbers(std::uint64_t count) {
+    check(cudaMalloc(&data_, count * sizeof(T)), "cudaMalloc");
+    check(cudaMemset(data_, 0, count * sizeof(T)), "cudaMemset");
+  }
+  ~device_numbers() { cudaFree(data_); }
+  device_numbers(const device_numbers&) = delete;
+  device_numbers& operator=(const device_numbers&) = delete;
+  T* data() const { return data_; }
+
+ private:
+  T* data_ = nullptr;
+};
+
+template <class T>
+rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_t columns, const array_file& vector,
+                      unsigned threads, std::uint64_t piece_bytes) {
+  const open_file a(matrix), x(vector);
+  std::vector<char> numbers(columns * sizeof(T));
+  x.read(numbers.data(), numbers.size(), vector.offset);
+  const device_numbers<T> xs(columns);
+  const device_numbers<float> ys(rows);
+  check(cudaMemcpy(xs.data(), numbers.data(), numbers.size(), cudaMemcpyHostToDevice), "cudaMemcpy");
+
+  // A piece is some whole rows, or a part of one.
+  const std::uint64_t in_piece = piece_bytes / sizeof(T), piece_columns = std::min(columns, in_piece);
+  const std::uint64_t cuts = (columns + piece_columns - 1) / piece_columns;
+  const std::uint64_t piece_rows = cuts == 1 ? std::max<std::uint64_t>(in_piece / columns, 1) : 1;
+  const std::uint64_t pieces = (rows + piece_rows - 1) / piece_rows * cuts;
+  std::atomic<std::uint64_t> next{0};
+  std::exception_ptr failed;
+  std::mutex latch;
+  std::vector<std::unique_ptr<half_buffer>> buffers;
+  for (unsigned t = 0; t < 2 * threads; ++t) buffers.push_back(std::make_unique<half_buffer>(piece_bytes));
+  const auto start = std::chrono::steady_clock::now();
+  const auto work = [&](unsigned t) {
+    try {
+      const half_buffer* const own[] = {buffers[2 * t].get(), buffers[2 * t + 1].get()};
+      for (unsigned turn = 0;; ++turn) {
+        const std::uint64_t i = next++;
+        if (i >= pieces) break;
+        const std::uint64_t row = i / cuts * piece_rows, column = i % cuts * piece_columns;
+        const std::uint64_t n = std::min(piece_rows, rows - row), width = std::min(piece_columns, columns - column);
+        const std::uint64_t bytes = n * width * sizeof(T);
+        const half_buffer& b = *own[turn % 2];
+        check(cudaStreamSynchronize(b.stream), "cudaStreamSynchronize");  // it is free again
+        a.read(b.pinned, bytes, matrix.offset + (row * columns + column) * sizeof(T));
+        check(cudaMemcpyAsync(b.device, b.pinned, bytes, cudaMemcpyHostToDevice, b.stream), "cudaMemcpyAsync");
+        multiply_rows<<<264, 256, 0, b.stream>>>(reinterpret_cast<const T*>(b.device), xs.data() + column,
+                                                 ys.data() + row, n, width);
+        check(cudaGetLastError(), "launch");
+      }
+      for (const half_buffer* b : own) check(cudaStreamSynchronize(b->stream), "cudaStreamSynchronize");
+    } catch (...) {
+      const std::lock_guard lock(latch);
+      failed = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> workers;
+    for (unsigned t = 0; t < threads; ++t) workers.emplace_back(work, t);
+  }
+  if (failed) std::rethrow_exception(failed);
+  std::vector<float> y(rows);
+  check(cudaMemcpy(y.data(), ys.data(), rows * sizeof(float), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  return {std::move(y), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
+}
+
+}  // namespace
+
+rival_result matvec_by_pipeline(const array_file& matrix, std::uint64_t rows, std::uint64_t columns,
+                                const array_file& vector, unsigned threads, std::uint64_t piece_bytes) {
+  return matrix.type == element::float32 ? multiply<float>(matrix, rows, columns, vector, threads, piece_bytes)
+                                         : multiply<__nv_bfloat16>(matrix, rows, columns, vector, threads, piece_bytes);
+}
+#else
+rival_result matvec_by_pipeline(const array_file&, std::uint64_t, std::uint64_t, const array_file&, unsigned,
+                                std::uint64_t) {
+  throw error(ENOTSUP, "CUDA: this library was built without it");
+}
+#endif
+
+}  // namespace gpufs::linear
