@@ -50,6 +50,8 @@ class job {
   void launch(const Kernel& kernel, std::uint64_t blocks, std::size_t scratch_bytes = 0) const {
     const auto most = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(blocks, 1, full()));
     gpufs::launch(mount_, {most, threads, scratch_bytes, nullptr, alone_}, kernel);
+    // The first launch of the next kernel loads it, for which the driver waits; this one may be waiting for the driver.
+    if (alone_) mount_.synchronize();
   }
   // Waits for the kernels, and throws what went wrong in them.
   void finish(const std::vector<std::string>& paths) const {

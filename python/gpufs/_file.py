@@ -76,7 +76,18 @@ class File:
     they raise ``ValueError``; in a process that was forked off ``RuntimeError``, and :meth:`close` does nothing there.
     """
 
-    __slots__ = ("__weakref__", "_access", "_core", "_memory", "_mount", "_on_twin", "_path", "_size", "ordinal")
+    __slots__ = (
+        "__weakref__",
+        "_access",
+        "_core",
+        "_memory",
+        "_mount",
+        "_on_twin",
+        "_opened_path",
+        "_path",
+        "_size",
+        "ordinal",
+    )
 
     def __init__(self, mount: Mount, path: str | bytes | os.PathLike[str] | os.PathLike[bytes], mode: str) -> None:
         """Opens; see :meth:`gpufs.Mount.open`."""
@@ -400,6 +411,11 @@ class File:
 
     # ----
 
+    @property
+    def opened_path(self) -> bytes:
+        """By which kernels that open it share what this file has open, and see the same of it."""
+        return self._opened_path
+
     def _opened(self) -> _core.File:
         """Opens the file.
 
@@ -421,6 +437,7 @@ class File:
                 if error.errno == errno.EXDEV and self._mount.root is not None:
                     raise OSError(errno.EXDEV, "leads out of the mount's root", self._path) from None
                 raise
+            self._opened_path = path
             if self._access != os.O_RDONLY:
                 return core
             size, modified_ns, changed_ns, inode, _, _, is_shared = core.status()
@@ -438,6 +455,7 @@ class File:
                     return core
             core.close()
             path = b"/." + path if path.startswith(b"/") else b"./" + path
+        self._opened_path = path
         return _core.File(self._mount.core, self._memory, path, name, self._access, 0o666)
 
     def _check_access(self, wanted: int) -> None:

@@ -28,7 +28,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(os.stat(target).st_mode):  # noqa: PTH116 - it may be bytes that are no text
                 raise OSError(errno.EINVAL, "not a regular file", target)
-        descriptor, made = tempfile.mkstemp(prefix=f".{name[:100]}.", suffix=".part", dir=folder or ".")
+        descriptor, made = tempfile.mkstemp(prefix=f".{name[:100]}.", suffix=".part", dir=Path(folder).absolute())
         os.fchmod(descriptor, 0o666 & ~_umask())
         os.close(descriptor)
         yield made
