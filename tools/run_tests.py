@@ -243,12 +243,16 @@ def asan(job: Job) -> None:
     job.run_googletest(twin_tests("asan"), options)
 
 
+def has_gpu() -> bool:
+    return subprocess.run([ROOT / "tools" / "has_gpu.sh"], check=False).returncode == 0
+
+
 def cuda_architecture() -> str:
     """Of what is compiled here. Without a GPU it is not run, and not assembled: that takes nine tenths of the time.
 
     The consumer's kernel, which has most device calls in it, is assembled in any case, for all architectures.
     """
-    return "90" if Path("/dev/nvidiactl").exists() else "90-virtual"
+    return "90" if has_gpu() else "90-virtual"
 
 
 def cuda_compile(job: Job) -> None:
@@ -309,7 +313,9 @@ def python(job: Job) -> None:
         env={"GPUFS_CUDA": "ON", "CUDAARCHS": cuda_architecture()},
     )
     report = LOGS / "python.xml"
-    job.run_tests(report, test_python, "-m", "pytest", f"--junitxml={report}")
+    # One more than processors, as tests wait now and then; but of those that use a GPU one at a time.
+    processes = 0 if has_gpu() else int(JOBS) + 1
+    job.run_tests(report, test_python, "-m", "pytest", f"--numprocesses={processes}", f"--junitxml={report}")
 
 
 def demo(job: Job) -> None:
@@ -485,7 +491,7 @@ def main() -> int:
             print(f"{stage.name:<10} {stage.text}")
         return 0
     os.environ["PATH"] = f"{VENV_PYTHON.parent}{os.pathsep}{os.environ['PATH']}"
-    if arguments.gpu and subprocess.run([ROOT / "tools" / "has_gpu.sh"], check=False).returncode != 0:
+    if arguments.gpu and not has_gpu():
         print(f"No GPU here: nothing to run.\n\n{Counts(skipped=len(stages) - 1)}")
         return 1
     return run_stages(stages, arguments.stages)

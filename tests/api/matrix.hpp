@@ -46,10 +46,13 @@ inline std::vector<setting> settings(std::vector<source> sources, std::vector<st
       for (const std::uint64_t page_bytes : page_sizes) all.push_back({where, kind, page_bytes});
     }
   }
-  if (!is_sanitized || all.size() < 9) return all;
-  // Every second: each kind meets each size of pages once.
+  const std::size_t sizes = page_sizes.size();
+  if (!is_sanitized || sizes < 2) return all;
+  // Every second: of several sources one for each kind and size of pages in turn; of one source one size for each kind in turn.
   std::vector<setting> some;
-  for (std::size_t i = 0; i < all.size(); i += 2) some.push_back(all[i]);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if ((i / sizes + i % sizes) % 2 == 0) some.push_back(all[i]);
+  }
   return some;
 }
 inline std::vector<setting> all_settings() { return settings({source::posix, source::memory}, {512, 4096, 65536}); }
