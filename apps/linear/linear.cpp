@@ -12,8 +12,10 @@ namespace gpufs::linear {
 namespace {
 
 constexpr std::uint32_t threads = 256, warps_of_block = threads / 32;
-// What a block asks for at once, and what a warp of it multiplies at a time.
-constexpr std::uint64_t block_bytes = std::uint64_t{4} << 20, piece_bytes = std::uint64_t{64} << 10;
+// What a block asks for at once, a run of the copy engine's; of short rows less, as they need more blocks. And what a warp multiplies at
+// a time.
+constexpr std::uint64_t block_bytes = std::uint64_t{8} << 20, short_block_bytes = std::uint64_t{4} << 20;
+constexpr std::uint64_t piece_bytes = std::uint64_t{64} << 10;
 // Shorter rows are read several at a time.
 constexpr std::uint64_t short_row_bytes = multiply_short_rows<float>::batch_bytes / 4;
 
@@ -44,12 +46,14 @@ class job {
  public:
   job(const mount& m, bool alone) : mount_(m), alone_(alone), word_(m, 1) {}
   failure failed() const { return {word_.data()}; }
-  std::uint32_t full() const { return mount_.multiprocessors() * tuned_shape::blocks_per_multiprocessor; }
+  // A block for each multiprocessor: enough to keep the bus busy with large pieces, and few enough that they have room in a cache.
+  std::uint32_t few() const { return mount_.multiprocessors(); }
+  std::uint32_t many() const { return mount_.multiprocessors() * tuned_shape::blocks_per_multiprocessor; }
 
   template <class Kernel>
-  void launch(const Kernel& kernel, std::uint64_t blocks, std::size_t scratch_bytes = 0) const {
-    const auto most = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(blocks, 1, full()));
-    gpufs::launch(mount_, {most, threads, scratch_bytes, nullptr, alone_}, kernel);
+  void launch(const Kernel& kernel, std::uint64_t blocks, std::uint32_t most, std::size_t scratch_bytes = 0) const {
+    const auto count = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(blocks, 1, most));
+    gpufs::launch(mount_, {count, threads, scratch_bytes, nullptr, alone_}, kernel);
     // The first launch of the next kernel loads it, for which the driver waits; this one may be waiting for the driver.
     if (alone_) mount_.synchronize();
   }
@@ -83,15 +87,16 @@ void matvec_of(const mount& m, const array_file& matrix, std::uint64_t rows, std
   const device_array<float> sums(m, rows * pieces_of_row);
   work.launch(read_numbers(known[1], vector.offset, columns * sizeof(T), reinterpret_cast<char*>(numbers.data()),
                            role::vector, work.failed()),
-              ceiling(row_bytes, std::uint64_t{64} << 10));
+              ceiling(row_bytes, std::uint64_t{64} << 10), work.many());
   // Each block has something to do, also where the matrix is small.
-  const std::uint64_t share = std::clamp<std::uint64_t>(rows * row_bytes / work.full(), 1, block_bytes);
+  const std::uint64_t share = is_short ? std::clamp<std::uint64_t>(rows * row_bytes / work.many(), 1, short_block_bytes)
+                                       : std::clamp<std::uint64_t>(rows * row_bytes / work.few(), 1, block_bytes);
   if (is_short) {
     const std::uint64_t block_rows = std::max<std::uint64_t>(share / row_bytes, 1);
     work.launch(
         multiply_short_rows<T>{
             {}, known[0], matrix.offset, rows, columns, block_rows, numbers.data(), sums.data(), work.failed()},
-        ceiling(rows, block_rows), warps_of_block * multiply_short_rows<T>::batch_bytes);
+        ceiling(rows, block_rows), work.many(), warps_of_block * multiply_short_rows<T>::batch_bytes);
   } else {
     const std::uint64_t block_pieces = std::max<std::uint64_t>(share / (piece_columns * sizeof(T)), warps_of_block);
     work.launch(multiply_pieces<T>{{},
@@ -105,10 +110,10 @@ void matvec_of(const mount& m, const array_file& matrix, std::uint64_t rows, std
                                    numbers.data(),
                                    sums.data(),
                                    work.failed()},
-                ceiling(rows * pieces_of_row, block_pieces));
+                ceiling(rows * pieces_of_row, block_pieces), work.few());
   }
   work.launch(write_sums(known[2], out_offset, rows, pieces_of_row, sums.data(), work.failed()),
-              ceiling(rows, write_sums::batch), write_sums::batch * sizeof(float));
+              ceiling(rows, write_sums::batch), work.many(), write_sums::batch * sizeof(float));
   work.finish(paths);
 }
 
