@@ -207,12 +207,7 @@ struct multiply_short_rows : tuned_shape {
         if (!read(warp, fs, fd, offset + row * row_bytes, count * row_bytes)) break;
         for (std::uint64_t k = warp.rank(); k < count; k += warp.size()) {
           float sum = 0;
-          // Each member begins in another column, so that they are not all at one bank of the memory.
-          std::uint64_t c = warp.rank() % columns;
-          for (std::uint64_t turn = 0; turn < columns; ++turn) {
-            sum += value_of(own[k * columns + c]) * value_of(vector[c]);
-            c = c + 1 < columns ? c + 1 : 0;
-          }
+          for (std::uint64_t c = 0; c < columns; ++c) sum += value_of(own[k * columns + c]) * value_of(vector[c]);
           sums[row + k] = sum;
         }
         warp.sync();  // before the next read overwrites it
