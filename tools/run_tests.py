@@ -312,8 +312,8 @@ def python(job: Job) -> None:
         *(VENV_PYTHON, "-m", "pip", "--python", test_python, "install", "--constraint", pins, ".[test]"),
         env={"GPUFS_CUDA": "ON", "CUDAARCHS": cuda_architecture()},
     )
-    # One more process than processors, as tests wait now and then; but of those that use a GPU one at a time, and alone what
-    # measures.
+    # One more process than processors, as tests wait now and then; but of those that use a GPU one at a time, and
+    # alone what measures.
     measures = "tests/python/test_bench.py"
     processes = 0 if has_gpu() else int(JOBS) + 1
     for name, chosen in (

@@ -81,6 +81,14 @@ GPUFS_HD float products(const warp_group& g, const T* a, const T* b, std::uint64
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
+// The descriptor; less than 0, which is told, if there is none.
+GPUFS_HD inline std::int32_t open_to_read(const block_group& g, const mount_ref& fs, const char* path, role file,
+                                          const failure& failed) {
+  const std::int32_t fd = gopen(g, fs, path, O_RDONLY);
+  if (fd < 0 && g.is_leader()) failed.tell(file, fd);
+  return fd;
+}
+
 // A file's numbers into memory: each block a part.
 struct read_numbers : tuned_shape {
   const char* path;
@@ -93,8 +101,8 @@ struct read_numbers : tuned_shape {
       : path(p), offset(o), bytes(n), to(t), file(r), failed(f) {}
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
-    const std::int32_t fd = gopen(g, fs, path, O_RDONLY);
-    if (fd < 0) return tell(g, fd);
+    const std::int32_t fd = open_to_read(g, fs, path, file, failed);
+    if (fd < 0) return;
     const std::uint64_t part = std::uint64_t{64} << 10;
     for (std::uint64_t at = g.grid_rank() * part; at < bytes; at += g.grid_size() * part) {
       const std::uint64_t wanted = bytes - at < part ? bytes - at : part;
@@ -130,11 +138,8 @@ struct multiply_pieces : tuned_shape {
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     const warp_group warp = g.warp();
-    const std::int32_t fd = gopen(g, fs, path, O_RDONLY);
-    if (fd < 0) {
-      if (g.is_leader()) failed.tell(role::matrix, fd);
-      return;
-    }
+    const std::int32_t fd = open_to_read(g, fs, path, role::matrix, failed);
+    if (fd < 0) return;
     const std::uint64_t pieces = rows * pieces_of_row;
     for (std::uint64_t first = g.grid_rank() * block_pieces; first < pieces; first += g.grid_size() * block_pieces) {
       const std::uint64_t end = pieces - first < block_pieces ? pieces : first + block_pieces;
@@ -191,11 +196,8 @@ struct multiply_short_rows : tuned_shape {
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     const warp_group warp = g.warp();
-    const std::int32_t fd = gopen(g, fs, path, O_RDONLY);
-    if (fd < 0) {
-      if (g.is_leader()) failed.tell(role::matrix, fd);
-      return;
-    }
+    const std::int32_t fd = open_to_read(g, fs, path, role::matrix, failed);
+    if (fd < 0) return;
     const auto* const own = reinterpret_cast<T*>(block_group::scratch() + block_group::warp_rank() * batch_bytes);
     const std::uint64_t row_bytes = columns * sizeof(T), batch = batch_bytes / row_bytes;
     for (std::uint64_t first = g.grid_rank() * block_rows; first < rows; first += g.grid_size() * block_rows) {
