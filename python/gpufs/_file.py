@@ -443,7 +443,6 @@ class File:
             size, modified_ns, changed_ns, inode, _, _, is_shared = core.status()
             if is_shared:
                 return core
-            self._size = size
             with contextlib.suppress(OSError):
                 now = os.stat(host_path)  # noqa: PTH116 - bytes
                 if (now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino) == (
@@ -452,6 +451,7 @@ class File:
                     changed_ns,
                     inode,
                 ):
+                    self._size = size
                     return core
             core.close()
             path = b"/." + path if path.startswith(b"/") else b"./" + path

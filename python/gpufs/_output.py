@@ -35,8 +35,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
         os.replace(made, target)  # noqa: PTH105
         made = None
     except OSError as error:
-        if error.filename is None or (made is not None and os.fsdecode(error.filename) == made):
-            error.filename = target
+        if made is None or error.filename is None or os.fsdecode(error.filename) == made:
+            raise OSError(error.errno, error.strerror, target) from error
         raise
     finally:
         if made is not None:

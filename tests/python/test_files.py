@@ -888,6 +888,18 @@ def test_who_opens_sees_what_is_there_now(mount: gpufs.Mount, tmp_path: Path) ->
         file.close()
 
 
+def test_a_file_that_goes_on_changing_has_the_size_of_its_open(
+    mount: gpufs.Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpufs._file._NAMES_OF_PATH", 1)
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    with mount.open(path):
+        path.write_bytes(b"three and more")
+        with mount.open(path) as file:
+            assert (file.size(), file.read().tobytes()) == (14, b"three and more")
+
+
 def test_relative_paths_are_those_of_now(mount: gpufs.Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = []
     for name in ("first", "second"):

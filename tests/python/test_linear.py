@@ -118,7 +118,7 @@ def test_what_is_wrong_is_told_and_nothing_is_left(fs: gpufs.Mount, tmp_path: Pa
     fails(ValueError, "text.npy", "text", "x")
     fails(ValueError, "cut.npy", "cut", "x")
     fails(FileNotFoundError, "absent.npy", "absent", "x")
-    fails(FileNotFoundError, "nowhere", "a", "x", "nowhere/y.npy")
+    fails(FileNotFoundError, "nowhere/y.npy'$", "a", "x", "nowhere/y.npy")
     fails(OSError, "not a regular file", "a", "x", ".")
 
 
