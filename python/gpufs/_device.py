@@ -68,8 +68,8 @@ def chosen_stream(stream: Stream, ordinal: int) -> ChosenStream:
 def _current_stream(ordinal: int) -> ChosenStream:
     torch: Any = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
-        # What compilers for PyTorch use too; the public function makes an object, which takes longer than a launch. The
-        # streams are PyTorch's to the end.
+        # What compilers for PyTorch use too; the public function makes an object, which a small call can do without.
+        # The streams are PyTorch's to the end.
         handle = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
         if handle is not None:
             number = handle(ordinal)
@@ -167,7 +167,7 @@ def device_array(array: object) -> ForeignArray:
 
 
 def _of_tensor(tensor: Any, torch: Any) -> ForeignArray:  # noqa: ANN401 - PyTorch's, which need not be there
-    """The same by what a tensor has itself: a tenth of what the interface takes."""
+    """The same by what a tensor has itself, which is quicker than its interface."""
     if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
         raise TypeError("tensors that are sparse, or yet to be conjugated or negated, are not taken")
     read_only = tensor.requires_grad and torch.is_grad_enabled()

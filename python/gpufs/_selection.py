@@ -214,7 +214,6 @@ class _OnDevice(NamedTuple):
     """An index array in GPU memory."""
 
     array: ForeignArray
-    shape: tuple[int, ...]
     owner: object  # of the memory
 
 
@@ -228,7 +227,7 @@ def _classify(index: object, on_device: Callable[[object], ForeignArray | None])
         raise IndexError("a bool that is no array is not supported as an index")
     found = None if isinstance(index, (np.ndarray, list)) else on_device(index)
     if found is not None:
-        return _OnDevice(found, found.shape, index)
+        return _OnDevice(found, index)
     if not hasattr(index, "shape") and isinstance(index, SupportsIndex):
         return operator.index(index)
     array = np.asarray(index)
@@ -300,10 +299,9 @@ def _list(
         return None, ()
     axis, array = lists[0]
     if isinstance(array, _OnDevice):
-        count = math.prod(array.shape)
-        if count > 0 and shape[axis] == 0:
+        if math.prod(array.array.shape) > 0 and shape[axis] == 0:
             raise IndexError(f"no index is within bounds for axis {axis} with size 0")
-        return DeviceList(array.array, array.owner, shape[axis], strides[axis]), array.shape
+        return DeviceList(array.array, array.owner, shape[axis], strides[axis]), array.array.shape
     arrays = [(axis, cast("Array", array)) for axis, array in lists]
     try:
         list_shape = np.broadcast_shapes(*(array.shape for _, array in arrays))

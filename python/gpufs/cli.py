@@ -674,13 +674,13 @@ _NOT_REPLACED: Final = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS)
 
 def _replace(name: str, text: str) -> None:
     """Writes a file, whole or not at all, where it can be replaced."""
+    from gpufs._output import replacing
+
     target = Path(name).resolve()
-    part = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(target)
+        with replacing(target) as part:
+            Path(part).write_text(text, encoding="utf-8")
     except OSError as error:
-        part.unlink(missing_ok=True)
         if error.errno not in _NOT_REPLACED or not target.exists():
             raise OSError(error.errno, error.strerror, name) from error
         with open(name, "w", encoding="utf-8") as out:  # noqa: PTH123 - its error names the file as it was given

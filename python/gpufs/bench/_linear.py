@@ -15,7 +15,6 @@ from gpufs.bench._peers import Clock, import_peer
 from gpufs.bench._sources import register
 from gpufs.bench._world import World
 
-SETTLING_S: Final = 2.1  # what is registered for a file that has just changed does not serve its next open
 PIECE: Final = 8 << 20  # of the pipeline
 BLOCK: Final = 1 << 24  # numbers that are made at once
 TOLERANCE: Final = 1e-4  # of the sum of the products' sizes; sums of float32 in another order
@@ -43,7 +42,7 @@ class Problem:
                 file.write(block[: min(left, BLOCK)].data)
                 left -= BLOCK
         block[: self.columns].tofile(vector)
-        time.sleep(SETTLING_S)
+        self.world.settle(matrix)
         return matrix, vector
 
     @functools.cached_property

@@ -108,7 +108,7 @@ class World:
                 self.tell("writing the file")
                 for at in range(0, self.file_bytes, WRITE_AT_ONCE):
                     _core.bench_write_content(self.name, at, min(WRITE_AT_ONCE, self.file_bytes - at))
-            self._settle(self.path)
+            self.settle(self.path)
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
@@ -153,11 +153,12 @@ class World:
             self.tell(f"writing {self.small_files:,} small files")
             folder = self.folder / "small"
             _core.bench_write_small_files(os.fsencode(folder), 0, self.small_files)
-            self._settle(folder)
+            self.settle(folder)
             self._small_folder = folder
         return os.fsencode(self._small_folder)
 
-    def _settle(self, path: Path) -> None:
+    def settle(self, path: Path) -> None:
+        """Waits until a file is old enough to be known again at its next open, with what was registered for it."""
         status = path.stat()
         age = time.time() - max(status.st_mtime, status.st_ctime)
         if age < SETTLING_S:
