@@ -125,29 +125,38 @@ struct read_numbers : tuned_shape {
   }
 };
 
+// What kernels that multiply are told.
+template <class T>
+struct factors {
+  const char* path;  // of the matrix
+  std::uint64_t offset, rows, columns;
+  const T* vector;
+  float* sums;
+  failure failed;
+};
+
 // Rows in pieces of at most `piece_columns`, a warp each, which maps what it multiplies. A block takes as many neighbouring ones as make
 // `block_pieces`, which lie together in the file, and asks for them at once.
 template <class T>
 struct multiply_pieces : tuned_shape {
-  const char* path;
-  std::uint64_t offset, rows, columns, pieces_of_row, piece_columns, block_pieces;
-  const T* vector;
-  float* sums;  // of each piece
-  failure failed;
+  factors<T> of;  // its sums: of each piece
+  std::uint64_t pieces_of_row, piece_columns, block_pieces;
 
+  GPUFS_HD multiply_pieces(const factors<T>& f, std::uint64_t in_row, std::uint64_t in_piece, std::uint64_t in_block)
+      : of(f), pieces_of_row(in_row), piece_columns(in_piece), block_pieces(in_block) {}
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     const warp_group warp = g.warp();
-    const std::int32_t fd = open_to_read(g, fs, path, role::matrix, failed);
+    const std::int32_t fd = open_to_read(g, fs, of.path, role::matrix, of.failed);
     if (fd < 0) return;
-    const std::uint64_t pieces = rows * pieces_of_row;
+    const std::uint64_t pieces = of.rows * pieces_of_row;
     for (std::uint64_t first = g.grid_rank() * block_pieces; first < pieces; first += g.grid_size() * block_pieces) {
       const std::uint64_t end = pieces - first < block_pieces ? pieces : first + block_pieces;
       const std::uint64_t from = place_of(first), bytes = place_of(end) - from;
       (void)gfadvise(g, fs, fd, static_cast<std::int64_t>(from), bytes, POSIX_FADV_WILLNEED);
       for (std::uint64_t i = first + g.warp_rank(); i < end; i += g.warp_count()) {
         const float sum = sum_of(warp, multiply(warp, fs, fd, i));
-        if (warp.is_leader()) sums[i] = sum;
+        if (warp.is_leader()) of.sums[i] = sum;
       }
     }
     (void)gclose(g, fs, fd);  // of a file that is only read
@@ -157,24 +166,24 @@ struct multiply_pieces : tuned_shape {
   GPUFS_HD std::uint64_t column_of(std::uint64_t piece) const { return piece % pieces_of_row * piece_columns; }
   // Bytes of the file in front of a piece, or behind the last.
   GPUFS_HD std::uint64_t place_of(std::uint64_t piece) const {
-    return offset + (piece / pieces_of_row * columns + column_of(piece)) * sizeof(T);
+    return of.offset + (piece / pieces_of_row * of.columns + column_of(piece)) * sizeof(T);
   }
   // The member's part of a piece's sum.
   GPUFS_HD float multiply(const warp_group& warp, const mount_ref& fs, std::int32_t fd, std::uint64_t piece) const {
     const std::uint64_t column = column_of(piece), at = place_of(piece);
-    const std::uint64_t count = columns - column < piece_columns ? columns - column : piece_columns;
+    const std::uint64_t count = of.columns - column < piece_columns ? of.columns - column : piece_columns;
     float sum = 0;
     for (std::uint64_t done = 0; done < count;) {
       const mapping m =
           gmmap(warp, fs, fd, static_cast<std::int64_t>(at + done * sizeof(T)), (count - done) * sizeof(T));
       if (m.bytes < static_cast<std::int64_t>(sizeof(T))) {
         if (m.bytes > 0) (void)gmunmap(warp, fs, m.data);
-        if (warp.is_leader()) failed.tell(role::matrix, m.bytes < 0 ? m.bytes : 0);
+        if (warp.is_leader()) of.failed.tell(role::matrix, m.bytes < 0 ? m.bytes : 0);
         return 0;
       }
       // Pages hold whole numbers.
       const std::uint64_t here = static_cast<std::uint64_t>(m.bytes) / sizeof(T);
-      const float part = products(warp, reinterpret_cast<const T*>(m.data), vector + column + done, here);
+      const float part = products(warp, reinterpret_cast<const T*>(m.data), of.vector + column + done, here);
       (void)gmunmap(warp, fs, m.data, part);
       sum += part;
       done += here;
@@ -187,30 +196,29 @@ struct multiply_pieces : tuned_shape {
 template <class T>
 struct multiply_short_rows : tuned_shape {
   static constexpr std::uint64_t batch_bytes = 4096;  // of scratch memory for a warp
-  const char* path;
-  std::uint64_t offset, rows, columns, block_rows;
-  const T* vector;
-  float* sums;
-  failure failed;
+  factors<T> of;
+  std::uint64_t block_rows;
 
+  GPUFS_HD multiply_short_rows(const factors<T>& f, std::uint64_t in_block) : of(f), block_rows(in_block) {}
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     const warp_group warp = g.warp();
-    const std::int32_t fd = open_to_read(g, fs, path, role::matrix, failed);
+    const std::int32_t fd = open_to_read(g, fs, of.path, role::matrix, of.failed);
     if (fd < 0) return;
     const auto* const own = reinterpret_cast<T*>(block_group::scratch() + block_group::warp_rank() * batch_bytes);
-    const std::uint64_t row_bytes = columns * sizeof(T), batch = batch_bytes / row_bytes;
-    for (std::uint64_t first = g.grid_rank() * block_rows; first < rows; first += g.grid_size() * block_rows) {
-      const std::uint64_t end = rows - first < block_rows ? rows : first + block_rows;
-      const std::uint64_t from = offset + first * row_bytes;
+    const std::uint64_t row_bytes = of.columns * sizeof(T), batch = batch_bytes / row_bytes;
+    for (std::uint64_t first = g.grid_rank() * block_rows; first < of.rows; first += g.grid_size() * block_rows) {
+      const std::uint64_t end = of.rows - first < block_rows ? of.rows : first + block_rows;
+      const std::uint64_t from = of.offset + first * row_bytes;
       (void)gfadvise(g, fs, fd, static_cast<std::int64_t>(from), (end - first) * row_bytes, POSIX_FADV_WILLNEED);
       for (std::uint64_t row = first + g.warp_rank() * batch; row < end; row += g.warp_count() * batch) {
         const std::uint64_t count = end - row < batch ? end - row : batch;
-        if (!read(warp, fs, fd, offset + row * row_bytes, count * row_bytes)) break;
+        if (!read(warp, fs, fd, of.offset + row * row_bytes, count * row_bytes)) break;
         for (std::uint64_t k = warp.rank(); k < count; k += warp.size()) {
           float sum = 0;
-          for (std::uint64_t c = 0; c < columns; ++c) sum += value_of(own[k * columns + c]) * value_of(vector[c]);
-          sums[row + k] = sum;
+          for (std::uint64_t c = 0; c < of.columns; ++c)
+            sum += value_of(own[k * of.columns + c]) * value_of(of.vector[c]);
+          of.sums[row + k] = sum;
         }
         warp.sync();  // before the next read overwrites it
       }
@@ -225,7 +233,7 @@ struct multiply_short_rows : tuned_shape {
     for (std::uint64_t done = 0; done < bytes;) {
       const std::int64_t got = gread(warp, fs, fd, own + done, bytes - done, static_cast<std::int64_t>(at + done));
       if (got <= 0) {
-        if (warp.is_leader()) failed.tell(role::matrix, got);
+        if (warp.is_leader()) of.failed.tell(role::matrix, got);
         return false;
       }
       done += static_cast<std::uint64_t>(got);

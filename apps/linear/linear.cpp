@@ -91,25 +91,14 @@ void matvec_of(const mount& m, const array_file& matrix, std::uint64_t rows, std
   // Each block has something to do, also where the matrix is small.
   const std::uint64_t share = is_short ? std::clamp<std::uint64_t>(rows * row_bytes / work.many(), 1, short_block_bytes)
                                        : std::clamp<std::uint64_t>(rows * row_bytes / work.few(), 1, block_bytes);
+  const factors<T> both{known[0], matrix.offset, rows, columns, numbers.data(), sums.data(), work.failed()};
   if (is_short) {
     const std::uint64_t block_rows = std::max<std::uint64_t>(share / row_bytes, 1);
-    work.launch(
-        multiply_short_rows<T>{
-            {}, known[0], matrix.offset, rows, columns, block_rows, numbers.data(), sums.data(), work.failed()},
-        ceiling(rows, block_rows), work.many(), warps_of_block * multiply_short_rows<T>::batch_bytes);
+    work.launch(multiply_short_rows<T>(both, block_rows), ceiling(rows, block_rows), work.many(),
+                warps_of_block * multiply_short_rows<T>::batch_bytes);
   } else {
     const std::uint64_t block_pieces = std::max<std::uint64_t>(share / (piece_columns * sizeof(T)), warps_of_block);
-    work.launch(multiply_pieces<T>{{},
-                                   known[0],
-                                   matrix.offset,
-                                   rows,
-                                   columns,
-                                   pieces_of_row,
-                                   piece_columns,
-                                   block_pieces,
-                                   numbers.data(),
-                                   sums.data(),
-                                   work.failed()},
+    work.launch(multiply_pieces<T>(both, pieces_of_row, piece_columns, block_pieces),
                 ceiling(rows * pieces_of_row, block_pieces), work.few());
   }
   work.launch(write_sums(known[2], out_offset, rows, pieces_of_row, sums.data(), work.failed()),
