@@ -12,6 +12,7 @@
 #include "linear.hpp"
 #include "machine.hpp"
 #include "mount.hpp"
+#include "search.hpp"
 
 NB_MODULE(_core, m) {
   // A mount that lives until the interpreter ends is closed by an exit handler (gpufs/_mount.py); what else is left
@@ -26,5 +27,6 @@ NB_MODULE(_core, m) {
   gpufs::python::bind_arrays(m);
   gpufs::python::bind_grep(m);
   gpufs::python::bind_linear(m);
+  gpufs::python::bind_search(m);
   gpufs::python::bind_bench(m);
 }
