@@ -27,7 +27,7 @@ struct pack_queries : job::tuned_shape {
       g.sync();
       char* to = slices + first / tile::side * slices_of_row * tile::slice_bytes;
       for (std::uint64_t s = 0; s < slices_of_row; ++s, to += tile::slice_bytes) {
-        tile::slice_on_its_way<float> slice;
+        tile::slice_on_its_way<float, false> slice;
         slice.load(g, memory.rows, count, static_cast<std::uint32_t>(s * tile::depth),
                    static_cast<std::uint32_t>(dimensions));
         slice.store<1>(g, to, [&](std::uint32_t row, std::uint32_t part, const float (&some)[4]) {
@@ -113,10 +113,15 @@ struct scan {
           static_cast<std::uint32_t>(dimensions - at < part_dimensions ? dimensions - at : part_dimensions);
       const std::int32_t wrong = tile::map_rows(g, fs, fd, memory.rows, begin + at * sizeof(float), d.stride, count,
                                                 columns * static_cast<std::uint32_t>(sizeof(float)));
-      if (wrong == 0)
-        tile::add_product<1, float>(
-            g, products, memory.stages, memory.rows, count, columns, packed, first_query / tile::side, at / tile::depth,
-            [&](std::uint32_t r, std::uint32_t part, const float (&some)[4]) { memory.squares.add(r, part, some); });
+      if (wrong == 0) {
+        const tile::factors both{memory.rows, count, columns, packed, first_query / tile::side, at / tile::depth};
+        const auto take = [&](std::uint32_t r, std::uint32_t part, const float (&some)[4]) {
+          memory.squares.add(r, part, some);
+        };
+        if (tile::are_aligned<float>(begin, d.stride, columns))
+          tile::add_product<1, float, true>(g, products, memory.stages, both, take);
+        else tile::add_product<1, float, false>(g, products, memory.stages, both, take);
+      }
       tile::unmap_rows(g, fs, memory.rows);
       if (wrong != 0) {
         if (g.is_leader()) tell(d, wrong);
