@@ -74,13 +74,14 @@ void matmul_of(const mount& m, const array_file& a, std::uint64_t rows, std::uin
                std::uint64_t columns, const std::string& out, std::uint64_t out_offset, bool alone) {
   const job::job work(m, "matmul", {a.path, b.path, out}, alone);
   const device_array<char> slices(m, tile::panel::bytes(columns, depth, Parts));
-  const device_array<atomic_word<std::uint64_t>> next(m, 1);
   using pack = pack_columns<T, Parts>;
   work.launch(pack(work.path(1), 1, b.offset, depth, columns, slices.data(), work.failed()),
               ceiling(depth, tile::depth), work.many(), pack::scratch_bytes);
 
   const std::uint64_t part_depth = std::min<std::uint64_t>(depth, m.options().page_bytes / sizeof(T));
   const cut pieces(m, depth * sizeof(T), part_depth != depth);
+  const std::uint64_t down = ceiling(rows, pieces.tile_rows);
+  const device_array<atomic_word<std::uint64_t>> next(m, 1), done(m, down);
   using multiply = multiply_tiles<T, Parts>;
   const multiply kernel{{work.path(0), 0, a.offset},
                         {work.path(2), 2, out_offset},
@@ -94,10 +95,10 @@ void matmul_of(const mount& m, const array_file& a, std::uint64_t rows, std::uin
                         pieces.brings,
                         {slices.data(), static_cast<std::uint32_t>(tile::panel::slices_in(depth))},
                         work.failed(),
-                        next.data()};
+                        next.data(),
+                        done.data()};
   const std::size_t of_twin = m.device() == device_kind::cpu ? tile::product::twin_memory_bytes : 0;
-  work.launch(kernel, ceiling(rows, pieces.tile_rows) * ceiling(columns, tile::side), pieces.blocks,
-              sizeof(typename multiply::memory) + of_twin);
+  work.launch(kernel, down * ceiling(columns, tile::side), pieces.blocks, sizeof(typename multiply::memory) + of_twin);
   work.finish();
 }
 

@@ -94,6 +94,7 @@ struct multiply_tiles {
   tile::panel right;
   job::failure failed;
   atomic_word<std::uint64_t>* next;
+  atomic_word<std::uint64_t>* done;  // of each tile's rows, the tiles that are written
 
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
@@ -123,6 +124,12 @@ struct multiply_tiles {
       }
       if (!multiply(g, fs, from, row, count, column)) break;
       write(g, fs, to, row, count, column * tile::side);
+      // The last of a tile's rows: they go to the file while others are computed.
+      std::uint32_t is_last = 0;
+      if (g.is_leader()) is_last = done[row / tile_rows].fetch_add_relaxed(1) + 1 == across ? 1 : 0;
+      if (g.broadcast(is_last) != 0)
+        (void)gfadvise(g, fs, to, static_cast<std::int64_t>(out.offset + row * columns * sizeof(float)),
+                       count * columns * sizeof(float), POSIX_FADV_DONTNEED);
     }
     if (from >= 0) (void)gclose(g, fs, from);
     if (to >= 0) job::close_written(g, fs, to, out.file, failed);

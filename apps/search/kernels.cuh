@@ -9,6 +9,7 @@ namespace gpufs::search {
 using job::failure;
 
 // Packs the queries for the matrix units, and sums up their squares: a block each tile.
+template <int Parts>
 struct pack_queries : job::tuned_shape {
   const float* numbers;  // one query behind another
   std::uint64_t queries, dimensions;
@@ -17,7 +18,7 @@ struct pack_queries : job::tuned_shape {
 
   GPUFS_HD void operator()(const mount_ref&) const {
     const block_group g = this_block();
-    auto& memory = *reinterpret_cast<scan_memory*>(block_group::scratch());
+    auto& memory = *reinterpret_cast<scan_memory<Parts>*>(block_group::scratch());
     const std::uint64_t slices_of_row = tile::panel::slices_in(dimensions);
     job::by_turns(queries, tile::side, [&](std::uint64_t first, std::uint64_t end) {
       const auto count = static_cast<std::uint32_t>(end - first);
@@ -25,12 +26,12 @@ struct pack_queries : job::tuned_shape {
                      dimensions * sizeof(float), count);
       memory.squares.clear(g);
       g.sync();
-      char* to = slices + first / tile::side * slices_of_row * tile::slice_bytes;
-      for (std::uint64_t s = 0; s < slices_of_row; ++s, to += tile::slice_bytes) {
+      char* to = slices + first / tile::side * slices_of_row * (tile::slice_bytes * Parts);
+      for (std::uint64_t s = 0; s < slices_of_row; ++s, to += tile::slice_bytes * Parts) {
         tile::slice_on_its_way<float, false> slice;
         slice.load(g, memory.rows, count, static_cast<std::uint32_t>(s * tile::depth),
                    static_cast<std::uint32_t>(dimensions));
-        slice.store<1>(g, to, [&](std::uint32_t row, std::uint32_t part, const float (&some)[4]) {
+        slice.template store<Parts>(g, to, [&](std::uint32_t row, std::uint32_t part, const float (&some)[4]) {
           memory.squares.add(row, part, some);
         });
       }
@@ -50,6 +51,7 @@ struct database {
 
 // Compares chunks of the databases with tiles of the queries, in order: all tiles with a chunk before the next chunk. A block maps a
 // chunk's vectors, multiplies them with the queries where they are, and looks closer at what may be near enough.
+template <int Parts>
 struct scan {
   static constexpr int block_threads_max = tile::threads;
   static constexpr int blocks_per_multiprocessor = 2;
@@ -69,7 +71,7 @@ struct scan {
 
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
-    auto& memory = *reinterpret_cast<scan_memory*>(block_group::scratch());
+    auto& memory = *reinterpret_cast<scan_memory<Parts>*>(block_group::scratch());
     const std::uint64_t tiles = (to.queries + tile::side - 1) / tile::side;
     std::uint32_t number = 0, open_number = 0;
     std::int32_t fd = -1;
@@ -101,12 +103,12 @@ struct scan {
   }
 
  private:
-  GPUFS_HD bool compare(const block_group& g, const mount_ref& fs, std::int32_t fd, scan_memory& memory,
+  GPUFS_HD bool compare(const block_group& g, const mount_ref& fs, std::int32_t fd, scan_memory<Parts>& memory,
                         const database& d, std::uint64_t row, std::uint32_t count, std::uint64_t first_query,
                         std::uint32_t query_count) const {
     const std::uint64_t begin = d.offset + row * d.stride;
     if (advises) (void)gfadvise(g, fs, fd, static_cast<std::int64_t>(begin), count * d.stride, POSIX_FADV_WILLNEED);
-    tile::product products(block_group::scratch() + sizeof(scan_memory));
+    tile::product products(block_group::scratch() + sizeof(scan_memory<Parts>));
     memory.squares.clear(g);
     for (std::uint64_t at = 0; at < dimensions; at += part_dimensions) {
       const auto columns =
@@ -119,8 +121,8 @@ struct scan {
           memory.squares.add(r, part, some);
         };
         if (tile::are_aligned<float>(begin, d.stride, columns))
-          tile::add_product<1, float, true>(g, products, memory.stages, both, take);
-        else tile::add_product<1, float, false>(g, products, memory.stages, both, take);
+          tile::add_product<Parts, float, true>(g, products, memory.stages, both, take);
+        else tile::add_product<Parts, float, false>(g, products, memory.stages, both, take);
       }
       tile::unmap_rows(g, fs, memory.rows);
       if (wrong != 0) {
@@ -128,7 +130,7 @@ struct scan {
         return false;
       }
     }
-    bound_distances(g, memory, products, query_squares + first_query, query_count, relative_error(dimensions));
+    bound_distances(g, memory, products, query_squares + first_query, query_count, relative_error<Parts>(dimensions));
     look_through(g, memory, to, first_query, query_count, d.first_index + row, count,
                  [&](const warp_group& warp, std::uint64_t query, std::uint32_t r) {
                    return exact(warp, fs, fd, d, begin + r * d.stride, query);

@@ -131,21 +131,24 @@ struct square_sums {
   }
 };
 
-// How far what is computed of a squared distance may be off, as a part of the sum of both vectors' squares: two roundings to bfloat16, of
-// at most 2^-8 each, in products whose sum's size is at most half of that of the squares; and the roundings, of at most 2^-22, of sums
-// that are added up a few at a time.
-GPUFS_HD inline float relative_error(std::uint64_t dimensions) {
+// How far what is computed of a squared distance may be off, as a part of the sum of both vectors' squares, half of which is the most that
+// the products' sizes sum up to. One part of a number is off by 2^-8 of it at most; two by 2^-16, and their product lacks the
+// one of the second parts. Then the roundings, of at most 2^-22, of sums that are added up a few at a time.
+template <int Parts>
+GPUFS_HD float relative_error(std::uint64_t dimensions) {
+  static_assert(Parts == 1 || Parts == 2, "more than needed");
   const float sums = (static_cast<float>(dimensions) / 8 + 64) * 0x1p-22f;
-  return 0x1.01p-7f + sums;
+  return (Parts == 1 ? 0x1.01p-7f : 0x1.81p-15f) + sums;
 }
 
 // What a block keeps in its scratch memory.
+template <int Parts>
 struct scan_memory {
   // Of each query of a tile, for each vector of one, how near it may be, in order (ordered()); in the place of the slices. A row more than
   // there are vectors, so that neighbours lie in different banks.
   static constexpr std::uint32_t pitch = tile::side + 1, taken = ~0u;
   union {
-    char stages[tile::stages_bytes<1>];
+    char stages[tile::stages_bytes<Parts>];
     std::uint32_t nearness[tile::side * pitch];
   };
   tile::row_table rows;
@@ -153,40 +156,43 @@ struct scan_memory {
 };
 
 // Of squared distances the least that they can be, from products. By a block.
-GPUFS_HD inline void bound_distances(const block_group& g, scan_memory& memory, const tile::product& products,
-                                     const float* query_squares, std::uint32_t queries, float error) {
+template <int Parts>
+GPUFS_HD void bound_distances(const block_group& g, scan_memory<Parts>& memory, const tile::product& products,
+                              const float* query_squares, std::uint32_t queries, float error) {
   // Each thread's own products; the barrier behind them is that of add_product().
   products.each([&](std::uint32_t row, std::uint32_t query, float product) {
     const float squares = memory.squares.sum(row) + (query < queries ? query_squares[query] : 0);
     const float least = is_finite(squares) ? squares * (1 - error) - 2 * product : 0;
-    memory.nearness[query * scan_memory::pitch + row] = ordered(least);
+    memory.nearness[query * scan_memory<Parts>::pitch + row] = ordered(least);
   });
   g.sync();
 }
 
 // Looks for what may be near enough among `count` vectors, the first of which has `first_index`, and queries [first_query, ...). Calls
 // `exact(warp, query, row)` for the squared distance, less than 0 if it cannot be had. By a block, whose warps take a query each.
-template <class Exact>
-GPUFS_HD void look_through(const block_group& g, scan_memory& memory, const answers& to, std::uint64_t first_query,
-                           std::uint32_t queries, std::uint64_t first_index, std::uint32_t count, const Exact& exact) {
+template <int Parts, class Exact>
+GPUFS_HD void look_through(const block_group& g, scan_memory<Parts>& memory, const answers& to,
+                           std::uint64_t first_query, std::uint32_t queries, std::uint64_t first_index,
+                           std::uint32_t count, const Exact& exact) {
   const warp_group warp = g.warp();
   constexpr std::uint64_t none = ~std::uint64_t{0};
+  constexpr std::uint32_t pitch = scan_memory<Parts>::pitch, taken = scan_memory<Parts>::taken;
   for (std::uint32_t n = g.warp_rank(); n < queries; n += g.warp_count()) {
     const query_state& state = to.states[first_query + n];
-    std::uint32_t* const near = memory.nearness + n * scan_memory::pitch;
+    std::uint32_t* const near = memory.nearness + n * pitch;
     for (;;) {
       // One more, as it is rounded.
       const std::uint32_t bound = ordered(static_cast<float>(double_of(state.bound.load_relaxed()))) + 1;
       const std::uint64_t end = to.is_first ? state.first.load_relaxed() : nothing;
       std::uint64_t mine = none;
       for (std::uint32_t m = warp.rank(); m < count; m += warp.size()) {
-        if (near[m] > bound || near[m] == scan_memory::taken || first_index + m >= end) continue;
+        if (near[m] > bound || near[m] == taken || first_index + m >= end) continue;
         const std::uint64_t key = to.is_first ? m : std::uint64_t{near[m]} << 32 | m;
         mine = key < mine ? key : mine;
       }
       if (warp.all(mine == none)) break;
       const auto m = static_cast<std::uint32_t>(warp.least(mine));
-      if (warp.is_leader()) near[m] = scan_memory::taken;
+      if (warp.is_leader()) near[m] = taken;
       warp.sync();
       const double squared = exact(warp, first_query + n, m);
       if (squared < 0) return;
@@ -195,13 +201,37 @@ GPUFS_HD void look_through(const block_group& g, scan_memory& memory, const answ
   }
 }
 
-// The squared distance of two vectors that lie in memory, in float64: the member's part.
+// The squared distance of two vectors that lie in memory, in float64: the member's part. Several loads are in flight.
 GPUFS_HD inline double squared_distance(const warp_group& g, const float* a, const float* b, std::uint64_t count) {
+  constexpr std::uint64_t in_vector = sizeof(vector16) / sizeof(float), at_once = 4;
+  const std::uint64_t members = g.size();
   double sum = 0;
-  for (std::uint64_t i = g.rank(); i < count; i += g.size()) {
-    const double difference = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+  std::uint64_t done = 0;
+  const auto add = [&](float x, float y) {
+    const double difference = static_cast<double>(x) - static_cast<double>(y);
     sum += difference * difference;
+  };
+  if (((reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b)) & (sizeof(vector16) - 1)) == 0) {
+    const auto* const u = reinterpret_cast<const vector16*>(a);
+    const auto* const v = reinterpret_cast<const vector16*>(b);
+    const std::uint64_t step = at_once * members;
+    for (std::uint64_t first = 0; first + step <= count / in_vector; first += step) {
+      vector16 x[at_once], y[at_once];
+      GPUFS_UNROLL
+      for (std::uint64_t k = 0; k < at_once; ++k) x[k] = u[first + k * members + g.rank()];
+      GPUFS_UNROLL
+      for (std::uint64_t k = 0; k < at_once; ++k) y[k] = v[first + k * members + g.rank()];
+      GPUFS_UNROLL
+      for (std::uint64_t k = 0; k < at_once; ++k) {
+        add(float_of(x[k].x), float_of(y[k].x));
+        add(float_of(x[k].y), float_of(y[k].y));
+        add(float_of(x[k].z), float_of(y[k].z));
+        add(float_of(x[k].w), float_of(y[k].w));
+      }
+      done = (first + step) * in_vector;
+    }
   }
+  for (std::uint64_t i = done + g.rank(); i < count; i += members) add(a[i], b[i]);
   return sum;
 }
 

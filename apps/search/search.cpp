@@ -33,7 +33,7 @@ struct shares {
   std::uint32_t vectors = tile::side, blocks;
   std::uint64_t frames;  // for a block
   shares(const mount& m, std::uint64_t stride, bool is_in_parts)
-      : blocks(m.multiprocessors() * scan::blocks_per_multiprocessor) {
+      : blocks(m.multiprocessors() * scan<1>::blocks_per_multiprocessor) {
     const std::uint64_t page = m.options().page_bytes, all = m.options().cache_bytes / page / 2;
     const auto needed = [&] { return is_in_parts ? 2 * vectors : vectors * stride / page + 2; };
     while (needed() * blocks > all && blocks > m.multiprocessors()) blocks /= 2;
@@ -56,8 +56,11 @@ void check(const question& q) {
   for (const vectors_file& d : q.databases) check(d, q.dimensions);
 }
 
-std::vector<found> search(const mount& m, const question& q, bool alone) {
-  check(q);
+namespace {
+
+// `Parts`: of numbers, in their products (relative_error()).
+template <int Parts>
+std::vector<found> search_in(const mount& m, const question& q, bool alone) {
   const std::uint64_t length = std::max<std::uint32_t>(q.top, 1), queries = q.queries.count;
   std::vector<found> lists(queries * length, {HUGE_VAL, nothing});
   if (queries == 0) return lists;
@@ -83,7 +86,7 @@ std::vector<found> search(const mount& m, const question& q, bool alone) {
   const double bound = q.threshold * q.threshold;
   const query_state fresh{{0}, 0, {bits_of(bound)}, {nothing}};
   const device_array<float> numbers(m, queries * q.dimensions), squares(m, queries);
-  const device_array<char> slices(m, tile::panel::bytes(queries, q.dimensions, 1));
+  const device_array<char> slices(m, tile::panel::bytes(queries, q.dimensions, Parts));
   const device_array<found> found_lists(m, lists);
   const device_array<query_state> states(m, std::vector<query_state>(queries, fresh));
   const device_array<database> known(m, databases);
@@ -91,25 +94,25 @@ std::vector<found> search(const mount& m, const question& q, bool alone) {
 
   work.read(0, q.queries.offset, q.dimensions * sizeof(float), q.queries.stride, queries, numbers.data());
   const std::size_t of_twin = m.device() == device_kind::cpu ? tile::product::twin_memory_bytes : 0;
-  const std::size_t memory = sizeof(scan_memory) + of_twin;
-  work.launch(pack_queries{{}, numbers.data(), queries, q.dimensions, slices.data(), squares.data()}, tiles,
+  const std::size_t memory = sizeof(scan_memory<Parts>) + of_twin;
+  work.launch(pack_queries<Parts>{{}, numbers.data(), queries, q.dimensions, slices.data(), squares.data()}, tiles,
               work.many(), memory);
   const answers to{found_lists.data(), states.data(), words.data(), queries, static_cast<std::uint32_t>(length),
                    q.top == 0,         bound};
   const auto look = [&](std::uint64_t first, std::uint64_t end, std::uint32_t word) {
-    const scan kernel{known.data(),
-                      share.vectors,
-                      q.dimensions,
-                      static_cast<std::uint32_t>(part_dimensions),
-                      share.vectors * stride <= share.frames * page,
-                      numbers.data(),
-                      squares.data(),
-                      {slices.data(), static_cast<std::uint32_t>(tile::panel::slices_in(q.dimensions))},
-                      to,
-                      work.failed(),
-                      first,
-                      end,
-                      words.data() + word};
+    const scan<Parts> kernel{known.data(),
+                             share.vectors,
+                             q.dimensions,
+                             static_cast<std::uint32_t>(part_dimensions),
+                             share.vectors * stride <= share.frames * page,
+                             numbers.data(),
+                             squares.data(),
+                             {slices.data(), static_cast<std::uint32_t>(tile::panel::slices_in(q.dimensions))},
+                             to,
+                             work.failed(),
+                             first,
+                             end,
+                             words.data() + word};
     if (first < end) work.launch(kernel, end - first, share.blocks, memory);
   };
   // The first chunk by itself: it may hold all that is wanted, or much that is near, which spares all the others a closer look.
@@ -118,6 +121,14 @@ std::vector<found> search(const mount& m, const question& q, bool alone) {
   work.finish();
   m.copy_to_host(lists.data(), found_lists.data(), lists.size() * sizeof(found));
   return lists;
+}
+
+}  // namespace
+
+std::vector<found> search(const mount& m, const question& q, bool alone) {
+  check(q);
+  // Of distances the nearest lie close together: to tell them apart takes more than to see that none is below a threshold.
+  return q.top == 0 ? search_in<1>(m, q, alone) : search_in<2>(m, q, alone);
 }
 
 }  // namespace gpufs::search

@@ -634,21 +634,30 @@ template <class Group>
 
 // Says what the caller will do with a part of a file, as posix_fadvise(2). POSIX_FADV_WILLNEED: brings it into the cache,
 // in runs that the copy engine fills (file/bulk.cuh), which is faster than any number of threads that read; what the
-// host has not in its memory comes at the speed of its disk. `bytes` 0: up to the end of the file. Other advice is
-// taken, and changes nothing.
+// host has not in its memory comes at the speed of its disk. POSIX_FADV_DONTNEED: what was written to it reaches the file now, while others
+// go on, and not only when somebody closes or syncs; its pages stay in the cache, and errors are for the next gfsync or gclose.
+// `bytes` 0: up to the end of the file. Other advice is taken, and changes nothing.
 // Returns 0 also when some of it could not be had, as advice is never needed: reading it loads it, or says why not.
-// Errors: -EBADF; -EINVAL for a negative offset, or for what is no advice. Waits for I/O, bounded as gread. A single
-// thread of a GPU loads nothing.
+// Errors: -EBADF, also for a descriptor that may not read or write what is asked for; -EINVAL for a negative offset, or for what is no
+// advice. Waits for I/O, bounded as gread. A single thread of a GPU loads nothing.
 template <class Group>
 GPUFS_HD std::int32_t gfadvise(const Group& g, const mount_ref& fs, std::int32_t fd, std::int64_t offset,
                                std::uint64_t bytes, std::int32_t advice) {
   if (offset < 0 || advice < POSIX_FADV_NORMAL || advice > POSIX_FADV_NOREUSE) return -EINVAL;
-  const detail::found_file found = detail::find_file(fs, g, fd, access_read);
+  const bool is_written = advice == POSIX_FADV_DONTNEED;
+  const detail::found_file found = detail::find_file(fs, g, fd, is_written ? access_read | access_write : access_read);
   if (found.error != 0) return found.error;
   const detail::file_view& file = found.view;
   const auto begin = static_cast<std::uint64_t>(offset);
-  if (advice != POSIX_FADV_WILLNEED || begin >= file.size) return 0;
+  if ((advice != POSIX_FADV_WILLNEED && !is_written) || begin >= file.size) return 0;
   const std::uint64_t end = bytes == 0 || file.size - begin < bytes ? file.size : begin + bytes;
+  if (is_written) {
+    g.sync();  // what members wrote comes first
+    if (file.node != no_node)
+      detail::flush_pages(fs, g, file.version, file.node, begin >> fs.layout.page_shift,
+                          ((end - 1) >> fs.layout.page_shift) + 1);
+    return 0;
+  }
   if (file.node != no_node) return 0;
   if constexpr (detail::page_loader<Group>::looks_ahead) detail::load_runs(fs, g, file, begin, end);
   return 0;

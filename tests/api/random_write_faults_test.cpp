@@ -188,8 +188,15 @@ void faulty_writer::use_own(const file_world& world, int i, std::string& input, 
       plan_end(action::close, i);
       open = 0;
       break;
-    case 1:
-    case 2: plan_end(action::sync, i); break;
+    case 1: plan_end(action::sync, i); break;
+    case 2: {
+      // Written back by itself: what fails is told later.
+      device_call& c = add(action::advise, i);
+      c.offset = static_cast<std::int64_t>(at);
+      c.bytes = bytes;
+      c.flags = POSIX_FADV_DONTNEED;
+      break;
+    }
     case 3: {
       planned& p = plan(action::truncate, i);
       p.at = at;

@@ -175,9 +175,15 @@ void writer::use_own(const file_world& world, int i, std::string& input, std::ui
       break;
     }
     case 1: {
-      device_call c{action::sync};
+      // All of it, or what is dirty of some of it.
+      device_call c{below(2) == 0 ? action::sync : action::advise};
       c.from = i;
-      plan(c, 0, "sync " + what);
+      if (c.what == action::advise) {
+        c.offset = static_cast<std::int64_t>(place(f.content));
+        c.bytes = length();
+        c.flags = POSIX_FADV_DONTNEED;
+      }
+      plan(c, 0, (c.what == action::sync ? "sync " : "advise ") + what);
       break;
     }
     case 2: {

@@ -82,6 +82,24 @@ TEST_P(write_test, only_bytes_that_were_written_reach_the_file) {
   calls().expect_read(again, content, 0, content.size());
 }
 
+TEST_P(write_test, what_is_not_needed_any_more_reaches_the_file) {
+  const std::uint64_t half = 4 * page_bytes();
+  std::string content = create("a", 2 * half);
+  const std::string first(half, '1'), second(half, '2');
+  const std::int32_t fd = open("a", O_RDWR);
+  ASSERT_EQ(calls().write(fd, first, 0), static_cast<std::int64_t>(half));
+  ASSERT_EQ(calls().write(fd, second, static_cast<std::int64_t>(half)), static_cast<std::int64_t>(half));
+  EXPECT_EQ(calls().advise(fd, 0, half - 1, POSIX_FADV_DONTNEED), 0);
+  // Some of what lies behind it may have gone with it.
+  EXPECT_EQ(files->content("a").substr(0, half), first);
+  EXPECT_EQ(calls().advise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+  expect_content("a", first + second);
+  const std::uint64_t loads = counted(counter::staged_loads) + counted(counter::direct_loads);
+  calls().expect_read(fd, first + second, 0, 2 * half);
+  EXPECT_EQ(counted(counter::staged_loads) + counted(counter::direct_loads), loads) << "it is in the cache still";
+  EXPECT_EQ(calls().close(fd), 0);
+}
+
 TEST_P(write_test, whole_pages_are_not_fetched) {
   create("a", 8 * page_bytes());
   const std::int32_t fd = open("a", O_RDWR);

@@ -49,7 +49,22 @@ class write_back {
     return error;
   }
 
-  // The same of one page, which the caller has pinned.
+  // What is dirty of pages [first, end) of a version, but for what others are writing. Errors are kept for who syncs or closes. Of `parts`
+  // warps as flush(). Collective. Waits for the host.
+  GPUFS_HD GPUFS_OUT_OF_LINE void flush_part(std::uint64_t version, std::uint32_t node, std::uint64_t first,
+                                             std::uint64_t end, std::uint32_t part, std::uint32_t parts) {
+    part_ = part;
+    parts_ = parts;
+    for (std::uint64_t kind = 0; kind <= once_bit; kind += once_bit) {
+      for_each_resident(version | kind, first, end, pages_asked::dirty, [&](std::uint32_t frame_number) {
+        const slot_key key = key_of(frame_number);
+        if (key.high == (version | kind)) (void)write_around(frame_number, key);
+        return !gave_up_ && is_dirty(node);
+      });
+    }
+  }
+
+  // As flush(), of one page, which the caller has pinned.
   GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_page(std::uint32_t frame_number) {
     keeps_errors_ = false;
     return write_page(frame_number, key_of(frame_number));
@@ -483,6 +498,20 @@ class write_back {
   bool gave_up_ = false;
   bool keeps_errors_ = true;  // for those who sync; nobody else would tell them
 };
+
+// By any group: write_back::flush_part(), by all whole warps of a block.
+template <class Group>
+GPUFS_HD GPUFS_OUT_OF_LINE void flush_pages(const mount_ref& fs, const Group g, std::uint64_t version,
+                                            std::uint32_t node, std::uint64_t first, std::uint64_t end) {
+  if constexpr (Group::has_warps) {
+    const auto warp = g.warp();
+    const std::uint32_t parts = g.size() < 32 ? 1 : g.size() / 32;
+    if (g.warp_rank() < parts) write_back(fs, warp).flush_part(version, node, first, end, g.warp_rank(), parts);
+    g.sync();
+  } else {
+    write_back(fs, g).flush_part(version, node, first, end, 0, 1);
+  }
+}
 
 // By any group: write_back::flush(), by all whole warps of a block, among which the pages are shared out.
 template <class Group>
