@@ -20,23 +20,8 @@ struct pack_queries : job::tuned_shape {
     auto& memory = *reinterpret_cast<scan_memory*>(block_group::scratch());
     const std::uint64_t slices_of_row = tile::panel::slices_in(dimensions);
     job::by_turns(queries, tile::side, [&](std::uint64_t first, std::uint64_t end) {
-      const auto count = static_cast<std::uint32_t>(end - first);
-      tile::set_rows(g, memory.rows, reinterpret_cast<const char*>(numbers + first * dimensions),
-                     dimensions * sizeof(float), count);
-      memory.squares.clear(g);
-      g.sync();
-      char* to = slices + first / tile::side * slices_of_row * tile::slice_bytes;
-      for (std::uint64_t s = 0; s < slices_of_row; ++s, to += tile::slice_bytes) {
-        tile::slice_on_its_way<float> slice;
-        slice.load(g, memory.rows, count, static_cast<std::uint32_t>(s * tile::depth),
-                   static_cast<std::uint32_t>(dimensions));
-        slice.store<1>(g, to, [&](std::uint32_t row, std::uint32_t part, const float (&some)[4]) {
-          memory.squares.add(row, part, some);
-        });
-      }
-      g.sync();
-      for (std::uint32_t q = g.rank(); q < count; q += g.size()) squares[first + q] = memory.squares.sum(q);
-      g.sync();  // before the next tile's rows
+      pack_tile(g, memory, numbers + first * dimensions, dimensions, static_cast<std::uint32_t>(end - first),
+                slices + first / tile::side * slices_of_row * tile::slice_bytes, squares + first);
     });
   }
 };
@@ -123,7 +108,7 @@ struct scan {
         return false;
       }
     }
-    bound_distances(g, memory, products, query_squares + first_query, query_count, relative_error(dimensions));
+    bound_distances(g, memory, products, query_squares + first_query, query_count, distance_error(dimensions));
     look_through(g, memory, to, first_query, query_count, d.first_index + row, count,
                  [&](const warp_group& warp, std::uint64_t query, std::uint32_t r) {
                    return exact(warp, fs, fd, d, begin + r * d.stride, query);
@@ -150,10 +135,9 @@ struct scan {
         return -1;
       }
       const std::uint64_t here = static_cast<std::uint64_t>(m.bytes) / sizeof(float);
-      const double part =
-          squared_distance(warp, reinterpret_cast<const float*>(m.data), queries + query * dimensions + done, here);
-      (void)gmunmap(warp, fs, m.data, part);
-      sum += part;
+      const auto* numbers = reinterpret_cast<const float*>(m.data);
+      add_squared_distance(warp, sum, numbers, queries + query * dimensions + done, done, here);
+      (void)gmunmap(warp, fs, m.data, sum);
       done += here;
     }
     return sum_of(warp, sum);

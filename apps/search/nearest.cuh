@@ -131,13 +131,15 @@ struct square_sums {
   }
 };
 
-// How far what is computed of a squared distance may be off, as a part of the sum of both vectors' squares: two roundings to bfloat16, of
-// at most 2^-8 each, in products whose sum's size is at most half of that of the squares; and the roundings, of at most 2^-22, of sums
-// that are added up a few at a time.
-GPUFS_HD inline float relative_error(std::uint64_t dimensions) {
-  const float sums = (static_cast<float>(dimensions) / 8 + 64) * 0x1p-22f;
-  return 0x1.01p-7f + sums;
-}
+// How far what is computed of a squared distance may be off: a part of the sum of both vectors' squares, and what is too small for
+// float32's normal numbers. The part: two roundings to bfloat16, of at most 2^-8 each, in products whose sum's size is at most half of that
+// of the squares; and the roundings, of at most 2^-22, of sums that are added up a few at a time.
+struct distance_error {
+  float relative, absolute;
+  GPUFS_HD explicit distance_error(std::uint64_t dimensions)
+      : relative(0x1.01p-7f + (static_cast<float>(dimensions) / 8 + 64) * 0x1p-22f),
+        absolute(static_cast<float>(dimensions) * 0x1p-124f) {}
+};
 
 // What a block keeps in its scratch memory.
 struct scan_memory {
@@ -152,13 +154,32 @@ struct scan_memory {
   square_sums squares;
 };
 
+// Packs up to a tile of vectors, one behind another in memory, and sums up their squares. By a block.
+GPUFS_HD inline void pack_tile(const block_group& g, scan_memory& memory, const float* numbers,
+                               std::uint64_t dimensions, std::uint32_t count, char* slices, float* squares) {
+  tile::set_rows(g, memory.rows, reinterpret_cast<const char*>(numbers), dimensions * sizeof(float), count);
+  memory.squares.clear(g);
+  g.sync();
+  for (std::uint64_t s = 0; s < tile::panel::slices_in(dimensions); ++s, slices += tile::slice_bytes) {
+    tile::slice_on_its_way<float> slice;
+    slice.load(g, memory.rows, count, static_cast<std::uint32_t>(s * tile::depth),
+               static_cast<std::uint32_t>(dimensions));
+    slice.store<1>(g, slices, [&](std::uint32_t row, std::uint32_t part, const float (&some)[4]) {
+      memory.squares.add(row, part, some);
+    });
+  }
+  g.sync();
+  for (std::uint32_t q = g.rank(); q < count; q += g.size()) squares[q] = memory.squares.sum(q);
+  g.sync();  // before the next tile's rows
+}
+
 // Of squared distances the least that they can be, from products. By a block.
 GPUFS_HD inline void bound_distances(const block_group& g, scan_memory& memory, const tile::product& products,
-                                     const float* query_squares, std::uint32_t queries, float error) {
+                                     const float* query_squares, std::uint32_t queries, const distance_error& error) {
   // Each thread's own products; the barrier behind them is that of add_product().
   products.each([&](std::uint32_t row, std::uint32_t query, float product) {
     const float squares = memory.squares.sum(row) + (query < queries ? query_squares[query] : 0);
-    const float least = is_finite(squares) ? squares * (1 - error) - 2 * product : 0;
+    const float least = is_finite(squares) ? squares * (1 - error.relative) - 2 * product - error.absolute : 0;
     memory.nearness[query * scan_memory::pitch + row] = ordered(least);
   });
   g.sync();
@@ -195,14 +216,14 @@ GPUFS_HD void look_through(const block_group& g, scan_memory& memory, const answ
   }
 }
 
-// The squared distance of two vectors that lie in memory, in float64: the member's part.
-GPUFS_HD inline double squared_distance(const warp_group& g, const float* a, const float* b, std::uint64_t count) {
-  double sum = 0;
-  for (std::uint64_t i = g.rank(); i < count; i += g.size()) {
+// Adds the member's part of the squared distance of two vectors, of which numbers [at, at + count) lie here. Whatever parts a vector is
+// cut into, a member adds the same numbers in the same order: equal vectors are equally far, wherever they lie.
+GPUFS_HD inline void add_squared_distance(const warp_group& g, double& sum, const float* a, const float* b,
+                                          std::uint64_t at, std::uint64_t count) {
+  for (std::uint64_t i = (g.rank() - at) & (g.size() - 1); i < count; i += g.size()) {
     const double difference = static_cast<double>(a[i]) - static_cast<double>(b[i]);
     sum += difference * difference;
   }
-  return sum;
 }
 
 }  // namespace gpufs::search
