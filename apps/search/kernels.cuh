@@ -99,9 +99,8 @@ struct scan {
       const std::int32_t wrong = tile::map_rows(g, fs, fd, memory.rows, begin + at * sizeof(float), d.stride, count,
                                                 columns * static_cast<std::uint32_t>(sizeof(float)));
       if (wrong == 0)
-        tile::add_product<1, float>(
-            g, products, memory.stages, memory.rows, count, columns, packed, first_query / tile::side, at / tile::depth,
-            [&](std::uint32_t r, std::uint32_t part, const float (&some)[4]) { memory.squares.add(r, part, some); });
+        add_rows(g, memory, products, {memory.rows, count, columns, packed, first_query / tile::side, at / tile::depth},
+                 tile::are_aligned<float>(begin, d.stride, columns));
       tile::unmap_rows(g, fs, memory.rows);
       if (wrong != 0) {
         if (g.is_leader()) tell(d, wrong);

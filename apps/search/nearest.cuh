@@ -161,7 +161,7 @@ GPUFS_HD inline void pack_tile(const block_group& g, scan_memory& memory, const 
   memory.squares.clear(g);
   g.sync();
   for (std::uint64_t s = 0; s < tile::panel::slices_in(dimensions); ++s, slices += tile::slice_bytes) {
-    tile::slice_on_its_way<float> slice;
+    tile::slice_on_its_way<float, false> slice;
     slice.load(g, memory.rows, count, static_cast<std::uint32_t>(s * tile::depth),
                static_cast<std::uint32_t>(dimensions));
     slice.store<1>(g, slices, [&](std::uint32_t row, std::uint32_t part, const float (&some)[4]) {
@@ -171,6 +171,16 @@ GPUFS_HD inline void pack_tile(const block_group& g, scan_memory& memory, const 
   g.sync();
   for (std::uint32_t q = g.rank(); q < count; q += g.size()) squares[q] = memory.squares.sum(q);
   g.sync();  // before the next tile's rows
+}
+
+// Adds products with the queries, and the squares of the rows' numbers. By a block.
+GPUFS_HD inline void add_rows(const block_group& g, scan_memory& memory, tile::product& products,
+                              const tile::factors& both, bool are_aligned) {
+  const auto take = [&](std::uint32_t r, std::uint32_t part, const float (&some)[4]) {
+    memory.squares.add(r, part, some);
+  };
+  if (are_aligned) tile::add_product<1, float, true>(g, products, memory.stages, both, take);
+  else tile::add_product<1, float, false>(g, products, memory.stages, both, take);
 }
 
 // Of squared distances the least that they can be, from products. By a block.

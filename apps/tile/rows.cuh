@@ -58,9 +58,15 @@ GPUFS_HD inline void unmap_rows(const block_group& g, const mount_ref& fs, const
   g.sync();  // before the table is filled again
 }
 
+// Whether rows of `T` can be loaded 16 bytes at a time, none of which lie in two pages or behind the rows' ends.
+template <class T>
+GPUFS_HD bool are_aligned(std::uint64_t at, std::uint64_t stride, std::uint64_t columns) {
+  return ((at | stride | columns * sizeof(T)) & (sizeof(vector16) - 1)) == 0;
+}
+
 // The numbers of a slice on their way from rows of `T` into a slice: loaded by load(), so that the loads take place while something else is
 // done, and stored by store().
-template <class T>
+template <class T, bool Aligned>
 class slice_on_its_way {
  public:
   // Of numbers [column, column + depth) of the rows' part; behind `columns`, and of rows from `count` on, zeros.
@@ -119,12 +125,9 @@ class slice_on_its_way {
     return byte < in_first ? rows.first[row] + byte : rows.second[row] + (byte - in_first);
   }
   GPUFS_HD static vector16 vector_of(const row_table& rows, std::uint32_t row, std::uint32_t column,
-                                     std::uint32_t left) {
-    const std::uint32_t byte = column * static_cast<std::uint32_t>(sizeof(T)), in_first = rows.first_bytes[row];
-    const char* const p = place_of(rows, row, byte);
-    const bool in_one = byte >= in_first || in_first - byte >= sizeof(vector16);
-    if (in_one && left >= in_vector && (reinterpret_cast<std::uintptr_t>(p) & (sizeof(vector16) - 1)) == 0)
-      return *reinterpret_cast<const vector16*>(p);
+                                     [[maybe_unused]] std::uint32_t left) {
+    const std::uint32_t byte = column * static_cast<std::uint32_t>(sizeof(T));
+    if constexpr (Aligned) return *reinterpret_cast<const vector16*>(place_of(rows, row, byte));
     T numbers[in_vector] = {};
     GPUFS_UNROLL
     for (std::uint32_t k = 0; k < in_vector; ++k) {
@@ -178,17 +181,26 @@ struct panel {
 template <int Parts>
 inline constexpr std::uint32_t stages_bytes = 2 * 2 * Parts * slice_bytes;
 
-// Adds the product of a part of rows, [0, columns), with the tile of a panel, whose slices begin with number `slice`. `take` as of
-// slice_on_its_way::store, for all numbers of the rows. By a block.
-template <int Parts, class T, class Take>
-GPUFS_HD void add_product(const block_group& g, product& sums, char* stages, const row_table& rows, std::uint32_t count,
-                          std::uint32_t columns, const panel& right, std::uint64_t tile, std::uint64_t slice,
-                          const Take& take) {
+// What is multiplied: numbers [0, columns) of `count` rows with a tile of a panel, whose slices begin with number `slice`.
+struct factors {
+  const row_table& rows;
+  std::uint32_t count, columns;
+  const panel& right;
+  std::uint64_t tile, slice;
+};
+
+// Adds a product. `take` as of slice_on_its_way::store, for all numbers of the rows. By a block. Out of line, with the sums in
+// registers of its own: the caller's live across calls, and would be in memory at each use.
+template <int Parts, class T, bool Aligned, class Take>
+GPUFS_HD GPUFS_OUT_OF_LINE void add_product(const block_group g, product& to, char* stages, const factors of,
+                                            const Take take) {
   constexpr std::uint32_t bytes = Parts * slice_bytes;
-  slice_on_its_way<T> next;
-  const auto slices = static_cast<std::uint32_t>(panel::slices_in(columns));
-  next.load(g, rows, count, 0, columns);
-  start_slices(g, stages + bytes, right.slice<Parts>(tile, slice), bytes);
+  product sums = to;
+  slice_on_its_way<T, Aligned> next;
+  const auto slices = static_cast<std::uint32_t>(panel::slices_in(of.columns));
+  const char* right = of.right.slice<Parts>(of.tile, of.slice);
+  next.load(g, of.rows, of.count, 0, of.columns);
+  start_slices(g, stages + bytes, right, bytes);
   next.template store<Parts>(g, stages, take);
   finish_slices();
   g.sync();
@@ -196,15 +208,17 @@ GPUFS_HD void add_product(const block_group& g, product& sums, char* stages, con
   for (std::uint32_t s = 0; s < slices; ++s) {
     char* const now = stages + s % 2 * (2 * bytes);
     char* const then = stages + (s + 1) % 2 * (2 * bytes);
+    right += bytes;
     if (s + 1 < slices) {
-      next.load(g, rows, count, (s + 1) * depth, columns);
-      start_slices(g, then + bytes, right.slice<Parts>(tile, slice + s + 1), bytes);
+      next.load(g, of.rows, of.count, (s + 1) * depth, of.columns);
+      start_slices(g, then + bytes, right, bytes);
     }
     sums.template add<Parts>(now, now + bytes);
     if (s + 1 < slices) next.template store<Parts>(g, then, take);
     finish_slices();
     g.sync();
   }
+  to = sums;
 }
 
 }  // namespace gpufs::tile

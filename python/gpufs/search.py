@@ -1,4 +1,4 @@
-"""Vectors of files that are near those of another file: image search (TOCS 6.2.1), computed by kernels that read the files.
+"""Vectors of files that are near those of another file (image search, TOCS 6.2.1), by kernels that read the files.
 
 >>> import gpufs, numpy as np, tempfile, os
 >>> from gpufs import search
