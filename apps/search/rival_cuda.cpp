@@ -98,6 +98,7 @@ class pipeline {
           "pack_queries");
     check(cudaFuncSetAttribute(look_through_piece, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(scan_memory)),
           "look_through_piece");
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // what was copied is there, whatever stream looks for it
   }
 
   std::vector<found> run() {
