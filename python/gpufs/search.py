@@ -26,15 +26,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gpufs import _core
+from gpufs._formats import ARRAY_BYTES_LIMIT
 from gpufs._given_names import told_as_given
 from gpufs._mount import AnyPath, Mount
-from gpufs._vectors import open_vectors
+from gpufs._vectors import NUMBER_BYTES, open_vectors
 
 if TYPE_CHECKING:
     import numpy as np
 
 PAGE: Final = "64KiB"
 """A good page of a mount that databases are read through: whole runs of them are brought by the copy engine."""
+
+TOP_MAX: Final = 1024
+"""The most vectors that can be asked for of each query."""
 
 NOTHING: Final = 2**64 - 1  # the extension module's index where there is no vector
 
@@ -96,10 +100,10 @@ def find(
     start = time.perf_counter()
     if threshold is None and top is None:
         raise ValueError("neither a threshold nor how many of the nearest are wanted (top)")
-    if top is not None and operator.index(top) < 1:
-        raise ValueError(f"top must be at least 1: {top}")
-    if dimensions is not None and operator.index(dimensions) < 1:
-        raise ValueError(f"vectors have at least one dimension: {dimensions}")
+    if top is not None and not 1 <= operator.index(top) <= TOP_MAX:
+        raise ValueError(f"top must be from 1 to {TOP_MAX:,}: {top}")
+    if dimensions is not None and not 1 <= operator.index(dimensions) < ARRAY_BYTES_LIMIT // NUMBER_BYTES:
+        raise ValueError(f"no vector has so many dimensions: {dimensions}")
     if isinstance(databases, str | bytes):
         raise TypeError("databases must be a sequence of paths, not one path")
     with ExitStack() as files:

@@ -285,9 +285,10 @@ def test_what_is_wrong_is_told(fs: gpufs.Mount, tmp_path: Path) -> None:
     fails(FileNotFoundError, "absent", "absent", "good.npy", dimensions=8)
     fails(IsADirectoryError, "Is a directory", "good.npy", ".")
     fails(ValueError, "neither a threshold", "good.npy", "good.npy", threshold=None)
-    fails(ValueError, "top must be at least 1", "good.npy", "good.npy", top=0)
-    fails(ValueError, "more of the nearest", "good.npy", "good.npy", top=1025)
-    fails(ValueError, "at least one dimension", "good.npy", "good.npy", dimensions=0)
+    fails(ValueError, "top must be from 1 to 1,024: 0", "good.npy", "good.npy", top=0)
+    fails(ValueError, "top must be from 1 to 1,024", "good.npy", "good.npy", top=2**70)
+    fails(ValueError, "so many dimensions: 0", "good.npy", "good.npy", dimensions=0)
+    fails(ValueError, "so many dimensions", "good.npy", "good.npy", dimensions=2**70)
     for threshold in (-1.0, math.nan):
         fails(ValueError, "a threshold is a distance", "good.npy", "good.npy", threshold=threshold)
     with pytest.raises(TypeError, match="sequence of paths"):
@@ -324,13 +325,16 @@ def test_a_database_that_shrinks_is_an_error(tmp_path: Path, monkeypatch: pytest
 # --- The command line ---
 
 
+SECOND = os.fsdecode(b"sec\xffond")  # no UTF-8
+
+
 @pytest.fixture
 def images(tmp_path: Path) -> tuple[Path, Path, Path]:
     """Queries, and two databases: query 0 is in the second, query 2 in both."""
     vectors = np.arange(60, dtype=np.float32).reshape(6, 10) ** 2
     first, second = vectors[[3, 2, 4]], vectors[[0, 2]]
     second[0, 0] += 0.25
-    return save(tmp_path / "q", vectors[:3]), save(tmp_path / "first", first), save(tmp_path / "second", second, "raw")
+    return save(tmp_path / "q", vectors[:3]), save(tmp_path / "first", first), save(tmp_path / SECOND, second, "raw")
 
 
 def test_the_command_line(run: Command, images: tuple[Path, Path, Path]) -> None:
@@ -372,7 +376,8 @@ def test_status_2_and_one_line_when_something_is_wrong(
     for arguments, text in (
         (("-d", first), "--threshold, --top, or both"),
         (("-d", first, "--threshold", "-1"), "a threshold is a distance"),
-        (("-d", first, "--top", "0"), "top must be at least 1"),
+        (("-d", first, "--top", "0"), "top must be from 1 to 1,024"),
+        (("-d", first, "--top", "99999999999999999999"), "top must be from 1"),
         (("-d", first, "--top", "many"), "'--top'"),
         (("--top", "1"), "--database"),
         (("-d", tmp_path / "gone.npy", "--top", "1"), "gone.npy: No such file or directory"),
