@@ -27,7 +27,8 @@ template <int Lanes, int Vectors>
 inline __attribute__((always_inline)) void add_products(const float* const* vectors, std::uint64_t count,
                                                         const float* panel, std::uint64_t numbers,
                                                         float (*sums)[panel_queries]) {
-  typedef float lanes __attribute__((vector_size(Lanes * sizeof(float))));  // an alias would be of one number
+  typedef float lanes
+      __attribute__((vector_size(Lanes * sizeof(float))));  // in a `using` GCC drops what depends on a template
   for (std::uint64_t part = 0; part < panel_queries; part += 2 * Lanes) {
     for (std::uint64_t v = 0; v < count; v += Vectors) {
       lanes low[Vectors] = {}, high[Vectors] = {};
