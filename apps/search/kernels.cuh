@@ -8,9 +8,11 @@ namespace gpufs::search {
 
 using job::failure;
 
-// Packs the queries for the matrix units, and sums up their squares: a block each tile.
+// Packs the queries for the matrix units, a block some slices of a tile; and sums up their squares, a warp those of a query.
 template <int Parts>
 struct pack_queries : job::tuned_shape {
+  static constexpr std::uint64_t slices_of_block = 8;
+  static constexpr std::size_t scratch_bytes = sizeof(tile::row_table);
   const float* numbers;  // one query behind another
   std::uint64_t queries, dimensions;
   char* slices;
@@ -18,27 +20,26 @@ struct pack_queries : job::tuned_shape {
 
   GPUFS_HD void operator()(const mount_ref&) const {
     const block_group g = this_block();
-    auto& memory = *reinterpret_cast<scan_memory<Parts>*>(block_group::scratch());
-    const std::uint64_t slices_of_row = tile::panel::slices_in(dimensions);
-    job::by_turns(queries, tile::side, [&](std::uint64_t first, std::uint64_t end) {
-      const auto count = static_cast<std::uint32_t>(end - first);
-      tile::set_rows(g, memory.rows, reinterpret_cast<const char*>(numbers + first * dimensions),
-                     dimensions * sizeof(float), count);
-      memory.squares.clear(g);
-      g.sync();
-      char* to = slices + first / tile::side * slices_of_row * (tile::slice_bytes * Parts);
-      for (std::uint64_t s = 0; s < slices_of_row; ++s, to += tile::slice_bytes * Parts) {
-        tile::slice_on_its_way<float, false> slice;
-        slice.load(g, memory.rows, count, static_cast<std::uint32_t>(s * tile::depth),
-                   static_cast<std::uint32_t>(dimensions));
-        slice.template store<Parts>(g, to, [&](std::uint32_t row, std::uint32_t part, const float (&some)[4]) {
-          memory.squares.add(row, part, some);
-        });
-      }
-      g.sync();
-      for (std::uint32_t q = g.rank(); q < count; q += g.size()) squares[first + q] = memory.squares.sum(q);
-      g.sync();  // before the next tile's rows
+    auto& rows = *reinterpret_cast<tile::row_table*>(block_group::scratch());
+    const std::uint64_t all = tile::panel::slices_in(dimensions), parts = parts_of_tile(dimensions);
+    const std::uint64_t tiles = (queries + tile::side - 1) / tile::side;
+    job::by_turns(tiles * parts, 1, [&](std::uint64_t i, std::uint64_t) {
+      const std::uint64_t first = i / parts * tile::side, slice = i % parts * slices_of_block;
+      const auto count = static_cast<std::uint32_t>(queries - first < tile::side ? queries - first : tile::side);
+      pack_tile<Parts>(g, rows, numbers + first * dimensions, dimensions, count, slice,
+                       slice + slices_of_block < all ? slice + slices_of_block : all,
+                       slices + i / parts * all * (tile::slice_bytes * Parts));
     });
+    const warp_group warp = g.warp();
+    job::by_turns(queries, g.warp_count(), [&](std::uint64_t first, std::uint64_t end) {
+      const std::uint64_t q = first + g.warp_rank();
+      if (q >= end) return;
+      const float sum = sum_of_squares(warp, numbers + q * dimensions, dimensions);
+      if (warp.is_leader()) squares[q] = sum;
+    });
+  }
+  GPUFS_HD static constexpr std::uint64_t parts_of_tile(std::uint64_t dimensions) {
+    return (tile::panel::slices_in(dimensions) + slices_of_block - 1) / slices_of_block;
   }
 };
 
@@ -115,22 +116,17 @@ struct scan {
           static_cast<std::uint32_t>(dimensions - at < part_dimensions ? dimensions - at : part_dimensions);
       const std::int32_t wrong = tile::map_rows(g, fs, fd, memory.rows, begin + at * sizeof(float), d.stride, count,
                                                 columns * static_cast<std::uint32_t>(sizeof(float)));
-      if (wrong == 0) {
-        const tile::factors both{memory.rows, count, columns, packed, first_query / tile::side, at / tile::depth};
-        const auto take = [&](std::uint32_t r, std::uint32_t part, const float (&some)[4]) {
-          memory.squares.add(r, part, some);
-        };
-        if (tile::are_aligned<float>(begin, d.stride, columns))
-          tile::add_product<Parts, float, true>(g, products, memory.stages, both, take);
-        else tile::add_product<Parts, float, false>(g, products, memory.stages, both, take);
-      }
+      if (wrong == 0)
+        add_rows(g, memory, products, {memory.rows, count, columns, packed, first_query / tile::side, at / tile::depth},
+                 tile::are_aligned<float>(begin, d.stride, columns));
       tile::unmap_rows(g, fs, memory.rows);
       if (wrong != 0) {
         if (g.is_leader()) tell(d, wrong);
         return false;
       }
     }
-    bound_distances(g, memory, products, query_squares + first_query, query_count, relative_error<Parts>(dimensions));
+    bound_distances(g, memory, products, query_squares + first_query, query_count,
+                    distance_error::of<Parts>(dimensions));
     look_through(g, memory, to, first_query, query_count, d.first_index + row, count,
                  [&](const warp_group& warp, std::uint64_t query, std::uint32_t r) {
                    return exact(warp, fs, fd, d, begin + r * d.stride, query);
@@ -157,10 +153,9 @@ struct scan {
         return -1;
       }
       const std::uint64_t here = static_cast<std::uint64_t>(m.bytes) / sizeof(float);
-      const double part =
-          squared_distance(warp, reinterpret_cast<const float*>(m.data), queries + query * dimensions + done, here);
-      (void)gmunmap(warp, fs, m.data, part);
-      sum += part;
+      const auto* numbers = reinterpret_cast<const float*>(m.data);
+      add_squared_distance(warp, sum, numbers, queries + query * dimensions + done, done, here);
+      (void)gmunmap(warp, fs, m.data, sum);
       done += here;
     }
     return sum_of(warp, sum);

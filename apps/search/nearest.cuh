@@ -131,15 +131,19 @@ struct square_sums {
   }
 };
 
-// How far what is computed of a squared distance may be off, as a part of the sum of both vectors' squares, half of which is the most that
-// the products' sizes sum up to. One part of a number is off by 2^-8 of it at most; two by 2^-16, and their product lacks the
-// one of the second parts. Then the roundings, of at most 2^-22, of sums that are added up a few at a time.
-template <int Parts>
-GPUFS_HD float relative_error(std::uint64_t dimensions) {
-  static_assert(Parts == 1 || Parts == 2, "more than needed");
-  const float sums = (static_cast<float>(dimensions) / 8 + 64) * 0x1p-22f;
-  return (Parts == 1 ? 0x1.01p-7f : 0x1.81p-15f) + sums;
-}
+// How far what is computed of a squared distance may be off: a part of the sum of both vectors' squares, half of which is the most that the
+// products' sizes sum up to, and what is too small for float32's normal numbers. Of bfloat16 parts one is off by 2^-8 of its number at
+// most; two are off by 2^-16, and their product lacks the one of the second parts. Then the roundings, of at most 2^-22, of sums that are
+// added up a few at a time.
+struct distance_error {
+  float relative, absolute;
+  template <int Parts>
+  GPUFS_HD static distance_error of(std::uint64_t dimensions) {
+    static_assert(Parts == 1 || Parts == 2, "more than needed");
+    const float sums = (static_cast<float>(dimensions) / 8 + 64) * 0x1p-22f;
+    return {(Parts == 1 ? 0x1.01p-7f : 0x1.81p-15f) + sums, static_cast<float>(dimensions) * 0x1p-124f};
+  }
+};
 
 // What a block keeps in its scratch memory.
 template <int Parts>
@@ -155,14 +159,47 @@ struct scan_memory {
   square_sums squares;
 };
 
+// Packs slices [first, end) of up to a tile of vectors, one behind another in memory. By a block.
+template <int Parts>
+GPUFS_HD void pack_tile(const block_group& g, tile::row_table& rows, const float* numbers, std::uint64_t dimensions,
+                        std::uint32_t count, std::uint64_t first, std::uint64_t end, char* slices) {
+  tile::set_rows(g, rows, reinterpret_cast<const char*>(numbers), dimensions * sizeof(float), count);
+  for (std::uint64_t s = first; s < end; ++s) {
+    tile::slice_on_its_way<float, false> slice;
+    slice.load(g, rows, count, static_cast<std::uint32_t>(s * tile::depth), static_cast<std::uint32_t>(dimensions));
+    slice.template store<Parts>(g, slices + s * (tile::slice_bytes * Parts),
+                                [](std::uint32_t, std::uint32_t, const float (&)[4]) {});
+  }
+  g.sync();  // before the next tile's rows
+}
+
+// The sum of a vector's squares. By a warp.
+GPUFS_HD inline float sum_of_squares(const warp_group& g, const float* numbers, std::uint64_t count) {
+  float sum = 0;
+  for (std::uint64_t i = g.rank(); i < count; i += g.size()) sum += numbers[i] * numbers[i];
+  for (std::uint32_t k = g.size() / 2; k != 0; k /= 2) sum += g.from(sum, g.rank() ^ k);
+  return sum;
+}
+
+// Adds products with the queries, and the squares of the rows' numbers. By a block.
+template <int Parts>
+GPUFS_HD void add_rows(const block_group& g, scan_memory<Parts>& memory, tile::product& products,
+                       const tile::factors& both, bool are_aligned) {
+  const auto take = [&](std::uint32_t r, std::uint32_t part, const float (&some)[4]) {
+    memory.squares.add(r, part, some);
+  };
+  if (are_aligned) tile::add_product<Parts, float, true>(g, products, memory.stages, both, take);
+  else tile::add_product<Parts, float, false>(g, products, memory.stages, both, take);
+}
+
 // Of squared distances the least that they can be, from products. By a block.
 template <int Parts>
 GPUFS_HD void bound_distances(const block_group& g, scan_memory<Parts>& memory, const tile::product& products,
-                              const float* query_squares, std::uint32_t queries, float error) {
+                              const float* query_squares, std::uint32_t queries, const distance_error& error) {
   // Each thread's own products; the barrier behind them is that of add_product().
   products.each([&](std::uint32_t row, std::uint32_t query, float product) {
     const float squares = memory.squares.sum(row) + (query < queries ? query_squares[query] : 0);
-    const float least = is_finite(squares) ? squares * (1 - error) - 2 * product : 0;
+    const float least = is_finite(squares) ? squares * (1 - error.relative) - 2 * product - error.absolute : 0;
     memory.nearness[query * scan_memory<Parts>::pitch + row] = ordered(least);
   });
   g.sync();
@@ -201,38 +238,41 @@ GPUFS_HD void look_through(const block_group& g, scan_memory<Parts>& memory, con
   }
 }
 
-// The squared distance of two vectors that lie in memory, in float64: the member's part. Several loads are in flight.
-GPUFS_HD inline double squared_distance(const warp_group& g, const float* a, const float* b, std::uint64_t count) {
-  constexpr std::uint64_t in_vector = sizeof(vector16) / sizeof(float), at_once = 4;
-  const std::uint64_t members = g.size();
-  double sum = 0;
-  std::uint64_t done = 0;
+// Adds the member's part of the squared distance of two vectors, of which numbers [at, at + count) lie here. Four neighbouring numbers are
+// one member's, who adds them in order: whatever parts a vector is cut into, equal vectors are equally far, wherever they lie.
+GPUFS_HD inline void add_squared_distance(const warp_group& g, double& sum, const float* a, const float* b,
+                                          std::uint64_t at, std::uint64_t count) {
+  constexpr std::uint64_t four = sizeof(vector16) / sizeof(float), at_once = 4;
+  const std::uint64_t end = at + count, step = four * g.size();
   const auto add = [&](float x, float y) {
     const double difference = static_cast<double>(x) - static_cast<double>(y);
     sum += difference * difference;
   };
-  if (((reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b)) & (sizeof(vector16) - 1)) == 0) {
-    const auto* const u = reinterpret_cast<const vector16*>(a);
-    const auto* const v = reinterpret_cast<const vector16*>(b);
-    const std::uint64_t step = at_once * members;
-    for (std::uint64_t first = 0; first + step <= count / in_vector; first += step) {
+  const auto add_four = [&](const vector16& x, const vector16& y) {
+    add(float_of(x.x), float_of(y.x));
+    add(float_of(x.y), float_of(y.y));
+    add(float_of(x.z), float_of(y.z));
+    add(float_of(x.w), float_of(y.w));
+  };
+  const auto vector_at = [](const float* p) { return *reinterpret_cast<const vector16*>(p); };
+  // The first of the member's fours of which some lie here.
+  std::uint64_t i = (at / four + ((g.rank() - at / four) & (g.size() - 1))) * four;
+  const bool aligned =
+      ((reinterpret_cast<std::uintptr_t>(a - at % four) | reinterpret_cast<std::uintptr_t>(b - at % four)) &
+       (sizeof(vector16) - 1)) == 0;
+  for (; i < end; i += step) {
+    // Several loads are in flight.
+    for (; aligned && i >= at && i + (at_once - 1) * step + four <= end; i += at_once * step) {
       vector16 x[at_once], y[at_once];
       GPUFS_UNROLL
-      for (std::uint64_t k = 0; k < at_once; ++k) x[k] = u[first + k * members + g.rank()];
+      for (std::uint64_t k = 0; k < at_once; ++k) x[k] = vector_at(a + (i - at) + k * step);
       GPUFS_UNROLL
-      for (std::uint64_t k = 0; k < at_once; ++k) y[k] = v[first + k * members + g.rank()];
+      for (std::uint64_t k = 0; k < at_once; ++k) y[k] = vector_at(b + (i - at) + k * step);
       GPUFS_UNROLL
-      for (std::uint64_t k = 0; k < at_once; ++k) {
-        add(float_of(x[k].x), float_of(y[k].x));
-        add(float_of(x[k].y), float_of(y[k].y));
-        add(float_of(x[k].z), float_of(y[k].z));
-        add(float_of(x[k].w), float_of(y[k].w));
-      }
-      done = (first + step) * in_vector;
+      for (std::uint64_t k = 0; k < at_once; ++k) add_four(x[k], y[k]);
     }
+    for (std::uint64_t k = i < at ? at : i; k < i + four && k < end; ++k) add(a[k - at], b[k - at]);
   }
-  for (std::uint64_t i = done + g.rank(); i < count; i += members) add(a[i], b[i]);
-  return sum;
 }
 
 }  // namespace gpufs::search

@@ -95,8 +95,9 @@ std::vector<found> search_in(const mount& m, const question& q, bool alone) {
   work.read(0, q.queries.offset, q.dimensions * sizeof(float), q.queries.stride, queries, numbers.data());
   const std::size_t of_twin = m.device() == device_kind::cpu ? tile::product::twin_memory_bytes : 0;
   const std::size_t memory = sizeof(scan_memory<Parts>) + of_twin;
-  work.launch(pack_queries<Parts>{{}, numbers.data(), queries, q.dimensions, slices.data(), squares.data()}, tiles,
-              work.many(), memory);
+  using pack = pack_queries<Parts>;
+  work.launch(pack{{}, numbers.data(), queries, q.dimensions, slices.data(), squares.data()},
+              tiles * pack::parts_of_tile(q.dimensions), work.many(), pack::scratch_bytes);
   const answers to{found_lists.data(), states.data(), words.data(), queries, static_cast<std::uint32_t>(length),
                    q.top == 0,         bound};
   const auto look = [&](std::uint64_t first, std::uint64_t end, std::uint32_t word) {

@@ -1,6 +1,6 @@
 """The extension module (python/src): the host API with bytes for paths and plain numbers for options."""
 
-from typing import TypedDict, type_check_only
+from typing import TypeAlias, TypedDict, type_check_only
 
 __version__: str
 built_with: str  # the host's compiler and its options, as "GNU 12.2.0 -O3 -DNDEBUG"
@@ -194,6 +194,27 @@ def bench_matvec_rival(
     threads: int,
     piece_bytes: int,
 ) -> tuple[bytes, float]: ...
+
+VectorsFile: TypeAlias = tuple[bytes, int, int, int]  # path, offset, stride, count
+
+def search(
+    mount: Mount,
+    queries: VectorsFile,
+    databases: list[VectorsFile],
+    dimensions: int,
+    threshold: float,
+    top: int,
+    alone: bool,
+) -> tuple[bytes, bytes]: ...  # squared distances, float64, and indices, uint64
+def bench_search_rival(
+    queries: VectorsFile,
+    databases: list[VectorsFile],
+    dimensions: int,
+    threshold: float,
+    top: int,
+    threads: int,
+    piece_bytes: int,
+) -> tuple[bytes, bytes, float]: ...
 
 class BenchWalk:
     def __init__(

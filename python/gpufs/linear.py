@@ -13,16 +13,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpufs import _core
 from gpufs._array import FileArray
+from gpufs._given_names import told_as_given
 from gpufs._mount import AnyPath, Mount
 from gpufs._output import replacing
 
@@ -84,7 +83,7 @@ def matvec(
         if x.shape != (columns,):
             text = f"{x.shape[0]:,} numbers, but {columns:,} columns in {a.file.name}"
             raise ValueError(f"{x.file.name}: {text}")
-        with _told_as_given(a, x), replacing(os.fsdecode(out)) as part:
+        with told_as_given(a.file, x.file), replacing(os.fsdecode(out)) as part:
             header = 0
             if os.fsdecode(out).endswith(".npy"):
                 with Path(part).open("wb") as file:
@@ -105,18 +104,6 @@ def matvec(
                 alone,
             )
         return Result(rows, columns, a.nbytes, time.perf_counter() - start)
-
-
-@contextlib.contextmanager
-def _told_as_given(*arrays: FileArray) -> Iterator[None]:
-    """Errors have the files' names as they were given."""
-    try:
-        yield
-    except OSError as error:
-        for array in arrays:
-            if error.filename is not None and os.fsencode(error.filename) == array.file.opened_path:
-                error.filename = array.file.name
-        raise
 
 
 def _array(mount: Mount, path: AnyPath, dtype: object, shape: tuple[int, int] | None) -> FileArray:

@@ -1,0 +1,113 @@
+"""Files of vectors of float32 numbers: ``.npy``, ``.fvecs``, and raw ones."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from gpufs._array import FileArray
+from gpufs._device import DeviceArray
+from gpufs._file import File
+from gpufs._mount import AnyPath, Mount
+
+NUMBER_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Where the vectors of a file are that is open."""
+
+    file: File
+    offset: int  # bytes in front of the first
+    stride: int  # bytes from one to the next
+    count: int
+    dimensions: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all numbers."""
+        return self.count * self.dimensions * NUMBER_BYTES
+
+    def place(self) -> tuple[bytes, int, int, int]:
+        """Returns what the extension module is told of the file."""
+        return self.file.opened_path, self.offset, self.stride, self.count
+
+
+def open_vectors(mount: Mount, path: AnyPath, dimensions: int | None, files: ExitStack) -> Vectors:
+    """Opens a file of vectors, which ``files`` closes. Nothing of it is read but where it says its shape.
+
+    Args:
+        mount: whose file it will be.
+        path: its kind is told by how its name ends. ``.npy``: two dimensions, float32, in C order. ``.fvecs``: in front
+            of each vector how many numbers it has, int32. Anything else: numbers and nothing else.
+        dimensions: numbers of a vector, if that is known: raw files do not say it.
+        files: what closes it.
+
+    Raises:
+        OSError: it cannot be opened or read.
+        ValueError: it is not what it should be.
+    """
+    name = os.fsdecode(path)
+    if name.endswith(".npy"):
+        found = _in_npy(files.enter_context(mount.array(path)))
+    else:
+        file = files.enter_context(mount.open(path))
+        found = _in_fvecs(file, dimensions) if name.endswith(".fvecs") else _in_raw(file, dimensions)
+    if dimensions is not None and found.dimensions != dimensions:
+        raise ValueError(f"{name}: vectors of {found.dimensions:,} numbers, but {dimensions:,} are looked for")
+    return found
+
+
+def _in_npy(array: FileArray) -> Vectors:
+    name = array.file.name
+    if array.dtype.name != "float32":
+        raise ValueError(f"{name}: numbers of type {array.dtype}, but vectors have float32")
+    if array.ndim != 2:
+        raise ValueError(f"{name}: {array.ndim} dimensions, but vectors are in an array of 2, one in each row")
+    count, dimensions = array.shape
+    if dimensions == 0:
+        raise ValueError(f"{name}: vectors without numbers")
+    if array.offset % NUMBER_BYTES != 0:
+        raise ValueError(f"{name}: numbers at places that are no multiples of their size")
+    if count > 1 and array.strides[1] != array.itemsize:
+        raise ValueError(f"{name}: in Fortran order, but vectors must be in C order")
+    return Vectors(array.file, array.offset, dimensions * NUMBER_BYTES, count, dimensions)
+
+
+def _in_fvecs(file: File, dimensions: int | None) -> Vectors:
+    """Each vector says how many numbers it has: the first and the last are asked."""
+    size = file.size()
+    if size == 0 and dimensions is not None:
+        return Vectors(file, 0, dimensions * NUMBER_BYTES, 0, dimensions)
+    if size < NUMBER_BYTES:
+        raise ValueError(f"{file.name}: truncated: {size} bytes")
+    found = _number_at(file, 0)
+    if found < 1:
+        raise ValueError(f"{file.name}: not an .fvecs file: a vector of {found:,} numbers")
+    stride = NUMBER_BYTES * (1 + found)
+    if size % stride != 0:
+        raise ValueError(f"{file.name}: truncated: {size:,} bytes, but vectors of {found:,} numbers take {stride:,}")
+    last = _number_at(file, size - stride)
+    if last != found:
+        text = f"the first vector has {found:,} numbers, the last {last:,}"
+        raise ValueError(f"{file.name}: not an .fvecs file, or vectors of several lengths: {text}")
+    return Vectors(file, NUMBER_BYTES, stride, size // stride, found)
+
+
+def _in_raw(file: File, dimensions: int | None) -> Vectors:
+    if dimensions is None:
+        raise ValueError(f"{file.name}: a raw file does not say how many numbers a vector has: say the dimensions")
+    size, stride = file.size(), dimensions * NUMBER_BYTES
+    if size % stride != 0:
+        raise ValueError(
+            f"{file.name}: truncated: {size:,} bytes, but vectors of {dimensions:,} numbers take {stride:,}"
+        )
+    return Vectors(file, 0, stride, size // stride, dimensions)
+
+
+def _number_at(file: File, offset: int) -> int:
+    read = file.read(NUMBER_BYTES, offset)
+    array = read.numpy() if isinstance(read, DeviceArray) else read
+    return int.from_bytes(array.tobytes(), "little", signed=True)
