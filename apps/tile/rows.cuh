@@ -170,11 +170,36 @@ struct panel {
   GPUFS_HD static constexpr std::uint64_t bytes(std::uint64_t rows, std::uint64_t columns, int parts) {
     return (rows + side - 1) / side * slices_in(columns) * slice_bytes * static_cast<std::uint64_t>(parts);
   }
+  // Bytes in front of a slice.
+  template <int Parts>
+  GPUFS_HD static constexpr std::uint64_t place(std::uint64_t tile, std::uint64_t number, std::uint64_t in_row) {
+    return (tile * in_row + number) * (slice_bytes * Parts);
+  }
   template <int Parts>
   GPUFS_HD const char* slice(std::uint64_t tile, std::uint64_t number) const {
-    return slices + (tile * slices_of_row + number) * (slice_bytes * Parts);
+    return slices + place<Parts>(tile, number, slices_of_row);
   }
 };
+
+// Packs columns of numbers as a panel's rows, a slice of them: `width` columns, `count` numbers deep, and zeros behind them. The numbers lie
+// row by row, `side` apart. By a block, all of which sees them; none may be changed before it waits.
+template <int Parts, class T>
+GPUFS_HD void pack_columns(const block_group& g, const T* numbers, std::uint32_t count, std::uint32_t width,
+                           char* slice) {
+  constexpr std::uint32_t eights = depth / 8;
+  for (std::uint32_t i = g.rank(); i < side * eights; i += g.size()) {
+    const std::uint32_t n = i % side, eight = i / side;
+    bfloat16 parts[Parts][8];
+    for (std::uint32_t j = 0; j < 8; ++j) {
+      const std::uint32_t k = eight * 8 + j;
+      bfloat16 of_number[Parts];
+      split<Parts>(k < count && n < width ? numbers[k * side + n] : T{}, of_number);
+      for (int p = 0; p < Parts; ++p) parts[p][j] = of_number[p];
+    }
+    for (int p = 0; p < Parts; ++p)
+      std::memcpy(slice + p * slice_bytes + place_in_slice(n, eight), parts[p], sizeof parts[p]);
+  }
+}
 
 // What a block needs in its scratch memory to multiply rows with a panel: two slices of each, one of which is filled while the other is
 // multiplied.
