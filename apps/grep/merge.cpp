@@ -4,7 +4,7 @@
 #include <numeric>
 #include <thread>
 
-#include "in_threads.hpp"
+#include "job/in_threads.hpp"
 
 namespace gpufs::grep {
 
@@ -146,11 +146,12 @@ match_list merge_counts(const std::vector<count_source>& sources, const std::vec
   }
 
   std::vector<partial_result> parts(threads, partial_result(files_by_path, words));
-  in_threads(threads, [&](std::size_t t) { parts[t].make(sorted.data() + begin[t], sorted.data() + begin[t + 1]); });
+  job::in_threads(threads,
+                  [&](std::size_t t) { parts[t].make(sorted.data() + begin[t], sorted.data() + begin[t + 1]); });
   std::vector<std::size_t> at(threads + 1, 0);
   for (std::size_t t = 0; t < threads; ++t) at[t + 1] = at[t] + parts[t].size();
   match_list all(at.back());
-  in_threads(threads, [&](std::size_t t) { parts[t].write(all.data() + at[t]); });
+  job::in_threads(threads, [&](std::size_t t) { parts[t].write(all.data() + at[t]); });
   return all;
 }
 

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "grep.hpp"
-#include "in_threads.hpp"
+#include "job/in_threads.hpp"
 
 namespace gpufs::grep {
 
@@ -125,7 +125,7 @@ bool by_path(const file_item& a, const file_item& b) { return a.path < b.path; }
 void list_all_with_threads(pending_directories& pending, found& out) {
   const std::size_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, threads_max);
   std::vector<found> parts(threads);
-  in_threads(threads, [&](std::size_t t) {
+  job::in_threads(threads, [&](std::size_t t) {
     list_all(pending, parts[t]);
     std::sort(parts[t].files.begin(), parts[t].files.end(), by_path);
   });
@@ -139,7 +139,7 @@ void list_all_with_threads(pending_directories& pending, found& out) {
     return out.files.begin() + static_cast<std::ptrdiff_t>(begin[std::min(part, threads)]);
   };
   for (std::size_t merged = 1; merged < threads; merged *= 2) {
-    in_threads((threads + 2 * merged - 1) / (2 * merged), [&](std::size_t pair) {
+    job::in_threads((threads + 2 * merged - 1) / (2 * merged), [&](std::size_t pair) {
       const std::size_t first = pair * 2 * merged;
       std::inplace_merge(at(first), at(first + merged), at(first + 2 * merged), by_path);
     });

@@ -1,22 +1,19 @@
 // Compiled by nvcc where there is one, by the host compiler otherwise.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <exception>
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <utility>
 
+#include "bench/file_mapping.hpp"
+#include "job/in_threads.hpp"
 #include "linear/rivals.hpp"
 
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>
-#include <cuda_runtime.h>
+
+#include "rival/cuda.hpp"
 #endif
 
 namespace gpufs::linear {
@@ -24,9 +21,7 @@ namespace gpufs::linear {
 #if defined(__CUDACC__)
 namespace {
 
-void check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) throw error(EIO, std::string(what) + ": " + cudaGetErrorString(status));
-}
+using rival::check;
 
 __device__ float value_of(float x) { return x; }
 __device__ float value_of(__nv_bfloat16 x) { return __bfloat162float(x); }
@@ -50,70 +45,14 @@ __global__ void multiply_rows(const T* a, const T* x, float* y, std::uint64_t ro
   }
 }
 
-class open_file {
- public:
-  explicit open_file(const array_file& file) : path_(file.path), fd_(open(file.path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd_ < 0) throw error(errno, "open", path_);
-  }
-  ~open_file() { ::close(fd_); }
-  open_file(const open_file&) = delete;
-  open_file& operator=(const open_file&) = delete;
-  void read(char* to, std::uint64_t bytes, std::uint64_t offset) const {
-    while (bytes != 0) {
-      const ssize_t n = pread(fd_, to, bytes, static_cast<off_t>(offset));
-      if (n <= 0) throw error(n < 0 ? errno : ENODATA, "read", path_);
-      to += n, offset += static_cast<std::uint64_t>(n), bytes -= static_cast<std::uint64_t>(n);
-    }
-  }
-
- private:
-  const std::string& path_;
-  const int fd_;
-};
-
-// Half of a thread's double buffer.
-struct half_buffer {
-  char* pinned = nullptr;
-  char* device = nullptr;
-  cudaStream_t stream = nullptr;
-  explicit half_buffer(std::uint64_t bytes) {
-    check(cudaHostAlloc(&pinned, bytes, cudaHostAllocDefault), "cudaHostAlloc");
-    check(cudaMalloc(&device, bytes), "cudaMalloc");
-    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  }
-  ~half_buffer() {
-    cudaStreamDestroy(stream);
-    cudaFree(device);
-    cudaFreeHost(pinned);
-  }
-  half_buffer(const half_buffer&) = delete;
-  half_buffer& operator=(const half_buffer&) = delete;
-};
-
-template <class T>
-class device_numbers {
- public:
-  explicit device_numbers(std::uint64_t count) {
-    check(cudaMalloc(&data_, count * sizeof(T)), "cudaMalloc");
-    check(cudaMemset(data_, 0, count * sizeof(T)), "cudaMemset");
-  }
-  ~device_numbers() { cudaFree(data_); }
-  device_numbers(const device_numbers&) = delete;
-  device_numbers& operator=(const device_numbers&) = delete;
-  T* data() const { return data_; }
-
- private:
-  T* data_ = nullptr;
-};
-
 template <class T>
 rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_t columns, const array_file& vector,
                       unsigned threads, std::uint64_t piece_bytes) {
-  const open_file a(matrix), x(vector);
+  const bench::host_file a(matrix.path), x(vector.path);
   std::vector<char> numbers(columns * sizeof(T));
   x.read(numbers.data(), numbers.size(), vector.offset);
-  const device_numbers<T> xs(columns);
-  const device_numbers<float> ys(rows);
+  const rival::device_numbers<T> xs(columns);
+  const rival::device_numbers<float> ys(rows);
   check(cudaMemcpy(xs.data(), numbers.data(), numbers.size(), cudaMemcpyHostToDevice), "cudaMemcpy");
 
   // A piece is some whole rows, or a part of one.
@@ -122,39 +61,27 @@ rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_
   const std::uint64_t piece_rows = cuts == 1 ? std::max<std::uint64_t>(in_piece / columns, 1) : 1;
   const std::uint64_t pieces = (rows + piece_rows - 1) / piece_rows * cuts;
   std::atomic<std::uint64_t> next{0};
-  std::exception_ptr failed;
-  std::mutex latch;
-  std::vector<std::unique_ptr<half_buffer>> buffers;
-  for (unsigned t = 0; t < 2 * threads; ++t) buffers.push_back(std::make_unique<half_buffer>(piece_bytes));
+  std::vector<std::unique_ptr<rival::half_buffer>> buffers;
+  for (unsigned t = 0; t < 2 * threads; ++t) buffers.push_back(std::make_unique<rival::half_buffer>(piece_bytes));
   const auto start = std::chrono::steady_clock::now();
-  const auto work = [&](unsigned t) {
-    try {
-      const half_buffer* const own[] = {buffers[2 * t].get(), buffers[2 * t + 1].get()};
-      for (unsigned turn = 0;; ++turn) {
-        const std::uint64_t i = next++;
-        if (i >= pieces) break;
-        const std::uint64_t row = i / cuts * piece_rows, column = i % cuts * piece_columns;
-        const std::uint64_t n = std::min(piece_rows, rows - row), width = std::min(piece_columns, columns - column);
-        const std::uint64_t bytes = n * width * sizeof(T);
-        const half_buffer& b = *own[turn % 2];
-        check(cudaStreamSynchronize(b.stream), "cudaStreamSynchronize");  // it is free again
-        a.read(b.pinned, bytes, matrix.offset + (row * columns + column) * sizeof(T));
-        check(cudaMemcpyAsync(b.device, b.pinned, bytes, cudaMemcpyHostToDevice, b.stream), "cudaMemcpyAsync");
-        multiply_rows<<<264, 256, 0, b.stream>>>(reinterpret_cast<const T*>(b.device), xs.data() + column,
-                                                 ys.data() + row, n, width);
-        check(cudaGetLastError(), "launch");
-      }
-      for (const half_buffer* b : own) check(cudaStreamSynchronize(b->stream), "cudaStreamSynchronize");
-    } catch (...) {
-      const std::lock_guard lock(latch);
-      failed = std::current_exception();
+  job::in_threads(threads, [&](std::size_t t) {
+    const rival::half_buffer* const own[] = {buffers[2 * t].get(), buffers[2 * t + 1].get()};
+    for (unsigned turn = 0;; ++turn) {
+      const std::uint64_t i = next++;
+      if (i >= pieces) break;
+      const std::uint64_t row = i / cuts * piece_rows, column = i % cuts * piece_columns;
+      const std::uint64_t n = std::min(piece_rows, rows - row), width = std::min(piece_columns, columns - column);
+      const std::uint64_t bytes = n * width * sizeof(T);
+      const rival::half_buffer& b = *own[turn % 2];
+      b.wait();
+      a.read(b.pinned, bytes, matrix.offset + (row * columns + column) * sizeof(T));
+      check(cudaMemcpyAsync(b.device, b.pinned, bytes, cudaMemcpyHostToDevice, b.stream), "cudaMemcpyAsync");
+      multiply_rows<<<264, 256, 0, b.stream>>>(reinterpret_cast<const T*>(b.device), xs.data() + column,
+                                               ys.data() + row, n, width);
+      check(cudaGetLastError(), "launch");
     }
-  };
-  {
-    std::vector<std::jthread> workers;
-    for (unsigned t = 0; t < threads; ++t) workers.emplace_back(work, t);
-  }
-  if (failed) std::rethrow_exception(failed);
+    for (const rival::half_buffer* b : own) b->wait();
+  });
   std::vector<float> y(rows);
   check(cudaMemcpy(y.data(), ys.data(), rows * sizeof(float), cudaMemcpyDeviceToHost), "cudaMemcpy");
   return {std::move(y), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};

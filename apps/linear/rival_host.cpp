@@ -1,44 +1,14 @@
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <chrono>
 #include <thread>
 #include <utility>
 
 #include "linear/rivals.hpp"
+#include "rival/host.hpp"
 
 namespace gpufs::linear {
 namespace {
-
-class mapped_file {
- public:
-  mapped_file(const array_file& file, std::uint64_t bytes) : bytes_(file.offset + bytes), offset_(file.offset) {
-    const int fd = open(file.path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) throw error(errno, "open", file.path);
-    struct stat status{};
-    const bool is_long = fstat(fd, &status) == 0 && static_cast<std::uint64_t>(status.st_size) >= bytes_;
-    data_ = is_long ? mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
-    const int number = is_long ? errno : ENODATA;
-    ::close(fd);
-    if (data_ == MAP_FAILED) throw error(number, "map", file.path);
-  }
-  ~mapped_file() { munmap(data_, bytes_); }
-  mapped_file(const mapped_file&) = delete;
-  mapped_file& operator=(const mapped_file&) = delete;
-  template <class T>
-  const T* numbers() const {
-    return reinterpret_cast<const T*>(static_cast<const char*>(data_) + offset_);
-  }
-
- private:
-  const std::uint64_t bytes_, offset_;
-  void* data_ = MAP_FAILED;
-};
 
 struct half {
   std::uint16_t bits;
@@ -61,35 +31,21 @@ inline __attribute__((always_inline)) float dot(const T* a, const T* b, std::uin
   return sum;
 }
 
-#if defined(__x86_64__)
-#define GPUFS_FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define GPUFS_FOR_EACH_PROCESSOR
-#endif
-
 GPUFS_FOR_EACH_PROCESSOR float dot_of(const float* a, const float* b, std::uint64_t count) { return dot(a, b, count); }
 GPUFS_FOR_EACH_PROCESSOR float dot_of(const half* a, const half* b, std::uint64_t count) { return dot(a, b, count); }
-
-// Pages of the page cache into the mapping, many at a time.
-void populate(const void* begin, const void* end) {
-#if defined(MADV_POPULATE_READ)
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(begin) / page * page;
-  (void)madvise(reinterpret_cast<void*>(first), reinterpret_cast<std::uintptr_t>(end) - first, MADV_POPULATE_READ);
-#endif
-}
 
 template <class T>
 rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_t columns, const array_file& vector,
                       unsigned threads) {
   const auto start = std::chrono::steady_clock::now();
-  const mapped_file a(matrix, rows * columns * sizeof(T)), x(vector, columns * sizeof(T));
+  const rival::mapped_file a(matrix.path, matrix.offset, rows * columns * sizeof(T));
+  const rival::mapped_file x(vector.path, vector.offset, columns * sizeof(T));
   // Rows are cut where there are fewer than threads.
   const std::uint64_t parts = rows < threads ? (threads + rows - 1) / rows : 1;
   const std::uint64_t part_columns = (columns + parts - 1) / parts;
   std::vector<float> sums(rows * parts), y(rows);
   const auto work = [&](std::uint64_t first, std::uint64_t end) {
-    populate(a.numbers<T>() + first / parts * columns, a.numbers<T>() + (end + parts - 1) / parts * columns);
+    rival::populate(a.numbers<T>() + first / parts * columns, a.numbers<T>() + (end + parts - 1) / parts * columns);
     for (std::uint64_t i = first; i < end; ++i) {
       const std::uint64_t begin = std::min(i % parts * part_columns, columns);
       sums[i] = dot_of(a.numbers<T>() + i / parts * columns + begin, x.numbers<T>() + begin,

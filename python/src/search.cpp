@@ -1,9 +1,11 @@
 #include "search.hpp"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mount.hpp"
+#include "search/rivals.hpp"
 #include "search/search.hpp"
 
 namespace nb = nanobind;
@@ -27,15 +29,15 @@ search::question question_of(const nb::tuple& queries, const nb::list& databases
 }
 
 // Squared distances as float64, and indices as uint64, of which the last one means nothing.
-nb::tuple to_tuple(const std::vector<search::found>& lists) {
+std::pair<nb::bytes, nb::bytes> to_bytes(const std::vector<search::found>& lists) {
   std::vector<double> distances;
   std::vector<std::uint64_t> indices;
   for (const search::found& f : lists) {
     distances.push_back(f.squared_distance);
     indices.push_back(f.index);
   }
-  return nb::make_tuple(nb::bytes(distances.data(), distances.size() * sizeof(double)),
-                        nb::bytes(indices.data(), indices.size() * sizeof(std::uint64_t)));
+  return {nb::bytes(distances.data(), distances.size() * sizeof(double)),
+          nb::bytes(indices.data(), indices.size() * sizeof(std::uint64_t))};
 }
 
 }  // namespace
@@ -51,9 +53,26 @@ void bind_search(nb::module_& m) {
           const nb::gil_scoped_release released;
           mount_.holder->use([&](const mount& m) { lists = search::search(m, q, alone); });
         }
-        return to_tuple(lists);
+        const auto [distances, indices] = to_bytes(lists);
+        return nb::make_tuple(distances, indices);
       },
       "mount"_a, "queries"_a, "databases"_a, "dimensions"_a, "threshold"_a, "top"_a, "alone"_a);
+  // What search gives, and seconds. `piece_bytes` 0: by the CPU.
+  m.def(
+      "bench_search_rival",
+      [](const nb::tuple& queries, const nb::list& databases, std::uint64_t dimensions, double threshold,
+         std::uint32_t top, unsigned threads, std::uint64_t piece_bytes) {
+        const search::question q = question_of(queries, databases, dimensions, threshold, top);
+        search::rival_result r;
+        {
+          const nb::gil_scoped_release released;
+          r = piece_bytes == 0 ? search::search_on_host(q, threads)
+                               : search::search_by_pipeline(q, threads, piece_bytes);
+        }
+        const auto [distances, indices] = to_bytes(r.lists);
+        return nb::make_tuple(distances, indices, r.seconds);
+      },
+      "queries"_a, "databases"_a, "dimensions"_a, "threshold"_a, "top"_a, "threads"_a, "piece_bytes"_a);
 }
 
 }  // namespace gpufs::python

@@ -1,7 +1,8 @@
 """The command line, ``gpufs``.
 
 Exit status of ``gpufs grep``, as of grep: 0 when a word was found, 1 when none was, 2 when something went wrong, also
-where words were found besides. Of ``gpufs doctor``: 0 when gpufs works here, 1 when something that it needs does not.
+where words were found besides. Of ``gpufs search``: 0 when something was found, 1 when nothing was, 2 when something
+failed. Of ``gpufs doctor``: 0 when gpufs works here, 1 when something that it needs does not.
 Of ``gpufs bench``: 0, 1 when data was wrong, 2 when something failed. Of ``gpufs top``: 0, also after Ctrl-C, which is
 how one ends it; 2 when nothing listens, or no longer. Of ``gpufs cat`` and ``gpufs stat``: 0, 1 when a file could not
 be read, as cat's; 2 when something else failed. Of ``gpufs matvec`` and ``gpufs matmul``: 0, 2 when something failed.
@@ -27,6 +28,7 @@ from gpufs.cli._exit_status import FAILED, INTERRUPTED
 from gpufs.cli._grep import grep_command
 from gpufs.cli._linear import matmul_command, matvec_command
 from gpufs.cli._output import complain, describe, flush_output, write
+from gpufs.cli._search import search_command
 from gpufs.cli._stat import stat_command
 from gpufs.cli._top import top_command
 
@@ -36,6 +38,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "cat": cat_command,
     "matvec": matvec_command,
     "matmul": matmul_command,
+    "search": search_command,
     "stat": stat_command,
     "doctor": doctor_command,
     "bench": bench_command,

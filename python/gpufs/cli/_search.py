@@ -1,0 +1,148 @@
+"""``gpufs search``."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from gpufs import _core
+from gpufs._mount import Mount
+from gpufs._output import replacing
+from gpufs.cli._exit_status import FAILED
+from gpufs.cli._options import (
+    CacheOption,
+    DeviceOption,
+    JsonOption,
+    PageOption,
+    ProgressOption,
+    StatsOption,
+    mount_to_read,
+)
+from gpufs.cli._output import cache_lines, complain, is_terminal, note, write
+from gpufs.cli._progress import loading_bar
+from gpufs.sizes import format_size
+
+if TYPE_CHECKING:
+    from gpufs import search
+
+FOUND: Final = 0
+NOTHING_FOUND: Final = 1
+ROWS_AT_ONCE: Final = 4096  # of the result, that become text
+
+
+def search_command(
+    queries: Annotated[
+        str,
+        typer.Option("-q", "--queries", metavar="QUERIES", help="Vectors: .npy, .fvecs, or raw float32 numbers."),
+    ],
+    databases: Annotated[
+        list[str],
+        typer.Option("-d", "--database", metavar="DATABASE", help="Vectors to look for them in; several, in order."),
+    ],
+    threshold: Annotated[
+        float | None, typer.Option(metavar="DISTANCE", help="The largest distance that counts; alone: the first match.")
+    ] = None,
+    top: Annotated[int | None, typer.Option(metavar="COUNT", help="So many of the nearest of each query.")] = None,
+    dimensions: Annotated[int | None, typer.Option(metavar="COUNT", help="Numbers of a vector, of raw files.")] = None,
+    out: Annotated[str | None, typer.Option("-o", "--out", metavar="OUT", help="A file for what is found.")] = None,
+    as_json: JsonOption = False,
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    page: PageOption = "64KiB",
+    stats: StatsOption = False,
+    progress: ProgressOption = True,
+) -> None:
+    """Find vectors of databases that are near queries: the first within a threshold, or the nearest.
+
+    Prints lines QUERY, DATABASE, INDEX and DISTANCE with tabs between them, ordered by query, the nearest first; QUERY
+    and INDEX count from 0. OUT is there when all of it is. Exit status: 0 when something was found, 1 when nothing was,
+    2 when something went wrong.
+    """
+    from gpufs import search
+
+    if threshold is None and top is None:
+        raise typer.BadParameter("say --threshold, --top, or both")
+    with mount_to_read(device, cache, page) as mount:
+        with loading_bar(mount, progress and is_terminal(sys.stderr)):
+            try:
+                result = search.find(
+                    mount, queries, databases, threshold=threshold, top=top, dimensions=dimensions, alone=True
+                )
+            except ValueError as error:
+                complain(str(error))
+                raise typer.Exit(FAILED) from None
+        pieces = _json(mount, databases, result) if as_json else _lines(databases, result)
+        if out is None:
+            write(pieces)
+        else:
+            with replacing(out) as part, Path(part).open("wb") as file:
+                file.writelines(pieces)
+        if stats:
+            note("\n".join(_stats_lines(mount, result)))
+    raise typer.Exit(FOUND if result.found else NOTHING_FOUND)
+
+
+def _rows(result: search.Result) -> Iterator[tuple[int, int, int, float]]:
+    """Query, database, index and distance of all that was found."""
+    for first in range(0, result.queries, ROWS_AT_ONCE):
+        parts = (array[first : first + ROWS_AT_ONCE].tolist() for array in _columns(result))
+        for query, row in enumerate(zip(*parts, strict=True), first):
+            for database, index, distance in zip(*row, strict=True):
+                if database >= 0:
+                    yield query, database, index, distance
+
+
+def _columns(result: search.Result) -> tuple[Any, Any, Any]:
+    return result.databases, result.indices, result.distances
+
+
+def _lines(databases: list[str], result: search.Result) -> Iterator[bytes]:
+    names = [os.fsencode(name) for name in databases]
+    for query, database, index, distance in _rows(result):
+        yield b"%d\t%s\t%d\t%r\n" % (query, names[database], index, distance)
+
+
+def _json(mount: Mount, databases: list[str], result: search.Result) -> Iterator[bytes]:
+    """Yields one JSON object, its ``matches``, which may be many, at the end.
+
+    ``device``, ``device_name``: as of :class:`gpufs.Mount`. ``queries``, ``vectors``, ``dimensions``, ``bytes``,
+    ``seconds``: as of :class:`gpufs.search.Result`. ``databases``: their paths. ``statistics``: as
+    :meth:`gpufs.Mount.stats` gives them. ``matches``: objects with ``query``, ``database``, which is its place among
+    ``databases``, ``index`` and ``distance``, which is null where it is infinite.
+    """
+    head: dict[str, Any] = {
+        "version": _core.__version__,
+        "device": mount.device,
+        "device_name": mount.device_name,
+        "queries": result.queries,
+        "vectors": result.vectors,
+        "dimensions": result.dimensions,
+        "bytes": result.bytes,
+        "seconds": result.seconds,
+        "databases": databases,
+        "statistics": mount.stats(),
+    }
+    yield json.dumps(head)[:-1].encode() + b', "matches": ['
+    separator = ""
+    for query, database, index, distance in _rows(result):
+        told = distance if math.isfinite(distance) else None
+        entry = {"query": query, "database": database, "index": index, "distance": told}
+        yield f"{separator}{json.dumps(entry)}".encode()
+        separator = ", "
+    yield b"]}\n"
+
+
+def _stats_lines(mount: Mount, result: search.Result) -> Iterator[str]:
+    yield f"ran on    {mount.device_name}"
+    yield f"compared  {result.queries:,} queries, {result.vectors:,} vectors of {result.dimensions:,} numbers"
+    yield f"databases {format_size(result.bytes)}"
+    yield f"found     something for {result.found:,} queries"
+    yield f"time      {result.seconds:.3f} s"
+    yield from cache_lines(mount.stats(), mount.direct_path)
