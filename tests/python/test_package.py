@@ -9,7 +9,7 @@ from pathlib import Path
 
 import gpufs
 import pytest
-from gpufs import cat, grep, metrics
+from gpufs import cat, grep, linear, metrics, search
 
 IMPORT_MS_MAX = 150
 
@@ -51,7 +51,7 @@ sys.exit("rich" in sys.modules)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", [gpufs, cat, grep, metrics])
+@pytest.mark.parametrize("module", [gpufs, cat, grep, linear, metrics, search])
 def test_examples_in_docstrings_are_true(module: object) -> None:
     results = doctest.testmod(module)  # type: ignore[arg-type]
     assert results.attempted > 0

@@ -138,6 +138,15 @@ def test_numbers_that_are_no_numbers_or_at_the_ends(fs: gpufs.Mount, tmp_path: P
         check(found, queries, [database], threshold, top)
 
 
+def test_squares_at_the_ends_of_float32(fs: gpufs.Mount, tmp_path: Path) -> None:
+    """Below its smallest number, and above its largest: only there, and not where bfloat16 rounds down."""
+    vectors = np.zeros((2, 40), np.float32)
+    vectors[0] = 2.0**-75 * (1 + 2.0**-10)
+    vectors[1, :3] = 2.0**62 * 1.635
+    file = save(tmp_path / "v", vectors)
+    assert search.find(fs, file, [file], threshold=0).indices.tolist() == [[0], [1]]
+
+
 @pytest.mark.parametrize(("dimensions", "page"), [(5000, "4KiB"), (300, "512"), (100, "64KiB")])
 def test_databases_larger_than_the_cache(fs: gpufs.Mount, tmp_path: Path, dimensions: int, page: str) -> None:
     rng = np.random.default_rng(1)
