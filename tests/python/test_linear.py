@@ -301,12 +301,13 @@ def test_matrices_larger_than_the_cache_are_multiplied(
 def test_special_numbers_are_multiplied_as_numpy_does(fs: gpufs.Mount, tmp_path: Path, dtype: str) -> None:
     """What is not finite there is not here, and everything else is as near as it would be without such neighbours."""
     a, b = numbers(1, (200, 150), dtype), numbers(2, (150, 140), dtype)
-    for row, special in enumerate((np.nan, np.inf, -np.inf, 3.3e38, -3.3e38, 1e38, 2e-38, 1e-30, 0.0, 1e-44)):
+    huge = 3.4e38 if dtype == "float32" else 3.38e38
+    for row, special in enumerate((np.nan, np.inf, -np.inf, huge, -huge, 1e38, 2e-38, 1e-30, 0.0, 1e-44)):
         a[3 + 7 * row, 5 + row] = special
         b[9 + row, 11 * row] = special
     a[100] = np.float32(1e30) * a[100]
     b[:, 130] = np.float32(1e-30) * b[:, 130]
-    a[101], b[:, 131] = 3.3e38, 0
+    a[101], b[:, 131] = huge, 0
     b[7, 131] = 1
     left, right = save(tmp_path / "a", a), save(tmp_path / "b", b)
     linear.matmul(fs, left, right, tmp_path / "c", dtype=dtype, shape=(200, 150, 140))
