@@ -5,6 +5,8 @@
 #include <chrono>
 #include <latch>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "linear/rivals.hpp"
 

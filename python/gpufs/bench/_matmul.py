@@ -22,9 +22,9 @@ CHECKED_ROWS: Final = 64
 CHECKED_DEPTH: Final = 1024  # rows of the right matrix that are looked at together
 TOLERANCE: Final = 1e-5  # of the sum of the products' sizes; sums of float32 in any order
 CACHE_MAX: Final = 4 << 30
-BANDS: Final = (256, 512, 1024)  # rows, of the pipeline, of which the best counts
 
 Sizes: TypeAlias = tuple[int, int, int]  # rows, depth, columns
+Shapes: TypeAlias = tuple[tuple[int, int], ...]  # threads, and rows of a band; none: for the CPU
 
 SIZES: Final[tuple[Sizes, ...]] = ((8192, 8192, 8192), (16384, 16384, 16384), (106_496, 4096, 2048))
 TWIN_SIZES: Final[Sizes] = (512, 512, 512)
@@ -135,32 +135,30 @@ def ours(problem: Problem, *, again: bool = False) -> Source:
     return source
 
 
-def rival(problem: Problem, threads: int, bands: tuple[int, ...] = (), *, again: bool = False) -> Source:
-    """A program for the CPU (no bands), or one for CUDA with pinned buffers, by the best of some sizes of bands.
+def rival(problem: Problem, shapes: Shapes, *, again: bool = False) -> Source:
+    """A program for the CPU, or one for CUDA with pinned buffers, in the best of some shapes; trying them is not timed.
 
     ``again``: the product's file is as the run before left it.
     """
 
-    def run(band: int) -> Sample:
+    def run(shape: tuple[int, int]) -> Sample:
         left, right = map(os.fsencode, problem.paths)
         if not again:
             problem.out.write_bytes(b"")
-        # Some threads would have nothing to do.
-        most = min(threads, -(-problem.rows // band)) if band else threads
         cpu = time.process_time()
         seconds = _core.bench_matmul_rival(
             *(left, problem.rows, problem.depth, right, problem.columns, problem.is_bfloat16),
-            *(os.fsencode(problem.out), most, band),
+            *(os.fsencode(problem.out), *shape),
         )
         return problem.sample(seconds, time.process_time() - cpu)
 
     def source() -> Generator[Sample]:
-        if bands and problem.world.device != "cuda":
+        if shapes[0][1] and problem.world.device != "cuda":
             raise AbsentError("needs a GPU")
         problem.out.touch()
-        band = min(bands, key=lambda rows: run(rows).seconds) if bands else 0
+        shape = min(shapes, key=lambda one: run(one).seconds) if len(shapes) > 1 else shapes[0]
         while True:
-            yield run(band)
+            yield run(shape)
 
     return source
 
@@ -199,23 +197,25 @@ def problems(world: World) -> Iterator[tuple[str, Problem]]:
 def cases(dtype: str, problem: Problem) -> Iterator[Case]:
     """The first product of two matrices, and the same again."""
     threads = problem.world.threads
-    shape = dict(zip(("rows", "depth", "columns"), problem.sizes, strict=True))
+    cores, half = min(threads, 16), max(min(threads, 16) // 2, 1)
+    shapes = ((cores, 256), (cores, 512), (half, 512), (half, 1024))
+    sizes = dict(zip(("rows", "depth", "columns"), problem.sizes, strict=True))
 
     def pipeline(*, again: bool) -> Task:
-        return Task("CUDA, pinned buffers", "TFLOP/s", rival(problem, min(threads, 16), BANDS, again=again))
+        return Task("CUDA, pinned buffers", "TFLOP/s", rival(problem, shapes, again=again))
 
     yield Case(
-        {"type": dtype, **shape, "run": "first"},
+        {"type": dtype, **sizes, "run": "first"},
         Task("gpufs", "TFLOP/s", ours(problem)),
         pipeline(again=False),
         0.95,
         (
-            Task(f"CPU, {threads} threads", "TFLOP/s", rival(problem, threads)),
+            Task(f"CPU, {threads} threads", "TFLOP/s", rival(problem, ((threads, 0),))),
             Task("torch, in memory", "TFLOP/s", torch_in_memory(problem)),
         ),
     )
     yield Case(
-        {"type": dtype, **shape, "run": "again"},
+        {"type": dtype, **sizes, "run": "again"},
         Task("gpufs", "TFLOP/s", ours(problem, again=True)),
         pipeline(again=True),
         2.0,
