@@ -43,21 +43,9 @@ struct pack_columns : job::tuned_shape {
       (void)job::read_all(warp, fs, fd, file, failed, reinterpret_cast<char*>(numbers + k * tile::side),
                           width * sizeof(T), offset + ((row + k) * columns + column) * sizeof(T));
     g.sync();
-    const std::uint64_t number = column / tile::side * tile::panel::slices_in(rows) + row / tile::depth;
-    char* const slice = slices + number * (tile::slice_bytes * Parts);
-    constexpr std::uint32_t eights = tile::depth / 8;
-    for (std::uint32_t i = g.rank(); i < tile::side * eights; i += g.size()) {
-      const std::uint32_t n = i % tile::side, eight = i / tile::side;
-      bfloat16 parts[Parts][8];
-      for (std::uint32_t j = 0; j < 8; ++j) {
-        const std::uint32_t k = eight * 8 + j;
-        bfloat16 of_number[Parts];
-        split<Parts>(k < row_count && n < width ? numbers[k * tile::side + n] : T{}, of_number);
-        for (int p = 0; p < Parts; ++p) parts[p][j] = of_number[p];
-      }
-      for (int p = 0; p < Parts; ++p)
-        std::memcpy(slice + p * tile::slice_bytes + tile::place_in_slice(n, eight), parts[p], sizeof parts[p]);
-    }
+    tile::pack_columns<Parts>(
+        g, numbers, row_count, width,
+        slices + tile::panel::place<Parts>(column / tile::side, row / tile::depth, tile::panel::slices_in(rows)));
     g.sync();  // before the next numbers overwrite these
   }
 };

@@ -10,71 +10,17 @@
 
 #include "job/in_threads.hpp"
 #include "rival/host.hpp"
+#include "rival/product.hpp"
 #include "search/rivals.hpp"
 
 namespace gpufs::search {
 namespace {
 
-constexpr std::uint64_t panel_queries = 32;     // that are multiplied together
-constexpr std::uint64_t few_queries = 4;        // of a panel, that are multiplied one by one
-constexpr std::uint64_t block_vectors = 64;     // ... with so many vectors
-constexpr std::uint64_t block_numbers = 1024;   // of each at a time, so that all lie in the second cache
-constexpr std::uint64_t chunk_bytes = 1 << 20;  // of a database, that a thread takes
-
-// Adds products of vectors with a panel's queries, whose numbers lie side by side: some vectors and queries at a time, of which the sums
-// stay in registers. `vectors`: a multiple of `Vectors`.
-template <int Lanes, int Vectors>
-inline __attribute__((always_inline)) void add_products(const float* const* vectors, std::uint64_t count,
-                                                        const float* panel, std::uint64_t numbers,
-                                                        float (*sums)[panel_queries]) {
-  typedef float lanes
-      __attribute__((vector_size(Lanes * sizeof(float))));  // in a `using` GCC drops what depends on a template
-  for (std::uint64_t part = 0; part < panel_queries; part += 2 * Lanes) {
-    for (std::uint64_t v = 0; v < count; v += Vectors) {
-      lanes low[Vectors] = {}, high[Vectors] = {};
-      for (std::uint64_t k = 0; k < numbers; ++k) {
-        lanes a, b;
-        std::memcpy(&a, panel + k * panel_queries + part, sizeof a);
-        std::memcpy(&b, panel + k * panel_queries + part + Lanes, sizeof b);
-#pragma GCC unroll 8
-        for (int i = 0; i < Vectors; ++i) {
-          const float x = vectors[v + i][k];
-          low[i] += a * x;
-          high[i] += b * x;
-        }
-      }
-#pragma GCC unroll 8
-      for (int i = 0; i < Vectors; ++i) {
-        float* const to = sums[v + i] + part;
-        lanes a, b;
-        std::memcpy(&a, to, sizeof a);
-        std::memcpy(&b, to + Lanes, sizeof b);
-        a += low[i], b += high[i];
-        std::memcpy(to, &a, sizeof a);
-        std::memcpy(to + Lanes, &b, sizeof b);
-      }
-    }
-  }
-}
-
-// As many sums as there are registers for.
-#if defined(__x86_64__)
-__attribute__((target("arch=x86-64-v4"))) void multiply(const float* const* vectors, std::uint64_t count,
-                                                        const float* panel, std::uint64_t numbers,
-                                                        float (*sums)[panel_queries]) {
-  add_products<16, 8>(vectors, count, panel, numbers, sums);
-}
-__attribute__((target("arch=x86-64-v3"))) void multiply(const float* const* vectors, std::uint64_t count,
-                                                        const float* panel, std::uint64_t numbers,
-                                                        float (*sums)[panel_queries]) {
-  add_products<8, 4>(vectors, count, panel, numbers, sums);
-}
-__attribute__((target("default")))
-#endif
-void multiply(const float* const* vectors, std::uint64_t count, const float* panel, std::uint64_t numbers,
-              float (*sums)[panel_queries]) {
-  add_products<4, 4>(vectors, count, panel, numbers, sums);
-}
+constexpr std::uint64_t panel_queries = rival::panel_width;  // that are multiplied together
+constexpr std::uint64_t few_queries = 4;                     // of a panel, that are multiplied one by one
+constexpr std::uint64_t block_vectors = 64;                  // ... with so many vectors
+constexpr std::uint64_t block_numbers = 1024;                // of each at a time, so that all lie in the second cache
+constexpr std::uint64_t chunk_bytes = 1 << 20;               // of a database, that a thread takes
 
 // How far sums of products may be off, as a part of the sum of both vectors' squares, and for numbers that are too small for it.
 struct sum_error {
@@ -264,11 +210,12 @@ class search_job {
 
   void multiply_panel(const float* const (&vectors)[block_vectors], std::uint64_t count, std::uint64_t first,
                       float (*sums)[panel_queries]) const {
+    const std::uint64_t whole = (count + rival::rows_together - 1) / rival::rows_together * rival::rows_together;
     for (std::uint64_t k = 0; k < q_.dimensions; k += block_numbers) {
       const float* part[block_vectors];
       for (std::uint64_t i = 0; i < block_vectors; ++i) part[i] = vectors[i] + k;
-      multiply(part, (count + 7) / 8 * 8, packed_.data() + first * q_.dimensions + k * panel_queries,
-               std::min(block_numbers, q_.dimensions - k), sums);
+      rival::add_products(part, whole, packed_.data() + first * q_.dimensions + k * panel_queries,
+                          std::min(block_numbers, q_.dimensions - k), sums);
     }
   }
 

@@ -45,6 +45,7 @@ GPUFS_HD void split(float x, bfloat16 (&parts)[Parts]) {
   if constexpr (Parts > 1) {
     // The largest ones would be rounded to infinity; cut off, they are not.
     if (!is_finite(value_of(parts[0]))) parts[0] = {static_cast<std::uint16_t>(bits_of(x) >> 16)};
+    GPUFS_UNROLL
     for (int i = 1; i < Parts; ++i) {
       x = is_finite(x) ? x - value_of(parts[i - 1]) : 0;
       parts[i] = rounded(x);
@@ -55,6 +56,19 @@ template <int Parts>
 GPUFS_HD void split(bfloat16 x, bfloat16 (&parts)[Parts]) {
   static_assert(Parts == 1, "it is one already");
   parts[0] = x;
+}
+
+// Some numbers in a row: of each part the bits, two numbers to a word.
+template <int Parts, class T, std::size_t N>
+GPUFS_HD void split_all(const T (&numbers)[N], std::uint32_t (&words)[Parts][N / 2]) {
+  GPUFS_UNROLL
+  for (std::size_t k = 0; k < N; k += 2) {
+    bfloat16 low[Parts], high[Parts];
+    split<Parts>(numbers[k], low);
+    split<Parts>(numbers[k + 1], high);
+    GPUFS_UNROLL
+    for (int p = 0; p < Parts; ++p) words[p][k / 2] = std::uint32_t{high[p].bits} << 16 | low[p].bits;
+  }
 }
 
 }  // namespace gpufs

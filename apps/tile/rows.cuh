@@ -90,26 +90,15 @@ class slice_on_its_way {
       T numbers[in_vector];
       std::memcpy(numbers, &held_[j], sizeof held_[j]);
       take(row, vector, numbers);
-      bfloat16 parts[Parts][in_vector];
-      GPUFS_UNROLL
-      for (std::uint32_t k = 0; k < in_vector; ++k) {
-        bfloat16 of_number[Parts];
-        split<Parts>(numbers[k], of_number);
-        for (int p = 0; p < Parts; ++p) parts[p][k] = of_number[p];
-      }
+      std::uint32_t words[Parts][in_vector / 2];
+      split_all(numbers, words);
       const std::uint32_t k = vector * in_vector;
       char* const to = slice + place_in_slice(row, k / 8) + k % 8 * sizeof(bfloat16);
       GPUFS_UNROLL
       for (int p = 0; p < Parts; ++p) {
-        if constexpr (in_vector == 8) {
-          vector16 v;
-          std::memcpy(&v, parts[p], sizeof v);
-          *reinterpret_cast<vector16*>(to + p * slice_bytes) = v;
-        } else {
-          std::uint64_t v = 0;
-          std::memcpy(&v, parts[p], sizeof v);
-          *reinterpret_cast<std::uint64_t*>(to + p * slice_bytes) = v;
-        }
+        if constexpr (in_vector == 8)
+          *reinterpret_cast<vector16*>(to + p * slice_bytes) = {words[p][0], words[p][1], words[p][2], words[p][3]};
+        else *reinterpret_cast<std::uint64_t*>(to + p * slice_bytes) = std::uint64_t{words[p][1]} << 32 | words[p][0];
       }
     }
   }
@@ -170,11 +159,40 @@ struct panel {
   GPUFS_HD static constexpr std::uint64_t bytes(std::uint64_t rows, std::uint64_t columns, int parts) {
     return (rows + side - 1) / side * slices_in(columns) * slice_bytes * static_cast<std::uint64_t>(parts);
   }
+  // Bytes in front of a slice.
+  template <int Parts>
+  GPUFS_HD static constexpr std::uint64_t place(std::uint64_t tile, std::uint64_t number, std::uint64_t in_row) {
+    return (tile * in_row + number) * (slice_bytes * Parts);
+  }
   template <int Parts>
   GPUFS_HD const char* slice(std::uint64_t tile, std::uint64_t number) const {
-    return slices + (tile * slices_of_row + number) * (slice_bytes * Parts);
+    return slices + place<Parts>(tile, number, slices_of_row);
   }
 };
+
+// Packs columns of numbers as a panel's rows, a slice of them: `width` columns, `count` numbers deep, and zeros behind them. The numbers lie
+// row by row, `side` apart. By a block, all of which sees them; none may be changed before it waits.
+template <int Parts, class T>
+GPUFS_HD void pack_columns(const block_group& g, const T* numbers, std::uint32_t count, std::uint32_t width,
+                           char* slice) {
+  constexpr std::uint32_t eights = depth / 8;
+  for (std::uint32_t i = g.rank(); i < side * eights; i += g.size()) {
+    const std::uint32_t n = i % side, eight = i / side;
+    T some[8];
+    GPUFS_UNROLL
+    for (std::uint32_t j = 0; j < 8; ++j) {
+      const std::uint32_t k = eight * 8 + j;
+      some[j] = k < count && n < width ? numbers[k * side + n] : T{};
+    }
+    std::uint32_t words[Parts][4];
+    split_all(some, words);
+    GPUFS_UNROLL
+    for (int p = 0; p < Parts; ++p) {
+      const vector16 eight_numbers{words[p][0], words[p][1], words[p][2], words[p][3]};
+      *reinterpret_cast<vector16*>(slice + p * slice_bytes + place_in_slice(n, eight)) = eight_numbers;
+    }
+  }
+}
 
 // What a block needs in its scratch memory to multiply rows with a panel: two slices of each, one of which is filled while the other is
 // multiplied.

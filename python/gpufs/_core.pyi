@@ -185,6 +185,31 @@ def matvec(
     out_offset: int,
     alone: bool,
 ) -> None: ...
+def matmul(
+    mount: Mount,
+    left: bytes,
+    left_offset: int,
+    rows: int,
+    depth: int,
+    right: bytes,
+    right_offset: int,
+    columns: int,
+    is_bfloat16: bool,
+    out: bytes,
+    out_offset: int,
+    alone: bool,
+) -> None: ...
+def bench_matmul_rival(
+    left: bytes,
+    rows: int,
+    depth: int,
+    right: bytes,
+    columns: int,
+    is_bfloat16: bool,
+    out: bytes,
+    threads: int,
+    band_rows: int,
+) -> float: ...
 def bench_matvec_rival(
     matrix: bytes,
     rows: int,

@@ -1,4 +1,4 @@
-"""Products of matrices in files, computed by kernels that read and write the files themselves (TOCS 6.1.4).
+"""Products of matrices in files, computed by kernels that read and write the files themselves (TOCS 6.1.4, 6.1.5).
 
 >>> import gpufs, numpy as np, tempfile, os
 >>> from gpufs import linear
@@ -9,12 +9,18 @@
 ...     done = linear.matvec(mount, *(os.path.join(folder, name) for name in ("a.npy", "x.npy", "y.npy")))
 >>> np.load(os.path.join(folder, "y.npy")).tolist()
 [0.0, 2.0, 4.0]
+>>> with gpufs.mount(device="cpu", cache="16MiB") as mount:
+...     done = linear.matmul(mount, *(os.path.join(folder, name) for name in ("a.npy", "a.npy", "c.npy")))
+>>> np.load(os.path.join(folder, "c.npy"))[0].tolist()
+[4.0, 0.0, 0.0]
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -34,12 +40,28 @@ PAGE: Final = "64KiB"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was done."""
+    """What :func:`matvec` did."""
 
     rows: int
     columns: int
     bytes: int  # of the matrix
     seconds: float  # from the files' opening to the result's last byte
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulResult:
+    """What :func:`matmul` did."""
+
+    rows: int
+    depth: int
+    columns: int
+    bytes: int  # of both matrices
+    seconds: float  # from the files' opening to the result's last byte
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.rows * self.depth * self.columns
 
 
 def matvec(
@@ -71,25 +93,16 @@ def matvec(
         ValueError: it is not what it should be, or the sizes do not fit.
         TypeError: numbers of another type.
     """
-    import numpy as np
-
     start = time.perf_counter()
     with _array(mount, matrix, dtype, shape) as a, _array(mount, vector, dtype, None) as x:
         _check(a, 2, "matrix")
         _check(x, 1, "vector")
+        _check_types(a, x)
         rows, columns = a.shape
-        if x.dtype != a.dtype:
-            raise TypeError(f"{x.file.name}: numbers of type {x.dtype}, but {a.dtype} in {a.file.name}")
         if x.shape != (columns,):
             text = f"{x.shape[0]:,} numbers, but {columns:,} columns in {a.file.name}"
             raise ValueError(f"{x.file.name}: {text}")
-        with told_as_given(a.file, x.file), replacing(os.fsdecode(out)) as part:
-            header = 0
-            if os.fsdecode(out).endswith(".npy"):
-                with Path(part).open("wb") as file:
-                    description = {"descr": "<f4", "fortran_order": False, "shape": (rows,)}
-                    np.lib.format.write_array_header_1_0(file, description)
-                    header = file.tell()
+        with told_as_given(a.file, x.file), _product_file(out, (rows,)) as (part, header):
             _core.matvec(
                 mount.core,
                 a.file.opened_path,
@@ -99,15 +112,100 @@ def matvec(
                 x.file.opened_path,
                 x.offset,
                 a.dtype.name == "bfloat16",
-                os.fsencode(part),
+                part,
                 header,
                 alone,
             )
         return Result(rows, columns, a.nbytes, time.perf_counter() - start)
 
 
-def _array(mount: Mount, path: AnyPath, dtype: object, shape: tuple[int, int] | None) -> FileArray:
-    return mount.array(path) if dtype is None else mount.array(path, dtype, shape)
+def matmul(
+    mount: Mount,
+    a: AnyPath,
+    b: AnyPath,
+    out: AnyPath,
+    *,
+    dtype: npt.DTypeLike | object = None,
+    shape: tuple[int, int, int] | None = None,
+    alone: bool = False,
+) -> MatmulResult:
+    """Multiplies two matrices: ``out[i, j] = sum(a[i, k] * b[k, j])``, in float32. Waits for the end.
+
+    On a GPU by its matrix units; float32 numbers as three bfloat16 parts each, whose products are added up in float32,
+    which is as good as products of float32.
+
+    Args:
+        mount: one that may write.
+        a: two dimensions, in C order: a ``.npy`` file of float32; or with ``dtype`` (float32 or bfloat16) and ``shape``
+            a raw one. It may be larger than the GPU's memory.
+        b: as many rows as ``a`` has columns, of the same type, in a file of the same kind. It must have room in the
+            GPU's memory beside the cache; one and a half times as much, if it is float32.
+        out: where the product goes, float32: in a ``.npy`` file if its name ends so, else in a raw one. It is there
+            when it is whole; until then what was there before. It may be larger than the GPU's memory.
+        dtype: of raw files.
+        shape: of raw matrices: rows of ``a``, its columns, which are the rows of ``b``, and the columns of ``b``.
+        alone: as of :func:`matvec`.
+
+    Raises:
+        OSError: as of :func:`matvec`; there is no room for ``b`` (``ENOMEM``).
+        ValueError: a file is not what it should be, or the sizes do not fit.
+        TypeError: numbers of another type; ``dtype`` without ``shape``, or the other way round.
+    """
+    start = time.perf_counter()
+    if (dtype is None) != (shape is None):
+        raise TypeError("raw matrices need both dtype and shape, and .npy files neither")
+    a_shape, b_shape = (None, None) if shape is None else (shape[:2], shape[1:])
+    with _array(mount, a, dtype, a_shape) as left, _array(mount, b, dtype, b_shape) as right:
+        for array in (left, right):
+            _check(array, 2, "matrix")
+        _check_types(left, right)
+        rows, depth = left.shape
+        columns = right.shape[1]
+        if right.shape[0] != depth:
+            text = f"{right.shape[0]:,} rows, but {depth:,} columns in {left.file.name}"
+            raise ValueError(f"{right.file.name}: {text}")
+        with told_as_given(left.file, right.file), _product_file(out, (rows, columns)) as (part, header):
+            _core.matmul(
+                mount.core,
+                left.file.opened_path,
+                left.offset,
+                rows,
+                depth,
+                right.file.opened_path,
+                right.offset,
+                columns,
+                left.dtype.name == "bfloat16",
+                part,
+                header,
+                alone,
+            )
+        return MatmulResult(rows, depth, columns, left.nbytes + right.nbytes, time.perf_counter() - start)
+
+
+@contextlib.contextmanager
+def _product_file(out: AnyPath, shape: tuple[int, ...]) -> Iterator[tuple[bytes, int]]:
+    """Gives the name of a new file for a product, and how much of it is its header; at the end it gets its own name."""
+    import numpy as np
+
+    with replacing(os.fsdecode(out)) as part:
+        header = 0
+        if os.fsdecode(out).endswith(".npy"):
+            with Path(part).open("wb") as file:
+                description = {"descr": "<f4", "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, description)
+                header = file.tell()
+        yield os.fsencode(part), header
+
+
+def _array(mount: Mount, path: AnyPath, dtype: object, shape: tuple[int, ...] | None) -> FileArray:
+    """Opens an array; a raw file of another size than the shape says is taken for a wrong shape."""
+    array = mount.array(path) if dtype is None else mount.array(path, dtype, shape)
+    size = array.file.size()
+    if shape is not None and size != array.nbytes:
+        array.close()
+        text = " x ".join(f"{length:,}" for length in shape)
+        raise ValueError(f"{array.file.name}: {size:,} bytes, but {text} numbers are {array.nbytes:,}")
+    return array
 
 
 def _check(array: FileArray, ndim: int, what: str) -> None:
@@ -119,3 +217,10 @@ def _check(array: FileArray, ndim: int, what: str) -> None:
         raise ValueError(f"{array.file.name}: a {what} without numbers")
     if ndim == 2 and array.shape[0] > 1 and array.strides[1] != array.itemsize:
         raise ValueError(f"{array.file.name}: in Fortran order, but a {what} must be in C order")
+    if array.offset % array.itemsize != 0:
+        raise ValueError(f"{array.file.name}: numbers that do not begin at a multiple of their size")
+
+
+def _check_types(first: FileArray, second: FileArray) -> None:
+    if second.dtype != first.dtype:
+        raise TypeError(f"{second.file.name}: numbers of type {second.dtype}, but {first.dtype} in {first.file.name}")

@@ -62,6 +62,18 @@ void bind_linear(nb::module_& m) {
         return nb::make_tuple(nb::bytes(r.product.data(), r.product.size() * sizeof(float)), r.seconds);
       },
       "matrix"_a, "rows"_a, "columns"_a, "vector"_a, "is_bfloat16"_a, "threads"_a, "piece_bytes"_a);
+  // Seconds. `band_rows` 0: by the CPU.
+  m.def(
+      "bench_matmul_rival",
+      [](const nb::bytes& left, std::uint64_t rows, std::uint64_t depth, const nb::bytes& right, std::uint64_t columns,
+         bool is_bfloat16, const nb::bytes& out, unsigned threads, std::uint64_t band_rows) {
+        const linear::matmul_files files{file_of(left, 0, is_bfloat16),  rows,    depth,
+                                         file_of(right, 0, is_bfloat16), columns, std::string(out.c_str(), out.size())};
+        const nb::gil_scoped_release released;
+        return band_rows == 0 ? linear::matmul_on_host(files, threads)
+                              : linear::matmul_by_pipeline(files, threads, band_rows);
+      },
+      "left"_a, "rows"_a, "depth"_a, "right"_a, "columns"_a, "is_bfloat16"_a, "out"_a, "threads"_a, "band_rows"_a);
 }
 
 }  // namespace gpufs::python

@@ -430,6 +430,7 @@ def test_one_source_is_measured_once_for_tasks_in_several_units() -> None:
             yield _measure.Sample(0.5, 0.0, 10, 10**9, 0)
 
     rate, time_ = (_measure.Task("", unit, source) for unit in ("GB/s", "ms/GB"))
+    assert _measure.measure(_measure.Task("", "TFLOP/s", source), 3).value == pytest.approx(20e-12)
     seen = _measure.measure(rate, 3)
     assert seen.value == 2.0
     other = _measure.restated(seen, _measure.Task("part", "ms/GB", source))

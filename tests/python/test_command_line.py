@@ -229,7 +229,7 @@ def bash_script() -> bytes:
     return done.stdout
 
 
-COMMANDS = ["grep", "cat", "matvec", "search", "stat", "doctor", "bench", "top", "completion"]
+COMMANDS = ["grep", "cat", "matvec", "matmul", "search", "stat", "doctor", "bench", "top", "completion"]
 
 
 def test_bash_completes_commands_and_words(bash_script: bytes) -> None:

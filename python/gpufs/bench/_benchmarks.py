@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from gpufs.bench import _arrays, _grep, _linear, _peers, _quiet, _search, _writing
+from gpufs.bench import _arrays, _grep, _linear, _matmul, _peers, _quiet, _search, _writing
 from gpufs.bench._alone import alone
 from gpufs.bench._measure import Case, Task, Unit
 from gpufs.bench._sources import (
@@ -444,6 +444,12 @@ def _matvec(world: World, shared: Shared) -> Iterator[Case]:
             {"type": dtype, "columns": columns, "run": "again"},
             Task("gpufs", "GB/s", _linear.ours(problem, again=True)),
         )
+
+
+@benchmark("matmul", "Matrix files multiplied into a file (TOCS 2014, section 6.1.5)", "rows")
+def _matmul_files(world: World, shared: Shared) -> Iterator[Case]:
+    for dtype, problem in _matmul.problems(world):
+        yield from _matmul.cases(dtype, problem)
 
 
 @benchmark("search", "Image search: vectors of databases that are near queries (TOCS 2014, section 6.2.1)", "queries")

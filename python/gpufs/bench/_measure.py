@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-Unit: TypeAlias = Literal["GB/s", "M/s", "k/s", "us", "ms/GB", "% of a core"]
+Unit: TypeAlias = Literal["GB/s", "TFLOP/s", "M/s", "k/s", "us", "ms/GB", "% of a core"]
 
 # Of these units less is better.
 LESS_IS_BETTER: tuple[Unit, ...] = ("us", "ms/GB", "% of a core")
@@ -99,6 +99,8 @@ def in_unit(unit: Unit, seconds: float, operations: int, bytes_: int, cpu_second
     """Returns what a run amounts to."""
     if unit == "GB/s":
         return bytes_ / seconds / 1e9
+    if unit == "TFLOP/s":
+        return operations / seconds / 1e12
     if unit == "M/s":
         return operations / seconds / 1e6
     if unit == "k/s":

@@ -5,8 +5,8 @@ where words were found besides. Of ``gpufs search``: 0 when something was found,
 failed. Of ``gpufs doctor``: 0 when gpufs works here, 1 when something that it needs does not.
 Of ``gpufs bench``: 0, 1 when data was wrong, 2 when something failed. Of ``gpufs top``: 0, also after Ctrl-C, which is
 how one ends it; 2 when nothing listens, or no longer. Of ``gpufs cat`` and ``gpufs stat``: 0, 1 when a file could not
-be read, as cat's; 2 when something else failed. Of ``gpufs matvec``: 0, 2 when something failed. 130 after Ctrl-C of
-the others; a reader that goes away ends it quietly, as it ends other tools, by SIGPIPE.
+be read, as cat's; 2 when something else failed. Of ``gpufs matvec`` and ``gpufs matmul``: 0, 2 when something failed.
+130 after Ctrl-C of the others; a reader that goes away ends it quietly, as it ends other tools, by SIGPIPE.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpufs.cli._completion import completion_command
 from gpufs.cli._doctor import doctor_command
 from gpufs.cli._exit_status import FAILED, INTERRUPTED
 from gpufs.cli._grep import grep_command
-from gpufs.cli._linear import matvec_command
+from gpufs.cli._linear import matmul_command, matvec_command
 from gpufs.cli._output import complain, describe, flush_output, write
 from gpufs.cli._search import search_command
 from gpufs.cli._stat import stat_command
@@ -37,6 +37,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "grep": grep_command,
     "cat": cat_command,
     "matvec": matvec_command,
+    "matmul": matmul_command,
     "search": search_command,
     "stat": stat_command,
     "doctor": doctor_command,

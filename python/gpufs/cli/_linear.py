@@ -1,13 +1,14 @@
-"""``gpufs matvec``."""
+"""``gpufs matvec`` and ``gpufs matmul``."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, cast
+from collections.abc import Callable
+from typing import Annotated, Literal, TypeAlias, cast
 
 import typer
 
+from gpufs import linear
 from gpufs._mount import Device, Mount
 from gpufs.cli._exit_status import FAILED
 from gpufs.cli._options import CacheOption, DeviceOption, PageOption, ProgressOption, StatsOption
@@ -15,20 +16,20 @@ from gpufs.cli._output import cache_lines, complain, is_terminal, note
 from gpufs.cli._progress import loading_bar
 from gpufs.sizes import format_size
 
-if TYPE_CHECKING:
-    from gpufs import linear
+OutOption: TypeAlias = Annotated[
+    str, typer.Option("-o", "--out", metavar="OUT", help="The product, in float32; .npy if its name ends so.")
+]
+TypeOption: TypeAlias = Annotated[str, typer.Option(metavar="float32|bfloat16", help="Of raw files.")]
 
 
 def matvec_command(
     matrix: Annotated[str, typer.Argument(metavar="MATRIX", help="A .npy file, or a raw one with --shape.")],
     vector: Annotated[str, typer.Argument(metavar="VECTOR", help="As many numbers as the matrix has columns.")],
-    out: Annotated[
-        str, typer.Option("-o", "--out", metavar="OUT", help="The product, in float32; .npy if its name ends so.")
-    ],
+    out: OutOption,
     shape: Annotated[
         str | None, typer.Option(metavar="ROWSxCOLUMNS", help="Of a raw matrix; a vector is raw then, too.")
     ] = None,
-    dtype: Annotated[str, typer.Option(metavar="float32|bfloat16", help="Of raw files.")] = "float32",
+    dtype: TypeOption = "float32",
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     page: PageOption = "64KiB",
@@ -40,33 +41,83 @@ def matvec_command(
     The matrix may be larger than the GPU's memory. OUT is there when all of it is; until then what was there before.
     Exit status: 0, 2 when something failed.
     """
-    from gpufs import linear
+    _check_type(dtype)
+    sizes = None if shape is None else cast(tuple[int, int], _shape(shape, 2))
+    kind = None if sizes is None else dtype
 
-    sizes = None if shape is None else _matrix_shape(shape)
+    def multiply(mount: Mount) -> list[str]:
+        done = linear.matvec(mount, matrix, vector, out, dtype=kind, shape=sizes, alone=True)
+        speed = done.bytes / done.seconds / 1e9 if done.seconds else 0.0
+        return [
+            f"matrix    {done.rows:,} x {done.columns:,}, {format_size(done.bytes)}",
+            f"time      {done.seconds:.3f} s, {speed:.2f} GB/s",
+        ]
+
+    _run(multiply, device, cache, page, stats, progress)
+
+
+def matmul_command(
+    a: Annotated[str, typer.Argument(metavar="A", help="A .npy file, or a raw one with --shape.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="As many rows as A has columns; of the same kind as A.")],
+    out: OutOption,
+    shape: Annotated[
+        str | None,
+        typer.Option(metavar="ROWSxDEPTHxCOLUMNS", help="Of raw matrices: A is ROWS x DEPTH, B is DEPTH x COLUMNS."),
+    ] = None,
+    dtype: TypeOption = "float32",
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    page: PageOption = "64KiB",
+    stats: StatsOption = False,
+    progress: ProgressOption = True,
+) -> None:
+    """Multiply two matrix files, into a file.
+
+    A and the product may be larger than the GPU's memory; B must have room there. OUT is there when all of it is; until
+    then what was there before. Exit status: 0, 2 when something failed.
+    """
+    _check_type(dtype)
+    sizes = None if shape is None else cast(tuple[int, int, int], _shape(shape, 3))
+    kind = None if sizes is None else dtype
+
+    def multiply(mount: Mount) -> list[str]:
+        done = linear.matmul(mount, a, b, out, dtype=kind, shape=sizes, alone=True)
+        speed = done.operations / done.seconds / 1e12 if done.seconds else 0.0
+        return [
+            f"matrices  {done.rows:,} x {done.depth:,} x {done.columns:,}, {format_size(done.bytes)}",
+            f"time      {done.seconds:.3f} s, {speed:.2f} TFLOP/s",
+        ]
+
+    _run(multiply, device, cache, page, stats, progress)
+
+
+def _run(
+    multiply: Callable[[Mount], list[str]], device: str, cache: str | None, page: str, stats: bool, progress: bool
+) -> None:
+    """Multiplies, or says why not and ends with status 2; ``multiply`` returns what it did, in lines."""
+    try:
+        with Mount(device=cast(Device, device), cache=cache, page=page) as mount:
+            with loading_bar(mount, progress and is_terminal(sys.stderr)):
+                lines = multiply(mount)
+            if stats:
+                note(
+                    "\n".join(
+                        [f"ran on    {mount.device_name}", *lines, *cache_lines(mount.stats(), mount.direct_path)]
+                    )
+                )
+    except (TypeError, ValueError) as error:
+        complain(str(error))
+        raise typer.Exit(FAILED) from None
+
+
+def _check_type(dtype: str) -> None:
     if dtype not in ("float32", "bfloat16"):
         raise typer.BadParameter(f"{dtype!r} is not one of float32 and bfloat16")
-    with Mount(device=cast(Device, device), cache=cache, page=page) as mount:
-        with loading_bar(mount, progress and is_terminal(sys.stderr)):
-            try:
-                kind = None if sizes is None else dtype
-                result = linear.matvec(mount, matrix, vector, out, dtype=kind, shape=sizes, alone=True)
-            except (TypeError, ValueError) as error:
-                complain(str(error))
-                raise typer.Exit(FAILED) from None
-        if stats:
-            note("\n".join(_product_lines(mount, result)))
 
 
-def _matrix_shape(text: str) -> tuple[int, int]:
+def _shape(text: str, count: Literal[2, 3]) -> tuple[int, ...]:
     numbers = text.lower().split("x")
-    if len(numbers) != 2 or not all(number.isascii() and number.isdigit() for number in numbers):
-        raise typer.BadParameter(f"a shape is two numbers, as 1000x512, not {text!r}")
-    return int(numbers[0]), int(numbers[1])
-
-
-def _product_lines(mount: Mount, result: linear.Result) -> Iterator[str]:
-    speed = result.bytes / result.seconds / 1e9 if result.seconds else 0.0
-    yield f"ran on    {mount.device_name}"
-    yield f"matrix    {result.rows:,} x {result.columns:,}, {format_size(result.bytes)}"
-    yield f"time      {result.seconds:.3f} s, {speed:.2f} GB/s"
-    yield from cache_lines(mount.stats(), mount.direct_path)
+    if len(numbers) != count or not all(number.isascii() and number.isdigit() for number in numbers):
+        words, example = ("two", "1000x512") if count == 2 else ("three", "1000x512x300")
+        raise typer.BadParameter(f"a shape is {words} numbers, as {example}, not {text!r}")
+    return tuple(map(int, numbers))
