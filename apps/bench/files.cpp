@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/content.cuh"
-#include "bench/file_mapping.hpp"
+#include "host_file.hpp"
 #include "bench/together.hpp"
 
 namespace gpufs::bench {

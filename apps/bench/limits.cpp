@@ -1,5 +1,5 @@
 // Compiled by nvcc where there is one, by the host compiler otherwise.
-#include "bench/file_mapping.hpp"
+#include "host_file.hpp"
 #include "bench/launch.cuh"
 
 namespace gpufs::bench {

@@ -11,7 +11,7 @@
 
 #include "bench/bench.hpp"
 #include "bench/content.cuh"
-#include "bench/file_mapping.hpp"
+#include "host_file.hpp"
 #include "bench/files.hpp"
 #include "bench/runtime.hpp"
 #include "bench/stopwatch.hpp"

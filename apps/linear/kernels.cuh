@@ -5,27 +5,12 @@
 
 #include <cstring>
 
-#include "gpufs/gpufs.cuh"
+#include "kernel_files.cuh"
 
 namespace gpufs::linear {
 
-// The first thing that went wrong in a job's kernels: 0; or an errno, and in the upper half of which file.
+// The files of a job, in this order.
 enum class role : std::uint32_t { matrix, vector, out };
-struct failure {
-  atomic_word<std::uint64_t>* word;
-  // `result`: -errno, or 0 for a file that ends too early.
-  GPUFS_HD void tell(role file, std::int64_t result) const {
-    std::uint64_t none = 0;
-    const auto number = static_cast<std::uint64_t>(result < 0 ? -result : ENODATA);
-    (void)word->compare_exchange_relaxed(none, std::uint64_t{static_cast<std::uint32_t>(file)} << 32 | number);
-  }
-};
-
-// In 64 registers, as every kernel that waits for memory should be.
-struct tuned_shape {
-  static constexpr int block_threads_max = 256;
-  static constexpr int blocks_per_multiprocessor = 4;
-};
 
 // Numbers as they lie in files, and what they are.
 GPUFS_HD inline float value_of(float x) { return x; }
@@ -79,14 +64,6 @@ GPUFS_HD float products(const warp_group& g, const T* a, const T* b, std::uint64
   }
   for (std::uint64_t i = done + g.rank(); i < count; i += members) sums[0] += value_of(a[i]) * value_of(b[i]);
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
-
-// The descriptor; less than 0, which is told, if there is none.
-GPUFS_HD inline std::int32_t open_to_read(const block_group& g, const mount_ref& fs, const char* path, role file,
-                                          const failure& failed) {
-  const std::int32_t fd = gopen(g, fs, path, O_RDONLY);
-  if (fd < 0 && g.is_leader()) failed.tell(file, fd);
-  return fd;
 }
 
 // A file's numbers into memory: each block a part.

@@ -2,10 +2,9 @@
 #include "linear/linear.hpp"
 
 #include <algorithm>
-#include <vector>
 
-#include "device_array.hpp"
 #include "gpufs/launch.cuh"
+#include "kernel_files.cuh"
 #include "linear/kernels.cuh"
 
 namespace gpufs::linear {
@@ -21,31 +20,9 @@ constexpr std::uint64_t short_row_bytes = multiply_short_rows<float>::batch_byte
 
 std::uint64_t ceiling(std::uint64_t n, std::uint64_t d) { return n / d + (n % d != 0 ? 1 : 0); }
 
-// The paths of a job's files, where kernels can read them.
-class path_list {
- public:
-  path_list(const mount& m, const std::vector<std::string>& paths) : begins_(paths.size()), text_(m, joined(paths)) {
-    for (std::size_t i = 1; i < paths.size(); ++i) begins_[i] = begins_[i - 1] + paths[i - 1].size() + 1;
-  }
-  const char* operator[](std::size_t i) const { return text_.data() + begins_[i]; }
-
- private:
-  static std::vector<char> joined(const std::vector<std::string>& paths) {
-    std::vector<char> text;
-    for (const std::string& path : paths) {
-      if (path.size() > limits::path_bytes_max) throw error(ENAMETOOLONG, "open", path);
-      text.insert(text.end(), path.c_str(), path.c_str() + path.size() + 1);
-    }
-    return text;
-  }
-  std::vector<std::size_t> begins_;
-  const device_array<char> text_;
-};
-
 class job {
  public:
-  job(const mount& m, bool alone) : mount_(m), alone_(alone), word_(m, 1) {}
-  failure failed() const { return {word_.data()}; }
+  job(const mount& m, bool alone) : mount_(m), alone_(alone) {}
   // A block for each multiprocessor: enough to keep the bus busy with large pieces, and few enough that they have room in a cache.
   std::uint32_t few() const { return mount_.multiprocessors(); }
   std::uint32_t many() const { return mount_.multiprocessors() * tuned_shape::blocks_per_multiprocessor; }
@@ -57,27 +34,16 @@ class job {
     // The first launch of the next kernel loads it, for which the driver waits; this one may be waiting for the driver.
     if (alone_) mount_.synchronize();
   }
-  // Waits for the kernels, and throws what went wrong in them.
-  void finish(const std::vector<std::string>& paths) const {
-    mount_.synchronize();
-    std::uint64_t word = 0;
-    mount_.copy_to_host(&word, word_.data(), sizeof word);
-    if (word == 0) return;
-    const auto number = static_cast<int>(word & 0xffff'ffff);
-    throw error(number, number == ENODATA ? "the file is shorter than it should be" : "matvec", paths[word >> 32]);
-  }
 
  private:
   const mount& mount_;
   const bool alone_;
-  const device_array<atomic_word<std::uint64_t>> word_;
 };
 
 template <class T>
 void matvec_of(const mount& m, const array_file& matrix, std::uint64_t rows, std::uint64_t columns,
                const array_file& vector, const std::string& out, std::uint64_t out_offset, bool alone) {
-  const std::vector<std::string> paths{matrix.path, vector.path, out};
-  const path_list known(m, paths);
+  const job_files files(m, {matrix.path, vector.path, out});
   const job work(m, alone);
   const std::uint64_t row_bytes = columns * sizeof(T);
   const bool is_short = row_bytes < short_row_bytes;
@@ -85,13 +51,13 @@ void matvec_of(const mount& m, const array_file& matrix, std::uint64_t rows, std
   const std::uint64_t pieces_of_row = ceiling(columns, piece_columns);
   const device_array<T> numbers(m, columns);
   const device_array<float> sums(m, rows * pieces_of_row);
-  work.launch(read_numbers(known[1], vector.offset, columns * sizeof(T), reinterpret_cast<char*>(numbers.data()),
-                           role::vector, work.failed()),
+  work.launch(read_numbers(files[1], vector.offset, columns * sizeof(T), reinterpret_cast<char*>(numbers.data()),
+                           role::vector, files.failed()),
               ceiling(row_bytes, std::uint64_t{64} << 10), work.many());
   // Each block has something to do, also where the matrix is small.
   const std::uint64_t share = is_short ? std::clamp<std::uint64_t>(rows * row_bytes / work.many(), 1, short_block_bytes)
                                        : std::clamp<std::uint64_t>(rows * row_bytes / work.few(), 1, block_bytes);
-  const factors<T> both{known[0], matrix.offset, rows, columns, numbers.data(), sums.data(), work.failed()};
+  const factors<T> both{files[0], matrix.offset, rows, columns, numbers.data(), sums.data(), files.failed()};
   if (is_short) {
     const std::uint64_t block_rows = std::max<std::uint64_t>(share / row_bytes, 1);
     work.launch(multiply_short_rows<T>(both, block_rows), ceiling(rows, block_rows), work.many(),
@@ -101,9 +67,9 @@ void matvec_of(const mount& m, const array_file& matrix, std::uint64_t rows, std
     work.launch(multiply_pieces<T>(both, pieces_of_row, piece_columns, block_pieces),
                 ceiling(rows * pieces_of_row, block_pieces), work.few());
   }
-  work.launch(write_sums(known[2], out_offset, rows, pieces_of_row, sums.data(), work.failed()),
+  work.launch(write_sums(files[2], out_offset, rows, pieces_of_row, sums.data(), files.failed()),
               ceiling(rows, write_sums::batch), work.many(), write_sums::batch * sizeof(float));
-  work.finish(paths);
+  files.finish("matvec");
 }
 
 }  // namespace

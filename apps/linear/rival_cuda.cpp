@@ -1,7 +1,4 @@
 // Compiled by nvcc where there is one, by the host compiler otherwise.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -12,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "host_file.hpp"
 #include "linear/rivals.hpp"
 
 #if defined(__CUDACC__)
@@ -49,27 +47,6 @@ __global__ void multiply_rows(const T* a, const T* x, float* y, std::uint64_t ro
     if (lane == 0) atomicAdd(&y[row], sum);
   }
 }
-
-class open_file {
- public:
-  explicit open_file(const array_file& file) : path_(file.path), fd_(open(file.path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd_ < 0) throw error(errno, "open", path_);
-  }
-  ~open_file() { ::close(fd_); }
-  open_file(const open_file&) = delete;
-  open_file& operator=(const open_file&) = delete;
-  void read(char* to, std::uint64_t bytes, std::uint64_t offset) const {
-    while (bytes != 0) {
-      const ssize_t n = pread(fd_, to, bytes, static_cast<off_t>(offset));
-      if (n <= 0) throw error(n < 0 ? errno : ENODATA, "read", path_);
-      to += n, offset += static_cast<std::uint64_t>(n), bytes -= static_cast<std::uint64_t>(n);
-    }
-  }
-
- private:
-  const std::string& path_;
-  const int fd_;
-};
 
 // Half of a thread's double buffer.
 struct half_buffer {
@@ -109,7 +86,7 @@ class device_numbers {
 template <class T>
 rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_t columns, const array_file& vector,
                       unsigned threads, std::uint64_t piece_bytes) {
-  const open_file a(matrix), x(vector);
+  const host_file a(matrix.path), x(vector.path);
   std::vector<char> numbers(columns * sizeof(T));
   x.read(numbers.data(), numbers.size(), vector.offset);
   const device_numbers<T> xs(columns);

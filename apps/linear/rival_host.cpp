@@ -1,43 +1,32 @@
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <chrono>
 #include <thread>
 #include <utility>
 
+#include "for_each_processor.hpp"
+#include "host_file.hpp"
 #include "linear/rivals.hpp"
 
 namespace gpufs::linear {
 namespace {
 
-class mapped_file {
+// The numbers of a file, mapped.
+class mapped_numbers {
  public:
-  mapped_file(const array_file& file, std::uint64_t bytes) : bytes_(file.offset + bytes), offset_(file.offset) {
-    const int fd = open(file.path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) throw error(errno, "open", file.path);
-    struct stat status{};
-    const bool is_long = fstat(fd, &status) == 0 && static_cast<std::uint64_t>(status.st_size) >= bytes_;
-    data_ = is_long ? mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
-    const int number = is_long ? errno : ENODATA;
-    ::close(fd);
-    if (data_ == MAP_FAILED) throw error(number, "map", file.path);
-  }
-  ~mapped_file() { munmap(data_, bytes_); }
-  mapped_file(const mapped_file&) = delete;
-  mapped_file& operator=(const mapped_file&) = delete;
+  mapped_numbers(const array_file& file, std::uint64_t bytes)
+      : offset_(file.offset), mapping_(file.path, file.offset + bytes) {}
   template <class T>
   const T* numbers() const {
-    return reinterpret_cast<const T*>(static_cast<const char*>(data_) + offset_);
+    return reinterpret_cast<const T*>(mapping_.data() + offset_);
   }
 
  private:
-  const std::uint64_t bytes_, offset_;
-  void* data_ = MAP_FAILED;
+  const std::uint64_t offset_;
+  const file_mapping mapping_;
 };
 
 struct half {
@@ -61,12 +50,6 @@ inline __attribute__((always_inline)) float dot(const T* a, const T* b, std::uin
   return sum;
 }
 
-#if defined(__x86_64__)
-#define GPUFS_FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define GPUFS_FOR_EACH_PROCESSOR
-#endif
-
 GPUFS_FOR_EACH_PROCESSOR float dot_of(const float* a, const float* b, std::uint64_t count) { return dot(a, b, count); }
 GPUFS_FOR_EACH_PROCESSOR float dot_of(const half* a, const half* b, std::uint64_t count) { return dot(a, b, count); }
 
@@ -83,7 +66,7 @@ template <class T>
 rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_t columns, const array_file& vector,
                       unsigned threads) {
   const auto start = std::chrono::steady_clock::now();
-  const mapped_file a(matrix, rows * columns * sizeof(T)), x(vector, columns * sizeof(T));
+  const mapped_numbers a(matrix, rows * columns * sizeof(T)), x(vector, columns * sizeof(T));
   // Rows are cut where there are fewer than threads.
   const std::uint64_t parts = rows < threads ? (threads + rows - 1) / rows : 1;
   const std::uint64_t part_columns = (columns + parts - 1) / parts;

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-namespace gpufs::grep {
+namespace gpufs {
 
 // Calls work(t) for each t below `threads`, in a thread each, and waits for all; then throws what one of them threw.
 template <class Work>
@@ -29,4 +29,4 @@ void in_threads(std::size_t threads, const Work& work) {
   }
 }
 
-}  // namespace gpufs::grep
+}  // namespace gpufs
