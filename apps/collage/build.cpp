@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "collage/synthetic.hpp"
 #include "in_threads.hpp"
@@ -11,7 +12,8 @@ namespace gpufs::collage {
 namespace {
 
 constexpr std::uint64_t written_at_once = 256;  // tiles
-constexpr std::uint64_t sample_max = 1 << 16;   // tiles of which thresholds are the medians
+constexpr std::uint64_t sample_max = 1 << 14;   // tiles of which thresholds are the medians
+constexpr std::uint32_t drawn_for_table = 96;   // functions of which a table gets the best
 // A table that is being made holds two words for each tile: so many are made at a time.
 constexpr unsigned tables_at_once = sizeof(feature) / (2 * sizeof(std::uint32_t));
 
@@ -21,21 +23,47 @@ std::uint32_t bits_for(std::uint64_t tiles) {
   return std::clamp(whole < 3 ? 0 : whole - 3, bits_min, bits_max);
 }
 
-// The same in all datasets, but for the thresholds: each of eight different elements, with a sign.
-std::vector<hash_function> draw_functions() {
-  random_numbers random(1);
-  std::vector<hash_function> made(table_places::functions_count);
-  for (hash_function& f : made) {
-    for (std::uint8_t* term = std::begin(f.terms); term != std::end(f.terms);) {
-      const std::uint64_t drawn = random.next();
-      const auto element = static_cast<std::uint8_t>((drawn >> 32) % feature_length);
-      const bool is_there = std::any_of(f.terms, term, [&](std::uint8_t t) {
-        return (t & (hash_function::negative - 1)) == element;
-      });
-      if (is_there) continue;
-      *term++ = static_cast<std::uint8_t>(element | ((drawn & 1) != 0 ? hash_function::negative : 0));
-    }
+// A sum of eight different elements, with signs.
+hash_function draw_function(random_numbers& random) {
+  hash_function f{};
+  for (std::uint8_t* term = std::begin(f.terms); term != std::end(f.terms);) {
+    const std::uint64_t drawn = random.next();
+    const auto element = static_cast<std::uint8_t>((drawn >> 32) % feature_length);
+    const bool is_there =
+        std::any_of(f.terms, term, [&](std::uint8_t t) { return (t & (hash_function::negative - 1)) == element; });
+    if (is_there) continue;
+    *term++ = static_cast<std::uint8_t>(element | ((drawn & 1) != 0 ? hash_function::negative : 0));
   }
+  return f;
+}
+
+// A function, and what it says of a sample of tiles.
+struct drawn_function {
+  hash_function function;
+  std::vector<std::uint64_t> above;  // a bit for each tile
+  std::uint64_t dependence;          // how much of what it says is known already; the least is the best
+};
+
+std::uint64_t square_of_excess(std::uint64_t half, std::uint64_t all) {
+  const auto excess = static_cast<std::int64_t>(2 * half) - static_cast<std::int64_t>(all);
+  return static_cast<std::uint64_t>(excess * excess);
+}
+
+// With the median as the threshold: half of the sample is above it, if the sums are many.
+drawn_function draw(random_numbers& random, const std::vector<feature>& sample) {
+  drawn_function made{draw_function(random), std::vector<std::uint64_t>(sample.size() / 64 + 1), 0};
+  std::vector<std::int32_t> sums(sample.size());
+  std::ranges::transform(sample, sums.begin(), [&](const feature& of) { return projection(made.function, of.data()); });
+  const auto middle = sums.begin() + static_cast<std::ptrdiff_t>(sums.size() / 2);
+  std::ranges::nth_element(sums, middle);
+  made.function.threshold = *middle;
+  std::uint64_t count = 0;
+  for (std::uint64_t i = 0; i < sample.size(); ++i) {
+    const std::uint64_t bit = key_bit(made.function, sample[i].data());
+    made.above[i / 64] |= bit << i % 64;
+    count += bit;
+  }
+  made.dependence = square_of_excess(count, sample.size());
   return made;
 }
 
@@ -47,10 +75,8 @@ void write(const host_file& file, const std::vector<T>& values, std::uint64_t at
 }  // namespace
 
 dataset_builder::dataset_builder(const std::string& folder, unsigned threads)
-    : threads_(std::max(threads, 1u)),
-      records_(folder + "/records", O_RDWR | O_CREAT | O_EXCL),
-      tables_(folder + "/tables", O_RDWR | O_CREAT | O_EXCL),
-      functions_(draw_functions()) {}
+    : threads_(std::max(threads, 1u)), records_(folder + "/records", O_RDWR | O_CREAT | O_EXCL),
+      tables_(folder + "/tables", O_RDWR | O_CREAT | O_EXCL), functions_(table_places::functions_count) {}
 
 template <class Make>
 void dataset_builder::append(std::uint64_t count, const Make& make) {
@@ -85,22 +111,24 @@ void dataset_builder::add_synthetic(std::uint64_t seed, std::uint64_t first, std
   append(count, [&](std::uint64_t i, std::uint8_t* picture) { make_synthetic_tile(seed, first + i, picture); });
 }
 
-// Each to the median over tiles from all of the dataset: half of them are above it.
-void dataset_builder::set_thresholds(std::uint32_t bits) {
-  const std::uint64_t count = std::min<std::uint64_t>(tiles_, sample_max);
-  std::vector<feature> sample(count);
-  for (std::uint64_t i = 0; i < count; ++i) sample[i] = feature_of(i * tiles_ / count);
-  std::atomic<std::uint32_t> next{0};
-  in_threads(threads_, [&](std::size_t) {
-    std::vector<std::int32_t> sums(count);
-    for (std::uint32_t i; (i = next++) < table_count * bits;) {
-      hash_function& f = functions_[i / bits * bits_max + i % bits];
-      std::ranges::transform(sample, sums.begin(), [&](const feature& of) { return projection(f, of.data()); });
-      const auto middle = sums.begin() + static_cast<std::ptrdiff_t>(count / 2);
-      std::ranges::nth_element(sums, middle);
-      f.threshold = *middle;
+// Elements of a feature depend on each other, and so would functions that are drawn at random: most tiles would be in few buckets.
+// Of many the next is always the one that is least like those before it.
+void dataset_builder::choose_functions(const std::vector<feature>& sample, std::uint32_t bits, std::uint32_t table) {
+  random_numbers random(table);
+  std::vector<drawn_function> drawn;
+  for (std::uint32_t i = 0; i < drawn_for_table; ++i) drawn.push_back(draw(random, sample));
+  for (std::uint32_t b = 0; b < bits; ++b) {
+    const auto best = std::ranges::min_element(drawn, {}, &drawn_function::dependence);
+    functions_[table * bits_max + b] = best->function;
+    const std::vector<std::uint64_t> taken = std::move(best->above);
+    drawn.erase(best);
+    for (drawn_function& other : drawn) {
+      std::uint64_t differing = 0;
+      for (std::size_t i = 0; i < taken.size(); ++i)
+        differing += static_cast<std::uint64_t>(std::popcount(taken[i] ^ other.above[i]));
+      other.dependence += square_of_excess(differing, sample.size());
     }
-  });
+  }
 }
 
 void dataset_builder::write_table(const table_places& places, std::uint32_t table) {
@@ -119,16 +147,20 @@ void dataset_builder::write_table(const table_places& places, std::uint32_t tabl
 void dataset_builder::finish() {
   if (tiles_ == 0) throw error(EINVAL, "a dataset without tiles");
   const table_places places{tiles_, bits_for(tiles_)};
-  set_thresholds(places.bits);
   tables_.resize(places.file_bytes());
+  std::vector<feature> sample(std::min<std::uint64_t>(places.tiles, sample_max));  // from all of the dataset
+  for (std::uint64_t i = 0; i < sample.size(); ++i) sample[i] = feature_of(i * places.tiles / sample.size());
   std::atomic<std::uint32_t> next{0};
   in_threads(std::min(threads_, tables_at_once), [&](std::size_t) {
-    for (std::uint32_t table; (table = next++) < table_count; ++tables_written_) write_table(places, table);
+    for (std::uint32_t table; (table = next++) < table_count; ++tables_written_) {
+      choose_functions(sample, places.bits, table);
+      write_table(places, table);
+    }
   });
   write(tables_, functions_, table_places::functions);
   header head{{}, header::right_version, table_count, places.tiles, places.bits, 0};
   std::ranges::copy(header::right_magic, head.magic);
-  write(tables_, std::vector{head}, 0);
+  write(tables_, std::vector<header>{head}, 0);
 }
 
 }  // namespace gpufs::collage

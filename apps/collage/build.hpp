@@ -35,7 +35,7 @@ class dataset_builder {
   // `make(i, picture)` makes the i-th new tile's picture.
   template <class Make>
   void append(std::uint64_t count, const Make& make);
-  void set_thresholds(std::uint32_t bits);
+  void choose_functions(const std::vector<feature>& sample, std::uint32_t bits, std::uint32_t table);
   void write_table(const table_places& places, std::uint32_t table);
 
   const unsigned threads_;

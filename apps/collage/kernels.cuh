@@ -221,8 +221,7 @@ struct find_tiles : tuned_shape {
         if (warp.is_leader()) failed.tell(role::records, m.bytes < 0 ? m.bytes : 0);
         continue;
       }
-      const std::uint32_t part =
-          distance_part(warp, reinterpret_cast<const std::uint64_t*>(m.data), memory.histogram);
+      const std::uint32_t part = distance_part(warp, reinterpret_cast<const std::uint64_t*>(m.data), memory.histogram);
       (void)gmunmap(warp, fs, m.data, part);
       const std::uint64_t choice = choice_of(static_cast<std::uint32_t>(warp.sum(part)), tile);
       if (choice < best) best = choice;
@@ -237,7 +236,8 @@ struct find_tiles : tuned_shape {
     for (std::uint32_t done = 0; done < picture_bytes;) {
       const std::uint64_t at = tile * std::uint64_t{sizeof(record)} + done;
       const mapping m = gmmap(g, fs, files.records, static_cast<std::int64_t>(at), picture_bytes - done);
-      const std::uint32_t bytes = m.bytes < 0 ? 0 : static_cast<std::uint32_t>(m.bytes) / sizeof(vector16) * sizeof(vector16);
+      const std::uint32_t bytes =
+          m.bytes < 0 ? 0 : static_cast<std::uint32_t>(m.bytes) / sizeof(vector16) * sizeof(vector16);
       for (std::uint32_t i = g.rank() * sizeof(vector16); i < bytes; i += g.size() * sizeof(vector16))
         *reinterpret_cast<vector16*>(collage + place_of(b, done + i)) = *reinterpret_cast<const vector16*>(m.data + i);
       if (m.bytes > 0) (void)gmunmap(g, fs, m.data);

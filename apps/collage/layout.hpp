@@ -19,7 +19,7 @@ inline constexpr std::uint32_t histogram_length = channels * bins;
 inline constexpr std::uint32_t part_bytes = 4096;  // what every part of a file is a multiple of
 
 struct record {
-  std::uint8_t picture[picture_bytes];         // row by row
+  std::uint8_t picture[picture_bytes];        // row by row
   std::uint16_t histogram[histogram_length];  // channel by channel: how many pixels are in this bin or one before
   std::uint8_t zeros[256];
 };
@@ -27,7 +27,8 @@ inline constexpr std::uint32_t histogram_at = picture_bytes;
 inline constexpr std::uint32_t histogram_bytes = histogram_length * sizeof(std::uint16_t);
 static_assert(sizeof(record) == part_bytes, "a record is read as a page of 4 KiB");
 inline constexpr std::uint32_t page_bytes_min = 1024;
-static_assert(histogram_at % page_bytes_min == 0 && histogram_bytes <= page_bytes_min, "a page holds a whole histogram");
+static_assert(histogram_at % page_bytes_min == 0 && histogram_bytes <= page_bytes_min,
+              "a page holds a whole histogram");
 
 inline constexpr std::uint32_t table_count = 32;
 inline constexpr std::uint32_t bits_min = 4, bits_max = 24;

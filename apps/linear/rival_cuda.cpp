@@ -9,22 +9,18 @@
 #include <thread>
 #include <utility>
 
+#include "cuda_buffers.hpp"
 #include "host_file.hpp"
 #include "linear/rivals.hpp"
 
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>
-#include <cuda_runtime.h>
 #endif
 
 namespace gpufs::linear {
 
 #if defined(__CUDACC__)
 namespace {
-
-void check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) throw error(EIO, std::string(what) + ": " + cudaGetErrorString(status));
-}
 
 __device__ float value_of(float x) { return x; }
 __device__ float value_of(__nv_bfloat16 x) { return __bfloat162float(x); }
@@ -48,49 +44,14 @@ __global__ void multiply_rows(const T* a, const T* x, float* y, std::uint64_t ro
   }
 }
 
-// Half of a thread's double buffer.
-struct half_buffer {
-  char* pinned = nullptr;
-  char* device = nullptr;
-  cudaStream_t stream = nullptr;
-  explicit half_buffer(std::uint64_t bytes) {
-    check(cudaHostAlloc(&pinned, bytes, cudaHostAllocDefault), "cudaHostAlloc");
-    check(cudaMalloc(&device, bytes), "cudaMalloc");
-    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  }
-  ~half_buffer() {
-    cudaStreamDestroy(stream);
-    cudaFree(device);
-    cudaFreeHost(pinned);
-  }
-  half_buffer(const half_buffer&) = delete;
-  half_buffer& operator=(const half_buffer&) = delete;
-};
-
-template <class T>
-class device_numbers {
- public:
-  explicit device_numbers(std::uint64_t count) {
-    check(cudaMalloc(&data_, count * sizeof(T)), "cudaMalloc");
-    check(cudaMemset(data_, 0, count * sizeof(T)), "cudaMemset");
-  }
-  ~device_numbers() { cudaFree(data_); }
-  device_numbers(const device_numbers&) = delete;
-  device_numbers& operator=(const device_numbers&) = delete;
-  T* data() const { return data_; }
-
- private:
-  T* data_ = nullptr;
-};
-
 template <class T>
 rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_t columns, const array_file& vector,
                       unsigned threads, std::uint64_t piece_bytes) {
   const host_file a(matrix.path), x(vector.path);
   std::vector<char> numbers(columns * sizeof(T));
   x.read(numbers.data(), numbers.size(), vector.offset);
-  const device_numbers<T> xs(columns);
-  const device_numbers<float> ys(rows);
+  const cuda_array<T> xs(columns);
+  const cuda_array<float> ys(rows);
   check(cudaMemcpy(xs.data(), numbers.data(), numbers.size(), cudaMemcpyHostToDevice), "cudaMemcpy");
 
   // A piece is some whole rows, or a part of one.

@@ -1,0 +1,75 @@
+// Memory of programs that use CUDA without gpufs.
+#pragma once
+
+#if defined(__CUDACC__)
+#include <cuda_runtime.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <string>
+
+#include "gpufs/error.hpp"
+
+namespace gpufs {
+
+inline void check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  throw error(status == cudaErrorMemoryAllocation ? ENOMEM : EIO,
+              std::string(what) + ": " + cudaGetErrorString(status));
+}
+
+// Half of a thread's double buffer.
+struct half_buffer {
+  char* pinned = nullptr;
+  char* device = nullptr;
+  cudaStream_t stream = nullptr;
+  explicit half_buffer(std::uint64_t bytes) {
+    check(cudaHostAlloc(&pinned, bytes, cudaHostAllocDefault), "cudaHostAlloc");
+    check(cudaMalloc(&device, bytes), "cudaMalloc");
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
+  ~half_buffer() {
+    cudaStreamDestroy(stream);
+    cudaFree(device);
+    cudaFreeHost(pinned);
+  }
+  half_buffer(const half_buffer&) = delete;
+  half_buffer& operator=(const half_buffer&) = delete;
+};
+
+// On the current GPU; zeros.
+template <class T>
+class cuda_array {
+ public:
+  explicit cuda_array(std::uint64_t count) {
+    check(cudaMalloc(&data_, count * sizeof(T)), "cudaMalloc");
+    check(cudaMemset(data_, 0, count * sizeof(T)), "cudaMemset");
+  }
+  ~cuda_array() { cudaFree(data_); }
+  cuda_array(const cuda_array&) = delete;
+  cuda_array& operator=(const cuda_array&) = delete;
+  T* data() const { return data_; }
+
+ private:
+  T* data_ = nullptr;
+};
+
+// On the host, pinned.
+template <class T>
+class pinned_array {
+ public:
+  explicit pinned_array(std::uint64_t count) {
+    check(cudaHostAlloc(&data_, count * sizeof(T), cudaHostAllocDefault), "cudaHostAlloc");
+  }
+  ~pinned_array() { cudaFreeHost(data_); }
+  pinned_array(const pinned_array&) = delete;
+  pinned_array& operator=(const pinned_array&) = delete;
+  T* data() const { return data_; }
+  T& operator[](std::uint64_t i) const { return data_[i]; }
+
+ private:
+  T* data_ = nullptr;
+};
+
+}  // namespace gpufs
+#endif
