@@ -36,7 +36,7 @@ tiles_found make_collage(const mount& m, const dataset& from, const block_pictur
                     made.data(),
                     candidates.data(),
                     files.failed()});
-  files.finish("collage");
+  files.finish("not what a collage dataset holds");
 
   tiles_found found{{}, {}, std::vector<std::uint8_t>(picture.bytes()), 0};
   std::vector<std::uint64_t> chosen(picture.blocks());

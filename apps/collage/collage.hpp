@@ -17,7 +17,7 @@ struct dataset {
   std::vector<hash_function> functions;
 };
 
-// Throws gpufs::error with a path: what opening and reading gave; EBADMSG where the file is none of a dataset, or of another version;
+// Throws gpufs::error with a path: what opening and reading gave; EINVAL where the file is none of a dataset, or of another version;
 // ENODATA where a file is shorter than it should be.
 dataset open_dataset(const std::string& folder);
 
@@ -36,7 +36,7 @@ struct tiles_found {
 };
 
 // Pages of the mount have 1 KiB at least. Waits. Throws gpufs::error: EINVAL for a picture without blocks or for smaller pages; with a
-// path what its file gave, ENODATA if it is shorter than it should be, EBADMSG if it holds what it cannot; ENOMEM, EIO for what the
+// path what its file gave, ENODATA if it is shorter than it should be, EINVAL if it holds what it cannot; ENOMEM, EIO for what the
 // device gave.
 tiles_found make_collage(const mount& m, const dataset& from, const block_picture& picture);
 

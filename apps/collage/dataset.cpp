@@ -14,7 +14,7 @@ dataset open_dataset(const std::string& folder) {
   const bool known = std::ranges::equal(head.magic, header::right_magic) && head.version == header::right_version;
   const bool possible = head.tables == table_count && head.tiles != 0 && head.tiles <= tiles_max &&
                         head.bits >= bits_min && head.bits <= bits_max;
-  if (!known || !possible) throw error(EBADMSG, "no tables of a collage dataset, or of another version", made.tables);
+  if (!known || !possible) throw error(EINVAL, "no tables of a collage dataset, or of another version", made.tables);
   made.places = {head.tiles, head.bits};
   const auto check = [](const host_file& file, std::uint64_t bytes, const std::string& path) {
     if (file.size() < bytes) throw error(ENODATA, "the file is shorter than it should be", path);
@@ -26,7 +26,7 @@ dataset open_dataset(const std::string& folder) {
   for (const hash_function& f : made.functions) {
     for (const std::uint8_t term : f.terms) {
       if ((term & (hash_function::negative - 1)) >= feature_length)
-        throw error(EBADMSG, "a hash function of what tiles do not have", made.tables);
+        throw error(EINVAL, "a hash function of what tiles do not have", made.tables);
     }
   }
   return made;

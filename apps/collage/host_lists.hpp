@@ -23,11 +23,11 @@ class mapped_tables {
     list.clear();
     for (std::uint32_t t = 0; t < table_count; ++t) {
       const std::uint32_t* const bounds = words(places_.offsets(t)) + keys[t];
-      if (bounds[0] > bounds[1] || bounds[1] > places_.tiles) throw error(EBADMSG, "collage", path_);
+      if (bounds[0] > bounds[1] || bounds[1] > places_.tiles) throw error(EINVAL, "not what a collage dataset holds", path_);
       const std::uint32_t* const numbers = words(places_.numbers(t)) + bounds[0];
       const std::uint32_t count = std::min(bounds[1] - bounds[0], taken_of_bucket);
       for (std::uint32_t i = 0; i < count; ++i) {
-        if (numbers[i] >= places_.tiles) throw error(EBADMSG, "collage", path_);
+        if (numbers[i] >= places_.tiles) throw error(EINVAL, "not what a collage dataset holds", path_);
         const std::uint32_t key = numbers[i] + 1;
         std::uint32_t slot = key * 0x9e37'79b1u % slot_count;
         while (slots[slot] != 0 && slots[slot] != key) slot = (slot + 1) % slot_count;

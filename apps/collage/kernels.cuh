@@ -175,7 +175,7 @@ struct find_tiles : tuned_shape {
       const std::uint64_t at = places.offsets(table) + memory.keys[table].load_relaxed() * sizeof(std::uint32_t);
       bool good = read(warp, fs, files.tables, bounds, bytes, at) && mine;
       if (good && (bounds[0] > bounds[1] || bounds[1] > places.tiles)) {
-        failed.tell(role::tables, -EBADMSG);
+        failed.tell(role::tables, -EINVAL);
         good = false;
       }
       const std::uint32_t in_bucket = good ? bounds[1] - bounds[0] : 0;
@@ -189,7 +189,7 @@ struct find_tiles : tuned_shape {
       const std::uint32_t table = i / taken_of_bucket, k = i % taken_of_bucket;
       if (k >= memory.found_count[table]) continue;
       if (memory.found[table][k] < places.tiles) memory.list.put(memory.found[table][k]);
-      else failed.tell(role::tables, -EBADMSG);
+      else failed.tell(role::tables, -EINVAL);
     }
     g.sync();
     if (memory.list.size() != 0) return;
