@@ -17,8 +17,9 @@ from typing import Any
 
 import gpufs
 import pytest
-from gpufs import _core, bench, cli
+from gpufs import _core, bench
 from gpufs.bench import _alone, _measure, _quiet, _report, _results, _world, plots
+from gpufs.cli._bench import replace_file
 
 from .conftest import TIMEOUT_S, Command, command_line
 from .test_command_line import on_terminal
@@ -75,16 +76,16 @@ def test_what_was_measured_is_kept_when_the_run_is_cut_off(tmp_path: Path, file:
 
 def test_results_that_are_kept_outlive_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out.json"
-    cli._replace(str(out), "first")
+    replace_file(str(out), "first")
     refused = OSError(errno.ENOSPC, "No space left on device", "part")
     monkeypatch.setattr(Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(refused))
     with pytest.raises(OSError, match="No space left on device") as error:
-        cli._replace(str(out), "second")
+        replace_file(str(out), "second")
     assert error.value.filename == str(out)
     assert out.read_bytes() == b"first"
     # A file that cannot be replaced is written in its place.
     refused = OSError(errno.EBUSY, "Device or resource busy", "part")
-    cli._replace(str(out), "third")
+    replace_file(str(out), "third")
     assert out.read_bytes() == b"third"
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
 

@@ -1,0 +1,145 @@
+"""``gpufs grep``."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
+
+import typer
+
+from gpufs import _core, grep
+from gpufs._mount import Mount, Statistics
+from gpufs.cli._exit_status import FAILED, INTERRUPTED
+from gpufs.cli._options import CacheOption, DeviceOption, PageOption, ProgressOption, mount_to_read
+from gpufs.cli._output import cache_lines, complain, describe, is_terminal, note, write
+from gpufs.cli._progress import grep_bar
+from gpufs.sizes import format_size
+
+FOUND: Final = 0
+NOTHING_FOUND: Final = 1
+
+# Most source files come whole with the answer to their open when a request's memory is this large.
+GREP_STAGING: Final = "128KiB"
+
+
+def grep_command(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files, and folders with all below them.")],
+    words: Annotated[
+        str, typer.Option("-f", "--file", metavar="WORDS", help="File with one word a line; - is standard input.")
+    ],
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    page: PageOption = "4KiB",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="At the end, say on standard error what was done.")
+    ] = False,
+    timeline: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write what the service did, request by request, for Perfetto to show."),
+    ] = None,
+    progress: ProgressOption = True,
+) -> None:
+    """Count how often each word of a dictionary stands in each file.
+
+    Prints lines PATH, WORD and COUNT with tabs between them, ordered by path, then word. Exit status: 0 when a word was
+    found, 1 when none was, 2 when something went wrong.
+    """
+    try:
+        dictionary = grep.Dictionary.read("/dev/stdin" if words == "-" else words)
+    except ValueError as error:
+        complain(str(error))
+        raise typer.Exit(FAILED) from None
+    with mount_to_read(device, cache, page, staging=GREP_STAGING) as mount:
+        recording = contextlib.nullcontext() if timeline is None else mount.timeline(timeline)
+        with recording, grep_bar(progress and is_terminal(sys.stderr)) as show:
+            try:
+                result = grep.search(mount, dictionary, paths, on_progress=show)
+            except KeyboardInterrupt:
+                if show is not None:
+                    show(None)
+                # Not through close(), which would wait for the kernels: the driver ends them with the process.
+                os._exit(INTERRUPTED)
+        report = _Report(mount, result)
+    for failure in result.failures:
+        complain(describe(failure))
+    if as_json:
+        write(report.json_pieces())
+    else:
+        write(result.lines())
+    if summary:
+        note("\n".join(report.summary()))
+    if result.failures:
+        raise typer.Exit(FAILED)
+    raise typer.Exit(FOUND if len(result) else NOTHING_FOUND)
+
+
+class _Report:
+    """What is to be told of a search once its mount is closed."""
+
+    def __init__(self, mount: Mount, result: grep.Result) -> None:
+        self.result = result
+        self.device = mount.device
+        self.device_name = mount.device_name
+        self.direct_path = mount.direct_path
+        self.statistics: Statistics = mount.stats()
+
+    @property
+    def gb_per_s(self) -> float:
+        return self.result.bytes / self.result.seconds / 1e9 if self.result.seconds else 0.0
+
+    def json_pieces(self) -> Iterator[bytes]:
+        r"""Yields one JSON object: ``matches``, which may be many, piece by piece at its end.
+
+        ``device``, ``device_name``, ``direct_path``: as of :class:`gpufs.Mount`. ``files``, ``bytes``, ``seconds``: of
+        the search; ``gb_per_s``. ``words_found``: different ones; ``occurrences``. ``binary``: paths of files with a
+        NUL byte, which were searched up to it at most. ``failures``: objects with ``path``, ``errno`` and ``error``.
+        ``statistics``: as :meth:`gpufs.Mount.stats` gives them. ``matches``: objects with ``path``, ``word`` and
+        ``count``. Bytes of paths and words that are no UTF-8 become lone surrogates (``"\udcff"``), as Python's
+        os.fsdecode makes them.
+        """
+        result = self.result
+        head: dict[str, Any] = {
+            "version": _core.__version__,
+            "device": self.device,
+            "device_name": self.device_name,
+            "direct_path": self.direct_path,
+            "files": result.files,
+            "bytes": result.bytes,
+            "seconds": result.seconds,
+            "gb_per_s": self.gb_per_s,
+            "words_found": result.words_found,
+            "occurrences": result.occurrences,
+            "binary": result.binary,
+            "failures": [
+                {"path": failure.filename, "errno": failure.errno, "error": failure.strerror}
+                for failure in result.failures
+            ],
+            "statistics": self.statistics,
+        }
+        yield json.dumps(head)[:-1].encode() + b', "matches": ['
+        matches = iter(result)
+        separator = ""
+        while piece := list(itertools.islice(matches, grep.MATCHES_AT_ONCE)):
+            entries = [{"path": match.path, "word": match.word, "count": match.count} for match in piece]
+            yield f"{separator}{json.dumps(entries)[1:-1]}".encode()
+            separator = ", "
+        yield b"]}\n"
+
+    def summary(self) -> Iterator[str]:
+        """Yields lines for people."""
+        result, counts = self.result, self.statistics
+        yield f"ran on    {self.device_name}"
+        yield f"searched  {result.files:,} files, {format_size(result.bytes)}"
+        yield f"found     {result.words_found:,} words, {result.occurrences:,} times, in {len(result):,} lines"
+        if result.failures:
+            yield f"not read  {len(result.failures):,} files or folders"
+        if result.binary:
+            yield f"binary    {len(result.binary):,} files, searched up to their first NUL byte at most"
+        yield f"time      {result.seconds:.3f} s, {self.gb_per_s:.2f} GB/s"
+        yield from cache_lines(counts, self.direct_path)

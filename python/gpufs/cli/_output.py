@@ -1,0 +1,79 @@
+"""What commands write, and where: to standard output what they were asked for, to standard error all else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import IO
+
+import typer
+
+from gpufs._mount import Statistics
+from gpufs.cli._exit_status import FAILED
+
+
+def write(pieces: Iterable[bytes | memoryview]) -> None:
+    """Writes to standard output, or says why not and ends with status 2."""
+    if sys.stdout is None:
+        complain("standard output is closed")
+        raise typer.Exit(FAILED)
+    output: IO[bytes] = sys.stdout.buffer
+    try:
+        output.writelines(pieces)
+    except OSError as error:
+        _give_up_output(error)
+        raise typer.Exit(FAILED) from None
+    if not flush_output():
+        raise typer.Exit(FAILED)
+
+
+def flush_output() -> bool:
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        _give_up_output(error)
+        return False
+    return True
+
+
+def _give_up_output(error: OSError) -> None:
+    complain(f"standard output: {error.strerror}")
+    # What is still in the buffer must not be tried again, and reported again, when the interpreter ends.
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def complain(text: str) -> None:
+    note(f"gpufs: {text}")
+
+
+def note(text: str) -> None:
+    """Writes to standard error, with the bytes of paths as they are."""
+    if sys.stderr is not None:
+        sys.stderr.flush()
+        sys.stderr.buffer.write(os.fsencode(f"{text}\n"))
+        sys.stderr.buffer.flush()
+
+
+def describe(error: OSError) -> str:
+    text = error.strerror or str(error)
+    return text if error.filename is None else f"{os.fsdecode(error.filename)}: {text}"
+
+
+def is_terminal(stream: IO[str] | None) -> bool:
+    """Tells whether people read what is written there; None is a stream that was closed from the start."""
+    return stream is not None and stream.isatty()
+
+
+def cache_lines(counts: Statistics, direct_path: str) -> Iterator[str]:
+    hits = counts["hits"] + counts["minor_faults"]
+    yield (
+        f"cache     {hits:,} hits; misses: {counts['direct_loads']:,} loaded directly, "
+        f"{counts['bulk_loads']:,} in runs, {counts['staged_loads']:,} staged, "
+        f"{counts['open_loads']:,} with the open"
+    )
+    if direct_path != "on":
+        yield f"staged    all loads: {direct_path}"

@@ -1,0 +1,62 @@
+"""``gpufs stat``."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import typer
+
+from gpufs import _core
+from gpufs.cli._exit_status import NOT_ALL_READ
+from gpufs.cli._options import (
+    CacheOption,
+    DeviceOption,
+    FilesArgument,
+    JsonOption,
+    PageOption,
+    RootOption,
+    mount_to_read,
+)
+from gpufs.cli._output import complain, describe, write
+
+
+def stat_command(
+    files: FilesArgument,
+    as_json: JsonOption = False,
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    page: PageOption = "4KiB",
+    root: RootOption = None,
+) -> None:
+    """Show what kernels are told of files: size, mode, times, inode; of .npy and .safetensors files the arrays too.
+
+    Exit status: 0, 1 when a file could not be read or is not what its name says, 2 when something else failed.
+    """
+    from gpufs import stat
+
+    found: list[stat.Description] = []
+    failures: list[dict[str, Any]] = []
+
+    def fail(text: str, path: str, number: int | None, error: str) -> None:
+        complain(text)
+        failures.append({"path": path, "errno": number, "error": error})
+
+    with mount_to_read(device, cache, page, root) as mount:
+        where = mount.device
+        for path in files:
+            try:
+                made = stat.describe(mount, path)
+            except OSError as error:
+                fail(describe(error), path, error.errno, error.strerror or str(error))
+                continue
+            found.append(made)
+            if not as_json:
+                write([os.fsencode("".join(f"{line}\n" for line in stat.lines(made)))])
+            if made.error is not None:
+                fail(made.error, path, None, made.error.removeprefix(f"{path}: "))
+    if as_json:
+        head = {"version": _core.__version__, "device": where, "files": [made.to_json() for made in found]}
+        write([json.dumps(head | {"failures": failures}, indent=2).encode() + b"\n"])
+    raise typer.Exit(NOT_ALL_READ if failures else 0)

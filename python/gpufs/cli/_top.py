@@ -1,0 +1,72 @@
+"""``gpufs top``."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpufs._mount import DEFAULT_METRICS_PORT
+from gpufs.cli._exit_status import FAILED
+from gpufs.cli._output import complain, is_terminal, write
+
+if TYPE_CHECKING:
+    from gpufs import top
+
+
+def top_command(
+    where: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="URL",
+            help=f"Where mounts serve their metrics: a URL, or a port of this host; {DEFAULT_METRICS_PORT} without it.",
+            show_default=False,
+        ),
+    ] = None,
+    interval: Annotated[
+        float, typer.Option("-i", "--interval", metavar="SECONDS", min=0.05, max=86400, help="Time between updates.")
+    ] = 1.0,
+    count: Annotated[
+        int | None, typer.Option("-n", "--count", metavar="N", min=1, help="End after so many updates.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each update.")] = False,
+) -> None:
+    """Show what mounts of a running program do: hits, faults, bytes, latency, errors.
+
+    The program serves them: mount.serve_metrics() in Python. Shows a table in a terminal, else prints a line for each
+    update. Exit status: 0, also after Ctrl-C; 2 when nothing listens there, or it ends.
+    """
+    from gpufs import top
+
+    try:
+        url = top.locate(where)
+        updates = itertools.islice(top.updates(url, interval), count)
+        if as_json:
+            for update in updates:
+                write([json.dumps(update.to_json()).encode() + b"\n"])
+        elif is_terminal(sys.stdout):
+            _show_live(updates, url)
+        else:
+            for update in updates:
+                write([top.line(update).encode() + b"\n"])
+    except KeyboardInterrupt:
+        return
+    except ValueError as error:
+        complain(str(error))
+        raise typer.Exit(FAILED) from None
+
+
+def _show_live(updates: Iterable[top.Update], url: str) -> None:
+    """Shows each update in the place of the one before; the last stays."""
+    from rich.live import Live
+    from rich.text import Text
+
+    from gpufs import top
+
+    with Live(Text(f"{url}  ..."), auto_refresh=False) as live:
+        for update in updates:
+            live.update(top.table(update, url), refresh=True)
