@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "bench/content.cuh"
-#include "host_file.hpp"
 #include "bench/together.hpp"
+#include "host_file.hpp"
 
 namespace gpufs::bench {
 

@@ -23,7 +23,8 @@ class mapped_tables {
     list.clear();
     for (std::uint32_t t = 0; t < table_count; ++t) {
       const std::uint32_t* const bounds = words(places_.offsets(t)) + keys[t];
-      if (bounds[0] > bounds[1] || bounds[1] > places_.tiles) throw error(EINVAL, "not what a collage dataset holds", path_);
+      if (bounds[0] > bounds[1] || bounds[1] > places_.tiles)
+        throw error(EINVAL, "not what a collage dataset holds", path_);
       const std::uint32_t* const numbers = words(places_.numbers(t)) + bounds[0];
       const std::uint32_t count = std::min(bounds[1] - bounds[0], taken_of_bucket);
       for (std::uint32_t i = 0; i < count; ++i) {

@@ -120,6 +120,8 @@ struct find_tiles : tuned_shape {
   }
 
  private:
+  // The four steps are out of line: each has the registers for itself then.
+
   // Where in the picture, or the collage, a byte of a block's own picture is.
   GPUFS_HD std::uint64_t place_of(std::uint32_t block, std::uint32_t byte) const {
     const std::uint64_t line = std::uint64_t{block / columns} * tile_side + byte / line_bytes;
@@ -127,7 +129,7 @@ struct find_tiles : tuned_shape {
   }
 
   // The block's histogram, feature and keys. Empties the list, too.
-  GPUFS_HD void make_keys(const block_group& g, block_memory& memory, std::uint32_t b) const {
+  GPUFS_HD GPUFS_OUT_OF_LINE void make_keys(const block_group& g, block_memory& memory, std::uint32_t b) const {
     const warp_group warp = g.warp();
     for (std::uint32_t i = g.rank(); i < histogram_length; i += g.size()) memory.counts[i].store_relaxed(0);
     for (std::uint32_t i = g.rank(); i < table_count; i += g.size()) memory.keys[i].store_relaxed(0);
@@ -161,8 +163,8 @@ struct find_tiles : tuned_shape {
   }
 
   // The tiles in the buckets with the block's keys, each once. Which bucket they are in is known when its bounds have been read.
-  GPUFS_HD void make_list(const block_group& g, const mount_ref& fs, const open_files& files,
-                          block_memory& memory) const {
+  GPUFS_HD GPUFS_OUT_OF_LINE void make_list(const block_group& g, const mount_ref& fs, const open_files& files,
+                                            block_memory& memory) const {
     const warp_group warp = g.warp();
     const std::uint32_t warps = g.warp_count();
     // Neighbouring tables are for different warps: what is not in the cache comes one after the other to a warp.
@@ -208,8 +210,8 @@ struct find_tiles : tuned_shape {
   }
 
   // The best choice of the list, whose tiles the warps share.
-  GPUFS_HD std::uint64_t nearest(const block_group& g, const mount_ref& fs, const open_files& files,
-                                 const block_memory& memory) const {
+  GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t nearest(const block_group& g, const mount_ref& fs, const open_files& files,
+                                                   const block_memory& memory) const {
     const warp_group warp = g.warp();
     std::uint64_t best = no_choice;
     for (std::uint32_t i = g.warp_rank(); i < memory.list.size(); i += g.warp_count()) {
@@ -230,8 +232,8 @@ struct find_tiles : tuned_shape {
   }
 
   // A tile's picture into the collage, page by page.
-  GPUFS_HD void copy_tile(const block_group& g, const mount_ref& fs, const open_files& files, std::uint32_t tile,
-                          std::uint32_t b) const {
+  GPUFS_HD GPUFS_OUT_OF_LINE void copy_tile(const block_group& g, const mount_ref& fs, const open_files& files,
+                                            std::uint32_t tile, std::uint32_t b) const {
     static_assert(line_bytes % sizeof(vector16) == 0, "a line is copied in whole vectors");
     for (std::uint32_t done = 0; done < picture_bytes;) {
       const std::uint64_t at = tile * std::uint64_t{sizeof(record)} + done;
