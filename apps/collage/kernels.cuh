@@ -2,12 +2,12 @@
 #pragma once
 
 #include "collage/features.hpp"
-#include "kernel_files.cuh"
+#include "job/files.cuh"
 
 namespace gpufs::collage {
 
 // The files of a job, in this order.
-enum class role : std::uint32_t { records, tables };
+enum role : std::uint32_t { records, tables };
 
 // Numbers that are put in once each, by threads of a block at the same time.
 class short_list {
@@ -79,7 +79,7 @@ GPUFS_HD inline std::uint32_t distance_part(const warp_group& g, const std::uint
 
 // For each block of a picture: its keys, the tiles of the buckets with these keys, the nearest of them, and its picture. By blocks of
 // whole warps, with `block_memory` as scratch memory.
-struct find_tiles : tuned_shape {
+struct find_tiles : job::tuned_shape {
   const char *records, *tables;  // paths
   table_places places;
   const hash_function* functions;
@@ -88,7 +88,7 @@ struct find_tiles : tuned_shape {
   std::uint64_t* choices;       // of each block; what it holds is for no one if anything failed
   std::uint8_t* collage;
   atomic_word<std::uint64_t>* candidates;
-  failure failed;
+  job::failure failed;
 
   // Its descriptors.
   struct open_files {
@@ -98,8 +98,8 @@ struct find_tiles : tuned_shape {
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     auto& memory = *reinterpret_cast<block_memory*>(block_group::scratch());
-    const open_files files{open_to_read(g, fs, records, role::records, failed),
-                           open_to_read(g, fs, tables, role::tables, failed)};
+    const open_files files{job::open_to_read(g, fs, records, role::records, failed),
+                           job::open_to_read(g, fs, tables, role::tables, failed)};
     const std::uint64_t blocks = std::uint64_t{columns} * rows;
     const bool open = files.records >= 0 && files.tables >= 0;
     for (std::uint64_t next = g.grid_rank(); next < blocks && open; next += g.grid_size()) {

@@ -1,28 +1,15 @@
 // The kernels of linear.hpp.
 #pragma once
 
-#include <fcntl.h>
-
-#include <cstring>
-
-#include "kernel_files.cuh"
+#include "job/files.cuh"
+#include "tile/numbers.cuh"
 
 namespace gpufs::linear {
 
-// The files of a job, in this order.
-enum class role : std::uint32_t { matrix, vector, out };
+using job::failure;
 
-// Numbers as they lie in files, and what they are.
-GPUFS_HD inline float value_of(float x) { return x; }
-struct bfloat16 {
-  std::uint16_t bits;
-};
-GPUFS_HD inline float value_of(bfloat16 x) {
-  const std::uint32_t bits = std::uint32_t{x.bits} << 16;
-  float value = 0;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
+// The files of a job, in the order in which it knows them.
+enum role : std::uint32_t { matrix, vector, product };
 
 // The group's sum in its members' order of halves, the same in all of them.
 GPUFS_HD inline float sum_of(const warp_group& g, float value) {
@@ -66,42 +53,6 @@ GPUFS_HD float products(const warp_group& g, const T* a, const T* b, std::uint64
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// A file's numbers into memory: each block a part.
-struct read_numbers : tuned_shape {
-  const char* path;
-  std::uint64_t offset, bytes;
-  char* to;
-  role file;
-  failure failed;
-
-  GPUFS_HD read_numbers(const char* p, std::uint64_t o, std::uint64_t n, char* t, role r, failure f)
-      : path(p), offset(o), bytes(n), to(t), file(r), failed(f) {}
-  GPUFS_HD void operator()(const mount_ref& fs) const {
-    const block_group g = this_block();
-    const std::int32_t fd = open_to_read(g, fs, path, file, failed);
-    if (fd < 0) return;
-    const std::uint64_t part = std::uint64_t{64} << 10;
-    for (std::uint64_t at = g.grid_rank() * part; at < bytes; at += g.grid_size() * part) {
-      const std::uint64_t wanted = bytes - at < part ? bytes - at : part;
-      for (std::uint64_t done = 0; done < wanted;) {
-        const std::int64_t got =
-            gread(g, fs, fd, to + at + done, wanted - done, static_cast<std::int64_t>(offset + at + done));
-        if (got <= 0) {
-          tell(g, got);
-          break;
-        }
-        done += static_cast<std::uint64_t>(got);
-      }
-    }
-    (void)gclose(g, fs, fd);  // of a file that is only read
-  }
-
- private:
-  GPUFS_HD void tell(const block_group& g, std::int64_t result) const {
-    if (g.is_leader()) failed.tell(file, result);
-  }
-};
-
 // What kernels that multiply are told.
 template <class T>
 struct factors {
@@ -115,7 +66,7 @@ struct factors {
 // Rows in pieces of at most `piece_columns`, a warp each, which maps what it multiplies. A block takes as many neighbouring ones as make
 // `block_pieces`, which lie together in the file, and asks for them at once.
 template <class T>
-struct multiply_pieces : tuned_shape {
+struct multiply_pieces : job::tuned_shape {
   factors<T> of;  // its sums: of each piece
   std::uint64_t pieces_of_row, piece_columns, block_pieces;
 
@@ -124,18 +75,17 @@ struct multiply_pieces : tuned_shape {
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     const warp_group warp = g.warp();
-    const std::int32_t fd = open_to_read(g, fs, of.path, role::matrix, of.failed);
+    const std::int32_t fd = job::open_to_read(g, fs, of.path, matrix, of.failed);
     if (fd < 0) return;
     const std::uint64_t pieces = of.rows * pieces_of_row;
-    for (std::uint64_t first = g.grid_rank() * block_pieces; first < pieces; first += g.grid_size() * block_pieces) {
-      const std::uint64_t end = pieces - first < block_pieces ? pieces : first + block_pieces;
+    job::by_turns(pieces, block_pieces, [&](std::uint64_t first, std::uint64_t end) {
       const std::uint64_t from = place_of(first), bytes = place_of(end) - from;
       (void)gfadvise(g, fs, fd, static_cast<std::int64_t>(from), bytes, POSIX_FADV_WILLNEED);
       for (std::uint64_t i = first + g.warp_rank(); i < end; i += g.warp_count()) {
         const float sum = sum_of(warp, multiply(warp, fs, fd, i));
         if (warp.is_leader()) of.sums[i] = sum;
       }
-    }
+    });
     (void)gclose(g, fs, fd);  // of a file that is only read
   }
 
@@ -155,7 +105,7 @@ struct multiply_pieces : tuned_shape {
           gmmap(warp, fs, fd, static_cast<std::int64_t>(at + done * sizeof(T)), (count - done) * sizeof(T));
       if (m.bytes < static_cast<std::int64_t>(sizeof(T))) {
         if (m.bytes > 0) (void)gmunmap(warp, fs, m.data);
-        if (warp.is_leader()) of.failed.tell(role::matrix, m.bytes < 0 ? m.bytes : 0);
+        if (warp.is_leader()) of.failed.tell(matrix, m.bytes < 0 ? m.bytes : 0);
         return 0;
       }
       // Pages hold whole numbers.
@@ -171,7 +121,7 @@ struct multiply_pieces : tuned_shape {
 
 // Rows that are too short for a warp: as many as fit into its scratch memory are read together.
 template <class T>
-struct multiply_short_rows : tuned_shape {
+struct multiply_short_rows : job::tuned_shape {
   static constexpr std::uint64_t batch_bytes = 4096;  // of scratch memory for a warp
   factors<T> of;
   std::uint64_t block_rows;
@@ -180,17 +130,18 @@ struct multiply_short_rows : tuned_shape {
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     const warp_group warp = g.warp();
-    const std::int32_t fd = open_to_read(g, fs, of.path, role::matrix, of.failed);
+    const std::int32_t fd = job::open_to_read(g, fs, of.path, matrix, of.failed);
     if (fd < 0) return;
-    const auto* const own = reinterpret_cast<T*>(block_group::scratch() + block_group::warp_rank() * batch_bytes);
+    auto* const own = reinterpret_cast<T*>(block_group::scratch() + block_group::warp_rank() * batch_bytes);
     const std::uint64_t row_bytes = of.columns * sizeof(T), batch = batch_bytes / row_bytes;
-    for (std::uint64_t first = g.grid_rank() * block_rows; first < of.rows; first += g.grid_size() * block_rows) {
-      const std::uint64_t end = of.rows - first < block_rows ? of.rows : first + block_rows;
+    job::by_turns(of.rows, block_rows, [&](std::uint64_t first, std::uint64_t end) {
       const std::uint64_t from = of.offset + first * row_bytes;
       (void)gfadvise(g, fs, fd, static_cast<std::int64_t>(from), (end - first) * row_bytes, POSIX_FADV_WILLNEED);
       for (std::uint64_t row = first + g.warp_rank() * batch; row < end; row += g.warp_count() * batch) {
         const std::uint64_t count = end - row < batch ? end - row : batch;
-        if (!read(warp, fs, fd, of.offset + row * row_bytes, count * row_bytes)) break;
+        if (!job::read_all(warp, fs, fd, matrix, of.failed, reinterpret_cast<char*>(own), count * row_bytes,
+                           of.offset + row * row_bytes))
+          break;
         for (std::uint64_t k = warp.rank(); k < count; k += warp.size()) {
           float sum = 0;
           for (std::uint64_t c = 0; c < of.columns; ++c)
@@ -199,28 +150,13 @@ struct multiply_short_rows : tuned_shape {
         }
         warp.sync();  // before the next read overwrites it
       }
-    }
+    });
     (void)gclose(g, fs, fd);  // of a file that is only read
-  }
-
- private:
-  GPUFS_HD bool read(const warp_group& warp, const mount_ref& fs, std::int32_t fd, std::uint64_t at,
-                     std::uint64_t bytes) const {
-    char* const own = block_group::scratch() + block_group::warp_rank() * batch_bytes;
-    for (std::uint64_t done = 0; done < bytes;) {
-      const std::int64_t got = gread(warp, fs, fd, own + done, bytes - done, static_cast<std::int64_t>(at + done));
-      if (got <= 0) {
-        if (warp.is_leader()) of.failed.tell(role::matrix, got);
-        return false;
-      }
-      done += static_cast<std::uint64_t>(got);
-    }
-    return true;
   }
 };
 
 // Adds up the sums of each row's pieces, and writes them.
-struct write_sums : tuned_shape {
+struct write_sums : job::tuned_shape {
   static constexpr std::uint64_t batch = 2048;  // rows that a block writes at once, out of its scratch memory
   const char* path;
   std::uint64_t offset, rows, pieces_of_row;
@@ -232,34 +168,23 @@ struct write_sums : tuned_shape {
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     const std::int32_t fd = gopen(g, fs, path, O_WRONLY);
-    if (fd < 0) return tell(g, fd);
+    if (fd < 0) {
+      if (g.is_leader()) failed.tell(product, fd);
+      return;
+    }
     auto* const made = reinterpret_cast<float*>(block_group::scratch());
-    for (std::uint64_t first = g.grid_rank() * batch; first < rows; first += g.grid_size() * batch) {
-      const std::uint64_t count = rows - first < batch ? rows - first : batch;
-      for (std::uint64_t k = g.rank(); k < count; k += g.size()) {
+    job::by_turns(rows, batch, [&](std::uint64_t first, std::uint64_t end) {
+      for (std::uint64_t k = first + g.rank(); k < end; k += g.size()) {
         float sum = 0;
-        for (std::uint64_t i = 0; i < pieces_of_row; ++i) sum += sums[(first + k) * pieces_of_row + i];
-        made[k] = sum;
+        for (std::uint64_t i = 0; i < pieces_of_row; ++i) sum += sums[k * pieces_of_row + i];
+        made[k - first] = sum;
       }
       g.sync();
-      const std::uint64_t bytes = count * sizeof(float);
-      for (std::uint64_t done = 0; done < bytes;) {
-        const std::int64_t put = gwrite(g, fs, fd, reinterpret_cast<const char*>(made) + done, bytes - done,
-                                        static_cast<std::int64_t>(offset + first * sizeof(float) + done));
-        if (put <= 0) {
-          tell(g, put < 0 ? put : -EIO);
-          break;
-        }
-        done += static_cast<std::uint64_t>(put);
-      }
+      job::write_all(g, fs, fd, product, failed, reinterpret_cast<const char*>(made), (end - first) * sizeof(float),
+                     offset + first * sizeof(float));
       g.sync();  // before the next sums overwrite them
-    }
-    if (const std::int32_t closed = gclose(g, fs, fd); closed < 0) tell(g, closed);
-  }
-
- private:
-  GPUFS_HD void tell(const block_group& g, std::int64_t result) const {
-    if (g.is_leader()) failed.tell(role::out, result);
+    });
+    job::close_written(g, fs, fd, product, failed);
   }
 };
 

@@ -3,14 +3,15 @@
 
 #include <algorithm>
 
-#include "gpufs/launch.cuh"
-#include "kernel_files.cuh"
+#include "device_array.hpp"
+#include "job/job.hpp"
 #include "linear/kernels.cuh"
+#include "linear/matmul_kernels.cuh"
 
 namespace gpufs::linear {
 namespace {
 
-constexpr std::uint32_t threads = 256, warps_of_block = threads / 32;
+constexpr std::uint32_t warps_of_block = job::job::threads / 32;
 // What a block asks for at once, a run of the copy engine's; of short rows less, as they need more blocks. And what a warp multiplies at
 // a time.
 constexpr std::uint64_t block_bytes = std::uint64_t{8} << 20, short_block_bytes = std::uint64_t{4} << 20;
@@ -18,46 +19,24 @@ constexpr std::uint64_t piece_bytes = std::uint64_t{64} << 10;
 // Shorter rows are read several at a time.
 constexpr std::uint64_t short_row_bytes = multiply_short_rows<float>::batch_bytes / 4;
 
-std::uint64_t ceiling(std::uint64_t n, std::uint64_t d) { return n / d + (n % d != 0 ? 1 : 0); }
-
-class job {
- public:
-  job(const mount& m, bool alone) : mount_(m), alone_(alone) {}
-  // A block for each multiprocessor: enough to keep the bus busy with large pieces, and few enough that they have room in a cache.
-  std::uint32_t few() const { return mount_.multiprocessors(); }
-  std::uint32_t many() const { return mount_.multiprocessors() * tuned_shape::blocks_per_multiprocessor; }
-
-  template <class Kernel>
-  void launch(const Kernel& kernel, std::uint64_t blocks, std::uint32_t most, std::size_t scratch_bytes = 0) const {
-    const auto count = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(blocks, 1, most));
-    gpufs::launch(mount_, {count, threads, scratch_bytes, nullptr, alone_}, kernel);
-    // The first launch of the next kernel loads it, for which the driver waits; this one may be waiting for the driver.
-    if (alone_) mount_.synchronize();
-  }
-
- private:
-  const mount& mount_;
-  const bool alone_;
-};
+using job::ceiling;
 
 template <class T>
 void matvec_of(const mount& m, const array_file& matrix, std::uint64_t rows, std::uint64_t columns,
                const array_file& vector, const std::string& out, std::uint64_t out_offset, bool alone) {
-  const job_files files(m, {matrix.path, vector.path, out});
-  const job work(m, alone);
+  const job::job work(m, "matvec", {matrix.path, vector.path, out}, alone);
   const std::uint64_t row_bytes = columns * sizeof(T);
   const bool is_short = row_bytes < short_row_bytes;
   const std::uint64_t piece_columns = is_short ? columns : std::min<std::uint64_t>(columns, piece_bytes / sizeof(T));
   const std::uint64_t pieces_of_row = ceiling(columns, piece_columns);
   const device_array<T> numbers(m, columns);
   const device_array<float> sums(m, rows * pieces_of_row);
-  work.launch(read_numbers(files[1], vector.offset, columns * sizeof(T), reinterpret_cast<char*>(numbers.data()),
-                           role::vector, files.failed()),
-              ceiling(row_bytes, std::uint64_t{64} << 10), work.many());
+  work.read(role::vector, vector.offset, columns * sizeof(T), numbers.data());
   // Each block has something to do, also where the matrix is small.
   const std::uint64_t share = is_short ? std::clamp<std::uint64_t>(rows * row_bytes / work.many(), 1, short_block_bytes)
                                        : std::clamp<std::uint64_t>(rows * row_bytes / work.few(), 1, block_bytes);
-  const factors<T> both{files[0], matrix.offset, rows, columns, numbers.data(), sums.data(), files.failed()};
+  const factors<T> both{work.path(role::matrix), matrix.offset, rows,         columns,
+                        numbers.data(),          sums.data(),   work.failed()};
   if (is_short) {
     const std::uint64_t block_rows = std::max<std::uint64_t>(share / row_bytes, 1);
     work.launch(multiply_short_rows<T>(both, block_rows), ceiling(rows, block_rows), work.many(),
@@ -67,23 +46,94 @@ void matvec_of(const mount& m, const array_file& matrix, std::uint64_t rows, std
     work.launch(multiply_pieces<T>(both, pieces_of_row, piece_columns, block_pieces),
                 ceiling(rows * pieces_of_row, block_pieces), work.few());
   }
-  work.launch(write_sums(files[2], out_offset, rows, pieces_of_row, sums.data(), files.failed()),
+  work.launch(write_sums(work.path(role::product), out_offset, rows, pieces_of_row, sums.data(), work.failed()),
               ceiling(rows, write_sums::batch), work.many(), write_sums::batch * sizeof(float));
-  files.finish("matvec");
+  work.finish();
+}
+
+// How a left matrix is cut, so that what is mapped at a time, and then two bands, have room in half of the cache.
+struct cut {
+  static constexpr std::uint32_t band_most = 16, group_tiles = 16;
+  std::uint32_t blocks, tile_rows = tile::side, band_tiles = band_most;
+  bool brings = true;
+  cut(const mount& m, std::uint64_t row_bytes, bool is_in_parts)
+      : blocks(m.multiprocessors() * multiply_tiles<float, 3>::blocks_per_multiprocessor) {
+    const std::uint64_t page = m.options().page_bytes, room = m.options().cache_bytes / page / 2;
+    const auto mapped = [&] { return is_in_parts ? 2 * tile_rows : tile_rows * row_bytes / page + 2; };
+    while (mapped() * blocks > room && blocks > m.multiprocessors()) blocks /= 2;
+    while (mapped() * blocks > room && tile_rows > 1) tile_rows /= 2;
+    blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(room / mapped(), 1, blocks));
+    const auto two_bands = [&] { return 2 * (std::uint64_t{band_tiles} * tile_rows * row_bytes / page + 2); };
+    while (two_bands() > room && band_tiles > 1) band_tiles /= 2;
+    brings = two_bands() <= room;
+  }
+};
+
+template <class T, int Parts>
+void matmul_of(const mount& m, const array_file& a, std::uint64_t rows, std::uint64_t depth, const array_file& b,
+               std::uint64_t columns, const std::string& out, std::uint64_t out_offset, bool alone) {
+  const job::job work(m, "matmul", {a.path, b.path, out}, alone);
+  const device_array<char> slices(m, tile::panel::bytes(columns, depth, Parts));
+  const device_array<atomic_word<std::uint64_t>> next(m, 1);
+  using pack = pack_columns<T, Parts>;
+  work.launch(pack(work.path(1), 1, b.offset, depth, columns, slices.data(), work.failed()),
+              ceiling(depth, tile::depth), work.many(), pack::scratch_bytes);
+
+  const std::uint64_t part_depth = std::min<std::uint64_t>(depth, m.options().page_bytes / sizeof(T));
+  const cut pieces(m, depth * sizeof(T), part_depth != depth);
+  using multiply = multiply_tiles<T, Parts>;
+  const multiply kernel{{work.path(0), 0, a.offset},
+                        {work.path(2), 2, out_offset},
+                        rows,
+                        depth,
+                        columns,
+                        static_cast<std::uint32_t>(part_depth),
+                        pieces.tile_rows,
+                        pieces.band_tiles,
+                        cut::group_tiles,
+                        pieces.brings,
+                        {slices.data(), static_cast<std::uint32_t>(tile::panel::slices_in(depth))},
+                        work.failed(),
+                        next.data()};
+  const std::size_t of_twin = m.device() == device_kind::cpu ? tile::product::twin_memory_bytes : 0;
+  work.launch(kernel, ceiling(rows, pieces.tile_rows) * ceiling(columns, tile::side), pieces.blocks,
+              sizeof(typename multiply::memory) + of_twin);
+  work.finish();
+}
+
+std::uint64_t bytes_of(element type) { return type == element::float32 ? sizeof(float) : sizeof(bfloat16); }
+
+// Of a matrix that there cannot be.
+void check_size(std::uint64_t rows, std::uint64_t columns, std::uint64_t number_bytes) {
+  if (rows == 0 || columns == 0) throw error(EINVAL, "a matrix without numbers");
+  if (rows > limits::file_bytes_max / number_bytes / columns)
+    throw error(EINVAL, "a matrix that is larger than files are");
+}
+
+void check_offsets(const array_file& a, const array_file& b, std::uint64_t out_offset) {
+  if (b.type != a.type) throw error(EINVAL, "matrices or vectors of different types");
+  if (a.offset % bytes_of(a.type) != 0 || b.offset % bytes_of(b.type) != 0 || out_offset % sizeof(float) != 0)
+    throw error(EINVAL, "an offset that is no multiple of a number's size");
 }
 
 }  // namespace
 
 void matvec(const mount& m, const array_file& matrix, std::uint64_t rows, std::uint64_t columns,
             const array_file& vector, const std::string& out, std::uint64_t out_offset, bool alone) {
-  if (rows == 0 || columns == 0) throw error(EINVAL, "a matrix without numbers");
-  if (vector.type != matrix.type) throw error(EINVAL, "a matrix and a vector of different types");
-  const std::uint64_t bytes = matrix.type == element::float32 ? sizeof(float) : sizeof(bfloat16);
-  if (rows > limits::file_bytes_max / bytes / columns) throw error(EINVAL, "a matrix that is larger than files are");
-  if (matrix.offset % bytes != 0 || vector.offset % bytes != 0 || out_offset % sizeof(float) != 0)
-    throw error(EINVAL, "an offset that is no multiple of a number's size");
+  check_size(rows, columns, bytes_of(matrix.type));
+  check_offsets(matrix, vector, out_offset);
   if (matrix.type == element::float32) matvec_of<float>(m, matrix, rows, columns, vector, out, out_offset, alone);
   else matvec_of<bfloat16>(m, matrix, rows, columns, vector, out, out_offset, alone);
+}
+
+void matmul(const mount& m, const array_file& a, std::uint64_t rows, std::uint64_t depth, const array_file& b,
+            std::uint64_t columns, const std::string& out, std::uint64_t out_offset, bool alone) {
+  check_size(rows, depth, bytes_of(a.type));
+  check_size(depth, columns, bytes_of(b.type));
+  check_size(rows, columns, sizeof(float));
+  check_offsets(a, b, out_offset);
+  if (a.type == element::float32) matmul_of<float, 3>(m, a, rows, depth, b, columns, out, out_offset, alone);
+  else matmul_of<bfloat16, 1>(m, a, rows, depth, b, columns, out, out_offset, alone);
 }
 
 }  // namespace gpufs::linear

@@ -68,7 +68,7 @@ void bind_building(nb::module_& m) {
 
 void bind_collage(nb::module_& m) {
   bind_building(m);
-  // Tiles and distances (uint32), the collage's pixels, and how many candidates there were.
+  // Tiles and distances (uint32), the collage's pixels, how many candidates there were, and seconds.
   m.def(
       "collage",
       [](const py_mount& mount_, const nb::bytes& folder, const nb::bytes& pixels, std::uint32_t columns,
@@ -82,7 +82,7 @@ void bind_collage(nb::module_& m) {
               [&](const mount& m) { found = collage::make_collage(m, collage::open_dataset(from), picture); });
         }
         return nb::make_tuple(bytes_of(found.tiles), bytes_of(found.distances), bytes_of(found.pixels),
-                              found.candidates);
+                              found.candidates, found.seconds);
       },
       "mount"_a, "folder"_a, "pixels"_a, "columns"_a, "rows"_a);
   // The tiles, and seconds. `way`: cpu, cuda or resident.

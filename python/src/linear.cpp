@@ -33,6 +33,20 @@ void bind_linear(nb::module_& m) {
       },
       "mount"_a, "matrix"_a, "matrix_offset"_a, "rows"_a, "columns"_a, "vector"_a, "vector_offset"_a, "is_bfloat16"_a,
       "out"_a, "out_offset"_a, "alone"_a);
+  m.def(
+      "matmul",
+      [](const py_mount& mount_, const nb::bytes& left, std::uint64_t left_offset, std::uint64_t rows,
+         std::uint64_t depth, const nb::bytes& right, std::uint64_t right_offset, std::uint64_t columns,
+         bool is_bfloat16, const nb::bytes& out, std::uint64_t out_offset, bool alone) {
+        const linear::array_file a = file_of(left, left_offset, is_bfloat16);
+        const linear::array_file b = file_of(right, right_offset, is_bfloat16);
+        const std::string to(out.c_str(), out.size());
+        const nb::gil_scoped_release released;
+        mount_.holder->use(
+            [&](const mount& m) { linear::matmul(m, a, rows, depth, b, columns, to, out_offset, alone); });
+      },
+      "mount"_a, "left"_a, "left_offset"_a, "rows"_a, "depth"_a, "right"_a, "right_offset"_a, "columns"_a,
+      "is_bfloat16"_a, "out"_a, "out_offset"_a, "alone"_a);
   // The product's bytes, and seconds. `piece_bytes` 0: by the CPU.
   m.def(
       "bench_matvec_rival",

@@ -13,6 +13,7 @@
 #include "linear.hpp"
 #include "machine.hpp"
 #include "mount.hpp"
+#include "search.hpp"
 
 NB_MODULE(_core, m) {
   // A mount that lives until the interpreter ends is closed by an exit handler (gpufs/_mount.py); what else is left
@@ -28,5 +29,6 @@ NB_MODULE(_core, m) {
   gpufs::python::bind_collage(m);
   gpufs::python::bind_grep(m);
   gpufs::python::bind_linear(m);
+  gpufs::python::bind_search(m);
   gpufs::python::bind_bench(m);
 }

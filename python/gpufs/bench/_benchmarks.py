@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from gpufs.bench import _arrays, _grep, _linear, _peers, _quiet, _writing
+from gpufs.bench import _arrays, _collage, _grep, _linear, _peers, _quiet, _writing
 from gpufs.bench._alone import alone
 from gpufs.bench._measure import Case, Task, Unit
 from gpufs.bench._sources import (
@@ -444,6 +444,24 @@ def _matvec(world: World, shared: Shared) -> Iterator[Case]:
             {"type": dtype, "columns": columns, "run": "again"},
             Task("gpufs", "GB/s", _linear.ours(problem, again=True)),
         )
+
+
+@benchmark("collage", "A picture made of the most similar tiles of a dataset (SYSTOR 2016, figure 6)", "blocks")
+def _collages(world: World, shared: Shared) -> Iterator[Case]:
+    tiles = _collage.Tiles(world)
+    sizes = ((512, 384), (1024, 768), (2048, 1536), (4096, 3072), (8192, 6144))
+    for width, height in sizes[:2] if world.quick else sizes:
+        problem = _collage.Problem(tiles, width // 32, height // 32)
+        on_cpu = Task(f"CPU, {world.threads} threads", "k/s", _collage.rival(problem, "cpu"))
+        by_cuda = Task("CUDA, the CPU reads", "k/s", _collage.rival(problem, "cuda"))
+        resident = Task("CUDA, all in GPU memory", "k/s", _collage.rival(problem, "resident"))
+        size: dict[str, str | int] = {"blocks": problem.blocks}
+        yield Case(size | {"run": "first"}, Task("gpufs", "k/s", _collage.ours(problem)), on_cpu, None, (by_cuda,))
+        if (width, height) == sizes[-1]:
+            few = max(world.file_bytes // 16, FRAMES_OF_SMALL_CACHE[world.device] * PAGE)
+            yield Case(size | {"run": "small cache"}, Task("gpufs", "k/s", _collage.ours(problem, cache=few)))
+        again = Task("gpufs", "k/s", _collage.ours(problem, cache=None, again=True))
+        yield Case(size | {"run": "again"}, again, resident)
 
 
 @benchmark("hotspot", "All blocks read the same few pages", "pages")

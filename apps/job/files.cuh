@@ -1,0 +1,107 @@
+// What the kernels of an application do with files as a whole: all or nothing, and the first thing that went wrong is kept for the host.
+#pragma once
+
+#include <fcntl.h>
+
+#include "gpufs/gpufs.cuh"
+
+namespace gpufs::job {
+
+// In 64 registers, as every kernel that waits for memory should be.
+struct tuned_shape {
+  static constexpr int block_threads_max = 256;
+  static constexpr int blocks_per_multiprocessor = 4;
+};
+
+// The first thing that went wrong in a job's kernels: 0; or an errno, and in the upper half the number of the file, in the order in
+// which the host knows them.
+struct failure {
+  atomic_word<std::uint64_t>* word;
+  // `result`: -errno, or 0 for a file that ends too early.
+  GPUFS_HD void tell(std::uint32_t file, std::int64_t result) const {
+    std::uint64_t none = 0;
+    const auto number = static_cast<std::uint64_t>(result < 0 ? -result : ENODATA);
+    (void)word->compare_exchange_relaxed(none, std::uint64_t{file} << 32 | number);
+  }
+  GPUFS_HD bool told() const { return word->load_relaxed() != 0; }
+};
+
+// The descriptor; less than 0, which is told, if there is none.
+template <class Group>
+GPUFS_HD std::int32_t open_to_read(const Group& g, const mount_ref& fs, const char* path, std::uint32_t file,
+                                   const failure& failed) {
+  const std::int32_t fd = gopen(g, fs, path, O_RDONLY);
+  if (fd < 0 && g.is_leader()) failed.tell(file, fd);
+  return fd;
+}
+
+// Reads all of it; false, which is told, if that is not to be had. Collective.
+template <class Group>
+GPUFS_HD bool read_all(const Group& g, const mount_ref& fs, std::int32_t fd, std::uint32_t file, const failure& failed,
+                       char* to, std::uint64_t bytes, std::uint64_t at) {
+  for (std::uint64_t done = 0; done < bytes;) {
+    const std::int64_t got = gread(g, fs, fd, to + done, bytes - done, static_cast<std::int64_t>(at + done));
+    if (got <= 0) {
+      if (g.is_leader()) failed.tell(file, got);
+      return false;
+    }
+    done += static_cast<std::uint64_t>(got);
+  }
+  return true;
+}
+
+// Writes all of it, or tells why not. Collective.
+template <class Group>
+GPUFS_HD void write_all(const Group& g, const mount_ref& fs, std::int32_t fd, std::uint32_t file, const failure& failed,
+                        const char* from, std::uint64_t bytes, std::uint64_t at) {
+  for (std::uint64_t done = 0; done < bytes;) {
+    const std::int64_t put = gwrite(g, fs, fd, from + done, bytes - done, static_cast<std::int64_t>(at + done));
+    if (put <= 0) {
+      if (g.is_leader()) failed.tell(file, put < 0 ? put : -EIO);
+      return;
+    }
+    done += static_cast<std::uint64_t>(put);
+  }
+}
+
+// Closes what was written; that it has reached the file is known only now.
+template <class Group>
+GPUFS_HD void close_written(const Group& g, const mount_ref& fs, std::int32_t fd, std::uint32_t file,
+                            const failure& failed) {
+  if (const std::int32_t closed = gclose(g, fs, fd); closed < 0 && g.is_leader()) failed.tell(file, closed);
+}
+
+// Calls `part(first, end)` for each of the block's parts of [0, count), `size` each, which the blocks take by turns.
+template <class Part>
+GPUFS_HD void by_turns(std::uint64_t count, std::uint64_t size, const Part& part) {
+  for (std::uint64_t first = block_group::grid_rank() * size; first < count; first += block_group::grid_size() * size)
+    part(first, count - first < size ? count : first + size);
+}
+
+// Parts of a file, `stride` bytes from one's begin to the next one's, one behind another into memory of the device: each block a piece.
+struct read_parts : tuned_shape {
+  static constexpr std::uint64_t piece_bytes = std::uint64_t{64} << 10;
+  const char* path;
+  std::uint32_t file;
+  std::uint64_t offset, bytes, stride, count;
+  char* to;
+  failure failed;
+
+  GPUFS_HD read_parts(const char* p, std::uint32_t f, std::uint64_t o, std::uint64_t n, std::uint64_t s,
+                      std::uint64_t c, char* t, failure w)
+      : path(p), file(f), offset(o), bytes(n), stride(s), count(c), to(t), failed(w) {}
+  GPUFS_HD std::uint64_t pieces() const { return (bytes + piece_bytes - 1) / piece_bytes * count; }
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const block_group g = this_block();
+    const std::int32_t fd = open_to_read(g, fs, path, file, failed);
+    if (fd < 0) return;
+    by_turns(pieces(), 1, [&](std::uint64_t i, std::uint64_t) {
+      const std::uint64_t part = i % count, begin = i / count * piece_bytes;
+      const std::uint64_t n = bytes - begin < piece_bytes ? bytes - begin : piece_bytes;
+      (void)read_all(g, fs, fd, file, failed, to + part * bytes + begin, n, offset + part * stride + begin);
+    });
+    (void)gclose(g, fs, fd);  // of a file that is only read
+  }
+};
+
+}  // namespace gpufs::job

@@ -1,0 +1,123 @@
+// Compiled by nvcc where there is one, by the host compiler otherwise.
+#include "search/search.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+
+#include "device_array.hpp"
+#include "job/job.hpp"
+#include "search/kernels.cuh"
+
+namespace gpufs::search {
+namespace {
+
+using job::ceiling;
+
+void check(const vectors_file& file, std::uint64_t dimensions) {
+  if (file.offset % sizeof(float) != 0 || file.stride % sizeof(float) != 0)
+    throw error(EINVAL, "numbers at places that are no multiple of their size", file.path);
+  if (file.stride / sizeof(float) < dimensions) throw error(EINVAL, "vectors that overlap", file.path);
+  if (file.offset > limits::file_bytes_max || file.count > (limits::file_bytes_max - file.offset) / file.stride)
+    throw error(EINVAL, "more vectors than files have room for", file.path);
+}
+
+std::vector<std::string> paths_of(const question& q) {
+  std::vector<std::string> paths{q.queries.path};
+  for (const vectors_file& d : q.databases) paths.push_back(d.path);
+  return paths;
+}
+
+// How many vectors a block looks through at a time, and how many blocks there are: such that all they map has room in half of the cache.
+struct shares {
+  std::uint32_t vectors = tile::side, blocks;
+  std::uint64_t frames;  // for a block
+  shares(const mount& m, std::uint64_t stride, bool is_in_parts)
+      : blocks(m.multiprocessors() * scan::blocks_per_multiprocessor) {
+    const std::uint64_t page = m.options().page_bytes, all = m.options().cache_bytes / page / 2;
+    const auto needed = [&] { return is_in_parts ? 2 * vectors : vectors * stride / page + 2; };
+    while (needed() * blocks > all && blocks > m.multiprocessors()) blocks /= 2;
+    while (needed() * blocks > all && vectors > 1) vectors /= 2;
+    blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(all / needed(), 1, blocks));
+    frames = all / blocks;
+  }
+};
+
+}  // namespace
+
+void check(const question& q) {
+  if (q.dimensions == 0) throw error(EINVAL, "vectors without numbers");
+  if (q.dimensions > limits::file_bytes_max / sizeof(float))
+    throw error(EINVAL, "vectors that are larger than files are");
+  if (std::isnan(q.threshold) || q.threshold < 0)
+    throw error(EINVAL, "a threshold is a distance: a number, and not below zero");
+  if (q.top > top_max) throw error(EINVAL, "more of the nearest than " + std::to_string(top_max));
+  check(q.queries, q.dimensions);
+  for (const vectors_file& d : q.databases) check(d, q.dimensions);
+}
+
+std::vector<found> search(const mount& m, const question& q, bool alone) {
+  check(q);
+  const std::uint64_t length = std::max<std::uint32_t>(q.top, 1), queries = q.queries.count;
+  std::vector<found> lists(queries * length, {HUGE_VAL, nothing});
+  if (queries == 0) return lists;
+
+  const std::uint64_t page = m.options().page_bytes;
+  // A part of a vector lies in two pages at most.
+  const std::uint64_t part_dimensions = std::min<std::uint64_t>(q.dimensions, page / sizeof(float));
+  std::uint64_t stride = 0;
+  for (const vectors_file& d : q.databases) stride = std::max(stride, d.stride);
+  const shares share(m, stride, part_dimensions != q.dimensions);
+
+  const job::job work(m, "search", paths_of(q), alone);
+  std::vector<database> databases;
+  std::uint64_t index = 0, chunk = 0;
+  for (const vectors_file& d : q.databases) {
+    databases.push_back({work.path(databases.size() + 1), d.offset, d.stride, d.count, index, chunk});
+    index += d.count;
+    chunk += ceiling(d.count, share.vectors);
+  }
+  databases.push_back({nullptr, 0, 0, 0, index, ~std::uint64_t{0}});
+  const std::uint64_t tiles = ceiling(queries, tile::side), pairs = chunk * tiles;
+
+  const double bound = q.threshold * q.threshold;
+  const query_state fresh{{0}, 0, {bits_of(bound)}, {nothing}};
+  const device_array<float> numbers(m, queries * q.dimensions), squares(m, queries);
+  const device_array<char> slices(m, tile::panel::bytes(queries, q.dimensions, 1));
+  const device_array<found> found_lists(m, lists);
+  const device_array<query_state> states(m, std::vector<query_state>(queries, fresh));
+  const device_array<database> known(m, databases);
+  const device_array<atomic_word<std::uint64_t>> words(m, 3);
+
+  work.read(0, q.queries.offset, q.dimensions * sizeof(float), q.queries.stride, queries, numbers.data());
+  const std::size_t of_twin = m.device() == device_kind::cpu ? tile::product::twin_memory_bytes : 0;
+  const std::size_t memory = sizeof(scan_memory) + of_twin;
+  work.launch(pack_queries{{}, numbers.data(), queries, q.dimensions, slices.data(), squares.data()}, tiles,
+              work.many(), memory);
+  const answers to{found_lists.data(), states.data(), words.data(), queries, static_cast<std::uint32_t>(length),
+                   q.top == 0,         bound};
+  const auto look = [&](std::uint64_t first, std::uint64_t end, std::uint32_t word) {
+    const scan kernel{known.data(),
+                      share.vectors,
+                      q.dimensions,
+                      static_cast<std::uint32_t>(part_dimensions),
+                      share.vectors * stride <= share.frames * page,
+                      numbers.data(),
+                      squares.data(),
+                      {slices.data(), static_cast<std::uint32_t>(tile::panel::slices_in(q.dimensions))},
+                      to,
+                      work.failed(),
+                      first,
+                      end,
+                      words.data() + word};
+    if (first < end) work.launch(kernel, end - first, share.blocks, memory);
+  };
+  // The first chunk by itself: it may hold all that is wanted, or much that is near, which spares all the others a closer look.
+  look(0, std::min(tiles, pairs), 1);
+  look(tiles, pairs, 2);
+  work.finish();
+  m.copy_to_host(lists.data(), found_lists.data(), lists.size() * sizeof(found));
+  return lists;
+}
+
+}  // namespace gpufs::search

@@ -1,0 +1,224 @@
+// Rows of numbers, mapped from a file or in memory, as slices that matrix units take (product.cuh).
+#pragma once
+
+#include "gpufs/gpufs.cuh"
+#include "tile/product.cuh"
+
+namespace gpufs::tile {
+
+// Where a tile's rows are, in the block's scratch memory: of each row a part, in at most two pages.
+struct row_table {
+  const char* first[side];
+  const char* second[side];  // what is behind the first
+  std::uint32_t first_bytes[side];
+};
+
+// Rows that lie in one piece: `stride` bytes apart.
+GPUFS_HD inline void set_rows(const block_group& g, row_table& rows, const char* data, std::uint64_t stride,
+                              std::uint32_t count) {
+  for (std::uint32_t r = g.rank(); r < side; r += g.size()) {
+    rows.first[r] = data + (r < count ? r : 0) * stride;
+    rows.first_bytes[r] = ~0u;
+  }
+  g.sync();
+}
+
+// Maps `bytes`, at most a page, of each of the first `count` rows, the first of which is at `at` in the file. Each member of a warp maps
+// a part; those of a warp are looked up together. All members of the block get the same: 0; or what went wrong, -ENODATA for a file that
+// is too short. Then too unmap_rows() is to be called.
+GPUFS_HD inline std::int32_t map_rows(const block_group& g, const mount_ref& fs, std::int32_t fd, row_table& rows,
+                                      std::uint64_t at, std::uint64_t stride, std::uint32_t count,
+                                      std::uint32_t bytes) {
+  const warp_group warp = g.warp();
+  const std::uint64_t page_bytes = fs.layout.page_bytes();
+  std::uint64_t wrong = 0;
+  for (std::uint32_t part = g.rank(); part < side * 2; part += g.size()) {
+    const std::uint32_t row = part / 2;
+    std::uint64_t begin = at + row * stride;
+    const std::uint64_t room = page_bytes - (begin & (page_bytes - 1));
+    const auto in_first = static_cast<std::uint32_t>(room < bytes ? room : bytes);
+    const bool is_first = part % 2 == 0;
+    const std::uint32_t wanted = row >= count ? 0 : is_first ? in_first : bytes - in_first;
+    if (!is_first) begin += in_first;
+    const mapping m = gmmap_each(warp, fs, fd, static_cast<std::int64_t>(begin), wanted);
+    (is_first ? rows.first : rows.second)[row] = m.bytes > 0 ? m.data : nullptr;
+    if (is_first) rows.first_bytes[row] = in_first;
+    if (m.bytes < wanted) wrong = static_cast<std::uint64_t>(m.bytes < 0 ? -m.bytes : ENODATA);
+  }
+  const std::uint64_t least = g.least(wrong == 0 ? ~std::uint64_t{0} : wrong);
+  return least == ~std::uint64_t{0} ? 0 : -static_cast<std::int32_t>(least);
+}
+
+// When all that members read of the rows lies in slices, and has arrived with that.
+GPUFS_HD inline void unmap_rows(const block_group& g, const mount_ref& fs, const row_table& rows) {
+  const warp_group warp = g.warp();
+  g.sync();  // members read what others mapped
+  for (std::uint32_t part = g.rank(); part < side * 2; part += g.size())
+    (void)gmunmap_each(warp, fs, (part % 2 == 0 ? rows.first : rows.second)[part / 2], part);
+  g.sync();  // before the table is filled again
+}
+
+// Whether rows of `T` can be loaded 16 bytes at a time, none of which lie in two pages or behind the rows' ends.
+template <class T>
+GPUFS_HD bool are_aligned(std::uint64_t at, std::uint64_t stride, std::uint64_t columns) {
+  return ((at | stride | columns * sizeof(T)) & (sizeof(vector16) - 1)) == 0;
+}
+
+// The numbers of a slice on their way from rows of `T` into a slice: loaded by load(), so that the loads take place while something else is
+// done, and stored by store().
+template <class T, bool Aligned>
+class slice_on_its_way {
+ public:
+  // Of numbers [column, column + depth) of the rows' part; behind `columns`, and of rows from `count` on, zeros.
+  GPUFS_HD void load(const block_group& g, const row_table& rows, std::uint32_t count, std::uint32_t column,
+                     std::uint32_t columns) {
+    GPUFS_UNROLL
+    for (std::uint32_t j = 0; j < mine; ++j) {
+      const std::uint32_t i = g.rank() + j * step, row = i / vectors_of_row;
+      const std::uint32_t from = column + i % vectors_of_row * in_vector;
+      held_[j] = {};
+      if (row < count && from < columns) held_[j] = vector_of(rows, row, from, columns - from);
+    }
+  }
+
+  // Into a slice in `Parts` parts; `take(row, number of the vector in its row, the vector's numbers)` is called for each.
+  template <int Parts, class Take>
+  GPUFS_HD void store(const block_group& g, char* slice, const Take& take) const {
+    GPUFS_UNROLL
+    for (std::uint32_t j = 0; j < mine; ++j) {
+      const std::uint32_t i = g.rank() + j * step, row = i / vectors_of_row, vector = i % vectors_of_row;
+      T numbers[in_vector];
+      std::memcpy(numbers, &held_[j], sizeof held_[j]);
+      take(row, vector, numbers);
+      bfloat16 parts[Parts][in_vector];
+      GPUFS_UNROLL
+      for (std::uint32_t k = 0; k < in_vector; ++k) {
+        bfloat16 of_number[Parts];
+        split<Parts>(numbers[k], of_number);
+        for (int p = 0; p < Parts; ++p) parts[p][k] = of_number[p];
+      }
+      const std::uint32_t k = vector * in_vector;
+      char* const to = slice + place_in_slice(row, k / 8) + k % 8 * sizeof(bfloat16);
+      GPUFS_UNROLL
+      for (int p = 0; p < Parts; ++p) {
+        if constexpr (in_vector == 8) {
+          vector16 v;
+          std::memcpy(&v, parts[p], sizeof v);
+          *reinterpret_cast<vector16*>(to + p * slice_bytes) = v;
+        } else {
+          std::uint64_t v = 0;
+          std::memcpy(&v, parts[p], sizeof v);
+          *reinterpret_cast<std::uint64_t*>(to + p * slice_bytes) = v;
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t in_vector = sizeof(vector16) / sizeof(T), vectors_of_row = depth / in_vector;
+  // The twin's block is one thread.
+  static constexpr std::uint32_t mine = side * vectors_of_row / (platform::is_gpu ? threads : 1);
+  static constexpr std::uint32_t step = platform::is_gpu ? threads : 1;
+
+  GPUFS_HD static const char* place_of(const row_table& rows, std::uint32_t row, std::uint32_t byte) {
+    const std::uint32_t in_first = rows.first_bytes[row];
+    return byte < in_first ? rows.first[row] + byte : rows.second[row] + (byte - in_first);
+  }
+  GPUFS_HD static vector16 vector_of(const row_table& rows, std::uint32_t row, std::uint32_t column,
+                                     [[maybe_unused]] std::uint32_t left) {
+    const std::uint32_t byte = column * static_cast<std::uint32_t>(sizeof(T));
+    if constexpr (Aligned) return *reinterpret_cast<const vector16*>(place_of(rows, row, byte));
+    T numbers[in_vector] = {};
+    GPUFS_UNROLL
+    for (std::uint32_t k = 0; k < in_vector; ++k) {
+      if (k < left)
+        numbers[k] = *reinterpret_cast<const T*>(place_of(rows, row, byte + k * static_cast<std::uint32_t>(sizeof(T))));
+    }
+    vector16 v;
+    std::memcpy(&v, numbers, sizeof v);
+    return v;
+  }
+
+  vector16 held_[mine];
+};
+
+// Starts to copy `bytes`, a multiple of 16, from device memory into scratch memory; finish_slices() waits for all that the thread started,
+// and a barrier makes it the block's.
+GPUFS_HD inline void start_slices(const block_group& g, char* to, const char* from, std::uint32_t bytes) {
+  for (std::uint32_t i = g.rank() * 16; i < bytes; i += g.size() * 16) {
+#if defined(__CUDA_ARCH__)
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(to + i))),
+        "l"(from + i)
+        : "memory");
+#else
+    std::memcpy(to + i, from + i, 16);
+#endif
+  }
+}
+GPUFS_HD inline void finish_slices() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// Rows packed for the matrix units, in device memory: tiles of `side` rows; of each tile the slices, one behind another, each in its parts.
+struct panel {
+  const char* slices;
+  std::uint32_t slices_of_row;
+  GPUFS_HD static constexpr std::uint64_t slices_in(std::uint64_t columns) { return (columns + depth - 1) / depth; }
+  GPUFS_HD static constexpr std::uint64_t bytes(std::uint64_t rows, std::uint64_t columns, int parts) {
+    return (rows + side - 1) / side * slices_in(columns) * slice_bytes * static_cast<std::uint64_t>(parts);
+  }
+  template <int Parts>
+  GPUFS_HD const char* slice(std::uint64_t tile, std::uint64_t number) const {
+    return slices + (tile * slices_of_row + number) * (slice_bytes * Parts);
+  }
+};
+
+// What a block needs in its scratch memory to multiply rows with a panel: two slices of each, one of which is filled while the other is
+// multiplied.
+template <int Parts>
+inline constexpr std::uint32_t stages_bytes = 2 * 2 * Parts * slice_bytes;
+
+// What is multiplied: numbers [0, columns) of `count` rows with a tile of a panel, whose slices begin with number `slice`.
+struct factors {
+  const row_table& rows;
+  std::uint32_t count, columns;
+  const panel& right;
+  std::uint64_t tile, slice;
+};
+
+// Adds a product. `take` as of slice_on_its_way::store, for all numbers of the rows. By a block. Out of line, with the sums in
+// registers of its own: the caller's live across calls, and would be in memory at each use.
+template <int Parts, class T, bool Aligned, class Take>
+GPUFS_HD GPUFS_OUT_OF_LINE void add_product(const block_group g, product& to, char* stages, const factors of,
+                                            const Take take) {
+  constexpr std::uint32_t bytes = Parts * slice_bytes;
+  product sums = to;
+  slice_on_its_way<T, Aligned> next;
+  const auto slices = static_cast<std::uint32_t>(panel::slices_in(of.columns));
+  const char* right = of.right.slice<Parts>(of.tile, of.slice);
+  next.load(g, of.rows, of.count, 0, of.columns);
+  start_slices(g, stages + bytes, right, bytes);
+  next.template store<Parts>(g, stages, take);
+  finish_slices();
+  g.sync();
+  GPUFS_NO_UNROLL
+  for (std::uint32_t s = 0; s < slices; ++s) {
+    char* const now = stages + s % 2 * (2 * bytes);
+    char* const then = stages + (s + 1) % 2 * (2 * bytes);
+    right += bytes;
+    if (s + 1 < slices) {
+      next.load(g, of.rows, of.count, (s + 1) * depth, of.columns);
+      start_slices(g, then + bytes, right, bytes);
+    }
+    sums.template add<Parts>(now, now + bytes);
+    if (s + 1 < slices) next.template store<Parts>(g, then, take);
+    finish_slices();
+    g.sync();
+  }
+  to = sums;
+}
+
+}  // namespace gpufs::tile

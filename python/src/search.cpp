@@ -1,0 +1,59 @@
+#include "search.hpp"
+
+#include <string>
+#include <vector>
+
+#include "mount.hpp"
+#include "search/search.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace gpufs::python {
+namespace {
+
+// (path, offset, stride, count)
+search::vectors_file file_of(const nb::tuple& file) {
+  const auto path = nb::cast<nb::bytes>(file[0]);
+  return {std::string(path.c_str(), path.size()), nb::cast<std::uint64_t>(file[1]), nb::cast<std::uint64_t>(file[2]),
+          nb::cast<std::uint64_t>(file[3])};
+}
+
+search::question question_of(const nb::tuple& queries, const nb::list& databases, std::uint64_t dimensions,
+                             double threshold, std::uint32_t top) {
+  search::question q{file_of(queries), {}, dimensions, threshold, top};
+  for (const nb::handle d : databases) q.databases.push_back(file_of(nb::cast<nb::tuple>(d)));
+  return q;
+}
+
+// Squared distances as float64, and indices as uint64, of which the last one means nothing.
+nb::tuple to_tuple(const std::vector<search::found>& lists) {
+  std::vector<double> distances;
+  std::vector<std::uint64_t> indices;
+  for (const search::found& f : lists) {
+    distances.push_back(f.squared_distance);
+    indices.push_back(f.index);
+  }
+  return nb::make_tuple(nb::bytes(distances.data(), distances.size() * sizeof(double)),
+                        nb::bytes(indices.data(), indices.size() * sizeof(std::uint64_t)));
+}
+
+}  // namespace
+
+void bind_search(nb::module_& m) {
+  m.def(
+      "search",
+      [](const py_mount& mount_, const nb::tuple& queries, const nb::list& databases, std::uint64_t dimensions,
+         double threshold, std::uint32_t top, bool alone) {
+        const search::question q = question_of(queries, databases, dimensions, threshold, top);
+        std::vector<search::found> lists;
+        {
+          const nb::gil_scoped_release released;
+          mount_.holder->use([&](const mount& m) { lists = search::search(m, q, alone); });
+        }
+        return to_tuple(lists);
+      },
+      "mount"_a, "queries"_a, "databases"_a, "dimensions"_a, "threshold"_a, "top"_a, "alone"_a);
+}
+
+}  // namespace gpufs::python
