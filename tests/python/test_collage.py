@@ -179,7 +179,7 @@ def test_collages_are_the_naive_ones(
 
 
 def test_blocks_without_candidates_have_a_tile_too(fs: gpufs.Mount, tmp_path: Path) -> None:
-    folder = build_of(tmp_path / "dataset", synthetic(1, 1))
+    folder = build_of(tmp_path / "dataset", kinds_of_tiles("one", 1, 7))
     assert check(fs, folder, picture_of(synthetic(2, 80), 8)) > 0
 
 
@@ -315,9 +315,11 @@ def test_what_cannot_be_built_leaves_nothing(tmp_path: Path) -> None:
     fails(FileNotFoundError, "absent'$", "new", "absent")
     fails(FileNotFoundError, "nowhere/new'$", "nowhere/new", synthetic=1)
     fails(NotADirectoryError, "file'$", "file", synthetic=1)
+    told: list[Any] = []
     with pytest.raises(OSError) as caught:
-        collage.build(tmp_path / "text", synthetic=1)
+        collage.build(tmp_path / "text", synthetic=1, tell=lambda *what: told.append(what))
     assert (caught.value.errno, caught.value.filename) == (errno.ENOTEMPTY, str(tmp_path / "text"))
+    assert told == []  # not after an hour of work
     assert names(tmp_path / "text") == ["file"]
     collage.build(tmp_path / "empty", synthetic=1)
     assert names(tmp_path / "empty") == ["records", "tables"]

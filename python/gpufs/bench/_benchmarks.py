@@ -446,7 +446,7 @@ def _matvec(world: World, shared: Shared) -> Iterator[Case]:
         )
 
 
-@benchmark("collage", "A picture made of the most similar tiles of a dataset (SYSTOR 2016, figure 6)", "blocks")
+@benchmark("collage", "A picture made of the most similar tiles of a dataset (SYSTOR 2016, section 6.1)", "blocks")
 def _collages(world: World, shared: Shared) -> Iterator[Case]:
     tiles = _collage.Tiles(world)
     sizes = ((512, 384), (1024, 768), (2048, 1536), (4096, 3072), (8192, 6144))
