@@ -14,6 +14,7 @@ namespace gpufs {
 
 inline void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
+  (void)cudaGetLastError();  // or the next launch would be blamed for it
   throw error(status == cudaErrorMemoryAllocation ? ENOMEM : EIO,
               std::string(what) + ": " + cudaGetErrorString(status));
 }
@@ -44,6 +45,7 @@ class cuda_array {
   explicit cuda_array(std::uint64_t count) {
     check(cudaMalloc(&data_, count * sizeof(T)), "cudaMalloc");
     check(cudaMemset(data_, 0, count * sizeof(T)), "cudaMemset");
+    check(cudaStreamSynchronize(nullptr), "cudaMemset");  // streams that wait for no other may fill it next
   }
   ~cuda_array() { cudaFree(data_); }
   cuda_array(const cuda_array&) = delete;

@@ -25,7 +25,7 @@ import stat
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -45,6 +45,11 @@ FINEST: Final = 512
 """Pixels of the shorter side of a picture that is cut into tiles, at most, unless told otherwise."""
 
 FORMATS: Final = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
+
+TABLES: Final = 32
+"""Hash tables of a dataset."""
+
+_TELLING_S: Final = 0.1
 
 _TILES_AT_ONCE: Final = 1 << 16
 _FILES_AT_ONCE: Final = 64
@@ -129,8 +134,7 @@ def build(
             builder.add_synthetic(seed, done, min(_TILES_AT_ONCE, synthetic - done))
         if builder.tiles == 0:
             raise ValueError("a dataset without tiles")
-        told("tables", 0, None)
-        builder.finish()
+        _finish(builder, told)
         built.tiles = builder.tiles
     built.seconds = time.perf_counter() - start
     return built
@@ -199,8 +203,10 @@ def _open_picture(path: str) -> Image.Image:
         try:
             with Image.open(file, formats=("PNG", "JPEG")) as picture:
                 return ImageOps.exif_transpose(picture).convert("RGB")
+        except Image.DecompressionBombError:
+            raise ValueError(f"{path}: more pixels than Pillow decodes") from None
         # What Pillow raises for files that are broken in one way or another.
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        except (OSError, SyntaxError, ValueError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise ValueError(f"{path}: no picture, or a broken one") from error
@@ -246,6 +252,16 @@ def _add_pictures(
                     built.skipped.append(path)
     if not found:
         raise ValueError(f"{source}: no picture of {SIDE}x{SIDE} pixels or more")
+
+
+def _finish(builder: _core.CollageBuilder, tell: Tell) -> None:
+    """Makes the tables; tells meanwhile how many there are."""
+    with ThreadPoolExecutor(1) as pool:
+        finished = pool.submit(builder.finish)
+        while not finished.done():
+            tell("tables", builder.tables_written, TABLES)
+            wait([finished], _TELLING_S)
+        finished.result()
 
 
 def _files_in(source: str) -> list[str]:
