@@ -81,4 +81,13 @@ class file_mapping {
   char* data_;
 };
 
+// Pages of the page cache into a mapping, many at a time.
+inline void populate([[maybe_unused]] const void* begin, [[maybe_unused]] const void* end) {
+#if defined(MADV_POPULATE_READ)
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(begin) / page * page;
+  (void)madvise(reinterpret_cast<void*>(first), reinterpret_cast<std::uintptr_t>(end) - first, MADV_POPULATE_READ);
+#endif
+}
+
 }  // namespace gpufs

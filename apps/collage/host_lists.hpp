@@ -17,6 +17,9 @@ class mapped_tables {
   explicit mapped_tables(const dataset& from)
       : path_(from.tables), places_(from.places), mapping_(from.tables, from.places.file_bytes()) {}
 
+  // Maps what is there, so that the first reads need not.
+  void bring() const { populate(mapping_.data(), mapping_.data() + places_.file_bytes()); }
+
   // The tiles in the buckets with these keys, one for each table; each tile once.
   void make_list(const std::uint32_t* keys, std::vector<std::uint32_t>& list) const {
     std::uint32_t slots[slot_count] = {};  // a tile's number and 1; 0: free

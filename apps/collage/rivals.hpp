@@ -9,7 +9,7 @@ namespace gpufs::collage {
 
 struct rival_result {
   std::vector<std::uint32_t> tiles;
-  double seconds;  // without what a program allocates once
+  double seconds;  // without what a program allocates and maps once
 };
 
 // All throw gpufs::error: with a path what its file gave; ENOMEM.

@@ -1,6 +1,3 @@
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -52,15 +49,6 @@ inline __attribute__((always_inline)) float dot(const T* a, const T* b, std::uin
 
 GPUFS_FOR_EACH_PROCESSOR float dot_of(const float* a, const float* b, std::uint64_t count) { return dot(a, b, count); }
 GPUFS_FOR_EACH_PROCESSOR float dot_of(const half* a, const half* b, std::uint64_t count) { return dot(a, b, count); }
-
-// Pages of the page cache into the mapping, many at a time.
-void populate(const void* begin, const void* end) {
-#if defined(MADV_POPULATE_READ)
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(begin) / page * page;
-  (void)madvise(reinterpret_cast<void*>(first), reinterpret_cast<std::uintptr_t>(end) - first, MADV_POPULATE_READ);
-#endif
-}
 
 template <class T>
 rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_t columns, const array_file& vector,

@@ -455,8 +455,10 @@ def _collages(world: World, shared: Shared) -> Iterator[Case]:
         on_cpu = Task(f"CPU, {world.threads} threads", "k/s", _collage.rival(problem, "cpu"))
         by_cuda = Task("CUDA, the CPU reads", "k/s", _collage.rival(problem, "cuda"))
         resident = Task("CUDA, all in GPU memory", "k/s", _collage.rival(problem, "resident"))
-        size: dict[str, str | int] = {"blocks": problem.blocks}
-        yield Case(size | {"run": "first"}, Task("gpufs", "k/s", _collage.ours(problem)), on_cpu, None, (by_cuda,))
+        for page in (PAGE, KIB):  # what holds a record, and what holds its histogram
+            first = Task("gpufs", "k/s", _collage.ours(problem, page=page))
+            yield Case({"blocks": problem.blocks, "page": page, "run": "first"}, first, on_cpu, None, (by_cuda,))
+        size: dict[str, str | int] = {"blocks": problem.blocks, "page": PAGE}
         if (width, height) == sizes[-1]:
             few = max(world.file_bytes // 16, FRAMES_OF_SMALL_CACHE[world.device] * PAGE)
             yield Case(size | {"run": "small cache"}, Task("gpufs", "k/s", _collage.ours(problem, cache=few)))

@@ -75,7 +75,7 @@ class Problem:
         return Sample(seconds, cpu_seconds, self.blocks, self.blocks * collage.SIDE**2 * 3, wrong)
 
 
-def ours(problem: Problem, *, cache: int | None = CACHE, again: bool = False) -> Source:
+def ours(problem: Problem, *, cache: int | None = CACHE, page: int = RECORD, again: bool = False) -> Source:
     """The dataset registered and not in the cache; or the second time, when it is. ``cache`` None: all of it fits."""
 
     def source() -> Generator[Sample]:
@@ -84,7 +84,7 @@ def ours(problem: Problem, *, cache: int | None = CACHE, again: bool = False) ->
             # No page is needed that is in no file; some are left over, as pages are spread over rings.
             fitting = problem.tiles.bytes * 9 // 8
             size = fitting if cache is None else min(cache, fitting)
-            with world.mount(cache=max(size, 16 << 20), page=RECORD) as mount:
+            with world.mount(cache=max(size, 16 << 20), page=page) as mount:
                 for path in problem.tiles.files:
                     register(world, mount, path, path.stat().st_size)
                 if again:
