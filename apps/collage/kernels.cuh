@@ -112,7 +112,8 @@ struct find_tiles : job::tuned_shape {
         candidates->add_relaxed(memory.list.size());
       }
       if (best != no_choice) copy_tile(g, fs, files, tile_of(best), b);
-      g.sync();  // before the next block's overwrite what the leader reads
+      // All meet here, before the next block's overwrite what the leader reads. Where a file fails, each call might wait for its timeout.
+      if (g.broadcast(failed.told() ? 1u : 0u) != 0) break;
     }
     // Of files that are only read.
     if (files.records >= 0) (void)gclose(g, fs, files.records);
