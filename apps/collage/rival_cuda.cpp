@@ -175,8 +175,8 @@ class device_side {
   const cuda_array<std::uint32_t> lengths_, tiles_;
 };
 
-// A file's bytes into device memory, by threads that fill two pinned buffers each in turn. `fill(first, count, buffer)` reads some of the
-// `count` pieces of `piece_bytes` each.
+// Bytes of files into device memory, by threads that fill two pinned buffers each in turn. `fill(at, bytes, buffer)` reads some of them,
+// which are whole pieces of `piece_bytes`.
 class sender {
  public:
   explicit sender(unsigned threads) {
