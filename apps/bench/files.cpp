@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "bench/content.cuh"
-#include "bench/file_mapping.hpp"
 #include "bench/together.hpp"
+#include "host_file.hpp"
 
 namespace gpufs::bench {
 

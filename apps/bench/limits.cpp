@@ -1,6 +1,6 @@
 // Compiled by nvcc where there is one, by the host compiler otherwise.
-#include "bench/file_mapping.hpp"
 #include "bench/launch.cuh"
+#include "host_file.hpp"
 
 namespace gpufs::bench {
 

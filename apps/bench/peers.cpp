@@ -11,11 +11,11 @@
 
 #include "bench/bench.hpp"
 #include "bench/content.cuh"
-#include "bench/file_mapping.hpp"
 #include "bench/files.hpp"
 #include "bench/runtime.hpp"
 #include "bench/stopwatch.hpp"
 #include "bench/together.hpp"
+#include "host_file.hpp"
 
 namespace gpufs::bench {
 

@@ -11,7 +11,7 @@
 #include "linear/rivals.hpp"
 
 #if defined(__CUDACC__)
-#include "bench/file_mapping.hpp"
+#include "host_file.hpp"
 #include "job/in_threads.hpp"
 #include "rival/cuda.hpp"
 #include "tile/rows.cuh"
@@ -96,7 +96,7 @@ class pipeline {
   }
 
   void run() {
-    const bench::host_file left(of_.left.path), right(of_.right.path), out(of_.out, O_WRONLY);
+    const host_file left(of_.left.path), right(of_.right.path), out(of_.out, O_WRONLY);
     std::latch packed(threads_);
     std::atomic<std::uint64_t> next_rows{0}, next_band{0};
     job::in_threads(threads_, [&](std::size_t t) {
@@ -148,7 +148,7 @@ class pipeline {
     std::latch& at_;
   };
 
-  void pack(const bench::host_file& right, std::uint64_t row, const rival::half_buffer& b) const {
+  void pack(const host_file& right, std::uint64_t row, const rival::half_buffer& b) const {
     const std::uint64_t count = std::min(packed_rows_, of_.depth - row), row_bytes = of_.columns * sizeof(T);
     right.read(b.pinned, count * row_bytes, of_.right.offset + row * row_bytes);
     check(cudaMemcpyAsync(b.device, b.pinned, count * row_bytes, cudaMemcpyHostToDevice, b.stream), "cudaMemcpyAsync");
@@ -159,8 +159,7 @@ class pipeline {
   }
 
   // The product is on its way into the buffer's pinned memory.
-  void multiply(const bench::host_file& left, const band& of, const rival::half_buffer& b,
-                const std::latch& packed) const {
+  void multiply(const host_file& left, const band& of, const rival::half_buffer& b, const std::latch& packed) const {
     const std::uint64_t bytes = of.count * of_.depth * sizeof(T);
     left.read(b.pinned, bytes, of_.left.offset + of.row * of_.depth * sizeof(T));
     check(cudaMemcpyAsync(b.device, b.pinned, bytes, cudaMemcpyHostToDevice, b.stream), "cudaMemcpyAsync");

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "bench/file_mapping.hpp"
+#include "host_file.hpp"
 #include "job/in_threads.hpp"
 #include "linear/rivals.hpp"
 #include "rival/host.hpp"
@@ -44,7 +44,7 @@ class host_product {
   void run() {
     const rival::mapped_file left(of_.left.path, of_.left.offset, of_.rows * of_.depth * sizeof(T));
     const rival::mapped_file right(of_.right.path, of_.right.offset, of_.depth * of_.columns * sizeof(T));
-    const bench::host_file out(of_.out, O_WRONLY);
+    const host_file out(of_.out, O_WRONLY);
     job::in_threads(threads_, [&](std::size_t) {
       for (std::uint64_t k = next_packed_++ * packed_rows; k < of_.depth; k = next_packed_++ * packed_rows)
         pack(right.numbers<T>(), k, std::min(k + packed_rows, of_.depth));
@@ -70,7 +70,7 @@ class host_product {
   static constexpr std::uint64_t pitch = block_numbers + 16;
 
   void pack(const T* right, std::uint64_t first, std::uint64_t end) {
-    rival::populate(right + first * of_.columns, right + end * of_.columns);
+    populate(right + first * of_.columns, right + end * of_.columns);
     for (std::uint64_t p = 0; p < panels_; ++p) {
       const std::uint64_t column = p * panel_width;
       for (std::uint64_t k = first; k < end; ++k)
@@ -81,7 +81,7 @@ class host_product {
 
   // Some rows of the product, into `own.rows`.
   void multiply(const T* left, std::uint64_t count, memory& own) const {
-    rival::populate(left, left + count * of_.depth);
+    populate(left, left + count * of_.depth);
     std::fill(own.sums.begin(), own.sums.end(), 0.0F);
     const float* rows[block_rows];
     for (std::uint64_t r = 0; r < block_rows; ++r) rows[r] = own.left.data() + std::min(r, count - 1) * pitch;

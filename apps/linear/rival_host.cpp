@@ -45,7 +45,7 @@ rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_
   const std::uint64_t part_columns = (columns + parts - 1) / parts;
   std::vector<float> sums(rows * parts), y(rows);
   const auto work = [&](std::uint64_t first, std::uint64_t end) {
-    rival::populate(a.numbers<T>() + first / parts * columns, a.numbers<T>() + (end + parts - 1) / parts * columns);
+    populate(a.numbers<T>() + first / parts * columns, a.numbers<T>() + (end + parts - 1) / parts * columns);
     for (std::uint64_t i = first; i < end; ++i) {
       const std::uint64_t begin = std::min(i % parts * part_columns, columns);
       sums[i] = dot_of(a.numbers<T>() + i / parts * columns + begin, x.numbers<T>() + begin,

@@ -12,7 +12,10 @@
 namespace gpufs::rival {
 
 inline void check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) throw error(EIO, std::string(what) + ": " + cudaGetErrorString(status));
+  if (status == cudaSuccess) return;
+  (void)cudaGetLastError();  // or the next launch would be blamed for it
+  throw error(status == cudaErrorMemoryAllocation ? ENOMEM : EIO,
+              std::string(what) + ": " + cudaGetErrorString(status));
 }
 
 // Half of a thread's double buffer.
@@ -36,18 +39,36 @@ struct half_buffer {
   void wait() const { check(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
 };
 
-// Zeros.
+// On the current GPU; zeros.
 template <class T>
 class device_numbers {
  public:
   explicit device_numbers(std::uint64_t count) {
     check(cudaMalloc(&data_, count * sizeof(T)), "cudaMalloc");
     check(cudaMemset(data_, 0, count * sizeof(T)), "cudaMemset");
+    check(cudaStreamSynchronize(nullptr), "cudaMemset");  // streams that wait for no other may fill it next
   }
   ~device_numbers() { cudaFree(data_); }
   device_numbers(const device_numbers&) = delete;
   device_numbers& operator=(const device_numbers&) = delete;
   T* data() const { return data_; }
+
+ private:
+  T* data_ = nullptr;
+};
+
+// On the host, pinned.
+template <class T>
+class pinned_numbers {
+ public:
+  explicit pinned_numbers(std::uint64_t count) {
+    check(cudaHostAlloc(&data_, count * sizeof(T), cudaHostAllocDefault), "cudaHostAlloc");
+  }
+  ~pinned_numbers() { cudaFreeHost(data_); }
+  pinned_numbers(const pinned_numbers&) = delete;
+  pinned_numbers& operator=(const pinned_numbers&) = delete;
+  T* data() const { return data_; }
+  T& operator[](std::uint64_t i) const { return data_[i]; }
 
  private:
   T* data_ = nullptr;

@@ -146,7 +146,7 @@ class search_job {
   void pack(std::uint64_t p) {
     const std::uint64_t first = p * panel_queries, end = std::min(first + panel_queries, answers_.size());
     float* const panel = packed_.data() + first * q_.dimensions;
-    rival::populate(query(first), query(end - 1) + q_.dimensions);
+    populate(query(first), query(end - 1) + q_.dimensions);
     for (std::uint64_t k = 0; k < q_.dimensions; ++k) {
       for (std::uint64_t i = first; i < end; ++i) panel[k * panel_queries + (i - first)] = query(i)[k];
     }
@@ -160,7 +160,7 @@ class search_job {
       if (!settled(p, c.first_index)) wanted.push_back(p);
     }
     if (wanted.empty()) return false;
-    rival::populate(c.vectors, c.vectors + c.count * c.stride);
+    populate(c.vectors, c.vectors + c.count * c.stride);
     for (std::uint64_t v = 0; v < c.count; v += block_vectors) {
       const std::uint64_t count = std::min(block_vectors, c.count - v);
       const float* vectors[block_vectors];

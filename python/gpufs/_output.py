@@ -1,10 +1,11 @@
-"""Files that are there whole, or not at all."""
+"""Files and folders that are there whole, or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -42,6 +43,35 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
         if made is not None:
             with contextlib.suppress(OSError):
                 os.unlink(made)  # noqa: PTH108
+
+
+@contextlib.contextmanager
+def replacing_folder(path: str | os.PathLike[str]) -> Iterator[str]:
+    """The same for a folder: ``path`` is none yet, or an empty one.
+
+    Raises:
+        OSError: as above; also where something is in the folder.
+    """
+    target = os.path.normpath(os.fsdecode(path))
+    folder, name = os.path.split(target)
+    made: str | None = None
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if os.listdir(target):  # noqa: PTH208 - it may be bytes that are no text
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
+        made = tempfile.mkdtemp(prefix=f".{name[:100]}.", suffix=".part", dir=Path(folder).absolute())
+        os.chmod(made, 0o777 & ~_umask())  # noqa: PTH101
+        yield made
+        os.rename(made, target)  # noqa: PTH104
+        made = None
+    except OSError as error:
+        # Of what is in the folder, too: it has that name for nobody else.
+        if made is None or error.filename is None or os.fsdecode(error.filename).startswith(made):
+            raise OSError(error.errno, error.strerror, target) from error
+        raise
+    finally:
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
 
 
 def _umask() -> int:

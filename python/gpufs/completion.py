@@ -40,11 +40,20 @@ def describe(group: Made, words: Mapping[str, Sequence[str]]) -> tuple[list[Opti
         words: for commands whose arguments are words, these.
     """
     commands = [
-        Command(name, command.get_short_help_str(80), _options(command), list(words.get(name, ())))
+        Command(name, command.get_short_help_str(80), _options_of_all(command), list(words.get(name, ())))
         for name, command in group.commands.items()
         if not command.hidden
     ]
     return _options(group), commands
+
+
+def _options_of_all(command: Made) -> list[Option]:
+    """Returns a command's options, and those of commands that it has; each once."""
+    options = _options(command)
+    for below in getattr(command, "commands", {}).values():
+        known = {name for option in options for name in option.names}
+        options += [option for option in _options(below) if known.isdisjoint(option.names)]
+    return options
 
 
 def _options(command: Made) -> list[Option]:

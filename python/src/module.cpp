@@ -7,6 +7,7 @@
 
 #include "arrays.hpp"
 #include "bench.hpp"
+#include "collage.hpp"
 #include "errors.hpp"
 #include "grep.hpp"
 #include "linear.hpp"
@@ -25,6 +26,7 @@ NB_MODULE(_core, m) {
   gpufs::python::bind_machine(m);
   gpufs::python::bind_mount(m);
   gpufs::python::bind_arrays(m);
+  gpufs::python::bind_collage(m);
   gpufs::python::bind_grep(m);
   gpufs::python::bind_linear(m);
   gpufs::python::bind_search(m);

@@ -229,7 +229,7 @@ def bash_script() -> bytes:
     return done.stdout
 
 
-COMMANDS = ["grep", "cat", "matvec", "matmul", "search", "stat", "doctor", "bench", "top", "completion"]
+COMMANDS = ["grep", "cat", "matvec", "matmul", "search", "collage", "stat", "doctor", "bench", "top", "completion"]
 
 
 def test_bash_completes_commands_and_words(bash_script: bytes) -> None:
@@ -244,6 +244,7 @@ def test_bash_completes_commands_and_words(bash_script: bytes) -> None:
         (["grep", "--device", "=", "a"], ["auto"]),
         (["bench", "--device", "cuda", "small"], ["small_files"]),
         (["bench", "com"], ["compare"]),
+        (["collage", "b"], ["build"]),
         (["grep", "-f", ""], []),  # paths, which bash itself completes
         (["grep", "--file", "--"], []),
         (["grep", "READ"], []),
@@ -254,9 +255,11 @@ def test_bash_completes_commands_and_words(bash_script: bytes) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_bash_completes_the_options_that_the_help_shows(run: Command, bash_script: bytes, command: str) -> None:
-    shown = run(command, "--help", env=dict(os.environ) | {"COLUMNS": "200"}).stdout.decode()
-    table = shown[shown.index("Options") :]
-    options = {word for line in table.splitlines() for word in line[:50].split() if word.startswith("-")}
+    options = set()
+    for below in ([], ["build"], ["make"]) if command == "collage" else ([],):
+        shown = run(command, *below, "--help", env=dict(os.environ) | {"COLUMNS": "200"}).stdout.decode()
+        table = shown[shown.index("Options") :]
+        options |= {word for line in table.splitlines() for word in line[:50].split() if word.startswith("-")}
     assert len(options) >= 2
     assert set(completed(bash_script, "gpufs", command, "-")) == options
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from gpufs.bench import _arrays, _grep, _linear, _matmul, _peers, _quiet, _search, _writing
+from gpufs.bench import _arrays, _collage, _grep, _linear, _matmul, _peers, _quiet, _search, _writing
 from gpufs.bench._alone import alone
 from gpufs.bench._measure import Case, Task, Unit
 from gpufs.bench._sources import (
@@ -456,6 +456,26 @@ def _matmul_files(world: World, shared: Shared) -> Iterator[Case]:
 def _image_search(world: World, shared: Shared) -> Iterator[Case]:
     for problem in _search.problems(world):
         yield from _search.cases(problem, lambda: _copy_engine(world, shared))
+
+
+@benchmark("collage", "A picture made of the most similar tiles of a dataset (SYSTOR 2016, section 6.1)", "blocks")
+def _collages(world: World, shared: Shared) -> Iterator[Case]:
+    tiles = _collage.Tiles(world)
+    sizes = ((512, 384), (1024, 768), (2048, 1536), (4096, 3072), (8192, 6144))
+    for width, height in sizes[:2] if world.quick else sizes:
+        problem = _collage.Problem(tiles, width // 32, height // 32)
+        on_cpu = Task(f"CPU, {world.threads} threads", "k/s", _collage.rival(problem, "cpu"))
+        by_cuda = Task("CUDA, the CPU reads", "k/s", _collage.rival(problem, "cuda"))
+        resident = Task("CUDA, all in GPU memory", "k/s", _collage.rival(problem, "resident"))
+        for page in (PAGE, KIB):  # what holds a record, and what holds its histogram
+            first = Task("gpufs", "k/s", _collage.ours(problem, page=page))
+            yield Case({"blocks": problem.blocks, "page": page, "run": "first"}, first, on_cpu, None, (by_cuda,))
+        size: dict[str, str | int] = {"blocks": problem.blocks, "page": PAGE}
+        if (width, height) == sizes[-1]:
+            few = max(world.file_bytes // 16, FRAMES_OF_SMALL_CACHE[world.device] * PAGE)
+            yield Case(size | {"run": "small cache"}, Task("gpufs", "k/s", _collage.ours(problem, cache=few)))
+        again = Task("gpufs", "k/s", _collage.ours(problem, cache=None, again=True))
+        yield Case(size | {"run": "again"}, again, resident)
 
 
 @benchmark("hotspot", "All blocks read the same few pages", "pages")

@@ -5,7 +5,8 @@ where words were found besides. Of ``gpufs search``: 0 when something was found,
 failed. Of ``gpufs doctor``: 0 when gpufs works here, 1 when something that it needs does not.
 Of ``gpufs bench``: 0, 1 when data was wrong, 2 when something failed. Of ``gpufs top``: 0, also after Ctrl-C, which is
 how one ends it; 2 when nothing listens, or no longer. Of ``gpufs cat`` and ``gpufs stat``: 0, 1 when a file could not
-be read, as cat's; 2 when something else failed. Of ``gpufs matvec`` and ``gpufs matmul``: 0, 2 when something failed.
+be read, as cat's; 2 when something else failed. Of ``gpufs matvec``, ``gpufs matmul`` and ``gpufs collage``: 0, 2 when
+something failed.
 130 after Ctrl-C of the others; a reader that goes away ends it quietly, as it ends other tools, by SIGPIPE.
 """
 
@@ -22,6 +23,7 @@ import typer
 from gpufs import _core
 from gpufs.cli._bench import bench_command
 from gpufs.cli._cat import cat_command
+from gpufs.cli._collage import collage_commands
 from gpufs.cli._completion import completion_command
 from gpufs.cli._doctor import doctor_command
 from gpufs.cli._exit_status import FAILED, INTERRUPTED
@@ -101,6 +103,7 @@ def _make_app() -> typer.Typer:
     made.callback()(_options)
     for name, command in COMMANDS.items():
         made.command(name)(command)
+    made.add_typer(collage_commands, name="collage")
     return made
 
 

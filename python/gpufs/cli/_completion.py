@@ -22,5 +22,9 @@ def completion_command(
 
     if shell not in completion.SHELLS:
         raise typer.BadParameter(f"{shell!r} is not one of bash, zsh and fish")
-    words = {"bench": [*bench.BENCHMARKS, "compare", "plot"], "completion": list(completion.SHELLS)}
+    words = {
+        "bench": [*bench.BENCHMARKS, "compare", "plot"],
+        "collage": ["build"],
+        "completion": list(completion.SHELLS),
+    }
     write([completion.SHELLS[shell](*completion.describe(context.find_root().command, words)).encode()])

@@ -86,7 +86,7 @@ def loading_bar(mount: Mount, wanted: bool) -> Iterator[None]:
 
 
 class Steps:
-    """A bar of measurements, done and to do; nothing where none is wanted."""
+    """A bar of steps, done and to do; nothing where none is wanted."""
 
     def __init__(self, wanted: bool) -> None:
         self._bar: Any = None

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,7 +12,7 @@
 
 #include "gpufs/error.hpp"
 
-namespace gpufs::bench {
+namespace gpufs {
 
 class host_file {
  public:
@@ -23,8 +24,13 @@ class host_file {
   host_file(const host_file&) = delete;
   host_file& operator=(const host_file&) = delete;
   int fd() const { return fd_; }
+  std::uint64_t size() const {
+    struct stat status{};
+    if (fstat(fd_, &status) != 0) throw error(errno, "stat", path_);
+    return static_cast<std::uint64_t>(status.st_size);
+  }
 
-  // Throws at the end of the file, too: what is read here is known to be there.
+  // Throws at the end of the file, too (ENODATA).
   void read(char* to, std::uint64_t bytes, std::uint64_t offset) const {
     while (bytes != 0) {
       const ssize_t n = pread(fd_, to, bytes, static_cast<off_t>(offset));
@@ -56,9 +62,10 @@ class host_file {
 
 class file_mapping {
  public:
-  // `access`: O_RDONLY or O_RDWR.
+  // The first `bytes` of a file, which has them (ENODATA otherwise). `access`: O_RDONLY or O_RDWR.
   file_mapping(const std::string& path, std::uint64_t bytes, int access = O_RDONLY) : bytes_(bytes) {
     const host_file file(path, access);
+    if (file.size() < bytes) throw error(ENODATA, "the file is shorter than it should be", path);
     const int protection = access == O_RDWR ? PROT_READ | PROT_WRITE : PROT_READ;
     void* const p = mmap(nullptr, bytes, protection, MAP_SHARED, file.fd(), 0);
     if (p == MAP_FAILED) throw error(errno, "mmap", path);
@@ -74,4 +81,13 @@ class file_mapping {
   char* data_;
 };
 
-}  // namespace gpufs::bench
+// Pages of the page cache into a mapping, many at a time.
+inline void populate([[maybe_unused]] const void* begin, [[maybe_unused]] const void* end) {
+#if defined(MADV_POPULATE_READ)
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(begin) / page * page;
+  (void)madvise(reinterpret_cast<void*>(first), reinterpret_cast<std::uintptr_t>(end) - first, MADV_POPULATE_READ);
+#endif
+}
+
+}  // namespace gpufs

@@ -1,0 +1,64 @@
+// The arithmetic of collages, all in integers, so that whoever does it gets the same collage.
+#pragma once
+
+#include "collage/layout.hpp"
+
+namespace gpufs::collage {
+
+// Which count of a histogram a byte of a picture raises, if the byte is one of this channel.
+GPUFS_HD inline std::uint32_t bin_of(std::uint32_t channel, std::uint8_t value) {
+  return channel * bins + value / (256 / bins);
+}
+
+// An element of the feature that keys are made of: the sum over a group of bins of the histogram's values, which is what a
+// histogram with fewer bins would have, and finer.
+GPUFS_HD inline std::uint16_t feature_element(const std::uint16_t* histogram, std::uint32_t i) {
+  constexpr std::uint32_t group_bins = bins / groups;
+  static_assert(group_bins * tile_side * tile_side < 1u << 16, "the sum is a uint16");
+  std::uint32_t sum = 0;
+  GPUFS_UNROLL
+  for (std::uint32_t k = 0; k < group_bins; ++k) sum += histogram[i * group_bins + k];
+  return static_cast<std::uint16_t>(sum);
+}
+
+// The sum that a hash function holds against its threshold.
+GPUFS_HD inline std::int32_t projection(const hash_function& f, const std::uint16_t* feature) {
+  std::int32_t sum = 0;
+  GPUFS_UNROLL
+  for (const std::uint8_t term : f.terms) {
+    const std::int32_t value = feature[term & (hash_function::negative - 1)];
+    sum += (term & hash_function::negative) != 0 ? -value : value;
+  }
+  return sum;
+}
+GPUFS_HD inline std::uint32_t key_bit(const hash_function& f, const std::uint16_t* feature) {
+  return projection(f, feature) > f.threshold ? 1 : 0;
+}
+
+// What two words of histograms, of four values each, add to the histograms' distance: the sum of what the values differ by. Summed
+// over a channel that is the earth mover's distance of its two distributions, in bins.
+GPUFS_HD inline std::uint32_t word_distance(std::uint64_t a, std::uint64_t b) {
+  std::uint32_t sum = 0;
+  GPUFS_UNROLL
+  for (int shift = 0; shift < 64; shift += 16) {
+    const auto x = static_cast<std::int32_t>(a >> shift & 0xffff), y = static_cast<std::int32_t>(b >> shift & 0xffff);
+    sum += static_cast<std::uint32_t>(x < y ? y - x : x - y);
+  }
+  return sum;
+}
+inline constexpr std::uint32_t histogram_words = histogram_bytes / sizeof(std::uint64_t);
+
+// A tile and its distance. The least is the best: the nearest, and of those the one with the smallest number.
+GPUFS_HD inline std::uint64_t choice_of(std::uint32_t distance, std::uint32_t tile) {
+  return std::uint64_t{distance} << 32 | tile;
+}
+GPUFS_HD inline std::uint32_t tile_of(std::uint64_t choice) { return static_cast<std::uint32_t>(choice); }
+GPUFS_HD inline std::uint32_t distance_of(std::uint64_t choice) { return static_cast<std::uint32_t>(choice >> 32); }
+inline constexpr std::uint64_t no_choice = ~std::uint64_t{0};
+
+// The only candidate of a block whose buckets are all empty. `key`: of the first table.
+GPUFS_HD inline std::uint32_t tile_instead(std::uint32_t key, std::uint64_t tiles) {
+  return static_cast<std::uint32_t>(key % tiles);
+}
+
+}  // namespace gpufs::collage
