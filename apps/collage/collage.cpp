@@ -23,6 +23,10 @@ tiles_found make_collage(const mount& m, const dataset& from, const block_pictur
   const device_array<atomic_word<std::uint64_t>> candidates(m, 1);
   const auto start = std::chrono::steady_clock::now();
   m.copy_to_device(pixels.data(), picture.pixels, picture.bytes());
+  // All warps' mappings together have room in half of the cache.
+  const std::uint64_t warps = std::uint64_t{work.many()} * (job::job::threads / 32);
+  const std::uint64_t room = m.options().cache_bytes / m.options().page_bytes / 2;
+  const auto maps = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(room / warps, 1, 32));
   const find_tiles kernel{{},
                           work.path(role::records),
                           work.path(role::tables),
@@ -34,6 +38,7 @@ tiles_found make_collage(const mount& m, const dataset& from, const block_pictur
                           choices.data(),
                           made.data(),
                           candidates.data(),
+                          maps,
                           work.failed()};
   work.launch(kernel, picture.blocks(), work.many(), sizeof(block_memory));
   work.finish();

@@ -62,18 +62,25 @@ GPUFS_HD inline std::uint32_t sum_before(const warp_group& g, std::uint32_t valu
   return sum - value;
 }
 
-// The member's part of the distance of two histograms, with several loads of the file's bytes in flight.
-GPUFS_HD inline std::uint32_t distance_part(const warp_group& g, const std::uint64_t* a, const std::uint64_t* b) {
-  constexpr std::uint32_t at_once = 3;
-  static_assert(histogram_words % (at_once * 32) == 0, "a warp of 32 and one of a single member have no rest");
+// Some members of a warp compare a histogram together, so that a warp compares several at a time.
+GPUFS_HD inline std::uint32_t team_size(const warp_group& g) { return g.size() < 8 ? g.size() : 8; }
+
+// The distance of two histograms, by a team whose members have these ranks in it; in all of them. Several loads of the file's bytes are
+// in flight.
+GPUFS_HD inline std::uint32_t distance_by_team(const warp_group& g, std::uint32_t rank, const std::uint64_t* a,
+                                               const std::uint64_t* b) {
+  constexpr std::uint32_t at_once = 6;
+  static_assert(histogram_words % (at_once * 8) == 0, "a team of eight and one of a single member have no rest");
+  const std::uint32_t team = team_size(g);
   std::uint32_t sum = 0;
-  for (std::uint32_t i = g.rank(); i < histogram_words; i += at_once * g.size()) {
+  for (std::uint32_t i = rank; i < histogram_words; i += at_once * team) {
     std::uint64_t words[at_once];
     GPUFS_UNROLL
-    for (std::uint32_t k = 0; k < at_once; ++k) words[k] = a[i + k * g.size()];
+    for (std::uint32_t k = 0; k < at_once; ++k) words[k] = a[i + k * team];
     GPUFS_UNROLL
-    for (std::uint32_t k = 0; k < at_once; ++k) sum += word_distance(words[k], b[i + k * g.size()]);
+    for (std::uint32_t k = 0; k < at_once; ++k) sum += word_distance(words[k], b[i + k * team]);
   }
+  for (std::uint32_t k = team / 2; k != 0; k /= 2) sum += g.from(sum, g.rank() ^ k);
   return sum;
 }
 
@@ -88,6 +95,7 @@ struct find_tiles : job::tuned_shape {
   std::uint64_t* choices;       // of each block; what it holds is for no one if anything failed
   std::uint8_t* collage;
   atomic_word<std::uint64_t>* candidates;
+  std::uint32_t maps_of_warp;  // as many records as the cache has room for
   job::failure failed;
 
   // Its descriptors.
@@ -210,24 +218,33 @@ struct find_tiles : job::tuned_shape {
     return good;
   }
 
-  // The best choice of the list, whose tiles the warps share.
+  // The best choice of the list, whose tiles the warps share. A warp maps as many records at a time as it may, one for each member.
   GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t nearest(const block_group& g, const mount_ref& fs, const open_files& files,
                                                    const block_memory& memory) const {
     const warp_group warp = g.warp();
+    const std::uint32_t batch = warp.size() < maps_of_warp ? warp.size() : maps_of_warp, size = memory.list.size();
+    const std::uint32_t team = team_size(warp), teams = warp.size() / team;
     std::uint64_t best = no_choice;
-    for (std::uint32_t i = g.warp_rank(); i < memory.list.size(); i += g.warp_count()) {
-      const std::uint32_t tile = memory.list[i];
+    for (std::uint32_t first = g.warp_rank() * batch; first < size; first += g.warp_count() * batch) {
+      const std::uint32_t own = first + warp.rank(), left = size - first, count = left < batch ? left : batch;
+      const bool mine = warp.rank() < count;
+      const std::uint32_t tile = mine ? memory.list[own] : 0;
       const std::uint64_t at = tile * std::uint64_t{sizeof(record)} + histogram_at;
-      const mapping m = gmmap(warp, fs, files.records, static_cast<std::int64_t>(at), histogram_bytes);
-      if (m.bytes != static_cast<std::int64_t>(histogram_bytes)) {
-        if (m.bytes > 0) (void)gmunmap(warp, fs, m.data);
-        if (warp.is_leader()) failed.tell(role::records, m.bytes < 0 ? m.bytes : 0);
-        continue;
+      const mapping m = gmmap_each(warp, fs, files.records, static_cast<std::int64_t>(at), mine ? histogram_bytes : 0);
+      const bool good = m.bytes == static_cast<std::int64_t>(histogram_bytes);
+      if (mine && !good) failed.tell(role::records, m.bytes < 0 ? m.bytes : 0);
+      std::uint32_t made = 0;
+      for (std::uint32_t i = warp.rank() / team; i < (count + teams - 1) / teams * teams; i += teams) {
+        const std::uint64_t place = warp.from(good ? reinterpret_cast<std::uint64_t>(m.data) : 0, i % batch);
+        const std::uint32_t of = warp.from(tile, i % batch);
+        // A team without a record compares the histogram with itself: all members of the warp are to go on together.
+        const auto* const histogram = place == 0 ? memory.histogram : reinterpret_cast<const std::uint64_t*>(place);
+        const std::uint32_t distance = distance_by_team(warp, warp.rank() % team, histogram, memory.histogram);
+        made += distance;
+        const std::uint64_t choice = choice_of(distance, of);
+        if (place != 0 && i < count && choice < best) best = choice;
       }
-      const std::uint32_t part = distance_part(warp, reinterpret_cast<const std::uint64_t*>(m.data), memory.histogram);
-      (void)gmunmap(warp, fs, m.data, part);
-      const std::uint64_t choice = choice_of(static_cast<std::uint32_t>(warp.sum(part)), tile);
-      if (choice < best) best = choice;
+      (void)gmunmap_each(warp, fs, m.bytes > 0 ? m.data : nullptr, made);
     }
     return g.least(best);
   }

@@ -9,9 +9,15 @@
 #include "collage/features.hpp"
 #include "collage/host_lists.hpp"
 #include "job/in_threads.hpp"
+#include "rival/cuda.hpp"
 
 namespace gpufs::collage {
 namespace {
+
+using rival::check;
+using rival::device_numbers;
+using rival::half_buffer;
+using rival::pinned_numbers;
 
 constexpr std::uint32_t threads_of_block = 256;
 constexpr std::uint32_t lanes = 32;
@@ -166,12 +172,12 @@ class device_side {
  private:
   const block_picture& picture_;
   const std::uint32_t bits_, blocks_;
-  const rival::device_numbers<std::uint8_t> pixels_;
-  const rival::device_numbers<hash_function> functions_;
-  const rival::device_numbers<std::uint64_t> histograms_;
-  const rival::device_numbers<std::uint32_t> keys_, entries_;
-  const rival::device_numbers<std::uint64_t> begins_;
-  const rival::device_numbers<std::uint32_t> lengths_, tiles_;
+  const device_numbers<std::uint8_t> pixels_;
+  const device_numbers<hash_function> functions_;
+  const device_numbers<std::uint64_t> histograms_;
+  const device_numbers<std::uint32_t> keys_, entries_;
+  const device_numbers<std::uint64_t> begins_;
+  const device_numbers<std::uint32_t> lengths_, tiles_;
 };
 
 // Bytes of files into device memory, by threads that fill two pinned buffers each in turn. `fill(at, bytes, buffer)` reads some of them,
@@ -179,7 +185,7 @@ class device_side {
 class sender {
  public:
   explicit sender(unsigned threads) {
-    for (unsigned t = 0; t < 2 * threads; ++t) halves_.push_back(std::make_unique<rival::half_buffer>(buffer_bytes));
+    for (unsigned t = 0; t < 2 * threads; ++t) halves_.push_back(std::make_unique<half_buffer>(buffer_bytes));
   }
   template <class Fill>
   void send(char* to, std::uint64_t bytes, std::uint64_t piece_bytes, const Fill& fill) const {
@@ -193,7 +199,7 @@ class sender {
         const std::uint64_t at = next.fetch_add(at_once);
         if (at >= bytes) break;
         const std::uint64_t here = std::min(at_once, bytes - at);
-        const rival::half_buffer& half = *halves_[2 * t + turn % 2];
+        const half_buffer& half = *halves_[2 * t + turn % 2];
         check(cudaStreamSynchronize(half.stream), "cudaStreamSynchronize");  // it is free again
         fill(at, here, half.pinned);
         check(cudaMemcpyAsync(to + at, half.pinned, here, cudaMemcpyHostToDevice, half.stream), "cudaMemcpyAsync");
@@ -204,7 +210,7 @@ class sender {
 
  private:
   static constexpr std::uint64_t buffer_bytes = 2 << 20;
-  std::vector<std::unique_ptr<rival::half_buffer>> halves_;
+  std::vector<std::unique_ptr<half_buffer>> halves_;
 };
 
 // Gives tiles that are asked for the numbers 0, 1, ..., each once, for all threads.
@@ -235,9 +241,8 @@ rival_result collage_by_two_kernels(const dataset& from, const block_picture& pi
   const mapped_tables tables(from);
   const host_file records(from.records);
   const device_side device(from, picture);
-  const rival::pinned_numbers<std::uint32_t> keys(blocks * table_count), entries(blocks * candidates_max),
-      lengths(blocks);
-  const rival::pinned_numbers<std::uint64_t> begins(blocks);
+  const pinned_numbers<std::uint32_t> keys(blocks * table_count), entries(blocks * candidates_max), lengths(blocks);
+  const pinned_numbers<std::uint64_t> begins(blocks);
   slot_numbers slots(from.places.tiles);
   const sender to_device(threads);
   tables.bring();
@@ -266,8 +271,8 @@ rival_result collage_by_two_kernels(const dataset& from, const block_picture& pi
     for (std::uint64_t i = 0; i < wanted[b].size(); ++i) entries[begins[b] + i] = slots.slot_of(wanted[b][i]);
   });
   const double listed_s = seconds_since(start);
-  const rival::device_numbers<record> staged(slots.count());
-  const rival::device_numbers<std::uint32_t> numbers(slots.count());
+  const device_numbers<record> staged(slots.count());
+  const device_numbers<std::uint32_t> numbers(slots.count());
   start = clock::now();
   const auto copy = [](void* to, const void* bytes, std::uint64_t count) {
     check(cudaMemcpyAsync(to, bytes, count, cudaMemcpyHostToDevice), "cudaMemcpyAsync");
@@ -287,8 +292,8 @@ rival_result collage_by_two_kernels(const dataset& from, const block_picture& pi
 
 rival_result collage_of_resident(const dataset& from, const block_picture& picture) {
   const host_file records(from.records), tables(from.tables);
-  const rival::device_numbers<record> tiles(from.places.tiles);
-  const rival::device_numbers<char> table_bytes(from.places.file_bytes());
+  const device_numbers<record> tiles(from.places.tiles);
+  const device_numbers<char> table_bytes(from.places.file_bytes());
   const device_side device(from, picture);
   const sender to_device(8);
   const auto load = [&](const host_file& file, char* to, std::uint64_t bytes) {

@@ -60,7 +60,9 @@ struct scan {
   std::uint32_t chunk_vectors;
   std::uint64_t dimensions;
   std::uint32_t part_dimensions;  // that are mapped at a time: all, or as many as a page has
-  bool advises;
+  // What is brought into the cache at a time, and how far ahead of what is compared, in chunks. 0: each chunk by itself.
+  std::uint32_t brought, ahead;
+  bool advises;  // whether a chunk is one that the cache has room for
   const float* queries;
   const float* query_squares;
   tile::panel packed;
@@ -108,7 +110,7 @@ struct scan {
                         const database& d, std::uint64_t row, std::uint32_t count, std::uint64_t first_query,
                         std::uint32_t query_count) const {
     const std::uint64_t begin = d.offset + row * d.stride;
-    if (advises) (void)gfadvise(g, fs, fd, static_cast<std::int64_t>(begin), count * d.stride, POSIX_FADV_WILLNEED);
+    bring(g, fs, fd, d, row / chunk_vectors, first_query == 0);
     tile::product products(block_group::scratch() + sizeof(scan_memory<Parts>));
     memory.squares.clear(g);
     for (std::uint64_t at = 0; at < dimensions; at += part_dimensions) {
@@ -133,6 +135,21 @@ struct scan {
                  });
     g.sync();  // before the next products
     return true;
+  }
+
+  // Has the copy engine bring a chunk, and such as come later.
+  GPUFS_HD void bring(const block_group& g, const mount_ref& fs, std::int32_t fd, const database& d,
+                      std::uint64_t chunk, bool first_tile) const {
+    if (!advises) return;
+    if (chunk < ahead + 1 || brought == 0) advise(g, fs, fd, d, chunk, 1);
+    if (brought != 0 && first_tile && chunk % brought == 0) advise(g, fs, fd, d, chunk + ahead, brought);
+  }
+  GPUFS_HD void advise(const block_group& g, const mount_ref& fs, std::int32_t fd, const database& d,
+                       std::uint64_t chunk, std::uint64_t chunks) const {
+    const std::uint64_t row = chunk * chunk_vectors, most = chunks * chunk_vectors;
+    if (row >= d.count) return;
+    (void)gfadvise(g, fs, fd, static_cast<std::int64_t>(d.offset + row * d.stride),
+                   (d.count - row < most ? d.count - row : most) * d.stride, POSIX_FADV_WILLNEED);
   }
 
   // The queries' file is the first of the job's.

@@ -28,19 +28,33 @@ std::vector<std::string> paths_of(const question& q) {
   return paths;
 }
 
-// How many vectors a block looks through at a time, and how many blocks there are: such that all they map has room in half of the cache.
-struct shares {
-  std::uint32_t vectors = tile::side, blocks;
-  std::uint64_t frames;  // for a block
-  shares(const mount& m, std::uint64_t stride, bool is_in_parts)
-      : blocks(m.multiprocessors() * scan<1>::blocks_per_multiprocessor) {
+// How the databases are cut: such that what all blocks map at a time has room in half of the cache, and what is brought for later, too.
+struct cut {
+  std::uint32_t vectors = tile::side;  // of a chunk, that a block looks through at a time
+  std::uint32_t blocks;
+  std::uint32_t brought = 0, ahead = 0;  // chunks (scan)
+  bool advises;
+  cut(const mount& m, std::uint64_t stride, bool is_in_parts, std::uint64_t tiles) {
+    // Blocks with one tile have a chunk each under way: half as many keep the bus as busy, and need half as much of the cache.
+    blocks = m.multiprocessors() * (tiles == 1 ? 1 : scan<1>::blocks_per_multiprocessor);
     const std::uint64_t page = m.options().page_bytes, all = m.options().cache_bytes / page / 2;
     const auto needed = [&] { return is_in_parts ? 2 * vectors : vectors * stride / page + 2; };
     while (needed() * blocks > all && blocks > m.multiprocessors()) blocks /= 2;
     while (needed() * blocks > all && vectors > 1) vectors /= 2;
     blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(all / needed(), 1, blocks));
-    frames = all / blocks;
+
+    const std::uint64_t chunk_pages = vectors * stride / page + 2;
+    advises = chunk_pages <= all / blocks;
+    // As much as the copy engine brings at once; and far enough ahead that several such are under way.
+    brought = static_cast<std::uint32_t>(std::max<std::uint64_t>(m.options().bulk_bytes / (vectors * stride), 1));
+    const std::uint64_t under_way = (blocks / tiles + 2 * brought) * chunk_pages;
+    const std::uint64_t room = all > under_way ? (all - under_way) / chunk_pages : 0;
+    ahead = static_cast<std::uint32_t>(std::min<std::uint64_t>(room, tiles == 1 ? blocks : chunks_ahead));
+    if (ahead < brought || m.options().bulk_bytes == 0) brought = ahead = 0;
   }
+
+ private:
+  static constexpr std::uint64_t chunks_ahead = 64;
 };
 
 }  // namespace
@@ -63,14 +77,15 @@ template <int Parts>
 std::vector<found> search_in(const mount& m, const question& q, bool alone) {
   const std::uint64_t length = std::max<std::uint32_t>(q.top, 1), queries = q.queries.count;
   std::vector<found> lists(queries * length, {HUGE_VAL, nothing});
-  if (queries == 0) return lists;
+  if (queries == 0 || q.databases.empty()) return lists;
 
   const std::uint64_t page = m.options().page_bytes;
   // A part of a vector lies in two pages at most.
   const std::uint64_t part_dimensions = std::min<std::uint64_t>(q.dimensions, page / sizeof(float));
   std::uint64_t stride = 0;
   for (const vectors_file& d : q.databases) stride = std::max(stride, d.stride);
-  const shares share(m, stride, part_dimensions != q.dimensions);
+  const std::uint64_t tiles = ceiling(queries, tile::side);
+  const cut pieces(m, stride, part_dimensions != q.dimensions, tiles);
 
   const job::job work(m, "search", paths_of(q), alone);
   std::vector<database> databases;
@@ -78,10 +93,10 @@ std::vector<found> search_in(const mount& m, const question& q, bool alone) {
   for (const vectors_file& d : q.databases) {
     databases.push_back({work.path(databases.size() + 1), d.offset, d.stride, d.count, index, chunk});
     index += d.count;
-    chunk += ceiling(d.count, share.vectors);
+    chunk += ceiling(d.count, pieces.vectors);
   }
   databases.push_back({nullptr, 0, 0, 0, index, ~std::uint64_t{0}});
-  const std::uint64_t tiles = ceiling(queries, tile::side), pairs = chunk * tiles;
+  const std::uint64_t pairs = chunk * tiles;
 
   const double bound = q.threshold * q.threshold;
   const query_state fresh{{0}, 0, {bits_of(bound)}, {nothing}};
@@ -102,10 +117,12 @@ std::vector<found> search_in(const mount& m, const question& q, bool alone) {
                    q.top == 0,         bound};
   const auto look = [&](std::uint64_t first, std::uint64_t end, std::uint32_t word) {
     const scan<Parts> kernel{known.data(),
-                             share.vectors,
+                             pieces.vectors,
                              q.dimensions,
                              static_cast<std::uint32_t>(part_dimensions),
-                             share.vectors * stride <= share.frames * page,
+                             first == 0 ? 0 : pieces.brought,
+                             first == 0 ? 0 : pieces.ahead,
+                             pieces.advises,
                              numbers.data(),
                              squares.data(),
                              {slices.data(), static_cast<std::uint32_t>(tile::panel::slices_in(q.dimensions))},
@@ -114,7 +131,7 @@ std::vector<found> search_in(const mount& m, const question& q, bool alone) {
                              first,
                              end,
                              words.data() + word};
-    if (first < end) work.launch(kernel, end - first, share.blocks, memory);
+    if (first < end) work.launch(kernel, end - first, pieces.blocks, memory);
   };
   // The first chunk by itself: it may hold all that is wanted, or much that is near, which spares all the others a closer look.
   look(0, std::min(tiles, pairs), 1);

@@ -9,13 +9,18 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <new>
 #include <thread>
+#include <unordered_map>
 
 namespace gpufs {
 namespace {
@@ -44,6 +49,74 @@ void check(CUresult status, const char* what) {
               std::string(what) + ": CUDA driver error " + std::to_string(status));
 }
 
+// Memory that was freed, kept for who wants as much again: the driver takes a tenth of a millisecond and more to allocate and to free.
+// Of the current GPU. Thread-safe.
+class kept_memory {
+ public:
+  // Throws gpufs::error, ENOMEM.
+  void* take(std::size_t bytes) {
+    const std::size_t size = rounded(bytes);
+    const std::lock_guard lock(mutex_);
+    void* p = nullptr;
+    if (const auto there = free_.find(size); there != free_.end()) {
+      p = there->second;
+      free_.erase(there);
+      free_bytes_ -= size;
+      return p;
+    }
+    if (cudaMalloc(&p, size) != cudaSuccess) {
+      (void)cudaGetLastError();
+      clear();
+      check(cudaMalloc(&p, size), "cudaMalloc");
+    }
+    try {
+      sizes_.emplace(p, size);
+    } catch (...) {
+      (void)cudaFree(p);
+      throw error(ENOMEM, "allocate");
+    }
+    return p;
+  }
+  // Waits for all kernels, as cudaFree does: they may be using it.
+  void give(void* p) noexcept {
+    if (p == nullptr) return;
+    (void)cudaDeviceSynchronize();
+    const std::lock_guard lock(mutex_);
+    const auto known = sizes_.find(p);
+    if (known != sizes_.end() && free_bytes_ + known->second <= free_bytes_max) {
+      try {
+        free_.emplace(known->second, p);
+        free_bytes_ += known->second;
+        return;
+      } catch (const std::bad_alloc&) {  // then it is not kept
+      }
+    }
+    if (known != sizes_.end()) sizes_.erase(known);
+    (void)cudaFree(p);
+  }
+  void clear() noexcept {
+    for (const auto& [size, p] : free_) {
+      sizes_.erase(p);
+      (void)cudaFree(p);
+    }
+    free_.clear();
+    free_bytes_ = 0;
+  }
+
+ private:
+  static constexpr std::size_t free_bytes_max = std::size_t{128} << 20;
+  // Few sizes, at most an eighth too large, so that what was freed fits.
+  static std::size_t rounded(std::size_t bytes) {
+    const std::size_t step = std::max<std::size_t>(std::bit_floor(bytes) / 8, 512);
+    return std::max<std::size_t>((bytes + step - 1) / step, 1) * step;
+  }
+
+  std::mutex mutex_;
+  std::multimap<std::size_t, void*> free_;
+  std::unordered_map<void*, std::size_t> sizes_;  // of all that were taken
+  std::size_t free_bytes_ = 0;
+};
+
 class cuda_device final : public device {
  public:
   explicit cuda_device(int ordinal) : ordinal_(ordinal) {
@@ -58,6 +131,7 @@ class cuda_device final : public device {
   }
   ~cuda_device() override {
     const current_scope scope(*this);
+    memory_.clear();
     for (const cudaStream_t stream : bulk_streams_) {
       if (stream != nullptr) (void)cudaStreamDestroy(stream);
     }
@@ -216,15 +290,15 @@ class cuda_device final : public device {
 
   void* allocate(std::size_t bytes) override {
     const current_scope scope(*this);
-    void* p = nullptr;
-    check(cudaMalloc(&p, bytes == 0 ? 1 : bytes), "cudaMalloc");
-    check(cudaMemsetAsync(p, 0, bytes, stream_), "cudaMemset");
-    check(cudaStreamSynchronize(stream_), "cudaMemset");
-    return p;
+    void* const p = memory_.take(bytes);
+    if (cudaMemsetAsync(p, 0, bytes, stream_) == cudaSuccess && cudaStreamSynchronize(stream_) == cudaSuccess) return p;
+    memory_.give(p);
+    check(cudaGetLastError(), "cudaMemset");
+    throw error(EIO, "cudaMemset");
   }
   void free(void* memory) noexcept override {
     const current_scope scope(*this);
-    (void)cudaFree(memory);
+    memory_.give(memory);
   }
   void copy_to_device(void* to, const void* from, std::size_t bytes) override {
     copy(to, from, bytes, cudaMemcpyHostToDevice);
@@ -302,6 +376,7 @@ class cuda_device final : public device {
   int ordinal_;
   cudaDeviceProp properties_{};
   cudaStream_t stream_ = nullptr;
+  kept_memory memory_;  // what allocate() gave
   bool read_only_registration_ = false;
   // Two, so that one copies while the other tells of its last copy.
   static constexpr unsigned bulk_stream_count = 2;

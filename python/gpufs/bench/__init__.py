@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpufs.bench import _results
-from gpufs.bench._benchmarks import BENCHMARKS, Benchmark
+from gpufs.bench._benchmarks import BENCHMARKS, GROUPS, Benchmark
 from gpufs.bench._grep import default_tree
 from gpufs.bench._measure import Measurement, Source, Task, measure, restated
 from gpufs.bench._report import compare, show
@@ -92,6 +92,7 @@ def run(
 
 __all__ = [
     "BENCHMARKS",
+    "GROUPS",
     "Benchmark",
     "Line",
     "Measurement",

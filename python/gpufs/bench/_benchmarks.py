@@ -580,4 +580,7 @@ def _grep_tree(world: World, shared: Shared) -> Iterator[Case]:
         )
 
 
-__all__ = ["BENCHMARKS", "Benchmark"]
+GROUPS: Final[dict[str, tuple[str, ...]]] = {"apps": ("grep", "matvec", "matmul", "search", "collage")}
+"""Names for several benchmarks: the applications, beside programs that do without gpufs."""
+
+__all__ = ["BENCHMARKS", "GROUPS", "Benchmark"]

@@ -1,12 +1,16 @@
-"""Plots of results: one figure a benchmark, as PNG and as PDF. Needs matplotlib (the extra ``gpufs[bench]``)."""
+"""Plots of results: one figure a benchmark, and one of all applications, as PNG and as PDF.
+
+They need matplotlib (the extra ``gpufs[bench]``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gpufs.bench._measure import Measurement, Value
+from gpufs.bench._benchmarks import GROUPS
+from gpufs.bench._measure import Measurement, Value, ratio
 from gpufs.bench._report import SIZES, parameter
 from gpufs.bench._results import Line, Results, Table
 
@@ -31,7 +35,7 @@ def draw(results: Results, folder: str | Path) -> list[Path]:
     """
     check()
     Path(folder).mkdir(parents=True, exist_ok=True)
-    written = []
+    written: list[Path] = []
     for table in results.benchmarks:
         lines = [
             line
@@ -41,12 +45,54 @@ def draw(results: Results, folder: str | Path) -> list[Path]:
         # What is not a number has no place on an axis.
         if len({x for line in lines if isinstance(x := line.parameters.get(table.axis), int)}) < 2:
             continue
-        figure = _draw(results, table, lines)
-        for suffix in ("png", "pdf"):
-            path = Path(folder, f"{table.name}.{suffix}")
-            figure.savefig(path, dpi=PIXELS_PER_INCH, bbox_inches="tight")
-            written.append(path)
+        written += _save(_draw(results, table, lines), folder, table.name)
+    for group, names in GROUPS.items():
+        rows = [row for table in results.benchmarks if table.name in names for row in _programs(table)]
+        if rows:
+            written += _save(_draw_programs(results, rows), folder, group)
     return written
+
+
+def _save(figure: Any, folder: str | Path, name: str) -> Iterator[Path]:  # noqa: ANN401 - matplotlib has no types here
+    for suffix in ("png", "pdf"):
+        path = Path(folder, f"{name}.{suffix}")
+        figure.savefig(path, dpi=PIXELS_PER_INCH, bbox_inches="tight")
+        yield path
+
+
+def _programs(table: Table) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yields, for each line with a program for the CPU, what it is of, and how much faster than that each one is."""
+    for line in table.lines:
+        all_of_line = [one for one in (line.ours, line.limit, *line.peers) if one is not None and one.value is not None]
+        base = next((one for one in all_of_line if one.name.startswith(("CPU", "twin"))), None)
+        if base is None or line.ours is None or line.ours.value is None:
+            continue
+        words = [parameter(name, v) if isinstance(v, int) else str(v) for name, v in line.parameters.items()]
+        kinds = {one.name.split(",")[0]: ratio(one, base) or 0.0 for one in all_of_line if one.name != "copy engine"}
+        yield f"{table.name}: {', '.join(words)}", kinds
+
+
+def _draw_programs(results: Results, rows: Sequence[tuple[str, dict[str, float]]]) -> Any:  # noqa: ANN401 - as above
+    """Bars: each line's programs, by how much faster they are than the one for the CPU."""
+    from matplotlib.figure import Figure
+
+    kinds = list(dict.fromkeys(kind for _, values in rows for kind in values))
+    height = 0.8 / len(kinds)
+    figure = Figure(figsize=(SIZE_INCHES[0] * 1.4, 1 + 0.14 * len(rows) * len(kinds)))
+    axes = figure.add_subplot()
+    for k, kind in enumerate(kinds):
+        at = [(i + k * height, values[kind]) for i, (_, values) in enumerate(rows) if values.get(kind)]
+        axes.barh([y for y, _ in at], [x for _, x in at], height, label=kind)
+    axes.set_yticks([i + 0.4 - height / 2 for i in range(len(rows))], [name for name, _ in rows], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xlabel("times as fast as the program for the CPU")
+    axes.set_title(f"Applications, and programs that do without gpufs\n{results.device_name}", fontsize=9)
+    axes.grid(axis="x", which="both", alpha=0.3)
+    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.02, 1))
+    return figure
 
 
 def _draw(results: Results, table: Table, lines: Sequence[Line]) -> Any:  # noqa: ANN401 - matplotlib has no types here

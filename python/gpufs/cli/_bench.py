@@ -29,7 +29,8 @@ def bench_command(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME...]", help="Benchmarks; all without any. Or: compare A.json B.json, or: plot A.json."
+            metavar="[NAME...]",
+            help="Benchmarks; all without any; apps: the applications. Or: compare A.json B.json, or: plot A.json.",
         ),
     ] = None,
     list_them: Annotated[bool, typer.Option("--list", help="List the benchmarks and exit.")] = False,
@@ -62,10 +63,11 @@ def bench_command(
     """
     from gpufs import bench
 
-    chosen = names or list(bench.BENCHMARKS)
+    chosen = [one for name in names or bench.BENCHMARKS for one in bench.GROUPS.get(name, (name,))]
     try:
         if list_them:
             write(f"{made.name:<12} {made.title}\n".encode() for made in bench.BENCHMARKS.values())
+            write(f"{name:<12} {', '.join(names_of)}\n".encode() for name, names_of in bench.GROUPS.items())
             return
         if chosen[0] == "compare":
             _compare_results(chosen[1:])

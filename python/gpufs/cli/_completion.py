@@ -23,7 +23,7 @@ def completion_command(
     if shell not in completion.SHELLS:
         raise typer.BadParameter(f"{shell!r} is not one of bash, zsh and fish")
     words = {
-        "bench": [*bench.BENCHMARKS, "compare", "plot"],
+        "bench": [*bench.BENCHMARKS, *bench.GROUPS, "compare", "plot"],
         "collage": ["build"],
         "completion": list(completion.SHELLS),
     }
