@@ -43,12 +43,13 @@ tiles_found make_collage(const mount& m, const dataset& from, const block_pictur
   work.launch(kernel, picture.blocks(), work.many(), sizeof(block_memory));
   work.finish();
 
-  tiles_found found{{}, {}, std::vector<std::uint8_t>(picture.bytes()), 0, 0};
+  tiles_found found{};
   std::vector<std::uint64_t> chosen(picture.blocks());
   m.copy_to_host(chosen.data(), choices.data(), chosen.size() * sizeof chosen[0]);
-  m.copy_to_host(found.pixels.data(), made.data(), found.pixels.size());
-  m.copy_to_host(&found.candidates, candidates.data(), sizeof found.candidates);
   found.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  m.copy_to_host(&found.candidates, candidates.data(), sizeof found.candidates);
+  found.pixels.resize(picture.bytes());
+  m.copy_to_host(found.pixels.data(), made.data(), found.pixels.size());
   std::ranges::transform(chosen, std::back_inserter(found.tiles), tile_of);
   std::ranges::transform(chosen, std::back_inserter(found.distances), distance_of);
   return found;

@@ -33,7 +33,7 @@ struct tiles_found {
   std::vector<std::uint32_t> tiles, distances;  // of each block
   std::vector<std::uint8_t> pixels;             // the collage, as the picture
   std::uint64_t candidates;                     // tiles that were compared, summed over the blocks
-  double seconds;                               // from the picture's way to the device to that of what was found back
+  double seconds;  // from the picture's way to the device until the tiles' numbers are on the host
 };
 
 // Pages of the mount have 1 KiB at least. Waits. Throws gpufs::error: EINVAL for a picture without blocks or for smaller pages; with a

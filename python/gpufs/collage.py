@@ -77,7 +77,7 @@ class Result:
     candidates: int  # tiles that were compared, summed over the blocks
     tiles: int  # different ones in the collage
     distance: float  # by how many of its 128 steps a pixel's colour is off, added over the channels; the mean
-    seconds: float  # from the picture's way to the device to the collage's way back
+    seconds: float  # from the picture's way to the GPU until the tile of each block is known
 
     @property
     def blocks(self) -> int:

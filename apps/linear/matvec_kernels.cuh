@@ -1,4 +1,4 @@
-// The kernels of linear.hpp.
+// The kernels of matvec() (linear.hpp).
 #pragma once
 
 #include "job/files.cuh"
