@@ -63,13 +63,15 @@ def _save(figure: Any, folder: str | Path, name: str) -> Iterator[Path]:  # noqa
 def _programs(table: Table) -> Iterator[tuple[str, dict[str, float]]]:
     """Yields, for each line with a program for the CPU, what it is of, and how much faster than that each one is."""
     for line in table.lines:
-        all_of_line = [one for one in (line.ours, line.limit, *line.peers) if one is not None and one.value is not None]
-        base = next((one for one in all_of_line if one.name.startswith(("CPU", "twin"))), None)
+        others = [line.limit, *line.peers]
+        programs = [one for one in others if one is not None and not one.name.startswith(("copy engine", "gpufs"))]
+        base = next((one for one in programs if one.name.startswith(("CPU", "twin")) and one.value is not None), None)
         if base is None or line.ours is None or line.ours.value is None:
             continue
         words = [parameter(name, v) if isinstance(v, int) else str(v) for name, v in line.parameters.items()]
-        kinds = {one.name.split(",")[0]: ratio(one, base) or 0.0 for one in all_of_line if one.name != "copy engine"}
-        yield f"{table.name}: {', '.join(words)}", kinds
+        measured = [one for one in (line.ours, *programs) if one is not base and one.value is not None]
+        values = {one.name.split(",")[0]: ratio(one, base) or 0.0 for one in measured}
+        yield f"{table.name}: {', '.join(words)}", values
 
 
 def _draw_programs(results: Results, rows: Sequence[tuple[str, dict[str, float]]]) -> Any:  # noqa: ANN401 - as above
@@ -78,13 +80,13 @@ def _draw_programs(results: Results, rows: Sequence[tuple[str, dict[str, float]]
 
     kinds = list(dict.fromkeys(kind for _, values in rows for kind in values))
     height = 0.8 / len(kinds)
-    figure = Figure(figsize=(SIZE_INCHES[0] * 1.4, 1 + 0.14 * len(rows) * len(kinds)))
+    figure = Figure(figsize=(SIZE_INCHES[0] * 1.4, 1 + 0.09 * len(rows) * len(kinds)))
     axes = figure.add_subplot()
     for k, kind in enumerate(kinds):
         at = [(i + k * height, values[kind]) for i, (_, values) in enumerate(rows) if values.get(kind)]
         axes.barh([y for y, _ in at], [x for _, x in at], height, label=kind)
     axes.set_yticks([i + 0.4 - height / 2 for i in range(len(rows))], [name for name, _ in rows], fontsize=7)
-    axes.invert_yaxis()
+    axes.set_ylim(len(rows), -0.4)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.axvline(1, color="black", linewidth=0.8)

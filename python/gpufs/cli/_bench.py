@@ -30,7 +30,7 @@ def bench_command(
         list[str] | None,
         typer.Argument(
             metavar="[NAME...]",
-            help="Benchmarks; all without any; apps: the applications. Or: compare A.json B.json, or: plot A.json.",
+            help="Benchmarks; all without any; apps: the applications. Or: compare A.json B.json, or: plot A.json...",
         ),
     ] = None,
     list_them: Annotated[bool, typer.Option("--list", help="List the benchmarks and exit.")] = False,
@@ -180,9 +180,14 @@ def _plot_results(paths: Sequence[str], folder: str | None) -> None:
     from gpufs import bench
     from gpufs.bench import plots
 
-    if len(paths) != 1 or folder is None:
-        raise typer.BadParameter("plot needs a file of results and a folder: plot A.json --plot DIR")
-    write(os.fsencode(path) + b"\n" for path in plots.draw(bench.read(Path(paths[0])), folder))
+    if not paths or folder is None:
+        raise typer.BadParameter(
+            "plot needs a file of results, or several of one machine, and a folder: plot A.json --plot DIR"
+        )
+    results, *others = (bench.read(Path(path)) for path in paths)
+    for other in others:
+        results.benchmarks.extend(other.benchmarks)
+    write(os.fsencode(path) + b"\n" for path in plots.draw(results, folder))
 
 
 def _table_style() -> dict[str, Any]:
