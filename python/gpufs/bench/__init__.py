@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gpufs.bench import _benchmarks as _benchmarks  # which registers them, in front of the applications
 from gpufs.bench import _results
-from gpufs.bench._benchmarks import BENCHMARKS, GROUPS, Benchmark
+from gpufs.bench._applications import GROUPS
 from gpufs.bench._grep import default_tree
 from gpufs.bench._measure import Measurement, Source, Task, measure, restated
+from gpufs.bench._registry import BENCHMARKS, Benchmark
 from gpufs.bench._report import compare, show
 from gpufs.bench._results import Line, NotResultsError, Results, Table, read
 from gpufs.bench._sources import Shared

@@ -1,21 +1,21 @@
-"""The benchmarks by name. Each is a function that returns its cases; nothing is measured here."""
+"""Benchmarks of the library itself. Each is a function that returns its cases; nothing is measured here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final, Literal
 
-from gpufs.bench import _arrays, _collage, _grep, _linear, _matmul, _peers, _quiet, _search, _writing
+from gpufs.bench import _arrays, _peers, _quiet, _writing
 from gpufs.bench._alone import alone
 from gpufs.bench._measure import Case, Task, Unit
+from gpufs.bench._registry import FRAMES_OF_SMALL_CACHE, KIB, MIB, PAGE, benchmark, copy_engine_task, counts
 from gpufs.bench._sources import (
     DISK_CHUNK,
     GATHERED_BYTES_MAX,
     SEQUENTIAL_VARIANTS,
     Shared,
     Variant,
-    copy_engine,
     first_touch,
     hits,
     host_read,
@@ -31,51 +31,10 @@ from gpufs.bench._sources import (
 )
 from gpufs.bench._world import State, World
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
-PAGE: Final = 4 * KIB
 SEQUENTIAL_PAGES: Final = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB)
 QUICK_SEQUENTIAL_PAGES: Final = (4 * KIB, 64 * KIB)
 
-# With fewer frames for each warp that may hold one, a call may find all frames pinned.
-FRAMES_OF_SMALL_CACHE: Final = {"cuda": 16384, "cpu": 64}
-
 KVIKIO_READS: Final = 1 << 15  # of one page each; about ten microseconds a read, for Python alone
-
-Make: TypeAlias = Callable[[World, Shared], Iterable[Case]]
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """A named benchmark.
-
-    Attributes:
-        title: one line for people.
-        axis: the parameter that a plot draws along x.
-        make: gives the cases, by world; ``--quick`` means fewer of them.
-    """
-
-    name: str
-    title: str
-    axis: str
-    make: Make
-
-
-BENCHMARKS: Final[dict[str, Benchmark]] = {}
-
-
-def benchmark(name: str, title: str, axis: str) -> Callable[[Make], Make]:
-    """Registers a function as a benchmark."""
-
-    def register(make: Make) -> Make:
-        BENCHMARKS[name] = Benchmark(name, title, axis, make)
-        return make
-
-    return register
-
-
-def _counts(world: World, full: tuple[int, ...], quick: tuple[int, ...]) -> tuple[int, ...]:
-    return quick if world.quick else full
 
 
 def _fitting(world: World, sizes: Iterable[int]) -> list[int]:
@@ -92,7 +51,7 @@ def _workers(world: World) -> tuple[int, ...]:
     """Returns counts of workers and threads. The twin's kernels need the cores too."""
     if world.device == "cpu":
         return (1, 2)
-    return _counts(world, (1, 2, 4, 8, 16), (1, 8, 16))
+    return counts(world, (1, 2, 4, 8, 16), (1, 8, 16))
 
 
 # --- Tasks that recur ---
@@ -115,11 +74,6 @@ def _first_touch(world: World, shared: Shared, page: int, variant: Variant) -> T
         return Task("gpufs", "GB/s", first_touch(world, variant.walk(world, page), page=page, variant=variant))
 
     return shared.task(("first touch", page, variant.name), make)
-
-
-def _copy_engine(world: World, shared: Shared) -> Task:
-    name = "copy engine" if world.device == "cuda" else "memcpy (no copy engine)"
-    return shared.task(("copy engine",), lambda: Task(name, "GB/s", copy_engine(world)))
 
 
 def _pipeline(world: World, shared: Shared, threads: int, state: State = "hot") -> Task:
@@ -169,7 +123,7 @@ def _limits(world: World, shared: Shared) -> Iterator[Case]:
     def line(what: str, chunk: int, task: Task) -> Case:
         return Case({"what": what, "chunk": chunk}, None, task)
 
-    yield line("pinned memory, copy engine", 16 * MIB, _copy_engine(world, shared))
+    yield line("pinned memory, copy engine", 16 * MIB, copy_engine_task(world, shared))
     for chunk in (512, PAGE, 64 * KIB):
         yield line("registered file pages, pulled", chunk, _pull(world, shared, chunk))
     for chunk in (PAGE, 16 * KIB):
@@ -188,12 +142,12 @@ def _limits(world: World, shared: Shared) -> Iterator[Case]:
 
 @benchmark("sequential", "Whole file, front to back, extents registered (TOCS 2014, figures 7 and 8)", "page")
 def _sequential(world: World, shared: Shared) -> Iterator[Case]:
-    for page in _fitting(world, _counts(world, SEQUENTIAL_PAGES, QUICK_SEQUENTIAL_PAGES)):
+    for page in _fitting(world, counts(world, SEQUENTIAL_PAGES, QUICK_SEQUENTIAL_PAGES)):
         for variant in SEQUENTIAL_VARIANTS:
             yield Case(
                 {"page": page, "variant": variant.name},
                 _first_touch(world, shared, page, variant),
-                _copy_engine(world, shared),
+                copy_engine_task(world, shared),
                 0.95,
                 (
                     _pull(world, shared, page, random=False),
@@ -209,7 +163,7 @@ def _sequential(world: World, shared: Shared) -> Iterator[Case]:
     "breakdown", "Time of a whole-file read: all, the transfer alone, the cache alone (TOCS 2014, figure 8)", "page"
 )
 def _breakdown(world: World, shared: Shared) -> Iterator[Case]:
-    for page in _fitting(world, _counts(world, SEQUENTIAL_PAGES, QUICK_SEQUENTIAL_PAGES)):
+    for page in _fitting(world, counts(world, SEQUENTIAL_PAGES, QUICK_SEQUENTIAL_PAGES)):
         yield Case(
             {"page": page},
             replace(_first_touch(world, shared, page, SEQUENTIAL_VARIANTS[0]), unit="ms/GB"),
@@ -232,7 +186,7 @@ def _contact(world: World, shared: Shared) -> Iterator[Case]:
                 ),
                 _pipeline(world, shared, workers),
                 1.0,
-                (_copy_engine(world, shared),),
+                (copy_engine_task(world, shared),),
             )
     workers = min(8, world.threads)
     for variant in SEQUENTIAL_VARIANTS:
@@ -258,7 +212,7 @@ def _contact(world: World, shared: Shared) -> Iterator[Case]:
 
 @benchmark("random", "Random pages, each once, extents registered (TOCS 2014, figure 9)", "page")
 def _random(world: World, shared: Shared) -> Iterator[Case]:
-    pages = _counts(world, (512, 2 * KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB), (512, 4 * KIB, 64 * KIB))
+    pages = counts(world, (512, 2 * KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB), (512, 4 * KIB, 64 * KIB))
     for page in _fitting(world, pages):
         gathered = min(world.file_bytes, GATHERED_BYTES_MAX) // page
         peers = (
@@ -278,7 +232,7 @@ def _random(world: World, shared: Shared) -> Iterator[Case]:
 
 @benchmark("large", "A file larger than the cache: steady eviction", "file / cache")
 def _large(world: World, shared: Shared) -> Iterator[Case]:
-    for times in _counts(world, (2, 4, 16), (4,)):
+    for times in counts(world, (2, 4, 16), (4,)):
         cache = world.file_bytes // times
         if not _evicts(world, times):
             continue
@@ -308,7 +262,7 @@ def _staged(world: World, shared: Shared) -> Iterator[Case]:
 @benchmark("blocks", "Random 4 KiB pages: how many blocks of 256 threads saturate", "blocks")
 def _blocks(world: World, shared: Shared) -> Iterator[Case]:
     # As many pages for each block, so that one block does not take a minute; powers of two.
-    for blocks in _counts(world, (1, 2, 4, 8, 16, 32, 64, 256), (1, 8, 64)):
+    for blocks in counts(world, (1, 2, 4, 8, 16, 32, 64, 256), (1, 8, 64)):
         operations = min(world.file_bytes // PAGE, blocks << 14)
         yield Case(
             {"blocks": blocks},
@@ -371,13 +325,9 @@ def _hits(world: World, shared: Shared) -> Iterator[Case]:
 def _gather(world: World, shared: Shared) -> Iterator[Case]:
     operations_max = 1 << (20 if world.quick else 23)
     records: list[tuple[Literal["view", "view_several", "gather"], int, int]] = [
-        *(("view", PAGE, record) for record in _counts(world, (8, 64, 256, 1024, 4096), (8, 64))),
-        *(
-            ("view_several", page, record)
-            for page in (PAGE, 64 * KIB)
-            for record in _counts(world, (8, 64, 256), (64,))
-        ),
-        *(("gather", PAGE, record) for record in _counts(world, (8, 64, 256, 1024, 4096), (64, 1024))),
+        *(("view", PAGE, record) for record in counts(world, (8, 64, 256, 1024, 4096), (8, 64))),
+        *(("view_several", page, record) for page in (PAGE, 64 * KIB) for record in counts(world, (8, 64, 256), (64,))),
+        *(("gather", PAGE, record) for record in counts(world, (8, 64, 256, 1024, 4096), (64, 1024))),
     ]
     for access, page, record in records:
         operations = min(world.file_bytes // record, operations_max, GATHERED_BYTES_MAX // record)
@@ -396,7 +346,7 @@ def _gather(world: World, shared: Shared) -> Iterator[Case]:
 
 @benchmark("arrays", "From Python: rows of an array by an index on the device, a whole file, a small call", "record")
 def _array(world: World, shared: Shared) -> Iterator[Case]:
-    for record in _counts(world, (512, PAGE), (512, PAGE)):
+    for record in counts(world, (512, PAGE), (512, PAGE)):
         operations = min(1 << 20, world.file_bytes // _arrays.CACHE_PART // record)
         peers = (
             Task("np.memmap[rows] + copy", "GB/s", _peers.memmap_gather(world, record, operations)),
@@ -419,72 +369,17 @@ def _array(world: World, shared: Shared) -> Iterator[Case]:
     yield Case(
         {"what": "whole file", "record": world.file_bytes},
         Task("gpufs", "GB/s", _arrays.whole_file(world)),
-        _copy_engine(world, shared),
+        copy_engine_task(world, shared),
         0.90,
     )
     yield Case({"what": "small call", "record": PAGE}, Task("gpufs", "us", _arrays.small_calls(world)))
-
-
-@benchmark("matvec", "A matrix file times a vector file", "columns")
-def _matvec(world: World, shared: Shared) -> Iterator[Case]:
-    problems = (("float32", 4096), ("bfloat16", 8192), ("float32", 1 << 20), ("float32", 32))
-    for dtype, columns in problems[:1] if world.quick else problems:
-        problem = _linear.Problem(world, columns, dtype)
-        yield Case(
-            {"type": dtype, "columns": columns, "run": "first"},
-            Task("gpufs", "GB/s", _linear.ours(problem)),
-            _copy_engine(world, shared),
-            0.95,
-            (
-                Task(f"CPU, {world.threads} threads", "GB/s", _linear.rival(problem, world.threads, 0)),
-                Task("CUDA, pinned buffers", "GB/s", _linear.rival(problem, min(world.threads, 16), _linear.PIECE)),
-            ),
-        )
-        yield Case(
-            {"type": dtype, "columns": columns, "run": "again"},
-            Task("gpufs", "GB/s", _linear.ours(problem, again=True)),
-        )
-
-
-@benchmark("matmul", "Matrix files multiplied into a file (TOCS 2014, section 6.1.5)", "rows")
-def _matmul_files(world: World, shared: Shared) -> Iterator[Case]:
-    for dtype, problem in _matmul.problems(world):
-        yield from _matmul.cases(dtype, problem)
-
-
-@benchmark("search", "Image search: vectors of databases that are near queries (TOCS 2014, section 6.2.1)", "queries")
-def _image_search(world: World, shared: Shared) -> Iterator[Case]:
-    for problem in _search.problems(world):
-        yield from _search.cases(problem, lambda: _copy_engine(world, shared))
-
-
-@benchmark("collage", "A picture made of the most similar tiles of a dataset (SYSTOR 2016, section 6.1)", "blocks")
-def _collages(world: World, shared: Shared) -> Iterator[Case]:
-    tiles = _collage.Tiles(world)
-    sizes = ((512, 384), (1024, 768), (2048, 1536), (4096, 3072), (8192, 6144))
-    for width, height in sizes[:2] if world.quick else sizes:
-        problem = _collage.Problem(tiles, width // 32, height // 32)
-        on_cpu = Task(f"CPU, {world.threads} threads", "k/s", _collage.rival(problem, "cpu"))
-        by_cuda = Task("CUDA, the CPU reads", "k/s", _collage.rival(problem, "cuda"))
-        resident = Task("CUDA, all in GPU memory", "k/s", _collage.rival(problem, "resident"))
-        for page in (PAGE, KIB):  # what holds a record, and what holds its histogram
-            first = Task("gpufs", "k/s", _collage.ours(problem, page=page))
-            yield Case({"blocks": problem.blocks, "page": page, "run": "first"}, first, on_cpu, None, (by_cuda,))
-        if (width, height) == sizes[-1]:
-            # Smaller than what the picture needs; in pages that hold a histogram, of which it has room for more.
-            few = max(world.file_bytes // 16, FRAMES_OF_SMALL_CACHE[world.device] * PAGE)
-            for page in (PAGE, KIB):
-                small = Task("gpufs", "k/s", _collage.ours(problem, cache=few, page=page))
-                yield Case({"blocks": problem.blocks, "page": page, "run": "small cache"}, small)
-        again = Task("gpufs", "k/s", _collage.ours(problem, cache=None, again=True))
-        yield Case({"blocks": problem.blocks, "page": PAGE, "run": "again"}, again, resident)
 
 
 @benchmark("hotspot", "All blocks read the same few pages", "pages")
 def _hotspot(world: World, shared: Shared) -> Iterator[Case]:
     operations = world.file_bytes // PAGE
     everywhere = Task("gpufs, all pages", "GB/s", hits(world, walk(world, "map", PAGE), page=PAGE))
-    for pages in _counts(world, (1, 16, 256), (1, 256)):
+    for pages in counts(world, (1, 16, 256), (1, 256)):
         few = walk(world, "map", PAGE, span=pages * PAGE, operations=operations)
         yield Case(
             {"pages": pages},
@@ -500,19 +395,19 @@ def _hotspot(world: World, shared: Shared) -> Iterator[Case]:
 
 @benchmark("writing", "Writing: to cached pages, appended records, whole files without sync", "workers")
 def _write(world: World, shared: Shared) -> Iterator[Case]:
-    for chunk in _counts(world, (512, 4 * KIB, 16 * KIB), (4 * KIB,)):
+    for chunk in counts(world, (512, 4 * KIB, 16 * KIB), (4 * KIB,)):
         yield Case(
             {"what": "cached", "chunk": chunk},
             Task("gpufs", "GB/s", _writing.cached(world, chunk)),
             Task("raw stores", "GB/s", _writing.raw(world, chunk)),
             0.70 if chunk >= PAGE else None,
         )
-    for record in _counts(world, (100, 1000), (100,)):
+    for record in counts(world, (100, 1000), (100,)):
         yield Case({"what": "append", "chunk": record}, Task("gpufs", "M/s", _writing.appends(world, record)))
     ways: tuple[_writing.How, ...] = ("new", "overwritten")
-    for workers in _counts(world, (1, 8), (1,)):
+    for workers in counts(world, (1, 8), (1,)):
         for how in ways:
-            for chunk in _counts(world, (64 * KIB, PAGE), (64 * KIB,)):
+            for chunk in counts(world, (64 * KIB, PAGE), (64 * KIB,)):
                 yield Case(
                     {"what": f"file, {how}", "chunk": chunk, "workers": workers},
                     Task("gpufs", "GB/s", _writing.file_by_gpufs(world, how, workers, chunk)),
@@ -530,7 +425,7 @@ def _write(world: World, shared: Shared) -> Iterator[Case]:
 
 @benchmark("small_files", "Open, read and close small files, 14 KiB on average", "workers")
 def _small_files(world: World, shared: Shared) -> Iterator[Case]:
-    for workers in _counts(world, (4, 16), (16,)):
+    for workers in counts(world, (4, 16), (16,)):
         yield Case(
             {"files": world.small_files, "workers": workers},
             Task("gpufs", "k/s", small_files(world, workers)),
@@ -558,31 +453,3 @@ def _idle(world: World, shared: Shared) -> Iterator[Case]:
         if load == "direct" and not _evicts(world, _quiet.EVICTING_TIMES):
             continue
         yield Case({"load": load}, Task("gpufs", unit, alone(_quiet.samples, world, load)))
-
-
-@benchmark("grep", "gpufs grep, whole words of a dictionary in source text; the twin on so many cores", "words")
-def _grep_tree(world: World, shared: Shared) -> Iterator[Case]:
-    # 58,000 is the dictionary of the GPUfs papers.
-    for wanted in _counts(world, (5_000, 58_000), (500,)):
-        text = _grep.Text(world, wanted)
-        twins = [
-            Task(f"twin, {cores} cores", "GB/s", _grep.search(text, device="cpu", cores=cores))
-            for cores in sorted({min(8, world.threads), min(16, world.threads)})
-        ]
-        yield Case(
-            {"where": world.device, "words": len(text.words)},
-            Task("gpufs", "GB/s", _grep.search(text, device=world.device)),
-            twins[-1],
-            None,
-            (
-                *twins[:-1],
-                Task("rg -w", "GB/s", _grep.ripgrep(world, text, "-w")),
-                Task("rg without -w", "GB/s", _grep.ripgrep(world, text)),
-            ),
-        )
-
-
-GROUPS: Final[dict[str, tuple[str, ...]]] = {"apps": ("grep", "matvec", "matmul", "search", "collage")}
-"""Names for several benchmarks: the applications, beside programs that do without gpufs."""
-
-__all__ = ["BENCHMARKS", "GROUPS", "Benchmark"]

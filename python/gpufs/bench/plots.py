@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gpufs.bench._benchmarks import GROUPS
+from gpufs.bench._applications import GROUPS
 from gpufs.bench._measure import Measurement, Value, ratio
 from gpufs.bench._report import SIZES, parameter
 from gpufs.bench._results import Line, Results, Table

@@ -1,0 +1,60 @@
+"""Benchmarks by name, and what several of them need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from gpufs.bench._measure import Case, Task
+from gpufs.bench._sources import Shared, copy_engine
+from gpufs.bench._world import World
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+PAGE: Final = 4 * KIB
+
+# With fewer frames for each warp that may hold one, a call may find all frames pinned.
+FRAMES_OF_SMALL_CACHE: Final = {"cuda": 16384, "cpu": 64}
+
+Make: TypeAlias = Callable[[World, Shared], Iterable[Case]]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A named benchmark.
+
+    Attributes:
+        title: one line for people.
+        axis: the parameter that a plot draws along x.
+        make: gives the cases, by world; ``--quick`` means fewer of them.
+    """
+
+    name: str
+    title: str
+    axis: str
+    make: Make
+
+
+BENCHMARKS: Final[dict[str, Benchmark]] = {}
+
+
+def benchmark(name: str, title: str, axis: str) -> Callable[[Make], Make]:
+    """Registers a function as a benchmark."""
+
+    def register(make: Make) -> Make:
+        BENCHMARKS[name] = Benchmark(name, title, axis, make)
+        return make
+
+    return register
+
+
+def counts(world: World, full: tuple[int, ...], quick: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns what is measured along an axis, of which a quick run has less."""
+    return quick if world.quick else full
+
+
+def copy_engine_task(world: World, shared: Shared) -> Task:
+    """Returns the limit of all that comes over the bus in large pieces."""
+    name = "copy engine" if world.device == "cuda" else "memcpy (no copy engine)"
+    return shared.task(("copy engine",), lambda: Task(name, "GB/s", copy_engine(world)))
