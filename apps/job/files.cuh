@@ -96,6 +96,7 @@ struct read_parts : tuned_shape {
     const std::int32_t fd = open_to_read(g, fs, path, file, failed);
     if (fd < 0) return;
     by_turns(pieces(), 1, [&](std::uint64_t i, std::uint64_t) {
+      if (g.all(failed.told())) return;  // each call might wait for its timeout
       const std::uint64_t part = i % count, begin = i / count * piece_bytes;
       const std::uint64_t n = bytes - begin < piece_bytes ? bytes - begin : piece_bytes;
       (void)read_all(g, fs, fd, file, failed, to + part * bytes + begin, n, offset + part * stride + begin);

@@ -33,6 +33,8 @@ template <class T, int Parts>
 void matmul_of(const mount& m, const array_file& a, std::uint64_t rows, std::uint64_t depth, const array_file& b,
                std::uint64_t columns, const std::string& out, std::uint64_t out_offset, bool alone) {
   const job::job work(m, "matmul", {a.path, b.path, out}, alone);
+  constexpr std::uint64_t most = limits::file_bytes_max / (tile::slice_bytes * Parts);  // more than memories have
+  if (tile::panel::slices_in(depth) > most / ceiling(columns, tile::side)) throw error(ENOMEM, "matmul", b.path);
   const device_array<char> slices(m, tile::panel::bytes(columns, depth, Parts));
   using pack = pack_columns<T, Parts>;
   work.launch(pack(work.path(1), 1, b.offset, depth, columns, slices.data(), work.failed()),

@@ -24,6 +24,7 @@ struct pack_columns : job::tuned_shape {
     const std::int32_t fd = job::open_to_read(g, fs, path, file, failed);
     if (fd < 0) return;
     job::by_turns(rows, tile::depth, [&](std::uint64_t first, std::uint64_t end) {
+      if (g.all(failed.told())) return;  // each call might wait for its timeout
       const std::uint64_t row_bytes = columns * sizeof(T);
       (void)gfadvise(g, fs, fd, static_cast<std::int64_t>(offset + first * row_bytes), (end - first) * row_bytes,
                      POSIX_FADV_WILLNEED);

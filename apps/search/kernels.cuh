@@ -79,17 +79,22 @@ struct scan {
     std::uint32_t number = 0, open_number = 0;
     std::int32_t fd = -1;
     for (;;) {
-      std::uint64_t pair = 0;
-      if (g.is_leader()) pair = first_pair + next_pair->fetch_add_relaxed(1);
-      pair = g.broadcast(pair);
+      // One look for all members: others add to what has matched meanwhile, and what follows is for all of them or none.
+      struct {
+        std::uint64_t pair, matched;
+      } next{};
+      if (g.is_leader()) next = {first_pair + next_pair->fetch_add_relaxed(1), to.matched->load_relaxed()};
+      next = g.broadcast(next);
+      const std::uint64_t pair = next.pair;
       if (pair >= end_pair) break;
       const std::uint64_t chunk = pair / tiles, first_query = pair % tiles * tile::side;
       while (databases[number + 1].first_chunk <= chunk) ++number;
       const database& d = databases[number];
       const std::uint64_t row = (chunk - d.first_chunk) * chunk_vectors, index = d.first_index + row;
       const std::uint64_t end_query = to.queries - first_query < tile::side ? to.queries : first_query + tile::side;
-      if (to.matched->load_relaxed() == to.queries && to.settled(g, 0, to.queries, index)) break;
-      if (to.settled(g, first_query, end_query, index)) continue;
+      if (next.matched == to.queries && to.settled(g, 0, to.queries, index)) break;
+      const bool is_settled = to.settled(g, first_query, end_query, index);
+      if (is_settled && first_query != 0) continue;
       if (fd >= 0 && number != open_number) {
         (void)gclose(g, fs, fd);  // of a file that is only read
         fd = -1;
@@ -97,6 +102,9 @@ struct scan {
       if (fd < 0) fd = job::open_to_read(g, fs, d.path, number + 1, failed);
       open_number = number;
       if (fd < 0 || g.all(failed.told())) break;
+      // By the first tile's block also where that has nothing to look for: others do.
+      bring(g, fs, fd, d, row / chunk_vectors, first_query == 0);
+      if (is_settled) continue;
       const std::uint64_t left = d.count - row;
       const auto count = static_cast<std::uint32_t>(left < chunk_vectors ? left : chunk_vectors);
       if (!compare(g, fs, fd, memory, d, row, count, first_query, static_cast<std::uint32_t>(end_query - first_query)))
@@ -110,7 +118,6 @@ struct scan {
                         const database& d, std::uint64_t row, std::uint32_t count, std::uint64_t first_query,
                         std::uint32_t query_count) const {
     const std::uint64_t begin = d.offset + row * d.stride;
-    bring(g, fs, fd, d, row / chunk_vectors, first_query == 0);
     tile::product products(block_group::scratch() + sizeof(scan_memory<Parts>));
     memory.squares.clear(g);
     for (std::uint64_t at = 0; at < dimensions; at += part_dimensions) {
@@ -141,7 +148,7 @@ struct scan {
   GPUFS_HD void bring(const block_group& g, const mount_ref& fs, std::int32_t fd, const database& d,
                       std::uint64_t chunk, bool first_tile) const {
     if (!advises) return;
-    if (chunk < ahead + 1 || brought == 0) advise(g, fs, fd, d, chunk, 1);
+    if (chunk < ahead + brought || brought == 0) advise(g, fs, fd, d, chunk, 1);
     if (brought != 0 && first_tile && chunk % brought == 0) advise(g, fs, fd, d, chunk + ahead, brought);
   }
   GPUFS_HD void advise(const block_group& g, const mount_ref& fs, std::int32_t fd, const database& d,

@@ -133,14 +133,15 @@ struct square_sums {
 
 // How far what is computed of a squared distance may be off: a part of the sum of both vectors' squares, half of which is the most that the
 // products' sizes sum up to, and what is too small for float32's normal numbers. Of bfloat16 parts one is off by 2^-8 of its number at
-// most; two are off by 2^-16, and their product lacks the one of the second parts. Then the roundings, of at most 2^-22, of sums that are
-// added up a few at a time.
+// most; two are off by 2^-16, and their product lacks the one of the second parts. Then the sums: a matrix unit cuts off each of 16
+// products, and the sum before, below 2^-23 of the largest, once for one part and three times for two; the twin, and the sums of squares,
+// round less.
 struct distance_error {
   float relative, absolute;
   template <int Parts>
   GPUFS_HD static distance_error of(std::uint64_t dimensions) {
     static_assert(Parts == 1 || Parts == 2, "more than needed");
-    const float sums = (static_cast<float>(dimensions) / 8 + 64) * 0x1p-22f;
+    const float sums = (static_cast<float>(dimensions) + 64) * (Parts == 1 ? 0x1p-22f : 0x1p-21f);
     return {(Parts == 1 ? 0x1.01p-7f : 0x1.81p-15f) + sums, static_cast<float>(dimensions) * 0x1p-124f};
   }
 };

@@ -61,8 +61,7 @@ struct cut {
 
 void check(const question& q) {
   if (q.dimensions == 0) throw error(EINVAL, "vectors without numbers");
-  if (q.dimensions > limits::file_bytes_max / sizeof(float))
-    throw error(EINVAL, "vectors that are larger than files are");
+  if (q.dimensions >= dimensions_end) throw error(EINVAL, "vectors of 2^30 numbers or more");
   if (std::isnan(q.threshold) || q.threshold < 0)
     throw error(EINVAL, "a threshold is a distance: a number, and not below zero");
   if (q.top > top_max) throw error(EINVAL, "more of the nearest than " + std::to_string(top_max));

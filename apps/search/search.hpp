@@ -27,6 +27,7 @@ struct question {
 };
 
 inline constexpr std::uint32_t top_max = 1024;
+inline constexpr std::uint64_t dimensions_end = std::uint64_t{1} << 30;  // a vector's bytes are counted in 32 bits
 inline constexpr std::uint64_t nothing = ~std::uint64_t{0};
 
 // A vector that was found. Of two that are equally far the first.

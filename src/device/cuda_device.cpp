@@ -107,6 +107,7 @@ class kept_memory {
   static constexpr std::size_t free_bytes_max = std::size_t{128} << 20;
   // Few sizes, at most an eighth too large, so that what was freed fits.
   static std::size_t rounded(std::size_t bytes) {
+    if (bytes > free_bytes_max) return bytes;  // it is never kept
     const std::size_t step = std::max<std::size_t>(std::bit_floor(bytes) / 8, 512);
     return std::max<std::size_t>((bytes + step - 1) / step, 1) * step;
   }

@@ -176,6 +176,18 @@ def test_equal_vectors_are_equally_far(fs: gpufs.Mount, tmp_path: Path) -> None:
             assert len(set(distances[begin : begin + 50])) == 1
 
 
+def test_sums_that_lose_what_is_small_find_what_is_near(fs: gpufs.Mount, tmp_path: Path) -> None:
+    """Each product is just too small to be added to the first, and each square just large enough."""
+    small = 2.0**-12
+    vector = np.full((1, 4096), small * (1 - 2.0**-8), np.float32)
+    query = np.full((1, 4096), small * (1 + 2.0**-9), np.float32)
+    vector[0, 0] = query[0, 0] = 1
+    paths = save(tmp_path / "q", query, "raw"), [save(tmp_path / "d", vector, "raw")]
+    for asked in ({"top": 1}, {"threshold": 0.01}, {"top": 1, "threshold": 0.01}):
+        found = search.find(fs, *paths, dimensions=4096, **asked)
+        assert found.indices.tolist() == [[0]]
+
+
 def test_what_lies_behind_the_first_matches_is_not_read(
     fs: gpufs.Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
