@@ -139,7 +139,8 @@ class mount {
   // Waits until the device has ended all work. Throws gpufs::error (EIO) when a kernel failed.
   void synchronize() const;
 
-  // Memory of the mount's device. Plain allocations; the twin's are host memory.
+  // Memory of the mount's device, zeroed. Plain allocations; the twin's are host memory. free() waits for the device's kernels; of a GPU's
+  // memory up to 128 MiB are kept for later calls, until the mount ends.
   void* allocate(std::size_t bytes) const;
   void free(void* memory) const noexcept;
   void copy_to_device(void* to, const void* from, std::size_t bytes) const;
