@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <new>
 
+#include "arithmetic.cuh"
 #include "arrays/kernels.cuh"
 #include "gpufs/launch.cuh"
 
@@ -17,8 +18,6 @@ constexpr std::uint64_t small_run_bytes = 64;
 // From here on blocks read, past the cache: so much goes through memory once, as a rule.
 constexpr std::uint64_t block_run_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t warp_piece_bytes = std::uint64_t{32} << 10;
-
-std::uint64_t ceiling(std::uint64_t n, std::uint64_t d) { return n / d + (n % d != 0 ? 1 : 0); }
 
 std::uint64_t count_of(const steps* dimensions, std::uint32_t n) {
   std::uint64_t count = 1;

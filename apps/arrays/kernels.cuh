@@ -5,6 +5,7 @@
 
 #include "arrays/arrays.hpp"
 #include "gpufs/gpufs.cuh"
+#include "tuned_shape.hpp"
 
 namespace gpufs::arrays {
 
@@ -36,10 +37,7 @@ GPUFS_HD void do_all(const Group& g, const failure& failed, std::uint64_t bytes,
   }
 }
 
-// In 64 registers, as every kernel that waits for memory should be.
-struct walk_shape {
-  static constexpr int block_threads_max = 256;
-  static constexpr int blocks_per_multiprocessor = 4;
+struct walk_shape : tuned_shape {
   // Of frames, while its warps wait for others: one each.
   static constexpr std::uint64_t pins_of_block = block_threads_max / 32;
 };

@@ -3,14 +3,9 @@
 
 #include "bench/use.cuh"
 #include "gpufs/gpufs.cuh"
+#include "tuned_shape.hpp"
 
 namespace gpufs::bench {
-
-// Hits are bound by latency, so more warps are worth some spilled registers: four blocks of 256 threads.
-struct tuned_shape {
-  static constexpr int block_threads_max = 256;
-  static constexpr int blocks_per_multiprocessor = 4;
-};
 
 // What every reading kernel is told.
 struct task {

@@ -80,13 +80,12 @@ GPUFS_HD inline std::uint32_t distance_by_team(const warp_group& g, std::uint32_
     GPUFS_UNROLL
     for (std::uint32_t k = 0; k < at_once; ++k) sum += word_distance(words[k], b[i + k * team]);
   }
-  for (std::uint32_t k = team / 2; k != 0; k /= 2) sum += g.from(sum, g.rank() ^ k);
-  return sum;
+  return sum_of(g, sum, team);
 }
 
 // For each block of a picture: its keys, the tiles of the buckets with these keys, the nearest of them, and its picture. By blocks of
 // whole warps, with `block_memory` as scratch memory.
-struct find_tiles : job::tuned_shape {
+struct find_tiles : tuned_shape {
   const char *records, *tables;  // paths
   table_places places;
   const hash_function* functions;
@@ -234,7 +233,7 @@ struct find_tiles : job::tuned_shape {
       const bool good = m.bytes == static_cast<std::int64_t>(histogram_bytes);
       if (mine && !good) failed.tell(role::records, m.bytes < 0 ? m.bytes : 0);
       std::uint32_t made = 0;
-      for (std::uint32_t i = warp.rank() / team; i < (count + teams - 1) / teams * teams; i += teams) {
+      for (std::uint32_t i = warp.rank() / team; i < ceiling(count, teams) * teams; i += teams) {
         const std::uint64_t place = warp.from(good ? reinterpret_cast<std::uint64_t>(m.data) : 0, i % batch);
         const std::uint32_t of = warp.from(tile, i % batch);
         // A team without a record compares the histogram with itself: all members of the warp are to go on together.

@@ -3,15 +3,11 @@
 
 #include <fcntl.h>
 
+#include "arithmetic.cuh"
 #include "gpufs/gpufs.cuh"
+#include "tuned_shape.hpp"
 
 namespace gpufs::job {
-
-// In 64 registers, as every kernel that waits for memory should be.
-struct tuned_shape {
-  static constexpr int block_threads_max = 256;
-  static constexpr int blocks_per_multiprocessor = 4;
-};
 
 // The first thing that went wrong in a job's kernels: 0; or an errno, and in the upper half the number of the file, in the order in
 // which the host knows them.
@@ -28,11 +24,21 @@ struct failure {
 
 // The descriptor; less than 0, which is told, if there is none.
 template <class Group>
-GPUFS_HD std::int32_t open_to_read(const Group& g, const mount_ref& fs, const char* path, std::uint32_t file,
-                                   const failure& failed) {
-  const std::int32_t fd = gopen(g, fs, path, O_RDONLY);
+GPUFS_HD std::int32_t open_file(const Group& g, const mount_ref& fs, const char* path, std::int32_t flags,
+                                std::uint32_t file, const failure& failed) {
+  const std::int32_t fd = gopen(g, fs, path, flags);
   if (fd < 0 && g.is_leader()) failed.tell(file, fd);
   return fd;
+}
+template <class Group>
+GPUFS_HD std::int32_t open_to_read(const Group& g, const mount_ref& fs, const char* path, std::uint32_t file,
+                                   const failure& failed) {
+  return open_file(g, fs, path, O_RDONLY, file, failed);
+}
+template <class Group>
+GPUFS_HD std::int32_t open_to_write(const Group& g, const mount_ref& fs, const char* path, std::uint32_t file,
+                                    const failure& failed) {
+  return open_file(g, fs, path, O_WRONLY, file, failed);
 }
 
 // Reads all of it; false, which is told, if that is not to be had. Collective.
@@ -90,7 +96,7 @@ struct read_parts : tuned_shape {
   GPUFS_HD read_parts(const char* p, std::uint32_t f, std::uint64_t o, std::uint64_t n, std::uint64_t s,
                       std::uint64_t c, char* t, failure w)
       : path(p), file(f), offset(o), bytes(n), stride(s), count(c), to(t), failed(w) {}
-  GPUFS_HD std::uint64_t pieces() const { return (bytes + piece_bytes - 1) / piece_bytes * count; }
+  GPUFS_HD std::uint64_t pieces() const { return ceiling(bytes, piece_bytes) * count; }
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     const std::int32_t fd = open_to_read(g, fs, path, file, failed);

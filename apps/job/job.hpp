@@ -14,8 +14,6 @@
 
 namespace gpufs::job {
 
-constexpr std::uint64_t ceiling(std::uint64_t n, std::uint64_t d) { return n / d + (n % d != 0 ? 1 : 0); }
-
 // Kernels that work on some files together. Waits only where it says so.
 class job {
  public:

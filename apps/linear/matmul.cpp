@@ -1,31 +1,24 @@
 // Compiled by nvcc where there is one, by the host compiler otherwise.
-#include <algorithm>
-
 #include "device_array.hpp"
 #include "job/job.hpp"
 #include "linear/checks.hpp"
 #include "linear/matmul_kernels.cuh"
+#include "tile/cut.hpp"
 
 namespace gpufs::linear {
 namespace {
 
-using job::ceiling;
-
-// How a left matrix is cut, so that what is mapped at a time, and then two bands, have room in half of the cache.
-struct cut {
-  static constexpr std::uint32_t band_most = 16, group_tiles = 16;
-  std::uint32_t blocks, tile_rows = tile::side, band_tiles = band_most;
-  bool brings = true;
-  cut(const mount& m, std::uint64_t row_bytes, bool is_in_parts)
-      : blocks(m.multiprocessors() * multiply_tiles<float, 3>::blocks_per_multiprocessor) {
-    const std::uint64_t page = m.options().page_bytes, room = m.options().cache_bytes / page / 2;
-    const auto mapped = [&] { return is_in_parts ? 2 * tile_rows : tile_rows * row_bytes / page + 2; };
-    while (mapped() * blocks > room && blocks > m.multiprocessors()) blocks /= 2;
-    while (mapped() * blocks > room && tile_rows > 1) tile_rows /= 2;
-    blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(room / mapped(), 1, blocks));
-    const auto two_bands = [&] { return 2 * (std::uint64_t{band_tiles} * tile_rows * row_bytes / page + 2); };
-    while (two_bands() > room && band_tiles > 1) band_tiles /= 2;
-    brings = two_bands() <= room;
+// How a left matrix is cut into bands, of which two have room in half of the cache, if there are any that small.
+struct left_cut : tile::cut {
+  static constexpr std::uint32_t group_tiles = 16;
+  std::uint32_t band_tiles = 16;
+  bool brings;
+  left_cut(const mount& m, std::uint64_t depth, std::uint64_t number_bytes)
+      : cut(m, m.multiprocessors() * multiply_tiles<float, 3>::blocks_per_multiprocessor, depth * number_bytes, depth,
+            number_bytes) {
+    const auto two_bands = [&] { return 2 * pages_of(std::uint64_t{band_tiles} * rows * depth * number_bytes); };
+    while (two_bands() > pages && band_tiles > 1) band_tiles /= 2;
+    brings = two_bands() <= pages;
   }
 };
 
@@ -40,9 +33,8 @@ void matmul_of(const mount& m, const array_file& a, std::uint64_t rows, std::uin
   work.launch(pack(work.path(1), 1, b.offset, depth, columns, slices.data(), work.failed()),
               ceiling(depth, tile::depth), work.many(), pack::scratch_bytes);
 
-  const std::uint64_t part_depth = std::min<std::uint64_t>(depth, m.options().page_bytes / sizeof(T));
-  const cut pieces(m, depth * sizeof(T), part_depth != depth);
-  const std::uint64_t down = ceiling(rows, pieces.tile_rows);
+  const left_cut pieces(m, depth, sizeof(T));
+  const std::uint64_t down = ceiling(rows, pieces.rows);
   const device_array<atomic_word<std::uint64_t>> next(m, 1), done(m, down);
   using multiply = multiply_tiles<T, Parts>;
   const multiply kernel{{work.path(0), 0, a.offset},
@@ -50,17 +42,17 @@ void matmul_of(const mount& m, const array_file& a, std::uint64_t rows, std::uin
                         rows,
                         depth,
                         columns,
-                        static_cast<std::uint32_t>(part_depth),
-                        pieces.tile_rows,
+                        pieces.part_columns,
+                        pieces.rows,
                         pieces.band_tiles,
-                        cut::group_tiles,
+                        left_cut::group_tiles,
                         pieces.brings,
                         {slices.data(), static_cast<std::uint32_t>(tile::panel::slices_in(depth))},
                         work.failed(),
                         next.data(),
                         done.data()};
-  const std::size_t of_twin = m.device() == device_kind::cpu ? tile::product::twin_memory_bytes : 0;
-  work.launch(kernel, down * ceiling(columns, tile::side), pieces.blocks, sizeof(typename multiply::memory) + of_twin);
+  work.launch(kernel, down * ceiling(columns, tile::side), pieces.blocks,
+              tile::scratch_bytes(m, sizeof(typename multiply::memory)));
   work.finish();
 }
 

@@ -8,7 +8,7 @@ namespace gpufs::linear {
 
 // Packs the right matrix for the matrix units, its columns as a panel's rows. A block takes as many of its rows as a slice is deep.
 template <class T, int Parts>
-struct pack_columns : job::tuned_shape {
+struct pack_columns : tuned_shape {
   static constexpr std::size_t scratch_bytes = sizeof(T) * tile::depth * tile::side;
   const char* path;
   std::uint32_t file;
@@ -88,8 +88,7 @@ struct multiply_tiles {
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     const std::int32_t from = job::open_to_read(g, fs, left.path, left.file, failed);
-    const std::int32_t to = gopen(g, fs, out.path, O_WRONLY);
-    if (to < 0 && g.is_leader()) failed.tell(out.file, to);
+    const std::int32_t to = job::open_to_write(g, fs, out.path, out.file, failed);
     const std::uint64_t across = ceiling(columns, tile::side), down = ceiling(rows, tile_rows);
     while (from >= 0 && to >= 0) {
       std::uint64_t i = 0;
@@ -125,8 +124,6 @@ struct multiply_tiles {
   }
 
  private:
-  GPUFS_HD static std::uint64_t ceiling(std::uint64_t n, std::uint64_t d) { return (n + d - 1) / d; }
-
   // Brings one of `shares` parts of some rows into the cache, in whole pages.
   GPUFS_HD void bring(const block_group& g, const mount_ref& fs, std::int32_t fd, std::uint64_t row,
                       std::uint64_t row_count, std::uint64_t share, std::uint64_t shares) const {
@@ -142,24 +139,14 @@ struct multiply_tiles {
   GPUFS_HD bool multiply(const block_group& g, const mount_ref& fs, std::int32_t fd, std::uint64_t row,
                          std::uint32_t count, std::uint64_t column_tile) const {
     auto& own = *reinterpret_cast<memory*>(block_group::scratch());
-    const std::uint64_t row_bytes = depth * sizeof(T), begin = left.offset + row * row_bytes;
+    const std::uint64_t row_bytes = depth * sizeof(T);
     tile::product sums(block_group::scratch() + sizeof(memory));
-    for (std::uint64_t at = 0; at < depth; at += part_depth) {
-      const auto part = static_cast<std::uint32_t>(depth - at < part_depth ? depth - at : part_depth);
-      const std::int32_t wrong = tile::map_rows(g, fs, fd, own.rows, begin + at * sizeof(T), row_bytes, count,
-                                                part * static_cast<std::uint32_t>(sizeof(T)));
-      if (wrong == 0) {
-        const tile::factors both{own.rows, count, part, right, column_tile, at / tile::depth};
-        const auto nothing_else = [](std::uint32_t, std::uint32_t, const auto&) {};
-        if (tile::are_aligned<T>(begin, row_bytes, part))
-          tile::add_product<Parts, T, true>(g, sums, own.stages, both, nothing_else);
-        else tile::add_product<Parts, T, false>(g, sums, own.stages, both, nothing_else);
-      }
-      tile::unmap_rows(g, fs, own.rows);
-      if (wrong != 0) {
-        if (g.is_leader()) failed.tell(left.file, wrong);
-        return false;
-      }
+    const tile::rows_of_file of{fd, left.offset + row * row_bytes, row_bytes, count, depth, part_depth};
+    const std::int32_t wrong = tile::add_mapped_product<Parts, T>(
+        g, fs, sums, own.stages, own.rows, of, right, column_tile, [](std::uint32_t, std::uint32_t, const auto&) {});
+    if (wrong != 0) {
+      if (g.is_leader()) failed.tell(left.file, wrong);
+      return false;
     }
     sums.each([&](std::uint32_t m, std::uint32_t n, float sum) { own.product[m * pitch + n] = sum; });
     g.sync();

@@ -11,6 +11,7 @@
 #include "linear/rivals.hpp"
 
 #if defined(__CUDACC__)
+#include "arithmetic.cuh"
 #include "host_file.hpp"
 #include "job/in_threads.hpp"
 #include "rival/cuda.hpp"
@@ -25,8 +26,6 @@ namespace {
 using rival::check;
 
 constexpr std::uint64_t packed_bytes = std::uint64_t{4} << 20;  // of the right matrix, that a thread reads at a time
-
-__host__ __device__ std::uint64_t ceiling(std::uint64_t n, std::uint64_t d) { return (n + d - 1) / d; }
 
 // Packs rows of the right matrix: a block as many as a slice is deep, of a tile's columns.
 template <class T, int Parts>

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "arithmetic.cuh"
 #include "host_file.hpp"
 #include "job/in_threads.hpp"
 #include "linear/rivals.hpp"
@@ -19,8 +20,6 @@ using rival::panel_width;
 constexpr std::uint64_t block_rows = 128;      // of the left matrix, that a thread takes
 constexpr std::uint64_t block_numbers = 1024;  // of each at a time, so that they and a panel's lie in the second cache
 constexpr std::uint64_t packed_rows = 16;      // of the right matrix, that a thread packs at a time
-
-std::uint64_t ceiling(std::uint64_t n, std::uint64_t d) { return (n + d - 1) / d; }
 
 GPUFS_FOR_EACH_PROCESSOR void convert(const float* from, std::uint64_t count, float* to) {
   std::copy_n(from, count, to);

@@ -17,8 +17,6 @@ constexpr std::uint64_t piece_bytes = std::uint64_t{64} << 10;
 // Shorter rows are read several at a time.
 constexpr std::uint64_t short_row_bytes = multiply_short_rows<float>::batch_bytes / 4;
 
-using job::ceiling;
-
 template <class T>
 void matvec_of(const mount& m, const array_file& matrix, std::uint64_t rows, std::uint64_t columns,
                const array_file& vector, const std::string& out, std::uint64_t out_offset, bool alone) {

@@ -11,12 +11,6 @@ using job::failure;
 // The files of a job, in the order in which it knows them.
 enum role : std::uint32_t { matrix, vector, product };
 
-// The group's sum in its members' order of halves, the same in all of them.
-GPUFS_HD inline float sum_of(const warp_group& g, float value) {
-  for (std::uint32_t k = g.size() / 2; k != 0; k /= 2) value += g.from(value, g.rank() ^ k);
-  return value;
-}
-
 // The member's part of the sum of products of `count` numbers, with several loads of the file's bytes in flight.
 template <class T>
 GPUFS_HD float products(const warp_group& g, const T* a, const T* b, std::uint64_t count) {
@@ -66,7 +60,7 @@ struct factors {
 // Rows in pieces of at most `piece_columns`, a warp each, which maps what it multiplies. A block takes as many neighbouring ones as make
 // `block_pieces`, which lie together in the file, and asks for them at once.
 template <class T>
-struct multiply_pieces : job::tuned_shape {
+struct multiply_pieces : tuned_shape {
   factors<T> of;  // its sums: of each piece
   std::uint64_t pieces_of_row, piece_columns, block_pieces;
 
@@ -121,7 +115,7 @@ struct multiply_pieces : job::tuned_shape {
 
 // Rows that are too short for a warp: as many as fit into its scratch memory are read together.
 template <class T>
-struct multiply_short_rows : job::tuned_shape {
+struct multiply_short_rows : tuned_shape {
   static constexpr std::uint64_t batch_bytes = 4096;  // of scratch memory for a warp
   factors<T> of;
   std::uint64_t block_rows;
@@ -156,7 +150,7 @@ struct multiply_short_rows : job::tuned_shape {
 };
 
 // Adds up the sums of each row's pieces, and writes them.
-struct write_sums : job::tuned_shape {
+struct write_sums : tuned_shape {
   static constexpr std::uint64_t batch = 2048;  // rows that a block writes at once, out of its scratch memory
   const char* path;
   std::uint64_t offset, rows, pieces_of_row;
@@ -167,11 +161,8 @@ struct write_sums : job::tuned_shape {
       : path(p), offset(o), rows(r), pieces_of_row(n), sums(s), failed(f) {}
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
-    const std::int32_t fd = gopen(g, fs, path, O_WRONLY);
-    if (fd < 0) {
-      if (g.is_leader()) failed.tell(product, fd);
-      return;
-    }
+    const std::int32_t fd = job::open_to_write(g, fs, path, product, failed);
+    if (fd < 0) return;
     auto* const made = reinterpret_cast<float*>(block_group::scratch());
     job::by_turns(rows, batch, [&](std::uint64_t first, std::uint64_t end) {
       for (std::uint64_t k = first + g.rank(); k < end; k += g.size()) {

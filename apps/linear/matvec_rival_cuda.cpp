@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "arithmetic.cuh"
 #include "host_file.hpp"
 #include "job/in_threads.hpp"
 #include "linear/rivals.hpp"
@@ -57,9 +58,9 @@ rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_
 
   // A piece is some whole rows, or a part of one.
   const std::uint64_t in_piece = piece_bytes / sizeof(T), piece_columns = std::min(columns, in_piece);
-  const std::uint64_t cuts = (columns + piece_columns - 1) / piece_columns;
+  const std::uint64_t cuts = ceiling(columns, piece_columns);
   const std::uint64_t piece_rows = cuts == 1 ? std::max<std::uint64_t>(in_piece / columns, 1) : 1;
-  const std::uint64_t pieces = (rows + piece_rows - 1) / piece_rows * cuts;
+  const std::uint64_t pieces = ceiling(rows, piece_rows) * cuts;
   std::atomic<std::uint64_t> next{0};
   std::vector<std::unique_ptr<rival::half_buffer>> buffers;
   for (unsigned t = 0; t < 2 * threads; ++t) buffers.push_back(std::make_unique<rival::half_buffer>(piece_bytes));

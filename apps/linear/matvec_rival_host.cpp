@@ -1,20 +1,15 @@
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <thread>
 #include <utility>
 
+#include "arithmetic.cuh"
 #include "linear/rivals.hpp"
 #include "rival/host.hpp"
+#include "tile/numbers.cuh"
 
 namespace gpufs::linear {
 namespace {
-
-struct half {
-  std::uint16_t bits;
-};
-inline float value_of(float x) { return x; }
-inline float value_of(half x) { return std::bit_cast<float>(std::uint32_t{x.bits} << 16); }
 
 // Independent sums, which the compiler keeps in vectors of whatever width the processor has.
 template <class T>
@@ -32,7 +27,9 @@ inline __attribute__((always_inline)) float dot(const T* a, const T* b, std::uin
 }
 
 GPUFS_FOR_EACH_PROCESSOR float dot_of(const float* a, const float* b, std::uint64_t count) { return dot(a, b, count); }
-GPUFS_FOR_EACH_PROCESSOR float dot_of(const half* a, const half* b, std::uint64_t count) { return dot(a, b, count); }
+GPUFS_FOR_EACH_PROCESSOR float dot_of(const bfloat16* a, const bfloat16* b, std::uint64_t count) {
+  return dot(a, b, count);
+}
 
 template <class T>
 rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_t columns, const array_file& vector,
@@ -41,11 +38,11 @@ rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_
   const rival::mapped_file a(matrix.path, matrix.offset, rows * columns * sizeof(T));
   const rival::mapped_file x(vector.path, vector.offset, columns * sizeof(T));
   // Rows are cut where there are fewer than threads.
-  const std::uint64_t parts = rows < threads ? (threads + rows - 1) / rows : 1;
-  const std::uint64_t part_columns = (columns + parts - 1) / parts;
+  const std::uint64_t parts = rows < threads ? ceiling(threads, rows) : 1;
+  const std::uint64_t part_columns = ceiling(columns, parts);
   std::vector<float> sums(rows * parts), y(rows);
   const auto work = [&](std::uint64_t first, std::uint64_t end) {
-    populate(a.numbers<T>() + first / parts * columns, a.numbers<T>() + (end + parts - 1) / parts * columns);
+    populate(a.numbers<T>() + first / parts * columns, a.numbers<T>() + ceiling(end, parts) * columns);
     for (std::uint64_t i = first; i < end; ++i) {
       const std::uint64_t begin = std::min(i % parts * part_columns, columns);
       sums[i] = dot_of(a.numbers<T>() + i / parts * columns + begin, x.numbers<T>() + begin,
@@ -65,7 +62,7 @@ rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_
 rival_result matvec_on_host(const array_file& matrix, std::uint64_t rows, std::uint64_t columns,
                             const array_file& vector, unsigned threads) {
   return matrix.type == element::float32 ? multiply<float>(matrix, rows, columns, vector, threads)
-                                         : multiply<half>(matrix, rows, columns, vector, threads);
+                                         : multiply<bfloat16>(matrix, rows, columns, vector, threads);
 }
 
 }  // namespace gpufs::linear

@@ -10,7 +10,7 @@ using job::failure;
 
 // Packs the queries for the matrix units, a block some slices of a tile; and sums up their squares, a warp those of a query.
 template <int Parts>
-struct pack_queries : job::tuned_shape {
+struct pack_queries : tuned_shape {
   static constexpr std::uint64_t slices_of_block = 8;
   static constexpr std::size_t scratch_bytes = sizeof(tile::row_table);
   const float* numbers;  // one query behind another
@@ -22,7 +22,7 @@ struct pack_queries : job::tuned_shape {
     const block_group g = this_block();
     auto& rows = *reinterpret_cast<tile::row_table*>(block_group::scratch());
     const std::uint64_t all = tile::panel::slices_in(dimensions), parts = parts_of_tile(dimensions);
-    const std::uint64_t tiles = (queries + tile::side - 1) / tile::side;
+    const std::uint64_t tiles = ceiling(queries, tile::side);
     job::by_turns(tiles * parts, 1, [&](std::uint64_t i, std::uint64_t) {
       const std::uint64_t first = i / parts * tile::side, slice = i % parts * slices_of_block;
       const auto count = static_cast<std::uint32_t>(queries - first < tile::side ? queries - first : tile::side);
@@ -39,7 +39,7 @@ struct pack_queries : job::tuned_shape {
     });
   }
   GPUFS_HD static constexpr std::uint64_t parts_of_tile(std::uint64_t dimensions) {
-    return (tile::panel::slices_in(dimensions) + slices_of_block - 1) / slices_of_block;
+    return ceiling(tile::panel::slices_in(dimensions), slices_of_block);
   }
 };
 
@@ -75,7 +75,7 @@ struct scan {
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     auto& memory = *reinterpret_cast<scan_memory<Parts>*>(block_group::scratch());
-    const std::uint64_t tiles = (to.queries + tile::side - 1) / tile::side;
+    const std::uint64_t tiles = ceiling(to.queries, tile::side);
     std::uint32_t number = 0, open_number = 0;
     std::int32_t fd = -1;
     for (;;) {
@@ -120,19 +120,12 @@ struct scan {
     const std::uint64_t begin = d.offset + row * d.stride;
     tile::product products(block_group::scratch() + sizeof(scan_memory<Parts>));
     memory.squares.clear(g);
-    for (std::uint64_t at = 0; at < dimensions; at += part_dimensions) {
-      const auto columns =
-          static_cast<std::uint32_t>(dimensions - at < part_dimensions ? dimensions - at : part_dimensions);
-      const std::int32_t wrong = tile::map_rows(g, fs, fd, memory.rows, begin + at * sizeof(float), d.stride, count,
-                                                columns * static_cast<std::uint32_t>(sizeof(float)));
-      if (wrong == 0)
-        add_rows(g, memory, products, {memory.rows, count, columns, packed, first_query / tile::side, at / tile::depth},
-                 tile::are_aligned<float>(begin, d.stride, columns));
-      tile::unmap_rows(g, fs, memory.rows);
-      if (wrong != 0) {
-        if (g.is_leader()) tell(d, wrong);
-        return false;
-      }
+    const tile::rows_of_file rows{fd, begin, d.stride, count, dimensions, part_dimensions};
+    const std::int32_t wrong = tile::add_mapped_product<Parts, float>(
+        g, fs, products, memory.stages, memory.rows, rows, packed, first_query / tile::side, memory.squares.adding());
+    if (wrong != 0) {
+      if (g.is_leader()) tell(d, wrong);
+      return false;
     }
     bound_distances(g, memory, products, query_squares + first_query, query_count,
                     distance_error::of<Parts>(dimensions));

@@ -1,6 +1,7 @@
 // What was found of each query so far, and how a tile of products is looked through for more.
 #pragma once
 
+#include "arithmetic.cuh"
 #include "gpufs/gpufs.cuh"
 #include "search/search.hpp"
 #include "tile/rows.cuh"
@@ -13,24 +14,6 @@ GPUFS_HD inline std::uint32_t ordered(float x) {
   if ((bits & 0x7fff'ffff) > 0x7f80'0000) return 0;
   return bits ^ ((bits >> 31) != 0 ? ~0u : 0x8000'0000u);
 }
-GPUFS_HD inline std::uint64_t bits_of(double x) {
-  std::uint64_t bits = 0;
-  std::memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-GPUFS_HD inline double double_of(std::uint64_t bits) {
-  double x = 0;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
-// The group's sum in its members' order of halves, the same in all of them.
-template <class Group>
-GPUFS_HD double sum_of(const Group& g, double value) {
-  for (std::uint32_t k = g.size() / 2; k != 0; k /= 2) value += g.from(value, g.rank() ^ k);
-  return value;
-}
-
 // Of a query.
 struct query_state {
   // Guards the query's list, for as long as one entry takes to be put in: no wait is within.
@@ -123,6 +106,10 @@ struct square_sums {
     for (std::size_t k = 0; k < N; ++k) sum += numbers[k] * numbers[k];
     of[row][part] += sum;
   }
+  // For whoever loads the rows.
+  GPUFS_HD auto adding() {
+    return [this](std::uint32_t row, std::uint32_t part, const float (&numbers)[4]) { add(row, part, numbers); };
+  }
   GPUFS_HD float sum(std::uint32_t row) const {
     float sum = 0;
     GPUFS_UNROLL
@@ -178,19 +165,7 @@ GPUFS_HD void pack_tile(const block_group& g, tile::row_table& rows, const float
 GPUFS_HD inline float sum_of_squares(const warp_group& g, const float* numbers, std::uint64_t count) {
   float sum = 0;
   for (std::uint64_t i = g.rank(); i < count; i += g.size()) sum += numbers[i] * numbers[i];
-  for (std::uint32_t k = g.size() / 2; k != 0; k /= 2) sum += g.from(sum, g.rank() ^ k);
-  return sum;
-}
-
-// Adds products with the queries, and the squares of the rows' numbers. By a block.
-template <int Parts>
-GPUFS_HD void add_rows(const block_group& g, scan_memory<Parts>& memory, tile::product& products,
-                       const tile::factors& both, bool are_aligned) {
-  const auto take = [&](std::uint32_t r, std::uint32_t part, const float (&some)[4]) {
-    memory.squares.add(r, part, some);
-  };
-  if (are_aligned) tile::add_product<Parts, float, true>(g, products, memory.stages, both, take);
-  else tile::add_product<Parts, float, false>(g, products, memory.stages, both, take);
+  return sum_of(g, sum);
 }
 
 // Of squared distances the least that they can be, from products. By a block.

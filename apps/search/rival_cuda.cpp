@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(tile::threads, 2)
                        const tile::panel packed, const answers to) {
   const block_group g = this_block();
   auto& memory = *reinterpret_cast<scan_memory<Parts>*>(block_group::scratch());
-  const std::uint64_t tiles = (to.queries + tile::side - 1) / tile::side;
+  const std::uint64_t tiles = ceiling(to.queries, tile::side);
   const std::uint64_t row = blockIdx.x / tiles * tile::side, first_query = blockIdx.x % tiles * tile::side;
   const std::uint64_t end_query = to.queries - first_query < tile::side ? to.queries : first_query + tile::side;
   if (to.settled(g, first_query, end_query, p.first_index + row)) return;
@@ -66,8 +66,9 @@ __global__ void __launch_bounds__(tile::threads, 2)
   memory.squares.clear(g);
   tile::set_rows(g, memory.rows, vectors, p.stride, count);
   const auto columns = static_cast<std::uint32_t>(dimensions);
-  add_rows(g, memory, products, {memory.rows, count, columns, packed, first_query / tile::side, 0},
-           tile::are_aligned<float>(0, p.stride, columns));
+  tile::add_product<Parts, float>(g, products, memory.stages,
+                                  {memory.rows, count, columns, packed, first_query / tile::side, 0},
+                                  tile::are_aligned<float>(0, p.stride, columns), memory.squares.adding());
   const auto query_count = static_cast<std::uint32_t>(end_query - first_query);
   bound_distances(g, memory, products, query_squares + first_query, query_count, distance_error::of<Parts>(dimensions));
   look_through(g, memory, to, first_query, query_count, p.first_index + row, count,
@@ -90,7 +91,7 @@ class pipeline {
  public:
   pipeline(const question& q, unsigned threads, std::uint64_t piece_bytes)
       : q_(q), threads_(threads), length_(std::max<std::uint32_t>(q.top, 1)),
-        tiles_((q.queries.count + tile::side - 1) / tile::side), numbers_(q.queries.count * q.dimensions),
+        tiles_(ceiling(q.queries.count, tile::side)), numbers_(q.queries.count * q.dimensions),
         squares_(q.queries.count), slices_(tile::panel::bytes(q.queries.count, q.dimensions, Parts)),
         lists_(q.queries.count * length_), states_(q.queries.count), matched_(1) {
     std::uint64_t largest = q.queries.stride;
@@ -126,13 +127,12 @@ class pipeline {
             "cudaMemcpy2DAsync");
     });
     const std::uint64_t slices = tile::panel::slices_in(q_.dimensions);
-    const dim3 packers(static_cast<unsigned>((slices + slices_of_block - 1) / slices_of_block),
-                       static_cast<unsigned>(tiles_));
+    const dim3 packers(static_cast<unsigned>(ceiling(slices, slices_of_block)), static_cast<unsigned>(tiles_));
     pack_queries<Parts><<<packers, tile::threads, sizeof(tile::row_table), buffers_[0]->stream>>>(
         numbers_.data(), q_.queries.count, q_.dimensions, slices_.data());
     constexpr unsigned warps = tile::threads / 32;
-    sum_up_squares<<<static_cast<unsigned>((q_.queries.count + warps - 1) / warps), tile::threads, 0,
-                     buffers_[0]->stream>>>(numbers_.data(), q_.queries.count, q_.dimensions, squares_.data());
+    sum_up_squares<<<static_cast<unsigned>(ceiling(q_.queries.count, warps)), tile::threads, 0, buffers_[0]->stream>>>(
+        numbers_.data(), q_.queries.count, q_.dimensions, squares_.data());
     check(cudaGetLastError(), "launch");
 
     parts.clear();
@@ -215,7 +215,7 @@ class pipeline {
     const std::uint64_t bytes = (part.count - 1) * part.stride + q_.dimensions * sizeof(float);
     check(cudaMemcpyAsync(buffer.device, buffer.pinned, bytes, cudaMemcpyHostToDevice, buffer.stream),
           "cudaMemcpyAsync");
-    const auto blocks = static_cast<unsigned>((part.count + tile::side - 1) / tile::side * tiles_);
+    const auto blocks = static_cast<unsigned>(ceiling(part.count, tile::side) * tiles_);
     const tile::panel packed{slices_.data(), static_cast<std::uint32_t>(tile::panel::slices_in(q_.dimensions))};
     look_through_piece<Parts><<<blocks, tile::threads, memory_bytes, buffer.stream>>>(
         {buffer.device, part.stride, part.count, part.first_index}, numbers_.data(), squares_.data(), q_.dimensions,

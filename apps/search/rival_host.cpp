@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "arithmetic.cuh"
 #include "job/in_threads.hpp"
 #include "rival/host.hpp"
 #include "rival/product.hpp"
@@ -91,7 +92,7 @@ struct answer {
 class search_job {
  public:
   search_job(const question& q, unsigned threads)
-      : q_(q), threads_(threads), panels_((q.queries.count + panel_queries - 1) / panel_queries), error_(q.dimensions),
+      : q_(q), threads_(threads), panels_(ceiling(q.queries.count, panel_queries)), error_(q.dimensions),
         squared_threshold_(q.threshold * q.threshold), packed_(panels_ * panel_queries * q.dimensions),
         query_squares_(panels_ * panel_queries), answers_(q.queries.count) {
     for (answer& a : answers_) a.list.reserve(length()), a.bound = squared_threshold_;
@@ -210,7 +211,7 @@ class search_job {
 
   void multiply_panel(const float* const (&vectors)[block_vectors], std::uint64_t count, std::uint64_t first,
                       float (*sums)[panel_queries]) const {
-    const std::uint64_t whole = (count + rival::rows_together - 1) / rival::rows_together * rival::rows_together;
+    const std::uint64_t whole = ceiling(count, rival::rows_together) * rival::rows_together;
     for (std::uint64_t k = 0; k < q_.dimensions; k += block_numbers) {
       const float* part[block_vectors];
       for (std::uint64_t i = 0; i < block_vectors; ++i) part[i] = vectors[i] + k;

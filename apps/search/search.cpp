@@ -8,11 +8,10 @@
 #include "device_array.hpp"
 #include "job/job.hpp"
 #include "search/kernels.cuh"
+#include "tile/cut.hpp"
 
 namespace gpufs::search {
 namespace {
-
-using job::ceiling;
 
 void check(const vectors_file& file, std::uint64_t dimensions) {
   if (file.offset % sizeof(float) != 0 || file.stride % sizeof(float) != 0)
@@ -28,27 +27,20 @@ std::vector<std::string> paths_of(const question& q) {
   return paths;
 }
 
-// How the databases are cut: such that what all blocks map at a time has room in half of the cache, and what is brought for later, too.
-struct cut {
-  std::uint32_t vectors = tile::side;  // of a chunk, that a block looks through at a time
-  std::uint32_t blocks;
+// How the databases are cut into chunks of vectors, and which the copy engine brings, for which the cache has room, too.
+struct database_cut : tile::cut {
   std::uint32_t brought = 0, ahead = 0;  // chunks (scan)
   bool advises;
-  cut(const mount& m, std::uint64_t stride, bool is_in_parts, std::uint64_t tiles) {
-    // Blocks with one tile have a chunk each under way: half as many keep the bus as busy, and need half as much of the cache.
-    blocks = m.multiprocessors() * (tiles == 1 ? 1 : scan<1>::blocks_per_multiprocessor);
-    const std::uint64_t page = m.options().page_bytes, all = m.options().cache_bytes / page / 2;
-    const auto needed = [&] { return is_in_parts ? 2 * vectors : vectors * stride / page + 2; };
-    while (needed() * blocks > all && blocks > m.multiprocessors()) blocks /= 2;
-    while (needed() * blocks > all && vectors > 1) vectors /= 2;
-    blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(all / needed(), 1, blocks));
-
-    const std::uint64_t chunk_pages = vectors * stride / page + 2;
-    advises = chunk_pages <= all / blocks;
+  // Blocks with one tile have a chunk each under way: half as many keep the bus as busy, and need half as much of the cache.
+  database_cut(const mount& m, std::uint64_t stride, std::uint64_t dimensions, std::uint64_t tiles)
+      : cut(m, m.multiprocessors() * (tiles == 1 ? 1 : scan<1>::blocks_per_multiprocessor), stride, dimensions,
+            sizeof(float)) {
+    const std::uint64_t chunk_pages = pages_of(rows * stride);
+    advises = chunk_pages <= pages / blocks;
     // As much as the copy engine brings at once; and far enough ahead that several such are under way.
-    brought = static_cast<std::uint32_t>(std::max<std::uint64_t>(m.options().bulk_bytes / (vectors * stride), 1));
+    brought = static_cast<std::uint32_t>(std::max<std::uint64_t>(m.options().bulk_bytes / (rows * stride), 1));
     const std::uint64_t under_way = (blocks / tiles + 2 * brought) * chunk_pages;
-    const std::uint64_t room = all > under_way ? (all - under_way) / chunk_pages : 0;
+    const std::uint64_t room = pages > under_way ? (pages - under_way) / chunk_pages : 0;
     ahead = static_cast<std::uint32_t>(std::min<std::uint64_t>(room, tiles == 1 ? blocks : chunks_ahead));
     if (ahead < brought || m.options().bulk_bytes == 0) brought = ahead = 0;
   }
@@ -71,20 +63,17 @@ void check(const question& q) {
 
 namespace {
 
-// `Parts`: of numbers, in their products (relative_error()).
+// `Parts`: of numbers, in their products (distance_error).
 template <int Parts>
 std::vector<found> search_in(const mount& m, const question& q, bool alone) {
   const std::uint64_t length = std::max<std::uint32_t>(q.top, 1), queries = q.queries.count;
   std::vector<found> lists(queries * length, {HUGE_VAL, nothing});
   if (queries == 0 || q.databases.empty()) return lists;
 
-  const std::uint64_t page = m.options().page_bytes;
-  // A part of a vector lies in two pages at most.
-  const std::uint64_t part_dimensions = std::min<std::uint64_t>(q.dimensions, page / sizeof(float));
   std::uint64_t stride = 0;
   for (const vectors_file& d : q.databases) stride = std::max(stride, d.stride);
   const std::uint64_t tiles = ceiling(queries, tile::side);
-  const cut pieces(m, stride, part_dimensions != q.dimensions, tiles);
+  const database_cut pieces(m, stride, q.dimensions, tiles);
 
   const job::job work(m, "search", paths_of(q), alone);
   std::vector<database> databases;
@@ -92,7 +81,7 @@ std::vector<found> search_in(const mount& m, const question& q, bool alone) {
   for (const vectors_file& d : q.databases) {
     databases.push_back({work.path(databases.size() + 1), d.offset, d.stride, d.count, index, chunk});
     index += d.count;
-    chunk += ceiling(d.count, pieces.vectors);
+    chunk += ceiling(d.count, pieces.rows);
   }
   databases.push_back({nullptr, 0, 0, 0, index, ~std::uint64_t{0}});
   const std::uint64_t pairs = chunk * tiles;
@@ -107,8 +96,7 @@ std::vector<found> search_in(const mount& m, const question& q, bool alone) {
   const device_array<atomic_word<std::uint64_t>> words(m, 3);
 
   work.read(0, q.queries.offset, q.dimensions * sizeof(float), q.queries.stride, queries, numbers.data());
-  const std::size_t of_twin = m.device() == device_kind::cpu ? tile::product::twin_memory_bytes : 0;
-  const std::size_t memory = sizeof(scan_memory<Parts>) + of_twin;
+  const std::size_t memory = tile::scratch_bytes(m, sizeof(scan_memory<Parts>));
   using pack = pack_queries<Parts>;
   work.launch(pack{{}, numbers.data(), queries, q.dimensions, slices.data(), squares.data()},
               tiles * pack::parts_of_tile(q.dimensions), work.many(), pack::scratch_bytes);
@@ -116,9 +104,9 @@ std::vector<found> search_in(const mount& m, const question& q, bool alone) {
                    q.top == 0,         bound};
   const auto look = [&](std::uint64_t first, std::uint64_t end, std::uint32_t word) {
     const scan<Parts> kernel{known.data(),
-                             pieces.vectors,
+                             pieces.rows,
                              q.dimensions,
-                             static_cast<std::uint32_t>(part_dimensions),
+                             pieces.part_columns,
                              first == 0 ? 0 : pieces.brought,
                              first == 0 ? 0 : pieces.ahead,
                              pieces.advises,

@@ -9,16 +9,17 @@ struct bfloat16 {
   std::uint16_t bits;
 };
 
-GPUFS_HD inline std::uint32_t bits_of(float x) {
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, &x, sizeof bits);
-  return bits;
+template <class To, class From>
+GPUFS_HD To same_bits(const From& from) {
+  static_assert(sizeof(To) == sizeof(From), "all of them");
+  To to{};
+  std::memcpy(&to, &from, sizeof to);
+  return to;
 }
-GPUFS_HD inline float float_of(std::uint32_t bits) {
-  float x = 0;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
+GPUFS_HD inline std::uint32_t bits_of(float x) { return same_bits<std::uint32_t>(x); }
+GPUFS_HD inline float float_of(std::uint32_t bits) { return same_bits<float>(bits); }
+GPUFS_HD inline std::uint64_t bits_of(double x) { return same_bits<std::uint64_t>(x); }
+GPUFS_HD inline double double_of(std::uint64_t bits) { return same_bits<double>(bits); }
 
 GPUFS_HD inline float value_of(float x) { return x; }
 GPUFS_HD inline float value_of(bfloat16 x) { return float_of(std::uint32_t{x.bits} << 16); }

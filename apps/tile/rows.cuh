@@ -1,6 +1,7 @@
 // Rows of numbers, mapped from a file or in memory, as slices that matrix units take (product.cuh).
 #pragma once
 
+#include "arithmetic.cuh"
 #include "gpufs/gpufs.cuh"
 #include "tile/product.cuh"
 
@@ -155,9 +156,9 @@ GPUFS_HD inline void finish_slices() {
 struct panel {
   const char* slices;
   std::uint32_t slices_of_row;
-  GPUFS_HD static constexpr std::uint64_t slices_in(std::uint64_t columns) { return (columns + depth - 1) / depth; }
+  GPUFS_HD static constexpr std::uint64_t slices_in(std::uint64_t columns) { return ceiling(columns, depth); }
   GPUFS_HD static constexpr std::uint64_t bytes(std::uint64_t rows, std::uint64_t columns, int parts) {
-    return (rows + side - 1) / side * slices_in(columns) * slice_bytes * static_cast<std::uint64_t>(parts);
+    return ceiling(rows, side) * slices_in(columns) * slice_bytes * static_cast<std::uint64_t>(parts);
   }
   // Bytes in front of a slice.
   template <int Parts>
@@ -237,6 +238,42 @@ GPUFS_HD GPUFS_OUT_OF_LINE void add_product(const block_group g, product& to, ch
     g.sync();
   }
   to = sums;
+}
+
+template <int Parts, class T, class Take>
+GPUFS_HD void add_product(const block_group& g, product& to, char* stages, const factors& of, bool aligned,
+                          const Take& take) {
+  if (aligned) add_product<Parts, T, true>(g, to, stages, of, take);
+  else add_product<Parts, T, false>(g, to, stages, of, take);
+}
+
+// Rows of a file: the first `count` from `at` on, `stride` bytes from one to the next, each `columns` numbers long.
+struct rows_of_file {
+  std::int32_t fd;
+  std::uint64_t at, stride;
+  std::uint32_t count;
+  std::uint64_t columns;
+  std::uint32_t part_columns;  // that are mapped at a time: all, or as many as a page has
+};
+
+// Adds the product of rows, which it maps part by part, with a tile of a panel. Returns as map_rows(). By a block.
+template <int Parts, class T, class Take>
+GPUFS_HD std::int32_t add_mapped_product(const block_group& g, const mount_ref& fs, product& to, char* stages,
+                                         row_table& rows, const rows_of_file& of, const panel& right,
+                                         std::uint64_t tile, const Take& take) {
+  std::int32_t wrong = 0;
+  for (std::uint64_t done = 0; done < of.columns && wrong == 0; done += of.part_columns) {
+    const std::uint64_t left = of.columns - done;
+    const auto columns = static_cast<std::uint32_t>(left < of.part_columns ? left : of.part_columns);
+    wrong = map_rows(g, fs, of.fd, rows, of.at + done * sizeof(T), of.stride, of.count,
+                     columns * static_cast<std::uint32_t>(sizeof(T)));
+    if (wrong == 0) {
+      const factors both{rows, of.count, columns, right, tile, done / depth};
+      add_product<Parts, T>(g, to, stages, both, are_aligned<T>(of.at, of.stride, columns), take);
+    }
+    unmap_rows(g, fs, rows);
+  }
+  return wrong;
 }
 
 }  // namespace gpufs::tile

@@ -1,4 +1,4 @@
-"""What several test files use. Everything here runs on the CPU twin."""
+"""What several test files use. All of it but ``fs`` runs on the CPU twin."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import gpufs
 import pytest
+from gpufs import _core
 
 TIMEOUT_S = 60
 
@@ -52,6 +53,20 @@ def _interruptible() -> Iterator[None]:
 def mount() -> Iterator[gpufs.Mount]:
     with gpufs.mount(device="cpu", cache="4MiB", twin_threads=2, workers=1) as made:
         yield made
+
+
+@pytest.fixture(scope="module", params=["cpu", "cuda"])
+def fs(request: pytest.FixtureRequest) -> Iterator[gpufs.Mount]:
+    """A mount of each device in turn, which the tests of a file share."""
+    if request.param == "cuda" and not _core.examine_cuda()["gpus"]:
+        pytest.skip("no GPU here")
+    with gpufs.mount(device=request.param, cache="16MiB", page="4KiB") as made:
+        yield made
+
+
+def names(folder: Path) -> list[str]:
+    """What is in a folder."""
+    return sorted(path.name for path in folder.iterdir())
 
 
 def run_program(program: str, *arguments: str | os.PathLike[str], **environment: str) -> str:

@@ -19,23 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from .conftest import Command
+from .conftest import Command, names
 
 SETTINGS = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TABLES, BITS_MAX, TAKEN, PAGE = 32, 24, 16, 4096
 FUNCTION = np.dtype([("terms", "u1", 8), ("threshold", "<i4")])
-
-
-@pytest.fixture(scope="module", params=["cpu", "cuda"])
-def fs(request: pytest.FixtureRequest) -> Iterator[gpufs.Mount]:
-    if request.param == "cuda" and not _core.examine_cuda()["gpus"]:
-        pytest.skip("no GPU here")
-    with gpufs.mount(device=request.param, cache="16MiB", page="4KiB") as made:
-        yield made
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 def synthetic(seed: int, count: int) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,10 @@ from gpufs import _core, linear
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from .conftest import Command
+from .conftest import Command, names
 
 SETTINGS = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 DTYPES = {"float32": np.dtype("<f4"), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
-
-
-@pytest.fixture(scope="module", params=["cpu", "cuda"])
-def fs(request: pytest.FixtureRequest) -> Iterator[gpufs.Mount]:
-    if request.param == "cuda" and not _core.examine_cuda()["gpus"]:
-        pytest.skip("no GPU here")
-    with gpufs.mount(device=request.param, cache="16MiB", page="4KiB") as made:
-        yield made
 
 
 def numbers(seed: int, shape: Any, dtype: str) -> Any:
@@ -42,10 +33,6 @@ def npy_at(path: Path, array: Any, offset: int) -> Path:
         b"\x93NUMPY\x01\x00" + struct.pack("<H", offset - 10) + header.ljust(offset - 11) + b"\n" + array.tobytes()
     )
     return path
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 def save(path: Path, array: Any) -> Path:

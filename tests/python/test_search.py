@@ -6,7 +6,7 @@ import errno
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,6 @@ from .conftest import Command
 SETTINGS = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 KINDS = ("npy", "fvecs", "raw")
 EMPTY = 2**64 - 1
-
-
-@pytest.fixture(scope="module", params=["cpu", "cuda"])
-def fs(request: pytest.FixtureRequest) -> Iterator[gpufs.Mount]:
-    if request.param == "cuda" and not _core.examine_cuda()["gpus"]:
-        pytest.skip("no GPU here")
-    with gpufs.mount(device=request.param, cache="16MiB", page="4KiB") as made:
-        yield made
 
 
 def save(path: Path, vectors: Any, kind: str = "npy") -> Path:

@@ -8,7 +8,6 @@ from typing import Annotated, Literal, TypeAlias, cast
 
 import typer
 
-from gpufs import linear
 from gpufs._mount import Device, Mount
 from gpufs.cli._exit_status import FAILED
 from gpufs.cli._options import CacheOption, DeviceOption, PageOption, ProgressOption, StatsOption
@@ -41,6 +40,8 @@ def matvec_command(
     The matrix may be larger than the GPU's memory. OUT is there when all of it is; until then what was there before.
     Exit status: 0, 2 when something failed.
     """
+    from gpufs import linear
+
     _check_type(dtype)
     sizes = None if shape is None else cast(tuple[int, int], _shape(shape, 2))
     kind = None if sizes is None else dtype
@@ -76,6 +77,8 @@ def matmul_command(
     A and the product may be larger than the GPU's memory; B must have room there. OUT is there when all of it is; until
     then what was there before. Exit status: 0, 2 when something failed.
     """
+    from gpufs import linear
+
     _check_type(dtype)
     sizes = None if shape is None else cast(tuple[int, int, int], _shape(shape, 3))
     kind = None if sizes is None else dtype
