@@ -35,10 +35,11 @@ GPUFS_HD std::int32_t open_to_read(const Group& g, const mount_ref& fs, const ch
                                    const failure& failed) {
   return open_file(g, fs, path, O_RDONLY, file, failed);
 }
+// Each byte is written once: no page is ever fetched for those that are not.
 template <class Group>
 GPUFS_HD std::int32_t open_to_write(const Group& g, const mount_ref& fs, const char* path, std::uint32_t file,
                                     const failure& failed) {
-  return open_file(g, fs, path, O_WRONLY, file, failed);
+  return open_file(g, fs, path, O_WRONLY | O_GWRONCE, file, failed);
 }
 
 // Reads all of it; false, which is told, if that is not to be had. Collective.

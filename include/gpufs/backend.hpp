@@ -72,6 +72,8 @@ class backend_file {
     (void)from, (void)bytes, (void)offset;
     return -EROFS;
   }
+  // Whether several threads that write it at once are faster than one, as its last writes went.
+  virtual bool writes_together() const { return false; }
   // 0, or -errno.
   virtual int truncate(std::uint64_t size) {
     (void)size;
@@ -122,6 +124,9 @@ struct posix_backend_options {
   // handler of SIGBUS, which hands on whatever is not its own to the handler that was there before; a program that sets its
   // own later should call the one that it found. False: no handler, and half the rate of staged loads.
   bool mapped_reads = true;
+  // Copy large writes to what a file has already into a mapping of it, where it is on tmpfs or ext4: several threads can do that at once,
+  // where the kernel lets one write a file at a time. With the same handler of SIGBUS. False: all is written by pwrite.
+  bool mapped_writes = true;
   // The service's openers (of mounts with at least four workers) have descriptor tables of their own, because the process's
   // table has one lock, which bounds how many files all threads together open in a second. Their files' descriptors are then not among those of the process, and a file
   // that is read later, rather than with its open, gets a second descriptor, in the process's table. Such a table begins with

@@ -14,7 +14,7 @@
 namespace gpufs {
 namespace {
 
-// What a thread copies from, and where it goes on when that is not there.
+// What of a thread's copy may be missing, and where it goes on when it is.
 struct guarded_range {
   std::uintptr_t first, bytes;
   sigjmp_buf missing;
@@ -144,12 +144,12 @@ bool guard_copies() noexcept {
   return installed && in_place();
 }
 
-bool copy_guarded(char* to, const char* from, std::size_t bytes) noexcept {
+bool copy_guarded(char* to, const char* from, std::size_t bytes, guarded side) noexcept {
   static thread_local const own_place own;
   place* const here = own.get();
   if (here == nullptr) return false;
   guarded_range range;
-  range.first = reinterpret_cast<std::uintptr_t>(from);
+  range.first = reinterpret_cast<std::uintptr_t>(side == guarded::source ? from : to);
   range.bytes = bytes;
   // Without the signal mask, which would be a system call; the handler sets it.
   if (sigsetjmp(range.missing, 0) != 0) return false;

@@ -19,6 +19,7 @@
 
 #include "backend/descriptor_table.hpp"
 #include "backend/mapped_reads.hpp"
+#include "backend/mapped_writes.hpp"
 #include "backend/posix_backend.hpp"
 #include "gpufs/backend.hpp"
 #include "gpufs/error.hpp"
@@ -49,9 +50,11 @@ class posix_file final : public backend_file {
   // `fd`: of the calling thread's table.
   posix_file(int fd, const posix_backend_options& options, bool readable = true)
       : readable_(readable), home_(descriptor_table::shared_of_this_thread()), home_fd_(home_ != nullptr ? fd : -1),
-        unmapped_reads_(options.mapped_reads ? 0 : unmapped_reads_max), fd_(home_ != nullptr ? -1 : fd) {}
+        unmapped_reads_(options.mapped_reads ? 0 : unmapped_reads_max), maps_writes_(options.mapped_writes && readable),
+        fd_(home_ != nullptr ? -1 : fd) {}
   ~posix_file() override {
     delete mapped_.load(std::memory_order_acquire);
+    delete mapped_to_write_.load(std::memory_order_acquire);
     if (home_ != nullptr) home_->close(home_fd_);
     // Acquire: pairs with the release of whoever opened it.
     if (const int fd = fd_.load(std::memory_order_acquire); fd >= 0) descriptor_table::of_process().close(fd);
@@ -133,8 +136,19 @@ class posix_file final : public backend_file {
   std::int64_t write(const char* from, std::uint64_t bytes, std::uint64_t offset) override {
     const descriptor fd(*this);
     if (!fd) return fd.number();
-    const ssize_t n = pwrite(fd.number(), from, bytes, static_cast<off_t>(offset));
-    return n < 0 ? -errno : n;
+    std::uint64_t done = 0;
+    // A mapping needs a descriptor that reads, too.
+    if (bytes >= mapped_writes::bytes_min && maps_writes_) {
+      mapped_writes* const mapped = map_to_write(fd.number());
+      if (mapped != nullptr && mapped->write(fd.number(), from, bytes, offset))
+        done = bytes - mapped_writes::tail_bytes;
+    }
+    const ssize_t n = pwrite(fd.number(), from + done, bytes - done, static_cast<off_t>(offset + done));
+    return n < 0 ? -errno : static_cast<std::int64_t>(done) + n;
+  }
+  bool writes_together() const override {
+    const mapped_writes* const mapped = mapped_to_write_.load(std::memory_order_acquire);
+    return mapped != nullptr && mapped->is_used();
   }
   int truncate(std::uint64_t size) override {
     const descriptor fd(*this);
@@ -176,6 +190,17 @@ class posix_file final : public backend_file {
     int number_ = -1;
     bool passing_ = false;
   };
+
+  // Null where that is not to be had; tried again then, at the price of two system calls for a large write.
+  mapped_writes* map_to_write(int fd) {
+    // Acquire: pairs with the release of whoever mapped the file.
+    mapped_writes* known = mapped_to_write_.load(std::memory_order_acquire);
+    if (known != nullptr) return known;
+    std::unique_ptr<mapped_writes> made = mapped_writes::make(fd);
+    if (made == nullptr || !mapped_to_write_.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel))
+      return known;
+    return made.release();
+  }
 
   int in_process_table() {
     // Acquire: pairs with the release below, so that its number is used after it was opened.
@@ -224,9 +249,11 @@ class posix_file final : public backend_file {
   const std::shared_ptr<descriptor_table> home_;  // of the opener that opened it; null: the process's
   const int home_fd_;                             // in home_
   std::atomic<std::uint32_t> unmapped_reads_;     // counted up to the limit, at which the file is mapped if it can be
-  std::atomic<int> fd_;                           // in the process's table; -1: not open there yet
+  const bool maps_writes_;
+  std::atomic<int> fd_;                              // in the process's table; -1: not open there yet
   std::atomic<std::uint64_t> device_{0}, inode_{0};  // as identify() saw them last
   std::atomic<mapped_reads*> mapped_{nullptr};
+  std::atomic<mapped_writes*> mapped_to_write_{nullptr};
 };
 
 // The folder that a backend keeps to, if there is one.

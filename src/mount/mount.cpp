@@ -50,6 +50,8 @@ struct mount::implementation {
     if (options.backend == nullptr) {
       posix_backend_options posix;
       posix.root = options.root;
+      // One or two threads write as fast as they copy and fault pages in (docs/performance.md).
+      posix.mapped_writes = options.workers >= 4;
       options.backend = make_posix_backend(posix);
     }
     if (options.extent_budget_bytes == 0) {

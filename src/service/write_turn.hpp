@@ -1,7 +1,8 @@
 // Turns to write a file. The kernel lets one thread write a file at a time, and others that try burn their time waiting for it. But what
 // a kernel of the GPU wrote has come over the bus and is in no processor's own cache, and fetching it takes a third of a write. So two
 // threads may be at it: while one writes, the other brings the bytes of its next write near (request_server::bring_near). More gain
-// nothing (measured: docs/performance.md). One thread is always left for other files: a write may take as long as its disk likes.
+// nothing (measured: docs/performance.md), unless the backend says that they write together (backend_file::writes_together): then four
+// may, and none brings anything near. One thread is always left for other files: a write may take as long as its disk likes.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,12 @@ namespace gpufs {
 // Of one file. Thread-safe.
 class write_seats {
  public:
-  static constexpr std::size_t count = 2;
+  static constexpr std::size_t count = 4;  // of which two are for those who write one after the other
+
+  // What the file's backend says of its last writes. Relaxed: a hint. Stored only when it changes, as all writers share its line.
+  void write_together(bool together) {
+    if (together_.load(std::memory_order_relaxed) != together) together_.store(together, std::memory_order_relaxed);
+  }
 
  private:
   friend class write_turn;
@@ -28,6 +34,7 @@ class write_seats {
     std::atomic<std::uint64_t> until_ns{0};
   };
   std::array<seat, count> seats_;
+  std::atomic<bool> together_{false};
 };
 
 // One thread's turn, which lasts as long as this object. Who had a seat last is preferred for a while, as it has in its caches what a
@@ -45,7 +52,8 @@ class write_turn {
 
   // By thread `who` of `threads`. False when other threads have all seats, or had them a moment ago.
   [[nodiscard]] bool take(const std::shared_ptr<write_seats>& of, unsigned who, unsigned threads) {
-    const std::size_t seats = std::min<std::size_t>(write_seats::count, threads - 1);
+    const std::size_t useful = of->together_.load(std::memory_order_relaxed) ? write_seats::count : 2;
+    const std::size_t seats = std::min<std::size_t>(useful, threads - 1);
     for (const bool own : {true, false}) {
       for (write_seats::seat& seat : std::span(of->seats_).first(seats)) {
         // Relaxed: a guess that saves the exchange, for whose line the writer would have to wait.
@@ -63,9 +71,9 @@ class write_turn {
     return false;
   }
 
-  // Whether another thread is at the file too. A guess.
-  bool is_shared() const {
-    if (of_ == nullptr) return false;
+  // Whether another thread is at the file, and lets none write beside it. A guess.
+  bool is_behind_another() const {
+    if (of_ == nullptr || of_->together_.load(std::memory_order_relaxed)) return false;
     for (const write_seats::seat& seat : of_->seats_) {
       if (&seat != seat_ && seat.taken.load(std::memory_order_relaxed)) return true;
     }

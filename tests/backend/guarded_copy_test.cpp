@@ -75,6 +75,15 @@ TEST(guarded_copy, says_when_a_part_is_missing_and_goes_on) {
   for (int s = 1; s < SIGRTMIN; ++s) EXPECT_EQ(sigismember(&before, s), sigismember(&after, s)) << "signal " << s;
 }
 
+TEST(guarded_copy, guards_the_other_side_where_it_is_asked_to) {
+  ASSERT_TRUE(guard_copies());
+  const holed_memory memory(2, 1);
+  const std::string from(2 * page_bytes, 'f');
+  EXPECT_TRUE(copy_guarded(memory.page(0), from.data(), page_bytes, guarded::destination));
+  EXPECT_EQ(*memory.page(0), 'f');
+  EXPECT_FALSE(copy_guarded(memory.page(0), from.data(), from.size(), guarded::destination));
+}
+
 TEST(guarded_copy, is_each_threads_own) {
   ASSERT_TRUE(guard_copies());
   const holed_memory memory(4, 2);

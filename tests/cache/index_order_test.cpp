@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "support/bare_cache.hpp"
+#include "support/eventually.hpp"
 #include "support/schedule.hpp"
 
 namespace gpufs::testing {
@@ -30,7 +31,7 @@ class gate {
   std::atomic<bool> passed_{false}, arrived_{false}, open_{false};
 };
 
-enum class role { other, reader, loser };
+enum class role { other, reader, loser, holder };
 thread_local role my_role = role::other;
 
 void make_resident(const bare_cache& cache, const slot_key& key, std::uint32_t slot) {
@@ -81,6 +82,35 @@ TEST(index_order, a_slot_given_back_to_a_faster_loader_is_no_failed_load) {
     EXPECT_EQ(seen.slot, 1u);
     cache.frames().unpin(seen.slot);
   }
+  cache.expect_at_rest();
+}
+
+// Of many that miss one key at the same moment, those who find it there behind the latch need not wait for the latch.
+TEST(index_order, who_sees_the_key_does_not_wait_for_the_latch) {
+  const bare_cache cache;
+  const slot_key key{1, 7};
+  make_resident(cache, key, 0);
+  ASSERT_TRUE(cache.frames().header(1).state.claim(slot_phase::free));
+  ASSERT_TRUE(cache.frames().header(2).state.claim(slot_phase::free));
+
+  gate holder_latched;
+  const schedule_hook hook([&](const char* name) {
+    if (my_role == role::holder) holder_latched.pass(name, "index.latched");
+  });
+  std::thread holder([&] {
+    my_role = role::holder;
+    EXPECT_FALSE(cache.index().begin_load(key, 1));
+  });
+  holder_latched.wait_for_arrival();
+  std::atomic<bool> told{false};
+  std::thread other([&] {
+    EXPECT_FALSE(cache.index().begin_load(key, 2));
+    told = true;
+  });
+  EXPECT_TRUE(eventually([&] { return told.load(); })) << "it waits for who has the latch";
+  holder_latched.open();
+  other.join();
+  holder.join();
   cache.expect_at_rest();
 }
 

@@ -1,4 +1,4 @@
-// Writes of one file are made by two threads at most at a time, those of different files all at once.
+// Writes of one file are made by two threads at most at a time, or by four where that is faster; those of different files all at once.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,16 +19,16 @@ using namespace std::chrono_literals;
 class write_turns : public ::testing::Test {
  protected:
   // Several callers, each of which writes bytes of its own to one of the files in turn. How many writes were made at once at most.
-  int writes_at_once(service_rig& rig, const std::vector<std::uint32_t>& nodes) {
+  int writes_at_once(service_rig& rig, fault_backend& io, const std::vector<std::uint32_t>& nodes) {
     std::atomic<int> inside{0}, most{0};
-    io_->clear();
-    io_->add({.on = operation::write, .before = [&] {
-                const int now = inside.fetch_add(1) + 1;
-                for (int seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
-                }
-                std::this_thread::sleep_for(500us);
-                inside.fetch_sub(1);
-              }});
+    io.clear();
+    io.add({.on = operation::write, .before = [&] {
+              const int now = inside.fetch_add(1) + 1;
+              for (int seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
+              }
+              std::this_thread::sleep_for(500us);
+              inside.fetch_sub(1);
+            }});
     std::vector<std::thread> callers;
     for (unsigned c = 0; c < 8; ++c) {
       callers.emplace_back([&, c] {
@@ -40,7 +40,7 @@ class write_turns : public ::testing::Test {
       });
     }
     for (std::thread& t : callers) t.join();
-    io_->clear();
+    io.clear();
     return most;
   }
 
@@ -53,7 +53,7 @@ TEST_F(write_turns, two_threads_are_at_a_file_at_a_time) {
   service_rig rig(io_, {.workers = 4, .slots = 16});
   const std::uint32_t node = rig.open_to_write("/a").node;
   EXPECT_EQ(rig.open_to_write("/a").node, node);
-  EXPECT_EQ(writes_at_once(rig, {node, node}), 2);
+  EXPECT_EQ(writes_at_once(rig, *io_, {node, node}), 2);
   std::string expected;
   for (unsigned i = 0; i < 20; ++i)
     for (char c = 'a'; c < 'a' + 8; ++c) expected += std::string(4, c);
@@ -64,14 +64,24 @@ TEST_F(write_turns, two_threads_are_at_a_file_at_a_time) {
 TEST_F(write_turns, of_two_threads_one_is_at_a_file_at_a_time) {
   service_rig rig(io_, {.workers = 2, .slots = 16});
   const std::uint32_t node = rig.open_to_write("/a").node;
-  EXPECT_EQ(writes_at_once(rig, {node, node}), 1);
+  EXPECT_EQ(writes_at_once(rig, *io_, {node, node}), 1);
+}
+
+TEST_F(write_turns, four_threads_are_at_a_file_whose_backend_says_that_they_write_together) {
+  const auto io = std::make_shared<fault_backend>(
+      std::make_shared<memory_backend>(memory_backend_options{.writes_together = true}), 42);
+  for (const auto& [workers, together] : {std::pair{8u, 4}, {4u, 3}}) {
+    service_rig rig(io, {.workers = workers, .slots = 16});
+    const std::uint32_t node = rig.open_to_write("/a").node;
+    EXPECT_EQ(writes_at_once(rig, *io, {node, node}), together) << workers;
+  }
 }
 
 TEST_F(write_turns, different_files_are_written_at_the_same_time) {
   service_rig rig(io_, {.workers = 4, .slots = 16});
-  EXPECT_GT(
-      writes_at_once(rig, {rig.open_to_write("/a").node, rig.open_to_write("/b").node, rig.open_to_write("/c").node}),
-      2);
+  EXPECT_GT(writes_at_once(rig, *io_,
+                           {rig.open_to_write("/a").node, rig.open_to_write("/b").node, rig.open_to_write("/c").node}),
+            2);
 }
 
 TEST_F(write_turns, another_thread_takes_over_from_one_that_is_busy_elsewhere) {
@@ -99,12 +109,12 @@ TEST(write_seats, are_kept_for_who_had_them) {
   {
     write_turn first, second, third;
     ASSERT_TRUE(first.take(seats, 1, 3));
-    EXPECT_FALSE(first.is_shared());
+    EXPECT_FALSE(first.is_behind_another());
     ASSERT_TRUE(second.take(seats, 2, 3));
-    EXPECT_TRUE(first.is_shared());
-    EXPECT_TRUE(second.is_shared());
+    EXPECT_TRUE(first.is_behind_another());
+    EXPECT_TRUE(second.is_behind_another());
     EXPECT_FALSE(third.take(seats, 3, 3));
-    EXPECT_FALSE(third.is_shared());
+    EXPECT_FALSE(third.is_behind_another());
   }
   const std::uint64_t start = platform::now_ns();
   const bool both = may_take(2) && may_take(1), other = may_take(3);
@@ -115,6 +125,18 @@ TEST(write_seats, are_kept_for_who_had_them) {
   }
   std::this_thread::sleep_for(1ms);
   EXPECT_TRUE(may_take(3));
+}
+
+TEST(write_seats, of_those_who_write_together_nobody_is_behind_another) {
+  const auto seats = std::make_shared<write_seats>();
+  seats->write_together(true);
+  write_turn turns[5];
+  for (unsigned who = 0; who < 5; ++who) {
+    EXPECT_EQ(turns[who].take(seats, who, 8), who < 4) << who;
+    EXPECT_FALSE(turns[who].is_behind_another()) << who;
+  }
+  seats->write_together(false);
+  EXPECT_TRUE(turns[0].is_behind_another());
 }
 
 }  // namespace

@@ -87,6 +87,7 @@ class fault_backend::file final : public backend_file {
   void fault_in(const file_mapping& mapping) override { wrapped_->fault_in(mapping); }
   void read_ahead(std::uint64_t offset, std::uint64_t bytes) override { wrapped_->read_ahead(offset, bytes); }
   bool readable() const override { return wrapped_->readable(); }
+  bool writes_together() const override { return wrapped_->writes_together(); }
   std::int64_t write(const char* from, std::uint64_t bytes, std::uint64_t offset) override {
     const int status = rules_->strike(operation::write, path_, bytes);
     return status < 0 ? status : wrapped_->write(from, bytes, offset);

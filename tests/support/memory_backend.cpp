@@ -195,6 +195,7 @@ class memory_backend::file final : public backend_file {
     owner_.changed(*node_);
     return 0;
   }
+  bool writes_together() const override { return owner_.options_.writes_together; }
   int sync() override { return 0; }
 
  private:

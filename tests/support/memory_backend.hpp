@@ -15,6 +15,8 @@ namespace gpufs::testing {
 struct memory_backend_options {
   // Files can be mapped: they are then kept in memfds, one host descriptor each. Off: map() gives null.
   bool mappings = false;
+  // What files say of themselves; they have one lock all the same.
+  bool writes_together = false;
   // How old each change seems to be, in ns. An hour: no version is "racy". 0: all are.
   std::int64_t age_ns = std::int64_t{3600} * 1'000'000'000;
 };

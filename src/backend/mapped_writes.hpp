@@ -1,0 +1,64 @@
+// Writes to a file by copying into a mapping of it, instead of having the kernel copy.
+//
+// The kernel lets one thread at a time write to a file, at 2 to 6 GB/s. A copy into a mapping takes no such turn: four threads that
+// overwrite what is in the page cache copy 23 GB/s, and make new pages of a tmpfs twice as fast as one that writes
+// (docs/performance.md). So a large write to what the file has already is
+//
+//   all pages there, or a tmpfs? -> fault them in for writing, all at once -> copy, guarded -> write the last bytes as ever
+//
+// and everything that one of these steps says no to is for pwrite: what makes the file longer; what is on the disk only, as a
+// mapping would read it first; what there is no room for, so that pwrite says which error it is.
+//
+// The last bytes are written by pwrite after all others are there. By that the file gets its times, watchers their news and the file
+// its mode without set-user-ID: as by any write, and not before its bytes. Who reads the file meanwhile sees old bytes or new ones, as
+// with pwrite.
+//
+// A file that becomes shorter under the copy: what is missing is noticed (guarded_copy.hpp), and pwrite does it all again. Between the
+// copy and the last bytes it is not: then these make the file long again, with zeros in front where a pwrite would have come as a whole
+// before or after the truncation. Truncations through the same mount ask the host again after such writes (request truncate).
+//
+// Only on file systems of this machine for which it was measured: tmpfs and ext4. What it costs: 8 bytes of page tables for each page
+// that was written, until the file is closed; the pages count as the program's resident memory, though they stay the page cache's.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+namespace gpufs {
+
+// Of one file. Thread-safe.
+class mapped_writes {
+ public:
+  static constexpr std::uint64_t bytes_min = std::uint64_t{32} << 10;  // below, the steps cost more than they save
+  static constexpr std::uint64_t bytes_max = std::uint64_t{4} << 20;
+  static constexpr std::uint64_t tail_bytes = 64;
+
+  // Null where the file is on another file system, cannot be mapped, or copies cannot be guarded.
+  static std::unique_ptr<mapped_writes> make(int fd) noexcept;
+  ~mapped_writes();
+  mapped_writes(const mapped_writes&) = delete;
+  mapped_writes& operator=(const mapped_writes&) = delete;
+
+  // True when all bytes but the last `tail_bytes` of them were written, which the caller has to write now. Otherwise some may have been,
+  // and the caller writes them all. `fd`: of the calling thread's table.
+  [[nodiscard]] bool write(int fd, const char* from, std::uint64_t bytes, std::uint64_t offset) noexcept;
+  // Whether the last write went this way: then several threads that write at once are faster than one.
+  bool is_used() const noexcept { return is_used_.load(std::memory_order_relaxed); }
+
+ private:
+  // Parts of a file are mapped when they are first written, whether the file reaches there yet or not.
+  static constexpr std::uint64_t part_bytes = std::uint64_t{1} << 30;
+  static constexpr std::size_t parts_max = 1024;
+
+  explicit mapped_writes(bool makes_pages) : makes_pages_(makes_pages) {}
+  char* part(int fd, std::uint64_t number) noexcept;
+  [[nodiscard]] bool try_write(int fd, const char* from, std::uint64_t bytes, std::uint64_t offset) noexcept;
+
+  const bool makes_pages_;  // whether a new page costs no more than with pwrite
+  std::atomic<bool> is_used_{false};
+  std::array<std::atomic<char*>, parts_max> parts_{};
+};
+
+}  // namespace gpufs
