@@ -39,10 +39,13 @@ struct keys_ref {
   std::uint32_t shortest_run;  // a text with a word that begins with a word character has so many there, or more
   std::uint32_t begins_non_word;
 
+  // Where the looks for a hash begin.
+  GPUFS_HD std::uint64_t entry_slot(std::uint64_t hash) const { return hash >> (64 - entry_bits); }
+  GPUFS_HD std::uint64_t filter_word(std::uint64_t hash) const { return hash >> (64 - filter_bits) >> 5; }
+
   // Whether a key with this hash may be there.
   GPUFS_HD bool may_have(std::uint64_t hash) const {
-    const std::uint64_t bit = hash >> (64 - filter_bits);
-    return (filter[bit / 32] >> (bit % 32) & 1) != 0;
+    return (filter[filter_word(hash)] >> (hash >> (64 - filter_bits)) % 32 & 1) != 0;
   }
 
   // Null if there is none. `has_middle(text)`: whether what is asked for has the bytes of a key's text between its
@@ -51,7 +54,7 @@ struct keys_ref {
   GPUFS_HD const key_entry* find(std::uint64_t hash, std::uint64_t first, std::uint64_t last, std::uint32_t bytes,
                                  const Middle& has_middle) const {
     const std::uint64_t mask = (std::uint64_t{1} << entry_bits) - 1;
-    for (std::uint64_t slot = hash >> (64 - entry_bits);; slot = (slot + 1) & mask) {
+    for (std::uint64_t slot = entry_slot(hash);; slot = (slot + 1) & mask) {
       const key_entry& entry = entries[slot];
       if (entry.bytes == 0) return nullptr;
       if (entry.first == first && entry.last == last && entry.bytes == bytes &&

@@ -73,6 +73,10 @@ struct search_of_text {
   std::uint32_t* counted;
   std::uint32_t counted_words;
   std::vector<word_place>& places;
+
+  void count(std::uint32_t word) {
+    if (counts[word]++ == 0) counted[counted_words++] = word;
+  }
 };
 
 // A text that may be a key.
@@ -89,34 +93,74 @@ inline candidate make_candidate(const char* memory, std::uint32_t at, std::uint3
   return {first, last, hash_key(first, last, bytes), at, bytes};
 }
 
-// Counts a candidate that is a word, and words that it begins.
-inline void look_up(search_of_text& s, candidate c) {
-  for (;;) {
-    const char* const begin = s.text.memory + c.at;
-    const key_entry* key = s.keys.find(c.hash, c.first, c.last, c.bytes, [&](const std::uint64_t* text) {
-      return std::memcmp(reinterpret_cast<const char*>(text) + 8, begin + 8, c.bytes - 16) == 0;
-    });
-    if (key == nullptr) return;
+inline const key_entry* find(const search_of_text& s, const candidate& c) {
+  return s.keys.find(c.hash, c.first, c.last, c.bytes, [&](const std::uint64_t* text) {
+    return std::memcmp(reinterpret_cast<const char*>(text) + 8, s.text.memory + c.at + 8, c.bytes - 16) == 0;
+  });
+}
+
+// Counts what begins at a candidate with this key, which is a word that can overlap itself, or begins longer ones.
+void look_further(search_of_text& s, candidate c, const key_entry* key) {
+  while (key != nullptr) {
     if (key->overlaps != 0) s.places.push_back({s.text.file, key->word, s.text.at + c.at - lead_bytes});
-    else if (key->word != no_word && s.counts[key->word]++ == 0) s.counted[s.counted_words++] = key->word;
+    else if (key->word != no_word) s.count(key->word);
     if (key->continues == 0) return;
     const std::uint32_t end = run_end(s.masks, c.at + c.bytes + 1);
     if (end - c.at > s.keys.longest || end > s.text.bytes) return;
     c = make_candidate(s.text.memory, c.at, end);
+    key = find(s, c);
   }
 }
 
-// Candidates are looked up many at a time, when the memory that each needs is on its way already.
+// Candidates are looked up many at a time, in steps: what a step needs of memory is on its way since the step before.
+class candidates {
+ public:
+  static constexpr std::uint32_t room = 64;  // for the starts of 64 bytes
+
+  explicit candidates(search_of_text& s) : s_(s) {}
+  bool is_full() const { return count_ > capacity - room; }
+
+  void add(std::uint32_t at, std::uint32_t end) {
+    all_[count_] = make_candidate(s_.text.memory, at, end);
+    __builtin_prefetch(s_.keys.filter + s_.keys.filter_word(all_[count_].hash));
+    ++count_;
+  }
+
+  void look_up() {
+    std::uint32_t left = 0;
+    for (std::uint32_t i = 0; i < count_; ++i) {
+      const candidate c = all_[i];
+      all_[left] = c;
+      __builtin_prefetch(s_.keys.entries + s_.keys.entry_slot(c.hash));
+      left +=
+          static_cast<std::uint32_t>(s_.keys.may_have(c.hash)) & static_cast<std::uint32_t>(c.bytes <= s_.keys.longest);
+    }
+    std::uint32_t found = 0;
+    for (std::uint32_t i = 0; i < left; ++i) {
+      const key_entry* const key = find(s_, all_[i]);
+      if (key == nullptr) continue;
+      if (key->overlaps != 0 || key->continues != 0) {
+        look_further(s_, all_[i], key);
+        continue;
+      }
+      words_[found++] = key->word;
+      __builtin_prefetch(s_.counts + key->word);
+    }
+    for (std::uint32_t i = 0; i < found; ++i) s_.count(words_[i]);
+    count_ = 0;
+  }
+
+ private:
+  static constexpr std::uint32_t capacity = 256;
+
+  search_of_text& s_;
+  std::uint32_t count_ = 0;
+  candidate all_[capacity];
+  std::uint32_t words_[capacity];
+};
+
 GPUFS_FOR_EACH_PROCESSOR void look_through(search_of_text& s, std::uint32_t from, std::uint32_t to) {
-  constexpr std::uint32_t candidates_max = 256;
-  candidate candidates[candidates_max];
-  std::uint32_t count = 0;
-  const auto look_up_all = [&] {
-    for (std::uint32_t i = 0; i < count; ++i)
-      __builtin_prefetch(s.keys.entries + (candidates[i].hash >> (64 - s.keys.entry_bits)));
-    for (std::uint32_t i = 0; i < count; ++i) look_up(s, candidates[i]);
-    count = 0;
-  };
+  candidates some(s);
   for (std::uint32_t k = from / 64; 64 * k < to; ++k) {
     const std::uint64_t mask = s.masks[k], next = s.masks[k + 1];
     const std::uint64_t boundary = ~(mask << 1 | (k == 0 ? 0 : s.masks[k - 1] >> 63));
@@ -126,20 +170,16 @@ GPUFS_FOR_EACH_PROCESSOR void look_through(search_of_text& s, std::uint32_t from
     if (s.keys.begins_non_word != 0) starts |= ~mask & boundary;
     if (64 * k < from) starts &= ~std::uint64_t{0} << (from - 64 * k);
     if (64 * k + 64 > to) starts &= ~std::uint64_t{0} >> (64 * k + 64 - to);
-    if (count > candidates_max - 64) look_up_all();
+    if (some.is_full()) some.look_up();
     for (; starts != 0; starts &= starts - 1) {
       const unsigned i = lowest(starts);
       const std::uint32_t at = 64 * k + i;
       // Behind the first character; of those that follow it, 63.
       const std::uint64_t others = ~(mask >> i | next << 1 << (63 - i)) >> 1;
-      const candidate c =
-          make_candidate(s.text.memory, at, others != 0 ? at + 1 + lowest(others) : run_end(s.masks, at + 1));
-      candidates[count] = c;
-      count +=
-          static_cast<std::uint32_t>(s.keys.may_have(c.hash)) & static_cast<std::uint32_t>(c.bytes <= s.keys.longest);
+      some.add(at, others != 0 ? at + 1 + lowest(others) : run_end(s.masks, at + 1));
     }
   }
-  look_up_all();
+  some.look_up();
 }
 
 }  // namespace
