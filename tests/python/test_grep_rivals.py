@@ -12,6 +12,8 @@ from random import Random
 import gpufs
 import pytest
 from gpufs import _core, grep
+from gpufs.bench import World, _grep
+from gpufs.bench._measure import AbsentError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -162,6 +164,22 @@ def test_what_differs_is_counted(fs: gpufs.Mount, tmp_path: Path) -> None:
     assert all_of_it.differing(found("one", "two", "three", roots=files[1:])) == 3
     Path(os.fsdecode(files[0])).write_bytes(b"one two three")
     assert found("one", "two", "three", roots=files).differing(all_of_it) == 2
+
+
+def test_a_benchmark_calls_matches_that_differ_wrong(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_grep, "DICTIONARIES", ())
+    with World.make("cpu", file=None, size=1 << 20, quick=True, tree=[str(tree)], tell=print) as world:
+        text = _grep.Text(world, 500)
+        assert {"alpha", "beta", "gamma"} < set(text.words)
+        by_cpu, by_twin = _grep.rival(world, text, "cpu", 2), _grep.search(text, device="cpu")
+        assert [next(source()).wrong_bytes for source in (by_cpu, by_twin)] == [0, 0]
+        with (tree / "b").open("a") as file:
+            file.write("alpha\n")
+        assert [next(source()).wrong_bytes for source in (by_cpu, by_twin)] == [32, 32]
+        with pytest.raises(AbsentError, match="needs a GPU"):
+            next(_grep.rival(world, text, "cuda", 2)())
 
 
 def test_what_a_rival_refuses(tmp_path: Path) -> None:

@@ -71,7 +71,9 @@ def _programs(table: Table) -> Iterator[tuple[str, dict[str, float]]]:
             continue
         words = [parameter(name, v) if isinstance(v, int) else str(v) for name, v in line.parameters.items()]
         measured = [one for one in (line.ours, *programs) if one is not base and one.value is not None]
-        values = {one.name.split(",")[0]: ratio(one, base) or 0.0 for one in measured}
+        values: dict[str, float] = {}
+        for one in measured:  # of several of a kind the first: the one that ours is held against
+            values.setdefault(one.name.split(",")[0], ratio(one, base) or 0.0)
         yield f"{table.name}: {', '.join(words)}", values
 
 
