@@ -13,8 +13,20 @@ from pathlib import Path
 
 APPS = Path(__file__).resolve().parent.parent / "apps"
 
-# Of each application the kernels over gpufs, what launches them, the CUDA program and the CPU program.
+# How both programs without gpufs cut and read files of text, and keep what they find.
+TEXT_FILES = "grep/rival_files.hpp grep/rival_files.cpp grep/rival_findings.hpp grep/rival_findings.cpp"
+
+# Of each application the kernels over gpufs, what launches them, the CUDA program and the CPU program; files of one are
+# separated by blanks. Of words in text the kernels are window, search, counts and where a binary file ends;
+# their host part takes the counts from the sink. Nobody's are the hash tables, how words are told and compared, and how
+# counts are added up by path. What the CUDA program leaves to the CPU is in the CPU program.
 PROGRAMS = {
+    "words in text": (
+        "grep/kernel.cuh grep/window.cuh grep/matcher.cuh grep/tally.cuh grep/find_cuts.cuh",
+        "grep/search.cpp grep/launch.hpp grep/launch.cpp grep/report.hpp grep/collect.hpp grep/collect.cpp",
+        f"grep/rival_cuda.cpp {TEXT_FILES}",
+        f"grep/rival_host.hpp grep/rival_host.cpp grep/rival_text.hpp grep/rival_text.cpp {TEXT_FILES}",
+    ),
     "matrix times vector": (
         "linear/matvec_kernels.cuh",
         "linear/matvec.cpp",
@@ -44,7 +56,8 @@ def main() -> None:
     print("| lines (statements) | kernels over gpufs | their host part | CUDA without gpufs | CPU |")
     print("|---|---|---|---|---|")
     for name, files in PROGRAMS.items():
-        cells = ["{} ({})".format(*count((APPS / file).read_text(encoding="utf-8"))) for file in files]
+        sources = ["".join((APPS / file).read_text(encoding="utf-8") for file in cell.split()) for cell in files]
+        cells = ["{} ({})".format(*count(source)) for source in sources]
         print(f"| {name} | {' | '.join(cells)} |")
 
 

@@ -19,27 +19,20 @@ struct ranked_counts {
   word_count* first;
 };
 
-// The wanted counts in the order of their files' ranks: a counting sort, since there are as many ranks as files.
-std::vector<ranked_counts> sort_by_rank(const std::vector<count_source>& sources,
+// In the order of their files' ranks: a counting sort, since there are as many ranks as files.
+std::vector<ranked_counts> sort_by_rank(const std::vector<file_counts>& all,
                                         const std::vector<std::uint32_t>& files_by_path) {
   std::vector<std::uint32_t> rank_of_file(files_by_path.size());
   for (std::size_t rank = 0; rank < files_by_path.size(); ++rank)
     rank_of_file[files_by_path[rank]] = static_cast<std::uint32_t>(rank);
-  const auto for_each_wanted = [&](const auto& use) {
-    for (const count_source& source : sources) {
-      for (const item_counts& counts : source.collected->counts()) {
-        const std::uint32_t file = (*source.file_of_item)[counts.item];
-        if (source.wanted[file]) use(rank_of_file[file], counts);
-      }
-    }
-  };
   std::vector<std::size_t> begin(files_by_path.size() + 1, 0);
-  for_each_wanted([&](std::uint32_t rank, const item_counts&) { ++begin[rank + 1]; });
+  for (const file_counts& counts : all) ++begin[rank_of_file[counts.file] + 1];
   std::partial_sum(begin.begin(), begin.end(), begin.begin());
-  std::vector<ranked_counts> sorted(begin.back());
-  for_each_wanted([&](std::uint32_t rank, const item_counts& counts) {
+  std::vector<ranked_counts> sorted(all.size());
+  for (const file_counts& counts : all) {
+    const std::uint32_t rank = rank_of_file[counts.file];
     sorted[begin[rank]++] = {rank, counts.count, counts.first};
-  });
+  }
   return sorted;
 }
 
@@ -73,7 +66,7 @@ class partial_result {
   std::size_t size() const { return size_; }
 
   void write(match* to) const {
-    for (const file_counts& file : files_) {
+    for (const sorted_counts& file : files_) {
       for (std::uint32_t k = 0; k < file.count; ++k) {
         *to++ = file.section != nullptr ? match{file.file, file.section[k].word, file.section[k].count}
                                         : match{file.file, added_[file.added + k].word, added_[file.added + k].count};
@@ -82,7 +75,7 @@ class partial_result {
   }
 
  private:
-  struct file_counts {
+  struct sorted_counts {
     std::uint32_t file;
     std::uint32_t count;
     const word_count* section;  // null: from `added` on in added_
@@ -120,7 +113,7 @@ class partial_result {
 
   const std::vector<std::uint32_t>& files_by_path_;
   std::size_t words_;
-  std::vector<file_counts> files_;
+  std::vector<sorted_counts> files_;
   std::vector<wide_count> added_;
   std::size_t size_ = 0;
   std::vector<std::uint64_t> totals_;  // by word
@@ -129,9 +122,17 @@ class partial_result {
 
 }  // namespace
 
-match_list merge_counts(const std::vector<count_source>& sources, const std::vector<std::uint32_t>& files_by_path,
+std::vector<std::uint32_t> order_by_path(const std::vector<file_item>& files) {
+  std::vector<std::uint32_t> order(files.size());
+  std::iota(order.begin(), order.end(), 0u);
+  const auto before = [&](std::uint32_t a, std::uint32_t b) { return files[a].path < files[b].path; };
+  if (!std::is_sorted(order.begin(), order.end(), before)) std::stable_sort(order.begin(), order.end(), before);
+  return order;
+}
+
+match_list merge_counts(const std::vector<file_counts>& all, const std::vector<std::uint32_t>& files_by_path,
                         std::size_t words) {
-  const std::vector<ranked_counts> sorted = sort_by_rank(sources, files_by_path);
+  const std::vector<ranked_counts> sorted = sort_by_rank(all, files_by_path);
   std::size_t total = 0;
   for (const ranked_counts& counts : sorted) total += counts.count;
   const std::size_t threads = std::clamp<std::size_t>(total / counts_per_thread, 1,
@@ -150,9 +151,9 @@ match_list merge_counts(const std::vector<count_source>& sources, const std::vec
                   [&](std::size_t t) { parts[t].make(sorted.data() + begin[t], sorted.data() + begin[t + 1]); });
   std::vector<std::size_t> at(threads + 1, 0);
   for (std::size_t t = 0; t < threads; ++t) at[t + 1] = at[t] + parts[t].size();
-  match_list all(at.back());
-  job::in_threads(threads, [&](std::size_t t) { parts[t].write(all.data() + at[t]); });
-  return all;
+  match_list merged(at.back());
+  job::in_threads(threads, [&](std::size_t t) { parts[t].write(merged.data() + at[t]); });
+  return merged;
 }
 
 }  // namespace gpufs::grep

@@ -1,21 +1,24 @@
-// Counts of items to counts of files.
+// Counts of parts of files to counts of files.
 #pragma once
 
-#include "collect.hpp"
 #include "grep.hpp"
+#include "report.hpp"
 
 namespace gpufs::grep {
 
-// What one launch sent, and of which files it counts.
-struct count_source {
-  const collector* collected;
-  const std::vector<std::uint32_t>* file_of_item;
-  std::vector<char> wanted;  // by file
+// Some of a file's counts, each word once. Several may be of one file, with the same words.
+struct file_counts {
+  std::uint32_t file;
+  std::uint32_t count;
+  word_count* first;
 };
 
-// Adds up all counts of wanted files by file and word. Sorted as `files_by_path`, a permutation of the files, then by
-// word. `words` is the dictionary's size. Sorts what the collectors hold.
-match_list merge_counts(const std::vector<count_source>& sources, const std::vector<std::uint32_t>& files_by_path,
+// The numbers of the files, sorted by their paths; of equal ones the first comes first.
+std::vector<std::uint32_t> order_by_path(const std::vector<file_item>& files);
+
+// Adds up all counts by file and word. Sorted as `files_by_path`, a permutation of the files, then by word. `words` is
+// the dictionary's size. Sorts what `all` points at.
+match_list merge_counts(const std::vector<file_counts>& all, const std::vector<std::uint32_t>& files_by_path,
                         std::size_t words);
 
 }  // namespace gpufs::grep

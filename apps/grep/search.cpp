@@ -1,13 +1,11 @@
 // The host's part of a search: shares out the work, runs the kernels, and makes the result of what they sent.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
-#include <numeric>
 #include <optional>
 
+#include "collect.hpp"
 #include "device_array.hpp"
+#include "late_nul.hpp"
 #include "launch.hpp"
 #include "merge.hpp"
 
@@ -60,7 +58,7 @@ class searcher {
       blocks_ = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(chains_bytes_max / bytes, 1, blocks_));
     }
     message_bytes_ = std::min(mount_.options().staging_bytes, message_bytes_max);
-    sort_paths();
+    pool_paths();
   }
 
   result run() {
@@ -90,13 +88,7 @@ class searcher {
   }
 
  private:
-  void sort_paths() {
-    files_by_path_.resize(files_.size());
-    std::iota(files_by_path_.begin(), files_by_path_.end(), 0u);
-    const auto before = [this](std::uint32_t a, std::uint32_t b) { return files_[a].path < files_[b].path; };
-    if (!std::is_sorted(files_by_path_.begin(), files_by_path_.end(), before))
-      std::stable_sort(files_by_path_.begin(), files_by_path_.end(), before);
-
+  void pool_paths() {
     path_at_.reserve(files_.size());
     for (const file_item& file : files_) {
       path_at_.push_back(paths_.size());
@@ -144,21 +136,12 @@ class searcher {
     }
   }
 
-  // GNU grep asks for holes before it has met a NUL: a hole reads as NULs, and makes the whole file binary at once.
-  bool has_hole(std::uint32_t file) const {
-    const int fd = open(files_[file].path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    if (fd < 0) return false;
-    const off_t end = lseek(fd, 0, SEEK_END);
-    const off_t hole = lseek(fd, static_cast<off_t>(first_read_bytes), SEEK_HOLE);
-    close(fd);
-    return hole >= 0 && hole < end;
-  }
-
   // Files with a late NUL are searched again, up to where grep stops counting. Their pages are still in the cache.
   void make_late_items(round& again) {
     round cuts;
     for (std::uint32_t file = 0; file < files_.size(); ++file) {
-      if (failed_[file] != 0 || first_nul_[file] == no_nul || first_nul_[file] < first_read_bytes || has_hole(file))
+      if (failed_[file] != 0 || first_nul_[file] == no_nul || first_nul_[file] < first_read_bytes ||
+          has_hole(files_[file].path))
         continue;
       cuts.items.push_back({first_nul_[file], 0, path_at_[file], file, 0});
       cuts.file_of_item.push_back(file);
@@ -244,17 +227,17 @@ class searcher {
   }
 
   match_list merge(const round& first, const round& again) const {
-    std::vector<count_source> sources;
+    std::vector<file_counts> all;
     for (const round* r : {&first, &again}) {
       if (!r->collected) continue;
-      count_source source{&*r->collected, &r->file_of_item, std::vector<char>(files_.size())};
-      for (std::size_t file = 0; file < files_.size(); ++file) {
+      for (const item_counts& counts : r->collected->counts()) {
+        const std::uint32_t file = r->file_of_item[counts.item];
         // What the first round counted in a file with a NUL is a part of unknown size.
-        source.wanted[file] = failed_[file] == 0 && (first_nul_[file] == no_nul || r == &again);
+        if (failed_[file] == 0 && (first_nul_[file] == no_nul || r == &again))
+          all.push_back({file, counts.count, counts.first});
       }
-      sources.push_back(std::move(source));
     }
-    return merge_counts(sources, files_by_path_, dictionary_.words.size());
+    return merge_counts(all, order_by_path(files_), dictionary_.words.size());
   }
 
   const mount& mount_;
@@ -263,7 +246,6 @@ class searcher {
   progress* progress_;
   std::uint32_t blocks_ = 1;
   std::uint32_t message_bytes_ = 0;
-  std::vector<std::uint32_t> files_by_path_;
   std::vector<char> paths_;
   std::vector<std::uint64_t> path_at_;    // of each file, in paths_
   std::vector<int> failed_;               // by file: errno

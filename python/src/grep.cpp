@@ -1,5 +1,6 @@
 #include "grep.hpp"
 
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "grep/grep.hpp"
+#include "grep/rivals.hpp"
 #include "mount.hpp"
 
 namespace nb = nanobind;
@@ -49,6 +51,17 @@ struct search_result {
   std::uint64_t words_found = 0;
   std::uint64_t occurrences = 0;
 
+  // When all was found.
+  void add_up() {
+    for (const grep::failure& f : found.failures) failures.push_back({files[f.file].path, f.error});
+    std::vector<bool> seen(words.words().size());
+    for (const grep::match& match : found.matches) {
+      words_found += seen[match.word] ? 0 : 1;
+      seen[match.word] = true;
+      occurrences += match.count;
+    }
+  }
+
   std::size_t size() const { return found.matches.size(); }
   // The matches from `start` to `stop`, as far as there are any.
   std::pair<std::size_t, std::size_t> range(std::size_t start, std::size_t stop) const {
@@ -66,6 +79,22 @@ struct search_result {
       list.append(nb::make_tuple(to_bytes(path(m)), to_bytes(word(m)), m.count));
     }
     return list;
+  }
+
+  // Matches that only one of two results has; both are ordered.
+  std::size_t differing(const search_result& other) const {
+    const auto key = [](const search_result& of, std::size_t i) {
+      const grep::match& m = of.found.matches[i];
+      return std::tie(of.path(m), of.word(m), m.count);
+    };
+    std::size_t same = 0;
+    for (std::size_t i = 0, j = 0; i < size() && j < other.size();) {
+      const auto mine = key(*this, i), theirs = key(other, j);
+      same += mine == theirs ? 1 : 0;
+      i += mine <= theirs ? 1 : 0;
+      j += theirs <= mine ? 1 : 0;
+    }
+    return size() + other.size() - 2 * same;
   }
 
   std::string lines(std::size_t start, std::size_t stop) const {
@@ -142,13 +171,7 @@ class search_job {
     bytes_total_.store(bytes, std::memory_order_relaxed);
     files_total_.store(r.files.size(), std::memory_order_relaxed);
     r.found = grep::search(m, words_, r.files, &progress_);
-    for (const grep::failure& f : r.found.failures) r.failures.push_back({r.files[f.file].path, f.error});
-    std::vector<bool> seen(words_.words().size());
-    for (const grep::match& match : r.found.matches) {
-      r.words_found += seen[match.word] ? 0 : 1;
-      seen[match.word] = true;
-      r.occurrences += match.count;
-    }
+    r.add_up();
     return std::make_shared<const search_result>(std::move(r));
   }
 
@@ -186,6 +209,26 @@ nb::list failures_of(const py_search_result& self) {
   return list;
 }
 
+// What a program without gpufs finds, and the seconds that listing and searching took. `way`: "cpu" or "cuda".
+nb::tuple search_by_rival(const std::string& way, const grep::dictionary& words, const nb::list& roots,
+                          unsigned threads, std::uint64_t chunk_bytes) {
+  const std::vector<std::string> paths = to_strings(roots);
+  auto r = std::make_shared<search_result>(words);
+  double seconds = 0;
+  {
+    const nb::gil_scoped_release released;
+    const auto start = std::chrono::steady_clock::now();
+    r->files = grep::walk(paths, r->failures);
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const auto search = way == "cpu" ? grep::search_on_host : grep::search_by_pipeline;
+    grep::rival_result found = search(words, r->files, threads, chunk_bytes);
+    seconds += found.seconds;
+    r->found = std::move(found.found);
+    r->add_up();
+  }
+  return nb::make_tuple(py_search_result{std::move(r)}, seconds);
+}
+
 nb::list binary_of(const py_search_result& self) {
   nb::list list;
   for (const std::uint32_t file : self.result->found.binary) list.append(to_bytes(self.result->files[file].path));
@@ -220,6 +263,12 @@ void bind_grep(nb::module_& m) {
       .def_prop_ro("words_found", [](const py_search_result& self) { return self.result->words_found; })
       .def_prop_ro("occurrences", [](const py_search_result& self) { return self.result->occurrences; })
       .def("__len__", [](const py_search_result& self) { return self.result->size(); })
+      .def(
+          "differing",
+          [](const py_search_result& self, const py_search_result& other) {
+            return self.result->differing(*other.result);
+          },
+          "other"_a)
       .def("failures", failures_of)
       .def("binary", binary_of)
       .def(
@@ -249,6 +298,8 @@ void bind_grep(nb::module_& m) {
         const nb::gil_scoped_release released;
         return py_search_result{self.job->result()};
       });
+
+  m.def("bench_grep_rival", search_by_rival, "way"_a, "dictionary"_a, "roots"_a, "threads"_a, "chunk_bytes"_a);
 }
 
 }  // namespace gpufs::python

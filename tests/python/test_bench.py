@@ -328,6 +328,17 @@ def test_plots_leave_out_rows_that_have_no_place_on_the_axis(tmp_path: Path) -> 
     assert [path.name for path in plots.draw(results, tmp_path)] == ["writing.png", "writing.pdf"]
 
 
+def test_programs_are_drawn_against_the_one_for_the_cpu() -> None:
+    peers = [measured("CPU, 2 threads", 2.0), measured("CUDA", 6.0), measured("twin, 1 cores", 1.0)]
+    both = bench.Line({"words": 5}, measured(value=8.0), measured("twin, 2 cores", 1.5), None, peers)
+    old = bench.Line({"words": 6}, measured(value=8.0), measured("twin, 2 cores", 2.0), None, [measured("rg", 1.0)])
+    table = _results.Table("grep", "Words", "words", [both, old])
+    assert dict(plots._programs(table)) == {
+        "grep: 5": {"gpufs": 4.0, "twin": 0.75, "CUDA": 3.0},
+        "grep: 6": {"gpufs": 4.0, "rg": 0.5},
+    }
+
+
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_plots_are_drawn_of_results_in_a_file(run: Command, tmp_path: Path, file: Path) -> None:
     results = tmp_path / "results.json"

@@ -27,6 +27,8 @@ def _grep_tree(world: World, shared: Shared) -> Iterator[Case]:
             twins[-1],
             None,
             (
+                Task(f"CPU, {world.threads} threads", "GB/s", _grep.rival(world, text, "cpu", world.threads)),
+                Task("CUDA, pinned buffers", "GB/s", _grep.rival(world, text, "cuda", min(world.threads, 16))),
                 *twins[:-1],
                 Task("rg -w", "GB/s", _grep.ripgrep(world, text, "-w")),
                 Task("rg without -w", "GB/s", _grep.ripgrep(world, text)),

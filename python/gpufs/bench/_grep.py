@@ -1,4 +1,4 @@
-"""``gpufs grep`` and ripgrep on a tree of source text."""
+"""``gpufs grep``, two programs that do without gpufs, and ripgrep on a tree of source text."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import sysconfig
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
-from gpufs import grep
+from gpufs import _core, grep
 from gpufs._mount import Device, Mount
 from gpufs.bench._measure import AbsentError, Sample, Source
 from gpufs.bench._world import World
@@ -24,6 +24,10 @@ DICTIONARIES: Final = ("/usr/share/dict/words", "/usr/share/dict/american-englis
 RIPGREP_TIMEOUT_S: Final = 30  # whole words of a large dictionary can take it many minutes
 QUICK_RIPGREP_TIMEOUT_S: Final = 5
 STAGING: Final = "128KiB"  # as the command has it
+MATCH_BYTES: Final = 16  # of a match in a result
+
+Way: TypeAlias = Literal["cpu", "cuda"]
+CHUNKS: Final[dict[Way, int]] = {"cpu": 256 << 10, "cuda": 4 << 20}  # bytes that are read at a time
 
 
 def default_tree() -> list[str]:
@@ -72,6 +76,20 @@ class Text:
             result = grep.search(mount, grep.Dictionary.read(self.dictionary), self.roots)
         return result.files, result.bytes
 
+    @functools.cached_property
+    def expected(self) -> _core.SearchResult:
+        """What the program for the CPU finds."""
+        return self.by_rival("cpu", len(os.sched_getaffinity(0)))[0]
+
+    def by_rival(self, way: Way, threads: int) -> tuple[_core.SearchResult, float]:
+        """What a program without gpufs finds, and its seconds."""
+        words = _core.Dictionary.read(os.fsencode(self.dictionary))
+        return _core.bench_grep_rival(way, words, list(map(os.fsencode, self.roots)), threads, CHUNKS[way])
+
+    def wrong_bytes(self, found: _core.SearchResult) -> int:
+        """Bytes of matches that are missing, too many, or counted wrongly."""
+        return found.differing(self.expected) * MATCH_BYTES
+
     def _files(self) -> list[Path]:
         return sorted(path for root in self.roots for path in Path(root).rglob("*") if path.is_file())
 
@@ -88,8 +106,23 @@ def search(text: Text, *, device: Device, cores: int | None = None) -> Source:
             with _on_cores(cores), Mount(device=device, staging=STAGING, twin_threads=cores, read_only=True) as mount:
                 cpu = time.process_time()
                 result = grep.search(mount, dictionary, text.roots)
-                sample = Sample(result.seconds, time.process_time() - cpu, result.files, result.bytes, 0)
-            yield sample
+                cpu = time.process_time() - cpu
+            yield Sample(result.seconds, cpu, result.files, result.bytes, text.wrong_bytes(result._core))
+
+    return source
+
+
+def rival(world: World, text: Text, way: Way, threads: int) -> Source:
+    """A program for the CPU, or one for CUDA with pinned buffers; of the bytes that gpufs would count."""
+
+    def source() -> Generator[Sample]:
+        if way == "cuda" and world.device != "cuda":
+            raise AbsentError("needs a GPU")
+        files, bytes_ = text.size
+        while True:
+            cpu = time.process_time()
+            found, seconds = text.by_rival(way, threads)
+            yield Sample(seconds, time.process_time() - cpu, files, bytes_, text.wrong_bytes(found))
 
     return source
 

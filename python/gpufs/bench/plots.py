@@ -65,12 +65,15 @@ def _programs(table: Table) -> Iterator[tuple[str, dict[str, float]]]:
     for line in table.lines:
         others = [line.limit, *line.peers]
         programs = [one for one in others if one is not None and not one.name.startswith(("copy engine", "gpufs"))]
-        base = next((one for one in programs if one.name.startswith(("CPU", "twin")) and one.value is not None), None)
+        bases = [one for kind in ("CPU", "twin") for one in programs if one.name.startswith(kind)]
+        base = next((one for one in bases if one.value is not None), None)
         if base is None or line.ours is None or line.ours.value is None:
             continue
         words = [parameter(name, v) if isinstance(v, int) else str(v) for name, v in line.parameters.items()]
         measured = [one for one in (line.ours, *programs) if one is not base and one.value is not None]
-        values = {one.name.split(",")[0]: ratio(one, base) or 0.0 for one in measured}
+        values: dict[str, float] = {}
+        for one in measured:  # of several of a kind the first: the one that ours is held against
+            values.setdefault(one.name.split(",")[0], ratio(one, base) or 0.0)
         yield f"{table.name}: {', '.join(words)}", values
 
 

@@ -1,0 +1,54 @@
+#include "late_nul.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "grep_buffer.hpp"
+#include "host_file.hpp"
+
+namespace gpufs::grep {
+
+namespace {
+
+// The place behind the last newline in [from, end); `from` if there is none.
+std::uint64_t line_begin(const host_file& file, std::uint64_t from, std::uint64_t end) {
+  char text[4096];
+  while (end > from) {
+    const std::uint64_t begin = end - std::min<std::uint64_t>(end - from, sizeof text);
+    file.read(text, end - begin, begin);
+    if (const void* newline = memrchr(text, '\n', end - begin))
+      return begin + static_cast<std::uint64_t>(static_cast<const char*>(newline) - text) + 1;
+    end = begin;
+  }
+  return from;
+}
+
+}  // namespace
+
+bool has_hole(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY);
+  if (fd < 0) return false;
+  const off_t end = lseek(fd, 0, SEEK_END);
+  const off_t hole = lseek(fd, static_cast<off_t>(first_read_bytes), SEEK_HOLE);
+  close(fd);
+  return hole >= 0 && hole < end;
+}
+
+std::uint64_t counted_bytes(const std::string& path, std::uint64_t nul) {
+  if (nul < first_read_bytes || has_hole(path)) return 0;
+  const host_file file(path);
+  grep_buffer buffer(file.size());
+  std::uint64_t end = 0;   // of what was read
+  std::uint64_t line = 0;  // the beginning of the line that is not complete yet
+  for (;;) {
+    const std::uint64_t bytes = buffer.read(end - line);
+    if (bytes == 0 || nul < end + bytes) return line;
+    end += bytes;
+    line = line_begin(file, line, end);
+  }
+}
+
+}  // namespace gpufs::grep
