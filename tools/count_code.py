@@ -1,34 +1,65 @@
 """Counts the code of the applications: kernels over gpufs, their host part, and the programs that do without it.
 
-Prints a Markdown table of lines with code, neither blank nor comments, and of statements: semicolons, as the GPUfs
-paper counts them (TOCS 2014, section 6.2.1). What an application's programs share (numbers, tiles, the second look at
-distances, layouts) is counted for none of them; nor is what the others would have to bring along besides: paths,
-errors, buffers (apps/job, apps/rival).
+Prints a Markdown table of lines with code, neither blank nor comments nor such as only say where names come from
+(includes, namespaces), and of statements: semicolons, as the GPUfs paper counts them (TOCS 2014, section 6.2.1).
+"Checks and plans": what is refused, and how the work is cut for a cache, which is arithmetic. What an application's
+programs share (numbers, tiles, the second look at distances, layouts) is counted for none of them; nor is what the
+others would have to bring along besides: paths, errors, buffers (apps/job, apps/rival).
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 APPS = Path(__file__).resolve().parent.parent / "apps"
 
-# Of each application the kernels over gpufs, what launches them, the CUDA program and the CPU program.
+
+class Program(NamedTuple):
+    """An application's files, below its folder."""
+
+    folder: str
+    kernels: tuple[str, ...]
+    host: tuple[str, ...]
+    checks_and_plans: tuple[str, ...]
+    cuda: tuple[str, ...]
+    cpu: tuple[str, ...]
+
+
 PROGRAMS = {
-    "matrix times vector": (
-        "linear/matvec_kernels.cuh",
-        "linear/matvec.cpp",
-        "linear/matvec_rival_cuda.cpp",
-        "linear/matvec_rival_host.cpp",
+    "matrix times vector": Program(
+        folder="linear",
+        kernels=("matvec_kernels.cuh",),
+        host=("matvec.cpp",),
+        checks_and_plans=("checks.hpp", "launch.hpp", "matvec_plan.hpp"),
+        cuda=("matvec_rival_cuda.cpp",),
+        cpu=("matvec_rival_host.cpp",),
     ),
-    "matrix times matrix": (
-        "linear/matmul_kernels.cuh",
-        "linear/matmul.cpp",
-        "linear/matmul_rival_cuda.cpp",
-        "linear/matmul_rival_host.cpp",
+    "matrix times matrix": Program(
+        folder="linear",
+        kernels=("matmul_kernels.cuh",),
+        host=("matmul.cpp",),
+        checks_and_plans=("checks.hpp", "launch.hpp", "matmul_plan.hpp"),
+        cuda=("matmul_rival_cuda.cpp",),
+        cpu=("matmul_rival_host.cpp",),
     ),
-    "image search": ("search/kernels.cuh", "search/search.cpp", "search/rival_cuda.cpp", "search/rival_host.cpp"),
-    "image collage": ("collage/kernels.cuh", "collage/collage.cpp", "collage/rival_cuda.cpp", "collage/rival_host.cpp"),
+    "image search": Program(
+        folder="search",
+        kernels=("kernels.cuh",),
+        host=("search.cpp",),
+        checks_and_plans=(),
+        cuda=("rival_cuda.cpp",),
+        cpu=("rival_host.cpp",),
+    ),
+    "image collage": Program(
+        folder="collage",
+        kernels=("kernels.cuh",),
+        host=("collage.cpp",),
+        checks_and_plans=(),
+        cuda=("rival_cuda.cpp",),
+        cpu=("rival_host.cpp",),
+    ),
 }
 
 
@@ -36,16 +67,23 @@ def count(source: str) -> tuple[int, int]:
     """Returns lines with code and statements of a C++ source."""
     without_strings = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', source)
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", without_strings, flags=re.DOTALL)
-    return sum(1 for line in code.splitlines() if line.strip()), code.count(";")
+    named = re.sub(r"(?m)^(#include|#pragma once|namespace .*\{$).*", "", code)
+    lines = sum(1 for line in named.splitlines() if line.strip())
+    return lines - len(re.findall(r"(?m)^namespace .*\{$", code)), code.count(";")
+
+
+def cell(folder: str, files: tuple[str, ...]) -> str:
+    """Returns what is counted in some files."""
+    counts = [count((APPS / folder / file).read_text(encoding="utf-8")) for file in files]
+    return "{} ({})".format(*map(sum, zip(*counts, strict=True))) if counts else ""
 
 
 def main() -> None:
     """Prints the table."""
-    print("| lines (statements) | kernels over gpufs | their host part | CUDA without gpufs | CPU |")
-    print("|---|---|---|---|---|")
-    for name, files in PROGRAMS.items():
-        cells = ["{} ({})".format(*count((APPS / file).read_text(encoding="utf-8"))) for file in files]
-        print(f"| {name} | {' | '.join(cells)} |")
+    print("| lines (statements) | kernels over gpufs | their host part | checks and plans | CUDA without gpufs | CPU |")
+    print("|---|---|---|---|---|---|")
+    for name, (folder, *columns) in PROGRAMS.items():
+        print(f"| {name} | {' | '.join(cell(folder, files) for files in columns)} |")
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def test_products_are_numpys(fs: gpufs.Mount, tmp_path: Path, rows: int, columns
     assert names(tmp_path) == ["a", "x", "y"]
 
 
-@pytest.mark.parametrize("shape", [(1, 3_000_000), (3, 1_000_001), (40_000, 100), (5, 65_536)])
+@pytest.mark.parametrize("shape", [(1, 3_000_000), (3, 1_000_001), (40_000, 100), (400_000, 3), (5, 65_536)])
 def test_matrices_larger_than_the_cache(fs: gpufs.Mount, tmp_path: Path, shape: tuple[int, int]) -> None:
     matrix, vector = numbers(1, shape, "float32"), numbers(2, shape[1], "float32")
     np.save(tmp_path / "a.npy", matrix)
