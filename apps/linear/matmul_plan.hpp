@@ -36,7 +36,7 @@ struct matmul_plan {
       : type(f.left.type), left_offset(f.left.offset), right_offset(f.right.offset), out_offset(f.out_offset),
         rows(f.rows), depth(f.depth), columns(f.columns),
         cut(m, m.multiprocessors * roomy_shape::blocks_per_multiprocessor, depth * bytes_of(type), depth,
-            bytes_of(type)),
+            bytes_of(type), left_offset),
         is_twin(m.is_twin) {
     check_size(rows, depth, bytes_of(type));
     check_size(depth, columns, bytes_of(type));

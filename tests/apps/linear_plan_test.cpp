@@ -108,9 +108,10 @@ TEST(MatvecPlan, WhatIsMappedAndAskedForHasRoomInHalfOfTheCache) {
 
 linear::matmul_plan matmul_plan_of(random_sizes& random, const job::mount_facts& facts, std::uint64_t most_depth) {
   const element type = random.below(2) == 0 ? element::float32 : element::bfloat16;
-  return {{random.file(type), random.up_to(10'000), random.up_to(most_depth), random.file(type), random.up_to(10'000),
-           "", 4},
-          facts};
+  std::uint64_t depth = random.up_to(most_depth);
+  const std::uint64_t page = facts.page_bytes / linear::bytes_of(type);
+  if (random.below(3) == 0) depth = (depth / page + 1) * page;  // rows that begin at the same place in a page
+  return {{random.file(type), random.up_to(10'000), depth, random.file(type), random.up_to(10'000), "", 4}, facts};
 }
 
 TEST(MatmulPlan, EachTileIsMadeOnceAndEachRowIsBroughtBeforeItsBand) {
@@ -148,9 +149,12 @@ TEST(MatmulPlan, EachTileIsMadeOnceAndEachRowIsBroughtBeforeItsBand) {
 std::uint64_t pages_mapped(const linear::matmul_plan& plan, std::uint64_t row) {
   const std::uint64_t number_bytes = linear::bytes_of(plan.type), page_bytes = plan.cut.page_bytes;
   const std::uint64_t end = std::min<std::uint64_t>(plan.rows, row + plan.cut.rows);
-  std::uint64_t most = 0;
-  for (std::uint64_t column = 0; column < plan.depth; column += plan.cut.part_columns) {
-    const std::uint64_t columns = std::min<std::uint64_t>(plan.cut.part_columns, plan.depth - column);
+  const bool are_pages = plan.cut.part_columns != plan.depth &&
+                         tile::parts_are_pages(plan.left_offset, plan.left_row_bytes(), page_bytes, number_bytes);
+  std::uint64_t most = 0, part = plan.cut.part_columns;
+  if (are_pages) part -= plan.left_offset % page_bytes / number_bytes;
+  for (std::uint64_t column = 0; column < plan.depth; column += std::exchange(part, plan.cut.part_columns)) {
+    const std::uint64_t columns = std::min<std::uint64_t>(part, plan.depth - column);
     std::set<std::uint64_t> pages;
     for (std::uint64_t r = row; r < end; ++r) {
       const std::uint64_t begin = plan.left_place(r) + column * number_bytes;
@@ -164,19 +168,40 @@ std::uint64_t pages_mapped(const linear::matmul_plan& plan, std::uint64_t row) {
 
 TEST(MatmulPlan, WhatIsMappedHasRoomInHalfOfTheCache) {
   random_sizes random(4);
-  int in_parts = 0;
+  int in_parts = 0, in_pages = 0;
   for (int n = 0; n < plans; ++n) {
     const job::mount_facts facts = random.facts();
     const linear::matmul_plan plan = matmul_plan_of(random, facts, 1 << 20);
     ASSERT_GE(plan.cut.blocks, 1u);
     ASSERT_GE(plan.cut.rows, 1u);
-    if (plan.cut.part_columns != plan.depth) ++in_parts;
+    if (plan.cut.part_columns != plan.depth)
+      (tile::parts_are_pages(plan.left_offset, plan.left_row_bytes(), facts.page_bytes, linear::bytes_of(plan.type))
+           ? in_pages
+           : in_parts)++;
     std::uint64_t most = 0;
     for (int k = 0; k < 4; ++k) most = std::max(most, pages_mapped(plan, random.below(plan.down()) * plan.cut.rows));
     const std::uint64_t half = facts.cache_bytes / facts.page_bytes / 2;
     ASSERT_TRUE(plan.cut.blocks * most <= half || (plan.cut.blocks == 1 && plan.cut.rows == 1));
   }
   EXPECT_GT(in_parts, 100);
+  EXPECT_GT(in_pages, 100);
+}
+
+TEST(MatmulPlan, LongRowsFillTheirTiles) {
+  const auto plan_of = [](std::uint64_t offset, std::uint64_t cache_bytes) {
+    return linear::matmul_plan({{"a", offset}, 8192, 65'536, {"b"}, 1024, "c"}, {65'536, cache_bytes, 132, false});
+  };
+  const std::uint64_t gib = std::uint64_t{1} << 30;
+  for (const std::uint64_t offset : {0, 128}) {
+    EXPECT_EQ(plan_of(offset, 4 * gib).cut.rows, 128u);
+    EXPECT_EQ(plan_of(offset, 4 * gib).cut.blocks, 256u);
+    EXPECT_EQ(plan_of(offset, 2 * gib).cut.rows, 128u);
+    EXPECT_EQ(plan_of(offset, 2 * gib).cut.blocks, 128u);
+    EXPECT_EQ(plan_of(offset, 1 * gib).cut.rows, 64u);
+    EXPECT_EQ(plan_of(offset, 1 * gib).cut.blocks, 128u);
+  }
+  EXPECT_EQ(plan_of(4, 4 * gib).cut.rows, 128u);  // parts of rows in two pages each
+  EXPECT_EQ(plan_of(4, 4 * gib).cut.blocks, 128u);
 }
 
 TEST(LinearPlans, WhatCannotBeIsRefused) {
