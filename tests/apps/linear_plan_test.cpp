@@ -32,7 +32,7 @@ class random_sizes {
   std::mt19937 bits_;
 };
 
-constexpr int plans = 3000;
+constexpr int plans = 1200;
 
 TEST(MatvecPlan, EachNumberIsSummedUpOnceInAPlaceOfItsOwn) {
   random_sizes random(1);
@@ -85,8 +85,8 @@ TEST(MatvecPlan, EachNumberIsSummedUpOnceInAPlaceOfItsOwn) {
     }
     ASSERT_EQ(number, rows * columns);
   }
-  EXPECT_GT(cut, 100);
-  EXPECT_GT(whole, 100);
+  EXPECT_GT(cut, 30);
+  EXPECT_GT(whole, 30);
 }
 
 TEST(MatvecPlan, WhatIsMappedAndAskedForHasRoomInHalfOfTheCache) {
@@ -183,8 +183,8 @@ TEST(MatmulPlan, WhatIsMappedHasRoomInHalfOfTheCache) {
     const std::uint64_t half = facts.cache_bytes / facts.page_bytes / 2;
     ASSERT_TRUE(plan.cut.blocks * most <= half || (plan.cut.blocks == 1 && plan.cut.rows == 1));
   }
-  EXPECT_GT(in_parts, 100);
-  EXPECT_GT(in_pages, 100);
+  EXPECT_GT(in_parts, 30);
+  EXPECT_GT(in_pages, 30);
 }
 
 TEST(MatmulPlan, LongRowsFillTheirTiles) {
