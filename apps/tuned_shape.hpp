@@ -9,4 +9,10 @@ struct tuned_shape {
   static constexpr int blocks_per_multiprocessor = 4;
 };
 
+// In 128: of kernels that have few blocks, as each holds much of the cache.
+struct roomy_shape {
+  static constexpr int block_threads_max = 256;
+  static constexpr int blocks_per_multiprocessor = 2;
+};
+
 }  // namespace gpufs

@@ -78,11 +78,99 @@ GPUFS_HD void close_written(const Group& g, const mount_ref& fs, std::int32_t fd
   if (const std::int32_t closed = gclose(g, fs, fd); closed < 0 && g.is_leader()) failed.tell(file, closed);
 }
 
+// A file that a kernel has opened, if it has: the calls above, and others, of which none is told twice where it is not open. Collective.
+class opened {
+ public:
+  GPUFS_HD opened(const mount_ref& fs, std::int32_t fd, std::uint32_t file, const failure& failed)
+      : fs_(fs), fd_(fd), file_(file), failed_(failed) {}
+  GPUFS_HD bool is_open() const { return fd_ >= 0; }
+  GPUFS_HD std::int32_t descriptor() const { return fd_; }
+  GPUFS_HD void tell(std::int64_t result) const { failed_.tell(file_, result); }
+  GPUFS_HD bool told() const { return failed_.told(); }
+  template <class Group>
+  GPUFS_HD bool read_all(const Group& g, void* to, std::uint64_t bytes, std::uint64_t at) const {
+    return job::read_all(g, fs_, fd_, file_, failed_, static_cast<char*>(to), bytes, at);
+  }
+  template <class Group>
+  GPUFS_HD void write_all(const Group& g, const void* from, std::uint64_t bytes, std::uint64_t at) const {
+    job::write_all(g, fs_, fd_, file_, failed_, static_cast<const char*>(from), bytes, at);
+  }
+  // A mapping of all of a part, which lies in one page; null, which is told, if that is not to be had.
+  template <class Group>
+  GPUFS_HD const char* map(const Group& g, std::uint64_t bytes, std::uint64_t at) const {
+    const mapping m = gmmap(g, fs_, fd_, static_cast<std::int64_t>(at), bytes);
+    if (m.bytes == static_cast<std::int64_t>(bytes)) return m.data;
+    if (m.bytes > 0) (void)gmunmap(g, fs_, m.data);
+    if (g.is_leader()) tell(m.bytes < 0 ? m.bytes : 0);
+    return nullptr;
+  }
+  // `made`: as gmunmap has it.
+  template <class Group, class Value>
+  GPUFS_HD void unmap(const Group& g, const char* data, const Value& made) const {
+    (void)gmunmap(g, fs_, data, made);
+  }
+  // Asks for a part, or has what was written to it reach the file.
+  template <class Group>
+  GPUFS_HD void bring(const Group& g, std::uint64_t bytes, std::uint64_t at) const {
+    if (bytes != 0) (void)gfadvise(g, fs_, fd_, static_cast<std::int64_t>(at), bytes, POSIX_FADV_WILLNEED);
+  }
+  template <class Group>
+  GPUFS_HD void send(const Group& g, std::uint64_t bytes, std::uint64_t at) const {
+    if (bytes != 0) (void)gfadvise(g, fs_, fd_, static_cast<std::int64_t>(at), bytes, POSIX_FADV_DONTNEED);
+  }
+  template <class Group>
+  GPUFS_HD void close(const Group& g) const {
+    if (is_open()) close_written(g, fs_, fd_, file_, failed_);
+  }
+
+ private:
+  const mount_ref& fs_;
+  const std::int32_t fd_;
+  const std::uint32_t file_;
+  const failure failed_;
+};
+
+// A file of a job, as its kernels are told of it.
+struct file {
+  const char* path;
+  std::uint32_t number;
+  failure failed;
+
+  template <class Group>
+  GPUFS_HD opened open_to_read(const Group& g, const mount_ref& fs) const {
+    return {fs, job::open_to_read(g, fs, path, number, failed), number, failed};
+  }
+  template <class Group>
+  GPUFS_HD opened open_to_write(const Group& g, const mount_ref& fs) const {
+    return {fs, job::open_to_write(g, fs, path, number, failed), number, failed};
+  }
+};
+
 // Calls `part(first, end)` for each of the block's parts of [0, count), `size` each, which the blocks take by turns.
 template <class Part>
 GPUFS_HD void by_turns(std::uint64_t count, std::uint64_t size, const Part& part) {
   for (std::uint64_t first = block_group::grid_rank() * size; first < count; first += block_group::grid_size() * size)
     part(first, count - first < size ? count : first + size);
+}
+
+// Whether a kernel goes on that needs some files: not if something went wrong with any file of the job, as each call might wait for its
+// timeout then. By all of a block.
+template <class... Opened>
+GPUFS_HD bool goes_on(const block_group& g, const Opened&... files) {
+  return (files.is_open() && ...) && !g.all((files.told() || ...));
+}
+
+// Counts to `count`, and then anew; true for the last of so many. Then what the others wrote before is there. By all of a block.
+template <class Word>
+GPUFS_HD bool is_last(const block_group& g, atomic_word<Word>& word, std::uint64_t count) {
+  Word counted = 0;
+  g.sync();  // before the leader releases what all have written
+  if (g.is_leader()) {
+    // Released for the last one, whose load acquires what all of them released: they only added to the word.
+    counted = word.fetch_add_release(1) + 1;
+    (void)word.load_acquire();
+  }
+  return g.broadcast(counted) % count == 0;
 }
 
 // Parts of a file, `stride` bytes from one's begin to the next one's, one behind another into memory of the device: each block a piece.

@@ -11,6 +11,7 @@
 #include "gpufs/base/limits.hpp"
 #include "gpufs/launch.cuh"
 #include "job/files.cuh"
+#include "job/mount_facts.hpp"
 
 namespace gpufs::job {
 
@@ -30,6 +31,8 @@ class job {
 
   const mount& of() const { return mount_; }
   failure failed() const { return {word_.data()}; }
+  // For kernels.
+  gpufs::job::file file(std::uint32_t number) const { return {path(number), number, failed()}; }
   // A file's path, where kernels can read it.
   const char* path(std::size_t file) const { return text_.data() + begins_[file]; }
 
@@ -44,6 +47,12 @@ class job {
     gpufs::launch(mount_, {count, threads, scratch_bytes, nullptr, alone_}, kernel);
     // The first launch of the next kernel loads it, for which the driver waits; this one may be waiting for the driver.
     if (alone_) mount_.synchronize();
+  }
+
+  // Of a kernel that knows how: `launch_plan shape() const`.
+  template <class Kernel>
+  void launch(const Kernel& kernel) const {
+    launch(kernel, kernel.shape().blocks, kernel.shape().blocks, kernel.shape().scratch_bytes);
   }
 
   // Reads `count` parts of a file, `stride` bytes from begin to begin, one behind another into memory of the device.
@@ -84,6 +93,14 @@ class job {
   std::vector<std::size_t> begins_;
   const device_array<char> text_;
   const device_array<atomic_word<std::uint64_t>> word_;
+};
+
+// A part of a file in memory of the device, for kernels that are launched later.
+struct file_part : device_array<char> {
+  file_part(const job& work, std::uint32_t file, std::uint64_t offset, std::uint64_t bytes)
+      : device_array(work.of(), bytes) {
+    work.read(file, offset, bytes, data());
+  }
 };
 
 }  // namespace gpufs::job

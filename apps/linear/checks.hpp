@@ -4,11 +4,12 @@
 #include <cerrno>
 
 #include "gpufs/base/limits.hpp"
+#include "gpufs/base/platform.cuh"
 #include "linear/linear.hpp"
 
 namespace gpufs::linear {
 
-inline std::uint64_t bytes_of(element type) { return type == element::float32 ? sizeof(float) : 2; }
+GPUFS_HD constexpr std::uint64_t bytes_of(element type) { return type == element::float32 ? sizeof(float) : 2; }
 
 // Of a matrix that there cannot be.
 inline void check_size(std::uint64_t rows, std::uint64_t columns, std::uint64_t number_bytes) {

@@ -23,14 +23,7 @@ rival_result matvec_on_host(const array_file& matrix, std::uint64_t rows, std::u
 rival_result matvec_by_pipeline(const array_file& matrix, std::uint64_t rows, std::uint64_t columns,
                                 const array_file& vector, unsigned threads, std::uint64_t piece_bytes);
 
-// Both compute what matmul() computes, into a file that is there. They return seconds, without what a program allocates once.
-struct matmul_files {
-  array_file left;
-  std::uint64_t rows, depth;
-  array_file right;
-  std::uint64_t columns;
-  std::string out;
-};
+// Both compute what matmul() computes, into a file that is there, from its begin. They return seconds, without what a program allocates once.
 
 // A program for the CPU: mapped files, the right matrix packed once, float32 sums of a block of rows in the caches and in registers. Throws
 // gpufs::error with a path.

@@ -247,6 +247,13 @@ GPUFS_HD void add_product(const block_group& g, product& to, char* stages, const
   else add_product<Parts, T, false>(g, to, stages, of, take);
 }
 
+// Whether rows that are longer than a page are mapped in parts of a page each: all of them begin at the same place in a page, and what is
+// left of it there is whole slices.
+GPUFS_HD constexpr bool parts_are_pages(std::uint64_t at, std::uint64_t stride, std::uint64_t page_bytes,
+                                        std::uint64_t number_bytes) {
+  return stride % page_bytes == 0 && (page_bytes - at % page_bytes) % (depth * number_bytes) == 0;
+}
+
 // Rows of a file: the first `count` from `at` on, `stride` bytes from one to the next, each `columns` numbers long.
 struct rows_of_file {
   std::int32_t fd;
@@ -261,10 +268,14 @@ template <int Parts, class T, class Take>
 GPUFS_HD std::int32_t add_mapped_product(const block_group& g, const mount_ref& fs, product& to, char* stages,
                                          row_table& rows, const rows_of_file& of, const panel& right,
                                          std::uint64_t tile, const Take& take) {
+  const std::uint64_t page_bytes = fs.layout.page_bytes();
+  // The first part only up to the page's end, if then each part is a page.
+  const bool are_pages = of.part_columns != of.columns && parts_are_pages(of.at, of.stride, page_bytes, sizeof(T));
+  const std::uint64_t in_front = are_pages ? of.at % page_bytes / sizeof(T) : 0;
   std::int32_t wrong = 0;
-  for (std::uint64_t done = 0; done < of.columns && wrong == 0; done += of.part_columns) {
-    const std::uint64_t left = of.columns - done;
-    const auto columns = static_cast<std::uint32_t>(left < of.part_columns ? left : of.part_columns);
+  for (std::uint64_t done = 0; done < of.columns && wrong == 0;) {
+    const std::uint64_t left = of.columns - done, most = done == 0 ? of.part_columns - in_front : of.part_columns;
+    const auto columns = static_cast<std::uint32_t>(left < most ? left : most);
     wrong = map_rows(g, fs, of.fd, rows, of.at + done * sizeof(T), of.stride, of.count,
                      columns * static_cast<std::uint32_t>(sizeof(T)));
     if (wrong == 0) {
@@ -272,6 +283,7 @@ GPUFS_HD std::int32_t add_mapped_product(const block_group& g, const mount_ref& 
       add_product<Parts, T>(g, to, stages, both, are_aligned<T>(of.at, of.stride, columns), take);
     }
     unmap_rows(g, fs, rows);
+    done += columns;
   }
   return wrong;
 }

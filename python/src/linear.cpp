@@ -12,9 +12,10 @@ using namespace nb::literals;
 namespace gpufs::python {
 namespace {
 
+std::string text_of(const nb::bytes& path) { return {path.c_str(), path.size()}; }
+
 linear::array_file file_of(const nb::bytes& path, std::uint64_t offset, bool is_bfloat16) {
-  return {std::string(path.c_str(), path.size()), offset,
-          is_bfloat16 ? linear::element::bfloat16 : linear::element::float32};
+  return {text_of(path), offset, is_bfloat16 ? linear::element::bfloat16 : linear::element::float32};
 }
 
 }  // namespace
@@ -25,11 +26,10 @@ void bind_linear(nb::module_& m) {
       [](const py_mount& mount_, const nb::bytes& matrix, std::uint64_t matrix_offset, std::uint64_t rows,
          std::uint64_t columns, const nb::bytes& vector, std::uint64_t vector_offset, bool is_bfloat16,
          const nb::bytes& out, std::uint64_t out_offset, bool alone) {
-        const linear::array_file a = file_of(matrix, matrix_offset, is_bfloat16);
-        const linear::array_file x = file_of(vector, vector_offset, is_bfloat16);
-        const std::string to(out.c_str(), out.size());
+        const linear::matvec_files files{file_of(matrix, matrix_offset, is_bfloat16), rows,         columns,
+                                         file_of(vector, vector_offset, is_bfloat16), text_of(out), out_offset};
         const nb::gil_scoped_release released;
-        mount_.holder->use([&](const mount& m) { linear::matvec(m, a, rows, columns, x, to, out_offset, alone); });
+        mount_.holder->use([&](const mount& m) { linear::matvec(m, files, alone); });
       },
       "mount"_a, "matrix"_a, "matrix_offset"_a, "rows"_a, "columns"_a, "vector"_a, "vector_offset"_a, "is_bfloat16"_a,
       "out"_a, "out_offset"_a, "alone"_a);
@@ -38,12 +38,15 @@ void bind_linear(nb::module_& m) {
       [](const py_mount& mount_, const nb::bytes& left, std::uint64_t left_offset, std::uint64_t rows,
          std::uint64_t depth, const nb::bytes& right, std::uint64_t right_offset, std::uint64_t columns,
          bool is_bfloat16, const nb::bytes& out, std::uint64_t out_offset, bool alone) {
-        const linear::array_file a = file_of(left, left_offset, is_bfloat16);
-        const linear::array_file b = file_of(right, right_offset, is_bfloat16);
-        const std::string to(out.c_str(), out.size());
+        const linear::matmul_files files{file_of(left, left_offset, is_bfloat16),
+                                         rows,
+                                         depth,
+                                         file_of(right, right_offset, is_bfloat16),
+                                         columns,
+                                         text_of(out),
+                                         out_offset};
         const nb::gil_scoped_release released;
-        mount_.holder->use(
-            [&](const mount& m) { linear::matmul(m, a, rows, depth, b, columns, to, out_offset, alone); });
+        mount_.holder->use([&](const mount& m) { linear::matmul(m, files, alone); });
       },
       "mount"_a, "left"_a, "left_offset"_a, "rows"_a, "depth"_a, "right"_a, "right_offset"_a, "columns"_a,
       "is_bfloat16"_a, "out"_a, "out_offset"_a, "alone"_a);
@@ -68,7 +71,7 @@ void bind_linear(nb::module_& m) {
       [](const nb::bytes& left, std::uint64_t rows, std::uint64_t depth, const nb::bytes& right, std::uint64_t columns,
          bool is_bfloat16, const nb::bytes& out, unsigned threads, std::uint64_t band_rows) {
         const linear::matmul_files files{file_of(left, 0, is_bfloat16),  rows,    depth,
-                                         file_of(right, 0, is_bfloat16), columns, std::string(out.c_str(), out.size())};
+                                         file_of(right, 0, is_bfloat16), columns, text_of(out)};
         const nb::gil_scoped_release released;
         return band_rows == 0 ? linear::matmul_on_host(files, threads)
                               : linear::matmul_by_pipeline(files, threads, band_rows);

@@ -67,7 +67,7 @@ def test_products_are_numpys(fs: gpufs.Mount, tmp_path: Path, rows: int, columns
     assert names(tmp_path) == ["a", "x", "y"]
 
 
-@pytest.mark.parametrize("shape", [(1, 3_000_000), (3, 1_000_001), (40_000, 100), (5, 65_536)])
+@pytest.mark.parametrize("shape", [(1, 3_000_000), (3, 1_000_001), (40_000, 100), (400_000, 3), (5, 65_536)])
 def test_matrices_larger_than_the_cache(fs: gpufs.Mount, tmp_path: Path, shape: tuple[int, int]) -> None:
     matrix, vector = numbers(1, shape, "float32"), numbers(2, shape[1], "float32")
     np.save(tmp_path / "a.npy", matrix)
@@ -267,7 +267,7 @@ def test_products_of_npy_files_are_npy_files(fs: gpufs.Mount, tmp_path: Path, of
 
 
 # The last: a row of the left one alone is more than the cache.
-@pytest.mark.parametrize("sizes", [(700, 1500, 300), (130, 10_001, 5), (3, 70_000, 2)])
+@pytest.mark.parametrize("sizes", [(700, 1500, 300), (130, 10_001, 5), (70, 4096, 130), (3, 70_000, 2)])
 def test_matrices_larger_than_the_cache_are_multiplied(
     fs: gpufs.Mount, tmp_path: Path, sizes: tuple[int, int, int]
 ) -> None:
@@ -282,6 +282,21 @@ def test_matrices_larger_than_the_cache_are_multiplied(
             products.append(np.load(tmp_path / name))
     check_matrix(products[0], a, b)
     assert products[0].tobytes() == products[1].tobytes()  # added up in one order
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+@pytest.mark.parametrize("skipped", [0, 1, 32, 33, 64, 100, 128])
+def test_rows_longer_than_pages_begin_anywhere(fs: gpufs.Mount, tmp_path: Path, dtype: str, skipped: int) -> None:
+    a, b = numbers(1, (150, 1024), dtype), numbers(2, (1024, 140), dtype)
+    left, right, out = (tmp_path / name for name in "abc")
+    at = skipped * a.itemsize
+    left.write_bytes(bytes(at) + a.tobytes())
+    save(right, b)
+    out.write_bytes(b"")
+    places = (os.fsencode(left), at, 150, 1024, os.fsencode(right), 0, 140)
+    with gpufs.mount(device=fs.device, cache="1MiB", page="512") as mount:
+        _core.matmul(mount.core, *places, dtype == "bfloat16", os.fsencode(out), 0, False)
+    check_matrix(np.fromfile(out, np.float32).reshape(150, 140), a, b)
 
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))

@@ -1,0 +1,116 @@
+// How a matrix is cut for the kernel of matvec() (linear.hpp).
+#pragma once
+
+#include <algorithm>
+#include <bit>
+
+#include "arithmetic.cuh"
+#include "job/mount_facts.hpp"
+#include "linear/checks.hpp"
+
+namespace gpufs::linear {
+
+// Rows come in groups, whose sums are written together. A group lies in some pages of the file, of which blocks take shares: all of them, if
+// not a single row is longer than that. A warp maps a page at a time, and keeps a sum for each row in it.
+//
+// Invariants: what blocks map at a time, and what they ask for, has room in half of the cache, if eight pages have; each number
+// of the matrix is in one share.
+struct matvec_plan {
+  static constexpr std::uint32_t warps = 8;             // of a block
+  static constexpr std::uint64_t run_bytes = 8 << 20;   // what is asked for at once: a run of the copy engine's
+  static constexpr std::uint32_t bytes_at_a_time = 64;  // that a thread has under way
+
+  element type;
+  std::uint64_t offset, out_offset, rows, columns, row_bytes, page_bytes;
+  std::uint32_t page_shift;
+  std::uint64_t group_rows, share_pages, shares_of_group;
+  std::uint32_t blocks;
+  std::uint64_t sets;                 // of sums: one for each block; or, if several blocks sum up a row, for each group
+  bool sends;                         // whether a group's sums are as much as pages, which go to the file at once
+  std::uint32_t row_team, sums_team;  // members of a warp that multiply a row together, and that add up its sums
+
+  // Throws gpufs::error for what matvec() refuses.
+  matvec_plan(const matvec_files& f, const job::mount_facts& m)
+      : type(f.matrix.type), offset(f.matrix.offset), out_offset(f.out_offset), rows(f.rows), columns(f.columns),
+        row_bytes(columns * bytes_of(type)), page_bytes(m.page_bytes),
+        page_shift(static_cast<std::uint32_t>(std::countr_zero(m.page_bytes))) {
+    check_size(rows, columns, bytes_of(type));
+    check_offsets(f.matrix, f.vector, out_offset);
+    const std::uint64_t room = m.cache_bytes / page_bytes / 2;
+    // A block for each multiprocessor: enough to keep the bus busy with large pieces.
+    const std::uint64_t most_blocks = std::clamp<std::uint64_t>(room / warps, 1, m.multiprocessors);
+    // Each block has something to do, and each of its warps, also where the matrix is small.
+    const std::uint64_t even = std::max<std::uint64_t>(ceiling(rows * row_bytes, page_bytes) / most_blocks, warps);
+    const std::uint64_t most_pages =
+        std::min({even + 1, ceiling(run_bytes, page_bytes) + 1, std::max<std::uint64_t>(room / most_blocks, 2)});
+    group_rows = std::clamp<std::uint64_t>((most_pages - 1) * page_bytes / row_bytes, 1, rows);
+    shares_of_group = ceiling(group_pages(), most_pages);
+    share_pages = ceiling(group_pages(), shares_of_group);
+    blocks = static_cast<std::uint32_t>(std::min(shares(), most_blocks));
+    sets = shares_of_group > 1 ? groups() : blocks;
+    sends = group_rows * sizeof(float) >= page_bytes;
+    const auto team = [&](std::uint64_t parts) {
+      return m.is_twin ? 1 : static_cast<std::uint32_t>(std::bit_ceil(std::min<std::uint64_t>(parts, 32)));
+    };
+    row_team = team(ceiling(row_bytes, bytes_at_a_time));
+    sums_team = team(ceiling(row_bytes, page_bytes));
+  }
+
+  GPUFS_HD std::uint64_t groups() const { return ceiling(rows, group_rows); }
+  GPUFS_HD std::uint64_t shares() const { return groups() * shares_of_group; }
+  // In which a group lies at most, wherever it begins.
+  GPUFS_HD std::uint64_t group_pages() const { return ceiling(group_rows * row_bytes, page_bytes) + 1; }
+  // Of a set: the sum of a row's numbers in a page has a place of its own, as each next one is of the next row, or page, or both.
+  GPUFS_HD std::uint64_t sums_of_set() const { return group_rows + group_pages(); }
+  // ... and each row's product.
+  GPUFS_HD std::uint64_t floats_of_set() const { return sums_of_set() + group_rows; }
+  std::uint64_t sums() const { return sets * floats_of_set(); }
+  GPUFS_HD std::uint64_t place_of(std::uint64_t row) const { return offset + row * row_bytes; }
+  // The pages in which a row lies.
+  GPUFS_HD std::uint64_t first_page(std::uint64_t row) const { return place_of(row) >> page_shift; }
+  GPUFS_HD std::uint64_t end_page(std::uint64_t row) const { return ((place_of(row + 1) - 1) >> page_shift) + 1; }
+
+  struct share {
+    std::uint64_t set;  // of its group; where it begins, and its rows' products
+    std::uint64_t first_sum, first_product;
+    std::uint64_t first_row, end_row;            // of its group
+    std::uint64_t group_page;                    // the group's first
+    std::uint64_t first_page, end_page;          // of the share; none, where a group lies in few
+    std::uint64_t product_place, product_bytes;  // in the product's file, of the group
+    GPUFS_HD std::uint64_t sum_of(std::uint64_t row, std::uint64_t page) const {
+      return first_sum + (row - first_row) + (page - group_page);
+    }
+  };
+  GPUFS_HD share share_of(std::uint64_t i) const {
+    const std::uint64_t group = i / shares_of_group, set = group % sets;
+    const std::uint64_t first = group * group_rows, end = least(first + group_rows, rows);
+    const std::uint64_t page = first_page(first), all = end_page(end - 1);
+    const std::uint64_t from = page + i % shares_of_group * share_pages, floats = set * floats_of_set();
+    return {set,
+            floats,
+            floats + sums_of_set(),
+            first,
+            end,
+            page,
+            least(from, all),
+            least(from + share_pages, all),
+            out_offset + first * sizeof(float),
+            (end - first) * sizeof(float)};
+  }
+
+  // The numbers [first, end) of the matrix, those of a group in a page, and their rows.
+  struct numbers {
+    std::uint64_t first, end, first_row, end_row;
+  };
+  GPUFS_HD numbers numbers_of(const share& of, std::uint64_t page) const {
+    const std::uint64_t begin = most(page << page_shift, place_of(of.first_row));
+    const std::uint64_t end = least((page + 1) << page_shift, place_of(of.end_row));
+    const std::uint64_t first_number = (begin - offset) / bytes_of(type), end_number = (end - offset) / bytes_of(type);
+    return {first_number, end_number, first_number / columns, ceiling(end_number, columns)};
+  }
+
+  GPUFS_HD static std::uint64_t least(std::uint64_t a, std::uint64_t b) { return a < b ? a : b; }
+  GPUFS_HD static std::uint64_t most(std::uint64_t a, std::uint64_t b) { return a < b ? b : a; }
+};
+
+}  // namespace gpufs::linear
