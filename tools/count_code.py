@@ -32,8 +32,8 @@ TEXT_FILES = ("rival_files.hpp", "rival_files.cpp", "rival_findings.hpp", "rival
 
 # Of words in text the kernels are window, search, counts and where a binary file ends; their host part takes the counts
 # from the sink.
-# Nobody's are the hash tables, how words are told and compared, and how counts are added up by path. What the CUDA program
-# leaves to the CPU is in the CPU program.
+# Nobody's are the hash tables, how words are told and compared, and how counts are added up by path. What the CUDA
+# program leaves to the CPU is in the CPU program.
 PROGRAMS = {
     "words in text": Program(
         folder="grep",
