@@ -141,7 +141,7 @@ struct find_tiles {
     auto& memory = *reinterpret_cast<block_memory*>(block_group::scratch());
     const open_files files{job::open_to_read(g, fs, records, role::records, failed),
                            job::open_to_read(g, fs, tables, role::tables, failed)};
-    const bool open = files.records >= 0 && files.tables >= 0;
+    const bool open = g.all(!failed.told()) && files.records >= 0 && files.tables >= 0;
     for (std::uint64_t next = first + g.grid_rank(); next < end && open;) {
       const auto b = of.ordered ? array<std::uint32_t>(of.order)[next] : static_cast<std::uint32_t>(next);
       // Whoever is ready takes the next one: then those that are worked on at a time are neighbours.
