@@ -29,16 +29,20 @@ struct block_picture {
   std::uint64_t bytes() const { return blocks() * picture_bytes; }
 };
 
+// Memory of the caller for what is found.
 struct tiles_found {
-  std::vector<std::uint32_t> tiles, distances;  // of each block
-  std::vector<std::uint8_t> pixels;             // the collage, as the picture
-  std::uint64_t candidates;                     // tiles that were compared, summed over the blocks
-  double seconds;  // from the picture's way to the device until the tiles' numbers are on the host
+  std::uint32_t *tiles, *distances;  // of each block
+  std::uint8_t* pixels;              // the collage, as the picture
+};
+
+struct summary {
+  std::uint64_t candidates;  // tiles that were compared, summed over the blocks
+  double seconds;            // from the picture's way to the device until the tiles' numbers are on the host
 };
 
 // Pages of the mount have 1 KiB at least. Waits. Throws gpufs::error: EINVAL for a picture without blocks or for smaller pages; with a
 // path what its file gave, ENODATA if it is shorter than it should be, EINVAL if it holds what it cannot; ENOMEM, EIO for what the
-// device gave.
-tiles_found make_collage(const mount& m, const dataset& from, const block_picture& picture);
+// device gave. Then what `to` holds is for no one.
+summary make_collage(const mount& m, const dataset& from, const block_picture& picture, const tiles_found& to);
 
 }  // namespace gpufs::collage

@@ -1,8 +1,9 @@
-// The kernel of collage.hpp.
+// The kernels of collage.hpp.
 #pragma once
 
 #include "collage/features.hpp"
-#include "job/files.cuh"
+#include "collage/plan.hpp"
+#include "job/job.hpp"
 
 namespace gpufs::collage {
 
@@ -42,7 +43,7 @@ class short_list {
 
 // What a block of threads knows of the block of the picture that it works on.
 struct alignas(16) block_memory {
-  std::uint64_t histogram[histogram_words];
+  vector16 histogram[histogram_vectors];
   std::uint32_t found[table_count][taken_of_bucket];
   std::uint32_t bounds[table_count][2];
   std::uint32_t found_count[table_count];
@@ -63,39 +64,72 @@ GPUFS_HD inline std::uint32_t sum_before(const warp_group& g, std::uint32_t valu
 }
 
 // Some members of a warp compare a histogram together, so that a warp compares several at a time.
-GPUFS_HD inline std::uint32_t team_size(const warp_group& g) { return g.size() < 8 ? g.size() : 8; }
+inline constexpr std::uint32_t warp_size = platform::is_gpu ? 32 : 1;
+inline constexpr std::uint32_t team_size = platform::is_gpu ? 8 : 1, teams = warp_size / team_size;
+// The calling thread's warp, of a block of whole ones. The compiler knows who is in it, other than of block_group::warp(), and shuffles are
+// single instructions.
+GPUFS_HD inline warp_group whole_warp() { return warp_group(platform::is_gpu ? ~0u : 1u); }
 
 // The distance of two histograms, by a team whose members have these ranks in it; in all of them. Several loads of the file's bytes are
 // in flight.
-GPUFS_HD inline std::uint32_t distance_by_team(const warp_group& g, std::uint32_t rank, const std::uint64_t* a,
-                                               const std::uint64_t* b) {
+GPUFS_HD inline std::uint32_t distance_by_team(const warp_group& g, std::uint32_t rank, const vector16* a,
+                                               const vector16* b) {
   constexpr std::uint32_t at_once = 6;
-  static_assert(histogram_words % (at_once * 8) == 0, "a team of eight and one of a single member have no rest");
-  const std::uint32_t team = team_size(g);
+  static_assert(histogram_vectors % (at_once * 8) == 0, "a team of eight and one of a single member have no rest");
   std::uint32_t sum = 0;
-  for (std::uint32_t i = rank; i < histogram_words; i += at_once * team) {
-    std::uint64_t words[at_once];
+  for (std::uint32_t first = 0; first < histogram_vectors; first += at_once * team_size) {
+    const std::uint32_t i = first + rank;
+    vector16 of_a[at_once];
     GPUFS_UNROLL
-    for (std::uint32_t k = 0; k < at_once; ++k) words[k] = a[i + k * team];
+    for (std::uint32_t k = 0; k < at_once; ++k) of_a[k] = a[i + k * team_size];
     GPUFS_UNROLL
-    for (std::uint32_t k = 0; k < at_once; ++k) sum += word_distance(words[k], b[i + k * team]);
+    for (std::uint32_t k = 0; k < at_once; ++k) {
+      const vector16 x = of_a[k], y = b[i + k * team_size];
+      sum += pair_distance(x.x, y.x) + pair_distance(x.y, y.y) + pair_distance(x.z, y.z) + pair_distance(x.w, y.w);
+    }
   }
-  return sum_of(g, sum, team);
+  return sum_of(g, sum, team_size);
 }
 
-// For each block of a picture: its keys, the tiles of the buckets with these keys, the nearest of them, and its picture. By blocks of
-// whole warps, with `block_memory` as scratch memory.
-struct find_tiles : tuned_shape {
+// Where in the picture, or the collage, a byte of a block's own picture is.
+GPUFS_HD inline std::uint64_t place_of(std::uint32_t columns, std::uint32_t block, std::uint32_t byte) {
+  const std::uint64_t line = std::uint64_t{block / columns} * tile_side + byte / line_bytes;
+  return (line * columns + block % columns) * line_bytes + byte % line_bytes;
+}
+
+// How bright each block of a picture is, into the array of their order.
+struct weigh_blocks : tuned_shape {
+  plan of;
+  char* memory;
+
+  GPUFS_HD void operator()(const mount_ref&) const {
+    const block_group g = this_block();
+    job::by_turns(of.blocks(), 1, [&](std::uint64_t b, std::uint64_t) {
+      std::uint32_t sum = 0;
+      for (std::uint32_t i = g.rank(); i < picture_bytes; i += g.size())
+        sum += static_cast<std::uint8_t>(memory[of.pixels + place_of(of.columns, static_cast<std::uint32_t>(b), i)]);
+      const std::uint64_t all = g.sum(sum);
+      if (g.is_leader()) reinterpret_cast<std::uint32_t*>(memory + of.order)[b] = static_cast<std::uint32_t>(all);
+    });
+  }
+};
+
+// For some rows of a picture's blocks: each block's keys, the tiles of the buckets with these keys, the nearest of them, and its picture. By
+// blocks of whole warps, with `block_memory` as scratch memory.
+struct find_tiles {
+  // In 64 registers, as tuned_shape has it, with blocks of up to four times as many threads: those of small pictures.
+  static constexpr int block_threads_max = 1024, blocks_per_multiprocessor = 1;
+  plan of;
+  char* memory_of_picture;
   const char *records, *tables;  // paths
-  table_places places;
-  const hash_function* functions;
-  const std::uint8_t* picture;
-  std::uint32_t columns, rows;  // of blocks
-  std::uint64_t* choices;       // of each block; what it holds is for no one if anything failed
-  std::uint8_t* collage;
-  atomic_word<std::uint64_t>* candidates;
-  std::uint32_t maps_of_warp;  // as many records as the cache has room for
+  std::uint64_t first, end;      // blocks, in their order
+  std::uint64_t turns;           // where the launch counts those that were taken
   job::failure failed;
+
+  find_tiles(const job::job& work, const plan& p, char* memory, std::uint32_t first_row)
+      : of(p), memory_of_picture(memory), records(work.path(role::records)), tables(work.path(role::tables)),
+        first(std::uint64_t{first_row} * p.columns), end(first + p.band_blocks(first_row)),
+        turns(p.turns_of(first_row)), failed(work.failed()) {}
 
   // Its descriptors.
   struct open_files {
@@ -107,20 +141,22 @@ struct find_tiles : tuned_shape {
     auto& memory = *reinterpret_cast<block_memory*>(block_group::scratch());
     const open_files files{job::open_to_read(g, fs, records, role::records, failed),
                            job::open_to_read(g, fs, tables, role::tables, failed)};
-    const std::uint64_t blocks = std::uint64_t{columns} * rows;
-    const bool open = files.records >= 0 && files.tables >= 0;
-    for (std::uint64_t next = g.grid_rank(); next < blocks && open; next += g.grid_size()) {
-      const auto b = static_cast<std::uint32_t>(next);
+    const bool open = g.all(!failed.told()) && files.records >= 0 && files.tables >= 0;
+    for (std::uint64_t next = first + g.grid_rank(); next < end && open;) {
+      const auto b = of.ordered ? array<std::uint32_t>(of.order)[next] : static_cast<std::uint32_t>(next);
+      // Whoever is ready takes the next one: then those that are worked on at a time are neighbours.
+      const std::uint64_t taken = g.is_leader() ? array<atomic_word<std::uint64_t>>(turns)->fetch_add_relaxed(1) : 0;
       make_keys(g, memory, b);
       make_list(g, fs, files, memory);
       const std::uint64_t best = nearest(g, fs, files, memory);
       if (g.is_leader()) {
-        choices[b] = best;
-        candidates->add_relaxed(memory.list.size());
+        array<std::uint32_t>(of.tiles)[b] = tile_of(best);
+        array<std::uint32_t>(of.distances)[b] = distance_of(best);
+        array<atomic_word<std::uint64_t>>(of.candidates)->add_relaxed(memory.list.size());
       }
       if (best != no_choice) copy_tile(g, fs, files, tile_of(best), b);
       // All meet here, before the next block's overwrite what the leader reads. Where a file fails, each call might wait for its timeout.
-      if (g.broadcast(failed.told() ? 1u : 0u) != 0) break;
+      next = g.broadcast(failed.told() ? end : first + g.grid_size() + taken);
     }
     // Of files that are only read.
     if (files.records >= 0) (void)gclose(g, fs, files.records);
@@ -128,24 +164,31 @@ struct find_tiles : tuned_shape {
   }
 
  private:
-  // The four steps are out of line: each has the registers for itself then.
-
-  // Where in the picture, or the collage, a byte of a block's own picture is.
-  GPUFS_HD std::uint64_t place_of(std::uint32_t block, std::uint32_t byte) const {
-    const std::uint64_t line = std::uint64_t{block / columns} * tile_side + byte / line_bytes;
-    return (line * columns + block % columns) * line_bytes + byte % line_bytes;
+  // Of the picture's memory.
+  template <class T>
+  GPUFS_HD T* array(std::uint64_t place) const {
+    return reinterpret_cast<T*>(platform::assume_global(memory_of_picture + place));
   }
+
+  // The four steps are out of line: each has the registers for itself then.
 
   // The block's histogram, feature and keys. Empties the list, too.
   GPUFS_HD GPUFS_OUT_OF_LINE void make_keys(const block_group& g, block_memory& memory, std::uint32_t b) const {
-    const warp_group warp = g.warp();
+    const warp_group warp = whole_warp();
     for (std::uint32_t i = g.rank(); i < histogram_length; i += g.size()) memory.counts[i].store_relaxed(0);
     for (std::uint32_t i = g.rank(); i < table_count; i += g.size()) memory.keys[i].store_relaxed(0);
     memory.list.clear(g);
     g.sync();
     // Relaxed, as the bits below: barriers are between all additions and who reads.
-    for (std::uint32_t i = g.rank(); i < picture_bytes; i += g.size())
-      (void)memory.counts[bin_of(i % channels, picture[place_of(b, i)])].fetch_add_relaxed(1);
+    constexpr std::uint32_t word_bytes = sizeof(std::uint32_t);
+    for (std::uint32_t i = g.rank() * word_bytes; i < picture_bytes; i += g.size() * word_bytes) {
+      const std::uint32_t word = *array<std::uint32_t>(of.pixels + place_of(of.columns, b, i));
+      GPUFS_UNROLL
+      for (std::uint32_t k = 0; k < word_bytes; ++k) {
+        const auto value = static_cast<std::uint8_t>(word >> 8 * k);
+        (void)memory.counts[bin_of((i + k) % channels, value)].fetch_add_relaxed(1);
+      }
+    }
     g.sync();
     auto* const histogram = reinterpret_cast<std::uint16_t*>(memory.histogram);
     for (std::uint32_t c = g.warp_rank(); c < channels; c += g.warp_count()) {
@@ -162,8 +205,9 @@ struct find_tiles : tuned_shape {
     for (std::uint32_t i = g.rank(); i < feature_length; i += g.size())
       memory.feature[i] = feature_element(histogram, i);
     g.sync();
-    for (std::uint32_t i = g.rank(); i < table_count * places.bits; i += g.size()) {
-      const std::uint32_t table = i / places.bits, bit = i % places.bits;
+    const auto* const functions = array<const hash_function>(of.functions);
+    for (std::uint32_t i = g.rank(); i < table_count * of.places.bits; i += g.size()) {
+      const std::uint32_t table = i / of.places.bits, bit = i % of.places.bits;
       const std::uint32_t value = key_bit(functions[table * bits_max + bit], memory.feature);
       (void)memory.keys[table].fetch_add_relaxed(value << bit);
     }
@@ -173,24 +217,24 @@ struct find_tiles : tuned_shape {
   // The tiles in the buckets with the block's keys, each once. Which bucket they are in is known when its bounds have been read.
   GPUFS_HD GPUFS_OUT_OF_LINE void make_list(const block_group& g, const mount_ref& fs, const open_files& files,
                                             block_memory& memory) const {
-    const warp_group warp = g.warp();
+    const warp_group warp = whole_warp();
     const std::uint32_t warps = g.warp_count();
     // Neighbouring tables are for different warps: what is not in the cache comes one after the other to a warp.
-    for (std::uint32_t first = 0; first < table_count; first += warp.size() * warps) {
-      const std::uint32_t own = first + warp.rank() * warps + g.warp_rank();
+    for (std::uint32_t before = 0; before < table_count; before += warp_size / readers * warps) {
+      const std::uint32_t own = before + warp.rank() / readers * warps + g.warp_rank();
       const bool mine = own < table_count;
       const std::uint32_t table = mine ? own : 0;
       std::uint32_t* const bounds = memory.bounds[table];
       const std::uint64_t bytes = mine ? sizeof memory.bounds[0] : 0;
-      const std::uint64_t at = places.offsets(table) + memory.keys[table].load_relaxed() * sizeof(std::uint32_t);
+      const std::uint64_t at = of.places.offsets(table) + memory.keys[table].load_relaxed() * sizeof(std::uint32_t);
       bool good = read(warp, fs, files.tables, bounds, bytes, at) && mine;
-      if (good && (bounds[0] > bounds[1] || bounds[1] > places.tiles)) {
+      if (good && (bounds[0] > bounds[1] || bounds[1] > of.places.tiles)) {
         failed.tell(role::tables, -EINVAL);
         good = false;
       }
       const std::uint32_t in_bucket = good ? bounds[1] - bounds[0] : 0;
       const std::uint32_t taken = in_bucket < taken_of_bucket ? in_bucket : taken_of_bucket;
-      const std::uint64_t from = places.numbers(table) + (good ? bounds[0] : 0) * sizeof(std::uint32_t);
+      const std::uint64_t from = of.places.numbers(table) + (good ? bounds[0] : 0) * sizeof(std::uint32_t);
       good = read(warp, fs, files.tables, memory.found[table], taken * sizeof(std::uint32_t), from);
       if (mine) memory.found_count[table] = good ? taken : 0;
     }
@@ -198,73 +242,90 @@ struct find_tiles : tuned_shape {
     for (std::uint32_t i = g.rank(); i < candidates_max; i += g.size()) {
       const std::uint32_t table = i / taken_of_bucket, k = i % taken_of_bucket;
       if (k >= memory.found_count[table]) continue;
-      if (memory.found[table][k] < places.tiles) memory.list.put(memory.found[table][k]);
+      if (memory.found[table][k] < of.places.tiles) memory.list.put(memory.found[table][k]);
       else failed.tell(role::tables, -EINVAL);
     }
     g.sync();
     if (memory.list.size() != 0) return;
     g.sync();  // all have seen that it is empty
-    if (g.is_leader()) memory.list.put(tile_instead(memory.keys[0].load_relaxed(), places.tiles));
+    if (g.is_leader()) memory.list.put(tile_instead(memory.keys[0].load_relaxed(), of.places.tiles));
     g.sync();
   }
 
-  // A part of a file for each member; whether the member's own came.
+  // Members of a warp that read a part of a file together.
+  static constexpr std::uint32_t readers = platform::is_gpu ? 2 : 1;
+
+  // A part of a file for each two neighbours; whether it came. Where a page may end between them one reads what is before and the other the
+  // rest, as gread_each takes longer over what is in two pages.
   GPUFS_HD bool read(const warp_group& warp, const mount_ref& fs, std::int32_t fd, std::uint32_t* to,
                      std::uint64_t bytes, std::uint64_t at) const {
-    const std::int64_t got = gread_each(warp, fs, fd, to, bytes, static_cast<std::int64_t>(at));
-    const bool good = got == static_cast<std::int64_t>(bytes);
+    const std::uint64_t in_page = page_bytes_min - at % page_bytes_min;
+    const std::uint64_t cut = readers == 1 || bytes < in_page ? bytes : in_page;
+    const bool is_first = warp.rank() % readers == 0;
+    const std::uint64_t begin = is_first ? 0 : cut, own = is_first ? cut : bytes - cut;
+    const std::int64_t got =
+        gread_each(warp, fs, fd, to + begin / sizeof *to, own, static_cast<std::int64_t>(at + begin));
+    const bool good = got == static_cast<std::int64_t>(own);
     if (!good) failed.tell(role::tables, got < 0 ? got : 0);
-    return good;
+    const std::uint32_t other = warp.from(good ? 1u : 0u, warp.rank() ^ (readers - 1));
+    warp.sync();  // both see all of it
+    return good && other != 0;
   }
 
   // The best choice of the list, whose tiles the warps share. A warp maps as many records at a time as it may, one for each member.
   GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t nearest(const block_group& g, const mount_ref& fs, const open_files& files,
                                                    const block_memory& memory) const {
-    const warp_group warp = g.warp();
-    const std::uint32_t batch = warp.size() < maps_of_warp ? warp.size() : maps_of_warp, size = memory.list.size();
-    const std::uint32_t team = team_size(warp), teams = warp.size() / team;
+    const warp_group warp = whole_warp();
+    const std::uint32_t most = warp_size < of.maps_of_warp ? warp_size : of.maps_of_warp, size = memory.list.size();
+    // As few rounds as it takes, and in each as many for all warps.
+    const auto parts = [](std::uint32_t n, std::uint32_t part) { return (n + part - 1) / part; };
+    const std::uint32_t even = parts(parts(size, parts(size, most * g.warp_count()) * g.warp_count()), teams) * teams;
+    const std::uint32_t batch = even < most ? even : most;
     std::uint64_t best = no_choice;
-    for (std::uint32_t first = g.warp_rank() * batch; first < size; first += g.warp_count() * batch) {
-      const std::uint32_t own = first + warp.rank(), left = size - first, count = left < batch ? left : batch;
+    for (std::uint32_t begin = g.warp_rank() * batch; begin < size; begin += g.warp_count() * batch) {
+      const std::uint32_t left = size - begin, count = left < batch ? left : batch;
       const bool mine = warp.rank() < count;
-      const std::uint32_t tile = mine ? memory.list[own] : 0;
+      const std::uint32_t tile = mine ? memory.list[begin + warp.rank()] : 0;
       const std::uint64_t at = tile * std::uint64_t{sizeof(record)} + histogram_at;
       const mapping m = gmmap_each(warp, fs, files.records, static_cast<std::int64_t>(at), mine ? histogram_bytes : 0);
       const bool good = m.bytes == static_cast<std::int64_t>(histogram_bytes);
       if (mine && !good) failed.tell(role::records, m.bytes < 0 ? m.bytes : 0);
       std::uint32_t made = 0;
-      for (std::uint32_t i = warp.rank() / team; i < ceiling(count, teams) * teams; i += teams) {
-        const std::uint64_t place = warp.from(good ? reinterpret_cast<std::uint64_t>(m.data) : 0, i % batch);
-        const std::uint32_t of = warp.from(tile, i % batch);
-        // A team without a record compares the histogram with itself: all members of the warp are to go on together.
-        const auto* const histogram = place == 0 ? memory.histogram : reinterpret_cast<const std::uint64_t*>(place);
-        const std::uint32_t distance = distance_by_team(warp, warp.rank() % team, histogram, memory.histogram);
+      for (std::uint32_t turn = 0; turn < count; turn += teams) {
+        const std::uint32_t i = turn + warp.rank() / team_size, member = i < count ? i : turn;
+        const std::uint64_t place = warp.from(good ? reinterpret_cast<std::uint64_t>(m.data) : 0, member);
+        const std::uint32_t of_tile = warp.from(tile, member);
+        // A team without a record compares with whatever is there: all members of the warp are to go on together.
+        char* const from = platform::assume_global(place == 0 ? memory_of_picture : reinterpret_cast<char*>(place));
+        const auto* const histogram = reinterpret_cast<const vector16*>(from);
+        const std::uint32_t distance = distance_by_team(warp, warp.rank() % team_size, histogram, memory.histogram);
         made += distance;
-        const std::uint64_t choice = choice_of(distance, of);
-        if (place != 0 && i < count && choice < best) best = choice;
+        const std::uint64_t choice = choice_of(distance, of_tile);
+        if (place != 0 && choice < best) best = choice;
       }
       (void)gmunmap_each(warp, fs, m.bytes > 0 ? m.data : nullptr, made);
     }
     return g.least(best);
   }
 
-  // A tile's picture into the collage, page by page.
+  // A tile's picture into the collage: a warp takes as much of it as is in a page, however small those are.
   GPUFS_HD GPUFS_OUT_OF_LINE void copy_tile(const block_group& g, const mount_ref& fs, const open_files& files,
                                             std::uint32_t tile, std::uint32_t b) const {
-    static_assert(line_bytes % sizeof(vector16) == 0, "a line is copied in whole vectors");
-    for (std::uint32_t done = 0; done < picture_bytes;) {
-      const std::uint64_t at = tile * std::uint64_t{sizeof(record)} + done;
-      const mapping m = gmmap(g, fs, files.records, static_cast<std::int64_t>(at), picture_bytes - done);
-      const std::uint32_t bytes =
-          m.bytes < 0 ? 0 : static_cast<std::uint32_t>(m.bytes) / sizeof(vector16) * sizeof(vector16);
-      for (std::uint32_t i = g.rank() * sizeof(vector16); i < bytes; i += g.size() * sizeof(vector16))
-        *reinterpret_cast<vector16*>(collage + place_of(b, done + i)) = *reinterpret_cast<const vector16*>(m.data + i);
-      if (m.bytes > 0) (void)gmunmap(g, fs, m.data);
-      if (bytes == 0) {
-        if (g.is_leader()) failed.tell(role::records, m.bytes < 0 ? m.bytes : 0);
-        return;
+    constexpr std::uint32_t part = page_bytes_min;
+    static_assert(picture_bytes % part == 0 && line_bytes % sizeof(vector16) == 0,
+                  "whole parts, and whole vectors of lines");
+    const warp_group warp = whole_warp();
+    for (std::uint32_t begin = g.warp_rank() * part; begin < picture_bytes; begin += g.warp_count() * part) {
+      const std::uint64_t at = tile * std::uint64_t{sizeof(record)} + begin;
+      const mapping m = gmmap(warp, fs, files.records, static_cast<std::int64_t>(at), part);
+      if (m.bytes != part) {
+        if (warp.is_leader()) failed.tell(role::records, m.bytes < 0 ? m.bytes : 0);
+      } else {
+        for (std::uint32_t i = warp.rank() * sizeof(vector16); i < part; i += warp_size * sizeof(vector16))
+          *array<vector16>(of.collage + place_of(of.columns, b, begin + i)) =
+              *reinterpret_cast<const vector16*>(m.data + i);
       }
-      done += bytes;
+      if (m.bytes > 0) (void)gmunmap(warp, fs, m.data);
     }
   }
 };

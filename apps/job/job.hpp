@@ -42,9 +42,10 @@ class job {
 
   static constexpr std::uint32_t threads = 256;
   template <class Kernel>
-  void launch(const Kernel& kernel, std::uint64_t blocks, std::uint32_t most, std::size_t scratch_bytes = 0) const {
+  void launch(const Kernel& kernel, std::uint64_t blocks, std::uint32_t most, std::size_t scratch_bytes = 0,
+              std::uint32_t block_threads = threads) const {
     const auto count = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(blocks, 1, most));
-    gpufs::launch(mount_, {count, threads, scratch_bytes, nullptr, alone_}, kernel);
+    gpufs::launch(mount_, {count, block_threads, scratch_bytes, nullptr, alone_}, kernel);
     // The first launch of the next kernel loads it, for which the driver waits; this one may be waiting for the driver.
     if (alone_) mount_.synchronize();
   }

@@ -143,6 +143,8 @@ class mount {
   // memory up to 128 MiB are kept for later calls, until the mount ends.
   void* allocate(std::size_t bytes) const;
   void free(void* memory) const noexcept;
+  // Copies from and to any memory of the host, done when they return; they wait for no kernel. From 4 MiB on several threads make them, through
+  // pinned memory of up to 16 MiB, which a GPU's mount keeps.
   void copy_to_device(void* to, const void* from, std::size_t bytes) const;
   void copy_to_host(void* to, const void* from, std::size_t bytes) const;
 

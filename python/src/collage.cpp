@@ -23,6 +23,17 @@ nb::bytes bytes_of(const std::vector<T>& values) {
   return nb::bytes(values.data(), values.size() * sizeof(T));
 }
 
+// A new object, to be filled before anybody else has it: what is large is written once then, and not zeroed and copied before.
+nb::bytes new_bytes(std::size_t size) {
+  PyObject* const made = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
+  if (made == nullptr) throw nb::python_error();
+  return nb::steal<nb::bytes>(made);
+}
+template <class T>
+T* memory_of(const nb::bytes& made) {
+  return reinterpret_cast<T*>(const_cast<char*>(made.c_str()));
+}
+
 collage::block_picture picture_of(const nb::bytes& pixels, std::uint32_t columns, std::uint32_t rows) {
   const collage::block_picture picture{reinterpret_cast<const std::uint8_t*>(pixels.c_str()), columns, rows};
   if (picture.bytes() != pixels.size()) throw error(EINVAL, "pixels that do not make up the blocks");
@@ -75,14 +86,18 @@ void bind_collage(nb::module_& m) {
          std::uint32_t rows) {
         const std::string from = text_of(folder);
         const collage::block_picture picture = picture_of(pixels, columns, rows);
-        collage::tiles_found found;
+        const nb::bytes tiles = new_bytes(picture.blocks() * sizeof(std::uint32_t));
+        const nb::bytes distances = new_bytes(picture.blocks() * sizeof(std::uint32_t));
+        const nb::bytes made = new_bytes(picture.bytes());
+        const collage::tiles_found to{memory_of<std::uint32_t>(tiles), memory_of<std::uint32_t>(distances),
+                                      memory_of<std::uint8_t>(made)};
+        collage::summary told{};
         {
           const nb::gil_scoped_release released;
           mount_.holder->use(
-              [&](const mount& m) { found = collage::make_collage(m, collage::open_dataset(from), picture); });
+              [&](const mount& m) { told = collage::make_collage(m, collage::open_dataset(from), picture, to); });
         }
-        return nb::make_tuple(bytes_of(found.tiles), bytes_of(found.distances), bytes_of(found.pixels),
-                              found.candidates, found.seconds);
+        return nb::make_tuple(tiles, distances, made, told.candidates, told.seconds);
       },
       "mount"_a, "folder"_a, "pixels"_a, "columns"_a, "rows"_a);
   // The tiles, and seconds. `way`: cpu, cuda or resident.

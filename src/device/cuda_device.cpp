@@ -19,8 +19,11 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <thread>
 #include <unordered_map>
+
+#include "device/staged_copies.hpp"
 
 namespace gpufs {
 namespace {
@@ -133,6 +136,8 @@ class cuda_device final : public device {
   ~cuda_device() override {
     const current_scope scope(*this);
     memory_.clear();
+    if (staged_.has_value()) free_buffers({staged_->buffers(), nullptr}, staged_copies::buffers_bytes());
+    staged_.reset();
     for (const cudaStream_t stream : bulk_streams_) {
       if (stream != nullptr) (void)cudaStreamDestroy(stream);
     }
@@ -308,7 +313,7 @@ class cuda_device final : public device {
     copy(to, from, bytes, cudaMemcpyDeviceToHost);
   }
   void snapshot(std::uint64_t* to, const std::uint64_t* from, std::size_t words) override {
-    copy_to_host(to, from, words * sizeof *to);
+    copy_by_driver(to, from, words * sizeof *to, cudaMemcpyDeviceToHost);
   }
   void synchronize() override {
     const current_scope scope(*this);
@@ -368,6 +373,16 @@ class cuda_device final : public device {
   };
 
   void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+    if (bytes < staged_copies::bytes_min) return copy_by_driver(to, from, bytes, kind);
+    const current_scope scope(*this);
+    check(staged().copy(to, from, bytes, kind), "cudaMemcpy");
+  }
+  staged_copies& staged() {
+    const std::lock_guard lock(staged_mutex_);
+    if (!staged_.has_value()) staged_.emplace(ordinal_, allocate_buffers(staged_copies::buffers_bytes()).host);
+    return *staged_;
+  }
+  void copy_by_driver(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
     const current_scope scope(*this);
     // A stream of our own: the legacy stream would wait for the kernels that wait for us.
     check(cudaMemcpyAsync(to, from, bytes, kind, stream_), "cudaMemcpy");
@@ -377,7 +392,9 @@ class cuda_device final : public device {
   int ordinal_;
   cudaDeviceProp properties_{};
   cudaStream_t stream_ = nullptr;
-  kept_memory memory_;  // what allocate() gave
+  kept_memory memory_;                   // what allocate() gave
+  std::mutex staged_mutex_;              // guards the making of it
+  std::optional<staged_copies> staged_;  // made for the first large copy
   bool read_only_registration_ = false;
   // Two, so that one copies while the other tells of its last copy.
   static constexpr unsigned bulk_stream_count = 2;

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <set>
+#include <thread>
 
 #include "api/matrix.hpp"
 #include "support/temporary.hpp"
@@ -255,6 +256,20 @@ TEST(mount_test, device_memory_can_be_filled_and_read) {
   EXPECT_EQ(buffer.download(), values);
   const device_buffer<std::uint64_t> zeroed(fs, 100);
   EXPECT_EQ(zeroed.download(), std::vector<std::uint64_t>(100, 0));
+}
+
+TEST(mount_test, large_copies_arrive_whole_from_several_threads_at_once) {
+  const mount fs(base_options());
+  constexpr std::size_t limit = (std::size_t{4} << 20) / sizeof(std::uint64_t);  // from which on threads copy
+  std::vector<std::jthread> pool;
+  for (const std::size_t count : {limit - 1, limit, 2 * limit + 12'345}) {
+    pool.emplace_back([&fs, count] {
+      std::vector<std::uint64_t> values(count);
+      for (std::size_t i = 0; i < count; ++i) values[i] = (i + count) * 0x9e37'79b9'7f4a'7c15;
+      const device_buffer<std::uint64_t> buffer(fs, values);
+      EXPECT_TRUE(buffer.download() == values) << count;
+    });
+  }
 }
 
 // Nothing outside of the root, by whatever path; and all that is in it.

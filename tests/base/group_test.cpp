@@ -71,7 +71,7 @@ struct matching_kernel {
 
 // What members learn from each other: for the whole warp, for every third lane of it, and for the block.
 struct together_record {
-  std::uint32_t leading, leading_of_some, from_last, from_second_of_some, all_true, all_but_one;
+  std::uint32_t count, count_of_some, leading, leading_of_some, from_last, from_second_of_some, all_true, all_but_one;
   std::uint64_t least, least_again;
 };
 struct together_kernel {
@@ -81,9 +81,11 @@ struct together_kernel {
     const block_group block{};
     const std::uint32_t lane = warp.rank();
     together_record r{};
+    r.count = warp.count(lane % 2 == 0);
     r.leading = warp.leading(lane < 7);
     r.from_last = warp.from(100 + lane, warp.size() - 1);
     const warp_group some = warp.matching(lane % 3, 0);
+    r.count_of_some = some.count(lane >= 7);
     r.leading_of_some = some.leading(lane < 7);
     r.from_second_of_some = some.from(100 + lane, some.size() > 1 ? 1 : 0);
     r.all_true = block.all(true) ? 1 : 0;
@@ -153,10 +155,13 @@ TEST(group, members_learn_from_each_other) {
   for (std::uint32_t t = 0; t < threads; ++t) {
     const together_record& r = got[t];
     const std::uint32_t lane = t % 32, lanes = gpu ? (t < 64 ? 32 : 16) : 1;
+    EXPECT_EQ(r.count, (lanes + 1) / 2);
     EXPECT_EQ(r.leading, std::min(7u, lanes));
     EXPECT_EQ(r.from_last, 100 + lanes - 1);
     // Lanes 0, 3, 6, 9, ...; 1, 4, 7, ...; 2, 5, 8, ...
     EXPECT_EQ(r.leading_of_some, gpu ? (lane % 3 == 0 ? 3u : 2u) : 1u) << t;
+    // All of them but those before lane 7.
+    EXPECT_EQ(r.count_of_some, gpu ? (lanes - lane % 3 + 2) / 3 - r.leading_of_some : 0u) << t;
     EXPECT_EQ(r.from_second_of_some, gpu ? 100 + lane % 3 + 3 : 100u) << t;
     EXPECT_EQ(r.all_true, 1u);
     EXPECT_EQ(r.all_but_one, 0u);

@@ -210,6 +210,27 @@ def test_caches_smaller_than_the_dataset(fs: gpufs.Mount, tmp_path: Path, page: 
         check(mount, folder, picture)
 
 
+def test_blocks_that_are_alike_find_in_a_small_cache_what_the_one_before_loaded(tmp_path: Path) -> None:
+    """Wherever in the picture they are."""
+    folder, blocks = build_of(tmp_path / "dataset", synthetic(5, 6000)), synthetic(6, 24)
+    loads = []
+    for times in (1, 8):
+        with gpufs.mount(device="cpu", cache="1MiB", page="1KiB") as mount:
+            check(mount, folder, picture_of(np.tile(blocks, (times, 1, 1, 1)), 24))
+            loads.append(sum(mount.stats()[name] for name in ("direct_loads", "staged_loads", "bulk_loads")))
+    assert loads[1] < 3 * loads[0]
+
+
+def test_large_pictures_go_to_the_device_in_bands(fs: gpufs.Mount, tmp_path: Path) -> None:
+    folder = build_of(tmp_path / "dataset", synthetic(5, 60))
+    columns, rows = 120, 93  # 33 MiB, of which the last row is alone
+    blocks = synthetic(6, 500)[np.random.default_rng(7).integers(0, 500, columns * rows)]
+    given = (os.fsencode(folder), picture_of(blocks, columns).tobytes(), columns, rows)
+    tiles, _, made, _, _ = _core.collage(fs.core, *given)
+    assert tiles == _core.bench_collage_rival("cpu", *given, 2)[0]
+    assert made == picture_of(Dataset(folder).tiles[np.frombuffer(tiles, np.uint32)], columns).tobytes()
+
+
 def test_pages_that_hold_no_histogram_are_refused(tmp_path: Path) -> None:
     folder = build_of(tmp_path / "dataset", synthetic(5, 10))
     with gpufs.mount(device="cpu", cache="1MiB", page="512") as mount, pytest.raises(ValueError, match="1 KiB"):

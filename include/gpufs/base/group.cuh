@@ -21,7 +21,8 @@ class thread_group {
   // The least of the members' values, and their sum.
   GPUFS_HD std::uint64_t least(std::uint64_t value) const { return value; }
   GPUFS_HD std::uint64_t sum(std::uint64_t value) const { return value; }
-  // How many members come before the first whose value is false.
+  // How many members it is true for; and how many come before the first whose value is false.
+  GPUFS_HD std::uint32_t count(bool value) const { return value ? 1 : 0; }
   GPUFS_HD std::uint32_t leading(bool value) const { return value ? 1 : 0; }
   template <class T>
   GPUFS_HD T broadcast(T value) const {
@@ -122,6 +123,14 @@ class warp_group {
     return u.whole;
 #else
     return value;
+#endif
+  }
+  // How many members it is true for.
+  GPUFS_HD std::uint32_t count(bool value) const {
+#if defined(__CUDA_ARCH__)
+    return __popc(__ballot_sync(mask_, value));
+#else
+    return value ? 1 : 0;
 #endif
   }
   // How many members come before the first whose value is false.

@@ -96,8 +96,8 @@ class page_cache {
     if (mine.valid == marked) mine.valid = not_there;
     const std::uint32_t run = g_.leading(mine.valid != not_there);
     g_.sync();  // what each member acquired, all may read: a ballot orders no memory
-    if (g_.rank() < run) count_hit(counter::hits);
-    else if (mine.valid != not_there) frames_.unpin(mine.frame);
+    count_hits_of(g_.rank() < run);
+    if (g_.rank() >= run && mine.valid != not_there) frames_.unpin(mine.frame);
     return run;
   }
   // The same for any pages, one for each member that wants one. Whether the member's is pinned.
@@ -106,9 +106,9 @@ class page_cache {
     if (wanted) mine = take_at_a_glance({version, page});
     if (mine.valid == marked) mine.valid = not_there;
     g_.sync();  // as in pin_run()
-    if (mine.valid == not_there) return false;
-    count_hit(counter::hits);
-    return true;
+    const bool pinned = mine.valid != not_there;
+    count_hits_of(pinned);
+    return pinned;
   }
   // Gives the pins of a run back, after copies out of the pages (see release_copied).
   GPUFS_HD void release_run(std::uint32_t run, const page_pin& mine) { release_each(g_.rank() < run, mine); }
@@ -124,9 +124,10 @@ class page_cache {
   template <class LoadOf>
   GPUFS_HD page_pin acquire_each(std::uint64_t version, std::uint64_t page, bool wanted, const LoadOf& load_of) {
     page_pin mine{0, 0};
-    if (wanted) mine = take_counted({version, page});
+    if (wanted) mine = take_at_a_glance({version, page});
     if (mine.valid == marked) mine.valid = not_there;
     g_.sync();  // as in pin_run()
+    count_hits_of(wanted && mine.valid >= 0);
     for (;;) {
       const std::uint32_t next = g_.leading(mine.valid != not_there);
       if (next == g_.size()) return mine;
@@ -210,6 +211,14 @@ class page_cache {
     outcome what;
     page_pin pin;
   };
+  // Counts the members that had a hit, all at once: additions of many members to one word would follow each other.
+  GPUFS_HD void count_hits_of(bool hit) {
+    const std::uint32_t hits = g_.count(hit);
+    if (hits == 0 || !g_.is_leader()) return;
+    fs_.counters().add(counter::hits, hits);
+    fs_.counts_of(record_).hits.add_relaxed(hits);
+  }
+
   // ---- the leader's part
 
   GPUFS_HD void count_hit(counter kind) {
