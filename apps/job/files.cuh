@@ -22,6 +22,14 @@ struct failure {
   GPUFS_HD bool told() const { return word->load_relaxed() != 0; }
 };
 
+// The paths of a job's files, in memory of the device: where each begins, counted from here, and they themselves.
+struct path_table {
+  const char* begin;
+  GPUFS_HD const char* operator[](std::uint32_t file) const {
+    return begin + reinterpret_cast<const std::uint64_t*>(begin)[file];
+  }
+};
+
 // The descriptor; less than 0, which is told, if there is none.
 template <class Group>
 GPUFS_HD std::int32_t open_file(const Group& g, const mount_ref& fs, const char* path, std::int32_t flags,
