@@ -69,6 +69,7 @@ struct scan {
     const plan& how = all.how;
     std::uint32_t number = 1, open_number = 0;
     std::int32_t fd = -1;
+    bool has_waited = false;
     for (;;) {
       const std::uint64_t pairs = how.chunks * how.tiles;
       std::uint64_t pair = pairs;
@@ -84,7 +85,8 @@ struct scan {
       // What comes later is brought by the first tile's block, also where that has nothing to look for: others do.
       const bool brings = how.advises && first_query == 0;
       if (brings && chunk <= how.early) bring(g, fs, all, number, how.brought_at_first(chunk));
-      if (matched_in_first(g, chunk) == how.queries && all.to.settled(g, 0, how.queries, index)) break;
+      if (matched(g, chunk != 0 && !has_waited) == how.queries && all.to.settled(g, 0, how.queries, index)) break;
+      has_waited = chunk != 0;
       if (brings && chunk > how.early) bring(g, fs, all, number, how.brought_at_first(chunk));
       if (brings) bring(g, fs, all, number, how.brought_ahead(chunk));
       if (all.to.settled(g, first_query, end_query, index)) continue;
@@ -108,15 +110,15 @@ struct scan {
   }
 
  private:
-  // How many queries have a match; but for the first chunk's blocks when that is looked through: it may hold all that is wanted, or much that
-  // is near, which spares the others a closer look. Its blocks took their pairs before, and wait for nobody here; nor does anybody wait long,
-  // as what is found does not depend on it. One look for all members: others add to it meanwhile.
-  GPUFS_HD std::uint64_t matched_in_first(const block_group& g, std::uint64_t chunk) const {
+  // How many queries have a match. One look for all members: others add to it meanwhile. `waits`: until the first chunk is looked through,
+  // which may hold all that is wanted, or much that is near, and so spare the others a closer look. Its blocks took their pairs before, and wait
+  // for nobody here. Nor does anybody wait for long: what is found does not depend on it.
+  GPUFS_HD std::uint64_t matched(const block_group& g, bool waits) const {
     constexpr std::uint64_t wait_ns_max = 1'000'000'000;
-    std::uint64_t matched = 0;
+    std::uint64_t count = 0;
     if (g.is_leader()) {
-      const atomic_word<std::uint64_t>& first = all.done->first_looked_through;
-      if (chunk != 0 && first.load_for_wait() < all.how.tiles) {
+      if (waits) {
+        const atomic_word<std::uint64_t>& first = all.done->first_looked_through;
         const std::uint64_t start = platform::now_ns();
         for (std::uint32_t attempt = 0;
              first.load_for_wait() < all.how.tiles && !all.failed.told() && platform::now_ns() - start < wait_ns_max;
@@ -124,9 +126,9 @@ struct scan {
           platform::pause(attempt);
         first.end_wait();
       }
-      matched = all.done->matched.load_relaxed();
+      count = all.done->matched.load_relaxed();
     }
-    return g.broadcast(matched);
+    return g.broadcast(count);
   }
 
   GPUFS_HD bool compare(const block_group& g, const mount_ref& fs, std::int32_t fd, scan_memory<Parts>& memory,
