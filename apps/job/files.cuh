@@ -92,28 +92,25 @@ GPUFS_HD void by_turns(std::uint64_t count, std::uint64_t size, const Part& part
     part(first, count - first < size ? count : first + size);
 }
 
-// Parts of a file, `stride` bytes from one's begin to the next one's, one behind another into memory of the device: each block a piece.
-struct read_parts : tuned_shape {
+// A part of a file into memory of the device: each block a piece.
+struct read_part : tuned_shape {
   static constexpr std::uint64_t piece_bytes = std::uint64_t{64} << 10;
   const char* path;
   std::uint32_t file;
-  std::uint64_t offset, bytes, stride, count;
+  std::uint64_t offset, bytes;
   char* to;
   failure failed;
 
-  GPUFS_HD read_parts(const char* p, std::uint32_t f, std::uint64_t o, std::uint64_t n, std::uint64_t s,
-                      std::uint64_t c, char* t, failure w)
-      : path(p), file(f), offset(o), bytes(n), stride(s), count(c), to(t), failed(w) {}
-  GPUFS_HD std::uint64_t pieces() const { return ceiling(bytes, piece_bytes) * count; }
+  GPUFS_HD read_part(const char* p, std::uint32_t f, std::uint64_t o, std::uint64_t n, char* t, failure w)
+      : path(p), file(f), offset(o), bytes(n), to(t), failed(w) {}
+  GPUFS_HD std::uint64_t pieces() const { return ceiling(bytes, piece_bytes); }
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     const std::int32_t fd = open_to_read(g, fs, path, file, failed);
     if (fd < 0) return;
-    by_turns(pieces(), 1, [&](std::uint64_t i, std::uint64_t) {
+    by_turns(bytes, piece_bytes, [&](std::uint64_t begin, std::uint64_t end) {
       if (g.all(failed.told())) return;  // each call might wait for its timeout
-      const std::uint64_t part = i % count, begin = i / count * piece_bytes;
-      const std::uint64_t n = bytes - begin < piece_bytes ? bytes - begin : piece_bytes;
-      (void)read_all(g, fs, fd, file, failed, to + part * bytes + begin, n, offset + part * stride + begin);
+      (void)read_all(g, fs, fd, file, failed, to + begin, end - begin, offset + begin);
     });
     (void)gclose(g, fs, fd);  // of a file that is only read
   }

@@ -58,15 +58,10 @@ class job {
     if (alone_) mount_.synchronize();
   }
 
-  // Reads `count` parts of a file, `stride` bytes from begin to begin, one behind another into memory of the device.
-  void read(std::uint32_t file, std::uint64_t offset, std::uint64_t bytes, std::uint64_t stride, std::uint64_t count,
-            void* to) const {
-    if (stride == bytes) bytes *= std::exchange(count, 1);
-    const read_parts kernel(path(file), file, offset, bytes, stride, count, static_cast<char*>(to), failed());
-    launch(kernel, kernel.pieces(), many());
-  }
+  // Reads a part of a file into memory of the device.
   void read(std::uint32_t file, std::uint64_t offset, std::uint64_t bytes, void* to) const {
-    read(file, offset, bytes, bytes, 1, to);
+    const read_part kernel(path(file), file, offset, bytes, static_cast<char*>(to), failed());
+    launch(kernel, kernel.pieces(), many());
   }
 
   // Waits for the kernels, and throws what went wrong in them. Gives what memory() begins with.

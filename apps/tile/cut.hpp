@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "gpufs/gpufs.hpp"
+#include "job/mount_facts.hpp"
 #include "tile/product.cuh"
 
 namespace gpufs::tile {
@@ -19,19 +19,15 @@ struct cut {
       part_columns;  // that are mapped of a row at a time: all, or as many as a page has; in two pages at most
   cut(const mount& m, std::uint32_t most_blocks, std::uint64_t stride, std::uint64_t columns,
       std::uint64_t number_bytes)
-      : cut(m.options(), m.multiprocessors(), most_blocks, stride, columns, number_bytes) {}
-  cut(const mount_options& options, unsigned multiprocessors, std::uint32_t most_blocks, std::uint64_t stride,
-      std::uint64_t columns, std::uint64_t number_bytes)
-      : blocks(most_blocks), page_bytes(options.page_bytes), pages(options.cache_bytes / page_bytes / 2),
+      : cut(job::mount_facts::of(m), most_blocks, stride, columns, number_bytes) {}
+  cut(const job::mount_facts& m, std::uint32_t most_blocks, std::uint64_t stride, std::uint64_t columns,
+      std::uint64_t number_bytes)
+      : blocks(most_blocks), page_bytes(m.page_bytes), pages(m.cache_bytes / page_bytes / 2),
         part_columns(static_cast<std::uint32_t>(std::min(columns, page_bytes / number_bytes))) {
-    const auto mapped = [&] { return pages_mapped(stride, columns); };
-    while (mapped() * blocks > pages && blocks > multiprocessors) blocks /= 2;
+    const auto mapped = [&] { return part_columns != columns ? 2 * rows : pages_of(rows * stride); };
+    while (mapped() * blocks > pages && blocks > m.multiprocessors) blocks /= 2;
     while (mapped() * blocks > pages && rows > 1) rows /= 2;
     blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(pages / mapped(), 1, blocks));
-  }
-  // Of a block, at most.
-  std::uint64_t pages_mapped(std::uint64_t stride, std::uint64_t columns) const {
-    return part_columns != columns ? 2 * rows : pages_of(rows * stride);
   }
   // Of so many bytes that lie together, wherever they begin.
   std::uint64_t pages_of(std::uint64_t bytes) const { return bytes / page_bytes + 2; }

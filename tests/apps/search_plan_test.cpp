@@ -14,16 +14,16 @@ namespace gpufs::search {
 namespace {
 
 struct random_search {
-  mount_options options;
-  unsigned multiprocessors;
+  job::mount_facts mount{};
+  std::uint64_t bulk_bytes;
   question q;
   explicit random_search(std::mt19937_64& random) {
     const auto below = [&](std::uint64_t n) { return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random); };
     const auto size = [&](unsigned bits) { return 1 + below(std::uint64_t{1} << below(bits + 1)); };
-    options.page_bytes = std::uint64_t{512} << below(13);
-    options.cache_bytes = options.page_bytes * (16 + size(20));
-    options.bulk_bytes = below(4) == 0 ? 0 : size(25);
-    multiprocessors = static_cast<unsigned>(size(8));
+    mount.page_bytes = std::uint64_t{512} << below(13);
+    mount.cache_bytes = mount.page_bytes * (16 + size(20));
+    bulk_bytes = below(4) == 0 ? 0 : size(25);
+    mount.multiprocessors = static_cast<std::uint32_t>(size(8));
     q.dimensions = size(16);
     q.queries = {"", 0, q.dimensions * sizeof(float), size(14)};
     q.top = static_cast<std::uint32_t>(below(2) * size(10));
@@ -41,7 +41,7 @@ class search_plan : public ::testing::TestWithParam<std::uint64_t> {
 TEST_P(search_plan, chunks_are_all_vectors_once_and_in_order) {
   for (int i = 0; i < 300; ++i) {
     const random_search search(random_);
-    const plan how(search.options, search.multiprocessors, search.q);
+    const plan how(search.mount, search.bulk_bytes, search.q);
     const std::vector<vectors_place> places = places_of(search.q, how);
     ASSERT_EQ(places.size(), search.q.databases.size() + 2);
     ASSERT_EQ(paths_of(search.q).size(), places.size() - 1);
@@ -64,16 +64,16 @@ TEST_P(search_plan, chunks_are_all_vectors_once_and_in_order) {
 TEST_P(search_plan, half_of_the_cache_has_room_for_what_is_mapped) {
   for (int i = 0; i < 3000; ++i) {
     const random_search search(random_);
-    const plan how(search.options, search.multiprocessors, search.q);
-    const std::uint64_t half = search.options.cache_bytes / search.options.page_bytes / 2;
+    const plan how(search.mount, search.bulk_bytes, search.q);
+    const std::uint64_t half = search.mount.cache_bytes / search.mount.page_bytes / 2;
     std::uint64_t stride = search.q.dimensions * sizeof(float);
     for (const vectors_file& d : search.q.databases) stride = std::max(stride, d.stride);
     ASSERT_GE(how.rows, 1u);
     ASSERT_LE(how.rows, tile::side);
     ASSERT_GE(how.blocks, 1u);
-    ASSERT_LE(how.blocks, 2 * search.multiprocessors);
+    ASSERT_LE(how.blocks, 2 * search.mount.multiprocessors);
     const std::uint64_t mapped =
-        how.part_columns != search.q.dimensions ? 2 * how.rows : how.rows * stride / search.options.page_bytes + 2;
+        how.part_columns != search.q.dimensions ? 2 * how.rows : how.rows * stride / search.mount.page_bytes + 2;
     EXPECT_LE(how.blocks * mapped, half);
   }
 }
@@ -81,13 +81,13 @@ TEST_P(search_plan, half_of_the_cache_has_room_for_what_is_mapped) {
 TEST_P(search_plan, half_of_the_cache_has_room_for_what_is_brought_ahead) {
   for (int i = 0; i < 3000; ++i) {
     const random_search search(random_);
-    const plan how(search.options, search.multiprocessors, search.q);
+    const plan how(search.mount, search.bulk_bytes, search.q);
     if (how.ahead == 0 || !how.advises) continue;
     std::uint64_t stride = search.q.dimensions * sizeof(float);
     for (const vectors_file& d : search.q.databases) stride = std::max(stride, d.stride);
-    const std::uint64_t half = search.options.cache_bytes / search.options.page_bytes / 2;
+    const std::uint64_t half = search.mount.cache_bytes / search.mount.page_bytes / 2;
     const std::uint64_t chunks = (how.ahead + 2) * std::uint64_t{how.unit} + how.blocks / how.tiles;
-    EXPECT_LE(chunks * (how.rows * stride / search.options.page_bytes + 2), half);
+    EXPECT_LE(chunks * (how.rows * stride / search.mount.page_bytes + 2), half);
     EXPECT_LE(how.early, how.ahead);
   }
 }
@@ -96,7 +96,7 @@ TEST_P(search_plan, half_of_the_cache_has_room_for_what_is_brought_ahead) {
 TEST_P(search_plan, each_chunk_is_brought_once_by_one_that_is_not_behind_it) {
   for (int i = 0; i < 300; ++i) {
     const random_search search(random_);
-    const plan how(search.options, search.multiprocessors, search.q);
+    const plan how(search.mount, search.bulk_bytes, search.q);
     const std::uint64_t chunks = 3000;
     std::vector<int> times(chunks);
     for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {

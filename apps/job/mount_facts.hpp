@@ -1,0 +1,24 @@
+// What plans of work are made of.
+#pragma once
+
+#include "gpufs/gpufs.hpp"
+
+namespace gpufs::job {
+
+// Of a mount: what decides how work is cut for it.
+struct mount_facts {
+  std::uint64_t page_bytes, cache_bytes;
+  std::uint32_t multiprocessors;
+  bool is_twin;
+  static mount_facts of(const mount& m) {
+    return {m.options().page_bytes, m.options().cache_bytes, m.multiprocessors(), m.device() == device_kind::cpu};
+  }
+};
+
+// How a kernel is launched that knows its plan.
+struct launch_plan {
+  std::uint32_t blocks;
+  std::size_t scratch_bytes;  // of each block
+};
+
+}  // namespace gpufs::job
