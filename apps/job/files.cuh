@@ -22,6 +22,14 @@ struct failure {
   GPUFS_HD bool told() const { return word->load_relaxed() != 0; }
 };
 
+// The paths of a job's files, in memory of the device: where each begins, counted from here, and they themselves.
+struct path_table {
+  const char* begin;
+  GPUFS_HD const char* operator[](std::uint32_t file) const {
+    return begin + reinterpret_cast<const std::uint64_t*>(begin)[file];
+  }
+};
+
 // The descriptor; less than 0, which is told, if there is none.
 template <class Group>
 GPUFS_HD std::int32_t open_file(const Group& g, const mount_ref& fs, const char* path, std::int32_t flags,
@@ -173,28 +181,25 @@ GPUFS_HD bool is_last(const block_group& g, atomic_word<Word>& word, std::uint64
   return g.broadcast(counted) % count == 0;
 }
 
-// Parts of a file, `stride` bytes from one's begin to the next one's, one behind another into memory of the device: each block a piece.
-struct read_parts : tuned_shape {
+// A part of a file into memory of the device: each block a piece.
+struct read_part : tuned_shape {
   static constexpr std::uint64_t piece_bytes = std::uint64_t{64} << 10;
   const char* path;
   std::uint32_t file;
-  std::uint64_t offset, bytes, stride, count;
+  std::uint64_t offset, bytes;
   char* to;
   failure failed;
 
-  GPUFS_HD read_parts(const char* p, std::uint32_t f, std::uint64_t o, std::uint64_t n, std::uint64_t s,
-                      std::uint64_t c, char* t, failure w)
-      : path(p), file(f), offset(o), bytes(n), stride(s), count(c), to(t), failed(w) {}
-  GPUFS_HD std::uint64_t pieces() const { return ceiling(bytes, piece_bytes) * count; }
+  GPUFS_HD read_part(const char* p, std::uint32_t f, std::uint64_t o, std::uint64_t n, char* t, failure w)
+      : path(p), file(f), offset(o), bytes(n), to(t), failed(w) {}
+  GPUFS_HD std::uint64_t pieces() const { return ceiling(bytes, piece_bytes); }
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     const std::int32_t fd = open_to_read(g, fs, path, file, failed);
     if (fd < 0) return;
-    by_turns(pieces(), 1, [&](std::uint64_t i, std::uint64_t) {
+    by_turns(bytes, piece_bytes, [&](std::uint64_t begin, std::uint64_t end) {
       if (g.all(failed.told())) return;  // each call might wait for its timeout
-      const std::uint64_t part = i % count, begin = i / count * piece_bytes;
-      const std::uint64_t n = bytes - begin < piece_bytes ? bytes - begin : piece_bytes;
-      (void)read_all(g, fs, fd, file, failed, to + part * bytes + begin, n, offset + part * stride + begin);
+      (void)read_all(g, fs, fd, file, failed, to + begin, end - begin, offset + begin);
     });
     (void)gclose(g, fs, fd);  // of a file that is only read
   }

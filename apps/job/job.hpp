@@ -3,11 +3,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "device_array.hpp"
+#include "device_parts.hpp"
 #include "gpufs/base/limits.hpp"
 #include "gpufs/launch.cuh"
 #include "job/files.cuh"
@@ -19,22 +23,30 @@ namespace gpufs::job {
 class job {
  public:
   // `alone`: no other thread of the process calls the CUDA driver meanwhile, so the copy engine may bring what is read (launch_shape::bulk).
-  // `what`: of which errors speak. Throws gpufs::error.
-  job(const mount& m, std::string what, std::vector<std::string> paths, bool alone)
-      : mount_(m), what_(std::move(what)), paths_(std::move(paths)), alone_(alone), text_(m, joined(paths_)),
-        word_(m, 1) {
-    for (std::size_t at = 0; const std::string& path : paths_) {
-      begins_.push_back(at);
-      at += path.size() + 1;
-    }
+  // `what`: of which errors speak. `table`: what kernels find at table(). `memory_bytes`: of zeros, at memory(). Throws gpufs::error.
+  job(const mount& m, std::string what, std::vector<std::string> paths, bool alone,
+      std::span<const std::byte> table = {}, std::size_t memory_bytes = 0)
+      : mount_(m), what_(std::move(what)), paths_(std::move(paths)), alone_(alone),
+        brought_(brought_along(paths_, table)), device_(m, word_begin() + device_parts::alignment + memory_bytes) {
+    mount_.copy_to_device(device_.data(), brought_.data(), brought_.size());
   }
 
   const mount& of() const { return mount_; }
-  failure failed() const { return {word_.data()}; }
+  failure failed() const { return {reinterpret_cast<atomic_word<std::uint64_t>*>(device_.data() + word_begin())}; }
   // For kernels.
   gpufs::job::file file(std::uint32_t number) const { return {path(number), number, failed()}; }
-  // A file's path, where kernels can read it.
-  const char* path(std::size_t file) const { return text_.data() + begins_[file]; }
+  // The files' paths, where kernels can read them.
+  path_table paths() const { return {device_.data()}; }
+  const char* path(std::size_t file) const {
+    std::uint64_t begin = 0;
+    std::memcpy(&begin, brought_.data() + file * sizeof begin, sizeof begin);
+    return device_.data() + begin;
+  }
+  template <class T>
+  const T* table() const {
+    return reinterpret_cast<const T*>(device_.data() + paths_.size() * sizeof(std::uint64_t));
+  }
+  char* memory() const { return device_.data() + word_begin() + device_parts::alignment; }
 
   // A block for each multiprocessor: enough to keep the bus busy with large pieces, and few enough that they have room in a cache.
   std::uint32_t few() const { return mount_.multiprocessors(); }
@@ -56,44 +68,53 @@ class job {
     launch(kernel, kernel.shape().blocks, kernel.shape().blocks, kernel.shape().scratch_bytes);
   }
 
-  // Reads `count` parts of a file, `stride` bytes from begin to begin, one behind another into memory of the device.
-  void read(std::uint32_t file, std::uint64_t offset, std::uint64_t bytes, std::uint64_t stride, std::uint64_t count,
-            void* to) const {
-    if (stride == bytes) bytes *= std::exchange(count, 1);
-    const read_parts kernel(path(file), file, offset, bytes, stride, count, static_cast<char*>(to), failed());
+  // Reads a part of a file into memory of the device.
+  void read(std::uint32_t file, std::uint64_t offset, std::uint64_t bytes, void* to) const {
+    const read_part kernel(path(file), file, offset, bytes, static_cast<char*>(to), failed());
     launch(kernel, kernel.pieces(), many());
   }
-  void read(std::uint32_t file, std::uint64_t offset, std::uint64_t bytes, void* to) const {
-    read(file, offset, bytes, bytes, 1, to);
-  }
 
-  // Waits for the kernels, and throws what went wrong in them.
-  void finish() const {
+  // Waits for the kernels, and throws what went wrong in them. Gives what memory() begins with.
+  template <class T = char>
+  std::vector<T> finish(std::size_t count = 0) const {
     mount_.synchronize();
+    // With the failure's word, which lies in front of it: each copy costs more time than its bytes.
+    std::vector<char> bytes(device_parts::alignment + count * sizeof(T));
+    mount_.copy_to_host(bytes.data(), device_.data() + word_begin(), bytes.size());
     std::uint64_t word = 0;
-    mount_.copy_to_host(&word, word_.data(), sizeof word);
-    if (word == 0) return;
-    const auto number = static_cast<int>(word & 0xffff'ffff);
-    throw error(number, number == ENODATA ? "the file is shorter than it should be" : what_, paths_[word >> 32]);
+    std::memcpy(&word, bytes.data(), sizeof word);
+    if (word != 0) {
+      const auto number = static_cast<int>(word & 0xffff'ffff);
+      throw error(number, number == ENODATA ? "the file is shorter than it should be" : what_, paths_[word >> 32]);
+    }
+    std::vector<T> first(count);
+    if (count != 0) std::memcpy(first.data(), bytes.data() + device_parts::alignment, count * sizeof(T));
+    return first;
   }
 
  private:
-  static std::vector<char> joined(const std::vector<std::string>& paths) {
-    std::vector<char> text;
-    for (const std::string& path : paths) {
+  // As path_table has it: where each path begins; the table; the paths.
+  static std::vector<char> brought_along(const std::vector<std::string>& paths, std::span<const std::byte> table) {
+    const std::size_t begins_bytes = paths.size() * sizeof(std::uint64_t);
+    std::vector<char> all(begins_bytes + table.size());
+    if (!table.empty()) std::memcpy(all.data() + begins_bytes, table.data(), table.size());
+    for (std::size_t n = 0; const std::string& path : paths) {
       if (path.size() > limits::path_bytes_max) throw error(ENAMETOOLONG, "open", path);
-      text.insert(text.end(), path.c_str(), path.c_str() + path.size() + 1);
+      const std::uint64_t begin = all.size();
+      std::memcpy(all.data() + n++ * sizeof begin, &begin, sizeof begin);
+      all.insert(all.end(), path.c_str(), path.c_str() + path.size() + 1);
     }
-    return text;
+    return all;
   }
+  // Of the failure's word, behind what was brought along; memory() follows it.
+  std::size_t word_begin() const { return ceiling(brought_.size(), device_parts::alignment) * device_parts::alignment; }
 
   const mount& mount_;
   const std::string what_;
   const std::vector<std::string> paths_;
   const bool alone_;
-  std::vector<std::size_t> begins_;
-  const device_array<char> text_;
-  const device_array<atomic_word<std::uint64_t>> word_;
+  const std::vector<char> brought_;
+  const device_array<char> device_;
 };
 
 // A part of a file in memory of the device, for kernels that are launched later.

@@ -1,6 +1,8 @@
 // What was found of each query so far, and how a tile of products is looked through for more.
 #pragma once
 
+#include <limits>
+
 #include "arithmetic.cuh"
 #include "gpufs/gpufs.cuh"
 #include "search/search.hpp"
@@ -14,6 +16,8 @@ GPUFS_HD inline std::uint32_t ordered(float x) {
   if ((bits & 0x7fff'ffff) > 0x7f80'0000) return 0;
   return bits ^ ((bits >> 31) != 0 ? ~0u : 0x8000'0000u);
 }
+inline constexpr double infinite = std::numeric_limits<double>::infinity();
+
 // Of a query.
 struct query_state {
   // Guards the query's list, for as long as one entry takes to be put in: no wait is within.
@@ -33,6 +37,13 @@ struct answers {
   std::uint32_t length;
   bool is_first;  // whether first matches are wanted
   double squared_threshold;
+
+  // Nothing of a query is found yet. By a warp.
+  template <class Group>
+  GPUFS_HD void begin(const Group& g, std::uint64_t query) const {
+    for (std::uint32_t i = g.rank(); i < length; i += g.size()) lists[query * length + i] = {infinite, nothing};
+    if (g.is_leader()) states[query] = {{0}, 0, {bits_of(squared_threshold)}, {nothing}};
+  }
 
   // Puts one in, unless the list is full of better ones. By a warp.
   template <class Group>
@@ -147,24 +158,23 @@ struct scan_memory {
   square_sums squares;
 };
 
-// Packs slices [first, end) of up to a tile of vectors, one behind another in memory. By a block.
+// Packs a vector as row `row` of a panel, and gives the sum of its squares. By a warp.
 template <int Parts>
-GPUFS_HD void pack_tile(const block_group& g, tile::row_table& rows, const float* numbers, std::uint64_t dimensions,
-                        std::uint32_t count, std::uint64_t first, std::uint64_t end, char* slices) {
-  tile::set_rows(g, rows, reinterpret_cast<const char*>(numbers), dimensions * sizeof(float), count);
-  for (std::uint64_t s = first; s < end; ++s) {
-    tile::slice_on_its_way<float, false> slice;
-    slice.load(g, rows, count, static_cast<std::uint32_t>(s * tile::depth), static_cast<std::uint32_t>(dimensions));
-    slice.template store<Parts>(g, slices + s * (tile::slice_bytes * Parts),
-                                [](std::uint32_t, std::uint32_t, const float (&)[4]) {});
-  }
-  g.sync();  // before the next tile's rows
-}
-
-// The sum of a vector's squares. By a warp.
-GPUFS_HD inline float sum_of_squares(const warp_group& g, const float* numbers, std::uint64_t count) {
+GPUFS_HD float pack_vector(const warp_group& g, const float* numbers, std::uint64_t dimensions, char* slices,
+                           std::uint64_t row) {
+  constexpr std::uint32_t eights = tile::depth / 8;
+  const std::uint64_t in_row = tile::panel::slices_in(dimensions);
+  slices += tile::panel::place<Parts>(row / tile::side, 0, in_row);
   float sum = 0;
-  for (std::uint64_t i = g.rank(); i < count; i += g.size()) sum += numbers[i] * numbers[i];
+  for (std::uint64_t i = g.rank(); i < in_row * eights; i += g.size()) {
+    float some[8];
+    GPUFS_UNROLL
+    for (std::uint32_t k = 0; k < 8; ++k) {
+      some[k] = i * 8 + k < dimensions ? numbers[i * 8 + k] : 0;
+      sum += some[k] * some[k];
+    }
+    tile::store_eight<Parts>(some, slices + i / eights * (tile::slice_bytes * Parts), row % tile::side, i % eights);
+  }
   return sum_of(g, sum);
 }
 

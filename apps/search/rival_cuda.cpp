@@ -23,25 +23,15 @@ namespace {
 
 using rival::check;
 
-// A block packs `slices_of_block` slices of a tile.
-constexpr std::uint64_t slices_of_block = 8;
-template <int Parts>
-__global__ void pack_queries(const float* numbers, std::uint64_t queries, std::uint64_t dimensions, char* slices) {
-  const std::uint64_t tile = blockIdx.y, first = tile * tile::side, all = tile::panel::slices_in(dimensions);
-  const std::uint64_t slice = blockIdx.x * slices_of_block;
-  const auto count = static_cast<std::uint32_t>(queries - first < tile::side ? queries - first : tile::side);
-  pack_tile<Parts>(this_block(), *reinterpret_cast<tile::row_table*>(block_group::scratch()),
-                   numbers + first * dimensions, dimensions, count, slice,
-                   slice + slices_of_block < all ? slice + slices_of_block : all,
-                   slices + tile * all * (tile::slice_bytes * Parts));
-}
-
 // A warp for each query.
-__global__ void sum_up_squares(const float* numbers, std::uint64_t queries, std::uint64_t dimensions, float* squares) {
+template <int Parts>
+__global__ void pack_queries(const float* numbers, std::uint64_t dimensions, char* slices, float* squares,
+                             const answers to) {
   const std::uint64_t q = (std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32;
-  if (q >= queries) return;
-  const float sum = sum_of_squares(this_warp(), numbers + q * dimensions, dimensions);
+  if (q >= to.queries) return;
+  const float sum = pack_vector<Parts>(this_warp(), numbers + q * dimensions, dimensions, slices, q);
   if (threadIdx.x % 32 == 0) squares[q] = sum;
+  to.begin(this_warp(), q);
 }
 
 struct piece {
@@ -101,14 +91,9 @@ class pipeline {
       buffers_.push_back(std::make_unique<rival::half_buffer>(buffer_bytes_));
       known_matched_.push_back(std::make_unique<pinned_count>());
     }
-    const double bound = q.threshold * q.threshold;
-    const std::vector<found> none(q.queries.count * length_, {HUGE_VAL, nothing});
-    const std::vector<query_state> fresh(q.queries.count, {{0}, 0, {bits_of(bound)}, {nothing}});
-    check(cudaMemcpy(lists_.data(), none.data(), none.size() * sizeof(found), cudaMemcpyHostToDevice), "cudaMemcpy");
-    check(cudaMemcpy(states_.data(), fresh.data(), fresh.size() * sizeof(query_state), cudaMemcpyHostToDevice),
-          "cudaMemcpy");
-    to_ = {lists_.data(), states_.data(), matched_.data(), q.queries.count, static_cast<std::uint32_t>(length_),
-           q.top == 0,    bound};
+    to_ = {
+        lists_.data(), states_.data(),           matched_.data(), q.queries.count, static_cast<std::uint32_t>(length_),
+        q.top == 0,    q.threshold * q.threshold};
     check(cudaFuncSetAttribute(look_through_piece<Parts>, cudaFuncAttributeMaxDynamicSharedMemorySize, memory_bytes),
           "look_through_piece");
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // what was copied is there, whatever stream looks for it
@@ -126,13 +111,10 @@ class pipeline {
                               bytes, part.count, cudaMemcpyHostToDevice, buffer.stream),
             "cudaMemcpy2DAsync");
     });
-    const std::uint64_t slices = tile::panel::slices_in(q_.dimensions);
-    const dim3 packers(static_cast<unsigned>(ceiling(slices, slices_of_block)), static_cast<unsigned>(tiles_));
-    pack_queries<Parts><<<packers, tile::threads, sizeof(tile::row_table), buffers_[0]->stream>>>(
-        numbers_.data(), q_.queries.count, q_.dimensions, slices_.data());
     constexpr unsigned warps = tile::threads / 32;
-    sum_up_squares<<<static_cast<unsigned>(ceiling(q_.queries.count, warps)), tile::threads, 0, buffers_[0]->stream>>>(
-        numbers_.data(), q_.queries.count, q_.dimensions, squares_.data());
+    pack_queries<Parts>
+        <<<static_cast<unsigned>(ceiling(q_.queries.count, warps)), tile::threads, 0, buffers_[0]->stream>>>(
+            numbers_.data(), q_.dimensions, slices_.data(), squares_.data(), to_);
     check(cudaGetLastError(), "launch");
 
     parts.clear();

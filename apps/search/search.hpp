@@ -38,7 +38,7 @@ struct found {
 
 // For each query `top` vectors (1 for 0), the nearest first. The product of queries and databases is computed by matrix units in bfloat16,
 // with a bound of its error; what may be near enough is computed again in float64. So what is found is exact.
-// Databases are opened when they are needed: the first matches of all queries may lie in front of them.
+// What is wrong with a database is told when it is needed: the first matches of all queries may lie in front of it.
 // Waits. `alone`: no other thread of the process calls the CUDA driver meanwhile (launch_shape::bulk). Throws gpufs::error: with a path
 // what its file gave, ENODATA if it is shorter than it should be; without one EINVAL for what cannot be, ENOMEM, EIO.
 std::vector<found> search(const mount& m, const question& q, bool alone);

@@ -171,6 +171,18 @@ struct panel {
   }
 };
 
+// Stores eight numbers of a row in a slice, in their parts.
+template <int Parts, class T>
+GPUFS_HD void store_eight(const T (&numbers)[8], char* slice, std::uint32_t row, std::uint32_t eight) {
+  std::uint32_t words[Parts][4];
+  split_all(numbers, words);
+  GPUFS_UNROLL
+  for (int p = 0; p < Parts; ++p) {
+    const vector16 eight_numbers{words[p][0], words[p][1], words[p][2], words[p][3]};
+    *reinterpret_cast<vector16*>(slice + p * slice_bytes + place_in_slice(row, eight)) = eight_numbers;
+  }
+}
+
 // Packs columns of numbers as a panel's rows, a slice of them: `width` columns, `count` numbers deep, and zeros behind them. The numbers lie
 // row by row, `side` apart. By a block, all of which sees them; none may be changed before it waits.
 template <int Parts, class T>
@@ -185,13 +197,7 @@ GPUFS_HD void pack_columns(const block_group& g, const T* numbers, std::uint32_t
       const std::uint32_t k = eight * 8 + j;
       some[j] = k < count && n < width ? numbers[k * side + n] : T{};
     }
-    std::uint32_t words[Parts][4];
-    split_all(some, words);
-    GPUFS_UNROLL
-    for (int p = 0; p < Parts; ++p) {
-      const vector16 eight_numbers{words[p][0], words[p][1], words[p][2], words[p][3]};
-      *reinterpret_cast<vector16*>(slice + p * slice_bytes + place_in_slice(n, eight)) = eight_numbers;
-    }
+    store_eight<Parts>(some, slice, n, eight);
   }
 }
 

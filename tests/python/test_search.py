@@ -206,6 +206,36 @@ def test_what_lies_behind_the_first_matches_is_not_read(
         assert loaded["d1.raw"] == databases[1].nbytes
 
 
+def saved_place(path: Path, vectors: Any) -> tuple[bytes, int, int, int]:
+    """Writes vectors, and returns them as _core.search takes them."""
+    return (os.fsencode(save(path, vectors, "fvecs")), 4, 4 * vectors.shape[1] + 4, len(vectors))
+
+
+def test_databases_that_are_shorter_than_what_is_brought_ahead(fs: gpufs.Mount, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    queries = whole_numbers(rng, 200, 32)
+    databases = [whole_numbers(rng, count, 32) for count in (1000, 900, 0, 1000, 10, 950)]
+    q, *d = (saved_place(tmp_path / f"v{i}", vectors) for i, vectors in enumerate([queries, *databases]))
+    with gpufs.mount(device=fs.device, cache="16MiB", page="4KiB", bulk="64KiB") as mount:
+        _, found = _core.search(mount.core, q, d, 32, math.inf, 5, True)
+    which, index, _ = expected(queries, databases, math.inf, 5)
+    begins = np.cumsum([0, *map(len, databases)])[which]
+    assert np.array_equal(np.frombuffer(found, np.uint64).reshape(200, 5), begins + index)
+
+
+def test_the_next_database_is_brought_ahead_as_far_as_it_may_be_needed(fs: gpufs.Mount, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    first, second = (rng.standard_normal((count, 128), np.float32) for count in (256, 4000))
+    q, *d = (saved_place(tmp_path / f"v{i}", v) for i, v in enumerate([first[:1].repeat(200, axis=0), first, second]))
+    with gpufs.mount(device=fs.device, cache="16MiB", page="4KiB", bulk="256KiB", twin_threads=1) as mount:
+        _, found = _core.search(mount.core, q, d, 128, 1.0, 0, True)
+        stats = mount.stats()
+        brings = mount.bulk_path == "on"
+    assert found == bytes(8 * 200)
+    loaded = sum(stats[f"{kind}_loads"] for kind in ("bulk", "direct", "staged")) * 4096
+    assert first.nbytes * (3 if brings else 1) < loaded < second.nbytes // 2
+
+
 def test_the_rivals_find_the_same(fs: gpufs.Mount, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     pieces = [0] if fs.device == "cpu" else [0, 1 << 17]

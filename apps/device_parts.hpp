@@ -1,0 +1,30 @@
+// Several arrays in one allocation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "arithmetic.cuh"
+
+namespace gpufs {
+
+// Gives arrays one behind another, each as aligned as an allocation of its own.
+class device_parts {
+ public:
+  static constexpr std::size_t alignment = 256;
+  // Null: only to add up how much they take.
+  explicit device_parts(char* begin) : begin_(reinterpret_cast<std::uintptr_t>(begin)) {}
+  template <class T>
+  T* take(std::uint64_t count) {
+    const std::uintptr_t at = begin_ + bytes_;
+    bytes_ += ceiling(count * sizeof(T), alignment) * alignment;
+    return reinterpret_cast<T*>(at);
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  const std::uintptr_t begin_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace gpufs
