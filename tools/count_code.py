@@ -2,9 +2,10 @@
 
 Prints a Markdown table of lines with code, neither blank nor comments nor such as only say where names come from
 (includes, namespaces), and of statements: semicolons, as the GPUfs paper counts them (TOCS 2014, section 6.2.1).
-"Checks and plans": what is refused, and how the work is cut for a cache, which is arithmetic. What an application's
-programs share (numbers, tiles, the second look at distances, layouts) is counted for none of them; nor is what the
-others would have to bring along besides: paths, errors, buffers (apps/job, apps/rival).
+"Checks, plans, memory": what is refused, how the work is cut for a cache, which is arithmetic, and where in memory
+kernels find what they share. What an application's programs share (numbers, tiles, the second look at distances, layouts) is
+counted for none of them; nor is what the others would have to bring along besides: paths, errors, buffers (apps/job,
+apps/rival).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Program(NamedTuple):
     folder: str
     kernels: tuple[str, ...]
     host: tuple[str, ...]
-    checks_and_plans: tuple[str, ...]
+    besides: tuple[str, ...]
     cuda: tuple[str, ...]
     cpu: tuple[str, ...]
 
@@ -39,7 +40,7 @@ PROGRAMS = {
         folder="grep",
         kernels=("kernel.cuh", "window.cuh", "matcher.cuh", "tally.cuh", "find_cuts.cuh"),
         host=("search.cpp", "launch.hpp", "launch.cpp", "report.hpp", "collect.hpp", "collect.cpp"),
-        checks_and_plans=(),
+        besides=(),
         cuda=("rival_cuda.cpp", *TEXT_FILES),
         cpu=("rival_host.hpp", "rival_host.cpp", "rival_text.hpp", "rival_text.cpp", *TEXT_FILES),
     ),
@@ -47,7 +48,7 @@ PROGRAMS = {
         folder="linear",
         kernels=("matvec_kernels.cuh",),
         host=("matvec.cpp",),
-        checks_and_plans=("checks.hpp", "launch.hpp", "matvec_plan.hpp"),
+        besides=("checks.hpp", "launch.hpp", "matvec_plan.hpp"),
         cuda=("matvec_rival_cuda.cpp",),
         cpu=("matvec_rival_host.cpp",),
     ),
@@ -55,7 +56,7 @@ PROGRAMS = {
         folder="linear",
         kernels=("matmul_kernels.cuh",),
         host=("matmul.cpp",),
-        checks_and_plans=("checks.hpp", "launch.hpp", "matmul_plan.hpp"),
+        besides=("checks.hpp", "launch.hpp", "matmul_plan.hpp"),
         cuda=("matmul_rival_cuda.cpp",),
         cpu=("matmul_rival_host.cpp",),
     ),
@@ -63,7 +64,7 @@ PROGRAMS = {
         folder="search",
         kernels=("kernels.cuh",),
         host=("search.cpp",),
-        checks_and_plans=(),
+        besides=("checks.cpp", "plan.hpp", "workspace.hpp"),
         cuda=("rival_cuda.cpp",),
         cpu=("rival_host.cpp",),
     ),
@@ -71,7 +72,7 @@ PROGRAMS = {
         folder="collage",
         kernels=("kernels.cuh",),
         host=("collage.cpp",),
-        checks_and_plans=(),
+        besides=("checks.hpp", "plan.hpp", "memory.hpp", "order.hpp"),
         cuda=("rival_cuda.cpp",),
         cpu=("rival_host.cpp",),
     ),
@@ -95,10 +96,12 @@ def cell(folder: str, files: tuple[str, ...]) -> str:
 
 def main() -> None:
     """Prints the table."""
-    print("| lines (statements) | kernels over gpufs | their host part | checks and plans | CUDA without gpufs | CPU |")
+    print(
+        "| lines (statements) | kernels over gpufs | their host part | checks, plans, memory | CUDA without gpufs | CPU |"
+    )
     print("|---|---|---|---|---|---|")
-    for name, (folder, *columns) in PROGRAMS.items():
-        print(f"| {name} | {' | '.join(cell(folder, files) for files in columns)} |")
+    for name, (folder, *parts) in PROGRAMS.items():
+        print(f"| {name} | {' | '.join(cell(folder, files) for files in parts)} |")
 
 
 if __name__ == "__main__":
