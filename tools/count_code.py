@@ -3,9 +3,9 @@
 Prints a Markdown table of lines with code, neither blank nor comments nor such as only say where names come from
 (includes, namespaces), and of statements: semicolons, as the GPUfs paper counts them (TOCS 2014, section 6.2.1).
 "Checks, plans, memory": what is refused, how the work is cut for a cache, which is arithmetic, and where in memory
-kernels find what they share. What an application's programs share (numbers, tiles, the second look at distances, layouts) is
-counted for none of them; nor is what the others would have to bring along besides: paths, errors, buffers (apps/job,
-apps/rival).
+kernels find what they share. What an application's programs share (numbers, tiles, the second look at distances,
+layouts) is counted for none of them; nor is what the others would have to bring along besides: paths, errors, buffers
+(apps/job, apps/rival).
 """
 
 from __future__ import annotations
@@ -96,10 +96,9 @@ def cell(folder: str, files: tuple[str, ...]) -> str:
 
 def main() -> None:
     """Prints the table."""
-    print(
-        "| lines (statements) | kernels over gpufs | their host part | checks, plans, memory | CUDA without gpufs | CPU |"
-    )
-    print("|---|---|---|---|---|---|")
+    columns = ("kernels over gpufs", "their host part", "checks, plans, memory", "CUDA without gpufs", "CPU")
+    print(f"| lines (statements) | {' | '.join(columns)} |")
+    print("|---" * (1 + len(columns)) + "|")
     for name, (folder, *parts) in PROGRAMS.items():
         print(f"| {name} | {' | '.join(cell(folder, files) for files in parts)} |")
 
