@@ -155,9 +155,10 @@ struct scan {
     return true;
   }
 
-  // The squared distance of a vector from a query; less than 0, which is told, if it cannot be read any more.
-  GPUFS_HD double exact(const warp_group& warp, const mount_ref& fs, std::int32_t fd, std::uint32_t number,
-                        std::uint64_t at, std::uint64_t query) const {
+  // The squared distance of a vector from a query; less than 0, which is told, if it cannot be read any more. Out of line, with registers
+  // of its own: the caller has none left.
+  GPUFS_HD GPUFS_OUT_OF_LINE double exact(const warp_group warp, const mount_ref& fs, std::int32_t fd,
+                                          std::uint32_t number, std::uint64_t at, std::uint64_t query) const {
     const std::uint64_t dimensions = all.how.dimensions;
     double sum = 0;
     for (std::uint64_t done = 0; done < dimensions;) {
