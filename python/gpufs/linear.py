@@ -18,7 +18,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 from collections.abc import Iterator
@@ -185,10 +184,7 @@ def matmul(
 
 @contextlib.contextmanager
 def _product_file(out: AnyPath, shape: tuple[int, ...]) -> Iterator[tuple[bytes, int]]:
-    """Gives the name of a new file for a product, and how much of it is its header; at the end it gets its own name.
-
-    It is as long from the start as it will be: what does not make a file longer several threads may write at once.
-    """
+    """Gives the name of a new file for a product, and how much of it is its header; at the end it gets its own name."""
     import numpy as np
 
     with replacing(os.fsdecode(out)) as part:
@@ -198,7 +194,6 @@ def _product_file(out: AnyPath, shape: tuple[int, ...]) -> Iterator[tuple[bytes,
                 description = {"descr": "<f4", "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(file, description)
                 header = file.tell()
-        os.truncate(part, header + math.prod(shape) * 4)
         yield os.fsencode(part), header
 
 

@@ -3,25 +3,16 @@
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <new>
 
 #include "backend/guarded_copy.hpp"
+#include "backend/page_cache_pages.hpp"
 #include "gpufs/base/platform.cuh"
 
 namespace gpufs {
 namespace {
-
-// Good enough for seconds, and five times cheaper than the exact time.
-std::uint32_t coarse_seconds() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-  return static_cast<std::uint32_t>(t.tv_sec) & 0x7fff'ffffu;
-}
 
 // The last byte is looked at after all have been copied. g++ does not let ThreadSanitizer see fences; x86 needs none.
 void after_all_copied() {
@@ -110,11 +101,7 @@ bool mapped_reads::prepare(std::uint64_t number) const noexcept {
   if (!guard_copies()) return false;
   const std::uint64_t offset = number * window_bytes;
   const std::uint64_t bytes = std::min(window_bytes, size_ - offset);
-  static const auto page_bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  std::array<unsigned char, window_bytes / 4096> resident{};  // pages are no smaller
-  if (mincore(data_ + offset, bytes, resident.data()) != 0) return false;
-  const auto end = resident.begin() + static_cast<std::ptrdiff_t>((bytes + page_bytes - 1) / page_bytes);
-  if (!std::all_of(resident.begin(), end, [](unsigned char r) { return (r & 1) != 0; })) return false;
+  if (!are_in_page_cache<window_bytes>(data_ + offset, bytes)) return false;
 #if defined(MADV_POPULATE_READ)
   // Linux 5.14; before it, each page is faulted in by its first read. An error when the file has become shorter, which large
   // folios hide from mincore.

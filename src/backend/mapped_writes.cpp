@@ -1,14 +1,15 @@
 #include "backend/mapped_writes.hpp"
 
+#include <errno.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <new>
 
 #include "backend/guarded_copy.hpp"
+#include "backend/page_cache_pages.hpp"
 #include "gpufs/base/platform.cuh"
 
 namespace gpufs {
@@ -17,23 +18,6 @@ namespace {
 // As in the kernel's uapi header magic.h.
 constexpr unsigned long tmpfs = 0x0102'1994, ext4 = 0xef53;
 
-#if !defined(MADV_POPULATE_WRITE)
-#define MADV_POPULATE_WRITE 23  // Linux 5.14; before it, an error
-#endif
-
-std::uint64_t page_bytes() {
-  static const auto bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
-
-// Whether all pages are in the page cache.
-bool are_there(char* data, std::uint64_t bytes) {
-  std::array<unsigned char, mapped_writes::bytes_max / 4096 + 1> resident;  // pages are no smaller
-  if (mincore(data, bytes, resident.data()) != 0) return false;
-  const auto pages = static_cast<std::ptrdiff_t>((bytes + page_bytes() - 1) / page_bytes());
-  return std::all_of(resident.begin(), resident.begin() + pages, [](unsigned char r) { return (r & 1) != 0; });
-}
-
 }  // namespace
 
 std::unique_ptr<mapped_writes> mapped_writes::make(int fd) noexcept {
@@ -41,16 +25,16 @@ std::unique_ptr<mapped_writes> mapped_writes::make(int fd) noexcept {
   if (fstatfs(fd, &s) != 0 || !guard_copies()) return nullptr;
   const auto type = static_cast<unsigned long>(s.f_type);
   if (type != tmpfs && type != ext4) return nullptr;
-  std::unique_ptr<mapped_writes> made(new (std::nothrow) mapped_writes(type == tmpfs));
-  if (made == nullptr || made->part(fd, 0) == nullptr) return nullptr;
+  std::unique_ptr<mapped_writes> made(new (std::nothrow) mapped_writes);
+  if (made == nullptr || made->find_part(fd, 0) == nullptr) return nullptr;
   return made;
 }
 
+mapped_writes::part::~part() { (void)munmap(data, part_bytes); }
+
 mapped_writes::~mapped_writes() {
-  for (const std::atomic<char*>& p : parts_) {
-    // Relaxed: whoever destroys this got it from those who used it.
-    if (char* const data = p.load(std::memory_order_relaxed)) (void)munmap(data, part_bytes);
-  }
+  // Relaxed: whoever destroys this got it from those who used it.
+  for (const std::atomic<part*>& p : parts_) delete p.load(std::memory_order_relaxed);
 }
 
 bool mapped_writes::write(int fd, const char* from, std::uint64_t bytes, std::uint64_t offset) noexcept {
@@ -62,29 +46,48 @@ bool mapped_writes::write(int fd, const char* from, std::uint64_t bytes, std::ui
 
 bool mapped_writes::try_write(int fd, const char* from, std::uint64_t bytes, std::uint64_t offset) noexcept {
   const std::uint64_t number = offset / part_bytes, in_part = offset % part_bytes;
-  if (bytes < bytes_min || bytes > bytes_max || number >= parts_max || in_part + bytes > part_bytes) return false;
+  if (bytes < bytes_min || number >= parts_max || bytes > part_bytes - in_part) return false;
   struct stat s;
-  if (fstat(fd, &s) != 0 || offset + bytes > static_cast<std::uint64_t>(s.st_size)) return false;
-  char* const data = part(fd, number);
-  if (data == nullptr || !guard_copies()) return false;
-  const std::uint64_t first = in_part / page_bytes() * page_bytes(), reach = in_part + bytes - first;
-  if (!makes_pages_ && !are_there(data + first, reach)) return false;
-  // No room, a file that has become shorter, an old kernel: pwrite tells them apart.
-  if (madvise(data + first, reach, MADV_POPULATE_WRITE) != 0) return false;
+  if (fstat(fd, &s) != 0) return false;
+  const auto size = static_cast<std::uint64_t>(s.st_size);
+  if (offset > size || bytes > size - offset) return false;
+  part* const p = find_part(fd, number);
+  if (p == nullptr || !guard_copies()) return false;
+  const std::uint64_t size_here = std::min(size - number * part_bytes, part_bytes);
+  for (std::uint64_t w = in_part / window_bytes; w * window_bytes < in_part + bytes; ++w)
+    if (!is_ready(*p, w, std::min(size_here - w * window_bytes, window_bytes))) return false;
   GPUFS_SCHEDULE_POINT("mapped_writes.copy");
-  return copy_guarded(data + in_part, from, bytes - tail_bytes, guarded::destination);
+  if (copy_guarded(p->data + in_part, from, bytes - tail_bytes, guarded::destination)) return true;
+  p->windows[in_part / window_bytes].store(0, std::memory_order_relaxed);
+  return false;
 }
 
-char* mapped_writes::part(int fd, std::uint64_t number) noexcept {
+// Relaxed throughout: a window says only how to write, never what is there. Several threads may ask at once, and do the same.
+bool mapped_writes::is_ready(part& of, std::uint64_t window, std::uint64_t bytes) noexcept {
+  std::atomic<std::uint32_t>& w = of.windows[window];
+  const std::uint32_t seen = w.load(std::memory_order_relaxed), now = coarse_seconds();
+  if ((seen & ready) != 0 && ((now - seen) & ~ready) < trusted_seconds) return true;
+  char* const data = of.data + window * window_bytes;
+  if (!are_in_page_cache<window_bytes>(data, bytes)) return false;
+#if defined(MADV_POPULATE_WRITE)
+  // Linux 5.14; before it, each page is faulted in by its first byte. An error when the file has become shorter.
+  if (madvise(data, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) return false;
+#endif
+  w.store(ready | now, std::memory_order_relaxed);
+  return true;
+}
+
+mapped_writes::part* mapped_writes::find_part(int fd, std::uint64_t number) noexcept {
   // Acquire: pairs with the release below.
-  char* known = parts_[number].load(std::memory_order_acquire);
+  part* known = parts_[number].load(std::memory_order_acquire);
   if (known != nullptr) return known;
   void* const data =
       mmap(nullptr, part_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(number * part_bytes));
   if (data == MAP_FAILED) return nullptr;
-  if (parts_[number].compare_exchange_strong(known, static_cast<char*>(data), std::memory_order_acq_rel))
-    return static_cast<char*>(data);
-  (void)munmap(data, part_bytes);  // another thread was faster
+  part* const made = new (std::nothrow) part(static_cast<char*>(data));
+  if (made == nullptr) (void)munmap(data, part_bytes);
+  if (made == nullptr || parts_[number].compare_exchange_strong(known, made, std::memory_order_acq_rel)) return made;
+  delete made;  // another thread was faster
   return known;
 }
 

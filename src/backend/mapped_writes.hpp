@@ -1,13 +1,13 @@
 // Writes to a file by copying into a mapping of it, instead of having the kernel copy.
 //
-// The kernel lets one thread at a time write to a file, at 2 to 6 GB/s. A copy into a mapping takes no such turn: four threads that
-// overwrite what is in the page cache copy 23 GB/s, and make new pages of a tmpfs twice as fast as one that writes
-// (docs/performance.md). So a large write to what the file has already is
+// The kernel lets one thread at a time write to a file. A copy into a mapping takes no such turn, so several threads overwrite what is in
+// the page cache several times as fast (docs/performance.md). New pages are pwrite's: they come in large pieces then, where a mapping would
+// make each by itself. The file is used in windows, as mapped_reads does:
 //
-//   all pages there, or a tmpfs? -> fault them in for writing, all at once -> copy, guarded -> write the last bytes as ever
+//   all of the window in the page cache -> faulted in for writing, all at once -> for `trusted_seconds` nobody asks again
 //
-// and everything that one of these steps says no to is for pwrite: what makes the file longer; what is on the disk only, as a
-// mapping would read it first; what there is no room for, so that pwrite says which error it is.
+// A large write in windows that are ready is a copy, guarded, and then a pwrite of the last bytes. Everything else is for pwrite: what
+// makes the file longer; what is on the disk only, as a mapping would read it first; and so are errors.
 //
 // The last bytes are written by pwrite after all others are there. By that the file gets its times, watchers their news and the file
 // its mode without set-user-ID: as by any write, and not before its bytes. Who reads the file meanwhile sees old bytes or new ones, as
@@ -32,7 +32,6 @@ namespace gpufs {
 class mapped_writes {
  public:
   static constexpr std::uint64_t bytes_min = std::uint64_t{32} << 10;  // below, the steps cost more than they save
-  static constexpr std::uint64_t bytes_max = std::uint64_t{4} << 20;
   static constexpr std::uint64_t tail_bytes = 64;
 
   // Null where the file is on another file system, cannot be mapped, or copies cannot be guarded.
@@ -51,14 +50,27 @@ class mapped_writes {
   // Parts of a file are mapped when they are first written, whether the file reaches there yet or not.
   static constexpr std::uint64_t part_bytes = std::uint64_t{1} << 30;
   static constexpr std::size_t parts_max = 1024;
+  static constexpr std::uint64_t window_bytes = std::uint64_t{1} << 20;  // smaller ones take as long in the kernel
+  static constexpr std::uint32_t trusted_seconds = 8;
 
-  explicit mapped_writes(bool makes_pages) : makes_pages_(makes_pages) {}
-  char* part(int fd, std::uint64_t number) noexcept;
+  struct part {
+    char* data;
+    // Of each window: `ready` and the second in which it was last seen in the page cache, or 0.
+    std::array<std::atomic<std::uint32_t>, part_bytes / window_bytes> windows{};
+    explicit part(char* mapped) : data(mapped) {}
+    ~part();
+    part(const part&) = delete;
+    part& operator=(const part&) = delete;
+  };
+  static constexpr std::uint32_t ready = 0x8000'0000u;
+
+  mapped_writes() = default;
+  part* find_part(int fd, std::uint64_t number) noexcept;
+  [[nodiscard]] static bool is_ready(part& of, std::uint64_t window, std::uint64_t bytes) noexcept;
   [[nodiscard]] bool try_write(int fd, const char* from, std::uint64_t bytes, std::uint64_t offset) noexcept;
 
-  const bool makes_pages_;  // whether a new page costs no more than with pwrite
   std::atomic<bool> is_used_{false};
-  std::array<std::atomic<char*>, parts_max> parts_{};
+  std::array<std::atomic<part*>, parts_max> parts_{};
 };
 
 }  // namespace gpufs

@@ -132,8 +132,7 @@ std::int32_t request_server::serve_write(const request& r, std::uint32_t slot, f
     mask.resize(mask_words(bytes));
     std::memcpy(mask.data(), data + mask_offset(bytes), mask.size() * sizeof(std::uint64_t));
   }
-  const std::int64_t written =
-      file_table::write(*file->reached, data, bytes, r.offset, masked ? mask.data() : nullptr);
+  const std::int64_t written = file_table::write(*file->reached, data, bytes, r.offset, masked ? mask.data() : nullptr);
   file->file->version().seats.write_together(file->reached->writes_together());
   return static_cast<std::int32_t>(written);
 }

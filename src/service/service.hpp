@@ -14,7 +14,7 @@
 // descriptors. Workers call the driver and the program's own functions, which expect the program's descriptors. Where there are
 // so few threads that the lock does not matter, they are of one kind: workers, which answer everything (service_options).
 //
-// A write to a file that two other workers are writing, or four, is passed over, and left to them (write_turn.hpp).
+// A write to a file that two other workers are writing, or six, is passed over, and left to them (write_turn.hpp).
 //
 // A thread that dies (an exception that is not an answer) answers the request it holds with -EIO; when the last one of
 // either kind is gone the channel says `dead`, and every waiter ends.

@@ -1,7 +1,7 @@
 // Turns to write a file. The kernel lets one thread write a file at a time, and others that try burn their time waiting for it. But what
 // a kernel of the GPU wrote has come over the bus and is in no processor's own cache, and fetching it takes a third of a write. So two
 // threads may be at it: while one writes, the other brings the bytes of its next write near (request_server::bring_near). More gain
-// nothing (measured: docs/performance.md), unless the backend says that they write together (backend_file::writes_together): then four
+// nothing (measured: docs/performance.md), unless the backend says that they write together (backend_file::writes_together): then six
 // may, and none brings anything near. One thread is always left for other files: a write may take as long as its disk likes.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace gpufs {
 // Of one file. Thread-safe.
 class write_seats {
  public:
-  static constexpr std::size_t count = 4;  // of which two are for those who write one after the other
+  static constexpr std::size_t count = 6;  // of which two are for those who write one after the other
 
   // What the file's backend says of its last writes. Relaxed: a hint. Stored only when it changes, as all writers share its line.
   void write_together(bool together) {

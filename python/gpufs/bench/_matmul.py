@@ -107,7 +107,7 @@ class Problem:
 
 
 def ours(problem: Problem, *, again: bool = False) -> Source:
-    """``gpufs.linear.matmul``: the matrices registered and not in the cache, the product's file as that makes it.
+    """``gpufs.linear.matmul``: the matrices registered and not in the cache, the product's file empty.
 
     ``again``: the matrices in the cache, and the product's file as the run before left it.
     """
@@ -129,7 +129,6 @@ def ours(problem: Problem, *, again: bool = False) -> Source:
         cache = max(whole if again else min(whole, CACHE_MAX), 16 << 20)
         while True:
             problem.out.write_bytes(b"")
-            os.truncate(problem.out, problem.out_bytes)
             with problem.world.mount(cache=cache, page=linear.PAGE, read_only=False) as mount:
                 register(problem.world, mount, left, problem.left_bytes)
                 register(problem.world, mount, right, problem.right_bytes)
