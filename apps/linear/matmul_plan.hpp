@@ -33,15 +33,11 @@ struct matmul_plan {
 
   // Throws gpufs::error for what matmul() refuses.
   matmul_plan(const matmul_files& f, const job::mount_facts& m)
-      : type(f.left.type), left_offset(f.left.offset), right_offset(f.right.offset), out_offset(f.out_offset),
+      : type(checked(f).left.type), left_offset(f.left.offset), right_offset(f.right.offset), out_offset(f.out_offset),
         rows(f.rows), depth(f.depth), columns(f.columns),
-        cut(m, m.multiprocessors * roomy_shape::blocks_per_multiprocessor, depth * bytes_of(type), depth,
-            bytes_of(type), left_offset),
+        cut(m, m.multiprocessors * roomy_shape::blocks_per_multiprocessor,
+            {depth * bytes_of(type), depth, bytes_of(type), rows, left_offset}),
         is_twin(m.is_twin) {
-    check_size(rows, depth, bytes_of(type));
-    check_size(depth, columns, bytes_of(type));
-    check_size(rows, columns, sizeof(float));
-    check_offsets(f.left, f.right, out_offset);
     constexpr std::uint64_t most = limits::file_bytes_max / (tile::slice_bytes * 3);  // more than memories have
     if (slices_of_row() > most / across()) throw error(ENOMEM, "matmul", f.right.path);
     const auto two_bands = [&] { return 2 * cut.pages_of(std::uint64_t{band_tiles} * cut.rows * left_row_bytes()); };
@@ -92,6 +88,13 @@ struct matmul_plan {
   }
 
  private:
+  static const matmul_files& checked(const matmul_files& f) {
+    check_size(f.rows, f.depth, bytes_of(f.left.type));
+    check_size(f.depth, f.columns, bytes_of(f.left.type));
+    check_size(f.rows, f.columns, sizeof(float));
+    check_offsets(f.left, f.right, f.out_offset);
+    return f;
+  }
   GPUFS_HD static std::uint64_t least(std::uint64_t a, std::uint64_t b) { return a < b ? a : b; }
 };
 

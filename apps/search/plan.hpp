@@ -29,9 +29,9 @@ struct plan : tile::cut {
 
   // Of a question that check() has nothing against, with queries.
   plan(const job::mount_facts& m, std::uint64_t bulk_bytes, const question& q)
-      : cut(m, most_blocks(m.multiprocessors, q), stride_of(q), q.dimensions, sizeof(float)), queries(q.queries.count),
-        dimensions(q.dimensions), tiles(ceiling(queries, tile::side)), length(std::max<std::uint32_t>(q.top, 1)),
-        is_first(q.top == 0), squared_threshold(q.threshold * q.threshold),
+      : cut(m, most_blocks(m.multiprocessors, q), {stride_of(q), q.dimensions, sizeof(float)}),
+        queries(q.queries.count), dimensions(q.dimensions), tiles(ceiling(queries, tile::side)),
+        length(std::max<std::uint32_t>(q.top, 1)), is_first(q.top == 0), squared_threshold(q.threshold * q.threshold),
         // One more asks for the first chunk meanwhile.
         pack_blocks(ceiling(queries * dimensions * sizeof(float), pack_bytes) + 1) {
     for (const vectors_file& d : q.databases) chunks += ceiling(d.count, rows);

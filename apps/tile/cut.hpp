@@ -9,34 +9,38 @@
 
 namespace gpufs::tile {
 
+// The rows of a matrix in its file, or of several files.
+struct rows_in_file {
+  static constexpr std::uint64_t unknown = ~std::uint64_t{0};
+  std::uint64_t stride, columns, number_bytes;
+  std::uint64_t count = unknown;   // if not of one file
+  std::uint64_t offset = unknown;  // likewise; a part of a row may lie in two pages then
+};
+
 // How many rows a block maps at a time, and how many blocks there are: such that all of it has room in half of the cache, each block's
-// rows counted as if no other had mapped them. Only one block with one row is left if not even that has room.
+// rows counted as if no other had mapped them, or all rows of the file if that is less. Only one block with one row is left if not even
+// that has room.
 struct cut {
   std::uint32_t rows = side;
   std::uint32_t blocks;
   std::uint64_t page_bytes;
   std::uint64_t pages;         // half of the cache
   std::uint32_t part_columns;  // that are mapped of a row at a time: all, or as many as a page has
-  // `offset`: of the rows in their file, if it is known; if not, a part of a row may lie in two pages.
-  cut(const job::mount_facts& m, std::uint32_t most_blocks, std::uint64_t stride, std::uint64_t columns,
-      std::uint64_t number_bytes, std::uint64_t offset = unknown)
+  cut(const job::mount_facts& m, std::uint32_t most_blocks, const rows_in_file& r)
       : blocks(most_blocks), page_bytes(m.page_bytes), pages(m.cache_bytes / page_bytes / 2),
-        part_columns(static_cast<std::uint32_t>(std::min(columns, page_bytes / number_bytes))) {
+        part_columns(static_cast<std::uint32_t>(std::min(r.columns, page_bytes / r.number_bytes))) {
+    if (r.count != rows_in_file::unknown && r.count <= pages * page_bytes / r.stride &&
+        pages_of(r.count * r.stride) <= pages)
+      return;
     const std::uint64_t pages_of_part =
-        offset != unknown && parts_are_pages(offset, stride, page_bytes, number_bytes) ? 1 : 2;
-    const auto mapped = [&] { return part_columns != columns ? pages_of_part * rows : pages_of(rows * stride); };
+        r.offset != rows_in_file::unknown && parts_are_pages(r.offset, r.stride, page_bytes, r.number_bytes) ? 1 : 2;
+    const auto mapped = [&] { return part_columns != r.columns ? pages_of_part * rows : pages_of(rows * r.stride); };
     // Half as many rows would be half a tile of zeros, and no more blocks than there are multiprocessors make up for that.
     while (rows > 1 && 2 * (pages / mapped()) <= m.multiprocessors) rows /= 2;
     blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(pages / mapped(), 1, blocks));
   }
-  cut(const mount& m, std::uint32_t most_blocks, std::uint64_t stride, std::uint64_t columns,
-      std::uint64_t number_bytes)
-      : cut(job::mount_facts::of(m), most_blocks, stride, columns, number_bytes) {}
   // Of so many bytes that lie together, wherever they begin.
   std::uint64_t pages_of(std::uint64_t bytes) const { return bytes / page_bytes + 2; }
-
- private:
-  static constexpr std::uint64_t unknown = ~std::uint64_t{0};
 };
 
 // Scratch memory of a block that multiplies, besides `bytes`.

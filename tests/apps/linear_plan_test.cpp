@@ -168,7 +168,7 @@ std::uint64_t pages_mapped(const linear::matmul_plan& plan, std::uint64_t row) {
 
 TEST(MatmulPlan, WhatIsMappedHasRoomInHalfOfTheCache) {
   random_sizes random(4);
-  int in_parts = 0, in_pages = 0;
+  int in_parts = 0, in_pages = 0, whole = 0;
   for (int n = 0; n < plans; ++n) {
     const job::mount_facts facts = random.facts();
     const linear::matmul_plan plan = matmul_plan_of(random, facts, 1 << 20);
@@ -181,8 +181,12 @@ TEST(MatmulPlan, WhatIsMappedHasRoomInHalfOfTheCache) {
     std::uint64_t most = 0;
     for (int k = 0; k < 4; ++k) most = std::max(most, pages_mapped(plan, random.below(plan.down()) * plan.cut.rows));
     const std::uint64_t half = facts.cache_bytes / facts.page_bytes / 2;
-    ASSERT_TRUE(plan.cut.blocks * most <= half || (plan.cut.blocks == 1 && plan.cut.rows == 1));
+    const std::uint64_t all =
+        (plan.left_place(plan.rows) - 1) / facts.page_bytes - plan.left_offset / facts.page_bytes + 1;
+    whole += all <= half && plan.cut.blocks * most > half ? 1 : 0;
+    ASSERT_TRUE(std::min(plan.cut.blocks * most, all) <= half || (plan.cut.blocks == 1 && plan.cut.rows == 1));
   }
+  EXPECT_GT(whole, 30);
   EXPECT_GT(in_parts, 30);
   EXPECT_GT(in_pages, 30);
 }
@@ -202,6 +206,16 @@ TEST(MatmulPlan, LongRowsFillTheirTiles) {
   }
   EXPECT_EQ(plan_of(4, 4 * gib).cut.rows, 128u);  // parts of rows in two pages each
   EXPECT_EQ(plan_of(4, 4 * gib).cut.blocks, 128u);
+}
+
+TEST(MatmulPlan, AMatrixThatHasRoomIsNotCut) {
+  const std::uint64_t mib = std::uint64_t{1} << 20;
+  const auto plan_of = [](std::uint64_t cache_bytes) {
+    return linear::matmul_plan({{"a", 128}, 8192, 8192, {"b"}, 8192, "c"}, {65'536, cache_bytes, 132, false});
+  };
+  EXPECT_EQ(plan_of(514 * mib).cut.rows, 128u);
+  EXPECT_EQ(plan_of(514 * mib).cut.blocks, 264u);
+  EXPECT_LT(plan_of(512 * mib).cut.rows, 128u);  // the first rows and the last have pages in common with others
 }
 
 TEST(LinearPlans, WhatCannotBeIsRefused) {
