@@ -89,10 +89,10 @@ struct matmul_plan {
 
  private:
   static const matmul_files& checked(const matmul_files& f) {
-    check_size(f.rows, f.depth, bytes_of(f.left.type));
-    check_size(f.depth, f.columns, bytes_of(f.left.type));
-    check_size(f.rows, f.columns, sizeof(float));
-    check_offsets(f.left, f.right, f.out_offset);
+    check_types(f.left, f.right);
+    check_matrix(f.rows, f.depth, bytes_of(f.left.type), f.left.offset);
+    check_matrix(f.depth, f.columns, bytes_of(f.left.type), f.right.offset);
+    check_matrix(f.rows, f.columns, sizeof(float), f.out_offset);
     return f;
   }
   GPUFS_HD static std::uint64_t least(std::uint64_t a, std::uint64_t b) { return a < b ? a : b; }

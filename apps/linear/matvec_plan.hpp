@@ -34,8 +34,10 @@ struct matvec_plan {
       : type(f.matrix.type), offset(f.matrix.offset), out_offset(f.out_offset), rows(f.rows), columns(f.columns),
         row_bytes(columns * bytes_of(type)), page_bytes(m.page_bytes),
         page_shift(static_cast<std::uint32_t>(std::countr_zero(m.page_bytes))) {
-    check_size(rows, columns, bytes_of(type));
-    check_offsets(f.matrix, f.vector, out_offset);
+    check_types(f.matrix, f.vector);
+    check_matrix(rows, columns, bytes_of(type), offset);
+    check_matrix(columns, 1, bytes_of(type), f.vector.offset);
+    check_matrix(rows, 1, sizeof(float), out_offset);
     const std::uint64_t room = m.cache_bytes / page_bytes / 2;
     // A block for each multiprocessor: enough to keep the bus busy with large pieces.
     const std::uint64_t most_blocks = std::clamp<std::uint64_t>(room / warps, 1, m.multiprocessors);

@@ -124,7 +124,7 @@ struct posix_backend_options {
   // handler of SIGBUS, which hands on whatever is not its own to the handler that was there before; a program that sets its
   // own later should call the one that it found. False: no handler, and half the rate of staged loads.
   bool mapped_reads = true;
-  // Copy large writes to what a file has in the page cache already into a mapping of it, where it is on tmpfs or ext4: several threads can
+  // Copy large writes to what a file has in the page cache already into a mapping of it, where it is on tmpfs: several threads can
   // do that at once, where the kernel lets one write a file at a time. With the same handler of SIGBUS. False: all is written by pwrite.
   bool mapped_writes = true;
   // The service's openers (of mounts with at least four workers) have descriptor tables of their own, because the process's

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <new>
 
+#include "backend/counted_mapping.hpp"
 #include "backend/guarded_copy.hpp"
 #include "backend/page_cache_pages.hpp"
 #include "gpufs/base/platform.cuh"
@@ -15,22 +16,23 @@
 namespace gpufs {
 namespace {
 
-// As in the kernel's uapi header magic.h.
-constexpr unsigned long tmpfs = 0x0102'1994, ext4 = 0xef53;
+constexpr unsigned long tmpfs = 0x0102'1994;  // as in the kernel's uapi header magic.h
+
+bool reaches(int fd, std::uint64_t end) {
+  struct stat s;
+  return fstat(fd, &s) == 0 && static_cast<std::uint64_t>(s.st_size) >= end;
+}
 
 }  // namespace
 
-std::unique_ptr<mapped_writes> mapped_writes::make(int fd) noexcept {
+std::unique_ptr<mapped_writes> mapped_writes::make(int fd, std::uint64_t end) noexcept {
   struct statfs s;
-  if (fstatfs(fd, &s) != 0 || !guard_copies()) return nullptr;
-  const auto type = static_cast<unsigned long>(s.f_type);
-  if (type != tmpfs && type != ext4) return nullptr;
-  std::unique_ptr<mapped_writes> made(new (std::nothrow) mapped_writes);
-  if (made == nullptr || made->find_part(fd, 0) == nullptr) return nullptr;
-  return made;
+  if (!reaches(fd, end) || fstatfs(fd, &s) != 0 || static_cast<unsigned long>(s.f_type) != tmpfs || !guard_copies())
+    return nullptr;
+  return std::unique_ptr<mapped_writes>(new (std::nothrow) mapped_writes);
 }
 
-mapped_writes::part::~part() { (void)munmap(data, part_bytes); }
+mapped_writes::part::~part() { counted_mapping::end(data, part_bytes); }
 
 mapped_writes::~mapped_writes() {
   // Relaxed: whoever destroys this got it from those who used it.
@@ -54,11 +56,12 @@ bool mapped_writes::try_write(int fd, const char* from, std::uint64_t bytes, std
   part* const p = find_part(fd, number);
   if (p == nullptr || !guard_copies()) return false;
   const std::uint64_t size_here = std::min(size - number * part_bytes, part_bytes);
-  for (std::uint64_t w = in_part / window_bytes; w * window_bytes < in_part + bytes; ++w)
+  const std::uint64_t first = in_part / window_bytes, last = (in_part + bytes - 1) / window_bytes;
+  for (std::uint64_t w = first; w <= last; ++w)
     if (!is_ready(*p, w, std::min(size_here - w * window_bytes, window_bytes))) return false;
   GPUFS_SCHEDULE_POINT("mapped_writes.copy");
   if (copy_guarded(p->data + in_part, from, bytes - tail_bytes, guarded::destination)) return true;
-  p->windows[in_part / window_bytes].store(0, std::memory_order_relaxed);
+  for (std::uint64_t w = first; w <= last; ++w) p->windows[w].store(0, std::memory_order_relaxed);
   return false;
 }
 
@@ -81,11 +84,10 @@ mapped_writes::part* mapped_writes::find_part(int fd, std::uint64_t number) noex
   // Acquire: pairs with the release below.
   part* known = parts_[number].load(std::memory_order_acquire);
   if (known != nullptr) return known;
-  void* const data =
-      mmap(nullptr, part_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(number * part_bytes));
-  if (data == MAP_FAILED) return nullptr;
-  part* const made = new (std::nothrow) part(static_cast<char*>(data));
-  if (made == nullptr) (void)munmap(data, part_bytes);
+  char* const data = counted_mapping::make(fd, part_bytes, number * part_bytes, PROT_READ | PROT_WRITE);
+  if (data == nullptr) return nullptr;
+  part* const made = new (std::nothrow) part(data);
+  if (made == nullptr) counted_mapping::end(data, part_bytes);
   if (made == nullptr || parts_[number].compare_exchange_strong(known, made, std::memory_order_acq_rel)) return made;
   delete made;  // another thread was faster
   return known;

@@ -7,7 +7,7 @@
 //   all of the window in the page cache -> faulted in for writing, all at once -> for `trusted_seconds` nobody asks again
 //
 // A large write in windows that are ready is a copy, guarded, and then a pwrite of the last bytes. Everything else is for pwrite: what
-// makes the file longer; what is on the disk only, as a mapping would read it first; and so are errors.
+// makes the file longer; what is not in memory, as a mapping would read it first; and so are errors.
 //
 // The last bytes are written by pwrite after all others are there. By that the file gets its times, watchers their news and the file
 // its mode without set-user-ID: as by any write, and not before its bytes. Who reads the file meanwhile sees old bytes or new ones, as
@@ -17,8 +17,13 @@
 // copy and the last bytes it is not: then these make the file long again, with zeros in front where a pwrite would have come as a whole
 // before or after the truncation. Truncations through the same mount ask the host again after such writes (request truncate).
 //
-// Only on file systems of this machine for which it was measured: tmpfs and ext4. What it costs: 8 bytes of page tables for each page
-// that was written, until the file is closed; the pages count as the program's resident memory, though they stay the page cache's.
+// Two errors come after the bytes: of files in memory that were sealed against later writes after they had been opened, and of writes behind
+// the process's limit of a file's size.
+//
+// Only on tmpfs. On ext4 it was as fast, but to fault a page in for writing waits for the journal, and for a frozen file system, and holds
+// the lock of all of the process's mappings meanwhile; it makes dirty, and so brings to the disk, what nobody wrote; and synchronous
+// files would not be. What it costs: 8 bytes of page tables for each page that was written, until the file is closed; the pages count as the
+// program's resident memory, though they stay the page cache's.
 #pragma once
 
 #include <array>
@@ -34,8 +39,8 @@ class mapped_writes {
   static constexpr std::uint64_t bytes_min = std::uint64_t{32} << 10;  // below, the steps cost more than they save
   static constexpr std::uint64_t tail_bytes = 64;
 
-  // Null where the file is on another file system, cannot be mapped, or copies cannot be guarded.
-  static std::unique_ptr<mapped_writes> make(int fd) noexcept;
+  // Null where the file is on another file system or does not reach to `end` yet, or copies cannot be guarded.
+  static std::unique_ptr<mapped_writes> make(int fd, std::uint64_t end) noexcept;
   ~mapped_writes();
   mapped_writes(const mapped_writes&) = delete;
   mapped_writes& operator=(const mapped_writes&) = delete;

@@ -139,7 +139,7 @@ class posix_file final : public backend_file {
     std::uint64_t done = 0;
     // A mapping needs a descriptor that reads, too.
     if (bytes >= mapped_writes::bytes_min && maps_writes_) {
-      mapped_writes* const mapped = map_to_write(fd.number());
+      mapped_writes* const mapped = map_to_write(fd.number(), offset + bytes);
       if (mapped != nullptr && mapped->write(fd.number(), from, bytes, offset))
         done = bytes - mapped_writes::tail_bytes;
     }
@@ -191,12 +191,12 @@ class posix_file final : public backend_file {
     bool passing_ = false;
   };
 
-  // Null where that is not to be had; tried again then, at the price of two system calls for a large write.
-  mapped_writes* map_to_write(int fd) {
+  // Null where that is not to be had for a write that ends there; tried again then, at the price of a system call or two for a large write.
+  mapped_writes* map_to_write(int fd, std::uint64_t end) {
     // Acquire: pairs with the release of whoever mapped the file.
     mapped_writes* known = mapped_to_write_.load(std::memory_order_acquire);
     if (known != nullptr) return known;
-    std::unique_ptr<mapped_writes> made = mapped_writes::make(fd);
+    std::unique_ptr<mapped_writes> made = mapped_writes::make(fd, end);
     if (made == nullptr || !mapped_to_write_.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel))
       return known;
     return made.release();

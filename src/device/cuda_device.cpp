@@ -375,12 +375,26 @@ class cuda_device final : public device {
   void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
     if (bytes < staged_copies::bytes_min) return copy_by_driver(to, from, bytes, kind);
     const current_scope scope(*this);
-    check(staged().copy(to, from, bytes, kind), "cudaMemcpy");
+    staged_copies* const copies = staged();
+    if (copies == nullptr) return copy_by_driver(to, from, bytes, kind);
+    check(copies->copy(to, from, bytes, kind), "cudaMemcpy");
   }
-  staged_copies& staged() {
+  // Null while its buffers or streams are not to be had: the driver does without, only slower. Asked again by the next copy.
+  staged_copies* staged() {
     const std::lock_guard lock(staged_mutex_);
-    if (!staged_.has_value()) staged_.emplace(ordinal_, allocate_buffers(staged_copies::buffers_bytes()).host);
-    return *staged_;
+    if (staged_.has_value()) return &*staged_;
+    shared_memory buffers{};
+    try {
+      buffers = allocate_buffers(staged_copies::buffers_bytes());
+    } catch (const error&) {
+      return nullptr;
+    }
+    staged_.emplace(ordinal_, buffers.host);
+    if (staged_->is_usable()) return &*staged_;
+    (void)cudaGetLastError();
+    staged_.reset();
+    free_buffers(buffers, staged_copies::buffers_bytes());
+    return nullptr;
   }
   void copy_by_driver(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
     const current_scope scope(*this);

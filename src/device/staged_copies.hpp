@@ -19,7 +19,11 @@ class staged_copies {
  public:
   static constexpr std::size_t bytes_min = std::size_t{4} << 20;  // of less the driver has done much before threads run
   static constexpr std::size_t piece_bytes_max = std::size_t{1} << 20;
-  static unsigned thread_count() { return std::clamp(std::thread::hardware_concurrency() / 2, 1u, threads_max); }
+  // The same whenever it is asked, whatever becomes of the processors.
+  static unsigned thread_count() {
+    static const unsigned count = std::clamp(std::thread::hardware_concurrency() / 2, 1u, threads_max);
+    return count;
+  }
   static std::size_t buffers_bytes() { return 2 * thread_count() * piece_bytes_max; }
 
   // `buffers`: pinned, buffers_bytes() of them.
@@ -35,10 +39,10 @@ class staged_copies {
   staged_copies(const staged_copies&) = delete;
   staged_copies& operator=(const staged_copies&) = delete;
   char* buffers() const { return buffers_; }
+  bool is_usable() const { return made_ == cudaSuccess; }  // false: there were not as many streams as it needs
 
   // Returns when all of it is where it should be. Does not wait for kernels.
   cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
-    if (made_ != cudaSuccess) return made_;
     const std::lock_guard lock(mutex_);
     const std::size_t share = bytes / (pieces_of_thread * threads_);
     task work{static_cast<char*>(to), static_cast<const char*>(from), bytes,

@@ -242,6 +242,15 @@ TEST(LinearPlans, WhatCannotBeIsRefused) {
   EXPECT_EQ(matvec(3, 4, odd, 4), EINVAL);
   EXPECT_EQ(matvec(3, 4, other, 4), EINVAL);
   EXPECT_EQ(matvec(3, 4, a, 2), EINVAL);
+  // Behind where files end, so that places would begin anew at 0.
+  const std::uint64_t behind = ~std::uint64_t{0} - 4095;
+  const array_file far{"a", behind, element::float32};
+  EXPECT_EQ(matvec(3, 4, far, 4), EINVAL);
+  EXPECT_EQ(matvec(3, 4, a, behind), EINVAL);
+  EXPECT_EQ(refused([&] { (void)linear::matvec_plan({far, 1, 5000, a, "y"}, facts); }), EINVAL);
+  EXPECT_EQ(matmul(3, 4, 5, far), EINVAL);
+  EXPECT_EQ(refused([&] { (void)linear::matmul_plan({far, 3, 4, a, 5, "c"}, facts); }), EINVAL);
+  EXPECT_EQ(refused([&] { (void)linear::matmul_plan({a, 3, 4, a, 5, "c", behind}, facts); }), EINVAL);
   EXPECT_EQ(matmul(3, 4, 5, a), 0);
   EXPECT_EQ(matmul(0, 4, 5, a), EINVAL);
   EXPECT_EQ(matmul(3, 0, 5, a), EINVAL);

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "backend/counted_mapping.hpp"
 #include "gpufs/backend.hpp"
 #include "support/schedule.hpp"
 #include "support/temporary.hpp"
@@ -54,11 +55,11 @@ class writes_by_mapping : public ::testing::TestWithParam<bool> {
     EXPECT_EQ(pread(fd_, all.data(), all.size(), 0), s.st_size);
     return all;
   }
-  // Whether this file system is one whose files are mapped.
+  // Whether this file system is the one whose files are mapped.
   bool is_known() const {
     struct statfs s{};
     EXPECT_EQ(fstatfs(fd_, &s), 0);
-    return s.f_type == 0x0102'1994 || s.f_type == 0xef53;
+    return s.f_type == 0x0102'1994;
   }
   void write(const std::string& bytes, std::uint64_t offset) const {
     EXPECT_EQ(file_->write(bytes.data(), bytes.size(), offset), static_cast<std::int64_t>(bytes.size()));
@@ -131,20 +132,6 @@ TEST_P(writes_by_mapping, are_not_to_holes) {
               std::string(page, '\0') + std::string(large, 'h') + std::string(content_bytes - page - large, '\0'));
 }
 
-TEST_P(writes_by_mapping, do_not_read_from_the_disk_what_they_overwrite) {
-  if (GetParam()) return;  // has no disk
-  ASSERT_EQ(fsync(fd_), 0);
-  ASSERT_EQ(posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED), 0);
-  std::vector<unsigned char> resident(large / page);
-  void* const data = mmap(nullptr, large, PROT_READ, MAP_SHARED, fd_, 0);
-  ASSERT_EQ(mincore(data, large, resident.data()), 0);
-  (void)munmap(data, large);
-  if ((resident[0] & 1) != 0) GTEST_SKIP() << "this file system keeps all in memory";
-  write(std::string(large, 'd'), 0);
-  EXPECT_FALSE(file_->writes_together());
-  EXPECT_EQ(content().substr(0, large + 1), std::string(large, 'd') + "o");
-}
-
 TEST_P(writes_by_mapping, leave_errors_to_pwrite) {
   if (!GetParam()) return;  // seals are for files in memory
   ASSERT_EQ(fcntl(fd_, F_ADD_SEALS, F_SEAL_WRITE), 0);
@@ -199,8 +186,24 @@ TEST_P(writes_by_mapping, of_several_threads_leave_what_each_wrote_last) {
 TEST(mapped_writes, are_not_for_files_that_cannot_be_mapped) {
   const int fd = ::open("/proc/self/comm", O_RDWR | O_CLOEXEC);
   ASSERT_GE(fd, 0);
-  EXPECT_EQ(mapped_writes::make(fd), nullptr);
+  EXPECT_EQ(mapped_writes::make(fd, 0), nullptr);
   (void)::close(fd);
+}
+
+// As many as all mounts together may have; then writes and reads go on without.
+TEST_P(writes_by_mapping, are_none_when_there_are_too_many_mappings) {
+  std::vector<char*> mappings;
+  for (char* data; (data = counted_mapping::make(fd_, page, 0, PROT_READ)) != nullptr;) mappings.push_back(data);
+  EXPECT_LE(mappings.size(), static_cast<std::size_t>(counted_mapping::most));
+  EXPECT_GE(mappings.size(), static_cast<std::size_t>(counted_mapping::most) / 2);
+  std::string expected = content();
+  write(std::string(large, 'n'), 0);
+  EXPECT_FALSE(file_->writes_together());
+  EXPECT_TRUE(content() == expected.replace(0, large, large, 'n'));
+  for (char* const data : mappings) counted_mapping::end(data, page);
+  write(std::string(large, 'm'), 0);
+  EXPECT_EQ(file_->writes_together(), is_known());
+  EXPECT_TRUE(content() == expected.replace(0, large, large, 'm'));
 }
 
 }  // namespace

@@ -223,6 +223,27 @@ def test_databases_that_are_shorter_than_what_is_brought_ahead(fs: gpufs.Mount, 
     assert np.array_equal(np.frombuffer(found, np.uint64).reshape(200, 5), begins + index)
 
 
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ((0, 1 << 57, 0), "more vectors than files have room for"),
+        ((1 << 60, 64, 0), "more vectors than files have room for"),
+        ((0, 64, 1 << 45), "more vectors than files have room for"),
+        ((2, 64, 1), "no multiple of their size"),
+        ((0, 66, 1), "no multiple of their size"),
+        ((0, 32, 1), "vectors that overlap"),
+    ],
+)
+def test_databases_that_no_file_has_are_refused(
+    fs: gpufs.Mount, tmp_path: Path, place: tuple[int, int, int], why: str
+) -> None:
+    q, d = (saved_place(tmp_path / name, np.zeros((4, 16), np.float32)) for name in ("q", "d"))
+    with pytest.raises(OSError, match=why) as refused:
+        _core.search(fs.core, q, [d, (d[0], *place)], 16, 1.0, 0, True)
+    assert refused.value.errno == errno.EINVAL
+    assert refused.value.filename == str(tmp_path / "d.fvecs")
+
+
 def test_the_next_database_is_brought_ahead_as_far_as_it_may_be_needed(fs: gpufs.Mount, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     first, second = (rng.standard_normal((count, 128), np.float32) for count in (256, 4000))
