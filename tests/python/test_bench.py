@@ -339,6 +339,19 @@ def test_programs_are_drawn_against_the_one_for_the_cpu() -> None:
     }
 
 
+def test_lines_without_a_program_for_the_cpu_are_drawn_against_that_of_the_same_sizes() -> None:
+    first = bench.Line({"rows": 5, "run": "first"}, measured(value=8.0), None, None, [measured("CPU, 2 threads", 2.0)])
+    other = bench.Line({"rows": 6, "run": "first"}, measured(value=8.0), None, None, [measured("CPU, 2 threads", 4.0)])
+    again = bench.Line({"rows": 5, "run": "again"}, measured(value=12.0), measured("CUDA", 3.0), None, [])
+    alone = bench.Line({"rows": 7, "run": "again"}, measured(value=12.0), None, None, [])
+    table = _results.Table("matvec", "Products", "rows", [first, other, again, alone])
+    assert dict(plots._programs(table)) == {
+        "matvec: 5, first": {"gpufs": 4.0},
+        "matvec: 6, first": {"gpufs": 2.0},
+        "matvec: 5, again": {"gpufs": 6.0, "CUDA": 1.5},
+    }
+
+
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_plots_are_drawn_of_results_in_a_file(run: Command, tmp_path: Path, file: Path) -> None:
     results = tmp_path / "results.json"

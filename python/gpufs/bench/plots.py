@@ -61,14 +61,21 @@ def _save(figure: Any, folder: str | Path, name: str) -> Iterator[Path]:  # noqa
 
 
 def _programs(table: Table) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yields, for each line with a program for the CPU, what it is of, and how much faster than that each one is."""
+    """Yields what each line is of, and how much faster than the program for the CPU each one is.
+
+    A line without such a program (to it all runs are alike) has that of the first line of the same sizes.
+    """
+    known: dict[tuple[object, ...], Measurement] = {}
     for line in table.lines:
         others = [line.limit, *line.peers]
         programs = [one for one in others if one is not None and not one.name.startswith(("copy engine", "gpufs"))]
         bases = [one for kind in ("CPU", "twin") for one in programs if one.name.startswith(kind)]
-        base = next((one for one in bases if one.value is not None), None)
+        unit = line.ours.unit if line.ours else None
+        sizes = unit, *((name, v) for name, v in line.parameters.items() if name not in ("run", "found", "page"))
+        base = next((one for one in bases if one.value is not None), known.get(sizes))
         if base is None or line.ours is None or line.ours.value is None:
             continue
+        known.setdefault(sizes, base)
         words = [parameter(name, v) if isinstance(v, int) else str(v) for name, v in line.parameters.items()]
         measured = [one for one in (line.ours, *programs) if one is not base and one.value is not None]
         values: dict[str, float] = {}
