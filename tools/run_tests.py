@@ -179,7 +179,9 @@ def skip_reason(case: ElementTree.Element) -> str:
 
 
 def configure(job: Job, preset: str) -> None:
-    job.run("cmake", "--preset", preset)
+    # For all stages the same: what another one compiled for other GPUs would be compiled again.
+    options = [f"-DGPUFS_TEST_CUDA_ARCHITECTURES={cuda_architecture()}"] if preset == "release" else []
+    job.run("cmake", "--preset", preset, *options)
 
 
 def compile_targets(job: Job, preset: str, *targets: str) -> None:
@@ -257,7 +259,7 @@ def cuda_architecture() -> str:
 
 def cuda_compile(job: Job) -> None:
     """The applications' kernels are compiled by `python`, with the package."""
-    job.run("cmake", "--preset", "release", f"-DGPUFS_TEST_CUDA_ARCHITECTURES={cuda_architecture()}")
+    configure(job, "release")
     compile_targets(job, "release", "gpufs_tests_cuda", "gpufs_on_gpu")
 
 

@@ -16,8 +16,9 @@ namespace gpufs::linear {
 // Invariants: what blocks map at a time, and what they ask for, has room in half of the cache, if eight pages have; each number
 // of the matrix is in one share.
 struct matvec_plan {
-  static constexpr std::uint32_t warps = 8;             // of a block
-  static constexpr std::uint64_t run_bytes = 8 << 20;   // what is asked for at once: a run of the copy engine's
+  static constexpr std::uint32_t warps = 8;  // of a block
+  static constexpr std::uint64_t run_bytes = 8
+                                             << 20;  // what is asked for at once, where the copy engine brings nothing
   static constexpr std::uint32_t bytes_at_a_time = 64;  // that a thread has under way
 
   element type;
@@ -44,7 +45,8 @@ struct matvec_plan {
     // Each block has something to do, and each of its warps, also where the matrix is small.
     const std::uint64_t even = std::max<std::uint64_t>(ceiling(rows * row_bytes, page_bytes) / most_blocks, warps);
     const std::uint64_t most_pages =
-        std::min({even + 1, ceiling(run_bytes, page_bytes) + 1, std::max<std::uint64_t>(room / most_blocks, 2)});
+        std::min({even + 1, ceiling(m.bulk_bytes != 0 ? m.bulk_bytes : run_bytes, page_bytes) + 1,
+                  std::max<std::uint64_t>(room / most_blocks, 2)});
     group_rows = std::clamp<std::uint64_t>((most_pages - 1) * page_bytes / row_bytes, 1, rows);
     shares_of_group = ceiling(group_pages(), most_pages);
     share_pages = ceiling(group_pages(), shares_of_group);

@@ -28,7 +28,7 @@ struct plan : tile::cut {
   std::uint32_t unit = 1, ahead = 0, early = 0;
 
   // Of a question that check() has nothing against, with queries.
-  plan(const job::mount_facts& m, std::uint64_t bulk_bytes, const question& q)
+  plan(const job::mount_facts& m, const question& q)
       : cut(m, most_blocks(m.multiprocessors, q), {stride_of(q), q.dimensions, sizeof(float)}),
         queries(q.queries.count), dimensions(q.dimensions), tiles(ceiling(queries, tile::side)),
         length(std::max<std::uint32_t>(q.top, 1)), is_first(q.top == 0), squared_threshold(q.threshold * q.threshold),
@@ -36,9 +36,9 @@ struct plan : tile::cut {
         pack_blocks(ceiling(queries * dimensions * sizeof(float), pack_bytes) + 1) {
     for (const vectors_file& d : q.databases) chunks += ceiling(d.count, rows);
     const std::uint64_t chunk_bytes = rows * stride_of(q), chunk_pages = pages_of(chunk_bytes);
-    advises = bulk_bytes != 0 && chunk_pages <= pages / blocks;
+    advises = m.bulk_bytes != 0 && chunk_pages <= pages / blocks;
     // As much as the copy engine brings at once; and far enough ahead that several such are under way.
-    const std::uint64_t at_once = std::max<std::uint64_t>(bulk_bytes / chunk_bytes, 1);
+    const std::uint64_t at_once = std::max<std::uint64_t>(m.bulk_bytes / chunk_bytes, 1);
     const std::uint64_t under_way = (blocks / tiles + 2 * at_once) * chunk_pages;
     const std::uint64_t room = pages > under_way ? (pages - under_way) / chunk_pages : 0;
     ahead = static_cast<std::uint32_t>(std::min<std::uint64_t>(room, tiles == 1 ? blocks : chunks_ahead) / at_once);

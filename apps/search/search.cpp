@@ -12,7 +12,7 @@ namespace {
 // `Parts`: of numbers, in their products (distance_error).
 template <int Parts>
 std::vector<found> search_in(const mount& m, const question& q, bool alone) {
-  const plan how(job::mount_facts::of(m), m.options().bulk_bytes, q);
+  const plan how(job::mount_facts::of(m), q);
   const std::vector<vectors_place> places = places_of(q, how);
   const job::job work(m, "search", paths_of(q), alone, std::as_bytes(std::span(places)), workspace(how, Parts).bytes);
   const workspace all(how, Parts, work.paths(), work.table<vectors_place>(), work.failed(), work.memory());

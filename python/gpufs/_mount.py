@@ -180,7 +180,7 @@ class Mount:
         staging: bytes of pinned host memory of each request, a power of two from 8 KiB to 1 MiB; files up to this size
             come whole with their open.
         slots: requests under way at once, at most 4096. ``None``: 512 on a GPU, 64 on the twin.
-        bulk: the most bytes that the copy engine loads at once, at most 8 MiB: for ``gfadvise`` and large reads; a
+        bulk: the most bytes that the copy engine loads at once, at most 16 MiB: for ``gfadvise`` and large reads; a
             quarter of it where a file is merely read from front to back. 0: pages are loaded one by one.
         rings: groups of frames that are allocated and evicted together. ``None``: one per multiprocessor, fewer for
             small caches.

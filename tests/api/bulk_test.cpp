@@ -269,7 +269,7 @@ TEST_P(bulk_test, can_be_turned_off) {
 
 TEST(bulk_options, that_cannot_be_are_refused) {
   mount_options options = base_options();
-  options.bulk_bytes = (8u << 20) + 1;
+  options.bulk_bytes = (16u << 20) + 1;
   EXPECT_THROW(mount{options}, error);
   options.bulk_bytes = std::uint64_t{1} << 20;
   options.cache_bytes = 32 * 4096;

@@ -24,7 +24,8 @@ class random_sizes {
   std::uint64_t up_to(std::uint64_t most) { return std::min(most, 1 + below(std::uint64_t{1} << below(21))); }
   job::mount_facts facts() {
     const std::uint64_t page_bytes = std::uint64_t{512} << below(13);
-    return {page_bytes, page_bytes * up_to(1 << 20), static_cast<std::uint32_t>(up_to(200)), below(4) == 0};
+    return {page_bytes, page_bytes * up_to(1 << 20), static_cast<std::uint32_t>(up_to(200)), below(4) == 0,
+            below(2) << below(25)};
   }
   array_file file(element type) { return {"", (below(2) == 0 ? 128 : below(10'000)) * linear::bytes_of(type), type}; }
 
@@ -33,6 +34,7 @@ class random_sizes {
 };
 
 constexpr int plans = 1200;
+constexpr std::uint64_t bulk = 8 << 20;
 
 TEST(MatvecPlan, EachNumberIsSummedUpOnceInAPlaceOfItsOwn) {
   random_sizes random(1);
@@ -193,7 +195,8 @@ TEST(MatmulPlan, WhatIsMappedHasRoomInHalfOfTheCache) {
 
 TEST(MatmulPlan, LongRowsFillTheirTiles) {
   const auto plan_of = [](std::uint64_t offset, std::uint64_t cache_bytes) {
-    return linear::matmul_plan({{"a", offset}, 8192, 65'536, {"b"}, 1024, "c"}, {65'536, cache_bytes, 132, false});
+    return linear::matmul_plan({{"a", offset}, 8192, 65'536, {"b"}, 1024, "c"},
+                               {65'536, cache_bytes, 132, false, bulk});
   };
   const std::uint64_t gib = std::uint64_t{1} << 30;
   for (const std::uint64_t offset : {0, 128}) {
@@ -211,7 +214,7 @@ TEST(MatmulPlan, LongRowsFillTheirTiles) {
 TEST(MatmulPlan, AMatrixThatHasRoomIsNotCut) {
   const std::uint64_t mib = std::uint64_t{1} << 20;
   const auto plan_of = [](std::uint64_t cache_bytes) {
-    return linear::matmul_plan({{"a", 128}, 8192, 8192, {"b"}, 8192, "c"}, {65'536, cache_bytes, 132, false});
+    return linear::matmul_plan({{"a", 128}, 8192, 8192, {"b"}, 8192, "c"}, {65'536, cache_bytes, 132, false, bulk});
   };
   EXPECT_EQ(plan_of(514 * mib).cut.rows, 128u);
   EXPECT_EQ(plan_of(514 * mib).cut.blocks, 264u);
@@ -219,7 +222,7 @@ TEST(MatmulPlan, AMatrixThatHasRoomIsNotCut) {
 }
 
 TEST(LinearPlans, WhatCannotBeIsRefused) {
-  const job::mount_facts facts{65'536, std::uint64_t{1} << 32, 132, false};
+  const job::mount_facts facts{65'536, std::uint64_t{1} << 32, 132, false, bulk};
   const auto refused = [](const auto& make) {
     try {
       make();

@@ -15,14 +15,13 @@ namespace {
 
 struct random_search {
   job::mount_facts mount{};
-  std::uint64_t bulk_bytes;
   question q;
   explicit random_search(std::mt19937_64& random) {
     const auto below = [&](std::uint64_t n) { return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random); };
     const auto size = [&](unsigned bits) { return 1 + below(std::uint64_t{1} << below(bits + 1)); };
     mount.page_bytes = std::uint64_t{512} << below(13);
     mount.cache_bytes = mount.page_bytes * (16 + size(20));
-    bulk_bytes = below(4) == 0 ? 0 : size(25);
+    mount.bulk_bytes = below(4) == 0 ? 0 : size(25);
     mount.multiprocessors = static_cast<std::uint32_t>(size(8));
     q.dimensions = size(16);
     q.queries = {"", 0, q.dimensions * sizeof(float), size(14)};
@@ -41,7 +40,7 @@ class search_plan : public ::testing::TestWithParam<std::uint64_t> {
 TEST_P(search_plan, chunks_are_all_vectors_once_and_in_order) {
   for (int i = 0; i < 300; ++i) {
     const random_search search(random_);
-    const plan how(search.mount, search.bulk_bytes, search.q);
+    const plan how(search.mount, search.q);
     const std::vector<vectors_place> places = places_of(search.q, how);
     ASSERT_EQ(places.size(), search.q.databases.size() + 2);
     ASSERT_EQ(paths_of(search.q).size(), places.size() - 1);
@@ -64,7 +63,7 @@ TEST_P(search_plan, chunks_are_all_vectors_once_and_in_order) {
 TEST_P(search_plan, half_of_the_cache_has_room_for_what_is_mapped) {
   for (int i = 0; i < 3000; ++i) {
     const random_search search(random_);
-    const plan how(search.mount, search.bulk_bytes, search.q);
+    const plan how(search.mount, search.q);
     const std::uint64_t half = search.mount.cache_bytes / search.mount.page_bytes / 2;
     std::uint64_t stride = search.q.dimensions * sizeof(float);
     for (const vectors_file& d : search.q.databases) stride = std::max(stride, d.stride);
@@ -81,7 +80,7 @@ TEST_P(search_plan, half_of_the_cache_has_room_for_what_is_mapped) {
 TEST_P(search_plan, half_of_the_cache_has_room_for_what_is_brought_ahead) {
   for (int i = 0; i < 3000; ++i) {
     const random_search search(random_);
-    const plan how(search.mount, search.bulk_bytes, search.q);
+    const plan how(search.mount, search.q);
     if (how.ahead == 0 || !how.advises) continue;
     std::uint64_t stride = search.q.dimensions * sizeof(float);
     for (const vectors_file& d : search.q.databases) stride = std::max(stride, d.stride);
@@ -96,7 +95,7 @@ TEST_P(search_plan, half_of_the_cache_has_room_for_what_is_brought_ahead) {
 TEST_P(search_plan, each_chunk_is_brought_once_by_one_that_is_not_behind_it) {
   for (int i = 0; i < 300; ++i) {
     const random_search search(random_);
-    const plan how(search.mount, search.bulk_bytes, search.q);
+    const plan how(search.mount, search.q);
     const std::uint64_t chunks = 3000;
     std::vector<int> times(chunks);
     for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {

@@ -20,7 +20,7 @@ static_assert(open_files_bits + generation_bits == 31, "a descriptor is a non-ne
 inline constexpr std::uint32_t frames_max = 0xffff'fff0u;  // an index entry holds the frame's number + 1 in 32 bits
 
 inline constexpr std::uint32_t channel_slots_max = 4096;
-inline constexpr std::uint32_t bulk_bytes_max = 8u << 20;
+inline constexpr std::uint32_t bulk_bytes_max = 16u << 20;
 inline constexpr std::uint32_t staging_bytes_min = 8192;
 static_assert(staging_bytes_min >= path_bytes_max, "an open's path travels in the slot's staging memory");
 inline constexpr std::uint32_t staging_bytes_max = 1u << 20;
