@@ -19,6 +19,7 @@ Kernels find the tiles, and read the dataset by themselves (SYSTOR 2016, section
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import stat
@@ -48,6 +49,9 @@ FORMATS: Final = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
 
 TABLES: Final = 32
 """Hash tables of a dataset."""
+
+TILES_END: Final = 1 << 32
+"""So many tiles are too many for a dataset."""
 
 _TELLING_S: Final = 0.1
 
@@ -116,6 +120,8 @@ def build(
     paths = [os.fsdecode(path) for path in sources]
     if synthetic < 0:
         raise ValueError(f"{synthetic} synthetic tiles")
+    if synthetic >= TILES_END:
+        raise ValueError(f"{synthetic:,} synthetic tiles: a dataset has less than 2^32")
     if finest < SIDE:
         raise ValueError(f"pictures cannot be cut finer than their tiles: {finest} is less than {SIDE} pixels")
     if synthetic == 0 and not paths:
@@ -151,7 +157,8 @@ def make(mount: Mount, image: AnyPath, dataset: AnyPath, out: AnyPath) -> Result
             there before.
 
     Raises:
-        OSError: a file cannot be opened, read or written, or is shorter than it should be; the disk is full.
+        OSError: a file cannot be opened, read or written, or is shorter than it should be; ``out`` is one of those that
+            are read; the disk is full.
         ValueError: the image is none, or has no whole block; the name of ``out`` says no format; pages are too small.
         ImportError: Pillow is not installed.
     """
@@ -160,14 +167,16 @@ def make(mount: Mount, image: AnyPath, dataset: AnyPath, out: AnyPath) -> Result
     kind = FORMATS.get(Path(target).suffix.lower())
     if kind is None:
         raise ValueError(f"{target}: a collage is written to a .png or .jpg file")
-    picture = _open_picture(os.fsdecode(image))
+    with _large_pictures_welcome():
+        picture = _open_picture(os.fsdecode(image))
     columns, rows = picture.width // SIDE, picture.height // SIDE
     if columns == 0 or rows == 0:
         raise ValueError(
             f"{os.fsdecode(image)}: {picture.width}x{picture.height} pixels, but a block has {SIDE}x{SIDE}"
         )
-    pixels = picture.crop((0, 0, columns * SIDE, rows * SIDE)).tobytes()
-    with replacing(target) as part:
+    with _large_pictures_welcome():
+        pixels = picture.crop((0, 0, columns * SIDE, rows * SIDE)).tobytes()
+    with replacing(target, [image, *_dataset_files(dataset)]) as part:
         tiles, distances, collage, candidates, seconds = _core.collage(
             mount.core, os.fsencode(dataset), pixels, columns, rows
         )
@@ -180,12 +189,26 @@ def make(mount: Mount, image: AnyPath, dataset: AnyPath, out: AnyPath) -> Result
     return Result(columns, rows, candidates, used, mean / SIDE**2, seconds)
 
 
+def _dataset_files(dataset: AnyPath) -> list[str]:
+    """Those of them that are there; what is missing is told by who opens it."""
+    paths = [os.path.join(os.fsdecode(dataset), name) for name in ("records", "tables")]  # noqa: PTH118
+    return [path for path in paths if os.path.exists(path)]  # noqa: PTH110 - it may be bytes that are no text
+
+
 def _import_pillow() -> ModuleType:
     try:
         from PIL import Image
     except ImportError:
         raise ImportError("pictures need Pillow: pip install 'gpufs[collage]'") from None
     return Image
+
+
+@contextlib.contextmanager
+def _large_pictures_welcome() -> Iterator[None]:
+    """Pillow warns of them; here they are welcome, as long as it takes them. Not by several threads at a time."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _open_picture(path: str) -> Image.Image:
@@ -197,12 +220,13 @@ def _open_picture(path: str) -> Image.Image:
     """
     from PIL import Image, ImageOps
 
-    with Path(path).open("rb") as file, warnings.catch_warnings():
-        # Of large pictures Pillow warns; those are welcome here, as long as it takes them.
-        warnings.simplefilter("ignore")
+    with Path(path).open("rb") as file:
         try:
             with Image.open(file, formats=("PNG", "JPEG")) as picture:
-                return ImageOps.exif_transpose(picture).convert("RGB")
+                upright = ImageOps.exif_transpose(picture)
+                if upright.mode.startswith("I"):  # 16 bits of grey, of which Pillow would take all above 255 for white
+                    upright = upright.convert("I").point(lambda grey: grey * (1 / 256)).convert("L")
+                return upright.convert("RGB")
         except Image.DecompressionBombError:
             raise ValueError(f"{path}: more pixels than Pillow decodes") from None
         # What Pillow raises for files that are broken in one way or another.
@@ -230,28 +254,33 @@ def _tiles_of(picture: Image.Image, finest: int) -> Iterator[Image.Image]:
 def _add_pictures(
     builder: _core.CollageBuilder, source: str, finest: int, threads: int, built: Built, tell: Tell
 ) -> None:
-    def cut(path: str) -> bytes:
-        """Tiles; none of what is no picture."""
+    def cut(path: str) -> tuple[bytes, str]:
+        """Tiles; none of what is no picture, and why."""
         try:
-            return b"".join(tile.tobytes() for tile in _tiles_of(_open_picture(path), finest))
-        except (OSError, ValueError):
-            return b""
+            tiles = b"".join(tile.tobytes() for tile in _tiles_of(_open_picture(path), finest))
+        except OSError as error:
+            return b"", f"{path}: {error.strerror or error}"
+        except ValueError as error:
+            return b"", str(error)
+        return tiles, f"{path}: too small"
 
     paths = _files_in(source)
-    found = False
-    with ThreadPoolExecutor(threads) as pool:
+    found, reasons = False, []
+    with ThreadPoolExecutor(threads) as pool, _large_pictures_welcome():
         for first in range(0, len(paths), _FILES_AT_ONCE):
             tell(f"pictures of {source}", first, len(paths))
             some = paths[first : first + _FILES_AT_ONCE]
-            for path, tiles in zip(some, pool.map(cut, some), strict=True):
+            for path, (tiles, reason) in zip(some, pool.map(cut, some), strict=True):
                 if tiles:
                     found = True
                     built.pictures += 1
                     builder.add(tiles)
                 else:
                     built.skipped.append(path)
+                    reasons.append(reason)
     if not found:
-        raise ValueError(f"{source}: no picture of {SIDE}x{SIDE} pixels or more")
+        such_as = f"; {reasons[0]}" if reasons else ""
+        raise ValueError(f"{source}: no picture of {SIDE}x{SIDE} pixels or more{such_as}")
 
 
 def _finish(builder: _core.CollageBuilder, tell: Tell) -> None:

@@ -89,7 +89,8 @@ def matvec(
             the fastest way; a call of the CUDA driver by another thread could keep it waiting.
 
     Raises:
-        OSError: a file cannot be opened, read or written, or is shorter than it says; the disk is full.
+        OSError: a file cannot be opened, read or written, or is shorter than it says; ``out`` is one of those that are
+            read; the disk is full.
         ValueError: it is not what it should be, or the sizes do not fit.
         TypeError: numbers of another type.
     """
@@ -102,7 +103,7 @@ def matvec(
         if x.shape != (columns,):
             text = f"{x.shape[0]:,} numbers, but {columns:,} columns in {a.file.name}"
             raise ValueError(f"{x.file.name}: {text}")
-        with told_as_given(a.file, x.file), _product_file(out, (rows,)) as (part, header):
+        with told_as_given(a.file, x.file), _product_file(out, (rows,), a, x) as (part, header):
             _core.matvec(
                 mount.core,
                 a.file.opened_path,
@@ -164,7 +165,7 @@ def matmul(
         if right.shape[0] != depth:
             text = f"{right.shape[0]:,} rows, but {depth:,} columns in {left.file.name}"
             raise ValueError(f"{right.file.name}: {text}")
-        with told_as_given(left.file, right.file), _product_file(out, (rows, columns)) as (part, header):
+        with told_as_given(left.file, right.file), _product_file(out, (rows, columns), left, right) as (part, header):
             _core.matmul(
                 mount.core,
                 left.file.opened_path,
@@ -183,11 +184,11 @@ def matmul(
 
 
 @contextlib.contextmanager
-def _product_file(out: AnyPath, shape: tuple[int, ...]) -> Iterator[tuple[bytes, int]]:
+def _product_file(out: AnyPath, shape: tuple[int, ...], *factors: FileArray) -> Iterator[tuple[bytes, int]]:
     """Gives the name of a new file for a product, and how much of it is its header; at the end it gets its own name."""
     import numpy as np
 
-    with replacing(os.fsdecode(out)) as part:
+    with replacing(os.fsdecode(out), [factor.file.opened_path for factor in factors]) as part:
         header = 0
         if os.fsdecode(out).endswith(".npy"):
             with Path(part).open("wb") as file:

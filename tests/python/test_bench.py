@@ -362,6 +362,9 @@ def test_plots_are_drawn_of_results_in_a_file(run: Command, tmp_path: Path, file
     for wrong in (["plot", results], ["plot", "--plot", tmp_path]):
         assert run("bench", *wrong).returncode == 2
     assert run("bench", "plot", tmp_path / "nothing", "--plot", tmp_path).returncode == 2
+    done = run(*SMALL, "random", "--plot", results / "plots")  # known before anything is measured
+    assert (done.stdout, done.returncode) == (b"", 2)
+    assert b"results.json/plots: Not a directory" in done.stderr
 
 
 def test_an_interrupt_ends_it_with_130_and_removes_its_files(tmp_path: Path) -> None:

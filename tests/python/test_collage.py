@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -305,6 +306,29 @@ def test_pictures_are_cut_at_all_scales(fs: gpufs.Mount, tmp_path: Path) -> None
     assert np.array_equal(np.asarray(Image.open(tmp_path / "c.png")), picture[:64, :96])
 
 
+def test_pictures_of_16_bit_grey(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    grey = np.array([0, 255, 256, 40_000, 65_535], np.uint16).repeat(32)[None, :].repeat(32, axis=0)
+    Image.fromarray(grey).save(tmp_path / "in" / "a.png")
+    assert collage.build(tmp_path / "out", [tmp_path / "in"]).tiles == 5
+    tiles = Dataset(tmp_path / "out").tiles
+    assert [np.unique(tile).tolist() for tile in tiles] == [[0], [0], [1], [156], [255]]
+
+
+def test_large_pictures_are_welcome_up_to_where_pillow_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    collage.build(tmp_path / "tiles", synthetic=50)
+    save(tmp_path / "a.png", picture_of(synthetic(1, 6), 3))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with gpufs.mount(device="cpu", cache="16MiB") as mount:
+            collage.make(mount, tmp_path / "a.png", tmp_path / "tiles", tmp_path / "c.png")
+        assert collage.build(tmp_path / "more", [tmp_path / "a.png"], finest=32).tiles == 1
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 3000)
+    with pytest.raises(ValueError, match="a\\.png: more pixels than Pillow decodes"):
+        collage.build(tmp_path / "none", [tmp_path / "a.png"])
+
+
 def test_what_cannot_be_built_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").mkdir()
@@ -322,6 +346,7 @@ def test_what_cannot_be_built_leaves_nothing(tmp_path: Path) -> None:
     fails(ValueError, "file: no picture", "new", "file")
     fails(ValueError, "without tiles", "new")
     fails(ValueError, "finer", "new", "text", finest=16)
+    fails(ValueError, "less than 2\\^32", "new", synthetic=1 << 32)
     fails(FileNotFoundError, "absent'$", "new", "absent")
     fails(FileNotFoundError, "nowhere/new'$", "nowhere/new", synthetic=1)
     fails(NotADirectoryError, "file'$", "file", synthetic=1)

@@ -140,7 +140,10 @@ def test_the_command_line(run: Command, tmp_path: Path) -> None:
         (("a", "x", "--shape", "70"), b"a shape is two numbers"),
         (("a", "x", "--shape", "70x300", "--dtype", "int8"), b"int8"),
         (("a", "gone", "--shape", "70x300", "--dtype", "bfloat16"), b"gone"),
-        (("a", "x"), b"a: "),
+        (("a", "x"), b"a: a raw file needs --shape"),
+        (("a", "x", "--dtype", "bfloat16"), b"--dtype is for raw files, which need --shape"),
+        (("y.npy", "x", "--shape", "70x300"), b"y.npy: a .npy file says its shape itself"),
+        (("a", "y.npy", "--shape", "70x300"), b"y.npy: a .npy file says its shape itself"),
     ):
         files = [str(tmp_path / name) for name in arguments[:2]]
         failed = run("matvec", *files, "-o", tmp_path / "z", *arguments[2:])
@@ -385,8 +388,8 @@ def test_matrices_by_the_command_line(run: Command, tmp_path: Path) -> None:
         (("a", "b", "--shape", "70x300x9", "--dtype", "bfloat16"), b"b: 54,000 bytes"),
         (("a", "b", "--shape", "70x300x90", "--dtype", "int8"), b"int8"),
         (("a", "gone", "--shape", "70x300x90", "--dtype", "bfloat16"), b"gone"),
-        (("a", "b", "--page", "1000"), b"page"),
-        (("a", "b"), b"a: "),
+        (("a", "b", "--shape", "70x300x90", "--page", "1000"), b"page"),
+        (("a", "b"), b"a: a raw file needs --shape"),
     ):
         files = [str(tmp_path / name) for name in arguments[:2]]
         failed = run("matmul", *files, "-o", tmp_path / "z", *arguments[2:])

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Self, TypeAlias
 
 from gpufs import _core, _machine
 from gpufs._mount import Device, Mount
+from gpufs._output import unfinished
 
 State: TypeAlias = Literal["hot", "dropped"]
 
@@ -87,6 +88,7 @@ class World:
             place = Path(tempfile.gettempdir()) if given is None else given.parent
             wanted = _default_bytes(kind, place, quick) if size is None else size
         folder = Path(tempfile.mkdtemp(prefix="gpufs-bench-"))
+        unfinished.add(os.fspath(folder))
         return cls(
             device=kind,
             device_name=name,
@@ -110,7 +112,7 @@ class World:
                     _core.bench_write_content(self.name, at, min(WRITE_AT_ONCE, self.file_bytes - at))
             self.settle(self.path)
         except BaseException:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._remove_folder()
             raise
         return self
 
@@ -118,7 +120,11 @@ class World:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Removes what was written, but for a file that has a name of the user's."""
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+        unfinished.discard(os.fspath(self.folder))
 
     @property
     def name(self) -> bytes:

@@ -7,7 +7,8 @@ Of ``gpufs bench``: 0, 1 when data was wrong, 2 when something failed. Of ``gpuf
 how one ends it; 2 when nothing listens, or no longer. Of ``gpufs cat`` and ``gpufs stat``: 0, 1 when a file could not
 be read, as cat's; 2 when something else failed. Of ``gpufs matvec``, ``gpufs matmul`` and ``gpufs collage``: 0, 2 when
 something failed.
-130 after Ctrl-C of the others; a reader that goes away ends it quietly, as it ends other tools, by SIGPIPE.
+130 after Ctrl-C of the others, 143 after SIGTERM, 129 when the terminal is gone: what was half written is removed. A
+reader that goes away ends it quietly, as it ends other tools, by SIGPIPE.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from gpufs.cli._grep import grep_command
 from gpufs.cli._linear import matmul_command, matvec_command
 from gpufs.cli._output import complain, describe, flush_output, write
 from gpufs.cli._search import search_command
+from gpufs.cli._signals import EndedError, ending_soon
 from gpufs.cli._stat import stat_command
 from gpufs.cli._top import top_command
 
@@ -56,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line with these arguments, or the process's; returns its exit status."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
-        status = app(args=None if arguments is None else list(arguments), prog_name="gpufs", standalone_mode=False)
+        with ending_soon():
+            status = app(args=None if arguments is None else list(arguments), prog_name="gpufs", standalone_mode=False)
         if not flush_output():
             return FAILED
     except UsageError as error:
@@ -67,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
+    except EndedError as ended:
+        return ended.status
     except OSError as error:
         complain(describe(error))
         return FAILED

@@ -82,6 +82,7 @@ def bench_command(
             from gpufs.bench import plots as drawing
 
             drawing.check()
+            Path(plots).mkdir(parents=True, exist_ok=True)
         wrong = _run_benchmarks(
             chosen,
             bench.World.make(
@@ -156,7 +157,7 @@ def replace_file(name: str, text: str) -> None:
     """Writes a file, whole or not at all, where it can be replaced."""
     from gpufs._output import replacing
 
-    target = Path(name).resolve()
+    target = Path(name)
     try:
         with replacing(target) as part:
             Path(part).write_text(text, encoding="utf-8")

@@ -34,7 +34,8 @@ class _WithDefault(TyperGroup):
 collage_commands = typer.Typer(
     cls=_WithDefault,
     no_args_is_help=True,
-    help="Make a picture of pictures: `gpufs collage IMAGE ...`, or a dataset for that: `gpufs collage build ...`.",
+    help="Make a picture of pictures: `gpufs collage IMAGE -d DATASET -o OUT`, short for `gpufs collage make ...`, "
+    "whose --help has all options; or a dataset for that: `gpufs collage build DATASET DIR...`.",
 )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
@@ -18,6 +17,7 @@ from gpufs.cli._exit_status import FAILED, INTERRUPTED
 from gpufs.cli._options import CacheOption, DeviceOption, PageOption, ProgressOption, mount_to_read
 from gpufs.cli._output import cache_lines, complain, describe, is_terminal, note, write
 from gpufs.cli._progress import grep_bar
+from gpufs.cli._signals import EndedError, end_at_once
 from gpufs.sizes import format_size
 
 FOUND: Final = 0
@@ -60,11 +60,11 @@ def grep_command(
         with recording, grep_bar(progress and is_terminal(sys.stderr)) as show:
             try:
                 result = grep.search(mount, dictionary, paths, on_progress=show)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, EndedError) as why:
                 if show is not None:
                     show(None)
-                # Not through close(), which would wait for the kernels: the driver ends them with the process.
-                os._exit(INTERRUPTED)
+                # Not through close(), which would wait for the kernels.
+                end_at_once(why.status if isinstance(why, EndedError) else INTERRUPTED)
         report = _Report(mount, result)
     for failure in result.failures:
         complain(describe(failure))

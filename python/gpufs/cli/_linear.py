@@ -18,7 +18,9 @@ from gpufs.sizes import format_size
 OutOption: TypeAlias = Annotated[
     str, typer.Option("-o", "--out", metavar="OUT", help="The product, in float32; .npy if its name ends so.")
 ]
-TypeOption: TypeAlias = Annotated[str, typer.Option(metavar="float32|bfloat16", help="Of raw files.")]
+TypeOption: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="float32|bfloat16", help="Of raw files.", show_default="float32")
+]
 
 
 def matvec_command(
@@ -28,7 +30,7 @@ def matvec_command(
     shape: Annotated[
         str | None, typer.Option(metavar="ROWSxCOLUMNS", help="Of a raw matrix; a vector is raw then, too.")
     ] = None,
-    dtype: TypeOption = "float32",
+    dtype: TypeOption = None,
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     page: PageOption = "64KiB",
@@ -42,9 +44,8 @@ def matvec_command(
     """
     from gpufs import linear
 
-    _check_type(dtype)
     sizes = None if shape is None else cast(tuple[int, int], _shape(shape, 2))
-    kind = None if sizes is None else dtype
+    kind = _raw_type(dtype, shape, matrix, vector)
 
     def multiply(mount: Mount) -> list[str]:
         done = linear.matvec(mount, matrix, vector, out, dtype=kind, shape=sizes, alone=True)
@@ -65,7 +66,7 @@ def matmul_command(
         str | None,
         typer.Option(metavar="ROWSxDEPTHxCOLUMNS", help="Of raw matrices: A is ROWS x DEPTH, B is DEPTH x COLUMNS."),
     ] = None,
-    dtype: TypeOption = "float32",
+    dtype: TypeOption = None,
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     page: PageOption = "64KiB",
@@ -79,9 +80,8 @@ def matmul_command(
     """
     from gpufs import linear
 
-    _check_type(dtype)
     sizes = None if shape is None else cast(tuple[int, int, int], _shape(shape, 3))
-    kind = None if sizes is None else dtype
+    kind = _raw_type(dtype, shape, a, b)
 
     def multiply(mount: Mount) -> list[str]:
         done = linear.matmul(mount, a, b, out, dtype=kind, shape=sizes, alone=True)
@@ -113,9 +113,23 @@ def _run(
         raise typer.Exit(FAILED) from None
 
 
-def _check_type(dtype: str) -> None:
-    if dtype not in ("float32", "bfloat16"):
+def _raw_type(dtype: str | None, shape: str | None, *names: str) -> str | None:
+    """The type of raw files; None of others, which say it themselves."""
+    if dtype not in (None, "float32", "bfloat16"):
         raise typer.BadParameter(f"{dtype!r} is not one of float32 and bfloat16")
+    if shape is None:
+        if dtype is not None:
+            raise typer.BadParameter("--dtype is for raw files, which need --shape, too")
+        for name in names:
+            if not name.endswith(".npy"):
+                raise typer.BadParameter(f"{name}: a raw file needs --shape")
+        return None
+    for name in names:
+        if name.endswith(".npy"):
+            raise typer.BadParameter(
+                f"{name}: a .npy file says its shape itself; --shape is for raw files, all of them"
+            )
+    return dtype or "float32"
 
 
 def _shape(text: str, count: Literal[2, 3]) -> tuple[int, ...]:

@@ -49,7 +49,9 @@ def search_command(
     threshold: Annotated[
         float | None, typer.Option(metavar="DISTANCE", help="The largest distance that counts; alone: the first match.")
     ] = None,
-    top: Annotated[int | None, typer.Option(metavar="COUNT", help="So many of the nearest of each query.")] = None,
+    top: Annotated[
+        int | None, typer.Option(metavar="COUNT", help="So many of the nearest of each query, at most 1,024.")
+    ] = None,
     dimensions: Annotated[int | None, typer.Option(metavar="COUNT", help="Numbers of a vector, of raw files.")] = None,
     out: Annotated[str | None, typer.Option("-o", "--out", metavar="OUT", help="A file for what is found.")] = None,
     as_json: JsonOption = False,
@@ -82,7 +84,7 @@ def search_command(
         if out is None:
             write(pieces)
         else:
-            with replacing(out) as part, Path(part).open("wb") as file:
+            with replacing(out, [queries, *databases]) as part, Path(part).open("wb") as file:
                 file.writelines(pieces)
         if stats:
             note("\n".join(_stats_lines(mount, result)))

@@ -1,0 +1,75 @@
+"""How signals end a command: soon, whatever it waits for, and with nothing left half written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Final, NoReturn
+
+from gpufs._output import remove_unfinished
+
+# Python handles signals between its own instructions, which a kernel that runs for long keeps it from.
+PATIENCE_S: Final = 1.0
+
+SHOW_CURSOR: Final = b"\x1b[?25h"
+
+
+class EndedError(BaseException):
+    """SIGTERM or SIGHUP. Like Ctrl-C, it is not an error that anybody handles."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.status = 128 + number
+
+
+@contextlib.contextmanager
+def ending_soon() -> Iterator[None]:
+    """In the ``with`` block SIGTERM and SIGHUP raise EndedError, if they are not ignored.
+
+    If the block has not ended a moment after these or Ctrl-C, half-written files are removed and the process ends, with
+    the status that it would have had. In the main thread.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    handlers = {
+        number: signal.signal(number, _raise)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_DFL  # nohup ignores it
+    }
+    over = threading.Event()
+    threading.Thread(target=_watch, args=(reading, over), name="gpufs signals", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(before)
+        os.close(writing)
+
+
+def _raise(number: int, _frame: object) -> NoReturn:
+    raise EndedError(number)
+
+
+def _watch(reading: int, over: threading.Event) -> None:
+    with open(reading, "rb", buffering=0) as numbers:
+        while number := numbers.read(1):
+            if number[0] not in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                continue
+            if over.wait(PATIENCE_S):
+                return
+            end_at_once(128 + number[0])
+
+
+def end_at_once(status: int) -> NoReturn:
+    """Ends the process without waiting for kernels, which the driver ends with it."""
+    remove_unfinished()
+    if os.isatty(2):
+        with contextlib.suppress(OSError):
+            os.write(2, SHOW_CURSOR)
+    os._exit(status)
