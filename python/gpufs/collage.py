@@ -150,7 +150,7 @@ def make(mount: Mount, image: AnyPath, dataset: AnyPath, out: AnyPath) -> Result
     """Makes a collage. Waits for the end.
 
     Args:
-        mount: one with pages of 1 KiB or more.
+        mount: one with pages of 1 KiB, which hold what most tiles are asked for, or more.
         image: a picture. What is left over of whole blocks, on the right and at the bottom, is cut off.
         dataset: a folder that ``build`` made.
         out: where the collage goes, a PNG or JPEG file by its name. It is there when it is whole; until then what was

@@ -60,7 +60,7 @@ def make_command(
     out: Annotated[str, typer.Option("-o", "--out", metavar="OUT", help="The collage, .png or .jpg.")],
     device: DeviceOption = "auto",
     cache: CacheOption = None,
-    page: PageOption = "4KiB",
+    page: PageOption = "1KiB",
     stats: StatsOption = False,
     progress: ProgressOption = True,
 ) -> None:
