@@ -314,16 +314,10 @@ def python(job: Job) -> None:
         *(VENV_PYTHON, "-m", "pip", "--python", test_python, "install", "--constraint", pins, ".[test]"),
         env={"GPUFS_CUDA": "ON", "CUDAARCHS": cuda_architecture()},
     )
-    # One more process than processors, as tests wait now and then; but of those that use a GPU one at a time, and
-    # alone what measures.
-    measures = "tests/python/test_bench.py"
+    # One more process than processors, as tests wait now and then; but of those that use a GPU one at a time.
     processes = 0 if has_gpu() else int(JOBS) + 1
-    for name, chosen in (
-        ("python", [f"--numprocesses={processes}", f"--ignore={measures}"]),
-        ("python-bench", [measures]),
-    ):
-        report = LOGS / f"{name}.xml"
-        job.run_tests(report, test_python, "-m", "pytest", *chosen, f"--junitxml={report}")
+    report = LOGS / "python.xml"
+    job.run_tests(report, test_python, "-m", "pytest", f"--numprocesses={processes}", f"--junitxml={report}")
 
 
 def demo(job: Job) -> None:
