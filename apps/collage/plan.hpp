@@ -44,12 +44,12 @@ struct plan {
   void share_out(std::uint32_t multiprocessors, std::uint64_t cache_bytes, std::uint64_t page_bytes) {
     // All warps' mappings together have room in half of the cache.
     const std::uint64_t room = cache_bytes / page_bytes / 2;
-    const auto places = [&] { return multiprocessors * (threads_of_multiprocessor / threads); };
-    const auto warps = [&] { return std::min<std::uint64_t>(blocks(), places()) * (threads / warp_threads); };
+    const auto blocks_at_a_time = [&] { return multiprocessors * (threads_of_multiprocessor / threads); };
+    const auto warps = [&] { return std::min<std::uint64_t>(blocks(), blocks_at_a_time()) * (threads / warp_threads); };
     // The fewer blocks there are, the more warps work on one.
     threads = threads_of_multiprocessor;
-    while (threads > threads_min && (blocks() > places() || warps() > room)) threads /= 2;
-    most = places();
+    while (threads > threads_min && (blocks() > blocks_at_a_time() || warps() > room)) threads /= 2;
+    most = blocks_at_a_time();
     maps_of_warp = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(room / warps(), 1, warp_threads));
     ordered = cache_bytes < wanted_bytes(page_bytes);
     band_rows = ordered ? rows : static_cast<std::uint32_t>(ceiling(band_bytes, row_bytes()));

@@ -17,8 +17,8 @@ namespace gpufs::linear {
 // of the matrix is in one share.
 struct matvec_plan {
   static constexpr std::uint32_t warps = 8;  // of a block
-  static constexpr std::uint64_t run_bytes = 8
-                                             << 20;  // what is asked for at once, where the copy engine brings nothing
+  // What is asked for at once, where the copy engine brings nothing.
+  static constexpr std::uint64_t run_bytes = std::uint64_t{8} << 20;
   static constexpr std::uint32_t bytes_at_a_time = 64;  // that a thread has under way
 
   element type;

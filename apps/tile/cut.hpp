@@ -29,9 +29,7 @@ struct cut {
   cut(const job::mount_facts& m, std::uint32_t most_blocks, const rows_in_file& r)
       : blocks(most_blocks), page_bytes(m.page_bytes), pages(m.cache_bytes / page_bytes / 2),
         part_columns(static_cast<std::uint32_t>(std::min(r.columns, page_bytes / r.number_bytes))) {
-    if (r.count != rows_in_file::unknown && r.count <= pages * page_bytes / r.stride &&
-        pages_of(r.count * r.stride) <= pages)
-      return;
+    if (r.count <= pages * page_bytes / r.stride && pages_of(r.count * r.stride) <= pages) return;
     const std::uint64_t pages_of_part =
         r.offset != rows_in_file::unknown && parts_are_pages(r.offset, r.stride, page_bytes, r.number_bytes) ? 1 : 2;
     const auto mapped = [&] { return part_columns != r.columns ? pages_of_part * rows : pages_of(rows * r.stride); };

@@ -88,6 +88,11 @@ class Result:
         return self.columns * self.rows
 
 
+def files_of(dataset: AnyPath) -> list[str]:
+    """Returns the names of a dataset's files."""
+    return [os.path.join(os.fsdecode(dataset), name) for name in ("records", "tables")]  # noqa: PTH118 - maybe no text
+
+
 def build(
     dataset: AnyPath,
     sources: Iterable[AnyPath] = (),
@@ -176,7 +181,7 @@ def make(mount: Mount, image: AnyPath, dataset: AnyPath, out: AnyPath) -> Result
         )
     with _large_pictures_welcome():
         pixels = picture.crop((0, 0, columns * SIDE, rows * SIDE)).tobytes()
-    with replacing(target, [image, *_dataset_files(dataset)]) as part:
+    with replacing(target, [image, *files_of(dataset)]) as part:
         tiles, distances, collage, candidates, seconds = _core.collage(
             mount.core, os.fsencode(dataset), pixels, columns, rows
         )
@@ -187,12 +192,6 @@ def make(mount: Mount, image: AnyPath, dataset: AnyPath, out: AnyPath) -> Result
         Path(part).write_bytes(encoded.getbuffer())
     used, mean = len(set(memoryview(tiles).cast("I"))), sum(memoryview(distances).cast("I")) / (columns * rows)
     return Result(columns, rows, candidates, used, mean / SIDE**2, seconds)
-
-
-def _dataset_files(dataset: AnyPath) -> list[str]:
-    """Those of them that are there; what is missing is told by who opens it."""
-    paths = [os.path.join(os.fsdecode(dataset), name) for name in ("records", "tables")]  # noqa: PTH118
-    return [path for path in paths if os.path.exists(path)]  # noqa: PTH110 - it may be bytes that are no text
 
 
 def _import_pillow() -> ModuleType:

@@ -1,7 +1,7 @@
 // Writes to a file by copying into a mapping of it, instead of having the kernel copy.
 //
 // The kernel lets one thread at a time write to a file. A copy into a mapping takes no such turn, so several threads overwrite what is in
-// the page cache several times as fast (docs/performance.md). New pages are pwrite's: they come in large pieces then, where a mapping would
+// the page cache faster than one. New pages are pwrite's: they come in large pieces then, where a mapping would
 // make each by itself. The file is used in windows, as mapped_reads does:
 //
 //   all of the window in the page cache -> faulted in for writing, all at once -> for `trusted_seconds` nobody asks again

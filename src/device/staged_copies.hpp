@@ -1,5 +1,5 @@
 // Large copies between a GPU and host memory that is not pinned: in pieces through pinned buffers, which several threads fill or empty at a
-// time. The driver has a single thread do it, at a fifth of what the bus takes.
+// time. The driver has a single thread do it, which is far from what the bus takes.
 #pragma once
 
 #include <cuda_runtime_api.h>

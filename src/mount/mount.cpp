@@ -50,7 +50,7 @@ struct mount::implementation {
     if (options.backend == nullptr) {
       posix_backend_options posix;
       posix.root = options.root;
-      // One or two threads write as fast as they copy and fault pages in (docs/performance.md).
+      // One or two threads write as fast as they copy and fault pages in.
       posix.mapped_writes = options.workers >= 4;
       options.backend = make_posix_backend(posix);
     }

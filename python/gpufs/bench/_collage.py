@@ -38,7 +38,7 @@ class Tiles:
 
     @property
     def files(self) -> list[Path]:
-        return [self.folder / name for name in ("records", "tables")]
+        return [Path(path) for path in collage.files_of(self.folder)]
 
     @property
     def bytes(self) -> int:
