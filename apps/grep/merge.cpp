@@ -130,6 +130,14 @@ std::vector<std::uint32_t> order_by_path(const std::vector<file_item>& files) {
   return order;
 }
 
+std::vector<std::uint32_t> order_large_first(const std::vector<file_item>& files, std::uint64_t part_bytes) {
+  std::vector<std::uint32_t> order(files.size());
+  std::iota(order.begin(), order.end(), 0u);
+  const auto large = [&](std::uint32_t file) { return files[file].size_hint > part_bytes ? files[file].size_hint : 0; };
+  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return large(a) > large(b); });
+  return order;
+}
+
 match_list merge_counts(const std::vector<file_counts>& all, const std::vector<std::uint32_t>& files_by_path,
                         std::size_t words) {
   const std::vector<ranked_counts> sorted = sort_by_rank(all, files_by_path);

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "merge.hpp"
+
 namespace gpufs::grep {
 
 void add_parts(std::vector<file_part>& to, std::uint32_t file, std::uint64_t bytes, std::uint64_t part_bytes) {
@@ -21,16 +23,8 @@ void add_parts(std::vector<file_part>& to, std::uint32_t file, std::uint64_t byt
 std::vector<file_part> cut_files(const std::vector<file_item>& files, std::uint64_t part_bytes) {
   std::vector<file_part> parts;
   parts.reserve(files.size());
-  std::vector<std::uint32_t> large;
-  for (std::uint32_t file = 0; file < files.size(); ++file) {
-    if (files[file].size_hint > part_bytes) large.push_back(file);
-  }
-  std::stable_sort(large.begin(), large.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return files[a].size_hint > files[b].size_hint; });
-  for (const std::uint32_t file : large) add_parts(parts, file, files[file].size_hint, part_bytes);
-  for (std::uint32_t file = 0; file < files.size(); ++file) {
-    if (files[file].size_hint <= part_bytes) add_parts(parts, file, files[file].size_hint, part_bytes);
-  }
+  for (const std::uint32_t file : order_large_first(files, part_bytes))
+    add_parts(parts, file, files[file].size_hint, part_bytes);
   return parts;
 }
 

@@ -114,16 +114,9 @@ class searcher {
     std::uint64_t all_bytes = 0;
     for (const file_item& file : files_) all_bytes += file.size_hint;
     const std::uint64_t part_bytes = part_bytes_for(all_bytes);
-    // Files of many parts first, the largest at the front, so that no large one is left for the end.
-    std::vector<std::uint32_t> large;
-    for (std::uint32_t file = 0; file < files_.size(); ++file) {
-      if (files_[file].size_hint > part_bytes) large.push_back(file);
-    }
-    std::stable_sort(large.begin(), large.end(),
-                     [this](std::uint32_t a, std::uint32_t b) { return files_[a].size_hint > files_[b].size_hint; });
-    for (const std::uint32_t file : large) add_parts(r, file, files_[file].size_hint, part_bytes, ~std::uint64_t{0});
-    for (std::uint32_t file = 0; file < files_.size(); ++file) {
-      if (files_[file].size_hint <= part_bytes) add_parts(r, file, 0, part_bytes, ~std::uint64_t{0});
+    for (const std::uint32_t file : order_large_first(files_, part_bytes)) {
+      const std::uint64_t bytes = files_[file].size_hint;
+      add_parts(r, file, bytes > part_bytes ? bytes : 0, part_bytes, ~std::uint64_t{0});
     }
   }
 
