@@ -50,6 +50,7 @@ struct alignas(16) block_memory {
   atomic_word<std::uint32_t> keys[table_count];
   atomic_word<std::uint32_t> counts[histogram_length];
   std::uint16_t feature[feature_length];
+  std::int32_t descriptors[2];  // by role
   short_list list;
 };
 
@@ -139,8 +140,12 @@ struct find_tiles {
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     auto& memory = *reinterpret_cast<block_memory*>(block_group::scratch());
-    const open_files files{job::open_to_read(g, fs, records, role::records, failed),
-                           job::open_to_read(g, fs, tables, role::tables, failed)};
+    // By two warps at the same time: each waits for an answer of the host.
+    for (std::uint32_t file = g.warp_rank(); file < 2; file += g.warp_count())
+      memory.descriptors[file] =
+          job::open_to_read(whole_warp(), fs, file == role::records ? records : tables, file, failed);
+    g.sync();
+    const open_files files{memory.descriptors[role::records], memory.descriptors[role::tables]};
     const bool open = g.all(!failed.told()) && files.records >= 0 && files.tables >= 0;
     for (std::uint64_t next = first + g.grid_rank(); next < end && open;) {
       const auto b = of.ordered ? array<std::uint32_t>(of.order)[next] : static_cast<std::uint32_t>(next);
