@@ -95,6 +95,30 @@ TEST_P(bulk_test, advice_brings_a_range_into_the_cache) {
   EXPECT_EQ(fs().file_stats().front().page_loads, 20 * chunk + 1);
 }
 
+// One of them loads each run; the frames that the others took for it are not lost, or the cache would evict what it has room for.
+TEST_P(bulk_test, groups_that_ask_for_the_same_evict_nothing) {
+  SKIP_WITHOUT_BULK();
+  constexpr std::uint32_t groups = 16;
+  write("a", 20 * chunk * page_bytes());
+  device_call set{action::set};
+  set.offset = open_registered("a");
+  device_call ask{action::advise};
+  ask.bytes = chunk * page_bytes();
+  ask.flags = POSIX_FADV_WILLNEED;
+  script asks{set};
+  for (std::uint64_t run = 0; run < 20; ++run) {
+    ask.offset = static_cast<std::int64_t>(run * chunk * page_bytes());
+    asks.push_back(ask);
+  }
+  const schedule_hook together{[](const char* name) {
+    if (std::string_view(name) == "bulk.claim") std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }};
+  (void)stage(fs(), GetParam().kind, groups).run(std::vector<script>(groups, asks), {}, 0);
+  calls().expect_read(static_cast<std::int32_t>(set.offset), contents["a"], 0, contents["a"].size());
+  EXPECT_EQ(counted(counter::evictions), 0u);
+  EXPECT_EQ(fs().file_stats().front().page_loads, 20 * chunk);
+}
+
 TEST_P(bulk_test, advice_is_checked_and_may_be_for_nothing) {
   write("a", 3 * page_bytes());
   const std::int32_t fd = open("a");

@@ -248,6 +248,46 @@ TEST(ring, gives_consecutive_slots_as_far_as_they_can_be_had) {
   EXPECT_EQ(rings.take_consecutive(this_thread(), 0, 1, 1).first, 0u);
 }
 
+TEST(ring, offers_again_what_was_given_back_behind_others) {
+  const bare_cache cache(one_ring(32));
+  auto rings = cache.rings();
+  const auto take = [&](std::uint32_t most, std::uint32_t least) {
+    return rings.take_consecutive(this_thread(), 0, most, least);
+  };
+  for (std::uint32_t n = 0; n < 3; ++n) ASSERT_EQ(take(8, 2).first, n * 8);
+  rings.give_back(0, 0, 8);   // not the last that were taken
+  rings.give_back(0, 10, 6);  // nor these
+  // From the front of what came back; the rest stays.
+  slot_run run = take(3, 2);
+  EXPECT_EQ(run.first, 0u);
+  EXPECT_EQ(run.count, 3u);
+  // Not to who wants more.
+  run = take(7, 7);
+  EXPECT_EQ(run.first, 24u);
+  EXPECT_EQ(run.count, 7u);
+  run = take(8, 6);
+  EXPECT_EQ(run.first, 10u);
+  EXPECT_EQ(run.count, 6u);
+  // What is not free any more is nobody's run: the search for a victim came by.
+  for (std::uint64_t n = 0; n < 32; ++n) load(cache, n);
+  run = take(5, 2);
+  EXPECT_NE(run.first, 3u);
+  cache.expect_at_rest();
+}
+
+TEST(ring, forgets_what_there_is_no_room_to_remember) {
+  const bare_cache cache(one_ring(64));
+  auto rings = cache.rings();
+  for (std::uint32_t n = 0; n < 20; ++n) ASSERT_EQ(rings.take_consecutive(this_thread(), 0, 2, 2).first, n * 2);
+  for (std::uint32_t n = 0; n < 19; ++n) rings.give_back(0, n * 2, 2);
+  std::set<std::uint32_t> again;
+  for (std::uint32_t n = 0; n < slot_ring::returned_max; ++n)
+    again.insert(rings.take_consecutive(this_thread(), 0, 2, 2).first);
+  EXPECT_EQ(again.size(), std::size_t{slot_ring::returned_max});
+  EXPECT_LT(*again.rbegin(), 38u);
+  EXPECT_EQ(rings.take_consecutive(this_thread(), 0, 2, 2).first, 40u);
+}
+
 TEST(ring, keys_spread_over_all_rings) {
   bare_cache_options options = one_ring(64);
   options.rings = 7;

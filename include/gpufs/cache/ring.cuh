@@ -21,6 +21,10 @@ struct alignas(128) slot_ring {
   // Of frames (cache/write_back.cuh):
   atomic_word<std::uint64_t> clean;  // free-running; how far writing back has come
   atomic_word<std::uint32_t> dirty;  // pages of this ring that are dirty
+  // Runs of slots that `next` has passed and nobody used: the number of the first, and in the lower half how many; 0 for none. Only a
+  // hint: whether a slot is free, its header says.
+  static constexpr std::uint32_t returned_max = 8;
+  atomic_word<std::uint64_t> returned[returned_max];
 
   GPUFS_HD std::uint32_t slot_at(std::uint64_t position) const {
     // A division of 64 bits takes a GPU some hundred instructions.
@@ -99,10 +103,18 @@ class ring_set {
     return victim.claimed && claim_slot(victim.slot);
   }
 
-  // Consecutive slots at the front of a ring that looked free, or as if they could be evicted: from `least` to `most` of them,
-  // or none. Others will not be offered them, but they are not claimed yet. Collective; does not wait.
+  // Consecutive slots of a ring that looked free, some that were given back or those at its front, which may also look as if they could
+  // be evicted: from `least` to `most` of them, or none. Others will not be offered them, but they are not claimed yet. Collective;
+  // does not wait.
   template <class Group>
   GPUFS_HD slot_run take_consecutive(const Group& g, std::uint32_t own, std::uint32_t most, std::uint32_t least) {
+    slot_run back{0, 0};
+    if (g.is_leader()) back = take_returned(own, most, least);
+    back = g.broadcast(back);
+    if (back.count != 0) {
+      back.count = leading(g, back, [](std::uint32_t word) { return word == slot_state::unpinned(slot_phase::free); });
+      if (back.count >= least) return back;
+    }
     slot_ring& ring = rings_[own];
     struct {
       std::uint64_t next;
@@ -111,12 +123,9 @@ class ring_set {
     const std::uint32_t first = ring.slot_at(at.next);
     const std::uint32_t room = ring.first + ring.count - first;
     const std::uint32_t count = most < room ? most : room;
-    std::uint32_t fit = count;
-    for (std::uint32_t i = g.rank(); i < count && fit == count; i += g.size()) {
-      const std::uint32_t word = table_.header(first + i).state.peek();
-      if (word != slot_state::unpinned(slot_phase::free) && word != slot_state::unpinned(slot_phase::resident)) fit = i;
-    }
-    fit = static_cast<std::uint32_t>(g.least(fit));
+    const std::uint32_t fit = leading(g, {first, count}, [](std::uint32_t word) {
+      return word == slot_state::unpinned(slot_phase::free) || word == slot_state::unpinned(slot_phase::resident);
+    });
     if (fit < least) {
       // Past what is in the way (the ring's end, a slot in use), or every later run would meet it again.
       const std::uint32_t past = fit == count ? count : fit + 1;
@@ -130,13 +139,18 @@ class ring_set {
     return g.broadcast(taken) != 0 ? slot_run{first, fit} : slot_run{0, 0};
   }
 
-  // Slots that take_consecutive() gave last, and that the caller does not want: the ring offers them again, if nobody has
-  // taken any since. By one thread.
+  // Slots that take_consecutive() gave, and that the caller does not want: the ring offers them again. Many groups that ask for the same
+  // run give back all but one: slots that waited for the next lap of `next` instead would be lost until it has evicted all others.
+  // By one thread.
   GPUFS_HD void give_back(std::uint32_t own, std::uint32_t first, std::uint32_t count) {
     slot_ring& ring = rings_[own];
     std::uint64_t next = ring.next.load_relaxed();
     const bool last = next >= count && ring.slot_at(next - count) == first;
-    if (last) (void)ring.next.compare_exchange_relaxed(next, next - count);
+    if (last && ring.next.compare_exchange_relaxed(next, next - count)) return;
+    for (atomic_word<std::uint64_t>& place : ring.returned) {
+      std::uint64_t none = 0;
+      if (place.load_relaxed() == 0 && place.compare_exchange_relaxed(none, std::uint64_t{first} << 32 | count)) return;
+    }
   }
 
   // Takes a slot that is free, or resident and unpinned; it is the caller's then, in state evicting. By one thread.
@@ -167,6 +181,30 @@ class ring_set {
   }
 
  private:
+  // How many slots of a run come before the first whose state does not `fit`. Collective.
+  template <class Group, class Fit>
+  GPUFS_HD std::uint32_t leading(const Group& g, const slot_run& run, const Fit& fit) const {
+    std::uint32_t count = run.count;
+    for (std::uint32_t i = g.rank(); i < run.count && count == run.count; i += g.size()) {
+      if (!fit(table_.header(run.first + i).state.peek())) count = i;
+    }
+    return static_cast<std::uint32_t>(g.least(count));
+  }
+
+  // Of a run that was given back at most `most` slots, or none if there is none of `least`. By one thread.
+  GPUFS_HD slot_run take_returned(std::uint32_t own, std::uint32_t most, std::uint32_t least) {
+    for (atomic_word<std::uint64_t>& place : rings_[own].returned) {
+      std::uint64_t word = place.load_relaxed();
+      if (static_cast<std::uint32_t>(word) < least || word == 0) continue;
+      if (!place.compare_exchange_relaxed(word, 0)) continue;
+      const auto first = static_cast<std::uint32_t>(word >> 32), count = static_cast<std::uint32_t>(word);
+      if (count <= most) return {first, count};
+      give_back(own, first + most, count - most);
+      return {first, most};
+    }
+    return {0, 0};
+  }
+
   // Positions that are the caller's to reclaim.
   struct run {
     std::uint64_t from;
