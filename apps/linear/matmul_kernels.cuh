@@ -14,7 +14,11 @@ struct pack_columns : tuned_shape {
   job::file right;
   char* slices;
 
-  job::launch_plan shape() const { return {plan.pack_blocks, sizeof(T) * tile::depth * tile::side}; }
+  // Of a row that is read at a time: enough for it not to matter what a call takes, and so little that three blocks have room.
+  static constexpr std::uint32_t numbers_at_once = 2048 / sizeof(T);
+  static_assert(numbers_at_once % tile::side == 0, "whole tiles");
+
+  job::launch_plan shape() const { return {plan.pack_blocks, sizeof(T) * tile::depth * numbers_at_once}; }
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     const job::opened from = right.open_to_read(g, fs);
@@ -22,7 +26,7 @@ struct pack_columns : tuned_shape {
       const std::uint64_t first = i * tile::depth, left = plan.depth - first,
                           end = left < tile::depth ? plan.depth : first + tile::depth;
       from.bring(g, plan.right_place(end, 0) - plan.right_place(first, 0), plan.right_place(first, 0));
-      for (std::uint64_t column = 0; column < plan.columns; column += tile::side)
+      for (std::uint64_t column = 0; column < plan.columns; column += numbers_at_once)
         pack(g, from, first, static_cast<std::uint32_t>(end - first), column);
     }
     from.close(g);
@@ -33,13 +37,16 @@ struct pack_columns : tuned_shape {
                      std::uint64_t column) const {
     auto* const numbers = reinterpret_cast<T*>(block_group::scratch());
     const std::uint64_t left = plan.columns - column;
-    const auto width = static_cast<std::uint32_t>(left < tile::side ? left : tile::side);
+    const auto width = static_cast<std::uint32_t>(left < numbers_at_once ? left : numbers_at_once);
     for (std::uint32_t k = g.warp_rank(); k < row_count; k += g.warp_count())
-      (void)from.read_all(g.warp(), numbers + k * tile::side, width * sizeof(T), plan.right_place(row + k, column));
+      (void)from.read_all(g.warp(), numbers + k * numbers_at_once, width * sizeof(T),
+                          plan.right_place(row + k, column));
     g.sync();
-    tile::pack_columns<parts_of<T>>(
-        g, numbers, row_count, width,
-        slices + tile::panel::place<parts_of<T>>(column / tile::side, row / tile::depth, plan.slices_of_row()));
+    for (std::uint32_t at = 0; at < width; at += tile::side) {
+      char* const slice =
+          slices + tile::panel::place<parts_of<T>>((column + at) / tile::side, row / tile::depth, plan.slices_of_row());
+      tile::pack_columns<parts_of<T>>(g, numbers + at, numbers_at_once, row_count, width - at, slice);
+    }
     g.sync();  // before the next numbers overwrite these
   }
 };
@@ -50,7 +57,7 @@ struct multiply_tiles : roomy_shape {
   static_assert(block_threads_max == tile::threads, "each has its sums");
   static constexpr std::uint32_t pitch =
       tile::side + 4;  // of the product in scratch memory: rows begin in different banks
-  struct memory {
+  struct alignas(tile::slice_alignment) memory {
     union {
       char stages[tile::stages_bytes<parts_of<T>>];
       float product[tile::side * pitch];
@@ -64,7 +71,7 @@ struct multiply_tiles : roomy_shape {
   atomic_word<std::uint64_t>* next;
   atomic_word<std::uint64_t>* done;  // of each tile's rows, the tiles that are written
 
-  job::launch_plan shape() const { return {plan.cut.blocks, tile::scratch_bytes(plan.is_twin, sizeof(memory))}; }
+  job::launch_plan shape() const { return {plan.cut.blocks, tile::scratch_bytes<memory>(plan.is_twin)}; }
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     const job::opened from = left.open_to_read(g, fs), to = out.open_to_write(g, fs);
@@ -73,14 +80,14 @@ struct multiply_tiles : roomy_shape {
       if (g.is_leader()) i = next->fetch_add_relaxed(1);
       i = g.broadcast(i);
       if (i >= plan.tiles()) break;
-      const matmul_plan::tile_of_product own = plan.tile_at(i);
-      if (plan.brings && own.is_first_band) bring(g, from, {own.row, own.count, 0, 1});
-      if (plan.brings) bring(g, from, own.next);
-      if (!multiply(g, fs, from, own)) break;
-      write(g, to, own);
+      const matmul_plan::tile_of_product tile = plan.tile_at(i);
+      if (plan.brings) bring(g, from, tile.own);
+      if (plan.brings) bring(g, from, tile.next);
+      if (!multiply(g, fs, from, tile)) break;
+      write(g, to, tile);
       // The last of a tile's rows: they go to the file while others are computed.
-      if (job::is_last(g, done[own.row / plan.cut.rows], plan.across()))
-        to.send(g, own.count * plan.columns * sizeof(float), plan.out_place(own.row, 0));
+      if (job::is_last(g, done[tile.row / plan.cut.rows], plan.across()))
+        to.send(g, tile.count * plan.columns * sizeof(float), plan.out_place(tile.row, 0));
     }
     from.close(g);
     to.close(g);
@@ -97,8 +104,8 @@ struct multiply_tiles : roomy_shape {
   // Leaves the product in scratch memory.
   GPUFS_HD bool multiply(const block_group& g, const mount_ref& fs, const job::opened& from,
                          const matmul_plan::tile_of_product& of) const {
-    auto& own = *reinterpret_cast<memory*>(block_group::scratch());
-    tile::product sums(block_group::scratch() + sizeof(memory));
+    auto& own = tile::slice_memory<memory>();
+    tile::product sums(reinterpret_cast<char*>(&own + 1));
     const tile::rows_of_file rows{from.descriptor(), plan.left_place(of.row), plan.left_row_bytes(), of.count,
                                   plan.depth,        plan.cut.part_columns};
     const tile::panel right{slices, static_cast<std::uint32_t>(plan.slices_of_row())};
@@ -112,7 +119,7 @@ struct multiply_tiles : roomy_shape {
   }
 
   GPUFS_HD void write(const block_group& g, const job::opened& to, const matmul_plan::tile_of_product& of) const {
-    const auto& own = *reinterpret_cast<const memory*>(block_group::scratch());
+    const auto& own = tile::slice_memory<memory>();
     const std::uint64_t column = of.column_tile * tile::side, width = plan.columns - column;
     for (std::uint32_t m = g.warp_rank(); m < of.count; m += g.warp_count())
       to.write_all(g.warp(), own.product + m * pitch, (width < tile::side ? width : tile::side) * sizeof(float),

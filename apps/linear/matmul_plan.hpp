@@ -22,6 +22,7 @@ inline constexpr int parts_of = sizeof(T) == sizeof(float) ? 3 : 1;
 // so have two bands, if one is brought.
 struct matmul_plan {
   static constexpr std::uint32_t group_tiles = 16;
+  static constexpr std::uint64_t own_share_bytes = std::uint64_t{4} << 20;
 
   element type;
   std::uint64_t left_offset, right_offset, out_offset, rows, depth, columns;
@@ -71,7 +72,8 @@ struct matmul_plan {
   struct tile_of_product {
     std::uint64_t row, column_tile;
     std::uint32_t count;  // of its rows
-    bool is_first_band;
+    rows_to_bring
+        own;  // in the first band, where nobody has brought them: by the tiles that come first, a few MiB each
     rows_to_bring next;  // of the next band; none behind the last
   };
   GPUFS_HD tile_of_product tile_at(std::uint64_t i) const {
@@ -80,10 +82,12 @@ struct matmul_plan {
     const std::uint64_t group = in_band / (height * group_tiles), in_group = in_band % (height * group_tiles);
     const std::uint64_t width = least(across() - group * group_tiles, group_tiles);
     const std::uint64_t row = (first + in_group / width) * cut.rows, next = least((first + height) * cut.rows, rows);
+    const std::uint64_t column_tile = group * group_tiles + in_group % width, count = least(rows - row, cut.rows);
+    const std::uint64_t shares = least(ceiling(count * left_row_bytes(), own_share_bytes), width);
     return {row,
-            group * group_tiles + in_group % width,
-            static_cast<std::uint32_t>(least(rows - row, cut.rows)),
-            band == 0,
+            column_tile,
+            static_cast<std::uint32_t>(count),
+            {row, band == 0 && column_tile < shares ? count : 0, column_tile, shares},
             {next, least(rows - next, std::uint64_t{band_tiles} * cut.rows), in_band, across() * height}};
   }
 

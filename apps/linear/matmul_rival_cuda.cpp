@@ -44,13 +44,13 @@ __global__ void __launch_bounds__(tile::threads) pack_rows(const T* rows, std::u
   }
   __syncthreads();
   tile::pack_columns<Parts>(
-      g, numbers, height, width,
+      g, numbers, tile::side, height, width,
       slices + tile::panel::place<Parts>(column_tile, (first + row) / tile::depth, tile::panel::slices_in(depth)));
 }
 
 // What a block has in shared memory.
 template <int Parts>
-struct tile_memory {
+struct alignas(tile::slice_alignment) tile_memory {
   char stages[tile::stages_bytes<Parts>];
   tile::row_table rows;
 };
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(tile::threads, 2)
     multiply_band(const T* left, std::uint64_t rows, std::uint64_t depth, std::uint64_t columns,
                   const tile::panel right, float* out) {
   const block_group g = this_block();
-  auto& own = *reinterpret_cast<tile_memory<Parts>*>(block_group::scratch());
+  auto& own = tile::slice_memory<tile_memory<Parts>>();
   const std::uint64_t down = ceiling(rows, tile::side);
   const std::uint64_t row = blockIdx.x % down * tile::side, column_tile = blockIdx.x / down;
   const std::uint64_t column = column_tile * tile::side;
@@ -89,8 +89,7 @@ class pipeline {
     const std::uint64_t bytes =
         std::max(out_at_ + band_rows_ * files.columns * sizeof(float), packed_rows_ * files.columns * sizeof(T));
     for (unsigned t = 0; t < 2 * threads; ++t) buffers_.push_back(std::make_unique<rival::half_buffer>(bytes));
-    check(cudaFuncSetAttribute(multiply_, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(tile_memory<Parts>)),
-          "multiply_band");
+    check(cudaFuncSetAttribute(multiply_, cudaFuncAttributeMaxDynamicSharedMemorySize, memory_bytes), "multiply_band");
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // the slices' zeros are there, whatever stream sees them
   }
 
@@ -132,6 +131,7 @@ class pipeline {
   }
 
  private:
+  static constexpr int memory_bytes = tile::slice_memory_bytes<tile_memory<Parts>>;
   struct band {
     std::uint64_t row = 0, count = 0;
   };
@@ -165,9 +165,9 @@ class pipeline {
     packed.wait();
     const auto blocks = static_cast<unsigned>(ceiling(of.count, tile::side) * ceiling(of_.columns, tile::side));
     const tile::panel right{slices_.data(), static_cast<std::uint32_t>(tile::panel::slices_in(of_.depth))};
-    multiply_<<<blocks, tile::threads, sizeof(tile_memory<Parts>), b.stream>>>(
-        reinterpret_cast<const T*>(b.device), of.count, of_.depth, of_.columns, right,
-        reinterpret_cast<float*>(b.device + out_at_));
+    multiply_<<<blocks, tile::threads, memory_bytes, b.stream>>>(reinterpret_cast<const T*>(b.device), of.count,
+                                                                 of_.depth, of_.columns, right,
+                                                                 reinterpret_cast<float*>(b.device + out_at_));
     check(cudaGetLastError(), "launch");
     check(cudaMemcpyAsync(b.pinned + out_at_, b.device + out_at_, of.count * of_.columns * sizeof(float),
                           cudaMemcpyDeviceToHost, b.stream),

@@ -65,7 +65,7 @@ struct scan {
 
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
-    auto& memory = *reinterpret_cast<scan_memory<Parts>*>(block_group::scratch());
+    auto& memory = tile::slice_memory<scan_memory<Parts>>();
     const plan& how = all.how;
     std::uint32_t number = 1, open_number = 0;
     std::int32_t fd = -1;
@@ -136,7 +136,7 @@ struct scan {
                         std::uint32_t query_count) const {
     const vectors_place& d = all.files[number];
     const std::uint64_t begin = d.offset + row * d.stride, dimensions = all.how.dimensions;
-    tile::product products(block_group::scratch() + sizeof(scan_memory<Parts>));
+    tile::product products(reinterpret_cast<char*>(&memory + 1));
     memory.squares.clear(g);
     const tile::rows_of_file rows{fd, begin, d.stride, count, dimensions, all.how.part_columns};
     const tile::panel packed{all.slices, static_cast<std::uint32_t>(tile::panel::slices_in(dimensions))};

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(tile::threads, 2)
     look_through_piece(const piece p, const float* queries, const float* query_squares, std::uint64_t dimensions,
                        const tile::panel packed, const answers to) {
   const block_group g = this_block();
-  auto& memory = *reinterpret_cast<scan_memory<Parts>*>(block_group::scratch());
+  auto& memory = tile::slice_memory<scan_memory<Parts>>();
   const std::uint64_t tiles = ceiling(to.queries, tile::side);
   const std::uint64_t row = blockIdx.x / tiles * tile::side, first_query = blockIdx.x % tiles * tile::side;
   const std::uint64_t end_query = to.queries - first_query < tile::side ? to.queries : first_query + tile::side;
@@ -144,7 +144,7 @@ class pipeline {
   }
 
  private:
-  static constexpr int memory_bytes = sizeof(scan_memory<Parts>);
+  static constexpr int memory_bytes = tile::slice_memory_bytes<scan_memory<Parts>>;
 
   struct pinned_count {
     std::uint64_t* value = nullptr;

@@ -17,7 +17,8 @@ std::vector<found> search_in(const mount& m, const question& q, bool alone) {
   const job::job work(m, "search", paths_of(q), alone, std::as_bytes(std::span(places)), workspace(how, Parts).bytes);
   const workspace all(how, Parts, work.paths(), work.table<vectors_place>(), work.failed(), work.memory());
   work.launch(pack_queries<Parts>{all}, how.pack_blocks, work.few());
-  work.launch(scan<Parts>{all}, how.chunks * how.tiles, how.blocks, tile::scratch_bytes(m, sizeof(scan_memory<Parts>)));
+  work.launch(scan<Parts>{all}, how.chunks * how.tiles, how.blocks,
+              tile::scratch_bytes<scan_memory<Parts>>(m.device() == device_kind::cpu));
   return work.finish<found>(how.queries * how.length);
 }
 

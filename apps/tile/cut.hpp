@@ -41,12 +41,10 @@ struct cut {
   std::uint64_t pages_of(std::uint64_t bytes) const { return bytes / page_bytes + 2; }
 };
 
-// Scratch memory of a block that multiplies, besides `bytes`.
-inline std::size_t scratch_bytes(bool is_twin, std::size_t bytes) {
-  return bytes + (is_twin ? product::twin_memory_bytes : 0);
-}
-inline std::size_t scratch_bytes(const mount& m, std::size_t bytes) {
-  return scratch_bytes(m.device() == device_kind::cpu, bytes);
+// Scratch memory of a block that multiplies with a `Memory`.
+template <class Memory>
+std::size_t scratch_bytes(bool is_twin) {
+  return slice_memory_bytes<Memory> + (is_twin ? product::twin_memory_bytes : 0);
 }
 
 }  // namespace gpufs::tile

@@ -26,50 +26,51 @@ GPUFS_HD inline float value_of(bfloat16 x) { return float_of(std::uint32_t{x.bit
 
 // Rounds to nearest, to even; what is not finite stays what it is, and what is too large becomes infinite.
 GPUFS_HD inline bfloat16 rounded(float x) {
-#if defined(__CUDA_ARCH__)
-  bfloat16 nearest{};
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(nearest.bits) : "f"(x));
-  return nearest;
-#else
   const std::uint32_t bits = bits_of(x);
   if ((bits & 0x7fff'ffff) > 0x7f80'0000) return {static_cast<std::uint16_t>(bits >> 16 | 0x40)};
   return {static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
-#endif
 }
 
 GPUFS_HD inline bool is_finite(float x) { return (bits_of(x) & 0x7f80'0000) != 0x7f80'0000; }
 
-// A float32 as a sum of bfloat16 numbers: one is the nearest; three are all of it, but for what is smaller than the least of them.
-template <int Parts>
-GPUFS_HD void split(float x, bfloat16 (&parts)[Parts]) {
-  parts[0] = rounded(x);
-  if constexpr (Parts > 1) {
-    // The largest ones would be rounded to infinity; cut off, they are not.
-    if (!is_finite(value_of(parts[0]))) parts[0] = {static_cast<std::uint16_t>(bits_of(x) >> 16)};
-    GPUFS_UNROLL
-    for (int i = 1; i < Parts; ++i) {
-      x = is_finite(x) ? x - value_of(parts[i - 1]) : 0;
-      parts[i] = rounded(x);
-    }
-  }
-}
-template <int Parts>
-GPUFS_HD void split(bfloat16 x, bfloat16 (&parts)[Parts]) {
-  static_assert(Parts == 1, "it is one already");
-  parts[0] = x;
+// Two numbers as bfloat16, in a word. Each rounded as above; `Bounded`: but what is too large becomes the largest there is.
+template <bool Bounded>
+GPUFS_HD std::uint32_t two_rounded(float low, float high) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t both;
+  if constexpr (Bounded) asm("cvt.rn.satfinite.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+#else
+  const auto bits = [](float x) {
+    const std::uint32_t nearest = rounded(x).bits;
+    return Bounded && (nearest & 0x7fff) == 0x7f80 ? nearest - 1 : nearest;
+  };
+  return bits(high) << 16 | bits(low);
+#endif
 }
 
-// Some numbers in a row: of each part the bits, two numbers to a word.
-template <int Parts, class T, std::size_t N>
-GPUFS_HD void split_all(const T (&numbers)[N], std::uint32_t (&words)[Parts][N / 2]) {
+// Some numbers in a row, in parts: of each part the bits, two numbers to a word. A float32 is the sum of its parts: one is the nearest
+// bfloat16; three are all of it, but for what is smaller than the least of them. Of what is not finite the sum is not either.
+template <int Parts, std::size_t N>
+GPUFS_HD void split_all(const float (&numbers)[N], std::uint32_t (&words)[Parts][N / 2]) {
   GPUFS_UNROLL
   for (std::size_t k = 0; k < N; k += 2) {
-    bfloat16 low[Parts], high[Parts];
-    split<Parts>(numbers[k], low);
-    split<Parts>(numbers[k + 1], high);
+    float low = numbers[k], high = numbers[k + 1];
     GPUFS_UNROLL
-    for (int p = 0; p < Parts; ++p) words[p][k / 2] = std::uint32_t{high[p].bits} << 16 | low[p].bits;
+    for (int p = 0; p + 1 < Parts; ++p) {
+      // The largest numbers would be rounded to infinity, and what they leave would be none.
+      const std::uint32_t both = words[p][k / 2] = two_rounded<true>(low, high);
+      low -= float_of(both << 16), high -= float_of(both & 0xffff'0000);
+    }
+    words[Parts - 1][k / 2] = two_rounded<false>(low, high);
   }
+}
+template <int Parts, std::size_t N>
+GPUFS_HD void split_all(const bfloat16 (&numbers)[N], std::uint32_t (&words)[Parts][N / 2]) {
+  static_assert(Parts == 1, "it is one already");
+  GPUFS_UNROLL
+  for (std::size_t k = 0; k < N; k += 2) words[0][k / 2] = std::uint32_t{numbers[k + 1].bits} << 16 | numbers[k].bits;
 }
 
 }  // namespace gpufs

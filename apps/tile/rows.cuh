@@ -3,6 +3,7 @@
 
 #include "arithmetic.cuh"
 #include "gpufs/gpufs.cuh"
+#include "tile/numbers.cuh"
 #include "tile/product.cuh"
 
 namespace gpufs::tile {
@@ -106,9 +107,7 @@ class slice_on_its_way {
 
  private:
   static constexpr std::uint32_t in_vector = sizeof(vector16) / sizeof(T), vectors_of_row = depth / in_vector;
-  // The twin's block is one thread.
-  static constexpr std::uint32_t mine = side * vectors_of_row / (platform::is_gpu ? threads : 1);
-  static constexpr std::uint32_t step = platform::is_gpu ? threads : 1;
+  static constexpr std::uint32_t step = threads_of_block, mine = side * vectors_of_row / step;
 
   GPUFS_HD static const char* place_of(const row_table& rows, std::uint32_t row, std::uint32_t byte) {
     const std::uint32_t in_first = rows.first_bytes[row];
@@ -132,10 +131,15 @@ class slice_on_its_way {
   vector16 held_[mine];
 };
 
-// Starts to copy `bytes`, a multiple of 16, from device memory into scratch memory; finish_slices() waits for all that the thread started,
-// and a barrier makes it the block's.
-GPUFS_HD inline void start_slices(const block_group& g, char* to, const char* from, std::uint32_t bytes) {
-  for (std::uint32_t i = g.rank() * 16; i < bytes; i += g.size() * 16) {
+// Starts to copy `Bytes` from device memory into scratch memory; finish_slices() waits for all that the thread started, and a barrier makes
+// it the block's.
+template <std::uint32_t Bytes>
+GPUFS_HD void start_slices(const block_group& g, char* to, const char* from) {
+  constexpr std::uint32_t step = 16 * threads_of_block;
+  static_assert(Bytes % step == 0, "each thread copies as much");
+  GPUFS_UNROLL
+  for (std::uint32_t n = 0; n < Bytes / step; ++n) {
+    const std::uint32_t i = n * step + g.rank() * 16;
 #if defined(__CUDA_ARCH__)
     asm volatile(
         "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(to + i))),
@@ -184,10 +188,10 @@ GPUFS_HD void store_eight(const T (&numbers)[8], char* slice, std::uint32_t row,
 }
 
 // Packs columns of numbers as a panel's rows, a slice of them: `width` columns, `count` numbers deep, and zeros behind them. The numbers lie
-// row by row, `side` apart. By a block, all of which sees them; none may be changed before it waits.
+// row by row, `pitch` apart. By a block, all of which sees them; none may be changed before it waits.
 template <int Parts, class T>
-GPUFS_HD void pack_columns(const block_group& g, const T* numbers, std::uint32_t count, std::uint32_t width,
-                           char* slice) {
+GPUFS_HD void pack_columns(const block_group& g, const T* numbers, std::uint32_t pitch, std::uint32_t count,
+                           std::uint32_t width, char* slice) {
   constexpr std::uint32_t eights = depth / 8;
   for (std::uint32_t i = g.rank(); i < side * eights; i += g.size()) {
     const std::uint32_t n = i % side, eight = i / side;
@@ -195,7 +199,7 @@ GPUFS_HD void pack_columns(const block_group& g, const T* numbers, std::uint32_t
     GPUFS_UNROLL
     for (std::uint32_t j = 0; j < 8; ++j) {
       const std::uint32_t k = eight * 8 + j;
-      some[j] = k < count && n < width ? numbers[k * side + n] : T{};
+      some[j] = k < count && n < width ? numbers[k * pitch + n] : T{};
     }
     store_eight<Parts>(some, slice, n, eight);
   }
@@ -214,20 +218,26 @@ struct factors {
   std::uint64_t tile, slice;
 };
 
-// Adds a product. `take` as of slice_on_its_way::store, for all numbers of the rows. By a block. Out of line, with the sums in
-// registers of its own: the caller's live across calls, and would be in memory at each use.
+// How many slices are summed up by the matrix units alone: these cut off what does not fit into a sum, always towards zero, each time that
+// they add 16 products to it; what they sum up is rounded as it is added to the whole. So many that it costs little.
+template <int Parts>
+inline constexpr std::uint32_t slices_of_sum = 192 / (Parts * (Parts + 1) / 2) / (depth / 16);
+
+// Adds a product. `take` as of slice_on_its_way::store, for all numbers of the rows. By a block.
 template <int Parts, class T, bool Aligned, class Take>
-GPUFS_HD GPUFS_OUT_OF_LINE void add_product(const block_group g, product& to, char* stages, const factors of,
-                                            const Take take) {
+GPUFS_HD GPUFS_TILE_LOOP void add_product(const block_group g, product& to, char* stages, const factors of,
+                                          const Take take) {
   constexpr std::uint32_t bytes = Parts * slice_bytes;
   product sums = to;
+  sums.clear();
   slice_on_its_way<T, Aligned> next;
   const auto slices = static_cast<std::uint32_t>(panel::slices_in(of.columns));
   const char* right = of.right.slice<Parts>(of.tile, of.slice);
   next.load(g, of.rows, of.count, 0, of.columns);
-  start_slices(g, stages + bytes, right, bytes);
+  start_slices<bytes>(g, stages + bytes, right);
   next.template store<Parts>(g, stages, take);
   finish_slices();
+  product::stored();
   g.sync();
   GPUFS_NO_UNROLL
   for (std::uint32_t s = 0; s < slices; ++s) {
@@ -236,14 +246,19 @@ GPUFS_HD GPUFS_OUT_OF_LINE void add_product(const block_group g, product& to, ch
     right += bytes;
     if (s + 1 < slices) {
       next.load(g, of.rows, of.count, (s + 1) * depth, of.columns);
-      start_slices(g, then + bytes, right, bytes);
+      start_slices<bytes>(g, then + bytes, right);
     }
-    sums.template add<Parts>(now, now + bytes);
+    sums.template start<Parts>(now, now + bytes);
     if (s + 1 < slices) next.template store<Parts>(g, then, take);
     finish_slices();
+    product::stored();
+    sums.finish();
     g.sync();
+    if (s % slices_of_sum<Parts> == slices_of_sum<Parts> - 1 || s + 1 == slices) {
+      to.add(sums);
+      sums.clear();
+    }
   }
-  to = sums;
 }
 
 template <int Parts, class T, class Take>

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <random>
 #include <set>
 #include <utility>
@@ -122,6 +123,8 @@ TEST(MatmulPlan, EachTileIsMadeOnceAndEachRowIsBroughtBeforeItsBand) {
     const linear::matmul_plan plan = matmul_plan_of(random, random.facts(), 100'000);
     if (plan.tiles() > 20'000) continue;
     std::set<std::pair<std::uint64_t, std::uint64_t>> made;
+    std::set<std::pair<std::uint64_t, std::uint64_t>> brought;  // shares of the first band's rows
+    std::map<std::uint64_t, std::uint64_t> first_shares;        // how many there are of each tile's rows
     std::uint64_t band_end = 0, next_share = 0;  // rows that have been asked for, and shares of the next ones
     for (std::uint64_t i = 0; i < plan.tiles(); ++i) {
       const auto tile = plan.tile_at(i);
@@ -129,7 +132,14 @@ TEST(MatmulPlan, EachTileIsMadeOnceAndEachRowIsBroughtBeforeItsBand) {
       ASSERT_EQ(tile.row % plan.cut.rows, 0u);
       ASSERT_LT(tile.column_tile, plan.across());
       ASSERT_EQ(tile.count, std::min<std::uint64_t>(plan.cut.rows, plan.rows - tile.row));
-      ASSERT_EQ(tile.is_first_band, tile.row < std::uint64_t{plan.band_tiles} * plan.cut.rows);
+      if (tile.own.count != 0) {
+        ASSERT_LT(tile.row, std::uint64_t{plan.band_tiles} * plan.cut.rows) << "the others are the band's before";
+        ASSERT_TRUE(brought.emplace(tile.own.row, tile.own.share).second);
+        ASSERT_EQ(tile.own.row, tile.row);
+        ASSERT_EQ(tile.own.count, tile.count);
+        ASSERT_LT(tile.own.share, tile.own.shares);
+        first_shares[tile.own.row] = tile.own.shares;
+      }
       if (i == 0) band_end = tile.next.row;
       if (tile.next.row != band_end) {
         ASSERT_EQ(tile.next.row, std::min(plan.rows, band_end + std::uint64_t{plan.band_tiles} * plan.cut.rows));
@@ -144,6 +154,10 @@ TEST(MatmulPlan, EachTileIsMadeOnceAndEachRowIsBroughtBeforeItsBand) {
       ASSERT_EQ(next_share == tile.next.shares, ends_band);
     }
     ASSERT_EQ(made.size(), plan.tiles());
+    std::uint64_t shares = 0;
+    for (const auto& [row, count] : first_shares) shares += count;
+    ASSERT_EQ(brought.size(), shares);
+    ASSERT_EQ(first_shares.size(), std::min<std::uint64_t>(plan.down(), plan.band_tiles));
   }
 }
 

@@ -1,0 +1,57 @@
+// The product of two tiles (product.cuh) on the twin, whose block is one thread: of the sums of numbers' parts, which are the numbers,
+// in float32.
+#pragma once
+
+#include "tile/numbers.cuh"
+#include "tile/slice.cuh"
+
+namespace gpufs::tile {
+
+class product {
+ public:
+  static constexpr std::size_t twin_memory_bytes = sizeof(float) * side * side;
+  GPUFS_HD explicit product(char* memory) : sums_(reinterpret_cast<float*>(memory)) {
+    for (std::uint32_t i = 0; i < side * side; ++i) sums_[i] = 0;
+  }
+
+  template <int Parts>
+  GPUFS_HD void start(const char* a, const char* b) {
+    static thread_local float right[depth][side];
+    for (std::uint32_t n = 0; n < side; ++n)
+      for (std::uint32_t k = 0; k < depth; ++k) right[k][n] = whole<Parts>(b, n, k);
+    for (std::uint32_t m = 0; m < side; ++m) {
+      // A slice's sums by themselves: so that not each product is rounded to what has room in a long sum.
+      float sums[side] = {};
+      for (std::uint32_t k = 0; k < depth; ++k) {
+        const float left = whole<Parts>(a, m, k);
+        for (std::uint32_t n = 0; n < side; ++n) sums[n] += left * right[k][n];
+      }
+      for (std::uint32_t n = 0; n < side; ++n) sums_[m * side + n] += sums[n];
+    }
+  }
+  GPUFS_HD void finish() {}
+  GPUFS_HD void clear() {}
+  GPUFS_HD void add(const product&) {}
+  GPUFS_HD static void stored() {}
+
+  template <class Take>
+  GPUFS_HD void each(const Take& take) const {
+    for (std::uint32_t i = 0; i < side * side; ++i) take(i / side, i % side, sums_[i]);
+  }
+
+ private:
+  template <int Parts>
+  GPUFS_HD static float whole(const char* slices, std::uint32_t row, std::uint32_t k) {
+    float sum = 0;
+    for (int p = Parts; p-- > 0;) {
+      bfloat16 part;
+      std::memcpy(&part, slices + p * slice_bytes + place_in_slice(row, k / 8) + k % 8 * sizeof part, sizeof part);
+      sum += value_of(part);
+    }
+    return sum;
+  }
+
+  float* sums_;
+};
+
+}  // namespace gpufs::tile
