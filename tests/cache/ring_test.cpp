@@ -288,6 +288,17 @@ TEST(ring, forgets_what_there_is_no_room_to_remember) {
   EXPECT_EQ(rings.take_consecutive(this_thread(), 0, 2, 2).first, 40u);
 }
 
+TEST(ring, remembers_the_longest_of_what_was_given_back) {
+  const bare_cache cache(one_ring(64));
+  auto rings = cache.rings();
+  for (std::uint32_t n = 0; n < 8; ++n) ASSERT_EQ(rings.take_consecutive(this_thread(), 0, 6, 2).first, n * 6);
+  for (std::uint32_t n = 0; n < slot_ring::returned_max; ++n) rings.give_back(0, n * 5, 1);
+  rings.give_back(0, 40, 4);
+  const slot_run run = rings.take_consecutive(this_thread(), 0, 8, 2);
+  EXPECT_EQ(run.first, 40u);
+  EXPECT_EQ(run.count, 4u);
+}
+
 TEST(ring, keys_spread_over_all_rings) {
   bare_cache_options options = one_ring(64);
   options.rings = 7;

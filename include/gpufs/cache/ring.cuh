@@ -147,10 +147,15 @@ class ring_set {
     std::uint64_t next = ring.next.load_relaxed();
     const bool last = next >= count && ring.slot_at(next - count) == first;
     if (last && ring.next.compare_exchange_relaxed(next, next - count)) return;
-    for (atomic_word<std::uint64_t>& place : ring.returned) {
-      std::uint64_t none = 0;
-      if (place.load_relaxed() == 0 && place.compare_exchange_relaxed(none, std::uint64_t{first} << 32 | count)) return;
+    // In the place of the shortest, or pieces that are too short for any run would keep others out.
+    atomic_word<std::uint64_t>* place = ring.returned;
+    std::uint64_t shortest = place->load_relaxed();
+    for (atomic_word<std::uint64_t>& other : ring.returned) {
+      const std::uint64_t word = other.load_relaxed();
+      if (static_cast<std::uint32_t>(word) < static_cast<std::uint32_t>(shortest)) shortest = word, place = &other;
     }
+    if (static_cast<std::uint32_t>(shortest) < count)
+      (void)place->compare_exchange_relaxed(shortest, std::uint64_t{first} << 32 | count);
   }
 
   // Takes a slot that is free, or resident and unpinned; it is the caller's then, in state evicting. By one thread.

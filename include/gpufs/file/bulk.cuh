@@ -276,13 +276,21 @@ class bulk_loader {
   // Makes the pages loading, as far as they are absent and their frames can be had; `run.count` becomes what came of it.
   GPUFS_HD void claim(bulk_run& run, std::uint32_t ring) {
     ring_set<frame_table> all = frames_.rings();
-    for (std::uint32_t base = 0; base < run.count; base += g_.size()) {
+    const auto begin_load = [&](std::uint32_t i) {
+      GPUFS_SCHEDULE_POINT("bulk.claim");
+      return all.claim_slot(run.frame + i) && index_.begin_load(key_of(run.page + i), run.frame + i);
+    };
+    // The first page before the others: of groups that ask for the same pages one gets them all, and not each a few.
+    std::uint32_t begun = 0;
+    if (g_.is_leader()) begun = begin_load(0) ? 1 : 0;
+    if (g_.broadcast(begun) == 0) {
+      if (g_.is_leader()) all.give_back(ring, run.frame, run.count);
+      run.count = 0;
+      return;
+    }
+    for (std::uint32_t base = 1; base < run.count; base += g_.size()) {
       const std::uint32_t i = base + g_.rank();
-      bool mine = false;
-      if (i < run.count) {
-        GPUFS_SCHEDULE_POINT("bulk.claim");
-        mine = all.claim_slot(run.frame + i) && index_.begin_load(key_of(run.page + i), run.frame + i);
-      }
+      const bool mine = i < run.count && begin_load(i);
       const auto stop = static_cast<std::uint32_t>(g_.least(mine || i >= run.count ? run.count : i));
       if (stop == run.count) continue;
       if (mine && i > stop) index_.fail_load(key_of(run.page + i), run.frame + i, 0);
