@@ -260,7 +260,7 @@ def cuda_architecture() -> str:
 def cuda_compile(job: Job) -> None:
     """The applications' kernels are compiled by `python`, with the package."""
     configure(job, "release")
-    compile_targets(job, "release", "gpufs_tests_cuda", "gpufs_on_gpu")
+    compile_targets(job, "release", "gpufs_tests_cuda", "gpufs_on_gpu", "gpufs_tile_kernel")
 
 
 def gpu_if_there(job: Job) -> None:

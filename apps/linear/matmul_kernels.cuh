@@ -57,7 +57,7 @@ struct multiply_tiles : roomy_shape {
   static_assert(block_threads_max == tile::threads, "each has its sums");
   static constexpr std::uint32_t pitch =
       tile::side + 4;  // of the product in scratch memory: rows begin in different banks
-  struct alignas(tile::slice_alignment) memory {
+  struct memory {
     union {
       char stages[tile::stages_bytes<parts_of<T>>];
       float product[tile::side * pitch];

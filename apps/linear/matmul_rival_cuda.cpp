@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(tile::threads) pack_rows(const T* rows, std::u
 
 // What a block has in shared memory.
 template <int Parts>
-struct alignas(tile::slice_alignment) tile_memory {
+struct tile_memory {
   char stages[tile::stages_bytes<Parts>];
   tile::row_table rows;
 };
@@ -131,7 +131,7 @@ class pipeline {
   }
 
  private:
-  static constexpr int memory_bytes = tile::slice_memory_bytes<tile_memory<Parts>>;
+  static constexpr int memory_bytes = sizeof(tile_memory<Parts>);
   struct band {
     std::uint64_t row = 0, count = 0;
   };

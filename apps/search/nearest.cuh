@@ -147,7 +147,7 @@ struct distance_error {
 
 // What a block keeps in its scratch memory.
 template <int Parts>
-struct alignas(tile::slice_alignment) scan_memory {
+struct scan_memory {
   // Of each query of a tile, for each vector of one, how near it may be, in order (ordered()); in the place of the slices. A row more than
   // there are vectors, so that neighbours lie in different banks.
   static constexpr std::uint32_t pitch = tile::side + 1, taken = ~0u;

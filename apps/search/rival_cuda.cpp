@@ -144,7 +144,7 @@ class pipeline {
   }
 
  private:
-  static constexpr int memory_bytes = tile::slice_memory_bytes<scan_memory<Parts>>;
+  static constexpr int memory_bytes = sizeof(scan_memory<Parts>);
 
   struct pinned_count {
     std::uint64_t* value = nullptr;

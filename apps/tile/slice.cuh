@@ -13,8 +13,12 @@ inline constexpr std::uint32_t threads = 256;  // of a block; the twin's is one
 inline constexpr std::uint32_t threads_of_block = platform::is_gpu ? threads : 1;
 inline constexpr std::uint32_t row_bytes = depth * 2;  // of bfloat16 numbers
 inline constexpr std::uint32_t slice_bytes = side * row_bytes;
-// Of the scratch memory of a slice: so that addresses have the bits that place_in_slice() looks at.
+// Where wgmma reads slices: addresses have the bits that place_in_slice() looks at.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 inline constexpr std::size_t slice_alignment = 8 * row_bytes;
+#else
+inline constexpr std::size_t slice_alignment = sizeof(vector16);
+#endif
 
 // Where eight numbers of a row lie in a slice. In each two rows the quarters have another order: so eight rows' quarters, which a matrix
 // unit loads together, lie in different banks of shared memory. (The 64-byte swizzle of wgmma's shared memory layouts.)
@@ -22,19 +26,16 @@ GPUFS_HD constexpr std::uint32_t place_in_slice(std::uint32_t row, std::uint32_t
   return row * row_bytes + ((eight ^ (row >> 1 & 3)) * 16);
 }
 
-// A block's scratch memory as a `Memory`, which has slices: aligned as they need. Of scratch memory it takes slice_memory_bytes.
-template <class Memory>
-inline constexpr std::size_t slice_memory_bytes = sizeof(Memory) + slice_alignment - sizeof(vector16);
+// A block's scratch memory as a `Memory`, which begins with slices, aligned as they need: by how it is declared, as some GPUs have no room
+// for more. For a kernel that uses scratch memory in no other way.
 template <class Memory>
 GPUFS_HD Memory& slice_memory() {
-  static_assert(alignof(Memory) == slice_alignment, "with slices");
-  char* const scratch = block_group::scratch();
 #if defined(__CUDA_ARCH__)
-  const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(scratch));
+  extern __shared__ __align__(slice_alignment) char gpufs_slice_memory[];
+  return *reinterpret_cast<Memory*>(gpufs_slice_memory);
 #else
-  const auto at = reinterpret_cast<std::uintptr_t>(scratch);
+  return *reinterpret_cast<Memory*>(block_group::scratch());
 #endif
-  return *reinterpret_cast<Memory*>(scratch + (-at & (slice_alignment - 1)));
 }
 
 }  // namespace gpufs::tile

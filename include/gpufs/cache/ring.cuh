@@ -104,8 +104,8 @@ class ring_set {
   }
 
   // Consecutive slots of a ring that looked free, some that were given back or those at its front, which may also look as if they could
-  // be evicted: from `least` to `most` of them, or none. Others will not be offered them, but they are not claimed yet. Collective;
-  // does not wait.
+  // be evicted: from `least` to `most` of them, or none. Others are hardly ever offered them too, but they are not claimed yet.
+  // Collective; does not wait.
   template <class Group>
   GPUFS_HD slot_run take_consecutive(const Group& g, std::uint32_t own, std::uint32_t most, std::uint32_t least) {
     slot_run back{0, 0};
@@ -147,15 +147,17 @@ class ring_set {
     std::uint64_t next = ring.next.load_relaxed();
     const bool last = next >= count && ring.slot_at(next - count) == first;
     if (last && ring.next.compare_exchange_relaxed(next, next - count)) return;
-    // In the place of the shortest, or pieces that are too short for any run would keep others out.
-    atomic_word<std::uint64_t>* place = ring.returned;
-    std::uint64_t shortest = place->load_relaxed();
-    for (atomic_word<std::uint64_t>& other : ring.returned) {
-      const std::uint64_t word = other.load_relaxed();
-      if (static_cast<std::uint32_t>(word) < static_cast<std::uint32_t>(shortest)) shortest = word, place = &other;
+    // In the place of the shortest, or pieces that are too short for any run would keep others out. Others give back too.
+    for (std::uint32_t attempt = 0; attempt < slot_ring::returned_max; ++attempt) {
+      atomic_word<std::uint64_t>* place = ring.returned;
+      std::uint64_t shortest = place->load_relaxed();
+      for (atomic_word<std::uint64_t>& other : ring.returned) {
+        const std::uint64_t word = other.load_relaxed();
+        if (static_cast<std::uint32_t>(word) < static_cast<std::uint32_t>(shortest)) shortest = word, place = &other;
+      }
+      if (static_cast<std::uint32_t>(shortest) >= count) return;
+      if (place->compare_exchange_relaxed(shortest, std::uint64_t{first} << 32 | count)) return;
     }
-    if (static_cast<std::uint32_t>(shortest) < count)
-      (void)place->compare_exchange_relaxed(shortest, std::uint64_t{first} << 32 | count);
   }
 
   // Takes a slot that is free, or resident and unpinned; it is the caller's then, in state evicting. By one thread.
@@ -196,18 +198,19 @@ class ring_set {
     return static_cast<std::uint32_t>(g.least(count));
   }
 
-  // Of a run that was given back at most `most` slots, or none if there is none of `least`. By one thread.
+  // Of the longest run that was given back at most `most` slots; none if that is shorter than `least`. By one thread.
   GPUFS_HD slot_run take_returned(std::uint32_t own, std::uint32_t most, std::uint32_t least) {
-    for (atomic_word<std::uint64_t>& place : rings_[own].returned) {
-      std::uint64_t word = place.load_relaxed();
-      if (static_cast<std::uint32_t>(word) < least || word == 0) continue;
-      if (!place.compare_exchange_relaxed(word, 0)) continue;
-      const auto first = static_cast<std::uint32_t>(word >> 32), count = static_cast<std::uint32_t>(word);
-      if (count <= most) return {first, count};
-      give_back(own, first + most, count - most);
-      return {first, most};
+    atomic_word<std::uint64_t>* place = nullptr;
+    std::uint64_t longest = 0;
+    for (atomic_word<std::uint64_t>& other : rings_[own].returned) {
+      const std::uint64_t word = other.load_relaxed();
+      if (static_cast<std::uint32_t>(word) > static_cast<std::uint32_t>(longest)) longest = word, place = &other;
     }
-    return {0, 0};
+    const auto first = static_cast<std::uint32_t>(longest >> 32), count = static_cast<std::uint32_t>(longest);
+    if (place == nullptr || count < least || !place->compare_exchange_relaxed(longest, 0)) return {0, 0};
+    if (count <= most) return {first, count};
+    give_back(own, first + most, count - most);
+    return {first, most};
   }
 
   // Positions that are the caller's to reclaim.
