@@ -73,7 +73,7 @@ struct matmul_plan {
     std::uint64_t row, column_tile;
     std::uint32_t count;  // of its rows
     rows_to_bring
-        own;  // in the first band, where nobody has brought them: by the tiles that come first, a few MiB each
+        own;  // in the first band, where nobody has brought them: by the tiles that come first, each a share
     rows_to_bring next;  // of the next band; none behind the last
   };
   GPUFS_HD tile_of_product tile_at(std::uint64_t i) const {
