@@ -132,8 +132,8 @@ def ours(problem: Problem, *, again: bool = False) -> Source:
     def source() -> Generator[Sample]:
         left, right = problem.paths
         # Some pages are kept free, and rings are not all equally full.
-        first, later = problem.bytes * 5 // 4, (problem.bytes + (RUNS_AGAIN - 1) * problem.out_bytes) * 9 // 8
-        cache = max(later if again else min(first, CACHE_MAX), 16 << 20)
+        wanted = problem.bytes + ((RUNS_AGAIN - 1) * problem.out_bytes if again else 0)
+        cache = max(wanted * 5 // 4 if again else min(wanted * 5 // 4, CACHE_MAX), 16 << 20)
         while True:
             problem.out.write_bytes(b"")
             with problem.world.mount(cache=cache, page=linear.PAGE, read_only=False) as mount:
