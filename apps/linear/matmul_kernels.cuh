@@ -105,7 +105,7 @@ struct multiply_tiles : roomy_shape {
   GPUFS_HD bool multiply(const block_group& g, const mount_ref& fs, const job::opened& from,
                          const matmul_plan::tile_of_product& of) const {
     auto& own = tile::slice_memory<memory>();
-    tile::product sums(reinterpret_cast<char*>(&own + 1));
+    tile::product<parts_of<T>> sums(reinterpret_cast<char*>(&own + 1));
     const tile::rows_of_file rows{from.descriptor(), plan.left_place(of.row), plan.left_row_bytes(), of.count,
                                   plan.depth,        plan.cut.part_columns};
     const tile::panel right{slices, static_cast<std::uint32_t>(plan.slices_of_row())};

@@ -72,8 +72,7 @@ struct matmul_plan {
   struct tile_of_product {
     std::uint64_t row, column_tile;
     std::uint32_t count;  // of its rows
-    rows_to_bring
-        own;  // in the first band, where nobody has brought them: by the tiles that come first, each a share
+    rows_to_bring own;   // in the first band, where nobody has brought them: by the tiles that come first, each a share
     rows_to_bring next;  // of the next band; none behind the last
   };
   GPUFS_HD tile_of_product tile_at(std::uint64_t i) const {

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(tile::threads, 2)
   const std::uint64_t column = column_tile * tile::side;
   const auto count = static_cast<std::uint32_t>(rows - row < tile::side ? rows - row : tile::side);
   tile::set_rows(g, own.rows, reinterpret_cast<const char*>(left + row * depth), depth * sizeof(T), count);
-  tile::product sums(nullptr);
+  tile::product<Parts> sums(nullptr);
   const tile::factors both{own.rows, count, static_cast<std::uint32_t>(depth), right, column_tile, 0};
   tile::add_product<Parts, T, Aligned>(g, sums, own.stages, both, [](std::uint32_t, std::uint32_t, const auto&) {});
   sums.each([&](std::uint32_t m, std::uint32_t n, float sum) {

@@ -136,7 +136,7 @@ struct scan {
                         std::uint32_t query_count) const {
     const vectors_place& d = all.files[number];
     const std::uint64_t begin = d.offset + row * d.stride, dimensions = all.how.dimensions;
-    tile::product products(reinterpret_cast<char*>(&memory + 1));
+    tile::product<Parts> products(reinterpret_cast<char*>(&memory + 1));
     memory.squares.clear(g);
     const tile::rows_of_file rows{fd, begin, d.stride, count, dimensions, all.how.part_columns};
     const tile::panel packed{all.slices, static_cast<std::uint32_t>(tile::panel::slices_in(dimensions))};

@@ -181,7 +181,7 @@ GPUFS_HD float pack_vector(const warp_group& g, const float* numbers, std::uint6
 
 // Of squared distances the least that they can be, from products. By a block.
 template <int Parts>
-GPUFS_HD void bound_distances(const block_group& g, scan_memory<Parts>& memory, const tile::product& products,
+GPUFS_HD void bound_distances(const block_group& g, scan_memory<Parts>& memory, const tile::product<Parts>& products,
                               const float* query_squares, std::uint32_t queries, const distance_error& error) {
   // Each thread's own products; the barrier behind them is that of add_product().
   products.each([&](std::uint32_t row, std::uint32_t query, float product) {

@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(tile::threads, 2)
   if (to.settled(g, first_query, end_query, p.first_index + row)) return;
   const auto count = static_cast<std::uint32_t>(p.count - row < tile::side ? p.count - row : tile::side);
   const char* const vectors = p.vectors + row * p.stride;
-  tile::product products(nullptr);
+  tile::product<Parts> products(nullptr);
   memory.squares.clear(g);
   tile::set_rows(g, memory.rows, vectors, p.stride, count);
   const auto columns = static_cast<std::uint32_t>(dimensions);

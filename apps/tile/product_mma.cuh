@@ -6,10 +6,11 @@
 
 namespace gpufs::tile {
 
-class product {
+class mma_product {
  public:
+  static constexpr bool is_inlined = false;
   static constexpr std::size_t twin_memory_bytes = 0;
-  GPUFS_HD explicit product(char*) {}
+  GPUFS_HD explicit mma_product(char*) {}
 
   template <int Parts>
   GPUFS_HD void start(const char* a, const char* b) {
@@ -49,7 +50,7 @@ class product {
       }
     }
   }
-  GPUFS_HD void add(const product& part) {
+  GPUFS_HD void add(const mma_product& part) {
     GPUFS_UNROLL
     for (std::uint32_t m = 0; m < rows_down; ++m) GPUFS_UNROLL
     for (std::uint32_t n = 0; n < columns_across; ++n) GPUFS_UNROLL

@@ -7,10 +7,11 @@
 
 namespace gpufs::tile {
 
-class product {
+class twin_product {
  public:
+  static constexpr bool is_inlined = true;
   static constexpr std::size_t twin_memory_bytes = sizeof(float) * side * side;
-  GPUFS_HD explicit product(char* memory) : sums_(reinterpret_cast<float*>(memory)) {
+  GPUFS_HD explicit twin_product(char* memory) : sums_(reinterpret_cast<float*>(memory)) {
     for (std::uint32_t i = 0; i < side * side; ++i) sums_[i] = 0;
   }
 
@@ -31,7 +32,7 @@ class product {
   }
   GPUFS_HD void finish() {}
   GPUFS_HD void clear() {}
-  GPUFS_HD void add(const product&) {}
+  GPUFS_HD void add(const twin_product&) {}
   GPUFS_HD static void stored() {}
 
   template <class Take>

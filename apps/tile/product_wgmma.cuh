@@ -7,12 +7,15 @@
 
 #include "tile/slice.cuh"
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
 namespace gpufs::tile {
 
-class product {
+class wgmma_product {
  public:
+  static constexpr bool is_inlined = true;
   static constexpr std::size_t twin_memory_bytes = 0;
-  GPUFS_HD explicit product(char*) {}
+  GPUFS_HD explicit wgmma_product(char*) {}
 
   template <int Parts>
   GPUFS_HD void start(const char* a, const char* b) {
@@ -40,7 +43,7 @@ class product {
     GPUFS_UNROLL
     for (float& sum : sums_) sum = 0;
   }
-  GPUFS_HD void add(const product& part) {
+  GPUFS_HD void add(const wgmma_product& part) {
     GPUFS_UNROLL
     for (std::uint32_t i = 0; i < side * side / threads; ++i) sums_[i] += part.sums_[i];
   }
@@ -90,3 +93,4 @@ class product {
 };
 
 }  // namespace gpufs::tile
+#endif

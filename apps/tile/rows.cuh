@@ -223,12 +223,12 @@ struct factors {
 template <int Parts>
 inline constexpr std::uint32_t slices_of_sum = 192 / (Parts * (Parts + 1) / 2) / (depth / 16);
 
-// Adds a product. `take` as of slice_on_its_way::store, for all numbers of the rows. By a block.
+// The loop of add_product().
 template <int Parts, class T, bool Aligned, class Take>
-GPUFS_HD GPUFS_TILE_LOOP void add_product(const block_group g, product& to, char* stages, const factors of,
-                                          const Take take) {
+GPUFS_HD GPUFS_TILE_INLINE void add_slices(const block_group& g, product<Parts>& to, char* stages, const factors& of,
+                                           const Take& take) {
   constexpr std::uint32_t bytes = Parts * slice_bytes;
-  product sums = to;
+  product<Parts> sums = to;
   sums.clear();
   slice_on_its_way<T, Aligned> next;
   const auto slices = static_cast<std::uint32_t>(panel::slices_in(of.columns));
@@ -237,7 +237,7 @@ GPUFS_HD GPUFS_TILE_LOOP void add_product(const block_group g, product& to, char
   start_slices<bytes>(g, stages + bytes, right);
   next.template store<Parts>(g, stages, take);
   finish_slices();
-  product::stored();
+  sums.stored();
   g.sync();
   GPUFS_NO_UNROLL
   for (std::uint32_t s = 0; s < slices; ++s) {
@@ -251,7 +251,7 @@ GPUFS_HD GPUFS_TILE_LOOP void add_product(const block_group g, product& to, char
     sums.template start<Parts>(now, now + bytes);
     if (s + 1 < slices) next.template store<Parts>(g, then, take);
     finish_slices();
-    product::stored();
+    sums.stored();
     sums.finish();
     g.sync();
     if (s % slices_of_sum<Parts> == slices_of_sum<Parts> - 1 || s + 1 == slices) {
@@ -261,8 +261,20 @@ GPUFS_HD GPUFS_TILE_LOOP void add_product(const block_group g, product& to, char
   }
 }
 
+template <int Parts, class T, bool Aligned, class Take>
+GPUFS_HD GPUFS_OUT_OF_LINE void add_slices_in_registers(const block_group g, product<Parts>& to, char* stages,
+                                                        const factors of, const Take take) {
+  add_slices<Parts, T, Aligned>(g, to, stages, of, take);
+}
+
+// Adds a product. `take` as of slice_on_its_way::store, for all numbers of the rows. By a block.
+template <int Parts, class T, bool Aligned, class Take>
+GPUFS_HD void add_product(const block_group& g, product<Parts>& to, char* stages, const factors& of, const Take& take) {
+  if constexpr (product<Parts>::is_inlined) add_slices<Parts, T, Aligned>(g, to, stages, of, take);
+  else add_slices_in_registers<Parts, T, Aligned>(g, to, stages, of, take);
+}
 template <int Parts, class T, class Take>
-GPUFS_HD void add_product(const block_group& g, product& to, char* stages, const factors& of, bool aligned,
+GPUFS_HD void add_product(const block_group& g, product<Parts>& to, char* stages, const factors& of, bool aligned,
                           const Take& take) {
   if (aligned) add_product<Parts, T, true>(g, to, stages, of, take);
   else add_product<Parts, T, false>(g, to, stages, of, take);
@@ -286,7 +298,7 @@ struct rows_of_file {
 
 // Adds the product of rows, which it maps part by part, with a tile of a panel. Returns as map_rows(). By a block.
 template <int Parts, class T, class Take>
-GPUFS_HD std::int32_t add_mapped_product(const block_group& g, const mount_ref& fs, product& to, char* stages,
+GPUFS_HD std::int32_t add_mapped_product(const block_group& g, const mount_ref& fs, product<Parts>& to, char* stages,
                                          row_table& rows, const rows_of_file& of, const panel& right,
                                          std::uint64_t tile, const Take& take) {
   const std::uint64_t page_bytes = fs.layout.page_bytes();

@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(threads, 2)
   const block_group g = this_block();
   auto& own = slice_memory<memory<Parts>>();
   set_rows(g, own.rows, left, stride, side);
-  product sums(nullptr);
+  product<Parts> sums(nullptr);
   const auto columns = static_cast<std::uint32_t>(stride / sizeof(T));
   add_product<Parts, T, true>(g, sums, own.stages, {own.rows, side, columns, right, 0, 0},
                               [](std::uint32_t, std::uint32_t, const auto&) {});
