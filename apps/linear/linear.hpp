@@ -44,8 +44,8 @@ struct matmul_files {
 void matvec(const mount& m, const matvec_files& files, bool alone);
 
 // out[out_offset + 4 * (i * columns + j)] = sum over k of left[i][k] * right[k][j], in float32 (TOCS 6.1.5). By matrix units: of float32
-// numbers in six products of bfloat16 parts, about as near as sums of float32 products are. The right matrix must have room in the GPU's memory beside
-// the cache, one and a half times as large if it is float32. The rest as matvec().
+// numbers in six products of bfloat16 parts, about as near as sums of float32 products are. The right matrix must have room in the
+// GPU's memory beside the cache, one and a half times as large if it is float32. The rest as matvec().
 void matmul(const mount& m, const matmul_files& files, bool alone);
 
 }  // namespace gpufs::linear

@@ -80,14 +80,16 @@ struct multiply_tiles : roomy_shape {
       if (g.is_leader()) i = next->fetch_add_relaxed(1);
       i = g.broadcast(i);
       if (i >= plan.tiles()) break;
-      const matmul_plan::tile_of_product tile = plan.tile_at(i);
-      if (plan.brings) bring(g, from, tile.own);
-      if (plan.brings) bring(g, from, tile.next);
-      if (!multiply(g, fs, from, tile)) break;
-      write(g, to, tile);
+      const matmul_plan::tile_of_product own = plan.tile_at(i);
+      if (plan.brings) {
+        bring(g, from, own.first);
+        bring(g, from, own.next);
+      }
+      if (!multiply(g, fs, from, own)) break;
+      write(g, to, own);
       // The last of a tile's rows: they go to the file while others are computed.
-      if (job::is_last(g, done[tile.row / plan.cut.rows], plan.across()))
-        to.send(g, tile.count * plan.columns * sizeof(float), plan.out_place(tile.row, 0));
+      if (job::is_last(g, done[own.row / plan.cut.rows], plan.across()))
+        to.send(g, own.count * plan.columns * sizeof(float), plan.out_place(own.row, 0));
     }
     from.close(g);
     to.close(g);

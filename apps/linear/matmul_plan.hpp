@@ -22,7 +22,7 @@ inline constexpr int parts_of = sizeof(T) == sizeof(float) ? 3 : 1;
 // so have two bands, if one is brought.
 struct matmul_plan {
   static constexpr std::uint32_t group_tiles = 16;
-  static constexpr std::uint64_t own_share_bytes = std::uint64_t{4} << 20;
+  static constexpr std::uint64_t first_share_bytes = std::uint64_t{4} << 20;
 
   element type;
   std::uint64_t left_offset, right_offset, out_offset, rows, depth, columns;
@@ -72,7 +72,8 @@ struct matmul_plan {
   struct tile_of_product {
     std::uint64_t row, column_tile;
     std::uint32_t count;  // of its rows
-    rows_to_bring own;   // in the first band, where nobody has brought them: by the tiles that come first, each a share
+    rows_to_bring
+        first;  // its own, in the first band, where nobody has brought them: by the tiles that come first, each a share
     rows_to_bring next;  // of the next band; none behind the last
   };
   GPUFS_HD tile_of_product tile_at(std::uint64_t i) const {
@@ -82,7 +83,7 @@ struct matmul_plan {
     const std::uint64_t width = least(across() - group * group_tiles, group_tiles);
     const std::uint64_t row = (first + in_group / width) * cut.rows, next = least((first + height) * cut.rows, rows);
     const std::uint64_t column_tile = group * group_tiles + in_group % width, count = least(rows - row, cut.rows);
-    const std::uint64_t shares = least(ceiling(count * left_row_bytes(), own_share_bytes), width);
+    const std::uint64_t shares = least(ceiling(count * left_row_bytes(), first_share_bytes), width);
     return {row,
             column_tile,
             static_cast<std::uint32_t>(count),

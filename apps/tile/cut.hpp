@@ -44,7 +44,7 @@ struct cut {
 // Scratch memory of a block that multiplies with a `Memory`.
 template <class Memory>
 std::size_t scratch_bytes(bool is_twin) {
-  return sizeof(Memory) + (is_twin ? product<1>::twin_memory_bytes : 0);
+  return sizeof(Memory) + (is_twin ? twin_memory_bytes : 0);
 }
 
 }  // namespace gpufs::tile

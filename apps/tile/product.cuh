@@ -21,11 +21,11 @@
 #include "tile/product_twin.cuh"
 #define GPUFS_TILE_INLINE
 #else
-#define GPUFS_TILE_INLINE __forceinline__
 #include <type_traits>
 
 #include "tile/product_mma.cuh"
 #include "tile/product_wgmma.cuh"
+#define GPUFS_TILE_INLINE __forceinline__
 #endif
 
 namespace gpufs::tile {

@@ -9,7 +9,6 @@ namespace gpufs::tile {
 class mma_product {
  public:
   static constexpr bool is_inlined = false;
-  static constexpr std::size_t twin_memory_bytes = 0;
   GPUFS_HD explicit mma_product(char*) {}
 
   template <int Parts>
@@ -52,9 +51,13 @@ class mma_product {
   }
   GPUFS_HD void add(const mma_product& part) {
     GPUFS_UNROLL
-    for (std::uint32_t m = 0; m < rows_down; ++m) GPUFS_UNROLL
-    for (std::uint32_t n = 0; n < columns_across; ++n) GPUFS_UNROLL
-    for (std::uint32_t i = 0; i < 4; ++i) sums_[m][n][i] += part.sums_[m][n][i];
+    for (std::uint32_t m = 0; m < rows_down; ++m) {
+      GPUFS_UNROLL
+      for (std::uint32_t n = 0; n < columns_across; ++n) {
+        GPUFS_UNROLL
+        for (std::uint32_t i = 0; i < 4; ++i) sums_[m][n][i] += part.sums_[m][n][i];
+      }
+    }
   }
   GPUFS_HD static void stored() {}
 
@@ -64,9 +67,13 @@ class mma_product {
     const std::uint32_t row = warp / warps_across * warp_rows + lane / 4;
     const std::uint32_t column = warp % warps_across * warp_columns + lane % 4 * 2;
     GPUFS_UNROLL
-    for (std::uint32_t m = 0; m < rows_down; ++m) GPUFS_UNROLL
-    for (std::uint32_t n = 0; n < columns_across; ++n) GPUFS_UNROLL
-    for (std::uint32_t i = 0; i < 4; ++i) take(row + m * 16 + i / 2 * 8, column + n * 8 + i % 2, sums_[m][n][i]);
+    for (std::uint32_t m = 0; m < rows_down; ++m) {
+      GPUFS_UNROLL
+      for (std::uint32_t n = 0; n < columns_across; ++n) {
+        GPUFS_UNROLL
+        for (std::uint32_t i = 0; i < 4; ++i) take(row + m * 16 + i / 2 * 8, column + n * 8 + i % 2, sums_[m][n][i]);
+      }
+    }
   }
 
  private:

@@ -10,7 +10,6 @@ namespace gpufs::tile {
 class twin_product {
  public:
   static constexpr bool is_inlined = true;
-  static constexpr std::size_t twin_memory_bytes = sizeof(float) * side * side;
   GPUFS_HD explicit twin_product(char* memory) : sums_(reinterpret_cast<float*>(memory)) {
     for (std::uint32_t i = 0; i < side * side; ++i) sums_[i] = 0;
   }

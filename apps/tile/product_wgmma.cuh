@@ -14,7 +14,6 @@ namespace gpufs::tile {
 class wgmma_product {
  public:
   static constexpr bool is_inlined = true;
-  static constexpr std::size_t twin_memory_bytes = 0;
   GPUFS_HD explicit wgmma_product(char*) {}
 
   template <int Parts>
@@ -53,8 +52,10 @@ class wgmma_product {
   GPUFS_HD void each(const Take& take) const {
     const std::uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4, column = lane % 4 * 2;
     GPUFS_UNROLL
-    for (std::uint32_t n = 0; n < side / 8; ++n) GPUFS_UNROLL
-    for (std::uint32_t i = 0; i < 4; ++i) take(row + i / 2 * 8, column + n * 8 + i % 2, sums_[n * 4 + i]);
+    for (std::uint32_t n = 0; n < side / 8; ++n) {
+      GPUFS_UNROLL
+      for (std::uint32_t i = 0; i < 4; ++i) take(row + i / 2 * 8, column + n * 8 + i % 2, sums_[n * 4 + i]);
+    }
   }
 
  private:

@@ -13,6 +13,8 @@ inline constexpr std::uint32_t threads = 256;  // of a block; the twin's is one
 inline constexpr std::uint32_t threads_of_block = platform::is_gpu ? threads : 1;
 inline constexpr std::uint32_t row_bytes = depth * 2;  // of bfloat16 numbers
 inline constexpr std::uint32_t slice_bytes = side * row_bytes;
+// Of the sums of a tile with another, which are in registers where there is a matrix unit.
+inline constexpr std::size_t twin_memory_bytes = sizeof(float) * side * side;
 // Where wgmma reads slices: addresses have the bits that place_in_slice() looks at.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 inline constexpr std::size_t slice_alignment = 8 * row_bytes;

@@ -132,13 +132,13 @@ TEST(MatmulPlan, EachTileIsMadeOnceAndEachRowIsBroughtBeforeItsBand) {
       ASSERT_EQ(tile.row % plan.cut.rows, 0u);
       ASSERT_LT(tile.column_tile, plan.across());
       ASSERT_EQ(tile.count, std::min<std::uint64_t>(plan.cut.rows, plan.rows - tile.row));
-      if (tile.own.count != 0) {
+      if (tile.first.count != 0) {
         ASSERT_LT(tile.row, std::uint64_t{plan.band_tiles} * plan.cut.rows) << "the others are the band's before";
-        ASSERT_TRUE(brought.emplace(tile.own.row, tile.own.share).second);
-        ASSERT_EQ(tile.own.row, tile.row);
-        ASSERT_EQ(tile.own.count, tile.count);
-        ASSERT_LT(tile.own.share, tile.own.shares);
-        first_shares[tile.own.row] = tile.own.shares;
+        ASSERT_TRUE(brought.emplace(tile.first.row, tile.first.share).second);
+        ASSERT_EQ(tile.first.row, tile.row);
+        ASSERT_EQ(tile.first.count, tile.count);
+        ASSERT_LT(tile.first.share, tile.first.shares);
+        first_shares[tile.first.row] = tile.first.shares;
       }
       if (i == 0) band_end = tile.next.row;
       if (tile.next.row != band_end) {

@@ -144,7 +144,7 @@ def ours(problem: Problem, *, again: bool = False) -> Source:
                 while again:
                     sample = multiply(mount)
                     if loads(mount) != before:
-                        raise RuntimeError("the matrices were not in the cache")
+                        raise AbsentError("the matrices did not stay in the cache")
                     yield sample
             yield sample
 
