@@ -45,8 +45,8 @@ struct mount_options {
   unsigned open_files = 131072;                      // open-file records, at most 131,072
   unsigned twin_threads = 0;                         // threads of a launch on the twin. 0: one per core
   std::uint64_t reclaim_timeout_ns = 1'000'000'000;  // without a frame coming free, after which a call gives -ENOBUFS
-  std::uint64_t heartbeat_timeout_ns = 10'000'000'000;  // silence of the service after which a call gives -EIO
-  std::uint64_t request_timeout_ns = 120'000'000'000;   // one request in all, then -EIO
+  // One request in all, then -EIO. Time in which this process is stopped does not count.
+  std::uint64_t request_timeout_ns = 120'000'000'000;
   // Nothing is ever written: what would is answered with -EROFS, and the memory that says which bytes of a page are dirty, an
   // eighth of the cache's size beside the cache, is not allocated.
   bool read_only = false;

@@ -58,7 +58,6 @@ class Mount:
         open_files: int,
         twin_threads: int,
         reclaim_timeout_ns: int,
-        heartbeat_timeout_ns: int,
         request_timeout_ns: int,
         read_only: bool,
         root: bytes,

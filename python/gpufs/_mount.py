@@ -85,7 +85,6 @@ class Options(TypedDict):
     open_files: int
     twin_threads: int
     reclaim_timeout_ns: int
-    heartbeat_timeout_ns: int
     request_timeout_ns: int
     read_only: bool
     root: bytes
@@ -187,7 +186,6 @@ class Mount:
         open_files: open files at once, at most 131,072.
         twin_threads: threads of a launch on the twin. ``None``: one per core.
         reclaim_timeout_s: seconds after which a call that finds every frame pinned gives up (``ENOBUFS``).
-        heartbeat_timeout_s: seconds of silence of the service after which calls give up (``EIO``).
         request_timeout_s: seconds that one request may take in all (``EIO``).
         read_only: kernels cannot change anything (``EROFS``), and the memory that tells which bytes of a page are
             dirty, an eighth of the cache's size beside the cache, is not allocated.
@@ -225,7 +223,6 @@ class Mount:
         open_files: int = 131072,
         twin_threads: int | None = None,
         reclaim_timeout_s: float = 1.0,
-        heartbeat_timeout_s: float = 10.0,
         request_timeout_s: float = 120.0,
         read_only: bool = False,
         root: str | bytes | os.PathLike[str] | None = None,
@@ -248,7 +245,6 @@ class Mount:
             open_files=_count("open_files", open_files),
             twin_threads=_count("twin_threads", twin_threads),
             reclaim_timeout_ns=_nanoseconds("reclaim_timeout_s", reclaim_timeout_s),
-            heartbeat_timeout_ns=_nanoseconds("heartbeat_timeout_s", heartbeat_timeout_s),
             request_timeout_ns=_nanoseconds("request_timeout_s", request_timeout_s),
             read_only=read_only,
             root=self.root or b"",

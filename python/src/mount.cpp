@@ -40,8 +40,8 @@ auto use(py_mount& self, F&& f) {
 void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t cache_bytes, std::uint64_t page_bytes,
           unsigned workers, std::uint64_t extent_budget_bytes, std::uint64_t extent_bytes, unsigned channel_slots,
           std::uint32_t staging_bytes, std::uint64_t bulk_bytes, unsigned rings, unsigned open_files,
-          unsigned twin_threads, std::uint64_t reclaim_timeout_ns, std::uint64_t heartbeat_timeout_ns,
-          std::uint64_t request_timeout_ns, bool read_only, const nb::bytes& root) {
+          unsigned twin_threads, std::uint64_t reclaim_timeout_ns, std::uint64_t request_timeout_ns, bool read_only,
+          const nb::bytes& root) {
   mount_options options;
   options.device = device_named(device);
   options.ordinal = ordinal;
@@ -57,7 +57,6 @@ void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t
   options.open_files = open_files;
   options.twin_threads = twin_threads;
   options.reclaim_timeout_ns = reclaim_timeout_ns;
-  options.heartbeat_timeout_ns = heartbeat_timeout_ns;
   options.request_timeout_ns = request_timeout_ns;
   options.read_only = read_only;
   options.root = {root.c_str(), root.size()};
@@ -85,7 +84,6 @@ nb::dict options_of(py_mount& self) {
   d["open_files"] = o.open_files;
   d["twin_threads"] = o.twin_threads;
   d["reclaim_timeout_ns"] = o.reclaim_timeout_ns;
-  d["heartbeat_timeout_ns"] = o.heartbeat_timeout_ns;
   d["request_timeout_ns"] = o.request_timeout_ns;
   d["read_only"] = o.read_only;
   d["root"] = nb::bytes(o.root.data(), o.root.size());
@@ -127,8 +125,7 @@ void bind_mount(nb::module_& m) {
   nb::class_<py_mount>(m, "Mount")
       .def("__init__", make, nb::kw_only(), "device"_a, "ordinal"_a, "cache_bytes"_a, "page_bytes"_a, "workers"_a,
            "extent_budget_bytes"_a, "extent_bytes"_a, "channel_slots"_a, "staging_bytes"_a, "bulk_bytes"_a, "rings"_a,
-           "open_files"_a, "twin_threads"_a, "reclaim_timeout_ns"_a, "heartbeat_timeout_ns"_a, "request_timeout_ns"_a,
-           "read_only"_a, "root"_a)
+           "open_files"_a, "twin_threads"_a, "reclaim_timeout_ns"_a, "request_timeout_ns"_a, "read_only"_a, "root"_a)
       .def("close",
            [](py_mount& self) {
              const nb::gil_scoped_release released;

@@ -120,7 +120,7 @@ struct mount::implementation {
     shared = gpu->allocate_shared(channel.total_bytes);
     shared_bytes = channel.total_bytes;
     ref.channel = {shared.device, channel};
-    ref.timeouts = {options.heartbeat_timeout_ns, options.request_timeout_ns};
+    ref.timeouts = {options.request_timeout_ns};
     ref.reclaim_timeout_ns = options.reclaim_timeout_ns;
     std::random_device random;
     for (std::uint64_t& word : ref.path_key) word = (std::uint64_t{random()} << 32) | random();

@@ -66,7 +66,6 @@ mount_options complete(const mount_options& asked, const device& d) {
   require(o.bulk_bytes <= limits::bulk_bytes_max, "bulk size: at most 16 MiB");
   require(o.open_files >= 1 && o.open_files <= limits::open_files_max, "open files: from 1 to 131,072");
   if (o.twin_threads == 0) o.twin_threads = cores;
-  require(o.heartbeat_timeout_ns >= 500'000'000, "heartbeat timeout: at least 0.5 s, ten beats of the service");
   return o;
 }
 

@@ -313,7 +313,7 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
     channel_.reply(slot).word.store_release(make_reply_word(sequence, result));
   };
   try {
-    reply(requests_.serve(r, slot, sequence, worker, known));
+    reply(begin(slot, sequence, r) ? requests_.serve(r, slot, sequence, worker, known) : -ECANCELED);
   } catch (const worker_death&) {
     reply(-EIO);
     throw;
@@ -325,6 +325,15 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
   // Its only writer: no exchange, which would wait until the reply has left for the bus.
   std::atomic<std::uint64_t>& served = count_of(duty_for(r.code), worker).served;
   served.store(served.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+// Whether a request is to be served: not if it changes files and its caller has withdrawn it.
+bool service::begin(std::uint32_t slot, std::uint32_t sequence, const request& r) const {
+  if (!r.changes_files()) return true;
+  GPUFS_SCHEDULE_POINT("service.begin");
+  // Pairs with channel_client::withdraw().
+  channel_.reply(slot).claimed.store_before_load(sequence);
+  return channel_.withdrawn(slot).load_after_store() != sequence;
 }
 
 // Before it is served: the path of an open lies where the file's first bytes will be.

@@ -105,6 +105,7 @@ class service {
   // Sleeps for a while.
   idle_end idle(service_duty duty, std::uint64_t idle_ns);
   bool rung(std::uint32_t slot, sighting& bell) const;
+  bool begin(std::uint32_t slot, std::uint32_t sequence, const request& r) const;
   void answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
               file_table::lookups& known);
   timeline_event describe(const request& r, std::uint32_t slot, unsigned worker) const;

@@ -10,7 +10,7 @@
 namespace gpufs::testing {
 namespace {
 
-// The time-outs are 5 s for the heartbeat, which goes on, and 20 s for a request.
+// A request may take 20 s.
 constexpr std::uint64_t soon_ns = 3'000'000'000;
 
 class dead_workers : public conformance {

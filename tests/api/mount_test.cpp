@@ -48,7 +48,6 @@ const std::vector<wrong_option>& wrong_options() {
       {"rings", [](mount_options& o) { o.rings = 257; }},
       {"open files", [](mount_options& o) { o.open_files = 0; }},
       {"open files", [](mount_options& o) { o.open_files = 131073; }},
-      {"heartbeat timeout", [](mount_options& o) { o.heartbeat_timeout_ns = 1000; }},
   };
   return all;
 }

@@ -80,7 +80,7 @@ service_rig_options one_worker() {
   options.slots = 4;
   options.spin_ns =
       0;  // it sleeps at once, and a request wakes it: on a busy machine that is quicker than to spin beside the caller
-  options.timeouts = {10'000'000'000, 30'000'000'000};
+  options.timeouts = {30'000'000'000};
   return options;
 }
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -46,7 +47,6 @@ def test_options_reach_the_host_api() -> None:
         open_files=16,
         twin_threads=3,
         reclaim_timeout_s=0.25,
-        heartbeat_timeout_s=2,
         request_timeout_s=3.5,
     ) as mount:
         assert mount.options == {
@@ -63,7 +63,6 @@ def test_options_reach_the_host_api() -> None:
             "open_files": 16,
             "twin_threads": 3,
             "reclaim_timeout_ns": 250_000_000,
-            "heartbeat_timeout_ns": 2_000_000_000,
             "request_timeout_ns": 3_500_000_000,
             "read_only": False,
             "root": b"",
@@ -332,3 +331,31 @@ def test_a_gpu_that_is_not_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None
                 assert len(told) == int(warns and made.device == "cpu")
         for warning in told:
             assert (warning.category, warning.filename) == (RuntimeWarning, __file__)
+
+
+def test_a_process_that_stands_still_loses_time_and_no_call(tmp_path: Path) -> None:
+    """SIGSTOP for three times the request timeout, again and again, in the midst of reads and writes."""
+    program = """
+import os, sys, gpufs
+folder = sys.argv[1]
+with gpufs.Mount(device="cpu", cache=1 << 20, request_timeout_s=0.5, workers=2) as mount:
+    print("ready", flush=True)
+    for i in range(400):
+        path = os.path.join(folder, f"f{i % 7}")
+        with open(path, "wb") as file:
+            file.write(os.urandom(1 << 20))
+        with mount.open(path) as file:
+            assert file.read() == open(path, "rb").read()
+print("done", flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        for _ in range(3):
+            time.sleep(0.1)
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(1.5)
+            process.send_signal(signal.SIGCONT)
+        output, errors = process.communicate(timeout=120)
+    assert (output, errors, process.returncode) == ("done\n", "", 0)

@@ -3,6 +3,7 @@
 //   offset                          written by   contents
 //   0                               host         channel_header
 //   layout.bells    + 4 * slot      device       bell: number of the last request posted in the slot (32 bits)
+//   layout.withdrawn + 4 * slot     device       number of the last request that its caller withdrew (32 bits)
 //   layout.requests + 32 * slot     device       request_record
 //   layout.replies  + 128 * slot    host         reply_record; its first word answers the bell
 //   layout.staging  + bytes * slot  whose turn   path of an open (device, before the bell), then bytes of the file
@@ -15,8 +16,13 @@
 //
 //   free --claim--> busy --(request, staging) bell--> posted --(staging, reply) reply word--> answered --> free
 //                                                      |
-//                                                      +--> abandoned: nobody waits (a close, or a waiter that gave
+//                                                      +--> abandoned: no group waits (a close, or a waiter that gave
 //                                                           up); taken again only once the reply word equals the bell
+//
+// A request that changes files must not take effect after its caller has given up and gone on. So a worker writes the
+// request's number to `claimed` of the reply before it begins, and then reads `withdrawn`; a caller that gives up writes
+// `withdrawn`, and then reads `claimed`. Each side orders its store before its load, so at least one of them sees the
+// other: either the worker refuses the request (-ECANCELED), or the caller knows that it may still take effect.
 //
 //   bell word     31 ........ 0    sequence: 0 never posted, then 1, 2, ... (wraps, skipping nothing: compared for equality)
 //   request word  63 ...... 32 | 31 ....... 0
@@ -111,6 +117,11 @@ struct request {
            code == request_code::open_write || code == request_code::write || code == request_code::unlink ||
            code == request_code::rename;
   }
+  // Whether it changes files or names: then a caller that gives up withdraws it.
+  GPUFS_HD bool changes_files() const {
+    return code == request_code::open_write || code == request_code::write || code == request_code::truncate ||
+           code == request_code::unlink || code == request_code::rename;
+  }
 };
 
 // The same in the channel's memory. Payloads: code (high 8 bits) and length, handle, offset's low and high half.
@@ -155,8 +166,8 @@ struct alignas(128) reply_record {
   channel_word<std::uint64_t> device;
   channel_word<std::uint32_t> mode;
   channel_word<std::uint32_t> handle;
-  channel_word<std::uint32_t> node;  // of a file that somebody writes: its file_node; else no_node
-  channel_word<std::uint32_t> unused;
+  channel_word<std::uint32_t> node;     // of a file that somebody writes: its file_node; else no_node
+  channel_word<std::uint32_t> claimed;  // number of the last request that changes files and was begun
   // Of a read whose result has `notice_flag`: the extent that now serves this part of the file directly.
   channel_word<std::uint64_t> extent_number;
   channel_word<std::uint64_t> extent_address;
@@ -204,7 +215,7 @@ struct channel_layout {
   std::uint32_t staging_bytes;  // per slot
   std::uint32_t wide_bytes;     // per wide slot; 0: there are none
   std::uint32_t wide_step;      // Invariant: a power of two
-  std::uint64_t bells, requests, replies, staging, wide, total_bytes;
+  std::uint64_t bells, withdrawn, requests, replies, staging, wide, total_bytes;
 
   // `write_bytes`: of the largest write. Where that is more than `staging_bytes` some slots are wide, spread among the others,
   // so that each worker meets as many.
@@ -216,7 +227,8 @@ struct channel_layout {
     l.wide_step = 8;
     const auto up = [](std::uint64_t x) { return (x + 4095) / 4096 * 4096; };
     l.bells = sizeof(channel_header);
-    l.requests = up(l.bells + std::uint64_t{4} * slots);
+    l.withdrawn = l.bells + (std::uint64_t{4} * slots + 63) / 64 * 64;
+    l.requests = up(l.withdrawn + std::uint64_t{4} * slots);
     l.replies = up(l.requests + sizeof(request_record) * slots);
     l.staging = up(l.replies + sizeof(reply_record) * slots);
     l.wide = l.staging + std::uint64_t{staging_bytes} * slots;
@@ -246,6 +258,9 @@ struct channel_view {
   }
   GPUFS_HD channel_word<std::uint32_t>& bell(std::uint32_t slot) const {
     return reinterpret_cast<channel_word<std::uint32_t>*>(base + layout.bells)[slot];
+  }
+  GPUFS_HD channel_word<std::uint32_t>& withdrawn(std::uint32_t slot) const {
+    return reinterpret_cast<channel_word<std::uint32_t>*>(base + layout.withdrawn)[slot];
   }
   GPUFS_HD request_record& request(std::uint32_t slot) const {
     return reinterpret_cast<request_record*>(base + layout.requests)[slot];

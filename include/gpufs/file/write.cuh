@@ -325,7 +325,7 @@ template <class Group>
 GPUFS_HD std::int32_t ask_host(const mount_ref& fs, const Group& g, const request& r) {
   std::int32_t result = 0;
   g.sync();
-  if (g.is_leader()) result = fs.client().ask(r);
+  if (g.is_leader()) result = fs.client().ask(r).result;
   return g.broadcast(result);
 }
 
@@ -357,9 +357,9 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t ask_about_paths(const mount_ref& fs, con
           length += lengths[1];
         }
         const request asked{code, 0, length, 0};
-        result = client.ask(slot, asked);
-        // Also when it failed: nobody knows how far it came. Files that are open are reached no more by their paths, but by those who
-        // have them. Release: pairs with who opens.
+        result = client.ask(slot, asked).result;
+        // Also after an error, which does not say how far the host came. Files that are open are reached no more by their paths,
+        // but by their descriptors. Release: pairs with the acquire of an opener.
         (void)fs.at<name_state>(fs.layout.names)->epoch.fetch_add_release(1);
       }
     }
