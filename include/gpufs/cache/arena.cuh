@@ -28,8 +28,17 @@ struct alignas(64) file_node {
   atomic_word<std::uint32_t> dirty;    // pages that are dirty, or being written back
   atomic_word<std::int32_t> error;     // of a write-back that nobody has been told of; 0: none
   atomic_word<std::uint32_t> shrunk;   // it was truncated: what is registered of it may be pages that it has no more
-  // A write got no answer, so it may still be under way, and land on top of whatever is written after it. Nothing is.
+  // Writes that got no answer in time, though the host had begun them: they may still land, on top of whatever is written after
+  // them. So nothing is, until all of them were answered: `settled` is how many were when no unanswered one was left.
+  // Invariant: settled <= lost, but for wraps.
   atomic_word<std::uint32_t> lost;
+  atomic_word<std::uint32_t> settled;
+  // An error after which bytes that were written may not be in the file, or not on its disk: every gfsync and gclose returns it,
+  // up to the last gclose. 0: none.
+  atomic_word<std::int32_t> failed;
+  // Truncations begun and ended; odd while one is under way. Then nothing is written back, and calls that write wait
+  // (file/write.cuh).
+  atomic_word<std::uint32_t> cuts;
   // Descriptors that may write it; with `closing` while the last one is being given back (file/open_files.cuh).
   atomic_word<std::uint32_t> writers;
   static constexpr std::uint32_t closing = 1u << 31;

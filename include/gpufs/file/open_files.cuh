@@ -369,6 +369,9 @@ class opener {
         node.error.store_relaxed(0);
         node.shrunk.store_relaxed(0);
         node.lost.store_relaxed(0);
+        node.settled.store_relaxed(0);
+        node.failed.store_relaxed(0);
+        node.cuts.store_relaxed(0);
         node.dirty.store_relaxed(0);
         node.writers.store_relaxed(0);
         node.version.store_release(view.version);
@@ -422,10 +425,10 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const
   const auto tell = [&](std::int32_t flushed) {
     if (error == 0) error = flushed;
     if (!g.is_leader()) return;
-    const std::int32_t kept = node.error.exchange_acq_rel(0);
-    if (error == 0) error = kept;
+    const std::int32_t kept = node.error.exchange_acq_rel(0), failed = node.failed.load_acquire();
+    if (error == 0) error = failed != 0 ? failed : kept;
   };
-  if (last_of_record) tell(flush_file(fs, g, file.version, file.node, false));
+  tell(last_of_record ? flush_file(fs, g, file.version, file.node, false) : 0);
   std::uint32_t last = 0;
   if (g.is_leader()) {
     // Release, and acquire by the last: it must find what the others have left dirty. Who has joined since then is the last later.
@@ -444,6 +447,8 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const
     });
   }
   tell(flushed);
+  // Descriptors that are opened from now on write other bytes.
+  if (g.is_leader()) node.failed.store_relaxed(0);
   // Release: pairs with who joins, and may have done so behind the door.
   if (g.is_leader()) (void)node.writers.fetch_and_acq_rel(~file_node::closing);
   return g.broadcast(error);
