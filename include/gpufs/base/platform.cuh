@@ -107,6 +107,17 @@ GPUFS_HD inline std::uint32_t processor() {
 #endif
 }
 
+// What tells the launches of one GPU context apart. The replays of a CUDA graph may have one number. 0 on the twin.
+GPUFS_HD inline std::uint64_t grid_number() {
+#if defined(__CUDA_ARCH__)
+  std::uint64_t number;
+  asm volatile("mov.u64 %0, %%gridid;" : "=l"(number));
+  return number;
+#else
+  return 0;
+#endif
+}
+
 // Which of `count` parts of something a processor uses. Mostly there is one part for each, and nothing to divide.
 GPUFS_HD inline std::uint32_t part_of_processor(std::uint32_t count) {
   const std::uint32_t p = processor();

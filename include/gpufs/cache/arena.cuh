@@ -30,6 +30,9 @@ struct alignas(64) file_node {
   atomic_word<std::uint32_t> shrunk;   // it was truncated: what is registered of it may be pages that it has no more
   // A write got no answer, so it may still be under way, and land on top of whatever is written after it. Nothing is.
   atomic_word<std::uint32_t> lost;
+  // The launch that emptied it last, as O_TRUNC asks; 0: none. Who changes it from `being_emptied` had set that.
+  atomic_word<std::uint64_t> emptied_by;
+  static constexpr std::uint64_t being_emptied = ~std::uint64_t{0};
   // Descriptors that may write it; with `closing` while the last one is being given back (file/open_files.cuh).
   atomic_word<std::uint32_t> writers;
   static constexpr std::uint32_t closing = 1u << 31;
@@ -181,6 +184,7 @@ struct mount_ref {
   channel_timeouts timeouts;
   std::uint64_t reclaim_timeout_ns;
   std::uint64_t path_key[2];
+  std::uint64_t launch;  // different in each handle that mount::ref() gave
   template <class T>
   GPUFS_HD T* at(std::uint64_t offset) const {
     return reinterpret_cast<T*>(platform::assume_global(arena + offset));

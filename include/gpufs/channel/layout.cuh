@@ -49,7 +49,8 @@ enum class request_code : std::uint32_t {
   truncate = 8,  // handle; offset: the new size
   sync = 9,      // handle
   unlink = 10,   // staging: path; length
-  rename = 11    // staging: path, zero, path; length: of all
+  rename = 11,   // staging: path, zero, path; length: of all
+  emptied = 12   // handle; offset: the launch that has emptied the file, as O_TRUNC asks (file/open_files.cuh)
 };
 
 // How a file is opened; in `handle` of a request to open.
@@ -144,7 +145,7 @@ struct alignas(32) request_record {
   }
 };
 static_assert(sizeof(request_record) == 32, "one sector, one write burst");
-static_assert(static_cast<std::uint32_t>(request_code::rename) < request_record::codes, "the last code fits");
+static_assert(static_cast<std::uint32_t>(request_code::emptied) < request_record::codes, "the last code fits");
 static_assert((masked_flag & request_record::length_max) == masked_flag, "a length has room for the flag");
 static_assert(limits::bulk_bytes_max < masked_flag && limits::staging_bytes_max < masked_flag &&
                   limits::write_bytes_max < masked_flag && 2 * limits::path_bytes_max < masked_flag,
@@ -163,6 +164,7 @@ struct alignas(128) reply_record {
   channel_word<std::uint32_t> handle;
   channel_word<std::uint32_t> node;  // of a file that somebody writes: its file_node; else no_node
   channel_word<std::uint32_t> unused;
+  channel_word<std::uint64_t> emptied_by;  // with a node: the launch that emptied the file last; 0: none
   // Of a read whose result has `notice_flag`: the extent that now serves this part of the file directly.
   channel_word<std::uint64_t> extent_number;
   channel_word<std::uint64_t> extent_address;
