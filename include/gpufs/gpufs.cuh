@@ -58,7 +58,8 @@ template <class Group>
 }
 
 // Closes a descriptor once. The last close gives the record back and tells the host, without waiting for it; cached
-// pages stay, and serve a later open if the file did not change. Returns 0, or -EBADF. Does not wait for I/O.
+// pages stay, and serve a later open if the file did not change. Returns 0, or -EBADF. Does not wait for I/O, but for a close too
+// many: that may wait for the last one.
 // Of a descriptor that writes: the last close, and the last of all through which the file may be written, waits until all that was
 // written to the file has reached it (not its disk), so that whoever opens it then sees it. Returns -errno if that failed, or an
 // earlier write-back had and nobody was told; what could not be written is lost then, unless a second try has written it, or

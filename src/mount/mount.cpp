@@ -247,7 +247,7 @@ std::vector<file_statistics> mount::file_stats() const {
       s.direct_loads += counts[at].direct_loads.value;
       s.loaded_bytes += counts[at].loaded_bytes.value;
     }
-    s.holders = static_cast<std::uint32_t>(f.tag_holders.value);
+    s.holders = static_cast<std::uint32_t>(std::max(0, open_file::holders_in(f.tag_holders.value).holders));
     s.extents = extent_registrar::registered_in(file->version());
     all.push_back(std::move(s));
   }

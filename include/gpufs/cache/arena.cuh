@@ -51,13 +51,23 @@ struct alignas(128) name_state {
 // Generation: odd while the record is open; raised at open and at close, so that a stale descriptor matches nothing.
 struct alignas(128) open_file {
   slot_header header;  // key: keyed 128-bit hash of path and flags
-  // Generation (high half), opens not closed yet (low half). Beside the pins, because lookups pin for a moment too.
+  // Generation (times 2^32) plus opens not closed yet. Beside the pins, because lookups pin for a moment too. Less than the
+  // holders, also below 0, while a close too many takes its step back.
   atomic_word<std::uint64_t> tag_holders;
   atomic_word<std::uint64_t> tag_handle;  // generation, the host's name for the file
   atomic_word<std::int64_t> modified_ns;
   atomic_word<std::int64_t> changed_ns;
   atomic_word<std::uint64_t> inode;
   atomic_word<std::uint64_t> device;
+
+  struct held {
+    std::uint32_t generation;
+    std::int32_t holders;
+  };
+  GPUFS_HD static held holders_in(std::uint64_t word) {
+    const auto holders = static_cast<std::int32_t>(static_cast<std::uint32_t>(word));
+    return {static_cast<std::uint32_t>((word - static_cast<std::uint64_t>(std::int64_t{holders})) >> 32), holders};
+  }
 
   GPUFS_HD std::uint32_t generation() const { return static_cast<std::uint32_t>(tag_handle.load_relaxed() >> 32); }
   GPUFS_HD std::uint32_t handle() const { return static_cast<std::uint32_t>(tag_handle.load_relaxed()); }
@@ -137,7 +147,7 @@ struct alignas(128) bulk_state {
   // A pull took from `began_ns` until `now_ns`, and stands for so many bytes. By one thread.
   GPUFS_HD void note_pull(std::uint64_t began_ns, std::uint64_t now_ns, std::uint64_t bytes) {
     if (runs.load_relaxed() == 0) {
-      const std::uint64_t ns = now_ns - began_ns;
+      const std::uint64_t ns = platform::duration_ns(began_ns, now_ns);
       const std::uint32_t before = pull_ns.load_relaxed();
       pull_ns.store_relaxed(before - before / 8 + static_cast<std::uint32_t>(ns < 100'000'000 ? ns : 100'000'000) / 8);
     }

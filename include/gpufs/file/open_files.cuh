@@ -37,25 +37,32 @@ class record_table {
     const std::uint32_t word = header(slot).state.unpin();
     if (slot_state::phase(word) == slot_phase::resident && slot_state::pins(word) == 0) close_unused(slot);
   }
-  // One holder gives its descriptor back; no longer held when it was nobody's, as after one gclose too many. Its pin stays, to be
-  // given back by unpin().
+  // One holder gives its descriptor back; none: the record is not open under this generation any more, as after one gclose too
+  // many. The holder's pin stays, to be given back by unpin().
+  // A close that finds no holders waits. Either another close has taken a step too many, and takes it back; or the last holder is
+  // leaving, and then the generation changes. So no holder is refused because of others' mistakes, and both waits end by themselves.
+  // Never a loop of exchanges (slot_state::try_unpin).
   enum class holding : std::uint32_t { none, one_of_several, last };
   [[nodiscard]] GPUFS_HD holding let_go(std::uint32_t slot, std::uint32_t generation, bool writes) const {
     atomic_word<std::uint64_t>& holders = at(slot).tag_holders;
-    const auto is_held = [generation](std::uint64_t word) {
-      return static_cast<std::uint32_t>(word >> 32) == generation && static_cast<std::uint32_t>(word) != 0;
-    };
-    // Before and after, as slot_state::try_unpin().
-    if (!is_held(holders.load_relaxed())) return holding::none;
-    // Release, and acquire by the last: it writes back what all have written, so it must see how far that goes.
-    const std::uint64_t before =
-        writes ? holders.fetch_add_release(~std::uint64_t{0}) : holders.fetch_add_relaxed(~std::uint64_t{0});
-    if (writes) (void)holders.load_acquire();
-    if (!is_held(before)) {
+    for (std::uint32_t attempt = 0;; ++attempt) {
+      const open_file::held seen = open_file::holders_in(holders.load_relaxed());
+      if (seen.generation != generation) return holding::none;
+      if (seen.holders <= 0) {
+        GPUFS_SCHEDULE_POINT("file.wait_to_let_go");
+        platform::pause(attempt);
+        continue;
+      }
+      GPUFS_SCHEDULE_POINT("file.let_go");
+      // Release, and acquire by the last: it writes back what all have written, so it must see how far that goes.
+      const open_file::held before = open_file::holders_in(writes ? holders.fetch_add_release(~std::uint64_t{0})
+                                                                  : holders.fetch_add_relaxed(~std::uint64_t{0}));
+      if (writes) (void)holders.load_acquire();
+      if (before.generation == generation && before.holders > 0)
+        return before.holders == 1 ? holding::last : holding::one_of_several;
+      GPUFS_SCHEDULE_POINT("file.step_back");
       holders.add_relaxed(1);
-      return holding::none;
     }
-    return static_cast<std::uint32_t>(before) == 1 ? holding::last : holding::one_of_several;
   }
 
   // Both by the owner of the record only. `size`: or the node, as file_facts has it.
