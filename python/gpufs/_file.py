@@ -102,9 +102,6 @@ class File:
         self._memory = mount.device_memory()
         self._size: int | None = None
         self._core = self._opened()
-        # Of a file that is open in this mount already an open truncates nothing: kernels open one output many times.
-        if self._access & os.O_TRUNC and self._core.status()[0] != 0:
-            self._core.truncate(0)
 
     @property
     def mount(self) -> Mount:

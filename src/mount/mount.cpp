@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <random>
 
@@ -166,7 +167,8 @@ struct mount::implementation {
   std::string direct_obstacle;
   std::string bulk_obstacle;
   mount_ref ref{};
-  mount_ref* device_ref = nullptr;  // a copy, in memory of the device
+  mount_ref* device_ref = nullptr;  // a copy, in memory of the device; its launches differ by the grid's number alone
+  std::atomic<std::uint64_t> last_launch{0};
   gpufs::device::shared_memory shared{nullptr, nullptr};
   std::uint64_t shared_bytes = 0;
   // In the order of their use of each other: the service goes first.
@@ -183,6 +185,7 @@ mount::~mount() = default;
 mount_ref mount::ref(bool bulk) const {
   self_->requests->wake();
   mount_ref ref = self_->ref;
+  ref.launch = self_->last_launch.fetch_add(1, std::memory_order_relaxed) + 1;
   if (!bulk) ref.layout.bulk.most = 0;
   return ref;
 }
@@ -244,7 +247,7 @@ std::vector<file_statistics> mount::file_stats() const {
       s.direct_loads += counts[at].direct_loads.value;
       s.loaded_bytes += counts[at].loaded_bytes.value;
     }
-    s.holders = static_cast<std::uint32_t>(f.tag_holders.value);
+    s.holders = static_cast<std::uint32_t>(std::max(0, open_file::holders_in(f.tag_holders.value).holders));
     s.extents = extent_registrar::registered_in(file->version());
     all.push_back(std::move(s));
   }

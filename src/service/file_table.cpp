@@ -374,12 +374,14 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
   const auto known = s.versions.find(name);
   if (holds(known)) return give(known->second);  // another thread opened it at the same time
   fresh->was_written = writes;
+  if (known != s.versions.end() && known->second->identity.born_ns == identity.born_ns)
+    fresh->emptied_by = known->second->emptied_by.load();
   if (const int given = give(fresh); given < 0) return given;
   if (known != s.versions.end()) {
     known->second.swap(place.mapped());
     return 0;
   }
-  // Forgotten versions cost only pages that are read again. Those with open files live on in their files; those that are being
+  // Forgotten versions cost pages that are read again, and the memory of who emptied the file. Those with open files live on in their files; those that are being
   // written must not be forgotten.
   if (s.versions.size() >= versions_max) {
     s.versions.swap(forgotten);

@@ -15,6 +15,10 @@
 // Writing: a file's first open for writing gives it a new version, with a *node*, the state that the device's open files of the
 // version share (file_node in cache/arena.cuh). Whoever opens the file while it is open for writing gets the same version,
 // whatever its times say: they change because of that writing. After the last writer's close the version is never given again.
+//
+// Which launch emptied a file last (O_TRUNC) is remembered as long as its versions are: of a million files. It is the file's, not
+// the path's. A file that is removed and made anew, with the same inode, within one tick of the file system's clock is taken for
+// the old one.
 #pragma once
 
 #include <array>
@@ -46,6 +50,8 @@ class file_version {
   const bool racy;
   std::atomic<bool> delivered{false};  // its bytes went to the device with an open
   write_seats seats;
+  // The launch that emptied the file last, as O_TRUNC asks; 0: none. A later version of the file has it from this one.
+  std::atomic<std::uint64_t> emptied_by{0};
 
   // Of a version that is, or was, open for writing; guarded by the mutex of its shard (file_table).
   std::uint32_t node = no_node;  // its device-side state; as long as any file of it is open

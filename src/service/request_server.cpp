@@ -46,6 +46,7 @@ std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::ui
     case request_code::write: return serve_write(r, slot, known);
     case request_code::truncate: return serve_truncate(r, known);
     case request_code::sync: return serve_sync(r, known);
+    case request_code::emptied: return serve_emptied(r, known);
     case request_code::unlink:
     case request_code::rename: return serve_paths(r, slot);
   }
@@ -84,6 +85,7 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, un
   reply.device.store_relaxed(identity.device);
   reply.mode.store_relaxed(identity.mode | (unreadable ? unreadable_flag : 0));
   reply.node.store_relaxed(file->node());
+  reply.emptied_by.store_relaxed(file->version().emptied_by.load());
   reply.handle.store_relaxed(handle);
   return delivered;
 }
@@ -149,6 +151,13 @@ std::int32_t request_server::serve_truncate(const request& r, file_table::lookup
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
   return uninterrupted([&] { return file->reached->truncate(r.offset); });
+}
+
+std::int32_t request_server::serve_emptied(const request& r, file_table::lookups& known) {
+  file_table::lookups::entry* file = nullptr;
+  if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
+  file->file->version().emptied_by = r.offset;
+  return 0;
 }
 
 std::int32_t request_server::serve_sync(const request& r, file_table::lookups& known) {

@@ -370,6 +370,7 @@ timeline_event service::describe(const request& r, std::uint32_t slot, unsigned 
       e.offset = r.offset;
       break;
     case request_code::sync: e.name = "sync"; break;
+    case request_code::emptied: e.name = "emptied"; break;
     case request_code::unlink:
     case request_code::rename:
       e.name = r.code == request_code::unlink ? "unlink" : "rename";

@@ -110,7 +110,8 @@ class faulty_writer {
   std::array<told_errors, own_files + 1> told_;
   std::array<bool, own_files + 1> exists_{}, is_open_{};
   std::array<bool, own_files + 1> sync_failed_{};  // since it was opened
-  std::array<int, own_files> planned_open_{};  // 0: not; else 1 + kind
+  std::array<bool, own_files + 1> was_emptied_{};  // in this launch, by an open with O_TRUNC
+  std::array<int, own_files> planned_open_{};      // 0: not; else 1 + kind
   bool shared_closed_well_ = true;
   script calls_;
   std::vector<planned> planned_;
@@ -221,6 +222,7 @@ script faulty_writer::next(const file_world& world, const std::string& shared, s
   calls_.clear();
   planned_.clear();
   told_ = {};
+  was_emptied_ = {};
   shared_closed_well_ = true;
   plan_open(world.path(shared), shared_file, O_RDWR, input, output_bytes);
   const std::uint64_t rounds = models_[shared_file].size() / round;
@@ -280,10 +282,11 @@ void faulty_writer::follow_one(const planned& p, const std::vector<outcome>& out
   }
   switch (p.what) {
     case action::open: {
-      const bool empties = (p.flags & O_TRUNC) != 0;
+      const bool empties = (p.flags & O_TRUNC) != 0 && !was_emptied_[p.file];
       is_open_[p.file] = result >= 0;
       if (result >= 0) {
         exists_[p.file] = true;
+        was_emptied_[p.file] = was_emptied_[p.file] || empties;
         EXPECT_TRUE(model.open(status_size(), empties)) << "a size of " << status_size();
       } else if (empties && result == -f.truncate_error) {
         ++told.truncations;

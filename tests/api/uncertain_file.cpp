@@ -35,8 +35,7 @@ bool uncertain_file::open(std::uint64_t size, bool empties) {
 }
 
 void uncertain_file::grow_seen(std::uint64_t size) {
-  for (std::uint64_t i = seen_.size(); i < size; ++i)
-    seen_.push_back(value('\0'));
+  for (std::uint64_t i = seen_.size(); i < size; ++i) seen_.push_back(value('\0'));
 }
 
 void uncertain_file::write(std::uint64_t at, const std::string& bytes) {

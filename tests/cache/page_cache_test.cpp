@@ -142,7 +142,7 @@ struct pin_everything_kernel {
     const page_key old{1, 0};
     const std::uint64_t start = platform::now_ns();
     r.refused = cache.acquire(more, page_filler<thread_group>{g, more, 0, loads}).valid;
-    r.waited_ns = platform::now_ns() - start;
+    r.waited_ns = platform::elapsed_ns(start);
     const page_pin hit = cache.acquire(old, page_filler<thread_group>{g, old, -EIO, loads});
     r.hit = hit.valid;
     cache.release(hit.frame);
@@ -199,7 +199,7 @@ struct wait_for_a_frame_kernel {
     page_cache<block_group> cache(fs, g, 0);
     if (block_group::grid_rank() == 0) {
       const std::uint64_t start = platform::now_ns();
-      for (std::uint32_t attempt = 0; platform::now_ns() - start < 20'000'000; ++attempt) platform::pause(attempt);
+      for (std::uint32_t attempt = 0; platform::elapsed_ns(start) < 20'000'000; ++attempt) platform::pause(attempt);
       cache.release(frames[5]);
     } else {
       const page_key key{2, 0};

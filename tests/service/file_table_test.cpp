@@ -273,6 +273,34 @@ TEST_F(file_table_writers, a_late_write_finds_no_other_file_of_the_same_node) {
   }
 }
 
+// A file has it through all its versions; another file under the same path has not.
+TEST_F(file_table_writers, who_emptied_a_file_is_remembered) {
+  const auto emptied_by = [&](bool writes) {
+    std::uint32_t handle = 0;
+    std::shared_ptr<host_file> file;
+    const int status =
+        writes ? table_.open_to_change("/a", {.write = true}, handle, file) : table_.open("/a", false, handle, file);
+    EXPECT_EQ(status, 0);
+    const std::uint64_t launch = file->version().emptied_by;
+    EXPECT_EQ(table_.close(handle), 0);
+    return launch;
+  };
+  io_->write("/a", "content");
+  EXPECT_EQ(emptied_by(true), 0u);
+  std::uint32_t handle = 0;
+  std::shared_ptr<host_file> file;
+  ASSERT_EQ(table_.open_to_change("/a", {.write = true}, handle, file), 0);
+  file->version().emptied_by = 77;
+  EXPECT_EQ(emptied_by(true), 77u);
+  EXPECT_EQ(table_.close(handle), 0);
+  EXPECT_EQ(emptied_by(true), 77u);
+  io_->write("/a", "other content");
+  EXPECT_EQ(emptied_by(false), 77u);
+  EXPECT_EQ(emptied_by(true), 77u);
+  io_->replace("/a", "another file");
+  EXPECT_EQ(emptied_by(true), 0u);
+}
+
 TEST_F(file_table_writers, wrong_names_find_nothing) {
   const opened a = open_to_write("/a");
   for (const std::uint32_t name : {a.name + 1, a.name ^ 1u << node_bits, no_node, ~a.name})

@@ -193,7 +193,7 @@ class page_cache {
       if (s.what != outcome::starved) break;
       // Time in which pages come free does not count, as long as the host may take for a request.
       const bool moves = cache.free_some(key.slot());
-      if (moves && platform::now_ns() - began < fs.timeouts.request_ns) start.ns = platform::now_ns();
+      if (moves && platform::elapsed_ns(began) < fs.timeouts.request_ns) start.ns = platform::now_ns();
     }
     if (s.what != outcome::claimed) return s.pin;
     return cache.fill(s.pin.frame, key.slot(), load);
@@ -270,7 +270,7 @@ class page_cache {
         round = ~0u;  // 0 next; another group was first: the page is there now, or was a moment ago
         continue;
       }
-      if (platform::now_ns() - start > fs_.reclaim_timeout_ns) {
+      if (platform::elapsed_ns(start) > fs_.reclaim_timeout_ns) {
         fs_.counters().add(counter::no_frames);
         return {outcome::failed, {0, -ENOBUFS}};
       }
@@ -325,7 +325,7 @@ class page_cache {
       if (valid >= 0) {
         f.header.valid.store_relaxed(static_cast<std::uint32_t>(valid));
         f.header.state.publish();
-        fs_.counters().add_latency(platform::now_ns() - start);
+        fs_.counters().add_latency(platform::elapsed_ns(start));
       } else {
         fs_.counters().add(counter::load_errors);
         frames_.index().fail_load(key, slot, valid);
@@ -356,7 +356,7 @@ class page_cache {
       // A host that does not answer is waited for once, and one that gives errors as long as for a frame.
       const auto go_on = [&] {
         std::uint32_t late = 0;
-        if (part.is_leader()) late = platform::now_ns() - start > fs_.reclaim_timeout_ns ? 1 : 0;
+        if (part.is_leader()) late = platform::elapsed_ns(start) > fs_.reclaim_timeout_ns ? 1 : 0;
         return !written && !wb.gave_up() && part.broadcast(late) == 0;
       };
       for (std::uint32_t k = 0; k < fs_.layout.ring_count && go_on(); ++k) {

@@ -55,7 +55,8 @@ enum class request_code : std::uint32_t {
   truncate = 8,  // handle; offset: the new size
   sync = 9,      // handle
   unlink = 10,   // staging: path; length
-  rename = 11    // staging: path, zero, path; length: of all
+  rename = 11,   // staging: path, zero, path; length: of all
+  emptied = 12   // handle; offset: the launch that has emptied the file, as O_TRUNC asks (file/open_files.cuh)
 };
 
 // How a file is opened; in `handle` of a request to open.
@@ -69,7 +70,7 @@ enum open_bits : std::uint32_t {
 
 // In the length of a request to write: only some bytes are to be written. Behind the data, from the next multiple of 8
 // on, a bit for each of them says which: bit b of 64-bit word w for byte 64 w + b.
-inline constexpr std::uint32_t masked_flag = 1u << 23;
+inline constexpr std::uint32_t masked_flag = 1u << 25;
 GPUFS_HD constexpr std::uint64_t mask_words(std::uint64_t bytes) { return (bytes + 63) / 64; }
 GPUFS_HD constexpr std::uint64_t mask_offset(std::uint64_t bytes) { return (bytes + 7) / 8 * 8; }
 
@@ -109,7 +110,7 @@ static_assert(sizeof(channel_header) == 128, "header keeps its own lines");
 struct request {
   request_code code;
   std::uint32_t handle;
-  std::uint32_t length;  // below 2^24
+  std::uint32_t length;  // at most request_record::length_max
   std::uint64_t offset;
 
   GPUFS_HD bool sends_staging() const {
@@ -124,13 +125,17 @@ struct request {
   }
 };
 
-// The same in the channel's memory. Payloads: code (high 8 bits) and length, handle, offset's low and high half.
+// The same in the channel's memory. Payloads: code (high bits) and length, handle, offset's low and high half.
 struct alignas(32) request_record {
+  static constexpr std::uint32_t length_bits = 26;
+  static constexpr std::uint32_t length_max = (1u << length_bits) - 1;
+  static constexpr std::uint32_t codes = 1u << (32 - length_bits);  // those that exist, and more
+
   channel_word<std::uint64_t> words[4];
 
   GPUFS_HD void store(const request& r, std::uint32_t sequence) {
-    const std::uint32_t payloads[4] = {(static_cast<std::uint32_t>(r.code) << 24) | (r.length & 0xffffffu), r.handle,
-                                       static_cast<std::uint32_t>(r.offset),
+    const std::uint32_t payloads[4] = {(static_cast<std::uint32_t>(r.code) << length_bits) | (r.length & length_max),
+                                       r.handle, static_cast<std::uint32_t>(r.offset),
                                        static_cast<std::uint32_t>(r.offset >> 32)};
     GPUFS_UNROLL
     for (int i = 0; i < 4; ++i) words[i].store_relaxed((std::uint64_t{sequence} << 32) | payloads[i]);
@@ -145,15 +150,17 @@ struct alignas(32) request_record {
       there = there && static_cast<std::uint32_t>(word >> 32) == sequence;
       payloads[i] = static_cast<std::uint32_t>(word);
     }
-    r = {static_cast<request_code>(payloads[0] >> 24), payloads[1], payloads[0] & 0xffffffu,
+    r = {static_cast<request_code>(payloads[0] >> length_bits), payloads[1], payloads[0] & length_max,
          payloads[2] | (std::uint64_t{payloads[3]} << 32)};
     return there;
   }
 };
 static_assert(sizeof(request_record) == 32, "one sector, one write burst");
-static_assert(limits::staging_bytes_max < masked_flag && limits::write_bytes_max < masked_flag &&
-                  limits::path_bytes_max < masked_flag,
-              "lengths fit");
+static_assert(static_cast<std::uint32_t>(request_code::emptied) < request_record::codes, "the last code fits");
+static_assert((masked_flag & request_record::length_max) == masked_flag, "a length has room for the flag");
+static_assert(limits::bulk_bytes_max < masked_flag && limits::staging_bytes_max < masked_flag &&
+                  limits::write_bytes_max < masked_flag && 2 * limits::path_bytes_max < masked_flag,
+              "the longest requests fit, also the one that brings two paths, and none seems to have the flag");
 
 struct alignas(128) reply_record {
   channel_word<std::uint64_t> word;  // {sequence, result}: one read over the bus answers the most common question
@@ -166,8 +173,9 @@ struct alignas(128) reply_record {
   channel_word<std::uint64_t> device;
   channel_word<std::uint32_t> mode;
   channel_word<std::uint32_t> handle;
-  channel_word<std::uint32_t> node;     // of a file that somebody writes: its file_node; else no_node
-  channel_word<std::uint32_t> claimed;  // number of the last request that changes files and was begun
+  channel_word<std::uint32_t> node;        // of a file that somebody writes: its file_node; else no_node
+  channel_word<std::uint32_t> claimed;     // number of the last request that changes files and was begun
+  channel_word<std::uint64_t> emptied_by;  // with a node: the launch that emptied the file last; 0: none
   // Of a read whose result has `notice_flag`: the extent that now serves this part of the file directly.
   channel_word<std::uint64_t> extent_number;
   channel_word<std::uint64_t> extent_address;

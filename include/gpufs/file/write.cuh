@@ -540,7 +540,7 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
   if (size < old_size) {
     wait_for_write_backs(fs, g, file, size, old_size);
     // Before the host's file loses its pages: those that are registered of it stay, and are not its any more.
-    if (g.is_leader()) node.shrunk.store_relaxed(1);
+    if (g.is_leader()) (void)node.cuts.fetch_or_acq_rel(file_node::shrunk);
   }
   GPUFS_SCHEDULE_POINT("file.truncate");
   std::int32_t result = 0;
