@@ -22,17 +22,25 @@ std::uint64_t name_of(std::uint64_t version, std::uint64_t number) {
 }  // namespace
 
 extent_registrar::extent_registrar(device& d, file_table& files, timeline& record, const extent_options& options)
-    : device_(d), files_(files), timeline_(record), options_(options), thread_([this] { run(); }) {}
+    : device_(d), files_(files), timeline_(record), options_(options) {
+  thread_.start("the registrar", [this] { run(); });
+}
 
-extent_registrar::~extent_registrar() { stop(); }
+extent_registrar::~extent_registrar() { ask_to_end(); }
 
-void extent_registrar::stop() {
+void extent_registrar::ask_to_end() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_all();
-  if (thread_.joinable()) thread_.join();
+}
+
+bool extent_registrar::stop(const deadline& end) {
+  ask_to_end();
+  const bool ended = thread_.wait_until(end);
+  if (!ended) thread_.leave();
+  return ended;
 }
 
 extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, std::uint64_t offset, urgency when) {
