@@ -89,7 +89,7 @@ struct file_statistics {
 class mount {
  public:
   // Throws gpufs::error: EINVAL for impossible options (the text says which), ENODEV without a GPU,
-  // ENOTSUP for a GPU when the library was built without CUDA, ENOMEM.
+  // ENOTSUP for a GPU when the library was built without CUDA, ENOMEM, EAGAIN when the system gives no thread. Or std::bad_alloc.
   explicit mount(const mount_options& options = {});
   // Waits for kernels of the device, then for the threads of the service, then closes all files; for all of that at most
   // mount_options::unmount_timeout_ns. A kernel that never ends, or a thread that hangs in a call of the backend or of a sink

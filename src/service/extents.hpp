@@ -15,6 +15,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <forward_list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -45,8 +46,8 @@ class extent_set {
     extent_notice notice;
   };
   std::mutex mutex;
-  std::unordered_map<std::uint64_t, extent> extents;
-  std::vector<std::unique_ptr<file_mapping>> orphans;  // registered, told to nobody
+  std::unordered_map<std::uint64_t, extent> extents;         // none is ever removed
+  std::forward_list<std::unique_ptr<file_mapping>> orphans;  // registered, told to nobody
 };
 
 struct extent_options {
@@ -108,7 +109,9 @@ class extent_registrar {
     std::uint64_t number;
   };
 
+  extent_notice note(const std::shared_ptr<host_file>& file, std::uint64_t number, std::uint64_t& end, urgency when);
   void run();
+  void refuse(const job& j);
   static bool still_wanted(const deferred_job& j, bool is_open);
   // The next job, or none when the thread is to end. Waits.
   std::optional<job> next_job();

@@ -159,8 +159,9 @@ void service::work(service_duty duty, unsigned worker) {
       seen_somewhere = end.pending;
       if (end.woken) woken = now();
     }
-  } catch (const worker_death&) {
-    // answer() has given the request that it held its -EIO. The last thread of a kind takes the service with it.
+  } catch (...) {
+    // A worker_death, or what a backend threw between requests. answer() has given the request that it held its -EIO. The last
+    // thread of a kind takes the service with it.
     if (crew_of(duty).alive.fetch_sub(1) == 1) channel_.announce(service_phase::dead);
   }
 }
@@ -313,7 +314,7 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
     throw;
   } catch (const std::bad_alloc&) {
     reply(-ENOMEM);
-  } catch (const std::exception&) {
+  } catch (...) {
     reply(-EIO);
   }
   // Its only writer: no exchange, which would wait until the reply has left for the bus.
