@@ -47,6 +47,8 @@ struct mount_options {
   std::uint64_t reclaim_timeout_ns = 1'000'000'000;  // without a frame coming free, after which a call gives -ENOBUFS
   // One request in all, then -EIO. Time in which this process is stopped does not count.
   std::uint64_t request_timeout_ns = 120'000'000'000;
+  // The most that unmounting takes; kernels that still run get half of it. See mount::~mount.
+  std::uint64_t unmount_timeout_ns = 20'000'000'000;
   // Nothing is ever written: what would is answered with -EROFS, and the memory that says which bytes of a page are dirty, an
   // eighth of the cache's size beside the cache, is not allocated.
   bool read_only = false;
@@ -87,10 +89,12 @@ struct file_statistics {
 class mount {
  public:
   // Throws gpufs::error: EINVAL for impossible options (the text says which), ENODEV without a GPU,
-  // ENOTSUP for a GPU when the library was built without CUDA, ENOMEM.
+  // ENOTSUP for a GPU when the library was built without CUDA, ENOMEM, EAGAIN when the system gives no thread. Or std::bad_alloc.
   explicit mount(const mount_options& options = {});
-  // Waits for kernels of the device, at most `unmount_timeout_ns`; one that never ends is reported on standard error,
-  // and the memory that it may still use is left allocated.
+  // Waits for kernels of the device, then for the threads of the service, then closes all files; for all of that at most
+  // mount_options::unmount_timeout_ns. A kernel that never ends, or a thread that hangs in a call of the backend or of a sink
+  // (open, read, sync or close on a dead server), is reported on standard error and left behind. What it may still use stays
+  // allocated until the process ends.
   ~mount();
   mount(const mount&) = delete;
   mount& operator=(const mount&) = delete;

@@ -15,7 +15,6 @@
 namespace gpufs {
 namespace {
 
-constexpr std::uint64_t unmount_timeout_ns = 10'000'000'000;
 // With fewer threads the kernel's lock on descriptors is no bound yet (two threads open as many files with one table as with
 // two), and on the few cores of such a machine twice the threads only take them from each other.
 constexpr unsigned openers_from_workers = 4;
@@ -75,30 +74,29 @@ struct mount::implementation {
     }
   }
 
-  ~implementation() {
-    (void)gpu->wait_idle(unmount_timeout_ns);
-    const bool ended = requests->stop(unmount_timeout_ns);
-    // A kernel that waited for a service that hangs has been told by now that it is dead; and a worker may have begun a
-    // copy for one that had given up.
-    const bool idle = gpu->wait_idle(unmount_timeout_ns);
-    extents->stop();
-    if (!idle || !ended) {
-      std::fprintf(stderr, "gpufs: unmount: %s after %llu s; the memory that it may use stays allocated\n",
-                   idle ? "a service thread still hangs in I/O" : "a kernel is still running",
-                   static_cast<unsigned long long>(unmount_timeout_ns / 1'000'000'000));
-      // Left on purpose: mappings that are still registered, and what a hanging thread comes back to.
-      (void)extents.release();
-      (void)files_open.release();
-      (void)requests.release();
-      (void)sinks.release();
-      (void)record.release();
-      (void)new std::shared_ptr<gpufs::backend>(options.backend);
-      (void)gpu.release();
-      return;
+  // Ends all that runs, and closes all files. False at the end of `unmount_timeout_ns`, when a thread or a kernel still runs:
+  // then this object must stay for ever, with all that they may come back to.
+  [[nodiscard]] bool end() noexcept {
+    const deadline all = deadline::after(options.unmount_timeout_ns);
+    // Kernels get half of the time. One that waits for a service that hangs ends when the service is stopped.
+    (void)gpu->wait_idle(all.or_after(options.unmount_timeout_ns / 2).left_ns());
+    extents->ask_to_end();
+    requests->ask_to_end();
+    const char* obstacle = nullptr;
+    if (!requests->stop(all)) obstacle = "a service thread hangs in I/O";
+    if (!extents->stop(all)) obstacle = "the registrar hangs in I/O";
+    // Once more: a worker may have begun a copy for a group that had given up.
+    if (obstacle == nullptr && !gpu->wait_idle(all.left_ns())) obstacle = "a kernel is still running";
+    const auto close = [](void* self) { static_cast<implementation*>(self)->close_files(); };
+    if (obstacle == nullptr && !closer.run(close, this, all)) obstacle = "closing a file hangs";
+    if (obstacle == nullptr) {
+      release_memory();
+      return true;
     }
-    requests.reset();
-    extents->drop_all();
-    release_memory();
+    closer.dismiss();
+    std::fprintf(stderr, "gpufs: unmount: %s after %.1f s; what it may use stays allocated\n", obstacle,
+                 static_cast<double>(options.unmount_timeout_ns) / 1e9);
+    return false;
   }
   implementation(const implementation&) = delete;
   implementation& operator=(const implementation&) = delete;
@@ -146,6 +144,15 @@ struct mount::implementation {
                                   service_options{options.workers, spin_ns, options.workers >= openers_from_workers});
   }
 
+  // Everything that the backend may wait in: mappings end, files are closed. Nothing else runs any more.
+  void close_files() {
+    extents->drop_all();
+    requests.reset();
+    extents.reset();
+    files_open.reset();
+    options.backend.reset();
+  }
+
   void release_memory() noexcept {
     if (device_ref != nullptr) gpu->free(device_ref);
     if (shared.host != nullptr) gpu->free_shared(shared, shared_bytes);
@@ -171,16 +178,34 @@ struct mount::implementation {
   std::atomic<std::uint64_t> last_launch{0};
   gpufs::device::shared_memory shared{nullptr, nullptr};
   std::uint64_t shared_bytes = 0;
-  // In the order of their use of each other: the service goes first.
+  // In the order of their use of each other: the closer goes first, then the service.
   std::unique_ptr<timeline> record = std::make_unique<timeline>();
   std::unique_ptr<sink_table> sinks = std::make_unique<sink_table>();
   std::unique_ptr<file_table> files_open;
   std::unique_ptr<extent_registrar> extents;
   std::unique_ptr<service> requests;
+  spare_thread closer{"closing files"};
+  implementation* left_before = nullptr;  // the next in the list of left_behind()
 };
 
+namespace {
+
+// Mounts that could not end. A list, so that a leak checker finds what they own.
+template <class Implementation>
+void leave_behind(Implementation* left) noexcept {
+  static std::atomic<Implementation*> last{nullptr};
+  left->left_before = last.load(std::memory_order_relaxed);
+  // Relaxed: nobody reads it.
+  while (!last.compare_exchange_weak(left->left_before, left, std::memory_order_relaxed)) {
+  }
+}
+
+}  // namespace
+
 mount::mount(const mount_options& options) : self_(std::make_unique<implementation>(options)) {}
-mount::~mount() = default;
+mount::~mount() {
+  if (!self_->end()) leave_behind(self_.release());
+}
 
 mount_ref mount::ref(bool bulk) const {
   self_->requests->wake();
@@ -275,7 +300,7 @@ std::uint64_t mount::register_file(const std::string& path) {
 void mount::drop_extents() {
   const arena_layout& l = self_->ref.layout;
   if (l.extent_slots == 0) return;
-  (void)self_->gpu->wait_idle(unmount_timeout_ns);  // copies for groups that gave up may be under way
+  (void)self_->gpu->wait_idle(self_->options.unmount_timeout_ns);  // copies for groups that gave up may be under way
   const std::vector<char> zeros(l.extents + sizeof(extent_entry) * std::uint64_t{l.extent_slots} - l.extent_head);
   self_->gpu->copy_to_device(self_->ref.arena + l.extent_head, zeros.data(), zeros.size());
   self_->extents->drop_all();

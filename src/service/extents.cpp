@@ -22,24 +22,52 @@ std::uint64_t name_of(std::uint64_t version, std::uint64_t number) {
 }  // namespace
 
 extent_registrar::extent_registrar(device& d, file_table& files, timeline& record, const extent_options& options)
-    : device_(d), files_(files), timeline_(record), options_(options), thread_([this] { run(); }) {}
+    : device_(d), files_(files), timeline_(record), options_(options) {
+  thread_.start("the registrar", [this] { run(); });
+}
 
-extent_registrar::~extent_registrar() { stop(); }
+extent_registrar::~extent_registrar() { ask_to_end(); }
 
-void extent_registrar::stop() {
+void extent_registrar::ask_to_end() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_all();
-  if (thread_.joinable()) thread_.join();
+}
+
+bool extent_registrar::stop(const deadline& end) {
+  ask_to_end();
+  const bool ended = thread_.wait_until(end);
+  if (!ended) thread_.leave();
+  return ended;
 }
 
 extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, std::uint64_t offset, urgency when) {
-  file_version& version = file->version();
-  if (options_.budget_bytes == 0 || version.identity.size < options_.file_bytes_min) return {};
+  if (options_.budget_bytes == 0 || file->version().identity.size < options_.file_bytes_min) return {};
   const std::uint64_t number = offset / options_.extent_bytes;
-  std::uint64_t end = number + 1;  // of those that are wanted now
+  std::uint64_t end = number;  // of those whose state has changed
+  try {
+    return note(file, number, end, when);
+  } catch (const std::bad_alloc&) {
+    if (end == number) return {};
+    // They may not be in the queue: the next read asks for them again.
+    extent_set& set = *file->version().extents();
+    const std::lock_guard lock(set.mutex);
+    for (std::uint64_t n = number; n < end; ++n) {
+      const auto known = set.extents.find(n);
+      if (known == set.extents.end()) continue;
+      extent_set::phase& state = known->second.state;
+      if (state == extent_set::phase::wanted || state == extent_set::phase::deferred) state = extent_set::phase::none;
+    }
+    return {};
+  }
+}
+
+// `end`: set past the last extent whose state it changes.
+extent_notice extent_registrar::note(const std::shared_ptr<host_file>& file, std::uint64_t number, std::uint64_t& end,
+                                     urgency when) {
+  file_version& version = file->version();
   const std::uint64_t name = name_of(version.number, number);
   std::atomic<std::uint64_t>& refused = known_refused_[(name >> 1) % known_refused_.size()];
   std::uint32_t reads = 1;
@@ -52,6 +80,7 @@ extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, st
     extent_set& set = *version.extents();
     const std::lock_guard lock(set.mutex);
     extent_set::extent& e = set.extents[number];
+    end = number + 1;
     if (e.state == extent_set::phase::refused && (e.reads += reads) < retry_reads) {
       if (reads == 1) refused.store(name, std::memory_order_relaxed);
       return {};
@@ -97,7 +126,12 @@ void extent_registrar::run() {
   while (const std::optional<job> next = next_job()) {
     const bool recording = timeline_.on();
     const std::uint64_t begin_ns = recording ? platform::now_ns() : 0;
-    const std::uint64_t bytes = register_one(*next);
+    std::uint64_t bytes = 0;
+    try {
+      bytes = register_one(*next);
+    } catch (const std::bad_alloc&) {
+      refuse(*next);
+    }
     if (recording) {
       try {
         timeline_.add({"register", timeline::registrar_thread, begin_ns, platform::now_ns(),
@@ -145,19 +179,20 @@ bool extent_registrar::still_wanted(const deferred_job& j, bool is_open) {
 
 std::uint64_t extent_registrar::register_one(const job& j) {
   extent_set& set = *j.file->version().extents();
+  // All memory that this needs is taken before anything is registered, so that no registration is lost.
+  std::forward_list<std::unique_ptr<file_mapping>> orphan(1);
   {
-    const std::lock_guard lock(set.mutex);
+    const std::lock_guard lock(mutex_);
+    const std::lock_guard set_lock(set.mutex);
     const extent_set::extent& e = set.extents[j.number];
     if (e.state == extent_set::phase::registered) return e.notice.bytes;
+    if (std::find(sets_.begin(), sets_.end(), j.file->version().extents()) == sets_.end())
+      sets_.push_back(j.file->version().extents());
   }
   std::unique_ptr<file_mapping> mapping;
   const extent_notice notice = prepare(j, mapping);
-  // Both, in the order of drop_all(), which then finds the set if it has anything.
-  const std::lock_guard lock(mutex_);
   const std::lock_guard set_lock(set.mutex);
-  if (std::find(sets_.begin(), sets_.end(), j.file->version().extents()) == sets_.end())
-    sets_.push_back(j.file->version().extents());
-  extent_set::extent& e = set.extents[j.number];
+  extent_set::extent& e = set.extents.find(j.number)->second;  // made above, and never removed
   if (notice.bytes != 0 && e.state != extent_set::phase::registered) {
     e.state = extent_set::phase::registered;
     e.notice = notice;
@@ -167,12 +202,25 @@ std::uint64_t extent_registrar::register_one(const job& j) {
   }
   // Registered for nothing (the file changed, or two asked at once): pinned until the end, because unregistering would
   // wait for kernels. Nobody is told of it.
-  if (mapping != nullptr) set.orphans.push_back(std::move(mapping));
+  if (mapping != nullptr) {
+    orphan.front() = std::move(mapping);
+    set.orphans.splice_after(set.orphans.before_begin(), orphan);
+  }
   if (e.state == extent_set::phase::registered) return e.notice.bytes;
   e.state = extent_set::phase::refused;
   e.reads = 0;
   refused_.fetch_add(1);
   return 0;
+}
+
+void extent_registrar::refuse(const job& j) {
+  extent_set& set = *j.file->version().extents();
+  const std::lock_guard lock(set.mutex);
+  const auto known = set.extents.find(j.number);
+  if (known == set.extents.end() || known->second.state == extent_set::phase::registered) return;
+  known->second.state = extent_set::phase::refused;
+  known->second.reads = 0;
+  refused_.fetch_add(1);
 }
 
 extent_notice extent_registrar::prepare(const job& j, std::unique_ptr<file_mapping>& mapping) {
@@ -230,12 +278,13 @@ void extent_registrar::drop_all() {
       bytes_.fetch_sub(mapping->bytes());  // not all of it: the registrar may have taken more for what it is at now
       mapping.reset();
     };
-    for (auto& [number, e] : set->extents) drop(e.mapping);
+    for (auto& [number, e] : set->extents) {
+      drop(e.mapping);
+      e = {};
+    }
     for (auto& orphan : set->orphans) drop(orphan);
-    set->extents.clear();
     set->orphans.clear();
   }
-  sets_.clear();
 }
 
 std::uint64_t extent_registrar::registered_in(file_version& version) {

@@ -15,13 +15,14 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <forward_list>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "base/host_threads.hpp"
 #include "device/device.hpp"
 #include "service/file_table.hpp"
 #include "service/timeline.hpp"
@@ -45,8 +46,8 @@ class extent_set {
     extent_notice notice;
   };
   std::mutex mutex;
-  std::unordered_map<std::uint64_t, extent> extents;
-  std::vector<std::unique_ptr<file_mapping>> orphans;  // registered, told to nobody
+  std::unordered_map<std::uint64_t, extent> extents;         // none is ever removed
+  std::forward_list<std::unique_ptr<file_mapping>> orphans;  // registered, told to nobody
 };
 
 struct extent_options {
@@ -61,8 +62,9 @@ struct extent_options {
 // Registers in a thread of its own. Thread-safe.
 class extent_registrar {
  public:
+  // Throws gpufs::error EAGAIN when the thread cannot be made.
   extent_registrar(device& d, file_table& files, timeline& record, const extent_options& options);
-  ~extent_registrar();
+  ~extent_registrar();  // waits for the thread without a deadline, unless stop() has returned false
   extent_registrar(const extent_registrar&) = delete;
   extent_registrar& operator=(const extent_registrar&) = delete;
 
@@ -77,8 +79,11 @@ class extent_registrar {
 
   // Unregisters everything. Only while no kernel runs, and no other call of this class.
   void drop_all();
-  // Ends the thread.
-  void stop();
+  // Asks the thread to end, and does not wait for it.
+  void ask_to_end();
+  // Ends the thread. False when it has not ended by the deadline, because it hangs in a backend: then it is left behind, and
+  // what it uses must stay.
+  [[nodiscard]] bool stop(const deadline& end);
 
   struct counts {
     std::uint64_t registered, bytes, refused;
@@ -104,7 +109,9 @@ class extent_registrar {
     std::uint64_t number;
   };
 
+  extent_notice note(const std::shared_ptr<host_file>& file, std::uint64_t number, std::uint64_t& end, urgency when);
   void run();
+  void refuse(const job& j);
   static bool still_wanted(const deferred_job& j, bool is_open);
   // The next job, or none when the thread is to end. Waits.
   std::optional<job> next_job();
@@ -129,7 +136,7 @@ class extent_registrar {
   std::atomic<std::uint64_t> last_deferred_{0};    // when; relaxed, a hint
   std::vector<std::shared_ptr<extent_set>> sets_;  // those that have registered extents; guarded by mutex_
   std::atomic<bool> stopping_{false};
-  std::thread thread_;
+  host_threads thread_;
 };
 
 }  // namespace gpufs

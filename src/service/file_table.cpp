@@ -247,8 +247,13 @@ bool file_table::put(shard& s, std::uint32_t number, const std::shared_ptr<host_
   } else {
     place = static_cast<std::uint32_t>(s.entries.size());
     if ((((place << shard_bits) | number) + 1) >> index_bits != 0) return false;
+    // First what may fail, so that no place is lost.
+    if (place == s.entries.capacity()) {
+      const std::size_t places = std::max<std::size_t>(16, 2 * s.entries.capacity());
+      s.unused.reserve(places);
+      s.entries.reserve(places);
+    }
     s.entries.emplace_back();
-    s.unused.reserve(s.entries.capacity());
   }
   entry& e = s.entries[place];
   e.file = file;

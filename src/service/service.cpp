@@ -43,50 +43,44 @@ service::service(device& d, const channel_view& channel, const channel_view& see
       crews_{crew(options.workers), crew(options.openers ? options.workers : 0)} {
   channel_.header().beds[0].is_for_all = options_.openers ? 0 : 1;
   channel_.announce(service_phase::running);
-  const auto start = [this](auto&& body) {
-    running_.fetch_add(1, std::memory_order_relaxed);
-    threads_.emplace_back([this, body] {
-      body();
-      // Release: pairs with stop(), after which what the thread used may go.
-      running_.fetch_sub(1, std::memory_order_release);
-    });
-  };
-  start([this] { supervise(); });
-  for (const service_duty duty : all_duties) {
-    if (duty == service_duty::open && !options_.openers) continue;
-    for (unsigned w = 0; w < options_.workers; ++w) start([this, duty, w] { work(duty, w); });
+  try {
+    threads_.start("the service's supervisor", [this] { supervise(); });
+    for (const service_duty duty : all_duties) {
+      if (duty == service_duty::open && !options_.openers) continue;
+      for (unsigned w = 0; w < options_.workers; ++w) {
+        threads_.start(duty == service_duty::open ? "an opener" : "a worker", [this, duty, w] { work(duty, w); });
+      }
+    }
+  } catch (...) {
+    ask_to_end();
+    (void)threads_.wait_until(deadline::after(deadline::never));  // nobody has asked them for anything yet
+    throw;
   }
 }
 
 service::~service() {
-  if (!threads_.empty()) (void)stop(~std::uint64_t{0});
+  if (!is_stopped_) (void)stop(deadline::never);
+  files_.close_handed();
 }
 
-bool service::stop(std::uint64_t timeout_ns) {
+void service::ask_to_end() {
   {
     const std::lock_guard lock(supervisor_mutex_);
     stopping_ = true;
   }
   supervisor_wake_.notify_all();
   wake_all();
-  const std::uint64_t start = platform::now_ns();
-  const auto ended_within = [&](std::uint64_t ns) {
-    while (running_.load(std::memory_order_acquire) != 0 && platform::now_ns() - start < ns) {
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    }
-    return running_.load(std::memory_order_acquire) == 0;
-  };
-  // Requests under way are answered; but who waits for a worker that hangs is told after a moment. Its slot is then
-  // abandoned, so that a late answer hurts nobody.
-  (void)ended_within(std::min(timeout_ns, answer_time_ns));
+}
+
+bool service::stop(const deadline& end) {
+  is_stopped_ = true;
+  ask_to_end();
+  // Requests under way are answered; but a group that waits for a worker that hangs gets an error after a moment. Its slot is
+  // then abandoned, so that a late answer hurts nobody.
+  (void)threads_.wait_until(end.or_after(answer_time_ns));
   channel_.announce(service_phase::dead);
-  const bool ended = ended_within(timeout_ns);
-  for (std::thread& t : threads_) {
-    if (ended) t.join();
-    else t.detach();
-  }
-  threads_.clear();
-  if (ended) files_.close_handed();  // what the last threads left to each other
+  const bool ended = threads_.wait_until(end);
+  if (!ended) threads_.leave();
   return ended;
 }
 
@@ -165,8 +159,9 @@ void service::work(service_duty duty, unsigned worker) {
       seen_somewhere = end.pending;
       if (end.woken) woken = now();
     }
-  } catch (const worker_death&) {
-    // answer() has given the request that it held its -EIO. The last thread of a kind takes the service with it.
+  } catch (...) {
+    // A worker_death, or what a backend threw between requests. answer() has given the request that it held its -EIO. The last
+    // thread of a kind takes the service with it.
     if (crew_of(duty).alive.fetch_sub(1) == 1) channel_.announce(service_phase::dead);
   }
 }
@@ -319,7 +314,7 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
     throw;
   } catch (const std::bad_alloc&) {
     reply(-ENOMEM);
-  } catch (const std::exception&) {
+  } catch (...) {
     reply(-EIO);
   }
   // Its only writer: no exchange, which would wait until the reply has left for the bus.

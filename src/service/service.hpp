@@ -25,9 +25,9 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
-#include <thread>
 #include <vector>
 
+#include "base/host_threads.hpp"
 #include "gpufs/channel/layout.cuh"
 #include "service/file_table.hpp"
 #include "service/request_server.hpp"
@@ -46,17 +46,21 @@ struct service_options {
 
 class service {
  public:
-  // `seen`: the channel as the device addresses it.
+  // `seen`: the channel as the device addresses it. Throws gpufs::error EAGAIN when a thread cannot be made.
   service(device& d, const channel_view& channel, const channel_view& seen, const bulk_frames& frames,
           file_table& files, extent_registrar& extents, sink_table& sinks, timeline& record,
           const service_options& options);
+  // Waits for the threads without a deadline, unless stop() was called. Closes what they left to each other: may wait for I/O.
   ~service();
   service(const service&) = delete;
   service& operator=(const service&) = delete;
 
-  // Ends all threads; waiters of requests that are not answered yet see `dead`. False when a thread has not ended within
-  // the time, because it hangs in a backend or a sink: then it is left behind, and what it uses must stay.
-  [[nodiscard]] bool stop(std::uint64_t timeout_ns);
+  // Asks all threads to end, and does not wait for them.
+  void ask_to_end();
+  // Ends all threads; waiters of requests that are not answered yet see `dead`. False when a thread has not ended by the
+  // deadline, because it hangs in a backend or a sink: then it is left behind, and what it uses must stay.
+  [[nodiscard]] bool stop(const deadline& end);
+  [[nodiscard]] bool stop(std::uint64_t timeout_ns) { return stop(deadline::after(timeout_ns)); }
   // Work is to be expected: a thread of each kind looks at the bells, unless one is to look within microseconds anyway. Thread-safe, cheap.
   void wake();
   void wake_all();
@@ -131,12 +135,12 @@ class service {
   std::vector<worker_count> counts_;
   std::atomic<bool> stopping_{false};
   request_server requests_;
-  std::atomic<unsigned> running_{0};             // threads that have not ended
   std::array<crew, service_duties> crews_;       // by service_duty
   std::atomic<bool> long_idle_sentinel_{false};  // the one for both kinds is there
   std::mutex supervisor_mutex_;
   std::condition_variable supervisor_wake_;
-  std::vector<std::thread> threads_;
+  bool is_stopped_ = false;  // the owner's
+  host_threads threads_;
 };
 
 }  // namespace gpufs

@@ -15,7 +15,7 @@ service_rig::service_rig(std::shared_ptr<backend> io, const service_rig_options&
 
 service_rig::~service_rig() {
   service_.reset();
-  extents_.stop();
+  (void)extents_.stop(deadline::after(deadline::never));
   extents_.drop_all();
 }
 
