@@ -13,6 +13,7 @@
 #include "gpufs/base/statistics.cuh"
 #include "gpufs/cache/arena.cuh"
 #include "gpufs/error.hpp"
+#include "gpufs/file_error.hpp"
 
 namespace gpufs {
 
@@ -47,6 +48,7 @@ struct mount_options {
   std::uint64_t reclaim_timeout_ns = 1'000'000'000;  // without a frame coming free, after which a call gives -ENOBUFS
   std::uint64_t heartbeat_timeout_ns = 10'000'000'000;  // silence of the service after which a call gives -EIO
   std::uint64_t request_timeout_ns = 120'000'000'000;   // one request in all, then -EIO
+  std::uint64_t unmount_timeout_ns = 10'000'000'000;    // how long unmounting waits for kernels that do not end
   // Nothing is ever written: what would is answered with -EROFS, and the memory that says which bytes of a page are dirty, an
   // eighth of the cache's size beside the cache, is not allocated.
   bool read_only = false;
@@ -83,19 +85,34 @@ struct file_statistics {
   std::uint64_t extents = 0;  // registered for direct loads
 };
 
-// Thread-safe, except for the destructor.
+// Thread-safe, except for unmount() and the destructor: no other call may be under way then but a launch on the twin, which
+// they wait for.
 class mount {
  public:
   // Throws gpufs::error: EINVAL for impossible options (the text says which), ENODEV without a GPU,
   // ENOTSUP for a GPU when the library was built without CUDA, ENOMEM.
   explicit mount(const mount_options& options = {});
-  // Waits for kernels of the device, at most `unmount_timeout_ns`; one that never ends is reported on standard error,
-  // and the memory that it may still use is left allocated.
+  // As unmount(), if that was not called; what it would throw is reported on standard error, a line for each file. A kernel
+  // that never ends is reported there too, and the memory that it may still use is left allocated.
   ~mount();
   mount(const mount&) = delete;
   mount& operator=(const mount&) = delete;
 
-  // The handle for kernels. Taking it also wakes the service, so take it at each launch (gpufs::launch does). `bulk`: as launch_shape
+  // Ends the mount, as the end of a process does: waits for the kernels of the device, at most `unmount_timeout_ns`, ends
+  // the service, writes what kernels wrote and did not close (exactly the dirty bytes) to its files, has these reach their
+  // disks, and closes all files. What was stored in a writable mapping without gmsync or gmunmap is dropped.
+  // Throws gpufs::error for the first file of which bytes are lost or may be, with its path, because a result would be
+  // overlooked; file_errors() has them all. ETIMEDOUT: a kernel, or a call of the backend, does not end. Of a kernel
+  // that does not end nothing is written, as nobody knows what it is about to write.
+  // Afterwards launches and what needs the service throw ESHUTDOWN; memory, copies and counters are there until the
+  // destructor. Another call does nothing. A call of the backend may take `request_timeout_ns` before it is given up.
+  void unmount();
+
+  // What went wrong with files so far: failed write-backs, syncs and closes of the host, also those that a kernel was told
+  // of. At any time, also after unmount().
+  file_error_list file_errors() const;
+
+  // The handle for kernels. Throws ESHUTDOWN after unmount(). Taking it also wakes the service, so take it at each launch (gpufs::launch does). `bulk`: as launch_shape
   // has it (launch.cuh).
   mount_ref ref(bool bulk = true) const;
 
@@ -150,6 +167,7 @@ class mount {
 
  private:
   friend class device_guard;
+  friend class twin_launch;
   struct implementation;
   std::unique_ptr<implementation> self_;
 };

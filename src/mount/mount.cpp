@@ -3,21 +3,38 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
+#include <mutex>
+#include <new>
 #include <random>
 
 #include "gpufs/backend.hpp"
 #include "gpufs/gpufs.hpp"
+#include "mount/flush.hpp"
 #include "mount/plan.hpp"
+#include "mount/snapshot.hpp"
+#include "mount/twin_launch.hpp"
 #include "service/service.hpp"
 
 namespace gpufs {
 namespace {
 
-constexpr std::uint64_t unmount_timeout_ns = 10'000'000'000;
 // With fewer threads the kernel's lock on descriptors is no bound yet (two threads open as many files with one table as with
 // two), and on the few cores of such a machine twice the threads only take them from each other.
 constexpr unsigned openers_from_workers = 4;
+
+// Keeps what threads that hang may come back to. In reach of a global, so that it counts as no leak.
+template <class T>
+void leave_behind(std::unique_ptr<T> left) noexcept {
+  static auto* const all = new std::pair<std::mutex, std::vector<std::unique_ptr<T>>>;
+  const std::lock_guard lock(all->first);
+  try {
+    all->second.push_back(std::move(left));
+  } catch (const std::bad_alloc&) {
+    (void)left.release();
+  }
+}
 
 // Host descriptors that a mount may hold at once. Raises the process's soft limit to its hard limit, as language
 // run-times do: nothing gets less by it. A quarter stays for the rest of the program.
@@ -75,24 +92,17 @@ struct mount::implementation {
   }
 
   ~implementation() {
-    (void)gpu->wait_idle(unmount_timeout_ns);
-    const bool ended = requests->stop(unmount_timeout_ns);
-    // A kernel that waited for a service that hangs has been told by now that it is dead; and a worker may have begun a
-    // copy for one that had given up.
-    const bool idle = gpu->wait_idle(unmount_timeout_ns);
-    extents->stop();
-    if (!idle || !ended) {
-      std::fprintf(stderr, "gpufs: unmount: %s after %llu s; the memory that it may use stays allocated\n",
-                   idle ? "a service thread still hangs in I/O" : "a kernel is still running",
-                   static_cast<unsigned long long>(unmount_timeout_ns / 1'000'000'000));
+    end();
+    if (!obstacle.empty()) {
+      std::fprintf(stderr, "gpufs: unmount: %s; the memory that it may use stays allocated\n", obstacle.c_str());
       // Left on purpose: mappings that are still registered, and what a hanging thread comes back to.
-      (void)extents.release();
-      (void)files_open.release();
-      (void)requests.release();
-      (void)sinks.release();
-      (void)record.release();
-      (void)new std::shared_ptr<gpufs::backend>(options.backend);
-      (void)gpu.release();
+      leave_behind(std::move(extents));
+      leave_behind(std::move(files_open));
+      leave_behind(std::move(requests));
+      leave_behind(std::move(sinks));
+      leave_behind(std::move(record));
+      leave_behind(std::make_unique<std::shared_ptr<gpufs::backend>>(options.backend));
+      leave_behind(std::move(gpu));
       return;
     }
     requests.reset();
@@ -101,6 +111,32 @@ struct mount::implementation {
   }
   implementation(const implementation&) = delete;
   implementation& operator=(const implementation&) = delete;
+
+  // Ends kernels, service and files, once.
+  void end() {
+    if (ended.exchange(true)) return;
+    const std::uint64_t timeout_ns = options.unmount_timeout_ns;
+    (void)gpu->wait_idle(timeout_ns);
+    const bool service_ended = requests->stop(timeout_ns);
+    // A kernel that waited for a service that hangs has been told by now that it is dead; and a worker may have begun a
+    // copy for one that had given up.
+    const bool idle = gpu->wait_idle(timeout_ns);
+    extents->stop();
+    bool flushed = true;
+    if (idle) flushed = flush_files(*gpu, ref, *files_open, {!service_ended, options.request_timeout_ns});
+    else report_unwritten(*gpu, ref, *files_open, -ETIMEDOUT);
+    const std::string seconds = " after " + std::to_string(static_cast<double>(timeout_ns) / 1e9) + " s";
+    if (!idle) obstacle = "a kernel is still running" + seconds;
+    else if (!service_ended) obstacle = "a service thread still hangs in I/O" + seconds;
+    else if (!flushed) obstacle = "writing what was not closed hangs in I/O";
+    else files_open->close_all();
+  }
+  void refuse_ended() const {
+    if (ended) throw error(ESHUTDOWN, "the mount has ended");
+  }
+
+  // Whether bytes of the file are lost, or may be.
+  static bool is_lost(const file_error& e) { return e.at_unmount || e.what == file_operation::close; }
 
   void initialize() {
     std::vector<slot_ring> rings(ref.layout.ring_count);
@@ -151,14 +187,10 @@ struct mount::implementation {
     gpu->free_arena();
   }
 
-  // A copy of a part of the arena, which kernels may be changing meanwhile.
+  // As gpufs::snapshot().
   template <class T>
   std::vector<T> snapshot(std::uint64_t offset, std::size_t count) const {
-    static_assert(sizeof(T) % sizeof(std::uint64_t) == 0, "copied in whole words");
-    std::vector<T> copy(count);
-    gpu->snapshot(reinterpret_cast<std::uint64_t*>(copy.data()), ref.at<std::uint64_t>(offset),
-                  count * sizeof(T) / sizeof(std::uint64_t));
-    return copy;
+    return gpufs::snapshot<T>(*gpu, ref, offset, count);
   }
 
   mount_options options;
@@ -169,6 +201,8 @@ struct mount::implementation {
   mount_ref* device_ref = nullptr;  // a copy, in memory of the device
   gpufs::device::shared_memory shared{nullptr, nullptr};
   std::uint64_t shared_bytes = 0;
+  std::atomic<bool> ended{false};
+  std::string obstacle;  // why the end did not come to an end
   // In the order of their use of each other: the service goes first.
   std::unique_ptr<timeline> record = std::make_unique<timeline>();
   std::unique_ptr<sink_table> sinks = std::make_unique<sink_table>();
@@ -178,9 +212,33 @@ struct mount::implementation {
 };
 
 mount::mount(const mount_options& options) : self_(std::make_unique<implementation>(options)) {}
-mount::~mount() = default;
+mount::~mount() {
+  if (self_->ended) return;
+  try {
+    self_->end();
+    for (const file_error& e : file_errors().errors) {
+      if (implementation::is_lost(e))
+        std::fprintf(stderr, "gpufs: unmount: %s: %s: %s\n", e.path.c_str(), e.operation_name(),
+                     std::generic_category().message(e.error_number).c_str());
+    }
+  } catch (const std::exception& e) {  // no memory, most likely
+    std::fprintf(stderr, "gpufs: unmount: %s\n", e.what());
+  }
+}
+
+void mount::unmount() {
+  if (self_->ended) return;
+  self_->end();
+  for (const file_error& e : file_errors().errors) {
+    if (implementation::is_lost(e)) throw error(e.error_number, std::string("unmount: ") + e.operation_name(), e.path);
+  }
+  if (!self_->obstacle.empty()) throw error(ETIMEDOUT, "unmount: " + self_->obstacle);
+}
+
+file_error_list mount::file_errors() const { return self_->files_open->errors().list(); }
 
 mount_ref mount::ref(bool bulk) const {
+  self_->refuse_ended();
   self_->requests->wake();
   mount_ref ref = self_->ref;
   if (!bulk) ref.layout.bulk.most = 0;
@@ -188,6 +246,7 @@ mount_ref mount::ref(bool bulk) const {
 }
 
 const mount_ref* mount::device_ref() const {
+  self_->refuse_ended();
   self_->requests->wake();
   return self_->device_ref;
 }
@@ -255,11 +314,13 @@ void mount::start_timeline(std::size_t events_max) const { self_->record->start(
 std::string mount::stop_timeline() const { return self_->record->stop(); }
 
 std::int32_t mount::open_sink(std::function<int(const char*, std::size_t)> take) const {
+  self_->refuse_ended();
   return self_->sinks->open(std::move(take));
 }
 void mount::close_sink(std::int32_t sink) const { self_->sinks->close(sink); }
 
 std::uint64_t mount::register_file(const std::string& path) {
+  self_->refuse_ended();
   std::uint32_t handle = 0;
   std::shared_ptr<host_file> file;
   const int status = self_->files_open->open(path, false, handle, file);
@@ -272,7 +333,7 @@ std::uint64_t mount::register_file(const std::string& path) {
 void mount::drop_extents() {
   const arena_layout& l = self_->ref.layout;
   if (l.extent_slots == 0) return;
-  (void)self_->gpu->wait_idle(unmount_timeout_ns);  // copies for groups that gave up may be under way
+  (void)self_->gpu->wait_idle(self_->options.unmount_timeout_ns);  // copies for groups that gave up may be under way
   const std::vector<char> zeros(l.extents + sizeof(extent_entry) * std::uint64_t{l.extent_slots} - l.extent_head);
   self_->gpu->copy_to_device(self_->ref.arena + l.extent_head, zeros.data(), zeros.size());
   self_->extents->drop_all();
@@ -290,6 +351,9 @@ void mount::copy_to_host(void* to, const void* from, std::size_t bytes) const {
 
 device_guard::device_guard(const mount& m) : device_(m.self_->gpu.get()), previous_(device_->make_current()) {}
 device_guard::~device_guard() { device_->restore(previous_); }
+
+twin_launch::twin_launch(const mount& m) : device_(*m.self_->gpu) { device_.begin_launch(); }
+twin_launch::~twin_launch() { device_.end_launch(); }
 
 bool cuda_available() { return cuda_device_count() > 0; }
 
