@@ -81,6 +81,9 @@ class backend_file {
   }
   // As fdatasync(2). 0, or -errno.
   virtual int sync() { return -EROFS; }
+  // What close(2) would report now: a file system may keep an error of a write until then, as NFS and FUSE do. Called before
+  // the last of those who write the file lets it go; the file stays open. 0, or -errno.
+  virtual int report_close() { return 0; }
 };
 
 // A thread's time as an opener. Destroyed by the thread that it was made for, when it has no more to do with the backend.

@@ -160,6 +160,13 @@ class posix_file final : public backend_file {
     if (!fd) return fd.number();
     return fdatasync(fd.number()) == 0 ? 0 : -errno;
   }
+  // The kernel asks the file system at each close of a descriptor, also of a copy.
+  int report_close() override {
+    const descriptor fd(*this);
+    if (!fd) return fd.number();
+    const int copy = fcntl(fd.number(), F_DUPFD_CLOEXEC, 3);
+    return copy >= 0 && ::close(copy) == 0 ? 0 : -errno;
+  }
 
   void read_ahead(std::uint64_t offset, std::uint64_t bytes) override {
     // Only advice: when it is not taken, the extent is not registered and loads stay staged.

@@ -171,6 +171,10 @@ class flusher {
     host_file& one = *version.files.back();
     const int synced = by_backend(one, [](backend_file& reached) { return reached.sync(); });
     if (synced < 0) report(one, synced, file_operation::sync);
+    for (const std::shared_ptr<host_file>& file : version.files) {
+      const int closed = by_backend(*file, [&](backend_file& reached) { return files_.report_close(reached); });
+      if (closed < 0) report(*file, closed, file_operation::close);
+    }
   }
 
   void report(const host_file& file, int status, file_operation what) {

@@ -102,6 +102,7 @@ struct mount::implementation {
       leave_behind(std::move(sinks));
       leave_behind(std::move(record));
       leave_behind(std::make_unique<std::shared_ptr<gpufs::backend>>(options.backend));
+      leave_behind(std::make_unique<mount_ref*>(device_ref));
       leave_behind(std::move(gpu));
       return;
     }

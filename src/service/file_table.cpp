@@ -118,6 +118,10 @@ int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
   return 0;
 }
 
+int file_table::report_close(backend_file& file) {
+  return with_room(next_room_.fetch_add(1, std::memory_order_relaxed), [&] { return file.report_close(); });
+}
+
 std::int64_t file_table::read(backend_file& file, char* to, std::uint64_t bytes, std::uint64_t offset) {
   std::uint64_t done = 0;
   while (done < bytes) {

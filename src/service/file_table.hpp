@@ -167,6 +167,9 @@ class file_table {
     return file.file_ == nullptr || file.file_->readable();
   }
 
+  // As backend_file::report_close(), which needs a descriptor more for a moment.
+  int report_close(backend_file& file);
+
   // Reads until `bytes` are there, or the end, or an error: interrupted and short reads are continued.
   // Bytes read, or -errno.
   static std::int64_t read(backend_file& file, char* to, std::uint64_t bytes, std::uint64_t offset);

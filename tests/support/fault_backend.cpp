@@ -21,7 +21,7 @@ struct fault_backend::rules {
 
   std::mutex mutex;  // guards all below
   std::vector<rule> all;
-  std::array<std::uint64_t, 9> calls{};
+  std::array<std::uint64_t, 10> calls{};
   std::uint64_t strikes = 0;
   std::mt19937_64 random;
 
@@ -101,6 +101,11 @@ class fault_backend::file final : public backend_file {
     std::uint64_t unused = 0;
     const int status = rules_->strike(operation::sync, path_, unused);
     return status < 0 ? status : wrapped_->sync();
+  }
+  int report_close() override {
+    std::uint64_t unused = 0;
+    const int status = rules_->strike(operation::close, path_, unused);
+    return status < 0 ? status : wrapped_->report_close();
   }
 
  private:

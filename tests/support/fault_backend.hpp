@@ -11,7 +11,7 @@
 
 namespace gpufs::testing {
 
-enum class operation { open, identify, read, map, write, truncate, sync, unlink, rename };
+enum class operation { open, identify, read, map, write, truncate, sync, unlink, rename, close };
 
 // When a fault strikes, and what it does. Of the conditions `nth`, `every` and `probability` exactly one is set; none: it
 // strikes always. Effects are made in the order of their fields; a call that did not get an error goes on to the file.

@@ -49,7 +49,10 @@ enum class request_code : std::uint32_t {
   truncate = 8,  // handle; offset: the new size
   sync = 9,      // handle
   unlink = 10,   // staging: path; length
-  rename = 11    // staging: path, zero, path; length: of all
+  rename = 11,   // staging: path, zero, path; length: of all
+  // handle of a file that is open for writing: what its close will report. Not by the close itself, whose thread may not
+  // have the file's descriptor.
+  report_close = 12
 };
 
 // How a file is opened; in `handle` of a request to open.
