@@ -113,6 +113,11 @@ class backend {
     (void)path, (void)new_path;
     return -EROFS;
   }
+  // Makes what was created, renamed and removed in a folder durable, as fsync(2) of it. 0, or -errno.
+  virtual int sync_folder(const std::string& path) {
+    (void)path;
+    return -ENOTSUP;
+  }
   // Said by a thread that will do nothing with descriptors, as long as the result lives, but by calls of this backend. The
   // backend may give it a descriptor table of its own. Null: it did not. Files that the thread opens can be used, and
   // destroyed, by all threads in either case. A backend that wraps another one hands this on, or keeps the default.

@@ -112,6 +112,11 @@ class mount {
   // of. At any time, also after unmount().
   file_error_list file_errors() const;
 
+  // Makes what was created, renamed (grename) and removed (gunlink) in a folder durable, by whomever. After a rename from one
+  // folder to another it takes both. The files' bytes are made durable by gfsync, before the rename. Throws gpufs::error with
+  // the path, for what cannot be opened as a folder too. Also after unmount(). Waits for the disk.
+  void sync_folder(const std::string& path) const;
+
   // The handle for kernels. Throws ESHUTDOWN after unmount(). Taking it also wakes the service, so take it at each launch (gpufs::launch does). `bulk`: as launch_shape
   // has it (launch.cuh).
   mount_ref ref(bool bulk = true) const;

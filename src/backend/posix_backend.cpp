@@ -351,6 +351,22 @@ class posix_backend final : public backend {
     });
   }
 
+  int sync_folder(const std::string& path) override {
+    const descriptor_table& table = descriptor_table::of_this_thread();
+    constexpr int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+    int fd = -1;
+    do {
+      fd = root_.is_set() ? root_.open(path.c_str(), flags, 0) : table.open(path.c_str(), flags);
+    } while (fd == -EINTR);
+    if (fd < 0) return fd;
+    int status = 0;
+    do {
+      status = fsync(fd) == 0 ? 0 : -errno;
+    } while (status == -EINTR);
+    (void)close(fd);  // nothing was written through it
+    return status;
+  }
+
   std::unique_ptr<opener_stay> enter_opener() override {
     if (!options_.own_descriptors || root_.is_set()) return nullptr;
     std::call_once(tried_, [this] { own_tables_ = descriptor_table::can_be_own(proc_); });

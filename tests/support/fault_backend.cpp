@@ -21,7 +21,7 @@ struct fault_backend::rules {
 
   std::mutex mutex;  // guards all below
   std::vector<rule> all;
-  std::array<std::uint64_t, 10> calls{};
+  std::array<std::uint64_t, 11> calls{};
   std::uint64_t strikes = 0;
   std::mt19937_64 random;
 
@@ -148,6 +148,12 @@ int fault_backend::rename(const std::string& path, const std::string& new_path) 
   std::uint64_t unused = 0;
   const int status = rules_->strike(operation::rename, path, unused);
   return status < 0 ? status : wrapped_->rename(path, new_path);
+}
+
+int fault_backend::sync_folder(const std::string& path) {
+  std::uint64_t unused = 0;
+  const int status = rules_->strike(operation::sync_folder, path, unused);
+  return status < 0 ? status : wrapped_->sync_folder(path);
 }
 
 void fault_backend::add(fault rule) {
