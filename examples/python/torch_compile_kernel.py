@@ -41,7 +41,7 @@ extern "C" __global__ void gather(const gpufs::mount_ref* mount, const char* mat
   }
   const int closed = gpufs::gclose(warp, fs, out);
   if (error == 0) error = closed;
-  gpufs::gclose(warp, fs, in);
+  (void)gpufs::gclose(warp, fs, in);  // of a file that is only read
   if (error != 0 && warp.is_leader()) *result = error;
 }
 """

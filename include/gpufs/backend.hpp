@@ -81,6 +81,9 @@ class backend_file {
   }
   // As fdatasync(2). 0, or -errno.
   virtual int sync() { return -EROFS; }
+  // What close(2) would report now: a file system may keep an error of a write until then, as NFS and FUSE do. Called before
+  // the last of those who write the file lets it go; the file stays open. 0, or -errno.
+  virtual int report_close() { return 0; }
 };
 
 // A thread's time as an opener. Destroyed by the thread that it was made for, when it has no more to do with the backend.
@@ -109,6 +112,11 @@ class backend {
   virtual int rename(const std::string& path, const std::string& new_path) {
     (void)path, (void)new_path;
     return -EROFS;
+  }
+  // Makes what was created, renamed and removed in a folder durable, as fsync(2) of it. 0, or -errno.
+  virtual int sync_folder(const std::string& path) {
+    (void)path;
+    return -ENOTSUP;
   }
   // Said by a thread that will do nothing with descriptors, as long as the result lives, but by calls of this backend. The
   // backend may give it a descriptor table of its own. Null: it did not. Files that the thread opens can be used, and

@@ -57,15 +57,16 @@ template <class Group>
       path, flags, mode, [&](const detail::file_view& file) { return detail::empty_file(fs, g, file); });
 }
 
-// Closes a descriptor once. The last close gives the record back and tells the host, without waiting for it; cached
+// Closes a descriptor once. Of a descriptor that writes the result says whether bytes are lost; of one that only reads it says nothing
+// that a correct program needs. The last close gives the record back and tells the host, without waiting for it; cached
 // pages stay, and serve a later open if the file did not change. Returns 0, or -EBADF. Does not wait for I/O, but for a close too
 // many: that may wait for the last one.
 // Of a descriptor that writes: the last close, and the last of all through which the file may be written, waits until all that was
 // written to the file has reached it (not its disk), so that whoever opens it then sees it. Returns -errno if that failed, or an
-// earlier write-back had and nobody was told; what could not be written is lost then, unless a second try has written it, or
+// earlier write-back had and nobody was told, or if the file system reports an error at close(2) (NFS, FUSE); what could not be written is lost then, unless a second try has written it, or
 // others may write the file still. The descriptor is closed in any case.
 template <class Group>
-GPUFS_HD std::int32_t gclose(const Group& g, const mount_ref& fs, std::int32_t fd) {
+[[nodiscard]] GPUFS_HD std::int32_t gclose(const Group& g, const mount_ref& fs, std::int32_t fd) {
   g.sync();  // other members may still be using the descriptor
   return detail::close_descriptor(fs, g, fd);
 }

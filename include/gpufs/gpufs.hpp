@@ -13,6 +13,7 @@
 #include "gpufs/base/statistics.cuh"
 #include "gpufs/cache/arena.cuh"
 #include "gpufs/error.hpp"
+#include "gpufs/file_error.hpp"
 
 namespace gpufs {
 
@@ -85,21 +86,40 @@ struct file_statistics {
   std::uint64_t extents = 0;  // registered for direct loads
 };
 
-// Thread-safe, except for the destructor.
+// Thread-safe, except for unmount() and the destructor: no other call may be under way then but a launch on the twin, which
+// they wait for.
 class mount {
  public:
   // Throws gpufs::error: EINVAL for impossible options (the text says which), ENODEV without a GPU,
   // ENOTSUP for a GPU when the library was built without CUDA, ENOMEM, EAGAIN when the system gives no thread. Or std::bad_alloc.
   explicit mount(const mount_options& options = {});
-  // Waits for kernels of the device, then for the threads of the service, then closes all files; for all of that at most
-  // mount_options::unmount_timeout_ns. A kernel that never ends, or a thread that hangs in a call of the backend or of a sink
-  // (open, read, sync or close on a dead server), is reported on standard error and left behind. What it may still use stays
-  // allocated until the process ends.
+  // As unmount(), if that was not called; what it would throw is reported on standard error, a line for each file. A kernel
+  // that never ends, or a thread that hangs in a call of the backend or of a sink (open, read, sync or close on a dead server), is
+  // reported there too, and left behind: what it may still use stays allocated until the process ends.
   ~mount();
   mount(const mount&) = delete;
   mount& operator=(const mount&) = delete;
 
-  // The handle for kernels. Taking it also wakes the service, so take it at each launch (gpufs::launch does). `bulk`: as launch_shape
+  // Ends the mount, as the end of a process does: waits for the kernels of the device, at most `unmount_timeout_ns`, ends
+  // the service, writes what kernels wrote and did not close (exactly the dirty bytes) to its files, has these reach their
+  // disks, and closes all files. What was stored in a writable mapping without gmsync or gmunmap is dropped.
+  // Throws gpufs::error for the first file of which bytes are lost or may be, with its path, because a result would be
+  // overlooked; file_errors() has them all. ETIMEDOUT: a kernel, or a call of the backend, does not end. Of a kernel
+  // that does not end nothing is written, as nobody knows what it is about to write.
+  // Afterwards launches and what needs the service throw ESHUTDOWN; memory, copies and counters are there until the
+  // destructor. Another call does nothing. A call of the backend may take `request_timeout_ns` before it is given up.
+  void unmount();
+
+  // What went wrong with files so far: failed write-backs, syncs and closes of the host, also those that a kernel was told
+  // of. At any time, also after unmount().
+  file_error_list file_errors() const;
+
+  // Makes what was created, renamed (grename) and removed (gunlink) in a folder durable, by whomever. After a rename from one
+  // folder to another it takes both. The files' bytes are made durable by gfsync, before the rename. Throws gpufs::error with
+  // the path, for what cannot be opened as a folder too. Also after unmount(). Waits for the disk.
+  void sync_folder(const std::string& path) const;
+
+  // The handle for kernels. Throws ESHUTDOWN after unmount(). Taking it also wakes the service, so take it at each launch (gpufs::launch does). `bulk`: as launch_shape
   // has it (launch.cuh).
   mount_ref ref(bool bulk = true) const;
 
@@ -154,6 +174,7 @@ class mount {
 
  private:
   friend class device_guard;
+  friend class twin_launch;
   struct implementation;
   std::unique_ptr<implementation> self_;
 };

@@ -160,6 +160,13 @@ class posix_file final : public backend_file {
     if (!fd) return fd.number();
     return fdatasync(fd.number()) == 0 ? 0 : -errno;
   }
+  // The kernel asks the file system at each close of a descriptor, also of a copy.
+  int report_close() override {
+    const descriptor fd(*this);
+    if (!fd) return fd.number();
+    const int copy = fcntl(fd.number(), F_DUPFD_CLOEXEC, 3);
+    return copy >= 0 && ::close(copy) == 0 ? 0 : -errno;
+  }
 
   void read_ahead(std::uint64_t offset, std::uint64_t bytes) override {
     // Only advice: when it is not taken, the extent is not registered and loads stay staged.
@@ -342,6 +349,22 @@ class posix_backend final : public backend {
       errno = -status;
       return status == 0 ? 0 : -1;
     });
+  }
+
+  int sync_folder(const std::string& path) override {
+    const descriptor_table& table = descriptor_table::of_this_thread();
+    constexpr int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+    int fd = -1;
+    do {
+      fd = root_.is_set() ? root_.open(path.c_str(), flags, 0) : table.open(path.c_str(), flags);
+    } while (fd == -EINTR);
+    if (fd < 0) return fd;
+    int status = 0;
+    do {
+      status = fsync(fd) == 0 ? 0 : -errno;
+    } while (status == -EINTR);
+    (void)close(fd);  // nothing was written through it
+    return status;
   }
 
   std::unique_ptr<opener_stay> enter_opener() override {

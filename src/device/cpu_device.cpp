@@ -4,8 +4,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "device/device.hpp"
 #include "gpufs/base/copy.cuh"
@@ -86,12 +89,23 @@ class cpu_device final : public device {
     for (std::size_t i = 0; i < words; ++i) to[i] = __atomic_load_n(from + i, __ATOMIC_RELAXED);
   }
   void synchronize() override {}
-  bool wait_idle(std::uint64_t) noexcept override { return true; }
+  // Sequentially consistent: who ends the mount says so first and then looks here; who launches comes the other way.
+  void begin_launch() noexcept override { ++launches_; }
+  void end_launch() noexcept override { --launches_; }
+  bool wait_idle(std::uint64_t timeout_ns) noexcept override {
+    const auto start = std::chrono::steady_clock::now();
+    while (launches_ != 0) {
+      if (std::chrono::steady_clock::now() - start >= std::chrono::nanoseconds(timeout_ns)) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    return true;
+  }
   int make_current() const override { return -1; }
   void restore(int) const noexcept override {}
 
  private:
   unsigned threads_;
+  std::atomic<unsigned> launches_{0};
   char* arena_ = nullptr;
   std::uint64_t arena_bytes_ = 0;
 };

@@ -57,6 +57,9 @@ class device {
   // As copy_to_host, of words that kernels may be changing: each word is one that was there.
   virtual void snapshot(std::uint64_t* to, const std::uint64_t* from, std::size_t words) = 0;
   virtual void synchronize() = 0;
+  // Around each launch on the twin; a GPU's driver knows of its launches.
+  virtual void begin_launch() noexcept {}
+  virtual void end_launch() noexcept {}
   // True when all work ended within the time, or failed (nothing runs any more).
   virtual bool wait_idle(std::uint64_t timeout_ns) noexcept = 0;
 

@@ -5,11 +5,16 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <exception>
+#include <new>
 #include <random>
 
 #include "gpufs/backend.hpp"
 #include "gpufs/gpufs.hpp"
+#include "mount/flush.hpp"
 #include "mount/plan.hpp"
+#include "mount/snapshot.hpp"
+#include "mount/twin_launch.hpp"
 #include "service/service.hpp"
 
 namespace gpufs {
@@ -18,28 +23,6 @@ namespace {
 // With fewer threads the kernel's lock on descriptors is no bound yet (two threads open as many files with one table as with
 // two), and on the few cores of such a machine twice the threads only take them from each other.
 constexpr unsigned openers_from_workers = 4;
-
-// Host descriptors that a mount may hold at once. Raises the process's soft limit to its hard limit, as language
-// run-times do: nothing gets less by it. A quarter stays for the rest of the program.
-std::size_t descriptors_max() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 256;
-  if (limit.rlim_cur < limit.rlim_max) {
-    const rlimit raised{limit.rlim_max, limit.rlim_max};
-    if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
-  }
-  const std::uint64_t usable = limit.rlim_cur == RLIM_INFINITY ? std::uint64_t{1} << 20 : std::uint64_t{limit.rlim_cur};
-  return std::clamp<std::size_t>(usable / 4 * 3, 8, std::size_t{1} << 20);
-}
-
-std::unique_ptr<device> make_device(mount_options& options) {
-  if (options.device == device_kind::automatic)
-    options.device = cuda_device_count() > 0 ? device_kind::cuda : device_kind::cpu;
-  if (options.device == device_kind::cuda) return make_cuda_device(options.ordinal);
-  const unsigned threads =
-      options.twin_threads != 0 ? options.twin_threads : std::max(1u, std::thread::hardware_concurrency());
-  return make_cpu_device(threads);
-}
 
 }  // namespace
 
@@ -74,29 +57,47 @@ struct mount::implementation {
     }
   }
 
-  // Ends all that runs, and closes all files. False at the end of `unmount_timeout_ns`, when a thread or a kernel still runs:
-  // then this object must stay for ever, with all that they may come back to.
-  [[nodiscard]] bool end() noexcept {
+  // Ends kernels, service and files, once. `obstacle` says afterwards which of them still runs; then this object must stay for ever,
+  // with all that they may come back to.
+  void end() {
+    if (ended.exchange(true)) return;
     const deadline all = deadline::after(options.unmount_timeout_ns);
     // Kernels get half of the time. One that waits for a service that hangs ends when the service is stopped.
     (void)gpu->wait_idle(all.or_after(options.unmount_timeout_ns / 2).left_ns());
     extents->ask_to_end();
     requests->ask_to_end();
-    const char* obstacle = nullptr;
-    if (!requests->stop(all)) obstacle = "a service thread hangs in I/O";
+    const bool service_hangs = !requests->stop(all);
+    if (service_hangs) obstacle = "a service thread hangs in I/O";
     if (!extents->stop(all)) obstacle = "the registrar hangs in I/O";
     // Once more: a worker may have begun a copy for a group that had given up.
-    if (obstacle == nullptr && !gpu->wait_idle(all.left_ns())) obstacle = "a kernel is still running";
-    const auto close = [](void* self) { static_cast<implementation*>(self)->close_files(); };
-    if (obstacle == nullptr && !closer.run(close, this, all)) obstacle = "closing a file hangs";
-    if (obstacle == nullptr) {
-      release_memory();
-      return true;
+    const bool idle = gpu->wait_idle(all.left_ns());
+    if (!idle) obstacle = "a kernel is still running";
+    std::exception_ptr failure;
+    try {
+      if (!idle) report_unwritten(*gpu, ref, *files_open, -ETIMEDOUT);
+      else if (!flush_files(*gpu, ref, *files_open, {service_hangs, options.request_timeout_ns}))
+        obstacle = "writing what was not closed hangs in I/O";
+    } catch (const std::exception&) {  // no memory, most likely
+      failure = std::current_exception();
     }
-    closer.dismiss();
-    std::fprintf(stderr, "gpufs: unmount: %s after %.1f s; what it may use stays allocated\n", obstacle,
-                 static_cast<double>(options.unmount_timeout_ns) / 1e9);
-    return false;
+    const auto close = [](void* self) { static_cast<implementation*>(self)->close_files(); };
+    if (obstacle == nullptr && !closer.run(close, this, deadline::after(options.unmount_timeout_ns)))
+      obstacle = "closing a file hangs";
+    if (failure != nullptr) std::rethrow_exception(failure);
+  }
+  void refuse_ended() const {
+    if (ended) throw error(ESHUTDOWN, "the mount has ended");
+  }
+  // Whether bytes of the file are lost, or may be.
+  static bool is_lost(const file_error& e) { return e.at_unmount || e.what == file_operation::close; }
+
+  // When all has ended, or nothing has begun.
+  ~implementation() {
+    requests.reset();
+    extents.reset();
+    files_open.reset();
+    options.backend.reset();
+    release_memory();
   }
   implementation(const implementation&) = delete;
   implementation& operator=(const implementation&) = delete;
@@ -147,10 +148,7 @@ struct mount::implementation {
   // Everything that the backend may wait in: mappings end, files are closed. Nothing else runs any more.
   void close_files() {
     extents->drop_all();
-    requests.reset();
-    extents.reset();
-    files_open.reset();
-    options.backend.reset();
+    files_open->close_all();
   }
 
   void release_memory() noexcept {
@@ -159,14 +157,10 @@ struct mount::implementation {
     gpu->free_arena();
   }
 
-  // A copy of a part of the arena, which kernels may be changing meanwhile.
+  // As gpufs::snapshot().
   template <class T>
   std::vector<T> snapshot(std::uint64_t offset, std::size_t count) const {
-    static_assert(sizeof(T) % sizeof(std::uint64_t) == 0, "copied in whole words");
-    std::vector<T> copy(count);
-    gpu->snapshot(reinterpret_cast<std::uint64_t*>(copy.data()), ref.at<std::uint64_t>(offset),
-                  count * sizeof(T) / sizeof(std::uint64_t));
-    return copy;
+    return gpufs::snapshot<T>(*gpu, ref, offset, count);
   }
 
   mount_options options;
@@ -178,6 +172,8 @@ struct mount::implementation {
   std::atomic<std::uint64_t> last_launch{0};
   gpufs::device::shared_memory shared{nullptr, nullptr};
   std::uint64_t shared_bytes = 0;
+  std::atomic<bool> ended{false};
+  const char* obstacle = nullptr;  // why the end did not come to an end
   // In the order of their use of each other: the closer goes first, then the service.
   std::unique_ptr<timeline> record = std::make_unique<timeline>();
   std::unique_ptr<sink_table> sinks = std::make_unique<sink_table>();
@@ -204,10 +200,43 @@ void leave_behind(Implementation* left) noexcept {
 
 mount::mount(const mount_options& options) : self_(std::make_unique<implementation>(options)) {}
 mount::~mount() {
-  if (!self_->end()) leave_behind(self_.release());
+  try {
+    if (!self_->ended) {
+      self_->end();
+      for (const file_error& e : file_errors().errors) {
+        if (implementation::is_lost(e))
+          std::fprintf(stderr, "gpufs: unmount: %s: %s: %s\n", e.path.c_str(), e.operation_name(),
+                       std::generic_category().message(e.error_number).c_str());
+      }
+    }
+  } catch (const std::exception& e) {  // no memory, most likely
+    std::fprintf(stderr, "gpufs: unmount: %s\n", e.what());
+  }
+  if (self_->obstacle == nullptr) return;
+  std::fprintf(stderr, "gpufs: unmount: %s after %.1f s; what it may use stays allocated\n", self_->obstacle,
+               static_cast<double>(self_->options.unmount_timeout_ns) / 1e9);
+  self_->closer.dismiss();
+  leave_behind(self_.release());
+}
+
+void mount::unmount() {
+  if (self_->ended) return;
+  self_->end();
+  for (const file_error& e : file_errors().errors) {
+    if (implementation::is_lost(e)) throw error(e.error_number, std::string("unmount: ") + e.operation_name(), e.path);
+  }
+  if (self_->obstacle != nullptr) throw error(ETIMEDOUT, std::string("unmount: ") + self_->obstacle);
+}
+
+file_error_list mount::file_errors() const { return self_->files_open->errors().list(); }
+
+void mount::sync_folder(const std::string& path) const {
+  const int status = self_->options.backend->sync_folder(path);
+  if (status < 0) throw error(-status, "sync_folder", path);
 }
 
 mount_ref mount::ref(bool bulk) const {
+  self_->refuse_ended();
   self_->requests->wake();
   mount_ref ref = self_->ref;
   ref.launch = self_->last_launch.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -216,6 +245,7 @@ mount_ref mount::ref(bool bulk) const {
 }
 
 const mount_ref* mount::device_ref() const {
+  self_->refuse_ended();
   self_->requests->wake();
   return self_->device_ref;
 }
@@ -283,11 +313,13 @@ void mount::start_timeline(std::size_t events_max) const { self_->record->start(
 std::string mount::stop_timeline() const { return self_->record->stop(); }
 
 std::int32_t mount::open_sink(std::function<int(const char*, std::size_t)> take) const {
+  self_->refuse_ended();
   return self_->sinks->open(std::move(take));
 }
 void mount::close_sink(std::int32_t sink) const { self_->sinks->close(sink); }
 
 std::uint64_t mount::register_file(const std::string& path) {
+  self_->refuse_ended();
   std::uint32_t handle = 0;
   std::shared_ptr<host_file> file;
   const int status = self_->files_open->open(path, false, handle, file);
@@ -318,6 +350,9 @@ void mount::copy_to_host(void* to, const void* from, std::size_t bytes) const {
 
 device_guard::device_guard(const mount& m) : device_(m.self_->gpu.get()), previous_(device_->make_current()) {}
 device_guard::~device_guard() { device_->restore(previous_); }
+
+twin_launch::twin_launch(const mount& m) : device_(*m.self_->gpu) { device_.begin_launch(); }
+twin_launch::~twin_launch() { device_.end_launch(); }
 
 bool cuda_available() { return cuda_device_count() > 0; }
 

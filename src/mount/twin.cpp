@@ -8,11 +8,13 @@
 
 #include "base/host_threads.hpp"
 #include "gpufs/launch.cuh"
+#include "mount/twin_launch.hpp"
 
 namespace gpufs::detail {
 
 void run_on_twin(const mount& m, const launch_shape& shape, void (*call)(const void*, const mount_ref&),
                  const void* functor) {
+  const twin_launch launch(m);
   const mount_ref fs = m.ref(shape.bulk);
   std::atomic<std::uint32_t> next{0};
   std::mutex failure_mutex;

@@ -118,6 +118,10 @@ int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
   return 0;
 }
 
+int file_table::report_close(backend_file& file) {
+  return with_room(next_room_.fetch_add(1, std::memory_order_relaxed), [&] { return file.report_close(); });
+}
+
 std::int64_t file_table::read(backend_file& file, char* to, std::uint64_t bytes, std::uint64_t offset) {
   std::uint64_t done = 0;
   while (done < bytes) {
@@ -257,7 +261,7 @@ bool file_table::put(shard& s, std::uint32_t number, const std::shared_ptr<host_
   }
   entry& e = s.entries[place];
   e.file = file;
-  handle = (e.generation << index_bits) | (((place << shard_bits) | number) + 1);
+  handle = handle_of(e, place, number);
   return true;
 }
 
@@ -274,6 +278,23 @@ std::shared_ptr<host_file> file_table::find(std::uint32_t handle) const {
   const std::shared_lock lock(s.mutex);
   const entry* const e = entry_of(s, handle);
   return e != nullptr ? e->file : nullptr;
+}
+
+std::vector<std::shared_ptr<host_file>> file_table::writers() const {
+  const std::shared_lock lock(nodes_mutex_);
+  std::vector<std::shared_ptr<host_file>> all;
+  for (const auto& files : writers_) all.insert(all.end(), files.begin(), files.end());
+  return all;
+}
+
+void file_table::close_all() {
+  for (std::uint32_t number = 0; number < shard_count; ++number) {
+    const shard& s = shards_[number];
+    for (std::uint32_t place = 0; place < s.entries.size(); ++place) {
+      const entry& e = s.entries[place];
+      if (e.file != nullptr) (void)close(handle_of(e, place, number));  // it is open
+    }
+  }
 }
 
 int file_table::close(std::uint32_t handle) {

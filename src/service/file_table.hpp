@@ -33,6 +33,7 @@
 
 #include "gpufs/backend.hpp"
 #include "gpufs/channel/layout.cuh"
+#include "service/file_error_log.hpp"
 #include "service/write_turn.hpp"
 
 namespace gpufs {
@@ -120,8 +121,16 @@ class file_table {
   std::shared_ptr<host_file> find(std::uint32_t handle) const;
   // One of the files through which a version is open for writing; null if there is none. `name`: node_name().
   std::shared_ptr<host_file> find_writer(std::uint32_t name) const;
+  // All files that are open for writing.
+  std::vector<std::shared_ptr<host_file>> writers() const;
   // 0, or -EBADF.
   int close(std::uint32_t handle);
+  // Closes all handles. Only when no other thread uses the table.
+  void close_all();
+
+  // What went wrong with files of this table.
+  file_error_log& errors() { return errors_; }
+  const file_error_log& errors() const { return errors_; }
 
   // What a thread looked up last, so that the common read takes no lock. Each worker has one of its own; it lets go of
   // everything when any file was closed since, or when it is cleared.
@@ -163,6 +172,9 @@ class file_table {
     const std::lock_guard lock(file.mutex_);
     return file.file_ == nullptr || file.file_->readable();
   }
+
+  // As backend_file::report_close(), which needs a descriptor more for a moment.
+  int report_close(backend_file& file);
 
   // Reads until `bytes` are there, or the end, or an error: interrupted and short reads are continued.
   // Bytes read, or -errno.
@@ -224,6 +236,9 @@ class file_table {
   bool put(shard& s, std::uint32_t number, const std::shared_ptr<host_file>& file, std::uint32_t& handle);
   const entry* entry_of(const shard& s, std::uint32_t handle) const;
   static std::uint32_t shard_of(std::uint32_t handle) { return (handle - 1) & (shard_count - 1); }
+  static std::uint32_t handle_of(const entry& e, std::uint32_t place, std::uint32_t shard) {
+    return (e.generation << index_bits) | (((place << shard_bits) | shard) + 1);
+  }
   // The version, and its node if the file takes part in it; 0, or -EMFILE when there are no more nodes.
   int version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
                  std::shared_ptr<file_version>& version, std::uint32_t& node);
@@ -234,6 +249,7 @@ class file_table {
 
   const std::shared_ptr<backend> io_;
   const std::size_t descriptors_max_;
+  file_error_log errors_;
   std::atomic<std::uint64_t> epoch_{1};  // raised by whatever lookups must not outlive
   std::array<shard, shard_count> shards_;
   std::array<version_shard, version_shards> versions_;

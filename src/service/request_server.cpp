@@ -49,8 +49,22 @@ std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::ui
     case request_code::emptied: return serve_emptied(r, known);
     case request_code::unlink:
     case request_code::rename: return serve_paths(r, slot);
+    case request_code::report_close: return serve_report_close(r, known);
   }
   return -ENOSYS;
+}
+
+void request_server::keep_error(const request& r, std::int32_t status) noexcept {
+  const bool writes = r.code == request_code::write;
+  if (!writes && r.code != request_code::sync && r.code != request_code::report_close) return;
+  // A request that cannot be is the kernel's error, and none of a file.
+  if (status == -EBADF || (writes && status == -EINVAL)) return;
+  const std::shared_ptr<host_file> file = writes ? files_.find_writer(r.handle) : files_.find(r.handle);
+  if (file == nullptr) return;
+  files_.errors().add(file->path(), status,
+                      writes                         ? file_operation::write_back
+                      : r.code == request_code::sync ? file_operation::sync
+                                                     : file_operation::close);
 }
 
 std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, unsigned opener) {
@@ -164,6 +178,12 @@ std::int32_t request_server::serve_sync(const request& r, file_table::lookups& k
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
   return uninterrupted([&] { return file->reached->sync(); });
+}
+
+std::int32_t request_server::serve_report_close(const request& r, file_table::lookups& known) {
+  file_table::lookups::entry* file = nullptr;
+  if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
+  return uninterrupted([&] { return files_.report_close(*file->reached); });
 }
 
 std::int32_t request_server::serve_paths(const request& r, std::uint32_t slot) {

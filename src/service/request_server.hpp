@@ -33,6 +33,8 @@ class request_server {
   // The result that answers the request in a slot, by thread `worker` of its kind; or run_stager::device_answers.
   std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                      file_table::lookups& known);
+  // Keeps the failure of a request that writes, syncs or closes a file, for the host: see file_table::errors().
+  void keep_error(const request& r, std::int32_t status) noexcept;
   // Brings the bytes of a request to write, which the caller has claimed, into its processor's caches.
   void bring_near(const request& r, std::uint32_t slot) const;
 
@@ -44,6 +46,7 @@ class request_server {
   std::int32_t serve_truncate(const request& r, file_table::lookups& known);
   std::int32_t serve_emptied(const request& r, file_table::lookups& known);
   std::int32_t serve_sync(const request& r, file_table::lookups& known);
+  std::int32_t serve_report_close(const request& r, file_table::lookups& known);
   std::int32_t serve_paths(const request& r, std::uint32_t slot);
   std::int32_t serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                           file_table::lookups& known);

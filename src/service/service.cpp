@@ -293,6 +293,8 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
     }
   }
   const auto reply = [&](std::int32_t result) {
+    // Before the kernel hears of it, so that whoever asks then finds it.
+    if (result < 0 && result != run_stager::device_answers) requests_.keep_error(r, result);
     if (event) {
       event->end_ns = platform::now_ns();  // of a copy that the device makes: when it was begun
       event->result = result == run_stager::device_answers ? static_cast<std::int32_t>(r.length)
@@ -366,6 +368,7 @@ timeline_event service::describe(const request& r, std::uint32_t slot, unsigned 
       break;
     case request_code::sync: e.name = "sync"; break;
     case request_code::emptied: e.name = "emptied"; break;
+    case request_code::report_close: e.name = "report close"; break;
     case request_code::unlink:
     case request_code::rename:
       e.name = r.code == request_code::unlink ? "unlink" : "rename";

@@ -40,7 +40,6 @@ class hanging_backend_test : public ::testing::TestWithParam<unsigned> {
     o.cache_bytes = 64 * o.page_bytes;
     o.extent_bytes = extent_bytes;
     o.extent_budget_bytes = 16 * extent_bytes;
-    o.heartbeat_timeout_ns = 5'000'000'000;
     o.request_timeout_ns = 50'000'000;
     o.reclaim_timeout_ns = 50'000'000;
     o.unmount_timeout_ns = 200'000'000;

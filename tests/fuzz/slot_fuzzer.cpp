@@ -126,7 +126,7 @@ void slot_fuzzer::run(std::span<const std::uint8_t> input) {
 
 request slot_fuzzer::make_request(fuzz_input& in, std::string& staging) {
   const std::uint8_t c = in.byte(), h = in.byte(), how = in.byte();
-  request r{static_cast<request_code>(c < 192 ? c % 13 : c % request_record::codes), 0, 0, 0};
+  request r{static_cast<request_code>(c < 192 ? c % 14 : c % request_record::codes), 0, 0, 0};
   if (opens(r.code)) {
     r.handle = h < 192 ? h % 32u : static_cast<std::uint32_t>(in.number(4));
   } else if (h >= 192) {
@@ -289,6 +289,10 @@ void slot_fuzzer::check_answer(const posted& p, std::uint32_t slot, std::int32_t
     case request_code::emptied:
       of_file(true);
       require(result <= 0, "a sync that gives more than 0");
+      break;
+    case request_code::report_close:
+      of_file(true);
+      require(result <= 0, "a report that gives more than 0");
       break;
     case request_code::unlink:
     case request_code::rename: {

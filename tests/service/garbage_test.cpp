@@ -130,7 +130,7 @@ TEST_F(garbage, random_requests_are_answered_and_harm_nobody) {
   for (char& c : pool) c = names[random() % names.size()];
   for (int i = 0; i < 30'000; ++i) {
     const auto code =
-        static_cast<request_code>(random() % 8 == 0 ? word(2) % request_record::codes : 1 + random() % 12);
+        static_cast<request_code>(random() % 8 == 0 ? word(2) % request_record::codes : 1 + random() % 13);
     const auto handle = static_cast<std::uint32_t>(
         word(code == request_code::send ? static_cast<std::uint64_t>(sink) : handles[random() % handles.size()]));
     const auto length = static_cast<std::uint32_t>(word(random() % staging_bytes));
@@ -189,6 +189,7 @@ TEST_F(garbage, writes_are_checked) {
   EXPECT_EQ(read_only.node, node);
   EXPECT_EQ(rig_.call({request_code::truncate, reader, 0, 0}).result, -EBADF);
   EXPECT_EQ(rig_.call({request_code::sync, reader, 0, 0}).result, -EBADF);
+  EXPECT_EQ(rig_.call({request_code::report_close, reader, 0, 0}).result, -EBADF);
   for (const std::uint32_t wrong : {0u, handle + 1, handle ^ 0x40000u, 0xffffffffu})
     EXPECT_EQ(rig_.call({request_code::truncate, wrong, 0, 0}).result, -EBADF);
   for (const std::uint32_t wrong : {node + 1, node ^ 0x40000u, no_node}) EXPECT_EQ(write(wrong, 0, 3), -EBADF);

@@ -21,7 +21,7 @@ struct fault_backend::rules {
 
   std::mutex mutex;  // guards all below
   std::vector<rule> all;
-  std::array<std::uint64_t, 9> calls{};
+  std::array<std::uint64_t, 11> calls{};
   std::uint64_t strikes = 0;
   std::mt19937_64 random;
 
@@ -102,6 +102,11 @@ class fault_backend::file final : public backend_file {
     const int status = rules_->strike(operation::sync, path_, unused);
     return status < 0 ? status : wrapped_->sync();
   }
+  int report_close() override {
+    std::uint64_t unused = 0;
+    const int status = rules_->strike(operation::close, path_, unused);
+    return status < 0 ? status : wrapped_->report_close();
+  }
 
  private:
   const std::unique_ptr<backend_file> wrapped_;
@@ -143,6 +148,12 @@ int fault_backend::rename(const std::string& path, const std::string& new_path) 
   std::uint64_t unused = 0;
   const int status = rules_->strike(operation::rename, path, unused);
   return status < 0 ? status : wrapped_->rename(path, new_path);
+}
+
+int fault_backend::sync_folder(const std::string& path) {
+  std::uint64_t unused = 0;
+  const int status = rules_->strike(operation::sync_folder, path, unused);
+  return status < 0 ? status : wrapped_->sync_folder(path);
 }
 
 void fault_backend::add(fault rule) {

@@ -11,7 +11,7 @@
 
 namespace gpufs::testing {
 
-enum class operation { open, identify, read, map, write, truncate, sync, unlink, rename };
+enum class operation { open, identify, read, map, write, truncate, sync, unlink, rename, close, sync_folder };
 
 // When a fault strikes, and what it does. Of the conditions `nth`, `every` and `probability` exactly one is set; none: it
 // strikes always. Effects are made in the order of their fields; a call that did not get an error goes on to the file.
@@ -41,6 +41,7 @@ class fault_backend final : public backend {
   int open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& file) override;
   int unlink(const std::string& path) override;
   int rename(const std::string& path, const std::string& new_path) override;
+  int sync_folder(const std::string& path) override;
   std::unique_ptr<opener_stay> enter_opener() override { return wrapped_->enter_opener(); }
   void close_handed() override { wrapped_->close_handed(); }
 

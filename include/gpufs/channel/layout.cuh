@@ -56,7 +56,10 @@ enum class request_code : std::uint32_t {
   sync = 9,      // handle
   unlink = 10,   // staging: path; length
   rename = 11,   // staging: path, zero, path; length: of all
-  emptied = 12   // handle; offset: the launch that has emptied the file, as O_TRUNC asks (file/open_files.cuh)
+  emptied = 12,  // handle; offset: the launch that has emptied the file, as O_TRUNC asks (file/open_files.cuh)
+  // handle of a file that is open for writing: what its close will report. Not by the close itself, whose thread may not
+  // have the file's descriptor.
+  report_close = 13
 };
 
 // How a file is opened; in `handle` of a request to open.

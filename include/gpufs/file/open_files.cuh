@@ -538,6 +538,13 @@ GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std:
   if constexpr (!Group::is_one_thread) s = g.broadcast(s);
   if (s.was == holding::none || (s.view.access & access_write) == 0) return s.result;
   s.result = leave_writers(fs, g, s.view, s.was == holding::last);
+  if (s.was == holding::last) {
+    // The host's close itself may come later, and has nobody to report to.
+    std::int32_t late = 0;
+    if (g.is_leader()) late = fs.client().ask({request_code::report_close, s.view.handle, 0, 0});
+    late = g.broadcast(late);
+    if (s.result == 0) s.result = late;
+  }
   if (g.is_leader()) records.unpin(s.view.record);
   return g.broadcast(s.result);
 }

@@ -1,0 +1,273 @@
+#include "mount/flush.hpp"
+
+#include <errno.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "gpufs/cache/dirty.cuh"
+#include "gpufs/error.hpp"
+#include "mount/snapshot.hpp"
+
+namespace gpufs {
+namespace {
+
+using detail::page_dirt;
+
+// So much of the cache is copied at a time.
+constexpr std::uint64_t chunk_bytes = std::uint64_t{16} << 20;
+
+// One version that is open for writing, with all files through which it is.
+struct written_version {
+  std::vector<std::shared_ptr<host_file>> files;
+  std::optional<file_node> node;  // as the device has it; read when the first dirty page is met
+};
+using written_versions = std::map<std::uint64_t, written_version>;
+
+written_versions versions_of(const file_table& files) {
+  written_versions all;
+  for (std::shared_ptr<host_file>& file : files.writers()) all[file->version().number].files.push_back(std::move(file));
+  return all;
+}
+
+file_node node_of(device& gpu, const mount_ref& fs, const host_file& file) {
+  return snapshot<file_node>(gpu, fs, fs.layout.nodes + sizeof(file_node) * file.node(), 1)[0];
+}
+
+// Shared by who flushes and who waits for it.
+struct flush_state {
+  std::atomic<std::uint64_t> steps{0};  // raised whenever a call returns
+  std::atomic<bool> done{false};        // release: pairs with the waiter, after which what the flush used may go
+  std::atomic<bool> given_up{false};
+  std::mutex mutex;  // guards unfinished
+  written_versions unfinished;
+};
+
+// By one thread.
+class flusher {
+ public:
+  flusher(device& gpu, const mount_ref& fs, file_table& files, bool service_hangs, flush_state& state)
+      : gpu_(gpu), fs_(fs), files_(files), service_hangs_(service_hangs), state_(state), versions_(state.unfinished) {}
+
+  void run() {
+    try {
+      write_dirty_pages();
+    } catch (const error& e) {
+      fail_all(-e.code().value());
+    } catch (const std::bad_alloc&) {
+      fail_all(-ENOMEM);
+    }
+    for (auto& [number, version] : versions_) {
+      if (state_.given_up) return;
+      end_files(version);
+      const std::lock_guard lock(state_.mutex);
+      state_.unfinished.erase(number);
+    }
+  }
+
+ private:
+  struct dirty_page {
+    written_version* version;
+    slot_key key;
+    std::uint32_t place;  // in the chunk
+    std::uint32_t flags;
+  };
+
+  static bool is_dirty(const frame_dirt& dirt) {
+    return (dirt.flags.value & (page_dirt::dirty | page_dirt::cleaning)) != 0;
+  }
+
+  void write_dirty_pages() {
+    const arena_layout& l = fs_.layout;
+    const auto chunk = static_cast<std::uint32_t>(std::max<std::uint64_t>(chunk_bytes >> l.page_shift, 1));
+    for (std::uint32_t at = 0; at < l.frame_count && !state_.given_up;) {
+      const std::uint32_t count = std::min(chunk, l.frame_count - at);
+      const auto dirt = snapshot<frame_dirt>(gpu_, fs_, l.dirt + sizeof(frame_dirt) * std::uint64_t{at}, count);
+      const auto first = std::find_if(dirt.begin(), dirt.end(), is_dirty);
+      const auto end = std::find_if(dirt.rbegin(), std::make_reverse_iterator(first), is_dirty).base();
+      if (first != end) write_chunk(at + static_cast<std::uint32_t>(first - dirt.begin()), {first, end});
+      at += count;
+      ++state_.steps;
+    }
+  }
+
+  // Of frames from `first_frame` on.
+  void write_chunk(std::uint32_t first_frame, const std::vector<frame_dirt>& dirt) {
+    const arena_layout& l = fs_.layout;
+    const auto frames = snapshot<frame>(gpu_, fs_, l.frames + sizeof(frame) * std::uint64_t{first_frame}, dirt.size());
+    std::vector<dirty_page> pages;
+    for (std::uint32_t i = 0; i < dirt.size(); ++i) {
+      if (!is_dirty(dirt[i])) continue;
+      const slot_key key = frames[i].header.key();
+      if (slot_state::phase(frames[i].header.state.peek()) != slot_phase::resident) continue;
+      const auto version = versions_.find(key.high & ~detail::once_bit);
+      if (version == versions_.end() || key.low >= limits::file_bytes_max >> l.page_shift) continue;
+      pages.push_back({&version->second, key, i, dirt[i].flags.value});
+    }
+    if (pages.empty()) return;
+    // Together, because a copy from a GPU takes microseconds whatever its size.
+    const std::uint64_t words = mask_words(l.page_bytes());
+    std::vector<char> bytes(dirt.size() << l.page_shift);
+    gpu_.copy_to_host(bytes.data(), fs_.page(first_frame), bytes.size());
+    const auto masks = snapshot<std::uint64_t>(
+        gpu_, fs_, l.masks + sizeof(std::uint64_t) * words * std::uint64_t{first_frame}, words * dirt.size());
+    std::sort(pages.begin(), pages.end(), [](const dirty_page& a, const dirty_page& b) {
+      return a.key.high != b.key.high ? a.key.high < b.key.high : a.key.low < b.key.low;
+    });
+    for (const dirty_page& page : pages) {
+      if (state_.given_up) return;
+      const int status = write_page(page, bytes.data() + (std::uint64_t{page.place} << l.page_shift),
+                                    masks.data() + words * page.place);
+      if (status < 0) report(*page.version->files.back(), status, file_operation::write_back);
+    }
+  }
+
+  // 0, or -errno.
+  int write_page(const dirty_page& page, const char* bytes, const std::uint64_t* mask) {
+    host_file& file = *page.version->files.back();
+    if (!page.version->node.has_value()) page.version->node = node_of(gpu_, fs_, file);
+    const file_node& node = *page.version->node;
+    // A page that a kernel was writing back when it ended: which of its bytes are dirty is not known any more. And a file
+    // whose size is not known.
+    if ((page.flags & page_dirt::cleaning) != 0 || node.version.value != file.version().number) return -EIO;
+    if (service_hangs_ && node.lost.value != node.settled.value) return -EIO;
+    const std::uint64_t begin = page.key.low << fs_.layout.page_shift;
+    const std::uint64_t size = std::min(node.size.value, limits::file_bytes_max);
+    if (size <= begin) return 0;
+    const std::uint64_t length = std::min(size - begin, fs_.layout.page_bytes());
+    const bool whole = (page.flags & page_dirt::whole) != 0;
+    if (!whole && (page.flags & page_dirt::partial) == 0) return 0;
+    return by_backend(file, [&](backend_file& reached) {
+      return std::min<std::int64_t>(file_table::write(reached, bytes, length, begin, whole ? nullptr : mask), 0);
+    });
+  }
+
+  // What `call(backend's file)` says; -EIO when it throws.
+  template <class Call>
+  int by_backend(host_file& file, const Call& call) {
+    int status = 0;
+    try {
+      std::shared_ptr<backend_file> reached;
+      status = files_.reach(file, reached);
+      if (status == 0) {
+        do {
+          status = static_cast<int>(call(*reached));
+        } while (status == -EINTR);
+      }
+    } catch (...) {
+      status = -EIO;  // of whatever type: a backend is the user's
+    }
+    ++state_.steps;
+    return status;
+  }
+
+  // What the device keeps for gfsync and gclose to return; 0, or -errno.
+  int earlier_failure(const host_file& file) {
+    try {
+      const file_node node = node_of(gpu_, fs_, file);
+      return node.version.value == file.version().number ? std::clamp(node.failed.value, -4095, 0) : 0;
+    } catch (const error&) {
+      return -EIO;  // the device answers no more
+    }
+  }
+
+  void end_files(written_version& version) {
+    host_file& one = *version.files.back();
+    const int synced = by_backend(one, [](backend_file& reached) { return reached.sync(); });
+    if (synced < 0) report(one, synced, file_operation::sync);
+    // An earlier sync that failed may have dropped bytes for good.
+    else if (const int failed = earlier_failure(one); failed != 0) report(one, failed, file_operation::sync);
+    for (const std::shared_ptr<host_file>& file : version.files) {
+      const int closed = by_backend(*file, [&](backend_file& reached) { return files_.report_close(reached); });
+      if (closed < 0) report(*file, closed, file_operation::close);
+    }
+  }
+
+  void report(const host_file& file, int status, file_operation what) {
+    // What was given up has been reported by then.
+    if (!state_.given_up) files_.errors().add(file.path(), status, what, true);
+  }
+  void fail_all(int status) {
+    for (const auto& [number, version] : versions_) report(*version.files.back(), status, file_operation::write_back);
+  }
+
+  device& gpu_;
+  const mount_ref fs_;
+  file_table& files_;
+  const bool service_hangs_;
+  flush_state& state_;
+  written_versions versions_;  // a copy: state.unfinished becomes less
+};
+
+// False when nothing went on for the time.
+bool wait_for(const flush_state& state, std::uint64_t timeout_ns) {
+  const auto timeout = std::chrono::nanoseconds(timeout_ns);
+  auto last = std::chrono::steady_clock::now();
+  std::uint64_t seen = state.steps;
+  while (!state.done.load(std::memory_order_acquire)) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    const auto now = std::chrono::steady_clock::now();
+    const std::uint64_t steps = state.steps;
+    if (steps != seen) {
+      seen = steps;
+      last = now;
+    } else if (now - last > timeout) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool flush_files(device& gpu, const mount_ref& fs, file_table& files, const flush_rules& rules) {
+  const auto state = std::make_shared<flush_state>();
+  state->unfinished = versions_of(files);
+  if (state->unfinished.empty() || !fs.writes()) return true;
+  // Made here, where a lack of memory can be reported.
+  const auto all = std::make_shared<flusher>(gpu, fs, files, rules.service_hangs, *state);
+  const auto flush = [all, state] {
+    all->run();
+    state->done.store(true, std::memory_order_release);
+  };
+  std::thread thread;
+  try {
+    thread = std::thread(flush);
+  } catch (const std::system_error&) {
+    flush();  // better late than never
+    return true;
+  }
+  if (wait_for(*state, rules.timeout_ns)) {
+    thread.join();
+    return true;
+  }
+  thread.detach();
+  const std::lock_guard lock(state->mutex);
+  for (const auto& [number, version] : state->unfinished)
+    files.errors().add(version.files.back()->path(), -ETIMEDOUT, file_operation::write_back, true);
+  state->given_up = true;
+  return false;
+}
+
+void report_unwritten(device& gpu, const mount_ref& fs, file_table& files, int status) {
+  if (!fs.writes()) return;
+  for (const auto& [number, version] : versions_of(files)) {
+    const host_file& file = *version.files.back();
+    bool is_dirty = true;  // unless it can be seen that it is not
+    try {
+      const file_node node = node_of(gpu, fs, file);
+      is_dirty = node.version.value != number || node.dirty.value != 0;
+    } catch (const error&) {
+      // The device answers no more.
+    }
+    if (is_dirty) files.errors().add(file.path(), status, file_operation::write_back, true);
+  }
+}
+
+}  // namespace gpufs

@@ -1,0 +1,42 @@
+#include "service/file_error_log.hpp"
+
+#include <algorithm>
+#include <new>
+
+namespace gpufs {
+
+const char* file_error::operation_name() const noexcept {
+  switch (what) {
+    case file_operation::write_back: return "write-back";
+    case file_operation::sync: return "sync";
+    case file_operation::close: return "close";
+  }
+  return "unknown";
+}
+
+void file_error_log::add(const std::string& path, int status, file_operation what, bool at_unmount) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto known = std::find_if(list_.errors.begin(), list_.errors.end(), [&](const file_error& e) {
+    return e.error_number == -status && e.what == what && e.at_unmount == at_unmount && e.path == path;
+  });
+  if (known != list_.errors.end()) {
+    ++known->count;
+    return;
+  }
+  try {
+    if (list_.errors.size() < errors_max) {
+      list_.errors.push_back({path, -status, what, at_unmount, 1});
+      return;
+    }
+  } catch (const std::bad_alloc&) {
+    // Counted below.
+  }
+  ++list_.dropped;
+}
+
+file_error_list file_error_log::list() const {
+  const std::lock_guard lock(mutex_);
+  return list_;
+}
+
+}  // namespace gpufs

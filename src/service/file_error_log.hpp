@@ -1,0 +1,26 @@
+// Failures of a mount's files. Bounded, because a full disk fails at each write: equal failures are counted, and after
+// `errors_max` different ones the rest is only counted.
+#pragma once
+
+#include <cstddef>
+#include <mutex>
+
+#include "gpufs/file_error.hpp"
+
+namespace gpufs {
+
+// Thread-safe.
+class file_error_log {
+ public:
+  static constexpr std::size_t errors_max = 1024;
+
+  // `status`: -errno. Never fails: what there is no memory for is counted as dropped.
+  void add(const std::string& path, int status, file_operation what, bool at_unmount = false) noexcept;
+  file_error_list list() const;
+
+ private:
+  mutable std::mutex mutex_;  // guards list_
+  file_error_list list_;
+};
+
+}  // namespace gpufs

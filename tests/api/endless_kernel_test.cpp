@@ -1,0 +1,103 @@
+// Kernels that still run when their mount ends: it waits for them, and not for ever.
+#include <errno.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "api/matrix.hpp"
+#include "gpufs/launch.cuh"
+#include "support/memory_backend.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+// Writes "first" at 0, says so, waits for the test, writes "later" at 8, and closes nothing.
+struct waiting_writer {
+  const char* path;
+  std::atomic<bool>* has_written;
+  std::atomic<bool>* go_on;
+
+  void operator()(const mount_ref& fs) const {
+    const auto g = this_thread();
+    const std::int32_t fd = gopen(g, fs, path, O_RDWR);
+    EXPECT_EQ(gwrite(g, fs, fd, "first", 5, 0), 5);
+    *has_written = true;
+    wait_until([&] { return go_on->load(); }, std::chrono::minutes(10));
+    EXPECT_EQ(gwrite(g, fs, fd, "later", 5, 8), 5);
+  }
+};
+
+class endless_kernel : public ::testing::Test {
+ protected:
+  endless_kernel() {
+    io_->write("/a", std::string(5000, '-'));
+    io_->write("/clean", std::string(5000, '-'));
+    options_.backend = io_;
+  }
+  void begin() {
+    fs_ = std::make_unique<mount>(options_);
+    kernel_ = std::thread([&] { launch(*fs_, {}, waiting_writer{"/a", &has_written_, &go_on_}); });
+    wait_until([&] { return has_written_.load(); });
+    ASSERT_TRUE(has_written_);
+  }
+
+  const std::shared_ptr<memory_backend> io_ = std::make_shared<memory_backend>();
+  mount_options options_ = base_options();
+  std::unique_ptr<mount> fs_;
+  std::thread kernel_;
+  std::atomic<bool> has_written_{false}, go_on_{false};
+};
+
+TEST_F(endless_kernel, is_waited_for_and_what_it_wrote_last_is_in_the_file) {
+  options_.unmount_timeout_ns = 120'000'000'000;
+  begin();
+  std::thread ends([&] { EXPECT_NO_THROW(fs_->unmount()); });
+  // It goes on only after the mount has begun to end.
+  wait_until([&] {
+    try {
+      (void)fs_->ref();
+      return false;
+    } catch (const error& e) {
+      EXPECT_EQ(e.code().value(), ESHUTDOWN);
+      return true;
+    }
+  });
+  EXPECT_EQ(io_->content("/a"), std::string(5000, '-'));
+  go_on_ = true;
+  ends.join();
+  kernel_.join();
+  std::string expected(5000, '-');
+  expected.replace(0, 5, "first").replace(8, 5, "later");
+  EXPECT_EQ(io_->content("/a"), expected);
+  EXPECT_TRUE(fs_->file_errors().errors.empty());
+}
+
+TEST_F(endless_kernel, has_nothing_written_and_its_files_are_reported) {
+  options_.unmount_timeout_ns = 200'000'000;
+  begin();
+  {
+    session calls(*fs_, group_kind::thread);
+    ASSERT_GE(calls.open("/clean", O_RDWR), 0);
+  }
+  try {
+    fs_->unmount();
+    ADD_FAILURE() << "the kernel runs still";
+  } catch (const error& e) {
+    EXPECT_EQ(e.code().value(), ETIMEDOUT);
+    EXPECT_EQ(e.path(), "/a");
+  }
+  EXPECT_EQ(fs_->file_errors().errors.size(), 1u) << "of /clean nothing is lost";
+  EXPECT_EQ(io_->content("/a"), std::string(5000, '-'));
+  ::testing::internal::CaptureStderr();
+  fs_.reset();
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("a kernel is still running"), std::string::npos);
+  // Its memory is there.
+  go_on_ = true;
+  kernel_.join();
+  EXPECT_EQ(io_->content("/a"), std::string(5000, '-'));
+}
+
+}  // namespace
+}  // namespace gpufs::testing

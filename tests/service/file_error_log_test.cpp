@@ -1,0 +1,43 @@
+// The list of failures that a mount keeps for its host.
+#include <errno.h>
+#include <gtest/gtest.h>
+
+#include "service/file_error_log.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+TEST(file_error_log_test, keeps_failures_in_order_and_counts_equal_ones) {
+  file_error_log log;
+  log.add("/a", -EIO, file_operation::write_back);
+  log.add("/b", -EIO, file_operation::write_back);
+  log.add("/a", -ENOSPC, file_operation::write_back);
+  log.add("/a", -EIO, file_operation::sync);
+  log.add("/a", -EIO, file_operation::write_back, true);
+  for (int i = 0; i < 10; ++i) log.add("/a", -EIO, file_operation::write_back);
+  const file_error_list list = log.list();
+  ASSERT_EQ(list.errors.size(), 5u);
+  EXPECT_EQ(list.dropped, 0u);
+  EXPECT_EQ(list.errors[0].path, "/a");
+  EXPECT_EQ(list.errors[0].error_number, EIO);
+  EXPECT_EQ(list.errors[0].count, 11u);
+  EXPECT_EQ(list.errors[1].path, "/b");
+  EXPECT_EQ(list.errors[2].error_number, ENOSPC);
+  EXPECT_STREQ(list.errors[3].operation_name(), "sync");
+  EXPECT_TRUE(list.errors[4].at_unmount);
+  EXPECT_EQ(list.errors[4].count, 1u);
+}
+
+TEST(file_error_log_test, is_bounded_and_says_how_many_it_dropped) {
+  file_error_log log;
+  for (std::size_t i = 0; i < file_error_log::errors_max + 7; ++i)
+    log.add("/" + std::to_string(i), -EIO, file_operation::close);
+  log.add("/3", -EIO, file_operation::close);
+  const file_error_list list = log.list();
+  EXPECT_EQ(list.errors.size(), file_error_log::errors_max);
+  EXPECT_EQ(list.dropped, 7u);
+  EXPECT_EQ(list.errors[3].count, 2u) << "what is known is counted still";
+}
+
+}  // namespace
+}  // namespace gpufs::testing
