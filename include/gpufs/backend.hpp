@@ -96,7 +96,8 @@ class opener_stay {
 class backend {
  public:
   virtual ~backend() = default;
-  // Opens a file for reading. 0 and `file`, or -errno; never blocks on what is not a regular file.
+  // Opens a file for reading. 0 and `file`, or -errno; never blocks on what is not a regular file: it is refused, with -EISDIR or -EINVAL,
+  // or opened, and identify() tells what it is.
   virtual int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) = 0;
   // Opens a file that is to be changed, or creates it. As open(); called by threads that have the process's descriptors. A file
   // that is asked to be written only is opened for reading too, if it may be.

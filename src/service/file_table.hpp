@@ -106,13 +106,15 @@ class file_table {
  public:
   static constexpr std::int64_t racy_ns = 2'000'000'000;  // FAT's two seconds are the coarsest clock in use
 
-  // `nodes_max`: how many versions may be open for writing.
+  // `nodes_max`: how many versions may be open for writing. 0: the mount is read-only.
   file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max = 0);
 
   // 0 and a handle (never 0), or -errno. `shard`: where to put it, if there is room; threads that open at the same time name
   // different ones.
   int open(std::string path, bool no_follow, std::uint32_t& handle, std::shared_ptr<host_file>& file,
            unsigned shard = 0);
+  bool is_read_only() const { return nodes_max_ == 0; }
+  // Callers of the next three have asked is_read_only().
   // The same for a file that is to be changed, or created.
   int open_to_change(std::string path, const open_how& how, std::uint32_t& handle, std::shared_ptr<host_file>& file);
   int unlink(const std::string& path) { return io_->unlink(path); }

@@ -26,6 +26,7 @@ struct service_rig_options {
   std::uint64_t extent_file_bytes_min = 0;
   std::uint64_t extents_ahead = 0;
   bool openers = true;
+  bool read_only = false;
   channel_timeouts timeouts{60'000'000'000};
 };
 
