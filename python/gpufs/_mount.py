@@ -88,7 +88,7 @@ class Options(TypedDict):
     heartbeat_timeout_ns: int
     request_timeout_ns: int
     read_only: bool
-    root: bytes
+    root: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class Mount:
         read_only: kernels cannot change anything (``EROFS``), and the memory that tells which bytes of a page are
             dirty, an eighth of the cache's size beside the cache, is not allocated.
         root: a folder; nothing outside of it is served (``EXDEV``), and paths are relative to it. ``None``: all that
-            the process may open.
+            the process may open. An empty path is refused.
 
     Sizes are numbers, or text such as ``"8GiB"``.
 
@@ -251,7 +251,7 @@ class Mount:
             heartbeat_timeout_ns=_nanoseconds("heartbeat_timeout_s", heartbeat_timeout_s),
             request_timeout_ns=_nanoseconds("request_timeout_s", request_timeout_s),
             read_only=read_only,
-            root=self.root or b"",
+            root=self.root,
         )
         if device == "auto" and self._core.device == "cpu" and _misses_gpu():
             text = "on the CPU twin, because this gpufs was built without CUDA: install it again with GPUFS_CUDA=ON"

@@ -1,8 +1,10 @@
 #include "mount.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,7 +43,7 @@ void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t
           unsigned workers, std::uint64_t extent_budget_bytes, std::uint64_t extent_bytes, unsigned channel_slots,
           std::uint32_t staging_bytes, std::uint64_t bulk_bytes, unsigned rings, unsigned open_files,
           unsigned twin_threads, std::uint64_t reclaim_timeout_ns, std::uint64_t heartbeat_timeout_ns,
-          std::uint64_t request_timeout_ns, bool read_only, const nb::bytes& root) {
+          std::uint64_t request_timeout_ns, bool read_only, const std::optional<nb::bytes>& root) {
   mount_options options;
   options.device = device_named(device);
   options.ordinal = ordinal;
@@ -60,7 +62,7 @@ void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t
   options.heartbeat_timeout_ns = heartbeat_timeout_ns;
   options.request_timeout_ns = request_timeout_ns;
   options.read_only = read_only;
-  options.root = {root.c_str(), root.size()};
+  if (root) options.root = bytes_of(*root);
   std::shared_ptr<mount_holder> holder;
   {
     const nb::gil_scoped_release released;  // allocates and pins memory: seconds on some machines
@@ -88,7 +90,7 @@ nb::dict options_of(py_mount& self) {
   d["heartbeat_timeout_ns"] = o.heartbeat_timeout_ns;
   d["request_timeout_ns"] = o.request_timeout_ns;
   d["read_only"] = o.read_only;
-  d["root"] = nb::bytes(o.root.data(), o.root.size());
+  d["root"] = o.root ? nb::object(nb::bytes(o.root->data(), o.root->size())) : nb::object(nb::none());
   return d;
 }
 
@@ -128,7 +130,7 @@ void bind_mount(nb::module_& m) {
       .def("__init__", make, nb::kw_only(), "device"_a, "ordinal"_a, "cache_bytes"_a, "page_bytes"_a, "workers"_a,
            "extent_budget_bytes"_a, "extent_bytes"_a, "channel_slots"_a, "staging_bytes"_a, "bulk_bytes"_a, "rings"_a,
            "open_files"_a, "twin_threads"_a, "reclaim_timeout_ns"_a, "heartbeat_timeout_ns"_a, "request_timeout_ns"_a,
-           "read_only"_a, "root"_a)
+           "read_only"_a, "root"_a.none())
       .def("close",
            [](py_mount& self) {
              const nb::gil_scoped_release released;

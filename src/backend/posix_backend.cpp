@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -259,8 +260,10 @@ class posix_file final : public backend_file {
 // The folder that a backend keeps to, if there is one.
 class root_folder {
  public:
-  explicit root_folder(const std::string& path) {
-    if (path.empty()) return;
+  explicit root_folder(const std::optional<std::string>& folder) {
+    if (!folder) return;
+    const std::string& path = *folder;
+    if (path.empty()) throw error(EINVAL, "root: an empty path; to serve all files, give no root");
     fd_ = ::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (fd_ < 0) throw error(errno, "root", path);
     if (const int itself = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0); itself >= 0) (void)close(itself);

@@ -66,7 +66,7 @@ def test_options_reach_the_host_api() -> None:
             "heartbeat_timeout_ns": 2_000_000_000,
             "request_timeout_ns": 3_500_000_000,
             "read_only": False,
-            "root": b"",
+            "root": None,
         }
         assert mount.direct_path != "on"
 
@@ -315,11 +315,18 @@ def test_a_mount_can_be_kept_to_a_folder_and_from_writing(tmp_path: Path) -> Non
         assert mount.options["root"] == os.fsencode(tmp_path)
     with gpufs.Mount(device="cpu", cache="1MiB") as mount:
         assert not mount.options["read_only"]
-        assert mount.options["root"] == b""
+        assert mount.options["root"] is None
     with pytest.raises(OSError, match="none") as caught:
         gpufs.Mount(device="cpu", cache="1MiB", root=tmp_path / "none")
     assert caught.value.errno == errno.ENOENT
     assert caught.value.filename == str(tmp_path / "none")
+
+
+@pytest.mark.parametrize("root", ["", b""])
+def test_an_empty_root_is_refused(root: str | bytes) -> None:
+    # A setting that was left empty must not serve every file of the host.
+    with pytest.raises(ValueError, match="root: an empty path"):
+        gpufs.Mount(device="cpu", cache="1MiB", root=root)
 
 
 def test_a_gpu_that_is_not_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
