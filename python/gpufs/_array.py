@@ -129,7 +129,12 @@ class FileArray:
     def read(
         self, key: object = ..., *, out: object | None = None, stream: Stream = None, keep: Keep = "auto"
     ) -> Array:
-        """As indexing, into ``out``, on ``stream``; :meth:`gpufs.File.gather` says what ``keep`` is."""
+        """As indexing, into ``out``, on ``stream``; :meth:`gpufs.File.gather` says what ``keep`` is.
+
+        Raises:
+            TypeError: ``out`` is of another type or byte order than the array, and not of ``uint8``.
+            ValueError: ``out`` has not the result's size, or another shape.
+        """
         return self.read_selection(self.selection(key), out=out, stream=stream, keep=keep)
 
     def take(

@@ -23,6 +23,7 @@ from gpufs._device import (
     device_array,
     foreign_array,
     is_on_device,
+    name_of,
 )
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ class File:
             index: integers, an array on the device or what NumPy makes an array of.
             record_bytes: at least 1.
             offset: where in the file record 0 begins.
-            out: a writable C-contiguous array on the device, of the result's size in bytes.
+            out: a writable C-contiguous array on the device, of bytes (``uint8``), as many as the result has.
             stream: a CUDA stream.
             keep: whether pages stay in the cache.
 
@@ -218,6 +219,7 @@ class File:
             IndexError: a record that the file has not as a whole; negative numbers count from the last. Of an index on
                 the device later, as errors of reads are.
             ValueError: a negative offset, records of no bytes, an ``out`` of another size.
+            TypeError: an ``out`` of another type.
         """
         import numpy as np
 
@@ -346,13 +348,12 @@ class File:
             result, address = self.allocate(selection.shape, dtype, chosen)
         else:
             target = self._target(out, chosen)
+            if not target.has_bytes and target.dtype != name_of(dtype):
+                raise TypeError(f"out has items of type {target.dtype}, the result of type {name_of(dtype)}")
             if target.nbytes != nbytes:
                 raise ValueError(f"out has {target.nbytes} bytes, the result {nbytes}")
             if len(target.shape) > 1 and target.shape != selection.shape:
                 raise ValueError(f"out has shape {target.shape}, the result {selection.shape}")
-            is_known = dtype.kind in "biufc" and target.kind in "biufc"
-            if target.itemsize != 1 and (target.itemsize != dtype.itemsize or (is_known and target.kind != dtype.kind)):
-                raise TypeError(f"out has items of another type than {dtype}")
             result, address = out, target.address
         if nbytes == 0:
             return cast("Array", result)
@@ -515,7 +516,7 @@ class File:
             if not out.flags.c_contiguous:
                 raise ValueError("out must be C-contiguous")
             target = ForeignArray(
-                out.ctypes.data, out.shape, True, out.itemsize, out.dtype.kind, None, not out.flags.writeable
+                out.ctypes.data, out.shape, True, out.itemsize, name_of(out.dtype), None, not out.flags.writeable
             )
         if target.read_only:
             raise ValueError("out cannot be written")
