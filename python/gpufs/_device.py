@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import functools
 import math
+import operator
 import sys
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, SupportsIndex, TypeAlias, cast, runtime_checkable
 
 from gpufs import _core
 
@@ -84,10 +85,11 @@ def _current_stream(ordinal: int) -> ChosenStream:
 
 
 def _handle_of(stream: object) -> int:
-    if isinstance(stream, int):
-        if stream < 0:
-            raise ValueError(f"no CUDA stream: {stream}")
-        return stream
+    if isinstance(stream, SupportsIndex):
+        number = operator.index(stream)
+        if number < 0:
+            raise ValueError(f"no CUDA stream: {number}")
+        return number
     for name in ("cuda_stream", "ptr"):  # PyTorch, CuPy
         handle = getattr(stream, name, None)
         if isinstance(handle, int):

@@ -6,10 +6,11 @@ import contextlib
 import errno
 import functools
 import math
+import operator
 import os
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, SupportsIndex, TypeAlias, cast
 
 from gpufs import _core
 from gpufs._device import (
@@ -150,7 +151,9 @@ class File:
             self._size = size
         return self._size
 
-    def read(self, n: int = -1, offset: int = 0, *, out: object | None = None, stream: Stream = None) -> Array:
+    def read(
+        self, n: SupportsIndex = -1, offset: SupportsIndex = 0, *, out: object | None = None, stream: Stream = None
+    ) -> Array:
         """Reads ``n`` bytes from ``offset`` on, fewer at the end of the file; all up to it when ``n`` is negative.
 
         There is no position that goes on: two reads without an offset give the same bytes.
@@ -164,12 +167,13 @@ class File:
             OSError: now or later, as the class says.
         """
         self._check_access(os.O_RDONLY)
-        left = self._bytes_from(offset)
-        count = left if n < 0 or n > left else n
+        wanted, start = operator.index(n), operator.index(offset)
+        left = self._bytes_from(start)
+        count = left if wanted < 0 or wanted > left else wanted
         chosen = self._stream(stream)
         if out is None and count != 0 and not self._on_twin:
             failures = self._core.failures
-            buffer = self._core.read_new(self._memory, count, offset, chosen.handle)
+            buffer = self._core.read_new(self._memory, count, start, chosen.handle)
             return DeviceArray(buffer, (count,), _byte(), self, chosen.owner, failures)
         result: Any
         target: ForeignArray | None = None
@@ -181,23 +185,24 @@ class File:
                 raise ValueError(f"out has {target.nbytes} bytes, {count} are needed")
             result, address = out, target.address
         if count != 0:
-            self._core.read(address, count, offset, chosen.handle)
+            self._core.read(address, count, start, chosen.handle)
             self._done(chosen, target)
         return cast("Array", result)
 
-    def readinto(self, out: object, offset: int = 0, *, stream: Stream = None) -> int:
+    def readinto(self, out: object, offset: SupportsIndex = 0, *, stream: Stream = None) -> int:
         """Fills ``out``, as far as the file goes, and returns how many bytes that were; else as :meth:`read`."""
         target = self._target(out, self._stream(stream))
-        count = min(target.nbytes, self._bytes_from(offset))
-        self.read(count, offset, out=out, stream=stream)
+        start = operator.index(offset)
+        count = min(target.nbytes, self._bytes_from(start))
+        self.read(count, start, out=out, stream=stream)
         return count
 
     def gather(
         self,
         index: object,
-        record_bytes: int,
+        record_bytes: SupportsIndex,
         *,
-        offset: int = 0,
+        offset: SupportsIndex = 0,
         out: object | None = None,
         stream: Stream = None,
         keep: Keep = "auto",
@@ -225,17 +230,18 @@ class File:
 
         from gpufs._selection import select
 
-        if record_bytes < 1:
-            raise ValueError(f"records of {record_bytes} bytes")
-        records = self._bytes_from(offset) // record_bytes
+        length, start = operator.index(record_bytes), operator.index(offset)
+        if length < 1:
+            raise ValueError(f"records of {length} bytes")
+        records = self._bytes_from(start) // length
         if not is_on_device(index):
             index = np.asarray(index)
             if index.size == 0:
                 index = index.astype(np.int64)
-        selection = select((records, record_bytes), (record_bytes, 1), 1, (index,), on_device=foreign_array)
-        return self.read_selection(selection, offset, _byte(), out=out, stream=stream, keep=keep)
+        selection = select((records, length), (length, 1), 1, (index,), on_device=foreign_array)
+        return self.read_selection(selection, start, _byte(), out=out, stream=stream, keep=keep)
 
-    def write(self, data: object, offset: int = 0, *, stream: Stream = None) -> int:
+    def write(self, data: object, offset: SupportsIndex = 0, *, stream: Stream = None) -> int:
         """Writes an array's bytes, in C order, at ``offset``; behind the end when the file was opened to append.
 
         There is no position that goes on: two writes without an offset go to the same place.
@@ -253,25 +259,26 @@ class File:
             TypeError: text, a list, Python objects: what has no bytes of its own.
         """
         self._check_access(os.O_WRONLY)
-        if offset < 0:
-            raise ValueError(f"negative offset: {offset}")
+        start = operator.index(offset)
+        if start < 0:
+            raise ValueError(f"negative offset: {start}")
         chosen = self._stream(stream)
         appends = self._access & os.O_APPEND != 0
         on_device = foreign_array(data)
         if on_device is not None:
             source = self._checked(on_device, chosen)
-            self._check_end(offset + source.nbytes)
-            self._core.write(source.address, source.nbytes, offset, appends, chosen.handle)
+            self._check_end(start + source.nbytes)
+            self._core.write(source.address, source.nbytes, start, appends, chosen.handle)
             self._done(chosen, source)
             return source.nbytes
         host = _host_bytes(data)
-        self._check_end(offset + host.nbytes)
+        self._check_end(start + host.nbytes)
         if host.nbytes != 0:
             if self._on_twin:
-                self._core.write(host.ctypes.data, host.nbytes, offset, appends, 0)
+                self._core.write(host.ctypes.data, host.nbytes, start, appends, 0)
             else:
                 buffer = self._memory.upload(host.ctypes.data, host.nbytes, chosen.handle)
-                self._core.write(buffer.address, host.nbytes, offset, appends, chosen.handle)
+                self._core.write(buffer.address, host.nbytes, start, appends, chosen.handle)
             self._done(chosen)
         return int(host.nbytes)
 
@@ -279,13 +286,14 @@ class File:
         """Describes the file: as it was when it was opened, but for its size. Waits for earlier reads and writes."""
         return FileStatus(*self._core.status()[:-1])
 
-    def truncate(self, size: int) -> None:
+    def truncate(self, size: SupportsIndex) -> None:
         """Makes the file ``size`` bytes long. Waits."""
         self._check_access(os.O_WRONLY)
-        if size < 0:
-            raise ValueError(f"negative size: {size}")
-        self._check_end(size)
-        self._core.truncate(size)
+        length = operator.index(size)
+        if length < 0:
+            raise ValueError(f"negative size: {length}")
+        self._check_end(length)
+        self._core.truncate(length)
 
     def fsync(self) -> None:
         """Waits until all that was written is on the disk.

@@ -121,6 +121,7 @@ def test_kinds_of_dlpack_are_numpys(dtype: str, kind: str) -> None:
         (0, 0),
         (1, 0),  # two names of the legacy default stream
         (2**40, 2**40),
+        (np.uint64(2**40), 2**40),
         (types.SimpleNamespace(cuda_stream=5), 5),  # PyTorch
         (types.SimpleNamespace(ptr=6), 6),  # CuPy
         (types.SimpleNamespace(handle=ctypes.c_void_p(7)), 7),  # Numba

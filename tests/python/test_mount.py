@@ -10,8 +10,10 @@ import sys
 import threading
 import warnings
 from pathlib import Path
+from typing import SupportsIndex
 
 import gpufs
+import numpy as np
 import pytest
 from gpufs import _core, grep
 
@@ -320,6 +322,30 @@ def test_a_mount_can_be_kept_to_a_folder_and_from_writing(tmp_path: Path) -> Non
         gpufs.Mount(device="cpu", cache="1MiB", root=tmp_path / "none")
     assert caught.value.errno == errno.ENOENT
     assert caught.value.filename == str(tmp_path / "none")
+
+
+class Two:
+    """An integer of another library."""
+
+    def __index__(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize("count", [np.int32(2), Two()])
+def test_options_may_be_integers_of_other_libraries(count: SupportsIndex) -> None:
+    with gpufs.Mount(
+        device="cpu",
+        cache=np.int64(1 << 20),
+        ordinal=count,
+        workers=count,
+        slots=count,
+        rings=count,
+        open_files=count,
+        twin_threads=count,
+    ) as mount:
+        options = mount.options
+        names = ("workers", "channel_slots", "rings", "open_files", "twin_threads")
+        assert [options[name] for name in names] == [2] * 5  # type: ignore[literal-required]
 
 
 @pytest.mark.parametrize("root", ["", b""])
