@@ -24,8 +24,9 @@ Kernels of your own, in CuPy, ``cuda.core``, PyTorch and Numba, get :meth:`Mount
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Final
 
+# Type checkers know the name. This module imports little, so that a command is soon ready for Ctrl-C (__main__.py).
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpufs import (  # noqa: F401 - those that need other libraries are not in __all__
         bench,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from gpufs._mount import AnyPath, Device, DeviceRef, FileStatistics, Mount, Options, Statistics, mount
     from gpufs.sizes import format_size, parse_size
 
-_MODULES: Final = frozenset(
+_MODULES = frozenset(
     {
         "bench",
         "cat",
@@ -69,7 +70,7 @@ _MODULES: Final = frozenset(
         "torch",
     }
 )
-_PLACES: Final = {  # the modules that have them
+_PLACES = {  # the modules that have them
     "AnyPath": "_mount",
     "Device": "_mount",
     "DeviceArray": "_device",

@@ -358,7 +358,7 @@ class DeviceArray:
         import numpy as np
 
         array = np.empty(self._shape, self._dtype)
-        self._buffer.copy_to_host(array.ctypes.data, array.nbytes)
+        self._buffer.copy_to_host(array.ctypes.data, array.nbytes, array)
         self._file.check()
         if self._file.failures() != self._failures:
             text = "a read of the file has failed since, which may have been that of this array"

@@ -74,6 +74,9 @@ class File:
     It has no position: ``read`` and ``write`` without an offset begin at byte 0 each time. So it is no file for
     ``pickle.dump``, ``shutil.copyfileobj`` or ``numpy.save``, which would write everything to the same place.
 
+    Ctrl-C, or what else a signal handler raises, ends a call of the main thread that waits. The call's work goes on in
+    the background, with the memory that it uses: what ``out`` and the file have then is not known before it is done.
+
     A context manager. Methods may be called from several threads; :meth:`close` waits for those of others. After it
     they raise ``ValueError``; in a process that was forked off ``RuntimeError``, and :meth:`close` does nothing there.
     """
@@ -185,7 +188,7 @@ class File:
                 raise ValueError(f"out has {target.nbytes} bytes, {count} are needed")
             result, address = out, target.address
         if count != 0:
-            self._core.read(address, count, start, chosen.handle)
+            self._core.read(address, count, start, chosen.handle, result)
             self._done(chosen, target)
         return cast("Array", result)
 
@@ -268,17 +271,17 @@ class File:
         if on_device is not None:
             source = self._checked(on_device, chosen)
             self._check_end(start + source.nbytes)
-            self._core.write(source.address, source.nbytes, start, appends, chosen.handle)
+            self._core.write(source.address, source.nbytes, start, appends, chosen.handle, data)
             self._done(chosen, source)
             return source.nbytes
         host = _host_bytes(data)
         self._check_end(start + host.nbytes)
         if host.nbytes != 0:
             if self._on_twin:
-                self._core.write(host.ctypes.data, host.nbytes, start, appends, 0)
+                self._core.write(host.ctypes.data, host.nbytes, start, appends, 0, host)
             else:
                 buffer = self._memory.upload(host.ctypes.data, host.nbytes, chosen.handle)
-                self._core.write(buffer.address, host.nbytes, start, appends, chosen.handle)
+                self._core.write(buffer.address, host.nbytes, start, appends, chosen.handle, buffer)
             self._done(chosen)
         return int(host.nbytes)
 
@@ -321,7 +324,8 @@ class File:
     def close(self) -> None:
         """Closes the file, when earlier reads and writes are done; a second call waits for the first, if need be.
 
-        After a fork it does nothing.
+        After a fork it does nothing. Where Ctrl-C has ended a call whose work goes on, it does not wait: the file is
+        closed, and errors are dropped, when that work is done.
 
         Raises:
             OSError: an earlier read or write failed, or what was written could not be written back and is lost.
@@ -403,8 +407,8 @@ class File:
             step,
             _KEEPS[keep],
             chosen.handle,
+            (result, kept),
         )
-        del kept
         self._done(chosen, target, index)
         return cast("Array", result)
 

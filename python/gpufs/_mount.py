@@ -300,7 +300,8 @@ class Mount:
 
         Raises the first error of a file, as its own ``close`` does, when all is done. Waits for calls of other threads
         on this mount, and a bounded time for kernels that use it; a kernel that never ends is reported on standard
-        error, and the memory that it may still use stays allocated.
+        error, and the memory that it may still use stays allocated. Does not wait for calls that Ctrl-C has ended: the
+        mount is closed when their work is done, or ends with the process.
         """
         self._finalizer()
 

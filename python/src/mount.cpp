@@ -63,12 +63,8 @@ void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t
   options.request_timeout_ns = request_timeout_ns;
   options.read_only = read_only;
   if (root) options.root = bytes_of(*root);
-  std::shared_ptr<mount_holder> holder;
-  {
-    const nb::gil_scoped_release released;  // allocates and pins memory: seconds on some machines
-    holder = std::make_shared<mount_holder>(options);
-  }
-  new (place) py_mount(std::move(holder));
+  // Allocates and pins memory: seconds on some machines.
+  new (place) py_mount(interruptibly({}, nb::none(), [options] { return std::make_shared<mount_holder>(options); }));
 }
 
 nb::dict options_of(py_mount& self) {
@@ -133,8 +129,10 @@ void bind_mount(nb::module_& m) {
            "read_only"_a, "root"_a.none())
       .def("close",
            [](py_mount& self) {
-             const nb::gil_scoped_release released;
-             self.holder->close();
+             const std::shared_ptr<mount_holder>& holder = self.holder;
+             const auto close = [holder] { holder->close(); };
+             if (!holder->forked() && holder->left()->put_off(close)) return holder->close_later();
+             interruptibly({holder->left()}, nb::none(), close);
            })
       .def_prop_ro("closed",
                    [](py_mount& self) {
@@ -161,7 +159,8 @@ void bind_mount(nb::module_& m) {
       .def(
           "register_file",
           [](py_mount& self, const nb::bytes& path) {
-            return use(self, [file = bytes_of(path)](mount& m) { return m.register_file(file); });
+            return use_interruptibly(self.holder, nb::none(),
+                                     [file = bytes_of(path)](mount& m) { return m.register_file(file); });
           },
           "path"_a)
       .def(
@@ -173,10 +172,12 @@ void bind_mount(nb::module_& m) {
       .def("stop_timeline", [](py_mount& self) { return use(self, [](const mount& m) { return m.stop_timeline(); }); })
       .def("drop_extents",
            [](py_mount& self) {
-             const nb::gil_scoped_release released;
-             self.holder->use_alone([](mount& m) { m.drop_extents(); });
+             self.holder->refuse_forked();
+             interruptibly({self.holder->left()}, nb::none(),
+                           [holder = self.holder] { holder->use_alone([](mount& m) { m.drop_extents(); }); });
            })
-      .def("synchronize", [](py_mount& self) { use(self, [](const mount& m) { m.synchronize(); }); });
+      .def("synchronize",
+           [](py_mount& self) { use_interruptibly(self.holder, nb::none(), [](const mount& m) { m.synchronize(); }); });
 }
 
 }  // namespace gpufs::python

@@ -880,7 +880,7 @@ def test_reads_into_new_memory_end_with_their_error(mount: gpufs.Mount, tmp_path
         core = file._core
         buffer = core.read_new(memory, 100, 50, 0)
         found = np.zeros(100, np.uint8)
-        buffer.copy_to_host(found.ctypes.data, 100)
+        buffer.copy_to_host(found.ctypes.data, 100, found)
         assert found.tobytes() == bytes(range(50, 150))
         core.read_new(memory, 100, 150, 0)  # beyond the end, which the next call tells, before it reads
         with pytest.raises(OSError, match="the file ends at byte 200") as caught:
