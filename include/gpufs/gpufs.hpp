@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,8 +55,9 @@ struct mount_options {
   // eighth of the cache's size beside the cache, is not allocated.
   bool read_only = false;
   // A folder: nothing outside of it is served. Paths are relative to it; absolute ones, and those that lead out of it by ".." or a
-  // symbolic link, are answered with -EXDEV. Empty: all that the process may open. Not together with a backend.
-  std::string root;
+  // symbolic link, are answered with -EXDEV. Without a value: all that the process may open. An empty path is refused, so that a
+  // setting that was left empty cannot serve everything. Not together with a backend.
+  std::optional<std::string> root;
   std::shared_ptr<gpufs::backend> backend;  // who does the I/O; null: POSIX
 };
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, SupportsIndex, TypeVar, cast
 
 from gpufs import _formats, _selection
 from gpufs._device import Array, DeviceArray, Stream, foreign_array
@@ -129,7 +130,12 @@ class FileArray:
     def read(
         self, key: object = ..., *, out: object | None = None, stream: Stream = None, keep: Keep = "auto"
     ) -> Array:
-        """As indexing, into ``out``, on ``stream``; :meth:`gpufs.File.gather` says what ``keep`` is."""
+        """As indexing, into ``out``, on ``stream``; :meth:`gpufs.File.gather` says what ``keep`` is.
+
+        Raises:
+            TypeError: ``out`` is of another type or byte order than the array, and not of ``uint8``.
+            ValueError: ``out`` has not the result's size, or another shape.
+        """
         return self.read_selection(self.selection(key), out=out, stream=stream, keep=keep)
 
     def take(
@@ -165,12 +171,13 @@ class FileArray:
 
     # ----
 
-    def batches(self, count: int, *, drop_last: bool = False, stream: Stream = None) -> Iterator[Array]:
+    def batches(self, count: SupportsIndex, *, drop_last: bool = False, stream: Stream = None) -> Iterator[Array]:
         """Reads ``count`` items of the first dimension at a time, and what is left at last, unless ``drop_last``."""
-        if count < 1:
-            raise ValueError(f"batches of {count} items")
-        end = len(self) - count + 1 if drop_last else len(self)
-        return (self.read(slice(first, first + count), stream=stream) for first in range(0, end, count))
+        step = operator.index(count)
+        if step < 1:
+            raise ValueError(f"batches of {step} items")
+        end = len(self) - step + 1 if drop_last else len(self)
+        return (self.read(slice(first, first + step), stream=stream) for first in range(0, end, step))
 
 
 class _AsSeenByKernels(io.RawIOBase):
@@ -201,7 +208,11 @@ class _AsSeenByKernels(io.RawIOBase):
 
 
 def layout_of(
-    file: File, dtype: object, shape: int | tuple[int, ...] | None, offset: int, name: str | None
+    file: File,
+    dtype: object,
+    shape: SupportsIndex | Iterable[SupportsIndex] | None,
+    offset: SupportsIndex,
+    name: str | None,
 ) -> _formats.ArrayLayout:
     """How an array lies in a file; :meth:`gpufs.Mount.array` says what the arguments are.
 
@@ -211,11 +222,11 @@ def layout_of(
         if name is not None:
             raise TypeError("a name is for safetensors files, a dtype for raw ones")
         kind = _formats.parse_dtype(dtype)
-        if offset == 0 and file.name.endswith((".npy", ".safetensors")):
+        if operator.index(offset) == 0 and file.name.endswith((".npy", ".safetensors")):
             text = "leave the dtype out, which is for raw files, or give the offset of raw items in it"
             raise TypeError(f"{file.name}: the file says its types itself: {text}")
         return _with_name(file, lambda: _formats.plain(kind, shape, offset, file.size()))
-    if shape is not None or offset != 0:
+    if shape is not None or operator.index(offset) != 0:
         raise TypeError("a shape or an offset is for raw files, which need a dtype")
     header = cast(BinaryIO, _AsSeenByKernels(file))
     if name is not None:

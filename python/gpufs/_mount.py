@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Final, Literal, Self, SupportsIndex, TypeAlias, TypedDict, cast
 
 from gpufs import _core
 from gpufs._array import FileArray, layout_of
@@ -87,7 +88,7 @@ class Options(TypedDict):
     reclaim_timeout_ns: int
     request_timeout_ns: int
     read_only: bool
-    root: bytes
+    root: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,7 @@ class Mount:
         read_only: kernels cannot change anything (``EROFS``), and the memory that tells which bytes of a page are
             dirty, an eighth of the cache's size beside the cache, is not allocated.
         root: a folder; nothing outside of it is served (``EXDEV``), and paths are relative to it. ``None``: all that
-            the process may open.
+            the process may open. An empty path is refused.
 
     Sizes are numbers, or text such as ``"8GiB"``.
 
@@ -210,18 +211,18 @@ class Mount:
         self,
         *,
         device: Device = "auto",
-        ordinal: int = 0,
+        ordinal: SupportsIndex = 0,
         cache: Size | None = None,
         page: Size = 4096,
-        workers: int | None = None,
+        workers: SupportsIndex | None = None,
         pinned: Size | None = None,
         extent: Size = 64 << 20,
         staging: Size = 32 << 10,
-        slots: int | None = None,
+        slots: SupportsIndex | None = None,
         bulk: Size = 8 << 20,
-        rings: int | None = None,
-        open_files: int = 131072,
-        twin_threads: int | None = None,
+        rings: SupportsIndex | None = None,
+        open_files: SupportsIndex = 131072,
+        twin_threads: SupportsIndex | None = None,
         reclaim_timeout_s: float = 1.0,
         request_timeout_s: float = 120.0,
         read_only: bool = False,
@@ -232,7 +233,7 @@ class Mount:
         self.root = None if root is None else os.fsencode(root)  # out of which nothing is served
         self._core = _core.Mount(
             device=device,
-            ordinal=ordinal,
+            ordinal=operator.index(ordinal),
             cache_bytes=0 if cache is None else _positive("cache", parse_size(cache)),
             page_bytes=_positive("page", parse_size(page)),
             workers=_count("workers", workers),
@@ -247,7 +248,7 @@ class Mount:
             reclaim_timeout_ns=_nanoseconds("reclaim_timeout_s", reclaim_timeout_s),
             request_timeout_ns=_nanoseconds("request_timeout_s", request_timeout_s),
             read_only=read_only,
-            root=self.root or b"",
+            root=self.root,
         )
         if device == "auto" and self._core.device == "cpu" and _misses_gpu():
             text = "on the CPU twin, because this gpufs was built without CUDA: install it again with GPUFS_CUDA=ON"
@@ -295,7 +296,8 @@ class Mount:
 
         Raises the first error of a file, as its own ``close`` does, when all is done. Waits for calls of other threads
         on this mount, and a bounded time for kernels that use it; a kernel that never ends is reported on standard
-        error, and the memory that it may still use stays allocated.
+        error, and the memory that it may still use stays allocated. Does not wait for calls that Ctrl-C has ended: the
+        mount is closed when their work is done, or ends with the process.
         """
         self._finalizer()
 
@@ -372,8 +374,8 @@ class Mount:
         self,
         path: AnyPath,
         dtype: npt.DTypeLike | object = None,
-        shape: int | tuple[int, ...] | None = None,
-        offset: int = 0,
+        shape: SupportsIndex | Iterable[SupportsIndex] | None = None,
+        offset: SupportsIndex = 0,
         *,
         name: str | None = None,
     ) -> FileArray:
@@ -418,7 +420,7 @@ class Mount:
         return [FileStatistics(os.fsdecode(path), *numbers) for path, *numbers in self._core.file_stats()]
 
     @contextlib.contextmanager
-    def timeline(self, path: AnyPath, *, events_max: int = 1_000_000) -> Iterator[None]:
+    def timeline(self, path: AnyPath, *, events_max: SupportsIndex = 1_000_000) -> Iterator[None]:
         """Records what the service does in the ``with`` block, and writes it to a file at the block's end.
 
         The file is JSON in the Trace Event Format, for Perfetto or ``chrome://tracing``: one bar for each open, staged
@@ -429,7 +431,7 @@ class Mount:
             OSError: the file cannot be written.
         """
         with Path(os.fsdecode(path)).open("w", encoding="utf-8") as file:
-            self._core.start_timeline(events_max)
+            self._core.start_timeline(operator.index(events_max))
             try:
                 yield
             finally:
@@ -482,6 +484,10 @@ class Mount:
         self._core.synchronize()
 
 
+mount = Mount
+"""Mounts: ``gpufs.mount(cache="8GiB")`` is :class:`gpufs.Mount` called."""
+
+
 def _unmount(
     core: _core.Mount, files: weakref.WeakSet[File], latch: threading.Lock, servers: list[MetricsServer]
 ) -> None:
@@ -512,12 +518,13 @@ def _misses_gpu() -> bool:
     return bool(gpu_devices())
 
 
-def _count(name: str, count: int | None) -> int:
+def _count(name: str, count: SupportsIndex | None) -> int:
     if count is None:
         return 0
-    if not 0 < count < 2**32:
-        raise ValueError(f"{name} must be at least 1: {count}")
-    return count
+    number = operator.index(count)
+    if not 0 < number < 2**32:
+        raise ValueError(f"{name} must be at least 1: {number}")
+    return number
 
 
 def _positive(name: str, size_bytes: int) -> int:

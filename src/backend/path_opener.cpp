@@ -93,7 +93,7 @@ path_descriptor::~path_descriptor() {
   }
 }
 
-path_opener::path_opener(const std::string& root, const std::string& proc) {
+path_opener::path_opener(const std::optional<std::string>& root, const std::string& proc) {
   const auto open_folder = [](const std::string& path) {
     const int fd = ::open(path.c_str(), folder_flags);
     if (fd < 0 || fd > 2) return fd;
@@ -101,13 +101,14 @@ path_opener::path_opener(const std::string& root, const std::string& proc) {
     (void)close(fd);
     return higher;
   };
-  if (!root.empty()) {
-    root_ = open_folder(root);
-    if (root_ < 0) throw error(errno, "root", root);
+  if (root) {
+    if (root->empty()) throw error(EINVAL, "root: an empty path; to serve all files, give no root");
+    root_ = open_folder(*root);
+    if (root_ < 0) throw error(errno, "root", *root);
     if (const int itself = find(".", folder_flags); itself >= 0) (void)close(itself);
     else {
       (void)close(root_);
-      throw error(-itself, "root: openat2", root);
+      throw error(-itself, "root: openat2", *root);
     }
   }
   links_ = open_folder(proc + "/self/fd");
@@ -231,6 +232,15 @@ int path_opener::rename(const std::string& path, const std::string& new_path) co
       return renameat(folder, name, new_folder, new_name) == 0 ? 0 : -errno;
     });
   });
+}
+
+int path_opener::sync_folder(const std::string& path) const {
+  const int folder = find(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return folder;
+  int status = check_file_system(folder);
+  if (status == 0) status = uninterrupted([&] { return fsync(folder) == 0 ? 0 : -errno; });
+  (void)close(folder);  // nothing was written through it
+  return status;
 }
 
 }  // namespace gpufs

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 
 #include "backend/descriptor_table.hpp"
@@ -39,8 +40,8 @@ class path_descriptor {
 // Thread-safe.
 class path_opener {
  public:
-  // `root`: a folder, or empty; `proc`: where the proc file system is. Throws gpufs::error.
-  path_opener(const std::string& root, const std::string& proc);
+  // `root`: a folder, if there is one to keep to; `proc`: where the proc file system is. Throws gpufs::error.
+  path_opener(const std::optional<std::string>& root, const std::string& proc);
   ~path_opener();
   path_opener(const path_opener&) = delete;
   path_opener& operator=(const path_opener&) = delete;
@@ -54,6 +55,8 @@ class path_opener {
   // 0, or -errno: -EINVAL among files of the kernel.
   int unlink(const std::string& path) const;
   int rename(const std::string& path, const std::string& new_path) const;
+  // Has what was renamed, created and removed in a folder reach its disk: 0, or -errno.
+  int sync_folder(const std::string& path) const;
 
  private:
   int find(const std::string& path, int flags) const;

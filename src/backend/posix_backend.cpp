@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -291,21 +292,7 @@ class posix_backend final : public backend {
   int unlink(const std::string& path) override { return paths_.unlink(path); }
   int rename(const std::string& path, const std::string& new_path) override { return paths_.rename(path, new_path); }
 
-  int sync_folder(const std::string& path) override {
-    const descriptor_table& table = descriptor_table::of_this_thread();
-    constexpr int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
-    int fd = -1;
-    do {
-      fd = root_.is_set() ? root_.open(path.c_str(), flags, 0) : table.open(path.c_str(), flags);
-    } while (fd == -EINTR);
-    if (fd < 0) return fd;
-    int status = 0;
-    do {
-      status = fsync(fd) == 0 ? 0 : -errno;
-    } while (status == -EINTR);
-    (void)close(fd);  // nothing was written through it
-    return status;
-  }
+  int sync_folder(const std::string& path) override { return paths_.sync_folder(path); }
 
   std::unique_ptr<opener_stay> enter_opener() override {
     if (!options_.own_descriptors || paths_.has_root()) return nullptr;

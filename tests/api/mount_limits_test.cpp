@@ -81,7 +81,8 @@ std::vector<option_limits> all_limits() {
       limits_of("open files", &options::open_files, {1, 2, 131071, 131072}, {0, 131073, ~0u}),
       limits_of("twin threads", &options::twin_threads, {1, 2}, {}),
       limits_of("reclaim timeout", &options::reclaim_timeout_ns, {0, 1, ~std::uint64_t{0}}, {}),
-      ,
+      limits_of("unmount timeout", &options::unmount_timeout_ns, {60 * one_second_ns, ~std::uint64_t{0}}, {}),
+      limits_of("request timeout", &options::request_timeout_ns, {60 * one_second_ns, ~std::uint64_t{0}}, {}),
   };
 }
 

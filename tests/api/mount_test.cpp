@@ -32,6 +32,7 @@ const std::vector<wrong_option>& wrong_options() {
       {"cache size", [](mount_options& o) { o.cache_bytes = 7 * 4096; }},
       {"cache size", [](mount_options& o) { o.cache_bytes = 1; }},
       {"workers", [](mount_options& o) { o.workers = 257; }},
+      {"root: an empty path", [](mount_options& o) { o.root = ""; }},
       {"channel slots", [](mount_options& o) { o.channel_slots = 4097; }},
       {"staging size", [](mount_options& o) { o.staging_bytes = 4096; }},
       {"staging size", [](mount_options& o) { o.staging_bytes = 10000; }},
@@ -329,6 +330,19 @@ TEST(mount_test, a_root_is_not_left) {
   EXPECT_THROW(mount{options}, error);
   options.root = outer / "secret";
   EXPECT_THROW(mount{options}, error);
+}
+
+// A setting that was left empty must not serve every file of the host.
+TEST(mount_test, a_backend_refuses_an_empty_root_too) {
+  posix_backend_options options;
+  options.root = "";
+  try {
+    (void)make_posix_backend(options);
+    FAIL() << "it was taken";
+  } catch (const error& e) {
+    EXPECT_EQ(e.code().value(), EINVAL);
+    EXPECT_NE(std::string(e.what()).find("root: an empty path"), std::string::npos) << e.what();
+  }
 }
 
 // As the process's umask and the file's permissions have it.

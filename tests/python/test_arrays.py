@@ -6,13 +6,16 @@ import errno
 import itertools
 import os
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gpufs
+import ml_dtypes
 import numpy as np
 import pytest
+from gpufs._formats import parse_dtype
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -465,9 +468,41 @@ def test_out_of_another_type_is_refused(mount: gpufs.Mount, tmp_path: Path) -> N
         for dtype in ("<i8", "<f4", "<c16"):
             with pytest.raises((TypeError, ValueError), match="out has"):
                 file.read(out=np.empty(array.nbytes // np.dtype(dtype).itemsize, dtype))
-        flat = np.empty(array.nbytes, np.uint8)
-        file.read(out=flat)
-        assert flat.tobytes() == array.tobytes()
+        for flat in (np.empty(array.nbytes, np.uint8), np.empty((30, 5), "V8")):  # bytes, whatever they mean
+            file.read(out=flat)
+            assert flat.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "others"),
+    [
+        ("float32", [">f4", "int32", "uint32", [("a", "<f4")], "<U1"]),
+        ("float16", [">f2", "bfloat16", "int16"]),
+        ("bfloat16", ["float16", ">u2", "uint16", "int16"]),
+        ("int64", ["uint64", ">i8", "datetime64[ns]", "float64", "complex64"]),
+        ("float8_e4m3fn", ["int8", "bool", "float8_e5m2"]),
+        ("int8", ["bool", "S1", "float8_e5m2"]),
+    ],
+)
+def test_out_of_a_type_of_the_same_size_is_refused(
+    mount: gpufs.Mount, tmp_path: Path, dtype: str, others: list[Any]
+) -> None:
+    wanted = parse_dtype(dtype)
+    (tmp_path / "raw").write_bytes(bytes(range(1, 13)) * wanted.itemsize)
+    with mount.array(tmp_path / "raw", dtype, (4, 3)) as file:
+        for other in others:
+            wrong = np.dtype(getattr(ml_dtypes, other)) if str(other).startswith(("bf", "float8")) else np.dtype(other)
+            out = np.zeros((4, 3), wrong)
+            assert out.itemsize == wanted.itemsize
+            said = str(wrong) if wrong.names or not wrong.isnative else wrong.name
+            text = f"out has items of type {said}, the result of type {dtype}"
+            for use in (lambda out=out: file.read(out=out), lambda out=out: file.take(range(4), out=out)):
+                with pytest.raises(TypeError, match=re.escape(text)):
+                    use()
+            assert out.tobytes() == bytes(out.nbytes)
+        right = np.zeros((4, 3), wanted)
+        assert file.read(out=right) is right
+        assert same(right, file[...])
 
 
 def test_files_that_say_their_types_are_not_raw(mount: gpufs.Mount, tmp_path: Path) -> None:

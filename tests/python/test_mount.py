@@ -11,8 +11,10 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from typing import SupportsIndex
 
 import gpufs
+import numpy as np
 import pytest
 from gpufs import _core, grep
 
@@ -65,7 +67,7 @@ def test_options_reach_the_host_api() -> None:
             "reclaim_timeout_ns": 250_000_000,
             "request_timeout_ns": 3_500_000_000,
             "read_only": False,
-            "root": b"",
+            "root": None,
         }
         assert mount.direct_path != "on"
 
@@ -314,11 +316,42 @@ def test_a_mount_can_be_kept_to_a_folder_and_from_writing(tmp_path: Path) -> Non
         assert mount.options["root"] == os.fsencode(tmp_path)
     with gpufs.Mount(device="cpu", cache="1MiB") as mount:
         assert not mount.options["read_only"]
-        assert mount.options["root"] == b""
+        assert mount.options["root"] is None
     with pytest.raises(OSError, match="none") as caught:
         gpufs.Mount(device="cpu", cache="1MiB", root=tmp_path / "none")
     assert caught.value.errno == errno.ENOENT
     assert caught.value.filename == str(tmp_path / "none")
+
+
+class Two:
+    """An integer of another library."""
+
+    def __index__(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize("count", [np.int32(2), Two()])
+def test_options_may_be_integers_of_other_libraries(count: SupportsIndex) -> None:
+    with gpufs.Mount(
+        device="cpu",
+        cache=np.int64(1 << 20),
+        ordinal=count,
+        workers=count,
+        slots=count,
+        rings=count,
+        open_files=count,
+        twin_threads=count,
+    ) as mount:
+        options = mount.options
+        names = ("workers", "channel_slots", "rings", "open_files", "twin_threads")
+        assert [options[name] for name in names] == [2] * 5  # type: ignore[literal-required]
+
+
+@pytest.mark.parametrize("root", ["", b""])
+def test_an_empty_root_is_refused(root: str | bytes) -> None:
+    # A setting that was left empty must not serve every file of the host.
+    with pytest.raises(ValueError, match="root: an empty path"):
+        gpufs.Mount(device="cpu", cache="1MiB", root=root)
 
 
 def test_a_gpu_that_is_not_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
