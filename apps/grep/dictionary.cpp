@@ -2,11 +2,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 
 #include "dictionary_table.hpp"
 #include "grep.hpp"
+#include "word_list.hpp"
 
 namespace gpufs::grep {
 
@@ -26,12 +25,6 @@ bool overlaps_itself(const std::string& word) {
     }
   }
   return false;
-}
-
-const char* reason_to_refuse(const std::string& word) {
-  if (word.size() > word_bytes_max) return "the word is longer than 255 bytes";
-  if (word.find('\0') != std::string::npos) return "the word has a NUL byte";
-  return nullptr;
 }
 
 class builder {
@@ -126,21 +119,7 @@ class builder {
 
 }  // namespace
 
-dictionary dictionary::read(const std::string& file) {
-  errno = 0;
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw error(errno != 0 ? errno : EIO, "dictionary", file);
-  std::vector<std::string> words;
-  std::string line;
-  for (std::size_t number = 1; std::getline(in, line); ++number) {
-    if (const char* reason = reason_to_refuse(line)) {
-      throw error(EINVAL, "dictionary, line " + std::to_string(number) + ": " + reason, file);
-    }
-    words.push_back(line);
-  }
-  if (in.bad()) throw error(EIO, "dictionary", file);
-  return dictionary(std::move(words));
-}
+dictionary dictionary::read(const std::string& file) { return dictionary(read_word_list(file)); }
 
 dictionary::dictionary(std::vector<std::string> words) {
   for (const std::string& word : words) {

@@ -62,7 +62,7 @@ class Dictionary:
 
     @classmethod
     def read(cls, path: AnyPath) -> Dictionary:
-        """Reads a file with one word a line; empty lines are ignored.
+        r"""Reads a file with one word a line; empty lines are ignored. Lines end with ``\n`` or ``\r\n``.
 
         Raises:
             OSError: the file cannot be read, or (``EINVAL``) has a word with a NUL in it or of more than 255 bytes.

@@ -72,7 +72,8 @@ def grep_all(files: Sequence[Path], words: Iterable[bytes]) -> Counts:
 
 def gpufs_counts(run: Command, folder: Path, files: Sequence[Path], words: Iterable[bytes]) -> Counts:
     dictionary = folder / "dictionary"
-    dictionary.write_bytes(b"".join(word + b"\n" for word in words))
+    # Of "\r\n" both belong to the line's end.
+    dictionary.write_bytes(b"".join(word + (b"\r\n" if word.endswith(b"\r") else b"\n") for word in words))
     done = run("grep", "--device", "cpu", "--no-progress", "-f", dictionary, *files)
     assert done.stderr == b""
     counts: Counts = {}

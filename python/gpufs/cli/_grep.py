@@ -15,7 +15,7 @@ from gpufs import _core, grep
 from gpufs._mount import Mount, Statistics
 from gpufs.cli._exit_status import FAILED, INTERRUPTED
 from gpufs.cli._options import CacheOption, DeviceOption, PageOption, ProgressOption, mount_to_read
-from gpufs.cli._output import cache_lines, complain, describe, is_terminal, note, write
+from gpufs.cli._output import cache_lines, describe, is_terminal, note, write
 from gpufs.cli._progress import grep_bar
 from gpufs.cli._signals import EndedError, end_at_once
 from gpufs.sizes import format_size
@@ -50,11 +50,7 @@ def grep_command(
     Prints lines PATH, WORD and COUNT with tabs between them, ordered by path, then word. Exit status: 0 when a word was
     found, 1 when none was, 2 when something went wrong.
     """
-    try:
-        dictionary = grep.Dictionary.read("/dev/stdin" if words == "-" else words)
-    except ValueError as error:
-        complain(str(error))
-        raise typer.Exit(FAILED) from None
+    dictionary = _given_words(words)
     with mount_to_read(device, cache, page, staging=GREP_STAGING) as mount:
         recording = contextlib.nullcontext() if timeline is None else mount.timeline(timeline)
         with recording, grep_bar(progress and is_terminal(sys.stderr)) as show:
@@ -67,7 +63,7 @@ def grep_command(
                 end_at_once(why.status if isinstance(why, EndedError) else INTERRUPTED)
         report = _Report(mount, result)
     for failure in result.failures:
-        complain(describe(failure))
+        _complain(describe(failure))
     if as_json:
         write(report.json_pieces())
     else:
@@ -77,6 +73,20 @@ def grep_command(
     if result.failures:
         raise typer.Exit(FAILED)
     raise typer.Exit(FOUND if len(result) else NOTHING_FOUND)
+
+
+def _complain(text: str) -> None:
+    """Writes an error; of a file, ``text`` is its path and the reason."""
+    note(f"gpufs grep: {text}")
+
+
+def _given_words(file: str) -> grep.Dictionary:
+    """Returns the words that the command line names, or says what is wrong with them and ends with status 2."""
+    try:
+        return grep.Dictionary.read("/dev/stdin" if file == "-" else file)
+    except OSError as error:
+        _complain(describe(error))
+        raise typer.Exit(FAILED) from None
 
 
 class _Report:
