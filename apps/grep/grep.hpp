@@ -111,12 +111,14 @@ result search(const mount& m, const dictionary& d, const std::vector<file_item>&
 
 struct path_failure {
   std::string path;
-  int error;  // errno
+  int error;                     // errno
+  const char* reason = nullptr;  // says more than the errno's text; of static storage, or null
 };
 
 // The files that `grep -r` searches: roots that are files, and all regular files below roots that are directories,
-// hidden ones too. Symbolic links are followed where they are roots, not below. What cannot be read or is no regular
-// file (as a root: EINVAL) goes to `failures`.
+// hidden ones too. Symbolic links are followed where they are roots, not below. To `failures` goes what cannot be
+// read. EINVAL, with the reason: a root that is neither a regular file nor a directory; a root or a directory of a
+// pseudo file system such as /proc, whose files have no contents before they are read.
 std::vector<file_item> walk(const std::vector<std::string>& roots, std::vector<path_failure>& failures);
 
 }  // namespace gpufs::grep

@@ -99,7 +99,10 @@ class Result:
         self.occurrences = result.occurrences
         self.seconds = seconds
         self.binary = [os.fsdecode(path) for path in result.binary()]
-        self.failures = [OSError(number, os.strerror(number), os.fsdecode(path)) for path, number in result.failures()]
+        self.failures = [
+            OSError(number, reason or os.strerror(number), os.fsdecode(path))
+            for path, number, reason in result.failures()
+        ]
 
     def __len__(self) -> int:
         """Returns the number of matches."""

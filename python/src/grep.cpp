@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <condition_variable>
@@ -53,7 +54,11 @@ struct search_result {
 
   // When all was found.
   void add_up() {
-    for (const grep::failure& f : found.failures) failures.push_back({files[f.file].path, f.error});
+    for (const grep::failure& f : found.failures) {
+      // By now something else has the name that was listed, or the file's contents are not those of a file.
+      const char* reason = f.error == EINVAL ? "cannot be searched: it is no regular file" : nullptr;
+      failures.push_back({files[f.file].path, f.error, reason});
+    }
     std::vector<bool> seen(words.words().size());
     for (const grep::match& match : found.matches) {
       words_found += seen[match.word] ? 0 : 1;
@@ -205,7 +210,10 @@ void start_search(py_search* place, const py_mount& m, const grep::dictionary& w
 
 nb::list failures_of(const py_search_result& self) {
   nb::list list;
-  for (const grep::path_failure& f : self.result->failures) list.append(nb::make_tuple(to_bytes(f.path), f.error));
+  for (const grep::path_failure& f : self.result->failures) {
+    const nb::object reason = f.reason == nullptr ? nb::none() : nb::object(nb::str(f.reason));
+    list.append(nb::make_tuple(to_bytes(f.path), f.error, reason));
+  }
   return list;
 }
 

@@ -1,6 +1,8 @@
 // gpufs::grep: dictionaries, text in 8-byte words, and the walk through directories.
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -153,6 +155,24 @@ TEST(GrepWalk, FindsTheFilesThatGrepFinds) {
   EXPECT_EQ(failures[0].error, ENOENT);
   EXPECT_EQ(failures[1].error, ENOENT);  // sorted: the dangling link
   EXPECT_EQ(failures[2].error, EINVAL);
+  EXPECT_NE(std::string(failures[2].reason).find("FIFO"), std::string::npos);
+}
+
+TEST(GrepWalk, RefusesPseudoFileSystems) {
+  struct statfs file_system;
+  if (statfs("/proc/self", &file_system) != 0 || file_system.f_type != PROC_SUPER_MAGIC) GTEST_SKIP() << "no /proc";
+  const temporary_folder folder;
+  folder.write("a", "1");
+  fs::create_symlink("/proc/self/status", folder.path + "/link");
+  std::vector<grep::path_failure> failures;
+  const std::vector<std::string> roots = {"/proc/self", "/proc/self/status", folder.path + "/link"};
+  EXPECT_TRUE(grep::walk(roots, failures).empty());
+  ASSERT_EQ(failures.size(), roots.size());
+  for (const grep::path_failure& failure : failures) {
+    EXPECT_EQ(failure.error, EINVAL);
+    EXPECT_NE(std::string(failure.reason).find("pseudo"), std::string::npos) << failure.path;
+  }
+  EXPECT_EQ(grep::walk({folder.path}, failures).size(), 1u);
 }
 
 TEST(GrepWalk, FindsAllOfALargeTree) {

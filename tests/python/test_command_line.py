@@ -92,18 +92,6 @@ def test_what_cannot_be_read_is_one_line_and_the_rest_is_done(run: Command, word
     assert done.returncode == 2
 
 
-@pytest.mark.parametrize("special", ["fifo", "device"])
-def test_special_files_are_refused_without_waiting(run: Command, words: Path, tree: Path, special: str) -> None:
-    path = Path("/dev/zero")
-    if special == "fifo":
-        path = tree / "fifo"
-        os.mkfifo(path)
-    done = run("grep", "--device", "cpu", "-f", words, path, tree / "b")
-    assert done.stdout == b"".join(tree_lines(tree).splitlines(keepends=True)[1:3])
-    assert done.stderr == f"gpufs grep: {path}: Invalid argument\n".encode()
-    assert done.returncode == 2
-
-
 def test_files_without_permission_are_reported(run: Command, words: Path, tree: Path) -> None:
     prefix: list[str] = []
     if os.geteuid() == 0:
