@@ -121,4 +121,7 @@ struct path_failure {
 // pseudo file system such as /proc, whose files have no contents before they are read.
 std::vector<file_item> walk(const std::vector<std::string>& roots, std::vector<path_failure>& failures);
 
+// Whether `path` leads to one of the files that `walk` finds, under whatever name.
+bool is_searched(const std::vector<std::string>& roots, const std::string& path);
+
 }  // namespace gpufs::grep

@@ -206,4 +206,15 @@ std::vector<file_item> walk(const std::vector<std::string>& roots, std::vector<p
   return std::move(out.files);
 }
 
+bool is_searched(const std::vector<std::string>& roots, const std::string& path) {
+  struct stat wanted;
+  if (stat(path.c_str(), &wanted) != 0) return false;
+  std::vector<path_failure> ignored;  // what cannot be read is not searched
+  const std::vector<file_item> files = walk(roots, ignored);
+  return std::any_of(files.begin(), files.end(), [&](const file_item& file) {
+    struct stat status;
+    return stat(file.path.c_str(), &status) == 0 && status.st_dev == wanted.st_dev && status.st_ino == wanted.st_ino;
+  });
+}
+
 }  // namespace gpufs::grep

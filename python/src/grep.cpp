@@ -307,6 +307,15 @@ void bind_grep(nb::module_& m) {
         return py_search_result{self.job->result()};
       });
 
+  m.def(
+      "grep_searches",
+      [](const nb::list& roots, const nb::bytes& path) {
+        const std::vector<std::string> names = to_strings(roots);
+        const std::string file(path.c_str(), path.size());
+        const nb::gil_scoped_release released;
+        return grep::is_searched(names, file);
+      },
+      "roots"_a, "path"_a);
   m.def("bench_grep_rival", search_by_rival, "way"_a, "dictionary"_a, "roots"_a, "threads"_a, "chunk_bytes"_a);
 }
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
+import os
+import stat
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
@@ -50,24 +53,19 @@ def grep_command(
     Prints lines PATH, WORD and COUNT with tabs between them, ordered by path, then word. Exit status: 0 when a word was
     found, 1 when none was, 2 when something went wrong.
     """
-    dictionary = _given_words(words)
-    with mount_to_read(device, cache, page, staging=GREP_STAGING) as mount:
-        recording = contextlib.nullcontext() if timeline is None else mount.timeline(timeline)
-        with recording, grep_bar(progress and is_terminal(sys.stderr)) as show:
-            try:
-                result = grep.search(mount, dictionary, paths, on_progress=show)
-            except (KeyboardInterrupt, EndedError) as why:
-                if show is not None:
-                    show(None)
-                # Not through close(), which would wait for the kernels.
-                end_at_once(why.status if isinstance(why, EndedError) else INTERRUPTED)
-        report = _Report(mount, result)
+    try:
+        dictionary = grep.Dictionary.read(_path_of_words(words))
+        if timeline is not None:
+            _refuse_to_overwrite(timeline, words, paths)
+        with mount_to_read(device, cache, page, staging=GREP_STAGING) as mount:
+            result = _search(mount, dictionary, paths, timeline, progress)
+            report = _Report(mount, result)
+    except OSError as error:
+        _complain(describe(error))
+        raise typer.Exit(FAILED) from None
     for failure in result.failures:
         _complain(describe(failure))
-    if as_json:
-        write(report.json_pieces())
-    else:
-        write(result.lines())
+    write(report.json_pieces() if as_json else result.lines())
     if summary:
         note("\n".join(report.summary()))
     if result.failures:
@@ -75,18 +73,41 @@ def grep_command(
     raise typer.Exit(FOUND if len(result) else NOTHING_FOUND)
 
 
+def _search(
+    mount: Mount, dictionary: grep.Dictionary, paths: list[str], timeline: str | None, progress: bool
+) -> grep.Result:
+    recording = contextlib.nullcontext() if timeline is None else mount.timeline(timeline)
+    with recording, grep_bar(progress and is_terminal(sys.stderr)) as show:
+        try:
+            return grep.search(mount, dictionary, paths, on_progress=show)
+        except (KeyboardInterrupt, EndedError) as why:
+            if show is not None:
+                show(None)
+            # Not through close(), which would wait for the kernels.
+            end_at_once(why.status if isinstance(why, EndedError) else INTERRUPTED)
+
+
+def _refuse_to_overwrite(output: str, words: str, paths: list[str]) -> None:
+    """Raises an OSError if the output is a file that the command reads, under whatever name."""
+    try:
+        status = os.stat(output)  # noqa: PTH116 - it may be bytes that are no text
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(status.st_mode):
+        return  # nothing that it keeps can be lost
+    if os.path.samestat(status, os.stat(_path_of_words(words))):  # noqa: PTH116 - as above
+        raise OSError(errno.EINVAL, "would be lost: it is the list of words", output)
+    if _core.grep_searches([os.fsencode(path) for path in paths], os.fsencode(output)):
+        raise OSError(errno.EINVAL, "would be lost: it is one of the files that are searched", output)
+
+
+def _path_of_words(words: str) -> str:
+    return "/dev/stdin" if words == "-" else words
+
+
 def _complain(text: str) -> None:
     """Writes an error; of a file, ``text`` is its path and the reason."""
     note(f"gpufs grep: {text}")
-
-
-def _given_words(file: str) -> grep.Dictionary:
-    """Returns the words that the command line names, or says what is wrong with them and ends with status 2."""
-    try:
-        return grep.Dictionary.read("/dev/stdin" if file == "-" else file)
-    except OSError as error:
-        _complain(describe(error))
-        raise typer.Exit(FAILED) from None
 
 
 class _Report:
