@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 
 #include "dictionary_table.hpp"
 #include "grep.hpp"
@@ -119,7 +120,13 @@ class builder {
 
 }  // namespace
 
-dictionary dictionary::read(const std::string& file) { return dictionary(read_word_list(file)); }
+dictionary dictionary::read(const std::vector<std::string>& files, std::vector<std::string> more) {
+  for (const std::string& file : files) {
+    std::vector<std::string> words = read_word_list(file);
+    std::move(words.begin(), words.end(), std::back_inserter(more));
+  }
+  return dictionary(std::move(more));
+}
 
 dictionary::dictionary(std::vector<std::string> words) {
   for (const std::string& word : words) {

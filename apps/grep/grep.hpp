@@ -40,10 +40,10 @@ struct flat_dictionary;  // dictionary_table.hpp
 // A set of words, prepared for the device. Copies share their data. Thread-safe.
 class dictionary {
  public:
-  // One word a line, which ends with "\n" or "\r\n"; the last line needs no end. Empty lines are ignored, a word may
-  // come twice. Throws gpufs::error with the file's path: EINVAL for a word with a NUL or of more than `word_bytes_max`
+  // The words of files, and `more`. One word a line, which ends with "\n" or "\r\n"; the last line needs no end. Empty
+  // lines are ignored, a word may come twice. Throws gpufs::error with the file's path: EINVAL for a word with a NUL or of more than `word_bytes_max`
   // bytes (the text names the line), or what opening and reading gave.
-  static dictionary read(const std::string& file);
+  static dictionary read(const std::vector<std::string>& files, std::vector<std::string> more = {});
 
   // Empty words are ignored. Throws gpufs::error: EINVAL for a word with a NUL or a newline, or one that is too long.
   explicit dictionary(std::vector<std::string> words);

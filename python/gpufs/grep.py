@@ -61,14 +61,19 @@ class Dictionary:
         self._core = _core.Dictionary([os.fsencode(word) for word in words])
 
     @classmethod
-    def read(cls, path: AnyPath) -> Dictionary:
-        r"""Reads a file with one word a line; empty lines are ignored. Lines end with ``\n`` or ``\r\n``.
+    def read(cls, *paths: AnyPath, more: Iterable[str | bytes] = ()) -> Dictionary:
+        r"""Reads files with one word a line; empty lines are ignored. Lines end with ``\n`` or ``\r\n``.
+
+        Args:
+            paths: of the files, which may be pipes.
+            more: words to look for besides.
 
         Raises:
-            OSError: the file cannot be read, or (``EINVAL``) has a word with a NUL in it or of more than 255 bytes.
+            OSError: a file cannot be read, or (``EINVAL``) has a word with a NUL in it or of more than 255 bytes.
+            ValueError: as for the constructor, of ``more``.
         """
         made = cls.__new__(cls)
-        made._core = _core.Dictionary.read(os.fsencode(path))
+        made._core = _core.Dictionary.read(list(map(os.fsencode, paths)), list(map(os.fsencode, more)))
         return made
 
     def __len__(self) -> int:

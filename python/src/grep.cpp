@@ -257,12 +257,13 @@ void bind_grep(nb::module_& m) {
           "words"_a)
       .def_static(
           "read",
-          [](const nb::bytes& path) {
-            const std::string file(path.c_str(), path.size());
+          [](const nb::list& paths, const nb::list& more) {
+            const std::vector<std::string> files = to_strings(paths);
+            std::vector<std::string> words = to_strings(more);
             const nb::gil_scoped_release released;
-            return grep::dictionary::read(file);
+            return grep::dictionary::read(files, std::move(words));
           },
-          "path"_a)
+          "paths"_a, "more"_a)
       .def("__len__", [](const grep::dictionary& self) { return self.words().size(); });
 
   nb::class_<py_search_result>(m, "SearchResult")

@@ -80,8 +80,15 @@ TEST(GrepDictionary, ReadsOneWordALine) {
   const temporary_folder folder;
   const std::string longest(255, 'x');
   const grep::dictionary d =
-      grep::dictionary::read(folder.write("words", "foo\n\nbar \r\n" + longest + "\r\n\r\nfoo\n'tis"));
+      grep::dictionary::read({folder.write("words", "foo\n\nbar \r\n" + longest + "\r\n\r\nfoo\n'tis")});
   EXPECT_EQ(d.words(), (std::vector<std::string>{"'tis", "bar ", "foo", longest}));
+}
+
+TEST(GrepDictionary, HasTheWordsOfAllFilesAndMore) {
+  const temporary_folder folder;
+  const grep::dictionary d =
+      grep::dictionary::read({folder.write("1", "b\na\n"), folder.write("2", "c\nb")}, {"d", "a"});
+  EXPECT_EQ(d.words(), (std::vector<std::string>{"a", "b", "c", "d"}));
 }
 
 TEST(GrepDictionary, RefusesWordsThatCannotBeSearched) {
@@ -95,13 +102,13 @@ TEST(GrepDictionary, RefusesWordsThatCannotBeSearched) {
     }
   };
   const std::string path = folder.write("long", "a\nb\n" + std::string(256, 'x') + "\n");
-  const auto [number, text] = refusal([&] { grep::dictionary::read(path); });
+  const auto [number, text] = refusal([&] { grep::dictionary::read({path}); });
   EXPECT_EQ(number, EINVAL);
   EXPECT_NE(text.find("line 3"), std::string::npos) << text;
   EXPECT_NE(text.find(path), std::string::npos) << text;
-  EXPECT_EQ(refusal([&] { grep::dictionary::read(folder.write("nul", std::string("a\0b\n", 4))); }).first, EINVAL);
-  EXPECT_EQ(refusal([&] { grep::dictionary::read(folder.path + "/missing"); }).first, ENOENT);
-  EXPECT_EQ(refusal([&] { grep::dictionary::read(folder.path); }).first, EISDIR);
+  EXPECT_EQ(refusal([&] { grep::dictionary::read({folder.write("nul", std::string("a\0b\n", 4))}); }).first, EINVAL);
+  EXPECT_EQ(refusal([&] { grep::dictionary::read({folder.path + "/missing"}); }).first, ENOENT);
+  EXPECT_EQ(refusal([&] { grep::dictionary::read({folder.path}); }).first, EISDIR);
   EXPECT_EQ(refusal([] { grep::dictionary({"a\nb"}); }).first, EINVAL);
   EXPECT_EQ(refusal([] { grep::dictionary({std::string("a\0", 2)}); }).first, EINVAL);
   EXPECT_EQ(refusal([] { grep::dictionary({std::string(256, 'x')}); }).first, EINVAL);

@@ -143,7 +143,7 @@ def test_paths_are_bytes_in_any_locale(run: Command, words: Path, tmp_path: Path
     ("arguments", "text"),
     [
         (["grep"], "PATH"),
-        (["grep", "PATH"], "--file"),
+        (["grep", "PATH"], "PATH"),
         (["grep", "-f", "WORDS"], "PATH"),
         (["grep", "-f", "WORDS", "--device", "gpu", "PATH"], "'gpu' is not one of auto, cpu and cuda"),
         (["grep", "-f", "WORDS", "--cache", "much", "PATH"], "'much'"),

@@ -76,13 +76,19 @@ def gpufs_counts(run: Command, folder: Path, files: Sequence[Path], words: Itera
     dictionary.write_bytes(b"".join(word + (b"\r\n" if word.endswith(b"\r") else b"\n") for word in words))
     done = run("grep", "--device", "cpu", "--no-progress", "-f", dictionary, *files)
     assert done.stderr == b""
+    counts = counts_of(done.stdout)
+    assert list(counts) == sorted(counts)
+    return counts
+
+
+def counts_of(output: bytes) -> Counts:
+    """What ``gpufs grep`` printed."""
     counts: Counts = {}
-    for line in done.stdout.split(b"\n")[:-1]:
+    for line in output.split(b"\n")[:-1]:
         path, _, rest = line.partition(b"\t")
         word, _, count = rest.rpartition(b"\t")
         assert (path, word) not in counts
         counts[path, word] = int(count)
-    assert list(counts) == sorted(counts)
     return counts
 
 
@@ -129,6 +135,24 @@ def test_random_files(run: Command, tmp_path: Path, seed: int) -> None:
         words |= {made.word(text) for _ in range(10)}
     words.discard(b"")
     assert_same(gpufs_counts(run, tmp_path, files, words), grep_each(files, words))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_words_on_the_command_line(run: Command, tmp_path: Path, seed: int) -> None:
+    """Given to grep in the same way, one at a time."""
+    made = RandomText(seed)
+    file = tmp_path / "file"
+    file.write_bytes(made.text(300))
+    words = {made.word(file.read_bytes()) for _ in range(20)} - {b""}
+    options = [option for word in words for option in (b"-e", word)]
+    done = run("grep", "--device", "cpu", *options, file)
+    assert done.stderr == b""
+    assert_same(counts_of(done.stdout), grep_each([file], words))
+    for word in sorted(words)[:5]:
+        done = run("grep", "--device", "cpu", "--", word, file)
+        command = [b"grep", b"-o", b"-w", b"-F", b"--", word, bytes(file)]
+        status = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False).returncode
+        assert (counts_of(done.stdout), done.returncode) == (grep_each([file], [word]), status)
 
 
 def test_files_with_a_late_nul(run: Command, tmp_path: Path) -> None:

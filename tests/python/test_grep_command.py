@@ -89,7 +89,7 @@ def test_a_timeline_does_not_overwrite_words_on_standard_input(words: Path, tree
     with words.open("rb") as stdin:
         done = subprocess.run(arguments, stdin=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
     assert words.read_bytes() == before
-    assert done.stderr == f"gpufs grep: {words}: would be lost: it is the list of words\n".encode()
+    assert done.stderr == f"gpufs grep: {words}: would be lost: it is a list of words\n".encode()
     assert done.returncode == 2
 
 
@@ -112,3 +112,102 @@ def test_a_timeline_that_cannot_be_written_is_one_line(run: Command, words: Path
     done = run("grep", "--device", "cpu", "--timeline", tree / "no" / "folder", "-f", words, tree)
     assert done.stderr == f"gpufs grep: {tree}/no/folder: No such file or directory\n".encode()
     assert (done.stdout, done.returncode) == (b"", 2)
+
+
+# --- Words on the command line ---
+
+
+def lines_of(tree: Path, *words: str) -> bytes:
+    """The output of a search of `tree` for some of its words."""
+    wanted = {word.encode() for word in words}
+    return b"".join(line for line in tree_lines(tree).splitlines(keepends=True) if line.split(b"\t")[1] in wanted)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["beta", "TREE"], ["beta"]),
+        (["-r", "beta", "TREE"], ["beta"]),
+        (["beta", "TREE", "-r"], ["beta"]),
+        (["-e", "beta", "TREE"], ["beta"]),
+        (["--word", "beta", "TREE"], ["beta"]),
+        (["-e", "beta", "-e", "alpha", "TREE"], ["alpha", "beta"]),
+        (["-ebeta", "TREE", "-ealpha"], ["alpha", "beta"]),
+        (["-e", "beta\nalpha\n", "TREE"], ["alpha", "beta"]),
+        (["beta\n\nalpha", "TREE"], ["alpha", "beta"]),
+        (["-f", "LIST", "TREE"], ["alpha", "gamma"]),
+        (["-f", "LIST", "-e", "beta", "TREE"], ["alpha", "beta", "gamma"]),
+        (["-f", "LIST", "-f", "OTHER", "TREE"], ["alpha", "beta", "gamma"]),
+        (["-rf", "LIST", "TREE"], ["alpha", "gamma"]),
+        (["--", "beta", "TREE"], ["beta"]),
+        (["bet", "TREE"], []),
+        (["be.a", "TREE"], []),
+    ],
+)
+def test_words_stand_on_the_command_line(
+    run: Command, tree: Path, tmp_path: Path, arguments: list[str], found: list[str]
+) -> None:
+    (tmp_path / "list").write_text("alpha\ngamma\n")
+    (tmp_path / "other").write_text("beta\n")
+    paths = {"TREE": tree, "LIST": tmp_path / "list", "OTHER": tmp_path / "other"}
+    done = run("grep", "--device", "cpu", *(paths.get(argument, argument) for argument in arguments))
+    assert (done.stdout, done.stderr, done.returncode) == (lines_of(tree, *found), b"", 0 if found else 1)
+
+
+def test_with_a_word_of_e_or_f_all_operands_are_paths(run: Command, words: Path, tree: Path) -> None:
+    for option in (["-e", "beta"], ["-f", words]):
+        done = run("grep", "--device", "cpu", *option, "alpha", tree / "nothing")
+        assert done.stderr == b"gpufs grep: alpha: No such file or directory\n"
+        assert (done.stdout, done.returncode) == (b"", 2)
+
+
+@pytest.mark.parametrize("word", ["-x", "--device", "-e", "-"])
+def test_a_word_may_begin_with_a_dash(run: Command, tmp_path: Path, word: str) -> None:
+    (tmp_path / "file").write_text(f"a {word} b {word}")
+    for arguments in (["-e", word, tmp_path / "file"], ["--", word, tmp_path / "file"]):
+        done = run("grep", "--device", "cpu", *arguments)
+        assert done.stdout == f"{tmp_path}/file\t{word}\t2\n".encode()
+        assert (done.stderr, done.returncode) == (b"", 0)
+
+
+def test_a_word_may_be_any_bytes(run: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"- caf\xe9 \xff -")
+    for word in (b"caf\xe9", b"\xff"):
+        done = run("grep", "--device", "cpu", word, tmp_path / "file")
+        assert done.stdout == b"%s/file\t%s\t1\n" % (bytes(tmp_path), word)
+        assert (done.stderr, done.returncode) == (b"", 0)
+
+
+def test_r_without_a_path_searches_the_working_folder(run: Command, tree: Path) -> None:
+    done = run("grep", "--device", "cpu", "-r", "alpha", cwd=tree)
+    assert (done.stdout, done.stderr, done.returncode) == (b"./b\talpha\t2\n", b"", 0)
+    done = run("grep", "--device", "cpu", "-re", "alpha", cwd=tree)
+    assert (done.stdout, done.stderr, done.returncode) == (b"./b\talpha\t2\n", b"", 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "WORD and PATH are missing"),
+        (["-r"], "WORD and PATH are missing"),
+        (["alpha"], "PATH is missing"),
+        (["-e", "alpha"], "PATH is missing"),
+        (["-f", os.devnull], "PATH is missing"),
+        (["", "."], "empty"),
+        (["-e", "alpha", "-e", "", "."], "empty"),
+        (["x" * 256, "."], "longer than 255 bytes"),
+        (["-f", os.devnull, "-e", "x" * 256, "."], "longer than 255 bytes"),
+    ],
+)
+def test_wrong_use_is_one_line(run: Command, tmp_path: Path, arguments: list[str], text: str) -> None:
+    done = run("grep", "--device", "cpu", *arguments, cwd=tmp_path)
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("gpufs grep: ")
+    assert text in line
+    assert (done.stdout, done.returncode) == (b"", 2)
+
+
+def test_a_list_without_words_reads_nothing(run: Command, tree: Path) -> None:
+    """As with grep, which does not open its files then."""
+    done = run("grep", "--device", "cpu", "-f", os.devnull, tree, tree / "missing")
+    assert (done.stdout, done.stderr, done.returncode) == (b"", b"", 1)
