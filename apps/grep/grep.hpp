@@ -1,7 +1,7 @@
 // gpufs grep: counts the words of a dictionary in files, on a mount's device.
 //
 // For each file and each word the count is that of `LC_ALL=C grep -o -w -F -e WORD FILE | wc -l` with GNU grep 3.5 or
-// later. A match is an occurrence with no word character ([A-Za-z0-9_]) right before and right after it; of matches
+// later; with letter_case::ignored that of grep -i besides. A match is an occurrence with no word character ([A-Za-z0-9_]) right before and right after it; of matches
 // that overlap, the leftmost counts and the search goes on at its end.
 //
 // Binary files: GNU grep stops printing matches once it has met a NUL byte in the buffer that it is searching (it then
@@ -37,16 +37,23 @@ inline constexpr std::size_t word_bytes_max = 255;
 
 struct flat_dictionary;  // dictionary_table.hpp
 
-// A set of words, prepared for the device. Copies share their data. Thread-safe.
+enum class letter_case {
+  heeded,
+  ignored  // of A to Z only, as grep's in the C locale
+};
+
+// A set of words, prepared for the device. Copies share their data. Thread-safe. Where the case is ignored, words that
+// differ in nothing else are one word, in the spelling that was given first.
 class dictionary {
  public:
   // The words of files, and `more`. One word a line, which ends with "\n" or "\r\n"; the last line needs no end. Empty
   // lines are ignored, a word may come twice. Throws gpufs::error with the file's path: EINVAL for a word with a NUL or of more than `word_bytes_max`
   // bytes (the text names the line), or what opening and reading gave.
-  static dictionary read(const std::vector<std::string>& files, std::vector<std::string> more = {});
+  static dictionary read(const std::vector<std::string>& files, std::vector<std::string> more = {},
+                         letter_case c = letter_case::heeded);
 
   // Empty words are ignored. Throws gpufs::error: EINVAL for a word with a NUL or a newline, or one that is too long.
-  explicit dictionary(std::vector<std::string> words);
+  explicit dictionary(std::vector<std::string> words, letter_case c = letter_case::heeded);
 
   // Sorted bytewise, each once; `match::word` is an index into it.
   const std::vector<std::string>& words() const;

@@ -41,6 +41,10 @@ std::vector<std::string> to_strings(const nb::list& list) {
   return strings;
 }
 
+grep::letter_case case_of(bool ignore_case) {
+  return ignore_case ? grep::letter_case::ignored : grep::letter_case::heeded;
+}
+
 // All that a search found, with the names that its numbers stand for. Not changed once it is there.
 struct search_result {
   explicit search_result(grep::dictionary w) : words(std::move(w)) {}
@@ -249,21 +253,21 @@ void bind_grep(nb::module_& m) {
   nb::class_<grep::dictionary>(m, "Dictionary")
       .def(
           "__init__",
-          [](grep::dictionary* place, const nb::list& words) {
+          [](grep::dictionary* place, const nb::list& words, bool ignore_case) {
             std::vector<std::string> copies = to_strings(words);
             const nb::gil_scoped_release released;
-            new (place) grep::dictionary(std::move(copies));
+            new (place) grep::dictionary(std::move(copies), case_of(ignore_case));
           },
-          "words"_a)
+          "words"_a, "ignore_case"_a)
       .def_static(
           "read",
-          [](const nb::list& paths, const nb::list& more) {
+          [](const nb::list& paths, const nb::list& more, bool ignore_case) {
             const std::vector<std::string> files = to_strings(paths);
             std::vector<std::string> words = to_strings(more);
             const nb::gil_scoped_release released;
-            return grep::dictionary::read(files, std::move(words));
+            return grep::dictionary::read(files, std::move(words), case_of(ignore_case));
           },
-          "paths"_a, "more"_a)
+          "paths"_a, "more"_a, "ignore_case"_a)
       .def("__len__", [](const grep::dictionary& self) { return self.words().size(); });
 
   nb::class_<py_search_result>(m, "SearchResult")

@@ -53,6 +53,20 @@ TEST(GrepText, ClassifiesEveryByteAtEveryPlace) {
   }
 }
 
+TEST(GrepText, FoldsTheCaseOfAsciiLettersOnly) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const int folded = byte >= 'A' && byte <= 'Z' ? byte + ('a' - 'A') : byte;
+    for (int place = 0; place < 8; ++place) {
+      for (const std::uint64_t around : {std::uint64_t{0}, ~std::uint64_t{0}, eightfold('a'), eightfold(0x80)}) {
+        const std::uint64_t others = around & ~(std::uint64_t{0xff} << 8 * place);
+        EXPECT_EQ(grep::fold_case(others | std::uint64_t(byte) << 8 * place), others | std::uint64_t(folded)
+                                                                                           << 8 * place)
+            << byte << " at " << place;
+      }
+    }
+  }
+}
+
 TEST(GrepText, HashesAndComparesAtEveryPlaceAlike) {
   const std::string word = "The quick brown fox";
   for (std::uint32_t bytes = 1; bytes <= word.size(); ++bytes) {
@@ -82,6 +96,12 @@ TEST(GrepDictionary, ReadsOneWordALine) {
   const grep::dictionary d =
       grep::dictionary::read({folder.write("words", "foo\n\nbar \r\n" + longest + "\r\n\r\nfoo\n'tis")});
   EXPECT_EQ(d.words(), (std::vector<std::string>{"'tis", "bar ", "foo", longest}));
+}
+
+TEST(GrepDictionary, KeepsTheFirstSpellingWhereTheCaseIsIgnored) {
+  const grep::dictionary d({"foo", "Foo", "B", "b", "a-A", "\xc4", "\xe4", "FOO"}, grep::letter_case::ignored);
+  EXPECT_EQ(d.words(), (std::vector<std::string>{"B", "a-A", "foo", "\xc4", "\xe4"}));
+  EXPECT_EQ(d.flat().overlapping, 1u);
 }
 
 TEST(GrepDictionary, HasTheWordsOfAllFilesAndMore) {

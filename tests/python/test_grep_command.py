@@ -211,3 +211,43 @@ def test_a_list_without_words_reads_nothing(run: Command, tree: Path) -> None:
     """As with grep, which does not open its files then."""
     done = run("grep", "--device", "cpu", "-f", os.devnull, tree, tree / "missing")
     assert (done.stdout, done.stderr, done.returncode) == (b"", b"", 1)
+
+
+# --- Ignoring the case ---
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (["error"], ["error\t4"]),
+        (["ERROR"], ["ERROR\t4"]),
+        (["ERROR", "error", "Error"], ["ERROR\t4"]),
+        (["x", "error"], ["error\t4", "x\t2"]),
+        (["X-x"], ["X-x\t1"]),
+        (["caf\N{LATIN SMALL LETTER E WITH ACUTE}"], ["caf\N{LATIN SMALL LETTER E WITH ACUTE}\t1"]),
+        (["errors"], []),
+    ],
+)
+def test_the_case_of_ascii_letters_is_ignored(run: Command, tmp_path: Path, words: list[str], lines: list[str]) -> None:
+    file = tmp_path / "file"
+    text = "error Error ERROR,eRRoR error_ x-X \N{LATIN SMALL LETTER E WITH ACUTE}"
+    cafes = "CAF\N{LATIN SMALL LETTER E WITH ACUTE} caf\N{LATIN CAPITAL LETTER E WITH ACUTE}"
+    file.write_text(f"{text} {cafes}", encoding="utf-8")
+    options = [option for word in words for option in ("-e", word)]
+    for option in ("-i", "--ignore-case"):
+        done = run("grep", "--device", "cpu", option, *options, file)
+        assert done.stdout.decode() == "".join(f"{file}\t{line}\n" for line in lines)
+        assert (done.stderr, done.returncode) == (b"", 0 if lines else 1)
+
+
+def test_without_i_the_case_matters(run: Command, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("error Error ERROR")
+    done = run("grep", "--device", "cpu", "Error", file)
+    assert done.stdout == f"{file}\tError\t1\n".encode()
+
+
+def test_a_list_is_read_ignoring_the_case(run: Command, words: Path, tree: Path) -> None:
+    (tree / "capitals").write_text("ALPHA\n")
+    done = run("grep", "--device", "cpu", "-if", words, tree / "capitals")
+    assert (done.stdout, done.returncode) == (f"{tree}/capitals\talpha\t1\n".encode(), 0)

@@ -54,6 +54,12 @@ def grep_command(
             help="File with one word a line; - is standard input. Several are one list.",
         ),
     ] = None,
+    ignore_case: Annotated[
+        bool,
+        typer.Option(
+            "-i", "--ignore-case", help="Ignore the case of A to Z, in words and in text; of no other letter."
+        ),
+    ] = False,
     recursive: Annotated[
         bool,
         typer.Option("-r", "--recursive", help="Without a PATH, search the working folder. Folders always are."),
@@ -79,6 +85,7 @@ def grep_command(
     \b
     gpufs grep TODO src                  a word in all files below a folder
     gpufs grep -e malloc -e free *.c     several words
+    gpufs grep -i error /var/log         error, Error and ERROR; they count together
     gpufs grep -f words.txt /usr/share   the words of a file, one a line
     gpufs grep -e -x -- notes.txt        a word that begins with a dash
 
@@ -88,7 +95,7 @@ def grep_command(
     lists = [_STANDARD_INPUT if name == "-" else name for name in lists or []]
     try:
         given, paths = _words_and_paths(operands or [], words or [], lists, recursive)
-        dictionary = grep.Dictionary.read(*lists, more=given)
+        dictionary = grep.Dictionary.read(*lists, more=given, ignore_case=ignore_case)
     except ValueError as error:
         _complain(str(error))
         raise typer.Exit(FAILED) from None
