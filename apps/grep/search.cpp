@@ -202,7 +202,8 @@ class searcher {
                          static_cast<std::uint32_t>(dictionary_.entries.size() - 1),
                          dictionary_.overlapping,
                          dictionary_.longest,
-                         dictionary_.begins_non_word ? 1u : 0u};
+                         dictionary_.begins_non_word ? 1u : 0u,
+                         dictionary_.folds_case ? 1u : 0u};
     kernel.work = list_of(work, r, sink.number());
     kernel.nul_parts = nul_parts.data();
     kernel.chains = chains.data();
