@@ -24,6 +24,28 @@ namespace {
 // two), and on the few cores of such a machine twice the threads only take them from each other.
 constexpr unsigned openers_from_workers = 4;
 
+// Host descriptors that a mount may hold at once. Raises the process's soft limit to its hard limit, as language
+// run-times do: nothing gets less by it. A quarter stays for the rest of the program.
+std::size_t descriptors_max() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 256;
+  if (limit.rlim_cur < limit.rlim_max) {
+    const rlimit raised{limit.rlim_max, limit.rlim_max};
+    if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  }
+  const std::uint64_t usable = limit.rlim_cur == RLIM_INFINITY ? std::uint64_t{1} << 20 : std::uint64_t{limit.rlim_cur};
+  return std::clamp<std::size_t>(usable / 4 * 3, 8, std::size_t{1} << 20);
+}
+
+std::unique_ptr<device> make_device(mount_options& options) {
+  if (options.device == device_kind::automatic)
+    options.device = cuda_device_count() > 0 ? device_kind::cuda : device_kind::cpu;
+  if (options.device == device_kind::cuda) return make_cuda_device(options.ordinal);
+  const unsigned threads =
+      options.twin_threads != 0 ? options.twin_threads : std::max(1u, std::thread::hardware_concurrency());
+  return make_cpu_device(threads);
+}
+
 }  // namespace
 
 struct mount::implementation {

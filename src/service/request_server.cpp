@@ -21,7 +21,9 @@ bool may_change(request_code code) {
     case request_code::truncate:
     case request_code::sync:
     case request_code::unlink:
-    case request_code::rename: return true;
+    case request_code::rename:
+    case request_code::emptied:
+    case request_code::report_close: return true;
     case request_code::open:
     case request_code::read:
     case request_code::bulk:
