@@ -44,7 +44,7 @@ struct mount_options {
   unsigned rings = 0;                                // frame rings. 0: one per multiprocessor, fewer for small caches
   unsigned open_files = 131072;                      // open-file records, at most 131,072
   unsigned twin_threads = 0;                         // threads of a launch on the twin. 0: one per core
-  std::uint64_t reclaim_timeout_ns = 1'000'000'000;  // without a frame coming free, after which a call gives -ENOBUFS
+  std::uint64_t reclaim_timeout_ns = 1'000'000'000;  // without a frame that moves, after which a call gives -ENOBUFS
   std::uint64_t heartbeat_timeout_ns = 10'000'000'000;  // silence of the service after which a call gives -EIO
   std::uint64_t request_timeout_ns = 120'000'000'000;   // one request in all, then -EIO
   // Nothing is ever written: what would is answered with -EROFS, and the memory that says which bytes of a page are dirty, an
