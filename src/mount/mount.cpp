@@ -84,6 +84,7 @@ struct mount::implementation {
     requests->ask_to_end();
     const char* obstacle = nullptr;
     if (!requests->stop(all)) obstacle = "a service thread hangs in I/O";
+    if (!sinks->stop(all)) obstacle = "a sink has not returned";
     if (!extents->stop(all)) obstacle = "the registrar hangs in I/O";
     // Once more: a worker may have begun a copy for a group that had given up.
     if (obstacle == nullptr && !gpu->wait_idle(all.left_ns())) obstacle = "a kernel is still running";
@@ -283,7 +284,9 @@ std::string mount::stop_timeline() const { return self_->record->stop(); }
 std::int32_t mount::open_sink(std::function<int(const char*, std::size_t)> take) const {
   return self_->sinks->open(std::move(take));
 }
-void mount::close_sink(std::int32_t sink) const { self_->sinks->close(sink); }
+bool mount::close_sink(std::int32_t sink) const {
+  return self_->sinks->close(sink, deadline::after(self_->options.request_timeout_ns));
+}
 
 std::uint64_t mount::register_file(const std::string& path) {
   std::uint32_t handle = 0;

@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <chrono>
 #include <new>
-#include <optional>
+#include <utility>
 
 namespace gpufs {
 
@@ -37,9 +37,9 @@ void block_signals() {
 service::service(device& d, const channel_view& channel, const channel_view& seen, const bulk_frames& frames,
                  file_table& files, extent_registrar& extents, sink_table& sinks, timeline& record,
                  const service_options& options)
-    : channel_(channel), files_(files), timeline_(record), options_(options), served_(channel.layout.slot_count),
-      counts_(std::size_t{service_duties} * options.workers),
-      requests_(d, channel, seen, frames, files, extents, sinks, options.workers, stopping_),
+    : channel_(channel), files_(files), sinks_(sinks), timeline_(record), options_(options),
+      served_(channel.layout.slot_count), counts_(std::size_t{service_duties} * options.workers),
+      requests_(d, channel, seen, frames, files, extents, options.workers, stopping_),
       crews_{crew(options.workers), crew(options.openers ? options.workers : 0)} {
   channel_.header().beds[0].is_for_all = options_.openers ? 0 : 1;
   channel_.announce(service_phase::running);
@@ -308,7 +308,8 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
     channel_.reply(slot).word.store_release(make_reply_word(sequence, result));
   };
   try {
-    reply(requests_.serve(r, slot, sequence, worker, known));
+    if (r.code != request_code::send) reply(requests_.serve(r, slot, sequence, worker, known));
+    else if (const int refused = hand_to_sink(slot, sequence, r, event); refused < 0) reply(refused);
   } catch (const worker_death&) {
     reply(-EIO);
     throw;
@@ -320,6 +321,31 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
   // Its only writer: no exchange, which would wait until the reply has left for the bus.
   std::atomic<std::uint64_t>& served = count_of(duty_for(r.code), worker).served;
   served.store(served.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+// 0: the sink's thread will answer. Or -errno. The bytes stay in the slot's staging memory until the answer.
+int service::hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const request& r,
+                          const std::optional<timeline_event>& event) {
+  if (r.length > channel_.layout.staging_bytes) return -EINVAL;
+  // Nothing of this object: it may be gone when a sink answers.
+  const auto answer = [channel = channel_, &record = timeline_, slot, sequence, sink = r.handle, event](
+                          std::int32_t result, std::uint64_t begin_ns) {
+    if (event) {
+      try {
+        timeline_event e = *event;
+        e.thread = timeline::first_sink + sink;
+        e.begin_ns = begin_ns;
+        e.end_ns = platform::now_ns();
+        e.result = result;
+        record.add(std::move(e));
+      } catch (const std::bad_alloc&) {
+        // Then the timeline lacks it.
+      }
+    }
+    // Release, system scope: pairs with the client's acquire.
+    channel.reply(slot).word.store_release(make_reply_word(sequence, result));
+  };
+  return sinks_.send(r.handle, channel_.staging(slot), r.length, answer);
 }
 
 // Before it is served: the path of an open lies where the file's first bytes will be.
