@@ -55,6 +55,10 @@ struct mount_options {
   // A folder: nothing outside of it is served. Paths are relative to it; absolute ones, and those that lead out of it by ".." or a
   // symbolic link, are answered with -EXDEV. Empty: all that the process may open. Not together with a backend.
   std::string root;
+  // Whether the service may copy to and from mappings of files (without a backend). It then puts a handler of SIGBUS in place,
+  // for files that become shorter meanwhile; a program that sets a handler of its own later should call the one that it found.
+  // False: no handler, and half the rate of staged loads.
+  bool maps_files = true;
   std::shared_ptr<gpufs::backend> backend;  // who does the I/O; null: POSIX
 };
 

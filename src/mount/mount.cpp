@@ -51,7 +51,8 @@ struct mount::implementation {
       posix_backend_options posix;
       posix.root = options.root;
       // One or two threads write as fast as they copy and fault pages in.
-      posix.mapped_writes = options.workers >= 4;
+      posix.mapped_writes = options.maps_files && options.workers >= 4;
+      posix.mapped_reads = options.maps_files;
       options.backend = make_posix_backend(posix);
     }
     if (options.extent_budget_bytes == 0) {
