@@ -58,6 +58,10 @@ struct mount_options {
   // symbolic link, are answered with -EXDEV. Without a value: all that the process may open. An empty path is refused, so that a
   // setting that was left empty cannot serve everything. Not together with a backend.
   std::optional<std::string> root;
+  // Whether the service may copy to and from mappings of files (without a backend). It then puts a handler of SIGBUS in place,
+  // for files that become shorter meanwhile; a program that sets a handler of its own later should call the one that it found.
+  // False: no handler, and half the rate of staged loads.
+  bool maps_files = true;
   std::shared_ptr<gpufs::backend> backend;  // who does the I/O; null: POSIX
 };
 
@@ -147,11 +151,14 @@ class mount {
   // Ends the recording and returns it in the Trace Event Format (JSON), for Perfetto or chrome://tracing.
   std::string stop_timeline() const;
 
-  // A sink takes bytes that kernels send (gsend). `take` runs on a service thread, one call at a time per sink; it
-  // returns 0, or an errno that the sender gets, and must not close its own sink. Throws EMFILE when
-  // limits::sinks_max are open.
+  // A sink takes bytes that kernels send (gsend). Each sink has a thread, on which `take` runs, one call at a time; a slow one
+  // holds up only the groups that send to it. `take` returns 0, or an errno that the sender gets; what it throws is EIO, or
+  // ENOMEM for std::bad_alloc. It must not close its own sink. Throws gpufs::error: EMFILE when limits::sinks_max are open,
+  // EAGAIN when the system gives no thread.
   std::int32_t open_sink(std::function<int(const char* bytes, std::size_t count)> take) const;
-  void close_sink(std::int32_t sink) const;
+  // Waits for the call of `take` under way, at most `request_timeout_ns`; no other one begins. False when it has not returned by
+  // then: what it uses must stay until it does.
+  [[nodiscard]] bool close_sink(std::int32_t sink) const;
 
   // Maps and registers a file for direct loads now, as far as the budget goes, reading it into the page cache first.
   // Returns the bytes registered: 0 when there is no direct path. A file that changed less than two seconds ago gets a

@@ -171,8 +171,15 @@ class posix_file final : public backend_file {
 
   void read_ahead(std::uint64_t offset, std::uint64_t bytes) override {
     // Only advice: when it is not taken, the extent is not registered and loads stay staged.
-    if (const descriptor fd(*this); fd)
-      (void)posix_fadvise(fd.number(), static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
+    const descriptor fd(*this);
+    if (!fd) return;
+    // In pieces: of one call Linux takes no more than the device's read_ahead_kb, or max_sectors_kb if that is more. These
+    // are the 128 KiB that read_ahead_kb is by default.
+    constexpr std::uint64_t piece_bytes = std::uint64_t{128} << 10;
+    for (std::uint64_t done = 0; done < bytes; done += piece_bytes) {
+      (void)posix_fadvise(fd.number(), static_cast<off_t>(offset + done),
+                          static_cast<off_t>(std::min(piece_bytes, bytes - done)), POSIX_FADV_WILLNEED);
+    }
   }
 
  private:

@@ -55,6 +55,7 @@ void host_threads::start(const char* what, std::function<void()> body) {
 }
 
 bool host_threads::wait_until(const deadline& end) {
+  if (threads_.empty()) return true;  // also when some were left
   {
     std::unique_lock lock(progress_->mutex);
     while (progress_->running != 0) {

@@ -56,7 +56,8 @@ struct mount::implementation {
       posix_backend_options posix;
       posix.root = options.root;
       // One or two threads write as fast as they copy and fault pages in.
-      posix.mapped_writes = options.workers >= 4;
+      posix.mapped_writes = options.maps_files && options.workers >= 4;
+      posix.mapped_reads = options.maps_files;
       options.backend = make_posix_backend(posix);
     }
     if (options.extent_budget_bytes == 0) {
@@ -90,6 +91,7 @@ struct mount::implementation {
     requests->ask_to_end();
     const bool service_hangs = !requests->stop(all);
     if (service_hangs) obstacle = "a service thread hangs in I/O";
+    if (!sinks->stop(all)) obstacle = "a sink has not returned";
     if (!extents->stop(all)) obstacle = "the registrar hangs in I/O";
     // Once more: a worker may have begun a copy for a group that had given up.
     const bool idle = gpu->wait_idle(all.left_ns());
@@ -338,7 +340,9 @@ std::int32_t mount::open_sink(std::function<int(const char*, std::size_t)> take)
   self_->refuse_ended();
   return self_->sinks->open(std::move(take));
 }
-void mount::close_sink(std::int32_t sink) const { self_->sinks->close(sink); }
+bool mount::close_sink(std::int32_t sink) const {
+  return self_->sinks->close(sink, deadline::after(self_->options.request_timeout_ns));
+}
 
 std::uint64_t mount::register_file(const std::string& path) {
   self_->refuse_ended();

@@ -257,13 +257,17 @@ extent_notice extent_registrar::prepare(const job& j, std::unique_ptr<file_mappi
 }
 
 bool extent_registrar::bring_into_cache(backend_file& file, const file_mapping& mapping, std::uint64_t offset) {
-  using clock = std::chrono::steady_clock;
-  const auto end = clock::now() + std::chrono::seconds(5);
-  if (file.cached(mapping, offset) >= cached_min) return true;
+  double share = file.cached(mapping, offset);
+  if (share >= cached_min) return true;
   file.read_ahead(offset, mapping.bytes());
-  while (!stopping_ && clock::now() < end) {
+  const deadline all = deadline::after(cold_time_ns);
+  deadline stalled = deadline::after(stalled_time_ns);
+  while (!stopping_ && all.left_ns() != 0 && stalled.left_ns() != 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    if (file.cached(mapping, offset) >= cached_min) return true;
+    const double now = file.cached(mapping, offset);
+    if (now >= cached_min) return true;
+    if (now > share) stalled = deadline::after(stalled_time_ns);
+    share = now;
   }
   return false;
 }

@@ -96,6 +96,8 @@ class extent_registrar {
   static constexpr std::uint32_t looks_every = 16;  // reads of what is known to be refused, by each thread
   static constexpr double cached_min = 0.95;
   static constexpr std::uint64_t quiet_ns = 20'000'000;
+  // How long to wait for a file that is read ahead: as long as more of it comes, and in all.
+  static constexpr std::uint64_t stalled_time_ns = 1'000'000'000, cold_time_ns = 5'000'000'000;
 
   struct job {
     std::shared_ptr<host_file> file;

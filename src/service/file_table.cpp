@@ -32,7 +32,14 @@ int check_kind(const file_identity& identity) {
 }  // namespace
 
 const std::shared_ptr<extent_set>& file_version::extents() {
-  std::call_once(extents_made_, [this] { extents_ = std::make_shared<extent_set>(); });
+  // Acquire: pairs with the release below, so that the set is there.
+  if (!has_extents_.load(std::memory_order_acquire)) {
+    static std::mutex making;
+    auto fresh = std::make_shared<extent_set>();
+    const std::lock_guard lock(making);
+    if (extents_ == nullptr) extents_ = std::move(fresh);
+    has_extents_.store(true, std::memory_order_release);
+  }
   return extents_;
 }
 

@@ -64,7 +64,7 @@ class file_version {
   const std::shared_ptr<extent_set>& extents();
 
  private:
-  std::once_flag extents_made_;
+  std::atomic<bool> has_extents_{false};
   std::shared_ptr<extent_set> extents_;
 };
 

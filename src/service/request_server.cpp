@@ -47,8 +47,8 @@ int uninterrupted(const Call& call) {
 
 request_server::request_server(device& d, const channel_view& channel, const channel_view& seen,
                                const bulk_frames& frames, file_table& files, extent_registrar& extents,
-                               sink_table& sinks, unsigned workers, const std::atomic<bool>& stopping)
-    : device_(d), channel_(channel), seen_(seen), frames_(frames), files_(files), extents_(extents), sinks_(sinks) {
+                               unsigned workers, const std::atomic<bool>& stopping)
+    : device_(d), channel_(channel), seen_(seen), frames_(frames), files_(files), extents_(extents) {
   for (unsigned w = 0; w < workers; ++w) stagers_.emplace_back(d, w, stopping);
 }
 
@@ -62,9 +62,7 @@ std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::ui
     case request_code::read: return serve_read(r, slot, known);
     case request_code::bulk: return serve_bulk(r, slot, sequence, worker, known);
     case request_code::close: return files_.close(r.handle);
-    case request_code::send:
-      if (r.length > channel_.layout.staging_bytes) return -EINVAL;
-      return sinks_.send(r.handle, channel_.staging(slot), r.length);
+    case request_code::send: break;
     case request_code::write: return serve_write(r, slot, known);
     case request_code::truncate: return serve_truncate(r, known);
     case request_code::sync: return serve_sync(r, known);

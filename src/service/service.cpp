@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <chrono>
 #include <new>
-#include <optional>
+#include <utility>
 
 namespace gpufs {
 
@@ -37,9 +37,9 @@ void block_signals() {
 service::service(device& d, const channel_view& channel, const channel_view& seen, const bulk_frames& frames,
                  file_table& files, extent_registrar& extents, sink_table& sinks, timeline& record,
                  const service_options& options)
-    : channel_(channel), files_(files), timeline_(record), options_(options), served_(channel.layout.slot_count),
-      counts_(std::size_t{service_duties} * options.workers),
-      requests_(d, channel, seen, frames, files, extents, sinks, options.workers, stopping_),
+    : channel_(channel), files_(files), sinks_(sinks), timeline_(record), options_(options),
+      served_(channel.layout.slot_count), counts_(std::size_t{service_duties} * options.workers),
+      requests_(d, channel, seen, frames, files, extents, options.workers, stopping_),
       crews_{crew(options.workers), crew(options.openers ? options.workers : 0)} {
   channel_.header().beds[0].is_for_all = options_.openers ? 0 : 1;
   channel_.announce(service_phase::running);
@@ -310,7 +310,11 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
     channel_.reply(slot).word.store_release(make_reply_word(sequence, result));
   };
   try {
-    reply(begin(slot, sequence, r) ? requests_.serve(r, slot, sequence, worker, known) : -ECANCELED);
+    if (r.code == request_code::send) {
+      if (const int refused = hand_to_sink(slot, sequence, r, event); refused < 0) reply(refused);
+    } else {
+      reply(begin(slot, sequence, r) ? requests_.serve(r, slot, sequence, worker, known) : -ECANCELED);
+    }
   } catch (const worker_death&) {
     reply(-EIO);
     throw;
@@ -331,6 +335,31 @@ bool service::begin(std::uint32_t slot, std::uint32_t sequence, const request& r
   // Pairs with channel_client::withdraw().
   channel_.reply(slot).claimed.store_before_load(sequence);
   return channel_.withdrawn(slot).load_after_store() != sequence;
+}
+
+// 0: the sink's thread will answer. Or -errno. The bytes stay in the slot's staging memory until the answer.
+int service::hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const request& r,
+                          const std::optional<timeline_event>& event) {
+  if (r.length > channel_.layout.staging_bytes) return -EINVAL;
+  // Nothing of this object: it may be gone when a sink answers.
+  const auto answer = [channel = channel_, &record = timeline_, slot, sequence, sink = r.handle, event](
+                          std::int32_t result, std::uint64_t begin_ns) {
+    if (event) {
+      try {
+        timeline_event e = *event;
+        e.thread = timeline::first_sink + sink;
+        e.begin_ns = begin_ns;
+        e.end_ns = platform::now_ns();
+        e.result = result;
+        record.add(std::move(e));
+      } catch (const std::bad_alloc&) {
+        // Then the timeline lacks it.
+      }
+    }
+    // Release, system scope: pairs with the client's acquire.
+    channel.reply(slot).word.store_release(make_reply_word(sequence, result));
+  };
+  return sinks_.send(r.handle, channel_.staging(slot), r.length, answer);
 }
 
 // Before it is served: the path of an open lies where the file's first bytes will be.

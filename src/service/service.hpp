@@ -16,6 +16,8 @@
 //
 // A write to a file that two other workers are writing, or six, is passed over, and left to them (write_turn.hpp).
 //
+// Requests to send are answered by the thread of the sink (sinks.hpp), which must end before the channel does.
+//
 // A thread that dies (an exception that is not an answer) answers the request it holds with -EIO; when the last one of
 // either kind is gone the channel says `dead`, and every waiter ends.
 #pragma once
@@ -25,12 +27,14 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/host_threads.hpp"
 #include "gpufs/channel/layout.cuh"
 #include "service/file_table.hpp"
 #include "service/request_server.hpp"
+#include "service/sinks.hpp"
 #include "service/timeline.hpp"
 
 namespace gpufs {
@@ -112,6 +116,8 @@ class service {
   bool begin(std::uint32_t slot, std::uint32_t sequence, const request& r) const;
   void answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
               file_table::lookups& known);
+  int hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const request& r,
+                   const std::optional<timeline_event>& event);
   timeline_event describe(const request& r, std::uint32_t slot, unsigned worker) const;
   bool take_turn(const request& write, unsigned worker, const file_table::lookups& known, write_turn& turn) const;
   void wake_sleepers(service_duty duty, int count);
@@ -121,6 +127,7 @@ class service {
 
   const channel_view channel_;
   file_table& files_;
+  sink_table& sinks_;
   timeline& timeline_;
   const service_options options_;
   std::vector<std::atomic<std::uint32_t>> served_;  // per slot: sequence of the last request that a worker took

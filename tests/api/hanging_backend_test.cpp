@@ -2,9 +2,11 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "api/matrix.hpp"
 #include "support/eventually.hpp"
@@ -125,6 +127,24 @@ TEST_P(hanging_backend_test, any_call_may_hang_and_everything_ends_in_time) {
 TEST_P(hanging_backend_test, so_may_the_calls_that_no_request_makes) {
   for (const std::uint64_t nth : {1, 10}) EXPECT_TRUE(happens([&] { return run("close_handed", nth); }));
   EXPECT_EQ(run("enter_opener", 1), GetParam() >= 4) << "openers are there from four workers on";
+}
+
+TEST_P(hanging_backend_test, so_may_a_sink) {
+  std::atomic<bool> go_on{false};
+  const auto used = std::make_shared<int>(0);  // by the function, until it returns
+  auto fs = std::make_unique<mount>(options(memory_));
+  const std::int32_t sink = fs->open_sink([&go_on, used](const char*, std::size_t) {
+    while (!go_on) std::this_thread::sleep_for(1ms);
+    return *used;
+  });
+  {
+    session s(*fs, group_kind::thread);
+    EXPECT_EQ(in_time("send", [&] { return s.send(sink, "x"); }), -EIO);
+    EXPECT_GE(in_time("open", [&] { return s.open("a"); }), 0) << "the workers are there";
+  }
+  in_time("unmount", [&] { return fs.reset(), 0; });
+  go_on = true;
+  EXPECT_TRUE(eventually([&] { return used.use_count() == 1 && threads_now() <= threads_before_; }, 60s));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <set>
 #include <thread>
@@ -231,6 +232,32 @@ TEST(mount_test, unmounting_leaves_no_descriptor_and_no_thread) {
   EXPECT_LT(entries_of("/proc/self/fd"), descriptors + rounds / 2);
   wait_until([&] { return entries_of("/proc/self/task") < threads + rounds / 2; });
   EXPECT_LT(entries_of("/proc/self/task"), threads + rounds / 2);
+}
+
+// Whether a file is mapped into this process.
+bool is_mapped(const std::string& path) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.ends_with(path)) return true;
+  }
+  return false;
+}
+
+TEST(mount_test, files_are_mapped_only_if_the_program_lets_them) {
+  const auto files = file_world::make(source::posix);
+  const std::string content(std::size_t{1} << 20, 'x');
+  files->write("a", content);
+  for (const bool maps : {true, false}) {
+    mount_options options = base_options();
+    options.cache_bytes = 8 * 4096;  // so that every read is a load
+    options.bulk_bytes = 0;
+    options.maps_files = maps;
+    const mount fs(options);
+    session s(fs, group_kind::block);
+    const std::int32_t fd = s.open(files->path("a"));
+    for (int i = 0; i < 3; ++i) s.expect_read(fd, content, 0, content.size());
+    EXPECT_EQ(is_mapped(files->path("a")), maps);
+  }
 }
 
 TEST(mount_test, unmounting_closes_the_files_that_are_open) {

@@ -86,6 +86,21 @@ TEST_P(thread_limits, a_launch_goes_on_with_those_that_there_are) {
   }
 }
 
+TEST_P(thread_limits, a_sink_without_a_thread_is_an_error) {
+  const mount fs(options_with(GetParam(), std::make_shared<memory_backend>()));
+  const auto accept = [](const char*, std::size_t) { return 0; };
+  {
+    const failing_threads fail(1, false);
+    try {
+      (void)fs.open_sink(accept);
+      ADD_FAILURE() << "opened a sink that has no thread";
+    } catch (const error& e) {
+      EXPECT_EQ(e.code().value(), EAGAIN);
+    }
+  }
+  EXPECT_EQ(fs.open_sink(accept), 0) << "the place of the failed one is lost";
+}
+
 // ---- memory
 
 using whom = failing_allocation::of;

@@ -159,7 +159,7 @@ struct alignas(32) request_record {
   }
 };
 static_assert(sizeof(request_record) == 32, "one sector, one write burst");
-static_assert(static_cast<std::uint32_t>(request_code::emptied) < request_record::codes, "the last code fits");
+static_assert(static_cast<std::uint32_t>(request_code::report_close) < request_record::codes, "the last code fits");
 static_assert((masked_flag & request_record::length_max) == masked_flag, "a length has room for the flag");
 static_assert(limits::bulk_bytes_max < masked_flag && limits::staging_bytes_max < masked_flag &&
                   limits::write_bytes_max < masked_flag && 2 * limits::path_bytes_max < masked_flag,
