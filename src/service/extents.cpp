@@ -35,9 +35,26 @@ void extent_registrar::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+extent_set::extent* extent_registrar::remember(extent_set& set, std::uint64_t number) {
+  if (const auto at = set.extents.find(number); at != set.extents.end()) return &at->second;
+  const std::uint64_t most = known_min + options_.budget_bytes / options_.extent_bytes;
+  if (known_->fetch_add(1, std::memory_order_relaxed) >= most) {
+    known_->fetch_sub(1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  try {
+    set.known = known_;
+    return &set.extents[number];
+  } catch (...) {
+    known_->fetch_sub(1, std::memory_order_relaxed);
+    throw;
+  }
+}
+
 extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, std::uint64_t offset, urgency when) {
   file_version& version = file->version();
-  if (options_.budget_bytes == 0 || version.identity.size < options_.file_bytes_min) return {};
+  const std::uint64_t size = version.identity.size;
+  if (options_.budget_bytes == 0 || size < options_.file_bytes_min || offset >= size) return {};
   const std::uint64_t number = offset / options_.extent_bytes;
   std::uint64_t end = number + 1;  // of those that are wanted now
   const std::uint64_t name = name_of(version.number, number);
@@ -51,7 +68,9 @@ extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, st
   {
     extent_set& set = *version.extents();
     const std::lock_guard lock(set.mutex);
-    extent_set::extent& e = set.extents[number];
+    extent_set::extent* const known = remember(set, number);
+    if (known == nullptr) return {};
+    extent_set::extent& e = *known;
     if (e.state == extent_set::phase::refused && (e.reads += reads) < retry_reads) {
       if (reads == 1) refused.store(name, std::memory_order_relaxed);
       return {};
@@ -66,12 +85,13 @@ extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, st
     }
     e.reads = 0;
     e.state = when == urgency::when_quiet ? extent_set::phase::deferred : extent_set::phase::wanted;
-    const std::uint64_t count = (version.identity.size + options_.extent_bytes - 1) / options_.extent_bytes;
+    const std::uint64_t count = (size + options_.extent_bytes - 1) / options_.extent_bytes;
     if (when == urgency::now && number != 0 && set.extents.contains(number - 1)) {
       for (; end < count && end <= number + options_.ahead; ++end) {
-        extent_set::extent& next = set.extents[end];
-        if (next.state != extent_set::phase::none && next.state != extent_set::phase::deferred) break;
-        next.state = extent_set::phase::wanted;
+        extent_set::extent* const next = remember(set, end);
+        if (next == nullptr) break;
+        if (next->state != extent_set::phase::none && next->state != extent_set::phase::deferred) break;
+        next->state = extent_set::phase::wanted;
       }
     }
   }
@@ -147,8 +167,9 @@ std::uint64_t extent_registrar::register_one(const job& j) {
   extent_set& set = *j.file->version().extents();
   {
     const std::lock_guard lock(set.mutex);
-    const extent_set::extent& e = set.extents[j.number];
-    if (e.state == extent_set::phase::registered) return e.notice.bytes;
+    const extent_set::extent* const e = remember(set, j.number);
+    if (e == nullptr) return 0;
+    if (e->state == extent_set::phase::registered) return e->notice.bytes;
   }
   std::unique_ptr<file_mapping> mapping;
   const extent_notice notice = prepare(j, mapping);
@@ -232,6 +253,7 @@ void extent_registrar::drop_all() {
     };
     for (auto& [number, e] : set->extents) drop(e.mapping);
     for (auto& orphan : set->orphans) drop(orphan);
+    if (set->known != nullptr) set->known->fetch_sub(set->extents.size(), std::memory_order_relaxed);
     set->extents.clear();
     set->orphans.clear();
   }
