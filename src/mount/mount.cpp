@@ -313,13 +313,12 @@ std::vector<file_statistics> mount::file_stats() const {
     if (file == nullptr) continue;
     file_statistics s;
     s.path = file->path();
+    // A kernel may have written anything there: a node that does not exist is not looked at.
     const std::uint64_t size = facts[slot].size.value;
-    s.size = (size & file_facts::size_in_node) == 0
-                 ? size
-                 : self_
-                       ->snapshot<file_node>(
-                           self_->ref.layout.nodes + sizeof(file_node) * static_cast<std::uint32_t>(size), 1)[0]
-                       .size.value;
+    const auto node = static_cast<std::uint32_t>(size);
+    if ((size & file_facts::size_in_node) == 0) s.size = size;
+    else if (node >= self_->ref.layout.node_count) s.size = file->version().identity.size;
+    else s.size = self_->snapshot<file_node>(self_->ref.layout.nodes + sizeof(file_node) * node, 1)[0].size.value;
     for (std::size_t at = slot; at < counts.size(); at += count) {
       s.hits += counts[at].hits.value;
       s.page_loads += counts[at].page_loads.value;

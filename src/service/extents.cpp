@@ -43,8 +43,25 @@ bool extent_registrar::stop(const deadline& end) {
   return ended;
 }
 
+extent_set::extent* extent_registrar::remember(extent_set& set, std::uint64_t number) {
+  if (const auto at = set.extents.find(number); at != set.extents.end()) return &at->second;
+  const std::uint64_t most = known_min + options_.budget_bytes / options_.extent_bytes;
+  if (known_->fetch_add(1, std::memory_order_relaxed) >= most) {
+    known_->fetch_sub(1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  try {
+    set.known = known_;
+    return &set.extents[number];
+  } catch (...) {
+    known_->fetch_sub(1, std::memory_order_relaxed);
+    throw;
+  }
+}
+
 extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, std::uint64_t offset, urgency when) {
-  if (options_.budget_bytes == 0 || file->version().identity.size < options_.file_bytes_min) return {};
+  const std::uint64_t size = file->version().identity.size;
+  if (options_.budget_bytes == 0 || size < options_.file_bytes_min || offset >= size) return {};
   const std::uint64_t number = offset / options_.extent_bytes;
   std::uint64_t end = number;  // of those whose state has changed
   try {
@@ -79,7 +96,9 @@ extent_notice extent_registrar::note(const std::shared_ptr<host_file>& file, std
   {
     extent_set& set = *version.extents();
     const std::lock_guard lock(set.mutex);
-    extent_set::extent& e = set.extents[number];
+    extent_set::extent* const known = remember(set, number);
+    if (known == nullptr) return {};
+    extent_set::extent& e = *known;
     end = number + 1;
     if (e.state == extent_set::phase::refused && (e.reads += reads) < retry_reads) {
       if (reads == 1) refused.store(name, std::memory_order_relaxed);
@@ -95,12 +114,13 @@ extent_notice extent_registrar::note(const std::shared_ptr<host_file>& file, std
     }
     e.reads = 0;
     e.state = when == urgency::when_quiet ? extent_set::phase::deferred : extent_set::phase::wanted;
-    const std::uint64_t count = (version.identity.size + options_.extent_bytes - 1) / options_.extent_bytes;
+    const std::uint64_t count = (size + options_.extent_bytes - 1) / options_.extent_bytes;
     if (when == urgency::now && number != 0 && set.extents.contains(number - 1)) {
       for (; end < count && end <= number + options_.ahead; ++end) {
-        extent_set::extent& next = set.extents[end];
-        if (next.state != extent_set::phase::none && next.state != extent_set::phase::deferred) break;
-        next.state = extent_set::phase::wanted;
+        extent_set::extent* const next = remember(set, end);
+        if (next == nullptr) break;
+        if (next->state != extent_set::phase::none && next->state != extent_set::phase::deferred) break;
+        next->state = extent_set::phase::wanted;
       }
     }
   }
@@ -184,31 +204,34 @@ std::uint64_t extent_registrar::register_one(const job& j) {
   {
     const std::lock_guard lock(mutex_);
     const std::lock_guard set_lock(set.mutex);
-    const extent_set::extent& e = set.extents[j.number];
-    if (e.state == extent_set::phase::registered) return e.notice.bytes;
+    const extent_set::extent* const e = remember(set, j.number);
+    if (e == nullptr) return 0;
+    if (e->state == extent_set::phase::registered) return e->notice.bytes;
     if (std::find(sets_.begin(), sets_.end(), j.file->version().extents()) == sets_.end())
       sets_.push_back(j.file->version().extents());
   }
   std::unique_ptr<file_mapping> mapping;
   const extent_notice notice = prepare(j, mapping);
   const std::lock_guard set_lock(set.mutex);
-  extent_set::extent& e = set.extents.find(j.number)->second;  // made above, and never removed
-  if (notice.bytes != 0 && e.state != extent_set::phase::registered) {
-    e.state = extent_set::phase::registered;
-    e.notice = notice;
-    e.mapping = std::move(mapping);
+  const auto known = set.extents.find(j.number);
+  extent_set::extent* const e = known == set.extents.end() ? nullptr : &known->second;  // drop_all() may have come
+  if (e != nullptr && notice.bytes != 0 && e->state != extent_set::phase::registered) {
+    e->state = extent_set::phase::registered;
+    e->notice = notice;
+    e->mapping = std::move(mapping);
     registered_.fetch_add(1);
     return notice.bytes;
   }
   // Registered for nothing (the file changed, or two asked at once): pinned until the end, because unregistering would
-  // wait for kernels. Nobody is told of it.
+  // wait for kernels. No kernel knows of it.
   if (mapping != nullptr) {
     orphan.front() = std::move(mapping);
     set.orphans.splice_after(set.orphans.before_begin(), orphan);
   }
-  if (e.state == extent_set::phase::registered) return e.notice.bytes;
-  e.state = extent_set::phase::refused;
-  e.reads = 0;
+  if (e == nullptr) return 0;
+  if (e->state == extent_set::phase::registered) return e->notice.bytes;
+  e->state = extent_set::phase::refused;
+  e->reads = 0;
   refused_.fetch_add(1);
   return 0;
 }
@@ -282,11 +305,10 @@ void extent_registrar::drop_all() {
       bytes_.fetch_sub(mapping->bytes());  // not all of it: the registrar may have taken more for what it is at now
       mapping.reset();
     };
-    for (auto& [number, e] : set->extents) {
-      drop(e.mapping);
-      e = {};
-    }
+    for (auto& [number, e] : set->extents) drop(e.mapping);
     for (auto& orphan : set->orphans) drop(orphan);
+    if (set->known != nullptr) set->known->fetch_sub(set->extents.size(), std::memory_order_relaxed);
+    set->extents.clear();
     set->orphans.clear();
   }
 }

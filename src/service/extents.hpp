@@ -37,6 +37,15 @@ struct extent_notice {
 
 // The extents of one file version. Members are the registrar's.
 class extent_set {
+ public:
+  extent_set() = default;
+  ~extent_set() {
+    if (known != nullptr) known->fetch_sub(extents.size(), std::memory_order_relaxed);
+  }
+  extent_set(const extent_set&) = delete;
+  extent_set& operator=(const extent_set&) = delete;
+
+ private:
   friend class extent_registrar;
   enum class phase { none, deferred, wanted, registered, refused };
   struct extent {
@@ -46,8 +55,10 @@ class extent_set {
     extent_notice notice;
   };
   std::mutex mutex;
-  std::unordered_map<std::uint64_t, extent> extents;         // none is ever removed
+  std::unordered_map<std::uint64_t, extent> extents;
   std::forward_list<std::unique_ptr<file_mapping>> orphans;  // registered, told to nobody
+  // Of the registrar, which it may outlive: counts `extents` of all sets. Null in a set that never had any.
+  std::shared_ptr<std::atomic<std::size_t>> known;
 };
 
 struct extent_options {
@@ -76,6 +87,10 @@ class extent_registrar {
   std::uint64_t register_all(const std::shared_ptr<host_file>& file);
 
   std::uint64_t extent_bytes() const { return options_.extent_bytes; }
+  // Extents that are remembered, in whatever state, are so many at most, and as many as the budget allows to be registered. Others
+  // are not registered: a kernel may touch a large file anywhere. Each takes about 120 bytes.
+  static constexpr std::size_t known_min = 65'536;
+  std::size_t known_count() const { return known_->load(std::memory_order_relaxed); }
 
   // Unregisters everything. Only while no kernel runs, and no other call of this class.
   void drop_all();
@@ -115,6 +130,8 @@ class extent_registrar {
   void run();
   void refuse(const job& j);
   static bool still_wanted(const deferred_job& j, bool is_open);
+  // The set's extent, which is made if need be; null where too many are remembered. The set is locked.
+  extent_set::extent* remember(extent_set& set, std::uint64_t number);
   // The next job, or none when the thread is to end. Waits.
   std::optional<job> next_job();
   // Bytes registered, also when they were before; 0 when refused.
@@ -127,6 +144,8 @@ class extent_registrar {
   file_table& files_;
   timeline& timeline_;
   const extent_options options_;
+  // Relaxed: a number, by which nothing else becomes known.
+  const std::shared_ptr<std::atomic<std::size_t>> known_ = std::make_shared<std::atomic<std::size_t>>(0);
   std::atomic<std::uint64_t> registered_{0}, bytes_{0}, refused_{0};
   // Names of extents that were refused, at their place by hash: most reads of them do without their set's mutex, at which
   // all workers would meet. Only hints, relaxed: a wrong one delays a look.

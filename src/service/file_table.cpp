@@ -110,7 +110,7 @@ int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
     if (status != -EMFILE && status != -ENFILE) return status < 0 ? status : 0;
     return with_room(anywhere(), [&] { return std::min(reached->prepare(), 0); });
   }
-  const int status = open_to_read(file.path_, file.no_follow_, anywhere(), reached);
+  const int status = open_to_read(file.path(), file.no_follow_, anywhere(), reached);
   if (status == -ENOENT || status == -ENOTDIR) return -ESTALE;
   if (status < 0) return status;
   file_identity identity;
@@ -197,23 +197,27 @@ int file_table::look_up(std::uint64_t name, lookups& known, lookups::entry*& fou
 
 int file_table::open(std::string path, bool no_follow, std::uint32_t& handle, std::shared_ptr<host_file>& result,
                      unsigned shard) {
+  counted_path counted(std::move(path), path_bytes_);
+  if (!counted.fits(path_bytes_max)) return -ENFILE;
   std::shared_ptr<backend_file> file;
-  const int status = open_to_read(path, no_follow, shard, file);
+  const int status = open_to_read(counted.text(), no_follow, shard, file);
   if (status < 0) return status;
-  return enter(std::move(path), no_follow, false, std::move(file), handle, result, shard);
+  return enter(std::move(counted), no_follow, false, std::move(file), handle, result, shard);
 }
 
 int file_table::open_to_change(std::string path, const open_how& how, std::uint32_t& handle,
                                std::shared_ptr<host_file>& result) {
+  counted_path counted(std::move(path), path_bytes_);
+  if (!counted.fits(path_bytes_max)) return -ENFILE;
   std::shared_ptr<backend_file> file;
   const int status = open_backend(
-      [&](std::unique_ptr<backend_file>& opened) { return io_->open_to_change(path, how, opened); }, 0, file);
+      [&](std::unique_ptr<backend_file>& opened) { return io_->open_to_change(counted.text(), how, opened); }, 0, file);
   if (status < 0) return status;
-  return enter(std::move(path), how.no_follow, how.write, std::move(file), handle, result, 0);
+  return enter(std::move(counted), how.no_follow, how.write, std::move(file), handle, result, 0);
 }
 
 // What the backend has opened becomes one of the service's files.
-int file_table::enter(std::string path, bool no_follow, bool writes, std::shared_ptr<backend_file> file,
+int file_table::enter(counted_path path, bool no_follow, bool writes, std::shared_ptr<backend_file> file,
                       std::uint32_t& handle, std::shared_ptr<host_file>& result, unsigned shard) {
   // Before the look at the file: a change that comes after it must count as later than this.
   const std::int64_t seen_ns = wall_clock_ns();

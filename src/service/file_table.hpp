@@ -68,16 +68,38 @@ class file_version {
   std::shared_ptr<extent_set> extents_;
 };
 
+// A path that is counted in a sum of bytes as long as it lives.
+class counted_path {
+ public:
+  counted_path(std::string text, std::shared_ptr<std::atomic<std::size_t>> sum)
+      : text_(std::move(text)), bytes_(text_.size()), sum_(std::move(sum)) {
+    // Relaxed: a number, by which nothing else becomes known.
+    sum_->fetch_add(bytes_, std::memory_order_relaxed);
+  }
+  ~counted_path() {
+    if (sum_ != nullptr) sum_->fetch_sub(bytes_, std::memory_order_relaxed);
+  }
+  counted_path(counted_path&& other) noexcept = default;
+  counted_path& operator=(counted_path&&) = delete;
+  const std::string& text() const { return text_; }
+  bool fits(std::size_t most) const { return sum_->load(std::memory_order_relaxed) <= most; }
+
+ private:
+  std::string text_;
+  std::size_t bytes_;
+  std::shared_ptr<std::atomic<std::size_t>> sum_;  // null in one that was moved from
+};
+
 // One open file. Thread-safe.
 class host_file {
  public:
   // `node`: the version's, if the file takes part in it.
-  host_file(std::string path, bool no_follow, bool writes, std::uint32_t node, std::shared_ptr<file_version> version,
+  host_file(counted_path path, bool no_follow, bool writes, std::uint32_t node, std::shared_ptr<file_version> version,
             std::shared_ptr<backend_file> file)
       : path_(std::move(path)), no_follow_(no_follow), writes_(writes), node_(node), version_(std::move(version)),
         file_(std::move(file)) {}
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return path_.text(); }
   bool writes() const { return writes_; }
   std::uint32_t node() const { return node_; }
   file_version& version() const { return *version_; }
@@ -90,7 +112,7 @@ class host_file {
   // Takes the backend's file away if nobody is using it; null if somebody is.
   std::shared_ptr<backend_file> rest();
 
-  const std::string path_;
+  const counted_path path_;
   const bool no_follow_;
   const bool writes_;  // then its backend's file stays open: the path may lead elsewhere, or nowhere
   const std::uint32_t node_;
@@ -108,6 +130,9 @@ class file_table {
 
   // `nodes_max`: how many versions may be open for writing. 0: the mount is read-only.
   file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max = 0);
+
+  // Bytes of the paths of all open files: 512 for each handle that there is. Opens past it give -ENFILE.
+  static constexpr std::size_t path_bytes_max = std::size_t{128} << 20;
 
   // 0 and a handle (never 0), or -errno. `shard`: where to put it, if there is room; threads that open at the same time name
   // different ones.
@@ -230,7 +255,7 @@ class file_table {
   template <class Open>
   int open_backend(const Open& open, unsigned first_shard, std::shared_ptr<backend_file>& file);
   int open_to_read(const std::string& path, bool no_follow, unsigned first_shard, std::shared_ptr<backend_file>& file);
-  int enter(std::string path, bool no_follow, bool writes, std::shared_ptr<backend_file> file, std::uint32_t& handle,
+  int enter(counted_path path, bool no_follow, bool writes, std::shared_ptr<backend_file> file, std::uint32_t& handle,
             std::shared_ptr<host_file>& result, unsigned shard);
   // What `attempt` says, after making room as often as may help if that is a lack of descriptors.
   template <class Attempt>
@@ -264,6 +289,8 @@ class file_table {
   std::atomic<unsigned> next_room_{0};  // the shard at which a thread without one of its own looks for room next
   // Backend files open now. Shared with their deleters, so that it is exact whoever lets one go.
   const std::shared_ptr<std::atomic<std::size_t>> descriptors_ = std::make_shared<std::atomic<std::size_t>>(0);
+  // Of the paths of files that live. Shared with them, as some outlive this.
+  const std::shared_ptr<std::atomic<std::size_t>> path_bytes_ = std::make_shared<std::atomic<std::size_t>>(0);
 };
 
 }  // namespace gpufs
