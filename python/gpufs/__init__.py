@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         top,
         torch,
     )
-    from gpufs._array import FileArray
+    from gpufs._array import ArrayEntry, FileArray
     from gpufs._compiling import compile_options, include_dirs
     from gpufs._core import __version__
     from gpufs._device import DeviceArray
@@ -72,6 +72,7 @@ _MODULES = frozenset(
 )
 _PLACES = {  # the modules that have them
     "AnyPath": "_mount",
+    "ArrayEntry": "_array",
     "Device": "_mount",
     "DeviceArray": "_device",
     "DeviceRef": "_mount",
@@ -115,6 +116,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "AnyPath",
+    "ArrayEntry",
     "Device",
     "DeviceArray",
     "DeviceRef",

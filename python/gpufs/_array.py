@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, SupportsIndex, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Self, SupportsIndex, TypeAlias, TypeVar, cast
 
 from gpufs import _formats, _selection
 from gpufs._device import Array, DeviceArray, Stream, foreign_array
@@ -180,6 +182,36 @@ class FileArray:
         return (self.read(slice(first, first + step), stream=stream) for first in range(0, end, step))
 
 
+@dataclass(frozen=True, slots=True)
+class ArrayEntry:
+    """An array in a file."""
+
+    name: str | None  # None: the file is this array
+    dtype: str  # NumPy's name of it; the file's, if arrays here do not have it: then nothing else is known
+    shape: tuple[int, ...] | None
+    order: Literal["C", "F"] | None  # which of the dimensions lies together: the last, or the first
+    offset: int | None  # bytes of the file in front of the first item
+    nbytes: int | None
+
+
+def entry_of(name: str | None, layout: _formats.ArrayLayout | str) -> ArrayEntry:
+    """Describes what a header says."""
+    if isinstance(layout, str):
+        return ArrayEntry(name, layout, None, None, None, None)
+    in_c_order = all(
+        stride == layout.itemsize * _items(layout.shape[axis + 1 :]) for axis, stride in enumerate(layout.strides)
+    )
+    return ArrayEntry(name, layout.dtype.name, layout.shape, "C" if in_c_order else "F", layout.offset, layout.nbytes)
+
+
+def _items(shape: tuple[int, ...]) -> int:
+    """How many items, where an empty dimension counts as one: strides are so."""
+    count = 1
+    for length in shape:
+        count *= max(length, 1)
+    return count
+
+
 class _AsSeenByKernels(io.RawIOBase):
     """The file's bytes for who reads headers: as kernels see them, under the mount's root."""
 
@@ -207,8 +239,43 @@ class _AsSeenByKernels(io.RawIOBase):
         return self._at
 
 
+Entries: TypeAlias = Mapping[str, _formats.ArrayLayout | str]
+
+
+class TensorHeaders:
+    """Headers of safetensors files, those that were asked for last. Thread-safe."""
+
+    COUNT: Final = 8
+
+    def __init__(self) -> None:
+        self._latch = threading.Lock()  # guards _kept
+        self._kept: dict[tuple[int, ...], Entries] = {}  # by the files' identity; who was asked for last is last
+
+    def of(self, file: File) -> Entries:
+        """What the header of an open file says; it is parsed once, as long as the file does not change.
+
+        Raises:
+            OSError, ValueError: as :func:`gpufs._formats.safetensors_names`, with the file's name.
+        """
+        identity = file.identity()
+        with self._latch:
+            entries = None if identity is None else self._kept.pop(identity, None)
+            if entries is not None and identity is not None:
+                self._kept[identity] = entries
+                return entries
+        header = cast(BinaryIO, _AsSeenByKernels(file))
+        entries = _with_name(file, lambda: _formats.read_safetensors_entries(header, file.size()))
+        if identity is not None:
+            with self._latch:
+                self._kept[identity] = entries
+                while len(self._kept) > self.COUNT:
+                    del self._kept[next(iter(self._kept))]
+        return entries
+
+
 def layout_of(
     file: File,
+    headers: TensorHeaders,
     dtype: object,
     shape: SupportsIndex | Iterable[SupportsIndex] | None,
     offset: SupportsIndex,
@@ -228,12 +295,12 @@ def layout_of(
         return _with_name(file, lambda: _formats.plain(kind, shape, offset, file.size()))
     if shape is not None or operator.index(offset) != 0:
         raise TypeError("a shape or an offset is for raw files, which need a dtype")
-    header = cast(BinaryIO, _AsSeenByKernels(file))
     if name is not None:
-        tensor = name
-        return _with_name(file, lambda: _formats.read_safetensors(header, file.size(), tensor))
+        tensor, entries = name, headers.of(file)
+        return _with_name(file, lambda: _formats.find_tensor(entries, tensor))
     if file.name.endswith(".safetensors"):
-        raise TypeError(f"{file.name}: say which tensor, name=...; `gpufs stat` lists them")
+        raise TypeError(f"{file.name}: say which tensor, name=...; mount.tensors() lists them")
+    header = cast(BinaryIO, _AsSeenByKernels(file))
     return _with_name(file, lambda: _formats.read_npy(header, file.size()))
 
 

@@ -8,6 +8,7 @@ import functools
 import math
 import operator
 import os
+import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, SupportsIndex, TypeAlias, cast
@@ -88,6 +89,7 @@ class File:
         "_memory",
         "_mount",
         "_on_twin",
+        "_opened_ns",
         "_opened_path",
         "_path",
         "_size",
@@ -106,6 +108,7 @@ class File:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
         self._memory = mount.device_memory()
         self._size: int | None = None
+        self._opened_ns = time.time_ns()
         self._core = self._opened()
 
     @property
@@ -426,6 +429,17 @@ class File:
         """By which kernels that open it share what this file has open, and see the same of it."""
         return self._opened_path
 
+    def identity(self) -> tuple[int, ...] | None:
+        """What is different for another file, and after each change of this one; of what is open to be read.
+
+        ``None`` where a change may leave no trace: the file is written in this mount, or it had changed so shortly
+        before it was opened that the file system's clock may not have gone on since. Waits.
+        """
+        size, modified_ns, changed_ns, inode, device, _, is_shared = self._core.status()
+        if is_shared or self._opened_ns - changed_ns < _COARSEST_CLOCK_NS:
+            return None
+        return device, inode, size, modified_ns, changed_ns
+
     def _opened(self) -> _core.File:
         """Opens the file.
 
@@ -534,6 +548,7 @@ class File:
 
 _OFFSET_MAX: Final = 2**63 - 1  # bytes; of off_t
 _NAMES_OF_PATH: Final = 8
+_COARSEST_CLOCK_NS: Final = 2_000_000_000  # FAT's
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, SupportsIndex, TypeAlias, TypedDict, cast
 
 from gpufs import _core
-from gpufs._array import FileArray, layout_of
+from gpufs._array import ArrayEntry, FileArray, TensorHeaders, entry_of, layout_of
 from gpufs._file import File
 from gpufs.sizes import Size, parse_size
 
@@ -205,7 +205,7 @@ class Mount:
     Waits for the GPU to wake up and for the memory, which may take seconds.
     """
 
-    __slots__ = ("__weakref__", "_core", "_files", "_finalizer", "_latch", "_memory", "_servers", "root")
+    __slots__ = ("__weakref__", "_core", "_files", "_finalizer", "_headers", "_latch", "_memory", "_servers", "root")
 
     def __init__(
         self,
@@ -254,6 +254,7 @@ class Mount:
             text = "on the CPU twin, because this gpufs was built without CUDA: install it again with GPUFS_CUDA=ON"
             warnings.warn(f"{text}, or ask for device='cpu'", RuntimeWarning, stacklevel=2)
         self._memory: _core.DeviceMemory | None = None
+        self._headers = TensorHeaders()
         self._files: weakref.WeakSet[File] = weakref.WeakSet()
         self._latch = threading.Lock()  # guards _files against changes while it is read
         self._servers: list[MetricsServer] = []
@@ -397,10 +398,23 @@ class Mount:
         """
         file = self.open(path)
         try:
-            return FileArray(file, layout_of(file, dtype, shape, offset, name))
+            return FileArray(file, layout_of(file, self._headers, dtype, shape, offset, name))
         except BaseException:
             file.close()
             raise
+
+    def tensors(self, path: AnyPath) -> dict[str, ArrayEntry]:
+        """Returns the names of the tensors in a safetensors file, in the file's order, each with its type and place.
+
+        Those of a type that arrays here do not have are there too, with nothing but the type's name. The header is
+        parsed once, also for all tensors that are opened by :meth:`array`, as long as the file does not change.
+
+        Raises:
+            OSError: the file cannot be opened or read.
+            ValueError: it is no safetensors file, or a damaged one.
+        """
+        with self.open(path) as file:
+            return {name: entry_of(name, layout) for name, layout in self._headers.of(file).items()}
 
     def device_ref(self) -> DeviceRef:
         """Returns the handle for kernels of your own (``const gpufs::mount_ref*``), and wakes the service.

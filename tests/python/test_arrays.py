@@ -7,14 +7,16 @@ import itertools
 import os
 import random
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import gpufs
 import ml_dtypes
 import numpy as np
 import pytest
+from gpufs import _formats
 from gpufs._formats import parse_dtype
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -211,6 +213,83 @@ def test_raw_files_say_their_length(mount: gpufs.Mount, tmp_path: Path) -> None:
             assert file.shape == expected
             data = content.tobytes()[offset:][: file.nbytes]
             assert same(file[...], np.frombuffer(data, file.dtype).reshape(expected))
+
+
+@pytest.fixture
+def parses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the files whose headers were parsed."""
+    found: list[int] = []
+    own = _formats.read_safetensors_entries
+
+    def parse(file: BinaryIO, size: int) -> dict[str, _formats.ArrayLayout | str]:
+        found.append(size)
+        return own(file, size)
+
+    monkeypatch.setattr(_formats, "read_safetensors_entries", parse)
+    return found
+
+
+TENSORS = {f"layers.{number}": np.full(3, number, "<i4") for number in range(50)}
+
+
+def test_a_header_is_parsed_once_for_all_tensors(mount: gpufs.Mount, tmp_path: Path, parses: list[int]) -> None:
+    path = safetensors(tmp_path / "model.safetensors", TENSORS)
+    other = safetensors(tmp_path / "other.safetensors", {"layers.0": np.zeros(9, "u1")})
+    time.sleep(2.1)  # what changed less than two seconds before may change once more without a trace
+    for name, array in TENSORS.items():
+        with mount.array(path, name=name) as file:
+            assert same(file[...], array)
+        with mount.array(other, name="layers.0") as file:
+            assert file.shape == (9,)
+    assert parses == [path.stat().st_size, other.stat().st_size]
+    with pytest.raises(KeyError, match=r"no array 'layers\.x' in the file; close: 'layers\."):
+        mount.array(path, name="layers.x")
+    os.utime(path)  # changed, for all that one can tell
+    mount.array(path, name="layers.0").close()
+    assert len(parses) == 3
+
+
+def test_headers_of_many_files_take_bounded_memory(mount: gpufs.Mount, tmp_path: Path, parses: list[int]) -> None:
+    paths = [safetensors(tmp_path / f"{number}.safetensors", {"a": np.zeros(9, "u1")}) for number in range(9)]
+    time.sleep(2.1)
+    for path in [*paths, paths[-1], paths[0]]:
+        mount.array(path, name="a").close()
+    assert len(parses) == 10  # the first one's was given up
+
+
+def test_a_header_that_changes_is_seen(mount: gpufs.Mount, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    for number in range(20):  # of one size, at once
+        safetensors(path, {f"name{number:02}": np.full(3, number, "<i4")})
+        with mount.array(path, name=f"name{number:02}") as file:
+            assert same(file[...], np.full(3, number, "<i4"))
+        assert list(mount.tensors(path)) == [f"name{number:02}"]
+    time.sleep(2.1)
+    mount.array(path, name="name19").close()
+    with mount.open(path, "r+b") as written:  # as a kernel does
+        written.write(path.read_bytes().replace(b"name19", b"name20"))
+        with mount.array(path, name="name20") as file:
+            assert same(file[...], np.full(3, 19, "<i4"))
+
+
+def test_tensors_are_listed(mount: gpufs.Mount, tmp_path: Path) -> None:
+    content = {"b": np.zeros((2, 3), "<f4"), "a": np.zeros(5, ml_dtypes.bfloat16), "scalar": np.zeros((), "u1")}
+    path = safetensors(tmp_path / "model.safetensors", content)
+    path.write_bytes(path.read_bytes().replace(b'"U8"', b'"F4"'))
+    found = mount.tensors(path)
+    begin = path.stat().st_size - 24 - 10 - 1
+    assert found == {
+        "b": gpufs.ArrayEntry("b", "float32", (2, 3), "C", begin, 24),
+        "a": gpufs.ArrayEntry("a", "bfloat16", (5,), "C", begin + 24, 10),
+        "scalar": gpufs.ArrayEntry("scalar", "F4", None, None, None, None),
+    }
+    found.clear()
+    assert len(mount.tensors(path)) == 3
+    (tmp_path / "text").write_text("no tensors here, but text")
+    with pytest.raises(ValueError, match=r"text: not a safetensors file"):
+        mount.tensors(tmp_path / "text")
+    with pytest.raises(FileNotFoundError):
+        mount.tensors(tmp_path / "missing")
 
 
 def test_tensors_of_safetensors_have_names(mount: gpufs.Mount, tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ with gpufs.mount(device="cpu", cache="1GiB", page=4096) as mount:
     hits: int = mount.stats()["hits"]
     histogram: list[int] = mount.stats()["fault_latency_ns"]
     size: int = mount.register_file("file")
+    names: list[str] = [name for name, entry in mount.tensors("model").items() if entry.dtype == "float32"]
     address: int = mount.device_ref().address
     options: list[str] = gpufs.compile_options()
     result = grep.search(mount, grep.Dictionary(["word", b"word"]), ["path", b"path"])
