@@ -2,13 +2,16 @@
 // the arena.
 #include <errno.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <optional>
 #include <random>
 
 #include "api/matrix.hpp"
+#include "support/temporary.hpp"
 
 namespace gpufs::testing {
 namespace {
@@ -332,6 +335,33 @@ TEST_P(unmount_test, a_write_that_hangs_is_given_up) {
   EXPECT_NE(destroy().find("hangs in I/O"), std::string::npos);
   *go_on = true;
   wait_until([&] { return has_ended->load(); });
+}
+
+// The kernel would end the program with SIGXFSZ.
+TEST(unmount_limit_test, a_limit_of_file_size_is_an_error) {
+  const temporary_folder folder;
+  mount fs(base_options());
+  rlimit limit{}, small{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  small = limit;
+  small.rlim_cur = 10000;
+  {
+    session calls(fs, group_kind::thread);
+    const std::int32_t fd = calls.open(folder / "new", O_RDWR | O_CREAT);
+    ASSERT_EQ(calls.write(fd, std::string(20000, 'x'), 0), 20000);
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  std::optional<error> failure;
+  try {
+    fs.unmount();
+  } catch (const error& e) {
+    failure = e;
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_EQ(failure->code().value(), EFBIG);
+  EXPECT_EQ(failure->path(), folder / "new");
+  EXPECT_EQ(std::filesystem::file_size(folder / "new"), 10000u);
 }
 
 // ---- whatever a kernel left in the arena
