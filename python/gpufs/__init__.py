@@ -26,7 +26,7 @@ from gpufs._compiling import compile_options, include_dirs
 from gpufs._core import __version__
 from gpufs._device import DeviceArray
 from gpufs._file import File, FileStatus
-from gpufs._mount import AnyPath, Device, DeviceRef, FileStatistics, Mount, Options, Statistics
+from gpufs._mount import AnyPath, Device, DeviceRef, FileError, FileErrors, FileStatistics, Mount, Options, Statistics
 from gpufs.sizes import format_size, parse_size
 
 mount = Mount
@@ -39,6 +39,8 @@ __all__ = [
     "DeviceRef",
     "File",
     "FileArray",
+    "FileError",
+    "FileErrors",
     "FileStatistics",
     "FileStatus",
     "Mount",

@@ -120,6 +120,20 @@ nb::list file_stats_of(py_mount& self) {
   return list;
 }
 
+// Tuples in the order of gpufs::file_error, and how many more there were; gpufs._mount.FileErrors has the same.
+nb::tuple file_errors_of(py_mount& self) {
+  const file_error_list all = [&] {
+    const nb::gil_scoped_release released;
+    return self.holder->file_errors();
+  }();
+  nb::list list;
+  for (const file_error& e : all.errors) {
+    list.append(nb::make_tuple(nb::bytes(e.path.data(), e.path.size()), e.error_number, e.operation_name(),
+                               e.at_unmount, e.count));
+  }
+  return nb::make_tuple(list, all.dropped);
+}
+
 }  // namespace
 
 void bind_mount(nb::module_& m) {
@@ -134,6 +148,18 @@ void bind_mount(nb::module_& m) {
              const nb::gil_scoped_release released;
              self.holder->close();
            })
+      .def("unmount",
+           [](py_mount& self) {
+             const nb::gil_scoped_release released;
+             self.holder->unmount();
+           })
+      .def("file_errors", file_errors_of)
+      .def(
+          "sync_folder",
+          [](py_mount& self, const nb::bytes& path) {
+            use(self, [folder = bytes_of(path)](const mount& m) { m.sync_folder(folder); });
+          },
+          "path"_a)
       .def_prop_ro("closed",
                    [](py_mount& self) {
                      const nb::gil_scoped_release released;
