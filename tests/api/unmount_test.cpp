@@ -11,6 +11,7 @@
 #include <random>
 
 #include "api/matrix.hpp"
+#include "support/memory_backend.hpp"
 #include "support/temporary.hpp"
 
 namespace gpufs::testing {
@@ -333,6 +334,51 @@ TEST_P(unmount_test, a_write_that_hangs_is_given_up) {
   EXPECT_EQ(e->code().value(), ETIMEDOUT);
   EXPECT_EQ(e->path(), files->path("a"));
   EXPECT_NE(destroy().find("hangs in I/O"), std::string::npos);
+  *go_on = true;
+  wait_until([&] { return has_ended->load(); });
+}
+
+// A worker hangs in a write, which may land on top of what is newer whenever it comes back: nothing more is written to that
+// file. The others are written.
+TEST(unmount_of_a_hanging_service, writes_all_files_but_those_that_lack_an_answer) {
+  const auto files = std::make_shared<memory_backend>();
+  const auto io = std::make_shared<fault_backend>(files);
+  files->write("/a", std::string(5000, '-'));
+  files->write("/b", std::string(5000, '-'));
+  const auto go_on = std::make_shared<std::atomic<bool>>(false), has_ended = std::make_shared<std::atomic<bool>>(false);
+  fault hang;
+  hang.on = operation::write;
+  hang.path = "/a";
+  hang.before = [go_on, has_ended] {
+    wait_until([&] { return go_on->load(); }, std::chrono::minutes(10));
+    *has_ended = true;
+  };
+  io->add(hang);
+  mount_options options = base_options();
+  options.backend = io;
+  options.request_timeout_ns = 5'000'000'000;
+  options.unmount_timeout_ns = 500'000'000;
+  auto fs = std::make_unique<mount>(options);
+  {
+    session calls(*fs, group_kind::thread);
+    const std::int32_t a = calls.open("/a", O_RDWR), b = calls.open("/b", O_RDWR);
+    ASSERT_EQ(calls.write(a, "first", 0), 5);
+    ASSERT_EQ(calls.write(b, "kept", 0), 4);
+    EXPECT_EQ(calls.sync(a), -EIO) << "no answer";
+    ASSERT_EQ(calls.write(a, "newer", 0), 5);
+  }
+  try {
+    fs->unmount();
+    ADD_FAILURE() << "what /a has is not known";
+  } catch (const error& e) {
+    EXPECT_EQ(e.code().value(), EIO);
+    EXPECT_EQ(e.path(), "/a");
+  }
+  EXPECT_EQ(files->content("/a"), std::string(5000, '-'));
+  EXPECT_EQ(files->content("/b"), "kept" + std::string(4996, '-'));
+  ::testing::internal::CaptureStderr();
+  fs.reset();
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("a service thread still hangs"), std::string::npos);
   *go_on = true;
   wait_until([&] { return has_ended->load(); });
 }
