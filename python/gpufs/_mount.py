@@ -112,7 +112,7 @@ class FileError:
     path: str  # as os.fsdecode gives it
     errno: int
     operation: Literal["write-back", "sync", "close"]
-    at_unmount: bool  # met while the mount ended, so that nobody tries again: bytes are lost
+    at_unmount: bool  # met while the mount ended, so that nobody tries again: bytes are lost, or may be
     count: int  # how often the same happened
 
 

@@ -315,27 +315,16 @@ TEST_P(unmount_test, a_mount_that_has_ended_says_so) {
   fs.free(memory);
 }
 
-// A call of the backend that does not return is given up; what it writes is reported, and all else ends.
-TEST_P(unmount_test, a_write_that_hangs_is_given_up) {
-  create("a", page_bytes());
-  options.request_timeout_ns = 500'000'000;
-  begin();
-  ASSERT_EQ(write(open("a", O_RDWR), "lost", 0), 4);
-  const auto go_on = std::make_shared<std::atomic<bool>>(false), has_ended = std::make_shared<std::atomic<bool>>(false);
+fault hanging_write(const std::string& path, const std::shared_ptr<std::atomic<bool>>& go_on,
+                    const std::shared_ptr<std::atomic<bool>>& has_ended) {
   fault hang;
   hang.on = operation::write;
+  hang.path = path;
   hang.before = [go_on, has_ended] {
     wait_until([&] { return go_on->load(); }, std::chrono::minutes(10));
     *has_ended = true;
   };
-  io->add(hang);
-  const std::optional<error> e = end();
-  ASSERT_TRUE(e.has_value());
-  EXPECT_EQ(e->code().value(), ETIMEDOUT);
-  EXPECT_EQ(e->path(), files->path("a"));
-  EXPECT_NE(destroy().find("hangs in I/O"), std::string::npos);
-  *go_on = true;
-  wait_until([&] { return has_ended->load(); });
+  return hang;
 }
 
 // A worker hangs in a write, which may land on top of what is newer whenever it comes back: nothing more is written to that
@@ -346,14 +335,7 @@ TEST(unmount_of_a_hanging_service, writes_all_files_but_those_that_lack_an_answe
   files->write("/a", std::string(5000, '-'));
   files->write("/b", std::string(5000, '-'));
   const auto go_on = std::make_shared<std::atomic<bool>>(false), has_ended = std::make_shared<std::atomic<bool>>(false);
-  fault hang;
-  hang.on = operation::write;
-  hang.path = "/a";
-  hang.before = [go_on, has_ended] {
-    wait_until([&] { return go_on->load(); }, std::chrono::minutes(10));
-    *has_ended = true;
-  };
-  io->add(hang);
+  io->add(hanging_write("/a", go_on, has_ended));
   mount_options options = base_options();
   options.backend = io;
   options.request_timeout_ns = 5'000'000'000;
@@ -379,6 +361,35 @@ TEST(unmount_of_a_hanging_service, writes_all_files_but_those_that_lack_an_answe
   ::testing::internal::CaptureStderr();
   fs.reset();
   EXPECT_NE(::testing::internal::GetCapturedStderr().find("a service thread still hangs"), std::string::npos);
+  *go_on = true;
+  wait_until([&] { return has_ended->load(); });
+}
+
+// A call of the backend that does not return is given up; what it writes is reported, and all else ends.
+TEST(unmount_of_a_hanging_backend, gives_up_and_reports) {
+  const auto files = std::make_shared<memory_backend>();
+  const auto io = std::make_shared<fault_backend>(files);
+  files->write("/a", std::string(5000, '-'));
+  mount_options options = base_options();
+  options.backend = io;
+  options.request_timeout_ns = 5'000'000'000;
+  auto fs = std::make_unique<mount>(options);
+  {
+    session calls(*fs, group_kind::thread);
+    ASSERT_EQ(calls.write(calls.open("/a", O_RDWR), "lost", 0), 4);
+  }
+  const auto go_on = std::make_shared<std::atomic<bool>>(false), has_ended = std::make_shared<std::atomic<bool>>(false);
+  io->add(hanging_write("/a", go_on, has_ended));
+  try {
+    fs->unmount();
+    ADD_FAILURE() << "it did not wait for the write";
+  } catch (const error& e) {
+    EXPECT_EQ(e.code().value(), ETIMEDOUT);
+    EXPECT_EQ(e.path(), "/a");
+  }
+  ::testing::internal::CaptureStderr();
+  fs.reset();
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("hangs in I/O"), std::string::npos);
   *go_on = true;
   wait_until([&] { return has_ended->load(); });
 }
