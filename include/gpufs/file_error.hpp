@@ -18,8 +18,8 @@ struct file_error {
   std::string path;  // as the kernel opened it
   int error_number = 0;
   file_operation what = file_operation::write_back;
-  // The mount met it while it ended, so nobody tries again: what it is about is lost. Otherwise a failed write-back
-  // leaves its bytes dirty, and a later one may succeed.
+  // The mount met it while it ended, so nobody tries again: bytes are lost, or may be. Otherwise a failed write-back leaves
+  // its bytes dirty, and a later one may succeed.
   bool at_unmount = false;
   std::uint64_t count = 1;  // how often the same happened
 

@@ -49,7 +49,18 @@ if TYPE_CHECKING:
     from gpufs._core import __version__
     from gpufs._device import DeviceArray
     from gpufs._file import File, FileStatus
-    from gpufs._mount import AnyPath, Device, DeviceRef, FileStatistics, Mount, Options, Statistics, mount
+    from gpufs._mount import (
+        AnyPath,
+        Device,
+        DeviceRef,
+        FileError,
+        FileErrors,
+        FileStatistics,
+        Mount,
+        Options,
+        Statistics,
+        mount,
+    )
     from gpufs.sizes import format_size, parse_size
 
 _MODULES = frozenset(
@@ -78,6 +89,8 @@ _PLACES = {  # the modules that have them
     "DeviceRef": "_mount",
     "File": "_file",
     "FileArray": "_array",
+    "FileError": "_mount",
+    "FileErrors": "_mount",
     "FileStatistics": "_mount",
     "FileStatus": "_file",
     "Mount": "_mount",
@@ -122,6 +135,8 @@ __all__ = [
     "DeviceRef",
     "File",
     "FileArray",
+    "FileError",
+    "FileErrors",
     "FileStatistics",
     "FileStatus",
     "Mount",

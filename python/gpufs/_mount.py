@@ -105,6 +105,25 @@ class FileStatistics:
     extents: int  # registered for direct loads
 
 
+@dataclass(frozen=True, slots=True)
+class FileError:
+    """What failed for a file, in the host."""
+
+    path: str  # as os.fsdecode gives it
+    errno: int
+    operation: Literal["write-back", "sync", "close"]
+    at_unmount: bool  # met while the mount ended, so that nobody tries again: bytes are lost, or may be
+    count: int  # how often the same happened
+
+
+@dataclass(frozen=True, slots=True)
+class FileErrors:
+    """What :meth:`Mount.file_errors` returns."""
+
+    errors: list[FileError]  # in the order in which they happened first
+    dropped: int  # failures that the list had no room for
+
+
 class DeviceRef:
     """The handle by which kernels use a mount, in memory of the mount's device; :meth:`Mount.device_ref` makes it.
 
@@ -162,10 +181,10 @@ class DeviceRef:
 class Mount:
     """One GPU file system instance of this process: a page cache on one device, and the service that fills it.
 
-    A context manager; it is unmounted at the end of the ``with`` block, by :meth:`close`, when it is garbage, and when
-    the interpreter ends. All methods may be called from several threads. In a process that was forked off they raise
-    ``RuntimeError`` (and :meth:`close` does nothing): neither GPU nor service threads survive a fork. After
-    :meth:`close` they raise ``ValueError``, as those of a closed file do.
+    A context manager; it is unmounted at the end of the ``with`` block, by :meth:`unmount`, when it is garbage, and
+    when the interpreter ends. All methods may be called from several threads. In a process that was forked off they
+    raise ``RuntimeError`` (and :meth:`unmount` does nothing): neither GPU nor service threads survive a fork. After
+    :meth:`unmount` they raise ``ValueError``, as those of a closed file do; but :meth:`file_errors` goes on.
 
     Args:
         device: ``"cuda"`` for a GPU, ``"cpu"`` for the CPU twin, ``"auto"`` for a GPU if there is one, else the twin.
@@ -268,8 +287,14 @@ class Mount:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Closes the mount."""
-        self.close()
+        """Unmounts. What :meth:`unmount` raises becomes a note of an exception that is under way already."""
+        if error is None:
+            self.unmount()
+            return
+        try:
+            self.unmount()
+        except Exception as lost:  # the first one says more
+            error.add_note(f"gpufs: unmounting failed, too: {lost}")
 
     def __repr__(self) -> str:
         """Says where it runs and how large its cache is."""
@@ -292,15 +317,23 @@ class Mount:
         """The extension module's mount."""
         return self._core
 
-    def close(self) -> None:
-        """Closes the files that are open, ends the service and frees the cache. Closing again does nothing.
+    def unmount(self) -> None:
+        """Closes the files that are open, ends the service and frees the cache. The second time it does nothing.
 
-        Raises the first error of a file, as its own ``close`` does, when all is done. Waits for calls of other threads
-        on this mount, and a bounded time for kernels that use it; a kernel that never ends is reported on standard
-        error, and the memory that it may still use stays allocated. Does not wait for calls that Ctrl-C has ended: the
+        What kernels wrote and did not close is written to its files, and these are synced. Waits for calls of other
+        threads on this mount, and a bounded time for kernels that use it; of a kernel that never ends nothing is
+        written, and the memory that it may still use stays allocated. Does not wait for calls that Ctrl-C has ended: the
         mount is closed when their work is done, or ends with the process.
+
+        Raises:
+            OSError: the first error of a file, when all is done: bytes are lost, or may be. ``filename`` says of which
+                file; :meth:`file_errors` has all. ``ETIMEDOUT``: a kernel, or a call of the host, does not end.
         """
         self._finalizer()
+
+    def close(self) -> None:
+        """As :meth:`unmount`."""
+        self.unmount()
 
     @property
     def closed(self) -> bool:
@@ -433,6 +466,27 @@ class Mount:
         """Returns what was counted for each file that kernels have open now. Does not wait for kernels."""
         return [FileStatistics(os.fsdecode(path), *numbers) for path, *numbers in self._core.file_stats()]
 
+    def file_errors(self) -> FileErrors:
+        """Returns what went wrong with files so far, also what a kernel was told of. Also after :meth:`unmount`."""
+        errors, dropped = self._core.file_errors()
+        return FileErrors(
+            [
+                FileError(
+                    os.fsdecode(path), number, cast(Literal["write-back", "sync", "close"], what), at_unmount, count
+                )
+                for path, number, what, at_unmount, count in errors
+            ],
+            dropped,
+        )
+
+    def sync_folder(self, path: AnyPath) -> None:
+        """Makes what was created, renamed and removed in a folder durable, as ``os.fsync`` of it. Waits for the disk.
+
+        Raises:
+            OSError: it cannot be opened as a folder, or what its sync gave; ``filename`` is the path.
+        """
+        self._core.sync_folder(os.fsencode(path))
+
     @contextlib.contextmanager
     def timeline(self, path: AnyPath, *, events_max: SupportsIndex = 1_000_000) -> Iterator[None]:
         """Records what the service does in the ``with`` block, and writes it to a file at the block's end.
@@ -519,7 +573,13 @@ def _unmount(
             except Exception as error:  # whatever it is, the others are to be closed too
                 first = first or error
     finally:
-        core.close()
+        try:
+            core.unmount()
+        except Exception as error:
+            if first is None:
+                first = error
+            else:
+                first.add_note(f"gpufs: unmounting failed, too: {error}")
     if first is not None:
         raise first
 

@@ -42,7 +42,8 @@ auto use(py_mount& self, F&& f) {
 void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t cache_bytes, std::uint64_t page_bytes,
           unsigned workers, std::uint64_t extent_budget_bytes, std::uint64_t extent_bytes, unsigned channel_slots,
           std::uint32_t staging_bytes, std::uint64_t bulk_bytes, unsigned rings, unsigned open_files,
-          unsigned twin_threads, std::uint64_t reclaim_timeout_ns, std::uint64_t request_timeout_ns, bool read_only, const std::optional<nb::bytes>& root) {
+          unsigned twin_threads, std::uint64_t reclaim_timeout_ns, std::uint64_t request_timeout_ns, bool read_only,
+          const std::optional<nb::bytes>& root) {
   mount_options options;
   options.device = device_named(device);
   options.ordinal = ordinal;
@@ -115,6 +116,20 @@ nb::list file_stats_of(py_mount& self) {
   return list;
 }
 
+// Tuples in the order of gpufs::file_error, and how many more there were; gpufs._mount.FileErrors has the same.
+nb::tuple file_errors_of(py_mount& self) {
+  const file_error_list all = [&] {
+    const nb::gil_scoped_release released;
+    return self.holder->file_errors();
+  }();
+  nb::list list;
+  for (const file_error& e : all.errors) {
+    list.append(nb::make_tuple(nb::bytes(e.path.data(), e.path.size()), e.error_number, e.operation_name(),
+                               e.at_unmount, e.count));
+  }
+  return nb::make_tuple(list, all.dropped);
+}
+
 }  // namespace
 
 void bind_mount(nb::module_& m) {
@@ -122,8 +137,8 @@ void bind_mount(nb::module_& m) {
   nb::class_<py_mount>(m, "Mount")
       .def("__init__", make, nb::kw_only(), "device"_a, "ordinal"_a, "cache_bytes"_a, "page_bytes"_a, "workers"_a,
            "extent_budget_bytes"_a, "extent_bytes"_a, "channel_slots"_a, "staging_bytes"_a, "bulk_bytes"_a, "rings"_a,
-           "open_files"_a, "twin_threads"_a, "reclaim_timeout_ns"_a, "request_timeout_ns"_a,
-           "read_only"_a, "root"_a.none())
+           "open_files"_a, "twin_threads"_a, "reclaim_timeout_ns"_a, "request_timeout_ns"_a, "read_only"_a,
+           "root"_a.none())
       .def("close",
            [](py_mount& self) {
              const std::shared_ptr<mount_holder>& holder = self.holder;
@@ -131,6 +146,20 @@ void bind_mount(nb::module_& m) {
              if (!holder->forked() && holder->left()->put_off(close)) return holder->close_later();
              interruptibly({holder->left()}, nb::none(), close);
            })
+      .def("unmount",
+           [](py_mount& self) {
+             const std::shared_ptr<mount_holder>& holder = self.holder;
+             const auto close = [holder] { holder->close(); };
+             if (!holder->forked() && holder->left()->put_off(close)) return holder->close_later();
+             interruptibly({holder->left()}, nb::none(), [holder] { holder->unmount(); });
+           })
+      .def("file_errors", file_errors_of)
+      .def(
+          "sync_folder",
+          [](py_mount& self, const nb::bytes& path) {
+            use(self, [folder = bytes_of(path)](const mount& m) { m.sync_folder(folder); });
+          },
+          "path"_a)
       .def_prop_ro("closed",
                    [](py_mount& self) {
                      const nb::gil_scoped_release released;

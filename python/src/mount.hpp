@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -60,6 +61,31 @@ class mount_holder {
     closed_ = true;
   }
 
+  // As close(), and throws what gpufs::mount::unmount() throws. It is closed in any case.
+  void unmount() {
+    if (forked()) return close();
+    const std::unique_lock lock(in_use_);
+    if (mount_ == nullptr) return;
+    std::unique_ptr<mount> ended = std::move(mount_);
+    std::exception_ptr failure;
+    try {
+      ended->unmount();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    last_errors_ = ended->file_errors();
+    ended.reset();
+    closed_ = true;
+    if (failure != nullptr) std::rethrow_exception(failure);
+  }
+
+  // Also after unmount().
+  file_error_list file_errors() {
+    refuse_forked();
+    const std::shared_lock lock(in_use_);
+    return mount_ != nullptr ? mount_->file_errors() : last_errors_;
+  }
+
   // Also false while it is being closed. Does not wait.
   bool closed() const noexcept { return closed_ || forked(); }
 
@@ -75,8 +101,9 @@ class mount_holder {
   }
 
   const pid_t owner_ = getpid();
-  std::shared_mutex in_use_;  // guards mount_: shared by users, exclusive for close() and use_alone()
+  std::shared_mutex in_use_;  // guards mount_: shared by users, exclusive for close(), unmount() and use_alone()
   std::unique_ptr<mount> mount_;
+  file_error_list last_errors_;  // of the mount that was unmounted; guarded by in_use_
   std::atomic<bool> closed_{false};
   const std::shared_ptr<leftovers> left_ = std::make_shared<leftovers>();
 };

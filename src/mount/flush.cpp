@@ -14,6 +14,7 @@
 #include "gpufs/cache/dirty.cuh"
 #include "gpufs/error.hpp"
 #include "mount/snapshot.hpp"
+#include "service/block_signals.hpp"
 
 namespace gpufs {
 namespace {
@@ -238,7 +239,10 @@ bool flush_files(device& gpu, const mount_ref& fs, file_table& files, const flus
   };
   std::thread thread;
   try {
-    thread = std::thread(flush);
+    thread = std::thread([flush] {
+      block_signals();
+      flush();
+    });
   } catch (const std::system_error&) {
     flush();  // better late than never
     return true;

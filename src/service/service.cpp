@@ -2,8 +2,6 @@
 
 #include <errno.h>
 #include <linux/futex.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -14,6 +12,8 @@
 #include <new>
 #include <utility>
 
+#include "service/block_signals.hpp"
+
 namespace gpufs {
 
 namespace {
@@ -23,14 +23,6 @@ constexpr std::uint64_t nap_ns = 20'000;
 constexpr std::uint64_t passed_over_nap_ns = 200'000;
 constexpr std::uint64_t expecting_ns = 5'000'000;
 constexpr std::uint64_t everywhere_after_ns = 20'000'000;  // of slow answers: another worker may hang
-
-// All but those that a thread brings upon itself.
-void block_signals() {
-  sigset_t all;
-  sigfillset(&all);
-  for (const int own : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) sigdelset(&all, own);
-  (void)pthread_sigmask(SIG_BLOCK, &all, nullptr);
-}
 
 }  // namespace
 

@@ -2,13 +2,17 @@
 // the arena.
 #include <errno.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <optional>
 #include <random>
 
 #include "api/matrix.hpp"
+#include "support/memory_backend.hpp"
+#include "support/temporary.hpp"
 
 namespace gpufs::testing {
 namespace {
@@ -311,27 +315,110 @@ TEST_P(unmount_test, a_mount_that_has_ended_says_so) {
   fs.free(memory);
 }
 
-// A call of the backend that does not return is given up; what it writes is reported, and all else ends.
-TEST_P(unmount_test, a_write_that_hangs_is_given_up) {
-  create("a", page_bytes());
-  options.request_timeout_ns = 500'000'000;
-  begin();
-  ASSERT_EQ(write(open("a", O_RDWR), "lost", 0), 4);
-  const auto go_on = std::make_shared<std::atomic<bool>>(false), has_ended = std::make_shared<std::atomic<bool>>(false);
+fault hanging_write(const std::string& path, const std::shared_ptr<std::atomic<bool>>& go_on,
+                    const std::shared_ptr<std::atomic<bool>>& has_ended) {
   fault hang;
   hang.on = operation::write;
+  hang.path = path;
   hang.before = [go_on, has_ended] {
     wait_until([&] { return go_on->load(); }, std::chrono::minutes(10));
     *has_ended = true;
   };
-  io->add(hang);
-  const std::optional<error> e = end();
-  ASSERT_TRUE(e.has_value());
-  EXPECT_EQ(e->code().value(), ETIMEDOUT);
-  EXPECT_EQ(e->path(), files->path("a"));
-  EXPECT_NE(destroy().find("hangs in I/O"), std::string::npos);
+  return hang;
+}
+
+// A worker hangs in a write, which may land on top of what is newer whenever it comes back: nothing more is written to that
+// file. The others are written.
+TEST(unmount_of_a_hanging_service, writes_all_files_but_those_that_lack_an_answer) {
+  const auto files = std::make_shared<memory_backend>();
+  const auto io = std::make_shared<fault_backend>(files);
+  files->write("/a", std::string(5000, '-'));
+  files->write("/b", std::string(5000, '-'));
+  const auto go_on = std::make_shared<std::atomic<bool>>(false), has_ended = std::make_shared<std::atomic<bool>>(false);
+  io->add(hanging_write("/a", go_on, has_ended));
+  mount_options options = base_options();
+  options.backend = io;
+  options.request_timeout_ns = 5'000'000'000;
+  options.unmount_timeout_ns = 500'000'000;
+  auto fs = std::make_unique<mount>(options);
+  {
+    session calls(*fs, group_kind::thread);
+    const std::int32_t a = calls.open("/a", O_RDWR), b = calls.open("/b", O_RDWR);
+    ASSERT_EQ(calls.write(a, "first", 0), 5);
+    ASSERT_EQ(calls.write(b, "kept", 0), 4);
+    EXPECT_EQ(calls.sync(a), -EIO) << "no answer";
+    ASSERT_EQ(calls.write(a, "newer", 0), 5);
+  }
+  try {
+    fs->unmount();
+    ADD_FAILURE() << "what /a has is not known";
+  } catch (const error& e) {
+    EXPECT_EQ(e.code().value(), EIO);
+    EXPECT_EQ(e.path(), "/a");
+  }
+  EXPECT_EQ(files->content("/a"), std::string(5000, '-'));
+  EXPECT_EQ(files->content("/b"), "kept" + std::string(4996, '-'));
+  ::testing::internal::CaptureStderr();
+  fs.reset();
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("a service thread still hangs"), std::string::npos);
   *go_on = true;
   wait_until([&] { return has_ended->load(); });
+}
+
+// A call of the backend that does not return is given up; what it writes is reported, and all else ends.
+TEST(unmount_of_a_hanging_backend, gives_up_and_reports) {
+  const auto files = std::make_shared<memory_backend>();
+  const auto io = std::make_shared<fault_backend>(files);
+  files->write("/a", std::string(5000, '-'));
+  mount_options options = base_options();
+  options.backend = io;
+  options.request_timeout_ns = 5'000'000'000;
+  auto fs = std::make_unique<mount>(options);
+  {
+    session calls(*fs, group_kind::thread);
+    ASSERT_EQ(calls.write(calls.open("/a", O_RDWR), "lost", 0), 4);
+  }
+  const auto go_on = std::make_shared<std::atomic<bool>>(false), has_ended = std::make_shared<std::atomic<bool>>(false);
+  io->add(hanging_write("/a", go_on, has_ended));
+  try {
+    fs->unmount();
+    ADD_FAILURE() << "it did not wait for the write";
+  } catch (const error& e) {
+    EXPECT_EQ(e.code().value(), ETIMEDOUT);
+    EXPECT_EQ(e.path(), "/a");
+  }
+  ::testing::internal::CaptureStderr();
+  fs.reset();
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("hangs in I/O"), std::string::npos);
+  *go_on = true;
+  wait_until([&] { return has_ended->load(); });
+}
+
+// The kernel would end the program with SIGXFSZ.
+TEST(unmount_limit_test, a_limit_of_file_size_is_an_error) {
+  const temporary_folder folder;
+  mount fs(base_options());
+  rlimit limit{}, small{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  small = limit;
+  small.rlim_cur = 10000;
+  {
+    session calls(fs, group_kind::thread);
+    const std::int32_t fd = calls.open(folder / "new", O_RDWR | O_CREAT);
+    ASSERT_EQ(calls.write(fd, std::string(20000, 'x'), 0), 20000);
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  std::optional<error> failure;
+  try {
+    fs.unmount();
+  } catch (const error& e) {
+    failure = e;
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_EQ(failure->code().value(), EFBIG);
+  EXPECT_EQ(failure->path(), folder / "new");
+  EXPECT_EQ(std::filesystem::file_size(folder / "new"), 10000u);
 }
 
 // ---- whatever a kernel left in the arena

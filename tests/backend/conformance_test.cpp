@@ -138,6 +138,25 @@ INSTANTIATE_TEST_SUITE_P(
                       world_parameter{"fault", [] { return std::make_unique<faultless_world>(); }}),
     [](const auto& p) { return std::string(p.param.name); });
 
+// ---- writing
+
+TEST_P(backend_conformance, a_file_stays_open_when_it_is_asked_what_its_close_reports) {
+  world_->write("file", "content");
+  std::unique_ptr<backend_file> file;
+  ASSERT_EQ(io_->open_to_change(world_->path("file"), {}, file), 0);
+  EXPECT_EQ(file->write("C", 1, 0), 1);
+  const auto descriptors = [] {
+    const std::filesystem::directory_iterator open_now("/proc/self/fd");
+    return std::distance(begin(open_now), end(open_now));
+  };
+  const auto before = descriptors();
+  EXPECT_EQ(file->report_close(), 0);
+  EXPECT_EQ(descriptors(), before);
+  EXPECT_EQ(file->write("T", 1, 3), 1);
+  EXPECT_EQ(file->report_close(), 0);
+  EXPECT_EQ(read(*file, 7, 0), "ConTent");
+}
+
 // ---- opening
 
 TEST_P(backend_conformance, says_why_a_file_cannot_be_opened) {
