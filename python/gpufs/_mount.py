@@ -322,8 +322,8 @@ class Mount:
 
         What kernels wrote and did not close is written to its files, and these are synced. Waits for calls of other
         threads on this mount, and a bounded time for kernels that use it; of a kernel that never ends nothing is
-        written, and the memory that it may still use stays allocated. Does not wait for calls that Ctrl-C has ended: the
-        mount is closed when their work is done, or ends with the process.
+        written, and the memory that it may still use stays allocated. Does not wait for calls that Ctrl-C has ended:
+        the mount is closed when their work is done, or ends with the process.
 
         Raises:
             OSError: the first error of a file, when all is done: bytes are lost, or may be. ``filename`` says of which

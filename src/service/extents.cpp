@@ -114,7 +114,7 @@ extent_notice extent_registrar::note(const std::shared_ptr<host_file>& file, std
     }
     e.reads = 0;
     e.state = when == urgency::when_quiet ? extent_set::phase::deferred : extent_set::phase::wanted;
-    const std::uint64_t count = (size + options_.extent_bytes - 1) / options_.extent_bytes;
+    const std::uint64_t count = (version.identity.size + options_.extent_bytes - 1) / options_.extent_bytes;
     if (when == urgency::now && number != 0 && set.extents.contains(number - 1)) {
       for (; end < count && end <= number + options_.ahead; ++end) {
         extent_set::extent* const next = remember(set, end);

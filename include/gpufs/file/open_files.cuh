@@ -436,7 +436,7 @@ class opener {
     GPUFS_SCHEDULE_POINT("file.empty");
     std::int32_t error = empty(file);
     if (g_.is_leader()) {
-      if (error == 0) error = fs_.client().ask({request_code::emptied, file.handle, 0, launch});
+      if (error == 0) error = fs_.client().ask({request_code::emptied, file.handle, 0, launch}).result;
       emptied_by.store_release(error == 0 ? launch : s.before);
     }
     return g_.broadcast(error);
@@ -541,7 +541,7 @@ GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std:
   if (s.was == holding::last) {
     // The host's close itself may come later, and has nobody to report to.
     std::int32_t late = 0;
-    if (g.is_leader()) late = fs.client().ask({request_code::report_close, s.view.handle, 0, 0});
+    if (g.is_leader()) late = fs.client().ask({request_code::report_close, s.view.handle, 0, 0}).result;
     late = g.broadcast(late);
     if (s.result == 0) s.result = late;
   }
