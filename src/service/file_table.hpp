@@ -204,9 +204,9 @@ class file_table {
   static constexpr std::uint32_t index_bits = 18;  // twice the records of a mount: closes arrive late
   static constexpr std::uint32_t shard_bits = 4;
   static constexpr std::uint32_t shard_count = 1u << shard_bits;
-  // So many places stay unused before one is used again, if there are others. A handle comes again after at least 4,096 times as many closes as
-  // there are generations (2^26, of one shard); a node's name after the least common multiple of 257 and the
-  // 2^14 versions that it tells apart.
+  // So many places stay unused before one is used again, if there are others. So a handle comes again after 4,096 times as
+  // many closes in its shard as there are generations, 2^26, at the least; and a node's name, which tells 2^14 versions apart, after
+  // four million opens of one file.
   static constexpr std::size_t places_waiting = 4096;
   static constexpr std::size_t nodes_waiting = 256;
   static constexpr std::size_t version_shards = 64;
