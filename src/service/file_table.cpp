@@ -255,20 +255,16 @@ int file_table::enter(counted_path path, bool no_follow, bool writes, std::share
 // False when the shard is full.
 bool file_table::put(shard& s, std::uint32_t number, const std::shared_ptr<host_file>& file, std::uint32_t& handle) {
   const std::unique_lock lock(s.mutex);
-  std::uint32_t place = 0;
-  if (!s.unused.empty()) {
-    place = s.unused.back();
-    s.unused.pop_back();
-  } else {
-    place = static_cast<std::uint32_t>(s.entries.size());
-    if ((((place << shard_bits) | number) + 1) >> index_bits != 0) return false;
-    // First what may fail, so that no place is lost.
-    if (place == s.entries.capacity()) {
-      const std::size_t places = std::max<std::size_t>(16, 2 * s.entries.capacity());
-      s.unused.reserve(places);
-      s.entries.reserve(places);
-    }
+  auto place = static_cast<std::uint32_t>(s.entries.size());
+  const bool can_grow = (((place << shard_bits) | number) + 1) >> index_bits == 0;
+  if (s.unused.size() > places_waiting || (!can_grow && s.unused.size() != 0)) {
+    place = s.unused.front();
+    s.unused.pop();
+  } else if (can_grow) {
+    s.unused.make_room(place + std::size_t{1});
     s.entries.emplace_back();
+  } else {
+    return false;
   }
   entry& e = s.entries[place];
   e.file = file;
@@ -319,7 +315,7 @@ int file_table::close(std::uint32_t handle) {
     last = std::move(e.file);
     e.file = nullptr;
     e.generation = (e.generation + 1) & ((1u << (32 - index_bits)) - 1);
-    s.unused.push_back(static_cast<std::uint32_t>(found - s.entries.data()));
+    s.unused.push(static_cast<std::uint32_t>(found - s.entries.data()));
     epoch_.fetch_add(1, std::memory_order_release);
   }
   if (last->writes()) forget_writer(*last);
@@ -341,16 +337,22 @@ bool file_table::join(file_version& version, bool writes, std::uint32_t& node) {
   if (version.node == no_node && !writes) return true;
   if (writes) {
     const std::lock_guard lock(nodes_mutex_);
-    if (version.node == no_node && nodes_unused_.empty()) {
-      if (writers_.size() == nodes_max_) return false;
-      nodes_unused_.reserve(writers_.size() + 1);
-      writers_.emplace_back();
-      nodes_unused_.push_back(static_cast<std::uint32_t>(writers_.size() - 1));
+    std::uint32_t own = version.node;
+    bool is_used_again = false;
+    if (own == no_node && nodes_unused_.size() <= nodes_waiting && writers_.size() < nodes_max_) {
+      nodes_unused_.make_room(writers_.size() + 1);
+      std::vector<std::shared_ptr<host_file>> files;
+      files.reserve(1);
+      writers_.push_back(std::move(files));
+      own = static_cast<std::uint32_t>(writers_.size() - 1);
+    } else if (own == no_node) {
+      if (nodes_unused_.size() == 0) return false;
+      own = nodes_unused_.front();
+      is_used_again = true;
     }
-    const std::uint32_t own = version.node != no_node ? version.node : nodes_unused_.back();
-    // Room for this one, so that what follows cannot fail.
+    // Room for this one, so that what follows cannot fail. A new node has it.
     if (auto& files = writers_[own]; files.capacity() <= version.writers) files.reserve(2 * version.writers + 1);
-    if (version.node == no_node) nodes_unused_.pop_back();
+    if (is_used_again) nodes_unused_.pop();
     version.node = own;
     ++version.writers;
   }
@@ -375,7 +377,7 @@ void file_table::leave(file_version& version, bool writes) {
   if (writes) --version.writers;
   if (--version.sharers != 0) return;
   const std::lock_guard nodes(nodes_mutex_);
-  nodes_unused_.push_back(version.node);
+  nodes_unused_.push(version.node);
   version.node = no_node;
 }
 

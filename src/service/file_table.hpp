@@ -34,6 +34,7 @@
 #include "gpufs/backend.hpp"
 #include "gpufs/channel/layout.cuh"
 #include "service/file_error_log.hpp"
+#include "service/place_queue.hpp"
 #include "service/write_turn.hpp"
 
 namespace gpufs {
@@ -221,6 +222,11 @@ class file_table {
   static constexpr std::uint32_t index_bits = 18;  // twice the records of a mount: closes arrive late
   static constexpr std::uint32_t shard_bits = 4;
   static constexpr std::uint32_t shard_count = 1u << shard_bits;
+  // So many places stay unused before one is used again, if there are others. So a handle comes again after 4,096 times as
+  // many closes in its shard as there are generations, 2^26, at the least; and a node's name, which tells 2^14 versions apart, after
+  // four million opens of one file.
+  static constexpr std::size_t places_waiting = 4096;
+  static constexpr std::size_t nodes_waiting = 256;
   static constexpr std::size_t version_shards = 64;
   static constexpr std::size_t versions_max = (std::size_t{1} << 20) / version_shards;  // of a shard
   static constexpr unsigned attempts_max = 4;  // to open a file when there are no descriptors
@@ -243,7 +249,7 @@ class file_table {
   struct alignas(64) shard {
     mutable std::shared_mutex mutex;  // guards the rest
     std::vector<entry> entries;
-    std::vector<std::uint32_t> unused;  // has room for all places, so that a close allocates nothing
+    place_queue unused;  // has room for all places, so that a close allocates nothing
     std::size_t hand = 0;
   };
   using version_map = std::unordered_map<key, std::shared_ptr<file_version>, key_hash>;
@@ -281,7 +287,7 @@ class file_table {
   std::array<shard, shard_count> shards_;
   std::array<version_shard, version_shards> versions_;
   mutable std::shared_mutex nodes_mutex_;  // guards the next two; taken last
-  std::vector<std::uint32_t> nodes_unused_;
+  place_queue nodes_unused_;
   std::vector<std::vector<std::shared_ptr<host_file>>> writers_;  // of each node that was made
   const std::uint32_t nodes_max_;
   // Relaxed: only its being different each time matters; a version passes to others under a mutex.

@@ -13,8 +13,10 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "backend/posix_backend.hpp"
@@ -60,11 +62,13 @@ class special_files : public ::testing::TestWithParam<world> {
       }
     }
   }
-  std::string content(const std::string& path) const {
+  std::string content(const std::string& path) const {  // "?" where it cannot be read
     std::unique_ptr<backend_file> file;
     std::string to(100, '\0');
     if (io_->open(name(path), false, file) != 0) return "?";
-    to.resize(static_cast<std::size_t>(std::max<std::int64_t>(0, file->read(to.data(), to.size(), 0))));
+    const std::int64_t bytes = file->read(to.data(), to.size(), 0);
+    if (bytes < 0) return "? " + std::to_string(bytes);
+    to.resize(static_cast<std::size_t>(bytes));
     return to;
   }
 
@@ -243,6 +247,57 @@ TEST_P(special_files, the_programs_locks_outlive_the_close_of_a_locked_file) {
     })) << "descriptors stay open after the lock has gone";
     EXPECT_EQ(::close(mine), 0);
   }
+}
+
+// Openers have descriptor tables of their own, whose closes drop no locks. Workers open the file once more, in the process's.
+TEST_P(special_files, openers_refuse_the_same_and_keep_the_locks) {
+  const std::string path = folder_.write("database", "content"), fifo = make_fifo(folder_);
+  const int mine = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  ASSERT_EQ(fcntl(mine, F_SETLK, &lock), 0);
+  const std::size_t before = open_descriptors_of(path);
+  const open_watch watch(fifo);
+  bool is_own = false;
+  std::vector<std::unique_ptr<backend_file>> files(50);
+  std::promise<void> opened, used;
+  std::thread opener([&] {
+    const std::unique_ptr<opener_stay> stay = io_->enter_opener();
+    is_own = stay != nullptr;
+    EXPECT_EQ(open(fifo), -EINVAL);
+    EXPECT_EQ(open(folder_ / ""), -EISDIR);
+    EXPECT_EQ(open("/proc/self/mem"), -EINVAL);
+    for (auto& file : files) {
+      EXPECT_EQ(content(path), "content");
+      EXPECT_EQ(io_->open(name(path), false, file), 0);
+      file_identity identity;
+      EXPECT_EQ(file->identify(identity), 0);
+    }
+    opened.set_value();
+    used.get_future().wait();
+    io_->close_handed();
+  });
+  opened.get_future().wait();
+  for (auto& file : files) {
+    char bytes[7];
+    EXPECT_EQ(file->read(bytes, sizeof bytes, 0), 7);
+    file = nullptr;
+    io_->close_handed();
+  }
+  used.set_value();
+  opener.join();
+  EXPECT_TRUE(is_locked(mine));
+  EXPECT_FALSE(watch.saw_one());
+  if (is_own) {
+    EXPECT_LE(open_descriptors_of(path), before + 1) << "one is kept, and used each time";
+  }
+  lock.l_type = F_UNLCK;
+  ASSERT_EQ(fcntl(mine, F_SETLK, &lock), 0);
+  EXPECT_TRUE(eventually([&] {
+    io_->close_handed();
+    return open_descriptors_of(path) == before;
+  }));
+  EXPECT_EQ(::close(mine), 0);
 }
 
 TEST_P(special_files, a_kept_descriptor_gives_nobody_what_the_mode_forbids) {
