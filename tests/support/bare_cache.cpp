@@ -53,6 +53,7 @@ bare_cache::bare_cache(const bare_cache_options& o) {
   memory_.resize(at / sizeof(index_bucket));
   ref_.arena = reinterpret_cast<char*>(memory_.data());
   ref_.reclaim_timeout_ns = o.reclaim_timeout_ns;
+  ref_.timeouts.request_ns = o.request_timeout_ns;
   auto* const all = ref_.at<slot_ring>(l.rings);
   for (std::uint32_t r = 0; r < o.rings; ++r) {
     all[r].first = o.frames / o.rings * r;

@@ -18,6 +18,7 @@ struct bare_cache_options {
   std::uint32_t extent_slots = 0;  // power of two
   std::uint32_t extent_shift = 16;
   std::uint64_t reclaim_timeout_ns = 20'000'000;
+  std::uint64_t request_timeout_ns = 60'000'000'000;
 };
 
 class bare_cache {

@@ -10,7 +10,7 @@
 //     `passed`, raised before the entry appears and lowered after it is gone. So a lookup may stop at the first bucket
 //     whose count is 0.
 //  4. The latch guards the set of entries of the keys that are at home here, nothing else. Latches are never nested,
-//     and none is held across a load, a copy or a wait. Cells are shared with keys of other homes, hence taken by
+//     and none is held across a load, a copy or a wait; so waiting for one needs no deadline. Cells are shared with keys of other homes, hence taken by
 //     compare-and-swap.
 #pragma once
 

@@ -305,9 +305,10 @@ class page_cache {
       if (begun.what == outcome::claimed) return begun;
       if (begun.what == outcome::absent) {
         round = ~0u;  // 0 next; another group was first: the page is there now, or was a moment ago
-        continue;
+        // It may be evicted each time before this group has it, but not for ever.
+        if (platform::elapsed_ns(wait.began) <= fs_.timeouts.request_ns) continue;
       }
-      if (gives_up(key, wait)) {
+      if (begun.what == outcome::absent || gives_up(key, wait)) {
         fs_.counters().add(counter::no_frames);
         return {outcome::failed, {0, -ENOBUFS}};
       }

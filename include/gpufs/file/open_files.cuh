@@ -186,12 +186,17 @@ GPUFS_HD inline std::int32_t length_of_path(const char* path) {
 
 // A descriptor more may write a file. By one thread, before anybody has the descriptor. Waits while who was the last to write the
 // file gives up what it could not write, so that what is written from now on is not taken for that.
+// That wait has no deadline, because a caller that went away would have to leave the writers again, which waits too. It ends: the
+// last writer writes each dirty page once more, by requests that end, and stops at the first that gets no answer; then it waits for
+// readers of a page at most for a fixed time; and it never waits for an open.
 GPUFS_HD inline void join_writers(const mount_ref& fs, std::uint32_t node) {
   atomic_word<std::uint32_t>& writers = fs.node(node).writers;
   // Acquire: pairs with the release of who was the last.
   if ((writers.fetch_add_acquire(1) & file_node::closing) == 0) return;
-  for (std::uint32_t attempt = 0; (writers.load_for_wait() & file_node::closing) != 0; ++attempt)
+  for (std::uint32_t attempt = 0; (writers.load_for_wait() & file_node::closing) != 0; ++attempt) {
+    GPUFS_SCHEDULE_POINT("file.join");
     platform::pause(attempt);
+  }
   writers.end_wait();
 }
 
@@ -299,7 +304,10 @@ class opener {
 
     hash_index<record_table> index = records_.index();
     std::uint32_t slot = 0;
+    const std::uint64_t began = platform::now_ns();
     for (std::uint32_t round = 0;; ++round) {
+      // Others may be first each time, and fail as they did not ask for the file to be created; but not for ever.
+      if (round != 0 && platform::elapsed_ns(began) > fs_.timeouts.request_ns) return done(-EIO);
       const lookup_result r = index.lookup(key);
       // Who failed to open it may not have asked for it to be created.
       if (r.what == lookup_result::kind::failed && (r.error != -ENOENT || (flags & O_CREAT) == 0)) return done(r.error);
@@ -382,8 +390,8 @@ class opener {
     records_.index().fail_load(file.header.key(), view.record, error);
   }
 
-  // The first who hears of a version's node makes it; nobody has written through it before. The others wait for that, a few
-  // stores.
+  // The first who hears of a version's node makes it; nobody has written through it before. The others wait for that without a
+  // deadline: it is a few stores, between which the maker waits for nothing.
   GPUFS_HD void make_node(const file_view& view, std::uint64_t emptied_by) {
     file_node& node = fs_.node(view.node);
     std::uint64_t seen = node.version.load_acquire();
