@@ -253,6 +253,11 @@ def test_a_list_is_read_ignoring_the_case(run: Command, words: Path, tree: Path)
     assert (done.stdout, done.returncode) == (f"{tree}/capitals\talpha\t1\n".encode(), 0)
 
 
+def test_the_spelling_of_the_command_line_comes_before_that_of_a_list(run: Command, words: Path, tree: Path) -> None:
+    done = run("grep", "--device", "cpu", "-i", "-f", words, "-e", "Gamma", "-e", "gaMMA", tree / "a")
+    assert (done.stdout, done.returncode) == (f"{tree}/a\tGamma\t2\n".encode(), 0)
+
+
 # --- Counting lines ---
 
 
