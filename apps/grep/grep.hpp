@@ -14,6 +14,7 @@
 //   window.cuh     moves a window over the item's text
 //   matcher.cuh    finds the dictionary's words in the window
 //   tally.cuh      counts by word, and packs the counts into messages (report.hpp)
+//   line_counter.cuh  counts lines with a match instead
 //   kernel.cuh     the loop over items
 // The dictionary is one hash table of words and of those beginnings of words at which a text has a word boundary
 // (dictionary_table.hpp), so a block looks only at the ends of words: once for most of them.
@@ -115,6 +116,18 @@ struct progress {
 // ENOMEM, EMFILE (no sink is free), EIO (the device or the service failed), EINVAL for more than 2^32 - 1 files.
 // Waits until the search has ended. Several threads may search at once.
 result search(const mount& m, const dictionary& d, const std::vector<file_item>& files, progress* p = nullptr);
+
+struct line_result {
+  std::vector<std::uint64_t> lines;  // of each file, with at least one match; 0 for files that could not be searched
+  std::vector<failure> failures;
+  std::uint64_t bytes = 0;  // read, in files that were searched
+  std::uint64_t files = 0;  // searched
+};
+
+// Counts lines instead: of each file what `LC_ALL=C grep -c -w -F -e WORD...` prints with all words at once. A NUL ends a
+// line, as it does there. All else is as for search().
+line_result count_lines(const mount& m, const dictionary& d, const std::vector<file_item>& files,
+                        progress* p = nullptr);
 
 struct path_failure {
   std::string path;

@@ -1,6 +1,7 @@
 // The kernel: blocks take work items until there are none.
 #pragma once
 
+#include "line_counter.cuh"
 #include "matcher.cuh"
 
 namespace gpufs::grep {
@@ -40,10 +41,23 @@ struct search_memory {
   std::uint8_t classes[256];
 };
 
+struct line_search_memory {
+  search_memory search;
+  line_memory lines;
+};
+
+enum class counted {
+  words,  // matches of each word
+  // Lines with a match. All bytes are of the class byte_breaks, as it does not matter which of overlapping matches
+  // count, and `dictionary.overlapping` is 0. NUL bytes end lines. An item's end has part_lines instead of the NUL.
+  lines
+};
+
+template <counted what>
 struct search_kernel {
   dictionary_ref dictionary;
   work_list work;
-  // Of each file: 1 + the smallest part in which a block met a NUL, or a larger such part; 0: none yet.
+  // Of each file: 1 + the smallest part in which a block met a NUL, or a larger such part; 0: none yet. Null for lines.
   atomic_word<std::uint32_t>* nul_parts;
   carried_chain* chains;  // `dictionary.overlapping` for each block
 
@@ -73,12 +87,13 @@ struct search_kernel {
   struct outcome {
     std::int32_t error;
     std::uint64_t bytes;
-    std::uint64_t nul;
+    std::uint64_t offset;  // of the section that ends the item
   };
+  static constexpr std::uint64_t nothing = what == counted::words ? no_nul : part_lines{}.pack();
 
   GPUFS_HD void search_item(const block_group& g, const mount_ref& fs, search_memory& memory, const work_item& item,
                             carried_chain* own_chains, tally& counts, std::uint32_t& window_number) const {
-    outcome end{0, 0, no_nul};
+    outcome end{0, 0, nothing};
     // After a NUL in an earlier part, what this one has is not counted.
     if (item.part == 0 || !behind_nul(g, item)) {
       const std::int32_t fd = gopen(g, fs, work.paths + item.path);
@@ -87,28 +102,33 @@ struct search_kernel {
       } else {
         file_status status{};
         const std::int32_t answer = gfstat(g, fs, fd, status);
-        end = answer < 0 ? outcome{-answer, 0, no_nul}
+        end = answer < 0 ? outcome{-answer, 0, nothing}
                          : search_part(g, memory, item, {g, fs, memory.window, fd, status.size}, own_chains, counts,
                                        window_number);
         (void)gclose(g, fs, fd);  // of a file that is only read
       }
     }
-    counts.end_item(end.error, end.bytes, end.nul);
+    counts.end_item(end.error, end.bytes, end.offset);
   }
 
   GPUFS_HD bool behind_nul(const block_group& g, const work_item& item) const {
-    // Relaxed: a note that comes late only costs time.
-    const std::uint32_t part = g.broadcast(nul_parts[item.file].load_relaxed());
-    return part != 0 && part - 1 < item.part;
+    if constexpr (what == counted::words) {
+      // Relaxed: a note that comes late only costs time.
+      const std::uint32_t part = g.broadcast(nul_parts[item.file].load_relaxed());
+      return part != 0 && part - 1 < item.part;
+    } else {
+      return false;
+    }
   }
 
   GPUFS_HD outcome search_part(const block_group& g, search_memory& memory, const work_item& item, text_window window,
                                carried_chain* own_chains, tally& counts, std::uint32_t& window_number) const {
-    outcome end{0, 0, no_nul};
+    outcome end{0, 0, nothing};
+    part_lines lines;
     std::uint64_t from = item.begin;
     bool at_break = from == 0;
     for (bool last = false; !last && !window.file_ends_before(from);) {
-      if (const std::int32_t error = window.move(from); error < 0) return {-error, 0, no_nul};
+      if (const std::int32_t error = window.move(from); error < 0) return {-error, 0, nothing};
       // Once for a window, so that a search that minds the case does nothing for it byte by byte.
       if (dictionary.folds_case != 0) window.fold();
       last = window.at_file_end();
@@ -134,19 +154,25 @@ struct search_kernel {
       const auto first = static_cast<std::uint32_t>(from - window.begin());
       const auto behind = static_cast<std::uint32_t>(to - window.begin());
       const std::uint32_t nul = window.classify(first, behind);
-      if (nul != text_window::no_offset) {
-        end.nul = window.begin() + nul;
+      if (what == counted::words && nul != text_window::no_offset) {
+        end.offset = window.begin() + nul;
         // Parts may note theirs in any order: a later part's note in this place only skips less.
         if (g.is_leader()) nul_parts[item.file].store_relaxed(item.part + 1);
         break;
       }
       ++window_number;
       const matcher m(dictionary, memory.classes, window, first, behind, window_number, own_chains, counts);
-      for (std::uint32_t k = first / segment_bytes + g.rank(); k <= (behind - 1) / segment_bytes; k += g.size())
-        m.search_segment(k);
-      counts.make_room(window_number);
+      if constexpr (what == counted::words) {
+        for (std::uint32_t k = first / segment_bytes + g.rank(); k <= (behind - 1) / segment_bytes; k += g.size())
+          m.search_segment(k);
+        counts.make_room(window_number);
+      } else {
+        auto& line_masks = *reinterpret_cast<line_search_memory*>(g.scratch());
+        lines.append(count_lines(g, m, window.text(), line_masks.lines, first, behind));
+      }
       from = to;
     }
+    if constexpr (what == counted::lines) end.offset = lines.pack();
     return end;
   }
 

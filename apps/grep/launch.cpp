@@ -20,9 +20,12 @@ void run(const mount& m, const launch_size& size, std::size_t scratch_bytes, con
 
 }  // namespace
 
-void run_search(const mount& m, const launch_size& size, const search_kernel& kernel) {
-  run(m, size, sizeof(search_memory), kernel);
+template <counted what>
+void run_search(const mount& m, const launch_size& size, const search_kernel<what>& kernel) {
+  run(m, size, what == counted::words ? sizeof(search_memory) : sizeof(line_search_memory), kernel);
 }
+template void run_search(const mount&, const launch_size&, const search_kernel<counted::words>&);
+template void run_search(const mount&, const launch_size&, const search_kernel<counted::lines>&);
 
 void run_find_cuts(const mount& m, const launch_size& size, const find_cuts_kernel& kernel) {
   run(m, size, sizeof(cut_memory), kernel);

@@ -14,7 +14,8 @@ struct launch_size {
 };
 
 // Both return when the kernel has ended. Throw gpufs::error (EIO) when it failed.
-void run_search(const mount& m, const launch_size& size, const search_kernel& kernel);
+template <counted what>
+void run_search(const mount& m, const launch_size& size, const search_kernel<what>& kernel);
 void run_find_cuts(const mount& m, const launch_size& size, const find_cuts_kernel& kernel);
 
 }  // namespace gpufs::grep

@@ -22,6 +22,15 @@ struct carried_chain {
   atomic_word<std::uint64_t> notes[2];
 };
 
+// The bits of a segment whose bytes lie in [from, to) of the window.
+GPUFS_HD constexpr std::uint32_t bits_within(std::uint32_t segment, std::uint32_t from, std::uint32_t to) {
+  const std::uint32_t first = segment * segment_bytes;
+  std::uint32_t bits = ~std::uint32_t{0};
+  if (first < from) bits &= ~std::uint32_t{0} << (from - first);
+  if (first + segment_bytes > to) bits &= ~std::uint32_t{0} >> (first + segment_bytes - to);
+  return bits;
+}
+
 // What one thread needs to search the part [from, to) of a window for matches that begin there.
 class matcher {
  public:
@@ -33,14 +42,21 @@ class matcher {
 
   // Counts the matches that begin in a segment.
   GPUFS_HD void search_segment(std::uint32_t segment) const {
-    const std::uint32_t mask = masks_[segment];
-    const std::uint32_t before = segment == 0 ? 0 : masks_[segment - 1] >> 31;
-    std::uint32_t beginnings = ~(mask << 1 | before);
-    if (dictionary_.begins_non_word == 0) beginnings &= mask;
-    const std::uint32_t first = segment * segment_bytes;
-    if (first < from_) beginnings &= ~std::uint32_t{0} << (from_ - first);
-    if (first + segment_bytes > to_) beginnings &= ~std::uint32_t{0} >> (first + segment_bytes - to_);
-    for (; beginnings != 0; beginnings &= beginnings - 1) search_at(first + lowest_bit(beginnings));
+    for (std::uint32_t beginnings = beginnings_in(segment); beginnings != 0; beginnings &= beginnings - 1)
+      search_at(segment * segment_bytes + lowest_bit(beginnings));
+  }
+
+  // Bit i is set when a match begins at byte i of the segment. Counts nothing.
+  GPUFS_HD std::uint32_t matches_in(std::uint32_t segment) const {
+    std::uint32_t matches = 0;
+    for (std::uint32_t beginnings = beginnings_in(segment); beginnings != 0; beginnings &= beginnings - 1) {
+      const std::uint32_t bit = lowest_bit(beginnings);
+      for_each_match(segment * segment_bytes + bit, [&](const table_entry&) {
+        matches |= std::uint32_t{1} << bit;
+        return false;
+      });
+    }
+    return matches;
   }
 
  private:
@@ -58,19 +74,35 @@ class matcher {
     return at;
   }
 
+  // Where a match may begin: bit i stands for byte i of the segment.
+  GPUFS_HD std::uint32_t beginnings_in(std::uint32_t segment) const {
+    const std::uint32_t mask = masks_[segment];
+    const std::uint32_t before = segment == 0 ? 0 : masks_[segment - 1] >> 31;
+    std::uint32_t beginnings = ~(mask << 1 | before);
+    if (dictionary_.begins_non_word == 0) beginnings &= mask;
+    return beginnings & bits_within(segment, from_, to_);
+  }
+
   GPUFS_HD void search_at(std::uint32_t at) const {
+    for_each_match(at, [&](const table_entry& entry) {
+      if (entry.overlaps != 0) {
+        count_chain(entry, at);
+      } else {
+        counts_.add(entry.word, 1);
+      }
+      return true;
+    });
+  }
+
+  // Calls `found` with the entry of each word that matches at `at`, the shortest first, until it returns false.
+  template <class Found>
+  GPUFS_HD void for_each_match(std::uint32_t at, const Found& found) const {
     if ((classes_[window_.byte(at)] & byte_begins) == 0) return;
     const std::uint32_t limit = at + dictionary_.longest;
     for (std::uint32_t end = run_end(at + 1, limit); end <= limit; end = run_end(end + 1, limit)) {
       const table_entry entry = find_entry(dictionary_, text_, at, end - at);
       if (entry.bytes == 0) return;
-      if (entry.word != no_word) {
-        if (entry.overlaps != 0) {
-          count_chain(entry, at);
-        } else {
-          counts_.add(entry.word, 1);
-        }
-      }
+      if (entry.word != no_word && !found(entry)) return;
       if (entry.continues == 0) return;
     }
   }

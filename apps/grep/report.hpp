@@ -17,9 +17,10 @@ struct section {
   std::uint32_t item;   // index into the launch's list of work items
   std::uint32_t count;  // of word_counts that follow
   section_kind kind;
-  std::int32_t error;    // done: 0, or the errno for which the item was given up
-  std::uint64_t bytes;   // done: bytes read
-  std::uint64_t offset;  // done: the item's first NUL, or no_nul; of a find_cuts item: the cut
+  std::int32_t error;   // done: 0, or the errno for which the item was given up
+  std::uint64_t bytes;  // done: bytes read
+  // done: the item's first NUL, or no_nul; where lines are counted: part_lines, packed; of a find_cuts item: the cut
+  std::uint64_t offset;
 };
 static_assert(sizeof(section) == 32, "sections and counts are packed without gaps, aligned to 8 bytes");
 

@@ -66,10 +66,11 @@ class searcher {
     round again;
     if (!dictionary_.words.empty() && !files_.empty()) {
       make_first_items(first);
-      search(first, true);
-      note_ends(first);
+      search<counted::words>(first, true);
+      note_failures(first);
+      note_nuls(first);
       make_late_items(again);
-      search(again, false);
+      search<counted::words>(again, false);
     }
     result r;
     for (std::uint32_t file = 0; file < files_.size(); ++file) {
@@ -80,10 +81,29 @@ class searcher {
       ++r.files;
       if (first_nul_[file] != no_nul) r.binary.push_back(file);
     }
-    for (std::size_t k = 0; k < first.items.size(); ++k) {
-      if (failed_[first.file_of_item[k]] == 0) r.bytes += first.collected->ends()[k].bytes;
-    }
+    r.bytes = searched_bytes(first);
     r.matches = merge(first, again);
+    return r;
+  }
+
+  line_result run_lines() {
+    round all;
+    if (!dictionary_.words.empty() && !files_.empty()) {
+      make_first_items(all);
+      search<counted::lines>(all, true);
+      note_failures(all);
+    }
+    // A file's items are neighbours, in order of offset.
+    std::vector<part_lines> lines(files_.size());
+    for (std::size_t k = 0; k < all.items.size(); ++k)
+      lines[all.file_of_item[k]].append(part_lines::unpack(all.collected->ends()[k].offset));
+    line_result r;
+    for (std::uint32_t file = 0; file < files_.size(); ++file) {
+      if (failed_[file] != 0) r.failures.push_back({file, failed_[file]});
+      r.lines.push_back(failed_[file] != 0 ? 0 : lines[file].count);
+    }
+    r.files = files_.size() - r.failures.size();
+    r.bytes = searched_bytes(all);
     return r;
   }
 
@@ -120,13 +140,26 @@ class searcher {
     }
   }
 
-  void note_ends(const round& r) {
+  void note_failures(const round& r) {
     for (std::size_t k = 0; k < r.items.size(); ++k) {
-      const item_end& end = r.collected->ends()[k];
-      const std::uint32_t file = r.file_of_item[k];
-      if (end.error != 0) failed_[file] = end.error;
-      first_nul_[file] = std::min(first_nul_[file], end.offset);
+      if (const int error = r.collected->ends()[k].error; error != 0) failed_[r.file_of_item[k]] = error;
     }
+  }
+
+  void note_nuls(const round& r) {
+    for (std::size_t k = 0; k < r.items.size(); ++k) {
+      std::uint64_t& first_nul = first_nul_[r.file_of_item[k]];
+      first_nul = std::min(first_nul, r.collected->ends()[k].offset);
+    }
+  }
+
+  // Of files that did not fail.
+  std::uint64_t searched_bytes(const round& r) const {
+    std::uint64_t bytes = 0;
+    for (std::size_t k = 0; k < r.items.size(); ++k) {
+      if (failed_[r.file_of_item[k]] == 0) bytes += r.collected->ends()[k].bytes;
+    }
+    return bytes;
   }
 
   // Files with a late NUL are searched again, up to where grep stops counting. Their pages are still in the cache.
@@ -176,6 +209,7 @@ class searcher {
     return static_cast<std::uint32_t>(std::min<std::size_t>(blocks_, r.items.size()));
   }
 
+  template <counted what>
   void search(round& r, bool reports_progress) {
     if (r.items.empty()) return;
     std::vector<std::uint32_t> parts_left(files_.size(), 0);
@@ -186,21 +220,27 @@ class searcher {
       if (--parts_left[r.file_of_item[s.item]] == 0) ++progress_->files_done;
     });
 
+    constexpr bool words = what == counted::words;
     const std::uint32_t blocks = blocks_for(r);
+    const std::uint32_t overlapping = words ? dictionary_.overlapping : 0;
+    std::vector<std::uint8_t> byte_classes = dictionary_.classes;
+    if (!words) {
+      for (std::uint8_t& c : byte_classes) c |= byte_breaks;
+    }
     const device_array<table_entry> entries(mount_, dictionary_.entries);
     const device_array<std::uint64_t> texts(mount_, dictionary_.texts);
-    const device_array<std::uint8_t> classes(mount_, dictionary_.classes);
-    const device_array<atomic_word<std::uint32_t>> nul_parts(mount_, files_.size());
-    const device_array<carried_chain> chains(mount_, std::size_t{blocks} * dictionary_.overlapping);
+    const device_array<std::uint8_t> classes(mount_, byte_classes);
+    const device_array<atomic_word<std::uint32_t>> nul_parts(mount_, words ? files_.size() : 0);
+    const device_array<carried_chain> chains(mount_, std::size_t{blocks} * overlapping);
     const device_work work(mount_, r, paths_, blocks, message_bytes_);
     const open_sink sink(mount_, *r.collected);
 
-    search_kernel kernel{};
+    search_kernel<what> kernel{};
     kernel.dictionary = {entries.data(),
                          texts.data(),
                          classes.data(),
                          static_cast<std::uint32_t>(dictionary_.entries.size() - 1),
-                         dictionary_.overlapping,
+                         overlapping,
                          dictionary_.longest,
                          dictionary_.begins_non_word ? 1u : 0u,
                          dictionary_.folds_case ? 1u : 0u};
@@ -250,6 +290,10 @@ class searcher {
 
 result search(const mount& m, const dictionary& d, const std::vector<file_item>& files, progress* p) {
   return searcher(m, d, files, p).run();
+}
+
+line_result count_lines(const mount& m, const dictionary& d, const std::vector<file_item>& files, progress* p) {
+  return searcher(m, d, files, p).run_lines();
 }
 
 }  // namespace gpufs::grep

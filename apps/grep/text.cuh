@@ -13,15 +13,19 @@ GPUFS_HD constexpr std::uint64_t in_range(std::uint64_t x, std::uint8_t low, std
   return at_least & ~above;
 }
 
+// Gathers bit 7 of each byte: bit i of byte i. No other bits are set in `found`.
+GPUFS_HD constexpr std::uint32_t byte_bits(std::uint64_t found) {
+  // The product has the bit of byte i at bit 56 + i, and no two of its terms meet.
+  return static_cast<std::uint32_t>(((found >> 7) * 0x0102'0408'1020'4080ull) >> 56);
+}
+
 // Bit i is set when byte i is a word character.
 GPUFS_HD constexpr std::uint32_t word_characters(std::uint64_t text) {
   const std::uint64_t low = text & eightfold(0x7f);
   const std::uint64_t letter = in_range(low | eightfold(0x20), 'a', 'z');
   const std::uint64_t digit = in_range(low, '0', '9');
   const std::uint64_t underscore = in_range(low, '_', '_');
-  const std::uint64_t found = (letter | digit | underscore) & ~text & eightfold(0x80);
-  // Gathers the eight bits: the product has the bit of byte i at bit 56 + i, and no two of its terms meet.
-  return static_cast<std::uint32_t>(((found >> 7) * 0x0102'0408'1020'4080ull) >> 56);
+  return byte_bits((letter | digit | underscore) & ~text & eightfold(0x80));
 }
 
 // The eight bytes with A to Z as a to z; all others stay.

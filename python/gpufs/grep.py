@@ -107,10 +107,7 @@ class Result:
         self.occurrences = result.occurrences
         self.seconds = seconds
         self.binary = [os.fsdecode(path) for path in result.binary()]
-        self.failures = [
-            OSError(number, reason or os.strerror(number), os.fsdecode(path))
-            for path, number, reason in result.failures()
-        ]
+        self.failures = _failures(result)
 
     def __len__(self) -> int:
         """Returns the number of matches."""
@@ -130,6 +127,51 @@ class Result:
         """
         for start in range(0, len(self._core), MATCHES_AT_ONCE):
             yield self._core.lines(start, start + MATCHES_AT_ONCE)
+
+
+@dataclass(frozen=True, slots=True)
+class FileLines:
+    """How many lines of a file have a match."""
+
+    path: str
+    lines: int
+
+
+class LineCounts:
+    """What :func:`count_lines` found: iterates over :class:`FileLines`, of all files searched, ordered by path.
+
+    Attributes:
+        files: that were searched.
+        bytes: of these.
+        lines: the sum over all files.
+        seconds: that listing and searching took.
+        failures: an ``OSError`` with ``errno`` and ``filename`` for each file or folder that could not be read.
+    """
+
+    __slots__ = ("_counts", "bytes", "failures", "files", "lines", "seconds")
+
+    def __init__(self, result: _core.SearchResult, seconds: float) -> None:
+        self._counts = result.line_counts()
+        self.files = result.file_count
+        self.bytes = result.byte_count
+        self.lines = sum(lines for _, lines in self._counts)
+        self.seconds = seconds
+        self.failures = _failures(result)
+
+    def __len__(self) -> int:
+        """Returns the number of files searched."""
+        return len(self._counts)
+
+    def __iter__(self) -> Iterator[FileLines]:
+        """Yields what each file has."""
+        for path, lines in self._counts:
+            yield FileLines(os.fsdecode(path), lines)
+
+
+def _failures(result: _core.SearchResult) -> list[OSError]:
+    return [
+        OSError(number, reason or os.strerror(number), os.fsdecode(path)) for path, number, reason in result.failures()
+    ]
 
 
 def search(
@@ -157,11 +199,38 @@ def search(
         ValueError: the mount is closed.
         RuntimeError: the mount belongs to the parent process.
     """
+    return Result(*_run(mount, dictionary, paths, on_progress, lines=False))
+
+
+def count_lines(
+    mount: Mount,
+    dictionary: Dictionary,
+    paths: Iterable[AnyPath],
+    *,
+    on_progress: Callable[[Progress], object] | None = None,
+) -> LineCounts:
+    """Counts, for each file, the lines in which any of the words stands; else as :func:`search`.
+
+    The count of a file is what ``LC_ALL=C grep -c -w -F`` prints with an ``-e WORD`` for each word. As for grep, a NUL
+    byte ends a line, so all of a binary file is searched.
+    """
+    return LineCounts(*_run(mount, dictionary, paths, on_progress, lines=True))
+
+
+def _run(
+    mount: Mount,
+    dictionary: Dictionary,
+    paths: Iterable[AnyPath],
+    on_progress: Callable[[Progress], object] | None,
+    *,
+    lines: bool,
+) -> tuple[_core.SearchResult, float]:
+    """Returns what a search found, and its seconds."""
     start = time.perf_counter()
-    running = _core.Search(mount._core, dictionary._core, [os.fsencode(path) for path in paths])
+    running = _core.Search(mount._core, dictionary._core, list(map(os.fsencode, paths)), lines)
     done = False
     while not done:
         done = running.wait(POLL_S)
         if on_progress is not None:
             on_progress(Progress(*running.progress()))
-    return Result(running.result(), time.perf_counter() - start)
+    return running.result(), time.perf_counter() - start

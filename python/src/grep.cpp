@@ -53,6 +53,7 @@ struct search_result {
   std::vector<grep::file_item> files;
   std::vector<grep::path_failure> failures;  // of listing, then of searching
   grep::result found;
+  std::vector<std::uint64_t> lines;  // of each file; where lines were counted, and nothing else
   std::uint64_t words_found = 0;
   std::uint64_t occurrences = 0;
 
@@ -69,6 +70,24 @@ struct search_result {
       seen[match.word] = true;
       occurrences += match.count;
     }
+  }
+
+  // As found by count_lines: files that could not be searched are left out.
+  void add_up_lines(grep::line_result&& counted) {
+    found.failures = std::move(counted.failures);
+    found.bytes = counted.bytes;
+    found.files = counted.files;
+    add_up();
+    std::vector<bool> failed(files.size());
+    for (const grep::failure& f : found.failures) failed[f.file] = true;
+    std::vector<grep::file_item> searched;
+    for (std::size_t k = 0; k < files.size(); ++k) {
+      if (failed[k]) continue;
+      searched.push_back(std::move(files[k]));
+      lines.push_back(counted.lines[k]);
+    }
+    files = std::move(searched);
+    found.failures.clear();  // their numbers are those of the old list
   }
 
   std::size_t size() const { return found.matches.size(); }
@@ -106,7 +125,13 @@ struct search_result {
     return size() + other.size() - 2 * same;
   }
 
-  std::string lines(std::size_t start, std::size_t stop) const {
+  nb::list line_counts() const {
+    nb::list list;
+    for (std::size_t k = 0; k < lines.size(); ++k) list.append(nb::make_tuple(to_bytes(files[k].path), lines[k]));
+    return list;
+  }
+
+  std::string text(std::size_t start, std::size_t stop) const {
     std::tie(start, stop) = range(start, stop);
     std::string text;
     text.reserve((stop - start) * 64);
@@ -126,8 +151,8 @@ struct search_result {
 // the mount then waits for it when it is closed.
 class search_job {
  public:
-  search_job(std::shared_ptr<mount_holder> holder, grep::dictionary words, std::vector<std::string> roots)
-      : holder_(std::move(holder)), words_(std::move(words)), roots_(std::move(roots)) {}
+  search_job(std::shared_ptr<mount_holder> holder, grep::dictionary words, std::vector<std::string> roots, bool lines)
+      : holder_(std::move(holder)), words_(std::move(words)), roots_(std::move(roots)), lines_(lines) {}
   search_job(const search_job&) = delete;
   search_job& operator=(const search_job&) = delete;
 
@@ -179,14 +204,19 @@ class search_job {
     for (const grep::file_item& file : r.files) bytes += file.size_hint;
     bytes_total_.store(bytes, std::memory_order_relaxed);
     files_total_.store(r.files.size(), std::memory_order_relaxed);
-    r.found = grep::search(m, words_, r.files, &progress_);
-    r.add_up();
+    if (lines_) {
+      r.add_up_lines(grep::count_lines(m, words_, r.files, &progress_));
+    } else {
+      r.found = grep::search(m, words_, r.files, &progress_);
+      r.add_up();
+    }
     return std::make_shared<const search_result>(std::move(r));
   }
 
   const std::shared_ptr<mount_holder> holder_;
   const grep::dictionary words_;
   const std::vector<std::string> roots_;
+  const bool lines_;  // are counted, not words
   grep::progress progress_;
   std::atomic<std::uint64_t> files_total_{0};
   std::atomic<std::uint64_t> bytes_total_{0};
@@ -205,8 +235,9 @@ struct py_search_result {
   std::shared_ptr<const search_result> result;
 };
 
-void start_search(py_search* place, const py_mount& m, const grep::dictionary& words, const nb::list& roots) {
-  auto job = std::make_shared<search_job>(m.holder, words, to_strings(roots));
+void start_search(py_search* place, const py_mount& m, const grep::dictionary& words, const nb::list& roots,
+                  bool lines) {
+  auto job = std::make_shared<search_job>(m.holder, words, to_strings(roots), lines);
   m.holder->refuse_forked();
   std::thread([job] { job->run(); }).detach();
   new (place) py_search{std::move(job)};
@@ -284,6 +315,7 @@ void bind_grep(nb::module_& m) {
           "other"_a)
       .def("failures", failures_of)
       .def("binary", binary_of)
+      .def("line_counts", [](const py_search_result& self) { return self.result->line_counts(); })
       .def(
           "matches",
           [](const py_search_result& self, std::size_t start, std::size_t stop) {
@@ -293,12 +325,12 @@ void bind_grep(nb::module_& m) {
       .def(
           "lines",
           [](const py_search_result& self, std::size_t start, std::size_t stop) {
-            return to_bytes(self.result->lines(start, stop));
+            return to_bytes(self.result->text(start, stop));
           },
           "start"_a, "stop"_a);
 
   nb::class_<py_search>(m, "Search")
-      .def("__init__", start_search, "mount"_a, "dictionary"_a, "roots"_a)
+      .def("__init__", start_search, "mount"_a, "dictionary"_a, "roots"_a, "lines"_a)
       .def(
           "wait",
           [](const py_search& self, double seconds) {

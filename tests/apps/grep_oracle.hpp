@@ -52,6 +52,19 @@ inline std::string counted_part(const std::string& text) {
   }
 }
 
+// Of grep -c: lines end at newlines and NULs.
+inline std::uint64_t count_lines(const std::string& text, const std::set<std::string>& words) {
+  static const std::string ends("\n\0", 2);
+  std::uint64_t count = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find_first_of(ends, at), text.size());
+    const std::string line = text.substr(at, end - at);
+    count += std::any_of(words.begin(), words.end(), [&](const std::string& w) { return count_word(line, w) != 0; });
+    at = end + 1;
+  }
+  return count;
+}
+
 using counts = std::map<std::pair<std::string, std::string>, std::uint64_t>;  // by path and word
 
 inline counts expected_counts(const std::map<std::string, std::string>& files, const std::set<std::string>& words) {

@@ -125,3 +125,19 @@ def test_a_result_outlives_its_mount(words: Path, tree: Path) -> None:
     with gpufs.mount(device="cpu", cache="1MiB") as mount:
         result = grep.search(mount, grep.Dictionary.read(words), [tree])
     assert b"".join(result.lines()) == tree_lines(tree)
+
+
+def test_lines_are_counted_of_each_file(mount: gpufs.Mount, words: Path, tree: Path) -> None:
+    (tree / "binary").write_bytes(b"alpha \0 alpha\0beta\n\0")
+    result = grep.count_lines(mount, grep.Dictionary.read(words), [tree, tree / "missing"])
+    assert [(found.path, found.lines) for found in result] == [
+        (f"{tree}/a", 1),
+        (f"{tree}/b", 1),
+        (f"{tree}/below/c", 10),
+        (f"{tree}/binary", 3),
+        (f"{tree}/nothing", 0),
+    ]
+    assert (result.files, len(result), result.lines) == (5, 5, 15)
+    assert result.bytes == sum(file.stat().st_size for file in tree.rglob("*") if file.is_file())
+    assert result.seconds > 0
+    assert [(failure.errno, failure.filename) for failure in result.failures] == [(errno.ENOENT, str(tree / "missing"))]

@@ -178,6 +178,47 @@ def test_the_case_is_ignored(mount: gpufs.Mount, tmp_path: Path, data: st.DataOb
     assert_same(found, grep_each([file], spellings.values(), [b"-i"]))
 
 
+@SETTINGS
+@given(
+    data=st.data(),
+    alphabet=st.sampled_from((*ALPHABETS, *FOLDED, b"a \n\0", b"a-\0\n")),
+    ignore_case=st.booleans(),
+    line=st.integers(0, 40),
+)
+def test_lines_are_counted(
+    mount: gpufs.Mount, tmp_path: Path, data: st.DataObject, alphabet: bytes, ignore_case: bool, line: int
+) -> None:
+    some = st.lists(st.sampled_from(list(alphabet)), max_size=80).map(bytes)
+    text = b"\n".join([b"x" * line, data.draw(some)])
+    words = [word[:4].translate(None, b"\n\0") for word in data.draw(st.lists(some, max_size=4))]
+    words = [*filter(None, words), b"zzz"]
+    file = tmp_path / "file"
+    file.write_bytes(text)
+    ((found),) = grep.count_lines(mount, grep.Dictionary(words, ignore_case=ignore_case), [file])
+    options = [option for word in words for option in (b"-e", word)]
+    command = [b"grep", b"-c", b"-w", b"-F", *([b"-i"] if ignore_case else []), *options, bytes(file)]
+    assert found.lines == int(subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False).stdout)
+
+
+def test_c_prints_what_grep_prints(run: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for seed in range(8):
+        (folder / f"f{seed}").write_bytes(RandomText(seed).text(300))
+    with (folder / "sparse").open("wb") as sparse:
+        sparse.write(b"a\n" * 60_000)
+        sparse.seek(4 << 20)
+        sparse.write(b"a")
+    for options in (["-e", "a"], ["-e", "a-a", "-e", "'"], ["-i", "A"], ["no-such-word"]):
+        for paths in ([folder], [folder / "f1"], [folder / "f1", folder / "f2"], [folder, folder / "missing"]):
+            ours = run("grep", "--device", "cpu", "-rc", *options, *paths)
+            command = ["grep", "-r", "-c", "-w", "-F", *options, *map(str, paths)]
+            theirs = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False)
+            assert sorted(ours.stdout.splitlines()) == sorted(theirs.stdout.splitlines())
+            assert ours.returncode == theirs.returncode
+            assert ours.stderr == theirs.stderr.replace(b"grep:", b"gpufs grep:")
+
+
 def test_files_with_a_late_nul(run: Command, tmp_path: Path) -> None:
     """Lines short enough for the reading buffer's model to be exact (apps/grep/grep_buffer.hpp)."""
     rnd = random.Random(7)

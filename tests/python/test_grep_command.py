@@ -251,3 +251,58 @@ def test_a_list_is_read_ignoring_the_case(run: Command, words: Path, tree: Path)
     (tree / "capitals").write_text("ALPHA\n")
     done = run("grep", "--device", "cpu", "-if", words, tree / "capitals")
     assert (done.stdout, done.returncode) == (f"{tree}/capitals\talpha\t1\n".encode(), 0)
+
+
+def test_the_spelling_of_the_command_line_comes_before_that_of_a_list(run: Command, words: Path, tree: Path) -> None:
+    done = run("grep", "--device", "cpu", "-i", "-f", words, "-e", "Gamma", "-e", "gaMMA", tree / "a")
+    assert (done.stdout, done.returncode) == (f"{tree}/a\tGamma\t2\n".encode(), 0)
+
+
+# --- Counting lines ---
+
+
+def test_c_counts_lines_of_each_file(run: Command, words: Path, tree: Path) -> None:
+    (tree / "b").write_text("alpha beta alpha\nnone\nbeta\n")
+    expected = f"{tree}/a:1\n{tree}/b:2\n{tree}/below/c:10\n{tree}/nothing:0\n".encode()
+    for option in ("-c", "--count", "-rc"):
+        done = run("grep", "--device", "cpu", option, "-f", words, tree)
+        assert (done.stdout, done.stderr, done.returncode) == (expected, b"", 0)
+
+
+def test_c_of_one_file_prints_no_path(run: Command, tree: Path) -> None:
+    for path, found in ((tree / "below" / "c", 10), (tree / "nothing", 0)):
+        done = run("grep", "--device", "cpu", "-c", "beta", path)
+        assert (done.stdout, done.stderr) == (b"%d\n" % found, b"")
+        assert done.returncode == (0 if found else 1)
+
+
+def test_c_and_i_go_together(run: Command, tree: Path) -> None:
+    done = run("grep", "--device", "cpu", "-ci", "BETA", tree / "below" / "c")
+    assert (done.stdout, done.stderr, done.returncode) == (b"10\n", b"", 0)
+
+
+def test_c_reports_what_cannot_be_read(run: Command, tree: Path) -> None:
+    done = run("grep", "--device", "cpu", "-c", "beta", tree / "missing", tree / "b")
+    assert done.stdout == f"{tree}/b:1\n".encode()
+    assert done.stderr == f"gpufs grep: {tree}/missing: No such file or directory\n".encode()
+    assert done.returncode == 2
+
+
+def test_c_of_a_list_without_words_prints_nothing(run: Command, tree: Path) -> None:
+    done = run("grep", "--device", "cpu", "-c", "-f", os.devnull, tree)
+    assert (done.stdout, done.stderr, done.returncode) == (b"", b"", 1)
+
+
+def test_c_as_json_and_summary(run: Command, tree: Path) -> None:
+    done = run("grep", "--device", "cpu", "-c", "--json", "--summary", "beta", tree)
+    found = json.loads(done.stdout)
+    assert found["matches"] == [
+        {"path": f"{tree}/a", "lines": 0},
+        {"path": f"{tree}/b", "lines": 1},
+        {"path": f"{tree}/below/c", "lines": 10},
+        {"path": f"{tree}/nothing", "lines": 0},
+    ]
+    assert (found["lines"], found["files"], found["failures"]) == (11, 4, [])
+    assert "binary" not in found
+    assert "found     11 lines with a match" in done.stderr.decode().splitlines()
+    assert done.returncode == 0

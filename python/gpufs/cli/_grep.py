@@ -9,8 +9,8 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -30,6 +30,8 @@ NOTHING_FOUND: Final = 1
 GREP_STAGING: Final = "128KiB"
 
 _STANDARD_INPUT: Final = "/dev/stdin"
+
+_Found: TypeAlias = grep.Result | grep.LineCounts
 
 
 def grep_command(
@@ -54,6 +56,10 @@ def grep_command(
             help="File with one word a line; - is standard input. Several are one list.",
         ),
     ] = None,
+    count: Annotated[
+        bool,
+        typer.Option("-c", "--count", help="Print of each file how many lines have a match, as PATH:LINES."),
+    ] = False,
     ignore_case: Annotated[
         bool,
         typer.Option(
@@ -80,12 +86,14 @@ def grep_command(
     """Count how often each word stands in each file.
 
     Prints lines PATH, WORD and COUNT with tabs between them, ordered by path, then word. A word counts where no letter,
-    digit or underscore is right before or after it, as for grep -w -F.
+    digit or underscore is right before or after it, as for grep -w -F. With -c, prints lines PATH:LINES of all files,
+    as grep does, and LINES alone for a single PATH that is no folder.
 
     \b
     gpufs grep TODO src                  a word in all files below a folder
     gpufs grep -e malloc -e free *.c     several words
     gpufs grep -i error /var/log         error, Error and ERROR; they count together
+    gpufs grep -c TODO src               of each file, how many lines have the word
     gpufs grep -f words.txt /usr/share   the words of a file, one a line
     gpufs grep -e -x -- notes.txt        a word that begins with a dash
 
@@ -108,28 +116,46 @@ def grep_command(
         if timeline is not None:
             _refuse_to_overwrite(timeline, lists, paths)
         with mount_to_read(device, cache, page, staging=GREP_STAGING) as mount:
-            result = _search(mount, dictionary, paths, timeline, progress)
+            search = grep.count_lines if count else grep.search
+            result = _search(search, mount, dictionary, paths, timeline, progress)
             report = _Report(mount, result)
     except OSError as error:
         _complain(describe(error))
         raise typer.Exit(FAILED) from None
     for failure in result.failures:
         _complain(describe(failure))
-    write(report.json_pieces() if as_json else result.lines())
+    if as_json:
+        write(report.json_pieces())
+    elif isinstance(result, grep.LineCounts):
+        write(_count_lines(result, with_path=len(paths) != 1 or os.path.isdir(paths[0])))  # noqa: PTH112 - it may be bytes
+    else:
+        write(result.lines())
     if summary:
         note("\n".join(report.summary()))
     if result.failures:
         raise typer.Exit(FAILED)
-    raise typer.Exit(FOUND if len(result) else NOTHING_FOUND)
+    found = result.lines if isinstance(result, grep.LineCounts) else len(result)
+    raise typer.Exit(FOUND if found else NOTHING_FOUND)
+
+
+def _count_lines(counts: grep.LineCounts, *, with_path: bool) -> Iterator[bytes]:
+    """Yields lines as ``grep -c`` prints them; of one file that is no folder, without its path."""
+    for found in counts:
+        yield os.fsencode(f"{found.path}:{found.lines}\n") if with_path else b"%d\n" % found.lines
 
 
 def _search(
-    mount: Mount, dictionary: grep.Dictionary, paths: list[str], timeline: str | None, progress: bool
-) -> grep.Result:
+    search: Callable[..., _Found],
+    mount: Mount,
+    dictionary: grep.Dictionary,
+    paths: list[str],
+    timeline: str | None,
+    progress: bool,
+) -> _Found:
     recording = contextlib.nullcontext() if timeline is None else mount.timeline(timeline)
     with recording, grep_bar(progress and is_terminal(sys.stderr)) as show:
         try:
-            return grep.search(mount, dictionary, paths, on_progress=show)
+            return search(mount, dictionary, paths, on_progress=show)
         except (KeyboardInterrupt, EndedError) as why:
             if show is not None:
                 show(None)
@@ -177,10 +203,16 @@ def _complain(text: str) -> None:
     note(f"gpufs grep: {text}")
 
 
+def _entry(found: grep.Match | grep.FileLines) -> dict[str, Any]:
+    if isinstance(found, grep.FileLines):
+        return {"path": found.path, "lines": found.lines}
+    return {"path": found.path, "word": found.word, "count": found.count}
+
+
 class _Report:
     """What is to be told of a search once its mount is closed."""
 
-    def __init__(self, mount: Mount, result: grep.Result) -> None:
+    def __init__(self, mount: Mount, result: _Found) -> None:
         self.result = result
         self.device = mount.device
         self.device_name = mount.device_name
@@ -198,8 +230,9 @@ class _Report:
         the search; ``gb_per_s``. ``words_found``: different ones; ``occurrences``. ``binary``: paths of files with a
         NUL byte, which were searched up to it at most. ``failures``: objects with ``path``, ``errno`` and ``error``.
         ``statistics``: as :meth:`gpufs.Mount.stats` gives them. ``matches``: objects with ``path``, ``word`` and
-        ``count``. Bytes of paths and words that are no UTF-8 become lone surrogates (``"\udcff"``), as Python's
-        os.fsdecode makes them.
+        ``count``. Where lines were counted, ``lines`` is their sum in place of ``words_found``, ``occurrences`` and
+        ``binary``, and ``matches`` has objects with ``path`` and ``lines``, of all files. Bytes of paths and words that
+        are no UTF-8 become lone surrogates (``"\udcff"``), as Python's os.fsdecode makes them.
         """
         result = self.result
         head: dict[str, Any] = {
@@ -211,9 +244,7 @@ class _Report:
             "bytes": result.bytes,
             "seconds": result.seconds,
             "gb_per_s": self.gb_per_s,
-            "words_found": result.words_found,
-            "occurrences": result.occurrences,
-            "binary": result.binary,
+            **self._totals(),
             "failures": [
                 {"path": failure.filename, "errno": failure.errno, "error": failure.strerror}
                 for failure in result.failures
@@ -221,23 +252,32 @@ class _Report:
             "statistics": self.statistics,
         }
         yield json.dumps(head)[:-1].encode() + b', "matches": ['
-        matches = iter(result)
+        matches: Iterator[grep.Match | grep.FileLines] = iter(result)
         separator = ""
         while piece := list(itertools.islice(matches, grep.MATCHES_AT_ONCE)):
-            entries = [{"path": match.path, "word": match.word, "count": match.count} for match in piece]
+            entries = list(map(_entry, piece))
             yield f"{separator}{json.dumps(entries)[1:-1]}".encode()
             separator = ", "
         yield b"]}\n"
+
+    def _totals(self) -> dict[str, Any]:
+        result = self.result
+        if isinstance(result, grep.LineCounts):
+            return {"lines": result.lines}
+        return {"words_found": result.words_found, "occurrences": result.occurrences, "binary": result.binary}
 
     def summary(self) -> Iterator[str]:
         """Yields lines for people."""
         result, counts = self.result, self.statistics
         yield f"ran on    {self.device_name}"
         yield f"searched  {result.files:,} files, {format_size(result.bytes)}"
-        yield f"found     {result.words_found:,} words, {result.occurrences:,} times, in {len(result):,} lines"
+        if isinstance(result, grep.LineCounts):
+            yield f"found     {result.lines:,} lines with a match"
+        else:
+            yield f"found     {result.words_found:,} words, {result.occurrences:,} times, in {len(result):,} lines"
         if result.failures:
             yield f"not read  {len(result.failures):,} files or folders"
-        if result.binary:
+        if isinstance(result, grep.Result) and result.binary:
             yield f"binary    {len(result.binary):,} files, searched up to their first NUL byte at most"
         yield f"time      {result.seconds:.3f} s, {self.gb_per_s:.2f} GB/s"
         yield from cache_lines(counts, self.direct_path)
