@@ -10,12 +10,12 @@
 namespace gpufs::testing {
 namespace {
 
-// The time-outs are 5 s for the heartbeat, which goes on, and 20 s for a request.
-constexpr std::uint64_t soon_ns = 3'000'000'000;
+// Who waits for a time-out takes longer.
+constexpr std::uint64_t soon_ns = 20'000'000'000, timeout_ns = 5 * soon_ns;
 
 class dead_workers : public conformance {
  protected:
-  dead_workers() { options.request_timeout_ns = 20'000'000'000; }
+  dead_workers() { options.heartbeat_timeout_ns = options.request_timeout_ns = timeout_ns; }
   void kill(operation on, std::uint64_t nth = 1) {
     fault death;
     death.on = on;

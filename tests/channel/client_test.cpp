@@ -2,10 +2,12 @@
 // needs. No worker threads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "support/channel_memory.hpp"
 
@@ -30,7 +32,7 @@ class channel_client_test : public ::testing::Test {
   channel_client client(std::uint64_t heartbeat_ns, std::uint64_t request_ns) {
     return memory_.client({heartbeat_ns, request_ns});
   }
-  channel_client patient_client() { return client(10'000 * ms, 10'000 * ms); }
+  channel_client patient_client() { return client(100'000 * ms, 100'000 * ms); }
 
   static std::uint64_t elapsed_ns(std::uint64_t since) { return platform::now_ns() - since; }
 
@@ -40,7 +42,7 @@ class channel_client_test : public ::testing::Test {
 TEST(channel_client, a_wide_slot_is_taken_when_asked_for) {
   channel_memory memory(20, limits::staging_bytes_min, 65536);
   memory.view().announce(service_phase::running);
-  channel_client c = memory.client({10'000 * ms, 10'000 * ms});
+  channel_client c = memory.client({100'000 * ms, 100'000 * ms});
   for (int i = 0; i < 3; ++i) {
     const std::int32_t slot = c.acquire(true);
     ASSERT_GE(slot, 0);
@@ -48,7 +50,7 @@ TEST(channel_client, a_wide_slot_is_taken_when_asked_for) {
   }
   // All three are taken: the next one waits for one of them, and not for any other.
   std::atomic<std::int32_t> got{-1};
-  std::thread waiter([&] { got = memory.client({10'000 * ms, 10'000 * ms}).acquire(true); });
+  std::thread waiter([&] { got = memory.client({100'000 * ms, 100'000 * ms}).acquire(true); });
   for (int i = 0; i < 17; ++i) EXPECT_GE(c.acquire(), 0);
   EXPECT_EQ(got, -1);
   c.release(8);
@@ -102,23 +104,24 @@ TEST_F(channel_client_test, gives_each_slot_to_one_owner) {
 TEST_F(channel_client_test, waits_for_a_slot_while_all_are_taken) {
   channel_client c = patient_client();
   for (int i = 0; i < 3; ++i) ASSERT_GE(c.acquire(), 0);
+  std::atomic<bool> released{false};
   std::thread holder([&] {
     std::this_thread::sleep_for(20ms);
+    released = true;
     c.release(1);
   });
-  const std::uint64_t start = platform::now_ns();
   EXPECT_EQ(patient_client().acquire(), 1);
-  EXPECT_GE(elapsed_ns(start), 15 * ms);
+  EXPECT_TRUE(released);
   holder.join();
 }
 
 TEST_F(channel_client_test, gives_up_when_all_slots_stay_taken) {
-  channel_client c = client(10'000 * ms, 30 * ms);
+  channel_client c = client(100'000 * ms, 30 * ms);
   for (int i = 0; i < 3; ++i) ASSERT_GE(c.acquire(), 0);
   const std::uint64_t start = platform::now_ns();
   EXPECT_EQ(c.acquire(), -EIO);
   EXPECT_GE(elapsed_ns(start), 30 * ms);
-  EXPECT_LT(elapsed_ns(start), 3000 * ms);
+  EXPECT_LT(elapsed_ns(start), 20'000 * ms);
   EXPECT_EQ(count(counter::rpc_failures), 1u);
 }
 
@@ -135,7 +138,7 @@ TEST_F(channel_client_test, gives_up_at_once_when_the_service_is_dead) {
   EXPECT_EQ(owner(static_cast<std::uint32_t>(slot)), slot_owner::abandoned);
   for (int i = 0; i < 2; ++i) EXPECT_GE(c.acquire(), 0);
   EXPECT_EQ(c.acquire(), -EIO) << "none is left, and none will come back";
-  EXPECT_LT(elapsed_ns(start), 3000 * ms);
+  EXPECT_LT(elapsed_ns(start), 20'000 * ms);
 }
 
 TEST_F(channel_client_test, takes_the_answer_of_a_service_that_died_afterwards) {
@@ -148,32 +151,40 @@ TEST_F(channel_client_test, takes_the_answer_of_a_service_that_died_afterwards) 
 }
 
 TEST_F(channel_client_test, gives_up_its_wait_for_a_slot_when_the_heart_stands_still) {
-  channel_client c = client(40 * ms, 10'000 * ms);
+  channel_client c = client(40 * ms, 100'000 * ms);
   for (int i = 0; i < 3; ++i) ASSERT_GE(c.acquire(), 0);
   const std::uint64_t start = platform::now_ns();
   EXPECT_EQ(c.acquire(), -EIO);
   EXPECT_GE(elapsed_ns(start), 40 * ms);
-  EXPECT_LT(elapsed_ns(start), 3000 * ms);
+  EXPECT_LT(elapsed_ns(start), 20'000 * ms);
 }
 
 TEST_F(channel_client_test, gives_up_when_the_heart_stands_still) {
-  channel_client c = client(40 * ms, 10'000 * ms);
+  channel_client c = client(40 * ms, 100'000 * ms);
   const auto slot = static_cast<std::uint32_t>(c.acquire());
   c.post(slot, {request_code::read, 1, 1, 0});
   // It beats for a while, so the wait outlasts its time-out, and then no more.
+  const std::uint64_t start = platform::now_ns();
+  std::uint64_t longest_pause_ns = 0;
   std::thread service([&] {
+    std::uint64_t last = start;
     for (std::uint32_t beat = 1; beat <= 20; ++beat) {
       memory_.view().beat(beat);
+      const std::uint64_t now = platform::now_ns();
+      longest_pause_ns = std::max(longest_pause_ns, now - std::exchange(last, now));
       std::this_thread::sleep_for(5ms);
     }
   });
-  const std::uint64_t start = platform::now_ns();
   const channel_client::answer got = c.wait(slot);
   EXPECT_EQ(got.result, -EIO);
   EXPECT_TRUE(got.abandoned);
-  EXPECT_GE(elapsed_ns(start), 100 * ms) << "it gave up while the heart was beating";
-  EXPECT_LT(elapsed_ns(start), 5000 * ms);
+  const std::uint64_t waited_ns = elapsed_ns(start);
+  EXPECT_LT(waited_ns, 20'000 * ms);
   service.join();
+  // On a machine that was busy elsewhere meanwhile this says nothing.
+  if (longest_pause_ns < 30 * ms) {
+    EXPECT_GE(waited_ns, 100 * ms) << "it gave up while the heart was beating";
+  }
 }
 
 TEST_F(channel_client_test, gives_up_after_its_deadline_while_the_heart_beats) {
@@ -184,13 +195,13 @@ TEST_F(channel_client_test, gives_up_after_its_deadline_while_the_heart_beats) {
       std::this_thread::sleep_for(2ms);
     }
   });
-  channel_client c = client(2000 * ms, 60 * ms);
+  channel_client c = client(100'000 * ms, 60 * ms);
   const auto slot = static_cast<std::uint32_t>(c.acquire());
   c.post(slot, {request_code::read, 1, 1, 0});
   const std::uint64_t start = platform::now_ns();
   EXPECT_TRUE(c.wait(slot).abandoned);
   EXPECT_GE(elapsed_ns(start), 60 * ms);
-  EXPECT_LT(elapsed_ns(start), 1900 * ms);
+  EXPECT_LT(elapsed_ns(start), 20'000 * ms);
   end = true;
   service.join();
   EXPECT_EQ(count(counter::rpc_failures), 1u);
