@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gpufs._compiling import compile_options, include_dirs
     from gpufs._core import __version__
     from gpufs._device import DeviceArray
-    from gpufs._file import File, FileStatus
+    from gpufs._file import File, FileReader, FileStatus
     from gpufs._mount import AnyPath, Device, DeviceRef, FileStatistics, Mount, Options, Statistics, mount
     from gpufs.sizes import format_size, parse_size
 
@@ -77,6 +77,7 @@ _PLACES = {  # the modules that have them
     "DeviceArray": "_device",
     "DeviceRef": "_mount",
     "File": "_file",
+    "FileReader": "_file",
     "FileArray": "_array",
     "FileStatistics": "_mount",
     "FileStatus": "_file",
@@ -122,6 +123,7 @@ __all__ = [
     "DeviceRef",
     "File",
     "FileArray",
+    "FileReader",
     "FileStatistics",
     "FileStatus",
     "Mount",
