@@ -156,3 +156,12 @@ def test_a_reader_does_not_close_its_file(mount: gpufs.Mount, file: Path) -> Non
         other.read(3)
     with mount.open(file, "ab") as written, pytest.raises(OSError, match="not open for reading"):
         written.reader()
+
+
+def test_big_endian_arrays_are_refused_with_what_to_do(mount: gpufs.Mount, tmp_path: Path) -> None:
+    np.save(tmp_path / "big.npy", np.arange(3, dtype=">f4"))
+    with pytest.raises(ValueError, match=r"big\.npy: .*big-endian.*'>f4'.*astype\('<f4'\)"):
+        mount.array(tmp_path / "big.npy")
+    np.save(tmp_path / "big.npy", np.load(tmp_path / "big.npy").astype("<f4"))
+    with mount.array(tmp_path / "big.npy") as array:
+        assert same(array[...], np.arange(3, dtype="<f4"))
