@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gpufs._compiling import compile_options, include_dirs
     from gpufs._core import __version__
     from gpufs._device import DeviceArray
-    from gpufs._file import File, FileStatus
+    from gpufs._file import File, FileReader, FileStatus
     from gpufs._mount import (
         AnyPath,
         Device,
@@ -88,6 +88,7 @@ _PLACES = {  # the modules that have them
     "DeviceArray": "_device",
     "DeviceRef": "_mount",
     "File": "_file",
+    "FileReader": "_file",
     "FileArray": "_array",
     "FileError": "_mount",
     "FileErrors": "_mount",
@@ -137,6 +138,7 @@ __all__ = [
     "FileArray",
     "FileError",
     "FileErrors",
+    "FileReader",
     "FileStatistics",
     "FileStatus",
     "Mount",

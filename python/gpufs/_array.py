@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import operator
 import threading
@@ -12,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Self, SupportsIndex, TypeAlias, TypeVar, cast
 
 from gpufs import _formats, _selection
-from gpufs._device import Array, DeviceArray, Stream, foreign_array
+from gpufs._device import Array, Stream, foreign_array
 from gpufs._file import File, Keep
 
 if TYPE_CHECKING:
@@ -93,6 +92,10 @@ class FileArray:
     def __repr__(self) -> str:
         """Says its shape, type and file."""
         return f"<gpufs.FileArray {self.shape} of {self.dtype} in {self._file.name!r}>"
+
+    def __reduce__(self) -> tuple[type[FileArray], tuple[File, _formats.ArrayLayout]]:
+        """Pickled, it is its file, which is opened anew; see :class:`gpufs.File`."""
+        return FileArray, (self._file, self._layout)
 
     def __enter__(self) -> Self:
         """Returns the array."""
@@ -212,33 +215,6 @@ def _items(shape: tuple[int, ...]) -> int:
     return count
 
 
-class _AsSeenByKernels(io.RawIOBase):
-    """The file's bytes for who reads headers: as kernels see them, under the mount's root."""
-
-    def __init__(self, file: File) -> None:
-        self._file = file
-        self._at = 0
-
-    def read(self, size: int = -1, /) -> bytes:
-        part = self._file.read(size, self._at)
-        array = part.numpy() if isinstance(part, DeviceArray) else part
-        self._at += array.nbytes
-        return array.tobytes()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size()}[whence]
-        return self._at
-
-
 Entries: TypeAlias = Mapping[str, _formats.ArrayLayout | str]
 
 
@@ -263,7 +239,7 @@ class TensorHeaders:
             if entries is not None and identity is not None:
                 self._kept[identity] = entries
                 return entries
-        header = cast(BinaryIO, _AsSeenByKernels(file))
+        header = cast(BinaryIO, file.reader())
         entries = _with_name(file, lambda: _formats.read_safetensors_entries(header, file.size()))
         if identity is not None:
             with self._latch:
@@ -300,7 +276,7 @@ def layout_of(
         return _with_name(file, lambda: _formats.find_tensor(entries, tensor))
     if file.name.endswith(".safetensors"):
         raise TypeError(f"{file.name}: say which tensor, name=...; mount.tensors() lists them")
-    header = cast(BinaryIO, _AsSeenByKernels(file))
+    header = cast(BinaryIO, file.reader())
     return _with_name(file, lambda: _formats.read_npy(header, file.size()))
 
 
@@ -310,7 +286,7 @@ def layouts_in(file: File) -> dict[str | None, _formats.ArrayLayout | str]:
     Of a ``.safetensors`` file all are told; those of a type that arrays here do not have by that type's name. Other
     files have none. Errors of the content have the file's name.
     """
-    header = cast(BinaryIO, _AsSeenByKernels(file))
+    header = cast(BinaryIO, file.reader())
     if file.name.endswith(".npy"):
         return {None: _with_name(file, lambda: _formats.read_npy(header, file.size()))}
     if file.name.endswith(".safetensors"):

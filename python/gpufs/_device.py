@@ -7,7 +7,18 @@ import functools
 import math
 import operator
 import sys
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, SupportsIndex, TypeAlias, cast, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    NamedTuple,
+    NoReturn,
+    Protocol,
+    SupportsIndex,
+    TypeAlias,
+    cast,
+    runtime_checkable,
+)
 
 from gpufs import _core
 
@@ -342,6 +353,10 @@ class DeviceArray:
         """The array as those of other libraries are described."""
         name = name_of(self._dtype)
         return ForeignArray(self.address, self._shape, True, self.itemsize, name, self._buffer.stream, False)
+
+    def __reduce__(self) -> NoReturn:
+        """Refused: memory of a GPU belongs to its process."""
+        raise TypeError("an array in GPU memory cannot be pickled, but what its numpy() gives can")
 
     def note_use_elsewhere(self) -> None:
         """It is used in another order than that of its stream."""

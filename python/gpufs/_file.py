@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import io
 import math
 import operator
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, SupportsIndex, TypeAlias, cast
@@ -73,7 +75,8 @@ class File:
     that finds it. On the CPU twin all is done, and errors are raised, when a call returns, and arrays are NumPy's.
 
     It has no position: ``read`` and ``write`` without an offset begin at byte 0 each time. So it is no file for
-    ``pickle.dump``, ``shutil.copyfileobj`` or ``numpy.save``, which would write everything to the same place.
+    ``pickle.dump``, ``shutil.copyfileobj`` or ``numpy.save``, which would write everything to the same place. What only
+    reads takes :meth:`reader`.
 
     Ctrl-C, or what else a signal handler raises, ends a call of the main thread that waits. The call's work goes on in
     the background, with the memory that it uses: what ``out`` and the file have then is not known before it is done.
@@ -88,6 +91,7 @@ class File:
         "_core",
         "_memory",
         "_mount",
+        "_name_for_others",
         "_on_twin",
         "_opened_ns",
         "_opened_path",
@@ -141,6 +145,18 @@ class File:
         """Closes the file."""
         self.close()
 
+    def __reduce__(self) -> tuple[Callable[[Mount, bytes], File], tuple[Mount, bytes]]:
+        """Pickled, it is its mount and its path: who unpickles it opens the file anew.
+
+        Raises:
+            TypeError: it is open for writing, which processes do not do together.
+            ValueError: it is closed.
+        """
+        if self._access != os.O_RDONLY:
+            raise TypeError(f"{self._path}: open for writing, so another process cannot have it")
+        self._check_access(os.O_RDONLY)
+        return _opened_again, (self._mount, self._name_for_others)
+
     def __repr__(self) -> str:
         """Says its path, and whether it is closed."""
         return f"<gpufs.File {self._path!r}{' closed' if self.closed else ''}>"
@@ -191,6 +207,15 @@ class File:
             self._core.read(address, count, start, chosen.handle, result)
             self._done(chosen, target)
         return cast("Array", result)
+
+    def reader(self) -> FileReader:
+        """Returns a file of Python's that reads this one: for libraries that take no other.
+
+        Raises:
+            OSError: it is not open for reading.
+        """
+        self._check_access(os.O_RDONLY)
+        return FileReader(self)
 
     def readinto(self, out: object, offset: SupportsIndex = 0, *, stream: Stream = None) -> int:
         """Fills ``out``, as far as the file goes, and returns how many bytes that were; else as :meth:`read`."""
@@ -454,6 +479,7 @@ class File:
                 host_path = path = os.path.join(os.getcwdb(), name)  # noqa: PTH109, PTH118 - bytes
         else:
             host_path = os.path.join(self._mount.root, name)  # noqa: PTH118 - bytes
+        self._name_for_others = path
         for _ in range(_NAMES_OF_PATH):
             try:
                 core = _core.File(self._mount.core, self._memory, path, name, self._access, 0o666)
@@ -544,6 +570,79 @@ class File:
         if target.read_only:
             raise ValueError("out cannot be written")
         return target
+
+
+class FileReader(io.RawIOBase):
+    """A file of a mount as one of Python's: with a position, and to be read only; :meth:`File.reader` makes it.
+
+    Its bytes are those that kernels see, and come to the host by one read for each call: give it to
+    ``io.BufferedReader`` where calls are small. Closing it leaves the mount's file open. One thread at a time.
+    """
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._at = 0
+
+    @property
+    def name(self) -> str:
+        """The path, as it was given."""
+        return self._file.name
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        self._check_open()
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Says where the next read begins; returns that from the file's beginning on.
+
+        Raises:
+            ValueError: in front of that, or another ``whence`` than 0, 1 and 2.
+        """
+        self._check_open()
+        if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
+            raise ValueError(f"invalid whence: {whence}")
+        base = 0 if whence == io.SEEK_SET else self._at if whence == io.SEEK_CUR else self._file.size()
+        at = base + operator.index(offset)
+        if at < 0:
+            raise ValueError(f"negative position: {at}")
+        self._at = at
+        return at
+
+    def readinto(self, buffer: Any, /) -> int:  # noqa: ANN401 - whatever has memory to write to
+        """Fills the buffer, as far as the file goes; returns how many bytes that were."""
+        self._check_open()
+        with memoryview(buffer) as given, given.cast("B") as memory:
+            read = self._host_bytes(memory.nbytes)
+            memory[: len(read)] = read
+        return len(read)
+
+    def readall(self) -> bytes:
+        """Returns all from the position on."""
+        self._check_open()
+        return bytes(self._host_bytes(-1))
+
+    def _host_bytes(self, count: int) -> memoryview:
+        part = self._file.read(count, self._at)
+        host = part.numpy() if isinstance(part, DeviceArray) else part
+        self._at += host.nbytes
+        return host.data
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+
+
+def _opened_again(mount: Mount, path: bytes) -> File:
+    return mount.open(path)
 
 
 _OFFSET_MAX: Final = 2**63 - 1  # bytes; of off_t

@@ -363,7 +363,8 @@ def _parse_npy_dtype(description: object) -> AnyDtype:
     if name not in _NUMPY_NAMES:
         raise ValueError(f"the .npy file has items of type {description!r}, which are not supported")
     if order == ">" and bits > 8:
-        raise ValueError(f"the .npy file has big-endian items, which are not supported: {description!r}")
+        text = f"the .npy file has big-endian items, {description!r}, which kernels would have to swap"
+        raise ValueError(f"{text}: save what numpy.load gives .astype('<{kind}{digits}')")
     return _named(name)
 
 

@@ -8,11 +8,11 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self, SupportsIndex, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, SupportsIndex, TypeAlias, TypedDict, cast
 
 from gpufs import _core
 from gpufs._array import ArrayEntry, FileArray, TensorHeaders, entry_of, layout_of
@@ -149,6 +149,10 @@ class DeviceRef:
         """Says where it is."""
         return f"<gpufs.DeviceRef at {self._address:#x} of {self._mount!r}>"
 
+    def __reduce__(self) -> NoReturn:
+        """Refused: it is an address."""
+        raise TypeError("a handle for kernels is one only in its process: pickle the mount, and ask it there")
+
     @property
     def address(self) -> int:
         """Where it lies: in GPU memory, or in the process's memory where the mount is on the CPU twin."""
@@ -224,7 +228,18 @@ class Mount:
     Waits for the GPU to wake up and for the memory, which may take seconds.
     """
 
-    __slots__ = ("__weakref__", "_core", "_files", "_finalizer", "_headers", "_latch", "_memory", "_servers", "root")
+    __slots__ = (
+        "__weakref__",
+        "_asked",
+        "_core",
+        "_files",
+        "_finalizer",
+        "_headers",
+        "_latch",
+        "_memory",
+        "_servers",
+        "root",
+    )
 
     def __init__(
         self,
@@ -247,9 +262,13 @@ class Mount:
         read_only: bool = False,
         root: str | bytes | os.PathLike[str] | None = None,
     ) -> None:
+        asked = {name: value for name, value in locals().items() if name != "self"}
         if not isinstance(device, str):
             raise TypeError(f"device must be 'auto', 'cpu' or 'cuda', not {device!r}; which GPU is `ordinal`")
-        self.root = None if root is None else os.fsencode(root)  # out of which nothing is served
+        given_root = None if root is None else os.fsencode(root)
+        # Out of which nothing is served, wherever the program goes.
+        self.root = os.path.abspath(given_root) if given_root else given_root  # noqa: PTH100 - bytes
+        self._asked: dict[str, Any] = asked | {"root": self.root}
         self._core = _core.Mount(
             device=device,
             ordinal=operator.index(ordinal),
@@ -267,7 +286,7 @@ class Mount:
             reclaim_timeout_ns=_nanoseconds("reclaim_timeout_s", reclaim_timeout_s),
             request_timeout_ns=_nanoseconds("request_timeout_s", request_timeout_s),
             read_only=read_only,
-            root=self.root,
+            root=given_root,
         )
         if device == "auto" and self._core.device == "cpu" and _misses_gpu():
             text = "on the CPU twin, because this gpufs was built without CUDA: install it again with GPUFS_CUDA=ON"
@@ -305,6 +324,11 @@ class Mount:
             f"<gpufs.Mount on {self.device_name!r}, cache {options['cache_bytes']} bytes "
             f"in pages of {options['page_bytes']}>"
         )
+
+    def __reduce__(self) -> tuple[Callable[[dict[str, Any]], Mount], tuple[dict[str, Any]]]:
+        """Pickled, it is its options: who unpickles it mounts anew, with a cache of its own."""
+        self._core.stats()  # raises what a closed mount raises
+        return _mounted_again, (self._asked,)
 
     def device_memory(self) -> _core.DeviceMemory:
         """What arrays of the mount are allocated from."""
@@ -550,6 +574,10 @@ class Mount:
             OSError: ``EIO`` when a kernel failed.
         """
         self._core.synchronize()
+
+
+def _mounted_again(options: dict[str, Any]) -> Mount:
+    return Mount(**options)
 
 
 mount = Mount

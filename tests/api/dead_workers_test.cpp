@@ -10,12 +10,12 @@
 namespace gpufs::testing {
 namespace {
 
-// A request may take 20 s.
-constexpr std::uint64_t soon_ns = 3'000'000'000;
+// A caller that waits for its timeout takes longer.
+constexpr std::uint64_t soon_ns = 20'000'000'000, timeout_ns = 5 * soon_ns;
 
 class dead_workers : public conformance {
  protected:
-  dead_workers() { options.request_timeout_ns = 20'000'000'000; }
+  dead_workers() { options.request_timeout_ns = timeout_ns; }
   void kill(operation on, std::uint64_t nth = 1) {
     fault death;
     death.on = on;

@@ -155,7 +155,7 @@ def test_the_service_is_measured_under_kernels_that_do_not_need_it(run: Command,
         assert line.ours.unit == "% of a core"
         # Far less than the kernels, which are threads of the same process, used.
         assert 0 < line.ours.cores < 0.5
-        assert min(line.ours.seconds) > 0.2
+        assert min(line.ours.seconds) > 0
         if counter is not None:
             # The twin's few threads can come to the same page of a small file at once.
             assert line.ours.counters[counter] > line.ours.operations / 2

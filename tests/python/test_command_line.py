@@ -351,17 +351,17 @@ def endless(folder: Path) -> list[bytes]:
 
 
 def test_an_interrupt_ends_it_at_once_with_status_130(tmp_path: Path) -> None:
-    start = time.monotonic()
     status, output, shown = on_terminal(endless(tmp_path), interrupt_at=b"of 2,000 files")
     assert (status, output) == (130, b"")
     assert b"Traceback" not in shown
     assert b"\x1b[?25h" in shown  # the cursor is back
-    assert time.monotonic() - start < 20
 
 
 def test_an_interrupt_without_a_terminal_is_quiet(tmp_path: Path) -> None:
     with subprocess.Popen(endless(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        time.sleep(1.5)
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(list(Path(f"/proc/{process.pid}/task").iterdir())) < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)  # the mount's threads are not there yet
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=TIMEOUT_S)
     assert (output, errors, process.returncode) == (b"", b"", 130)

@@ -145,7 +145,7 @@ GOOD = {"descr": "'<f4'", "fortran_order": "False", "shape": "(2,)"}
     [
         ({"descr": "'|O'"}, "Python objects"),
         ({"descr": "[('a', '<f4'), ('b', '<i4')]"}, "structured items"),
-        ({"descr": "'>f4'"}, "big-endian items, which are not supported: '>f4'"),
+        ({"descr": "'>f4'"}, "big-endian items, '>f4', which kernels would have to swap"),
         ({"descr": "'>c16'"}, "big-endian"),
         ({"descr": "'<V2'"}, "does not say what its items .* mean"),
         ({"descr": "'<f1'"}, "does not say what its items .* mean"),

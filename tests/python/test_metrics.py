@@ -491,14 +491,14 @@ def test_closing_while_scraping(what: str) -> None:
 def test_clients_that_say_nothing_do_not_hold_up_others_or_the_end(
     mount: gpufs.Mount, server: metrics.MetricsServer
 ) -> None:
-    clients = [socket.create_connection(("127.0.0.1", server.port), timeout=CLIENT_TIMEOUT_S) for _ in range(5)]
+    clients = [socket.create_connection(("127.0.0.1", server.port), timeout=3 * CLIENT_TIMEOUT_S) for _ in range(5)]
     try:
         clients[0].sendall(b"GET /met")
         for _ in range(3):
             assert get(server)[0] == 200
         start = time.monotonic()
         server.close()
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < CLIENT_TIMEOUT_S
         assert own_threads() == []
         for client in clients:
             assert client.recv(100) == b""

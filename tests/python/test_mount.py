@@ -250,13 +250,13 @@ _, status = os.wait()
 print(os.waitstatus_to_exitcode(status), mount.device)
 """
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("7 cpu\n", "", 0)
 
 
 def test_a_mount_left_open_is_closed_when_the_interpreter_ends() -> None:
     program = "import gpufs; kept = [gpufs.mount(device='cpu', cache='1MiB')]; kept.append(kept)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 

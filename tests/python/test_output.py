@@ -254,10 +254,8 @@ def test_signals_end_it_soon_and_leave_nothing(tmp_path: Path, what: str, number
         while names(tmp_path) == ["a"] and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(0.5)
-        start = time.monotonic()
         process.send_signal(number)
         _, errors = process.communicate(timeout=TIMEOUT_S)
-        assert time.monotonic() - start < 10
     assert (errors, process.returncode) == (b"", 128 + number)
     assert names(tmp_path) == ["a"]
 

@@ -128,6 +128,7 @@ TEST_F(service_faults, an_exception_answers_and_the_worker_goes_on) {
 TEST_F(service_faults, a_dying_worker_answers_and_the_others_go_on) {
   service_rig_options options;
   options.workers = 4;
+  options.timeouts = {100'000'000'000, 100'000'000'000};
   service_rig rig(io_, options);
   const std::uint32_t handle = rig.open("/a").handle;
   for (int death = 1; death < 4; ++death) {
@@ -136,7 +137,7 @@ TEST_F(service_faults, a_dying_worker_answers_and_the_others_go_on) {
     const rig_reply r = rig.read(handle, 0, 10);
     EXPECT_EQ(r.result, -EIO);
     EXPECT_FALSE(r.abandoned) << "it got no answer";
-    EXPECT_LT(platform::now_ns() - start, 2'000'000'000u);
+    EXPECT_LT(platform::now_ns() - start, 20'000'000'000u);
     io_->clear();
     for (std::uint64_t i = 0; i < 50; ++i) expect_read(rig, handle, i * 1000, 1000);
   }
@@ -260,6 +261,7 @@ class service_rounds : public service_faults {
     service_rig_options options;
     options.workers = workers;
     options.slots = 16;
+    options.timeouts = {100'000'000'000, 100'000'000'000};  // who waits for them is not soon back
     return options;
   }
 
@@ -313,7 +315,7 @@ TEST_F(service_rounds, a_worker_that_dies_fails_one_request_and_the_others_that_
   const std::uint64_t start = platform::now_ns();
   open_ = true;
   end();
-  EXPECT_LT(platform::now_ns() - start, 3'000'000'000u) << "a caller waited for its timeout";
+  EXPECT_LT(platform::now_ns() - start, 20'000'000'000u) << "a caller waited for its timeout";
   EXPECT_EQ(with_result(-EIO), 1u);
   EXPECT_EQ(with_result(1), 11u);
 }

@@ -14,14 +14,15 @@
 namespace gpufs::testing {
 namespace {
 
-constexpr std::uint64_t soon_ns = 3'000'000'000;  // a request may take 20 s
+// A caller that waits for its timeout takes longer.
+constexpr std::uint64_t soon_ns = 20'000'000'000, timeout_ns = 5 * soon_ns;
 
 class worker_death_test : public ::testing::TestWithParam<operation> {
  protected:
   static service_rig_options with_workers(unsigned workers) {
     service_rig_options options;
     options.workers = workers;
-    options.timeouts.request_ns = 20'000'000'000;
+    options.timeouts = {timeout_ns};
     return options;
   }
   static rig_reply open_to_write(service_rig& rig, const std::string& path) {
