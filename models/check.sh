@@ -190,9 +190,10 @@ for mutant in JOIN_DOES_NOT_WAIT WRITES_BEFORE_JOIN SEVERAL_JUST_DECREMENT LEAVE
     GIVEN_UP_IN_SILENCE HOST_CLOSED_FIRST; do
     caught "dirty.$mutant" safety dirty.pml $one_byte -DCLEANERS=0
 done
-for mutant in CUT_ONCE CUT_DOES_NOT_WAIT CUT_LEAVES_WHOLE; do
+for mutant in CUT_DOES_NOT_WAIT CUT_LEAVES_WHOLE CLEANS_BESIDE_CUT WRITE_DOES_NOT_LOOK; do
     caught "dirty.$mutant" safety dirty.pml -DTRUNCATE $alone -DFAULTS=0 -DWRITES1=0
 done
+caught dirty.GROWS_WITHOUT_LOOK safety dirty.pml -DTRUNCATE $alone -DFAULTS=0 -DWRITES0=2 -DWRITES1=0
 caught dirty.DIRTY_AGAIN_IS_CLEAN safety dirty.pml -DTRUNCATE $alone -DWRITES1=0
 
 wait

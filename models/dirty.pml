@@ -128,6 +128,12 @@ byte before_cut = NOBODY; /* the last store to byte 1 before the cut, when nobod
 bool cut_done;
 bool after_cut;           /* the last store to byte 1 came after the cut had returned */
 #endif
+#ifdef TRUNCATE
+byte cut_count;           /* file_node::cuts: odd while a truncation is under way */
+bool covers = true;       /* the node's size covers byte 1 */
+bool reaches = true;      /* the host's file has byte 1 */
+#define UNDER_WAY (cut_count == 1)
+#endif
 
 #define NODE_OPEN (open_count > 0)
 
@@ -385,6 +391,9 @@ inline host_write(i)
             assert(!outside[i]);            /* property: only bytes that were written */
             assert(!KEPT(i) || copy[i] >= file[i]);   /* property: nothing old on top of what is newer */
             file[i] = copy[i];
+#ifdef TRUNCATE
+            reaches = reaches || i == 1;
+#endif
             if
             :: owed[i] <= file[i] -> owed[i] = 0
             :: else
@@ -395,6 +404,19 @@ inline host_write(i)
 }
 
 inline note_error(who) { atomic { assert(NODE_OPEN); who++; untold++ } }
+
+/* write_back::write(): not beside a truncation, which would cut what is written of it. `what` is 0 then. */
+#if defined(TRUNCATE) && !defined(MUTANT_CLEANS_BESIDE_CUT)
+inline give_back_beside_cut()
+{
+    if
+    :: UNDER_WAY -> end_failed(what)
+    :: else
+    fi
+}
+#else
+inline give_back_beside_cut() { skip }
+#endif
 
 /* Writes the page that begin() took back. Sets `failed`. `who` counts the error: the caller, who tells it, or the node,
  * which keeps it. */
@@ -455,7 +477,13 @@ inline flush()
         do
         :: begin();
             if
-            :: what != 0 -> write_out(heard); break
+            :: what != 0 -> give_back_beside_cut();
+                if
+                :: what != 0 -> write_out(heard); break
+#if defined(TRUNCATE) && !defined(MUTANT_CLEANS_BESIDE_CUT)
+                :: what == 0 && !UNDER_WAY
+#endif
+                fi
 #ifdef MUTANT_FLUSH_DOES_NOT_WAIT
             :: what == 0 -> break
 #elif defined(MUTANT_FLUSH_TRUSTS_OTHERS)
@@ -551,7 +579,10 @@ inline close_host()
 #ifdef TRUNCATE
             assert(lost[1] || file[1] == last[1] || file[1] == 0);
             assert(lost[1] || !after_cut || file[1] == last[1]);
-            assert(before_cut != last[1] || file[1] == 0)
+            assert(before_cut != last[1] || file[1] == 0);
+            /* property: the write that lengthened the file last is there; past its end there is nothing, at the host's neither */
+            assert(lost[1] || (covers -> file[1] == last[1] : file[1] == 0));
+            assert(lost[1] || covers == reaches)
 #else
             assert(lost[1] || file[1] == last[1])
 #endif
@@ -615,6 +646,10 @@ proctype user(byte me; byte writes)
     byte stored[2], copy[2], due[2];
     bool has_pin, failed, gave_up;
     mtype why;   /* it flushes */
+#ifdef TRUNCATE
+    byte before;        /* cuts_so_far() */
+    bool needs_no_look;
+#endif
 #ifdef MUTANT_LAST_TRUSTS_ITS_FLUSH
     bool trusts;
 #endif
@@ -652,7 +687,11 @@ next:
             :: bits = ALL; what = WHOLE
             fi;
             writing[0] = writing[0] + (bits & 1);
-            writing[1] = writing[1] + (bits >> 1) }
+            writing[1] = writing[1] + (bits >> 1)
+#ifdef TRUNCATE
+            ; before = cut_count
+#endif
+            }
 #ifdef TRUNCATE
     :: atomic { me == 1 && cuts -> cuts = false; goto cut }
 #endif
@@ -663,6 +702,7 @@ next:
     :: atomic { syncs > 0 -> syncs--; why = syncing; goto flushing }
 #endif
     fi;
+write_page:
     seen = flags;
 #ifdef MUTANT_FLAGS_BEFORE_BYTES
     set_bits();
@@ -678,11 +718,46 @@ marked:
     store_bytes();
     set_bits();
     set_flags();
+#ifdef TRUNCATE
+    needs_no_look = false;
+    goto unmarked_page;
+#endif
 marked:
+#ifdef TRUNCATE
+    needs_no_look = true;   /* set_again() has marked it */
+unmarked_page:
+    atomic { unpin(); has_pin = false }
+    if
+    :: (bits & BIT(1)) && !covers ->
+#ifndef MUTANT_GROWS_WITHOUT_LOOK
+        needs_no_look = false;
+#endif
+        covers = true
+    :: else
+    fi;
+#ifndef MUTANT_WRITE_DOES_NOT_LOOK
+    if
+    :: needs_no_look
+    :: !needs_no_look && (before != 1 && cut_count == before)
+    :: !needs_no_look && !(before != 1 && cut_count == before) ->
+        /* Once more, all of it. */
+        atomic { !UNDER_WAY -> before = cut_count }
+        atomic { (resident || pins == 0) ->
+            if
+            :: resident
+            :: else -> resident = true; page[0] = file[0]; page[1] = file[1]
+            fi;
+            pins++;
+            goto write_page }
+    fi;
+#endif
+#endif
 #endif
     atomic {
+#ifndef TRUNCATE
         unpin();
         has_pin = false;
+#endif
         what = 0;
         leave_write(0);
         leave_write(1);
@@ -691,27 +766,29 @@ marked:
     }
 
 #ifdef TRUNCATE
-/* truncate_file(): byte 1 goes, byte 0 stays. Before the host and the page lose it nobody knows that it will. */
+/* truncate_file(): byte 1 goes, byte 0 stays. */
 cut:
     atomic {
-        file[1] = 0;
+        cut_count++;
         if
         :: writing[1] == 0 -> before_cut = last[1]
         :: else
         fi
     }
+#ifndef MUTANT_CUT_DOES_NOT_WAIT
+    /* wait_for_write_backs() */
+    !(flags & CLEANING);
+#endif
+    atomic { file[1] = 0; reaches = false }
+    covers = false;
     /* cut_page() */
     atomic {
         if
         :: resident -> pins++
-        :: else -> goto cut_again
+        :: else -> goto cut_end
         fi
     }
-#ifdef MUTANT_CUT_DOES_NOT_WAIT
-    begin();
-#else
     begin_after_others();
-#endif
     if
     :: what != 0 ->
         atomic {
@@ -733,11 +810,9 @@ cut:
     fi;
     page[1] = 0;
     unpin();
-cut_again:
+cut_end:
     atomic {
-#ifndef MUTANT_CUT_ONCE
-        file[1] = 0;
-#endif
+        cut_count++;
         cut_done = true;
         if
         :: users & BIT(me) -> goto next
@@ -865,6 +940,10 @@ proctype cleaner(byte me)
     :: left > 0 ->
         begin();
         if
+        :: what != 0 -> give_back_beside_cut()
+        :: else
+        fi;
+        if
         :: what != 0 -> write_out(node_error)
         :: else
         fi;
@@ -913,6 +992,6 @@ init
     d_step {
         assert(flags == 0 && mask == 0 && pins == 0 && node_dirty == 0 && !NODE_OPEN);
         assert(lost[0] || !resident || page[0] == file[0]);
-        assert(lost[1] || !KEPT(1) || !resident || page[1] == file[1])
+        assert(lost[1] || !resident || page[1] == file[1])
     }
 }

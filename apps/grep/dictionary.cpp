@@ -2,11 +2,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <iterator>
+#include <unordered_set>
 
 #include "dictionary_table.hpp"
 #include "grep.hpp"
+#include "word_list.hpp"
 
 namespace gpufs::grep {
 
@@ -28,33 +29,43 @@ bool overlaps_itself(const std::string& word) {
   return false;
 }
 
-const char* reason_to_refuse(const std::string& word) {
-  if (word.size() > word_bytes_max) return "the word is longer than 255 bytes";
-  if (word.find('\0') != std::string::npos) return "the word has a NUL byte";
-  return nullptr;
-}
-
 class builder {
  public:
-  explicit builder(std::vector<std::string> words) : flat_(std::make_shared<flat_dictionary>()) {
+  builder(std::vector<std::string> words, letter_case c) : flat_(std::make_shared<flat_dictionary>()) {
     std::erase(words, std::string());
+    flat_->folds_case = c == letter_case::ignored;
+    if (flat_->folds_case) keep_first_spellings(words);
     std::sort(words.begin(), words.end());
     words.erase(std::unique(words.begin(), words.end()), words.end());
     flat_->words = std::move(words);
+    searched_ = flat_->words;
+    if (flat_->folds_case) std::for_each(searched_.begin(), searched_.end(), fold_word);
   }
 
   std::shared_ptr<const flat_dictionary> build() {
     classify_bytes();
     add_texts();
     flat_->entries.assign(capacity_for(keys_bound()), table_entry{});
-    for (std::uint32_t w = 0; w < flat_->words.size(); ++w) add_word(w);
+    for (std::uint32_t w = 0; w < searched_.size(); ++w) add_word(w);
     return flat_;
   }
 
  private:
+  static void fold_word(std::string& word) {
+    for (char& c : word) c = static_cast<char>(fold_case(static_cast<std::uint8_t>(c)));
+  }
+
+  static void keep_first_spellings(std::vector<std::string>& words) {
+    std::unordered_set<std::string> folded;
+    std::erase_if(words, [&](std::string word) {
+      fold_word(word);
+      return !folded.insert(std::move(word)).second;
+    });
+  }
+
   void classify_bytes() {
     flat_->classes.assign(256, byte_breaks);
-    for (const std::string& word : flat_->words) {
+    for (const std::string& word : searched_) {
       flat_->classes[static_cast<std::uint8_t>(word[0])] |= byte_begins;
       flat_->begins_non_word |= !word_character(word[0]);
       flat_->longest = std::max(flat_->longest, static_cast<std::uint32_t>(word.size()));
@@ -64,7 +75,7 @@ class builder {
   }
 
   void add_texts() {
-    for (const std::string& word : flat_->words) {
+    for (const std::string& word : searched_) {
       if (overlaps_itself(word)) flat_->texts.push_back(flat_->overlapping++);
       starts_.push_back(flat_->texts.size());
       flat_->texts.resize(flat_->texts.size() + (word.size() + 7) / 8);
@@ -77,7 +88,7 @@ class builder {
   // An upper bound: beginnings that several words share are counted for each.
   std::size_t keys_bound() const {
     std::size_t keys = 0;
-    for (const std::string& word : flat_->words) {
+    for (const std::string& word : searched_) {
       keys += 1 + static_cast<std::size_t>(
                       std::count_if(word.begin() + 1, word.end(), [](char c) { return !word_character(c); }));
     }
@@ -92,7 +103,7 @@ class builder {
   }
 
   void add_word(std::uint32_t w) {
-    const std::string& word = flat_->words[w];
+    const std::string& word = searched_[w];
     for (std::uint32_t bytes = 1; bytes < word.size(); ++bytes) {
       if (!word_character(word[bytes])) entry_of(w, bytes).continues = 1;
     }
@@ -121,33 +132,26 @@ class builder {
   }
 
   std::shared_ptr<flat_dictionary> flat_;
-  std::vector<std::size_t> starts_;  // of each word's text, in 8-byte words
+  std::vector<std::string> searched_;  // flat_->words, folded where the case is ignored
+  std::vector<std::size_t> starts_;    // of each word's text, in 8-byte words
 };
 
 }  // namespace
 
-dictionary dictionary::read(const std::string& file) {
-  errno = 0;
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw error(errno != 0 ? errno : EIO, "dictionary", file);
-  std::vector<std::string> words;
-  std::string line;
-  for (std::size_t number = 1; std::getline(in, line); ++number) {
-    if (const char* reason = reason_to_refuse(line)) {
-      throw error(EINVAL, "dictionary, line " + std::to_string(number) + ": " + reason, file);
-    }
-    words.push_back(line);
+dictionary dictionary::read(const std::vector<std::string>& files, std::vector<std::string> more, letter_case c) {
+  for (const std::string& file : files) {
+    std::vector<std::string> words = read_word_list(file);
+    std::move(words.begin(), words.end(), std::back_inserter(more));
   }
-  if (in.bad()) throw error(EIO, "dictionary", file);
-  return dictionary(std::move(words));
+  return dictionary(std::move(more), c);
 }
 
-dictionary::dictionary(std::vector<std::string> words) {
+dictionary::dictionary(std::vector<std::string> words, letter_case c) {
   for (const std::string& word : words) {
     const char* reason = word.find('\n') != std::string::npos ? "the word has a newline" : reason_to_refuse(word);
     if (reason != nullptr) throw error(EINVAL, std::string("dictionary: ") + reason);
   }
-  flat_ = builder(std::move(words)).build();
+  flat_ = builder(std::move(words), c).build();
 }
 
 const std::vector<std::string>& dictionary::words() const { return flat_->words; }

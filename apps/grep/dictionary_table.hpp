@@ -42,17 +42,19 @@ struct dictionary_ref {
   std::uint32_t overlapping;      // words that overlap themselves; ordinals are below it
   std::uint32_t longest;          // bytes of the longest word
   std::uint32_t begins_non_word;  // 1: some word begins with a non-word character
+  std::uint32_t folds_case;       // 1: the table has words with fold_case, and the text has to be folded, too
 };
 
 // Owner of the host's copy.
 struct flat_dictionary {
-  std::vector<std::string> words;  // sorted, each once
+  std::vector<std::string> words;  // sorted, each once; as they were given, also where the table has them folded
   std::vector<table_entry> entries;
   std::vector<std::uint64_t> texts;
   std::vector<std::uint8_t> classes;
   std::uint32_t overlapping = 0;
   std::uint32_t longest = 0;
   bool begins_non_word = false;
+  bool folds_case = false;
 };
 
 // The entry of the text at `at`; one with `bytes` = 0 when there is none. A hash alone proves nothing: the bytes

@@ -1,7 +1,7 @@
 // gpufs grep: counts the words of a dictionary in files, on a mount's device.
 //
 // For each file and each word the count is that of `LC_ALL=C grep -o -w -F -e WORD FILE | wc -l` with GNU grep 3.5 or
-// later. A match is an occurrence with no word character ([A-Za-z0-9_]) right before and right after it; of matches
+// later; with letter_case::ignored that of grep -i besides. A match is an occurrence with no word character ([A-Za-z0-9_]) right before and right after it; of matches
 // that overlap, the leftmost counts and the search goes on at its end.
 //
 // Binary files: GNU grep stops printing matches once it has met a NUL byte in the buffer that it is searching (it then
@@ -37,16 +37,23 @@ inline constexpr std::size_t word_bytes_max = 255;
 
 struct flat_dictionary;  // dictionary_table.hpp
 
-// A set of words, prepared for the device. Copies share their data. Thread-safe.
+enum class letter_case {
+  heeded,
+  ignored  // of A to Z only, as grep's in the C locale
+};
+
+// A set of words, prepared for the device. Copies share their data. Thread-safe. Where the case is ignored, words that
+// differ in nothing else are one word, in the spelling that was given first.
 class dictionary {
  public:
-  // One word a line, the bytes between newlines as they are; empty lines are ignored, a word may come twice.
-  // Throws gpufs::error with the file's path: EINVAL for a word with a NUL or of more than `word_bytes_max` bytes (the
-  // text names the line), or what opening and reading gave.
-  static dictionary read(const std::string& file);
+  // The words of files, and `more`. One word a line, which ends with "\n" or "\r\n"; the last line needs no end. Empty
+  // lines are ignored, a word may come twice. Throws gpufs::error with the file's path: EINVAL for a word with a NUL or of more than `word_bytes_max`
+  // bytes (the text names the line), or what opening and reading gave.
+  static dictionary read(const std::vector<std::string>& files, std::vector<std::string> more = {},
+                         letter_case c = letter_case::heeded);
 
   // Empty words are ignored. Throws gpufs::error: EINVAL for a word with a NUL or a newline, or one that is too long.
-  explicit dictionary(std::vector<std::string> words);
+  explicit dictionary(std::vector<std::string> words, letter_case c = letter_case::heeded);
 
   // Sorted bytewise, each once; `match::word` is an index into it.
   const std::vector<std::string>& words() const;
@@ -111,12 +118,17 @@ result search(const mount& m, const dictionary& d, const std::vector<file_item>&
 
 struct path_failure {
   std::string path;
-  int error;  // errno
+  int error;                     // errno
+  const char* reason = nullptr;  // says more than the errno's text; of static storage, or null
 };
 
 // The files that `grep -r` searches: roots that are files, and all regular files below roots that are directories,
-// hidden ones too. Symbolic links are followed where they are roots, not below. What cannot be read or is no regular
-// file (as a root: EINVAL) goes to `failures`.
+// hidden ones too. Symbolic links are followed where they are roots, not below. To `failures` goes what cannot be
+// read. EINVAL, with the reason: a root that is neither a regular file nor a directory; a root or a directory of a
+// pseudo file system such as /proc, whose files have no contents before they are read.
 std::vector<file_item> walk(const std::vector<std::string>& roots, std::vector<path_failure>& failures);
+
+// Whether `path` leads to one of the files that `walk` finds, under whatever name.
+bool is_searched(const std::vector<std::string>& roots, const std::string& path);
 
 }  // namespace gpufs::grep

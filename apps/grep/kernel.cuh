@@ -109,6 +109,8 @@ struct search_kernel {
     bool at_break = from == 0;
     for (bool last = false; !last && !window.file_ends_before(from);) {
       if (const std::int32_t error = window.move(from); error < 0) return {-error, 0, no_nul};
+      // Once for a window, so that a search that minds the case does nothing for it byte by byte.
+      if (dictionary.folds_case != 0) window.fold();
       last = window.at_file_end();
       const std::uint64_t read_to =
           window.end() < item.end ? window.end() : item.end;  // what is behind is the next part's

@@ -29,7 +29,7 @@ class open_sink {
   open_sink(const mount& m, collector& to)
       : mount_(m),
         sink_(mount_.open_sink([&to](const char* bytes, std::size_t count) { return to.take(bytes, count); })) {}
-  ~open_sink() { mount_.close_sink(sink_); }
+  ~open_sink() { (void)mount_.close_sink(sink_); }  // take() waits for nobody
   open_sink(const open_sink&) = delete;
   open_sink& operator=(const open_sink&) = delete;
   std::int32_t number() const { return sink_; }
@@ -202,7 +202,8 @@ class searcher {
                          static_cast<std::uint32_t>(dictionary_.entries.size() - 1),
                          dictionary_.overlapping,
                          dictionary_.longest,
-                         dictionary_.begins_non_word ? 1u : 0u};
+                         dictionary_.begins_non_word ? 1u : 0u,
+                         dictionary_.folds_case ? 1u : 0u};
     kernel.work = list_of(work, r, sink.number());
     kernel.nul_parts = nul_parts.data();
     kernel.chains = chains.data();

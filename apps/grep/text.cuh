@@ -24,6 +24,12 @@ GPUFS_HD constexpr std::uint32_t word_characters(std::uint64_t text) {
   return static_cast<std::uint32_t>(((found >> 7) * 0x0102'0408'1020'4080ull) >> 56);
 }
 
+// The eight bytes with A to Z as a to z; all others stay.
+GPUFS_HD constexpr std::uint64_t fold_case(std::uint64_t text) {
+  const std::uint64_t capital = in_range(text & eightfold(0x7f), 'A', 'Z') & ~text & eightfold(0x80);
+  return text | capital >> 2;  // bit 7 to bit 5, in which the two differ
+}
+
 GPUFS_HD constexpr bool is_word_character(std::uint8_t byte) { return (word_characters(byte) & 1) != 0; }
 
 // Eight bytes from byte position `at`, which needs no alignment. The word after the one that holds `at` is read too.

@@ -1,7 +1,9 @@
 // Finds the files below directories, with several threads: most of the time goes into waiting for the kernel's stat.
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +22,22 @@ namespace gpufs::grep {
 namespace {
 
 constexpr unsigned threads_max = 8;
+constexpr const char* of_pseudo_file_system = "is of a pseudo file system, whose files cannot be searched";
+
+bool is_pseudo(const struct statfs& s) {
+  static constexpr unsigned long types[] = {
+      PROC_SUPER_MAGIC, SYSFS_MAGIC,        DEBUGFS_MAGIC,       TRACEFS_MAGIC, SECURITYFS_MAGIC,
+      BPF_FS_MAGIC,     CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, SELINUX_MAGIC,
+  };
+  return std::find(std::begin(types), std::end(types), static_cast<unsigned long>(s.f_type)) != std::end(types);
+}
+
+// What is no regular file and no directory.
+const char* reason_to_refuse_type(mode_t mode) {
+  if (S_ISFIFO(mode)) return "is a FIFO, neither a regular file nor a folder";
+  if (S_ISSOCK(mode)) return "is a socket, neither a regular file nor a folder";
+  return "is a device, neither a regular file nor a folder";
+}
 
 struct found {
   std::vector<file_item> files;
@@ -80,6 +98,11 @@ void list(const directory& d, found& out, std::vector<directory>& below) {
   if (stream == nullptr) {
     out.failures.push_back({d.path, errno});
     if (fd >= 0) close(fd);
+    return;
+  }
+  struct statfs file_system;
+  if (fstatfs(fd, &file_system) == 0 && is_pseudo(file_system)) {
+    out.failures.push_back({d.path, EINVAL, of_pseudo_file_system});
     return;
   }
   const std::string prefix = d.path.ends_with('/') ? d.path : d.path + '/';
@@ -153,8 +176,11 @@ std::vector<file_item> walk(const std::vector<std::string>& roots, std::vector<p
   std::vector<directory> directories;
   for (const std::string& root : roots) {
     struct stat status;
+    struct statfs file_system;
     if (stat(root.c_str(), &status) != 0) {
       out.failures.push_back({root, errno});
+    } else if (S_ISREG(status.st_mode) && statfs(root.c_str(), &file_system) == 0 && is_pseudo(file_system)) {
+      out.failures.push_back({root, EINVAL, of_pseudo_file_system});
     } else if (S_ISREG(status.st_mode)) {
       out.files.push_back({root, static_cast<std::uint64_t>(status.st_size)});
     } else if (S_ISDIR(status.st_mode)) {
@@ -162,7 +188,7 @@ std::vector<file_item> walk(const std::vector<std::string>& roots, std::vector<p
       while (path.size() > 1 && path.ends_with('/')) path.pop_back();
       directories.push_back({std::move(path), true});
     } else {
-      out.failures.push_back({root, EINVAL});
+      out.failures.push_back({root, EINVAL, reason_to_refuse_type(status.st_mode)});
     }
   }
   const std::size_t named_files = out.files.size();
@@ -178,6 +204,17 @@ std::vector<file_item> walk(const std::vector<std::string>& roots, std::vector<p
             [](const path_failure& a, const path_failure& b) { return a.path < b.path; });
   std::move(out.failures.begin(), out.failures.end(), std::back_inserter(failures));
   return std::move(out.files);
+}
+
+bool is_searched(const std::vector<std::string>& roots, const std::string& path) {
+  struct stat wanted;
+  if (stat(path.c_str(), &wanted) != 0) return false;
+  std::vector<path_failure> ignored;  // what cannot be read is not searched
+  const std::vector<file_item> files = walk(roots, ignored);
+  return std::any_of(files.begin(), files.end(), [&](const file_item& file) {
+    struct stat status;
+    return stat(file.path.c_str(), &status) == 0 && status.st_dev == wanted.st_dev && status.st_ino == wanted.st_ino;
+  });
 }
 
 }  // namespace gpufs::grep

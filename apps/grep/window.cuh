@@ -86,6 +86,13 @@ class text_window {
     return 0;
   }
 
+  // Folds the case of the text (fold_case), what was folded before the last move, too. Members then see it all.
+  GPUFS_HD void fold() const {
+    for (std::uint32_t k = g_.rank(); k < (bytes_ + 7) / 8; k += g_.size())
+      memory_.text[k] = fold_case(memory_.text[k]);
+    g_.sync();
+  }
+
   // The first offset in [from, to) behind a byte of the class `byte_breaks`, or no_offset. from > 0.
   GPUFS_HD std::uint32_t first_break(const std::uint8_t* classes, std::uint32_t from, std::uint32_t to) const {
     std::uint32_t found = no_offset;

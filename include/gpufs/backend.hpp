@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace gpufs {
@@ -96,7 +97,8 @@ class opener_stay {
 class backend {
  public:
   virtual ~backend() = default;
-  // Opens a file for reading. 0 and `file`, or -errno; never blocks on what is not a regular file.
+  // Opens a file for reading. 0 and `file`, or -errno; never blocks on what is not a regular file: it is refused, with -EISDIR or -EINVAL,
+  // or opened, and identify() tells what it is.
   virtual int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) = 0;
   // Opens a file that is to be changed, or creates it. As open(); called by threads that have the process's descriptors. A file
   // that is asked to be written only is opened for reading too, if it may be.
@@ -141,10 +143,10 @@ struct posix_backend_options {
   // copies of descriptors 0, 1 and 2, which last as long as the mount. Where a thread cannot have a table of its own (before
   // Linux 5.9), or others could not reach into it (no /proc), the process's is used. False: it always is. So it is with a root.
   bool own_descriptors = true;
-  // A folder: what does not lie in it is not served (mount_options::root). Empty: there is no such limit.
-  std::string root{};
+  // A folder: what does not lie in it is not served (mount_options::root). Without a value there is no such limit.
+  std::optional<std::string> root{};
 };
-// Throws gpufs::error: with a root that cannot be opened, or where the system has no openat2 (before Linux 5.6) to keep to it.
+// Throws gpufs::error: EINVAL with an empty root; with a root that cannot be opened, or where the system has no openat2 (before Linux 5.6) to keep to it.
 std::shared_ptr<backend> make_posix_backend(const posix_backend_options& options = {});
 
 }  // namespace gpufs

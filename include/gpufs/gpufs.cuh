@@ -34,12 +34,17 @@ struct mapping {
 //   flags  O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_NOFOLLOW, O_CLOEXEC (ignored); O_GWRONCE
 //   mode   of a file that O_CREAT creates, less the process's umask
 // Returns a descriptor, valid in all kernels of the mount until it was closed as often as it was opened. Opening a
-// file that is open (by the same path, access and O_APPEND) makes no round trip to the host; O_TRUNC then does nothing, so that
-// many groups may open the same output. Of many that open with O_CREAT | O_EXCL one gets the file. Otherwise the host opens it, and a
-// file that changed since its pages were cached (device, inode, size, mtime, ctime) is read anew: close-to-open
+// file that is open (by the same path, access and O_APPEND) makes no round trip to the host. Of many that open with
+// O_CREAT | O_EXCL one gets the file. Otherwise the host opens it, and a file that changed since its pages were cached (device, inode, size, mtime, ctime) is read anew: close-to-open
 // consistency. As long as a file is open for writing, whoever opens it in this mount shares what was written so far, and what others
 // change meanwhile is seen at the first open after that. A descriptor that was opened before the file was opened for writing
 // (under other flags) keeps the state that it opened.
+// O_TRUNC empties the file once per launch: the first open with it does, and later ones of the same launch do not, also when the
+// file was closed in between. So all groups of a launch may open an output with O_TRUNC, write their parts of it and close it, in
+// any order, and each launch begins with an empty file. Replays of a CUDA graph may count as one launch, because the driver may
+// give them one number (%gridid); then only the first empties the file, so a graph uses gftruncate. A kernel that a kernel launches
+// is a launch of its own. A mount remembers, for a million files, which launch emptied a file last: two launches that run at the
+// same time must not both empty one file.
 // Errors: -ENOENT -EACCES -EISDIR -ENAMETOOLONG -ELOOP -ENOTDIR as open(2); -EINVAL for an unknown flag or a file that is not
 // regular; -EEXIST; -EROFS for writing where the mount or the file system does not; -EFAULT for a null path; -EMFILE when the mount's table (131,072 files) or the host is out of
 // descriptors; -EOVERFLOW for a file of 2^48 bytes or more; -EIO when the host failed, or does not answer.
@@ -48,14 +53,14 @@ struct mapping {
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gopen(const Group& g, const mount_ref& fs, const char* path,
                                           std::int32_t flags = O_RDONLY, std::uint32_t mode = 0666) {
-  return detail::opener<Group>(fs, g).open(path, flags, mode, [&](const detail::file_view& file) {
-    return (flags & O_TRUNC) != 0 ? detail::empty_file(fs, g, file) : 0;
-  });
+  return detail::opener<Group>(fs, g).open(
+      path, flags, mode, [&](const detail::file_view& file) { return detail::empty_file(fs, g, file); });
 }
 
 // Closes a descriptor once. Of a descriptor that writes the result says whether bytes are lost; of one that only reads it says nothing
 // that a correct program needs. The last close gives the record back and tells the host, without waiting for it; cached
-// pages stay, and serve a later open if the file did not change. Returns 0, or -EBADF. Does not wait for I/O.
+// pages stay, and serve a later open if the file did not change. Returns 0, or -EBADF. Does not wait for I/O, but for a close too
+// many: that may wait for the last one.
 // Of a descriptor that writes: the last close, and the last of all through which the file may be written, waits until all that was
 // written to the file has reached it (not its disk), so that whoever opens it then sees it. Returns -errno if that failed, or an
 // earlier write-back had and nobody was told, or if the file system reports an error at close(2) (NFS, FUSE); what could not be written is lost then, unless a second try has written it, or

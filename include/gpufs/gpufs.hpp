@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,16 +46,22 @@ struct mount_options {
   unsigned rings = 0;                                // frame rings. 0: one per multiprocessor, fewer for small caches
   unsigned open_files = 131072;                      // open-file records, at most 131,072
   unsigned twin_threads = 0;                         // threads of a launch on the twin. 0: one per core
-  std::uint64_t reclaim_timeout_ns = 1'000'000'000;  // without a frame coming free, after which a call gives -ENOBUFS
-  std::uint64_t heartbeat_timeout_ns = 10'000'000'000;  // silence of the service after which a call gives -EIO
-  std::uint64_t request_timeout_ns = 120'000'000'000;   // one request in all, then -EIO
-  std::uint64_t unmount_timeout_ns = 10'000'000'000;    // how long unmounting waits for kernels that do not end
+  std::uint64_t reclaim_timeout_ns = 1'000'000'000;  // without a frame that moves, after which a call gives -ENOBUFS
+  // One request in all, then -EIO. Time in which this process is stopped does not count.
+  std::uint64_t request_timeout_ns = 120'000'000'000;
+  // The most that unmounting takes; kernels that still run get half of it. See mount::~mount.
+  std::uint64_t unmount_timeout_ns = 20'000'000'000;
   // Nothing is ever written: what would is answered with -EROFS, and the memory that says which bytes of a page are dirty, an
   // eighth of the cache's size beside the cache, is not allocated.
   bool read_only = false;
   // A folder: nothing outside of it is served. Paths are relative to it; absolute ones, and those that lead out of it by ".." or a
-  // symbolic link, are answered with -EXDEV. Empty: all that the process may open. Not together with a backend.
-  std::string root;
+  // symbolic link, are answered with -EXDEV. Without a value: all that the process may open. An empty path is refused, so that a
+  // setting that was left empty cannot serve everything. Not together with a backend.
+  std::optional<std::string> root;
+  // Whether the service may copy to and from mappings of files (without a backend). It then puts a handler of SIGBUS in place,
+  // for files that become shorter meanwhile; a program that sets a handler of its own later should call the one that it found.
+  // False: no handler, and half the rate of staged loads.
+  bool maps_files = true;
   std::shared_ptr<gpufs::backend> backend;  // who does the I/O; null: POSIX
 };
 
@@ -90,10 +97,11 @@ struct file_statistics {
 class mount {
  public:
   // Throws gpufs::error: EINVAL for impossible options (the text says which), ENODEV without a GPU,
-  // ENOTSUP for a GPU when the library was built without CUDA, ENOMEM.
+  // ENOTSUP for a GPU when the library was built without CUDA, ENOMEM, EAGAIN when the system gives no thread. Or std::bad_alloc.
   explicit mount(const mount_options& options = {});
   // As unmount(), if that was not called; what it would throw is reported on standard error, a line for each file. A kernel
-  // that never ends is reported there too, and the memory that it may still use is left allocated.
+  // that never ends, or a thread that hangs in a call of the backend or of a sink (open, read, sync or close on a dead server), is
+  // reported there too, and left behind: what it may still use stays allocated until the process ends.
   ~mount();
   mount(const mount&) = delete;
   mount& operator=(const mount&) = delete;
@@ -143,11 +151,14 @@ class mount {
   // Ends the recording and returns it in the Trace Event Format (JSON), for Perfetto or chrome://tracing.
   std::string stop_timeline() const;
 
-  // A sink takes bytes that kernels send (gsend). `take` runs on a service thread, one call at a time per sink; it
-  // returns 0, or an errno that the sender gets, and must not close its own sink. Throws EMFILE when
-  // limits::sinks_max are open.
+  // A sink takes bytes that kernels send (gsend). Each sink has a thread, on which `take` runs, one call at a time; a slow one
+  // holds up only the groups that send to it. `take` returns 0, or an errno that the sender gets; what it throws is EIO, or
+  // ENOMEM for std::bad_alloc. It must not close its own sink. Throws gpufs::error: EMFILE when limits::sinks_max are open,
+  // EAGAIN when the system gives no thread.
   std::int32_t open_sink(std::function<int(const char* bytes, std::size_t count)> take) const;
-  void close_sink(std::int32_t sink) const;
+  // Waits for the call of `take` under way, at most `request_timeout_ns`; no other one begins. False when it has not returned by
+  // then: what it uses must stay until it does.
+  [[nodiscard]] bool close_sink(std::int32_t sink) const;
 
   // Maps and registers a file for direct loads now, as far as the budget goes, reading it into the page cache first.
   // Returns the bytes registered: 0 when there is no direct path. A file that changed less than two seconds ago gets a

@@ -161,7 +161,7 @@ class view {
     const std::uint64_t page = at >> fs.layout.page_shift;
     const std::uint64_t within = at - (page << fs.layout.page_shift);
     // The lanes that are here now and want the same page of the same version: they fault as one group.
-    const warp_group peers = this_warp().matching(page, file.version);
+    const warp_group peers = converged_lanes().matching(page, file.version);
     page_cache<warp_group> cache(fs, peers, file.record);
     const page_pin pin = cache.acquire({file.version, page}, detail::page_loader<warp_group>(fs, peers, file, page));
     if (pin.valid < 0) return pin.valid;

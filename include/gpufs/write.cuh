@@ -44,8 +44,10 @@ template <class Group>
 }
 
 // Has all that was written to the file through this mount reach its disk, as fdatasync(2). Returns 0, or -errno: also of an
-// earlier write-back of the file that failed and that nobody was told of; it is told once. What could not be written stays
-// dirty, so that a later call may succeed. -EBADF for a descriptor that does not write. Waits for I/O.
+// earlier write-back of the file that failed and that no call has returned; then it is returned once, and what could not be written
+// stays dirty, so that a later call may succeed. But a sync that failed may have dropped bytes for good, and a truncation that the
+// host has begun and not answered in time may still take place: after those every gfsync and gclose of the file fails, up to the last
+// gclose. -EBADF for a descriptor that does not write. Waits for I/O.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gfsync(const Group& g, const mount_ref& fs, std::int32_t fd) {
   const detail::found_file found = detail::find_file(fs, g, fd, access_write);

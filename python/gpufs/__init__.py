@@ -8,8 +8,9 @@ it. Without a GPU the same code runs on the CPU (the "CPU twin").
     ...     mount.device in ("cpu", "cuda")
     True
 
-Importing this package touches no GPU. Errors of files and devices are ``OSError`` and its subclasses, with ``errno``
-and ``filename``; options that cannot be are ``ValueError``.
+Importing this package touches no GPU; its modules are imported when they are used, as ``gpufs.linear``. Errors of files
+and devices are ``OSError`` and its subclasses, with ``errno`` and ``filename``; options that cannot be are
+``ValueError``.
 
 :mod:`gpufs.grep` counts a dictionary's words in files; :mod:`gpufs.cat` and :mod:`gpufs.stat` show what kernels see of
 files; :mod:`gpufs.doctor` says what this machine supports;
@@ -20,20 +21,115 @@ Kernels of your own, in CuPy, ``cuda.core``, PyTorch and Numba, get :meth:`Mount
 :func:`compile_options` are for their compilers, :mod:`gpufs.numba` has the calls for Numba.
 """
 
-from gpufs import grep
-from gpufs._array import FileArray
-from gpufs._compiling import compile_options, include_dirs
-from gpufs._core import __version__
-from gpufs._device import DeviceArray
-from gpufs._file import File, FileStatus
-from gpufs._mount import AnyPath, Device, DeviceRef, FileError, FileErrors, FileStatistics, Mount, Options, Statistics
-from gpufs.sizes import format_size, parse_size
+from __future__ import annotations
 
-mount = Mount
-"""Mounts: ``gpufs.mount(cache="8GiB")`` is :class:`gpufs.Mount` called."""
+import importlib
+
+# Type checkers know the name. This module imports little, so that a command is soon ready for Ctrl-C (__main__.py).
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpufs import (  # noqa: F401 - those that need other libraries are not in __all__
+        bench,
+        cat,
+        collage,
+        completion,
+        doctor,
+        grep,
+        linear,
+        metrics,
+        numba,
+        search,
+        sizes,
+        stat,
+        top,
+        torch,
+    )
+    from gpufs._array import ArrayEntry, FileArray
+    from gpufs._compiling import compile_options, include_dirs
+    from gpufs._core import __version__
+    from gpufs._device import DeviceArray
+    from gpufs._file import File, FileStatus
+    from gpufs._mount import (
+        AnyPath,
+        Device,
+        DeviceRef,
+        FileError,
+        FileErrors,
+        FileStatistics,
+        Mount,
+        Options,
+        Statistics,
+        mount,
+    )
+    from gpufs.sizes import format_size, parse_size
+
+_MODULES = frozenset(
+    {
+        "bench",
+        "cat",
+        "collage",
+        "completion",
+        "doctor",
+        "grep",
+        "linear",
+        "metrics",
+        "numba",
+        "search",
+        "sizes",
+        "stat",
+        "top",
+        "torch",
+    }
+)
+_PLACES = {  # the modules that have them
+    "AnyPath": "_mount",
+    "ArrayEntry": "_array",
+    "Device": "_mount",
+    "DeviceArray": "_device",
+    "DeviceRef": "_mount",
+    "File": "_file",
+    "FileArray": "_array",
+    "FileError": "_mount",
+    "FileErrors": "_mount",
+    "FileStatistics": "_mount",
+    "FileStatus": "_file",
+    "Mount": "_mount",
+    "Options": "_mount",
+    "Statistics": "_mount",
+    "__version__": "_core",
+    "compile_options": "_compiling",
+    "format_size": "sizes",
+    "include_dirs": "_compiling",
+    "mount": "_mount",
+    "parse_size": "sizes",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Imports what is asked for the first time.
+
+    A module whose library is not installed is an ``AttributeError`` that says so.
+    """
+    if name in _PLACES:
+        found: object = getattr(importlib.import_module(f"gpufs.{_PLACES[name]}"), name)
+        globals()[name] = found
+        return found
+    text = f"module 'gpufs' has no attribute {name!r}"
+    if name not in _MODULES:
+        raise AttributeError(text)
+    try:
+        return importlib.import_module(f"gpufs.{name}")
+    except ImportError as error:
+        raise AttributeError(f"{text}: {error}") from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})
+
 
 __all__ = [
     "AnyPath",
+    "ArrayEntry",
     "Device",
     "DeviceArray",
     "DeviceRef",
@@ -47,10 +143,17 @@ __all__ = [
     "Options",
     "Statistics",
     "__version__",
+    "cat",
+    "collage",
     "compile_options",
     "format_size",
     "grep",
     "include_dirs",
+    "linear",
+    "metrics",
     "mount",
     "parse_size",
+    "search",
+    "sizes",
+    "stat",
 ]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterator
+import operator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Self, SupportsIndex, TypeAlias, TypeVar, cast
 
 from gpufs import _formats, _selection
 from gpufs._device import Array, DeviceArray, Stream, foreign_array
@@ -129,7 +132,12 @@ class FileArray:
     def read(
         self, key: object = ..., *, out: object | None = None, stream: Stream = None, keep: Keep = "auto"
     ) -> Array:
-        """As indexing, into ``out``, on ``stream``; :meth:`gpufs.File.gather` says what ``keep`` is."""
+        """As indexing, into ``out``, on ``stream``; :meth:`gpufs.File.gather` says what ``keep`` is.
+
+        Raises:
+            TypeError: ``out`` is of another type or byte order than the array, and not of ``uint8``.
+            ValueError: ``out`` has not the result's size, or another shape.
+        """
         return self.read_selection(self.selection(key), out=out, stream=stream, keep=keep)
 
     def take(
@@ -165,12 +173,43 @@ class FileArray:
 
     # ----
 
-    def batches(self, count: int, *, drop_last: bool = False, stream: Stream = None) -> Iterator[Array]:
+    def batches(self, count: SupportsIndex, *, drop_last: bool = False, stream: Stream = None) -> Iterator[Array]:
         """Reads ``count`` items of the first dimension at a time, and what is left at last, unless ``drop_last``."""
-        if count < 1:
-            raise ValueError(f"batches of {count} items")
-        end = len(self) - count + 1 if drop_last else len(self)
-        return (self.read(slice(first, first + count), stream=stream) for first in range(0, end, count))
+        step = operator.index(count)
+        if step < 1:
+            raise ValueError(f"batches of {step} items")
+        end = len(self) - step + 1 if drop_last else len(self)
+        return (self.read(slice(first, first + step), stream=stream) for first in range(0, end, step))
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayEntry:
+    """An array in a file."""
+
+    name: str | None  # None: the file is this array
+    dtype: str  # NumPy's name of it; the file's, if arrays here do not have it: then nothing else is known
+    shape: tuple[int, ...] | None
+    order: Literal["C", "F"] | None  # which of the dimensions lies together: the last, or the first
+    offset: int | None  # bytes of the file in front of the first item
+    nbytes: int | None
+
+
+def entry_of(name: str | None, layout: _formats.ArrayLayout | str) -> ArrayEntry:
+    """Describes what a header says."""
+    if isinstance(layout, str):
+        return ArrayEntry(name, layout, None, None, None, None)
+    in_c_order = all(
+        stride == layout.itemsize * _items(layout.shape[axis + 1 :]) for axis, stride in enumerate(layout.strides)
+    )
+    return ArrayEntry(name, layout.dtype.name, layout.shape, "C" if in_c_order else "F", layout.offset, layout.nbytes)
+
+
+def _items(shape: tuple[int, ...]) -> int:
+    """How many items, where an empty dimension counts as one: strides are so."""
+    count = 1
+    for length in shape:
+        count *= max(length, 1)
+    return count
 
 
 class _AsSeenByKernels(io.RawIOBase):
@@ -200,8 +239,47 @@ class _AsSeenByKernels(io.RawIOBase):
         return self._at
 
 
+Entries: TypeAlias = Mapping[str, _formats.ArrayLayout | str]
+
+
+class TensorHeaders:
+    """Headers of safetensors files, those that were asked for last. Thread-safe."""
+
+    COUNT: Final = 8
+
+    def __init__(self) -> None:
+        self._latch = threading.Lock()  # guards _kept
+        self._kept: dict[tuple[int, ...], Entries] = {}  # by the files' identity; who was asked for last is last
+
+    def of(self, file: File) -> Entries:
+        """What the header of an open file says; it is parsed once, as long as the file does not change.
+
+        Raises:
+            OSError, ValueError: as :func:`gpufs._formats.safetensors_names`, with the file's name.
+        """
+        identity = file.identity()
+        with self._latch:
+            entries = None if identity is None else self._kept.pop(identity, None)
+            if entries is not None and identity is not None:
+                self._kept[identity] = entries
+                return entries
+        header = cast(BinaryIO, _AsSeenByKernels(file))
+        entries = _with_name(file, lambda: _formats.read_safetensors_entries(header, file.size()))
+        if identity is not None:
+            with self._latch:
+                self._kept[identity] = entries
+                while len(self._kept) > self.COUNT:
+                    del self._kept[next(iter(self._kept))]
+        return entries
+
+
 def layout_of(
-    file: File, dtype: object, shape: int | tuple[int, ...] | None, offset: int, name: str | None
+    file: File,
+    headers: TensorHeaders,
+    dtype: object,
+    shape: SupportsIndex | Iterable[SupportsIndex] | None,
+    offset: SupportsIndex,
+    name: str | None,
 ) -> _formats.ArrayLayout:
     """How an array lies in a file; :meth:`gpufs.Mount.array` says what the arguments are.
 
@@ -211,18 +289,18 @@ def layout_of(
         if name is not None:
             raise TypeError("a name is for safetensors files, a dtype for raw ones")
         kind = _formats.parse_dtype(dtype)
-        if offset == 0 and file.name.endswith((".npy", ".safetensors")):
+        if operator.index(offset) == 0 and file.name.endswith((".npy", ".safetensors")):
             text = "leave the dtype out, which is for raw files, or give the offset of raw items in it"
             raise TypeError(f"{file.name}: the file says its types itself: {text}")
         return _with_name(file, lambda: _formats.plain(kind, shape, offset, file.size()))
-    if shape is not None or offset != 0:
+    if shape is not None or operator.index(offset) != 0:
         raise TypeError("a shape or an offset is for raw files, which need a dtype")
-    header = cast(BinaryIO, _AsSeenByKernels(file))
     if name is not None:
-        tensor = name
-        return _with_name(file, lambda: _formats.read_safetensors(header, file.size(), tensor))
+        tensor, entries = name, headers.of(file)
+        return _with_name(file, lambda: _formats.find_tensor(entries, tensor))
     if file.name.endswith(".safetensors"):
-        raise TypeError(f"{file.name}: say which tensor, name=...; `gpufs stat` lists them")
+        raise TypeError(f"{file.name}: say which tensor, name=...; mount.tensors() lists them")
+    header = cast(BinaryIO, _AsSeenByKernels(file))
     return _with_name(file, lambda: _formats.read_npy(header, file.size()))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import functools
 import math
+import operator
 import sys
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, SupportsIndex, TypeAlias, cast, runtime_checkable
 
 from gpufs import _core
 
@@ -21,6 +22,8 @@ _DLPACK_CUDA_HOST: Final = 3
 _DLPACK_CUDA_MANAGED: Final = 13
 _LEGACY_STREAM: Final = 1  # in the array interfaces, where 0 says nothing
 _DLPACK_CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+_WORDS: Final = {"i": "int", "u": "uint", "f": "float", "c": "complex", "b": "bool", "V": "void"}  # of NumPy's kinds
+_KINDS: Final = {word: kind for kind, word in _WORDS.items() if kind != "V"}
 _DLPACK_CODES_BY_NAME: Final = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
 
 
@@ -82,10 +85,11 @@ def _current_stream(ordinal: int) -> ChosenStream:
 
 
 def _handle_of(stream: object) -> int:
-    if isinstance(stream, int):
-        if stream < 0:
-            raise ValueError(f"no CUDA stream: {stream}")
-        return stream
+    if isinstance(stream, SupportsIndex):
+        number = operator.index(stream)
+        if number < 0:
+            raise ValueError(f"no CUDA stream: {number}")
+        return number
     for name in ("cuda_stream", "ptr"):  # PyTorch, CuPy
         handle = getattr(stream, name, None)
         if isinstance(handle, int):
@@ -105,7 +109,7 @@ class ForeignArray(NamedTuple):
     shape: tuple[int, ...]
     is_contiguous: bool  # in C order
     itemsize: int  # bytes
-    kind: str  # as numpy.dtype.kind has it: b, i, u, f, c; V for what NumPy does not know
+    dtype: str  # numpy.dtype.name, also where ml_dtypes has the type; else another text that is no such name
     stream: int | None  # cudaStream_t whose order its content has to be waited for; None: none that it tells
     read_only: bool
 
@@ -113,6 +117,16 @@ class ForeignArray(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of all items."""
         return math.prod(self.shape) * self.itemsize
+
+    @property
+    def kind(self) -> str:
+        """As ``numpy.dtype.kind``: b, i, u, f, c; V for what NumPy itself does not have."""
+        return _KINDS.get(self.dtype.rstrip("0123456789"), "V")
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether its items are bytes that say nothing of their meaning: an array of any type may go there."""
+        return self.dtype == "uint8" or self.dtype.startswith("void")
 
 
 def is_on_device(array: object) -> bool:
@@ -148,10 +162,9 @@ def foreign_array(array: object) -> ForeignArray | None:
     if facts is not None:
         return _of_interface(facts)
     address, shape, strides, code, bits, _, _ = _core.dlpack_facts(array)
-    kinds = {number: kind for kind, number in _DLPACK_CODES.items()}
     itemsize = bits // 8
     is_contiguous = _is_contiguous(shape, tuple(s * itemsize for s in strides), itemsize)
-    return ForeignArray(address, shape, is_contiguous, itemsize, kinds.get(code, "V"), None, False)
+    return ForeignArray(address, shape, is_contiguous, itemsize, _name_of_dlpack(code, bits), None, False)
 
 
 def device_array(array: object) -> ForeignArray:
@@ -176,21 +189,38 @@ def _of_tensor(tensor: Any, torch: Any) -> ForeignArray:  # noqa: ANN401 - PyTor
         tuple(tensor.shape),
         tensor.is_contiguous(),
         tensor.element_size(),
-        _kind_of(tensor.dtype),
+        str(tensor.dtype).removeprefix("torch."),  # NumPy's names, and those of ml_dtypes
         None,
         read_only,
     )
 
 
-@functools.cache
-def _kind_of(dtype: object) -> str:
-    """NumPy's kind of a type of PyTorch."""
-    import numpy as np
+def name_of(dtype: np.dtype[Any]) -> str:
+    """A type of NumPy as :attr:`ForeignArray.dtype` has it."""
+    return dtype.name if dtype.isnative and dtype.names is None else str(dtype)
 
-    try:
-        return np.dtype(str(dtype).removeprefix("torch.")).kind
-    except TypeError:
-        return "V"
+
+@functools.cache
+def _name_of_dlpack(code: int, bits: int) -> str:
+    for name, number in _DLPACK_CODES_BY_NAME.items():
+        if code == number:
+            return name
+    for kind, number in _DLPACK_CODES.items():
+        if code == number:
+            return _name_of_kind(kind, bits)
+    return f"number {code} of DLPack, {bits} bits"
+
+
+def _name_of_kind(kind: str, bits: int) -> str:
+    return "bool" if kind == "b" else f"{_WORDS[kind]}{bits}"
+
+
+def _name_in_interface(facts: dict[str, Any]) -> str:
+    typestr, description = str(facts["typestr"]), facts.get("descr")
+    if description is not None and description != [("", typestr)]:
+        return str(description)  # a structure
+    kind = typestr[1]
+    return _name_of_kind(kind, int(typestr[2:]) * 8) if kind in _WORDS else typestr
 
 
 def _of_interface(facts: dict[str, Any]) -> ForeignArray:
@@ -207,7 +237,7 @@ def _of_interface(facts: dict[str, Any]) -> ForeignArray:
         shape,
         strides is None or _is_contiguous(shape, tuple(strides), itemsize),
         itemsize,
-        typestr[1],
+        _name_in_interface(facts),
         0 if stream == _LEGACY_STREAM else stream,
         bool(read_only),
     )
@@ -310,8 +340,8 @@ class DeviceArray:
 
     def as_foreign(self) -> ForeignArray:
         """The array as those of other libraries are described."""
-        kind = "V" if self._dtype.name in _DLPACK_CODES_BY_NAME else self._dtype.kind
-        return ForeignArray(self.address, self._shape, True, self.itemsize, kind, self._buffer.stream, False)
+        name = name_of(self._dtype)
+        return ForeignArray(self.address, self._shape, True, self.itemsize, name, self._buffer.stream, False)
 
     def note_use_elsewhere(self) -> None:
         """It is used in another order than that of its stream."""
@@ -328,7 +358,7 @@ class DeviceArray:
         import numpy as np
 
         array = np.empty(self._shape, self._dtype)
-        self._buffer.copy_to_host(array.ctypes.data, array.nbytes)
+        self._buffer.copy_to_host(array.ctypes.data, array.nbytes, array)
         self._file.check()
         if self._file.failures() != self._failures:
             text = "a read of the file has failed since, which may have been that of this array"

@@ -6,10 +6,12 @@ import contextlib
 import errno
 import functools
 import math
+import operator
 import os
+import time
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, SupportsIndex, TypeAlias, cast
 
 from gpufs import _core
 from gpufs._device import (
@@ -23,6 +25,7 @@ from gpufs._device import (
     device_array,
     foreign_array,
     is_on_device,
+    name_of,
 )
 
 if TYPE_CHECKING:
@@ -72,6 +75,9 @@ class File:
     It has no position: ``read`` and ``write`` without an offset begin at byte 0 each time. So it is no file for
     ``pickle.dump``, ``shutil.copyfileobj`` or ``numpy.save``, which would write everything to the same place.
 
+    Ctrl-C, or what else a signal handler raises, ends a call of the main thread that waits. The call's work goes on in
+    the background, with the memory that it uses: what ``out`` and the file have then is not known before it is done.
+
     A context manager. Methods may be called from several threads; :meth:`close` waits for those of others. After it
     they raise ``ValueError``; in a process that was forked off ``RuntimeError``, and :meth:`close` does nothing there.
     """
@@ -83,6 +89,7 @@ class File:
         "_memory",
         "_mount",
         "_on_twin",
+        "_opened_ns",
         "_opened_path",
         "_path",
         "_size",
@@ -101,10 +108,8 @@ class File:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
         self._memory = mount.device_memory()
         self._size: int | None = None
+        self._opened_ns = time.time_ns()
         self._core = self._opened()
-        # Of a file that is open in this mount already an open truncates nothing: kernels open one output many times.
-        if self._access & os.O_TRUNC and self._core.status()[0] != 0:
-            self._core.truncate(0)
 
     @property
     def mount(self) -> Mount:
@@ -149,7 +154,9 @@ class File:
             self._size = size
         return self._size
 
-    def read(self, n: int = -1, offset: int = 0, *, out: object | None = None, stream: Stream = None) -> Array:
+    def read(
+        self, n: SupportsIndex = -1, offset: SupportsIndex = 0, *, out: object | None = None, stream: Stream = None
+    ) -> Array:
         """Reads ``n`` bytes from ``offset`` on, fewer at the end of the file; all up to it when ``n`` is negative.
 
         There is no position that goes on: two reads without an offset give the same bytes.
@@ -163,12 +170,13 @@ class File:
             OSError: now or later, as the class says.
         """
         self._check_access(os.O_RDONLY)
-        left = self._bytes_from(offset)
-        count = left if n < 0 or n > left else n
+        wanted, start = operator.index(n), operator.index(offset)
+        left = self._bytes_from(start)
+        count = left if wanted < 0 or wanted > left else wanted
         chosen = self._stream(stream)
         if out is None and count != 0 and not self._on_twin:
             failures = self._core.failures
-            buffer = self._core.read_new(self._memory, count, offset, chosen.handle)
+            buffer = self._core.read_new(self._memory, count, start, chosen.handle)
             return DeviceArray(buffer, (count,), _byte(), self, chosen.owner, failures)
         result: Any
         target: ForeignArray | None = None
@@ -180,23 +188,24 @@ class File:
                 raise ValueError(f"out has {target.nbytes} bytes, {count} are needed")
             result, address = out, target.address
         if count != 0:
-            self._core.read(address, count, offset, chosen.handle)
+            self._core.read(address, count, start, chosen.handle, result)
             self._done(chosen, target)
         return cast("Array", result)
 
-    def readinto(self, out: object, offset: int = 0, *, stream: Stream = None) -> int:
+    def readinto(self, out: object, offset: SupportsIndex = 0, *, stream: Stream = None) -> int:
         """Fills ``out``, as far as the file goes, and returns how many bytes that were; else as :meth:`read`."""
         target = self._target(out, self._stream(stream))
-        count = min(target.nbytes, self._bytes_from(offset))
-        self.read(count, offset, out=out, stream=stream)
+        start = operator.index(offset)
+        count = min(target.nbytes, self._bytes_from(start))
+        self.read(count, start, out=out, stream=stream)
         return count
 
     def gather(
         self,
         index: object,
-        record_bytes: int,
+        record_bytes: SupportsIndex,
         *,
-        offset: int = 0,
+        offset: SupportsIndex = 0,
         out: object | None = None,
         stream: Stream = None,
         keep: Keep = "auto",
@@ -207,7 +216,7 @@ class File:
             index: integers, an array on the device or what NumPy makes an array of.
             record_bytes: at least 1.
             offset: where in the file record 0 begins.
-            out: a writable C-contiguous array on the device, of the result's size in bytes.
+            out: a writable C-contiguous array on the device, of bytes (``uint8``), as many as the result has.
             stream: a CUDA stream.
             keep: whether pages stay in the cache.
 
@@ -218,22 +227,24 @@ class File:
             IndexError: a record that the file has not as a whole; negative numbers count from the last. Of an index on
                 the device later, as errors of reads are.
             ValueError: a negative offset, records of no bytes, an ``out`` of another size.
+            TypeError: an ``out`` of another type.
         """
         import numpy as np
 
         from gpufs._selection import select
 
-        if record_bytes < 1:
-            raise ValueError(f"records of {record_bytes} bytes")
-        records = self._bytes_from(offset) // record_bytes
+        length, start = operator.index(record_bytes), operator.index(offset)
+        if length < 1:
+            raise ValueError(f"records of {length} bytes")
+        records = self._bytes_from(start) // length
         if not is_on_device(index):
             index = np.asarray(index)
             if index.size == 0:
                 index = index.astype(np.int64)
-        selection = select((records, record_bytes), (record_bytes, 1), 1, (index,), on_device=foreign_array)
-        return self.read_selection(selection, offset, _byte(), out=out, stream=stream, keep=keep)
+        selection = select((records, length), (length, 1), 1, (index,), on_device=foreign_array)
+        return self.read_selection(selection, start, _byte(), out=out, stream=stream, keep=keep)
 
-    def write(self, data: object, offset: int = 0, *, stream: Stream = None) -> int:
+    def write(self, data: object, offset: SupportsIndex = 0, *, stream: Stream = None) -> int:
         """Writes an array's bytes, in C order, at ``offset``; behind the end when the file was opened to append.
 
         There is no position that goes on: two writes without an offset go to the same place.
@@ -251,25 +262,26 @@ class File:
             TypeError: text, a list, Python objects: what has no bytes of its own.
         """
         self._check_access(os.O_WRONLY)
-        if offset < 0:
-            raise ValueError(f"negative offset: {offset}")
+        start = operator.index(offset)
+        if start < 0:
+            raise ValueError(f"negative offset: {start}")
         chosen = self._stream(stream)
         appends = self._access & os.O_APPEND != 0
         on_device = foreign_array(data)
         if on_device is not None:
             source = self._checked(on_device, chosen)
-            self._check_end(offset + source.nbytes)
-            self._core.write(source.address, source.nbytes, offset, appends, chosen.handle)
+            self._check_end(start + source.nbytes)
+            self._core.write(source.address, source.nbytes, start, appends, chosen.handle, data)
             self._done(chosen, source)
             return source.nbytes
         host = _host_bytes(data)
-        self._check_end(offset + host.nbytes)
+        self._check_end(start + host.nbytes)
         if host.nbytes != 0:
             if self._on_twin:
-                self._core.write(host.ctypes.data, host.nbytes, offset, appends, 0)
+                self._core.write(host.ctypes.data, host.nbytes, start, appends, 0, host)
             else:
                 buffer = self._memory.upload(host.ctypes.data, host.nbytes, chosen.handle)
-                self._core.write(buffer.address, host.nbytes, offset, appends, chosen.handle)
+                self._core.write(buffer.address, host.nbytes, start, appends, chosen.handle, buffer)
             self._done(chosen)
         return int(host.nbytes)
 
@@ -277,13 +289,14 @@ class File:
         """Describes the file: as it was when it was opened, but for its size. Waits for earlier reads and writes."""
         return FileStatus(*self._core.status()[:-1])
 
-    def truncate(self, size: int) -> None:
+    def truncate(self, size: SupportsIndex) -> None:
         """Makes the file ``size`` bytes long. Waits."""
         self._check_access(os.O_WRONLY)
-        if size < 0:
-            raise ValueError(f"negative size: {size}")
-        self._check_end(size)
-        self._core.truncate(size)
+        length = operator.index(size)
+        if length < 0:
+            raise ValueError(f"negative size: {length}")
+        self._check_end(length)
+        self._core.truncate(length)
 
     def fsync(self) -> None:
         """Waits until all that was written is on the disk.
@@ -311,7 +324,8 @@ class File:
     def close(self) -> None:
         """Closes the file, when earlier reads and writes are done; a second call waits for the first, if need be.
 
-        After a fork it does nothing.
+        After a fork it does nothing. Where Ctrl-C has ended a call whose work goes on, it does not wait: the file is
+        closed, and errors are dropped, when that work is done.
 
         Raises:
             OSError: an earlier read or write failed, or what was written could not be written back and is lost.
@@ -346,13 +360,12 @@ class File:
             result, address = self.allocate(selection.shape, dtype, chosen)
         else:
             target = self._target(out, chosen)
+            if not target.has_bytes and target.dtype != name_of(dtype):
+                raise TypeError(f"out has items of type {target.dtype}, the result of type {name_of(dtype)}")
             if target.nbytes != nbytes:
                 raise ValueError(f"out has {target.nbytes} bytes, the result {nbytes}")
             if len(target.shape) > 1 and target.shape != selection.shape:
                 raise ValueError(f"out has shape {target.shape}, the result {selection.shape}")
-            is_known = dtype.kind in "biufc" and target.kind in "biufc"
-            if target.itemsize != 1 and (target.itemsize != dtype.itemsize or (is_known and target.kind != dtype.kind)):
-                raise TypeError(f"out has items of another type than {dtype}")
             result, address = out, target.address
         if nbytes == 0:
             return cast("Array", result)
@@ -394,8 +407,8 @@ class File:
             step,
             _KEEPS[keep],
             chosen.handle,
+            (result, kept),
         )
-        del kept
         self._done(chosen, target, index)
         return cast("Array", result)
 
@@ -415,6 +428,17 @@ class File:
     def opened_path(self) -> bytes:
         """By which kernels that open it share what this file has open, and see the same of it."""
         return self._opened_path
+
+    def identity(self) -> tuple[int, ...] | None:
+        """What is different for another file, and after each change of this one; of what is open to be read.
+
+        ``None`` where a change may leave no trace: the file is written in this mount, or it had changed so shortly
+        before it was opened that the file system's clock may not have gone on since. Waits.
+        """
+        size, modified_ns, changed_ns, inode, device, _, is_shared = self._core.status()
+        if is_shared or self._opened_ns - changed_ns < _COARSEST_CLOCK_NS:
+            return None
+        return device, inode, size, modified_ns, changed_ns
 
     def _opened(self) -> _core.File:
         """Opens the file.
@@ -515,7 +539,7 @@ class File:
             if not out.flags.c_contiguous:
                 raise ValueError("out must be C-contiguous")
             target = ForeignArray(
-                out.ctypes.data, out.shape, True, out.itemsize, out.dtype.kind, None, not out.flags.writeable
+                out.ctypes.data, out.shape, True, out.itemsize, name_of(out.dtype), None, not out.flags.writeable
             )
         if target.read_only:
             raise ValueError("out cannot be written")
@@ -524,6 +548,7 @@ class File:
 
 _OFFSET_MAX: Final = 2**63 - 1  # bytes; of off_t
 _NAMES_OF_PATH: Final = 8
+_COARSEST_CLOCK_NS: Final = 2_000_000_000  # FAT's
 
 
 @functools.cache

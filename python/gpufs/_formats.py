@@ -19,7 +19,7 @@ import math
 import operator
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn, SupportsIndex, TypeAlias
 
@@ -231,7 +231,15 @@ def read_safetensors(file: BinaryIO, size: int, name: str) -> ArrayLayout:
         ValueError: as for :func:`safetensors_names`; or the array's items are of a type that is not supported.
         OSError: it cannot be read.
     """
-    entries = read_safetensors_entries(file, size)
+    return find_tensor(read_safetensors_entries(file, size), name)
+
+
+def find_tensor(entries: Mapping[str, ArrayLayout | str], name: str) -> ArrayLayout:
+    """Returns the layout of the array of a name, of what :func:`read_safetensors_entries` gives.
+
+    Raises:
+        KeyError, ValueError: as :func:`read_safetensors`.
+    """
     entry = entries.get(name)
     if entry is None:
         close = difflib.get_close_matches(name, itertools.islice(entries, _CLOSE_NAMES_SEARCHED))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Final, Literal, Self, SupportsIndex, TypeAlias, TypedDict, cast
 
 from gpufs import _core
-from gpufs._array import FileArray, layout_of
+from gpufs._array import ArrayEntry, FileArray, TensorHeaders, entry_of, layout_of
 from gpufs._file import File
 from gpufs.sizes import Size, parse_size
 
@@ -85,10 +86,9 @@ class Options(TypedDict):
     open_files: int
     twin_threads: int
     reclaim_timeout_ns: int
-    heartbeat_timeout_ns: int
     request_timeout_ns: int
     read_only: bool
-    root: bytes
+    root: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +206,11 @@ class Mount:
         open_files: open files at once, at most 131,072.
         twin_threads: threads of a launch on the twin. ``None``: one per core.
         reclaim_timeout_s: seconds after which a call that finds every frame pinned gives up (``ENOBUFS``).
-        heartbeat_timeout_s: seconds of silence of the service after which calls give up (``EIO``).
         request_timeout_s: seconds that one request may take in all (``EIO``).
         read_only: kernels cannot change anything (``EROFS``), and the memory that tells which bytes of a page are
             dirty, an eighth of the cache's size beside the cache, is not allocated.
         root: a folder; nothing outside of it is served (``EXDEV``), and paths are relative to it. ``None``: all that
-            the process may open.
+            the process may open. An empty path is refused.
 
     Sizes are numbers, or text such as ``"8GiB"``.
 
@@ -225,26 +224,25 @@ class Mount:
     Waits for the GPU to wake up and for the memory, which may take seconds.
     """
 
-    __slots__ = ("__weakref__", "_core", "_files", "_finalizer", "_latch", "_memory", "_servers", "root")
+    __slots__ = ("__weakref__", "_core", "_files", "_finalizer", "_headers", "_latch", "_memory", "_servers", "root")
 
     def __init__(
         self,
         *,
         device: Device = "auto",
-        ordinal: int = 0,
+        ordinal: SupportsIndex = 0,
         cache: Size | None = None,
         page: Size = 4096,
-        workers: int | None = None,
+        workers: SupportsIndex | None = None,
         pinned: Size | None = None,
         extent: Size = 64 << 20,
         staging: Size = 32 << 10,
-        slots: int | None = None,
+        slots: SupportsIndex | None = None,
         bulk: Size = 8 << 20,
-        rings: int | None = None,
-        open_files: int = 131072,
-        twin_threads: int | None = None,
+        rings: SupportsIndex | None = None,
+        open_files: SupportsIndex = 131072,
+        twin_threads: SupportsIndex | None = None,
         reclaim_timeout_s: float = 1.0,
-        heartbeat_timeout_s: float = 10.0,
         request_timeout_s: float = 120.0,
         read_only: bool = False,
         root: str | bytes | os.PathLike[str] | None = None,
@@ -254,7 +252,7 @@ class Mount:
         self.root = None if root is None else os.fsencode(root)  # out of which nothing is served
         self._core = _core.Mount(
             device=device,
-            ordinal=ordinal,
+            ordinal=operator.index(ordinal),
             cache_bytes=0 if cache is None else _positive("cache", parse_size(cache)),
             page_bytes=_positive("page", parse_size(page)),
             workers=_count("workers", workers),
@@ -267,15 +265,15 @@ class Mount:
             open_files=_count("open_files", open_files),
             twin_threads=_count("twin_threads", twin_threads),
             reclaim_timeout_ns=_nanoseconds("reclaim_timeout_s", reclaim_timeout_s),
-            heartbeat_timeout_ns=_nanoseconds("heartbeat_timeout_s", heartbeat_timeout_s),
             request_timeout_ns=_nanoseconds("request_timeout_s", request_timeout_s),
             read_only=read_only,
-            root=self.root or b"",
+            root=self.root,
         )
         if device == "auto" and self._core.device == "cpu" and _misses_gpu():
             text = "on the CPU twin, because this gpufs was built without CUDA: install it again with GPUFS_CUDA=ON"
             warnings.warn(f"{text}, or ask for device='cpu'", RuntimeWarning, stacklevel=2)
         self._memory: _core.DeviceMemory | None = None
+        self._headers = TensorHeaders()
         self._files: weakref.WeakSet[File] = weakref.WeakSet()
         self._latch = threading.Lock()  # guards _files against changes while it is read
         self._servers: list[MetricsServer] = []
@@ -324,7 +322,8 @@ class Mount:
 
         What kernels wrote and did not close is written to its files, and these are synced. Waits for calls of other
         threads on this mount, and a bounded time for kernels that use it; of a kernel that never ends nothing is
-        written, and the memory that it may still use stays allocated.
+        written, and the memory that it may still use stays allocated. Does not wait for calls that Ctrl-C has ended:
+        the mount is closed when their work is done, or ends with the process.
 
         Raises:
             OSError: the first error of a file, when all is done: bytes are lost, or may be. ``filename`` says of which
@@ -409,8 +408,8 @@ class Mount:
         self,
         path: AnyPath,
         dtype: npt.DTypeLike | object = None,
-        shape: int | tuple[int, ...] | None = None,
-        offset: int = 0,
+        shape: SupportsIndex | Iterable[SupportsIndex] | None = None,
+        offset: SupportsIndex = 0,
         *,
         name: str | None = None,
     ) -> FileArray:
@@ -432,10 +431,23 @@ class Mount:
         """
         file = self.open(path)
         try:
-            return FileArray(file, layout_of(file, dtype, shape, offset, name))
+            return FileArray(file, layout_of(file, self._headers, dtype, shape, offset, name))
         except BaseException:
             file.close()
             raise
+
+    def tensors(self, path: AnyPath) -> dict[str, ArrayEntry]:
+        """Returns the names of the tensors in a safetensors file, in the file's order, each with its type and place.
+
+        Those of a type that arrays here do not have are there too, with nothing but the type's name. The header is
+        parsed once, also for all tensors that are opened by :meth:`array`, as long as the file does not change.
+
+        Raises:
+            OSError: the file cannot be opened or read.
+            ValueError: it is no safetensors file, or a damaged one.
+        """
+        with self.open(path) as file:
+            return {name: entry_of(name, layout) for name, layout in self._headers.of(file).items()}
 
     def device_ref(self) -> DeviceRef:
         """Returns the handle for kernels of your own (``const gpufs::mount_ref*``), and wakes the service.
@@ -476,7 +488,7 @@ class Mount:
         self._core.sync_folder(os.fsencode(path))
 
     @contextlib.contextmanager
-    def timeline(self, path: AnyPath, *, events_max: int = 1_000_000) -> Iterator[None]:
+    def timeline(self, path: AnyPath, *, events_max: SupportsIndex = 1_000_000) -> Iterator[None]:
         """Records what the service does in the ``with`` block, and writes it to a file at the block's end.
 
         The file is JSON in the Trace Event Format, for Perfetto or ``chrome://tracing``: one bar for each open, staged
@@ -487,7 +499,7 @@ class Mount:
             OSError: the file cannot be written.
         """
         with Path(os.fsdecode(path)).open("w", encoding="utf-8") as file:
-            self._core.start_timeline(events_max)
+            self._core.start_timeline(operator.index(events_max))
             try:
                 yield
             finally:
@@ -540,6 +552,10 @@ class Mount:
         self._core.synchronize()
 
 
+mount = Mount
+"""Mounts: ``gpufs.mount(cache="8GiB")`` is :class:`gpufs.Mount` called."""
+
+
 def _unmount(
     core: _core.Mount, files: weakref.WeakSet[File], latch: threading.Lock, servers: list[MetricsServer]
 ) -> None:
@@ -576,12 +592,13 @@ def _misses_gpu() -> bool:
     return bool(gpu_devices())
 
 
-def _count(name: str, count: int | None) -> int:
+def _count(name: str, count: SupportsIndex | None) -> int:
     if count is None:
         return 0
-    if not 0 < count < 2**32:
-        raise ValueError(f"{name} must be at least 1: {count}")
-    return count
+    number = operator.index(count)
+    if not 0 < number < 2**32:
+        raise ValueError(f"{name} must be at least 1: {number}")
+    return number
 
 
 def _positive(name: str, size_bytes: int) -> int:

@@ -26,7 +26,7 @@ import stat
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -53,7 +53,6 @@ TABLES: Final = 32
 TILES_END: Final = 1 << 32
 """So many tiles are too many for a dataset."""
 
-_TELLING_S: Final = 0.1
 
 _TILES_AT_ONCE: Final = 1 << 16
 _FILES_AT_ONCE: Final = 64
@@ -265,18 +264,22 @@ def _add_pictures(
 
     paths = _files_in(source)
     found, reasons = False, []
-    with ThreadPoolExecutor(threads) as pool, _large_pictures_welcome():
-        for first in range(0, len(paths), _FILES_AT_ONCE):
-            tell(f"pictures of {source}", first, len(paths))
-            some = paths[first : first + _FILES_AT_ONCE]
-            for path, (tiles, reason) in zip(some, pool.map(cut, some), strict=True):
-                if tiles:
-                    found = True
-                    built.pictures += 1
-                    builder.add(tiles)
-                else:
-                    built.skipped.append(path)
-                    reasons.append(reason)
+    pool = ThreadPoolExecutor(threads)
+    try:
+        with _large_pictures_welcome():
+            for first in range(0, len(paths), _FILES_AT_ONCE):
+                tell(f"pictures of {source}", first, len(paths))
+                some = paths[first : first + _FILES_AT_ONCE]
+                for path, (tiles, reason) in zip(some, pool.map(cut, some), strict=True):
+                    if tiles:
+                        found = True
+                        built.pictures += 1
+                        builder.add(tiles)
+                    else:
+                        built.skipped.append(path)
+                        reasons.append(reason)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C waits for no picture
     if not found:
         such_as = f"; {reasons[0]}" if reasons else ""
         raise ValueError(f"{source}: no picture of {SIDE}x{SIDE} pixels or more{such_as}")
@@ -284,12 +287,8 @@ def _add_pictures(
 
 def _finish(builder: _core.CollageBuilder, tell: Tell) -> None:
     """Makes the tables; tells meanwhile how many there are."""
-    with ThreadPoolExecutor(1) as pool:
-        finished = pool.submit(builder.finish)
-        while not finished.done():
-            tell("tables", builder.tables_written, TABLES)
-            wait([finished], _TELLING_S)
-        finished.result()
+    tell("tables", 0, TABLES)
+    builder.finish(lambda written: tell("tables", written, TABLES))
 
 
 def _files_in(source: str) -> list[str]:

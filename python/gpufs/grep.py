@@ -50,6 +50,8 @@ class Dictionary:
 
     Args:
         words: in any order, each once or more often; empty ones are ignored.
+        ignore_case: of A to Z; other letters stay different. Words that differ in nothing else are one word, in the
+            spelling that comes first.
 
     Raises:
         ValueError: a word with a NUL or a newline in it, or of more than 255 bytes.
@@ -57,18 +59,24 @@ class Dictionary:
 
     __slots__ = ("_core",)
 
-    def __init__(self, words: Iterable[str | bytes]) -> None:
-        self._core = _core.Dictionary([os.fsencode(word) for word in words])
+    def __init__(self, words: Iterable[str | bytes], *, ignore_case: bool = False) -> None:
+        self._core = _core.Dictionary([os.fsencode(word) for word in words], ignore_case)
 
     @classmethod
-    def read(cls, path: AnyPath) -> Dictionary:
-        """Reads a file with one word a line; empty lines are ignored.
+    def read(cls, *paths: AnyPath, more: Iterable[str | bytes] = (), ignore_case: bool = False) -> Dictionary:
+        r"""Reads files with one word a line; empty lines are ignored. Lines end with ``\n`` or ``\r\n``.
+
+        Args:
+            paths: of the files, which may be pipes.
+            more: words to look for besides; they come first.
+            ignore_case: as for the constructor.
 
         Raises:
-            OSError: the file cannot be read, or (``EINVAL``) has a word with a NUL in it or of more than 255 bytes.
+            OSError: a file cannot be read, or (``EINVAL``) has a word with a NUL in it or of more than 255 bytes.
+            ValueError: as for the constructor, of ``more``.
         """
         made = cls.__new__(cls)
-        made._core = _core.Dictionary.read(os.fsencode(path))
+        made._core = _core.Dictionary.read(list(map(os.fsencode, paths)), list(map(os.fsencode, more)), ignore_case)
         return made
 
     def __len__(self) -> int:
@@ -99,7 +107,10 @@ class Result:
         self.occurrences = result.occurrences
         self.seconds = seconds
         self.binary = [os.fsdecode(path) for path in result.binary()]
-        self.failures = [OSError(number, os.strerror(number), os.fsdecode(path)) for path, number in result.failures()]
+        self.failures = [
+            OSError(number, reason or os.strerror(number), os.fsdecode(path))
+            for path, number, reason in result.failures()
+        ]
 
     def __len__(self) -> int:
         """Returns the number of matches."""
@@ -134,7 +145,8 @@ def search(
     When it raises, or on Ctrl-C, the exception goes on at once; the kernels go on to their end, for which closing the
     mount waits.
 
-    The count of a word in a file is the number of lines that ``LC_ALL=C grep -o -w -F -e WORD FILE`` prints: whole
+    The count of a word in a file is the number of lines that ``LC_ALL=C grep -o -w -F -e WORD FILE`` prints (with
+    ``-i``, where the dictionary ignores the case): whole
     words (of ``A-Za-z0-9_``), none of which overlap. As with grep, a file with a NUL byte counts at most up to it; see
     :attr:`Result.binary`. Symbolic links are followed where they are in ``paths``, not below.
 

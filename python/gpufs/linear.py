@@ -117,7 +117,8 @@ def matvec(
                 header,
                 alone,
             )
-        return Result(rows, columns, a.nbytes, time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+        return Result(rows, columns, a.nbytes, seconds)
 
 
 def matmul(
@@ -180,7 +181,8 @@ def matmul(
                 header,
                 alone,
             )
-        return MatmulResult(rows, depth, columns, left.nbytes + right.nbytes, time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+        return MatmulResult(rows, depth, columns, left.nbytes + right.nbytes, seconds)
 
 
 @contextlib.contextmanager

@@ -12,24 +12,11 @@ import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from gpufs._array import layouts_in
+from gpufs._array import ArrayEntry, entry_of, layouts_in
 from gpufs._file import FileStatus
-from gpufs._formats import ArrayLayout
 from gpufs._mount import AnyPath, Mount
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayEntry:
-    """An array in a file."""
-
-    name: str | None  # None: the file is this array
-    dtype: str  # NumPy's name of it; the file's, if arrays here do not have it: then nothing else is known
-    shape: tuple[int, ...] | None
-    order: Literal["C", "F"] | None  # which of the dimensions lies together: the last, or the first
-    offset: int | None  # bytes of the file in front of the first item
-    nbytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +44,10 @@ def describe(mount: Mount, path: AnyPath) -> Description:
     with mount.open(path) as file:
         status = file.stat()
         try:
-            arrays = [_entry(name, layout) for name, layout in layouts_in(file).items()]
+            arrays = [entry_of(name, layout) for name, layout in layouts_in(file).items()]
         except ValueError as error:
             return Description(file.name, status, [], str(error))
         return Description(file.name, status, arrays, None)
-
-
-def _entry(name: str | None, layout: ArrayLayout | str) -> ArrayEntry:
-    if isinstance(layout, str):
-        return ArrayEntry(name, layout, None, None, None, None)
-    in_c_order = all(
-        stride == layout.itemsize * _items(layout.shape[axis + 1 :]) for axis, stride in enumerate(layout.strides)
-    )
-    return ArrayEntry(name, layout.dtype.name, layout.shape, "C" if in_c_order else "F", layout.offset, layout.nbytes)
-
-
-def _items(shape: tuple[int, ...]) -> int:
-    """How many items, where an empty dimension counts as one: strides are so."""
-    count = 1
-    for length in shape:
-        count *= max(length, 1)
-    return count
 
 
 def lines(description: Description) -> Iterator[str]:

@@ -115,66 +115,90 @@ nb::tuple dlpack_facts(const nb::ndarray<nb::ro>& a) {
                         a.dtype().code, a.dtype().bits, a.device_type(), a.device_id());
 }
 
+// What calls of a file share, of which some go on when Python has the file no more.
+struct file_state {
+  // Shared by calls, exclusive for closing: device calls need an open descriptor to the end. Taken after the mount's.
+  std::shared_mutex in_use;
+  const std::shared_ptr<leftovers> left = std::make_shared<leftovers>();
+};
+
+using file_pointer = std::shared_ptr<arrays::file>;
+
+// What `made` gives for the mount; the last one who has it closes it, by a kernel of the mount.
+template <class Made>
+file_pointer open_file(const std::shared_ptr<mount_holder>& holder, const Made& made) {
+  std::unique_ptr<arrays::file> opened = holder->use(made);
+  return {opened.release(), [holder](arrays::file* file) {
+            try {
+              holder->use([&](const mount&) { delete std::exchange(file, nullptr); });
+            } catch (const std::exception&) {  // closed, or of another process: nobody is left who could close the file
+              file->forget();
+              if (!holder->forked()) delete file;  // else its memory is the parent's
+            }
+          }};
+}
+
 class py_file {
  public:
-  py_file(std::shared_ptr<mount_holder> holder, std::shared_ptr<arrays::file> file)
-      : holder_(std::move(holder)), file_(std::move(file)) {}
+  py_file(std::shared_ptr<mount_holder> holder, file_pointer file, bool waits)
+      : holder_(std::move(holder)), file_(std::move(file)), waits_(waits) {}
   py_file(const py_file&) = delete;
   py_file& operator=(const py_file&) = delete;
   ~py_file() {
-    if (file_ == nullptr) return;
     const nb::gil_scoped_release released;
-    try {
-      holder_->use([&](const mount&) { file_.reset(); });
-    } catch (const std::exception&) {  // closed, or of another process: nobody is left who could close the file
-      file_->forget();
-      if (holder_->forked()) (void)new std::shared_ptr<arrays::file>(std::move(file_));  // its memory is the parent's
-    }
+    file_.reset();
   }
 
   // With the GIL.
-  std::shared_ptr<arrays::file> get() const {
+  file_pointer get() const {
     holder_->refuse_forked();
     if (file_ == nullptr) throw_closed();
     return file_;
   }
-  // Calls f(file) without the GIL; neither mount nor file is closed meanwhile.
+  // Gives f(file), which waits, and which a signal handler may interrupt: f owns what it uses, but for memory of `kept`. Neither mount nor
+  // file is closed meanwhile.
   template <class F>
-  auto use(F&& f) const {
-    const std::shared_ptr<arrays::file> file = get();
+  auto wait(nb::handle kept, F f) const {
+    return interruptibly({state_->left, holder_->left()}, kept,
+                         [holder = holder_, state = state_, file = get(), own = std::move(f)] {
+                           return use(*holder, *state, *file, own);
+                         });
+  }
+  // The same for what only waits on the twin, where it is done when it returns.
+  template <class F>
+  auto start(nb::handle kept, F f) const {
+    if (waits_) return wait(kept, std::move(f));
+    const file_pointer file = get();
     const nb::gil_scoped_release released;
-    return use_without_gil(*file, std::forward<F>(f));
+    return use(*holder_, *state_, *file, f);
   }
   // The same for who has no GIL now, and had `file` from get() before.
   template <class F>
-  auto use_without_gil(arrays::file& file, F&& f) const {
-    return holder_->use([&](const mount&) {
-      const std::shared_lock lock(in_use_);
-      if (file.descriptor() < 0) throw_closed();  // since get()
-      return f(file);
-    });
+  auto use_without_gil(arrays::file& file, const F& f) const {
+    return use(*holder_, *state_, file, f);
   }
   bool closed() const { return file_ == nullptr || file_->descriptor() < 0 || holder_->closed(); }
   std::uint64_t failures() const { return file_ == nullptr ? failures_ : file_->failures(); }
-  // Waits for calls of other threads, those of close() among them. Does nothing in a forked process, as the mount's close().
+  // Waits for calls of other threads, those of close() among them; but not for calls that were interrupted: then the file is closed, and
+  // what goes wrong is dropped, when they have ended. Does nothing in a forked process, as the mount's close().
   void close() {
     if (holder_->forked()) return;
-    const std::shared_ptr<arrays::file> file = file_;
-    if (file == nullptr) return;
-    const auto forget = [&] {
-      failures_ = file->failures();
+    if (file_ == nullptr) return;
+    const auto close = [holder = holder_, state = state_, file = file_] { close_now(*holder, *state, *file); };
+    const auto forget = [this] {
+      if (file_ == nullptr) return;  // another thread did it
+      failures_ = file_->failures();
       file_.reset();
     };
-    bool reached = false;
+    const auto close_later = [close] {
+      try {
+        close();
+      } catch (const std::exception&) {  // said above
+      }
+    };
+    if (state_->left->put_off(close_later)) return forget();
     try {
-      python::use(*holder_, [&](const mount&) {
-        reached = true;
-        const std::unique_lock lock(in_use_);
-        file->close();
-      });
-    } catch (const std::invalid_argument&) {
-      if (reached) throw;
-      file->forget();  // the mount was closed first: nobody is left who could close the file
+      interruptibly({state_->left, holder_->left()}, nb::none(), close);
     } catch (const std::exception&) {
       forget();
       throw;
@@ -185,11 +209,34 @@ class py_file {
  private:
   [[noreturn]] static void throw_closed() { throw std::invalid_argument("the gpufs file is closed"); }
 
+  template <class F>
+  static auto use(mount_holder& holder, file_state& state, arrays::file& file, const F& f) {
+    return holder.use([&](const mount&) {
+      const std::shared_lock lock(state.in_use);
+      if (file.descriptor() < 0) throw_closed();  // since get()
+      return f(file);
+    });
+  }
+
+  static void close_now(mount_holder& holder, file_state& state, arrays::file& file) {
+    bool reached = false;
+    try {
+      holder.use([&](const mount&) {
+        reached = true;
+        const std::unique_lock lock(state.in_use);
+        file.close();
+      });
+    } catch (const std::invalid_argument&) {
+      if (reached) throw;
+      file.forget();  // the mount was closed first: nobody is left who could close the file
+    }
+  }
+
   const std::shared_ptr<mount_holder> holder_;
-  std::shared_ptr<arrays::file> file_;  // guarded by the GIL, as what follows
-  std::uint64_t failures_ = 0;          // of a file that was closed
-  // Shared by calls, exclusive for close(): device calls need an open descriptor to the end. Taken after the mount's.
-  mutable std::shared_mutex in_use_;
+  const std::shared_ptr<file_state> state_ = std::make_shared<file_state>();
+  file_pointer file_;           // guarded by the GIL, as what follows
+  std::uint64_t failures_ = 0;  // of a file that was closed
+  const bool waits_;            // for reads and writes
 };
 
 std::uint32_t fill(arrays::steps (&to)[arrays::selection::dimensions_max], const nb::tuple& from) {
@@ -221,11 +268,12 @@ void bind_memory(nb::module_& m) {
           "stream"_a)
       .def(
           "copy_to_host",
-          [](const py_buffer& b, std::uintptr_t to, std::uint64_t bytes) {
-            const nb::gil_scoped_release released;
-            b.held->memory().copy_to_host(reinterpret_cast<void*>(to), b.held->data(), bytes, b.held->stream());
+          [](const py_buffer& b, std::uintptr_t to, std::uint64_t bytes, nb::handle kept) {
+            interruptibly({}, kept, [=, from = b.held] {
+              from->memory().copy_to_host(reinterpret_cast<void*>(to), from->data(), bytes, from->stream());
+            });
           },
-          "address"_a, "bytes"_a)
+          "address"_a, "bytes"_a, "kept"_a.none())
       .def("dlpack", as_dlpack, "owner"_a, "shape"_a, "code"_a, "bits"_a, "device_type"_a, "ordinal"_a);
   nb::class_<py_memory>(m, "DeviceMemory")
       .def("__init__",
@@ -284,41 +332,57 @@ void bind_arrays(nb::module_& m) {
           [](py_file* place, const py_mount& mount_, const py_memory& memory, const nb::bytes& path,
              const nb::bytes& name, int flags, unsigned mode) {
             const std::string to_open(path.c_str(), path.size()), to_tell(name.c_str(), name.size());
-            auto file = use(*mount_.holder, [&](const mount& m) {
-              return std::make_shared<arrays::file>(m, memory.memory, to_open, to_tell, flags, mode);
+            const std::shared_ptr<mount_holder>& holder = mount_.holder;
+            holder->refuse_forked();
+            bool waits = false;
+            {
+              const nb::gil_scoped_release released;
+              waits = holder->use([](const mount& m) { return m.device() == device_kind::cpu; });
+            }
+            auto file = interruptibly({holder->left()}, nb::none(), [=, own_memory = memory.memory] {
+              return open_file(holder, [&](const mount& m) {
+                return std::make_unique<arrays::file>(m, own_memory, to_open, to_tell, flags, mode);
+              });
             });
-            new (place) py_file(mount_.holder, std::move(file));
+            new (place) py_file(holder, std::move(file), waits);
           },
           "mount"_a, "memory"_a, "path"_a, "name"_a, "flags"_a, "mode"_a)
       .def_prop_ro("closed", &py_file::closed)
       .def_prop_ro("descriptor", [](const py_file& f) { return f.get()->descriptor(); })
       .def("close", &py_file::close)
-      .def("wait", [](const py_file& f) { f.use([](arrays::file& file) { file.wait(); }); })
+      .def("wait", [](const py_file& f) { f.wait(nb::none(), [](arrays::file& file) { file.wait(); }); })
       .def("check", [](const py_file& f) { f.get()->check(); })
       .def_prop_ro("failures", &py_file::failures)
-      .def("sync", [](const py_file& f) { f.use([](arrays::file& file) { file.sync(); }); })
+      .def("sync", [](const py_file& f) { f.wait(nb::none(), [](arrays::file& file) { file.sync(); }); })
       .def(
           "truncate",
-          [](const py_file& f, std::uint64_t size) { f.use([size](arrays::file& file) { file.truncate(size); }); },
+          [](const py_file& f, std::uint64_t size) {
+            f.wait(nb::none(), [size](arrays::file& file) { file.truncate(size); });
+          },
           "size"_a)
       .def("status",
            [](const py_file& f) {
-             bool is_shared = false;
-             const file_status s = f.use([&](arrays::file& file) { return file.status(is_shared); });
+             const auto [s, is_shared] = f.wait(nb::none(), [](arrays::file& file) {
+               bool shared = false;
+               const file_status status = file.status(shared);
+               return std::pair(status, shared);
+             });
              return nb::make_tuple(s.size, s.modified_ns, s.changed_ns, s.inode, s.device, s.mode, is_shared);
            })
       .def(
           "read",
-          [](const py_file& f, std::uintptr_t to, std::uint64_t bytes, std::uint64_t offset, std::uintptr_t stream) {
-            f.use(
-                [&](arrays::file& file) { file.read(reinterpret_cast<char*>(to), bytes, offset, stream_at(stream)); });
+          [](const py_file& f, std::uintptr_t to, std::uint64_t bytes, std::uint64_t offset, std::uintptr_t stream,
+             nb::handle kept) {
+            f.start(kept, [=](arrays::file& file) {
+              file.read(reinterpret_cast<char*>(to), bytes, offset, stream_at(stream));
+            });
           },
-          "to"_a, "bytes"_a, "offset"_a, "stream"_a)
+          "to"_a, "bytes"_a, "offset"_a, "stream"_a, "kept"_a.none())
       .def(
           "read_new",
           [](const py_file& f, const py_memory& memory, std::uint64_t bytes, std::uint64_t offset,
              std::uintptr_t stream) {
-            const std::shared_ptr<arrays::file> file = f.get();
+            const file_pointer file = f.get();
             return memory.own(stream_at(stream), [&] {
               void* const to = memory.memory->allocate(bytes, stream_at(stream));
               try {
@@ -336,29 +400,30 @@ void bind_arrays(nb::module_& m) {
       .def(
           "write",
           [](const py_file& f, std::uintptr_t from, std::uint64_t bytes, std::uint64_t offset, bool appends,
-             std::uintptr_t stream) {
-            f.use([&](arrays::file& file) {
+             std::uintptr_t stream, nb::handle kept) {
+            f.start(kept, [=](arrays::file& file) {
               file.write(reinterpret_cast<const char*>(from), bytes, offset, appends, stream_at(stream));
             });
           },
-          "data"_a, "bytes"_a, "offset"_a, "appends"_a, "stream"_a)
+          "data"_a, "bytes"_a, "offset"_a, "appends"_a, "stream"_a, "kept"_a.none())
       .def(
           "read_selection",
           [](const py_file& f, std::uintptr_t to, std::int64_t offset, const nb::tuple& before, const nb::tuple& behind,
              std::uint64_t run_bytes, std::uintptr_t list, std::uint64_t list_count, std::uint32_t item_bytes,
-             bool is_signed, std::int64_t length, std::int64_t stride, int keep, std::uintptr_t stream) {
+             bool is_signed, std::int64_t length, std::int64_t stride, int keep, std::uintptr_t stream,
+             nb::handle kept) {
             arrays::selection s;
             s.offset = offset;
             s.before_count = fill(s.before, before);
             s.behind_count = fill(s.behind, behind);
             s.run_bytes = run_bytes;
             s.list = {reinterpret_cast<const void*>(list), list_count, item_bytes, is_signed, length, stride};
-            f.use([&](arrays::file& file) {
+            f.start(kept, [=](arrays::file& file) {
               file.read(reinterpret_cast<char*>(to), s, static_cast<arrays::keep>(keep), stream_at(stream));
             });
           },
           "to"_a, "offset"_a, "before"_a, "behind"_a, "run_bytes"_a, "list"_a, "list_count"_a, "item_bytes"_a,
-          "is_signed"_a, "length"_a, "stride"_a, "keep"_a, "stream"_a);
+          "is_signed"_a, "length"_a, "stride"_a, "keep"_a, "stream"_a, "kept"_a.none());
 }
 
 }  // namespace gpufs::python

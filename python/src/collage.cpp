@@ -1,6 +1,7 @@
 #include "collage.hpp"
 
 #include <cerrno>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -41,29 +42,43 @@ collage::block_picture picture_of(const nb::bytes& pixels, std::uint32_t columns
 }
 
 void bind_building(nb::module_& m) {
-  using builder = collage::dataset_builder;
-  nb::class_<builder>(m, "CollageBuilder")
+  // A call that was interrupted may have it longer than Python.
+  struct shared {
+    std::shared_ptr<collage::dataset_builder> made;
+  };
+  nb::class_<shared>(m, "CollageBuilder")
       .def(
           "__init__",
-          [](builder* self, const nb::bytes& folder, unsigned threads) {
-            new (self) builder(text_of(folder), threads);
+          [](shared* self, const nb::bytes& folder, unsigned threads) {
+            new (self) shared{std::make_shared<collage::dataset_builder>(text_of(folder), threads)};
           },
           "folder"_a, "threads"_a)
       .def(
           "add",
-          [](builder& self, const nb::bytes& pictures) {
+          [](const shared& self, const nb::bytes& pictures) {
             const auto* const bytes = reinterpret_cast<const std::uint8_t*>(pictures.c_str());
             const std::uint64_t count = pictures.size() / collage::picture_bytes;
             if (count * collage::picture_bytes != pictures.size()) throw error(EINVAL, "parts of tiles");
-            const nb::gil_scoped_release released;
-            self.add(bytes, count);
+            interruptibly({}, pictures, [=, own = self.made] { own->add(bytes, count); });
           },
           "pictures"_a)
-      .def("add_synthetic", &builder::add_synthetic, "seed"_a, "first"_a, "count"_a,
-           nb::call_guard<nb::gil_scoped_release>())
-      .def("finish", &builder::finish, nb::call_guard<nb::gil_scoped_release>())
-      .def_prop_ro("tiles", &builder::tiles)
-      .def_prop_ro("tables_written", &builder::tables_written);
+      .def(
+          "add_synthetic",
+          [](const shared& self, std::uint64_t seed, std::uint64_t first, std::uint64_t count) {
+            interruptibly({}, nb::none(), [=, own = self.made] { own->add_synthetic(seed, first, count); });
+          },
+          "seed"_a, "first"_a, "count"_a)
+      // Calls tell(tables written) now and then.
+      .def(
+          "finish",
+          [](const shared& self, const nb::object& tell) {
+            std::function<void()> meanwhile;
+            if (!tell.is_none()) meanwhile = [&] { tell(self.made->tables_written()); };
+            interruptibly({}, nb::none(), [own = self.made] { own->finish(); }, meanwhile);
+          },
+          "tell"_a = nb::none())
+      .def_prop_ro("tiles", [](const shared& self) { return self.made->tiles(); })
+      .def_prop_ro("tables_written", [](const shared& self) { return self.made->tables_written(); });
   m.def(
       "collage_tiles",
       [](std::uint64_t seed, std::uint64_t first, std::uint64_t count) {
@@ -91,12 +106,9 @@ void bind_collage(nb::module_& m) {
         const nb::bytes made = new_bytes(picture.bytes());
         const collage::tiles_found to{memory_of<std::uint32_t>(tiles), memory_of<std::uint32_t>(distances),
                                       memory_of<std::uint8_t>(made)};
-        collage::summary told{};
-        {
-          const nb::gil_scoped_release released;
-          mount_.holder->use(
-              [&](const mount& m) { told = collage::make_collage(m, collage::open_dataset(from), picture, to); });
-        }
+        const collage::summary told = use_interruptibly(
+            mount_.holder, nb::make_tuple(pixels, tiles, distances, made),
+            [=](const mount& m) { return collage::make_collage(m, collage::open_dataset(from), picture, to); });
         return nb::make_tuple(tiles, distances, made, told.candidates, told.seconds);
       },
       "mount"_a, "folder"_a, "pixels"_a, "columns"_a, "rows"_a);

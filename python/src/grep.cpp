@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <condition_variable>
@@ -40,6 +41,10 @@ std::vector<std::string> to_strings(const nb::list& list) {
   return strings;
 }
 
+grep::letter_case case_of(bool ignore_case) {
+  return ignore_case ? grep::letter_case::ignored : grep::letter_case::heeded;
+}
+
 // All that a search found, with the names that its numbers stand for. Not changed once it is there.
 struct search_result {
   explicit search_result(grep::dictionary w) : words(std::move(w)) {}
@@ -53,7 +58,11 @@ struct search_result {
 
   // When all was found.
   void add_up() {
-    for (const grep::failure& f : found.failures) failures.push_back({files[f.file].path, f.error});
+    for (const grep::failure& f : found.failures) {
+      // By now something else has the name that was listed, or the file's contents are not those of a file.
+      const char* reason = f.error == EINVAL ? "cannot be searched: it is no regular file" : nullptr;
+      failures.push_back({files[f.file].path, f.error, reason});
+    }
     std::vector<bool> seen(words.words().size());
     for (const grep::match& match : found.matches) {
       words_found += seen[match.word] ? 0 : 1;
@@ -205,7 +214,10 @@ void start_search(py_search* place, const py_mount& m, const grep::dictionary& w
 
 nb::list failures_of(const py_search_result& self) {
   nb::list list;
-  for (const grep::path_failure& f : self.result->failures) list.append(nb::make_tuple(to_bytes(f.path), f.error));
+  for (const grep::path_failure& f : self.result->failures) {
+    const nb::object reason = f.reason == nullptr ? nb::none() : nb::object(nb::str(f.reason));
+    list.append(nb::make_tuple(to_bytes(f.path), f.error, reason));
+  }
   return list;
 }
 
@@ -241,20 +253,21 @@ void bind_grep(nb::module_& m) {
   nb::class_<grep::dictionary>(m, "Dictionary")
       .def(
           "__init__",
-          [](grep::dictionary* place, const nb::list& words) {
+          [](grep::dictionary* place, const nb::list& words, bool ignore_case) {
             std::vector<std::string> copies = to_strings(words);
             const nb::gil_scoped_release released;
-            new (place) grep::dictionary(std::move(copies));
+            new (place) grep::dictionary(std::move(copies), case_of(ignore_case));
           },
-          "words"_a)
+          "words"_a, "ignore_case"_a)
       .def_static(
           "read",
-          [](const nb::bytes& path) {
-            const std::string file(path.c_str(), path.size());
+          [](const nb::list& paths, const nb::list& more, bool ignore_case) {
+            const std::vector<std::string> files = to_strings(paths);
+            std::vector<std::string> words = to_strings(more);
             const nb::gil_scoped_release released;
-            return grep::dictionary::read(file);
+            return grep::dictionary::read(files, std::move(words), case_of(ignore_case));
           },
-          "path"_a)
+          "paths"_a, "more"_a, "ignore_case"_a)
       .def("__len__", [](const grep::dictionary& self) { return self.words().size(); });
 
   nb::class_<py_search_result>(m, "SearchResult")
@@ -299,6 +312,15 @@ void bind_grep(nb::module_& m) {
         return py_search_result{self.job->result()};
       });
 
+  m.def(
+      "grep_searches",
+      [](const nb::list& roots, const nb::bytes& path) {
+        const std::vector<std::string> names = to_strings(roots);
+        const std::string file(path.c_str(), path.size());
+        const nb::gil_scoped_release released;
+        return grep::is_searched(names, file);
+      },
+      "roots"_a, "path"_a);
   m.def("bench_grep_rival", search_by_rival, "way"_a, "dictionary"_a, "roots"_a, "threads"_a, "chunk_bytes"_a);
 }
 

@@ -1,8 +1,10 @@
 #include "mount.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,8 +42,8 @@ auto use(py_mount& self, F&& f) {
 void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t cache_bytes, std::uint64_t page_bytes,
           unsigned workers, std::uint64_t extent_budget_bytes, std::uint64_t extent_bytes, unsigned channel_slots,
           std::uint32_t staging_bytes, std::uint64_t bulk_bytes, unsigned rings, unsigned open_files,
-          unsigned twin_threads, std::uint64_t reclaim_timeout_ns, std::uint64_t heartbeat_timeout_ns,
-          std::uint64_t request_timeout_ns, bool read_only, const nb::bytes& root) {
+          unsigned twin_threads, std::uint64_t reclaim_timeout_ns, std::uint64_t request_timeout_ns, bool read_only,
+          const std::optional<nb::bytes>& root) {
   mount_options options;
   options.device = device_named(device);
   options.ordinal = ordinal;
@@ -57,16 +59,11 @@ void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t
   options.open_files = open_files;
   options.twin_threads = twin_threads;
   options.reclaim_timeout_ns = reclaim_timeout_ns;
-  options.heartbeat_timeout_ns = heartbeat_timeout_ns;
   options.request_timeout_ns = request_timeout_ns;
   options.read_only = read_only;
-  options.root = {root.c_str(), root.size()};
-  std::shared_ptr<mount_holder> holder;
-  {
-    const nb::gil_scoped_release released;  // allocates and pins memory: seconds on some machines
-    holder = std::make_shared<mount_holder>(options);
-  }
-  new (place) py_mount(std::move(holder));
+  if (root) options.root = bytes_of(*root);
+  // Allocates and pins memory: seconds on some machines.
+  new (place) py_mount(interruptibly({}, nb::none(), [options] { return std::make_shared<mount_holder>(options); }));
 }
 
 nb::dict options_of(py_mount& self) {
@@ -85,10 +82,9 @@ nb::dict options_of(py_mount& self) {
   d["open_files"] = o.open_files;
   d["twin_threads"] = o.twin_threads;
   d["reclaim_timeout_ns"] = o.reclaim_timeout_ns;
-  d["heartbeat_timeout_ns"] = o.heartbeat_timeout_ns;
   d["request_timeout_ns"] = o.request_timeout_ns;
   d["read_only"] = o.read_only;
-  d["root"] = nb::bytes(o.root.data(), o.root.size());
+  d["root"] = o.root ? nb::object(nb::bytes(o.root->data(), o.root->size())) : nb::object(nb::none());
   return d;
 }
 
@@ -141,17 +137,21 @@ void bind_mount(nb::module_& m) {
   nb::class_<py_mount>(m, "Mount")
       .def("__init__", make, nb::kw_only(), "device"_a, "ordinal"_a, "cache_bytes"_a, "page_bytes"_a, "workers"_a,
            "extent_budget_bytes"_a, "extent_bytes"_a, "channel_slots"_a, "staging_bytes"_a, "bulk_bytes"_a, "rings"_a,
-           "open_files"_a, "twin_threads"_a, "reclaim_timeout_ns"_a, "heartbeat_timeout_ns"_a, "request_timeout_ns"_a,
-           "read_only"_a, "root"_a)
+           "open_files"_a, "twin_threads"_a, "reclaim_timeout_ns"_a, "request_timeout_ns"_a, "read_only"_a,
+           "root"_a.none())
       .def("close",
            [](py_mount& self) {
-             const nb::gil_scoped_release released;
-             self.holder->close();
+             const std::shared_ptr<mount_holder>& holder = self.holder;
+             const auto close = [holder] { holder->close(); };
+             if (!holder->forked() && holder->left()->put_off(close)) return holder->close_later();
+             interruptibly({holder->left()}, nb::none(), close);
            })
       .def("unmount",
            [](py_mount& self) {
-             const nb::gil_scoped_release released;
-             self.holder->unmount();
+             const std::shared_ptr<mount_holder>& holder = self.holder;
+             const auto close = [holder] { holder->close(); };
+             if (!holder->forked() && holder->left()->put_off(close)) return holder->close_later();
+             interruptibly({holder->left()}, nb::none(), [holder] { holder->unmount(); });
            })
       .def("file_errors", file_errors_of)
       .def(
@@ -185,7 +185,8 @@ void bind_mount(nb::module_& m) {
       .def(
           "register_file",
           [](py_mount& self, const nb::bytes& path) {
-            return use(self, [file = bytes_of(path)](mount& m) { return m.register_file(file); });
+            return use_interruptibly(self.holder, nb::none(),
+                                     [file = bytes_of(path)](mount& m) { return m.register_file(file); });
           },
           "path"_a)
       .def(
@@ -197,10 +198,12 @@ void bind_mount(nb::module_& m) {
       .def("stop_timeline", [](py_mount& self) { return use(self, [](const mount& m) { return m.stop_timeline(); }); })
       .def("drop_extents",
            [](py_mount& self) {
-             const nb::gil_scoped_release released;
-             self.holder->use_alone([](mount& m) { m.drop_extents(); });
+             self.holder->refuse_forked();
+             interruptibly({self.holder->left()}, nb::none(),
+                           [holder = self.holder] { holder->use_alone([](mount& m) { m.drop_extents(); }); });
            })
-      .def("synchronize", [](py_mount& self) { use(self, [](const mount& m) { m.synchronize(); }); });
+      .def("synchronize",
+           [](py_mount& self) { use_interruptibly(self.holder, nb::none(), [](const mount& m) { m.synchronize(); }); });
 }
 
 }  // namespace gpufs::python

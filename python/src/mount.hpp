@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "gpufs/gpufs.hpp"
+#include "interruptible.hpp"
 
 namespace gpufs::python {
 
@@ -88,6 +89,11 @@ class mount_holder {
   // Also false while it is being closed. Does not wait.
   bool closed() const noexcept { return closed_ || forked(); }
 
+  // Calls that use it without a caller.
+  const std::shared_ptr<leftovers>& left() const { return left_; }
+  // From now on it counts as closed; close() comes when the calls that are left over have ended.
+  void close_later() noexcept { closed_ = true; }
+
  private:
   mount& opened() const {
     if (mount_ == nullptr) throw std::invalid_argument("the gpufs mount is closed");
@@ -99,7 +105,15 @@ class mount_holder {
   std::unique_ptr<mount> mount_;
   file_error_list last_errors_;  // of the mount that was unmounted; guarded by in_use_
   std::atomic<bool> closed_{false};
+  const std::shared_ptr<leftovers> left_ = std::make_shared<leftovers>();
 };
+
+// Gives f(mount), which a signal handler may interrupt (interruptibly()): f owns what it uses, but for memory of `kept`.
+template <class F>
+auto use_interruptibly(const std::shared_ptr<mount_holder>& holder, nanobind::handle kept, F f) {
+  holder->refuse_forked();
+  return interruptibly({holder->left()}, kept, [holder, own = std::move(f)]() mutable { return holder->use(own); });
+}
 
 // What Python's gpufs._core.Mount is.
 struct py_mount {

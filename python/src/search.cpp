@@ -48,11 +48,8 @@ void bind_search(nb::module_& m) {
       [](const py_mount& mount_, const nb::tuple& queries, const nb::list& databases, std::uint64_t dimensions,
          double threshold, std::uint32_t top, bool alone) {
         const search::question q = question_of(queries, databases, dimensions, threshold, top);
-        std::vector<search::found> lists;
-        {
-          const nb::gil_scoped_release released;
-          mount_.holder->use([&](const mount& m) { lists = search::search(m, q, alone); });
-        }
+        const std::vector<search::found> lists =
+            use_interruptibly(mount_.holder, nb::none(), [=](const mount& m) { return search::search(m, q, alone); });
         const auto [distances, indices] = to_bytes(lists);
         return nb::make_tuple(distances, indices);
       },

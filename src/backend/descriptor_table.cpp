@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <exception>
 #include <future>
 #include <thread>
+#include <utility>
 
 namespace gpufs {
 namespace {
@@ -19,7 +21,9 @@ namespace {
 constexpr long close_range_call = 436;
 constexpr unsigned close_range_unshare = 2;
 constexpr long pidfd_open_call = 434, pidfd_getfd_call = 438;
+constexpr long faccessat2_call = 439;
 constexpr unsigned pidfd_thread = O_EXCL;
+constexpr std::int64_t looks_at_locks_ms = 100;
 constexpr std::size_t handed_at_first = 1024;  // many more are handed over only to a thread that hangs
 
 // A table with nothing but copies of 0, 1 and 2. Never by unshare(2), which would copy all: then the program's pipes would not
@@ -42,6 +46,21 @@ bool leads_to(const std::string& proc, long thread, int descriptor, const struct
   } catch (const std::exception&) {
     return false;
   }
+}
+
+// Whether anyone holds a POSIX lock on a descriptor's file, or a lock that may hide one: a query for an open file description
+// sees also those of this process, and gives the first.
+bool is_locked(int descriptor) {
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return fcntl(descriptor, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+std::int64_t coarse_ms() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+  return std::int64_t{t.tv_sec} * 1000 + t.tv_nsec / 1'000'000;
 }
 
 }  // namespace
@@ -112,6 +131,8 @@ std::unique_ptr<opener_stay> descriptor_table::make_own(const std::string& proc)
     auto stay = std::make_unique<own_table_stay>(std::move(table));
     if (!take_own_table()) return nullptr;
     stay->begin();
+    descriptor_table& own = of_this_thread();
+    own.own_links_ = own.open(own.links_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
     return stay;
   } catch (const std::bad_alloc&) {
     return nullptr;
@@ -121,10 +142,16 @@ std::unique_ptr<opener_stay> descriptor_table::make_own(const std::string& proc)
 // ---- ThreadSanitizer knows of one table only: for it a number that one thread closes is the number that another one uses. So
 // what happens in an opener's table passes by the functions that it sees.
 
-int descriptor_table::open(const char* path, int flags, unsigned mode) const {
+int descriptor_table::open(const char* path, int flags, unsigned mode, int folder) const {
   const auto fd =
-      is_own() ? static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, mode)) : ::open(path, flags, mode);
-  return fd < 0 ? -errno : fd;
+      is_own() ? static_cast<int>(syscall(SYS_openat, folder, path, flags, mode)) : ::openat(folder, path, flags, mode);
+  if (fd < 0) return -errno;
+  if (fd > 2 || (flags & O_PATH) != 0) return fd;
+  // 0, 1 and 2 are the program's streams, also while it has closed them.
+  const auto higher = static_cast<int>(syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 3));
+  const int result = higher < 0 ? -errno : higher;
+  close_now(fd);
+  return result;
 }
 
 std::int64_t descriptor_table::read(int descriptor, char* to, std::uint64_t bytes, std::uint64_t offset) const {
@@ -141,7 +168,7 @@ void descriptor_table::close_now(int descriptor) const noexcept {
 
 void descriptor_table::close(int descriptor) noexcept {
   if (is_of_this_thread()) {
-    close_now(descriptor);
+    close_or_keep(descriptor);
     return;
   }
   const std::lock_guard lock(mutex_);
@@ -165,8 +192,58 @@ void descriptor_table::close_handed() noexcept {
       handed_.resize(handed_.size() - count);
       if (handed_.empty()) any_handed_.store(false, std::memory_order_relaxed);
     }
-    for (std::size_t i = 0; i < count; ++i) close_now(taken[i]);
+    for (std::size_t i = 0; i < count; ++i) close_or_keep(taken[i]);
   }
+  close_kept();
+}
+
+void descriptor_table::close_or_keep(int descriptor) noexcept {
+  struct stat s;
+  if (is_own() || !is_locked(descriptor) || fstat(descriptor, &s) != 0) {
+    close_now(descriptor);
+    return;
+  }
+  const int access = fcntl(descriptor, F_GETFL) & O_ACCMODE;
+  const std::lock_guard lock(mutex_);
+  try {
+    kept_.push_back({{s.st_dev, s.st_ino, access}, descriptor});
+  } catch (const std::bad_alloc&) {
+    return;  // stays open as long as its table
+  }
+  any_kept_.store(true, std::memory_order_relaxed);
+}
+
+void descriptor_table::close_kept() noexcept {
+  if (!any_kept_.load(std::memory_order_relaxed)) return;
+  std::int64_t due = look_at_ms_.load(std::memory_order_relaxed);
+  const std::int64_t now = coarse_ms();
+  // Relaxed: who wins looks, and the mutex passes what it looks at.
+  if (now < due || !look_at_ms_.compare_exchange_strong(due, now + looks_at_locks_ms, std::memory_order_relaxed))
+    return;
+  std::vector<kept_descriptor> seen;
+  {
+    const std::lock_guard lock(mutex_);
+    seen.swap(kept_);
+    any_kept_.store(false, std::memory_order_relaxed);
+  }
+  for (const kept_descriptor& k : seen) close_or_keep(k.number);
+}
+
+int descriptor_table::take_kept(const kept_name& name, int path) {
+  if (!any_kept_.load(std::memory_order_relaxed)) return -ENOENT;
+  kept_descriptor taken{};
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(kept_, name, &kept_descriptor::name);
+    if (found == kept_.end()) return -ENOENT;
+    taken = std::exchange(*found, kept_.back());
+    kept_.pop_back();
+  }
+  const int wanted = name.access == O_RDONLY ? R_OK : name.access == O_WRONLY ? W_OK : R_OK | W_OK;
+  if (path < 0 || syscall(faccessat2_call, path, "", wanted, AT_EACCESS | AT_EMPTY_PATH) == 0) return taken.number;
+  const int status = -errno;
+  close_or_keep(taken.number);
+  return status;
 }
 
 int descriptor_table::reopen(int descriptor) {

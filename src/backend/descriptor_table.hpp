@@ -9,9 +9,17 @@
 //   to close it  It leaves the number to the table's own threads, which close it in close_handed().
 //
 // An opener's table ends with its stay, and with it all descriptors in it.
+//
+// POSIX record locks (fcntl(2)) belong to a table, too: a thread that closes any descriptor of a file drops all locks that its
+// table has on that file. So a descriptor in the process's table is not closed while anyone holds such a lock on its file, as
+// the lock may be the program's. It is kept, used again by the next open of that file, and closed after the lock has gone. A lock that
+// the program takes between that look and the close, within a microsecond or so, is still dropped. Own tables have no locks.
 #pragma once
 
+#include <fcntl.h>
+
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -46,13 +54,28 @@ class descriptor_table {
   bool is_of_this_thread() const { return &of_this_thread() == this; }
   bool is_own() const { return this != &of_process(); }
 
-  // By threads of this table. As the functions of these names, but -errno instead of -1.
-  int open(const char* path, int flags, unsigned mode = 0) const;
+  // By threads of this table. As openat(2) and pread(2), but -errno instead of -1. Never gives 0, 1 or 2, unless for O_PATH.
+  int open(const char* path, int flags, unsigned mode = 0, int folder = AT_FDCWD) const;
   std::int64_t read(int descriptor, char* to, std::uint64_t bytes, std::uint64_t offset) const;
+
+  // In an own table: the folder of /proc with links to what is open here, as an O_PATH descriptor; negative where there is none.
+  int links() const { return own_links_; }
+  // By threads of this table: closes an O_PATH descriptor, which drops no locks.
+  void close_path(int descriptor) const noexcept { close_now(descriptor); }
+
+  // What a kept descriptor is of, and how it was opened: O_RDONLY, O_WRONLY or O_RDWR.
+  struct kept_name {
+    std::uint64_t device, inode;
+    int access;
+    bool operator==(const kept_name& other) const = default;
+  };
+  // By threads of this table: takes a descriptor that was kept because of a lock; -ENOENT where there is none. `path`: an O_PATH
+  // descriptor of the file, by which the file's mode is asked (-EACCES); -1: it is not asked.
+  int take_kept(const kept_name& name, int path = -1);
 
   // By any thread: closes it now, or leaves it to those who can. The caller has owned it alone until now.
   void close(int descriptor) noexcept;
-  // By threads of this table: closes what others left.
+  // By threads of this table: closes what others left, and now and then what was kept because of locks.
   void close_handed() noexcept;
   // By threads of another table, which get a descriptor of theirs for the same file, or -errno. `descriptor` must not be
   // closed before this has returned.
@@ -62,6 +85,8 @@ class descriptor_table {
   friend class own_table_stay;
   descriptor_table();  // the process's
   void close_now(int descriptor) const noexcept;
+  void close_or_keep(int descriptor) noexcept;
+  void close_kept() noexcept;
   int copy(int descriptor) const;
   void end();
 
@@ -69,9 +94,18 @@ class descriptor_table {
 
   const long thread_ = 0;    // that has this table; 0: not known
   const std::string links_;  // the folder with the links to what is open in this table, with the slash
+  int own_links_ = -1;       // set by its thread before it is used
   std::shared_mutex life_;   // held shared while a thread follows a link, so that the table does not end; taken first
-  std::mutex mutex_;         // guards handed_ and ended_
+  std::mutex mutex_;         // guards handed_, kept_ and ended_
   std::vector<int> handed_;
+  struct kept_descriptor {
+    kept_name name;
+    int number;
+  };
+  std::vector<kept_descriptor> kept_;  // guarded by mutex_
+  // As any_handed_; and when to look at the locks again, in milliseconds of CLOCK_MONOTONIC_COARSE.
+  std::atomic<bool> any_kept_{false};
+  std::atomic<std::int64_t> look_at_ms_{0};
   bool ended_ = false;  // to be read with either, written with both
   // Whether handed_ has any. Relaxed: only saves the mutex, under which the numbers pass. Who misses one finds it next time.
   std::atomic<bool> any_handed_{false};

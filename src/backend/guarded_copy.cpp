@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -142,6 +143,20 @@ bool put_in_place() {
 bool guard_copies() noexcept {
   static const bool installed = put_in_place();
   return installed && in_place();
+}
+
+bool copies_are_guarded() noexcept {
+  struct {
+    timespec when{};
+    bool guarded = false;
+  } static thread_local last;
+  timespec now{};
+  (void)clock_gettime(CLOCK_MONOTONIC_COARSE, &now);  // no system call
+  if (now.tv_nsec != last.when.tv_nsec || now.tv_sec != last.when.tv_sec) {
+    last.when = now;
+    last.guarded = guard_copies();
+  }
+  return last.guarded;
 }
 
 bool copy_guarded(char* to, const char* from, std::size_t bytes, guarded side) noexcept {

@@ -54,7 +54,7 @@ bool mapped_reads::read(char* to, std::uint64_t bytes, std::uint64_t offset) noe
   const std::uint64_t last = offset + bytes - 1;
   if (last / window_bytes != number) return false;
   window& w = windows_[number];
-  if (!may_use(w, number)) return false;
+  if (!copies_are_guarded() || !may_use(w, number)) return false;
 
   // Before the copy, so that a page that ends with zeros is not copied for nothing.
   char tail = 0;

@@ -14,15 +14,16 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backend/descriptor_table.hpp"
 #include "backend/mapped_reads.hpp"
 #include "backend/mapped_writes.hpp"
+#include "backend/path_opener.hpp"
 #include "backend/posix_backend.hpp"
 #include "gpufs/backend.hpp"
-#include "gpufs/error.hpp"
 
 namespace gpufs {
 namespace {
@@ -170,8 +171,15 @@ class posix_file final : public backend_file {
 
   void read_ahead(std::uint64_t offset, std::uint64_t bytes) override {
     // Only advice: when it is not taken, the extent is not registered and loads stay staged.
-    if (const descriptor fd(*this); fd)
-      (void)posix_fadvise(fd.number(), static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
+    const descriptor fd(*this);
+    if (!fd) return;
+    // In pieces: of one call Linux takes no more than the device's read_ahead_kb, or max_sectors_kb if that is more. These
+    // are the 128 KiB that read_ahead_kb is by default.
+    constexpr std::uint64_t piece_bytes = std::uint64_t{128} << 10;
+    for (std::uint64_t done = 0; done < bytes; done += piece_bytes) {
+      (void)posix_fadvise(fd.number(), static_cast<off_t>(offset + done),
+                          static_cast<off_t>(std::min(piece_bytes, bytes - done)), POSIX_FADV_WILLNEED);
+    }
   }
 
  private:
@@ -222,6 +230,9 @@ class posix_file final : public backend_file {
 
   // Opens it in the calling thread's table, from the one where it is open as long as this lives. A descriptor, or -errno.
   int reopen() {
+    const int kept = descriptor_table::of_this_thread().take_kept(
+        {device_.load(std::memory_order_relaxed), inode_.load(std::memory_order_relaxed), O_RDONLY});
+    if (kept >= 0) return kept;
     const int fd = home_ != nullptr ? home_->reopen(home_fd_)
                                     : descriptor_table::of_process().reopen(fd_.load(std::memory_order_acquire));
     if (fd < 0) return fd;
@@ -263,112 +274,35 @@ class posix_file final : public backend_file {
   std::atomic<mapped_writes*> mapped_to_write_{nullptr};
 };
 
-// The folder that a backend keeps to, if there is one.
-class root_folder {
- public:
-  explicit root_folder(const std::string& path) {
-    if (path.empty()) return;
-    fd_ = ::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (fd_ < 0) throw error(errno, "root", path);
-    if (const int itself = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0); itself >= 0) (void)close(itself);
-    else {
-      (void)close(fd_);
-      throw error(-itself, "root: openat2", path);
-    }
-  }
-  ~root_folder() {
-    if (fd_ >= 0) (void)close(fd_);
-  }
-  root_folder(const root_folder&) = delete;
-  root_folder& operator=(const root_folder&) = delete;
-  bool is_set() const { return fd_ >= 0; }
-
-  // A descriptor of the process's, or -errno: -EXDEV for what leads out of the folder, at whatever moment.
-  int open(const char* path, int flags, unsigned mode) const {
-    // As in the kernel's uapi header (openat2, Linux 5.6).
-    struct {
-      std::uint64_t flags, mode, resolve;
-    } const how{static_cast<unsigned>(flags), (flags & O_CREAT) != 0 ? mode : 0u, 0x08 /* RESOLVE_BENEATH */};
-    constexpr long openat2_call = 437;
-    // EAGAIN: something was renamed meanwhile, so that nobody could say whether it leads out.
-    int fd = -1;
-    for (int attempt = 0; attempt < 64; ++attempt) {
-      fd = static_cast<int>(syscall(openat2_call, fd_, path, &how, sizeof how));
-      if (fd >= 0 || errno != EAGAIN) break;
-    }
-    return fd < 0 ? -errno : fd;
-  }
-
-  // What `act(folder, name)` gives for the folder that the last part of a path is in: 0, or -errno.
-  template <class Act>
-  int at_parent(const std::string& path, const Act& act) const {
-    if (fd_ < 0) return act(AT_FDCWD, path.c_str()) == 0 ? 0 : -errno;
-    const std::size_t slash = path.find_last_of('/');
-    const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
-    const std::string parent = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-    if (name.empty() || name == "." || name == "..") return -EINVAL;
-    const int folder = open(parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-    if (folder < 0) return folder;
-    const int status = act(folder, name.c_str()) == 0 ? 0 : -errno;
-    (void)close(folder);
-    return status;
-  }
-
- private:
-  int fd_ = -1;
-};
-
 class posix_backend final : public backend {
  public:
   posix_backend(const posix_backend_options& options, std::string proc)
-      : options_(options), proc_(std::move(proc)), root_(options.root) {}
+      : options_(options), proc_(std::move(proc)), paths_(options.root, proc_) {}
 
   int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override {
-    // O_NONBLOCK: opening a FIFO must not wait for its writer; it means nothing for regular files.
-    const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (no_follow ? O_NOFOLLOW : 0);
-    return open_as(path, flags, 0, true, file);
+    return open_to_change(path, {.no_follow = no_follow, .write = false}, file);
   }
 
   int open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& file) override {
-    const int flags = O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (how.no_follow ? O_NOFOLLOW : 0) |
-                      (how.create ? O_CREAT : 0) | (how.exclusive ? O_EXCL : 0);
-    if (!how.write) return open_as(path, flags | O_RDONLY, how.mode, true, file);
-    const int status = open_as(path, flags | O_RDWR, how.mode, true, file);
-    // To be written only, and may not be read: then its pages cannot be fetched, but it can be written.
-    if (status != -EACCES || how.read) return status;
-    return open_as(path, flags | O_WRONLY, how.mode, false, file);
-  }
-
-  int unlink(const std::string& path) override {
-    return root_.at_parent(path, [](int folder, const char* name) { return unlinkat(folder, name, 0); });
-  }
-  int rename(const std::string& path, const std::string& new_path) override {
-    return root_.at_parent(path, [&](int folder, const char* name) {
-      const int status = root_.at_parent(
-          new_path, [&](int new_folder, const char* new_name) { return renameat(folder, name, new_folder, new_name); });
-      errno = -status;
-      return status == 0 ? 0 : -1;
-    });
-  }
-
-  int sync_folder(const std::string& path) override {
-    const descriptor_table& table = descriptor_table::of_this_thread();
-    constexpr int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
-    int fd = -1;
-    do {
-      fd = root_.is_set() ? root_.open(path.c_str(), flags, 0) : table.open(path.c_str(), flags);
-    } while (fd == -EINTR);
+    bool readable = true;
+    const int fd = paths_.open(path, how, readable);
     if (fd < 0) return fd;
-    int status = 0;
-    do {
-      status = fsync(fd) == 0 ? 0 : -errno;
-    } while (status == -EINTR);
-    (void)close(fd);  // nothing was written through it
-    return status;
+    try {
+      file = std::make_unique<posix_file>(fd, options_, readable);
+    } catch (...) {
+      descriptor_table::of_this_thread().close(fd);
+      throw;
+    }
+    return 0;
   }
+
+  int unlink(const std::string& path) override { return paths_.unlink(path); }
+  int rename(const std::string& path, const std::string& new_path) override { return paths_.rename(path, new_path); }
+
+  int sync_folder(const std::string& path) override { return paths_.sync_folder(path); }
 
   std::unique_ptr<opener_stay> enter_opener() override {
-    if (!options_.own_descriptors || root_.is_set()) return nullptr;
+    if (!options_.own_descriptors || paths_.has_root()) return nullptr;
     std::call_once(tried_, [this] { own_tables_ = descriptor_table::can_be_own(proc_); });
     return own_tables_ ? descriptor_table::make_own(proc_) : nullptr;
   }
@@ -376,25 +310,9 @@ class posix_backend final : public backend {
   void close_handed() override { descriptor_table::of_this_thread().close_handed(); }
 
  private:
-  int open_as(const std::string& path, int flags, unsigned mode, bool readable, std::unique_ptr<backend_file>& file) {
-    descriptor_table& table = descriptor_table::of_this_thread();
-    int fd = -1;
-    do {
-      fd = root_.is_set() ? root_.open(path.c_str(), flags, mode) : table.open(path.c_str(), flags, mode);
-    } while (fd == -EINTR);
-    if (fd < 0) return fd;
-    try {
-      file = std::make_unique<posix_file>(fd, options_, readable);
-    } catch (...) {
-      table.close(fd);
-      throw;
-    }
-    return 0;
-  }
-
   const posix_backend_options options_;
   const std::string proc_;
-  const root_folder root_;
+  const path_opener paths_;
   std::once_flag tried_;
   bool own_tables_ = false;  // written once, by who tried
 };

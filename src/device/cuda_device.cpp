@@ -134,7 +134,7 @@ class cuda_device final : public device {
     prepare_bulk();
   }
   ~cuda_device() override {
-    const current_scope scope(*this);
+    const current_scope scope(*this, std::nothrow);
     memory_.clear();
     if (staged_.has_value()) free_buffers({staged_->buffers(), nullptr}, staged_copies::buffers_bytes());
     staged_.reset();
@@ -214,7 +214,7 @@ class cuda_device final : public device {
     return {static_cast<char*>(host), static_cast<char*>(seen)};
   }
   void free_shared(const shared_memory& memory, std::uint64_t) noexcept override {
-    const current_scope scope(*this);
+    const current_scope scope(*this, std::nothrow);
     (void)cudaFreeHost(memory.host);
   }
 
@@ -267,7 +267,7 @@ class cuda_device final : public device {
     return true;
   }
   void unregister_range(char* host) noexcept override {
-    const current_scope scope(*this);
+    const current_scope scope(*this, std::nothrow);
     (void)cudaHostUnregister(host);
     (void)cudaGetLastError();
   }
@@ -303,7 +303,7 @@ class cuda_device final : public device {
     throw error(EIO, "cudaMemset");
   }
   void free(void* memory) noexcept override {
-    const current_scope scope(*this);
+    const current_scope scope(*this, std::nothrow);
     memory_.give(memory);
   }
   void copy_to_device(void* to, const void* from, std::size_t bytes) override {
@@ -320,23 +320,27 @@ class cuda_device final : public device {
     check(cudaDeviceSynchronize(), "kernel");
   }
   bool wait_idle(std::uint64_t timeout_ns) noexcept override {
-    // The driver has no bounded wait for a device, so a thread of its own waits; if the kernel never ends, neither does it.
-    auto done = std::make_shared<std::atomic<bool>>(false);
-    std::thread([done, ordinal = ordinal_] {
-      (void)cudaSetDevice(ordinal);
-      (void)cudaDeviceSynchronize();
-      done->store(true);
-    }).detach();
-    const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
-    while (!done->load() && std::chrono::steady_clock::now() < end)
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    constexpr std::uint64_t years_ns = 1'000'000'000'000'000'000;  // the clock cannot add much more
+    const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(std::min(timeout_ns, years_ns));
+    const auto is_over = [&] { return std::chrono::steady_clock::now() >= end; };
+    std::shared_ptr<std::atomic<bool>> done;
+    while (done == nullptr) {
+      try {
+        done = start_waiting();
+      } catch (const std::exception&) {
+        // No thread or no memory now. The kernels may end meanwhile.
+        if (is_over()) return false;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+    while (!done->load() && !is_over()) std::this_thread::sleep_for(std::chrono::microseconds(50));
     return done->load();
   }
 
   int make_current() const override {
-    int previous = -1;
-    (void)cudaGetDevice(&previous);
-    if (previous != ordinal_) check(cudaSetDevice(ordinal_), "cudaSetDevice");
+    cudaError_t status = cudaSuccess;
+    const int previous = switch_to_this(status);
+    check(status, "cudaSetDevice");
     return previous;
   }
   void restore(int previous) const noexcept override {
@@ -344,6 +348,30 @@ class cuda_device final : public device {
   }
 
  private:
+  // The driver has no bounded wait for a device, so a thread of its own waits; if the kernel never ends, neither does it.
+  std::shared_ptr<std::atomic<bool>> start_waiting() const {
+    auto done = std::make_shared<std::atomic<bool>>(false);
+    std::thread([done, ordinal = ordinal_] {
+      (void)cudaSetDevice(ordinal);
+      (void)cudaDeviceSynchronize();
+      done->store(true);
+    }).detach();
+    return done;
+  }
+
+  int switch_to_this(cudaError_t& status) const noexcept {
+    int previous = -1;
+    (void)cudaGetDevice(&previous);
+    if (previous != ordinal_) status = cudaSetDevice(ordinal_);
+    return previous;
+  }
+  int try_make_current() const noexcept {
+    cudaError_t status = cudaSuccess;
+    const int previous = switch_to_this(status);
+    if (status != cudaSuccess) (void)cudaGetLastError();
+    return previous;
+  }
+
   void prepare_bulk() {
     const auto attribute = driver_function<decltype(&cuDeviceGetAttribute)>("cuDeviceGetAttribute", 2000);
     int supported = 0;
@@ -365,6 +393,8 @@ class cuda_device final : public device {
 
   struct current_scope {
     explicit current_scope(const cuda_device& d) : owner(d), previous(d.make_current()) {}
+    // Where nothing may throw: a call that needs the device as the current one fails by itself, if it is not to be had.
+    current_scope(const cuda_device& d, std::nothrow_t) noexcept : owner(d), previous(d.try_make_current()) {}
     ~current_scope() { owner.restore(previous); }
     current_scope(const current_scope&) = delete;
     current_scope& operator=(const current_scope&) = delete;

@@ -137,7 +137,7 @@ class flusher {
     // A page that a kernel was writing back when it ended: which of its bytes are dirty is not known any more. And a file
     // whose size is not known.
     if ((page.flags & page_dirt::cleaning) != 0 || node.version.value != file.version().number) return -EIO;
-    if (service_hangs_ && node.lost.value != 0) return -EIO;
+    if (service_hangs_ && node.lost.value != node.settled.value) return -EIO;
     const std::uint64_t begin = page.key.low << fs_.layout.page_shift;
     const std::uint64_t size = std::min(node.size.value, limits::file_bytes_max);
     if (size <= begin) return 0;
@@ -168,10 +168,22 @@ class flusher {
     return status;
   }
 
+  // What the device keeps for gfsync and gclose to return; 0, or -errno.
+  int earlier_failure(const host_file& file) {
+    try {
+      const file_node node = node_of(gpu_, fs_, file);
+      return node.version.value == file.version().number ? std::clamp(node.failed.value, -4095, 0) : 0;
+    } catch (const error&) {
+      return -EIO;  // the device answers no more
+    }
+  }
+
   void end_files(written_version& version) {
     host_file& one = *version.files.back();
     const int synced = by_backend(one, [](backend_file& reached) { return reached.sync(); });
     if (synced < 0) report(one, synced, file_operation::sync);
+    // An earlier sync that failed may have dropped bytes for good.
+    else if (const int failed = earlier_failure(one); failed != 0) report(one, failed, file_operation::sync);
     for (const std::shared_ptr<host_file>& file : version.files) {
       const int closed = by_backend(*file, [&](backend_file& reached) { return files_.report_close(reached); });
       if (closed < 0) report(*file, closed, file_operation::close);

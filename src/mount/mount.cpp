@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <mutex>
+#include <exception>
 #include <new>
 #include <random>
 
@@ -23,18 +23,6 @@ namespace {
 // With fewer threads the kernel's lock on descriptors is no bound yet (two threads open as many files with one table as with
 // two), and on the few cores of such a machine twice the threads only take them from each other.
 constexpr unsigned openers_from_workers = 4;
-
-// Keeps what threads that hang may come back to. In reach of a global, so that it counts as no leak.
-template <class T>
-void leave_behind(std::unique_ptr<T> left) noexcept {
-  static auto* const all = new std::pair<std::mutex, std::vector<std::unique_ptr<T>>>;
-  const std::lock_guard lock(all->first);
-  try {
-    all->second.push_back(std::move(left));
-  } catch (const std::bad_alloc&) {
-    (void)left.release();
-  }
-}
 
 // Host descriptors that a mount may hold at once. Raises the process's soft limit to its hard limit, as language
 // run-times do: nothing gets less by it. A quarter stays for the rest of the program.
@@ -68,7 +56,8 @@ struct mount::implementation {
       posix_backend_options posix;
       posix.root = options.root;
       // One or two threads write as fast as they copy and fault pages in.
-      posix.mapped_writes = options.workers >= 4;
+      posix.mapped_writes = options.maps_files && options.workers >= 4;
+      posix.mapped_reads = options.maps_files;
       options.backend = make_posix_backend(posix);
     }
     if (options.extent_budget_bytes == 0) {
@@ -91,53 +80,51 @@ struct mount::implementation {
     }
   }
 
-  ~implementation() {
-    end();
-    if (!obstacle.empty()) {
-      std::fprintf(stderr, "gpufs: unmount: %s; the memory that it may use stays allocated\n", obstacle.c_str());
-      // Left on purpose: mappings that are still registered, and what a hanging thread comes back to.
-      leave_behind(std::move(extents));
-      leave_behind(std::move(files_open));
-      leave_behind(std::move(requests));
-      leave_behind(std::move(sinks));
-      leave_behind(std::move(record));
-      leave_behind(std::make_unique<std::shared_ptr<gpufs::backend>>(options.backend));
-      leave_behind(std::make_unique<mount_ref*>(device_ref));
-      leave_behind(std::move(gpu));
-      return;
-    }
-    requests.reset();
-    extents->drop_all();
-    release_memory();
-  }
-  implementation(const implementation&) = delete;
-  implementation& operator=(const implementation&) = delete;
-
-  // Ends kernels, service and files, once.
+  // Ends kernels, service and files, once. `obstacle` says afterwards which of them still runs; then this object must stay for ever,
+  // with all that they may come back to.
   void end() {
     if (ended.exchange(true)) return;
-    const std::uint64_t timeout_ns = options.unmount_timeout_ns;
-    (void)gpu->wait_idle(timeout_ns);
-    const bool service_ended = requests->stop(timeout_ns);
-    // A kernel that waited for a service that hangs has been told by now that it is dead; and a worker may have begun a
-    // copy for one that had given up.
-    const bool idle = gpu->wait_idle(timeout_ns);
-    extents->stop();
-    bool flushed = true;
-    if (idle) flushed = flush_files(*gpu, ref, *files_open, {!service_ended, options.request_timeout_ns});
-    else report_unwritten(*gpu, ref, *files_open, -ETIMEDOUT);
-    const std::string seconds = " after " + std::to_string(static_cast<double>(timeout_ns) / 1e9) + " s";
-    if (!idle) obstacle = "a kernel is still running" + seconds;
-    else if (!service_ended) obstacle = "a service thread still hangs in I/O" + seconds;
-    else if (!flushed) obstacle = "writing what was not closed hangs in I/O";
-    else files_open->close_all();
+    const deadline all = deadline::after(options.unmount_timeout_ns);
+    // Kernels get half of the time. One that waits for a service that hangs ends when the service is stopped.
+    (void)gpu->wait_idle(all.or_after(options.unmount_timeout_ns / 2).left_ns());
+    extents->ask_to_end();
+    requests->ask_to_end();
+    const bool service_hangs = !requests->stop(all);
+    if (service_hangs) obstacle = "a service thread hangs in I/O";
+    if (!sinks->stop(all)) obstacle = "a sink has not returned";
+    if (!extents->stop(all)) obstacle = "the registrar hangs in I/O";
+    // Once more: a worker may have begun a copy for a group that had given up.
+    const bool idle = gpu->wait_idle(all.left_ns());
+    if (!idle) obstacle = "a kernel is still running";
+    std::exception_ptr failure;
+    try {
+      if (!idle) report_unwritten(*gpu, ref, *files_open, -ETIMEDOUT);
+      else if (!flush_files(*gpu, ref, *files_open, {service_hangs, options.request_timeout_ns}))
+        obstacle = "writing what was not closed hangs in I/O";
+    } catch (const std::exception&) {  // no memory, most likely
+      failure = std::current_exception();
+    }
+    const auto close = [](void* self) { static_cast<implementation*>(self)->close_files(); };
+    if (obstacle == nullptr && !closer.run(close, this, deadline::after(options.unmount_timeout_ns)))
+      obstacle = "closing a file hangs";
+    if (failure != nullptr) std::rethrow_exception(failure);
   }
   void refuse_ended() const {
     if (ended) throw error(ESHUTDOWN, "the mount has ended");
   }
-
   // Whether bytes of the file are lost, or may be.
   static bool is_lost(const file_error& e) { return e.at_unmount || e.what == file_operation::close; }
+
+  // When all has ended, or nothing has begun.
+  ~implementation() {
+    requests.reset();
+    extents.reset();
+    files_open.reset();
+    options.backend.reset();
+    release_memory();
+  }
+  implementation(const implementation&) = delete;
+  implementation& operator=(const implementation&) = delete;
 
   void initialize() {
     std::vector<slot_ring> rings(ref.layout.ring_count);
@@ -157,7 +144,7 @@ struct mount::implementation {
     shared = gpu->allocate_shared(channel.total_bytes);
     shared_bytes = channel.total_bytes;
     ref.channel = {shared.device, channel};
-    ref.timeouts = {options.heartbeat_timeout_ns, options.request_timeout_ns};
+    ref.timeouts = {options.request_timeout_ns};
     ref.reclaim_timeout_ns = options.reclaim_timeout_ns;
     std::random_device random;
     for (std::uint64_t& word : ref.path_key) word = (std::uint64_t{random()} << 32) | random();
@@ -182,6 +169,12 @@ struct mount::implementation {
                                   service_options{options.workers, spin_ns, options.workers >= openers_from_workers});
   }
 
+  // Everything that the backend may wait in: mappings end, files are closed. Nothing else runs any more.
+  void close_files() {
+    extents->drop_all();
+    files_open->close_all();
+  }
+
   void release_memory() noexcept {
     if (device_ref != nullptr) gpu->free(device_ref);
     if (shared.host != nullptr) gpu->free_shared(shared, shared_bytes);
@@ -199,32 +192,55 @@ struct mount::implementation {
   std::string direct_obstacle;
   std::string bulk_obstacle;
   mount_ref ref{};
-  mount_ref* device_ref = nullptr;  // a copy, in memory of the device
+  mount_ref* device_ref = nullptr;  // a copy, in memory of the device; its launches differ by the grid's number alone
+  std::atomic<std::uint64_t> last_launch{0};
   gpufs::device::shared_memory shared{nullptr, nullptr};
   std::uint64_t shared_bytes = 0;
   std::atomic<bool> ended{false};
-  std::string obstacle;  // why the end did not come to an end
-  // In the order of their use of each other: the service goes first.
+  const char* obstacle = nullptr;  // why the end did not come to an end
+  // In the order of their use of each other: the closer goes first, then the service.
   std::unique_ptr<timeline> record = std::make_unique<timeline>();
   std::unique_ptr<sink_table> sinks = std::make_unique<sink_table>();
   std::unique_ptr<file_table> files_open;
   std::unique_ptr<extent_registrar> extents;
   std::unique_ptr<service> requests;
+  spare_thread closer{"closing files"};
+  implementation* left_before = nullptr;  // the next in the list of left_behind()
 };
+
+namespace {
+
+// Mounts that could not end. A list, so that a leak checker finds what they own.
+template <class Implementation>
+void leave_behind(Implementation* left) noexcept {
+  static std::atomic<Implementation*> last{nullptr};
+  left->left_before = last.load(std::memory_order_relaxed);
+  // Relaxed: nobody reads it.
+  while (!last.compare_exchange_weak(left->left_before, left, std::memory_order_relaxed)) {
+  }
+}
+
+}  // namespace
 
 mount::mount(const mount_options& options) : self_(std::make_unique<implementation>(options)) {}
 mount::~mount() {
-  if (self_->ended) return;
   try {
-    self_->end();
-    for (const file_error& e : file_errors().errors) {
-      if (implementation::is_lost(e))
-        std::fprintf(stderr, "gpufs: unmount: %s: %s: %s\n", e.path.c_str(), e.operation_name(),
-                     std::generic_category().message(e.error_number).c_str());
+    if (!self_->ended) {
+      self_->end();
+      for (const file_error& e : file_errors().errors) {
+        if (implementation::is_lost(e))
+          std::fprintf(stderr, "gpufs: unmount: %s: %s: %s\n", e.path.c_str(), e.operation_name(),
+                       std::generic_category().message(e.error_number).c_str());
+      }
     }
   } catch (const std::exception& e) {  // no memory, most likely
     std::fprintf(stderr, "gpufs: unmount: %s\n", e.what());
   }
+  if (self_->obstacle == nullptr) return;
+  std::fprintf(stderr, "gpufs: unmount: %s after %.1f s; what it may use stays allocated\n", self_->obstacle,
+               static_cast<double>(self_->options.unmount_timeout_ns) / 1e9);
+  self_->closer.dismiss();
+  leave_behind(self_.release());
 }
 
 void mount::unmount() {
@@ -233,7 +249,7 @@ void mount::unmount() {
   for (const file_error& e : file_errors().errors) {
     if (implementation::is_lost(e)) throw error(e.error_number, std::string("unmount: ") + e.operation_name(), e.path);
   }
-  if (!self_->obstacle.empty()) throw error(ETIMEDOUT, "unmount: " + self_->obstacle);
+  if (self_->obstacle != nullptr) throw error(ETIMEDOUT, std::string("unmount: ") + self_->obstacle);
 }
 
 file_error_list mount::file_errors() const { return self_->files_open->errors().list(); }
@@ -247,6 +263,7 @@ mount_ref mount::ref(bool bulk) const {
   self_->refuse_ended();
   self_->requests->wake();
   mount_ref ref = self_->ref;
+  ref.launch = self_->last_launch.fetch_add(1, std::memory_order_relaxed) + 1;
   if (!bulk) ref.layout.bulk.most = 0;
   return ref;
 }
@@ -296,20 +313,19 @@ std::vector<file_statistics> mount::file_stats() const {
     if (file == nullptr) continue;
     file_statistics s;
     s.path = file->path();
+    // A kernel may have written anything there: a node that does not exist is not looked at.
     const std::uint64_t size = facts[slot].size.value;
-    s.size = (size & file_facts::size_in_node) == 0
-                 ? size
-                 : self_
-                       ->snapshot<file_node>(
-                           self_->ref.layout.nodes + sizeof(file_node) * static_cast<std::uint32_t>(size), 1)[0]
-                       .size.value;
+    const auto node = static_cast<std::uint32_t>(size);
+    if ((size & file_facts::size_in_node) == 0) s.size = size;
+    else if (node >= self_->ref.layout.node_count) s.size = file->version().identity.size;
+    else s.size = self_->snapshot<file_node>(self_->ref.layout.nodes + sizeof(file_node) * node, 1)[0].size.value;
     for (std::size_t at = slot; at < counts.size(); at += count) {
       s.hits += counts[at].hits.value;
       s.page_loads += counts[at].page_loads.value;
       s.direct_loads += counts[at].direct_loads.value;
       s.loaded_bytes += counts[at].loaded_bytes.value;
     }
-    s.holders = static_cast<std::uint32_t>(f.tag_holders.value);
+    s.holders = static_cast<std::uint32_t>(std::max(0, open_file::holders_in(f.tag_holders.value).holders));
     s.extents = extent_registrar::registered_in(file->version());
     all.push_back(std::move(s));
   }
@@ -323,7 +339,9 @@ std::int32_t mount::open_sink(std::function<int(const char*, std::size_t)> take)
   self_->refuse_ended();
   return self_->sinks->open(std::move(take));
 }
-void mount::close_sink(std::int32_t sink) const { self_->sinks->close(sink); }
+bool mount::close_sink(std::int32_t sink) const {
+  return self_->sinks->close(sink, deadline::after(self_->options.request_timeout_ns));
+}
 
 std::uint64_t mount::register_file(const std::string& path) {
   self_->refuse_ended();

@@ -43,7 +43,7 @@ mount_options complete(const mount_options& asked, const device& d) {
   require(o.cache_bytes / o.page_bytes <= limits::frames_max,
           "cache size: more pages than 2^32 - 16; use larger pages");
 
-  require(o.root.empty() || o.backend == nullptr, "root: only without a backend, which may have one of its own");
+  require(!o.root || o.backend == nullptr, "root: only without a backend, which may have one of its own");
   if (o.workers == 0) o.workers = std::clamp(cores / 2, 1u, 8u);
   require(o.workers <= 256, "workers: at most 256");
   if (o.channel_slots == 0) o.channel_slots = gpu ? 512 : 64;
@@ -66,7 +66,6 @@ mount_options complete(const mount_options& asked, const device& d) {
   require(o.bulk_bytes <= limits::bulk_bytes_max, "bulk size: at most 16 MiB");
   require(o.open_files >= 1 && o.open_files <= limits::open_files_max, "open files: from 1 to 131,072");
   if (o.twin_threads == 0) o.twin_threads = cores;
-  require(o.heartbeat_timeout_ns >= 500'000'000, "heartbeat timeout: at least 0.5 s, ten beats of the service");
   return o;
 }
 

@@ -4,9 +4,9 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <thread>
-#include <vector>
+#include <new>
 
+#include "base/host_threads.hpp"
 #include "gpufs/launch.cuh"
 #include "mount/twin_launch.hpp"
 
@@ -35,11 +35,19 @@ void run_on_twin(const mount& m, const launch_shape& shape, void (*call)(const v
     }
   };
 
+  // The calling thread is one of them, so that the launch goes on where the system gives no thread: with fewer, or alone.
   const std::uint32_t threads = std::min(shape.blocks, m.options().twin_threads);
-  std::vector<std::thread> pool;
-  pool.reserve(threads);
-  for (std::uint32_t t = 0; t < threads; ++t) pool.emplace_back(run, t);
-  for (std::thread& t : pool) t.join();
+  const auto before = platform::twin();
+  {
+    host_threads pool;
+    try {
+      for (std::uint32_t t = 1; t < threads; ++t) pool.start("the twin", [&run, t] { run(t); });
+    } catch (const error&) {
+    } catch (const std::bad_alloc&) {
+    }
+    run(0);
+  }
+  platform::twin() = before;
   if (failure != nullptr) std::rethrow_exception(failure);
 }
 

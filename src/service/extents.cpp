@@ -22,24 +22,69 @@ std::uint64_t name_of(std::uint64_t version, std::uint64_t number) {
 }  // namespace
 
 extent_registrar::extent_registrar(device& d, file_table& files, timeline& record, const extent_options& options)
-    : device_(d), files_(files), timeline_(record), options_(options), thread_([this] { run(); }) {}
+    : device_(d), files_(files), timeline_(record), options_(options) {
+  thread_.start("the registrar", [this] { run(); });
+}
 
-extent_registrar::~extent_registrar() { stop(); }
+extent_registrar::~extent_registrar() { ask_to_end(); }
 
-void extent_registrar::stop() {
+void extent_registrar::ask_to_end() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_all();
-  if (thread_.joinable()) thread_.join();
+}
+
+bool extent_registrar::stop(const deadline& end) {
+  ask_to_end();
+  const bool ended = thread_.wait_until(end);
+  if (!ended) thread_.leave();
+  return ended;
+}
+
+extent_set::extent* extent_registrar::remember(extent_set& set, std::uint64_t number) {
+  if (const auto at = set.extents.find(number); at != set.extents.end()) return &at->second;
+  const std::uint64_t most = known_min + options_.budget_bytes / options_.extent_bytes;
+  if (known_->fetch_add(1, std::memory_order_relaxed) >= most) {
+    known_->fetch_sub(1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  try {
+    set.known = known_;
+    return &set.extents[number];
+  } catch (...) {
+    known_->fetch_sub(1, std::memory_order_relaxed);
+    throw;
+  }
 }
 
 extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, std::uint64_t offset, urgency when) {
-  file_version& version = file->version();
-  if (options_.budget_bytes == 0 || version.identity.size < options_.file_bytes_min) return {};
+  const std::uint64_t size = file->version().identity.size;
+  if (options_.budget_bytes == 0 || size < options_.file_bytes_min || offset >= size) return {};
   const std::uint64_t number = offset / options_.extent_bytes;
-  std::uint64_t end = number + 1;  // of those that are wanted now
+  std::uint64_t end = number;  // of those whose state has changed
+  try {
+    return note(file, number, end, when);
+  } catch (const std::bad_alloc&) {
+    if (end == number) return {};
+    // They may not be in the queue: the next read asks for them again.
+    extent_set& set = *file->version().extents();
+    const std::lock_guard lock(set.mutex);
+    for (std::uint64_t n = number; n < end; ++n) {
+      const auto known = set.extents.find(n);
+      if (known == set.extents.end()) continue;
+      extent_set::phase& state = known->second.state;
+      if (state == extent_set::phase::wanted || state == extent_set::phase::deferred) state = extent_set::phase::none;
+    }
+    return {};
+  }
+}
+
+// `end`: set past the last extent whose state it changes.
+extent_notice extent_registrar::note(const std::shared_ptr<host_file>& file, std::uint64_t number, std::uint64_t& end,
+                                     urgency when) {
+  file_version& version = file->version();
   const std::uint64_t name = name_of(version.number, number);
   std::atomic<std::uint64_t>& refused = known_refused_[(name >> 1) % known_refused_.size()];
   std::uint32_t reads = 1;
@@ -51,7 +96,10 @@ extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, st
   {
     extent_set& set = *version.extents();
     const std::lock_guard lock(set.mutex);
-    extent_set::extent& e = set.extents[number];
+    extent_set::extent* const known = remember(set, number);
+    if (known == nullptr) return {};
+    extent_set::extent& e = *known;
+    end = number + 1;
     if (e.state == extent_set::phase::refused && (e.reads += reads) < retry_reads) {
       if (reads == 1) refused.store(name, std::memory_order_relaxed);
       return {};
@@ -69,9 +117,10 @@ extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, st
     const std::uint64_t count = (version.identity.size + options_.extent_bytes - 1) / options_.extent_bytes;
     if (when == urgency::now && number != 0 && set.extents.contains(number - 1)) {
       for (; end < count && end <= number + options_.ahead; ++end) {
-        extent_set::extent& next = set.extents[end];
-        if (next.state != extent_set::phase::none && next.state != extent_set::phase::deferred) break;
-        next.state = extent_set::phase::wanted;
+        extent_set::extent* const next = remember(set, end);
+        if (next == nullptr) break;
+        if (next->state != extent_set::phase::none && next->state != extent_set::phase::deferred) break;
+        next->state = extent_set::phase::wanted;
       }
     }
   }
@@ -97,7 +146,12 @@ void extent_registrar::run() {
   while (const std::optional<job> next = next_job()) {
     const bool recording = timeline_.on();
     const std::uint64_t begin_ns = recording ? platform::now_ns() : 0;
-    const std::uint64_t bytes = register_one(*next);
+    std::uint64_t bytes = 0;
+    try {
+      bytes = register_one(*next);
+    } catch (const std::bad_alloc&) {
+      refuse(*next);
+    }
     if (recording) {
       try {
         timeline_.add({"register", timeline::registrar_thread, begin_ns, platform::now_ns(),
@@ -145,34 +199,51 @@ bool extent_registrar::still_wanted(const deferred_job& j, bool is_open) {
 
 std::uint64_t extent_registrar::register_one(const job& j) {
   extent_set& set = *j.file->version().extents();
+  // All memory that this needs is taken before anything is registered, so that no registration is lost.
+  std::forward_list<std::unique_ptr<file_mapping>> orphan(1);
   {
-    const std::lock_guard lock(set.mutex);
-    const extent_set::extent& e = set.extents[j.number];
-    if (e.state == extent_set::phase::registered) return e.notice.bytes;
+    const std::lock_guard lock(mutex_);
+    const std::lock_guard set_lock(set.mutex);
+    const extent_set::extent* const e = remember(set, j.number);
+    if (e == nullptr) return 0;
+    if (e->state == extent_set::phase::registered) return e->notice.bytes;
+    if (std::find(sets_.begin(), sets_.end(), j.file->version().extents()) == sets_.end())
+      sets_.push_back(j.file->version().extents());
   }
   std::unique_ptr<file_mapping> mapping;
   const extent_notice notice = prepare(j, mapping);
-  // Both, in the order of drop_all(), which then finds the set if it has anything.
-  const std::lock_guard lock(mutex_);
   const std::lock_guard set_lock(set.mutex);
-  if (std::find(sets_.begin(), sets_.end(), j.file->version().extents()) == sets_.end())
-    sets_.push_back(j.file->version().extents());
-  extent_set::extent& e = set.extents[j.number];
-  if (notice.bytes != 0 && e.state != extent_set::phase::registered) {
-    e.state = extent_set::phase::registered;
-    e.notice = notice;
-    e.mapping = std::move(mapping);
+  const auto known = set.extents.find(j.number);
+  extent_set::extent* const e = known == set.extents.end() ? nullptr : &known->second;  // drop_all() may have come
+  if (e != nullptr && notice.bytes != 0 && e->state != extent_set::phase::registered) {
+    e->state = extent_set::phase::registered;
+    e->notice = notice;
+    e->mapping = std::move(mapping);
     registered_.fetch_add(1);
     return notice.bytes;
   }
   // Registered for nothing (the file changed, or two asked at once): pinned until the end, because unregistering would
-  // wait for kernels. Nobody is told of it.
-  if (mapping != nullptr) set.orphans.push_back(std::move(mapping));
-  if (e.state == extent_set::phase::registered) return e.notice.bytes;
-  e.state = extent_set::phase::refused;
-  e.reads = 0;
+  // wait for kernels. No kernel knows of it.
+  if (mapping != nullptr) {
+    orphan.front() = std::move(mapping);
+    set.orphans.splice_after(set.orphans.before_begin(), orphan);
+  }
+  if (e == nullptr) return 0;
+  if (e->state == extent_set::phase::registered) return e->notice.bytes;
+  e->state = extent_set::phase::refused;
+  e->reads = 0;
   refused_.fetch_add(1);
   return 0;
+}
+
+void extent_registrar::refuse(const job& j) {
+  extent_set& set = *j.file->version().extents();
+  const std::lock_guard lock(set.mutex);
+  const auto known = set.extents.find(j.number);
+  if (known == set.extents.end() || known->second.state == extent_set::phase::registered) return;
+  known->second.state = extent_set::phase::refused;
+  known->second.reads = 0;
+  refused_.fetch_add(1);
 }
 
 extent_notice extent_registrar::prepare(const job& j, std::unique_ptr<file_mapping>& mapping) {
@@ -209,13 +280,17 @@ extent_notice extent_registrar::prepare(const job& j, std::unique_ptr<file_mappi
 }
 
 bool extent_registrar::bring_into_cache(backend_file& file, const file_mapping& mapping, std::uint64_t offset) {
-  using clock = std::chrono::steady_clock;
-  const auto end = clock::now() + std::chrono::seconds(5);
-  if (file.cached(mapping, offset) >= cached_min) return true;
+  double share = file.cached(mapping, offset);
+  if (share >= cached_min) return true;
   file.read_ahead(offset, mapping.bytes());
-  while (!stopping_ && clock::now() < end) {
+  const deadline all = deadline::after(cold_time_ns);
+  deadline stalled = deadline::after(stalled_time_ns);
+  while (!stopping_ && all.left_ns() != 0 && stalled.left_ns() != 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    if (file.cached(mapping, offset) >= cached_min) return true;
+    const double now = file.cached(mapping, offset);
+    if (now >= cached_min) return true;
+    if (now > share) stalled = deadline::after(stalled_time_ns);
+    share = now;
   }
   return false;
 }
@@ -232,10 +307,10 @@ void extent_registrar::drop_all() {
     };
     for (auto& [number, e] : set->extents) drop(e.mapping);
     for (auto& orphan : set->orphans) drop(orphan);
+    if (set->known != nullptr) set->known->fetch_sub(set->extents.size(), std::memory_order_relaxed);
     set->extents.clear();
     set->orphans.clear();
   }
-  sets_.clear();
 }
 
 std::uint64_t extent_registrar::registered_in(file_version& version) {

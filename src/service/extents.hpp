@@ -15,13 +15,14 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <forward_list>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "base/host_threads.hpp"
 #include "device/device.hpp"
 #include "service/file_table.hpp"
 #include "service/timeline.hpp"
@@ -36,6 +37,15 @@ struct extent_notice {
 
 // The extents of one file version. Members are the registrar's.
 class extent_set {
+ public:
+  extent_set() = default;
+  ~extent_set() {
+    if (known != nullptr) known->fetch_sub(extents.size(), std::memory_order_relaxed);
+  }
+  extent_set(const extent_set&) = delete;
+  extent_set& operator=(const extent_set&) = delete;
+
+ private:
   friend class extent_registrar;
   enum class phase { none, deferred, wanted, registered, refused };
   struct extent {
@@ -46,7 +56,9 @@ class extent_set {
   };
   std::mutex mutex;
   std::unordered_map<std::uint64_t, extent> extents;
-  std::vector<std::unique_ptr<file_mapping>> orphans;  // registered, told to nobody
+  std::forward_list<std::unique_ptr<file_mapping>> orphans;  // registered, told to nobody
+  // Of the registrar, which it may outlive: counts `extents` of all sets. Null in a set that never had any.
+  std::shared_ptr<std::atomic<std::size_t>> known;
 };
 
 struct extent_options {
@@ -61,8 +73,9 @@ struct extent_options {
 // Registers in a thread of its own. Thread-safe.
 class extent_registrar {
  public:
+  // Throws gpufs::error EAGAIN when the thread cannot be made.
   extent_registrar(device& d, file_table& files, timeline& record, const extent_options& options);
-  ~extent_registrar();
+  ~extent_registrar();  // waits for the thread without a deadline, unless stop() has returned false
   extent_registrar(const extent_registrar&) = delete;
   extent_registrar& operator=(const extent_registrar&) = delete;
 
@@ -74,11 +87,18 @@ class extent_registrar {
   std::uint64_t register_all(const std::shared_ptr<host_file>& file);
 
   std::uint64_t extent_bytes() const { return options_.extent_bytes; }
+  // Extents that are remembered, in whatever state, are so many at most, and as many as the budget allows to be registered. Others
+  // are not registered: a kernel may touch a large file anywhere. Each takes about 120 bytes.
+  static constexpr std::size_t known_min = 65'536;
+  std::size_t known_count() const { return known_->load(std::memory_order_relaxed); }
 
   // Unregisters everything. Only while no kernel runs, and no other call of this class.
   void drop_all();
-  // Ends the thread.
-  void stop();
+  // Asks the thread to end, and does not wait for it.
+  void ask_to_end();
+  // Ends the thread. False when it has not ended by the deadline, because it hangs in a backend: then it is left behind, and
+  // what it uses must stay.
+  [[nodiscard]] bool stop(const deadline& end);
 
   struct counts {
     std::uint64_t registered, bytes, refused;
@@ -91,6 +111,8 @@ class extent_registrar {
   static constexpr std::uint32_t looks_every = 16;  // reads of what is known to be refused, by each thread
   static constexpr double cached_min = 0.95;
   static constexpr std::uint64_t quiet_ns = 20'000'000;
+  // How long to wait for a file that is read ahead: as long as more of it comes, and in all.
+  static constexpr std::uint64_t stalled_time_ns = 1'000'000'000, cold_time_ns = 5'000'000'000;
 
   struct job {
     std::shared_ptr<host_file> file;
@@ -104,8 +126,12 @@ class extent_registrar {
     std::uint64_t number;
   };
 
+  extent_notice note(const std::shared_ptr<host_file>& file, std::uint64_t number, std::uint64_t& end, urgency when);
   void run();
+  void refuse(const job& j);
   static bool still_wanted(const deferred_job& j, bool is_open);
+  // The set's extent, which is made if need be; null where too many are remembered. The set is locked.
+  extent_set::extent* remember(extent_set& set, std::uint64_t number);
   // The next job, or none when the thread is to end. Waits.
   std::optional<job> next_job();
   // Bytes registered, also when they were before; 0 when refused.
@@ -118,6 +144,8 @@ class extent_registrar {
   file_table& files_;
   timeline& timeline_;
   const extent_options options_;
+  // Relaxed: a number, by which nothing else becomes known.
+  const std::shared_ptr<std::atomic<std::size_t>> known_ = std::make_shared<std::atomic<std::size_t>>(0);
   std::atomic<std::uint64_t> registered_{0}, bytes_{0}, refused_{0};
   // Names of extents that were refused, at their place by hash: most reads of them do without their set's mutex, at which
   // all workers would meet. Only hints, relaxed: a wrong one delays a look.
@@ -129,7 +157,7 @@ class extent_registrar {
   std::atomic<std::uint64_t> last_deferred_{0};    // when; relaxed, a hint
   std::vector<std::shared_ptr<extent_set>> sets_;  // those that have registered extents; guarded by mutex_
   std::atomic<bool> stopping_{false};
-  std::thread thread_;
+  host_threads thread_;
 };
 
 }  // namespace gpufs

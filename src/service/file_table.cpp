@@ -32,7 +32,14 @@ int check_kind(const file_identity& identity) {
 }  // namespace
 
 const std::shared_ptr<extent_set>& file_version::extents() {
-  std::call_once(extents_made_, [this] { extents_ = std::make_shared<extent_set>(); });
+  // Acquire: pairs with the release below, so that the set is there.
+  if (!has_extents_.load(std::memory_order_acquire)) {
+    static std::mutex making;
+    auto fresh = std::make_shared<extent_set>();
+    const std::lock_guard lock(making);
+    if (extents_ == nullptr) extents_ = std::move(fresh);
+    has_extents_.store(true, std::memory_order_release);
+  }
   return extents_;
 }
 
@@ -103,7 +110,7 @@ int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
     if (status != -EMFILE && status != -ENFILE) return status < 0 ? status : 0;
     return with_room(anywhere(), [&] { return std::min(reached->prepare(), 0); });
   }
-  const int status = open_to_read(file.path_, file.no_follow_, anywhere(), reached);
+  const int status = open_to_read(file.path(), file.no_follow_, anywhere(), reached);
   if (status == -ENOENT || status == -ENOTDIR) return -ESTALE;
   if (status < 0) return status;
   file_identity identity;
@@ -190,23 +197,27 @@ int file_table::look_up(std::uint64_t name, lookups& known, lookups::entry*& fou
 
 int file_table::open(std::string path, bool no_follow, std::uint32_t& handle, std::shared_ptr<host_file>& result,
                      unsigned shard) {
+  counted_path counted(std::move(path), path_bytes_);
+  if (!counted.fits(path_bytes_max)) return -ENFILE;
   std::shared_ptr<backend_file> file;
-  const int status = open_to_read(path, no_follow, shard, file);
+  const int status = open_to_read(counted.text(), no_follow, shard, file);
   if (status < 0) return status;
-  return enter(std::move(path), no_follow, false, std::move(file), handle, result, shard);
+  return enter(std::move(counted), no_follow, false, std::move(file), handle, result, shard);
 }
 
 int file_table::open_to_change(std::string path, const open_how& how, std::uint32_t& handle,
                                std::shared_ptr<host_file>& result) {
+  counted_path counted(std::move(path), path_bytes_);
+  if (!counted.fits(path_bytes_max)) return -ENFILE;
   std::shared_ptr<backend_file> file;
   const int status = open_backend(
-      [&](std::unique_ptr<backend_file>& opened) { return io_->open_to_change(path, how, opened); }, 0, file);
+      [&](std::unique_ptr<backend_file>& opened) { return io_->open_to_change(counted.text(), how, opened); }, 0, file);
   if (status < 0) return status;
-  return enter(std::move(path), how.no_follow, how.write, std::move(file), handle, result, 0);
+  return enter(std::move(counted), how.no_follow, how.write, std::move(file), handle, result, 0);
 }
 
 // What the backend has opened becomes one of the service's files.
-int file_table::enter(std::string path, bool no_follow, bool writes, std::shared_ptr<backend_file> file,
+int file_table::enter(counted_path path, bool no_follow, bool writes, std::shared_ptr<backend_file> file,
                       std::uint32_t& handle, std::shared_ptr<host_file>& result, unsigned shard) {
   // Before the look at the file: a change that comes after it must count as later than this.
   const std::int64_t seen_ns = wall_clock_ns();
@@ -244,15 +255,16 @@ int file_table::enter(std::string path, bool no_follow, bool writes, std::shared
 // False when the shard is full.
 bool file_table::put(shard& s, std::uint32_t number, const std::shared_ptr<host_file>& file, std::uint32_t& handle) {
   const std::unique_lock lock(s.mutex);
-  std::uint32_t place = 0;
-  if (!s.unused.empty()) {
-    place = s.unused.back();
-    s.unused.pop_back();
-  } else {
-    place = static_cast<std::uint32_t>(s.entries.size());
-    if ((((place << shard_bits) | number) + 1) >> index_bits != 0) return false;
+  auto place = static_cast<std::uint32_t>(s.entries.size());
+  const bool can_grow = (((place << shard_bits) | number) + 1) >> index_bits == 0;
+  if (s.unused.size() > places_waiting || (!can_grow && s.unused.size() != 0)) {
+    place = s.unused.front();
+    s.unused.pop();
+  } else if (can_grow) {
+    s.unused.make_room(place + std::size_t{1});
     s.entries.emplace_back();
-    s.unused.reserve(s.entries.capacity());
+  } else {
+    return false;
   }
   entry& e = s.entries[place];
   e.file = file;
@@ -303,7 +315,7 @@ int file_table::close(std::uint32_t handle) {
     last = std::move(e.file);
     e.file = nullptr;
     e.generation = (e.generation + 1) & ((1u << (32 - index_bits)) - 1);
-    s.unused.push_back(static_cast<std::uint32_t>(found - s.entries.data()));
+    s.unused.push(static_cast<std::uint32_t>(found - s.entries.data()));
     epoch_.fetch_add(1, std::memory_order_release);
   }
   if (last->writes()) forget_writer(*last);
@@ -325,16 +337,22 @@ bool file_table::join(file_version& version, bool writes, std::uint32_t& node) {
   if (version.node == no_node && !writes) return true;
   if (writes) {
     const std::lock_guard lock(nodes_mutex_);
-    if (version.node == no_node && nodes_unused_.empty()) {
-      if (writers_.size() == nodes_max_) return false;
-      nodes_unused_.reserve(writers_.size() + 1);
-      writers_.emplace_back();
-      nodes_unused_.push_back(static_cast<std::uint32_t>(writers_.size() - 1));
+    std::uint32_t own = version.node;
+    bool is_used_again = false;
+    if (own == no_node && nodes_unused_.size() <= nodes_waiting && writers_.size() < nodes_max_) {
+      nodes_unused_.make_room(writers_.size() + 1);
+      std::vector<std::shared_ptr<host_file>> files;
+      files.reserve(1);
+      writers_.push_back(std::move(files));
+      own = static_cast<std::uint32_t>(writers_.size() - 1);
+    } else if (own == no_node) {
+      if (nodes_unused_.size() == 0) return false;
+      own = nodes_unused_.front();
+      is_used_again = true;
     }
-    const std::uint32_t own = version.node != no_node ? version.node : nodes_unused_.back();
-    // Room for this one, so that what follows cannot fail.
+    // Room for this one, so that what follows cannot fail. A new node has it.
     if (auto& files = writers_[own]; files.capacity() <= version.writers) files.reserve(2 * version.writers + 1);
-    if (version.node == no_node) nodes_unused_.pop_back();
+    if (is_used_again) nodes_unused_.pop();
     version.node = own;
     ++version.writers;
   }
@@ -359,7 +377,7 @@ void file_table::leave(file_version& version, bool writes) {
   if (writes) --version.writers;
   if (--version.sharers != 0) return;
   const std::lock_guard nodes(nodes_mutex_);
-  nodes_unused_.push_back(version.node);
+  nodes_unused_.push(version.node);
   version.node = no_node;
 }
 
@@ -395,12 +413,14 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
   const auto known = s.versions.find(name);
   if (holds(known)) return give(known->second);  // another thread opened it at the same time
   fresh->was_written = writes;
+  if (known != s.versions.end() && known->second->identity.born_ns == identity.born_ns)
+    fresh->emptied_by = known->second->emptied_by.load();
   if (const int given = give(fresh); given < 0) return given;
   if (known != s.versions.end()) {
     known->second.swap(place.mapped());
     return 0;
   }
-  // Forgotten versions cost only pages that are read again. Those with open files live on in their files; those that are being
+  // Forgotten versions cost pages that are read again, and the memory of who emptied the file. Those with open files live on in their files; those that are being
   // written must not be forgotten.
   if (s.versions.size() >= versions_max) {
     s.versions.swap(forgotten);

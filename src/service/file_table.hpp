@@ -15,6 +15,10 @@
 // Writing: a file's first open for writing gives it a new version, with a *node*, the state that the device's open files of the
 // version share (file_node in cache/arena.cuh). Whoever opens the file while it is open for writing gets the same version,
 // whatever its times say: they change because of that writing. After the last writer's close the version is never given again.
+//
+// Which launch emptied a file last (O_TRUNC) is remembered as long as its versions are: of a million files. It is the file's, not
+// the path's. A file that is removed and made anew, with the same inode, within one tick of the file system's clock is taken for
+// the old one.
 #pragma once
 
 #include <array>
@@ -30,6 +34,7 @@
 #include "gpufs/backend.hpp"
 #include "gpufs/channel/layout.cuh"
 #include "service/file_error_log.hpp"
+#include "service/place_queue.hpp"
 #include "service/write_turn.hpp"
 
 namespace gpufs {
@@ -47,6 +52,8 @@ class file_version {
   const bool racy;
   std::atomic<bool> delivered{false};  // its bytes went to the device with an open
   write_seats seats;
+  // The launch that emptied the file last, as O_TRUNC asks; 0: none. A later version of the file has it from this one.
+  std::atomic<std::uint64_t> emptied_by{0};
 
   // Of a version that is, or was, open for writing; guarded by the mutex of its shard (file_table).
   std::uint32_t node = no_node;  // its device-side state; as long as any file of it is open
@@ -58,20 +65,42 @@ class file_version {
   const std::shared_ptr<extent_set>& extents();
 
  private:
-  std::once_flag extents_made_;
+  std::atomic<bool> has_extents_{false};
   std::shared_ptr<extent_set> extents_;
+};
+
+// A path that is counted in a sum of bytes as long as it lives.
+class counted_path {
+ public:
+  counted_path(std::string text, std::shared_ptr<std::atomic<std::size_t>> sum)
+      : text_(std::move(text)), bytes_(text_.size()), sum_(std::move(sum)) {
+    // Relaxed: a number, by which nothing else becomes known.
+    sum_->fetch_add(bytes_, std::memory_order_relaxed);
+  }
+  ~counted_path() {
+    if (sum_ != nullptr) sum_->fetch_sub(bytes_, std::memory_order_relaxed);
+  }
+  counted_path(counted_path&& other) noexcept = default;
+  counted_path& operator=(counted_path&&) = delete;
+  const std::string& text() const { return text_; }
+  bool fits(std::size_t most) const { return sum_->load(std::memory_order_relaxed) <= most; }
+
+ private:
+  std::string text_;
+  std::size_t bytes_;
+  std::shared_ptr<std::atomic<std::size_t>> sum_;  // null in one that was moved from
 };
 
 // One open file. Thread-safe.
 class host_file {
  public:
   // `node`: the version's, if the file takes part in it.
-  host_file(std::string path, bool no_follow, bool writes, std::uint32_t node, std::shared_ptr<file_version> version,
+  host_file(counted_path path, bool no_follow, bool writes, std::uint32_t node, std::shared_ptr<file_version> version,
             std::shared_ptr<backend_file> file)
       : path_(std::move(path)), no_follow_(no_follow), writes_(writes), node_(node), version_(std::move(version)),
         file_(std::move(file)) {}
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return path_.text(); }
   bool writes() const { return writes_; }
   std::uint32_t node() const { return node_; }
   file_version& version() const { return *version_; }
@@ -84,7 +113,7 @@ class host_file {
   // Takes the backend's file away if nobody is using it; null if somebody is.
   std::shared_ptr<backend_file> rest();
 
-  const std::string path_;
+  const counted_path path_;
   const bool no_follow_;
   const bool writes_;  // then its backend's file stays open: the path may lead elsewhere, or nowhere
   const std::uint32_t node_;
@@ -100,13 +129,18 @@ class file_table {
  public:
   static constexpr std::int64_t racy_ns = 2'000'000'000;  // FAT's two seconds are the coarsest clock in use
 
-  // `nodes_max`: how many versions may be open for writing.
+  // `nodes_max`: how many versions may be open for writing. 0: the mount is read-only.
   file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max = 0);
+
+  // Bytes of the paths of all open files: 512 for each handle that there is. Opens past it give -ENFILE.
+  static constexpr std::size_t path_bytes_max = std::size_t{128} << 20;
 
   // 0 and a handle (never 0), or -errno. `shard`: where to put it, if there is room; threads that open at the same time name
   // different ones.
   int open(std::string path, bool no_follow, std::uint32_t& handle, std::shared_ptr<host_file>& file,
            unsigned shard = 0);
+  bool is_read_only() const { return nodes_max_ == 0; }
+  // Callers of the next three have asked is_read_only().
   // The same for a file that is to be changed, or created.
   int open_to_change(std::string path, const open_how& how, std::uint32_t& handle, std::shared_ptr<host_file>& file);
   int unlink(const std::string& path) { return io_->unlink(path); }
@@ -188,6 +222,11 @@ class file_table {
   static constexpr std::uint32_t index_bits = 18;  // twice the records of a mount: closes arrive late
   static constexpr std::uint32_t shard_bits = 4;
   static constexpr std::uint32_t shard_count = 1u << shard_bits;
+  // So many places stay unused before one is used again, if there are others. So a handle comes again after 4,096 times as
+  // many closes in its shard as there are generations, 2^26, at the least; and a node's name, which tells 2^14 versions apart, after
+  // four million opens of one file.
+  static constexpr std::size_t places_waiting = 4096;
+  static constexpr std::size_t nodes_waiting = 256;
   static constexpr std::size_t version_shards = 64;
   static constexpr std::size_t versions_max = (std::size_t{1} << 20) / version_shards;  // of a shard
   static constexpr unsigned attempts_max = 4;  // to open a file when there are no descriptors
@@ -210,7 +249,7 @@ class file_table {
   struct alignas(64) shard {
     mutable std::shared_mutex mutex;  // guards the rest
     std::vector<entry> entries;
-    std::vector<std::uint32_t> unused;  // has room for all places, so that a close allocates nothing
+    place_queue unused;  // has room for all places, so that a close allocates nothing
     std::size_t hand = 0;
   };
   using version_map = std::unordered_map<key, std::shared_ptr<file_version>, key_hash>;
@@ -222,7 +261,7 @@ class file_table {
   template <class Open>
   int open_backend(const Open& open, unsigned first_shard, std::shared_ptr<backend_file>& file);
   int open_to_read(const std::string& path, bool no_follow, unsigned first_shard, std::shared_ptr<backend_file>& file);
-  int enter(std::string path, bool no_follow, bool writes, std::shared_ptr<backend_file> file, std::uint32_t& handle,
+  int enter(counted_path path, bool no_follow, bool writes, std::shared_ptr<backend_file> file, std::uint32_t& handle,
             std::shared_ptr<host_file>& result, unsigned shard);
   // What `attempt` says, after making room as often as may help if that is a lack of descriptors.
   template <class Attempt>
@@ -248,7 +287,7 @@ class file_table {
   std::array<shard, shard_count> shards_;
   std::array<version_shard, version_shards> versions_;
   mutable std::shared_mutex nodes_mutex_;  // guards the next two; taken last
-  std::vector<std::uint32_t> nodes_unused_;
+  place_queue nodes_unused_;
   std::vector<std::vector<std::shared_ptr<host_file>>> writers_;  // of each node that was made
   const std::uint32_t nodes_max_;
   // Relaxed: only its being different each time matters; a version passes to others under a mutex.
@@ -256,6 +295,8 @@ class file_table {
   std::atomic<unsigned> next_room_{0};  // the shard at which a thread without one of its own looks for room next
   // Backend files open now. Shared with their deleters, so that it is exact whoever lets one go.
   const std::shared_ptr<std::atomic<std::size_t>> descriptors_ = std::make_shared<std::atomic<std::size_t>>(0);
+  // Of the paths of files that live. Shared with them, as some outlive this.
+  const std::shared_ptr<std::atomic<std::size_t>> path_bytes_ = std::make_shared<std::atomic<std::size_t>>(0);
 };
 
 }  // namespace gpufs

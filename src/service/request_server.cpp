@@ -13,6 +13,26 @@ namespace {
 
 constexpr unsigned stage_first_workers = 6;  // together they read faster than the registrar registers
 
+// Whether a request may change something of the host's files.
+bool may_change(request_code code) {
+  switch (code) {
+    case request_code::open_write:
+    case request_code::write:
+    case request_code::truncate:
+    case request_code::sync:
+    case request_code::unlink:
+    case request_code::rename:
+    case request_code::emptied:
+    case request_code::report_close: return true;
+    case request_code::open:
+    case request_code::read:
+    case request_code::bulk:
+    case request_code::close:
+    case request_code::send: return false;
+  }
+  return false;
+}
+
 // What a call of the backend gives when it is not cut short.
 template <class Call>
 int uninterrupted(const Call& call) {
@@ -27,25 +47,26 @@ int uninterrupted(const Call& call) {
 
 request_server::request_server(device& d, const channel_view& channel, const channel_view& seen,
                                const bulk_frames& frames, file_table& files, extent_registrar& extents,
-                               sink_table& sinks, unsigned workers, const std::atomic<bool>& stopping)
-    : device_(d), channel_(channel), seen_(seen), frames_(frames), files_(files), extents_(extents), sinks_(sinks) {
+                               unsigned workers, const std::atomic<bool>& stopping)
+    : device_(d), channel_(channel), seen_(seen), frames_(frames), files_(files), extents_(extents) {
   for (unsigned w = 0; w < workers; ++w) stagers_.emplace_back(d, w, stopping);
 }
 
 std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                                    file_table::lookups& known) {
+  // Device code does not ask in a read-only mount; a kernel may write such a request by itself.
+  if (files_.is_read_only() && may_change(r.code)) return -EROFS;
   switch (r.code) {
     case request_code::open:
     case request_code::open_write: return serve_open(r, slot, worker);
     case request_code::read: return serve_read(r, slot, known);
     case request_code::bulk: return serve_bulk(r, slot, sequence, worker, known);
     case request_code::close: return files_.close(r.handle);
-    case request_code::send:
-      if (r.length > channel_.layout.staging_bytes) return -EINVAL;
-      return sinks_.send(r.handle, channel_.staging(slot), r.length);
+    case request_code::send: break;
     case request_code::write: return serve_write(r, slot, known);
     case request_code::truncate: return serve_truncate(r, known);
     case request_code::sync: return serve_sync(r, known);
+    case request_code::emptied: return serve_emptied(r, known);
     case request_code::unlink:
     case request_code::rename: return serve_paths(r, slot);
     case request_code::report_close: return serve_report_close(r, known);
@@ -75,7 +96,7 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, un
   const bool changes = r.code == request_code::open_write;
   const open_how how{(r.handle & open_no_follow) != 0, (r.handle & open_reads) != 0,
                      (r.handle & open_writes) != 0,    (r.handle & open_creates) != 0,
-                     (r.handle & open_exclusive) != 0, static_cast<std::uint32_t>(r.offset) & 07777u};
+                     (r.handle & open_exclusive) != 0, static_cast<std::uint32_t>(r.offset) & 0777u};
   const int status = changes ? files_.open_to_change(std::move(path), how, handle, file)
                              : files_.open(std::move(path), how.no_follow, handle, file, opener);
   if (status < 0) return status;
@@ -98,6 +119,7 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, un
   reply.device.store_relaxed(identity.device);
   reply.mode.store_relaxed(identity.mode | (unreadable ? unreadable_flag : 0));
   reply.node.store_relaxed(file->node());
+  reply.emptied_by.store_relaxed(file->version().emptied_by.load());
   reply.handle.store_relaxed(handle);
   return delivered;
 }
@@ -120,9 +142,21 @@ std::int32_t request_server::serve_read(const request& r, std::uint32_t slot, fi
   if (r.length > channel_.layout.staging_bytes || r.offset >= limits::file_bytes_max) return -EINVAL;
   file_table::lookups::entry* file = nullptr;
   if (const int status = files_.look_up(r.handle, known, file); status < 0) return status;
-  const std::int64_t n = file_table::read(*file->reached, channel_.staging(slot), r.length, r.offset);
+  const std::uint64_t length = readable_bytes(*file, r.offset, r.length);
+  const std::int64_t n = file_table::read(*file->reached, channel_.staging(slot), length, r.offset);
   if (n <= 0) return static_cast<std::int32_t>(n);
   return static_cast<std::int32_t>(n) | tell_extent(slot, extents_.touch(file->file, r.offset));
+}
+
+// How many of these bytes are in the file, as the host knows its size. Some files give bytes past their size that are no data. The file may
+// have grown since its open, so it is asked again for an offset past the size. One that is open for writing here has a node,
+// and grows at any time.
+std::uint64_t request_server::readable_bytes(const file_table::lookups::entry& file, std::uint64_t offset,
+                                             std::uint64_t length) {
+  if (file.file->node() != no_node) return length;
+  std::uint64_t size = file.file->version().identity.size;
+  if (file_identity now; offset >= size && file.reached->identify(now) == 0) size = now.size;
+  return offset >= size ? 0 : std::min(length, size - offset);
 }
 
 int request_server::reach_to_write(std::uint32_t handle, file_table::lookups& known,
@@ -163,6 +197,13 @@ std::int32_t request_server::serve_truncate(const request& r, file_table::lookup
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
   return uninterrupted([&] { return file->reached->truncate(r.offset); });
+}
+
+std::int32_t request_server::serve_emptied(const request& r, file_table::lookups& known) {
+  file_table::lookups::entry* file = nullptr;
+  if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
+  file->file->version().emptied_by = r.offset;
+  return 0;
 }
 
 std::int32_t request_server::serve_sync(const request& r, file_table::lookups& known) {
@@ -213,18 +254,20 @@ std::int32_t request_server::serve_bulk(const request& r, std::uint32_t slot, st
   if (to.frame >= frames_.count || pages > frames_.count - to.frame) return -EINVAL;
   file_table::lookups::entry* file = nullptr;
   if (const int status = files_.look_up(r.handle, known, file); status < 0) return status;
+  const std::uint64_t length = readable_bytes(*file, r.offset, r.length);
+  if (length == 0) return 0;
   const auto when =
       stagers_.size() < stage_first_workers ? extent_registrar::urgency::now : extent_registrar::urgency::when_quiet;
   const extent_notice notice = extents_.touch(file->file, r.offset, when);
   const std::uint64_t extent_begin = notice.number * extents_.extent_bytes();
-  if (r.offset + r.length > extent_begin + notice.bytes || r.length < device_.bulk_bytes_min())
+  if (r.offset + length > extent_begin + notice.bytes || length < device_.bulk_bytes_min())
     return stagers_[worker].read(
-        *file->reached, r.offset, frames_.pages + (std::uint64_t{to.frame} << frames_.page_shift), r.length,
+        *file->reached, r.offset, frames_.pages + (std::uint64_t{to.frame} << frames_.page_shift), length,
         {&channel_.reply(slot).word, &seen_.reply(slot).word, sequence}, staged_flag | tell_extent(slot, notice));
-  const std::int32_t result = static_cast<std::int32_t>(r.length) | tell_extent(slot, notice);
+  const std::int32_t result = static_cast<std::int32_t>(length) | tell_extent(slot, notice);
   const std::int64_t copied =
       device_.bulk_copy(worker, frames_.pages + (std::uint64_t{to.frame} << frames_.page_shift),
-                        notice.address + (r.offset - extent_begin), r.length,
+                        notice.address + (r.offset - extent_begin), length,
                         reinterpret_cast<char*>(&seen_.reply(slot).word), make_reply_word(sequence, result));
   if (copied == -EINPROGRESS) return run_stager::device_answers;
   return copied < 0 ? static_cast<std::int32_t>(copied) : static_cast<std::int32_t>(copied) | (result & notice_flag);

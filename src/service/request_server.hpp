@@ -10,7 +10,6 @@
 #include "service/extents.hpp"
 #include "service/file_table.hpp"
 #include "service/run_stager.hpp"
-#include "service/sinks.hpp"
 
 namespace gpufs {
 
@@ -27,10 +26,9 @@ class request_server {
  public:
   // `seen`: the channel as the device addresses it. `stopping`: nothing is waited for any more.
   request_server(device& d, const channel_view& channel, const channel_view& seen, const bulk_frames& frames,
-                 file_table& files, extent_registrar& extents, sink_table& sinks, unsigned workers,
-                 const std::atomic<bool>& stopping);
+                 file_table& files, extent_registrar& extents, unsigned workers, const std::atomic<bool>& stopping);
 
-  // The result that answers the request in a slot, by thread `worker` of its kind; or run_stager::device_answers.
+  // The result that answers the request in a slot, which is not for a sink, by thread `worker` of its kind; or run_stager::device_answers.
   std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                      file_table::lookups& known);
   // Keeps the failure of a request that writes, syncs or closes a file, for the host: see file_table::errors().
@@ -44,11 +42,14 @@ class request_server {
   std::int32_t serve_read(const request& r, std::uint32_t slot, file_table::lookups& known);
   std::int32_t serve_write(const request& r, std::uint32_t slot, file_table::lookups& known);
   std::int32_t serve_truncate(const request& r, file_table::lookups& known);
+  std::int32_t serve_emptied(const request& r, file_table::lookups& known);
   std::int32_t serve_sync(const request& r, file_table::lookups& known);
   std::int32_t serve_report_close(const request& r, file_table::lookups& known);
   std::int32_t serve_paths(const request& r, std::uint32_t slot);
   std::int32_t serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                           file_table::lookups& known);
+  static std::uint64_t readable_bytes(const file_table::lookups::entry& file, std::uint64_t offset,
+                                      std::uint64_t length);
   int reach_to_write(std::uint32_t handle, file_table::lookups& known, file_table::lookups::entry*& file);
   std::int32_t tell_extent(std::uint32_t slot, const extent_notice& notice);
 
@@ -58,7 +59,6 @@ class request_server {
   const bulk_frames frames_;
   file_table& files_;
   extent_registrar& extents_;
-  sink_table& sinks_;
   std::deque<run_stager> stagers_;  // of each worker
 };
 

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <new>
-#include <optional>
+#include <utility>
 
 #include "service/block_signals.hpp"
 
@@ -29,56 +29,50 @@ constexpr std::uint64_t everywhere_after_ns = 20'000'000;  // of slow answers: a
 service::service(device& d, const channel_view& channel, const channel_view& seen, const bulk_frames& frames,
                  file_table& files, extent_registrar& extents, sink_table& sinks, timeline& record,
                  const service_options& options)
-    : channel_(channel), files_(files), timeline_(record), options_(options), served_(channel.layout.slot_count),
-      counts_(std::size_t{service_duties} * options.workers),
-      requests_(d, channel, seen, frames, files, extents, sinks, options.workers, stopping_),
+    : channel_(channel), files_(files), sinks_(sinks), timeline_(record), options_(options),
+      served_(channel.layout.slot_count), counts_(std::size_t{service_duties} * options.workers),
+      requests_(d, channel, seen, frames, files, extents, options.workers, stopping_),
       crews_{crew(options.workers), crew(options.openers ? options.workers : 0)} {
   channel_.header().beds[0].is_for_all = options_.openers ? 0 : 1;
   channel_.announce(service_phase::running);
-  const auto start = [this](auto&& body) {
-    running_.fetch_add(1, std::memory_order_relaxed);
-    threads_.emplace_back([this, body] {
-      body();
-      // Release: pairs with stop(), after which what the thread used may go.
-      running_.fetch_sub(1, std::memory_order_release);
-    });
-  };
-  start([this] { supervise(); });
-  for (const service_duty duty : all_duties) {
-    if (duty == service_duty::open && !options_.openers) continue;
-    for (unsigned w = 0; w < options_.workers; ++w) start([this, duty, w] { work(duty, w); });
+  try {
+    threads_.start("the service's supervisor", [this] { supervise(); });
+    for (const service_duty duty : all_duties) {
+      if (duty == service_duty::open && !options_.openers) continue;
+      for (unsigned w = 0; w < options_.workers; ++w) {
+        threads_.start(duty == service_duty::open ? "an opener" : "a worker", [this, duty, w] { work(duty, w); });
+      }
+    }
+  } catch (...) {
+    ask_to_end();
+    (void)threads_.wait_until(deadline::after(deadline::never));  // nobody has asked them for anything yet
+    throw;
   }
 }
 
 service::~service() {
-  if (!threads_.empty()) (void)stop(~std::uint64_t{0});
+  if (!is_stopped_) (void)stop(deadline::never);
+  files_.close_handed();
 }
 
-bool service::stop(std::uint64_t timeout_ns) {
+void service::ask_to_end() {
   {
     const std::lock_guard lock(supervisor_mutex_);
     stopping_ = true;
   }
   supervisor_wake_.notify_all();
   wake_all();
-  const std::uint64_t start = platform::now_ns();
-  const auto ended_within = [&](std::uint64_t ns) {
-    while (running_.load(std::memory_order_acquire) != 0 && platform::now_ns() - start < ns) {
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    }
-    return running_.load(std::memory_order_acquire) == 0;
-  };
-  // Requests under way are answered; but who waits for a worker that hangs is told after a moment. Its slot is then
-  // abandoned, so that a late answer hurts nobody.
-  (void)ended_within(std::min(timeout_ns, answer_time_ns));
+}
+
+bool service::stop(const deadline& end) {
+  is_stopped_ = true;
+  ask_to_end();
+  // Requests under way are answered; but a group that waits for a worker that hangs gets an error after a moment. Its slot is
+  // then abandoned, so that a late answer hurts nobody.
+  (void)threads_.wait_until(end.or_after(answer_time_ns));
   channel_.announce(service_phase::dead);
-  const bool ended = ended_within(timeout_ns);
-  for (std::thread& t : threads_) {
-    if (ended) t.join();
-    else t.detach();
-  }
-  threads_.clear();
-  if (ended) files_.close_handed();  // what the last threads left to each other
+  const bool ended = threads_.wait_until(end);
+  if (!ended) threads_.leave();
   return ended;
 }
 
@@ -157,8 +151,9 @@ void service::work(service_duty duty, unsigned worker) {
       seen_somewhere = end.pending;
       if (end.woken) woken = now();
     }
-  } catch (const worker_death&) {
-    // answer() has given the request that it held its -EIO. The last thread of a kind takes the service with it.
+  } catch (...) {
+    // A worker_death, or what a backend threw between requests. answer() has given the request that it held its -EIO. The last
+    // thread of a kind takes the service with it.
     if (crew_of(duty).alive.fetch_sub(1) == 1) channel_.announce(service_phase::dead);
   }
 }
@@ -307,18 +302,56 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
     channel_.reply(slot).word.store_release(make_reply_word(sequence, result));
   };
   try {
-    reply(requests_.serve(r, slot, sequence, worker, known));
+    if (r.code == request_code::send) {
+      if (const int refused = hand_to_sink(slot, sequence, r, event); refused < 0) reply(refused);
+    } else {
+      reply(begin(slot, sequence, r) ? requests_.serve(r, slot, sequence, worker, known) : -ECANCELED);
+    }
   } catch (const worker_death&) {
     reply(-EIO);
     throw;
   } catch (const std::bad_alloc&) {
     reply(-ENOMEM);
-  } catch (const std::exception&) {
+  } catch (...) {
     reply(-EIO);
   }
   // Its only writer: no exchange, which would wait until the reply has left for the bus.
   std::atomic<std::uint64_t>& served = count_of(duty_for(r.code), worker).served;
   served.store(served.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+// Whether a request is to be served: not if it changes files and its caller has withdrawn it.
+bool service::begin(std::uint32_t slot, std::uint32_t sequence, const request& r) const {
+  if (!r.changes_files()) return true;
+  GPUFS_SCHEDULE_POINT("service.begin");
+  // Pairs with channel_client::withdraw().
+  channel_.reply(slot).claimed.store_before_load(sequence);
+  return channel_.withdrawn(slot).load_after_store() != sequence;
+}
+
+// 0: the sink's thread will answer. Or -errno. The bytes stay in the slot's staging memory until the answer.
+int service::hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const request& r,
+                          const std::optional<timeline_event>& event) {
+  if (r.length > channel_.layout.staging_bytes) return -EINVAL;
+  // Nothing of this object: it may be gone when a sink answers.
+  const auto answer = [channel = channel_, &record = timeline_, slot, sequence, sink = r.handle, event](
+                          std::int32_t result, std::uint64_t begin_ns) {
+    if (event) {
+      try {
+        timeline_event e = *event;
+        e.thread = timeline::first_sink + sink;
+        e.begin_ns = begin_ns;
+        e.end_ns = platform::now_ns();
+        e.result = result;
+        record.add(std::move(e));
+      } catch (const std::bad_alloc&) {
+        // Then the timeline lacks it.
+      }
+    }
+    // Release, system scope: pairs with the client's acquire.
+    channel.reply(slot).word.store_release(make_reply_word(sequence, result));
+  };
+  return sinks_.send(r.handle, channel_.staging(slot), r.length, answer);
 }
 
 // Before it is served: the path of an open lies where the file's first bytes will be.
@@ -355,6 +388,7 @@ timeline_event service::describe(const request& r, std::uint32_t slot, unsigned 
       e.offset = r.offset;
       break;
     case request_code::sync: e.name = "sync"; break;
+    case request_code::emptied: e.name = "emptied"; break;
     case request_code::report_close: e.name = "report close"; break;
     case request_code::unlink:
     case request_code::rename:

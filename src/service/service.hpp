@@ -16,6 +16,8 @@
 //
 // A write to a file that two other workers are writing, or six, is passed over, and left to them (write_turn.hpp).
 //
+// Requests to send are answered by the thread of the sink (sinks.hpp), which must end before the channel does.
+//
 // A thread that dies (an exception that is not an answer) answers the request it holds with -EIO; when the last one of
 // either kind is gone the channel says `dead`, and every waiter ends.
 #pragma once
@@ -25,12 +27,14 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
-#include <thread>
+#include <optional>
 #include <vector>
 
+#include "base/host_threads.hpp"
 #include "gpufs/channel/layout.cuh"
 #include "service/file_table.hpp"
 #include "service/request_server.hpp"
+#include "service/sinks.hpp"
 #include "service/timeline.hpp"
 
 namespace gpufs {
@@ -46,17 +50,21 @@ struct service_options {
 
 class service {
  public:
-  // `seen`: the channel as the device addresses it.
+  // `seen`: the channel as the device addresses it. Throws gpufs::error EAGAIN when a thread cannot be made.
   service(device& d, const channel_view& channel, const channel_view& seen, const bulk_frames& frames,
           file_table& files, extent_registrar& extents, sink_table& sinks, timeline& record,
           const service_options& options);
+  // Waits for the threads without a deadline, unless stop() was called. Closes what they left to each other: may wait for I/O.
   ~service();
   service(const service&) = delete;
   service& operator=(const service&) = delete;
 
-  // Ends all threads; waiters of requests that are not answered yet see `dead`. False when a thread has not ended within
-  // the time, because it hangs in a backend or a sink: then it is left behind, and what it uses must stay.
-  [[nodiscard]] bool stop(std::uint64_t timeout_ns);
+  // Asks all threads to end, and does not wait for them.
+  void ask_to_end();
+  // Ends all threads; waiters of requests that are not answered yet see `dead`. False when a thread has not ended by the
+  // deadline, because it hangs in a backend or a sink: then it is left behind, and what it uses must stay.
+  [[nodiscard]] bool stop(const deadline& end);
+  [[nodiscard]] bool stop(std::uint64_t timeout_ns) { return stop(deadline::after(timeout_ns)); }
   // Work is to be expected: a thread of each kind looks at the bells, unless one is to look within microseconds anyway. Thread-safe, cheap.
   void wake();
   void wake_all();
@@ -105,8 +113,11 @@ class service {
   // Sleeps for a while.
   idle_end idle(service_duty duty, std::uint64_t idle_ns);
   bool rung(std::uint32_t slot, sighting& bell) const;
+  bool begin(std::uint32_t slot, std::uint32_t sequence, const request& r) const;
   void answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
               file_table::lookups& known);
+  int hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const request& r,
+                   const std::optional<timeline_event>& event);
   timeline_event describe(const request& r, std::uint32_t slot, unsigned worker) const;
   bool take_turn(const request& write, unsigned worker, const file_table::lookups& known, write_turn& turn) const;
   void wake_sleepers(service_duty duty, int count);
@@ -116,6 +127,7 @@ class service {
 
   const channel_view channel_;
   file_table& files_;
+  sink_table& sinks_;
   timeline& timeline_;
   const service_options options_;
   std::vector<std::atomic<std::uint32_t>> served_;  // per slot: sequence of the last request that a worker took
@@ -130,12 +142,12 @@ class service {
   std::vector<worker_count> counts_;
   std::atomic<bool> stopping_{false};
   request_server requests_;
-  std::atomic<unsigned> running_{0};             // threads that have not ended
   std::array<crew, service_duties> crews_;       // by service_duty
   std::atomic<bool> long_idle_sentinel_{false};  // the one for both kinds is there
   std::mutex supervisor_mutex_;
   std::condition_variable supervisor_wake_;
-  std::vector<std::thread> threads_;
+  bool is_stopped_ = false;  // the owner's
+  host_threads threads_;
 };
 
 }  // namespace gpufs

@@ -1,32 +1,70 @@
 // Sinks: functions of the host that take what device code sends.
+//
+// Each sink has a thread and a queue of its own, so that one that is slow holds up neither the service's workers nor another
+// sink. The queue has one entry for each slot of the channel at most, because a slot holds one request at a time.
 #pragma once
 
 #include <array>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 
+#include "base/host_threads.hpp"
 #include "gpufs/base/limits.hpp"
 
 namespace gpufs {
 
-// Thread-safe.
+// Thread-safe, except for the destructor.
 class sink_table {
  public:
   using taker = std::function<int(const char* bytes, std::size_t count)>;
-  std::int32_t open(taker take);  // throws gpufs::error EMFILE
-  void close(std::int32_t sink);
-  int send(std::uint32_t sink, const char* bytes, std::size_t count);  // 0 or -errno
+  // The result of a send, 0 or -errno, and when the sink's function was called.
+  using answer = std::function<void(std::int32_t result, std::uint64_t begin_ns)>;
+
+  sink_table() = default;
+  ~sink_table();  // as stop(), without a deadline
+  sink_table(const sink_table&) = delete;
+  sink_table& operator=(const sink_table&) = delete;
+
+  std::int32_t open(taker take);  // throws gpufs::error: EMFILE, or EAGAIN when the sink cannot have a thread
+  // No call of the sink begins any more; sends that wait get -EBADF. False when the call under way has not returned by the
+  // deadline: then its thread is left behind, and what the function uses must stay until it returns.
+  [[nodiscard]] bool close(std::int32_t sink, const deadline& end);
+  // 0: the bytes are queued, and must stay until the sink's thread calls `to`, which must not throw. Or -EBADF, or throws
+  // std::bad_alloc: then `to` is not called. Does not wait for the sink.
+  int send(std::uint32_t sink, const char* bytes, std::size_t count, answer to);
+  // Closes all sinks, as close().
+  [[nodiscard]] bool stop(const deadline& end);
 
  private:
-  struct entry {
-    std::mutex mutex;  // one call at a time
-    taker take;
+  struct message {
+    const char* bytes;
+    std::size_t count;
+    answer to;
   };
-  std::mutex mutex_;  // guards entries_
-  std::array<std::shared_ptr<entry>, limits::sinks_max> entries_;
+  // Outlives the table while the function has not returned.
+  struct entry {
+    explicit entry(taker t) : take(std::move(t)) {}
+    const taker take;
+    std::mutex mutex;  // guards the rest
+    std::condition_variable wake;
+    std::deque<message> queue;
+    bool is_closed = false;
+  };
+  struct open_sink {
+    std::shared_ptr<entry> shared;  // null: not open
+    std::unique_ptr<host_threads> thread;
+  };
+  static void serve(entry& e);
+  static void ask_to_end(const open_sink& sink);
+  [[nodiscard]] static bool end_thread(const open_sink& sink, const deadline& end);
+
+  std::mutex mutex_;  // guards sinks_
+  std::array<open_sink, limits::sinks_max> sinks_;
 };
 
 }  // namespace gpufs

@@ -22,7 +22,8 @@ struct timeline_event {
 class timeline {
  public:
   // Threads' numbers.
-  static constexpr std::uint32_t registrar_thread = 0, first_worker = 1, first_opener = 1001;  // 256 workers at most
+  static constexpr std::uint32_t registrar_thread = 0, first_worker = 1, first_opener = 1001,
+                                 first_sink = 2001;  // 256 workers at most
 
   // Forgets what was recorded, and records up to `events_max` events.
   void start(std::size_t events_max);

@@ -70,5 +70,39 @@ TEST_P(closed_meanwhile, a_write_of_bytes_is_not_made_later) {
   expect_same_bytes(files->content("a"), content, "a");
 }
 
+// One close too many, which looks while the file is open and takes its step when the next open has the record; then that one is
+// closed, before the step is taken back.
+TEST_P(closed_meanwhile, a_close_too_many_lets_no_other_fail) {
+  create("a", 100);
+  create("b", 100);
+  options.open_files = 1;  // so that both have the same record
+  const std::int32_t fd = open("a");
+  session other(fs(), GetParam().kind);
+  std::atomic<bool> has_looked{false}, step{false}, has_stepped{false}, step_back{false};
+  const schedule_hook hook([&](const char* name) {
+    if (std::strcmp(name, "file.let_go") == 0 && !has_looked.exchange(true)) {
+      wait_until([&] { return step.load(); });
+    } else if (std::strcmp(name, "file.step_back") == 0) {
+      has_stepped = true;
+      wait_until([&] { return step_back.load(); });
+    } else if (std::strcmp(name, "file.wait_to_let_go") == 0) {
+      step_back = true;
+    }
+  });
+  std::int32_t result = 0;
+  std::thread closes([&] { result = other.close(fd); });
+  wait_until([&] { return has_looked.load(); });
+  ASSERT_EQ(calls().close(fd), 0);
+  const std::int32_t next = open("b");
+  ASSERT_GE(next, 0);
+  step = true;
+  wait_until([&] { return has_stepped.load(); });
+  EXPECT_EQ(calls().close(next), 0);
+  step_back = true;
+  closes.join();
+  EXPECT_EQ(result, -EBADF);
+  EXPECT_EQ(fs().stats()[counter::closes], 2u);
+}
+
 }  // namespace
 }  // namespace gpufs::testing

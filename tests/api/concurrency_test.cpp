@@ -261,6 +261,39 @@ TEST_P(concurrency_test, as_many_closes_succeed_as_opens) {
   EXPECT_EQ(fs.stats()[counter::opens], fs.stats()[counter::closes]);
 }
 
+// Each group opens the output, writes its part and closes it, by and by: some have closed it before others open it.
+TEST_P(concurrency_test, groups_that_empty_one_output_keep_each_others_parts) {
+  constexpr std::uint32_t groups = 24;
+  const mount fs(options);
+  const random_delays delays(11);
+  world->write("out", std::string(100'000, '?'));
+  for (std::uint64_t launch = 0; launch < 6; ++launch) {
+    const std::uint64_t bytes = 900 - launch * 100;
+    std::string input, expected;
+    const std::uint64_t path = add_string(input, world->path("out"));
+    std::vector<script> scripts(groups);
+    for (std::uint32_t g = 0; g < groups; ++g) {
+      device_call open{action::open};
+      open.flags = (g % 3 == 0 ? O_WRONLY : O_RDWR) | O_CREAT | O_TRUNC;
+      open.bytes = 0644;
+      open.memory = path;
+      device_call write{action::write};
+      write.offset = static_cast<std::int64_t>(g * bytes);
+      write.bytes = bytes;
+      write.memory = input.size();
+      const std::string part = self_checking(g + 1, static_cast<unsigned>(launch), 0, bytes);
+      input += part;
+      expected += part;
+      scripts[g] = {open, write, {action::close}};
+    }
+    const performance p = stage(fs, GetParam(), groups).run(scripts, input, 0);
+    for (const auto& outcomes : p.outcomes) {
+      for (const outcome& o : outcomes) EXPECT_GE(o.result, 0);
+    }
+    expect_same_bytes(world->content("out"), expected, "launch " + std::to_string(launch));
+  }
+}
+
 TEST_P(concurrency_test, several_launches_at_once_on_one_mount) {
   constexpr std::uint32_t groups = 8;
   const mount fs(options);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <set>
 #include <thread>
@@ -32,6 +33,7 @@ const std::vector<wrong_option>& wrong_options() {
       {"cache size", [](mount_options& o) { o.cache_bytes = 7 * 4096; }},
       {"cache size", [](mount_options& o) { o.cache_bytes = 1; }},
       {"workers", [](mount_options& o) { o.workers = 257; }},
+      {"root: an empty path", [](mount_options& o) { o.root = ""; }},
       {"channel slots", [](mount_options& o) { o.channel_slots = 4097; }},
       {"staging size", [](mount_options& o) { o.staging_bytes = 4096; }},
       {"staging size", [](mount_options& o) { o.staging_bytes = 10000; }},
@@ -48,7 +50,6 @@ const std::vector<wrong_option>& wrong_options() {
       {"rings", [](mount_options& o) { o.rings = 257; }},
       {"open files", [](mount_options& o) { o.open_files = 0; }},
       {"open files", [](mount_options& o) { o.open_files = 131073; }},
-      {"heartbeat timeout", [](mount_options& o) { o.heartbeat_timeout_ns = 1000; }},
   };
   return all;
 }
@@ -233,6 +234,32 @@ TEST(mount_test, unmounting_leaves_no_descriptor_and_no_thread) {
   EXPECT_LT(entries_of("/proc/self/task"), threads + rounds / 2);
 }
 
+// Whether a file is mapped into this process.
+bool is_mapped(const std::string& path) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.ends_with(path)) return true;
+  }
+  return false;
+}
+
+TEST(mount_test, files_are_mapped_only_if_the_program_lets_them) {
+  const auto files = file_world::make(source::posix);
+  const std::string content(std::size_t{1} << 20, 'x');
+  files->write("a", content);
+  for (const bool maps : {true, false}) {
+    mount_options options = base_options();
+    options.cache_bytes = 8 * 4096;  // so that every read is a load
+    options.bulk_bytes = 0;
+    options.maps_files = maps;
+    const mount fs(options);
+    session s(fs, group_kind::block);
+    const std::int32_t fd = s.open(files->path("a"));
+    for (int i = 0; i < 3; ++i) s.expect_read(fd, content, 0, content.size());
+    EXPECT_EQ(is_mapped(files->path("a")), maps);
+  }
+}
+
 TEST(mount_test, unmounting_closes_the_files_that_are_open) {
   const auto io = std::make_shared<memory_backend>();
   io->write("a", "a");
@@ -330,6 +357,19 @@ TEST(mount_test, a_root_is_not_left) {
   EXPECT_THROW(mount{options}, error);
   options.root = outer / "secret";
   EXPECT_THROW(mount{options}, error);
+}
+
+// A setting that was left empty must not serve every file of the host.
+TEST(mount_test, a_backend_refuses_an_empty_root_too) {
+  posix_backend_options options;
+  options.root = "";
+  try {
+    (void)make_posix_backend(options);
+    FAIL() << "it was taken";
+  } catch (const error& e) {
+    EXPECT_EQ(e.code().value(), EINVAL);
+    EXPECT_NE(std::string(e.what()).find("root: an empty path"), std::string::npos) << e.what();
+  }
 }
 
 // As the process's umask and the file's permissions have it.

@@ -66,6 +66,9 @@ class writer {
     bool exists = false;
     int open = 0;  // 0: not; else 1 + kind of the descriptor
     std::string content;
+    // In this launch:
+    bool was_made = false;  // without O_TRUNC
+    bool was_emptied = false;
   };
 
   std::string name_of(int i) const { return "own-" + std::to_string(number_) + "-" + std::to_string(i); }
@@ -133,15 +136,20 @@ void writer::open_own(const file_world& world, int i, std::string& input) {
   c.memory = add_string(input, world.path(name_of(i)));
   c.flags = kind == 0 ? O_RDWR : kind == 1 ? O_WRONLY : kind == 2 ? O_RDWR | O_APPEND : O_WRONLY | O_GWRONCE;
   if (below(3) != 0) c.flags |= O_CREAT;
-  if (below(4) == 0) c.flags |= O_TRUNC;
+  // A file that was just made may be taken for one that was just removed, and that this launch had emptied
+  // (service/file_table.hpp).
+  if (below(4) == 0 && !f.was_made) c.flags |= O_TRUNC;
   if (below(6) == 0) c.flags |= O_CREAT | O_EXCL;
   const bool creates = (c.flags & O_CREAT) != 0;
   const std::int64_t error = f.exists && (c.flags & O_EXCL) != 0 ? -EEXIST : !f.exists && !creates ? -ENOENT : 0;
   plan(c, error, "open " + name_of(i));
   if (error != 0) return;
   expected_.back().any_descriptor = true;
+  f.was_made = f.was_made || (!f.exists && (c.flags & O_TRUNC) == 0);
   f.exists = true;
-  if ((c.flags & O_TRUNC) != 0) f.content.clear();
+  // Once in a launch.
+  if ((c.flags & O_TRUNC) != 0 && !f.was_emptied) f.content.clear();
+  f.was_emptied = f.was_emptied || (c.flags & O_TRUNC) != 0;
   f.open = 1 + kind;
 }
 
@@ -236,6 +244,7 @@ script writer::next(const file_world& world, std::vector<shared_file>& shared, s
                     std::string& input, std::uint64_t& output_bytes) {
   calls_.clear();
   expected_.clear();
+  for (own_file& f : files_) f.was_made = f.was_emptied = false;
   for (std::size_t i = 0; i <= shared.size(); ++i) {
     device_call c{action::open};
     const bool appends = i == shared.size();

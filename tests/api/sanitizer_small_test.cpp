@@ -75,7 +75,6 @@ TEST_P(SanitizerSmall, all_calls_with_eviction_and_meetings) {
   options.bulk_bytes = 2 * 512;
   options.channel_slots = 4;
   options.reclaim_timeout_ns = 60'000'000'000;
-  options.heartbeat_timeout_ns = 60'000'000'000;
   mount fs(options);
   // Now, and not in the background: compute-sanitizer takes memory that was registered while a kernel runs for foreign.
   EXPECT_EQ(fs.register_file("1"), 20000u);
@@ -191,7 +190,6 @@ TEST_P(SanitizerSmall, writes_with_eviction_and_meetings) {
   options.cache_bytes = 16 * 512;
   options.channel_slots = 4;
   options.reclaim_timeout_ns = 60'000'000'000;
-  options.heartbeat_timeout_ns = 60'000'000'000;
   mount fs(options);
   stage s(fs, GetParam(), groups);
   std::string input, expected = before;

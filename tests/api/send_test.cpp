@@ -67,11 +67,11 @@ TEST_P(send_test, sinks_that_are_not_open_are_bad) {
   const std::int32_t sink = open_sink(r);
   for (const std::int32_t bad : {-1, sink + 1, 63, 64, 1 << 20, -0x7fffffff - 1})
     EXPECT_EQ(calls().send(bad, "x"), -EBADF) << bad;
-  fs().close_sink(sink);
+  EXPECT_TRUE(fs().close_sink(sink));
   EXPECT_EQ(calls().send(sink, "x"), -EBADF);
-  fs().close_sink(sink);
-  fs().close_sink(-1);
-  fs().close_sink(1000);
+  EXPECT_TRUE(fs().close_sink(sink));
+  EXPECT_TRUE(fs().close_sink(-1));
+  EXPECT_TRUE(fs().close_sink(1000));
   const std::int32_t again = open_sink(r);
   EXPECT_EQ(calls().send(again, "x"), 1);
   EXPECT_EQ(r.all(), "x");
@@ -98,7 +98,7 @@ TEST_P(send_test, there_are_64_sinks) {
   } catch (const error& e) {
     EXPECT_EQ(e.code().value(), EMFILE);
   }
-  fs().close_sink(40);
+  EXPECT_TRUE(fs().close_sink(40));
   EXPECT_EQ(open_sink(r), 40);
 }
 

@@ -20,7 +20,6 @@ void uncertain_file::set_content(const std::string& content) {
   }
   seen_ = host_;
   host_size_min_ = host_.size();
-  has_tail_ = false;
 }
 
 bool uncertain_file::open(std::uint64_t size, bool empties) {
@@ -32,13 +31,11 @@ bool uncertain_file::open(std::uint64_t size, bool empties) {
   host_.resize(size, value('\0'));
   seen_ = host_;
   host_size_min_ = size;
-  has_tail_ = false;
   return can_be;
 }
 
 void uncertain_file::grow_seen(std::uint64_t size) {
-  for (std::uint64_t i = seen_.size(); i < size; ++i)
-    seen_.push_back(value('\0') | (has_tail_ && i < host_.size() ? host_[i] : 0));
+  for (std::uint64_t i = seen_.size(); i < size; ++i) seen_.push_back(value('\0'));
 }
 
 void uncertain_file::write(std::uint64_t at, const std::string& bytes) {
@@ -51,7 +48,7 @@ void uncertain_file::write(std::uint64_t at, const std::string& bytes) {
 }
 
 void uncertain_file::sync() {
-  if (!has_tail_) host_.resize(seen_.size());
+  host_.resize(seen_.size());
   grow_host(seen_.size());
   std::copy(seen_.begin(), seen_.end(), host_.begin());
   host_size_min_ = seen_.size();
@@ -62,17 +59,6 @@ void uncertain_file::truncate(std::uint64_t size) {
   seen_.resize(size);
   host_.resize(size, value('\0'));
   host_size_min_ = size;
-  has_tail_ = false;
-}
-
-bool uncertain_file::fail_to_truncate(std::uint64_t size, std::uint64_t now) {
-  if (now == seen_.size()) return true;
-  if (now != size || size > seen_.size()) return false;
-  seen_.resize(size);
-  host_size_min_ = std::min(host_size_min_, size);
-  for (std::uint64_t i = size; i < host_.size(); ++i) host_[i] |= value('\0');
-  has_tail_ = true;
-  return true;
 }
 
 }  // namespace gpufs::testing

@@ -21,9 +21,6 @@ class uncertain_file {
   // The host has all that was written.
   void sync();
   void truncate(std::uint64_t size);
-  // It failed, and the mount says that the file has `now` bytes: as many as before, or it is cut, and the host may have others behind
-  // that. Whether that can be.
-  [[nodiscard]] bool fail_to_truncate(std::uint64_t size, std::uint64_t now);
   // `all_written`: what its close has said.
   void close(bool all_written) {
     if (all_written) sync();
@@ -45,7 +42,6 @@ class uncertain_file {
   std::vector<values> seen_;  // of the mount's file
   std::vector<values> host_;  // of the host's: as large as it may be
   std::uint64_t host_size_min_ = 0;
-  bool has_tail_ = false;  // the host may have more than the mount shows
 };
 
 }  // namespace gpufs::testing

@@ -1,6 +1,8 @@
 // gpufs::grep: dictionaries, text in 8-byte words, and the walk through directories.
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -51,6 +53,20 @@ TEST(GrepText, ClassifiesEveryByteAtEveryPlace) {
   }
 }
 
+TEST(GrepText, FoldsTheCaseOfAsciiLettersOnly) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const int folded = byte >= 'A' && byte <= 'Z' ? byte + ('a' - 'A') : byte;
+    for (int place = 0; place < 8; ++place) {
+      for (const std::uint64_t around : {std::uint64_t{0}, ~std::uint64_t{0}, eightfold('a'), eightfold(0x80)}) {
+        const std::uint64_t others = around & ~(std::uint64_t{0xff} << 8 * place);
+        EXPECT_EQ(grep::fold_case(others | std::uint64_t(byte) << 8 * place), others | std::uint64_t(folded)
+                                                                                           << 8 * place)
+            << byte << " at " << place;
+      }
+    }
+  }
+}
+
 TEST(GrepText, HashesAndComparesAtEveryPlaceAlike) {
   const std::string word = "The quick brown fox";
   for (std::uint32_t bytes = 1; bytes <= word.size(); ++bytes) {
@@ -77,8 +93,22 @@ TEST(GrepDictionary, IsSortedAndHasEachWordOnce) {
 TEST(GrepDictionary, ReadsOneWordALine) {
   const temporary_folder folder;
   const std::string longest(255, 'x');
-  const grep::dictionary d = grep::dictionary::read(folder.write("words", "foo\n\nbar \r\n" + longest + "\nfoo\n'tis"));
-  EXPECT_EQ(d.words(), (std::vector<std::string>{"'tis", "bar \r", "foo", longest}));
+  const grep::dictionary d =
+      grep::dictionary::read({folder.write("words", "foo\n\nbar \r\n" + longest + "\r\n\r\nfoo\n'tis")});
+  EXPECT_EQ(d.words(), (std::vector<std::string>{"'tis", "bar ", "foo", longest}));
+}
+
+TEST(GrepDictionary, KeepsTheFirstSpellingWhereTheCaseIsIgnored) {
+  const grep::dictionary d({"foo", "Foo", "B", "b", "a-A", "\xc4", "\xe4", "FOO"}, grep::letter_case::ignored);
+  EXPECT_EQ(d.words(), (std::vector<std::string>{"B", "a-A", "foo", "\xc4", "\xe4"}));
+  EXPECT_EQ(d.flat().overlapping, 1u);
+}
+
+TEST(GrepDictionary, HasTheWordsOfAllFilesAndMore) {
+  const temporary_folder folder;
+  const grep::dictionary d =
+      grep::dictionary::read({folder.write("1", "b\na\n"), folder.write("2", "c\nb")}, {"d", "a"});
+  EXPECT_EQ(d.words(), (std::vector<std::string>{"a", "b", "c", "d"}));
 }
 
 TEST(GrepDictionary, RefusesWordsThatCannotBeSearched) {
@@ -92,13 +122,13 @@ TEST(GrepDictionary, RefusesWordsThatCannotBeSearched) {
     }
   };
   const std::string path = folder.write("long", "a\nb\n" + std::string(256, 'x') + "\n");
-  const auto [number, text] = refusal([&] { grep::dictionary::read(path); });
+  const auto [number, text] = refusal([&] { grep::dictionary::read({path}); });
   EXPECT_EQ(number, EINVAL);
   EXPECT_NE(text.find("line 3"), std::string::npos) << text;
   EXPECT_NE(text.find(path), std::string::npos) << text;
-  EXPECT_EQ(refusal([&] { grep::dictionary::read(folder.write("nul", std::string("a\0b\n", 4))); }).first, EINVAL);
-  EXPECT_EQ(refusal([&] { grep::dictionary::read(folder.path + "/missing"); }).first, ENOENT);
-  EXPECT_NE(refusal([&] { grep::dictionary::read(folder.path); }).first, 0);
+  EXPECT_EQ(refusal([&] { grep::dictionary::read({folder.write("nul", std::string("a\0b\n", 4))}); }).first, EINVAL);
+  EXPECT_EQ(refusal([&] { grep::dictionary::read({folder.path + "/missing"}); }).first, ENOENT);
+  EXPECT_EQ(refusal([&] { grep::dictionary::read({folder.path}); }).first, EISDIR);
   EXPECT_EQ(refusal([] { grep::dictionary({"a\nb"}); }).first, EINVAL);
   EXPECT_EQ(refusal([] { grep::dictionary({std::string("a\0", 2)}); }).first, EINVAL);
   EXPECT_EQ(refusal([] { grep::dictionary({std::string(256, 'x')}); }).first, EINVAL);
@@ -152,6 +182,24 @@ TEST(GrepWalk, FindsTheFilesThatGrepFinds) {
   EXPECT_EQ(failures[0].error, ENOENT);
   EXPECT_EQ(failures[1].error, ENOENT);  // sorted: the dangling link
   EXPECT_EQ(failures[2].error, EINVAL);
+  EXPECT_NE(std::string(failures[2].reason).find("FIFO"), std::string::npos);
+}
+
+TEST(GrepWalk, RefusesPseudoFileSystems) {
+  struct statfs file_system;
+  if (statfs("/proc/self", &file_system) != 0 || file_system.f_type != PROC_SUPER_MAGIC) GTEST_SKIP() << "no /proc";
+  const temporary_folder folder;
+  folder.write("a", "1");
+  fs::create_symlink("/proc/self/status", folder.path + "/link");
+  std::vector<grep::path_failure> failures;
+  const std::vector<std::string> roots = {"/proc/self", "/proc/self/status", folder.path + "/link"};
+  EXPECT_TRUE(grep::walk(roots, failures).empty());
+  ASSERT_EQ(failures.size(), roots.size());
+  for (const grep::path_failure& failure : failures) {
+    EXPECT_EQ(failure.error, EINVAL);
+    EXPECT_NE(std::string(failure.reason).find("pseudo"), std::string::npos) << failure.path;
+  }
+  EXPECT_EQ(grep::walk({folder.path}, failures).size(), 1u);
 }
 
 TEST(GrepWalk, FindsAllOfALargeTree) {

@@ -93,6 +93,46 @@ TEST(GrepSearch, CountsTheSameWithOtherPagesAndSmallCaches) {
   }
 }
 
+std::string lower(std::string text) {
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
+  return text;
+}
+
+TEST(GrepSearch, IgnoresTheCaseAsASearchOfLowerCaseDoes) {
+  grep_world world;
+  for (std::uint64_t seed = 1; seed <= (is_sanitized ? 3 : 12) && !::testing::Test::HasFailure(); ++seed) {
+    random_text random(seed);
+    const auto capitals = [&random](std::string text) {
+      for (char& c : text) c = random.below(2) == 0 && c >= 'a' && c <= 'z' ? static_cast<char>(c - ('a' - 'A')) : c;
+      return text;
+    };
+    std::map<std::string, std::string> files;
+    std::map<std::string, std::string> lower_files;
+    std::map<std::string, std::string> spellings;  // by the word in lower case
+    std::vector<std::string> words;
+    std::vector<grep::file_item> list;
+    for (std::size_t f = 0; f < 4; ++f) {
+      const std::string path = "f" + std::to_string(f);
+      const std::string text = random.file();
+      files[path] = capitals(text);
+      lower_files[path] = lower(text);
+      world.backend().write(path, files[path]);
+      list.push_back({path, text.size()});
+      for (int w = 0; w < 6; ++w) {
+        words.push_back(capitals(random.word(text)));
+        if (!words.back().empty()) spellings.emplace(lower(words.back()), words.back());
+      }
+    }
+    std::set<std::string> lower_words;
+    for (const auto& [word, spelling] : spellings) lower_words.insert(word);
+    counts expected;
+    for (const auto& [key, count] : expected_counts(lower_files, lower_words))
+      expected[{key.first, spellings.at(key.second)}] = count;
+    const grep::dictionary dictionary(words, grep::letter_case::ignored);
+    expect_same(expected, world.search_list(dictionary, list), "seed " + std::to_string(seed));
+  }
+}
+
 TEST(GrepSearch, OfMatchesThatOverlapTheLeftmostCounts) {
   struct example {
     const char* text;

@@ -6,15 +6,19 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "backend/mapped_reads.hpp"
 
 namespace gpufs::testing {
 namespace {
@@ -40,6 +44,7 @@ class holed_memory {
   holed_memory(const holed_memory&) = delete;
   holed_memory& operator=(const holed_memory&) = delete;
   char* page(std::size_t i) const { return data_ + i * page_bytes; }
+  int descriptor() const { return fd_; }
   void shrink(std::size_t pages_there) const {
     if (ftruncate(fd_, static_cast<off_t>(pages_there * page_bytes)) != 0) throw std::runtime_error("ftruncate");
   }
@@ -286,6 +291,39 @@ TEST_F(guarded_copy_death, a_handler_of_the_old_kind_gets_its_signals_once_if_it
         _exit(0);
       },
       ::testing::KilledBySignal(SIGBUS), "");
+}
+
+// The clock by which copies look whether the handler is still there.
+timespec coarse_now() {
+  timespec t{};
+  (void)clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+  return t;
+}
+void wait_for_ticks(int count) {
+  while (count-- > 0) {
+    const timespec before = coarse_now();
+    while (coarse_now().tv_nsec == before.tv_nsec) std::this_thread::yield();
+  }
+}
+
+// A window of a mapping is trusted for seconds, but not the handler.
+TEST_F(guarded_copy_death, a_handler_put_in_place_later_sees_no_fault_of_a_read) {
+  EXPECT_EXIT(
+      {
+        const holed_memory file(64, 64);
+        const std::unique_ptr<mapped_reads> reads = mapped_reads::make(file.descriptor());
+        if (reads == nullptr) _exit(95);
+        std::string to(page_bytes, '\0');
+        bool is_mapped = false;
+        for (std::uint32_t i = 0; i <= mapped_reads::reads_before; ++i)
+          is_mapped = reads->read(to.data(), page_bytes, 3 * page_bytes);
+        if (!is_mapped) _exit(96);
+        put(0, [](int) { _exit(97); }, nullptr);
+        wait_for_ticks(2);
+        file.shrink(1);
+        _exit(reads->read(to.data(), page_bytes, 3 * page_bytes) ? 98 : 9);
+      },
+      ::testing::ExitedWithCode(9), "");
 }
 
 TEST_F(guarded_copy_death, it_notices_that_it_was_replaced) {

@@ -8,6 +8,10 @@
 #include "gpufs/launch.cuh"
 #include "support/device.hpp"
 
+#if defined(__CUDACC__)
+#include <cooperative_groups.h>
+#endif
+
 namespace gpufs::testing {
 
 struct broadcast_words {
@@ -96,6 +100,57 @@ struct together_kernel {
   }
 };
 
+// The lanes of a warp take different ways, and each way makes the group.
+struct split_record {
+  std::uint32_t size, rank, first, count, converged, converged_sum;
+};
+struct split_kernel {
+  split_record* records;
+  GPUFS_HD void operator()(const mount_ref&) const {
+    const auto me = static_cast<std::uint32_t>(thread_group::grid_rank());
+    const std::uint32_t lane = me % 32;
+    split_record r{};
+    const auto use = [&](const warp_group& g) {
+      r.size = g.size();
+      r.rank = g.rank();
+    };
+    if (lane % 3 == 0) {
+      const std::uint64_t start = platform::now_ns();
+      for (std::uint32_t attempt = 0; platform::elapsed_ns(start) < 100'000; ++attempt) platform::pause(attempt);
+      use(this_warp());
+    } else {
+      const lane_group some = converged_lanes();
+      r.converged = some.size();
+      r.converged_sum = static_cast<std::uint32_t>(some.sum(1));
+      use(this_warp());
+    }
+    const warp_group warp = this_warp();
+    r.first = warp.broadcast(me);
+    r.count = warp.count(lane % 2 == 0);
+    records[me] = r;
+  }
+};
+
+#if defined(__CUDACC__)
+// Tiles of cooperative groups, of 32 threads and of 8.
+struct tile_record {
+  std::uint64_t grid_rank;
+  std::uint32_t size_of_warp, size, rank, first;
+};
+struct tile_kernel {
+  tile_record* records;
+  GPUFS_HD void operator()([[maybe_unused]] const mount_ref& fs) const {
+#if defined(__CUDA_ARCH__)
+    const auto block = cooperative_groups::this_thread_block();
+    const warp_group warp = as_group(cooperative_groups::tiled_partition<32>(block));
+    const auto me = static_cast<std::uint32_t>(thread_group::grid_rank());
+    const lane_group some = as_group(cooperative_groups::tiled_partition<8>(block));
+    records[me] = {warp.grid_rank(), warp.size(), some.size(), some.rank(), some.broadcast(me)};
+#endif
+  }
+};
+#endif
+
 // A block has 96 threads on a GPU and one on the twin.
 constexpr std::uint32_t group_test_blocks = 5;
 constexpr std::uint32_t group_test_threads = 96;
@@ -141,6 +196,53 @@ TEST(group, matching_lanes_form_groups_of_their_own) {
     EXPECT_EQ(got[lane].first, first) << "lane " << lane;
   }
 }
+
+TEST(group, a_warp_is_whole_whatever_ways_its_lanes_took) {
+  const mount m(base_options());
+  const bool gpu = device() == device_kind::cuda;
+  const std::uint32_t threads = gpu ? 80 : 1;
+  const device_buffer<split_record> records(m, threads);
+  launch(m, {1, threads, 0, nullptr}, split_kernel{records.data()});
+  const auto got = records.download();
+  for (std::uint32_t t = 0; t < threads; ++t) {
+    const std::uint32_t lanes = gpu ? (t < 64 ? 32 : 16) : 1;
+    EXPECT_EQ(got[t].size, lanes) << t;
+    EXPECT_EQ(got[t].rank, t % 32);
+    EXPECT_EQ(got[t].first, t / 32 * 32);
+    EXPECT_EQ(got[t].count, (lanes + 1) / 2);
+    if (t % 32 % 3 == 0) continue;
+    EXPECT_GE(got[t].converged, 1u);
+    EXPECT_LE(got[t].converged, lanes - (lanes + 2) / 3);
+    EXPECT_EQ(got[t].converged_sum, got[t].converged);
+  }
+}
+
+TEST(group, converged_lanes_have_no_number_in_the_launch) {
+  const lane_group some = converged_lanes();
+  EXPECT_EQ(some.size(), 1u);
+  EXPECT_TRUE(some.is_leader());
+  EXPECT_EQ(some.apart().size(), 1u);
+  constexpr auto has_number = [](auto g) { return requires { g.grid_rank(); } || requires { g.grid_size(); }; };
+  EXPECT_FALSE(has_number(some));
+  EXPECT_TRUE(has_number(this_warp()));
+}
+
+#if defined(__CUDACC__)
+TEST(group, a_tile_of_cooperative_groups_is_a_group) {
+  constexpr std::uint32_t threads = 96;
+  const mount m(base_options());
+  const device_buffer<tile_record> records(m, 2 * threads);
+  launch(m, {2, threads, 0, nullptr}, tile_kernel{records.data()});
+  const auto got = records.download();
+  for (std::uint32_t t = 0; t < 2 * threads; ++t) {
+    EXPECT_EQ(got[t].grid_rank, t / 32);
+    EXPECT_EQ(got[t].size_of_warp, 32u);
+    EXPECT_EQ(got[t].size, 8u);
+    EXPECT_EQ(got[t].rank, t % 8);
+    EXPECT_EQ(got[t].first, t / 8 * 8);
+  }
+}
+#endif
 
 TEST(group, members_learn_from_each_other) {
   const mount m(base_options());

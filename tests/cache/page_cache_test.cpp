@@ -142,7 +142,7 @@ struct pin_everything_kernel {
     const page_key old{1, 0};
     const std::uint64_t start = platform::now_ns();
     r.refused = cache.acquire(more, page_filler<thread_group>{g, more, 0, loads}).valid;
-    r.waited_ns = platform::now_ns() - start;
+    r.waited_ns = platform::elapsed_ns(start);
     const page_pin hit = cache.acquire(old, page_filler<thread_group>{g, old, -EIO, loads});
     r.hit = hit.valid;
     cache.release(hit.frame);
@@ -167,7 +167,7 @@ TEST(page_cache, refuses_within_its_bound_when_all_frames_are_pinned_and_recover
     EXPECT_EQ(got.pinned, 16u) << "every frame can be pinned";
     EXPECT_EQ(got.refused, -ENOBUFS);
     EXPECT_GE(got.waited_ns, 30'000'000u);
-    EXPECT_LT(got.waited_ns, 3'000'000'000u);
+    EXPECT_LT(got.waited_ns, 60'000'000'000u);
     EXPECT_EQ(got.hit, 512) << "resident pages are found all the same";
     EXPECT_EQ(got.afterwards, 512);
     EXPECT_EQ(got.frame_got, got.frame_given);
@@ -199,7 +199,7 @@ struct wait_for_a_frame_kernel {
     page_cache<block_group> cache(fs, g, 0);
     if (block_group::grid_rank() == 0) {
       const std::uint64_t start = platform::now_ns();
-      for (std::uint32_t attempt = 0; platform::now_ns() - start < 20'000'000; ++attempt) platform::pause(attempt);
+      for (std::uint32_t attempt = 0; platform::elapsed_ns(start) < 20'000'000; ++attempt) platform::pause(attempt);
       cache.release(frames[5]);
     } else {
       const page_key key{2, 0};
@@ -219,6 +219,91 @@ TEST(page_cache, waits_for_a_frame_that_another_group_gives_back_in_time) {
   launch(m, {2, 32, 0, nullptr}, wait_for_a_frame_kernel{frames.data(), result.data(), loads.data()});
   EXPECT_EQ(result.download()[0], 512);
   EXPECT_EQ(m.stats()[counter::no_frames], 0u);
+}
+
+// Each load takes three times as long as a group waits for a frame that does not come.
+template <class Group>
+struct slow_filler {
+  page_filler<Group> fill;
+  std::uint64_t load_ns;
+  GPUFS_HD std::int32_t operator()(char* to) const {
+    const std::uint64_t start = platform::now_ns();
+    for (std::uint32_t attempt = 0; platform::elapsed_ns(start) < load_ns; ++attempt) platform::pause(attempt);
+    return fill(to);
+  }
+};
+struct slow_pages_kernel {
+  page_cache_results* results;
+  std::uint64_t load_ns;
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const block_group g{};
+    page_cache<block_group> cache(fs, g, 0);
+    const page_key key{1, block_group::grid_rank()};
+    const page_pin pin = cache.acquire(key, slow_filler<block_group>{{g, key, 0, results}, load_ns});
+    if (pin.valid >= 0) {
+      check_page(g, fs, key, pin, results);
+      cache.release(pin.frame);
+    }
+    if (!g.is_leader()) return;
+    if (pin.valid >= 0) (void)results->acquired.fetch_add_relaxed(1);
+    else if (pin.valid == -ENOBUFS) (void)results->no_frames.fetch_add_relaxed(1);
+    else (void)results->wrong.fetch_add_relaxed(1);
+  }
+};
+
+TEST(page_cache, waits_for_a_frame_as_long_as_others_are_loading) {
+  constexpr std::uint32_t groups = 12;
+  mount_options options = tiny_cache(8, 1);
+  options.reclaim_timeout_ns = 500'000'000;
+  options.twin_threads = groups;
+  const mount m(options);
+  const device_buffer<page_cache_results> results(m, 1);
+  launch(m, {groups, 32, 0, nullptr}, slow_pages_kernel{results.data(), 3 * options.reclaim_timeout_ns});
+  const page_cache_results got = results.download()[0];
+  EXPECT_EQ(got.no_frames.value, 0u);
+  EXPECT_EQ(got.acquired.value, groups);
+  EXPECT_EQ(got.wrong.value, 0u);
+}
+
+// All frames stay pinned; one block reads a page that is there, again and again, until the other was refused.
+struct refuse_beside_hits_kernel {
+  std::int32_t* result;
+  atomic_word<std::uint32_t>* done;
+  page_cache_results* loads;
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const block_group g{};
+    page_cache<block_group> cache(fs, g, 0);
+    if (block_group::grid_rank() == 0) {
+      const page_key key{2, 0};
+      const page_pin pin = cache.acquire(key, page_filler<block_group>{g, key, 0, loads});
+      if (g.is_leader()) {
+        *result = pin.valid;
+        done->store_release(1);
+      }
+      return;
+    }
+    const page_key key{1, 3};
+    for (std::uint32_t end = 0; end == 0;) {
+      cache.release(cache.acquire(key, page_filler<block_group>{g, key, -EIO, loads}).frame);
+      if (g.is_leader()) end = done->load_acquire();
+      end = g.broadcast(end);
+    }
+  }
+};
+
+TEST(page_cache, refuses_when_all_frames_stay_pinned_although_they_are_read) {
+  mount_options options = tiny_cache(16, 3);
+  options.reclaim_timeout_ns = 100'000'000;
+  const mount m(options);
+  const device_buffer<std::uint32_t> frames(m, 16);
+  const device_buffer<std::int32_t> result(m, 1);
+  const device_buffer<atomic_word<std::uint32_t>> done(m, 1);
+  const device_buffer<page_cache_results> loads(m, 1);
+  launch(m, {1, 32, 0, nullptr}, pin_for_later_kernel{frames.data(), loads.data()});
+  m.synchronize();
+  launch(m, {2, 32, 0, nullptr}, refuse_beside_hits_kernel{result.data(), done.data(), loads.data()});
+  EXPECT_EQ(result.download()[0], -ENOBUFS);
+  EXPECT_EQ(m.stats()[counter::no_frames], 1u);
 }
 
 // ---- pages that come unasked

@@ -146,7 +146,7 @@ TEST_P(channel_stress, late_answers_reach_nobody_else) {
         std::mt19937_64 random(c);
         const auto end = std::chrono::steady_clock::now() + 400ms;
         while (std::chrono::steady_clock::now() < end) {
-          channel_client client = rig.memory().client({2'000'000, 2'000'000});
+          channel_client client = rig.memory().client({2'000'000});
           const std::int32_t turn = client.acquire();
           if (turn < 0) continue;  // all are abandoned at the moment
           const auto slot = static_cast<std::uint32_t>(turn);

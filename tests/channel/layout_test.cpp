@@ -90,7 +90,7 @@ TEST(channel_layout, some_slots_have_more_room_for_writes) {
 
 TEST(channel_layout, a_request_is_there_when_all_its_words_are) {
   request_record whole{};
-  const request sent{request_code::read, 0xfedcba98u, 0xfffffe, 0x0000'8765'4321'0fedull};
+  const request sent{request_code::read, 0xfedcba98u, 0x3fffffe, 0x0000'8765'4321'0fedull};
   whole.store(sent, 0xffffffffu);
   request got{};
   ASSERT_TRUE(whole.load(0xffffffffu, got));
@@ -105,6 +105,21 @@ TEST(channel_layout, a_request_is_there_when_all_its_words_are) {
     request_record part = next;
     part.words[missing] = whole.words[missing];
     EXPECT_FALSE(part.load(0, got)) << missing;
+  }
+}
+
+TEST(channel_layout, a_request_keeps_code_and_length_apart) {
+  for (std::uint32_t code = 0; code < request_record::codes; ++code) {
+    for (const std::uint32_t length :
+         {0u, 1u, limits::bulk_bytes_max - 1, limits::bulk_bytes_max, limits::bulk_bytes_max + 1,
+          limits::write_bytes_max | masked_flag, request_record::length_max}) {
+      request_record record{};
+      record.store({static_cast<request_code>(code), 7, length, 9}, 1);
+      request got{};
+      ASSERT_TRUE(record.load(1, got));
+      EXPECT_EQ(static_cast<std::uint32_t>(got.code), code) << length;
+      EXPECT_EQ(got.length, length) << code;
+    }
   }
 }
 

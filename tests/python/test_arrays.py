@@ -6,13 +6,18 @@ import errno
 import itertools
 import os
 import random
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import gpufs
+import ml_dtypes
 import numpy as np
 import pytest
+from gpufs import _formats
+from gpufs._formats import parse_dtype
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -208,6 +213,83 @@ def test_raw_files_say_their_length(mount: gpufs.Mount, tmp_path: Path) -> None:
             assert file.shape == expected
             data = content.tobytes()[offset:][: file.nbytes]
             assert same(file[...], np.frombuffer(data, file.dtype).reshape(expected))
+
+
+@pytest.fixture
+def parses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the files whose headers were parsed."""
+    found: list[int] = []
+    own = _formats.read_safetensors_entries
+
+    def parse(file: BinaryIO, size: int) -> dict[str, _formats.ArrayLayout | str]:
+        found.append(size)
+        return own(file, size)
+
+    monkeypatch.setattr(_formats, "read_safetensors_entries", parse)
+    return found
+
+
+TENSORS = {f"layers.{number}": np.full(3, number, "<i4") for number in range(50)}
+
+
+def test_a_header_is_parsed_once_for_all_tensors(mount: gpufs.Mount, tmp_path: Path, parses: list[int]) -> None:
+    path = safetensors(tmp_path / "model.safetensors", TENSORS)
+    other = safetensors(tmp_path / "other.safetensors", {"layers.0": np.zeros(9, "u1")})
+    time.sleep(2.1)  # what changed less than two seconds before may change once more without a trace
+    for name, array in TENSORS.items():
+        with mount.array(path, name=name) as file:
+            assert same(file[...], array)
+        with mount.array(other, name="layers.0") as file:
+            assert file.shape == (9,)
+    assert parses == [path.stat().st_size, other.stat().st_size]
+    with pytest.raises(KeyError, match=r"no array 'layers\.x' in the file; close: 'layers\."):
+        mount.array(path, name="layers.x")
+    os.utime(path)  # changed, for all that one can tell
+    mount.array(path, name="layers.0").close()
+    assert len(parses) == 3
+
+
+def test_headers_of_many_files_take_bounded_memory(mount: gpufs.Mount, tmp_path: Path, parses: list[int]) -> None:
+    paths = [safetensors(tmp_path / f"{number}.safetensors", {"a": np.zeros(9, "u1")}) for number in range(9)]
+    time.sleep(2.1)
+    for path in [*paths, paths[-1], paths[0]]:
+        mount.array(path, name="a").close()
+    assert len(parses) == 10  # the first one's was given up
+
+
+def test_a_header_that_changes_is_seen(mount: gpufs.Mount, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    for number in range(20):  # of one size, at once
+        safetensors(path, {f"name{number:02}": np.full(3, number, "<i4")})
+        with mount.array(path, name=f"name{number:02}") as file:
+            assert same(file[...], np.full(3, number, "<i4"))
+        assert list(mount.tensors(path)) == [f"name{number:02}"]
+    time.sleep(2.1)
+    mount.array(path, name="name19").close()
+    with mount.open(path, "r+b") as written:  # as a kernel does
+        written.write(path.read_bytes().replace(b"name19", b"name20"))
+        with mount.array(path, name="name20") as file:
+            assert same(file[...], np.full(3, 19, "<i4"))
+
+
+def test_tensors_are_listed(mount: gpufs.Mount, tmp_path: Path) -> None:
+    content = {"b": np.zeros((2, 3), "<f4"), "a": np.zeros(5, ml_dtypes.bfloat16), "scalar": np.zeros((), "u1")}
+    path = safetensors(tmp_path / "model.safetensors", content)
+    path.write_bytes(path.read_bytes().replace(b'"U8"', b'"F4"'))
+    found = mount.tensors(path)
+    begin = path.stat().st_size - 24 - 10 - 1
+    assert found == {
+        "b": gpufs.ArrayEntry("b", "float32", (2, 3), "C", begin, 24),
+        "a": gpufs.ArrayEntry("a", "bfloat16", (5,), "C", begin + 24, 10),
+        "scalar": gpufs.ArrayEntry("scalar", "F4", None, None, None, None),
+    }
+    found.clear()
+    assert len(mount.tensors(path)) == 3
+    (tmp_path / "text").write_text("no tensors here, but text")
+    with pytest.raises(ValueError, match=r"text: not a safetensors file"):
+        mount.tensors(tmp_path / "text")
+    with pytest.raises(FileNotFoundError):
+        mount.tensors(tmp_path / "missing")
 
 
 def test_tensors_of_safetensors_have_names(mount: gpufs.Mount, tmp_path: Path) -> None:
@@ -465,9 +547,41 @@ def test_out_of_another_type_is_refused(mount: gpufs.Mount, tmp_path: Path) -> N
         for dtype in ("<i8", "<f4", "<c16"):
             with pytest.raises((TypeError, ValueError), match="out has"):
                 file.read(out=np.empty(array.nbytes // np.dtype(dtype).itemsize, dtype))
-        flat = np.empty(array.nbytes, np.uint8)
-        file.read(out=flat)
-        assert flat.tobytes() == array.tobytes()
+        for flat in (np.empty(array.nbytes, np.uint8), np.empty((30, 5), "V8")):  # bytes, whatever they mean
+            file.read(out=flat)
+            assert flat.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "others"),
+    [
+        ("float32", [">f4", "int32", "uint32", [("a", "<f4")], "<U1"]),
+        ("float16", [">f2", "bfloat16", "int16"]),
+        ("bfloat16", ["float16", ">u2", "uint16", "int16"]),
+        ("int64", ["uint64", ">i8", "datetime64[ns]", "float64", "complex64"]),
+        ("float8_e4m3fn", ["int8", "bool", "float8_e5m2"]),
+        ("int8", ["bool", "S1", "float8_e5m2"]),
+    ],
+)
+def test_out_of_a_type_of_the_same_size_is_refused(
+    mount: gpufs.Mount, tmp_path: Path, dtype: str, others: list[Any]
+) -> None:
+    wanted = parse_dtype(dtype)
+    (tmp_path / "raw").write_bytes(bytes(range(1, 13)) * wanted.itemsize)
+    with mount.array(tmp_path / "raw", dtype, (4, 3)) as file:
+        for other in others:
+            wrong = np.dtype(getattr(ml_dtypes, other)) if str(other).startswith(("bf", "float8")) else np.dtype(other)
+            out = np.zeros((4, 3), wrong)
+            assert out.itemsize == wanted.itemsize
+            said = str(wrong) if wrong.names or not wrong.isnative else wrong.name
+            text = f"out has items of type {said}, the result of type {dtype}"
+            for use in (lambda out=out: file.read(out=out), lambda out=out: file.take(range(4), out=out)):
+                with pytest.raises(TypeError, match=re.escape(text)):
+                    use()
+            assert out.tobytes() == bytes(out.nbytes)
+        right = np.zeros((4, 3), wanted)
+        assert file.read(out=right) is right
+        assert same(right, file[...])
 
 
 def test_files_that_say_their_types_are_not_raw(mount: gpufs.Mount, tmp_path: Path) -> None:

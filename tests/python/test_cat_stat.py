@@ -101,6 +101,9 @@ def test_nothing_outside_of_the_root_is_read(run: Command, tmp_path: Path, tree:
         assert (b"gamma" if command == "cat" else b"a\n") in done.stdout
         assert done.stderr == b"gpufs: ../outside: leads out of the mount's root\n"
         assert done.returncode == 1
+    done = run("cat", *CPU, "--root", "", tmp_path / "outside")
+    assert done.stderr.startswith(b"gpufs: root: an empty path")
+    assert (done.stdout, done.returncode) == (b"", 2)
     done = run("cat", *CPU, "--root", tmp_path / "missing", "a")
     assert done.stderr == f"gpufs: {tmp_path}/missing: No such file or directory\n".encode()
     assert (done.stdout, done.returncode) == (b"", 2)

@@ -65,14 +65,22 @@ def test_what_is_in_memory_of_a_gpu_is_known() -> None:
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        ({}, ForeignArray(4096, (2, 3), True, 4, "f", None, False)),
-        ({"strides": None, "stream": 7}, ForeignArray(4096, (2, 3), True, 4, "f", 7, False)),
-        ({"strides": (12, 4)}, ForeignArray(4096, (2, 3), True, 4, "f", None, False)),
-        ({"strides": (4, 8)}, ForeignArray(4096, (2, 3), False, 4, "f", None, False)),
-        ({"strides": (99, 4), "shape": (1, 3)}, ForeignArray(4096, (1, 3), True, 4, "f", None, False)),
-        ({"strides": (99, 4), "shape": (5, 0)}, ForeignArray(4096, (5, 0), True, 4, "f", None, False)),
-        ({"data": (None, True), "shape": (0,)}, ForeignArray(0, (0,), True, 4, "f", None, True)),
-        ({"typestr": "|u1", "shape": ()}, ForeignArray(4096, (), True, 1, "u", None, False)),
+        ({}, ForeignArray(4096, (2, 3), True, 4, "float32", None, False)),
+        ({"strides": None, "stream": 7}, ForeignArray(4096, (2, 3), True, 4, "float32", 7, False)),
+        ({"strides": (12, 4)}, ForeignArray(4096, (2, 3), True, 4, "float32", None, False)),
+        ({"strides": (4, 8)}, ForeignArray(4096, (2, 3), False, 4, "float32", None, False)),
+        ({"strides": (99, 4), "shape": (1, 3)}, ForeignArray(4096, (1, 3), True, 4, "float32", None, False)),
+        ({"strides": (99, 4), "shape": (5, 0)}, ForeignArray(4096, (5, 0), True, 4, "float32", None, False)),
+        ({"data": (None, True), "shape": (0,)}, ForeignArray(0, (0,), True, 4, "float32", None, True)),
+        ({"typestr": "<c8"}, ForeignArray(4096, (2, 3), True, 8, "complex64", None, False)),
+        ({"typestr": "|b1"}, ForeignArray(4096, (2, 3), True, 1, "bool", None, False)),
+        ({"typestr": "|V2"}, ForeignArray(4096, (2, 3), True, 2, "void16", None, False)),
+        ({"typestr": "<M8"}, ForeignArray(4096, (2, 3), True, 8, "<M8", None, False)),
+        (
+            {"typestr": "|V4", "descr": [("a", "<i4")]},
+            ForeignArray(4096, (2, 3), True, 4, "[('a', '<i4')]", None, False),
+        ),
+        ({"typestr": "|u1", "shape": ()}, ForeignArray(4096, (), True, 1, "uint8", None, False)),
     ],
 )
 def test_interfaces_are_understood(facts: dict[str, object], expected: ForeignArray) -> None:
@@ -87,7 +95,7 @@ def test_what_kernels_would_misread_is_refused(facts: dict[str, object]) -> None
 
 def test_results_are_known_without_being_given_away() -> None:
     array, buffer = made(7, ml_dtypes.bfloat16)
-    assert device_array(array) == ForeignArray(4096, (2, 3), True, 2, "V", 7, False)
+    assert device_array(array) == ForeignArray(4096, (2, 3), True, 2, "bfloat16", 7, False)
     assert buffer.calls == []
 
 
@@ -96,7 +104,7 @@ def test_dlpack_is_asked_where_the_interface_fails(error: Exception) -> None:
     array = np.arange(6, dtype="<i2").reshape(2, 3)
     for content, is_contiguous in ((array, True), (array.T, False), (array[:, :1], False), (array[:1], True)):
         found = device_array(LikeATensor(content, error))
-        assert found == ForeignArray(content.ctypes.data, content.shape, is_contiguous, 2, "i", None, False)
+        assert found == ForeignArray(content.ctypes.data, content.shape, is_contiguous, 2, "int16", None, False)
         assert found.nbytes == content.nbytes
 
 
@@ -104,6 +112,7 @@ def test_dlpack_is_asked_where_the_interface_fails(error: Exception) -> None:
 def test_kinds_of_dlpack_are_numpys(dtype: str, kind: str) -> None:
     found = device_array(WithDlpack(np.zeros(3, dtype)))
     assert (found.kind, found.itemsize) == (kind, np.dtype(dtype).itemsize)
+    assert found.dtype == np.dtype(dtype).name
 
 
 @pytest.mark.parametrize(
@@ -112,6 +121,7 @@ def test_kinds_of_dlpack_are_numpys(dtype: str, kind: str) -> None:
         (0, 0),
         (1, 0),  # two names of the legacy default stream
         (2**40, 2**40),
+        (np.uint64(2**40), 2**40),
         (types.SimpleNamespace(cuda_stream=5), 5),  # PyTorch
         (types.SimpleNamespace(ptr=6), 6),  # CuPy
         (types.SimpleNamespace(handle=ctypes.c_void_p(7)), 7),  # Numba
@@ -218,6 +228,6 @@ def test_the_interface_of_a_result_has_its_stream() -> None:
         array, buffer = made(own)
         facts = array.__cuda_array_interface__
         seen = device_array(WithInterface(**facts))
-        assert (facts["stream"], seen) == (told, ForeignArray(4096, (2, 3), True, 4, "f", own, False))
+        assert (facts["stream"], seen) == (told, ForeignArray(4096, (2, 3), True, 4, "float32", own, False))
         assert facts["version"] == 3
         assert "elsewhere" in buffer.calls

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import gpufs
 import numpy as np
@@ -203,6 +204,51 @@ def test_offsets_are_not_negative(mount: gpufs.Mount, file: Path) -> None:
             lambda: opened.truncate(-1),
         ):
             with pytest.raises(ValueError, match="negative"):
+                use()
+    assert file.read_bytes() == CONTENT
+
+
+class Number:
+    """An integer of another library."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+
+# 200 + 200 does not fit into uint8.
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int64, np.uint64, Number])
+def test_integers_of_other_libraries_are_taken(mount: gpufs.Mount, file: Path, kind: Callable[[int], Any]) -> None:
+    with mount.open(file, "r+") as opened:
+        assert opened.read(kind(200), kind(200)).tobytes() == CONTENT[200:400]
+        assert opened.read(kind(0)).shape == (0,)
+        out = np.zeros(100, np.uint8)
+        assert opened.readinto(out, kind(200)) == 100
+        assert out.tobytes() == CONTENT[200:300]
+        assert opened.gather([1], kind(100), offset=kind(200)).tobytes() == CONTENT[300:400]
+        assert opened.write(bytes(100), kind(200)) == 100
+        assert opened.read(100, 200).tobytes() == bytes(100)
+        opened.truncate(kind(120))
+    assert file.read_bytes() == CONTENT[:120]
+    with mount.array(file, "u1", kind(100), kind(10)) as array:
+        assert [len(batch) for batch in array.batches(kind(60))] == [60, 40]
+
+
+@pytest.mark.parametrize("wrong", [1.0, "1", None, np.float32(1), [1]])
+def test_what_is_no_integer_is_a_type_error(mount: gpufs.Mount, file: Path, wrong: Any) -> None:
+    with mount.open(file, "r+") as opened:
+        for use in (
+            lambda: opened.read(wrong),
+            lambda: opened.read(1, wrong),
+            lambda: opened.readinto(np.zeros(1, np.uint8), wrong),
+            lambda: opened.gather([0], wrong),
+            lambda: opened.gather([0], 1, offset=wrong),
+            lambda: opened.write(b"x", wrong),
+            lambda: opened.truncate(wrong),
+        ):
+            with pytest.raises(TypeError):
                 use()
     assert file.read_bytes() == CONTENT
 
@@ -834,7 +880,7 @@ def test_reads_into_new_memory_end_with_their_error(mount: gpufs.Mount, tmp_path
         core = file._core
         buffer = core.read_new(memory, 100, 50, 0)
         found = np.zeros(100, np.uint8)
-        buffer.copy_to_host(found.ctypes.data, 100)
+        buffer.copy_to_host(found.ctypes.data, 100, found)
         assert found.tobytes() == bytes(range(50, 150))
         core.read_new(memory, 100, 150, 0)  # beyond the end, which the next call tells, before it reads
         with pytest.raises(OSError, match="the file ends at byte 200") as caught:

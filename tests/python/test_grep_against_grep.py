@@ -13,10 +13,15 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import gpufs
 import pytest
+from gpufs import grep
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from .conftest import Command
 
+SETTINGS = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 FIRST_READ = 98304  # bytes that grep reads first: a NUL in them makes the file binary
 ENVIRONMENT = dict(os.environ) | {"LC_ALL": "C"}
 
@@ -42,13 +47,13 @@ def in_threads(work: Callable[[bytes], Counts], words: Iterable[bytes]) -> Count
     return counts
 
 
-def grep_each(files: Sequence[Path], words: Iterable[bytes]) -> Counts:
+def grep_each(files: Sequence[Path], words: Iterable[bytes], options: Sequence[bytes] = ()) -> Counts:
     """One grep for each file and word, as the definition has it."""
 
     def work(word: bytes) -> Counts:
         counts: Counts = {}
         for file in files:
-            command = [b"grep", b"-o", b"-w", b"-F", b"-e", word, bytes(file)]
+            command = [b"grep", b"-o", b"-w", b"-F", *options, b"-e", word, bytes(file)]
             lines = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False).stdout.count(b"\n")
             if lines:
                 counts[bytes(file), word] = lines
@@ -72,16 +77,23 @@ def grep_all(files: Sequence[Path], words: Iterable[bytes]) -> Counts:
 
 def gpufs_counts(run: Command, folder: Path, files: Sequence[Path], words: Iterable[bytes]) -> Counts:
     dictionary = folder / "dictionary"
-    dictionary.write_bytes(b"".join(word + b"\n" for word in words))
+    # Of "\r\n" both belong to the line's end.
+    dictionary.write_bytes(b"".join(word + (b"\r\n" if word.endswith(b"\r") else b"\n") for word in words))
     done = run("grep", "--device", "cpu", "--no-progress", "-f", dictionary, *files)
     assert done.stderr == b""
+    counts = counts_of(done.stdout)
+    assert list(counts) == sorted(counts)
+    return counts
+
+
+def counts_of(output: bytes) -> Counts:
+    """What ``gpufs grep`` printed."""
     counts: Counts = {}
-    for line in done.stdout.split(b"\n")[:-1]:
+    for line in output.split(b"\n")[:-1]:
         path, _, rest = line.partition(b"\t")
         word, _, count = rest.rpartition(b"\t")
         assert (path, word) not in counts
         counts[path, word] = int(count)
-    assert list(counts) == sorted(counts)
     return counts
 
 
@@ -128,6 +140,42 @@ def test_random_files(run: Command, tmp_path: Path, seed: int) -> None:
         words |= {made.word(text) for _ in range(10)}
     words.discard(b"")
     assert_same(gpufs_counts(run, tmp_path, files, words), grep_each(files, words))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_words_on_the_command_line(run: Command, tmp_path: Path, seed: int) -> None:
+    """Given to grep in the same way, one at a time."""
+    made = RandomText(seed)
+    file = tmp_path / "file"
+    file.write_bytes(made.text(300))
+    words = {made.word(file.read_bytes()) for _ in range(20)} - {b""}
+    options = [option for word in words for option in (b"-e", word)]
+    done = run("grep", "--device", "cpu", *options, file)
+    assert done.stderr == b""
+    assert_same(counts_of(done.stdout), grep_each([file], words))
+    for word in sorted(words)[:5]:
+        done = run("grep", "--device", "cpu", "--", word, file)
+        command = [b"grep", b"-o", b"-w", b"-F", b"--", word, bytes(file)]
+        status = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False).returncode
+        assert (counts_of(done.stdout), done.returncode) == (grep_each([file], [word]), status)
+
+
+FOLDED = (b"aA-", b"abAB- \n", b"aZz@[`{_ \n", b"kK\xe2\x84\xaa\xc3\xa9\xc9 \n", b"sS\xc5\xbf-")
+
+
+@SETTINGS
+@given(data=st.data(), alphabet=st.sampled_from(FOLDED))
+def test_the_case_is_ignored(mount: gpufs.Mount, tmp_path: Path, data: st.DataObject, alphabet: bytes) -> None:
+    some = st.lists(st.sampled_from(list(alphabet)), max_size=60).map(bytes)
+    text = data.draw(some)
+    words = data.draw(st.lists(some.map(lambda word: word.replace(b"\n", b"")[:4]), max_size=6))
+    words = [word for word in words if word]
+    file = tmp_path / "file"
+    file.write_bytes(text)
+    result = grep.search(mount, grep.Dictionary(words, ignore_case=True), [file])
+    found = {(os.fsencode(match.path), os.fsencode(match.word)): match.count for match in result}
+    spellings = {word.lower(): word for word in reversed(words)}  # bytes: of ASCII only
+    assert_same(found, grep_each([file], spellings.values(), [b"-i"]))
 
 
 def test_files_with_a_late_nul(run: Command, tmp_path: Path) -> None:

@@ -108,6 +108,18 @@ extern "C" __global__ void use(const gpufs::mount_ref* fs, char* buffer, double*
     assert compile_to("LTOIR", source)
 
 
+@pytest.mark.parametrize(("group", "takes_any"), [("this_warp", False), ("converged_lanes", True)])
+def test_a_warp_is_not_whatever_lanes_are_converged(group: str, takes_any: bool) -> None:
+    source = f"""
+#include <gpufs/gpufs.cuh>
+
+extern "C" __global__ void use(const gpufs::mount_ref* fs, char* buffer) {{
+  (void)gpufs::gread(gpufs::{group}(), *fs, 3, buffer, 16, 0);
+}}
+"""
+    assert (b"activemask" in compile_to("PTX", source)) == takes_any
+
+
 def test_what_stands_in_for_the_standard_library_is_as_there() -> None:
     source = r"""
 #include <gpufs/base/standard.cuh>

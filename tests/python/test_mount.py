@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
+from typing import SupportsIndex
 
 import gpufs
+import numpy as np
 import pytest
 from gpufs import _core, grep
 
@@ -46,7 +49,6 @@ def test_options_reach_the_host_api() -> None:
         open_files=16,
         twin_threads=3,
         reclaim_timeout_s=0.25,
-        heartbeat_timeout_s=2,
         request_timeout_s=3.5,
     ) as mount:
         assert mount.options == {
@@ -63,10 +65,9 @@ def test_options_reach_the_host_api() -> None:
             "open_files": 16,
             "twin_threads": 3,
             "reclaim_timeout_ns": 250_000_000,
-            "heartbeat_timeout_ns": 2_000_000_000,
             "request_timeout_ns": 3_500_000_000,
             "read_only": False,
-            "root": b"",
+            "root": None,
         }
         assert mount.direct_path != "on"
 
@@ -315,11 +316,42 @@ def test_a_mount_can_be_kept_to_a_folder_and_from_writing(tmp_path: Path) -> Non
         assert mount.options["root"] == os.fsencode(tmp_path)
     with gpufs.Mount(device="cpu", cache="1MiB") as mount:
         assert not mount.options["read_only"]
-        assert mount.options["root"] == b""
+        assert mount.options["root"] is None
     with pytest.raises(OSError, match="none") as caught:
         gpufs.Mount(device="cpu", cache="1MiB", root=tmp_path / "none")
     assert caught.value.errno == errno.ENOENT
     assert caught.value.filename == str(tmp_path / "none")
+
+
+class Two:
+    """An integer of another library."""
+
+    def __index__(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize("count", [np.int32(2), Two()])
+def test_options_may_be_integers_of_other_libraries(count: SupportsIndex) -> None:
+    with gpufs.Mount(
+        device="cpu",
+        cache=np.int64(1 << 20),
+        ordinal=count,
+        workers=count,
+        slots=count,
+        rings=count,
+        open_files=count,
+        twin_threads=count,
+    ) as mount:
+        options = mount.options
+        names = ("workers", "channel_slots", "rings", "open_files", "twin_threads")
+        assert [options[name] for name in names] == [2] * 5  # type: ignore[literal-required]
+
+
+@pytest.mark.parametrize("root", ["", b""])
+def test_an_empty_root_is_refused(root: str | bytes) -> None:
+    # A setting that was left empty must not serve every file of the host.
+    with pytest.raises(ValueError, match="root: an empty path"):
+        gpufs.Mount(device="cpu", cache="1MiB", root=root)
 
 
 def test_a_gpu_that_is_not_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,3 +364,31 @@ def test_a_gpu_that_is_not_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None
                 assert len(told) == int(warns and made.device == "cpu")
         for warning in told:
             assert (warning.category, warning.filename) == (RuntimeWarning, __file__)
+
+
+def test_a_process_that_stands_still_loses_time_and_no_call(tmp_path: Path) -> None:
+    """SIGSTOP for three times the request timeout, again and again, in the midst of reads and writes."""
+    program = """
+import os, sys, gpufs
+folder = sys.argv[1]
+with gpufs.Mount(device="cpu", cache=1 << 20, request_timeout_s=0.5, workers=2) as mount:
+    print("ready", flush=True)
+    for i in range(400):
+        path = os.path.join(folder, f"f{i % 7}")
+        with open(path, "wb") as file:
+            file.write(os.urandom(1 << 20))
+        with mount.open(path) as file:
+            assert file.read() == open(path, "rb").read()
+print("done", flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        for _ in range(3):
+            time.sleep(0.1)
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(1.5)
+            process.send_signal(signal.SIGCONT)
+        output, errors = process.communicate(timeout=120)
+    assert (output, errors, process.returncode) == ("done\n", "", 0)

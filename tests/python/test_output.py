@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
+import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import gpufs
 import numpy as np
 import pytest
 from gpufs import collage, linear
-from gpufs._output import replacing
+from gpufs._output import replacing, replacing_folder
 from PIL import Image
 
 from .conftest import TIMEOUT_S, Command, command_line, names
@@ -32,6 +37,160 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
         assert path.is_symlink()
         assert place.read_text() == "after"
     assert names(tmp_path / "folder") == ["new", "target"]
+
+
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o7777
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o444, 0o755])
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, mode: int) -> None:
+    target = tmp_path / "target"
+    target.write_text("before")
+    target.chmod(mode)
+    with replacing(target) as part:
+        assert mode_of(Path(part)) == 0o600  # nobody else reads what is half written
+        Path(part).write_text("after")
+    assert (target.read_text(), mode_of(target)) == ("after", mode)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o000])
+def test_new_files_and_folders_have_the_permissions_of_any(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        with replacing(tmp_path / "file"):
+            pass
+        with replacing_folder(tmp_path / "folder"):
+            pass
+    finally:
+        os.umask(before)
+    assert mode_of(tmp_path / "file") == 0o666 & ~mask
+    assert mode_of(tmp_path / "folder") == 0o777 & ~mask
+
+
+def test_a_file_that_is_replaced_keeps_its_owner(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    target = tmp_path / "target"
+    target.touch(mode=0o640)
+    os.chown(target, 1234, 5678)
+    with replacing(target):
+        pass
+    found = target.stat()
+    assert (found.st_uid, found.st_gid, mode_of(target)) == (1234, 5678, 0o640)
+
+
+def test_an_empty_folder_keeps_its_permissions(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir(mode=0o700)
+    with replacing_folder(tmp_path / "folder") as part:
+        (Path(part) / "file").touch()
+    assert mode_of(tmp_path / "folder") == 0o700
+    assert names(tmp_path / "folder") == ["file"]
+
+
+def access_list(*entries: tuple[int, int, int]) -> bytes:
+    """A POSIX access control list as its extended attribute has it: tags, permissions and who."""
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+def test_an_access_control_list_stays(tmp_path: Path) -> None:
+    target, name = tmp_path / "target", "system.posix_acl_access"
+    target.touch()
+    nobody = 0xFFFFFFFF
+    # The group's bits of the mode are the mask's: without the list the group could write.
+    acl = access_list((1, 6, nobody), (2, 6, os.getuid() + 1), (4, 0, nobody), (16, 6, nobody), (32, 0, nobody))
+    try:
+        os.setxattr(target, name, acl)
+    except OSError as error:
+        pytest.skip(f"no access control lists here: {error.strerror}")
+    with replacing(target):
+        pass
+    assert os.getxattr(target, name) == acl
+    assert mode_of(target) == 0o660
+
+
+def test_a_file_with_other_names_is_not_parted_from_them(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("before")
+    (tmp_path / "other").hardlink_to(target)
+    with pytest.raises(OSError, match="has 2 names") as caught, replacing(target):
+        pass
+    assert caught.value.filename == str(target)
+    assert (target.stat().st_nlink, target.read_text(), names(tmp_path)) == (2, "before", ["other", "target"])
+
+
+def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[str, object]] = []
+    for call, own in (("fsync", os.fsync), ("replace", os.replace), ("rename", os.rename)):
+
+        def record(*arguments: Any, call: str = call, own: Callable[..., None] = own) -> None:
+            seen = arguments[0]
+            done.append((call, os.fstat(seen).st_ino if isinstance(seen, int) else Path(str(seen)).stat().st_ino))
+            own(*arguments)
+
+        monkeypatch.setattr(os, call, record)
+    above = tmp_path.stat().st_ino
+    with replacing(tmp_path / "file"):
+        pass
+    inode = (tmp_path / "file").stat().st_ino
+    assert done == [("fsync", inode), ("replace", inode), ("fsync", above)]
+    done.clear()
+    with replacing_folder(tmp_path / "folder") as part:
+        (Path(part) / "inner").mkdir()
+        (Path(part) / "inner" / "file").touch()
+    folder, inner = (tmp_path / "folder").stat().st_ino, (tmp_path / "folder" / "inner").stat().st_ino
+    file = (tmp_path / "folder" / "inner" / "file").stat().st_ino
+    assert done == [*(("fsync", one) for one in (file, inner, folder)), ("rename", folder), ("fsync", above)]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from gpufs._output import replacing, replacing_folder
+with replacing(sys.argv[1] + "/out.npy") as part, replacing_folder(sys.argv[1] + "/folder") as folder:
+    Path(part).write_text("half")
+    (Path(folder) / "file").write_text("half")
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    # Not made by gpufs, or of another file.
+    others = [".out.npy.12345678.part", ".out.npy.old.gpufs-abcdefgh.part", ".folder.gpufs-.part"]
+    for name in others:
+        (tmp_path / name).touch()
+    (tmp_path / ".out.npy.gpufs-linkname.part").symlink_to(others[0])
+    expected = sorted([*others, ".out.npy.gpufs-linkname.part", "folder", "out.npy"])
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        left = set(names(tmp_path)) - set(expected)
+        assert len(left) == 2
+        for _ in range(2):
+            with replacing(tmp_path / "out.npy"):
+                pass
+            assert left < set(names(tmp_path))  # somebody writes them
+        process.kill()
+        process.wait(TIMEOUT_S)
+        assert left < set(names(tmp_path))
+    with replacing(tmp_path / "out.npy"), replacing_folder(tmp_path / "folder"):
+        pass
+    assert names(tmp_path) == expected
+
+
+def test_many_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+    def write(number: int) -> None:
+        for _ in range(20):
+            with replacing(tmp_path / "out") as part:
+                Path(part).write_text(str(number) * 1000)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(write, range(8)))
+    assert names(tmp_path) == ["out"]
+    assert len(set((tmp_path / "out").read_text())) == 1
 
 
 @pytest.fixture

@@ -37,6 +37,47 @@ print(json.dumps([[name for name in ("typer", "rich", "numpy") if name in sys.mo
     assert json.loads(python(program)) == [[], False, False]
 
 
+def test_everything_public_is_an_attribute() -> None:
+    program = """
+import gpufs, sys
+assert [name for name in sys.modules if name.startswith("gpufs.")] == []
+for name in gpufs.__all__:
+    getattr(gpufs, name)
+assert set(gpufs.__all__) <= set(dir(gpufs))
+from gpufs import *
+for name in ("bench", "cat", "collage", "doctor", "grep", "linear", "metrics", "search", "sizes", "stat", "top"):
+    assert getattr(gpufs, name).__name__ == "gpufs." + name
+print(gpufs.linear.matvec.__name__)
+for name in ("nothing", "_nothing", "cli_"):
+    assert not hasattr(gpufs, name)
+try:
+    gpufs.nothing
+except AttributeError as error:
+    print(error)
+"""
+    assert python(program) == "matvec\nmodule 'gpufs' has no attribute 'nothing'\n"
+
+
+def test_a_module_whose_library_is_missing_says_so() -> None:
+    program = """
+import sys
+sys.modules["torch"] = None
+import gpufs
+assert not hasattr(gpufs, "torch")
+try:
+    gpufs.torch
+except AttributeError as error:
+    print(error)
+try:
+    from gpufs import torch
+except ImportError as error:
+    print(error.name)
+"""
+    first, second = python(program).splitlines()
+    assert first.startswith("module 'gpufs' has no attribute 'torch': ")
+    assert second == "torch"
+
+
 def test_the_command_line_imports_no_rich_for_plain_output() -> None:
     program = """
 import sys
@@ -68,9 +109,11 @@ import gpufs
 from gpufs import grep, metrics
 
 with gpufs.mount(device="cpu", cache="1GiB", page=4096) as mount:
+    rows: int = gpufs.linear.matvec(mount, "a.npy", "x.npy", "y.npy").rows
     hits: int = mount.stats()["hits"]
     histogram: list[int] = mount.stats()["fault_latency_ns"]
     size: int = mount.register_file("file")
+    names: list[str] = [name for name, entry in mount.tensors("model").items() if entry.dtype == "float32"]
     address: int = mount.device_ref().address
     options: list[str] = gpufs.compile_options()
     result = grep.search(mount, grep.Dictionary(["word", b"word"]), ["path", b"path"])

@@ -6,6 +6,7 @@
 #include <functional>
 #include <set>
 #include <thread>
+#include <unordered_set>
 
 #include "gpufs/base/limits.hpp"
 #include "service/file_table.hpp"
@@ -75,6 +76,59 @@ TEST_F(file_table_test, an_old_handle_does_not_lead_to_the_next_file_in_its_plac
     ASSERT_TRUE(handles.insert(handle).second) << "handle " << handle << " given again";
     if (handles.size() > 10) handles.erase(handles.begin());
     ASSERT_EQ(table_.close(handle), 0);
+  }
+}
+
+// A request may be late: its caller has given up, and closed the file. It must not reach another file then.
+TEST_F(file_table_test, a_handle_does_not_come_again_in_many_opens) {
+  io_->write("/a", "a");
+  io_->write("/b", "b");
+  std::unordered_set<std::uint32_t> seen;
+  const std::uint32_t held = open("/b");
+  seen.insert(held);
+  for (int i = 0; i < 300'000; ++i) {
+    const std::uint32_t handle = open(i % 3 == 0 ? "/b" : "/a");
+    ASSERT_TRUE(seen.insert(handle).second) << "after " << i << " opens";
+    ASSERT_EQ(table_.close(handle), 0);
+  }
+  const std::uint32_t last = open("/a");
+  EXPECT_FALSE(seen.contains(last));
+  seen.erase(held);
+  for (const std::uint32_t late : seen) ASSERT_EQ(table_.close(late), -EBADF);
+  EXPECT_EQ(read(last, 10, 0), "a");
+  EXPECT_EQ(read(held, 10, 0), "b");
+}
+
+TEST_F(file_table_test, the_name_of_a_writer_does_not_come_again_in_many_opens) {
+  io_->write("/a", "a");
+  file_table table(io_, 64, 1024);
+  std::unordered_set<std::uint32_t> seen;
+  std::uint32_t handle = 0;
+  std::shared_ptr<host_file> file;
+  for (int i = 0; i < 300'000; ++i) {
+    ASSERT_EQ(table.open_to_change("/a", {}, handle, file), 0);
+    ASSERT_TRUE(seen.insert(node_name(file->node(), file->version().number)).second) << "after " << i << " opens";
+    ASSERT_EQ(table.close(handle), 0);
+  }
+  ASSERT_EQ(table.open_to_change("/a", {}, handle, file), 0);
+  for (const std::uint32_t late : seen) ASSERT_EQ(table.find_writer(late), nullptr);
+  EXPECT_NE(table.find_writer(node_name(file->node(), file->version().number)), nullptr);
+}
+
+// Few nodes, of which each is used again at once.
+TEST_F(file_table_test, all_nodes_can_be_used_and_used_again) {
+  for (int i = 0; i < 9; ++i) io_->write("/" + std::to_string(i), "a");
+  file_table table(io_, 64, 8);
+  std::vector<std::uint32_t> handles(9);
+  std::shared_ptr<host_file> file;
+  for (int round = 0; round < 100; ++round) {
+    std::unordered_set<std::uint32_t> nodes;
+    for (std::size_t i = 0; i < 8; ++i) {
+      ASSERT_EQ(table.open_to_change("/" + std::to_string(i), {}, handles[i], file), 0);
+      EXPECT_TRUE(nodes.insert(file->node()).second);
+    }
+    ASSERT_EQ(table.open_to_change("/8", {}, handles[8], file), -EMFILE);
+    for (std::size_t i = 0; i < 8; ++i) ASSERT_EQ(table.close(handles[i]), 0);
   }
 }
 
@@ -257,6 +311,7 @@ TEST_F(file_table_writers, a_version_is_written_through_any_file_that_is_open_fo
 
 // What was asked in time may be looked at late.
 TEST_F(file_table_writers, a_late_write_finds_no_other_file_of_the_same_node) {
+  for (const char* path : {"/c", "/d", "/e"}) (void)open_to_write(path);  // the other nodes are taken
   const opened before = open_to_write("/a");
   file_table::lookups known;
   file_table::lookups::entry* found = nullptr;
@@ -271,6 +326,34 @@ TEST_F(file_table_writers, a_late_write_finds_no_other_file_of_the_same_node) {
     EXPECT_EQ(table_.look_up(file_table::to_write(after.name), known, found), 0);
     EXPECT_EQ(table_.close(after.handle), 0);
   }
+}
+
+// A file has it through all its versions; another file under the same path has not.
+TEST_F(file_table_writers, who_emptied_a_file_is_remembered) {
+  const auto emptied_by = [&](bool writes) {
+    std::uint32_t handle = 0;
+    std::shared_ptr<host_file> file;
+    const int status =
+        writes ? table_.open_to_change("/a", {.write = true}, handle, file) : table_.open("/a", false, handle, file);
+    EXPECT_EQ(status, 0);
+    const std::uint64_t launch = file->version().emptied_by;
+    EXPECT_EQ(table_.close(handle), 0);
+    return launch;
+  };
+  io_->write("/a", "content");
+  EXPECT_EQ(emptied_by(true), 0u);
+  std::uint32_t handle = 0;
+  std::shared_ptr<host_file> file;
+  ASSERT_EQ(table_.open_to_change("/a", {.write = true}, handle, file), 0);
+  file->version().emptied_by = 77;
+  EXPECT_EQ(emptied_by(true), 77u);
+  EXPECT_EQ(table_.close(handle), 0);
+  EXPECT_EQ(emptied_by(true), 77u);
+  io_->write("/a", "other content");
+  EXPECT_EQ(emptied_by(false), 77u);
+  EXPECT_EQ(emptied_by(true), 77u);
+  io_->replace("/a", "another file");
+  EXPECT_EQ(emptied_by(true), 0u);
 }
 
 TEST_F(file_table_writers, wrong_names_find_nothing) {

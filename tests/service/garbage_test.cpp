@@ -129,7 +129,8 @@ TEST_F(garbage, random_requests_are_answered_and_harm_nobody) {
   std::string pool(3 * staging_bytes, '\0');
   for (char& c : pool) c = names[random() % names.size()];
   for (int i = 0; i < 30'000; ++i) {
-    const auto code = static_cast<request_code>(random() % 8 == 0 ? word(2) & 0xff : 1 + random() % 12);
+    const auto code =
+        static_cast<request_code>(random() % 8 == 0 ? word(2) % request_record::codes : 1 + random() % 13);
     const auto handle = static_cast<std::uint32_t>(
         word(code == request_code::send ? static_cast<std::uint64_t>(sink) : handles[random() % handles.size()]));
     const auto length = static_cast<std::uint32_t>(word(random() % staging_bytes));

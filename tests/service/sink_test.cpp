@@ -26,6 +26,7 @@ class sinks : public ::testing::Test {
     return options;
   }
   service_rig rig_{std::make_shared<memory_backend>(), four_workers()};
+  static deadline soon() { return deadline::after(60'000'000'000); }
   static int accept(const char*, std::size_t) { return 0; }
 };
 
@@ -105,13 +106,76 @@ TEST_F(sinks, a_slow_one_does_not_hold_up_another) {
   sender.join();
 }
 
+TEST_F(sinks, a_slow_one_leaves_the_workers_to_others) {
+  service_rig_options options;
+  options.workers = 1;
+  options.slots = 16;
+  const auto files = std::make_shared<memory_backend>();
+  files->write("/a", "content");
+  std::atomic<bool> go_on{false};
+  std::atomic<int> calls{0};
+  service_rig rig(files, options);
+  const std::int32_t slow = rig.sinks().open([&](const char*, std::size_t) {
+    ++calls;
+    while (!go_on) std::this_thread::sleep_for(1ms);
+    return 0;
+  });
+  std::vector<std::thread> senders;
+  for (int i = 0; i < 8; ++i) senders.emplace_back([&] { EXPECT_EQ(rig.send(slow, "x").result, 0); });
+  EXPECT_TRUE(eventually([&] { return calls > 0; }));
+  const std::int32_t fast = rig.sinks().open(accept);
+  for (int i = 0; i < 20; ++i) {
+    const std::uint32_t handle = rig.open("/a").handle;
+    EXPECT_EQ(rig.read(handle, 0, 64).bytes, "content");
+    EXPECT_EQ(rig.send(fast, "x").result, 0);
+    EXPECT_EQ(rig.close(handle).result, 0);
+  }
+  EXPECT_EQ(calls, 1);
+  go_on = true;
+  for (std::thread& t : senders) t.join();
+  EXPECT_EQ(calls, 8);
+}
+
+TEST_F(sinks, closing_one_that_hangs_ends_in_time_and_so_do_those_that_wait_for_it) {
+  std::atomic<bool> go_on{false}, inside{false};
+  const auto used = std::make_shared<int>(0);  // by the function, until it returns
+  const std::int32_t sink = rig_.sinks().open([&go_on, &inside, used](const char*, std::size_t) {
+    inside = true;
+    while (!go_on) std::this_thread::sleep_for(1ms);
+    ++*used;
+    return 0;
+  });
+  std::thread first([&] { EXPECT_EQ(rig_.send(sink, "x").result, 0); });
+  EXPECT_TRUE(eventually([&] { return inside.load(); }));
+  std::thread second([&] { EXPECT_EQ(rig_.send(sink, "y").result, -EBADF); });
+  EXPECT_TRUE(eventually([&] { return rig_.workers().served_count() == 2; })) << "it is not in the queue";
+  EXPECT_FALSE(rig_.sinks().close(sink, deadline::after(50'000'000)));
+  EXPECT_EQ(rig_.send(sink, "z").result, -EBADF);
+  const std::int32_t other = rig_.sinks().open(accept);
+  EXPECT_EQ(other, sink) << "its number is free";
+  EXPECT_EQ(rig_.send(other, "x").result, 0);
+  go_on = true;
+  first.join();
+  second.join();
+  EXPECT_TRUE(eventually([&] { return used.use_count() == 1; })) << "its thread is left";
+  EXPECT_EQ(*used, 1);
+}
+
+TEST_F(sinks, have_their_own_lines_in_the_timeline) {
+  const std::int32_t sink = rig_.sinks().open(accept);
+  rig_.record().start(10);
+  EXPECT_EQ(rig_.send(sink, "x").result, 0);
+  const std::string text = rig_.record().stop();
+  EXPECT_NE(text.find(R"("args": {"name": "sink 0"})"), std::string::npos) << text;
+}
+
 TEST_F(sinks, are_gone_when_they_are_closed) {
   const std::int32_t sink = rig_.sinks().open(accept);
-  rig_.sinks().close(sink);
+  EXPECT_TRUE(rig_.sinks().close(sink, soon()));
   EXPECT_EQ(rig_.send(sink, "x").result, -EBADF);
-  rig_.sinks().close(sink);
-  rig_.sinks().close(-1);
-  rig_.sinks().close(static_cast<std::int32_t>(limits::sinks_max));
+  EXPECT_TRUE(rig_.sinks().close(sink, soon()));
+  EXPECT_TRUE(rig_.sinks().close(-1, soon()));
+  EXPECT_TRUE(rig_.sinks().close(static_cast<std::int32_t>(limits::sinks_max), soon()));
 }
 
 TEST_F(sinks, a_close_waits_for_the_call_under_way_and_no_call_comes_after_it) {
@@ -134,7 +198,7 @@ TEST_F(sinks, a_close_waits_for_the_call_under_way_and_no_call_comes_after_it) {
       });
     }
     EXPECT_TRUE(eventually([&] { return calls > 2; }));
-    rig_.sinks().close(sink);
+    EXPECT_TRUE(rig_.sinks().close(sink, soon()));
     closed = true;
     for (std::thread& t : senders) t.join();
     EXPECT_FALSE(late);
@@ -149,7 +213,7 @@ TEST_F(sinks, there_are_so_many_and_a_closed_one_makes_room) {
   } catch (const error& e) {
     EXPECT_EQ(e.code().value(), EMFILE);
   }
-  rig_.sinks().close(17);
+  EXPECT_TRUE(rig_.sinks().close(17, soon()));
   EXPECT_EQ(rig_.sinks().open(accept), 17);
 }
 

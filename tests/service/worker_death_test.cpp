@@ -14,8 +14,7 @@
 namespace gpufs::testing {
 namespace {
 
-constexpr std::uint64_t soon_ns =
-    3'000'000'000;  // the time-outs are 5 s for the heartbeat, which goes on, and 20 s for a request
+constexpr std::uint64_t soon_ns = 3'000'000'000;  // a request may take 20 s
 
 class worker_death_test : public ::testing::TestWithParam<operation> {
  protected:

@@ -34,7 +34,6 @@ namespace gpufs::testing {
   options.open_files = 256;
   options.twin_threads = 8;
   options.reclaim_timeout_ns = 200'000'000;
-  options.heartbeat_timeout_ns = 5'000'000'000;
   options.request_timeout_ns = 60'000'000'000;
   return options;
 }

@@ -67,8 +67,10 @@ void schedule_point(const char* name) {
   }
   // Counted before looking, so that ~schedule_hook, which clears the pointer and then looks at the count, waits for us.
   hook_calls.fetch_add(1);
+  struct under_way {
+    ~under_way() { hook_calls.fetch_sub(1); }
+  } const counted;
   if (const auto* call = hook.load()) (*call)(name);
-  hook_calls.fetch_sub(1);
 }
 
 random_delays::random_delays(std::uint64_t seed) {

@@ -21,7 +21,8 @@ class random_delays {
   random_delays& operator=(const random_delays&) = delete;
 };
 
-// While it lives, `call` is called at each schedule point, by the thread that passes it. Its end waits for calls under
+// While it lives, `call` is called at each schedule point, by the thread that passes it. What it throws comes out of the point: at
+// "thread.start" as if the system had no thread. Its end waits for calls under
 // way. One at a time.
 class schedule_hook {
  public:

@@ -6,7 +6,7 @@ namespace gpufs::testing {
 
 service_rig::service_rig(std::shared_ptr<backend> io, const service_rig_options& o)
     : options_(o), device_(make_cpu_device(1)), memory_(o.slots, o.staging_bytes, o.write_bytes),
-      files_(std::move(io), o.descriptors_max, nodes_max),
+      files_(std::move(io), o.descriptors_max, o.read_only ? 0 : nodes_max),
       extents_(*device_, files_, record_,
                extent_options{o.extent_budget_bytes, o.extent_bytes, o.extent_file_bytes_min, o.extents_ahead}),
       service_(std::make_unique<gpufs::service>(
@@ -15,7 +15,7 @@ service_rig::service_rig(std::shared_ptr<backend> io, const service_rig_options&
 
 service_rig::~service_rig() {
   service_.reset();
-  extents_.stop();
+  (void)extents_.stop(deadline::after(deadline::never));
   extents_.drop_all();
 }
 

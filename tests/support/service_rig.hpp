@@ -26,7 +26,8 @@ struct service_rig_options {
   std::uint64_t extent_file_bytes_min = 0;
   std::uint64_t extents_ahead = 0;
   bool openers = true;
-  channel_timeouts timeouts{5'000'000'000, 60'000'000'000};
+  bool read_only = false;
+  channel_timeouts timeouts{60'000'000'000};
 };
 
 // What came back on a request: the reply's fields, and as many staging bytes as the result says.

@@ -84,6 +84,25 @@ struct atomic_word {
 #endif
   }
 
+  // A store that comes before the caller's next load_after_store(), of another word. Where two sides each store to one word
+  // and then load the other's, at least one of them sees the other's store.
+  GPUFS_HD void store_before_load(T v) {
+#if defined(__CUDA_ARCH__)
+    store_relaxed(v);
+    if constexpr (S == scope::device) asm volatile("fence.sc.gpu;" ::: "memory");
+    else asm volatile("fence.sc.sys;" ::: "memory");
+#else
+    __atomic_store_n(&value, v, __ATOMIC_SEQ_CST);
+#endif
+  }
+  GPUFS_HD T load_after_store() const {
+#if defined(__CUDA_ARCH__)
+    return load_relaxed();
+#else
+    return __atomic_load_n(&value, __ATOMIC_SEQ_CST);
+#endif
+  }
+
   GPUFS_HD T fetch_add_relaxed(T v) {
     static_assert(S == scope::device, "no read-modify-write across PCIe");
 #if defined(__CUDA_ARCH__)
@@ -121,6 +140,15 @@ struct atomic_word {
     return __nv_atomic_fetch_add(&value, v, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_DEVICE);
 #else
     return __atomic_fetch_add(&value, v, __ATOMIC_RELEASE);
+#endif
+  }
+
+  GPUFS_HD T fetch_add_acq_rel(T v) {
+    static_assert(S == scope::device, "no read-modify-write across PCIe");
+#if defined(__CUDA_ARCH__)
+    return __nv_atomic_fetch_add(&value, v, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE);
+#else
+    return __atomic_fetch_add(&value, v, __ATOMIC_ACQ_REL);
 #endif
   }
 
@@ -176,6 +204,18 @@ struct atomic_word {
 #else
     T seen = __atomic_load_n(&value, __ATOMIC_RELAXED);
     while (seen < v && !__atomic_compare_exchange_n(&value, &seen, v, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+    }
+#endif
+  }
+
+  // The same with both orders: the caller reads what came before the store that it finds.
+  GPUFS_HD void raise_acq_rel(T v) {
+    static_assert(S == scope::device, "no read-modify-write across PCIe");
+#if defined(__CUDA_ARCH__)
+    (void)__nv_atomic_fetch_max(&value, v, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE);
+#else
+    T seen = __atomic_load_n(&value, __ATOMIC_ACQUIRE);
+    while (seen < v && !__atomic_compare_exchange_n(&value, &seen, v, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     }
 #endif
   }

@@ -53,8 +53,9 @@ class thread_group {
   }
 };
 
-// The lanes of one warp that were converged when the group was made (all of them, in the usual case).
-// Made by `this_warp()`; every lane in it must take part in every call.
+// All lanes of one warp: 32, or fewer in the last warp of a block. Made by `this_warp()`; every lane must take part in every call.
+// Lanes that have taken different ways wait for each other at the first call, as at __syncwarp(); a warp of which only some lanes
+// make a call, or have ended, is an error of the caller's. Those lanes use lane_group.
 class warp_group {
  public:
   static constexpr bool has_warps = false;
@@ -68,7 +69,7 @@ class warp_group {
     size_ = __popc(lanes);
 #endif
   }
-  GPUFS_HD warp_group() : warp_group(converged_lanes()) {}
+  GPUFS_HD warp_group() : warp_group(lanes_of_warp()) {}
   // The same group, and the compiler does not know it. For what a hit does in a function that calls something if it is none: what lives
   // across that call is kept in local memory, and each use of it would be a load.
   GPUFS_HD warp_group apart() const {
@@ -171,9 +172,14 @@ class warp_group {
   }
 
  private:
-  GPUFS_HD static std::uint32_t converged_lanes() {
+  // Not those that are converged: two halves of a warp that has split would both be the warp with this grid_rank().
+  GPUFS_HD static std::uint32_t lanes_of_warp() {
 #if defined(__CUDA_ARCH__)
-    return __activemask();
+    const std::uint32_t threads = blockDim.x * blockDim.y * blockDim.z;
+    if (threads % 32 == 0) return ~0u;
+    const std::uint32_t thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    const std::uint32_t left = threads - thread / 32 * 32;
+    return left >= 32 ? ~0u : (1u << left) - 1;
 #else
     return 1;
 #endif
@@ -201,6 +207,17 @@ class warp_group {
   std::uint32_t mask_ = 1;
   std::uint32_t rank_ = 0;
   std::uint32_t size_ = 1;
+};
+
+// Some lanes of one warp, which act as a group of their own. Made by `converged_lanes()`, or of a tile by `as_group()`; every lane in
+// it must take part in every call. Work is not shared out by such groups, as a warp may have any number of them: it has no number.
+class lane_group : public warp_group {
+ public:
+  GPUFS_HD explicit lane_group(std::uint32_t lanes) : warp_group(lanes) {}
+  GPUFS_HD explicit lane_group(const warp_group& lanes) : warp_group(lanes) {}
+  GPUFS_HD lane_group apart() const { return lane_group(warp_group::apart()); }
+  static std::uint64_t grid_rank() = delete;
+  static std::uint64_t grid_size() = delete;
 };
 
 // All threads of one block. Made by `this_block()`; every thread of the block must take part in every call.
@@ -264,14 +281,7 @@ class block_group {
   }
 
   // The warp of the calling thread, whole: for parts of a call that warps do better each for itself.
-  GPUFS_HD static warp_group warp() {
-#if defined(__CUDA_ARCH__)
-    const std::uint32_t left = size() - rank() / 32 * 32;
-    return warp_group(left >= 32 ? ~0u : (1u << left) - 1);
-#else
-    return warp_group(1);
-#endif
-  }
+  GPUFS_HD static warp_group warp() { return {}; }
   GPUFS_HD static std::uint32_t warp_rank() { return rank() / 32; }
   GPUFS_HD static std::uint32_t warp_count() { return (size() + 31) / 32; }
 
@@ -328,5 +338,35 @@ GPUFS_HD auto by_one_warp(const Group& g, const F& f) {
 GPUFS_HD inline thread_group this_thread() { return {}; }
 GPUFS_HD inline warp_group this_warp() { return {}; }
 GPUFS_HD inline block_group this_block() { return {}; }
+
+// The lanes of the caller's warp that are converged with the caller now: any that the hardware happens to run together.
+GPUFS_HD inline lane_group converged_lanes() {
+#if defined(__CUDA_ARCH__)
+  return lane_group(__activemask());
+#else
+  return lane_group(1);
+#endif
+}
+
+// The group of a cooperative_groups::thread_block_tile: of 32 threads a warp_group, of fewer a lane_group. For device code.
+template <class Tile>
+  requires requires(const Tile& tile) {
+    requires Tile::num_threads() <= 32;
+    tile.meta_group_rank();
+  }
+GPUFS_HD auto as_group(const Tile&) {
+  constexpr std::uint32_t threads = Tile::num_threads();
+  if constexpr (threads == 32) {
+    return warp_group();
+  } else {
+#if defined(__CUDA_ARCH__)
+    std::uint32_t lane;
+    asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane_group(((1u << threads) - 1) << (lane & ~(threads - 1)));
+#else
+    return lane_group(1);
+#endif
+  }
+}
 
 }  // namespace gpufs

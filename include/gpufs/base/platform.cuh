@@ -82,7 +82,7 @@ inline twin_position& twin() {
 }
 #endif
 
-// A monotonic clock. Unit: nanoseconds.
+// A clock for durations. Unit: nanoseconds. That of a GPU may step back a little, so readings are compared by the functions below.
 GPUFS_HD inline std::uint64_t now_ns() {
 #if defined(__CUDA_ARCH__)
   std::uint64_t t;
@@ -95,6 +95,12 @@ GPUFS_HD inline std::uint64_t now_ns() {
 #endif
 }
 
+// From one reading of now_ns() to another; 0 when the clock has stepped back in between, and not the huge number of a subtraction.
+GPUFS_HD constexpr std::uint64_t duration_ns(std::uint64_t begin, std::uint64_t end) {
+  return begin < end ? end - begin : 0;
+}
+GPUFS_HD inline std::uint64_t elapsed_ns(std::uint64_t begin) { return duration_ns(begin, now_ns()); }
+
 // The multiprocessor (on the twin: the pool thread) that runs the caller. Only a hint for spreading load: a GPU may
 // move a block, so nothing may depend on two calls returning the same number.
 GPUFS_HD inline std::uint32_t processor() {
@@ -104,6 +110,17 @@ GPUFS_HD inline std::uint32_t processor() {
   return id;
 #else
   return twin().processor;
+#endif
+}
+
+// What tells the launches of one GPU context apart. The replays of a CUDA graph may have one number. 0 on the twin.
+GPUFS_HD inline std::uint64_t grid_number() {
+#if defined(__CUDA_ARCH__)
+  std::uint64_t number;
+  asm volatile("mov.u64 %0, %%gridid;" : "=l"(number));
+  return number;
+#else
+  return 0;
 #endif
 }
 

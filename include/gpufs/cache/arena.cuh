@@ -27,9 +27,21 @@ struct alignas(64) file_node {
   atomic_word<std::uint64_t> stored;   // the host's file has nothing behind this
   atomic_word<std::uint32_t> dirty;    // pages that are dirty, or being written back
   atomic_word<std::int32_t> error;     // of a write-back that nobody has been told of; 0: none
-  atomic_word<std::uint32_t> shrunk;   // it was truncated: what is registered of it may be pages that it has no more
-  // A write got no answer, so it may still be under way, and land on top of whatever is written after it. Nothing is.
+  // Writes that got no answer in time, though the host had begun them: they may still land, on top of whatever is written after
+  // them. So nothing is, until all of them were answered: `settled` is how many were when no unanswered one was left.
+  // Invariant: settled <= lost, but for wraps.
   atomic_word<std::uint32_t> lost;
+  atomic_word<std::uint32_t> settled;
+  // An error after which bytes that were written may not be in the file, or not on its disk: every gfsync and gclose returns it,
+  // up to the last gclose. 0: none.
+  atomic_word<std::int32_t> failed;
+  // Truncations begun and ended; odd while one is under way. Then nothing is written back, and calls that write wait
+  // (file/write.cuh). With `shrunk` when one has cut the file: what is registered of it may be pages that it has no more.
+  atomic_word<std::uint32_t> cuts;
+  static constexpr std::uint32_t shrunk = 1u << 31;
+  // The launch that emptied it last, as O_TRUNC asks; 0: none. Who changes it from `being_emptied` had set that.
+  atomic_word<std::uint64_t> emptied_by;
+  static constexpr std::uint64_t being_emptied = ~std::uint64_t{0};
   // Descriptors that may write it; with `closing` while the last one is being given back (file/open_files.cuh).
   atomic_word<std::uint32_t> writers;
   static constexpr std::uint32_t closing = 1u << 31;
@@ -37,6 +49,7 @@ struct alignas(64) file_node {
   // A version's name while its node is being made.
   static constexpr std::uint64_t being_made = ~std::uint64_t{0};
 };
+static_assert(sizeof(file_node) == 64, "half a line: there are two for each file that may be open");
 
 // Of a mount that writes.
 struct alignas(128) name_state {
@@ -48,13 +61,23 @@ struct alignas(128) name_state {
 // Generation: odd while the record is open; raised at open and at close, so that a stale descriptor matches nothing.
 struct alignas(128) open_file {
   slot_header header;  // key: keyed 128-bit hash of path and flags
-  // Generation (high half), opens not closed yet (low half). Beside the pins, because lookups pin for a moment too.
+  // Generation (times 2^32) plus opens not closed yet. Beside the pins, because lookups pin for a moment too. Less than the
+  // holders, also below 0, while a close too many takes its step back.
   atomic_word<std::uint64_t> tag_holders;
   atomic_word<std::uint64_t> tag_handle;  // generation, the host's name for the file
   atomic_word<std::int64_t> modified_ns;
   atomic_word<std::int64_t> changed_ns;
   atomic_word<std::uint64_t> inode;
   atomic_word<std::uint64_t> device;
+
+  struct held {
+    std::uint32_t generation;
+    std::int32_t holders;
+  };
+  GPUFS_HD static held holders_in(std::uint64_t word) {
+    const auto holders = static_cast<std::int32_t>(static_cast<std::uint32_t>(word));
+    return {static_cast<std::uint32_t>((word - static_cast<std::uint64_t>(std::int64_t{holders})) >> 32), holders};
+  }
 
   GPUFS_HD std::uint32_t generation() const { return static_cast<std::uint32_t>(tag_handle.load_relaxed() >> 32); }
   GPUFS_HD std::uint32_t handle() const { return static_cast<std::uint32_t>(tag_handle.load_relaxed()); }
@@ -134,7 +157,7 @@ struct alignas(128) bulk_state {
   // A pull took from `began_ns` until `now_ns`, and stands for so many bytes. By one thread.
   GPUFS_HD void note_pull(std::uint64_t began_ns, std::uint64_t now_ns, std::uint64_t bytes) {
     if (runs.load_relaxed() == 0) {
-      const std::uint64_t ns = now_ns - began_ns;
+      const std::uint64_t ns = platform::duration_ns(began_ns, now_ns);
       const std::uint32_t before = pull_ns.load_relaxed();
       pull_ns.store_relaxed(before - before / 8 + static_cast<std::uint32_t>(ns < 100'000'000 ? ns : 100'000'000) / 8);
     }
@@ -181,6 +204,7 @@ struct mount_ref {
   channel_timeouts timeouts;
   std::uint64_t reclaim_timeout_ns;
   std::uint64_t path_key[2];
+  std::uint64_t launch;  // different in each handle that mount::ref() gave
   template <class T>
   GPUFS_HD T* at(std::uint64_t offset) const {
     return reinterpret_cast<T*>(platform::assume_global(arena + offset));

@@ -80,6 +80,15 @@ class dirty_run {
     count_ = 0;
     g_.sync();
   }
+  // Lets all go untouched.
+  GPUFS_HD void give_back() {
+    for_own(begin_, begin_ + count_, [&](std::uint32_t, std::uint32_t k) {
+      end_page(fs_, frames_[k], node_, what_[k]);
+      return 0;
+    });
+    count_ = 0;
+    g_.sync();
+  }
 
   // Takes a page for changes to what is dirty of it, which it returns; 0 when there is nothing, or another group is at it: then
   // nothing is held. By one thread.

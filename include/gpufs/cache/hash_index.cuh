@@ -48,7 +48,8 @@ struct lookup_result {
   bool waited;
 };
 
-// `Slots` gives: `slot_header& header(slot)`, and `void unpin(slot)`, which gives a wrong pin back.
+// `Slots` gives: `slot_header& header(slot)`, and `void unpin(slot)`, which gives a wrong pin back, and does what is due when that
+// was the slot's last.
 template <class Slots>
 class hash_index {
  public:
@@ -56,7 +57,8 @@ class hash_index {
   GPUFS_HD hash_index(index_bucket* buckets, std::uint64_t bucket_count, Slots slots)
       : buckets_(buckets), mask_(bucket_count - 1), slots_(slots) {}
 
-  // Pins the slot that holds `key`, loading or resident. Called by one thread; does not wait.
+  // Pins the slot that holds `key`, loading or resident. Called by one thread. Does not wait for a load; but it gives wrong pins
+  // back, and `Slots::unpin` may have more to do: that of open files closes a file whose last pin goes, which may wait for the host.
   GPUFS_HD pinned_slot find_and_pin(const slot_key& key) {
     const std::uint64_t h = hash(key);
     std::uint64_t b = h & mask_;

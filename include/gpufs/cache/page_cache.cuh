@@ -13,8 +13,10 @@
 // (file/bulk.cuh), which ends before it waits for a page of others. So such a hit may wait for the host.
 //
 // Progress: no latch is held across load, copy or wait. A group waits for another's load only while it has no unloaded
-// frame of its own, so waits form no cycle; a load ends by itself (channel/client.cuh). When no frame can be had within
-// `reclaim_timeout_ns`, in which time that pages are being written back does not count until it comes to a request's timeout, the
+// frame of its own, so waits form no cycle; a load ends by itself (channel/client.cuh).
+//
+// A group that finds no frame waits as long as the cache moves: while frames are being loaded, or get other pages, or dirty pages
+// are written back. After `reclaim_timeout_ns` in which nothing of that was seen, or after the timeout of a request in all, the
 // call ends with -ENOBUFS and holds nothing.
 #pragma once
 
@@ -183,17 +185,14 @@ class page_cache {
     }
     page_cache cache(fs, g, record);
     step s{};
-    struct {
-      std::uint64_t ns;
-    } start{platform::now_ns()};
-    const std::uint64_t began = start.ns;
+    const std::uint64_t now = platform::now_ns();
+    search wait{now, now, 0};
     for (std::uint32_t first_round = 0;; first_round = 1) {
-      if (g.is_leader()) s = cache.find_or_claim(key.slot(), start.ns, first_round);
+      if (g.is_leader()) s = cache.find_or_claim(key.slot(), wait, first_round);
       s = g.broadcast(s);
       if (s.what != outcome::starved) break;
-      // Time in which pages come free does not count, as long as the host may take for a request.
-      const bool moves = cache.free_some(key.slot());
-      if (moves && platform::now_ns() - began < fs.timeouts.request_ns) start.ns = platform::now_ns();
+      const bool frees = cache.free_some(key.slot());
+      if (frees && platform::elapsed_ns(wait.began) < fs.timeouts.request_ns) wait.moved = platform::now_ns();
     }
     if (s.what != outcome::claimed) return s.pin;
     return cache.fill(s.pin.frame, key.slot(), load);
@@ -259,8 +258,46 @@ class page_cache {
     return g_.broadcast(mine) != 0;
   }
 
-  // `start`: of the call's search for a frame. `starved`: there is none, but some may come free by writing back.
-  GPUFS_HD step find_or_claim(const slot_key& key, std::uint64_t start, std::uint32_t first_round) {
+  // What a group remembers of its search for a frame.
+  struct search {
+    std::uint64_t began;
+    std::uint64_t moved;   // when the cache was last seen to move, or the search began
+    std::uint64_t motion;  // as moves() saw it last; 0: not yet
+  };
+
+  // Whether frames are being loaded, or have come to other pages since the last look: then one may come free. Pins that come and
+  // go do not count, as readers of pages that stay pinned free nothing. Looks at a part of a large cache.
+  GPUFS_HD GPUFS_OUT_OF_LINE bool moves(const slot_key& key, search& wait) const {
+    constexpr std::uint32_t looks_max = 16384;
+    const std::uint32_t all = fs_.layout.frame_count;
+    const std::uint32_t count = all < looks_max ? all : looks_max;
+    std::uint32_t at = fs_.at<slot_ring>(fs_.layout.rings)[frames_.rings().ring_of(key)].first;
+    std::uint64_t motion = 1;
+    bool loads = false;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const slot_header& header = frames_.header(at);
+      const slot_phase phase = slot_state::phase(header.state.peek());
+      loads = loads || phase == slot_phase::loading;
+      // Frames in state evicting are not waited for: those of a run that got no answer stay so.
+      motion += std::uint64_t{header.generation.load_relaxed()} * 4 + static_cast<std::uint32_t>(phase);
+      at = at + 1 == all ? 0 : at + 1;
+    }
+    const bool changed = motion != wait.motion;
+    wait.motion = motion;
+    return loads || changed;
+  }
+
+  // Whether the group gives up: the cache has not moved for a while, or the search takes longer than a request may.
+  GPUFS_HD bool gives_up(const slot_key& key, search& wait) const {
+    if (wait.motion == 0) (void)moves(key, wait);
+    if (platform::elapsed_ns(wait.moved) <= fs_.reclaim_timeout_ns) return false;
+    if (!moves(key, wait) || platform::elapsed_ns(wait.began) > fs_.timeouts.request_ns) return true;
+    wait.moved = platform::now_ns();
+    return false;
+  }
+
+  // `starved`: there is no frame, but some may come free by writing back.
+  GPUFS_HD step find_or_claim(const slot_key& key, search& wait, std::uint32_t first_round) {
     for (std::uint32_t round = first_round;; ++round) {
       const step found = find(key);
       if (found.what != outcome::absent) return found;
@@ -270,7 +307,7 @@ class page_cache {
         round = ~0u;  // 0 next; another group was first: the page is there now, or was a moment ago
         continue;
       }
-      if (platform::now_ns() - start > fs_.reclaim_timeout_ns) {
+      if (gives_up(key, wait)) {
         fs_.counters().add(counter::no_frames);
         return {outcome::failed, {0, -ENOBUFS}};
       }
@@ -325,7 +362,7 @@ class page_cache {
       if (valid >= 0) {
         f.header.valid.store_relaxed(static_cast<std::uint32_t>(valid));
         f.header.state.publish();
-        fs_.counters().add_latency(platform::now_ns() - start);
+        fs_.counters().add_latency(platform::elapsed_ns(start));
       } else {
         fs_.counters().add(counter::load_errors);
         frames_.index().fail_load(key, slot, valid);
@@ -356,7 +393,7 @@ class page_cache {
       // A host that does not answer is waited for once, and one that gives errors as long as for a frame.
       const auto go_on = [&] {
         std::uint32_t late = 0;
-        if (part.is_leader()) late = platform::now_ns() - start > fs_.reclaim_timeout_ns ? 1 : 0;
+        if (part.is_leader()) late = platform::elapsed_ns(start) > fs_.reclaim_timeout_ns ? 1 : 0;
         return !written && !wb.gave_up() && part.broadcast(late) == 0;
       };
       for (std::uint32_t k = 0; k < fs_.layout.ring_count && go_on(); ++k) {

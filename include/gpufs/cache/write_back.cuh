@@ -330,11 +330,13 @@ class write_back {
   // Until it was written by us, or is clean: another group's write may have failed.
   GPUFS_HD std::int32_t write_page(std::uint32_t frame_number, const slot_key& key) {
     attempt a{};
-    do {
+    for (std::uint32_t n = 0;; ++n) {
       wait_for_cleaner(frame_number);
       a = write_around(frame_number, key);
-    } while (!a.took && needs_writing(frame_number, key));
-    return a.error;
+      if (a.took || !needs_writing(frame_number, key)) return a.error;
+      // Others were faster, or the file is being truncated, which ends.
+      if (n != 0) platform::pause(n);
+    }
   }
   // Writes the page, if it is dirty and no other group is at it, and its dirty neighbours with it. Collective.
   GPUFS_HD attempt write_around(std::uint32_t frame_number, const slot_key& key) {
@@ -352,12 +354,21 @@ class write_back {
   GPUFS_HD GPUFS_OUT_OF_LINE attempt write(dirty_run<Group>& r) {
     if (r.count() == 0) return {false, 0};
     const std::uint64_t bytes = std::uint64_t{r.count()} << fs_.layout.page_shift;
-    std::uint32_t lost = 0;
-    if (g_.is_leader()) lost = fs_.node(r.node()).lost.load_relaxed();
-    lost = g_.broadcast(lost);
+    enum class state : std::uint32_t { writable, truncated_now, unsettled } now = state::writable;
+    if (g_.is_leader()) {
+      // Both orders: either a truncation finds the pages that were taken, and waits for them; or this sees it.
+      if ((fs_.node(r.node()).cuts.fetch_add_acq_rel(0) & 1) != 0) now = state::truncated_now;
+      else if (!settle(r)) now = state::unsettled;
+    }
+    now = g_.broadcast(now);
+    if (now == state::truncated_now) {
+      contended_ = true;
+      r.give_back();
+      return {false, 0};
+    }
     const bool had_turn = turn_ >= 0;
-    if (lost == 0 && !had_turn) get_slot(bytes > fs_.channel.layout.staging_bytes, true);
-    std::int32_t error = lost != 0 || turn_ < 0 ? -EIO : 0;
+    if (now == state::writable && !had_turn) get_slot(bytes > fs_.channel.layout.staging_bytes, true);
+    std::int32_t error = now != state::writable || turn_ < 0 ? -EIO : 0;
     if (error != 0) gave_up_ = true;
     if (error == 0) {
       const auto slot = static_cast<std::uint32_t>(turn_);
@@ -384,6 +395,23 @@ class write_back {
     r.end(error == 0);
     if (error != 0) GPUFS_SCHEDULE_POINT("write_back.failed");
     return {true, error};
+  }
+
+  // Whether no write of the file is under way that got no answer in time. A group that syncs or closes waits for such an answer, as
+  // long as for the first time; others ask once. By one thread.
+  GPUFS_HD bool settle(const dirty_run<Group>& r) {
+    file_node& node = fs_.node(r.node());
+    // Acquire: pairs with the release of the group that got no answer, so its slot is seen abandoned.
+    const std::uint32_t lost = node.lost.load_acquire();
+    std::uint32_t settled = node.settled.load_relaxed();
+    if (lost == settled) return true;
+    const std::uint32_t name = node_name(r.node(), r.version());
+    const channel_client client = fs_.client();
+    const bool unanswered =
+        keeps_errors_ ? client.has_unanswered_write(name) : client.has_unanswered_write_for_long(name);
+    // Of this many. One that was lost meanwhile keeps the two apart.
+    if (!unanswered) (void)node.settled.compare_exchange_acq_rel(settled, lost);
+    return !unanswered;
   }
 
   GPUFS_HD void get_slot(bool wide, bool waits) {
@@ -435,8 +463,9 @@ class write_back {
     if (result >= 0) return 0;
     if (r.masked()) restore_mask(r, mask_there, done, bytes);
     if (result == no_answer && g_.is_leader()) {
-      fs_.node(r.node()).lost.store_relaxed(1);
       fs_.client().abandon(slot);
+      // Release: pairs with settle().
+      if (begun_) (void)fs_.node(r.node()).lost.fetch_add_release(1);
     }
     return result;
   }
@@ -450,6 +479,7 @@ class write_back {
     const request asked{request_code::write, node_name(r.node(), r.version()), length, offset};
     client.post(slot, asked);
     const channel_client::answer answer = client.wait(slot, true);
+    begun_ = answer.begun;
     if (answer.abandoned) return no_answer;
     if (answer.result >= 0) {
       const std::uint64_t pages = bytes >> fs_.layout.page_shift;
@@ -496,6 +526,7 @@ class write_back {
   std::int32_t turn_ = -1;  // a slot that is held, or an error
   bool contended_ = false;  // other groups were at stretches that were looked at
   bool gave_up_ = false;
+  bool begun_ = false;        // the write without an answer may still land; the leader's
   bool keeps_errors_ = true;  // for those who sync; nobody else would tell them
 };
 

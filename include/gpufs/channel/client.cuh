@@ -1,8 +1,10 @@
 // The device's side of the channel: take a slot, post a request, wait for the answer, give the slot back.
 // Everything here is called by one thread (a group's leader).
 //
-// Progress: a waiter holds no latch. Every wait ends, with the answer or with -EIO: when the service says it is dead,
-// when its heartbeat stands still for `heartbeat_timeout_ns`, or after `request_timeout_ns` in all.
+// Progress: a waiter holds no latch. Every wait ends, with the answer or with -EIO: when the service says that it is dead,
+// or after the request timeout. Only time in which the service lives counts: while its heartbeat stands still, the process
+// is stopped (a signal, a debugger, a frozen container), and that must cost time and no data. The end of the process
+// ends its kernels.
 #pragma once
 
 #include "gpufs/base/standard.cuh"
@@ -25,7 +27,6 @@ struct slot_record {
 };
 
 struct channel_timeouts {
-  std::uint64_t heartbeat_ns;
   std::uint64_t request_ns;
 };
 
@@ -38,11 +39,11 @@ class channel_client {
   // A slot of the caller's own, or -EIO; with `wide`, one of those with much room for a write, if there are such. Waits while all
   // are taken: each holder is bounded by these same timeouts.
   [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t acquire(bool wide = false) {
-    vigil waiting = begin_vigil();
+    deadline waiting = begin_wait();
     slot_walk at = begin_walk(waiting.start, wide);
     for (std::uint32_t attempt = 0;; ++attempt) {
       if (const std::int32_t slot = take_some(at); slot >= 0) return slot;
-      if (attempt % looks_every == looks_every - 1 && hopeless(at.slot, waiting)) break;
+      if (attempt % looks_every == looks_every - 1 && timed_out(at.slot, waiting)) break;
       platform::pause(attempt, longest_pause_ns);
     }
     counters_->add(counter::rpc_failures);
@@ -71,29 +72,32 @@ class channel_client {
 #endif
   }
 
-  // The answer's result. -EIO and the slot abandoned (do not touch it again) when there will be none. With `keep` the caller has
-  // to abandon it, after a last look at what is in it.
+  // The answer's result. -EIO and the slot abandoned (do not touch it again) when there is none in time. With `keep` the caller
+  // has to abandon it, after a last look at what is in it. `begun`: then the request changes files and may still take effect,
+  // at any later time; otherwise it never does.
   struct answer {
     std::int32_t result;
     bool abandoned;
+    bool begun;
   };
   [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE answer wait(std::uint32_t slot, bool keep = false) {
     const std::uint32_t sequence = slots_[slot].sequence.load_relaxed();
-    vigil waiting = begin_vigil();
+    deadline waiting = begin_wait();
     for (std::uint32_t attempt = 0;; ++attempt) {
       // Asked before the answer is looked at: a service that answers and then dies has answered.
-      const bool give_up = attempt % looks_every == looks_every - 1 && hopeless(slot, waiting);
+      const bool give_up = attempt % looks_every == looks_every - 1 && timed_out(slot, waiting);
       const std::uint64_t word = view_.reply(slot).word.load_for_wait();
       if (reply_sequence(word) == sequence) {
         // Acquire: pairs with the worker's release of the reply word; staging and the rest of the reply are read after it.
         view_.reply(slot).word.end_wait();
         counters_->add(counter::rpc_wait_ns, platform::now_ns() - waiting.start);
-        return {reply_result(word), false};
+        return {reply_result(word), false, false};
       }
       if (give_up) {
+        const bool begun = withdraw(slot, sequence);
         if (!keep) abandon(slot);
         counters_->add(counter::rpc_failures);
-        return {-EIO, true};
+        return {-EIO, true, begun};
       }
       GPUFS_SCHEDULE_POINT("client.wait");
       platform::pause(attempt, longest_pause_ns);
@@ -102,16 +106,40 @@ class channel_client {
 
   // Posts a request in a slot that the caller owns, waits for the answer, of which only the result is wanted, and gives the slot
   // back. The result, or -EIO when there is none.
-  [[nodiscard]] GPUFS_HD std::int32_t ask(std::uint32_t slot, const request& r) {
+  [[nodiscard]] GPUFS_HD answer ask(std::uint32_t slot, const request& r) {
     post(slot, r);
     const answer a = wait(slot);
     if (!a.abandoned) release(slot);
-    return a.result;
+    return a;
   }
   // The same in any slot, for a request without bytes.
-  [[nodiscard]] GPUFS_HD std::int32_t ask(const request& r) {
+  [[nodiscard]] GPUFS_HD answer ask(const request& r) {
     const std::int32_t turn = acquire();
-    return turn < 0 ? turn : ask(static_cast<std::uint32_t>(turn), r);
+    return turn < 0 ? answer{turn, true, false} : ask(static_cast<std::uint32_t>(turn), r);
+  }
+
+  // Whether a write to this node (its node_name()) has been posted and not answered, by a caller that waits or has given up.
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool has_unanswered_write(std::uint32_t node_name) const {
+    for (std::uint32_t slot = 0; slot < view_.layout.slot_count; ++slot) {
+      // Acquire: pairs with the release of the caller that gave up; its number is then that of the write.
+      if (slots_[slot].owner.load_acquire() == static_cast<std::uint32_t>(slot_owner::free)) continue;
+      const std::uint32_t sequence = slots_[slot].sequence.load_relaxed();
+      if (reply_sequence(view_.reply(slot).word.load_acquire()) == sequence) continue;
+      request last{};
+      // Not all there: it is being posted now, and a slot with an unanswered request takes no new one.
+      if (!view_.request(slot).load(sequence, last)) continue;
+      if (last.code == request_code::write && last.handle == node_name) return true;
+    }
+    return false;
+  }
+  // The same, but waits until there is none, as long as for an answer.
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool has_unanswered_write_for_long(std::uint32_t node_name) const {
+    deadline waiting = begin_wait();
+    for (std::uint32_t attempt = 0; has_unanswered_write(node_name); ++attempt) {
+      if (timed_out(0, waiting)) return true;
+      platform::pause(attempt, longest_pause_ns);
+    }
+    return false;
   }
 
   // Release: the next owner's writes to staging come after my reads.
@@ -125,6 +153,16 @@ class channel_client {
   }
 
  private:
+  // Of a request that got no answer in time. Whether it may still take effect.
+  [[nodiscard]] GPUFS_HD bool withdraw(std::uint32_t slot, std::uint32_t sequence) {
+    request last{};
+    (void)view_.request(slot).load(sequence, last);
+    if (!last.changes_files()) return false;
+    // Pairs with service::begin().
+    view_.withdrawn(slot).store_before_load(sequence);
+    return view_.reply(slot).claimed.load_after_store() == sequence;
+  }
+
   static constexpr std::uint32_t longest_pause_ns = 16384;
 
   static constexpr std::uint32_t looks_every = 32;    // attempts
@@ -147,27 +185,31 @@ class channel_client {
     return -EAGAIN;
   }
 
-  // What a waiter knows of the service's life.
-  struct vigil {
-    std::uint64_t start, heard;
+  // When a wait began, when the waiter last saw a new heartbeat, and for how long the service lived in between.
+  struct deadline {
+    std::uint64_t start, heard, lived;
     std::uint32_t heartbeat;
   };
-  GPUFS_HD static vigil begin_vigil() {
+  GPUFS_HD static deadline begin_wait() {
     const std::uint64_t now = platform::now_ns();
-    return {now, now, 0};
+    return {now, now, 0, 0};
   }
-  // Whether to give up: it is dead, its heart stands still, or the request has taken too long. Looks at one slot's copy
-  // of the signs of life.
-  GPUFS_HD bool hopeless(std::uint32_t slot, vigil& waiting) const {
+  // The most time that one heartbeat stands for. The service beats every 50 ms; a longer silence was a stop.
+  static constexpr std::uint64_t heartbeat_ns_max = 1'000'000'000;
+  // Whether to give up: the service is dead, or has lived for longer than a request may take. Reads one slot's copy of the
+  // signs of life.
+  GPUFS_HD bool timed_out(std::uint32_t slot, deadline& waiting) const {
     const reply_record& reply = view_.reply(slot);
     const bool dead = reply.service.load_relaxed() != static_cast<std::uint32_t>(service_phase::running);
     const std::uint32_t beat = reply.heartbeat.load_relaxed();
     const std::uint64_t now = platform::now_ns();
     if (beat != waiting.heartbeat) {
+      const std::uint64_t since = now > waiting.heard ? now - waiting.heard : 0;
+      waiting.lived += since < heartbeat_ns_max ? since : heartbeat_ns_max;
       waiting.heartbeat = beat;
       waiting.heard = now;
     }
-    return dead || now - waiting.heard > timeouts_.heartbeat_ns || now - waiting.start > timeouts_.request_ns;
+    return dead || waiting.lived > timeouts_.request_ns;
   }
 
   GPUFS_HD static std::uint64_t mix_start(std::uint64_t now) {

@@ -3,6 +3,7 @@
 //   offset                          written by   contents
 //   0                               host         channel_header
 //   layout.bells    + 4 * slot      device       bell: number of the last request posted in the slot (32 bits)
+//   layout.withdrawn + 4 * slot     device       number of the last request that its caller withdrew (32 bits)
 //   layout.requests + 32 * slot     device       request_record
 //   layout.replies  + 128 * slot    host         reply_record; its first word answers the bell
 //   layout.staging  + bytes * slot  whose turn   path of an open (device, before the bell), then bytes of the file
@@ -15,8 +16,13 @@
 //
 //   free --claim--> busy --(request, staging) bell--> posted --(staging, reply) reply word--> answered --> free
 //                                                      |
-//                                                      +--> abandoned: nobody waits (a close, or a waiter that gave
+//                                                      +--> abandoned: no group waits (a close, or a waiter that gave
 //                                                           up); taken again only once the reply word equals the bell
+//
+// A request that changes files must not take effect after its caller has given up and gone on. So a worker writes the
+// request's number to `claimed` of the reply before it begins, and then reads `withdrawn`; a caller that gives up writes
+// `withdrawn`, and then reads `claimed`. Each side orders its store before its load, so at least one of them sees the
+// other: either the worker refuses the request (-ECANCELED), or the caller knows that it may still take effect.
 //
 //   bell word     31 ........ 0    sequence: 0 never posted, then 1, 2, ... (wraps, skipping nothing: compared for equality)
 //   request word  63 ...... 32 | 31 ....... 0
@@ -50,9 +56,10 @@ enum class request_code : std::uint32_t {
   sync = 9,      // handle
   unlink = 10,   // staging: path; length
   rename = 11,   // staging: path, zero, path; length: of all
+  emptied = 12,  // handle; offset: the launch that has emptied the file, as O_TRUNC asks (file/open_files.cuh)
   // handle of a file that is open for writing: what its close will report. Not by the close itself, whose thread may not
   // have the file's descriptor.
-  report_close = 12
+  report_close = 13
 };
 
 // How a file is opened; in `handle` of a request to open.
@@ -66,7 +73,7 @@ enum open_bits : std::uint32_t {
 
 // In the length of a request to write: only some bytes are to be written. Behind the data, from the next multiple of 8
 // on, a bit for each of them says which: bit b of 64-bit word w for byte 64 w + b.
-inline constexpr std::uint32_t masked_flag = 1u << 23;
+inline constexpr std::uint32_t masked_flag = 1u << 25;
 GPUFS_HD constexpr std::uint64_t mask_words(std::uint64_t bytes) { return (bytes + 63) / 64; }
 GPUFS_HD constexpr std::uint64_t mask_offset(std::uint64_t bytes) { return (bytes + 7) / 8 * 8; }
 
@@ -106,7 +113,7 @@ static_assert(sizeof(channel_header) == 128, "header keeps its own lines");
 struct request {
   request_code code;
   std::uint32_t handle;
-  std::uint32_t length;  // below 2^24
+  std::uint32_t length;  // at most request_record::length_max
   std::uint64_t offset;
 
   GPUFS_HD bool sends_staging() const {
@@ -114,15 +121,24 @@ struct request {
            code == request_code::open_write || code == request_code::write || code == request_code::unlink ||
            code == request_code::rename;
   }
+  // Whether it changes files or names: then a caller that gives up withdraws it.
+  GPUFS_HD bool changes_files() const {
+    return code == request_code::open_write || code == request_code::write || code == request_code::truncate ||
+           code == request_code::unlink || code == request_code::rename;
+  }
 };
 
-// The same in the channel's memory. Payloads: code (high 8 bits) and length, handle, offset's low and high half.
+// The same in the channel's memory. Payloads: code (high bits) and length, handle, offset's low and high half.
 struct alignas(32) request_record {
+  static constexpr std::uint32_t length_bits = 26;
+  static constexpr std::uint32_t length_max = (1u << length_bits) - 1;
+  static constexpr std::uint32_t codes = 1u << (32 - length_bits);  // those that exist, and more
+
   channel_word<std::uint64_t> words[4];
 
   GPUFS_HD void store(const request& r, std::uint32_t sequence) {
-    const std::uint32_t payloads[4] = {(static_cast<std::uint32_t>(r.code) << 24) | (r.length & 0xffffffu), r.handle,
-                                       static_cast<std::uint32_t>(r.offset),
+    const std::uint32_t payloads[4] = {(static_cast<std::uint32_t>(r.code) << length_bits) | (r.length & length_max),
+                                       r.handle, static_cast<std::uint32_t>(r.offset),
                                        static_cast<std::uint32_t>(r.offset >> 32)};
     GPUFS_UNROLL
     for (int i = 0; i < 4; ++i) words[i].store_relaxed((std::uint64_t{sequence} << 32) | payloads[i]);
@@ -137,15 +153,17 @@ struct alignas(32) request_record {
       there = there && static_cast<std::uint32_t>(word >> 32) == sequence;
       payloads[i] = static_cast<std::uint32_t>(word);
     }
-    r = {static_cast<request_code>(payloads[0] >> 24), payloads[1], payloads[0] & 0xffffffu,
+    r = {static_cast<request_code>(payloads[0] >> length_bits), payloads[1], payloads[0] & length_max,
          payloads[2] | (std::uint64_t{payloads[3]} << 32)};
     return there;
   }
 };
 static_assert(sizeof(request_record) == 32, "one sector, one write burst");
-static_assert(limits::staging_bytes_max < masked_flag && limits::write_bytes_max < masked_flag &&
-                  limits::path_bytes_max < masked_flag,
-              "lengths fit");
+static_assert(static_cast<std::uint32_t>(request_code::report_close) < request_record::codes, "the last code fits");
+static_assert((masked_flag & request_record::length_max) == masked_flag, "a length has room for the flag");
+static_assert(limits::bulk_bytes_max < masked_flag && limits::staging_bytes_max < masked_flag &&
+                  limits::write_bytes_max < masked_flag && 2 * limits::path_bytes_max < masked_flag,
+              "the longest requests fit, also the one that brings two paths, and none seems to have the flag");
 
 struct alignas(128) reply_record {
   channel_word<std::uint64_t> word;  // {sequence, result}: one read over the bus answers the most common question
@@ -158,8 +176,9 @@ struct alignas(128) reply_record {
   channel_word<std::uint64_t> device;
   channel_word<std::uint32_t> mode;
   channel_word<std::uint32_t> handle;
-  channel_word<std::uint32_t> node;  // of a file that somebody writes: its file_node; else no_node
-  channel_word<std::uint32_t> unused;
+  channel_word<std::uint32_t> node;        // of a file that somebody writes: its file_node; else no_node
+  channel_word<std::uint32_t> claimed;     // number of the last request that changes files and was begun
+  channel_word<std::uint64_t> emptied_by;  // with a node: the launch that emptied the file last; 0: none
   // Of a read whose result has `notice_flag`: the extent that now serves this part of the file directly.
   channel_word<std::uint64_t> extent_number;
   channel_word<std::uint64_t> extent_address;
@@ -207,7 +226,7 @@ struct channel_layout {
   std::uint32_t staging_bytes;  // per slot
   std::uint32_t wide_bytes;     // per wide slot; 0: there are none
   std::uint32_t wide_step;      // Invariant: a power of two
-  std::uint64_t bells, requests, replies, staging, wide, total_bytes;
+  std::uint64_t bells, withdrawn, requests, replies, staging, wide, total_bytes;
 
   // `write_bytes`: of the largest write. Where that is more than `staging_bytes` some slots are wide, spread among the others,
   // so that each worker meets as many.
@@ -219,7 +238,8 @@ struct channel_layout {
     l.wide_step = 8;
     const auto up = [](std::uint64_t x) { return (x + 4095) / 4096 * 4096; };
     l.bells = sizeof(channel_header);
-    l.requests = up(l.bells + std::uint64_t{4} * slots);
+    l.withdrawn = l.bells + (std::uint64_t{4} * slots + 63) / 64 * 64;
+    l.requests = up(l.withdrawn + std::uint64_t{4} * slots);
     l.replies = up(l.requests + sizeof(request_record) * slots);
     l.staging = up(l.replies + sizeof(reply_record) * slots);
     l.wide = l.staging + std::uint64_t{staging_bytes} * slots;
@@ -249,6 +269,9 @@ struct channel_view {
   }
   GPUFS_HD channel_word<std::uint32_t>& bell(std::uint32_t slot) const {
     return reinterpret_cast<channel_word<std::uint32_t>*>(base + layout.bells)[slot];
+  }
+  GPUFS_HD channel_word<std::uint32_t>& withdrawn(std::uint32_t slot) const {
+    return reinterpret_cast<channel_word<std::uint32_t>*>(base + layout.withdrawn)[slot];
   }
   GPUFS_HD request_record& request(std::uint32_t slot) const {
     return reinterpret_cast<request_record*>(base + layout.requests)[slot];

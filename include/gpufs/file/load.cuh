@@ -80,7 +80,7 @@ class page_loader {
       // Acquire: pairs with the release of who wrote the page back before it was evicted.
       end = node.stored.load_acquire();
       if (end <= offset_) return {0, 0};
-      registered = node.shrunk.load_relaxed() == 0;
+      registered = (node.cuts.load_relaxed() & file_node::shrunk) == 0;
     }
     const std::uint64_t left = end - offset_, page_bytes = fs_.layout.page_bytes();
     const std::uint64_t want = left < page_bytes ? left : page_bytes;

@@ -37,25 +37,32 @@ class record_table {
     const std::uint32_t word = header(slot).state.unpin();
     if (slot_state::phase(word) == slot_phase::resident && slot_state::pins(word) == 0) close_unused(slot);
   }
-  // One holder gives its descriptor back; no longer held when it was nobody's, as after one gclose too many. Its pin stays, to be
-  // given back by unpin().
+  // One holder gives its descriptor back; none: the record is not open under this generation any more, as after one gclose too
+  // many. The holder's pin stays, to be given back by unpin().
+  // A close that finds no holders waits. Either another close has taken a step too many, and takes it back; or the last holder is
+  // leaving, and then the generation changes. So no holder is refused because of others' mistakes, and both waits end by themselves.
+  // Never a loop of exchanges (slot_state::try_unpin).
   enum class holding : std::uint32_t { none, one_of_several, last };
   [[nodiscard]] GPUFS_HD holding let_go(std::uint32_t slot, std::uint32_t generation, bool writes) const {
     atomic_word<std::uint64_t>& holders = at(slot).tag_holders;
-    const auto is_held = [generation](std::uint64_t word) {
-      return static_cast<std::uint32_t>(word >> 32) == generation && static_cast<std::uint32_t>(word) != 0;
-    };
-    // Before and after, as slot_state::try_unpin().
-    if (!is_held(holders.load_relaxed())) return holding::none;
-    // Release, and acquire by the last: it writes back what all have written, so it must see how far that goes.
-    const std::uint64_t before =
-        writes ? holders.fetch_add_release(~std::uint64_t{0}) : holders.fetch_add_relaxed(~std::uint64_t{0});
-    if (writes) (void)holders.load_acquire();
-    if (!is_held(before)) {
+    for (std::uint32_t attempt = 0;; ++attempt) {
+      const open_file::held seen = open_file::holders_in(holders.load_relaxed());
+      if (seen.generation != generation) return holding::none;
+      if (seen.holders <= 0) {
+        GPUFS_SCHEDULE_POINT("file.wait_to_let_go");
+        platform::pause(attempt);
+        continue;
+      }
+      GPUFS_SCHEDULE_POINT("file.let_go");
+      // Release, and acquire by the last: it writes back what all have written, so it must see how far that goes.
+      const open_file::held before = open_file::holders_in(writes ? holders.fetch_add_release(~std::uint64_t{0})
+                                                                  : holders.fetch_add_relaxed(~std::uint64_t{0}));
+      if (writes) (void)holders.load_acquire();
+      if (before.generation == generation && before.holders > 0)
+        return before.holders == 1 ? holding::last : holding::one_of_several;
+      GPUFS_SCHEDULE_POINT("file.step_back");
       holders.add_relaxed(1);
-      return holding::none;
     }
-    return static_cast<std::uint32_t>(before) == 1 ? holding::last : holding::one_of_several;
   }
 
   // Both by the owner of the record only. `size`: or the node, as file_facts has it.
@@ -189,25 +196,46 @@ GPUFS_HD inline void join_writers(const mount_ref& fs, std::uint32_t node) {
 }
 
 template <class Group>
+GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std::int32_t fd);
+
+// The launch that the caller is part of: no other launch on the mount has its number, but for replays of a CUDA graph, which may
+// share one. Not 0, nor file_node::being_emptied.
+GPUFS_HD inline std::uint64_t this_launch(const mount_ref& fs) {
+  const std::uint64_t number = mix(fs.launch + mix(platform::grid_number()) * 0x9e3779b97f4a7c15ull);
+  return number == 0 || number == file_node::being_emptied ? 1 : number;
+}
+
+// O_TRUNC. Of all opens of a launch with it, by whatever path and flags, one empties the file, and the others wait until that is
+// done: a group that writes before another one has emptied the file would lose its bytes.
+//
+// The node says which launch emptied the file last. It goes with the last open file of its version, so the host is told too; the
+// host says it to who opens the file next.
+template <class Group>
 class opener {
  public:
   GPUFS_HD opener(const mount_ref& fs, const Group& g) : fs_(fs), g_(g), records_(fs) {}
 
-  // `first(file)` is called collectively when the host has opened the file, and before others can find it: 0, or -errno, and then it
-  // is closed again.
-  template <class First>
-  GPUFS_HD std::int32_t open(const char* path, std::int32_t flags, std::uint32_t mode, const First& first) {
+  // `empty(file)` is called collectively when the file is to be emptied, before others can find it if the host has just opened it:
+  // 0, or -errno, and then it is closed again.
+  template <class Empty>
+  GPUFS_HD std::int32_t open(const char* path, std::int32_t flags, std::uint32_t mode, const Empty& empty) {
     step s{};
     if (g_.is_leader()) s = begin(path, flags, mode);
     s = g_.broadcast(s);
 
-    if (s.turn < 0) return s.result;
+    const bool empties = (flags & O_TRUNC) != 0;
+    if (s.turn < 0) {
+      if (s.result < 0 || !empties) return s.result;
+      const std::int32_t error = empty_once(look_up(fs_, s.result).view, empty);
+      if (error != 0) (void)close_descriptor(fs_, g_, s.result);
+      return error != 0 ? error : s.result;
+    }
     // The host has opened the file; its first bytes may lie in the staging memory.
     const auto turn = static_cast<std::uint32_t>(s.turn);
     install(s, turn);
     g_.sync();
     if (g_.is_leader()) fs_.client().release(turn);
-    const std::int32_t error = first(s.view);
+    const std::int32_t error = empties ? empty_once(s.view, empty) : 0;
     std::int32_t fd = error;
     if (g_.is_leader() && error != 0) take_back(s.view, error);
     if (g_.is_leader() && error == 0) {
@@ -334,7 +362,7 @@ class opener {
     if ((mode & unreadable_flag) != 0) access |= access_once;
     const file_view view{
         reply.version.load_relaxed(), reply.size.load_relaxed(), slot, reply.handle.load_relaxed(), node, access};
-    if (node != no_node) make_node(view);
+    if (node != no_node) make_node(view, reply.emptied_by.load_relaxed());
     records_.describe(slot, view.version, node != no_node ? file_facts::size_in_node | node : view.size);
     file.modified_ns.store_relaxed(reply.modified_ns.load_relaxed());
     file.changed_ns.store_relaxed(reply.changed_ns.load_relaxed());
@@ -356,7 +384,7 @@ class opener {
 
   // The first who hears of a version's node makes it; nobody has written through it before. The others wait for that, a few
   // stores.
-  GPUFS_HD void make_node(const file_view& view) {
+  GPUFS_HD void make_node(const file_view& view, std::uint64_t emptied_by) {
     file_node& node = fs_.node(view.node);
     std::uint64_t seen = node.version.load_acquire();
     for (std::uint32_t attempt = 0; seen != view.version; ++attempt) {
@@ -367,10 +395,13 @@ class opener {
         node.size.store_relaxed(view.size);
         node.stored.store_relaxed(view.size);
         node.error.store_relaxed(0);
-        node.shrunk.store_relaxed(0);
         node.lost.store_relaxed(0);
+        node.settled.store_relaxed(0);
+        node.failed.store_relaxed(0);
+        node.cuts.store_relaxed(0);
         node.dirty.store_relaxed(0);
         node.writers.store_relaxed(0);
+        node.emptied_by.store_relaxed(emptied_by);
         node.version.store_release(view.version);
         return;
       }
@@ -378,6 +409,38 @@ class opener {
   }
 
   // ---- the group's part
+
+  // Empties the file, unless a group of this launch has. A file that was opened with O_TRUNC may be written, so it has a node.
+  // The wait for a group that empties it ends, because its requests to the host end, and so do the loads and write-backs that it
+  // waits for; those groups do not open files meanwhile.
+  template <class Empty>
+  GPUFS_HD std::int32_t empty_once(const file_view& file, const Empty& empty) {
+    const std::uint64_t launch = this_launch(fs_);
+    atomic_word<std::uint64_t>& emptied_by = fs_.node(file.node).emptied_by;
+    struct {
+      std::uint64_t before;
+    } s{launch};
+    if (g_.is_leader()) {
+      // Acquire: pairs with the release of the group that has emptied it; what this one writes comes after that.
+      s.before = emptied_by.load_acquire();
+      for (std::uint32_t attempt = 0; s.before != launch; ++attempt) {
+        if (s.before != file_node::being_emptied &&
+            emptied_by.compare_exchange_acquire(s.before, file_node::being_emptied))
+          break;
+        platform::pause(attempt);
+        s.before = emptied_by.load_acquire();
+      }
+    }
+    s = g_.broadcast(s);
+    if (s.before == launch) return 0;
+    GPUFS_SCHEDULE_POINT("file.empty");
+    std::int32_t error = empty(file);
+    if (g_.is_leader()) {
+      if (error == 0) error = fs_.client().ask({request_code::emptied, file.handle, 0, launch}).result;
+      emptied_by.store_release(error == 0 ? launch : s.before);
+    }
+    return g_.broadcast(error);
+  }
 
   // A small file came whole: its pages go into the cache from the staging memory, without further requests.
   GPUFS_HD void install(const step& s, std::uint32_t turn) {
@@ -422,10 +485,10 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const
   const auto tell = [&](std::int32_t flushed) {
     if (error == 0) error = flushed;
     if (!g.is_leader()) return;
-    const std::int32_t kept = node.error.exchange_acq_rel(0);
-    if (error == 0) error = kept;
+    const std::int32_t kept = node.error.exchange_acq_rel(0), failed = node.failed.load_acquire();
+    if (error == 0) error = failed != 0 ? failed : kept;
   };
-  if (last_of_record) tell(flush_file(fs, g, file.version, file.node, false));
+  tell(last_of_record ? flush_file(fs, g, file.version, file.node, false) : 0);
   std::uint32_t last = 0;
   if (g.is_leader()) {
     // Release, and acquire by the last: it must find what the others have left dirty. Who has joined since then is the last later.
@@ -444,6 +507,8 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const
     });
   }
   tell(flushed);
+  // Descriptors that are opened from now on write other bytes.
+  if (g.is_leader()) node.failed.store_relaxed(0);
   // Release: pairs with who joins, and may have done so behind the door.
   if (g.is_leader()) (void)node.writers.fetch_and_acq_rel(~file_node::closing);
   return g.broadcast(error);
@@ -476,7 +541,7 @@ GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std:
   if (s.was == holding::last) {
     // The host's close itself may come later, and has nobody to report to.
     std::int32_t late = 0;
-    if (g.is_leader()) late = fs.client().ask({request_code::report_close, s.view.handle, 0, 0});
+    if (g.is_leader()) late = fs.client().ask({request_code::report_close, s.view.handle, 0, 0}).result;
     late = g.broadcast(late);
     if (s.result == 0) s.result = late;
   }

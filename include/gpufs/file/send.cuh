@@ -25,7 +25,7 @@ GPUFS_HD std::int64_t gsend(const Group& g, const mount_ref& fs, std::int32_t si
     std::int32_t result = 0;
     if (g.is_leader()) {
       const request asked{request_code::send, static_cast<std::uint32_t>(sink), static_cast<std::uint32_t>(n), 0};
-      result = fs.client().ask(slot, asked);
+      result = fs.client().ask(slot, asked).result;
       if (result >= 0) fs.counters().add(counter::sent_bytes, n);
     }
     result = g.broadcast(result);

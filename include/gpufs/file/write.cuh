@@ -50,11 +50,43 @@ GPUFS_HD void write_back_ahead(const mount_ref& fs, const Group& g, const slot_k
   });
 }
 
-// Of bytes that are marked already. Compared with the size as it is now: somebody may be cutting the file, and looks at its pages
-// behind that.
+// Writes beside a truncation. A truncation makes `cuts` odd, waits for write-backs that are under way, has the host truncate
+// the file, stores the new size, zeroes the cached pages past it, and makes `cuts` even again (truncate_file()). A write reads `cuts`
+// before it stores its bytes; it marks them, raises the size, and then reads `cuts` again. Where that has changed, the truncation may
+// have zeroed some of the bytes, so the write waits for its end and writes all of them once more: then it takes place
+// after the truncation. Where it has not, each truncation either came before the bytes, or finds their marks and the size,
+// and then cuts them: the write takes place before it.
+//
+// Two cases need no second read. A write that finds its pages dirty, and not taken for cleaning since before its bytes
+// (page_dirt::set_again()), has marked them before a truncation takes the page; and if the size covers the bytes already, that write
+// takes place before the truncation, whatever the size is afterwards.
+
+// Truncations so far. By one thread.
+GPUFS_HD inline std::uint32_t cuts_so_far(const mount_ref& fs, const file_view& file) {
+  return fs.node(file.node).cuts.load_relaxed();
+}
+// Whether no truncation was under way since cuts_so_far() returned `before`. Both orders: a truncation that begins later sees what
+// the caller has marked. By one thread.
+GPUFS_HD inline bool no_cut_since(const mount_ref& fs, const file_view& file, std::uint32_t before) {
+  return (before & 1) == 0 && fs.node(file.node).cuts.fetch_add_acq_rel(0) == before;
+}
+// Until no truncation is under way; each ends, with the host's answer or without. Returns cuts_so_far(). By one thread.
+GPUFS_HD inline std::uint32_t wait_for_cut(const mount_ref& fs, const file_view& file) {
+  const atomic_word<std::uint32_t>& cuts = fs.node(file.node).cuts;
+  std::uint32_t seen = cuts.load_acquire();
+  if ((seen & 1) == 0) return seen;
+  for (std::uint32_t attempt = 0; (seen & 1) != 0; ++attempt) {
+    platform::pause(attempt);
+    seen = cuts.load_for_wait();
+  }
+  cuts.end_wait();
+  return seen;
+}
+
+// Of bytes that are marked already. Both orders: who finds the size of a truncation finds that it is under way, too.
 GPUFS_HD inline void raise_size(const mount_ref& fs, const file_view& file, std::uint64_t end) {
   atomic_word<std::uint64_t>& size = fs.node(file.node).size;
-  if (end > size.load_relaxed()) size.raise_release(end);
+  if (end > size.load_relaxed()) size.raise_acq_rel(end);
 }
 
 // How much of [at, end) lies in the page that `at` is in.
@@ -64,27 +96,26 @@ GPUFS_HD inline std::uint64_t part_in_page(const mount_ref& fs, std::uint64_t at
 }
 
 // How far a write came. The `run` pages from `at` on have their bytes, but not all of them are marked: the member with rank i has the
-// frame of the i-th, and whether that is `unmarked`; then it is pinned.
+// frame of the i-th, and whether that is `unmarked`; then it is pinned. `cuts`: cuts_so_far() before the bytes, in the leader.
 struct write_end {
   std::uint64_t at;
   std::uint32_t run;
   std::uint32_t frame;
   bool unmarked;
+  std::uint32_t cuts;
 };
 
 // Writes what is dirty in the cache already, at a glance, from `at` on; `from` is for the byte at `at`. Several pages at once, so that
 // their latencies are one. Calls nothing, for the reason of read_resident(); so it stops with a page that was clean. Collective,
 // not by a block. Does not wait.
-//
-// As several members mark, and one raises the size: whoever cuts the file changes the size first, and then takes each page for cleaning.
-// So if a member found the flags that a page had behind that, the leader, who looks behind the barrier, sees the new size; and if the
-// page is taken later, the member's exchange fails, or comes before that, and then the bytes are cut.
 template <class Group>
 GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const file_view& file, const char* from,
                                   std::uint64_t at, std::uint64_t end) {
   const std::uint64_t page_bytes = fs.layout.page_bytes();
   const std::uint32_t most = g.size() < pins_of_copy ? g.size() : pins_of_copy;
   page_cache<Group> cache(fs, g, file.record);
+  std::uint32_t cuts = 0;
+  if (g.is_leader()) cuts = cuts_so_far(fs, file);
   while (at < end) {
     const std::uint64_t page = at >> fs.layout.page_shift;
     const std::uint64_t left = ((end - 1) >> fs.layout.page_shift) + 1 - page;
@@ -127,12 +158,20 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
     if (g.is_leader()) size = fs.node(file.node).size.load_relaxed();
     // As in mark_page().
     if (has_one && marked) frame_table(fs).header(mine.frame).state.unpin_copied();
-    if (!g.all(marked)) return {at, run, mine.frame, !marked};
-    if (stop > size) fs.node(file.node).size.raise_release(stop);
+    const bool grows = stop > size;
+    if (!g.all(marked && !grows)) {
+      if (!g.all(marked)) return {at, run, mine.frame, !marked, cuts};
+      std::uint32_t stays = 1;
+      if (grows) {
+        fs.node(file.node).size.raise_acq_rel(stop);
+        stays = no_cut_since(fs, file, cuts) ? 1 : 0;
+      }
+      if (g.broadcast(stays) == 0) return {at, 0, 0, false, cuts};
+    }
     from += stop - at;
     at = stop;
   }
-  return {at, 0, 0, false};
+  return {at, 0, 0, false, cuts};
 }
 
 // The same by a block, which writes one page with all its threads.
@@ -141,24 +180,32 @@ template <class Block>
 GPUFS_HD write_end write_resident(const mount_ref& fs, const Block& g, const file_view& file, const char* from,
                                   std::uint64_t at, std::uint64_t end) {
   page_cache<Block> cache(fs, g, file.record);
+  std::uint32_t cuts = 0;
+  if (g.is_leader()) cuts = cuts_so_far(fs, file);
   const page_pin pin = cache.find_resident({version_to_write(file), at >> fs.layout.page_shift});
-  if (pin.valid == cache.not_there) return {at, 0, 0, false};
+  if (pin.valid == cache.not_there) return {at, 0, 0, false, cuts};
   cache.count_hits();
   const std::uint64_t within = at & (fs.layout.page_bytes() - 1);
   const std::uint32_t seen = page_dirt(fs, pin.frame).peek();
   copy_into_page(g, fs.page(pin.frame) + within, from, end - at);
   GPUFS_SCHEDULE_POINT("write.mark");
   const std::uint32_t what = mark_bytes(fs, g, pin.frame, within, within + (end - at));
-  bool marked = true;
+  enum class outcome : std::uint32_t { written, unmarked, cut } done = outcome::written;
   if (g.is_leader()) {
-    marked = page_dirt(fs, pin.frame).set_again(seen, what);
-    if (marked) {
+    if (page_dirt(fs, pin.frame).set_again(seen, what)) {
       frame_table(fs).header(pin.frame).state.unpin_copied();
-      raise_size(fs, file, end);
+      if (end > fs.node(file.node).size.load_relaxed()) {
+        raise_size(fs, file, end);
+        if (!no_cut_since(fs, file, cuts)) done = outcome::cut;
+      }
+    } else {
+      done = outcome::unmarked;
     }
   }
-  if (!g.all(marked)) return {at, 1, pin.frame, !marked};
-  return {end, 0, 0, false};
+  done = g.broadcast(done);
+  if (done == outcome::unmarked) return {at, 1, pin.frame, g.is_leader(), cuts};
+  if (done == outcome::cut) return {at, 0, 0, false, cuts};
+  return {end, 0, 0, false, cuts};
 }
 
 // A page that a write has stored into is marked, and the pin given back, which is the caller's. Returns whether it was clean. By one
@@ -186,7 +233,11 @@ GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const fil
     fresh = mark_page(fs, file, done.frame, whole ? page_dirt::whole : page_dirt::partial);
   }
   g.sync();
-  if (g.is_leader()) raise_size(fs, file, stop);
+  std::uint32_t stays = 1;
+  if (g.is_leader()) {
+    raise_size(fs, file, stop);
+    stays = no_cut_since(fs, file, done.cuts) ? 1 : 0;
+  }
   if constexpr (Group::has_warps) {
     if (g.broadcast(fresh ? 1u : 0u) != 0) write_back_ahead(fs, g, {version_to_write(file), page});
   } else {
@@ -194,7 +245,7 @@ GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const fil
       if (g.from(fresh ? 1u : 0u, i) != 0) write_back_ahead(fs, g, {version_to_write(file), page + i});
     }
   }
-  return stop;
+  return g.broadcast(stays) != 0 ? stop : done.at;
 }
 
 // The descriptor was closed meanwhile, so what write_resident() left behind is nobody's.
@@ -238,6 +289,8 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Gro
     const std::uint64_t within = at & (page_bytes - 1), n = part_in_page(fs, at, end);
     const char* const bytes = from + (at - begin);
     bool taken = false;
+    std::uint32_t cuts = 0;
+    if (g.is_leader()) cuts = wait_for_cut(fs, file);
     page_cache<Group> cache(fs, g, file.record);
     const page_pin pin = cache.acquire(
         {version, page}, page_to_write<Group>(fs, g, file, page, n == page_bytes ? bytes : nullptr, &taken));
@@ -247,13 +300,18 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Gro
     }
     if (!taken) copy_into_page(g, fs.page(pin.frame) + within, bytes, n);
     const std::uint32_t what = mark_bytes(fs, g, pin.frame, within, within + n);
-    std::uint32_t fresh = 0;
+    struct {
+      std::uint32_t fresh, stays;
+    } marked{0, 0};
     if (g.is_leader()) {
-      fresh = mark_page(fs, file, pin.frame, what) ? 1 : 0;
+      GPUFS_SCHEDULE_POINT("write.mark");
+      marked.fresh = mark_page(fs, file, pin.frame, what) ? 1 : 0;
       raise_size(fs, file, at + n);
+      marked.stays = no_cut_since(fs, file, cuts) ? 1 : 0;
     }
-    if (g.broadcast(fresh) != 0) write_back_ahead(fs, g, {version, page});
-    at += n;
+    marked = g.broadcast(marked);
+    if (marked.fresh != 0) write_back_ahead(fs, g, {version, page});
+    if (marked.stays != 0) at += n;
   }
   g.sync();
   if (appends && g.is_leader()) give_place_back(fs, file.node, at, end);
@@ -325,7 +383,7 @@ template <class Group>
 GPUFS_HD std::int32_t ask_host(const mount_ref& fs, const Group& g, const request& r) {
   std::int32_t result = 0;
   g.sync();
-  if (g.is_leader()) result = fs.client().ask(r);
+  if (g.is_leader()) result = fs.client().ask(r).result;
   return g.broadcast(result);
 }
 
@@ -357,9 +415,9 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t ask_about_paths(const mount_ref& fs, con
           length += lengths[1];
         }
         const request asked{code, 0, length, 0};
-        result = client.ask(slot, asked);
-        // Also when it failed: nobody knows how far it came. Files that are open are reached no more by their paths, but by those who
-        // have them. Release: pairs with who opens.
+        result = client.ask(slot, asked).result;
+        // Also after an error, which does not say how far the host came. Files that are open are reached no more by their paths,
+        // but by their descriptors. Release: pairs with the acquire of an opener.
         (void)fs.at<name_state>(fs.layout.names)->epoch.fetch_add_release(1);
       }
     }
@@ -367,14 +425,26 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t ask_about_paths(const mount_ref& fs, con
   return g.broadcast(result);
 }
 
+// Bytes that were written may not be on the file's disk: a sync that failed may have dropped them for good (Linux marks the pages
+// as clean), and a truncation without an answer may still take place. By one thread.
+GPUFS_HD inline void keep_failure(const mount_ref& fs, std::uint32_t node, std::int32_t error) {
+  std::int32_t none = 0;
+  (void)fs.node(node).failed.compare_exchange_acq_rel(none, error);
+}
+
 // All that was written to the file so far is in it, and on its disk. 0, or -errno.
 template <class Group>
 GPUFS_HD std::int32_t sync_file(const mount_ref& fs, const Group& g, const file_view& file) {
   std::int32_t error = flush_file(fs, g, file.version, file.node, false);
-  if (error == 0) error = ask_host(fs, g, {request_code::sync, file.handle, 0, 0});
-  // Told once, to whoever is first; one error stands for both, if there are two.
+  const bool flushed = error == 0;
+  if (flushed) error = ask_host(fs, g, {request_code::sync, file.handle, 0, 0});
+  // One error stands for all, if there are several. That of a write-back is returned once: what it did not write is dirty still.
   std::int32_t kept = 0;
-  if (g.is_leader()) kept = fs.node(file.node).error.exchange_acq_rel(0);
+  if (g.is_leader()) {
+    if (flushed && error != 0) keep_failure(fs, file.node, error);
+    kept = fs.node(file.node).error.exchange_acq_rel(0);
+    if (const std::int32_t failed = fs.node(file.node).failed.load_acquire(); failed != 0) kept = failed;
+  }
   kept = g.broadcast(kept);
   return error != 0 ? error : kept;
 }
@@ -439,32 +509,58 @@ GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& w
   zero_in_page(g, fs.page(frame_number) + keep, page_bytes - keep);
 }
 
-// Makes the file `size` bytes long. 0, or -errno: then the file is what it was; or it was cut, and the host may have bytes behind that
-// which were being written back meanwhile. By one warp or thread.
+// Waits for write-backs of pages from `size` on that are under way; no other begins before `cuts` is even again. By one warp or thread.
+template <class Group>
+GPUFS_HD void wait_for_write_backs(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t size,
+                                   std::uint64_t old_size) {
+  const std::uint64_t first = size >> fs.layout.page_shift;
+  const std::uint64_t end = (old_size + fs.layout.page_bytes() - 1) >> fs.layout.page_shift;
+  write_back wb(fs, g);
+  for (std::uint64_t kind = 0; kind <= once_bit && first < end; kind += once_bit) {
+    wb.for_each_resident(file.version | kind, first, end, write_back<Group>::pages_asked::dirty,
+                         [&](std::uint32_t frame_number) {
+                           wb.wait_for_cleaner(frame_number);
+                           return true;
+                         });
+  }
+}
+
+// Makes the file `size` bytes long. 0, or -errno: then the file is what it was; but where the host has begun and not answered in
+// time its size is unknown, and every gfsync and gclose says so. One truncation of a file at a time. By one warp or thread.
 template <class Group>
 GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t size) {
   file_node& node = fs.node(file.node);
-  const std::uint64_t old_size = file_size(fs, g, file.node);
-  if (size < old_size && g.is_leader()) {
+  if (g.is_leader()) {
+    // Acquire and release: pairs with the end of the one before, and with the reads of those who write and write back.
+    for (std::uint32_t seen = wait_for_cut(fs, file); !node.cuts.compare_exchange_acq_rel(seen, seen + 1);)
+      seen = wait_for_cut(fs, file);
+  }
+  g.sync();
+  std::uint64_t old_size = file_size(fs, g, file.node);
+  if (size < old_size) {
+    wait_for_write_backs(fs, g, file, size, old_size);
     // Before the host's file loses its pages: those that are registered of it stay, and are not its any more.
-    node.shrunk.store_relaxed(1);
+    if (g.is_leader()) (void)node.cuts.fetch_or_acq_rel(file_node::shrunk);
   }
-  const request cut{request_code::truncate, file.handle, 0, size};
-  if (const std::int32_t result = ask_host(fs, g, cut); result < 0) return result;
-  if (size >= old_size) {
-    if (g.is_leader()) node.size.raise_release(size);
-    g.sync();
-    return 0;
+  GPUFS_SCHEDULE_POINT("file.truncate");
+  std::int32_t result = 0;
+  g.sync();
+  if (g.is_leader()) {
+    const channel_client::answer answer = fs.client().ask({request_code::truncate, file.handle, 0, size});
+    result = answer.result < 0 ? answer.result : 0;
+    if (answer.begun) keep_failure(fs, file.node, result);
+    // With what was written meanwhile.
+    if (result == 0) {
+      const std::uint64_t then = node.size.exchange_acq_rel(size);
+      if (then > old_size) old_size = then;
+    }
   }
-  // What was written since it was looked at is cut too.
-  struct {
-    std::uint64_t size;
-  } then{0};
-  if (g.is_leader()) then.size = node.size.exchange_acq_rel(size);
-  then = g.broadcast(then);
-  cut_pages(fs, g, file, size, then.size < old_size ? old_size : then.size);
-  // What was dirty behind the cut may have been written back since the host made it; now nothing is under way any more.
-  return ask_host(fs, g, cut);
+  result = g.broadcast(result);
+  old_size = g.broadcast(old_size);
+  if (result == 0) cut_pages(fs, g, file, size, old_size);
+  g.sync();
+  if (g.is_leader()) (void)node.cuts.fetch_add_release(1);
+  return result;
 }
 
 // As O_TRUNC. Collective, by any group.

@@ -83,7 +83,7 @@ class Text:
 
     def by_rival(self, way: Way, threads: int) -> tuple[_core.SearchResult, float]:
         """What a program without gpufs finds, and its seconds."""
-        words = _core.Dictionary.read(os.fsencode(self.dictionary))
+        words = _core.Dictionary.read([os.fsencode(self.dictionary)], [], False)
         return _core.bench_grep_rival(way, words, list(map(os.fsencode, self.roots)), threads, CHUNKS[way])
 
     def wrong_bytes(self, found: _core.SearchResult) -> int:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
+import os
+import stat
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
@@ -15,7 +18,7 @@ from gpufs import _core, grep
 from gpufs._mount import Mount, Statistics
 from gpufs.cli._exit_status import FAILED, INTERRUPTED
 from gpufs.cli._options import CacheOption, DeviceOption, PageOption, ProgressOption, mount_to_read
-from gpufs.cli._output import cache_lines, complain, describe, is_terminal, note, write
+from gpufs.cli._output import cache_lines, describe, is_terminal, note, write
 from gpufs.cli._progress import grep_bar
 from gpufs.cli._signals import EndedError, end_at_once
 from gpufs.sizes import format_size
@@ -26,12 +29,41 @@ NOTHING_FOUND: Final = 1
 # Most source files come whole with the answer to their open when a request's memory is this large.
 GREP_STAGING: Final = "128KiB"
 
+_STANDARD_INPUT: Final = "/dev/stdin"
+
 
 def grep_command(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files, and folders with all below them.")],
+    operands: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WORD] PATH...",
+            help="The word, unless -e or -f names words; files, and folders with all below them.",
+            show_default=False,
+        ),
+    ] = None,
     words: Annotated[
-        str, typer.Option("-f", "--file", metavar="WORDS", help="File with one word a line; - is standard input.")
-    ],
+        list[str] | None,
+        typer.Option("-e", "--word", metavar="WORD", help="A word to look for; may be given several times."),
+    ] = None,
+    lists: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-f",
+            "--file",
+            metavar="WORDS",
+            help="File with one word a line; - is standard input. Several are one list.",
+        ),
+    ] = None,
+    ignore_case: Annotated[
+        bool,
+        typer.Option(
+            "-i", "--ignore-case", help="Ignore the case of A to Z, in words and in text; of no other letter."
+        ),
+    ] = False,
+    recursive: Annotated[
+        bool,
+        typer.Option("-r", "--recursive", help="Without a PATH, search the working folder. Folders always are."),
+    ] = False,
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     page: PageOption = "4KiB",
@@ -45,38 +77,104 @@ def grep_command(
     ] = None,
     progress: ProgressOption = True,
 ) -> None:
-    """Count how often each word of a dictionary stands in each file.
+    """Count how often each word stands in each file.
 
-    Prints lines PATH, WORD and COUNT with tabs between them, ordered by path, then word. Exit status: 0 when a word was
-    found, 1 when none was, 2 when something went wrong.
-    """
+    Prints lines PATH, WORD and COUNT with tabs between them, ordered by path, then word. A word counts where no letter,
+    digit or underscore is right before or after it, as for grep -w -F.
+
+    \b
+    gpufs grep TODO src                  a word in all files below a folder
+    gpufs grep -e malloc -e free *.c     several words
+    gpufs grep -i error /var/log         error, Error and ERROR; they count together
+    gpufs grep -f words.txt /usr/share   the words of a file, one a line
+    gpufs grep -e -x -- notes.txt        a word that begins with a dash
+
+    Exit status: 0 when a word was found, 1 when none was, 2 when something went wrong, also where words were found
+    besides. A list without words finds nothing, and nothing is read.
+    """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
+    lists = [_STANDARD_INPUT if name == "-" else name for name in lists or []]
     try:
-        dictionary = grep.Dictionary.read("/dev/stdin" if words == "-" else words)
+        given, paths = _words_and_paths(operands or [], words or [], lists, recursive)
+        dictionary = grep.Dictionary.read(*lists, more=given, ignore_case=ignore_case)
     except ValueError as error:
-        complain(str(error))
+        _complain(str(error))
         raise typer.Exit(FAILED) from None
-    with mount_to_read(device, cache, page, staging=GREP_STAGING) as mount:
-        recording = contextlib.nullcontext() if timeline is None else mount.timeline(timeline)
-        with recording, grep_bar(progress and is_terminal(sys.stderr)) as show:
-            try:
-                result = grep.search(mount, dictionary, paths, on_progress=show)
-            except (KeyboardInterrupt, EndedError) as why:
-                if show is not None:
-                    show(None)
-                # Not through close(), which would wait for the kernels.
-                end_at_once(why.status if isinstance(why, EndedError) else INTERRUPTED)
-        report = _Report(mount, result)
+    except OSError as error:
+        _complain(describe(error))
+        raise typer.Exit(FAILED) from None
+    if not len(dictionary):
+        paths = []
+    try:
+        if timeline is not None:
+            _refuse_to_overwrite(timeline, lists, paths)
+        with mount_to_read(device, cache, page, staging=GREP_STAGING) as mount:
+            result = _search(mount, dictionary, paths, timeline, progress)
+            report = _Report(mount, result)
+    except OSError as error:
+        _complain(describe(error))
+        raise typer.Exit(FAILED) from None
     for failure in result.failures:
-        complain(describe(failure))
-    if as_json:
-        write(report.json_pieces())
-    else:
-        write(result.lines())
+        _complain(describe(failure))
+    write(report.json_pieces() if as_json else result.lines())
     if summary:
         note("\n".join(report.summary()))
     if result.failures:
         raise typer.Exit(FAILED)
     raise typer.Exit(FOUND if len(result) else NOTHING_FOUND)
+
+
+def _search(
+    mount: Mount, dictionary: grep.Dictionary, paths: list[str], timeline: str | None, progress: bool
+) -> grep.Result:
+    recording = contextlib.nullcontext() if timeline is None else mount.timeline(timeline)
+    with recording, grep_bar(progress and is_terminal(sys.stderr)) as show:
+        try:
+            return grep.search(mount, dictionary, paths, on_progress=show)
+        except (KeyboardInterrupt, EndedError) as why:
+            if show is not None:
+                show(None)
+            # Not through close(), which would wait for the kernels.
+            end_at_once(why.status if isinstance(why, EndedError) else INTERRUPTED)
+
+
+def _words_and_paths(
+    operands: list[str], words: list[str], lists: list[str], recursive: bool
+) -> tuple[list[str], list[str]]:
+    """Returns the words that stand on the command line, and what is searched: as for grep.
+
+    Raises:
+        ValueError: something is missing.
+    """
+    paths = operands
+    if not words and not lists:
+        words, paths = operands[:1], operands[1:]
+    if not words and not lists:
+        raise ValueError("WORD and PATH are missing; gpufs grep --help says more")
+    if not all(words):
+        raise ValueError("an empty word matches nothing")
+    if not paths and not recursive:
+        raise ValueError("PATH is missing: the files or folders to search (with -r, the working folder)")
+    # A word has no newline, so there are several; as in a list, empty lines are none.
+    return [word for text in words for word in text.split("\n")], paths or ["."]
+
+
+def _refuse_to_overwrite(output: str, lists: list[str], paths: list[str]) -> None:
+    """Raises an OSError if the output is a file that the command reads, under whatever name."""
+    try:
+        status = os.stat(output)  # noqa: PTH116 - it may be bytes that are no text
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(status.st_mode):
+        return  # nothing that it keeps can be lost
+    if any(os.path.samestat(status, os.stat(name)) for name in lists):  # noqa: PTH116 - as above
+        raise OSError(errno.EINVAL, "would be lost: it is a list of words", output)
+    if _core.grep_searches([os.fsencode(path) for path in paths], os.fsencode(output)):
+        raise OSError(errno.EINVAL, "would be lost: it is one of the files that are searched", output)
+
+
+def _complain(text: str) -> None:
+    """Writes an error; of a file, ``text`` is its path and the reason."""
+    note(f"gpufs grep: {text}")
 
 
 class _Report:

@@ -1,4 +1,4 @@
-"""Calls by the threads of a warp together: all those that are converged at the call. Warps copy best."""
+"""Calls by all threads of a warp together. Warps copy best."""
 
 from gpufs.numba._calls import calls_of
 

@@ -1,0 +1,156 @@
+#include "interruptible.hpp"
+
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <system_error>
+#include <thread>
+
+namespace nb = nanobind;
+
+namespace gpufs::python {
+
+void leftovers::add() {
+  const std::lock_guard lock(latch_);
+  ++count_;
+}
+
+void leftovers::remove() noexcept {
+  for (;;) {
+    std::vector<std::function<void()>> all;
+    {
+      const std::lock_guard lock(latch_);
+      if (count_ > 1 || put_off_.empty()) {
+        --count_;
+        return;
+      }
+      all.swap(put_off_);
+    }
+    // Still counted, so that what is put off meanwhile comes after these.
+    for (const auto& work : all) work();
+  }
+}
+
+bool leftovers::put_off(std::function<void()> work) {
+  const std::lock_guard lock(latch_);
+  if (count_ == 0) return false;
+  put_off_.push_back(std::move(work));
+  return true;
+}
+
+namespace {
+
+constexpr std::chrono::milliseconds patience{50};
+
+// Objects that ended calls have kept. Their threads cannot release them: who takes the GIL while the interpreter ends never comes back.
+struct objects {
+  std::mutex latch;
+  std::vector<PyObject*> all;
+};
+// Never destroyed, as threads may use it until the process ends.
+objects& released_later() {
+  static auto* const made = new objects;
+  return *made;
+}
+
+// With the GIL.
+void release_objects() {
+  std::vector<PyObject*> all;
+  {
+    const std::lock_guard lock(released_later().latch);
+    all.swap(released_later().all);
+  }
+  for (PyObject* const object : all) Py_DECREF(object);
+}
+
+struct running_call {
+  std::function<void()> work;
+  std::mutex latch;  // guards all below
+  std::condition_variable ended;
+  bool is_done = false;
+  bool is_left = false;      // its caller has gone
+  leftover_of owners;        // then
+  PyObject* kept = nullptr;  // then: a reference
+
+  void run() {
+    work();
+    work = nullptr;  // what it owns is released in this thread
+    const std::lock_guard lock(latch);
+    is_done = true;
+    ended.notify_one();
+    if (!is_left) return;
+    for (const auto& owner : owners) owner->remove();
+    const std::lock_guard objects_lock(released_later().latch);
+    released_later().all.push_back(kept);
+  }
+
+  // Whether the work is done, after a while.
+  bool wait() {
+    std::unique_lock lock(latch);
+    return ended.wait_for(lock, patience, [this] { return is_done; });
+  }
+
+  // The caller goes; with the GIL.
+  void leave(const leftover_of& to, nb::handle object) {
+    const std::lock_guard lock(latch);
+    if (is_done) return;
+    for (const auto& owner : to) owner->add();
+    owners = to;
+    kept = object.inc_ref().ptr();
+    is_left = true;
+  }
+};
+
+// Signals go to other threads, but for those that an instruction of this thread raises.
+class blocked_signals {
+ public:
+  blocked_signals() {
+    sigset_t all;
+    sigfillset(&all);
+    for (const int own : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) sigdelset(&all, own);
+    (void)pthread_sigmask(SIG_BLOCK, &all, &before_);
+  }
+  ~blocked_signals() { (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  blocked_signals(const blocked_signals&) = delete;
+  blocked_signals& operator=(const blocked_signals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+// Python handles signals in the process's first thread, or, after a fork, in the one that forked, which is the first then.
+bool is_main_thread() { return syscall(SYS_gettid) == getpid(); }
+
+}  // namespace
+
+bool detail::run_beside(const leftover_of& owners, nb::handle kept, std::function<void()> work,
+                        const std::function<void()>& meanwhile) {
+  release_objects();
+  if (!is_main_thread()) return false;
+  const auto call = std::make_shared<running_call>();
+  call->work = std::move(work);
+  try {
+    const blocked_signals blocked;
+    std::thread([call] { call->run(); }).detach();
+  } catch (const std::system_error&) {  // no more threads
+    return false;
+  }
+  try {
+    for (;;) {
+      {
+        const nb::gil_scoped_release released;
+        if (call->wait()) return true;
+      }
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      if (meanwhile) meanwhile();
+    }
+  } catch (...) {
+    call->leave(owners, kept);
+    throw;
+  }
+}
+
+}  // namespace gpufs::python

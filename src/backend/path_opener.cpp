@@ -1,0 +1,246 @@
+#include "backend/path_opener.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "gpufs/base/limits.hpp"
+#include "gpufs/error.hpp"
+
+namespace gpufs {
+namespace {
+
+constexpr int folder_flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
+constexpr int links_max = 40;  // as the kernel follows
+
+// File systems that are interfaces of the kernel. Their files are regular for stat(2), but reading or writing one may do anything:
+// /proc/self/mem is this process's memory. Not among them: tmpfs, devtmpfs and hugetlbfs, whose regular files are data.
+constexpr std::uint32_t kernel_file_systems[] = {
+    PROC_SUPER_MAGIC, SYSFS_MAGIC, DEBUGFS_MAGIC, TRACEFS_MAGIC, SECURITYFS_MAGIC, CGROUP_SUPER_MAGIC,
+    CGROUP2_SUPER_MAGIC, BPF_FS_MAGIC, PSTOREFS_MAGIC, EFIVARFS_MAGIC, SELINUX_MAGIC, SMACK_MAGIC, DEVPTS_SUPER_MAGIC,
+    BINFMTFS_MAGIC, NSFS_MAGIC, RDTGROUP_SUPER_MAGIC, XENFS_SUPER_MAGIC, BINDERFS_SUPER_MAGIC,
+    // Not in linux/magic.h:
+    0x62656570,  // configfs
+    0x19800202,  // mqueue
+    0x65735543,  // fusectl
+    0x5a3c69f0,  // apparmorfs
+    0x6e667364,  // nfsd
+    0x67596969,  // rpc_pipefs
+    0x0a647361,  // functionfs
+    0x0187       // autofs
+};
+
+// 0 if the file system of a descriptor holds data, or -errno.
+int check_file_system(int descriptor) {
+  struct statfs s;
+  if (fstatfs(descriptor, &s) != 0) return -errno;
+  // f_type is of a signed type on some architectures; all numbers have 32 bits.
+  const auto type = static_cast<std::uint32_t>(s.f_type);
+  return std::ranges::find(kernel_file_systems, type) == std::end(kernel_file_systems) ? 0 : -EINVAL;
+}
+
+// 0 if a descriptor is of a regular file that may be opened, or -errno.
+int check_file(int descriptor, struct stat& s) {
+  if (fstat(descriptor, &s) != 0) return -errno;
+  if (S_ISDIR(s.st_mode)) return -EISDIR;
+  if (S_ISLNK(s.st_mode)) return -ELOOP;
+  return S_ISREG(s.st_mode) ? check_file_system(descriptor) : -EINVAL;
+}
+
+// What a call gives when no signal interrupts it.
+template <class Call>
+int uninterrupted(const Call& call) {
+  int result = 0;
+  do {
+    result = call();
+  } while (result == -EINTR);
+  return result;
+}
+
+// A path's last part, with the slashes after it, and what is before it.
+std::pair<std::string, std::string> split(const std::string& path) {
+  const std::size_t end = path.find_last_not_of('/');
+  if (end == std::string::npos) return {path.empty() ? "." : "/", ""};
+  const std::size_t slash = path.find_last_of('/', end);
+  if (slash == std::string::npos) return {".", path};
+  return {path.substr(0, slash + 1), path.substr(slash + 1)};
+}
+
+}  // namespace
+
+path_descriptor::path_descriptor(int number) : table_(descriptor_table::of_this_thread()), number_(number) {
+  for (int& low : low_) {
+    if (number_ < 0 || number_ > 2) return;
+    low = number_;
+    const auto next = static_cast<int>(syscall(SYS_fcntl, low, F_DUPFD_CLOEXEC, 0));
+    number_ = next < 0 ? -errno : next;
+  }
+}
+
+path_descriptor::~path_descriptor() {
+  if (number_ >= 0) table_.close_path(number_);
+  // The program may have opened its streams again meanwhile, by dup2(2).
+  for (const int low : low_) {
+    if (low >= 0 && (fcntl(low, F_GETFL) & O_PATH) != 0) table_.close_path(low);
+  }
+}
+
+path_opener::path_opener(const std::optional<std::string>& root, const std::string& proc) {
+  const auto open_folder = [](const std::string& path) {
+    const int fd = ::open(path.c_str(), folder_flags);
+    if (fd < 0 || fd > 2) return fd;
+    const int higher = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    (void)close(fd);
+    return higher;
+  };
+  if (root) {
+    if (root->empty()) throw error(EINVAL, "root: an empty path; to serve all files, give no root");
+    root_ = open_folder(*root);
+    if (root_ < 0) throw error(errno, "root", *root);
+    if (const int itself = find(".", folder_flags); itself >= 0) (void)close(itself);
+    else {
+      (void)close(root_);
+      throw error(-itself, "root: openat2", *root);
+    }
+  }
+  links_ = open_folder(proc + "/self/fd");
+}
+
+path_opener::~path_opener() {
+  if (root_ >= 0) (void)close(root_);
+  if (links_ >= 0) (void)close(links_);
+}
+
+// As open(2) of an existing file, below the root. A descriptor, or -errno.
+int path_opener::find(const std::string& path, int flags) const {
+  if (!has_root()) return uninterrupted([&] { return descriptor_table::of_this_thread().open(path.c_str(), flags); });
+  // As in the kernel's uapi header (openat2, Linux 5.6).
+  struct {
+    std::uint64_t flags, mode, resolve;
+  } const how{static_cast<unsigned>(flags), 0, 0x08 /* RESOLVE_BENEATH */};
+  constexpr long openat2_call = 437;
+  // EAGAIN: something was renamed meanwhile, so that nobody could say whether it leads out.
+  int fd = -1;
+  for (int attempt = 0; attempt < 64; ++attempt) {
+    fd = static_cast<int>(syscall(openat2_call, root_, path.c_str(), &how, sizeof how));
+    if (fd >= 0 || (errno != EAGAIN && errno != EINTR)) break;
+  }
+  return fd < 0 ? -errno : fd;
+}
+
+int path_opener::open(const std::string& path, const open_how& how, bool& readable) const {
+  readable = true;
+  std::string at = path;
+  for (int links = 0; links < links_max; ++links) {
+    if (!how.create || !how.exclusive) {
+      const int fd = open_existing(at, how, readable);
+      if (fd != -ENOENT || !how.create) return fd;
+    }
+    const int fd = create(at, how);
+    if (fd != -EEXIST || how.exclusive) return fd;
+    // Another program made it meanwhile; or it is a link that leads nowhere yet, and the file is to be there.
+    if (const int status = follow(at); status < 0 && status != -EINVAL && status != -ENOENT) return status;
+  }
+  return -ELOOP;
+}
+
+int path_opener::open_existing(const std::string& path, const open_how& how, bool& readable) const {
+  const path_descriptor found(find(path, O_PATH | O_CLOEXEC | (how.no_follow ? O_NOFOLLOW : 0)));
+  if (found.number() < 0) return found.number();
+  if (!how.write) return reopen(found, path, O_RDONLY, how.no_follow);
+  const int fd = reopen(found, path, O_RDWR, how.no_follow);
+  // It is to be written only, and may not be read: then its pages cannot be fetched, but it can be written.
+  if (fd != -EACCES || how.read) return fd;
+  readable = false;
+  return reopen(found, path, O_WRONLY, how.no_follow);
+}
+
+int path_opener::reopen(const path_descriptor& found, const std::string& path, int access, bool no_follow) const {
+  struct stat s;
+  if (const int status = check_file(found.number(), s); status < 0) return status;
+  descriptor_table& table = descriptor_table::of_this_thread();
+  if (const int kept = table.take_kept({s.st_dev, s.st_ino, access}, found.number()); kept != -ENOENT) return kept;
+  // O_NONBLOCK: means nothing for a regular file, but that a lease of another program is not waited for.
+  const int flags = access | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+  if (const int links = table.is_own() ? table.links() : links_; links >= 0) {
+    const std::string link = std::to_string(found.number());
+    const int fd = uninterrupted([&] { return table.open(link.c_str(), flags, 0, links); });
+    char to = 0;
+    if (fd >= 0 || readlinkat(links, link.c_str(), &to, 1) > 0) return fd;
+  }
+  const int fd = find(path, flags | (no_follow ? O_NOFOLLOW : 0));
+  if (fd < 0) return fd;
+  if (const int status = check_file(fd, s); status < 0) {
+    table.close(fd);
+    return status;
+  }
+  return fd;
+}
+
+int path_opener::create(const std::string& path, const open_how& how) const {
+  const int flags = (how.write ? O_RDWR : O_RDONLY) | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+  return at_parent(path, [&](int folder, const char* name) {
+    return uninterrupted([&] {
+      const int fd = openat(folder, name, flags, how.mode);
+      return fd < 0 ? -errno : fd;
+    });
+  });
+}
+
+// Makes of a link's path the path that it leads to. 0; -EINVAL where there is no link; or -errno.
+int path_opener::follow(std::string& path) const {
+  std::string target(limits::path_bytes_max, '\0');
+  const int bytes = at_parent(path, [&](int folder, const char* name) {
+    const ssize_t n = readlinkat(folder, name, target.data(), target.size());
+    return n < 0 ? -errno : static_cast<int>(n);
+  });
+  if (bytes < 0) return bytes;
+  target.resize(static_cast<std::size_t>(bytes));
+  path = target.starts_with('/') ? target : split(path).first + "/" + target;
+  return 0;
+}
+
+// What `act(folder, name)` gives for the folder that the last part of a path is in, which holds data; or -errno.
+template <class Act>
+int path_opener::at_parent(const std::string& path, const Act& act) const {
+  const auto [parent, name] = split(path);
+  if (path.empty()) return -ENOENT;
+  if (name.empty()) return has_root() ? -EXDEV : -EISDIR;
+  const std::string plain = name.substr(0, name.find('/'));
+  if (has_root() && (plain == "." || plain == "..")) return -EINVAL;
+  const path_descriptor folder(find(parent, folder_flags));
+  if (folder.number() < 0) return folder.number();
+  if (const int status = check_file_system(folder.number()); status < 0) return status;
+  return act(folder.number(), name.c_str());
+}
+
+int path_opener::unlink(const std::string& path) const {
+  return at_parent(path, [](int folder, const char* name) { return unlinkat(folder, name, 0) == 0 ? 0 : -errno; });
+}
+
+int path_opener::rename(const std::string& path, const std::string& new_path) const {
+  return at_parent(path, [&](int folder, const char* name) {
+    return at_parent(new_path, [&](int new_folder, const char* new_name) {
+      return renameat(folder, name, new_folder, new_name) == 0 ? 0 : -errno;
+    });
+  });
+}
+
+int path_opener::sync_folder(const std::string& path) const {
+  const int folder = find(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return folder;
+  int status = check_file_system(folder);
+  if (status == 0) status = uninterrupted([&] { return fsync(folder) == 0 ? 0 : -errno; });
+  (void)close(folder);  // nothing was written through it
+  return status;
+}
+
+}  // namespace gpufs

@@ -1,0 +1,151 @@
+// A call of the backend hangs, whichever it is: every call of the device ends in time, and so does unmounting.
+#include <errno.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "api/matrix.hpp"
+#include "support/eventually.hpp"
+#include "support/hanging_backend.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Far above all time-outs that the tests set, which are below a second: a machine may be slow.
+constexpr std::uint64_t limit_ns = 60'000'000'000;
+constexpr std::uint64_t extent_bytes = 65536;
+
+std::size_t threads_now() {
+  std::size_t count = 0;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) count += thread.exists() ? 1u : 0u;
+  return count;
+}
+
+class hanging_backend_test : public ::testing::TestWithParam<unsigned> {
+ protected:
+  hanging_backend_test() {
+    (void)mount(options());  // starts what a sanitizer has of its own
+    threads_before_ = threads_now();
+    memory_->write("a", content_);
+  }
+
+  mount_options options(std::shared_ptr<backend> io = nullptr) const {
+    mount_options o = base_options();
+    o.workers = GetParam();
+    o.backend = std::move(io);
+    o.cache_bytes = 64 * o.page_bytes;
+    o.extent_bytes = extent_bytes;
+    o.extent_budget_bytes = 16 * extent_bytes;
+    o.request_timeout_ns = 50'000'000;
+    o.reclaim_timeout_ns = 50'000'000;
+    o.unmount_timeout_ns = 200'000'000;
+    return o;
+  }
+
+  template <class Call>
+  static auto in_time(const char* what, const Call& call) {
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__, what);
+    const std::uint64_t start = platform::now_ns();
+    const auto result = call();
+    EXPECT_LT(platform::now_ns() - start, limit_ns);
+    return result;
+  }
+
+  // All kinds of calls, of a program that does not care for errors.
+  void use(const mount& fs, const hanging_backend::gate& gate) {
+    session s(fs, group_kind::thread);
+    const std::int32_t fd = in_time("open", [&] { return s.open("a"); });
+    for (const std::uint64_t at : {std::uint64_t{0}, extent_bytes, extent_bytes + 1})
+      in_time("read", [&] { return s.read(fd, static_cast<std::int64_t>(at), 1000).result; });
+    EXPECT_TRUE(eventually([&] {
+      const statistics now = fs.stats();
+      return now.extents_registered + now.extents_refused >= 2 || gate.has_hung();
+    }));
+    in_time("close", [&] { return s.close(fd); });
+    const std::int32_t written = in_time("open", [&] { return s.open("b", O_RDWR | O_CREAT); });
+    in_time("write", [&] { return s.write(written, content_.substr(0, 10000), 7); });
+    in_time("sync", [&] { return s.sync(written); });
+    in_time("truncate", [&] { return s.truncate(written, 5000); });
+    in_time("write", [&] { return s.write(written, "more", 2); });
+    in_time("close", [&] { return s.close(written); });
+    in_time("rename", [&] { return s.rename("b", "c"); });
+    in_time("unlink", [&] { return s.unlink("c"); });
+    in_time("open", [&] { return s.open("a"); });  // and is open when the mount ends
+  }
+
+  // Whether the program made so many calls of this name.
+  bool run(const std::string& call, std::uint64_t nth) {
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__, call + " " + std::to_string(nth));
+    auto io = std::make_shared<hanging_backend>(memory_, call, nth);
+    const std::shared_ptr<hanging_backend::gate> gate = io->calls();
+    auto fs = std::make_unique<mount>(options(std::move(io)));
+    use(*fs, *gate);
+    in_time("unmount", [&] { return fs.reset(), 0; });
+    const bool has_hung = gate->has_hung();
+    gate->release();
+    EXPECT_TRUE(eventually([&] { return !gate->is_occupied() && threads_now() <= threads_before_; }, 60s))
+        << "a thread that was left behind does not end";
+    return has_hung;
+  }
+
+  template <class Attempt>
+  static bool happens(const Attempt& attempt) {
+    for (int i = 0; i < 20 && !HasFailure(); ++i) {
+      if (attempt()) return true;
+    }
+    return false;
+  }
+
+  const std::string content_ = self_checking(1, 0, 0, 3 * extent_bytes);
+  // One for all mounts: those that are left behind keep its files open.
+  const std::shared_ptr<memory_backend> memory_ =
+      std::make_shared<memory_backend>(memory_backend_options{.mappings = true});
+  std::size_t threads_before_ = 0;
+};
+INSTANTIATE_TEST_SUITE_P(with_workers, hanging_backend_test, ::testing::Values(1u, 4u),
+                         ::testing::PrintToStringParamName());
+
+TEST_P(hanging_backend_test, any_call_may_hang_and_everything_ends_in_time) {
+  constexpr std::uint64_t most = 100;
+  for (const char* call : {"open", "open_to_change", "identify", "prepare", "read", "map", "cached", "fault_in",
+                           "munmap", "write", "truncate", "sync", "unlink", "rename", "close"}) {
+    // Not at the first attempt if a request before it timed out.
+    EXPECT_TRUE(happens([&] { return run(call, 1); })) << "the program makes no call of " << call;
+    std::uint64_t nth = 2;
+    while (nth < most && !HasFailure() && run(call, nth)) ++nth;
+    EXPECT_LT(nth, most);
+  }
+}
+
+// They come at the beginning of a thread, and all the time.
+TEST_P(hanging_backend_test, so_may_the_calls_that_no_request_makes) {
+  for (const std::uint64_t nth : {1, 10}) EXPECT_TRUE(happens([&] { return run("close_handed", nth); }));
+  EXPECT_EQ(run("enter_opener", 1), GetParam() >= 4) << "openers are there from four workers on";
+}
+
+TEST_P(hanging_backend_test, so_may_a_sink) {
+  std::atomic<bool> go_on{false};
+  const auto used = std::make_shared<int>(0);  // by the function, until it returns
+  auto fs = std::make_unique<mount>(options(memory_));
+  const std::int32_t sink = fs->open_sink([&go_on, used](const char*, std::size_t) {
+    while (!go_on) std::this_thread::sleep_for(1ms);
+    return *used;
+  });
+  {
+    session s(*fs, group_kind::thread);
+    EXPECT_EQ(in_time("send", [&] { return s.send(sink, "x"); }), -EIO);
+    EXPECT_GE(in_time("open", [&] { return s.open("a"); }), 0) << "the workers are there";
+  }
+  in_time("unmount", [&] { return fs.reset(), 0; });
+  go_on = true;
+  EXPECT_TRUE(eventually([&] { return used.use_count() == 1 && threads_now() <= threads_before_; }, 60s));
+}
+
+}  // namespace
+}  // namespace gpufs::testing

@@ -1,0 +1,259 @@
+"""Ctrl-C ends a call that waits at once, and nothing is lost or freed that the call still uses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import TIMEOUT_S, run_program
+
+# Read byte by byte, it keeps the twin busy for minutes.
+LONG_BYTES = 1 << 30
+
+# Of a program whose main thread is interrupted as soon as `begun()`.
+PRELUDE = f"""
+import gc, os, signal, sys, threading, time
+import numpy as np
+import gpufs
+from gpufs import linear
+
+folder = sys.argv[1]
+mount = gpufs.mount(device="cpu", cache="1MiB", workers=1, twin_threads=2)
+
+def interrupt(begun):
+    def wait():
+        while not begun():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=wait, daemon=True).start()
+
+def read_so_far():
+    counts = mount.stats()
+    return counts["read_bytes"] + counts["direct_loads"] + counts["staged_loads"] + counts["bulk_loads"]
+
+def interrupted(call):
+    before = read_so_far()
+    interrupt(lambda: read_so_far() > before)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+def goes_on():
+    before = mount.stats()["read_bytes"]
+    while mount.stats()["read_bytes"] == before:
+        time.sleep(0.01)
+    return mount.stats()["read_bytes"] < {LONG_BYTES}
+
+long = mount.array(folder + "/long", "u1")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with (tmp_path / "long").open("wb") as file:
+        file.truncate(LONG_BYTES)
+    (tmp_path / "short").write_bytes(b"content")
+    return tmp_path
+
+
+def run(folder: Path, program: str) -> str:
+    return run_program(PRELUDE + program, folder)
+
+
+def test_a_read_is_interrupted_and_its_mount_goes_on(folder: Path) -> None:
+    program = """
+assert interrupted(lambda: long[::-1])
+assert goes_on()
+with mount.open(folder + "/short") as short:
+    print(bytes(short.read()))
+with mount.open(folder + "/new", "w+b") as new:
+    new.write(b"written")
+print(open(folder + "/new").read())
+"""
+    assert run(folder, program) == "b'content'\nwritten\n"
+
+
+def test_memory_lives_as_long_as_the_interrupted_call(folder: Path) -> None:
+    program = """
+out = np.empty(len(long), np.uint8)
+assert interrupted(lambda: long.read(slice(None, None, -1), out=out))
+count = sys.getrefcount(out)
+assert goes_on()
+del out  # unmapped now, if nobody else has it
+gc.collect()
+assert goes_on()
+print(count)
+"""
+    assert int(run(folder, program)) == 3  # the name, the argument, and the call
+
+
+@pytest.mark.parametrize(
+    "ending", ["long.close(); mount.close()", "mount.close(); long.close()", "del long, mount", ""]
+)
+def test_what_an_interrupted_call_uses_is_closed_without_waiting(folder: Path, ending: str) -> None:
+    program = f"""
+other = mount.open(folder + "/new", "w+b")
+other.write(b"written")
+assert interrupted(lambda: long[::-1])
+assert goes_on()
+file = long.file
+{ending}
+if "close" in {ending!r}:
+    assert file.closed and mount.closed
+    try:
+        file.read()
+    except ValueError as error:
+        print(error)
+"""
+    said = run(folder, program)
+    if "close" in ending:
+        assert said == "the gpufs file is closed\n"
+    assert (folder / "new").read_bytes() == b"written"  # closed as ever
+
+
+def test_a_close_that_was_put_off_comes(folder: Path) -> None:
+    (folder / "long").write_bytes(bytes(6_000_000))  # seconds
+    program = """
+written = mount.open(folder + "/new", "w+b")
+assert interrupted(lambda: long[::-1])
+long.close()
+mount.close()
+while any("gpufs" in open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")):
+    time.sleep(0.05)
+print("unmounted")
+"""
+    assert run(folder, program) == "unmounted\n"
+
+
+def test_calls_of_other_threads_are_not_interrupted(folder: Path) -> None:
+    (folder / "long").write_bytes(bytes(range(256)) * 4000)
+    program = """
+found = []
+def read():
+    found.append(bytes(long[::-1]))
+thread = threading.Thread(target=read)
+before = read_so_far()
+thread.start()
+try:
+    interrupt(lambda: read_so_far() > before)
+    while True:
+        time.sleep(1)
+except KeyboardInterrupt:
+    thread.join()
+print(found[0] == (bytes(range(256)) * 4000)[::-1])
+"""
+    assert run(folder, program) == "True\n"
+
+
+def test_products_are_interrupted(folder: Path) -> None:
+    program = """
+before = read_so_far()
+try:
+    interrupt(lambda: read_so_far() > before)
+    linear.matmul(mount, folder + "/long", folder + "/long", folder + "/out", dtype="f4", shape=(16384,) * 3)
+except KeyboardInterrupt:
+    print(sorted(os.listdir(folder)))
+"""
+    assert run(folder, program) == "['long', 'short']\n"
+
+
+def test_any_handler_may_raise(folder: Path) -> None:
+    program = """
+class Ended(Exception): pass
+def end(number, frame):
+    raise Ended
+signal.signal(signal.SIGINT, end)
+calls = []
+signal.signal(signal.SIGUSR1, lambda number, frame: calls.append(number))
+try:
+    interrupted(lambda: long[::-1])
+except Ended:
+    print("ended")
+os.kill(os.getpid(), signal.SIGUSR1)
+with mount.open(folder + "/short") as short:
+    short.read()
+print(len(calls))
+"""
+    assert run(folder, program) == "ended\n1\n"
+
+
+# Every call at some moment, with what is written before and after in place.
+STORM = """
+class Interruption(BaseException): pass
+armed = False
+def interrupt(number, frame):
+    if armed:
+        raise Interruption
+signal.signal(signal.SIGINT, interrupt)
+ended = threading.Event()
+def storm():
+    rng = np.random.default_rng(int(sys.argv[2]))
+    while not ended.wait(rng.exponential(0.002)):
+        os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=storm).start()
+content = np.arange(50_000, dtype="<i4")
+content.tofile(folder + "/content")
+interruptions = 0
+for number in range(300):
+    try:
+        armed = True
+        with mount.array(folder + "/content", "<i4") as array:
+            picked = array[::-7]
+            assert np.array_equal(picked, content[::-7])
+        with mount.open(folder + "/new", "w+b") as file:
+            file.write(content)
+            file.fsync()
+            assert np.array_equal(file.read(), content.view("u1"))
+            file.truncate(100)
+            assert file.stat().size == 100
+        with gpufs.mount(device="cpu", cache="64KiB", workers=1, twin_threads=1) as other:
+            other.register_file(folder + "/content")
+            other.synchronize()
+        armed = False
+    except Interruption:
+        armed = False
+        interruptions += 1
+ended.set()
+assert interruptions > 0
+with mount.array(folder + "/content", "<i4") as array:
+    assert np.array_equal(array[...], content)
+mount.close()
+print("good")
+"""
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_calls_survive_a_storm_of_interruptions(folder: Path, seed: str) -> None:
+    assert run_program(PRELUDE + STORM, folder, seed) == "good\n"
+
+
+# ---- Commands
+
+
+@pytest.mark.parametrize("program", [["-m", "gpufs"], ["-c", "from gpufs.__main__ import main; main()"]])
+def test_a_command_that_is_still_imported_ends_quietly(tmp_path: Path, program: list[str]) -> None:
+    # The first module that the command line imports stands in for all of them.
+    (tmp_path / "typer.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, *program, "stat", "x"]
+    done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False, env=environment)
+    assert (done.stdout, done.stderr, done.returncode) == (b"", b"", 130)
+
+
+def test_a_command_that_ignores_interrupts_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nraise SystemExit(7)\n")
+    program = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        "os.execv(sys.executable, [sys.executable, '-m', 'gpufs', 'stat', 'x'])"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, timeout=TIMEOUT_S, check=False, env=environment
+    )
+    assert (done.stdout, done.stderr, done.returncode) == (b"", b"", 7)

@@ -1,0 +1,141 @@
+// Requests whose callers have given up: one that no worker has begun never takes effect, however late the service comes to it;
+// of one that was begun the caller knows that it may.
+#include <errno.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "support/fault_backend.hpp"
+#include "support/memory_backend.hpp"
+#include "support/schedule.hpp"
+#include "support/service_rig.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+constexpr std::uint64_t ms = 1'000'000;
+
+class withdrawn_test : public ::testing::TestWithParam<request_code> {
+ protected:
+  withdrawn_test() {
+    options_.workers = 1;
+    memory_->write("a", "0123456789");
+    memory_->write("b", "other");
+  }
+  // The request, in a slot that is the caller's.
+  static request prepare(service_rig& rig, request_code code, const rig_reply& file, std::uint32_t slot) {
+    const channel_view view = rig.memory().view();
+    const auto send = [](char* to, std::string_view bytes) {
+      std::memcpy(to, bytes.data(), bytes.size());
+      return static_cast<std::uint32_t>(bytes.size());
+    };
+    using namespace std::string_view_literals;
+    switch (code) {
+      case request_code::write: return {code, file.node, send(view.write_staging(slot), "late"sv), 3};
+      case request_code::truncate: return {code, file.handle, 0, 4};
+      case request_code::unlink: return {code, 0, send(view.staging(slot), "b"sv), 0};
+      case request_code::rename: return {code, 0, send(view.staging(slot), "b\0c"sv), 0};
+      default:
+        return {request_code::open_write, open_reads | open_writes | open_creates, send(view.staging(slot), "new"sv),
+                0644};
+    }
+  }
+  std::string everything() const {
+    std::string all;
+    for (const char* path : {"a", "b", "c", "new"}) {
+      all += std::string(path) + (memory_->exists(path) ? "=" + memory_->content(path) : " is not there") + "\n";
+    }
+    return all;
+  }
+
+  service_rig_options options_;
+  const std::shared_ptr<memory_backend> memory_ = std::make_shared<memory_backend>();
+  const std::shared_ptr<fault_backend> io_ = std::make_shared<fault_backend>(memory_);
+};
+INSTANTIATE_TEST_SUITE_P(request, withdrawn_test,
+                         ::testing::Values(request_code::open_write, request_code::write, request_code::truncate,
+                                           request_code::unlink, request_code::rename),
+                         [](const auto& info) {
+                           switch (info.param) {
+                             case request_code::open_write: return "open";
+                             case request_code::write: return "write";
+                             case request_code::truncate: return "truncate";
+                             case request_code::unlink: return "unlink";
+                             default: return "rename";
+                           }
+                         });
+
+// The worker has taken the request, and stands still until its caller has given up.
+TEST_P(withdrawn_test, a_request_that_was_not_begun_never_takes_effect) {
+  service_rig rig(io_, options_);
+  const rig_reply file = rig.open_to_write("a");
+  ASSERT_EQ(file.result, 0);
+  const std::string before = everything();
+  std::atomic<bool> stands{false}, go_on{false};
+  channel_client::answer answer{};
+  std::uint32_t slot = 0;
+  {
+    const schedule_hook hook([&](const char* name) {
+      if (std::strcmp(name, "service.begin") != 0 || stands.exchange(true)) return;
+      while (!go_on) std::this_thread::yield();
+    });
+    channel_client c = rig.memory().client({50 * ms});
+    slot = static_cast<std::uint32_t>(c.acquire());
+    c.post(slot, prepare(rig, GetParam(), file, slot));
+    answer = c.wait(slot);
+    go_on = true;
+    // The late answer.
+    while (reply_sequence(rig.memory().view().reply(slot).word.load_acquire()) !=
+           rig.memory().view().bell(slot).load_acquire())
+      std::this_thread::yield();
+  }
+  EXPECT_TRUE(answer.abandoned);
+  EXPECT_FALSE(answer.begun);
+  EXPECT_EQ(reply_result(rig.memory().view().reply(slot).word.load_acquire()), -ECANCELED);
+  EXPECT_EQ(everything(), before);
+  EXPECT_EQ(rig.write(file.node, 0, "go on").result, 5) << "the next request is served";
+}
+
+// The backend stands still with it.
+TEST_P(withdrawn_test, of_a_request_that_was_begun_the_caller_knows_that_it_may_take_effect) {
+  std::atomic<bool> stands{false}, go_on{false};
+  service_rig rig(io_, options_);
+  const rig_reply file = rig.open_to_write("a");
+  ASSERT_EQ(file.result, 0);
+  const std::string before = everything();
+  const operation on = GetParam() == request_code::write      ? operation::write
+                       : GetParam() == request_code::truncate ? operation::truncate
+                       : GetParam() == request_code::unlink   ? operation::unlink
+                       : GetParam() == request_code::rename   ? operation::rename
+                                                              : operation::open;
+  fault hang;
+  hang.on = on;
+  hang.before = [&] {
+    stands = true;
+    while (!go_on) std::this_thread::yield();
+  };
+  io_->add(hang);
+  channel_client c = rig.memory().client({50 * ms});
+  const auto slot = static_cast<std::uint32_t>(c.acquire());
+  c.post(slot, prepare(rig, GetParam(), file, slot));
+  while (!stands) std::this_thread::yield();
+  const channel_client::answer answer = c.wait(slot);
+  EXPECT_TRUE(answer.abandoned);
+  EXPECT_TRUE(answer.begun);
+  EXPECT_EQ(everything(), before);
+  const bool writes = GetParam() == request_code::write;
+  EXPECT_EQ(c.has_unanswered_write(file.node), writes);
+  go_on = true;
+  while (reply_sequence(rig.memory().view().reply(slot).word.load_acquire()) !=
+         rig.memory().view().bell(slot).load_acquire())
+    std::this_thread::yield();
+  EXPECT_NE(everything(), before);
+  EXPECT_FALSE(c.has_unanswered_write(file.node));
+}
+
+}  // namespace
+}  // namespace gpufs::testing
