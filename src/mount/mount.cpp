@@ -23,6 +23,8 @@ namespace {
 // With fewer threads the kernel's lock on descriptors is no bound yet (two threads open as many files with one table as with
 // two), and on the few cores of such a machine twice the threads only take them from each other.
 constexpr unsigned openers_from_workers = 4;
+// In which a device that is idle says so, on a busy machine too.
+constexpr std::uint64_t idle_answer_ns = 1'000'000'000;
 
 // Host descriptors that a mount may hold at once. Raises the process's soft limit to its hard limit, as language
 // run-times do: nothing gets less by it. A quarter stays for the rest of the program.
@@ -93,8 +95,9 @@ struct mount::implementation {
     if (service_hangs) obstacle = "a service thread hangs in I/O";
     if (!sinks->stop(all)) obstacle = "a sink has not returned";
     if (!extents->stop(all)) obstacle = "the registrar hangs in I/O";
-    // Once more: a worker may have begun a copy for a group that had given up.
-    const bool idle = gpu->wait_idle(all.left_ns());
+    // Once more: a worker may have begun a copy for a group that had given up. Also when a thread that hangs has used up the
+    // time: a GPU takes a moment to say that it is idle, and without that nothing would be written.
+    const bool idle = gpu->wait_idle(std::max(all.left_ns(), idle_answer_ns));
     if (!idle) obstacle = "a kernel is still running";
     std::exception_ptr failure;
     try {
