@@ -83,6 +83,14 @@ def test_a_timeline_overwrites_no_input(run: Command, words: Path, tree: Path, t
     assert (done.stdout, done.returncode) == (b"", 2)
 
 
+def test_a_timeline_overwrites_no_input_that_an_empty_list_leaves_unread(run: Command, tree: Path) -> None:
+    before = (tree / "b").read_bytes()
+    done = run("grep", "--device", "cpu", "--timeline", tree / "b", "-f", os.devnull, tree)
+    assert (tree / "b").read_bytes() == before
+    assert done.stderr.startswith(f"gpufs grep: {tree}/b: would be lost: ".encode())
+    assert (done.stdout, done.returncode) == (b"", 2)
+
+
 def test_a_timeline_does_not_overwrite_words_on_standard_input(words: Path, tree: Path) -> None:
     before = words.read_bytes()
     arguments = command_line("grep", "--device", "cpu", "--timeline", words, "-f", "-", tree)

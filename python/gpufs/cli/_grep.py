@@ -110,11 +110,11 @@ def grep_command(
     except OSError as error:
         _complain(describe(error))
         raise typer.Exit(FAILED) from None
-    if not len(dictionary):
-        paths = []
     try:
         if timeline is not None:
             _refuse_to_overwrite(timeline, lists, paths)
+        if not len(dictionary):
+            paths = []
         with mount_to_read(device, cache, page, staging=GREP_STAGING) as mount:
             search = grep.count_lines if count else grep.search
             result = _search(search, mount, dictionary, paths, timeline, progress)
