@@ -29,11 +29,13 @@ struct mount_options {
   // Page cache in bytes, rounded down to whole pages. 0: a quarter of the GPU's free memory; 256 MiB on the twin.
   std::uint64_t cache_bytes = 0;
   std::uint64_t page_bytes = 4096;  // power of two, 512 B to 2 MiB
-  unsigned workers = 0;             // service threads; from 4 on, as many openers too. 0: half the cores, 1 to 8
+  // Service threads, at most 256; from 4 on, as many openers too. 0: half the cores, 1 to 8.
+  unsigned workers = 0;
   // Host memory that may be mapped and registered for direct loads. 0: none, all loads are staged.
   // Default (~0): half of the host's memory.
   std::uint64_t extent_budget_bytes = ~std::uint64_t{0};
-  std::uint64_t extent_bytes = std::uint64_t{64} << 20;  // size of one extent; power of two, at least a page and 64 KiB
+  // Size of one extent; power of two, at least a page and 64 KiB, at most 2 GiB.
+  std::uint64_t extent_bytes = std::uint64_t{64} << 20;
   unsigned channel_slots = 0;  // requests under way at once. 0: 512 on a GPU, 64 on the twin; at most 4096
   // Pinned host memory per slot; files up to this size come with the answer to their open. 8 KiB to 1 MiB, power of two.
   std::uint32_t staging_bytes = 32768;
@@ -41,9 +43,10 @@ struct mount_options {
   // 4 MiB; not above staging_bytes: no such slots.
   std::uint32_t write_bytes = 262144;
   // The most that the copy engine loads at once: for gfadvise and large reads; a quarter of it where a file is merely read
-  // from front to back. 0: pages are loaded one by one.
+  // from front to back. At most 16 MiB. 0: pages are loaded one by one.
   std::uint64_t bulk_bytes = std::uint64_t{8} << 20;
-  unsigned rings = 0;                                // frame rings. 0: one per multiprocessor, fewer for small caches
+  // Frame rings, at most as many as frames. 0: one per multiprocessor, fewer for small caches.
+  unsigned rings = 0;
   unsigned open_files = 131072;                      // open-file records, at most 131,072
   unsigned twin_threads = 0;                         // threads of a launch on the twin. 0: one per core
   std::uint64_t reclaim_timeout_ns = 1'000'000'000;  // without a frame that moves, after which a call gives -ENOBUFS
