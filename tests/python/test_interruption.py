@@ -83,15 +83,15 @@ print(open(folder + "/new").read())
 def test_memory_lives_as_long_as_the_interrupted_call(folder: Path) -> None:
     program = """
 out = np.empty(len(long), np.uint8)
+before = sys.getrefcount(out)
 assert interrupted(lambda: long.read(slice(None, None, -1), out=out))
-count = sys.getrefcount(out)
+print(sys.getrefcount(out) - before)
 assert goes_on()
 del out  # unmapped now, if nobody else has it
 gc.collect()
 assert goes_on()
-print(count)
 """
-    assert int(run(folder, program)) == 3  # the name, the argument, and the call
+    assert run(folder, program) == "1\n"  # the call's
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ if "close" in {ending!r}:
 
 
 def test_a_close_that_was_put_off_comes(folder: Path) -> None:
-    (folder / "long").write_bytes(bytes(6_000_000))  # seconds
+    (folder / "long").write_bytes(bytes(20_000_000))  # seconds, of which the interrupt needs one tenth
     program = """
 written = mount.open(folder + "/new", "w+b")
 assert interrupted(lambda: long[::-1])
@@ -201,7 +201,7 @@ threading.Thread(target=storm).start()
 content = np.arange(50_000, dtype="<i4")
 content.tofile(folder + "/content")
 interruptions = 0
-for number in range(300):
+for number in range(60):
     try:
         armed = True
         with mount.array(folder + "/content", "<i4") as array:
