@@ -38,12 +38,15 @@ def read_so_far():
 
 def interrupted(call):
     before = read_so_far()
+    ended = False
     interrupt(lambda: read_so_far() > before)
     try:
         call()
+        ended = True
+        while True:
+            time.sleep(1)  # it comes, but too late
     except KeyboardInterrupt:
-        return True
-    return False
+        return not ended
 
 def goes_on():
     before = mount.stats()["read_bytes"]
@@ -83,15 +86,15 @@ print(open(folder + "/new").read())
 def test_memory_lives_as_long_as_the_interrupted_call(folder: Path) -> None:
     program = """
 out = np.empty(len(long), np.uint8)
+before = sys.getrefcount(out)
 assert interrupted(lambda: long.read(slice(None, None, -1), out=out))
-count = sys.getrefcount(out)
+print(sys.getrefcount(out) - before)
 assert goes_on()
 del out  # unmapped now, if nobody else has it
 gc.collect()
 assert goes_on()
-print(count)
 """
-    assert int(run(folder, program)) == 3  # the name, the argument, and the call
+    assert run(folder, program) == "1\n"  # the call's
 
 
 @pytest.mark.parametrize(
@@ -119,10 +122,17 @@ if "close" in {ending!r}:
 
 
 def test_a_close_that_was_put_off_comes(folder: Path) -> None:
-    (folder / "long").write_bytes(bytes(6_000_000))  # seconds
     program = """
-written = mount.open(folder + "/new", "w+b")
-assert interrupted(lambda: long[::-1])
+size = 50_000  # it grows until the interrupt comes in time, however fast the machine is
+while True:
+    with open(folder + "/part", "wb") as made:
+        made.truncate(size)
+    part = mount.array(folder + "/part", "u1")
+    if interrupted(lambda: part[::-1]):
+        break
+    part.close()
+    size *= 4
+part.close()
 long.close()
 mount.close()
 while len(os.listdir("/proc/self/task")) > threads_before:
@@ -133,7 +143,7 @@ print("unmounted")
 
 
 def test_calls_of_other_threads_are_not_interrupted(folder: Path) -> None:
-    (folder / "long").write_bytes(bytes(range(256)) * 4000)
+    (folder / "long").write_bytes(bytes(range(256)) * 400)
     program = """
 found = []
 def read():
@@ -147,7 +157,7 @@ try:
         time.sleep(1)
 except KeyboardInterrupt:
     thread.join()
-print(found[0] == (bytes(range(256)) * 4000)[::-1])
+print(found[0] == (bytes(range(256)) * 400)[::-1])
 """
     assert run(folder, program) == "True\n"
 
@@ -201,7 +211,7 @@ threading.Thread(target=storm).start()
 content = np.arange(50_000, dtype="<i4")
 content.tofile(folder + "/content")
 interruptions = 0
-for number in range(300):
+for number in range(60):
     try:
         armed = True
         with mount.array(folder + "/content", "<i4") as array:
