@@ -308,7 +308,10 @@ void mount::drop_extents() {
   self_->extents->drop_all();
 }
 
-void mount::synchronize() const { self_->gpu->synchronize(); }
+void mount::synchronize() const {
+  self_->gpu->synchronize();
+  if (self_->extents->lacks_budget()) self_->extents->give_back_unreachable();
+}
 void* mount::allocate(std::size_t bytes) const { return self_->gpu->allocate(bytes); }
 void mount::free(void* memory) const noexcept { self_->gpu->free(memory); }
 void mount::copy_to_device(void* to, const void* from, std::size_t bytes) const {
