@@ -169,10 +169,12 @@ class mount {
   // Throws for a file that cannot be opened. Waits for I/O.
   std::uint64_t register_file(const std::string& path);
 
-  // Ends the direct path for all that is registered, and frees it. Only while no kernel of the mount runs.
+  // Ends the direct path for all that is registered, and frees it. Only while no kernel of the mount runs. Waits for the device,
+  // at most `unmount_timeout_ns`; throws gpufs::error EBUSY when it is not idle by then, and leaves everything as it is.
   void drop_extents();
 
-  // Waits until the device has ended all work. Throws gpufs::error (EIO) when a kernel failed.
+  // Waits until the device has ended all work. Throws gpufs::error (EIO) when a kernel failed. When the budget for direct loads
+  // is used up it also gives back what is registered of files that have changed since; that waits for kernels, too.
   void synchronize() const;
 
   // Memory of the mount's device, zeroed. Plain allocations; the twin's are host memory. free() waits for the device's kernels; of a GPU's

@@ -86,7 +86,12 @@ spare_thread::spare_thread(const char* what) {
 }
 
 spare_thread::~spare_thread() {
-  if (!thread_.empty()) dismiss();
+  if (!thread_.empty()) ask(nullptr, nullptr);
+}
+
+void spare_thread::dismiss() {
+  ask(nullptr, nullptr);
+  thread_.leave();
 }
 
 void spare_thread::ask(void (*call)(void*), void* argument) {

@@ -69,8 +69,8 @@ class spare_thread {
 
   // Has the thread make the call, once. False when it has not returned by the deadline; then what it uses must stay.
   [[nodiscard]] bool run(void (*call)(void*), void* argument, const deadline& end);
-  // The thread is not needed any more, and ends.
-  void dismiss() { ask(nullptr, nullptr); }
+  // The thread is not needed any more. It ends by itself; nothing waits for it.
+  void dismiss();
 
  private:
   // Outlives this object if the call was given up.

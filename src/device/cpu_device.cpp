@@ -69,6 +69,8 @@ class cpu_device final : public device {
     return true;
   }
   void unregister_range(char*) noexcept override {}
+  // A copy from a mapping that is gone is a short copy (base/copy.cuh).
+  bool unregistering_waits() const override { return false; }
 
   std::string bulk_obstacle() const override { return direct_obstacle(); }
   std::uint64_t bulk_bytes_min() const override { return 0; }

@@ -272,6 +272,8 @@ class cuda_device final : public device {
     (void)cudaGetLastError();
   }
 
+  bool unregistering_waits() const override { return true; }
+
   std::string bulk_obstacle() const override { return bulk_obstacle_; }
   std::uint64_t bulk_bytes_min() const override { return 65536; }
   std::int64_t bulk_copy(unsigned lane, char* to, std::uint64_t from, std::uint64_t bytes, char* told,

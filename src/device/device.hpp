@@ -35,8 +35,9 @@ class device {
   virtual std::string direct_obstacle() const = 0;
   // Pins mapped file pages for the device. False when the driver refuses; never waits for kernels.
   virtual bool register_range(char* host, std::uint64_t bytes, std::uint64_t& device_address) = 0;
-  // Waits for kernels: only while none runs.
+  // Waits for kernels where unregistering_waits(): only while none runs.
   virtual void unregister_range(char* host) noexcept = 0;
+  virtual bool unregistering_waits() const = 0;
 
   // Why there is no bulk_copy(); empty when there is.
   virtual std::string bulk_obstacle() const = 0;

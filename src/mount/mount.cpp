@@ -360,13 +360,18 @@ std::uint64_t mount::register_file(const std::string& path) {
 void mount::drop_extents() {
   const arena_layout& l = self_->ref.layout;
   if (l.extent_slots == 0) return;
-  (void)self_->gpu->wait_idle(self_->options.unmount_timeout_ns);  // copies for groups that gave up may be under way
+  // Copies for groups that gave up may be under way.
+  if (!self_->gpu->wait_idle(self_->options.unmount_timeout_ns))
+    throw error(EBUSY, "drop_extents: the device is not idle");
   const std::vector<char> zeros(l.extents + sizeof(extent_entry) * std::uint64_t{l.extent_slots} - l.extent_head);
   self_->gpu->copy_to_device(self_->ref.arena + l.extent_head, zeros.data(), zeros.size());
   self_->extents->drop_all();
 }
 
-void mount::synchronize() const { self_->gpu->synchronize(); }
+void mount::synchronize() const {
+  self_->gpu->synchronize();
+  if (self_->extents->lacks_budget()) self_->extents->give_back_unreachable();
+}
 void* mount::allocate(std::size_t bytes) const { return self_->gpu->allocate(bytes); }
 void mount::free(void* memory) const noexcept { self_->gpu->free(memory); }
 void mount::copy_to_device(void* to, const void* from, std::size_t bytes) const {

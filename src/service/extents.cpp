@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <new>
 
 #include "gpufs/base/platform.cuh"
@@ -17,6 +18,15 @@ std::uint64_t name_of(std::uint64_t version, std::uint64_t number) {
   std::uint64_t x = version * 0x9e3779b97f4a7c15ull + number;
   x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ull;
   return (x ^ (x >> 32)) | 1;
+}
+
+// Whether a file with this identity, of which the bytes before `end` are to be loaded, is in the state that its version stands
+// for. One that is open for writing here is, whatever its times say (service/file_table.hpp).
+bool is_of_version(const host_file& file, const file_identity& now, std::uint64_t end) {
+  const file_identity& version = file.version().identity;
+  if (file.node() == no_node) return now == version;
+  return now.device == version.device && now.inode == version.inode && now.born_ns == version.born_ns &&
+         now.size >= end;
 }
 
 }  // namespace
@@ -191,9 +201,9 @@ std::optional<extent_registrar::job> extent_registrar::next_job() {
 bool extent_registrar::still_wanted(const deferred_job& j, bool is_open) {
   extent_set& set = *j.version->extents();
   const std::lock_guard lock(set.mutex);
-  extent_set::extent& e = set.extents[j.number];
-  if (e.state != extent_set::phase::deferred) return false;
-  e.state = is_open ? extent_set::phase::wanted : extent_set::phase::none;
+  const auto known = set.extents.find(j.number);
+  if (known == set.extents.end() || known->second.state != extent_set::phase::deferred) return false;
+  known->second.state = is_open ? extent_set::phase::wanted : extent_set::phase::none;
   return is_open;
 }
 
@@ -222,7 +232,7 @@ std::uint64_t extent_registrar::register_one(const job& j) {
     registered_.fetch_add(1);
     return notice.bytes;
   }
-  // Registered for nothing (the file changed, or two asked at once): pinned until the end, because unregistering would
+  // Registered for nothing (the file changed, or two asked at once): stays until it is given back, because unregistering may
   // wait for kernels. No kernel knows of it.
   if (mapping != nullptr) {
     orphan.front() = std::move(mapping);
@@ -246,15 +256,25 @@ void extent_registrar::refuse(const job& j) {
   refused_.fetch_add(1);
 }
 
+bool extent_registrar::take_budget(std::uint64_t bytes) {
+  const auto take = [&] {
+    if (bytes_.fetch_add(bytes) + bytes <= options_.budget_bytes) return true;
+    bytes_.fetch_sub(bytes);
+    return false;
+  };
+  if (take()) return true;
+  lacks_budget_.store(true, std::memory_order_relaxed);
+  if (device_.unregistering_waits()) return false;
+  give_back_unreachable();
+  return take();
+}
+
 extent_notice extent_registrar::prepare(const job& j, std::unique_ptr<file_mapping>& mapping) {
   const file_identity& identity = j.file->version().identity;
   const std::uint64_t offset = j.number * options_.extent_bytes;
   if (offset >= identity.size) return {};
   const std::uint64_t bytes = std::min(options_.extent_bytes, identity.size - offset);
-  if (bytes_.fetch_add(bytes) + bytes > options_.budget_bytes) {
-    bytes_.fetch_sub(bytes);
-    return {};
-  }
+  if (!take_budget(bytes)) return {};
   bool registered = false;
   try {
     std::shared_ptr<backend_file> file;
@@ -267,7 +287,8 @@ extent_notice extent_registrar::prepare(const job& j, std::unique_ptr<file_mappi
       registered = device_.register_range(mapping->data(), (bytes + page - 1) / page * page, address);
       // The pages pinned now belong to the version only if the file did not change until now.
       file_identity now;
-      if (registered && file->identify(now) == 0 && now == identity) return {j.number, address, bytes};
+      if (registered && file->identify(now) == 0 && is_of_version(*j.file, now, offset + bytes))
+        return {j.number, address, bytes};
     }
   } catch (...) {
     // Out of memory, or a backend that threw: refused, as for any other reason, and loads stay staged.
@@ -295,22 +316,50 @@ bool extent_registrar::bring_into_cache(backend_file& file, const file_mapping& 
   return false;
 }
 
+void extent_registrar::unregister(std::unique_ptr<file_mapping>& mapping) {
+  if (mapping == nullptr) return;
+  device_.unregister_range(mapping->data());
+  bytes_.fetch_sub(mapping->bytes());  // not all of it: the registrar may have taken more for what it is at now
+  mapping.reset();
+}
+
+void extent_registrar::give_back_unreachable() {
+  lacks_budget_.store(false, std::memory_order_relaxed);
+  std::vector<std::shared_ptr<extent_set>> gone;
+  std::forward_list<std::unique_ptr<file_mapping>> orphans;
+  {
+    const std::lock_guard lock(mutex_);
+    gone.reserve(sets_.size());
+    // Nobody but its version shares a set, and whoever registers holds the version.
+    const auto is_gone = [](const std::shared_ptr<extent_set>& set) { return set.use_count() == 1; };
+    const auto first = std::partition(sets_.begin(), sets_.end(), [&](const auto& set) { return !is_gone(set); });
+    gone.assign(std::move_iterator(first), std::move_iterator(sets_.end()));
+    sets_.erase(first, sets_.end());
+    for (const auto& set : sets_) {
+      const std::lock_guard set_lock(set->mutex);
+      orphans.splice_after(orphans.before_begin(), set->orphans);
+    }
+  }
+  // Without the mutexes, as this may wait for kernels, and they for workers.
+  for (auto& orphan : orphans) unregister(orphan);
+  for (const auto& set : gone) {
+    const std::lock_guard set_lock(set->mutex);
+    for (auto& [number, e] : set->extents) unregister(e.mapping);
+    for (auto& orphan : set->orphans) unregister(orphan);
+  }
+}
+
 void extent_registrar::drop_all() {
   const std::lock_guard lock(mutex_);
   for (const auto& set : sets_) {
     const std::lock_guard set_lock(set->mutex);
-    const auto drop = [&](std::unique_ptr<file_mapping>& mapping) {
-      if (mapping == nullptr) return;
-      device_.unregister_range(mapping->data());
-      bytes_.fetch_sub(mapping->bytes());  // not all of it: the registrar may have taken more for what it is at now
-      mapping.reset();
-    };
-    for (auto& [number, e] : set->extents) drop(e.mapping);
-    for (auto& orphan : set->orphans) drop(orphan);
+    for (auto& [number, e] : set->extents) unregister(e.mapping);
+    for (auto& orphan : set->orphans) unregister(orphan);
     if (set->known != nullptr) set->known->fetch_sub(set->extents.size(), std::memory_order_relaxed);
     set->extents.clear();
     set->orphans.clear();
   }
+  std::erase_if(sets_, [](const std::shared_ptr<extent_set>& set) { return set.use_count() == 1; });
 }
 
 std::uint64_t extent_registrar::registered_in(file_version& version) {

@@ -7,7 +7,9 @@
 //   refused -> wanted again after `retry_reads` more staged reads of it.
 // While the driver registers, it lets no other thread enqueue a copy: many workers that stage runs are faster than one
 // registrar, and are not to be disturbed.
-// A registered extent stays until drop_all(): unregistering waits for kernels, so it never happens while serving.
+// A registered extent stays as long as its version can be reached. Where unregistering waits for kernels it does not happen while
+// serving, but in drop_all() and give_back_unreachable(), which a mount calls when its device is idle. Elsewhere the registrar
+// gives back what cannot be reached when the budget is used up.
 #pragma once
 
 #include <array>
@@ -92,6 +94,12 @@ class extent_registrar {
   static constexpr std::size_t known_min = 65'536;
   std::size_t known_count() const { return known_->load(std::memory_order_relaxed); }
 
+  // Unregisters what nobody can load from any more: of versions that have been replaced and have no open file, and what nobody
+  // was told of. Only while no kernel runs, where device::unregistering_waits().
+  void give_back_unreachable();
+  // Whether an extent was refused because of the budget since the last give_back_unreachable().
+  bool lacks_budget() const { return lacks_budget_.load(std::memory_order_relaxed); }
+
   // Unregisters everything. Only while no kernel runs, and no other call of this class.
   void drop_all();
   // Asks the thread to end, and does not wait for it.
@@ -136,6 +144,8 @@ class extent_registrar {
   std::optional<job> next_job();
   // Bytes registered, also when they were before; 0 when refused.
   std::uint64_t register_one(const job& j);
+  bool take_budget(std::uint64_t bytes);
+  void unregister(std::unique_ptr<file_mapping>& mapping);
   bool bring_into_cache(backend_file& file, const file_mapping& mapping, std::uint64_t offset);
   // Maps and registers. An empty notice when it cannot be; `mapping` is set if something was registered all the same.
   extent_notice prepare(const job& j, std::unique_ptr<file_mapping>& mapping);
@@ -156,6 +166,7 @@ class extent_registrar {
   std::deque<deferred_job> deferred_;              // guarded by mutex_
   std::atomic<std::uint64_t> last_deferred_{0};    // when; relaxed, a hint
   std::vector<std::shared_ptr<extent_set>> sets_;  // those that have registered extents; guarded by mutex_
+  std::atomic<bool> lacks_budget_{false};
   std::atomic<bool> stopping_{false};
   host_threads thread_;
 };

@@ -224,6 +224,51 @@ TEST_F(extents, two_that_register_at_once_agree) {
   }
 }
 
+// ---- giving back
+
+TEST_F(extents, a_file_that_is_written_here_is_registered_once_and_stays_so) {
+  service_rig rig(io_, with_budget(3));
+  const rig_reply file = rig.open_to_write("/a");
+  ASSERT_EQ(rig.write(file.node, 5, "changed").result, 7) << "its times are not the version's any more";
+  const rig_reply told = read_until_told(rig, file.handle, 0);
+  ASSERT_EQ(told.extent_bytes, extent_bytes);
+  EXPECT_EQ(std::memcmp(reinterpret_cast<const char*>(told.extent_address) + 5, "changed", 7), 0);
+  for (int i = 0; i < 5000; ++i) {
+    if (i % 100 == 0) {
+      ASSERT_EQ(rig.write(file.node, 5, "again").result, 5);
+    }
+    ASSERT_EQ(rig.read(file.handle, 0, 64).extent_bytes, extent_bytes) << "the direct path is lost after " << i;
+  }
+  EXPECT_EQ(rig.extents().count().bytes, extent_bytes);
+  EXPECT_NE(read_until_told(rig, file.handle, extent_bytes).extent_bytes, 0u);
+}
+
+TEST_F(extents, of_versions_that_are_gone_are_given_back_when_the_budget_is_used_up) {
+  service_rig rig(io_, with_budget(3));
+  for (int version = 0; version < 12; ++version) {
+    const rig_reply file = version % 2 == 0 ? rig.open("/a") : rig.open_to_write("/a");
+    for (std::uint64_t e = 0; e < 2; ++e)
+      ASSERT_NE(read_until_told(rig, file.handle, e * extent_bytes).extent_bytes, 0u);
+    EXPECT_LE(rig.extents().count().bytes, 3 * extent_bytes);
+    EXPECT_EQ(rig.close(file.handle).result, 0);
+    memory_->touch("/a");
+  }
+}
+
+TEST_F(extents, of_files_that_changed_meanwhile_are_given_back) {
+  service_rig rig(io_, with_budget(3));
+  for (int i = 0; i < 10; ++i) {
+    const std::uint32_t handle = rig.open("/a").handle;
+    io_->add({.on = operation::map, .times_max = 1, .before = [&] { memory_->write_at("/a", 7, "changed"); }});
+    EXPECT_EQ(rig.extents().register_all(rig.files().find(handle)), 0u) << "of all extents, as the file has changed";
+    io_->clear();
+    EXPECT_EQ(rig.close(handle).result, 0);
+  }
+  EXPECT_NE(read_until_told(rig, rig.open("/a").handle, 0).extent_bytes, 0u);
+  rig.extents().give_back_unreachable();
+  EXPECT_EQ(rig.extents().count().bytes, extent_bytes);
+}
+
 // ---- dropping
 
 TEST_F(extents, dropped_ones_are_gone_and_come_back) {
