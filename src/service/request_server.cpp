@@ -260,7 +260,8 @@ std::int32_t request_server::serve_bulk(const request& r, std::uint32_t slot, st
       stagers_.size() < stage_first_workers ? extent_registrar::urgency::now : extent_registrar::urgency::when_quiet;
   const extent_notice notice = extents_.touch(file->file, r.offset, when);
   const std::uint64_t extent_begin = notice.number * extents_.extent_bytes();
-  if (r.offset + length > extent_begin + notice.bytes || length < device_.bulk_bytes_min())
+  // Registered pages end where the file ended at its open: a longer run is read.
+  if (r.offset + r.length > extent_begin + notice.bytes || length < device_.bulk_bytes_min())
     return stagers_[worker].read(
         *file->reached, r.offset, frames_.pages + (std::uint64_t{to.frame} << frames_.page_shift), length,
         {&channel_.reply(slot).word, &seen_.reply(slot).word, sequence}, staged_flag | tell_extent(slot, notice));
