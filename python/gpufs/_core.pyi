@@ -60,7 +60,9 @@ class Mount:
         twin_threads: int,
         reclaim_timeout_ns: int,
         request_timeout_ns: int,
+        unmount_timeout_ns: int,
         read_only: bool,
+        maps_files: bool,
         root: bytes | None,
     ) -> None: ...
     @property

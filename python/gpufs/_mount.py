@@ -87,7 +87,9 @@ class Options(TypedDict):
     twin_threads: int
     reclaim_timeout_ns: int
     request_timeout_ns: int
+    unmount_timeout_ns: int
     read_only: bool
+    maps_files: bool
     root: bytes | None
 
 
@@ -210,9 +212,13 @@ class Mount:
         open_files: open files at once, at most 131,072.
         twin_threads: threads of a launch on the twin. ``None``: one per core.
         reclaim_timeout_s: seconds after which a call that finds every frame pinned gives up (``ENOBUFS``).
-        request_timeout_s: seconds that one request may take in all (``EIO``).
+        request_timeout_s: seconds that one request may take in all (``EIO``). Time in which the process is stopped does
+            not count.
+        unmount_timeout_s: seconds that unmounting waits for kernels and threads that do not end.
         read_only: kernels cannot change anything (``EROFS``), and the memory that tells which bytes of a page are
             dirty, an eighth of the cache's size beside the cache, is not allocated.
+        maps_files: the service copies to and from mappings of files, for which it puts a handler of SIGBUS in place.
+            ``False``: no handler, and half the rate of staged loads.
         root: a folder; nothing outside of it is served (``EXDEV``), and paths are relative to it. ``None``: all that
             the process may open. An empty path is refused.
 
@@ -259,7 +265,9 @@ class Mount:
         twin_threads: SupportsIndex | None = None,
         reclaim_timeout_s: float = 1.0,
         request_timeout_s: float = 120.0,
+        unmount_timeout_s: float = 20.0,
         read_only: bool = False,
+        maps_files: bool = True,
         root: str | bytes | os.PathLike[str] | None = None,
     ) -> None:
         asked = {name: value for name, value in locals().items() if name != "self"}
@@ -285,7 +293,9 @@ class Mount:
             twin_threads=_count("twin_threads", twin_threads),
             reclaim_timeout_ns=_nanoseconds("reclaim_timeout_s", reclaim_timeout_s),
             request_timeout_ns=_nanoseconds("request_timeout_s", request_timeout_s),
+            unmount_timeout_ns=_nanoseconds("unmount_timeout_s", unmount_timeout_s),
             read_only=read_only,
+            maps_files=maps_files,
             root=given_root,
         )
         if device == "auto" and self._core.device == "cpu" and _misses_gpu():

@@ -42,8 +42,8 @@ auto use(py_mount& self, F&& f) {
 void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t cache_bytes, std::uint64_t page_bytes,
           unsigned workers, std::uint64_t extent_budget_bytes, std::uint64_t extent_bytes, unsigned channel_slots,
           std::uint32_t staging_bytes, std::uint64_t bulk_bytes, unsigned rings, unsigned open_files,
-          unsigned twin_threads, std::uint64_t reclaim_timeout_ns, std::uint64_t request_timeout_ns, bool read_only,
-          const std::optional<nb::bytes>& root) {
+          unsigned twin_threads, std::uint64_t reclaim_timeout_ns, std::uint64_t request_timeout_ns,
+          std::uint64_t unmount_timeout_ns, bool read_only, bool maps_files, const std::optional<nb::bytes>& root) {
   mount_options options;
   options.device = device_named(device);
   options.ordinal = ordinal;
@@ -60,7 +60,9 @@ void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t
   options.twin_threads = twin_threads;
   options.reclaim_timeout_ns = reclaim_timeout_ns;
   options.request_timeout_ns = request_timeout_ns;
+  options.unmount_timeout_ns = unmount_timeout_ns;
   options.read_only = read_only;
+  options.maps_files = maps_files;
   if (root) options.root = bytes_of(*root);
   // Allocates and pins memory: seconds on some machines.
   new (place) py_mount(interruptibly({}, nb::none(), [options] { return std::make_shared<mount_holder>(options); }));
@@ -83,7 +85,9 @@ nb::dict options_of(py_mount& self) {
   d["twin_threads"] = o.twin_threads;
   d["reclaim_timeout_ns"] = o.reclaim_timeout_ns;
   d["request_timeout_ns"] = o.request_timeout_ns;
+  d["unmount_timeout_ns"] = o.unmount_timeout_ns;
   d["read_only"] = o.read_only;
+  d["maps_files"] = o.maps_files;
   d["root"] = o.root ? nb::object(nb::bytes(o.root->data(), o.root->size())) : nb::object(nb::none());
   return d;
 }
@@ -137,8 +141,8 @@ void bind_mount(nb::module_& m) {
   nb::class_<py_mount>(m, "Mount")
       .def("__init__", make, nb::kw_only(), "device"_a, "ordinal"_a, "cache_bytes"_a, "page_bytes"_a, "workers"_a,
            "extent_budget_bytes"_a, "extent_bytes"_a, "channel_slots"_a, "staging_bytes"_a, "bulk_bytes"_a, "rings"_a,
-           "open_files"_a, "twin_threads"_a, "reclaim_timeout_ns"_a, "request_timeout_ns"_a, "read_only"_a,
-           "root"_a.none())
+           "open_files"_a, "twin_threads"_a, "reclaim_timeout_ns"_a, "request_timeout_ns"_a, "unmount_timeout_ns"_a,
+           "read_only"_a, "maps_files"_a, "root"_a.none())
       .def("close",
            [](py_mount& self) {
              const std::shared_ptr<mount_holder>& holder = self.holder;

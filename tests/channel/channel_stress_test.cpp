@@ -122,7 +122,7 @@ TEST_P(channel_stress, every_request_is_served_once) {
     }
     for (std::thread& t : clients) t.join();
   }
-  rig.sinks().close(sink);
+  EXPECT_TRUE(rig.sinks().close(sink, deadline::after(60'000'000'000)));
   EXPECT_EQ(failed, 0u);
   EXPECT_EQ(wrong, 0u);
   for (const std::uint64_t n : next) EXPECT_EQ(n, requests_per_client);

@@ -50,6 +50,8 @@ def test_options_reach_the_host_api() -> None:
         twin_threads=3,
         reclaim_timeout_s=0.25,
         request_timeout_s=3.5,
+        unmount_timeout_s=4.5,
+        maps_files=False,
     ) as mount:
         assert mount.options == {
             "ordinal": 0,
@@ -66,7 +68,9 @@ def test_options_reach_the_host_api() -> None:
             "twin_threads": 3,
             "reclaim_timeout_ns": 250_000_000,
             "request_timeout_ns": 3_500_000_000,
+            "unmount_timeout_ns": 4_500_000_000,
             "read_only": False,
+            "maps_files": False,
             "root": None,
         }
         assert mount.direct_path != "on"
