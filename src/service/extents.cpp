@@ -223,12 +223,11 @@ std::uint64_t extent_registrar::register_one(const job& j) {
   std::unique_ptr<file_mapping> mapping;
   const extent_notice notice = prepare(j, mapping);
   const std::lock_guard set_lock(set.mutex);
-  const auto known = set.extents.find(j.number);
-  extent_set::extent* const e = known == set.extents.end() ? nullptr : &known->second;  // drop_all() may have come
-  if (e != nullptr && notice.bytes != 0 && e->state != extent_set::phase::registered) {
-    e->state = extent_set::phase::registered;
-    e->notice = notice;
-    e->mapping = std::move(mapping);
+  extent_set::extent& e = set.extents.find(j.number)->second;  // made above, and never removed
+  if (notice.bytes != 0 && e.state != extent_set::phase::registered) {
+    e.state = extent_set::phase::registered;
+    e.notice = notice;
+    e.mapping = std::move(mapping);
     registered_.fetch_add(1);
     return notice.bytes;
   }
@@ -238,10 +237,9 @@ std::uint64_t extent_registrar::register_one(const job& j) {
     orphan.front() = std::move(mapping);
     set.orphans.splice_after(set.orphans.before_begin(), orphan);
   }
-  if (e == nullptr) return 0;
-  if (e->state == extent_set::phase::registered) return e->notice.bytes;
-  e->state = extent_set::phase::refused;
-  e->reads = 0;
+  if (e.state == extent_set::phase::registered) return e.notice.bytes;
+  e.state = extent_set::phase::refused;
+  e.reads = 0;
   refused_.fetch_add(1);
   return 0;
 }
@@ -353,10 +351,11 @@ void extent_registrar::drop_all() {
   const std::lock_guard lock(mutex_);
   for (const auto& set : sets_) {
     const std::lock_guard set_lock(set->mutex);
-    for (auto& [number, e] : set->extents) unregister(e.mapping);
+    for (auto& [number, e] : set->extents) {
+      unregister(e.mapping);
+      e = {};
+    }
     for (auto& orphan : set->orphans) unregister(orphan);
-    if (set->known != nullptr) set->known->fetch_sub(set->extents.size(), std::memory_order_relaxed);
-    set->extents.clear();
     set->orphans.clear();
   }
   std::erase_if(sets_, [](const std::shared_ptr<extent_set>& set) { return set.use_count() == 1; });
