@@ -121,6 +121,8 @@ if [ -n "$deep" ]; then
 fi
 holds channel.all_faults_one_slot    channel safety channel.pml -DSLOTS=1 -DCLIENTS=3 -DDEADLINES=1 -DPOSTS=1 -DDEATHS=1
 holds frames.overflow                frames safety slot_state.pml $overflow -DOPS2=1
+holds withdraw.a_request              withdraw safety withdraw.pml
+holds withdraw.every_call_ends        - cycles withdraw.pml
 holds channel.one_death              channel safety channel.pml -DCLIENTS=3 -DDEATHS=1
 holds channel.every_call_ends        - cycles channel.pml -DSLOTS=1 -DCLIENTS=3 -DDEADLINES=1 -DPOSTS=1
 holds channel.service_dies           channel safety channel.pml -DSLOTS=1 -DCLIENTS=3 -DPOSTS=1 -DDEATHS=2
@@ -190,6 +192,9 @@ for mutant in JOIN_DOES_NOT_WAIT WRITES_BEFORE_JOIN SEVERAL_JUST_DECREMENT LEAVE
     GIVEN_UP_IN_SILENCE HOST_CLOSED_FIRST; do
     caught "dirty.$mutant" safety dirty.pml $one_byte -DCLEANERS=0
 done
+for mutant in LOOKS_BEFORE_IT_CLAIMS LOOKS_BEFORE_IT_WITHDRAWS; do
+    caught "withdraw.$mutant" safety withdraw.pml
+done
 for mutant in CUT_DOES_NOT_WAIT CUT_LEAVES_WHOLE CLEANS_BESIDE_CUT WRITE_DOES_NOT_LOOK; do
     caught "dirty.$mutant" safety dirty.pml -DTRUNCATE $alone -DFAULTS=0 -DWRITES1=0
 done
@@ -204,7 +209,7 @@ if [ -z "$pattern" ]; then
     for mutant in $(grep -oh 'MUTANT_[A-Z_]*' "$models"/*.pml | sort -u); do
         grep -qw -e "-D$mutant" "$work/defines" || { echo "FAIL    $mutant has no check"; touch "$work/failed"; }
     done
-    for family in frames open_files channel dirty; do
+    for family in frames open_files channel withdraw dirty; do
         lists=("$work/unreached.$family".*)
         [ -e "${lists[0]}" ] || { echo "FAIL    $family: no check held"; touch "$work/failed"; continue; }
         # Not reached in any check of the family.
