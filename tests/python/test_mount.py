@@ -382,7 +382,7 @@ with gpufs.Mount(device="cpu", cache=1 << 20, request_timeout_s=0.5, workers=2) 
         with open(path, "wb") as file:
             file.write(os.urandom(1 << 20))
         with mount.open(path) as file:
-            assert file.read() == open(path, "rb").read()
+            assert bytes(file.read()) == open(path, "rb").read()
 print("done", flush=True)
 """
     with subprocess.Popen(
