@@ -46,11 +46,45 @@ bool failing_allocation::has_struck() const { return left == 0; }
 
 }  // namespace gpufs::testing
 
+// All forms: a sanitizer has its own of those that are not replaced, whose memory these must not free.
+namespace {
+template <class Allocate>
+void* or_null(const Allocate& allocate) noexcept {
+  try {
+    return allocate();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+}  // namespace
+
 void* operator new(std::size_t bytes) { return gpufs::testing::allocate(bytes, 0); }
+void* operator new[](std::size_t bytes) { return gpufs::testing::allocate(bytes, 0); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return gpufs::testing::allocate(bytes, static_cast<std::size_t>(alignment));
 }
+void* operator new[](std::size_t bytes, std::align_val_t alignment) { return operator new(bytes, alignment); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return or_null([bytes] { return operator new(bytes); });
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return or_null([bytes] { return operator new(bytes); });
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return or_null([bytes, alignment] { return operator new(bytes, alignment); });
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return or_null([bytes, alignment] { return operator new(bytes, alignment); });
+}
 void operator delete(void* p) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
 void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
 void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
 void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, const std::nothrow_t&) noexcept { std::free(p); }
+void operator delete[](void* p, const std::nothrow_t&) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept { std::free(p); }
+void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept { std::free(p); }
