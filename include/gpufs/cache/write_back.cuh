@@ -80,7 +80,7 @@ class write_back {
           dirty_run<Group>::end_page(fs_, frame_number, node, 0);
           // As the file does not have these bytes, the page must not be found any more. Who reads it has a pin for a moment; but a
           // mapping keeps it.
-          for (std::uint32_t attempt = 0; !evict(frame_number, key) && platform::now_ns() - start < evicting_ns;
+          for (std::uint32_t attempt = 0; !evict(frame_number, key) && platform::elapsed_ns(start) < evicting_ns;
                ++attempt)
             platform::pause(attempt);
         }
@@ -101,7 +101,7 @@ class write_back {
       if (dirt.mark_stale()) {
         for (std::uint32_t attempt = 0; mine == 0 && !is_dirty_page(frame_number); ++attempt) {
           mine = frame_table(fs_).claim_pinned(frame_number) ? 1 : 0;
-          if (platform::now_ns() - start > evicting_ns) break;
+          if (platform::elapsed_ns(start) > evicting_ns) break;
           if (mine == 0) platform::pause(attempt);
         }
         dirt.unmark_stale();

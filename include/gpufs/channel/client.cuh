@@ -90,7 +90,7 @@ class channel_client {
       if (reply_sequence(word) == sequence) {
         // Acquire: pairs with the worker's release of the reply word; staging and the rest of the reply are read after it.
         view_.reply(slot).word.end_wait();
-        counters_->add(counter::rpc_wait_ns, platform::now_ns() - waiting.start);
+        counters_->add(counter::rpc_wait_ns, platform::elapsed_ns(waiting.start));
         return {reply_result(word), false, false};
       }
       if (give_up) {
@@ -204,7 +204,7 @@ class channel_client {
     const std::uint32_t beat = reply.heartbeat.load_relaxed();
     const std::uint64_t now = platform::now_ns();
     if (beat != waiting.heartbeat) {
-      const std::uint64_t since = now > waiting.heard ? now - waiting.heard : 0;
+      const std::uint64_t since = platform::duration_ns(waiting.heard, now);
       waiting.lived += since < heartbeat_ns_max ? since : heartbeat_ns_max;
       waiting.heartbeat = beat;
       waiting.heard = now;
