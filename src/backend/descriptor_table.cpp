@@ -14,6 +14,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/uninterrupted.hpp"
+
 namespace gpufs {
 namespace {
 
@@ -251,10 +253,8 @@ int descriptor_table::reopen(int descriptor) {
   const std::shared_lock lock(life_);
   if (ended_) return -ESTALE;
   const std::string link = links_ + std::to_string(descriptor);
-  int fd = -1;
-  do {
-    fd = of_this_thread().open(link.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-  } while (fd == -EINTR);
+  const int fd =
+      uninterrupted([&] { return of_this_thread().open(link.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); });
   // Where the link is, it is the file that cannot be opened.
   char to = 0;
   if (fd < 0 && fd != -EMFILE && fd != -ENFILE && thread_ != 0 && readlink(link.c_str(), &to, 1) > 0) {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/uninterrupted.hpp"
 #include "gpufs/base/limits.hpp"
 #include "gpufs/error.hpp"
 
@@ -55,16 +56,6 @@ int check_file(int descriptor, struct statx& s) {
   if (S_ISDIR(s.stx_mode)) return -EISDIR;
   if (S_ISLNK(s.stx_mode)) return -ELOOP;
   return S_ISREG(s.stx_mode) ? check_file_system(descriptor) : -EINVAL;
-}
-
-// What a call gives when no signal interrupts it.
-template <class Call>
-int uninterrupted(const Call& call) {
-  int result = 0;
-  do {
-    result = call();
-  } while (result == -EINTR);
-  return result;
 }
 
 // A path's last part, with the slashes after it, and what is before it.

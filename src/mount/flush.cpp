@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/uninterrupted.hpp"
 #include "gpufs/cache/dirty.cuh"
 #include "gpufs/error.hpp"
 #include "mount/snapshot.hpp"
@@ -156,11 +157,7 @@ class flusher {
     try {
       std::shared_ptr<backend_file> reached;
       status = files_.reach(file, reached);
-      if (status == 0) {
-        do {
-          status = static_cast<int>(call(*reached));
-        } while (status == -EINTR);
-      }
+      if (status == 0) status = uninterrupted([&] { return static_cast<int>(call(*reached)); });
     } catch (...) {
       status = -EIO;  // of whatever type: a backend is the user's
     }

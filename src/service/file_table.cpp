@@ -9,6 +9,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/uninterrupted.hpp"
 #include "gpufs/base/limits.hpp"
 #include "service/extents.hpp"
 
@@ -78,10 +79,7 @@ template <class Open>
 int file_table::open_backend(const Open& open, unsigned first_shard, std::shared_ptr<backend_file>& file) {
   if (descriptors_->load() >= descriptors_max_) (void)make_room(first_shard);
   std::unique_ptr<backend_file> opened;
-  int status = 0;
-  do {
-    status = with_room(first_shard, [&] { return open(opened); });
-  } while (status == -EINTR);
+  const int status = uninterrupted([&] { return with_room(first_shard, [&] { return open(opened); }); });
   if (status < 0) return status;
   descriptors_->fetch_add(1);
   file = std::shared_ptr<backend_file>(opened.release(), [count = descriptors_](backend_file* f) {

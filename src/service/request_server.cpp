@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/uninterrupted.hpp"
+
 namespace gpufs {
 
 namespace {
@@ -31,16 +33,6 @@ bool may_change(request_code code) {
     case request_code::send: return false;
   }
   return false;
-}
-
-// What a call of the backend gives when it is not cut short.
-template <class Call>
-int uninterrupted(const Call& call) {
-  int status = 0;
-  do {
-    status = call();
-  } while (status == -EINTR);
-  return status;
 }
 
 }  // namespace
