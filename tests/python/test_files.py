@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import gc
 import os
 import random
-import resource
 import subprocess
 import threading
 import time
@@ -20,7 +18,7 @@ import gpufs
 import numpy as np
 import pytest
 
-from .conftest import FORKS, in_child, run_program
+from .conftest import FORKS, file_size_limit, in_child, run_program
 from .file_operations import random_operations
 
 CONTENT = np.random.default_rng(1).integers(0, 256, 700_001, np.uint8).tobytes()
@@ -46,17 +44,6 @@ def file(tmp_path: Path) -> Path:
 
 def mount_of_twin(**options: object) -> gpufs.Mount:
     return gpufs.mount(**({"device": "cpu", "cache": "4MiB", "workers": 1, "twin_threads": 2} | options))  # type: ignore[arg-type]
-
-
-@contextlib.contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """No write of this process goes beyond byte `size` of any file; Python has SIGXFSZ ignored."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def errno_of(error: type[OSError], use: Callable[[], object], path: Path | None) -> int | None:

@@ -5,24 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
-from collections.abc import Iterator
 from pathlib import Path
 
 import gpufs
 import pytest
 
-from .conftest import FORKS, in_child
-
-
-@contextlib.contextmanager
-def files_end_at(size: int) -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+from .conftest import FORKS, file_size_limit, in_child
 
 
 def small_mount() -> gpufs.Mount:
@@ -47,7 +35,7 @@ def test_what_cannot_be_written_is_an_error_with_its_path(tmp_path: Path) -> Non
     mount = small_mount()
     file = mount.open(path, "wb")
     file.write(b"x" * 1000)
-    with files_end_at(100), pytest.raises(OSError, match="File too large") as caught:
+    with file_size_limit(100), pytest.raises(OSError, match="File too large") as caught:
         mount.core.unmount()
     assert caught.value.errno == errno.EFBIG
     assert caught.value.filename == str(path)
@@ -62,7 +50,7 @@ def test_a_file_says_at_its_close_what_is_lost(tmp_path: Path) -> None:
     with small_mount() as mount:
         file = mount.open(path, "wb")
         file.write(b"x" * 1000)
-        with files_end_at(100), pytest.raises(OSError, match="File too large") as caught:
+        with file_size_limit(100), pytest.raises(OSError, match="File too large") as caught:
             file.close()
         assert caught.value.filename == str(path)
         (kept,) = mount.file_errors().errors
@@ -77,7 +65,7 @@ def test_the_end_of_a_with_block_says_what_is_lost(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="File too large") as caught, small_mount() as mount:
             file = mount.open(path, "wb")
             file.write(b"x" * 1000)
-            limit.enter_context(files_end_at(100))
+            limit.enter_context(file_size_limit(100))
         assert mount.closed
     assert caught.value.filename == str(path)
 
@@ -88,7 +76,7 @@ def test_an_exception_of_the_with_block_keeps_its_place(tmp_path: Path) -> None:
         with pytest.raises(ZeroDivisionError) as caught, small_mount() as mount:
             file = mount.open(path, "wb")
             file.write(b"x" * 1000)
-            limit.enter_context(files_end_at(100))
+            limit.enter_context(file_size_limit(100))
             raise ZeroDivisionError
         assert mount.closed
     (note,) = caught.value.__notes__
