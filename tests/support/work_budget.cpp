@@ -1,0 +1,52 @@
+#include "support/work_budget.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "support/seeds.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+std::string current_test() {
+  const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  return test == nullptr ? "*" : std::string(test->test_suite_name()) + "." + test->name();
+}
+
+}  // namespace
+
+work_budget::work_budget(std::uint64_t usual)
+    : first_seed_(from_environment("GPUFS_TEST_SEED", 1)),
+      steps_(from_environment("GPUFS_TEST_SEED_COUNT", std::getenv("GPUFS_TEST_SEED") == nullptr ? usual : 1)),
+      end_(std::chrono::steady_clock::now() + std::chrono::seconds(from_environment("GPUFS_TEST_SECONDS", 0))),
+      by_time_(std::getenv("GPUFS_TEST_SECONDS") != nullptr) {}
+
+work_budget::~work_budget() {
+  std::printf("covered: %s: %llu steps", current_test().c_str(), static_cast<unsigned long long>(begun_));
+  if (begun_ != 0)
+    std::printf(" (seeds %llu to %llu)", static_cast<unsigned long long>(first_seed_),
+                static_cast<unsigned long long>(seed()));
+  if (!unit_.empty()) std::printf(", %llu %s", static_cast<unsigned long long>(covered_), unit_.c_str());
+  std::printf("\n");
+}
+
+bool work_budget::next() {
+  if (::testing::Test::HasFailure()) return false;
+  if (by_time_ ? std::chrono::steady_clock::now() >= end_ : begun_ == steps_) return false;
+  ++begun_;
+  return true;
+}
+
+void work_budget::covers(const std::string& unit, std::uint64_t count) {
+  unit_ = unit;
+  covered_ += count;
+}
+
+std::string work_budget::replay() const {
+  return "replay: GPUFS_TEST_SEED=" + std::to_string(seed()) +
+         " GPUFS_TEST_SEED_COUNT=1 build/release/tests/gpufs_tests --gtest_filter=" + current_test();
+}
+
+}  // namespace gpufs::testing

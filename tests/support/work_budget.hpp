@@ -1,0 +1,45 @@
+// How much a test with random or enumerated work does: a fixed share in `make test`, as much as
+// there is time for in `make soak`. A failure prints the command that runs the same step again.
+//
+//   for (work_budget budget(100); budget.next();) {
+//     SCOPED_TRACE(budget.replay());
+//     run_script(budget.seed());
+//   }
+//
+// Environment: GPUFS_TEST_SEED (the first seed), GPUFS_TEST_SEED_COUNT (how many steps),
+// GPUFS_TEST_SECONDS (begin steps until this time is over; overrides the count).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace gpufs::testing {
+
+class work_budget {
+ public:
+  // `usual`: the number of steps in `make test`. With a seed named and no count, one step is made.
+  explicit work_budget(std::uint64_t usual);
+  // Prints what was covered: "covered: SUITE.TEST: N steps", and the first and last seed.
+  ~work_budget();
+  work_budget(const work_budget&) = delete;
+  work_budget& operator=(const work_budget&) = delete;
+
+  // Begins the next step. False: the share is done, or the current test has failed.
+  bool next();
+  std::uint64_t seed() const { return first_seed_ + begun_ - 1; }
+  std::uint64_t begun() const { return begun_; }
+  // Adds to what is printed at the end, for example covers("operations", 1000).
+  void covers(const std::string& unit, std::uint64_t count);
+  // The command that repeats this step.
+  std::string replay() const;
+
+ private:
+  std::uint64_t first_seed_, steps_, begun_ = 0;
+  std::chrono::steady_clock::time_point end_;  // where a time was given
+  bool by_time_;
+  std::string unit_;
+  std::uint64_t covered_ = 0;
+};
+
+}  // namespace gpufs::testing
