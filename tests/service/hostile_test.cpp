@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "support/eventually.hpp"
+#include "support/hanging_backend.hpp"
 #include "support/memory_backend.hpp"
 #include "support/service_rig.hpp"
 
@@ -77,6 +79,31 @@ TEST(hostile_requests, past_a_files_end_no_extent_is_remembered) {
   EXPECT_EQ(rig.extents().known_count(), 0u);
   EXPECT_GT(rig.bulk(opened.handle, extent_bytes, 4096, 0).result, 0);
   EXPECT_GE(rig.extents().known_count(), 1u);
+}
+
+// The registrar may come to a file long after it was closed.
+TEST(hostile_requests, what_waits_to_be_registered_keeps_no_descriptor) {
+  const auto io = std::make_shared<memory_backend>(memory_backend_options{.mappings = true});
+  auto hanging = std::make_shared<hanging_backend>(io, "map", 1);
+  const auto gate = hanging->calls();
+  {
+    service_rig rig(hanging, with_extents());
+    for (int i = 0; i < 50; ++i) {
+      const std::string path = "/" + std::to_string(i);
+      io->write(path, std::string(extent_bytes, 'a'));
+      const std::uint32_t handle = rig.open(path).handle;
+      EXPECT_EQ(rig.read(handle, 0, 10).bytes.size(), 10u);
+      EXPECT_EQ(rig.close(handle).result, 0);
+    }
+    EXPECT_TRUE(eventually([&] { return gate->has_hung(); }));
+    // The registrar's, and what workers remember until they rest.
+    EXPECT_TRUE(eventually([&] { return io->open_now() <= 1; })) << io->open_now() << " files are open";
+    gate->release();
+    EXPECT_TRUE(eventually([&] { return rig.extents().count().registered + rig.extents().count().refused == 50; }))
+        << "those that were closed are registered all the same, as far as the budget goes";
+    EXPECT_GT(rig.extents().count().registered, 1u);
+  }
+  EXPECT_EQ(io->open_now(), 0u);
 }
 
 TEST(hostile_requests, open_paths_are_bounded_in_bytes) {
