@@ -144,6 +144,29 @@ struct bulk_layout {
   std::uint32_t frames_max;  // of all runs under way
   std::uint32_t runs_max;    // under way at once
 };
+// A run whose group stopped waiting for the answer. The copy engine may still fill its frames, so they belong to nobody
+// until the answer is there; then the next group that begins a run frees them.
+struct unanswered_run {
+  enum class use : std::uint32_t { empty = 0, changing = 1, kept = 2 };
+  atomic_word<std::uint32_t> used;  // use
+  // Of the request. Written and read by the thread that made `used` changing.
+  atomic_word<std::uint32_t> slot, sequence;
+  atomic_word<std::uint32_t> frame, count;  // the frames
+
+  // By one thread. False: another thread was faster.
+  [[nodiscard]] GPUFS_HD bool take(use from) {
+    std::uint32_t expected = static_cast<std::uint32_t>(from);
+    // Acquire: pairs with give(); the fields read afterwards are those of this state.
+    return used.load_relaxed() == expected &&
+           used.compare_exchange_acquire(expected, static_cast<std::uint32_t>(use::changing));
+  }
+  // Release: pairs with take().
+  GPUFS_HD void give(use to) { used.store_release(static_cast<std::uint32_t>(to)); }
+};
+// More than there are copiers by default, each of which can be in the driver with one request. Frames of runs for which
+// there is no room are lost until the mount ends.
+inline constexpr std::uint32_t unanswered_runs_max = 32;
+
 struct alignas(128) bulk_state {
   atomic_word<std::uint32_t> frames;     // of all runs under way
   atomic_word<std::uint32_t> runs;       // under way
@@ -153,6 +176,8 @@ struct alignas(128) bulk_state {
   atomic_word<std::uint32_t> pull_rate;  // bytes in a microsecond
   atomic_word<std::uint32_t> noted;      // pulls, free-running
   atomic_word<std::uint64_t> window_ns;  // when the rate was last taken
+  atomic_word<std::uint32_t> unanswered_count;  // a hint: how many of these are kept
+  unanswered_run unanswered[unanswered_runs_max];
 
   // A pull took from `began_ns` until `now_ns`, and stands for so many bytes. By one thread.
   GPUFS_HD void note_pull(std::uint64_t began_ns, std::uint64_t now_ns, std::uint64_t bytes) {
