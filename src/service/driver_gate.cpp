@@ -28,8 +28,7 @@ void driver_gate::leave(unsigned thread) {
   changed_.notify_one();
 }
 
-std::vector<driver_gate::request_name> driver_gate::find_stalled() {
-  std::vector<request_name> found;
+bool driver_gate::find_stalled(std::vector<request_name>& found) {
   const std::lock_guard lock(mutex_);
   for (call& c : calls_) {
     if (!c.inside || c.stalled || platform::elapsed_ns(c.since_ns) <= call_ns_max) continue;
@@ -38,7 +37,7 @@ std::vector<driver_gate::request_name> driver_gate::find_stalled() {
     ++stalled_;
   }
   if (!found.empty()) changed_.notify_all();
-  return found;
+  return stalled_ != 0;
 }
 
 }  // namespace gpufs

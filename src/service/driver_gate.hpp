@@ -48,9 +48,9 @@ class driver_gate {
     const bool is_in_;
   };
 
-  // Requests whose calls take too long, which were not returned before. From then on until the calls return nobody is
-  // let in.
-  std::vector<request_name> find_stalled();
+  // Adds requests whose calls take too long, and were not found before. From then on until the calls return nobody is
+  // let in. Returns whether there is such a call, found now or before.
+  bool find_stalled(std::vector<request_name>& found);
 
  private:
   struct call {

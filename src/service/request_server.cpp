@@ -42,12 +42,15 @@ request_server::request_server(device& d, const channel_view& channel, const cha
                                unsigned copiers, const std::atomic<bool>& stopping)
     : device_(d), channel_(channel), seen_(seen), frames_(frames), files_(files), extents_(extents),
       gate_(copiers, d.bulk_copies_exclude()) {
+  stalled_.reserve(copiers);  // find_stalled() allocates nothing
   for (unsigned c = 0; c < copiers; ++c) stagers_.emplace_back(d, gate_, c, stopping);
 }
 
-void request_server::report_stalled() {
-  for (const driver_gate::request_name& late : gate_.find_stalled())
-    channel_.reply(late.slot).stalled.store_relaxed(late.sequence);
+bool request_server::report_stalled() {
+  stalled_.clear();
+  const bool any = gate_.find_stalled(stalled_);
+  for (const driver_gate::request_name& late : stalled_) report_stalled(late.slot, late.sequence);
+  return any;
 }
 
 std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <vector>
 
 #include "gpufs/channel/layout.cuh"
 #include "service/extents.hpp"
@@ -35,8 +36,13 @@ class request_server {
   void keep_error(const request& r, std::int32_t status) noexcept;
   // Brings the bytes of a request to write, which the caller has claimed, into its processor's caches.
   void bring_near(const request& r, std::uint32_t slot) const;
-  // Tells callers whose requests wait in the driver for too long to go on without them.
-  void report_stalled();
+  // Tells callers whose requests are in the driver for too long to go on without them. Whether there are any.
+  bool report_stalled();
+  // Tells the caller of one request.
+  void report_stalled(std::uint32_t slot, std::uint32_t sequence) const {
+    // Relaxed: a hint that orders nothing.
+    channel_.reply(slot).stalled.store_relaxed(sequence);
+  }
 
  private:
   std::int32_t serve_open(const request& r, std::uint32_t slot, unsigned opener);
@@ -62,6 +68,7 @@ class request_server {
   file_table& files_;
   extent_registrar& extents_;
   driver_gate gate_;
+  std::vector<driver_gate::request_name> stalled_;  // the supervisor's
   std::deque<run_stager> stagers_;  // of each copier
 };
 

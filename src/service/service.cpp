@@ -81,7 +81,7 @@ void service::supervise() {
   std::unique_lock lock(supervisor_mutex_);
   for (std::uint32_t beat = 1; !stopping_; ++beat) {
     channel_.beat(beat);
-    requests_.report_stalled();
+    if (requests_.report_stalled()) report_waiting_for_copiers();
     // Sentinels may have gone into requests that take long, while the others sleep.
     const pending_requests waiting = pending();
     for (const service_duty duty : all_duties) {
@@ -168,6 +168,16 @@ service::pending_requests service::pending() const {
     if (rung(slot, bell) && channel_.request(slot).load(bell.sequence, r)) ++count[place_of(duty_for(r.code))];
   }
   return count;
+}
+
+// All copiers may be in the driver. Nobody then takes these requests.
+void service::report_waiting_for_copiers() {
+  sighting bell{};
+  request r{};
+  for (std::uint32_t slot = 0; slot < channel_.layout.slot_count; ++slot) {
+    if (rung(slot, bell) && channel_.request(slot).load(bell.sequence, r) && r.code == request_code::bulk)
+      requests_.report_stalled(slot, bell.sequence);
+  }
 }
 
 // Whether the slot's bell tells of a request that nobody has taken (as of `bell.seen`).

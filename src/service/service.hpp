@@ -96,6 +96,7 @@ class service {
   // Requests that nobody has taken, by service_duty.
   using pending_requests = std::array<unsigned, service_duties>;
   pending_requests pending() const;
+  void report_waiting_for_copiers();
   // Whose request it is.
   service_duty duty_for(request_code code) const { return answered_by(duty_of(code)); }
   service_duty answered_by(service_duty duty) const { return threads_of(duty) != 0 ? duty : service_duty::work; }

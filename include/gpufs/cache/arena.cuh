@@ -176,6 +176,7 @@ struct alignas(128) bulk_state {
   atomic_word<std::uint32_t> pull_rate;  // bytes in a microsecond
   atomic_word<std::uint32_t> noted;      // pulls, free-running
   atomic_word<std::uint64_t> window_ns;  // when the rate was last taken
+  atomic_word<std::uint64_t> refused_ns;        // when the host last refused a run; 0: never
   atomic_word<std::uint32_t> unanswered_count;  // a hint: how many of these are kept
   unanswered_run unanswered[unanswered_runs_max];
 
@@ -193,6 +194,10 @@ struct alignas(128) bulk_state {
     pull_rate.store_relaxed(static_cast<std::uint32_t>(window * bytes / ((now_ns - before) / 1000 + 1)));
     window_ns.store_relaxed(now_ns);
   }
+  // Whether the host refused a run lately, because it cannot copy at present: runs would only take frames from others,
+  // and a trip to the host each. A clock that steps back ends the pause.
+  GPUFS_HD bool pauses(std::uint64_t now_ns) const { return now_ns - refused_ns.load_relaxed() < pause_ns; }
+  static constexpr std::uint64_t pause_ns = 20'000'000;
   // What was true a second ago says nothing.
   GPUFS_HD std::uint32_t rate_at(std::uint64_t now_ns) const {
     return now_ns > window_ns.load_relaxed() + 1'000'000'000 ? 0 : pull_rate.load_relaxed();

@@ -248,7 +248,8 @@ class bulk_loader {
       const bulk_layout& bulk = fs_.layout.bulk;
       const bool few = (shared().runs.fetch_add_relaxed(1) < bulk.runs_max) &
                        (shared().frames.fetch_add_relaxed(t.count) + t.count <= bulk.frames_max);
-      const std::int32_t slot = few ? fs_.client().try_acquire() : -EAGAIN;
+      const bool may = few && !shared().pauses(platform::now_ns());
+      const std::int32_t slot = may ? fs_.client().try_acquire() : -EAGAIN;
       if (slot < 0) {
         shared().runs.add_relaxed(~0u);
         give_back_frames(t.count);
@@ -328,6 +329,7 @@ class bulk_loader {
       sequence = client.posted(run.slot);
       const channel_client::answer a = client.wait(run.slot, false, true);
       answer.abandoned = a.abandoned ? 1 : 0;
+      if (a.result == -EAGAIN) shared().refused_ns.store_relaxed(platform::now_ns());
       if (a.result > 0) answer.bytes = static_cast<std::uint64_t>(a.result & bulk_bytes_mask);
       answer.staged = a.result > 0 && (a.result & staged_flag) != 0 ? 1 : 0;
       if (!a.abandoned) {
