@@ -69,7 +69,7 @@ class request_server {
   extent_registrar& extents_;
   driver_gate gate_;
   std::vector<driver_gate::request_name> stalled_;  // the supervisor's
-  std::deque<run_stager> stagers_;  // of each copier
+  std::deque<run_stager> stagers_;                  // of each copier
 };
 
 }  // namespace gpufs

@@ -31,10 +31,10 @@ std::int32_t run_stager::read(backend_file& file, std::uint64_t offset, char* to
       const std::uint64_t bytes = n < 0 ? 0 : static_cast<std::uint64_t>(n);
       const bool last = bytes < wanted || done + bytes == length;
       const auto result = static_cast<std::int32_t>(done + bytes) | flags;
-      const std::int64_t copied = last ? copy_piece(*buffer, to + done, bytes, reply.here, reply.seen,
-                                                    make_reply_word(reply.name.sequence, result), reply.name)
-                                       : copy_piece(*buffer, to + done, bytes, buffer->emptied, buffer->emptied_seen,
-                                                    ++count_, reply.name);
+      const std::int64_t copied =
+          last ? copy_piece(*buffer, to + done, bytes, reply.here, reply.seen,
+                            make_reply_word(reply.name.sequence, result), reply.name)
+               : copy_piece(*buffer, to + done, bytes, buffer->emptied, buffer->emptied_seen, ++count_, reply.name);
       if (copied < 0 && copied != -EINPROGRESS) return give_up(static_cast<std::int32_t>(copied));
       if (last) return copied < 0 ? device_answers : result;
       done += bytes;

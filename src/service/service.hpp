@@ -101,7 +101,7 @@ class service {
   service_duty duty_for(request_code code) const { return answered_by(duty_of(code)); }
   service_duty answered_by(service_duty duty) const { return threads_of(duty) != 0 ? duty : service_duty::work; }
   unsigned threads_of(service_duty duty) const {
-    return duty == service_duty::work ? options_.workers
+    return duty == service_duty::work   ? options_.workers
            : duty == service_duty::open ? (options_.openers ? options_.workers : 0)
                                         : options_.copiers;
   }

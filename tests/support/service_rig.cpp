@@ -12,7 +12,8 @@ service_rig::service_rig(std::shared_ptr<backend> io, const service_rig_options&
                extent_options{o.extent_budget_bytes, o.extent_bytes, o.extent_file_bytes_min, o.extents_ahead}),
       service_(std::make_unique<gpufs::service>(
           *device_, memory_.view(), memory_.view(), bulk_frames{frames_.data(), 12, frame_count, frames_.size()},
-          files_, extents_, sinks_, record_, service_options{o.workers, o.spin_ns, o.openers, std::max(o.workers, 2u)})) {}
+          files_, extents_, sinks_, record_,
+          service_options{o.workers, o.spin_ns, o.openers, std::max(o.workers, 2u)})) {}
 
 service_rig::~service_rig() {
   service_.reset();

@@ -173,9 +173,9 @@ struct alignas(128) bulk_state {
   atomic_word<std::uint32_t> next_ring;  // free-running
   // What pulling does to the bus, as far as a few noted pulls tell. Hints: groups that note at the same time lose some.
   atomic_word<std::uint32_t> pull_ns;  // that a page took lately on average, while no run was under way: a run slows it
-  atomic_word<std::uint32_t> pull_rate;  // bytes in a microsecond
-  atomic_word<std::uint32_t> noted;      // pulls, free-running
-  atomic_word<std::uint64_t> window_ns;  // when the rate was last taken
+  atomic_word<std::uint32_t> pull_rate;         // bytes in a microsecond
+  atomic_word<std::uint32_t> noted;             // pulls, free-running
+  atomic_word<std::uint64_t> window_ns;         // when the rate was last taken
   atomic_word<std::uint64_t> refused_ns;        // when the host last refused a run; 0: never
   atomic_word<std::uint32_t> unanswered_count;  // a hint: how many of these are kept
   unanswered_run unanswered[unanswered_runs_max];

@@ -74,9 +74,7 @@ class channel_client {
 
   // The number of the last request that the caller posted in its slot; for is_answered(). Read it before the slot is
   // released or abandoned.
-  [[nodiscard]] GPUFS_HD std::uint32_t posted(std::uint32_t slot) const {
-    return slots_[slot].sequence.load_relaxed();
-  }
+  [[nodiscard]] GPUFS_HD std::uint32_t posted(std::uint32_t slot) const { return slots_[slot].sequence.load_relaxed(); }
   // Whether a request has been answered, also when the slot is another group's by now.
   [[nodiscard]] GPUFS_HD bool is_answered(std::uint32_t slot, std::uint32_t sequence) const {
     // Acquire: pairs with the release of the answer; what the host did for the request came before.
