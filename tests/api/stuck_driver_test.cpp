@@ -74,7 +74,6 @@ TEST_P(stuck_driver_test, a_read_ends_and_its_frames_come_back) {
     driver.close();
     calls().expect_read(fd, content, 0, content.size());
     ASSERT_GT(driver.inside(), 0u) << "round " << round;
-    EXPECT_LT(counted(counter::evictions), (round + 2) * file_pages) << "runs that are refused evict pages";
     EXPECT_EQ(counted(counter::load_errors) + counted(counter::rpc_failures) + counted(counter::no_frames), 0u);
     // What the copier does now is done to frames that nobody reads.
     driver.open();
