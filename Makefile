@@ -27,15 +27,16 @@ test-gpu: ## Run the tests that need a GPU, also under compute-sanitizer
 	@python3 tools/run_tests.py --gpu $(STAGES)
 
 MINUTES ?= 10
-soak: ## Run random operations with new seeds for MINUTES=10
+soak: ## Run random and enumerated tests with new seeds for MINUTES=10; SOAK="--list" and others
 	@tools/setup.sh test
 	@cmake --preset release
 	@cmake --build build/release --parallel $(JOBS) --target gpufs_tests
-	@tools/soak.sh $(MINUTES)
+	@python3 tools/soak.py $(MINUTES) $(SOAK)
 
 SECONDS ?= 60
-fuzz: ## Feed the host side made-up requests for SECONDS=60 (needs clang++)
-	@JOBS=$(JOBS) tools/fuzz.sh $(SECONDS)
+fuzz: ## Feed parsers made-up bytes for SECONDS=60 (needs clang++); TARGETS="text paths" chooses some
+	@tools/setup.sh build
+	@python3 tools/fuzz.py $(SECONDS) $(TARGETS)
 
 lint: ## Check form and types of all sources
 	@tools/setup.sh lint

@@ -553,6 +553,7 @@ _SAMPLE_LINE: Final = re.compile(
 _LABEL: Final = re.compile(
     r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\[\\"n])*)"[ \t]*(,|\Z)', re.DOTALL
 )
+_BLANKS: Final = re.compile(r"[ \t]*\Z")
 _ESCAPED: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 
 
@@ -577,10 +578,10 @@ def parse(text: str) -> list[Sample]:
 def _parse_labels(text: str) -> dict[str, str]:
     labels: dict[str, str] = {}
     position = 0
-    while text[position:].strip(" \t"):  # a comma may stand behind the last label
+    while not _BLANKS.match(text, position):  # a comma may stand behind the last label
         match = _LABEL.match(text, position)
         if match is None:
-            raise ValueError(f"not a label: {text[position:][:80]!r}")
+            raise ValueError(f"not a label: {text[position : position + 80]!r}")
         labels[match[1]] = re.sub(r'\\[\\"n]', lambda escape: _ESCAPED[escape[0]], match[2])
         position = match.end()
     return labels

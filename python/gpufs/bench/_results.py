@@ -9,11 +9,13 @@ import os
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gpufs import _core, _machine
 from gpufs.bench._measure import Measurement, Value, ratio
 from gpufs.bench._world import World
+
+_Made = TypeVar("_Made")
 
 SCHEMA: Final = 1  # raised when a reader of older results would misunderstand newer ones
 
@@ -99,23 +101,63 @@ def read(path: Path) -> Results:
         if content.pop("schema") != SCHEMA:
             raise NotResultsError(f"{path}: results of another version of gpufs bench")
         tables = [
-            Table(**(table | {"lines": [_line(line) for line in table["lines"]]})) for table in content["benchmarks"]
+            _made(Table, table | {"lines": [_line(line) for line in table["lines"]]}) for table in content["benchmarks"]
         ]
-        return Results(**(content | {"benchmarks": tables}))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return _made(Results, content | {"benchmarks": tables})
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         if isinstance(error, NotResultsError):
             raise
         raise NotResultsError(f"{path}: these are no results of gpufs bench") from error
 
 
+# What the fields of all three may be; a bool is no number.
+_NUMBER: Final = (int, float)
+_LARGEST: Final = 2.0**80  # of any unit
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("name", "unit", "absent", "title", "axis", "version", "commit", "date"), (str,)),
+    **dict.fromkeys(("device", "device_name"), (str,)),
+    **dict.fromkeys(("operations", "bytes", "wrong_bytes", "file_bytes"), (int,)),
+    **dict.fromkeys(("value", "target"), (*_NUMBER, type(None))),
+    **dict.fromkeys(("seconds", "cpu_seconds", "lines", "peers", "benchmarks"), (list,)),
+    **dict.fromkeys(("parameters", "counters", "machine"), (dict,)),
+    "quick": (bool,),
+}
+
+
+def _is_a(value: object, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds)
+
+
+def _made(kind: type[_Made], fields: dict[str, Any]) -> _Made:
+    """Makes a dataclass of what a file has, after it has made sure that it is of the types that are declared."""
+    for name, value in fields.items():
+        if name in _KINDS and not _is_a(value, _KINDS[name]):
+            raise TypeError(f"{name} of another type")
+        if name in ("seconds", "cpu_seconds") and not all(_is_a(item, _NUMBER) and item >= 0 for item in value):
+            raise TypeError(f"{name} that are no times")
+        if name in ("parameters", "counters") and not all(isinstance(item, (*_NUMBER, str)) for item in value.values()):
+            raise TypeError(f"{name} of another type")
+        for number in value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]:
+            if isinstance(number, _NUMBER) and not abs(number) < _LARGEST:  # nor is it infinite, or no number
+                raise TypeError(f"{name} that is too large")
+    if "seconds" in fields and (len(fields["seconds"]) != len(fields["cpu_seconds"]) or 0 in fields["seconds"]):
+        raise TypeError("times of other runs")
+    return kind(**fields)
+
+
 def _line(content: dict[str, Any]) -> Line:
     def measurement(values: dict[str, Any] | None) -> Measurement | None:
-        return None if values is None else Measurement(**values)
+        return None if values is None else _made(Measurement, values)
 
-    peers = [Measurement(**values) for values in content["peers"]]
-    return Line(
-        content["parameters"], measurement(content["ours"]), measurement(content["limit"]), content["target"], peers
-    )
+    peers = [_made(Measurement, values) for values in content["peers"]]
+    fields = {
+        "parameters": content["parameters"],
+        "ours": measurement(content["ours"]),
+        "limit": measurement(content["limit"]),
+        "target": content["target"],
+        "peers": peers,
+    }
+    return _made(Line, fields)
 
 
 def _describe(world: World) -> dict[str, Any]:
