@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "api/session.hpp"
@@ -44,8 +45,8 @@ void expected_calls::add_write(int from, std::uint64_t at, const std::string& by
   add(c, static_cast<std::int64_t>(bytes.size()), std::move(what));
 }
 
-void expected_calls::add_read(device_call c, std::uint64_t bytes, const std::string& expected,
-                              std::uint64_t& output_bytes, std::uint64_t misalignment, std::string what) {
+expectation& expected_calls::add_read(device_call c, std::uint64_t bytes, const std::string& expected,
+                                      std::uint64_t& output_bytes, std::uint64_t misalignment, std::string what) {
   c.bytes = bytes;
   c.memory = output_bytes + misalignment;
   output_bytes = c.memory + bytes;
@@ -54,7 +55,19 @@ void expected_calls::add_read(device_call c, std::uint64_t bytes, const std::str
   e.what = std::move(what);
   e.memory = c.memory;
   e.bytes = expected;
-  (void)add(c, std::move(e));
+  return add(c, std::move(e));
+}
+
+std::string expected_calls::describe(std::size_t i) const {
+  return "call " + std::to_string(i) + ": " + expected_[i].what + ", " + std::to_string(calls_[i].bytes) + " bytes";
+}
+
+// The calls that lead to a failure are among the last ones.
+std::string expected_calls::before(std::size_t i) const {
+  constexpr std::size_t shown = 40;
+  std::string text;
+  for (std::size_t k = i - std::min(i, shown); k < i; ++k) text += "\n  " + describe(k);
+  return text;
 }
 
 void expected_calls::check(const std::string& who, const std::vector<outcome>& outcomes,
@@ -64,9 +77,7 @@ void expected_calls::check(const std::string& who, const std::vector<outcome>& o
     const std::int64_t result = outcomes[i].result;
     const bool is_right = result >= e.least && result <= e.most;
     if (is_right && output.compare(e.memory, e.bytes.size(), e.bytes) == 0 && !e.judge) continue;
-    const ::testing::ScopedTrace trace(
-        __FILE__, __LINE__,
-        who + ", call " + std::to_string(i) + ": " + e.what + ", " + std::to_string(calls_[i].bytes) + " bytes");
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__, who + ", " + describe(i) + "; before it:" + before(i));
     if (!is_right) ADD_FAILURE() << "result " << result << ", not " << e.least << " to " << e.most;
     if (!is_right) continue;
     expect_same_bytes(output.substr(e.memory, e.bytes.size()), e.bytes, "bytes read");

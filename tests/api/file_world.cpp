@@ -25,7 +25,8 @@ void check(bool good, const std::string& what, const std::string& path) {
 class posix_world final : public file_world {
  public:
   explicit posix_world(const std::string& in) : io_(make_posix_backend()) {
-    std::string name = (in.empty() ? std::filesystem::temp_directory_path() : std::filesystem::path(in)) / "gpufs-test-XXXXXX";
+    std::string name =
+        (in.empty() ? std::filesystem::temp_directory_path() : std::filesystem::path(in)) / "gpufs-test-XXXXXX";
     check(mkdtemp(name.data()) != nullptr, "mkdtemp", name);
     folder_ = name;
   }

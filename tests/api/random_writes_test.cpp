@@ -92,7 +92,7 @@ class writer {
     device_call c{action::read};
     c.from = from;
     c.offset = static_cast<std::int64_t>(at);
-    calls_.add_read(c, bytes, expected, output_bytes, below(16), what);
+    (void)calls_.add_read(c, bytes, expected, output_bytes, below(16), what);
   }
 
   std::mt19937_64 random_;
