@@ -238,11 +238,12 @@ class posix_file final : public backend_file {
     if (fd < 0) return fd;
     // It cannot be another file; but the link was a matter of numbers, and a wrong file would be read without a sign.
     struct statx s;
-    if (statx(fd, "", AT_EMPTY_PATH, STATX_INO, &s) == 0 && s.stx_ino == inode_.load(std::memory_order_relaxed) &&
+    const int known = statx(fd, "", AT_EMPTY_PATH, STATX_INO, &s) == 0 ? 0 : -errno;
+    if (known == 0 && s.stx_ino == inode_.load(std::memory_order_relaxed) &&
         makedev(s.stx_dev_major, s.stx_dev_minor) == device_.load(std::memory_order_relaxed))
       return fd;
     descriptor_table::of_this_thread().close(fd);
-    return -ESTALE;
+    return known < 0 ? known : -ESTALE;
   }
 
   // By cachestat(2), Linux 6.5; -1 where there is none.
