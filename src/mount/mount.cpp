@@ -25,6 +25,7 @@ namespace {
 constexpr unsigned openers_from_workers = 4;
 // In which a device that is idle says so, on a busy machine too.
 constexpr std::uint64_t idle_answer_ns = 1'000'000'000;
+constexpr const char* dropped_losses = "bytes of files may be lost whose errors the list has no room for";
 
 // Host descriptors that a mount may hold at once. Raises the process's soft limit to its hard limit, as language
 // run-times do: nothing gets less by it. A quarter stays for the rest of the program.
@@ -116,7 +117,7 @@ struct mount::implementation {
     if (ended) throw error(ESHUTDOWN, "the mount has ended");
   }
   // Whether bytes of the file are lost, or may be.
-  static bool is_lost(const file_error& e) { return e.at_unmount || e.what == file_operation::close; }
+  static bool is_lost(const file_error& e) { return file_error_log::is_loss(e.what, e.at_unmount); }
 
   // When all has ended, or nothing has begun.
   ~implementation() {
@@ -236,6 +237,7 @@ mount::~mount() {
           std::fprintf(stderr, "gpufs: unmount: %s: %s: %s\n", e.path.c_str(), e.operation_name(),
                        std::generic_category().message(e.error_number).c_str());
       }
+      if (self_->files_open->errors().has_dropped_loss()) std::fprintf(stderr, "gpufs: unmount: %s\n", dropped_losses);
     }
   } catch (const std::exception& e) {  // no memory, most likely
     std::fprintf(stderr, "gpufs: unmount: %s\n", e.what());
@@ -253,6 +255,7 @@ void mount::unmount() {
   for (const file_error& e : file_errors().errors) {
     if (implementation::is_lost(e)) throw error(e.error_number, std::string("unmount: ") + e.operation_name(), e.path);
   }
+  if (self_->files_open->errors().has_dropped_loss()) throw error(EIO, std::string("unmount: ") + dropped_losses);
   if (self_->obstacle != nullptr) throw error(ETIMEDOUT, std::string("unmount: ") + self_->obstacle);
 }
 

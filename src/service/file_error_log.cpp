@@ -32,11 +32,17 @@ void file_error_log::add(const std::string& path, int status, file_operation wha
     // Counted below.
   }
   ++list_.dropped;
+  has_dropped_loss_ = has_dropped_loss_ || is_loss(what, at_unmount);
 }
 
 file_error_list file_error_log::list() const {
   const std::lock_guard lock(mutex_);
   return list_;
+}
+
+bool file_error_log::has_dropped_loss() const {
+  const std::lock_guard lock(mutex_);
+  return has_dropped_loss_;
 }
 
 }  // namespace gpufs

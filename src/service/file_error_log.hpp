@@ -18,9 +18,15 @@ class file_error_log {
   void add(const std::string& path, int status, file_operation what, bool at_unmount = false) noexcept;
   file_error_list list() const;
 
+  // Whether bytes of a file are lost after such a failure, or may be.
+  static bool is_loss(file_operation what, bool at_unmount) { return at_unmount || what == file_operation::close; }
+  // Whether such a failure is not in the list, because there was no room or no memory for it.
+  bool has_dropped_loss() const;
+
  private:
-  mutable std::mutex mutex_;  // guards list_
+  mutable std::mutex mutex_;  // guards all below
   file_error_list list_;
+  bool has_dropped_loss_ = false;
 };
 
 }  // namespace gpufs

@@ -55,6 +55,13 @@ std::shared_ptr<backend_file> host_file::rest() {
   return std::move(file_);
 }
 
+void host_file::let_go() {
+  std::shared_ptr<backend_file> last;  // destroyed after the mutex is given back
+  const std::lock_guard lock(mutex_);
+  last.swap(file_);
+  open_.store(false, std::memory_order_relaxed);
+}
+
 file_table::file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max)
     : io_(std::move(io)), descriptors_max_(descriptors_max), nodes_max_(nodes_max) {}
 
@@ -303,7 +310,7 @@ void file_table::close_all() {
 }
 
 int file_table::close(std::uint32_t handle) {
-  std::shared_ptr<host_file> last;  // destroyed, and with it the descriptor closed, after the lock is given back
+  std::shared_ptr<host_file> last;
   shard& s = shards_[shard_of(handle)];
   {
     const std::unique_lock lock(s.mutex);
@@ -318,6 +325,7 @@ int file_table::close(std::uint32_t handle) {
   }
   if (last->writes()) forget_writer(*last);
   if (last->node() != no_node) leave(last->version(), last->writes());
+  last->let_go();
   return 0;
 }
 

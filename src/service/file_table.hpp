@@ -112,6 +112,9 @@ class host_file {
   friend class file_table;
   // Takes the backend's file away if nobody is using it; null if somebody is.
   std::shared_ptr<backend_file> rest();
+  // Gives the backend's file up, when the last handle is closed. The registrar may have the file in its
+  // queue for long; it opens the path again.
+  void let_go();
 
   const counted_path path_;
   const bool no_follow_;

@@ -11,6 +11,7 @@
 #include "api/matrix.hpp"
 #include "support/eventually.hpp"
 #include "support/hanging_backend.hpp"
+#include "support/work_budget.hpp"
 
 namespace gpufs::testing {
 namespace {
@@ -80,9 +81,9 @@ class hanging_backend_test : public ::testing::TestWithParam<unsigned> {
   }
 
   // Whether the program made so many calls of this name.
-  bool run(const std::string& call, std::uint64_t nth) {
+  bool run(const std::string& call, std::uint64_t nth, bool for_ever = false) {
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, call + " " + std::to_string(nth));
-    auto io = std::make_shared<hanging_backend>(memory_, call, nth);
+    auto io = std::make_shared<hanging_backend>(memory_, call, nth, for_ever);
     const std::shared_ptr<hanging_backend::gate> gate = io->calls();
     auto fs = std::make_unique<mount>(options(std::move(io)));
     use(*fs, *gate);
@@ -114,12 +115,23 @@ INSTANTIATE_TEST_SUITE_P(with_workers, hanging_backend_test, ::testing::Values(1
 TEST_P(hanging_backend_test, any_call_may_hang_and_everything_ends_in_time) {
   constexpr std::uint64_t most = 100;
   for (const char* call : {"open", "open_to_change", "identify", "prepare", "read", "map", "cached", "fault_in",
-                           "munmap", "write", "truncate", "sync", "unlink", "rename", "close"}) {
+                           "munmap", "write", "truncate", "sync", "report_close", "unlink", "rename", "close"}) {
     // Not at the first attempt if a request before it timed out.
     EXPECT_TRUE(happens([&] { return run(call, 1); })) << "the program makes no call of " << call;
     std::uint64_t nth = 2;
     while (nth < most && !HasFailure() && run(call, nth)) ++nth;
     EXPECT_LT(nth, most);
+  }
+}
+
+// A file server that dies: each thread that asks it for something hangs, one after the other.
+TEST_P(hanging_backend_test, from_any_call_on_all_may_hang_and_everything_ends_in_time) {
+  constexpr std::uint64_t most = 60;  // calls that the program makes, and a few more
+  for (work_budget budget(3); budget.next();) {
+    SCOPED_TRACE(budget.replay());
+    // Far apart, and each of them once in so many seeds.
+    const bool has_hung = run("", (budget.seed() * 23) % most + 1, true);
+    budget.covers("hangs", has_hung ? 1 : 0);
   }
 }
 

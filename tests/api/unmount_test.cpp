@@ -11,6 +11,7 @@
 #include <random>
 
 #include "api/matrix.hpp"
+#include "service/file_error_log.hpp"
 #include "support/memory_backend.hpp"
 #include "support/temporary.hpp"
 
@@ -493,6 +494,35 @@ TEST_P(hostile_unmount, no_word_of_the_arena_leads_out_of_it_or_to_another_file)
     expect_content("read", read_only);
     expect_content("closed", closed);
   }
+}
+
+TEST(unmount, reports_a_loss_also_where_the_list_of_errors_is_full) {
+  const auto memory = std::make_shared<memory_backend>();
+  const auto io = std::make_shared<fault_backend>(memory);
+  mount_options options = base_options();
+  options.backend = io;
+  mount fs(options);
+  session calls(fs, group_kind::thread);
+  for (const operation on : {operation::sync, operation::write}) {
+    fault rule;
+    rule.on = on;
+    rule.path = on == operation::write ? "lost" : "";
+    rule.error_number = EIO;
+    io->add(rule);
+  }
+  for (std::size_t i = 0; i < file_error_log::errors_max; ++i) {
+    const std::int32_t fd = calls.open(std::to_string(i), O_WRONLY | O_CREAT);
+    EXPECT_EQ(calls.sync(fd), -EIO);
+    EXPECT_EQ(calls.close(fd), -EIO);
+  }
+  EXPECT_EQ(calls.write(calls.open("lost", O_WRONLY | O_CREAT), "bytes", 0), 5);
+  try {
+    fs.unmount();
+    ADD_FAILURE() << "bytes are lost";
+  } catch (const error& e) {
+    EXPECT_EQ(e.code().value(), EIO);
+  }
+  EXPECT_GE(fs.file_errors().dropped, 1u);
 }
 
 }  // namespace

@@ -39,5 +39,17 @@ TEST(file_error_log_test, is_bounded_and_says_how_many_it_dropped) {
   EXPECT_EQ(list.errors[3].count, 2u) << "what is known is counted still";
 }
 
+TEST(file_error_log_test, remembers_that_a_loss_was_dropped) {
+  file_error_log log;
+  log.add("/lost", -EIO, file_operation::write_back, true);
+  for (std::size_t i = 1; i < file_error_log::errors_max + 3; ++i)
+    log.add("/" + std::to_string(i), -EIO, file_operation::sync);
+  EXPECT_FALSE(log.has_dropped_loss()) << "those that were dropped may be tried again";
+  log.add("/lost", -EIO, file_operation::write_back, true);
+  EXPECT_FALSE(log.has_dropped_loss()) << "it is in the list";
+  log.add("/other", -EIO, file_operation::write_back, true);
+  EXPECT_TRUE(log.has_dropped_loss());
+}
+
 }  // namespace
 }  // namespace gpufs::testing

@@ -2,14 +2,28 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "gpufs/backend.hpp"
+#include "support/eventually.hpp"
+#include "support/hanging_backend.hpp"
 #include "support/memory_backend.hpp"
+#include "support/seeds.hpp"
 #include "support/service_rig.hpp"
+#include "support/temporary.hpp"
+#include "support/work_budget.hpp"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#include <sanitizer/allocator_interface.h>
+#endif
 
 namespace gpufs::testing {
 namespace {
@@ -23,34 +37,151 @@ service_rig_options with_extents() {
   return options;
 }
 
-TEST(hostile_requests, leave_memory_flat) {
+// ---- as many requests as wanted, of all kinds
+
+// What the process has. A sanitizer's allocator is asked by its own call, as it does not fill mallinfo2().
+struct holdings {
+  std::int64_t allocated_bytes = 0, resident_bytes = 0, descriptors = 0, threads = 0;
+
+  static holdings now() {
+    holdings h;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's allocator does not say how much is allocated";
+    h.allocated_bytes = static_cast<std::int64_t>(__sanitizer_get_current_allocated_bytes());
+#else
+    h.allocated_bytes = static_cast<std::int64_t>(mallinfo2().uordblks + mallinfo2().hblkhd);
 #endif
-  const auto io = std::make_shared<memory_backend>(memory_backend_options{.mappings = true});
-  io->write("/read", std::string(200'000, 'r'));
-  io->write("/written", std::string(200'000, 'w'));
-  service_rig rig(io, with_extents());
-  const std::vector<std::uint32_t> handles{rig.open("/read").handle, rig.open_to_write("/written").handle};
-  std::mt19937_64 random(3);
-  const auto send = [&](int requests) {
+    std::ifstream statm("/proc/self/statm");
+    std::int64_t pages = 0;
+    statm >> pages >> h.resident_bytes;
+    h.resident_bytes *= sysconf(_SC_PAGESIZE);
+    const auto entries = [](const char* folder) {
+      return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+    };
+    h.descriptors = entries("/proc/self/fd");
+    h.threads = entries("/proc/self/task");
+    return h;
+  }
+};
+
+enum class files_in : std::uint8_t { memory, a_folder };
+
+class hostile_kernel : public ::testing::TestWithParam<files_in> {
+ protected:
+  hostile_kernel() {
+    service_rig_options options = with_extents();
+    // What waits for a disk to be registered is bounded, but not soon.
+    if (GetParam() == files_in::a_folder) options.extent_budget_bytes = 0;
+    rig_.emplace(make_backend(), options);
+    sink_ = static_cast<std::uint32_t>(rig_->sinks().open([](const char*, std::size_t) { return 0; }));
+  }
+
+  // The host keeps places of handles and nodes for a while (file_table.hpp), up to a number that is reached
+  // here, and does not grow any more.
+  void reach_all_bounds() {
+    for (int i = 0; i < 12'000; ++i) (void)rig_->close(rig_->open(names_[0]).handle);
+    for (int i = 0; i < 6'000; ++i) (void)rig_->close(rig_->open_to_write(names_[i % 2]).handle);
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) send(~seed, 1000);
+  }
+
+  // All kinds of requests, right and wrong ones. A few files are open at a time: that many may be open for
+  // ever, which takes memory, is another limit.
+  void send(std::uint64_t seed, int requests) {
+    std::mt19937_64 random(seed);
+    const auto one_of = [&](const auto& some) { return some[random() % std::size(some)]; };
     for (int i = 0; i < requests; ++i) {
-      const std::uint32_t handle = random() % 8 == 0 ? static_cast<std::uint32_t>(random()) : handles[random() % 2];
-      const std::uint64_t offset = random() >> (16 + random() % 20);
-      switch (random() % 8) {
-        case 0: (void)rig.close(rig.open("/read", random() % 300'000).handle); break;
-        case 1: (void)rig.open("/none/" + std::to_string(random())); break;
-        case 2: (void)rig.close(rig.open_to_write("/written").handle); break;
-        case 3: (void)rig.read(handle, offset, 100); break;
-        default: (void)rig.bulk(handle, offset, 4096, 0); break;
+      std::string staging(random() % 64 == 0 ? limits::staging_bytes_min : random() % 300, '\0');
+      for (char& c : staging) c = static_cast<char>(random());
+      request r{static_cast<request_code>(random() % 64 == 0 ? random() % request_record::codes : random() % 14), 0,
+                static_cast<std::uint32_t>(staging.size()), near(random)};
+      r.handle = random() % 8 == 0 ? static_cast<std::uint32_t>(random()) : handle(random());
+      if (random() % 32 == 0) r.length = static_cast<std::uint32_t>(random());
+      if (random() % 16 == 0) r.offset = random() >> random() % 64 | limits::file_bytes_max;
+      // A host that does not use inode numbers again has more to remember with each.
+      if (GetParam() == files_in::a_folder && r.code == request_code::unlink) r.code = request_code::open;
+      if (GetParam() == files_in::a_folder && r.code == request_code::rename) r.code = request_code::open_write;
+      const bool opens = r.code == request_code::open || r.code == request_code::open_write;
+      const bool names = opens || r.code == request_code::unlink || r.code == request_code::rename;
+      if (names) {
+        // There are at most so many names that files are made under.
+        staging = one_of(names_);
+        if (r.code == request_code::open && random() % 4 == 0) staging += std::string(random() % 5000, 'x');
+        if (r.code == request_code::rename) staging += std::string(1, '\0') + std::string(one_of(names_));
+        r.length = static_cast<std::uint32_t>(staging.size());
+        if (staging.size() > limits::staging_bytes_min) staging.resize(limits::staging_bytes_min);
+        if (opens) r.handle = static_cast<std::uint32_t>(random());
       }
+      if (r.code == request_code::send) r.handle = random() % 4 == 0 ? r.handle : sink_;
+      if (r.code == request_code::write) r.handle = random() % 4 == 0 || nodes_.empty() ? r.handle : one_of(nodes_);
+      if (r.code == request_code::bulk) {
+        const bulk_target to{static_cast<std::uint32_t>(random() % (service_rig::frame_count + 2))};
+        staging.replace(0, sizeof to, reinterpret_cast<const char*>(&to), sizeof to);
+      }
+      const rig_reply reply = rig_->call(r, staging);
+      ASSERT_FALSE(reply.abandoned) << "request " << i << " has no answer";
+      if (opens && reply.result >= 0) {
+        handles_.push_back(reply.handle);
+        if (reply.node != no_node) nodes_.push_back(reply.node);
+      }
+      if (handles_.size() > 16) close_all();
     }
-  };
-  const auto allocated = [] { return static_cast<std::int64_t>(mallinfo2().uordblks); };
-  send(20'000);
-  const std::int64_t before = allocated();
-  send(100'000);
-  EXPECT_LT(allocated() - before, 1 << 19);
+    close_all();
+  }
+
+  // Also for a folder without a root of its own, nothing outside of it is touched.
+  std::shared_ptr<backend> make_backend() {
+    for (const char* name : {"/a", "/b", "/new", "/other", "/\xff"}) {
+      if (GetParam() == files_in::memory) memory_->write(name, std::string(200'000, name[1]));
+      else folder_.write(name + 1, std::string(200'000, name[1]));
+    }
+    if (GetParam() == files_in::memory) return memory_;
+    posix_backend_options options;
+    options.root = folder_ / "";
+    return make_posix_backend(options);
+  }
+
+ private:
+  // Within a megabyte, so that files stay small.
+  static std::uint64_t near(std::mt19937_64& random) { return random() % (1u << (1 + random() % 20)); }
+  std::uint32_t handle(std::uint64_t random) const {
+    return handles_.empty() ? static_cast<std::uint32_t>(random) : handles_[random % handles_.size()];
+  }
+  void close_all() {
+    for (const std::uint32_t h : handles_) (void)rig_->close(h);
+    handles_.clear();
+    nodes_.clear();
+  }
+
+  const temporary_folder folder_;
+  const std::shared_ptr<memory_backend> memory_ =
+      std::make_shared<memory_backend>(memory_backend_options{.mappings = true, .inode_count = 64});
+  std::optional<service_rig> rig_;
+  std::uint32_t sink_ = 0;
+  std::vector<std::uint32_t> handles_, nodes_;
+  const std::vector<std::string> names_ =
+      GetParam() == files_in::memory
+          ? std::vector<std::string>{"/a", "/b", "/new", "/other", "\xff"}
+          : std::vector<std::string>{"a", "b", "new", "other", ".", "a/b", "../x", "\xff", ".."};
+};
+INSTANTIATE_TEST_SUITE_P(of_files_in, hostile_kernel, ::testing::Values(files_in::memory, files_in::a_folder),
+                         [](const auto& info) { return info.param == files_in::memory ? "memory" : "a_folder"; });
+
+TEST_P(hostile_kernel, leaves_memory_descriptors_and_threads_flat) {
+  reach_all_bounds();
+  const holdings before = holdings::now();
+  constexpr int requests = 1000;  // of a step
+  std::int64_t sent = 0;
+  for (work_budget budget(is_sanitized ? 10 : 25); budget.next();) {
+    SCOPED_TRACE(budget.replay());
+    send(budget.seed(), requests);
+    budget.covers("requests", requests);
+    sent += requests;
+    const holdings now = holdings::now();
+    // Less than the smallest piece of memory for every 64th request, but for tables that are not full yet.
+    EXPECT_LT(now.allocated_bytes - before.allocated_bytes, 131072 + sent / 2) << "after " << sent << " requests";
+    EXPECT_LT(now.resident_bytes - before.resident_bytes, (std::int64_t{4} << 20) + sent / 2);
+    EXPECT_LT(now.descriptors - before.descriptors, 64);
+    EXPECT_EQ(now.threads, before.threads);
+  }
 }
 
 // A file may be as long as a kernel makes it, and touched anywhere.
@@ -77,6 +208,31 @@ TEST(hostile_requests, past_a_files_end_no_extent_is_remembered) {
   EXPECT_EQ(rig.extents().known_count(), 0u);
   EXPECT_GT(rig.bulk(opened.handle, extent_bytes, 4096, 0).result, 0);
   EXPECT_GE(rig.extents().known_count(), 1u);
+}
+
+// The registrar may come to a file long after it was closed.
+TEST(hostile_requests, what_waits_to_be_registered_keeps_no_descriptor) {
+  const auto io = std::make_shared<memory_backend>(memory_backend_options{.mappings = true});
+  auto hanging = std::make_shared<hanging_backend>(io, "map", 1);
+  const auto gate = hanging->calls();
+  {
+    service_rig rig(hanging, with_extents());
+    for (int i = 0; i < 50; ++i) {
+      const std::string path = "/" + std::to_string(i);
+      io->write(path, std::string(extent_bytes, 'a'));
+      const std::uint32_t handle = rig.open(path).handle;
+      EXPECT_EQ(rig.read(handle, 0, 10).bytes.size(), 10u);
+      EXPECT_EQ(rig.close(handle).result, 0);
+    }
+    EXPECT_TRUE(eventually([&] { return gate->has_hung(); }));
+    // The registrar's, and what workers remember until they rest.
+    EXPECT_TRUE(eventually([&] { return io->open_now() <= 1; })) << io->open_now() << " files are open";
+    gate->release();
+    EXPECT_TRUE(eventually([&] { return rig.extents().count().registered + rig.extents().count().refused == 50; }))
+        << "those that were closed are registered all the same, as far as the budget goes";
+    EXPECT_GT(rig.extents().count().registered, 1u);
+  }
+  EXPECT_EQ(io->open_now(), 0u);
 }
 
 TEST(hostile_requests, open_paths_are_bounded_in_bytes) {

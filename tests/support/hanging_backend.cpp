@@ -10,21 +10,24 @@ namespace gpufs::testing {
 struct hanging_backend::gate::state {
   std::string call;
   std::uint64_t nth;
+  bool for_ever;
   std::atomic<std::uint64_t> count{0};
   std::mutex mutex;  // guards is_open
   std::condition_variable opened;
   bool is_open = false;
-  std::atomic<bool> has_hung{false}, is_occupied{false};
+  std::atomic<bool> has_hung{false};
+  std::atomic<int> occupants{0};
 };
 
-hanging_backend::gate::gate(std::string call, std::uint64_t nth) : state_(std::make_unique<state>()) {
+hanging_backend::gate::gate(std::string call, std::uint64_t nth, bool for_ever) : state_(std::make_unique<state>()) {
   state_->call = std::move(call);
   state_->nth = nth;
+  state_->for_ever = for_ever;
 }
 hanging_backend::gate::~gate() = default;
 
 bool hanging_backend::gate::has_hung() const { return state_->has_hung; }
-bool hanging_backend::gate::is_occupied() const { return state_->is_occupied; }
+bool hanging_backend::gate::is_occupied() const { return state_->occupants != 0; }
 
 void hanging_backend::gate::release() {
   const std::lock_guard lock(state_->mutex);
@@ -33,14 +36,17 @@ void hanging_backend::gate::release() {
 }
 
 void hanging_backend::gate::pass(std::string_view call) {
-  if (call != state_->call || ++state_->count != state_->nth) return;
-  state_->is_occupied = true;
+  // Of all calls but one that comes by the clock.
+  if (state_->call.empty() ? call == "close_handed" : call != state_->call) return;
+  const std::uint64_t number = ++state_->count;
+  if (state_->for_ever ? number < state_->nth : number != state_->nth) return;
+  ++state_->occupants;
   state_->has_hung = true;
   {
     std::unique_lock lock(state_->mutex);
     state_->opened.wait(lock, [this] { return state_->is_open; });
   }
-  state_->is_occupied = false;
+  --state_->occupants;
 }
 
 class hanging_backend::mapping final : public file_mapping {
@@ -87,6 +93,7 @@ class hanging_backend::file final : public backend_file {
   }
   int truncate(std::uint64_t size) override { return passed("truncate").truncate(size); }
   int sync() override { return passed("sync").sync(); }
+  int report_close() override { return passed("report_close").report_close(); }
 
  private:
   backend_file& passed(const char* call) {
@@ -97,8 +104,8 @@ class hanging_backend::file final : public backend_file {
   const std::shared_ptr<gate> gate_;
 };
 
-hanging_backend::hanging_backend(std::shared_ptr<backend> wrapped, std::string call, std::uint64_t nth)
-    : wrapped_(std::move(wrapped)), gate_(std::make_shared<gate>(std::move(call), nth)) {}
+hanging_backend::hanging_backend(std::shared_ptr<backend> wrapped, std::string call, std::uint64_t nth, bool for_ever)
+    : wrapped_(std::move(wrapped)), gate_(std::make_shared<gate>(std::move(call), nth, for_ever)) {}
 hanging_backend::~hanging_backend() = default;
 
 int hanging_backend::open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& opened) {

@@ -1,4 +1,4 @@
-// A backend that wraps another one, and one of whose calls hangs, as calls on a dead file server do.
+// A backend that wraps another one, and of whose calls one or all hang, as calls on a dead file server do.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,9 @@ namespace gpufs::testing {
 // and that of a mapping, "munmap".
 class hanging_backend final : public backend {
  public:
-  // The `nth` call of this name hangs, counted from 1.
-  hanging_backend(std::shared_ptr<backend> wrapped, std::string call, std::uint64_t nth);
+  // The `nth` call of this name hangs, counted from 1, and if asked for all that come after it. An empty
+  // name means all calls but close_handed, which comes by the clock.
+  hanging_backend(std::shared_ptr<backend> wrapped, std::string call, std::uint64_t nth, bool for_ever = false);
   ~hanging_backend() override;
 
   int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override;
@@ -28,15 +29,15 @@ class hanging_backend final : public backend {
   // The backend may be gone when the test still asks.
   class gate {
    public:
-    gate(std::string call, std::uint64_t nth);
+    gate(std::string call, std::uint64_t nth, bool for_ever);
     ~gate();
     gate(const gate&) = delete;
     gate& operator=(const gate&) = delete;
     // Whether the call came.
     bool has_hung() const;
-    // Lets it go on.
+    // Lets all that hang go on, and those that come.
     void release();
-    // Whether it has not gone on yet.
+    // Whether some have not gone on yet.
     bool is_occupied() const;
     // For the backend.
     void pass(std::string_view call);

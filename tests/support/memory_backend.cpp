@@ -230,7 +230,7 @@ std::shared_ptr<memory_backend::node> memory_backend::existing(const std::string
 std::shared_ptr<memory_backend::node> memory_backend::create(std::uint32_t mode) {
   auto n = std::make_shared<node>();
   n->identity.device = device_number;
-  n->identity.inode = ++last_inode_;
+  n->identity.inode = last_inode_++ % options_.inode_count + 1;
   n->identity.mode = mode;
   if (options_.mappings && S_ISREG(mode)) n->bytes = std::make_unique<memfd_storage>();
   else n->bytes = std::make_unique<heap_storage>();

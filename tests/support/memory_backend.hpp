@@ -19,6 +19,8 @@ struct memory_backend_options {
   bool writes_together = false;
   // How old each change seems to be, in ns. An hour: no version is "racy". 0: all are.
   std::int64_t age_ns = std::int64_t{3600} * 1'000'000'000;
+  // After so many files inode numbers begin again, as they do on file systems that use them again.
+  std::uint64_t inode_count = ~std::uint64_t{0};
 };
 
 // Thread-safe. Paths are compared as they are: no working directory, no "..". Calls that name a file that must exist, and
