@@ -348,7 +348,7 @@ class bulk_loader {
       GPUFS_SCHEDULE_POINT("bulk.publish");
       if (answer.abandoned != 0) {
         // Somebody may still write into the frame: it stays in state evicting, nobody's for ever.
-        f.header.error.store_relaxed(0);  // who waits loads it alone
+        f.header.set_failure(0);  // who waits loads it alone
         f.header.state.fail_load();
         index_.remove(key_of(run.page + i), frame_number);
       } else if (begin + valid <= answer.bytes) {
