@@ -91,8 +91,8 @@ static_assert(sizeof(open_file) == 128, "one line a file");
 // because each half of an H100's second-level cache keeps a copy of what it reads of the other until somebody writes there.
 inline constexpr std::uint32_t file_copies = 8;
 
-// The same in all copies; written while the record is closed. Two pairs, each with the generation, that are read in one
-// access each.
+// The same in all copies; written while the record is closed. Two words, each with a tag that has the generation
+// (load_tagged()).
 struct alignas(32) file_facts {
   atomic_word<std::uint64_t> version;
   atomic_word<std::uint64_t> tag_handle;  // generation (high half), the host's name for the file (low half)
