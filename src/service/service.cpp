@@ -351,7 +351,7 @@ int service::hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const requ
     if (event) {
       try {
         timeline_event e = *event;
-        e.thread = timeline::first_sink + sink;
+        e.thread = timeline::first_sink + static_cast<std::uint32_t>(sink % limits::sinks_max);
         e.begin_ns = begin_ns;
         e.end_ns = platform::now_ns();
         e.result = result;
