@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/uninterrupted.hpp"
+#include "gpufs/base/platform.cuh"
 
 namespace gpufs {
 namespace {
@@ -91,6 +92,7 @@ bool descriptor_table::can_be_own(const std::string& proc) noexcept {
     std::promise<probe> opened;
     std::promise<void> seen;
     std::future<probe> opened_there = opened.get_future();
+    GPUFS_SCHEDULE_POINT("thread.start");
     std::thread other([&opened, may_end = seen.get_future()] {
       probe p;
       p.thread = syscall(SYS_gettid);

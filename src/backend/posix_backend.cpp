@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -109,7 +110,9 @@ class posix_file final : public backend_file {
     if (!fd) return nullptr;
     void* p = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd.number(), static_cast<off_t>(offset));
     if (p == MAP_FAILED) return nullptr;
-    return std::make_unique<posix_mapping>(static_cast<char*>(p), bytes);
+    std::unique_ptr<file_mapping> mapping(new (std::nothrow) posix_mapping(static_cast<char*>(p), bytes));
+    if (mapping == nullptr) munmap(p, bytes);
+    return mapping;
   }
 
   double cached(const file_mapping& mapping, std::uint64_t offset) override {

@@ -4,14 +4,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "base/uninterrupted.hpp"
+#include "gpufs/base/platform.cuh"
 #include "gpufs/cache/dirty.cuh"
 #include "gpufs/error.hpp"
 #include "mount/snapshot.hpp"
@@ -172,6 +173,8 @@ class flusher {
       return node.version.value == file.version().number ? std::clamp(node.failed.value, -4095, 0) : 0;
     } catch (const error&) {
       return -EIO;  // the device answers no more
+    } catch (const std::bad_alloc&) {
+      return -ENOMEM;
     }
   }
 
@@ -236,12 +239,13 @@ bool flush_files(device& gpu, const mount_ref& fs, file_table& files, const flus
   };
   std::thread thread;
   try {
+    GPUFS_SCHEDULE_POINT("thread.start");
     thread = std::thread([flush] {
       block_signals();
       flush();
     });
-  } catch (const std::system_error&) {
-    flush();  // better late than never
+  } catch (const std::exception&) {  // no thread, or no memory for one
+    flush();                         // without a bound of its time
     return true;
   }
   if (wait_for(*state, rules.timeout_ns)) {

@@ -356,9 +356,13 @@ std::uint64_t mount::register_file(const std::string& path) {
   std::shared_ptr<host_file> file;
   const int status = self_->files_open->open(path, false, handle, file);
   if (status < 0) throw error(-status, "register_file", path);
-  const std::uint64_t bytes = self_->extents->register_all(file);
-  (void)self_->files_open->close(handle);  // opened just above
-  return bytes;
+  // Opened just above, and closed whatever happens.
+  struct closing {
+    file_table& files;
+    const std::uint32_t handle;
+    ~closing() { (void)files.close(handle); }
+  } const closes{*self_->files_open, handle};
+  return self_->extents->register_all(file);
 }
 
 void mount::drop_extents() {

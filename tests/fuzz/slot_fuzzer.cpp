@@ -6,34 +6,10 @@
 #include <bit>
 #include <cstring>
 
+#include "fuzz/input.hpp"
+#include "fuzz/targets.hpp"
+
 namespace gpufs::testing {
-
-// Bytes as they come; zeros behind the end.
-class fuzz_input {
- public:
-  explicit fuzz_input(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
-  std::size_t left() const { return bytes_.size(); }
-  std::uint64_t number(unsigned bytes) {
-    std::uint64_t n = 0;
-    for (unsigned i = 0; i < bytes; ++i) n |= std::uint64_t{byte()} << 8 * i;
-    return n;
-  }
-  std::uint8_t byte() {
-    if (bytes_.empty()) return 0;
-    const std::uint8_t b = bytes_.front();
-    bytes_ = bytes_.subspan(1);
-    return b;
-  }
-  std::string text(std::size_t most) {
-    const std::size_t n = std::min(most, left());
-    std::string s(reinterpret_cast<const char*>(bytes_.data()), n);
-    bytes_ = bytes_.subspan(n);
-    return s;
-  }
-
- private:
-  std::span<const std::uint8_t> bytes_;
-};
 
 namespace {
 
@@ -367,6 +343,11 @@ void slot_fuzzer::check_written(const std::vector<std::pair<posted, std::int32_t
   }
   // Requests of one moment that write the same bytes may be one write.
   require(answers.size() == 1 ? bytes == said : bytes <= said, "another number of bytes than was said");
+}
+
+void fuzz_slots(std::span<const std::uint8_t> input) {
+  static slot_fuzzer fuzzer;
+  fuzzer.run(input);
 }
 
 }  // namespace gpufs::testing

@@ -1,7 +1,5 @@
 #include "fuzz/watched_backend.hpp"
 
-#include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include "gpufs/base/limits.hpp"
@@ -13,12 +11,6 @@ constexpr const char* precious_path = "/precious";
 constexpr const char* precious_content = "nobody may open it";
 
 }  // namespace
-
-void require(bool is_so, const char* what) {
-  if (is_so) return;
-  (void)std::fprintf(stderr, "not as it should be: %s\n", what);
-  std::abort();
-}
 
 class watched_backend::file final : public backend_file {
  public:

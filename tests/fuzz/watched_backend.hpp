@@ -10,12 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "fuzz/input.hpp"
 #include "support/memory_backend.hpp"
 
 namespace gpufs::testing {
-
-// Says `what` and aborts, unless it is as it should be.
-void require(bool is_so, const char* what);
 
 // Bytes that reached a file.
 struct written_bytes {

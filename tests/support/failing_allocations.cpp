@@ -1,5 +1,6 @@
 #include "support/failing_allocations.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -7,19 +8,18 @@
 namespace gpufs::testing {
 namespace {
 
-enum class mode : int { off, owner, others };
+enum class mode : int { off, owner, others, all };
 std::atomic<mode> current{mode::off};
-std::atomic<std::uint64_t> left{0};  // until the one that fails; 0: it has failed
+std::atomic<std::uint64_t> calls{0}, first{0}, last{0};  // from the first to the last, counted from 1, they fail
 thread_local bool is_owner = false;
+thread_local bool is_own = false;
 
-// Whether an allocation of the calling thread is the one.
+// Whether an allocation of the calling thread is one of them.
 bool fails() {
   const mode m = current.load(std::memory_order_relaxed);
-  if (m == mode::off || (m == mode::owner) != is_owner) return false;
-  std::uint64_t now = left.load(std::memory_order_relaxed);
-  while (now != 0 && !left.compare_exchange_weak(now, now - 1, std::memory_order_relaxed)) {
-  }
-  return now == 1;
+  if (m == mode::off || is_own || (m == mode::owner && !is_owner) || (m == mode::others && is_owner)) return false;
+  const std::uint64_t number = calls.fetch_add(1, std::memory_order_relaxed) + 1;
+  return number >= first.load(std::memory_order_relaxed) && number <= last.load(std::memory_order_relaxed);
 }
 
 void* allocate(std::size_t bytes, std::size_t alignment) {
@@ -33,16 +33,22 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-failing_allocation::failing_allocation(of whom, std::uint64_t nth) {
+failing_allocation::failing_allocation(of whom, std::uint64_t nth, bool for_ever) {
   is_owner = true;
-  left = nth;
-  current = whom == of::this_thread ? mode::owner : mode::others;
+  calls = 0;
+  first = nth;
+  last = nth != 0 && for_ever ? ~std::uint64_t{0} : nth;
+  current = whom == of::this_thread ? mode::owner : whom == of::other_threads ? mode::others : mode::all;
 }
 failing_allocation::~failing_allocation() {
   current = mode::off;
   is_owner = false;
 }
-bool failing_allocation::has_struck() const { return left == 0; }
+void failing_allocation::stop() { last = std::min(last.load(), calls.load()); }
+bool failing_allocation::has_struck() const { return first != 0 && calls >= first; }
+std::uint64_t failing_allocation::count() const { return calls; }
+
+bool& own_thread() { return is_own; }
 
 }  // namespace gpufs::testing
 

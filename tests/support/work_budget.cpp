@@ -1,6 +1,8 @@
 #include "support/work_budget.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -21,9 +23,13 @@ work_budget::work_budget(std::uint64_t usual)
     : first_seed_(from_environment("GPUFS_TEST_SEED", 1)),
       steps_(from_environment("GPUFS_TEST_SEED_COUNT", std::getenv("GPUFS_TEST_SEED") == nullptr ? usual : 1)),
       end_(std::chrono::steady_clock::now() + std::chrono::seconds(from_environment("GPUFS_TEST_SECONDS", 0))),
-      by_time_(std::getenv("GPUFS_TEST_SECONDS") != nullptr) {}
+      by_time_(std::getenv("GPUFS_TEST_SECONDS") != nullptr) {
+  if (const char* path = std::getenv("GPUFS_TEST_STEP_FILE"); path != nullptr)
+    step_file_ = ::open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+}
 
 work_budget::~work_budget() {
+  if (step_file_ >= 0) (void)::close(step_file_);
   std::printf("covered: %s: %llu steps", current_test().c_str(), static_cast<unsigned long long>(begun_));
   if (begun_ != 0)
     std::printf(" (seeds %llu to %llu)", static_cast<unsigned long long>(first_seed_),
@@ -36,6 +42,11 @@ bool work_budget::next() {
   if (::testing::Test::HasFailure()) return false;
   if (by_time_ ? std::chrono::steady_clock::now() >= end_ : begun_ == steps_) return false;
   ++begun_;
+  if (step_file_ >= 0) {
+    const std::string line = replay() + "\n";
+    if (::ftruncate(step_file_, 0) != 0 || ::pwrite(step_file_, line.data(), line.size(), 0) < 0)
+      ADD_FAILURE() << "GPUFS_TEST_STEP_FILE cannot be written";
+  }
   return true;
 }
 

@@ -7,7 +7,8 @@
 //   }
 //
 // Environment: GPUFS_TEST_SEED (the first seed), GPUFS_TEST_SEED_COUNT (how many steps),
-// GPUFS_TEST_SECONDS (begin steps until this time is over; overrides the count).
+// GPUFS_TEST_SECONDS (begin steps until this time is over; overrides the count), GPUFS_TEST_STEP_FILE
+// (a file that has the replay of the step under way, for what ends or hangs the program).
 #pragma once
 
 #include <chrono>
@@ -40,6 +41,7 @@ class work_budget {
   bool by_time_;
   std::string unit_;
   std::uint64_t covered_ = 0;
+  int step_file_ = -1;
 };
 
 }  // namespace gpufs::testing
