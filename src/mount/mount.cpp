@@ -115,9 +115,6 @@ struct mount::implementation {
   void refuse_ended() const {
     if (ended) throw error(ESHUTDOWN, "the mount has ended");
   }
-  // Whether bytes of the file are lost, or may be.
-  static bool is_lost(const file_error& e) { return e.at_unmount || e.what == file_operation::close; }
-
   // When all has ended, or nothing has begun.
   ~implementation() {
     requests.reset();
@@ -232,7 +229,7 @@ mount::~mount() {
     if (!self_->ended) {
       self_->end();
       for (const file_error& e : file_errors().errors) {
-        if (implementation::is_lost(e))
+        if (file_error_log::is_lost(e))
           std::fprintf(stderr, "gpufs: unmount: %s: %s: %s\n", e.path.c_str(), e.operation_name(),
                        std::generic_category().message(e.error_number).c_str());
       }
@@ -251,7 +248,7 @@ void mount::unmount() {
   if (self_->ended) return;
   self_->end();
   for (const file_error& e : file_errors().errors) {
-    if (implementation::is_lost(e)) throw error(e.error_number, std::string("unmount: ") + e.operation_name(), e.path);
+    if (file_error_log::is_lost(e)) throw error(e.error_number, std::string("unmount: ") + e.operation_name(), e.path);
   }
   if (self_->obstacle != nullptr) throw error(ETIMEDOUT, std::string("unmount: ") + self_->obstacle);
 }

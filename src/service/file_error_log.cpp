@@ -1,7 +1,9 @@
 #include "service/file_error_log.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <new>
+#include <utility>
 
 namespace gpufs {
 
@@ -24,8 +26,16 @@ void file_error_log::add(const std::string& path, int status, file_operation wha
     return;
   }
   try {
+    file_error fresh{path, -status, what, at_unmount, 1};
+    if (list_.errors.size() == errors_max && is_lost(fresh)) {
+      const auto other = std::find_if_not(list_.errors.rbegin(), list_.errors.rend(), is_lost);
+      if (other != list_.errors.rend()) {
+        list_.dropped += other->count;
+        list_.errors.erase(std::next(other).base());
+      }
+    }
     if (list_.errors.size() < errors_max) {
-      list_.errors.push_back({path, -status, what, at_unmount, 1});
+      list_.errors.push_back(std::move(fresh));
       return;
     }
   } catch (const std::bad_alloc&) {

@@ -1,5 +1,7 @@
 // Failures of a mount's files. Bounded, because a full disk fails at each write: equal failures are counted, and after
 // `errors_max` different ones the rest is only counted.
+// But a failure that loses bytes takes the place of the last one that does not: a kernel may cause as
+// many others as it likes, and the unmount must still say what was lost.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +16,8 @@ class file_error_log {
  public:
   static constexpr std::size_t errors_max = 1024;
 
+  // Whether bytes of the file are lost, or may be.
+  static bool is_lost(const file_error& e) { return e.at_unmount || e.what == file_operation::close; }
   // `status`: -errno. Never fails: what there is no memory for is counted as dropped.
   void add(const std::string& path, int status, file_operation what, bool at_unmount = false) noexcept;
   file_error_list list() const;

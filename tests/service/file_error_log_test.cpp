@@ -39,5 +39,29 @@ TEST(file_error_log_test, is_bounded_and_says_how_many_it_dropped) {
   EXPECT_EQ(list.errors[3].count, 2u) << "what is known is counted still";
 }
 
+// A kernel can fail as often as it likes, under as many names.
+TEST(file_error_log_test, has_room_for_what_was_lost_however_much_failed_before) {
+  file_error_log log;
+  for (std::size_t i = 0; i < file_error_log::errors_max; ++i)
+    log.add("/" + std::to_string(i), -EFBIG, file_operation::write_back);
+  log.add("/1023", -EFBIG, file_operation::write_back);
+  log.add("/more", -EFBIG, file_operation::write_back);
+  log.add("/lost", -ENOSPC, file_operation::write_back, true);
+  log.add("/closed", -EDQUOT, file_operation::close);
+  file_error_list list = log.list();
+  ASSERT_EQ(list.errors.size(), file_error_log::errors_max);
+  EXPECT_EQ(list.errors[0].path, "/0");
+  EXPECT_EQ(list.errors[file_error_log::errors_max - 2].path, "/lost");
+  EXPECT_TRUE(list.errors[file_error_log::errors_max - 2].at_unmount);
+  EXPECT_EQ(list.errors.back().path, "/closed");
+  EXPECT_EQ(list.dropped, 4u) << "/more, /1023 twice and /1022";
+  for (std::size_t i = 0; i < 2 * file_error_log::errors_max; ++i)
+    log.add("/" + std::to_string(i), -EIO, file_operation::sync, true);
+  list = log.list();
+  EXPECT_EQ(list.errors.size(), file_error_log::errors_max);
+  EXPECT_EQ(list.errors[0].path, "/lost");
+  EXPECT_EQ(list.errors[1].path, "/closed");
+}
+
 }  // namespace
 }  // namespace gpufs::testing
