@@ -39,6 +39,9 @@ constexpr std::uint32_t kernel_file_systems[] = {
     0x6e667364,  // nfsd
     0x67596969,  // rpc_pipefs
     0x0a647361,  // functionfs
+    0x76a9f425,  // ocfs2_dlmfs: an open takes a lock of the cluster
+    0x50494446,  // pidfs
+    0x00009fa1,  // openpromfs
     0x0187       // autofs
 };
 

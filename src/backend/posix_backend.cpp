@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/counted_mapping.hpp"
 #include "backend/descriptor_table.hpp"
 #include "backend/mapped_reads.hpp"
 #include "backend/mapped_writes.hpp"
@@ -36,7 +37,7 @@ std::int64_t nanoseconds(const statx_timestamp& t) {
 class posix_mapping final : public file_mapping {
  public:
   posix_mapping(char* data, std::uint64_t bytes) : data_(data), bytes_(bytes) {}
-  ~posix_mapping() override { munmap(data_, bytes_); }
+  ~posix_mapping() override { extent_mapping::end(data_, bytes_); }
   posix_mapping(const posix_mapping&) = delete;
   posix_mapping& operator=(const posix_mapping&) = delete;
   char* data() const override { return data_; }
@@ -108,11 +109,11 @@ class posix_file final : public backend_file {
   std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) override {
     const descriptor fd(*this);
     if (!fd) return nullptr;
-    void* p = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd.number(), static_cast<off_t>(offset));
-    if (p == MAP_FAILED) return nullptr;
-    std::unique_ptr<file_mapping> mapping(new (std::nothrow) posix_mapping(static_cast<char*>(p), bytes));
-    if (mapping == nullptr) munmap(p, bytes);
-    return mapping;
+    char* const data = extent_mapping::make(fd.number(), bytes, offset, PROT_READ);
+    if (data == nullptr) return nullptr;
+    auto* const made = new (std::nothrow) posix_mapping(data, bytes);
+    if (made == nullptr) extent_mapping::end(data, bytes);
+    return std::unique_ptr<file_mapping>(made);
   }
 
   double cached(const file_mapping& mapping, std::uint64_t offset) override {

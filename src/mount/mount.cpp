@@ -116,9 +116,6 @@ struct mount::implementation {
   void refuse_ended() const {
     if (ended) throw error(ESHUTDOWN, "the mount has ended");
   }
-  // Whether bytes of the file are lost, or may be.
-  static bool is_lost(const file_error& e) { return file_error_log::is_loss(e.what, e.at_unmount); }
-
   // When all has ended, or nothing has begun.
   ~implementation() {
     requests.reset();
@@ -233,7 +230,7 @@ mount::~mount() {
     if (!self_->ended) {
       self_->end();
       for (const file_error& e : file_errors().errors) {
-        if (implementation::is_lost(e))
+        if (file_error_log::is_lost(e))
           std::fprintf(stderr, "gpufs: unmount: %s: %s: %s\n", e.path.c_str(), e.operation_name(),
                        std::generic_category().message(e.error_number).c_str());
       }
@@ -253,7 +250,7 @@ void mount::unmount() {
   if (self_->ended) return;
   self_->end();
   for (const file_error& e : file_errors().errors) {
-    if (implementation::is_lost(e)) throw error(e.error_number, std::string("unmount: ") + e.operation_name(), e.path);
+    if (file_error_log::is_lost(e)) throw error(e.error_number, std::string("unmount: ") + e.operation_name(), e.path);
   }
   if (self_->files_open->errors().has_dropped_loss()) throw error(EIO, std::string("unmount: ") + dropped_losses);
   if (self_->obstacle != nullptr) throw error(ETIMEDOUT, std::string("unmount: ") + self_->obstacle);

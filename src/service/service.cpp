@@ -421,13 +421,13 @@ timeline_event service::describe(const request& r, std::uint32_t slot, unsigned 
 // ---- sleeping and waking
 
 void service::wake_sleepers(service_duty duty, int count) {
-  channel_header::twin_bed& bed = channel_.header().bed(duty);
+  channel_header::twin_bed& bed = this->bed(duty);
   __atomic_fetch_add(&bed.wake, 1u, __ATOMIC_SEQ_CST);
   syscall(SYS_futex, &bed.wake, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
 
 std::uint32_t service::sleepers(service_duty duty) const {
-  return __atomic_load_n(&channel_.header().bed(duty).sleepers, __ATOMIC_SEQ_CST);
+  return __atomic_load_n(&bed(duty).sleepers, __ATOMIC_SEQ_CST);
 }
 
 std::uint64_t service::served_count() const {
@@ -448,7 +448,7 @@ void service::wake_all() {
 }
 
 service::idle_end service::idle(service_duty duty, std::uint64_t idle_ns) {
-  channel_header::twin_bed& bed = channel_.header().bed(duty);
+  channel_header::twin_bed& bed = this->bed(duty);
   crew& own = crew_of(duty);
   // Only the sentinel looks at the bells by itself; the others sleep until someone has work for them.
   const bool sentinel = !own.sentinel.exchange(true);

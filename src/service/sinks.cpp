@@ -93,6 +93,7 @@ int sink_table::send(std::uint64_t sink, const char* bytes, std::size_t count, a
   {
     const std::lock_guard lock(e->mutex);
     if (e->is_closed) return -EBADF;
+    if (e->queue.size() >= limits::channel_slots_max) return -ENOBUFS;
     e->queue.push_back({bytes, count, std::move(to)});
   }
   e->wake.notify_one();
