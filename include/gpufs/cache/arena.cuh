@@ -45,6 +45,11 @@ struct alignas(64) file_node {
   // Descriptors that may write it; with `closing` while the last one is being given back (file/open_files.cuh).
   atomic_word<std::uint32_t> writers;
   static constexpr std::uint32_t closing = 1u << 31;
+  // Calls under way that rely on the file's size: appends, and the marking of stores in mappings. With
+  // `resizing` while a truncation waits for them or is under way: then no other such call begins
+  // (file/write.cuh). Never reset, because a call may outlive its descriptor.
+  atomic_word<std::uint32_t> size_users;
+  static constexpr std::uint32_t resizing = 1u << 31;
 
   // A version's name while its node is being made.
   static constexpr std::uint64_t being_made = ~std::uint64_t{0};

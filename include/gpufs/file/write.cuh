@@ -50,7 +50,7 @@ GPUFS_HD void write_back_ahead(const mount_ref& fs, const Group& g, const slot_k
   });
 }
 
-// Writes beside a truncation. A truncation makes `cuts` odd, waits for write-backs that are under way, has the host truncate
+// Writes beside a truncation. A truncation waits for appends under way (begin_size_use()), makes `cuts` odd, waits for write-backs that are under way, has the host truncate
 // the file, stores the new size, zeroes the cached pages past it, and makes `cuts` even again (truncate_file()). A write reads `cuts`
 // before it stores its bytes; it marks them, raises the size, and then reads `cuts` again. Where that has changed, the truncation may
 // have zeroed some of the bytes, so the write waits for its end and writes all of them once more: then it takes place
@@ -81,6 +81,36 @@ GPUFS_HD inline std::uint32_t wait_for_cut(const mount_ref& fs, const file_view&
   }
   cuts.end_wait();
   return seen;
+}
+
+// Calls that rely on the file's size from their beginning to their end: an append, whose place in the file
+// is void when the file is cut, and may then be another append's; and the marking of stores in a mapping,
+// which must not reach past the end. A truncation waits for those under way, and others wait for the
+// truncation. Both waits end: a truncation does, and each such call waits only for frames and for the host.
+// Meanwhile pages are written back as ever, as `cuts` is odd only afterwards.
+
+// By one thread.
+GPUFS_HD inline void begin_size_use(const mount_ref& fs, std::uint32_t node) {
+  atomic_word<std::uint32_t>& users = fs.node(node).size_users;
+  // Acquire: pairs with the release of the truncation before, whose size is seen then.
+  while ((users.fetch_add_acquire(1) & file_node::resizing) != 0) {
+    (void)users.fetch_add_release(~0u);
+    for (std::uint32_t attempt = 0; (users.load_for_wait() & file_node::resizing) != 0; ++attempt)
+      platform::pause(attempt);
+    users.end_wait();
+  }
+}
+GPUFS_HD inline void end_size_use(const mount_ref& fs, std::uint32_t node) {
+  // Release: the truncation that waits for this finds the size, and the marks.
+  (void)fs.node(node).size_users.fetch_add_release(~0u);
+}
+// By a truncation, one at a time.
+GPUFS_HD inline void wait_for_size_users(file_node& node) {
+  for (std::uint32_t attempt = 0; (node.size_users.fetch_or_acq_rel(file_node::resizing) & file_node::resizing) != 0;
+       ++attempt)
+    platform::pause(attempt);
+  for (std::uint32_t attempt = 0; node.size_users.load_acquire() != file_node::resizing; ++attempt)
+    platform::pause(attempt);
 }
 
 // Of bytes that are marked already. Both orders: who finds the size of a truncation finds that it is under way, too.
@@ -531,6 +561,7 @@ template <class Group>
 GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t size) {
   file_node& node = fs.node(file.node);
   if (g.is_leader()) {
+    wait_for_size_users(node);
     // Acquire and release: pairs with the end of the one before, and with the reads of those who write and write back.
     for (std::uint32_t seen = wait_for_cut(fs, file); !node.cuts.compare_exchange_acq_rel(seen, seen + 1);)
       seen = wait_for_cut(fs, file);
@@ -559,7 +590,10 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
   old_size = g.broadcast(old_size);
   if (result == 0) cut_pages(fs, g, file, size, old_size);
   g.sync();
-  if (g.is_leader()) (void)node.cuts.fetch_add_release(1);
+  if (g.is_leader()) {
+    (void)node.cuts.fetch_add_release(1);
+    (void)node.size_users.fetch_and_acq_rel(~file_node::resizing);
+  }
   return result;
 }
 
@@ -640,6 +674,7 @@ GPUFS_HD void mark_changes(const mount_ref& fs, const Group& g, const file_view&
     bits &= page_dirt::bits(w, begin, end);
     if (bits == 0) continue;
     any = true;
+    GPUFS_SCHEDULE_POINT("map.mark");
     (void)fs.mask(frame_number)[w].fetch_or_acq_rel(bits);
     // Only these: others' changes in the rest are for others to find.
     for (std::uint32_t i = 0; i < 64; ++i) {
