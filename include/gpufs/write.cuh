@@ -186,6 +186,8 @@ GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const writabl
     // Nobody needs it any more, unless others have mapped the page too.
     if (frames.claim_resident(copy_frame)) frames.header(copy_frame).state.release();
     frames.unpin(frame_number);
+    // Release: what came before was found, or is lost.
+    (void)fs.at<name_state>(fs.layout.names)->mapped.fetch_add_release(~0u);
   }
   g.sync();
   return result;

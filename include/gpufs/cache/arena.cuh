@@ -60,6 +60,7 @@ static_assert(sizeof(file_node) == 64, "half a line: there are two for each file
 struct alignas(128) name_state {
   atomic_word<std::uint64_t> epoch;      // raised when a path may have come to stand for another file, by this mount
   atomic_word<std::uint64_t> exclusive;  // opens that are to create their file so far
+  atomic_word<std::uint32_t> mapped;     // mappings for writing, of all files
 };
 
 // What an open file is on the device: the record, which opens and closes change, and its shards.

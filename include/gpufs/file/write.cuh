@@ -537,6 +537,11 @@ GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& w
       dirty_run<Group>::end_page(fs, frame_number, node, any ? (what & ~page_dirt::whole) | page_dirt::partial : 0);
   }
   zero_in_page(g, fs.page(frame_number) + keep, page_bytes - keep);
+  g.sync();
+  std::uint32_t mapped = 0;
+  if (g.is_leader()) mapped = are_pages_mapped(fs) ? 1 : 0;
+  if (g.broadcast(mapped) == 0) return;
+  change_copy(fs, g, frame_number, [&](char* copy) { zero_in_page(g, copy + keep, page_bytes - keep); });
 }
 
 // Waits for write-backs of pages from `size` on that are under way; no other begins before `cuts` is even again. By one warp or thread.
@@ -608,14 +613,10 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t empty_file(const mount_ref& fs, const Gr
 }
 
 // ---- Mappings for writing. What is stored through a pointer nobody is told of; so a mapped page has a copy, a page of its own in
-// the cache, and what differs from that was written. The copy is updated with it, so that each change is found once.
-
-// Of the page in a frame that the caller has pinned. The frame's generation keeps the copies of a page that was evicted since from
-// being taken for it.
-GPUFS_HD inline slot_key key_of_copy(const slot_header& header) {
-  const slot_key key = header.key();
-  return {key.high | copy_bit, key.low | std::uint64_t{header.generation.load_relaxed()} << 40};
-}
+// the cache, and what differs from that was stored. The copy has what the file has: the page as it was
+// mapped, and since then what was written back of it (write_back::update_copies), and cut. What the page has
+// that is not in the file yet is dirty already. Only those who write the page back, or cut it, change the copy:
+// so a change is found by all groups that look for it, up to the moment in which one of them sends it.
 
 template <class Group>
 class copy_of_page {
@@ -639,9 +640,13 @@ GPUFS_HD GPUFS_OUT_OF_LINE page_pin pin_to_write(const mount_ref& fs, const Grou
   page_cache<Group> cache(fs, g, file.record);
   const page_pin pin = cache.acquire({file.version, page}, page_loader<Group>(fs, g, file, page));
   if (pin.valid < 0) return pin;
+  // Both orders: see are_pages_mapped().
+  atomic_word<std::uint32_t>& mapped = fs.at<name_state>(fs.layout.names)->mapped;
+  if (g.is_leader()) (void)mapped.fetch_add_acq_rel(1);
   const slot_key copy = g.broadcast(key_of_copy(frame_table(fs).header(pin.frame)));
   const page_pin copied = cache.acquire({copy.high, copy.low}, copy_of_page<Group>(fs, g, fs.page(pin.frame)));
   if (copied.valid >= 0) return pin;
+  if (g.is_leader()) mapped.add_relaxed(~0u);
   cache.release(pin.frame);
   return copied;
 }
@@ -660,7 +665,7 @@ template <class Group>
 GPUFS_HD void mark_changes(const mount_ref& fs, const Group& g, const file_view& file, std::uint32_t frame_number,
                            std::uint32_t copy_frame, std::uint64_t begin, std::uint64_t end) {
   const char* const page = fs.page(frame_number);
-  char* const copy = fs.page(copy_frame);
+  const char* const copy = fs.page(copy_frame);
   g.sync();  // all members' stores come before each one's look
   bool any = false;
   for (std::uint64_t w = begin / 64 + g.rank(); begin < end && w <= (end - 1) / 64; w += g.size()) {
@@ -676,11 +681,6 @@ GPUFS_HD void mark_changes(const mount_ref& fs, const Group& g, const file_view&
     any = true;
     GPUFS_SCHEDULE_POINT("map.mark");
     (void)fs.mask(frame_number)[w].fetch_or_acq_rel(bits);
-    // Only these: others' changes in the rest are for others to find.
-    for (std::uint32_t i = 0; i < 64; ++i) {
-      if ((bits >> i & 1) != 0)
-        copy_into_page(this_thread(), copy + w * 64 + i, reinterpret_cast<const char*>(now) + i, 1);
-    }
   }
   if (g.all(!any)) return;
   g.sync();
