@@ -11,11 +11,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/blocked_signals.hpp"
 #include "base/uninterrupted.hpp"
 #include "gpufs/cache/dirty.cuh"
 #include "gpufs/error.hpp"
 #include "mount/snapshot.hpp"
-#include "service/block_signals.hpp"
 
 namespace gpufs {
 namespace {
@@ -236,11 +236,10 @@ bool flush_files(device& gpu, const mount_ref& fs, file_table& files, const flus
   };
   std::thread thread;
   try {
-    thread = std::thread([flush] {
-      block_signals();
-      flush();
-    });
+    const blocked_signals for_good;
+    thread = std::thread(flush);
   } catch (const std::system_error&) {
+    const blocked_signals meanwhile;
     flush();  // better late than never
     return true;
   }
