@@ -169,8 +169,7 @@ class posix_file final : public backend_file {
   int report_close() override {
     const descriptor fd(*this);
     if (!fd) return fd.number();
-    const int copy = fcntl(fd.number(), F_DUPFD_CLOEXEC, 3);
-    return copy >= 0 && ::close(copy) == 0 ? 0 : -errno;
+    return descriptor_table::of_process().report_close(fd.number());
   }
 
   void read_ahead(std::uint64_t offset, std::uint64_t bytes) override {

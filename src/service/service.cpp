@@ -12,8 +12,6 @@
 #include <new>
 #include <utility>
 
-#include "service/block_signals.hpp"
-
 namespace gpufs {
 
 namespace {
@@ -96,13 +94,6 @@ void service::work(service_duty duty, unsigned worker) {
   // Naps and the sentinel's sleeps are to end when they should, not 50 us later. Of this thread only.
   (void)prctl(PR_SET_TIMERSLACK, 1000ul);
   try {
-    // A file that may not grow any more (RLIMIT_FSIZE) is an error of the call, and not the program's end.
-    sigset_t growth;
-    sigemptyset(&growth);
-    sigaddset(&growth, SIGXFSZ);
-    (void)pthread_sigmask(SIG_BLOCK, &growth, nullptr);
-    // A handler of the program's must not run where its descriptors are not.
-    if (duty == service_duty::open) block_signals();
     // First made, last gone: no file may be let go of behind it.
     const std::unique_ptr<opener_stay> stay = duty == service_duty::open ? files_.enter_opener() : nullptr;
     file_table::lookups known;

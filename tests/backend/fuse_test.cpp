@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "api/matrix.hpp"
+#include "backend/descriptor_table.hpp"
 #include "fsx/fsx_run.hpp"
 #include "gpufs/error.hpp"
 #include "support/eventually.hpp"
@@ -121,6 +122,28 @@ TEST_P(fuse, the_error_of_close_of_a_file_that_nobody_closed_is_that_of_unmount)
       EXPECT_EQ(e.code().value(), EDQUOT);
       EXPECT_EQ(e.path(), files / "a");
     }
+  });
+}
+
+// A close of the process's would drop the program's locks on the file.
+TEST_P(fuse, the_error_of_close_of_a_locked_file_is_told_and_the_lock_stays) {
+  if (!descriptor_table::can_be_own("/proc")) GTEST_SKIP() << "this system has no tables for single threads";
+  run({}, [](fuse_folder& files) {
+    mount fs(options_of(GetParam()));
+    session calls(fs, kind);
+    put(files / "a", "content");
+    const int mine = ::open((files / "a").c_str(), O_RDWR | O_CLOEXEC);
+    struct flock lock{};
+    lock.l_type = F_WRLCK;
+    ASSERT_EQ(fcntl(mine, F_SETLK, &lock), 0);
+    const std::int32_t fd = calls.open(files / "a", O_RDWR);
+    ASSERT_EQ(calls.write(fd, "bytes", 0), 5);
+    files.fail(on::flush, EDQUOT);
+    EXPECT_EQ(calls.close(fd), -EDQUOT);
+    files.mend();
+    EXPECT_EQ(fcntl(mine, F_OFD_GETLK, &lock), 0);
+    EXPECT_NE(lock.l_type, F_UNLCK);
+    EXPECT_THROW(fs.unmount(), error);
   });
 }
 
@@ -387,7 +410,7 @@ TEST_P(fuse, a_server_that_dies_is_an_error_and_the_mount_ends) {
 // ---- all at once
 
 TEST(fuse_fsx, random_calls_agree_with_a_naive_model) {
-  for (work_budget budget(is_sanitized ? 1 : 4); budget.next() && !IsSkipped();) {
+  for (work_budget budget(is_sanitized ? 1 : 2); budget.next() && !IsSkipped();) {
     SCOPED_TRACE(budget.replay());
     in_fuse_folder({.writes_back = budget.seed() % 2 == 0},
                    [&](fuse_folder& files) { (void)run_fsx(budget.seed(), files / ""); });
