@@ -372,8 +372,9 @@ class Mount:
         the mount is closed when their work is done, or ends with the process.
 
         Raises:
-            OSError: the first error of a file, when all is done: bytes are lost, or may be. ``filename`` says of which
-                file; :meth:`file_errors` has all. ``ETIMEDOUT``: a kernel, or a call of the host, does not end.
+            OSError: the first error of a file, when all is done: bytes are lost, or may be; also of a file that was
+                garbage before anybody closed it. ``filename`` says of which file; :meth:`file_errors` has all.
+                ``ETIMEDOUT``: a kernel, or a call of the host, does not end.
         """
         self._finalizer()
 
