@@ -150,7 +150,14 @@ class exchange {
     exchange_host host{shape_, view(channel_.host), *device_, memory_.data(), buffer_, channel_, file_, mapping_};
     std::memset(channel_.host, 0, layout_.total_bytes);
     std::atomic<bool> over{false};
-    std::thread server([&] { serve(test, host, over); });
+    std::thread server([&] {
+      try {
+        serve(test, host, over);
+      } catch (const std::exception& e) {
+        std::printf("litmus: the host's side: %s\n", e.what());
+        ++host.wrong;
+      }
+    });
     try {
       launch(mount_, {shape_.slots, 32, 0, nullptr},
              exchange_kernel<Test>{test, {shape_, view(channel_.device), memory_.data(), mapped_at_, counts.data()}});
@@ -162,6 +169,7 @@ class exchange {
     }
     over = true;
     server.join();
+    mount_.synchronize();  // copies that nobody waited for
     const read_counts got = counts.download()[0];
     return {got.reads.value, got.wrong.value + host.wrong};
   }

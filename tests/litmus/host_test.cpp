@@ -377,7 +377,7 @@ struct bulk_copies {
 };
 
 TEST(LitmusHost, a_word_stored_after_a_copy_comes_after_its_bytes) {
-  exchange_shape shape = shape_of(65536, 100);
+  exchange_shape shape = shape_of(65536, 400);
   if (device() == device_kind::cuda) shape.slots = 8;
   exchange both(shape);
   if (const std::string obstacle = both.device().bulk_obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;

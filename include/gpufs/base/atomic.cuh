@@ -323,6 +323,7 @@ GPUFS_HD inline word_pair load_tagged(const atomic_word<std::uint64_t>* words) {
 #else
   // Acquire: pairs with store_tagged(). A tag that is read later than its word is at least as new.
   const std::uint64_t word = words[0].load_acquire();
+  GPUFS_SCHEDULE_POINT("tagged.load");
   return {word, words[1].load_relaxed()};
 #endif
 }

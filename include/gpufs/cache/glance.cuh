@@ -22,7 +22,7 @@ GPUFS_HD inline glimpse look_at(const frame_table& frames, std::uint32_t frame_n
   const slot_header& header = frames.header(frame_number);
 #if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
   // One sector, in two accesses; each is one moment, and the generation in both says that they are of one key. What the caller loads
-  // of the page comes later: a GPU does not load ahead of an answer that says whether to (docs/memory_model.md, 3).
+  // of the page comes later: a GPU does not load ahead of an answer that says whether to (docs/memory_model.md, 3 and 5).
   const slot_header::halves seen = header.load_halves();
   const std::uint32_t state = seen.state(), generation = seen.generation(), valid = seen.valid();
   const std::uint64_t high = seen.front.second, low = seen.back.first;
