@@ -260,7 +260,9 @@ def cuda_architecture() -> str:
 def cuda_compile(job: Job) -> None:
     """The applications' kernels are compiled by `python`, with the package."""
     configure(job, "release")
-    compile_targets(job, "release", "gpufs_tests_cuda", "gpufs_on_gpu", "gpufs_tile_kernel")
+    compile_targets(
+        job, "release", "gpufs_tests_cuda", "gpufs_tests_strict_memory", "gpufs_on_gpu", "gpufs_tile_kernel"
+    )
 
 
 def gpu_if_there(job: Job) -> None:
@@ -330,7 +332,7 @@ def setup_gpu(job: Job) -> None:
 
 def gpu_build(job: Job) -> None:
     configure(job, "gpu")
-    compile_targets(job, "gpu", "gpufs_tests_cuda", "gpufs_on_gpu")
+    compile_targets(job, "gpu", "gpufs_tests_cuda", "gpufs_tests_strict_memory", "gpufs_on_gpu")
 
 
 GPU_TESTS = BUILD / "gpu" / "tests" / "cuda" / "gpufs_tests_cuda"
@@ -339,7 +341,20 @@ GPU_TESTS = BUILD / "gpu" / "tests" / "cuda" / "gpufs_tests_cuda"
 def gpu(job: Job) -> None:
     report = LOGS / "gpu.xml"
     job.run(GPU_TESTS.with_name("gpufs_on_gpu"))
-    job.run_tests(report, GPU_TESTS, f"--gtest_output=xml:{report}")
+    job.run_tests(report, GPU_TESTS, "--gtest_filter=-Litmus*", f"--gtest_output=xml:{report}")
+
+
+def litmus(job: Job) -> None:
+    """What docs/memory_model.md assumes, as programs; and the mode that assumes less. Prints what was counted."""
+    try:
+        for program, chosen in ((GPU_TESTS, "Litmus*"), (GPU_TESTS.with_name("gpufs_tests_strict_memory"), "*")):
+            report = LOGS / f"litmus-{program.name}.xml"
+            job.run_tests(report, program, f"--gtest_filter={chosen}", f"--gtest_output=xml:{report}")
+    finally:
+        job.log.flush()
+        for line in Path(job.log.name).read_text(errors="replace").splitlines():
+            if line.startswith(("litmus: ", "$ ")):
+                print(f"    {line}", flush=True)
 
 
 def compute_sanitizer(tool: str) -> Callable[[Job], None]:
@@ -396,6 +411,7 @@ GPU_STAGES = (
     Stage("setup", "find or install compilers and googletest", setup_gpu, 900),
     Stage("build", "compile the tests for this GPU", gpu_build, 900, ("setup",)),
     Stage("gpu", "C++ tests on the GPU", gpu, 600, ("build",)),
+    Stage("litmus", "what is assumed of the GPU's memory", litmus, 300, ("build",)),
     Stage("memcheck", "memory accesses, under compute-sanitizer", compute_sanitizer("memcheck"), 300, ("build",)),
     Stage("synccheck", "barriers, under compute-sanitizer", compute_sanitizer("synccheck"), 300, ("build",)),
     Stage(

@@ -6,7 +6,8 @@
 #   tools/setup.sh gpu     as build, but all of it may come from the machine: no network needed then
 #   tools/setup.sh test    all of it, and spin
 # Python packages go into .venv; nvcc comes from PyPI, into .venv too, where the machine has none that is new enough.
-# System packages are installed (with apt-get, as root or through sudo) only for what PyPI does not have.
+# System packages are installed (with apt-get, as root or through sudo) only for what PyPI does not have. Some tests are skipped
+# without a package that cannot be installed: libfuse3-dev.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,11 +23,13 @@ export PATH="$PWD/.venv/bin:$PATH"
 # --- System packages ---
 
 missing=()  # packages of Debian and Ubuntu
+optional=()  # such as only some tests need
 
 has_header() { printf '#include <%s>\n' "$1" | g++ -E -x c++ - >/dev/null 2>&1; }
 has_googletest() {
   [ -e "${GPUFS_GTEST_SOURCE_DIR:-/usr/src/googletest}/CMakeLists.txt" ] || has_header gtest/gtest.h
 }
+has_fuse() { has_header fuse3/fuse_opt.h; }
 has_python_headers() {
   python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
 }
@@ -56,6 +59,13 @@ install_missing() {
   as_root "${install[@]}" >/dev/null 2>&1 && return 0
   as_root "${quiet[@]}" update && as_root "${install[@]}" >/dev/null && return 0
   die "could not install them; please run: apt-get install ${missing[*]}"
+}
+
+install_optional() {
+  [ ${#optional[@]} -gt 0 ] || return 0
+  has apt-get && as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 install -y \
+    --no-install-recommends "${optional[@]}" >/dev/null 2>&1 ||
+    say "could not install ${optional[*]}: tests that need it are skipped"
 }
 
 # --- Python packages ---
@@ -133,7 +143,9 @@ case $task in
     has_python_headers || missing+=(python3-dev)
     has_googletest || missing+=(libgtest-dev)
     has spin || missing+=(spin)
+    has_fuse || optional+=(libfuse3-dev)
     install_missing
+    install_optional
     install_requirements requirements-dev.txt
     install_nvcc
     ;;

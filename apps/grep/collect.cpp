@@ -1,5 +1,6 @@
 #include "collect.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -24,7 +25,10 @@ int collector::take(const char* bytes, std::size_t count) noexcept {
       std::memcpy(&s, kept + at, sizeof(s));
       at += sizeof(s);
       if (s.item >= ends_.size() || s.count > (count - at) / sizeof(word_count)) return EPROTO;
-      if (s.count != 0) counts_.push_back({s.item, s.count, reinterpret_cast<word_count*>(kept + at)});
+      auto* const first = reinterpret_cast<word_count*>(kept + at);
+      // Whatever a kernel sent: these numbers are places in lists of the host.
+      if (std::any_of(first, first + s.count, [this](const word_count& c) { return c.word >= words_; })) return EPROTO;
+      if (s.count != 0) counts_.push_back({s.item, s.count, first});
       at += s.count * sizeof(word_count);
       if (s.kind != section_kind::done) continue;
       ends_[s.item] = {true, s.error, s.bytes, s.offset};

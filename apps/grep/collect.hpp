@@ -25,9 +25,9 @@ struct item_counts {
 
 class collector {
  public:
-  // `on_done` is called for each item at its end, with the collector latched.
-  collector(std::size_t items, std::function<void(const section&)> on_done)
-      : ends_(items), on_done_(std::move(on_done)) {}
+  // `words`: of the dictionary. `on_done` is called for each item at its end, with the collector latched.
+  collector(std::size_t items, std::size_t words, std::function<void(const section&)> on_done)
+      : words_(words), ends_(items), on_done_(std::move(on_done)) {}
 
   // Takes one message, on a service thread. Returns 0, or an errno: EPROTO when it makes no sense, ENOMEM.
   int take(const char* bytes, std::size_t count) noexcept;
@@ -41,7 +41,8 @@ class collector {
  private:
   char* keep(const char* bytes, std::size_t count);
 
-  std::mutex mutex_;  // guards everything while the launch runs
+  const std::size_t words_;
+  std::mutex mutex_;  // guards everything below while the launch runs
   std::vector<item_end> ends_;
   std::vector<item_counts> counts_;
   std::function<void(const section&)> on_done_;

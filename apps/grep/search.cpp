@@ -214,7 +214,7 @@ class searcher {
     if (r.items.empty()) return;
     std::vector<std::uint32_t> parts_left(files_.size(), 0);
     for (const std::uint32_t file : r.file_of_item) ++parts_left[file];
-    r.collected.emplace(r.items.size(), [&](const section& s) {
+    r.collected.emplace(r.items.size(), what == counted::words ? dictionary_.words.size() : 0, [&](const section& s) {
       if (progress_ == nullptr || !reports_progress) return;
       progress_->bytes_done += s.bytes;
       if (--parts_left[r.file_of_item[s.item]] == 0) ++progress_->files_done;
@@ -252,7 +252,7 @@ class searcher {
   }
 
   void find_cuts(round& r) const {
-    r.collected.emplace(r.items.size(), nullptr);
+    r.collected.emplace(r.items.size(), 0, nullptr);
     const std::uint32_t blocks = blocks_for(r);
     const device_work work(mount_, r, paths_, blocks, message_bytes_);
     const open_sink sink(mount_, *r.collected);

@@ -85,7 +85,10 @@ class job {
     std::memcpy(&word, bytes.data(), sizeof word);
     if (word != 0) {
       const auto number = static_cast<int>(word & 0xffff'ffff);
-      throw error(number, number == ENODATA ? "the file is shorter than it should be" : what_, paths_[word >> 32]);
+      // A kernel may have written anything there.
+      const std::uint64_t file = word >> 32;
+      throw error(number, number == ENODATA ? "the file is shorter than it should be" : what_,
+                  file < paths_.size() ? paths_[file] : std::string());
     }
     std::vector<T> first(count);
     if (count != 0) std::memcpy(first.data(), bytes.data() + device_parts::alignment, count * sizeof(T));

@@ -156,7 +156,8 @@ class mount {
 
   // A sink takes bytes that kernels send (gsend). Each sink has a thread, on which `take` runs, one call at a time; a slow one
   // holds up only the groups that send to it. `take` returns 0, or an errno that the sender gets; what it throws is EIO, or
-  // ENOMEM for std::bad_alloc. It must not close its own sink. Throws gpufs::error: EMFILE when limits::sinks_max are open,
+  // ENOMEM for std::bad_alloc. It must not close its own sink. Kernels can still change the bytes: copy them, then check them.
+  // Throws gpufs::error: EMFILE when limits::sinks_max are open,
   // EAGAIN when the system gives no thread.
   std::int32_t open_sink(std::function<int(const char* bytes, std::size_t count)> take) const;
   // Waits for the call of `take` under way, at most `request_timeout_ns`; no other one begins. False when it has not returned by

@@ -18,7 +18,7 @@ struct launch_shape {
   void* stream = nullptr;         // cudaStream_t; ignored by the twin
   // Whether the kernel uses the copy engine (the bulk path), for which the service calls the CUDA driver. While another
   // thread keeps the driver busy until the kernel ends, for example by a copy to pageable memory, the kernel loads page
-  // by page; that it has to costs it up to 100 ms. False spares it that.
+  // by page; to find that out takes up to 200 ms. False spares the kernel that.
   bool bulk = true;
 };
 

@@ -47,7 +47,7 @@ class view {
   GPUFS_HD void read(const std::uint64_t (&indices)[N], T (&values)[N]) const {
     static_assert(N <= 32, "a bit for each element");
     std::uint32_t missing = ~0u >> (32 - N);
-    if constexpr (sizeof(T) % sizeof(word) == 0 && sizeof(T) <= glance_bytes_max)
+    if constexpr (detail::glances && sizeof(T) % sizeof(word) == 0 && sizeof(T) <= glance_bytes_max)
       missing = read_at_a_glance(indices, values);
     if (missing == 0) return;
     // All that lives goes through memory by hand, here. The compiler would keep there, for good, what does not fit into the

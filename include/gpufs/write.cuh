@@ -15,7 +15,8 @@ namespace gpufs {
 // Errors: -EBADF, also for a descriptor that does not write; -EINVAL for a negative offset; -EFBIG behind 2^48 bytes; -EFAULT for a
 // null buffer; what a read of the page gave, if only a part of it is written and the file has it; -ENOBUFS. Errors of the disk
 // come later, from gfsync, gmsync or gclose. When the descriptor is closed meanwhile, -EBADF, and any part of the bytes is written.
-// Waits: for I/O where a page has to be fetched or others written back first, bounded by the mount's timeouts. (GPUfs, ACM
+// Waits: for I/O where a page has to be fetched or others written back first, bounded by the mount's timeouts; an append also
+// while the file is being truncated. (GPUfs, ACM
 // TOCS 32(1), section 3.2.)
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int64_t gwrite(const Group& g, const mount_ref& fs, std::int32_t fd, const void* buffer,
@@ -31,16 +32,25 @@ template <class Group>
     std::uint64_t at;
   } begin{static_cast<std::uint64_t>(offset)};
   if (appends) {
-    if (g.is_leader()) begin.at = fs.node(found.view.node).size.fetch_add_relaxed(bytes);
+    if (g.is_leader()) {
+      detail::begin_size_use(fs, found.view.node);
+      begin.at = fs.node(found.view.node).size.fetch_add_relaxed(bytes);
+    }
     begin = g.broadcast(begin);
   }
   if (begin.at > limits::file_bytes_max - bytes) {
-    if (appends && g.is_leader()) fs.node(found.view.node).size.add_relaxed(~bytes + 1);
+    if (appends && g.is_leader()) {
+      fs.node(found.view.node).size.add_relaxed(~bytes + 1);
+      detail::end_size_use(fs, found.view.node);
+    }
     return -EFBIG;
   }
   const auto* const from = static_cast<const char*>(buffer);
   const std::uint64_t end = begin.at + bytes;
-  return detail::write_bytes(fs, g, fd, found.view, from, begin.at, end, appends);
+  const std::int64_t written = detail::write_bytes(fs, g, fd, found.view, from, begin.at, end, appends);
+  // After a barrier of write_bytes(), behind all members' marks.
+  if (appends && g.is_leader()) detail::end_size_use(fs, found.view.node);
+  return written;
 }
 
 // Has all that was written to the file through this mount reach its disk, as fdatasync(2). Returns 0, or -errno: also of an
@@ -58,7 +68,8 @@ template <class Group>
 
 // Makes the file `size` bytes long: cuts it, or lengthens it with zeros. Calls that write behind `size` at the same time may take
 // place before it or after, byte by byte. Returns 0, or -errno: -EBADF, -EINVAL for a negative size, -EFBIG, what the host said: then
-// gfstat tells which size it has. Waits for the host.
+// gfstat tells which size it has. An append takes place as a whole before it, or after it, at the end that the file has then.
+// Waits for the host, and for appends under way.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gftruncate(const Group& g, const mount_ref& fs, std::int32_t fd,
                                                std::int64_t size) {
@@ -131,13 +142,16 @@ GPUFS_HD std::int32_t take_changes(const mount_ref& fs, const Group& g, const wr
   if (g.is_leader()) copy = frame_of_copy(fs, frame_number);
   copy = g.broadcast(copy);
   if (copy < 0) return copy;
-  const found_file found = find_file(fs, g, m.fd, access_write);
+  const found_file found = find_to_write(fs, g, m.fd);
   if (found.error != 0) return found.error;
+  if (g.is_leader()) begin_size_use(fs, found.view.node);
   // Not behind the file's end, where it was cut since.
+  const std::uint64_t size = file_size(fs, g, found.view.node);
   const std::uint64_t page_begin = g.broadcast(frame_table(fs).header(frame_number).key()).low << fs.layout.page_shift;
   const std::uint64_t stop = within + static_cast<std::uint64_t>(m.bytes);
-  const std::uint64_t there = found.view.size > page_begin ? found.view.size - page_begin : 0;
+  const std::uint64_t there = size > page_begin ? size - page_begin : 0;
   mark_changes(fs, g, found.view, frame_number, static_cast<std::uint32_t>(copy), within, stop < there ? stop : there);
+  if (g.is_leader()) end_size_use(fs, found.view.node);
   return 0;
 }
 
@@ -156,7 +170,8 @@ template <class Group>
 }
 
 // Ends the mapping. What was stored in it is dirty then, and goes to the file as what gwrite wrote. Returns 0; -EINVAL for
-// what is no such mapping; -EBADF when its descriptor was closed before: then what was stored is lost. Does not wait for I/O.
+// what is no such mapping; -EBADF when its descriptor was closed before: then what was stored is lost. Does not wait for I/O, but while the file is being
+// truncated.
 template <class Group>
 GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const writable_mapping& m) {
   std::uint32_t frame_number = 0;
@@ -171,6 +186,8 @@ GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const writabl
     // Nobody needs it any more, unless others have mapped the page too.
     if (frames.claim_resident(copy_frame)) frames.header(copy_frame).state.release();
     frames.unpin(frame_number);
+    // Release: what came before was found, or is lost.
+    (void)fs.at<name_state>(fs.layout.names)->mapped.fetch_add_release(~0u);
   }
   g.sync();
   return result;

@@ -454,6 +454,11 @@ class File:
         """By which kernels that open it share what this file has open, and see the same of it."""
         return self._opened_path
 
+    def may_have_its_name(self) -> bool:
+        """Whether kernels that open :attr:`opened_path` may share what this file has open, or is opening."""
+        core = getattr(self, "_core", None)
+        return core is None or not core.closed
+
     def identity(self) -> tuple[int, ...] | None:
         """What is different for another file, and after each change of this one; of what is open to be read.
 
@@ -469,7 +474,9 @@ class File:
         """Opens the file.
 
         Kernels that open one path at a time share what the first of them opened, with the file's size and content of
-        then. Here who opens to read gets what is there now: where that has changed, by another name of the path.
+        then. Here who opens to read gets what is there now: where that has changed, by another name of the path. Who
+        opens to write always takes a name that no other file of the mount has, because the path may stand for another
+        file since, and what it stood for must not be emptied, or written.
         """
         name = os.fsencode(self._path)
         path, host_path = name, name
@@ -480,16 +487,12 @@ class File:
         else:
             host_path = os.path.join(self._mount.root, name)  # noqa: PTH118 - bytes
         self._name_for_others = path
+        if self._access != os.O_RDONLY:
+            path = self._opened_path = self._mount.name_to_write(self, path)
+            return self._opened_as(path, name)
         for _ in range(_NAMES_OF_PATH):
-            try:
-                core = _core.File(self._mount.core, self._memory, path, name, self._access, 0o666)
-            except OSError as error:
-                if error.errno == errno.EXDEV and self._mount.root is not None:
-                    raise OSError(errno.EXDEV, "leads out of the mount's root", self._path) from None
-                raise
+            core = self._opened_as(path, name)
             self._opened_path = path
-            if self._access != os.O_RDONLY:
-                return core
             size, modified_ns, changed_ns, inode, _, _, is_shared = core.status()
             if is_shared:
                 return core
@@ -504,9 +507,17 @@ class File:
                     self._size = size
                     return core
             core.close()
-            path = b"/." + path if path.startswith(b"/") else b"./" + path
+            path = another_name(path)
         self._opened_path = path
-        return _core.File(self._mount.core, self._memory, path, name, self._access, 0o666)
+        return self._opened_as(path, name)
+
+    def _opened_as(self, path: bytes, name: bytes) -> _core.File:
+        try:
+            return _core.File(self._mount.core, self._memory, path, name, self._access, 0o666)
+        except OSError as error:
+            if error.errno == errno.EXDEV and self._mount.root is not None:
+                raise OSError(errno.EXDEV, "leads out of the mount's root", self._path) from None
+            raise
 
     def _check_access(self, wanted: int) -> None:
         """Refuses what a closed file, or one that was opened for something else, does not do."""
@@ -639,6 +650,11 @@ class FileReader(io.RawIOBase):
     def _check_open(self) -> None:
         if self.closed:
             raise ValueError("I/O operation on closed file")
+
+
+def another_name(path: bytes) -> bytes:
+    """Another name of the same path."""
+    return b"/." + path if path.startswith(b"/") else b"./" + path
 
 
 def _opened_again(mount: Mount, path: bytes) -> File:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, SupportsI
 
 from gpufs import _core
 from gpufs._array import ArrayEntry, FileArray, TensorHeaders, entry_of, layout_of
-from gpufs._file import File
+from gpufs._file import File, another_name
 from gpufs.sizes import Size, parse_size
 
 if TYPE_CHECKING:
@@ -244,6 +244,7 @@ class Mount:
         "_latch",
         "_memory",
         "_servers",
+        "_written",
         "root",
     )
 
@@ -304,7 +305,8 @@ class Mount:
         self._memory: _core.DeviceMemory | None = None
         self._headers = TensorHeaders()
         self._files: weakref.WeakSet[File] = weakref.WeakSet()
-        self._latch = threading.Lock()  # guards _files against changes while it is read
+        self._latch = threading.Lock()  # guards _files against changes while it is read, and _written
+        self._written: weakref.WeakValueDictionary[bytes, File] = weakref.WeakValueDictionary()
         self._servers: list[MetricsServer] = []
         # Also runs when the interpreter ends: the service's threads must not outlive the CUDA runtime.
         self._finalizer = weakref.finalize(self, _unmount, self._core, self._files, self._latch, self._servers)
@@ -351,6 +353,16 @@ class Mount:
         """The extension module's mount."""
         return self._core
 
+    def name_to_write(self, file: File, path: bytes) -> bytes:
+        """Returns a name of the path that no other open file has which may write; ``file`` has it from now on."""
+        if self.closed:  # also in a forked process, where nobody may be left who would release the latch
+            return path
+        with self._latch:
+            while (other := self._written.get(path)) is not None and other.may_have_its_name():
+                path = another_name(path)
+            self._written[path] = file
+        return path
+
     def unmount(self) -> None:
         """Closes the files that are open, ends the service and frees the cache. The second time it does nothing.
 
@@ -360,8 +372,9 @@ class Mount:
         the mount is closed when their work is done, or ends with the process.
 
         Raises:
-            OSError: the first error of a file, when all is done: bytes are lost, or may be. ``filename`` says of which
-                file; :meth:`file_errors` has all. ``ETIMEDOUT``: a kernel, or a call of the host, does not end.
+            OSError: the first error of a file, when all is done: bytes are lost, or may be; also of a file that was
+                garbage before anybody closed it. ``filename`` says of which file; :meth:`file_errors` has all.
+                ``ETIMEDOUT``: a kernel, or a call of the host, does not end.
         """
         self._finalizer()
 

@@ -571,8 +571,17 @@ def parse(text: str) -> list[Sample]:
         if match is None:
             raise ValueError(f"not a sample: {line[:80]!r}")
         name, labels, value = match.groups()
-        samples.append(Sample(name, _parse_labels(labels or ""), float(value)))
+        samples.append(Sample(name, _parse_labels(labels or ""), _parse_value(value)))
     return samples
+
+
+def _parse_value(text: str) -> float:
+    try:
+        if "_" in text or not text.isascii():  # Python's own ways to write a number
+            raise ValueError
+        return float(text)
+    except ValueError:
+        raise ValueError(f"not a number: {text[:80]!r}") from None
 
 
 def _parse_labels(text: str) -> dict[str, str]:

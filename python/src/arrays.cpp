@@ -1,5 +1,6 @@
 #include "arrays.hpp"
 
+#include <fcntl.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "arrays/arrays.hpp"
+#include "gpufs/error.hpp"
 #include "mount.hpp"
 
 namespace nb = nanobind;
@@ -124,13 +126,26 @@ struct file_state {
 
 using file_pointer = std::shared_ptr<arrays::file>;
 
+// Closes a file of which nobody can be told that bytes are lost, but who unmounts. The mount is in use.
+void close_untold(mount_holder& holder, arrays::file& file, bool writes) {
+  try {
+    file.close();
+  } catch (const error&) {
+    if (writes) holder.keep_error(std::current_exception());
+  } catch (const std::exception&) {  // an index of a read
+  }
+}
+
 // What `made` gives for the mount; the last one who has it closes it, by a kernel of the mount.
 template <class Made>
-file_pointer open_file(const std::shared_ptr<mount_holder>& holder, const Made& made) {
+file_pointer open_file(const std::shared_ptr<mount_holder>& holder, bool writes, const Made& made) {
   std::unique_ptr<arrays::file> opened = holder->use(made);
-  return {opened.release(), [holder](arrays::file* file) {
+  return {opened.release(), [holder, writes](arrays::file* file) {
             try {
-              holder->use([&](const mount&) { delete std::exchange(file, nullptr); });
+              holder->use([&](const mount&) {
+                close_untold(*holder, *file, writes);
+                delete std::exchange(file, nullptr);
+              });
             } catch (const std::exception&) {  // closed, or of another process: nobody is left who could close the file
               file->forget();
               if (!holder->forked()) delete file;  // else its memory is the parent's
@@ -340,7 +355,7 @@ void bind_arrays(nb::module_& m) {
               waits = holder->use([](const mount& m) { return m.device() == device_kind::cpu; });
             }
             auto file = interruptibly({holder->left()}, nb::none(), [=, own_memory = memory.memory] {
-              return open_file(holder, [&](const mount& m) {
+              return open_file(holder, (flags & O_ACCMODE) != O_RDONLY, [&](const mount& m) {
                 return std::make_unique<arrays::file>(m, own_memory, to_open, to_tell, flags, mode);
               });
             });

@@ -74,9 +74,17 @@ class mount_holder {
       failure = std::current_exception();
     }
     last_errors_ = ended->file_errors();
+    if (failure == nullptr) failure = lost_;
     ended.reset();
     closed_ = true;
     if (failure != nullptr) std::rethrow_exception(failure);
+  }
+
+  // Of a file that was closed when nobody was left who could be told: unmount() throws the first, unless it
+  // has one of its own.
+  void keep_error(std::exception_ptr error) noexcept {
+    const std::lock_guard lock(lost_latch_);
+    if (lost_ == nullptr) lost_ = std::move(error);
   }
 
   // Also after unmount().
@@ -104,6 +112,8 @@ class mount_holder {
   std::shared_mutex in_use_;  // guards mount_: shared by users, exclusive for close(), unmount() and use_alone()
   std::unique_ptr<mount> mount_;
   file_error_list last_errors_;  // of the mount that was unmounted; guarded by in_use_
+  std::mutex lost_latch_;        // guards lost_, but for unmount(), which has the mount for itself
+  std::exception_ptr lost_;
   std::atomic<bool> closed_{false};
   const std::shared_ptr<leftovers> left_ = std::make_shared<leftovers>();
 };

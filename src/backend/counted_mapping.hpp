@@ -1,5 +1,6 @@
 // Mappings of files, of which a process may have so many (Linux: vm.max_map_count, 65,530 by default) that memory, threads and the driver
 // get none when files have taken them. Who asks for one too many is told so, and does without.
+// Of address space a process has 128 TiB; a sparse file of 16 TiB costs a kernel nothing.
 #pragma once
 
 #include <sys/mman.h>
@@ -9,30 +10,51 @@
 
 namespace gpufs {
 
+enum class mapping_use {
+  copies,  // a worker copies out of it, or into it
+  extents  // a range for the device, by whose budget its bytes are bounded
+};
+
+template <mapping_use use>
 class counted_mapping {
  public:
-  static constexpr int most = 16'384;  // in all mounts together
+  // In all mounts together.
+  static constexpr int most = use == mapping_use::copies ? 16'384 : 32'768;
+  static constexpr std::uint64_t bytes_most = std::uint64_t{16} << 40;
 
   // Null where there are as many already, or the kernel refuses.
   static char* make(int fd, std::uint64_t bytes, std::uint64_t offset, int protection) noexcept {
-    // Relaxed: a number, by which nothing else becomes known.
-    if (count().fetch_add(1, std::memory_order_relaxed) < most) {
+    if (bytes > bytes_most) return nullptr;
+    // Relaxed: numbers, by which nothing else becomes known.
+    const bool fits = count().fetch_add(1, std::memory_order_relaxed) < most;
+    if (all_bytes().fetch_add(bytes, std::memory_order_relaxed) <= bytes_most - bytes && fits) {
       void* const data = mmap(nullptr, bytes, protection, MAP_SHARED, fd, static_cast<off_t>(offset));
       if (data != MAP_FAILED) return static_cast<char*>(data);
     }
-    count().fetch_sub(1, std::memory_order_relaxed);
+    forget(bytes);
     return nullptr;
   }
   static void end(char* data, std::uint64_t bytes) noexcept {
     (void)munmap(data, bytes);
-    count().fetch_sub(1, std::memory_order_relaxed);
+    forget(bytes);
   }
 
  private:
+  static void forget(std::uint64_t bytes) {
+    count().fetch_sub(1, std::memory_order_relaxed);
+    all_bytes().fetch_sub(bytes, std::memory_order_relaxed);
+  }
   static std::atomic<int>& count() {
     static std::atomic<int> n{0};
     return n;
   }
+  static std::atomic<std::uint64_t>& all_bytes() {
+    static std::atomic<std::uint64_t> n{0};
+    return n;
+  }
 };
+
+using copy_mapping = counted_mapping<mapping_use::copies>;
+using extent_mapping = counted_mapping<mapping_use::extents>;
 
 }  // namespace gpufs

@@ -11,9 +11,11 @@
 #include <array>
 #include <exception>
 #include <future>
+#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "base/blocked_signals.hpp"
 #include "base/uninterrupted.hpp"
 #include "gpufs/base/platform.cuh"
 
@@ -93,6 +95,7 @@ bool descriptor_table::can_be_own(const std::string& proc) noexcept {
     std::promise<void> seen;
     std::future<probe> opened_there = opened.get_future();
     GPUFS_SCHEDULE_POINT("thread.start");
+    const blocked_signals meanwhile;
     std::thread other([&opened, may_end = seen.get_future()] {
       probe p;
       p.thread = syscall(SYS_gettid);
@@ -183,6 +186,28 @@ void descriptor_table::close(int descriptor) noexcept {
     return;  // stays open as long as its table
   }
   any_handed_.store(true, std::memory_order_relaxed);
+}
+
+int descriptor_table::report_close(int descriptor) const {
+  if (!is_locked(descriptor)) {
+    const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
+    return copy >= 0 && ::close(copy) == 0 ? 0 : -errno;
+  }
+  // A close in this table would drop the program's locks on the file, so a thread with another one makes it.
+  int status = 0;
+  try {
+    const blocked_signals meanwhile;
+    std::thread other([descriptor, &status] {
+      if (!take_own_table()) return;
+      const auto process = static_cast<int>(syscall(pidfd_open_call, getpid(), 0u));
+      const auto copy = static_cast<int>(syscall(pidfd_getfd_call, process, descriptor, 0u));
+      if (copy >= 0 && syscall(SYS_close, copy) != 0) status = -errno;
+    });
+    other.join();
+  } catch (const std::system_error&) {
+    return -EAGAIN;
+  }
+  return status;
 }
 
 void descriptor_table::close_handed() noexcept {

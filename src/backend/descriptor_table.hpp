@@ -73,6 +73,10 @@ class descriptor_table {
   // descriptor of the file, by which the file's mode is asked (-EACCES); -1: it is not asked.
   int take_kept(const kept_name& name, int path = -1);
 
+  // By threads of the process's table: what close(2) of a copy of the descriptor reports; 0, or -errno. Drops no locks. 0 also where
+  // that is not known: of a locked file, before Linux 5.9.
+  int report_close(int descriptor) const;
+
   // By any thread: closes it now, or leaves it to those who can. The caller has owned it alone until now.
   void close(int descriptor) noexcept;
   // By threads of this table: closes what others left, and now and then what was kept because of locks.

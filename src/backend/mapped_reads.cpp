@@ -32,21 +32,25 @@ std::unique_ptr<mapped_reads> mapped_reads::make(int fd) noexcept {
     return nullptr;
   if (!guard_copies()) return nullptr;
   const auto size = static_cast<std::uint64_t>(s.st_size);
-  std::unique_ptr<window[]> windows(new (std::nothrow) window[(size + window_bytes - 1) / window_bytes]());
-  if (windows == nullptr) return nullptr;
-  char* const data = counted_mapping::make(fd, size, 0, PROT_READ);
+  // First the mapping: it bounds the windows of a sparse file, too.
+  char* const data = copy_mapping::make(fd, size, 0, PROT_READ);
   if (data == nullptr) return nullptr;
+  std::unique_ptr<window[]> windows(new (std::nothrow) window[(size + window_bytes - 1) / window_bytes]());
+  if (windows == nullptr) {
+    copy_mapping::end(data, size);
+    return nullptr;
+  }
   // Only what has left the page cache since it was looked for is read through the mapping: what is needed, no more.
   (void)madvise(data, size, MADV_RANDOM);
   auto* made = new (std::nothrow) mapped_reads(data, size, std::move(windows));
-  if (made == nullptr) counted_mapping::end(data, size);
+  if (made == nullptr) copy_mapping::end(data, size);
   return std::unique_ptr<mapped_reads>(made);
 }
 
 mapped_reads::mapped_reads(char* data, std::uint64_t size, std::unique_ptr<window[]> windows)
     : data_(data), size_(size), windows_(std::move(windows)) {}
 
-mapped_reads::~mapped_reads() { counted_mapping::end(data_, size_); }
+mapped_reads::~mapped_reads() { copy_mapping::end(data_, size_); }
 
 bool mapped_reads::read(char* to, std::uint64_t bytes, std::uint64_t offset) noexcept {
   if (bytes == 0 || offset >= size_ || bytes > size_ - offset) return false;

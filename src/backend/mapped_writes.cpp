@@ -32,7 +32,7 @@ std::unique_ptr<mapped_writes> mapped_writes::make(int fd, std::uint64_t end) no
   return std::unique_ptr<mapped_writes>(new (std::nothrow) mapped_writes);
 }
 
-mapped_writes::part::~part() { counted_mapping::end(data, part_bytes); }
+mapped_writes::part::~part() { copy_mapping::end(data, part_bytes); }
 
 mapped_writes::~mapped_writes() {
   // Relaxed: whoever destroys this got it from those who used it.
@@ -84,10 +84,10 @@ mapped_writes::part* mapped_writes::find_part(int fd, std::uint64_t number) noex
   // Acquire: pairs with the release below.
   part* known = parts_[number].load(std::memory_order_acquire);
   if (known != nullptr) return known;
-  char* const data = counted_mapping::make(fd, part_bytes, number * part_bytes, PROT_READ | PROT_WRITE);
+  char* const data = copy_mapping::make(fd, part_bytes, number * part_bytes, PROT_READ | PROT_WRITE);
   if (data == nullptr) return nullptr;
   part* const made = new (std::nothrow) part(data);
-  if (made == nullptr) counted_mapping::end(data, part_bytes);
+  if (made == nullptr) copy_mapping::end(data, part_bytes);
   if (made == nullptr || parts_[number].compare_exchange_strong(known, made, std::memory_order_acq_rel)) return made;
   delete made;  // another thread was faster
   return known;

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "base/uninterrupted.hpp"
@@ -21,7 +22,8 @@ namespace gpufs {
 namespace {
 
 constexpr int folder_flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
-constexpr int links_max = 40;  // as the kernel follows
+constexpr int links_max = 40;                              // as the kernel follows
+constexpr int no_links = std::numeric_limits<int>::min();  // /proc is not there, and no errno
 
 // File systems that are interfaces of the kernel. Their files are regular for stat(2), but reading or writing one may do anything:
 // /proc/self/mem is this process's memory. Not among them: tmpfs, devtmpfs and hugetlbfs, whose regular files are data.
@@ -37,6 +39,9 @@ constexpr std::uint32_t kernel_file_systems[] = {
     0x6e667364,  // nfsd
     0x67596969,  // rpc_pipefs
     0x0a647361,  // functionfs
+    0x76a9f425,  // ocfs2_dlmfs: an open takes a lock of the cluster
+    0x50494446,  // pidfs
+    0x00009fa1,  // openpromfs
     0x0187       // autofs
 };
 
@@ -157,27 +162,34 @@ int path_opener::open_existing(const std::string& path, const open_how& how, boo
 }
 
 int path_opener::reopen(const path_descriptor& found, const std::string& path, int access, bool no_follow) const {
-  struct statx s;
-  if (const int status = check_file(found.number(), s); status < 0) return status;
-  descriptor_table& table = descriptor_table::of_this_thread();
-  if (const int kept = table.take_kept({makedev(s.stx_dev_major, s.stx_dev_minor), s.stx_ino, access}, found.number());
-      kept != -ENOENT)
-    return kept;
   // O_NONBLOCK: means nothing for a regular file, but that a lease of another program is not waited for.
   const int flags = access | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
-  if (const int links = table.is_own() ? table.links() : links_; links >= 0) {
-    const std::string link = std::to_string(found.number());
-    const int fd = uninterrupted([&] { return table.open(link.c_str(), flags, 0, links); });
-    char to = 0;
-    if (fd >= 0 || readlinkat(links, link.c_str(), &to, 1) > 0) return fd;
-  }
+  if (const int fd = open_found(found, flags); fd != -ESTALE && fd != no_links) return fd;
   const int fd = find(path, flags | (no_follow ? O_NOFOLLOW : 0));
   if (fd < 0) return fd;
+  struct statx s;
   if (const int status = check_file(fd, s); status < 0) {
-    table.close(fd);
+    descriptor_table::of_this_thread().close(fd);
     return status;
   }
   return fd;
+}
+
+// The very file that was found; or -errno, or no_links.
+int path_opener::open_found(const path_descriptor& found, int flags) const {
+  struct statx s;
+  if (const int status = check_file(found.number(), s); status < 0) return status;
+  descriptor_table& table = descriptor_table::of_this_thread();
+  if (const int kept =
+          table.take_kept({makedev(s.stx_dev_major, s.stx_dev_minor), s.stx_ino, flags & O_ACCMODE}, found.number());
+      kept != -ENOENT)
+    return kept;
+  const int links = table.is_own() ? table.links() : links_;
+  if (links < 0) return no_links;
+  const std::string link = std::to_string(found.number());
+  const int fd = uninterrupted([&] { return table.open(link.c_str(), flags, 0, links); });
+  char to = 0;
+  return fd >= 0 || readlinkat(links, link.c_str(), &to, 1) > 0 ? fd : no_links;
 }
 
 int path_opener::create(const std::string& path, const open_how& how) const {

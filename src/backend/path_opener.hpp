@@ -4,7 +4,10 @@
 // no tape moves. The kind of the file and its file system are checked on that descriptor. The second step opens the
 // very file that was found, by the descriptor's link in /proc. So no rename between the steps can change what is opened.
 //
-// Where /proc is not mounted, the second step opens the path once more, with O_NONBLOCK and O_NOCTTY, and checks the result again.
+// In two cases the second step opens the path once more instead, with O_NONBLOCK and O_NOCTTY, and checks the result again:
+//   - /proc is not mounted.
+//   - The file is stale (ESTALE). A network file system finds a file by a name that it remembers; the server may have
+//     another file there by now. Only an open of the path itself makes the kernel ask the server again.
 // A program that puts a FIFO or a device in the file's place between the steps then sees an open of it.
 //
 // A file is created by O_EXCL in a folder whose file system was checked, so that nothing that exists is opened by it.
@@ -62,6 +65,7 @@ class path_opener {
   int find(const std::string& path, int flags) const;
   int open_existing(const std::string& path, const open_how& how, bool& readable) const;
   int reopen(const path_descriptor& found, const std::string& path, int access, bool no_follow) const;
+  int open_found(const path_descriptor& found, int flags) const;
   int create(const std::string& path, const open_how& how) const;
   int follow(std::string& path) const;
   template <class Act>

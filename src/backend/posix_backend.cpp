@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/counted_mapping.hpp"
 #include "backend/descriptor_table.hpp"
 #include "backend/mapped_reads.hpp"
 #include "backend/mapped_writes.hpp"
@@ -36,7 +37,7 @@ std::int64_t nanoseconds(const statx_timestamp& t) {
 class posix_mapping final : public file_mapping {
  public:
   posix_mapping(char* data, std::uint64_t bytes) : data_(data), bytes_(bytes) {}
-  ~posix_mapping() override { munmap(data_, bytes_); }
+  ~posix_mapping() override { extent_mapping::end(data_, bytes_); }
   posix_mapping(const posix_mapping&) = delete;
   posix_mapping& operator=(const posix_mapping&) = delete;
   char* data() const override { return data_; }
@@ -108,11 +109,11 @@ class posix_file final : public backend_file {
   std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) override {
     const descriptor fd(*this);
     if (!fd) return nullptr;
-    void* p = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd.number(), static_cast<off_t>(offset));
-    if (p == MAP_FAILED) return nullptr;
-    std::unique_ptr<file_mapping> mapping(new (std::nothrow) posix_mapping(static_cast<char*>(p), bytes));
-    if (mapping == nullptr) munmap(p, bytes);
-    return mapping;
+    char* const data = extent_mapping::make(fd.number(), bytes, offset, PROT_READ);
+    if (data == nullptr) return nullptr;
+    auto* const made = new (std::nothrow) posix_mapping(data, bytes);
+    if (made == nullptr) extent_mapping::end(data, bytes);
+    return std::unique_ptr<file_mapping>(made);
   }
 
   double cached(const file_mapping& mapping, std::uint64_t offset) override {
@@ -168,8 +169,7 @@ class posix_file final : public backend_file {
   int report_close() override {
     const descriptor fd(*this);
     if (!fd) return fd.number();
-    const int copy = fcntl(fd.number(), F_DUPFD_CLOEXEC, 3);
-    return copy >= 0 && ::close(copy) == 0 ? 0 : -errno;
+    return descriptor_table::of_process().report_close(fd.number());
   }
 
   void read_ahead(std::uint64_t offset, std::uint64_t bytes) override {
@@ -241,11 +241,12 @@ class posix_file final : public backend_file {
     if (fd < 0) return fd;
     // It cannot be another file; but the link was a matter of numbers, and a wrong file would be read without a sign.
     struct statx s;
-    if (statx(fd, "", AT_EMPTY_PATH, STATX_INO, &s) == 0 && s.stx_ino == inode_.load(std::memory_order_relaxed) &&
+    const int known = statx(fd, "", AT_EMPTY_PATH, STATX_INO, &s) == 0 ? 0 : -errno;
+    if (known == 0 && s.stx_ino == inode_.load(std::memory_order_relaxed) &&
         makedev(s.stx_dev_major, s.stx_dev_minor) == device_.load(std::memory_order_relaxed))
       return fd;
     descriptor_table::of_this_thread().close(fd);
-    return -ESTALE;
+    return known < 0 ? known : -ESTALE;
   }
 
   // By cachestat(2), Linux 6.5; -1 where there is none.

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/blocked_signals.hpp"
 #include "gpufs/base/platform.cuh"
 #include "gpufs/error.hpp"
 
@@ -44,6 +45,7 @@ void host_threads::start(const char* what, std::function<void()> body) {
   };
   try {
     GPUFS_SCHEDULE_POINT("thread.start");
+    const blocked_signals for_good;
     threads_.emplace_back(std::move(counted));
   } catch (const std::system_error&) {
     take_back();

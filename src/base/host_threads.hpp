@@ -38,7 +38,7 @@ class host_threads {
   host_threads& operator=(const host_threads&) = delete;
 
   // Throws gpufs::error EAGAIN when the system gives no thread (`what` says for what), or std::bad_alloc.
-  // `body` must not throw.
+  // `body` must not throw. The thread gets none of the program's signals.
   void start(const char* what, std::function<void()> body);
   // True when all threads have ended, false at the deadline. After true no thread is left that uses anything.
   [[nodiscard]] bool wait_until(const deadline& end);

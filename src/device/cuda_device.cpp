@@ -1,4 +1,5 @@
 // NVIDIA GPUs, through the CUDA runtime and (for virtual memory) the driver's entry points.
+#include "base/blocked_signals.hpp"
 #include "device/device.hpp"
 #include "gpufs/error.hpp"
 
@@ -354,6 +355,7 @@ class cuda_device final : public device {
   // The driver has no bounded wait for a device, so a thread of its own waits; if the kernel never ends, neither does it.
   std::shared_ptr<std::atomic<bool>> start_waiting() const {
     auto done = std::make_shared<std::atomic<bool>>(false);
+    const blocked_signals for_good;
     std::thread([done, ordinal = ordinal_] {
       (void)cudaSetDevice(ordinal);
       (void)cudaDeviceSynchronize();

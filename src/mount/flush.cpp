@@ -11,12 +11,12 @@
 #include <thread>
 #include <vector>
 
+#include "base/blocked_signals.hpp"
 #include "base/uninterrupted.hpp"
 #include "gpufs/base/platform.cuh"
 #include "gpufs/cache/dirty.cuh"
 #include "gpufs/error.hpp"
 #include "mount/snapshot.hpp"
-#include "service/block_signals.hpp"
 
 namespace gpufs {
 namespace {
@@ -240,12 +240,11 @@ bool flush_files(device& gpu, const mount_ref& fs, file_table& files, const flus
   std::thread thread;
   try {
     GPUFS_SCHEDULE_POINT("thread.start");
-    thread = std::thread([flush] {
-      block_signals();
-      flush();
-    });
+    const blocked_signals for_good;
+    thread = std::thread(flush);
   } catch (const std::exception&) {  // no thread, or no memory for one
-    flush();                         // without a bound of its time
+    const blocked_signals meanwhile;
+    flush();  // without a bound of its time
     return true;
   }
   if (wait_for(*state, rules.timeout_ns)) {

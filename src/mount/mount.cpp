@@ -1,6 +1,7 @@
 // The mount: puts device, arena, channel and service together, and takes them apart again.
 #include <errno.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -113,12 +114,15 @@ struct mount::implementation {
       obstacle = "closing a file hangs";
     if (failure != nullptr) std::rethrow_exception(failure);
   }
+  // Whether this process is a child of the one that mounted, which has neither the mount's threads nor its device.
+  bool is_forked() const { return getpid() != owner; }
+  void refuse_forked() const {
+    if (is_forked()) throw error(EPERM, "the mount is the parent process's");
+  }
   void refuse_ended() const {
+    refuse_forked();
     if (ended) throw error(ESHUTDOWN, "the mount has ended");
   }
-  // Whether bytes of the file are lost, or may be.
-  static bool is_lost(const file_error& e) { return file_error_log::is_loss(e.what, e.at_unmount); }
-
   // When all has ended, or nothing has begun.
   ~implementation() {
     requests.reset();
@@ -192,6 +196,7 @@ struct mount::implementation {
     return gpufs::snapshot<T>(*gpu, ref, offset, count);
   }
 
+  const pid_t owner = getpid();
   mount_options options;
   std::unique_ptr<gpufs::device> gpu;
   std::string direct_obstacle;
@@ -229,11 +234,16 @@ void leave_behind(Implementation* left) noexcept {
 
 mount::mount(const mount_options& options) : self_(std::make_unique<implementation>(options)) {}
 mount::~mount() {
+  // A child's copy lacks the threads that its end would wait for, and the files are the parent's to write.
+  if (self_->is_forked()) {
+    leave_behind(self_.release());
+    return;
+  }
   try {
     if (!self_->ended) {
       self_->end();
       for (const file_error& e : file_errors().errors) {
-        if (implementation::is_lost(e))
+        if (file_error_log::is_lost(e))
           std::fprintf(stderr, "gpufs: unmount: %s: %s: %s\n", e.path.c_str(), e.operation_name(),
                        std::generic_category().message(e.error_number).c_str());
       }
@@ -251,9 +261,10 @@ mount::~mount() {
 
 void mount::unmount() {
   if (self_->ended) return;
+  self_->refuse_forked();
   self_->end();
   for (const file_error& e : file_errors().errors) {
-    if (implementation::is_lost(e)) throw error(e.error_number, std::string("unmount: ") + e.operation_name(), e.path);
+    if (file_error_log::is_lost(e)) throw error(e.error_number, std::string("unmount: ") + e.operation_name(), e.path);
   }
   if (self_->files_open->errors().has_dropped_loss()) throw error(EIO, std::string("unmount: ") + dropped_losses);
   if (self_->obstacle != nullptr) throw error(ETIMEDOUT, std::string("unmount: ") + self_->obstacle);

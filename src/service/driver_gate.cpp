@@ -9,8 +9,8 @@ namespace gpufs {
 bool driver_gate::enter(unsigned thread, const request_name& name) {
   {
     std::unique_lock lock(mutex_);
-    const auto decided = [&] { return stalled_ != 0 || !exclusive_ || inside_ == 0; };
-    if (!changed_.wait_for(lock, std::chrono::nanoseconds(call_ns_max), decided) || stalled_ != 0) return false;
+    const auto decided = [&] { return refuses() || !exclusive_ || inside_ == 0; };
+    if (!changed_.wait_for(lock, std::chrono::nanoseconds(call_ns_max), decided) || refuses()) return false;
     calls_[thread] = {true, false, platform::now_ns(), name};
     ++inside_;
   }
@@ -22,13 +22,23 @@ void driver_gate::leave(unsigned thread) {
   {
     const std::lock_guard lock(mutex_);
     if (calls_[thread].stalled) --stalled_;
+    closed_.store(refuses(), std::memory_order_relaxed);
     calls_[thread] = {};
     --inside_;
   }
   changed_.notify_one();
 }
 
-bool driver_gate::find_stalled(std::vector<request_name>& found) {
+void driver_gate::set_engine_stuck(bool stuck) {
+  {
+    const std::lock_guard lock(mutex_);
+    engine_stuck_ = stuck;
+    closed_.store(refuses(), std::memory_order_relaxed);
+  }
+  if (stuck) changed_.notify_all();
+}
+
+bool driver_gate::find_stalled_calls(std::vector<request_name>& found) {
   const std::lock_guard lock(mutex_);
   for (call& c : calls_) {
     if (!c.inside || c.stalled || platform::elapsed_ns(c.since_ns) <= call_ns_max) continue;
@@ -37,7 +47,8 @@ bool driver_gate::find_stalled(std::vector<request_name>& found) {
     ++stalled_;
   }
   if (!found.empty()) changed_.notify_all();
-  return stalled_ != 0;
+  closed_.store(refuses(), std::memory_order_relaxed);
+  return refuses();
 }
 
 }  // namespace gpufs

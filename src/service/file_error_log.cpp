@@ -1,7 +1,9 @@
 #include "service/file_error_log.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <new>
+#include <utility>
 
 namespace gpufs {
 
@@ -23,16 +25,25 @@ void file_error_log::add(const std::string& path, int status, file_operation wha
     ++known->count;
     return;
   }
+  const bool loses = is_lost({{}, -status, what, at_unmount, 1});
   try {
+    file_error fresh{path, -status, what, at_unmount, 1};
+    if (list_.errors.size() == errors_max && loses) {
+      const auto other = std::find_if_not(list_.errors.rbegin(), list_.errors.rend(), is_lost);
+      if (other != list_.errors.rend()) {
+        list_.dropped += other->count;
+        list_.errors.erase(std::next(other).base());
+      }
+    }
     if (list_.errors.size() < errors_max) {
-      list_.errors.push_back({path, -status, what, at_unmount, 1});
+      list_.errors.push_back(std::move(fresh));
       return;
     }
   } catch (const std::bad_alloc&) {
     // Counted below.
   }
   ++list_.dropped;
-  has_dropped_loss_ = has_dropped_loss_ || is_loss(what, at_unmount);
+  has_dropped_loss_ = has_dropped_loss_ || loses;
 }
 
 file_error_list file_error_log::list() const {

@@ -1,5 +1,7 @@
 // Failures of a mount's files. Bounded, because a full disk fails at each write: equal failures are counted, and after
 // `errors_max` different ones the rest is only counted.
+// But a failure that loses bytes takes the place of the last one that does not: a kernel may cause as
+// many others as it likes, and the unmount must still say what was lost.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +21,7 @@ class file_error_log {
   file_error_list list() const;
 
   // Whether bytes of a file are lost after such a failure, or may be.
-  static bool is_loss(file_operation what, bool at_unmount) { return at_unmount || what == file_operation::close; }
+  static bool is_lost(const file_error& e) { return e.at_unmount || e.what == file_operation::close; }
   // Whether such a failure is not in the list, because there was no room or no memory for it.
   bool has_dropped_loss() const;
 

@@ -83,22 +83,26 @@ int file_table::with_room(unsigned first_shard, const Attempt& attempt) {
 }
 
 template <class Open>
-int file_table::open_backend(const Open& open, unsigned first_shard, std::shared_ptr<backend_file>& file) {
+int file_table::open_backend(const Open& open, bool writes, unsigned first_shard, std::shared_ptr<backend_file>& file) {
+  if (writes && written_->load() >= written_max()) return -EMFILE;
   if (descriptors_->load() >= descriptors_max_) (void)make_room(first_shard);
   std::unique_ptr<backend_file> opened;
   const int status = uninterrupted([&] { return with_room(first_shard, [&] { return open(opened); }); });
   if (status < 0) return status;
   descriptors_->fetch_add(1);
-  file = std::shared_ptr<backend_file>(opened.release(), [count = descriptors_](backend_file* f) {
-    delete f;
-    count->fetch_sub(1);
-  });
+  if (writes) written_->fetch_add(1);
+  file = std::shared_ptr<backend_file>(opened.release(),
+                                       [count = descriptors_, written = writes ? written_ : nullptr](backend_file* f) {
+                                         delete f;
+                                         count->fetch_sub(1);
+                                         if (written != nullptr) written->fetch_sub(1);
+                                       });
   return 0;
 }
 
 int file_table::open_to_read(const std::string& path, bool no_follow, unsigned first_shard,
                              std::shared_ptr<backend_file>& file) {
-  return open_backend([&](std::unique_ptr<backend_file>& opened) { return io_->open(path, no_follow, opened); },
+  return open_backend([&](std::unique_ptr<backend_file>& opened) { return io_->open(path, no_follow, opened); }, false,
                       first_shard, file);
 }
 
@@ -216,7 +220,8 @@ int file_table::open_to_change(std::string path, const open_how& how, std::uint3
   if (!counted.fits(path_bytes_max)) return -ENFILE;
   std::shared_ptr<backend_file> file;
   const int status = open_backend(
-      [&](std::unique_ptr<backend_file>& opened) { return io_->open_to_change(counted.text(), how, opened); }, 0, file);
+      [&](std::unique_ptr<backend_file>& opened) { return io_->open_to_change(counted.text(), how, opened); },
+      how.write, 0, file);
   if (status < 0) return status;
   return enter(std::move(counted), how.no_follow, how.write, std::move(file), handle, result, 0);
 }
@@ -243,6 +248,7 @@ int file_table::enter(counted_path path, bool no_follow, bool writes, std::share
     // Before there is a handle, which may be closed as soon as it is one.
     if (writes) {
       const std::lock_guard lock(nodes_mutex_);
+      result->place_ = writers_[node].size();
       writers_[node].push_back(result);  // has room
     }
     for (std::uint32_t i = 0; i < shard_count; ++i) {
@@ -371,7 +377,11 @@ bool file_table::join(file_version& version, bool writes, std::uint32_t& node) {
 void file_table::forget_writer(const host_file& file) {
   {
     const std::lock_guard lock(nodes_mutex_);
-    std::erase_if(writers_[file.node()], [&](const auto& writer) { return writer.get() == &file; });
+    // Not by a search: a kernel may open one file as often as there are handles.
+    std::vector<std::shared_ptr<host_file>>& files = writers_[file.node()];
+    std::swap(files[file.place_], files.back());
+    files[file.place_]->place_ = file.place_;
+    files.pop_back();
   }
   epoch_.fetch_add(1, std::memory_order_release);
 }

@@ -35,6 +35,7 @@
 #include "gpufs/channel/layout.cuh"
 #include "service/file_error_log.hpp"
 #include "service/place_queue.hpp"
+#include "service/sync_rounds.hpp"
 #include "service/write_turn.hpp"
 
 namespace gpufs {
@@ -52,6 +53,7 @@ class file_version {
   const bool racy;
   std::atomic<bool> delivered{false};  // its bytes went to the device with an open
   write_seats seats;
+  sync_rounds syncs;
   // The launch that emptied the file last, as O_TRUNC asks; 0: none. A later version of the file has it from this one.
   std::atomic<std::uint64_t> emptied_by{0};
 
@@ -121,7 +123,8 @@ class host_file {
   const bool writes_;  // then its backend's file stays open: the path may lead elsewhere, or nowhere
   const std::uint32_t node_;
   const std::shared_ptr<file_version> version_;
-  std::mutex mutex_;  // guards file_ and used_
+  std::size_t place_ = 0;  // among the writers of its node; guarded by the table's nodes_mutex_
+  std::mutex mutex_;       // guards file_ and used_
   std::shared_ptr<backend_file> file_;
   bool used_ = true;              // since the last look for one to close (CLOCK)
   std::atomic<bool> open_{true};  // file_ is not null; to be looked at without the mutex
@@ -134,6 +137,10 @@ class file_table {
 
   // `nodes_max`: how many versions may be open for writing. 0: the mount is read-only.
   file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max = 0);
+
+  // Of `descriptors_max`, what files that are open for writing may take: they keep their descriptors, so that the others would
+  // not have any, and the program itself none that was left to it. Opens past it give -EMFILE.
+  std::size_t written_max() const { return descriptors_max_ - descriptors_max_ / 8; }
 
   // Bytes of the paths of all open files: 512 for each handle that there is. Opens past it give -ENFILE.
   static constexpr std::size_t path_bytes_max = std::size_t{128} << 20;
@@ -262,7 +269,7 @@ class file_table {
   };
 
   template <class Open>
-  int open_backend(const Open& open, unsigned first_shard, std::shared_ptr<backend_file>& file);
+  int open_backend(const Open& open, bool writes, unsigned first_shard, std::shared_ptr<backend_file>& file);
   int open_to_read(const std::string& path, bool no_follow, unsigned first_shard, std::shared_ptr<backend_file>& file);
   int enter(counted_path path, bool no_follow, bool writes, std::shared_ptr<backend_file> file, std::uint32_t& handle,
             std::shared_ptr<host_file>& result, unsigned shard);
@@ -298,6 +305,7 @@ class file_table {
   std::atomic<unsigned> next_room_{0};  // the shard at which a thread without one of its own looks for room next
   // Backend files open now. Shared with their deleters, so that it is exact whoever lets one go.
   const std::shared_ptr<std::atomic<std::size_t>> descriptors_ = std::make_shared<std::atomic<std::size_t>>(0);
+  const std::shared_ptr<std::atomic<std::size_t>> written_ = std::make_shared<std::atomic<std::size_t>>(0);  // of these
   // Of the paths of files that live. Shared with them, as some outlive this.
   const std::shared_ptr<std::atomic<std::size_t>> path_bytes_ = std::make_shared<std::atomic<std::size_t>>(0);
 };

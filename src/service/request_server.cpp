@@ -41,14 +41,18 @@ request_server::request_server(device& d, const channel_view& channel, const cha
                                const bulk_frames& frames, file_table& files, extent_registrar& extents,
                                unsigned copiers, const std::atomic<bool>& stopping)
     : device_(d), channel_(channel), seen_(seen), frames_(frames), files_(files), extents_(extents),
-      gate_(copiers, d.bulk_copies_exclude()) {
-  stalled_.reserve(copiers);  // find_stalled() allocates nothing
+      gate_(copiers, channel.layout.slot_count, d.bulk_copies_exclude()) {
+  stalled_.reserve(copiers + channel.layout.slot_count);  // find_stalled() allocates nothing
   for (unsigned c = 0; c < copiers; ++c) stagers_.emplace_back(d, gate_, c, stopping);
 }
 
 bool request_server::report_stalled() {
   stalled_.clear();
-  const bool any = gate_.find_stalled(stalled_);
+  const bool any = gate_.find_stalled(stalled_, [this](const driver_gate::request_name& r) {
+    // The slot may have had other requests since.
+    const std::uint32_t answered = reply_sequence(channel_.reply(r.slot).word.load_relaxed());
+    return static_cast<std::int32_t>(answered - r.sequence) >= 0;
+  });
   for (const driver_gate::request_name& late : stalled_) report_stalled(late.slot, late.sequence);
   return any;
 }
@@ -210,7 +214,8 @@ std::int32_t request_server::serve_emptied(const request& r, file_table::lookups
 std::int32_t request_server::serve_sync(const request& r, file_table::lookups& known) {
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
-  return uninterrupted([&] { return file->reached->sync(); });
+  const auto sync = [&] { return std::min(uninterrupted([&] { return file->reached->sync(); }), 0); };
+  return file->file->version().syncs.run(static_cast<std::uint32_t>(r.offset), sync);
 }
 
 std::int32_t request_server::serve_report_close(const request& r, file_table::lookups& known) {

@@ -3,6 +3,8 @@
 #include <errno.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "gpufs/error.hpp"
 #include "service/file_table.hpp"
@@ -19,7 +21,7 @@ run_stager::~run_stager() {
 std::int32_t run_stager::read(backend_file& file, std::uint64_t offset, char* to, std::uint64_t length,
                               const reply_place& reply, std::int32_t flags) {
   std::uint64_t done = 0;
-  const auto give_up = [&](std::int32_t error) { return done == 0 || drain() ? error : device_answers; };
+  const auto give_up = [&](std::int32_t error) { return done == 0 || drain(reply.name) ? error : device_answers; };
   try {
     for (;;) {
       bounce_buffer* buffer = free_buffer(reply.name);
@@ -40,7 +42,7 @@ std::int32_t run_stager::read(backend_file& file, std::uint64_t offset, char* to
       done += bytes;
     }
   } catch (...) {
-    if (done != 0 && !drain()) return device_answers;
+    if (done != 0 && !drain(reply.name)) return device_answers;
     throw;
   }
 }
@@ -48,8 +50,8 @@ std::int32_t run_stager::read(backend_file& file, std::uint64_t offset, char* to
 std::int64_t run_stager::copy_piece(bounce_buffer& buffer, char* to, std::uint64_t bytes,
                                     const channel_word<std::uint64_t>* told, channel_word<std::uint64_t>* told_seen,
                                     std::uint64_t word, const driver_gate::request_name& name) {
-  const std::int64_t copied =
-      copy(to, reinterpret_cast<std::uint64_t>(buffer.memory.device), bytes, told_seen, word, name);
+  const std::int64_t copied = copy(to, reinterpret_cast<std::uint64_t>(buffer.memory.device), bytes, told_seen, word,
+                                   name, told != buffer.emptied);
   buffer.told = copied == -EINPROGRESS ? told : nullptr;
   if (copied >= 0 && copied != static_cast<std::int64_t>(bytes)) return -EIO;
   buffer.word = word;
@@ -59,21 +61,28 @@ std::int64_t run_stager::copy_piece(bounce_buffer& buffer, char* to, std::uint64
 
 std::int64_t run_stager::copy_and_answer(char* to, std::uint64_t from, std::uint64_t bytes, const reply_place& reply,
                                          std::int32_t result) {
-  return copy(to, from, bytes, reply.seen, make_reply_word(reply.name.sequence, result), reply.name);
+  return copy(to, from, bytes, reply.seen, make_reply_word(reply.name.sequence, result), reply.name, true);
 }
 
 std::int64_t run_stager::copy(char* to, std::uint64_t from, std::uint64_t bytes, channel_word<std::uint64_t>* told,
-                              std::uint64_t word, const driver_gate::request_name& name) {
+                              std::uint64_t word, const driver_gate::request_name& name, bool answers) {
   const driver_gate::pass in(gate_, thread_, name);
   if (!in) return -EAGAIN;
+  if (answers) gate_.expect_answer(name);
   return device_.bulk_copy(thread_, to, from, bytes, reinterpret_cast<char*>(told), word);
 }
 
-// Waits until the device has emptied all buffers. False when it does not.
-bool run_stager::drain() {
-  bool empty = true;
-  for (bounce_buffer& buffer : buffers_) empty = wait_until_empty(buffer) && empty;
-  return empty;
+// Waits until the device has emptied all buffers; as long as that takes, because the frames are not free before. The
+// group that waits for the answer is told when it takes long. False: the mount ends.
+bool run_stager::drain(const driver_gate::request_name& name) {
+  gate_.expect_answer(name);
+  for (bounce_buffer& buffer : buffers_) {
+    for (; buffer.told != nullptr && !buffer.is_empty(); std::this_thread::sleep_for(std::chrono::microseconds(100))) {
+      if (stopping_) return false;
+    }
+    buffer.told = nullptr;
+  }
+  return true;
 }
 
 // A buffer that the device has emptied. Null when there is no memory for one, or the device does not answer.
@@ -107,7 +116,7 @@ bool run_stager::allocate(const driver_gate::request_name& name) {
 bool run_stager::wait_until_empty(bounce_buffer& buffer) {
   const std::uint64_t start = platform::now_ns();
   for (std::uint32_t attempt = 0; buffer.told != nullptr && !buffer.is_empty(); ++attempt) {
-    if (stopping_ || platform::now_ns() - start > answer_time_ns) return false;
+    if (stopping_ || gate_.is_closed() || platform::elapsed_ns(start) > answer_time_ns) return false;
     platform::pause(attempt);
   }
   buffer.told = nullptr;

@@ -63,13 +63,13 @@ class run_stager {
 
   bool allocate(const driver_gate::request_name& name);
   bounce_buffer* free_buffer(const driver_gate::request_name& name);
-  bool drain();
+  bool drain(const driver_gate::request_name& name);
   bool wait_until_empty(bounce_buffer& buffer);
   std::int64_t copy_piece(bounce_buffer& buffer, char* to, std::uint64_t bytes, const channel_word<std::uint64_t>* told,
                           channel_word<std::uint64_t>* told_seen, std::uint64_t word,
                           const driver_gate::request_name& name);
   std::int64_t copy(char* to, std::uint64_t from, std::uint64_t bytes, channel_word<std::uint64_t>* told,
-                    std::uint64_t word, const driver_gate::request_name& name);
+                    std::uint64_t word, const driver_gate::request_name& name, bool answers);
 
   device& device_;
   driver_gate& gate_;

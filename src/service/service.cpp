@@ -12,8 +12,6 @@
 #include <new>
 #include <utility>
 
-#include "service/block_signals.hpp"
-
 namespace gpufs {
 
 namespace {
@@ -96,13 +94,6 @@ void service::work(service_duty duty, unsigned worker) {
   // Naps and the sentinel's sleeps are to end when they should, not 50 us later. Of this thread only.
   (void)prctl(PR_SET_TIMERSLACK, 1000ul);
   try {
-    // A file that may not grow any more (RLIMIT_FSIZE) is an error of the call, and not the program's end.
-    sigset_t growth;
-    sigemptyset(&growth);
-    sigaddset(&growth, SIGXFSZ);
-    (void)pthread_sigmask(SIG_BLOCK, &growth, nullptr);
-    // A handler of the program's must not run where its descriptors are not.
-    if (duty == service_duty::open) block_signals();
     // First made, last gone: no file may be let go of behind it.
     const std::unique_ptr<opener_stay> stay = duty == service_duty::open ? files_.enter_opener() : nullptr;
     file_table::lookups known;
@@ -351,7 +342,7 @@ int service::hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const requ
     if (event) {
       try {
         timeline_event e = *event;
-        e.thread = timeline::first_sink + sink;
+        e.thread = timeline::first_sink + static_cast<std::uint32_t>(sink % limits::sinks_max);
         e.begin_ns = begin_ns;
         e.end_ns = platform::now_ns();
         e.result = result;
@@ -421,13 +412,13 @@ timeline_event service::describe(const request& r, std::uint32_t slot, unsigned 
 // ---- sleeping and waking
 
 void service::wake_sleepers(service_duty duty, int count) {
-  channel_header::twin_bed& bed = bed_of(duty);
+  channel_header::twin_bed& bed = this->bed(duty);
   __atomic_fetch_add(&bed.wake, 1u, __ATOMIC_SEQ_CST);
   syscall(SYS_futex, &bed.wake, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
 
 std::uint32_t service::sleepers(service_duty duty) const {
-  return __atomic_load_n(&bed_of(duty).sleepers, __ATOMIC_SEQ_CST);
+  return __atomic_load_n(&bed(duty).sleepers, __ATOMIC_SEQ_CST);
 }
 
 std::uint64_t service::served_count() const {
@@ -448,7 +439,7 @@ void service::wake_all() {
 }
 
 service::idle_end service::idle(service_duty duty, std::uint64_t idle_ns) {
-  channel_header::twin_bed& bed = bed_of(duty);
+  channel_header::twin_bed& bed = this->bed(duty);
   crew& own = crew_of(duty);
   // Only the sentinel looks at the bells by itself; the others sleep until someone has work for them.
   const bool sentinel = !own.sentinel.exchange(true);

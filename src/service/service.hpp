@@ -133,10 +133,8 @@ class service {
                    const std::optional<timeline_event>& event);
   timeline_event describe(const request& r, std::uint32_t slot, unsigned worker) const;
   bool take_turn(const request& write, unsigned worker, const file_table::lookups& known, write_turn& turn) const;
-  // Where those sleep that do a kind's work. By what the service knows itself: a kernel can write anything into the header.
-  channel_header::twin_bed& bed_of(service_duty duty) const {
-    return channel_.header().beds[place_of(answered_by(duty))];
-  }
+  // Where threads of this kind sleep. Not by what the channel says of it: a kernel may have written there.
+  channel_header::twin_bed& bed(service_duty duty) const { return channel_.header().beds[place_of(answered_by(duty))]; }
   void wake_sleepers(service_duty duty, int count);
   std::uint32_t sleepers(service_duty duty) const;
   static constexpr std::size_t place_of(service_duty duty) { return static_cast<std::size_t>(duty); }

@@ -10,18 +10,34 @@
 
 namespace gpufs {
 
+namespace {
+
+constexpr std::uint64_t numbers = std::uint64_t{1} << 31;
+static_assert(numbers % limits::sinks_max == 0, "the number after the last one has the next place");
+
+}  // namespace
+
 sink_table::~sink_table() { (void)stop(deadline::after(deadline::never)); }
 
 std::int32_t sink_table::open(taker take) {
-  open_sink fresh{std::make_shared<entry>(std::move(take)), std::make_unique<host_threads>()};
+  open_sink fresh{0, std::make_shared<entry>(std::move(take)), std::make_unique<host_threads>()};
   const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < sinks_.size(); ++i) {
-    if (sinks_[i].shared != nullptr) continue;
+  for (std::size_t tried = 0; tried < sinks_.size(); ++tried) {
+    const std::uint64_t number = (next_number_ + tried) % numbers;
+    open_sink& place = sinks_[number % sinks_.size()];
+    if (place.shared != nullptr) continue;
     fresh.thread->start("a sink", [e = fresh.shared] { serve(*e); });
-    sinks_[i] = std::move(fresh);
-    return static_cast<std::int32_t>(i);
+    fresh.number = number;
+    place = std::move(fresh);
+    next_number_ = number + 1;
+    return static_cast<std::int32_t>(number);
   }
   throw error(EMFILE, "open_sink: " + std::to_string(limits::sinks_max) + " sinks are open");
+}
+
+sink_table::open_sink* sink_table::find(std::uint64_t number) {
+  open_sink& place = sinks_[number % sinks_.size()];
+  return place.shared != nullptr && place.number == number ? &place : nullptr;
 }
 
 void sink_table::ask_to_end(const open_sink& sink) {
@@ -42,10 +58,10 @@ bool sink_table::close(std::int32_t sink, const deadline& end) {
   open_sink closed;
   {
     const std::lock_guard lock(mutex_);
-    if (sink < 0 || static_cast<std::size_t>(sink) >= sinks_.size()) return true;
-    std::swap(closed, sinks_[static_cast<std::size_t>(sink)]);
+    open_sink* const found = sink < 0 ? nullptr : find(static_cast<std::uint64_t>(sink));
+    if (found == nullptr) return true;
+    std::swap(closed, *found);
   }
-  if (closed.shared == nullptr) return true;
   ask_to_end(closed);
   return end_thread(closed, end);
 }
@@ -66,17 +82,18 @@ bool sink_table::stop(const deadline& end) {
   return ended;
 }
 
-int sink_table::send(std::uint32_t sink, const char* bytes, std::size_t count, answer to) {
+int sink_table::send(std::uint64_t sink, const char* bytes, std::size_t count, answer to) {
   std::shared_ptr<entry> e;
   {
     const std::lock_guard lock(mutex_);
-    if (sink >= sinks_.size()) return -EBADF;
-    e = sinks_[sink].shared;
+    const open_sink* const found = find(sink);
+    if (found == nullptr) return -EBADF;
+    e = found->shared;
   }
-  if (e == nullptr) return -EBADF;
   {
     const std::lock_guard lock(e->mutex);
     if (e->is_closed) return -EBADF;
+    if (e->queue.size() >= limits::channel_slots_max) return -ENOBUFS;
     e->queue.push_back({bytes, count, std::move(to)});
   }
   e->wake.notify_one();

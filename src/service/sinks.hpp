@@ -1,7 +1,11 @@
 // Sinks: functions of the host that take what device code sends.
 //
 // Each sink has a thread and a queue of its own, so that one that is slow holds up neither the service's workers nor another
-// sink. The queue has one entry for each slot of the channel at most, because a slot holds one request at a time.
+// sink. A slot of the channel holds one request at a time, so a queue has one entry for each slot at most. A kernel that
+// rings a bell again before the answer could make it longer: it is refused.
+//
+// A sink's number comes again after 2^31 others, as kernels have it in an int. So what is sent to a sink that is closed
+// reaches no other one.
 #pragma once
 
 #include <array>
@@ -34,9 +38,9 @@ class sink_table {
   // No call of the sink begins any more; sends that wait get -EBADF. False when the call under way has not returned by the
   // deadline: then its thread is left behind, and what the function uses must stay until it returns.
   [[nodiscard]] bool close(std::int32_t sink, const deadline& end);
-  // 0: the bytes are queued, and must stay until the sink's thread calls `to`, which must not throw. Or -EBADF, or throws
-  // std::bad_alloc: then `to` is not called. Does not wait for the sink.
-  int send(std::uint32_t sink, const char* bytes, std::size_t count, answer to);
+  // 0: the bytes are queued, and must stay until the sink's thread calls `to`, which must not throw. Or -EBADF; -ENOBUFS
+  // when more messages wait than a channel has slots; or throws std::bad_alloc: then `to` is not called. Does not wait for the sink.
+  int send(std::uint64_t sink, const char* bytes, std::size_t count, answer to);
   // Closes all sinks, as close().
   [[nodiscard]] bool stop(const deadline& end);
 
@@ -56,15 +60,19 @@ class sink_table {
     bool is_closed = false;
   };
   struct open_sink {
+    std::uint64_t number = 0;
     std::shared_ptr<entry> shared;  // null: not open
     std::unique_ptr<host_threads> thread;
   };
+  // Null when no sink with this number is open. The caller holds mutex_.
+  open_sink* find(std::uint64_t number);
   static void serve(entry& e);
   static void ask_to_end(const open_sink& sink);
   [[nodiscard]] static bool end_thread(const open_sink& sink, const deadline& end);
 
-  std::mutex mutex_;  // guards sinks_
-  std::array<open_sink, limits::sinks_max> sinks_;
+  std::mutex mutex_;                                // guards the rest
+  std::array<open_sink, limits::sinks_max> sinks_;  // each in the place that its number says, modulo the count
+  std::uint64_t next_number_ = 0;
 };
 
 }  // namespace gpufs

@@ -24,7 +24,7 @@ class timeline {
   // Threads' numbers.
   static constexpr std::uint32_t registrar_thread = 0, first_worker = 1, first_opener = 1001,
                                  first_copier = 1501,  // of each kind 257 at most
-      first_sink = 2001;
+      first_sink = 2001;                               // of sinks: the place
 
   // Forgets what was recorded, and records up to `events_max` events.
   void start(std::size_t events_max);

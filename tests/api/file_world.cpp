@@ -24,8 +24,9 @@ void check(bool good, const std::string& what, const std::string& path) {
 
 class posix_world final : public file_world {
  public:
-  posix_world() : io_(make_posix_backend()) {
-    std::string name = std::filesystem::temp_directory_path() / "gpufs-test-XXXXXX";
+  explicit posix_world(const std::string& in) : io_(make_posix_backend()) {
+    std::string name =
+        (in.empty() ? std::filesystem::temp_directory_path() : std::filesystem::path(in)) / "gpufs-test-XXXXXX";
     check(mkdtemp(name.data()) != nullptr, "mkdtemp", name);
     folder_ = name;
   }
@@ -132,8 +133,8 @@ std::string self_checking(unsigned file, unsigned generation, std::uint64_t offs
   return words.substr(offset - first * 8, bytes);
 }
 
-std::unique_ptr<file_world> file_world::make(source where) {
-  if (where == source::posix) return std::make_unique<posix_world>();
+std::unique_ptr<file_world> file_world::make(source where, const std::string& in) {
+  if (where == source::posix) return std::make_unique<posix_world>(in);
   return std::make_unique<memory_world>();
 }
 

@@ -20,7 +20,8 @@ std::string self_checking(unsigned file, unsigned generation, std::uint64_t offs
 // Everything in it is removed when it is destroyed. Names have no slash in them. Failures throw.
 class file_world {
  public:
-  static std::unique_ptr<file_world> make(source where);
+  // `in`: the folder for a temporary folder of source::posix; empty: the system's.
+  static std::unique_ptr<file_world> make(source where, const std::string& in = {});
   virtual ~file_world() = default;
 
   virtual std::shared_ptr<backend> io() const = 0;

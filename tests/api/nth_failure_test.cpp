@@ -343,14 +343,14 @@ struct known_calls {
 constexpr std::uint64_t timed = ~std::uint64_t{0};
 constexpr known_calls all_known_calls[] = {
     {operator_new, {1000, 1000, 1000}},
-    {thread_start, {10, 24, 12}},
+    {thread_start, {12, 24, 13}},
     {"calloc", {8, 8, 8}},
     {"open", {2, 2, 3}},
     {"openat", {22, 30, 10}},
     {"openat2", {0, 0, 18}},
     {"close", {24, 28, 26}},
     {"close_range", {0, 10, 0}},
-    {"fcntl", {8, 8, 8}},
+    {"fcntl", {10, 10, 10}},
     {"dup", {4, 4, 4}},
     {"statx", {12, 26, 24}},
     {"fstat", {2, 6, 0}},
@@ -372,7 +372,7 @@ constexpr known_calls all_known_calls[] = {
     {"sysinfo", {0, 0, 1}},
     {"getrlimit", {1, 1, 1}},
     {"sigaction", {timed, timed, timed}},
-    {"prctl", {2, 16, 6}},
+    {"prctl", {4, 16, 6}},
     {"futex", {timed, timed, timed}},
 };
 

@@ -13,6 +13,7 @@
 #include <set>
 #include <thread>
 
+#include "api/expected_calls.hpp"
 #include "api/matrix.hpp"
 #include "support/schedule.hpp"
 #include "support/seeds.hpp"
@@ -40,7 +41,9 @@ class writer {
 
   script next(const file_world& world, std::vector<shared_file>& shared, std::uint64_t writers, std::string& input,
               std::uint64_t& output_bytes);
-  void check(const std::vector<outcome>& outcomes, const std::string& output);
+  void check(const std::vector<outcome>& outcomes, const std::string& output) const {
+    calls_.check("group " + std::to_string(number_), outcomes, output);
+  }
   // As the host sees them, when all is closed.
   void check_files(const file_world& world) const {
     for (int i = 0; i < own_files; ++i) {
@@ -54,14 +57,6 @@ class writer {
  private:
   static constexpr int own_files = 2;
   static constexpr int shared_register = 4, append_register = 8;
-  struct expectation {
-    std::int64_t result = 0;
-    bool any_descriptor = false;
-    bool has_bytes = false;
-    std::uint64_t memory = 0;
-    std::string bytes;
-    std::string what;
-  };
   struct own_file {
     bool exists = false;
     int open = 0;  // 0: not; else 1 + kind of the descriptor
@@ -72,10 +67,6 @@ class writer {
   };
 
   std::string name_of(int i) const { return "own-" + std::to_string(number_) + "-" + std::to_string(i); }
-  void plan(const device_call& c, std::int64_t result, const std::string& what) {
-    calls_.push_back(c);
-    expected_.push_back({result, false, false, 0, {}, what});
-  }
   std::string fresh(std::uint64_t bytes) {
     std::string s(bytes, '\0');
     for (char& c : s) c = static_cast<char>('a' + random_() % 26);
@@ -94,27 +85,14 @@ class writer {
   void use_own(const file_world& world, int i, std::string& input, std::uint64_t& output_bytes);
   void use_shared(shared_file& f, int from, std::uint64_t writers, std::string& input, std::uint64_t& output_bytes);
   void plan_write(int from, std::uint64_t at, const std::string& bytes, std::string& input, const std::string& what) {
-    device_call c{action::write};
-    c.from = from;
-    c.offset = static_cast<std::int64_t>(at);
-    c.bytes = bytes.size();
-    input.append(below(16), '.');
-    c.memory = input.size();
-    input += bytes;
-    plan(c, static_cast<std::int64_t>(bytes.size()), what);
+    calls_.add_write(from, at, bytes, input, below(16), what);
   }
   void plan_read(int from, std::uint64_t at, std::uint64_t bytes, const std::string& expected,
                  std::uint64_t& output_bytes, const std::string& what) {
     device_call c{action::read};
     c.from = from;
     c.offset = static_cast<std::int64_t>(at);
-    c.bytes = bytes;
-    c.memory = output_bytes + below(16);
-    output_bytes = c.memory + bytes;
-    plan(c, static_cast<std::int64_t>(expected.size()), what);
-    expected_.back().has_bytes = true;
-    expected_.back().memory = c.memory;
-    expected_.back().bytes = expected;
+    (void)calls_.add_read(c, bytes, expected, output_bytes, below(16), what);
   }
 
   std::mt19937_64 random_;
@@ -123,8 +101,7 @@ class writer {
   const std::string records_;  // the file that it appends to
   own_file files_[own_files];
   std::vector<std::string> appended_;
-  script calls_;
-  std::vector<expectation> expected_;
+  expected_calls calls_;
 };
 
 void writer::open_own(const file_world& world, int i, std::string& input) {
@@ -142,9 +119,8 @@ void writer::open_own(const file_world& world, int i, std::string& input) {
   if (below(6) == 0) c.flags |= O_CREAT | O_EXCL;
   const bool creates = (c.flags & O_CREAT) != 0;
   const std::int64_t error = f.exists && (c.flags & O_EXCL) != 0 ? -EEXIST : !f.exists && !creates ? -ENOENT : 0;
-  plan(c, error, "open " + name_of(i));
-  if (error != 0) return;
-  expected_.back().any_descriptor = true;
+  if (error != 0) return calls_.add(c, error, "open " + name_of(i));
+  calls_.add_open(c, "open " + name_of(i));
   f.was_made = f.was_made || (!f.exists && (c.flags & O_TRUNC) == 0);
   f.exists = true;
   // Once in a launch.
@@ -159,13 +135,13 @@ void writer::use_own(const file_world& world, int i, std::string& input, std::ui
     if (f.exists && below(8) == 0) {
       device_call c{action::unlink};
       c.memory = add_string(input, world.path(name_of(i)));
-      plan(c, 0, "unlink " + name_of(i));
+      calls_.add(c, 0, "unlink " + name_of(i));
       f = {};
     } else if (f.exists && files_[1 - i].open == 0 && below(8) == 0) {
       device_call c{action::rename};
       c.memory = add_string(input, world.path(name_of(i)));
       c.bytes = add_string(input, world.path(name_of(1 - i)));
-      plan(c, 0, "rename " + name_of(i));
+      calls_.add(c, 0, "rename " + name_of(i));
       files_[1 - i] = f;
       f = {};
     } else {
@@ -178,7 +154,7 @@ void writer::use_own(const file_world& world, int i, std::string& input, std::ui
     case 0: {
       device_call c{action::close};
       c.from = i;
-      plan(c, 0, "close " + what);
+      calls_.add(c, 0, "close " + what);
       f.open = 0;
       break;
     }
@@ -191,7 +167,7 @@ void writer::use_own(const file_world& world, int i, std::string& input, std::ui
         c.bytes = length();
         c.flags = POSIX_FADV_DONTNEED;
       }
-      plan(c, 0, (c.what == action::sync ? "sync " : "advise ") + what);
+      calls_.add(c, 0, (c.what == action::sync ? "sync " : "advise ") + what);
       break;
     }
     case 2: {
@@ -199,7 +175,7 @@ void writer::use_own(const file_world& world, int i, std::string& input, std::ui
       c.from = i;
       const std::uint64_t size = place(f.content);
       c.offset = static_cast<std::int64_t>(size);
-      plan(c, 0, "truncate " + what + " to " + std::to_string(size));
+      calls_.add(c, 0, "truncate " + what + " to " + std::to_string(size));
       f.content.resize(size, '\0');
       break;
     }
@@ -243,7 +219,6 @@ void writer::use_shared(shared_file& f, int from, std::uint64_t writers, std::st
 script writer::next(const file_world& world, std::vector<shared_file>& shared, std::uint64_t writers,
                     std::string& input, std::uint64_t& output_bytes) {
   calls_.clear();
-  expected_.clear();
   for (own_file& f : files_) f.was_made = f.was_emptied = false;
   for (std::size_t i = 0; i <= shared.size(); ++i) {
     device_call c{action::open};
@@ -252,8 +227,7 @@ script writer::next(const file_world& world, std::vector<shared_file>& shared, s
     c.bytes = 0644;
     c.flags = appends ? O_WRONLY | O_APPEND | O_CREAT : O_RDWR;
     c.memory = add_string(input, world.path(appends ? records_ : shared[i].name));
-    plan(c, 0, "open shared");
-    expected_.back().any_descriptor = true;
+    calls_.add_open(c, "open shared");
   }
   while (calls_.size() < calls_of_a_script) {
     switch (below(4)) {
@@ -272,7 +246,7 @@ script writer::next(const file_world& world, std::vector<shared_file>& shared, s
         if (below(30) == 0) {
           device_call c{action::sync};
           c.from = append_register;
-          plan(c, 0, "sync records");
+          calls_.add(c, 0, "sync records");
         }
       }
     }
@@ -281,28 +255,15 @@ script writer::next(const file_world& world, std::vector<shared_file>& shared, s
     if (files_[i].open == 0) continue;
     device_call c{action::close};
     c.from = i;
-    plan(c, 0, "close at the end");
+    calls_.add(c, 0, "close at the end");
     files_[i].open = 0;
   }
   for (std::size_t i = 0; i <= shared.size(); ++i) {
     device_call c{action::close};
     c.from = i == shared.size() ? append_register : shared_register + static_cast<int>(i);
-    plan(c, 0, "close shared");
+    calls_.add(c, 0, "close shared");
   }
-  return calls_;
-}
-
-void writer::check(const std::vector<outcome>& outcomes, const std::string& output) {
-  for (std::size_t i = 0; i < expected_.size(); ++i) {
-    const expectation& e = expected_[i];
-    const ::testing::ScopedTrace trace(__FILE__, __LINE__,
-                                       "group " + std::to_string(number_) + ", call " + std::to_string(i) + ": " +
-                                           e.what + ", " + std::to_string(calls_[i].bytes) + " bytes");
-    if (e.any_descriptor) EXPECT_GE(outcomes[i].result, 0);
-    else EXPECT_EQ(outcomes[i].result, e.result);
-    if (e.has_bytes && outcomes[i].result == e.result)
-      expect_same_bytes(output.substr(e.memory, e.bytes.size()), e.bytes, "bytes read");
-  }
+  return calls_.calls();
 }
 
 class random_writes : public ::testing::TestWithParam<std::uint64_t> {};

@@ -143,5 +143,78 @@ TEST_P(truncation_test, and_writes_at_random_leave_cache_and_file_equal) {
   }
 }
 
+// An append has its place and its bytes, and not yet its marks, when another group cuts the file and then appends more than
+// there was.
+TEST_P(truncation_test, beside_an_append_leaves_every_record_whole_and_no_hole) {
+  constexpr std::uint64_t record_bytes = 100, old_records = 10, new_records = 11;
+  const auto record = [](unsigned number) { return self_checking(5, number, 0, record_bytes); };
+  std::string content;
+  for (unsigned i = 0; i < old_records; ++i) content += record(i);
+  files->write("a", content);
+  const std::int32_t fd = open("a", O_WRONLY | O_APPEND);
+  session appender(fs(), GetParam().kind), cutter(fs(), GetParam().kind);
+  std::atomic<bool> stands{false}, go_on{false}, is_over{false};
+  std::thread slow, others;
+  {
+    const schedule_hook hook([&](const char* name) {
+      if (std::strcmp(name, "write.mark") != 0 || stands.exchange(true)) return;
+      wait_until([&] { return go_on.load(); });
+    });
+    slow = std::thread([&] { EXPECT_EQ(appender.write(fd, record(99), 0), std::int64_t{record_bytes}); });
+    wait_until([&] { return stands.load(); });
+    ASSERT_TRUE(stands);
+    others = std::thread([&] {
+      EXPECT_EQ(cutter.truncate(fd, 0), 0);
+      for (unsigned i = 0; i < new_records; ++i)
+        EXPECT_EQ(cutter.write(fd, record(20 + i), 0), std::int64_t{record_bytes});
+      is_over = true;
+    });
+    // They may wait for the append.
+    wait_until([&] { return is_over.load(); }, std::chrono::milliseconds(30));
+    go_on = true;
+    slow.join();
+    others.join();
+  }
+  EXPECT_EQ(calls().sync(fd), 0);
+  const std::string now = files->content("a");
+  std::string expected;
+  for (unsigned i = 0; i < new_records; ++i) expected += record(20 + i);
+  const std::size_t late = now.find(record(99));
+  if (late != std::string::npos) expected.insert(late, record(99));
+  expect_same_bytes(now, expected, "all records");
+  EXPECT_EQ(calls().close(fd), 0);
+}
+
+// Another group cuts the file between a gmsync's look at its size and its marks.
+TEST_P(truncation_test, beside_a_gmsync_leaves_the_file_as_long_as_it_says) {
+  const std::string content = create("a", 2 * page_bytes());
+  const std::int32_t fd = open("a", O_RDWR);
+  const map_answer m = calls().map_write(fd, static_cast<std::int64_t>(page_bytes()), 100);
+  ASSERT_EQ(m.result, 100);
+  ASSERT_EQ(calls().poke(m.pointer, "stored"), 6);
+  session other(fs(), GetParam().kind);
+  std::atomic<bool> stands{false}, is_cut{false};
+  std::thread cutter;
+  {
+    const schedule_hook hook([&](const char* name) {
+      if (std::strcmp(name, "map.mark") != 0 || stands.exchange(true)) return;
+      cutter = std::thread([&] {
+        EXPECT_EQ(other.truncate(fd, 10), 0);
+        is_cut = true;
+      });
+      // It may wait for the gmsync.
+      wait_until([&] { return is_cut.load(); }, std::chrono::milliseconds(30));
+    });
+    EXPECT_EQ(calls().msync(fd, m.pointer, 100), 0);
+    ASSERT_TRUE(stands);
+    cutter.join();
+  }
+  EXPECT_EQ(calls().unmap_write(fd, m.pointer, 100), 0);
+  EXPECT_EQ(calls().sync(fd), 0);
+  expect_same_bytes(files->content("a"), content.substr(0, 10), "the file that was cut");
+  expect_agreement(fd, "a");
+  EXPECT_EQ(calls().close(fd), 0);
+}
+
 }  // namespace
 }  // namespace gpufs::testing

@@ -359,6 +359,52 @@ TEST_P(write_test, what_is_stored_in_a_mapping_reaches_the_file) {
   expect_content("a", content);
 }
 
+// What a store changes is what the file has, and not what it had when it was mapped.
+TEST_P(write_test, what_is_stored_back_after_a_write_to_a_mapped_page_reaches_the_file) {
+  const std::string content = create("a", page_bytes());
+  const std::int32_t fd = open("a", O_RDWR);
+  const map_answer m = calls().map_write(fd, 0, page_bytes());
+  ASSERT_EQ(m.result, static_cast<std::int64_t>(page_bytes()));
+  ASSERT_EQ(calls().write(fd, std::string(50, '#'), 20), 50);
+  ASSERT_EQ(calls().sync(fd), 0);
+  EXPECT_EQ(calls().poke(m.pointer + 20, content.substr(20, 50)), 50);
+  EXPECT_EQ(calls().msync(fd, m.pointer, page_bytes()), 0);
+  expect_content("a", content);
+  EXPECT_EQ(calls().unmap_write(fd, m.pointer, page_bytes()), 0);
+  EXPECT_EQ(calls().close(fd), 0);
+}
+
+TEST_P(write_test, what_is_stored_back_after_a_cut_of_a_mapped_page_reaches_the_file) {
+  const std::string content = create("a", page_bytes());
+  const std::int32_t fd = open("a", O_RDWR);
+  const map_answer m = calls().map_write(fd, 0, page_bytes());
+  ASSERT_EQ(m.result, static_cast<std::int64_t>(page_bytes()));
+  ASSERT_EQ(calls().truncate(fd, 30), 0);
+  ASSERT_EQ(calls().truncate(fd, static_cast<std::int64_t>(page_bytes())), 0);
+  EXPECT_EQ(calls().poke(m.pointer + 20, content.substr(20, 50)), 50);
+  EXPECT_EQ(calls().msync(fd, m.pointer, page_bytes()), 0);
+  expect_content("a", content.substr(0, 70) + std::string(page_bytes() - 70, '\0'));
+  EXPECT_EQ(calls().unmap_write(fd, m.pointer, page_bytes()), 0);
+  EXPECT_EQ(calls().close(fd), 0);
+}
+
+// What gwrite wrote to a mapped page goes to the file once: others may write the same bytes afterwards.
+TEST_P(write_test, a_mapping_writes_nothing_that_was_not_stored_through_it) {
+  std::string content = create("a", page_bytes());
+  const std::int32_t fd = open("a", O_RDWR);
+  const map_answer m = calls().map_write(fd, 0, page_bytes());
+  ASSERT_EQ(m.result, static_cast<std::int64_t>(page_bytes()));
+  ASSERT_EQ(calls().write(fd, std::string(50, '#'), 20), 50);
+  ASSERT_EQ(calls().sync(fd), 0);
+  files->write_at("a", 20, "of another program");
+  content.replace(20, 50, std::string(50, '#')).replace(20, 18, "of another program");
+  EXPECT_EQ(calls().poke(m.pointer, "stored"), 6);
+  content.replace(0, 6, "stored");
+  EXPECT_EQ(calls().unmap_write(fd, m.pointer, page_bytes()), 0);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("a", content);
+}
+
 TEST_P(write_test, mappings_for_writing_end_with_page_and_file) {
   std::string content = create("a", 2 * page_bytes() + 50);
   const std::int32_t fd = open("a", O_RDWR), reader = open("a"), writer = open("a", O_WRONLY);

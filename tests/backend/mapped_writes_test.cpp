@@ -193,14 +193,14 @@ TEST(mapped_writes, are_not_for_files_that_cannot_be_mapped) {
 // As many as all mounts together may have; then writes and reads go on without.
 TEST_P(writes_by_mapping, are_none_when_there_are_too_many_mappings) {
   std::vector<char*> mappings;
-  for (char* data; (data = counted_mapping::make(fd_, page, 0, PROT_READ)) != nullptr;) mappings.push_back(data);
-  EXPECT_LE(mappings.size(), static_cast<std::size_t>(counted_mapping::most));
-  EXPECT_GE(mappings.size(), static_cast<std::size_t>(counted_mapping::most) / 2);
+  for (char* data; (data = copy_mapping::make(fd_, page, 0, PROT_READ)) != nullptr;) mappings.push_back(data);
+  EXPECT_LE(mappings.size(), static_cast<std::size_t>(copy_mapping::most));
+  EXPECT_GE(mappings.size(), static_cast<std::size_t>(copy_mapping::most) / 2);
   std::string expected = content();
   write(std::string(large, 'n'), 0);
   EXPECT_FALSE(file_->writes_together());
   EXPECT_TRUE(content() == expected.replace(0, large, large, 'n'));
-  for (char* const data : mappings) counted_mapping::end(data, page);
+  for (char* const data : mappings) copy_mapping::end(data, page);
   write(std::string(large, 'm'), 0);
   EXPECT_EQ(file_->writes_together(), is_known());
   EXPECT_TRUE(content() == expected.replace(0, large, large, 'm'));

@@ -389,6 +389,34 @@ def test_opening_anew_empties_a_file_that_is_open(mount: gpufs.Mount, tmp_path: 
     assert path.read_bytes() == b"new"
 
 
+@pytest.mark.parametrize("mode", ["wb", "w+b", "ab", "xb"])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_path_that_stands_for_another_file_by_now_is_opened_as_that(
+    mount: gpufs.Mount, tmp_path: Path, mode: str, is_kept: bool
+) -> None:
+    path, final = tmp_path / "new", tmp_path / "final"
+    first = mount.open(path, "wb")
+    for number in range(3):
+        first.write(b"good %d" % number)
+        first.fsync()
+        if is_kept:
+            path.replace(final)
+        else:
+            path.unlink()
+        second = mount.open(path, "wb" if mode == "xb" and number == 2 else mode)
+        second.write(b"the next")
+        if is_kept:
+            assert final.read_bytes() == b"good %d" % number
+        second.fsync()
+        assert path.read_bytes() == b"the next"
+        first.close()
+        if is_kept:
+            assert final.read_bytes() == b"good %d" % number
+        second.truncate(0)
+        first = second if mode != "ab" else mount.open(path, "wb")
+    first.close()
+
+
 def test_other_programs_read_what_was_written(small: gpufs.Mount, tmp_path: Path) -> None:
     path = tmp_path / "new"
     with small.open(path, "x") as opened:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 from pathlib import Path
 
@@ -68,6 +69,31 @@ def test_the_end_of_a_with_block_says_what_is_lost(tmp_path: Path) -> None:
             limit.enter_context(file_size_limit(100))
         assert mount.closed
     assert caught.value.filename == str(path)
+
+
+def test_the_end_of_a_with_block_says_what_a_file_lost_that_nobody_closed(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    with contextlib.ExitStack() as limit:
+        with pytest.raises(OSError, match="File too large") as caught, small_mount() as mount:
+            file = mount.open(path, "wb")
+            file.write(b"x" * 1000)
+            limit.enter_context(file_size_limit(100))
+            del file  # closed by the garbage collector, which raises nothing
+            gc.collect()
+            assert mount.file_errors().errors
+        assert mount.closed
+    assert caught.value.filename == str(path)
+
+
+def test_a_file_that_raised_at_its_close_is_not_told_of_again(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    with small_mount() as mount:
+        file = mount.open(path, "wb")
+        file.write(b"x" * 1000)
+        with file_size_limit(100), pytest.raises(OSError, match="File too large"):
+            file.close()
+        del file
+        gc.collect()
 
 
 def test_an_exception_of_the_with_block_keeps_its_place(tmp_path: Path) -> None:

@@ -225,5 +225,37 @@ TEST_F(descriptors, errors_on_the_way_leave_nothing_open) {
   EXPECT_EQ(table_.open_count(), 0u);
 }
 
+// They keep theirs, and a kernel may open as many as it likes.
+TEST(written_descriptors, are_not_all_that_there_are) {
+  const auto io = std::make_shared<memory_backend>();
+  file_table table(io, 16, 64);
+  std::uint32_t handle = 0;
+  std::shared_ptr<host_file> file;
+  std::vector<std::uint32_t> handles;
+  const open_how how{.write = true, .create = true, .mode = 0644};
+  int status = 0;
+  while (handles.size() < 32 && (status = table.open_to_change("/written", how, handle, file)) == 0)
+    handles.push_back(handle);
+  EXPECT_EQ(status, -EMFILE);
+  EXPECT_EQ(handles.size(), table.written_max());
+  EXPECT_LT(handles.size(), 16u);
+  // The others are served, with what is left.
+  for (std::size_t i = 0; i < 40; ++i) {
+    io->write(path_of(i), content_of(i));
+    ASSERT_EQ(table.open(path_of(i), false, handle, file), 0);
+  }
+  EXPECT_LE(io->open_most(), 16u + 2u);
+  EXPECT_EQ(table.open_to_change("/written", how, handle, file), -EMFILE);
+  file = nullptr;
+  // In an order of their own; what stays is found.
+  for (const std::size_t i : {3u, 0u, 7u}) EXPECT_EQ(table.close(handles[i]), 0);
+  EXPECT_EQ(table.writers().size(), handles.size() - 3);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(table.open_to_change("/written", how, handle, file), 0);
+  EXPECT_EQ(table.open_to_change("/written", how, handle, file), -EMFILE);
+  file = nullptr;
+  table.close_all();
+  EXPECT_TRUE(table.writers().empty());
+}
+
 }  // namespace
 }  // namespace gpufs::testing

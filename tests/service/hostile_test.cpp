@@ -4,12 +4,15 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gpufs/backend.hpp"
@@ -261,6 +264,68 @@ TEST(hostile_requests, open_paths_are_bounded_in_bytes) {
   EXPECT_EQ(files.close(handles.front()), 0);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(files.open("/none" + path.substr(0, 4000), false, handle, file), -ENOENT);
   EXPECT_EQ(files.open(path, false, handle, file), 0);
+}
+
+// Posts a request as a kernel can that heeds no rule: without a word to the host, and into a slot that may be in use.
+void post(service_rig& rig, std::uint32_t slot, std::uint32_t sequence, const request& r) {
+  const channel_view view = rig.memory().view();
+  view.request(slot).store(r, sequence);
+  view.bell(slot).store_release(sequence);
+}
+bool is_answered(service_rig& rig, std::uint32_t slot, std::uint32_t sequence) {
+  return eventually([&] { return reply_sequence(rig.memory().view().reply(slot).word.load_acquire()) == sequence; });
+}
+
+// Where the service's threads sleep is in memory that kernels can write.
+TEST(hostile_requests, the_service_follows_nothing_that_the_channels_header_says) {
+  const auto io = std::make_shared<memory_backend>();
+  io->write("/a", "content");
+  service_rig rig(io);
+  const std::uint32_t handle = rig.open("/a").handle;
+  std::mt19937 random(5);
+  for (std::uint32_t round = 1; round <= 60; ++round) {
+    auto* const header = reinterpret_cast<std::uint32_t*>(rig.memory().view().base);
+    for (std::size_t i = 0; i < sizeof(channel_header) / sizeof *header; ++i)
+      __atomic_store_n(header + i, round % 2 == 0 ? ~0u : random() >> random() % 32, __ATOMIC_RELAXED);
+    const std::uint32_t slot = round % 8, sequence = 1000 + round;
+    post(rig, slot, sequence, {request_code::read, handle, 7, 0});
+    ASSERT_TRUE(is_answered(rig, slot, sequence));
+    EXPECT_EQ(std::string(rig.memory().view().staging(slot), 7), "content");
+    if (round % 20 == 0) rig.workers().wake_all();
+  }
+}
+
+// A slot has one request at a time; but a kernel may ring its bell again before the answer.
+TEST(hostile_requests, what_waits_for_a_sink_is_bounded) {
+  service_rig rig(std::make_shared<memory_backend>());
+  std::atomic<bool> go_on{false}, inside{false};
+  std::atomic<std::uint32_t> calls{0};
+  const std::int32_t sink = rig.sinks().open([&](const char*, std::size_t) {
+    ++calls;
+    inside = true;
+    while (!go_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return 0;
+  });
+  const request r{request_code::send, static_cast<std::uint32_t>(sink), 1, 0};
+  std::uint32_t sequence = 0, refused = 0;
+  constexpr std::uint32_t slot = 3;
+  const auto is_refused = [&] {
+    const std::uint64_t word = rig.memory().view().reply(slot).word.load_acquire();
+    return reply_sequence(word) == sequence && reply_result(word) == -ENOBUFS;
+  };
+  post(rig, slot, ++sequence, r);
+  ASSERT_TRUE(eventually([&] { return inside.load(); }));
+  for (const std::uint32_t more = 2 * limits::channel_slots_max; sequence < more;) {
+    const std::uint64_t before = rig.workers().served_count();
+    post(rig, slot, ++sequence, r);
+    ASSERT_TRUE(eventually([&] { return rig.workers().served_count() != before; }));
+    refused += is_refused() ? 1 : 0;
+  }
+  EXPECT_GE(refused, limits::channel_slots_max - 1);
+  go_on = true;
+  // Who keeps to the rules is served again.
+  EXPECT_TRUE(eventually([&] { return rig.send(sink, "x").result == 0; }));
+  EXPECT_LE(calls, limits::channel_slots_max + 2);
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ struct atomic_word {
   // other side may overwrite it. A GPU does not take loads back, so no fence is needed there; on the twin it is a release,
   // because ThreadSanitizer wants to hear of it.
   GPUFS_HD void store_after_reads(T v) {
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
     store_relaxed(v);
 #else
     store_release(v);
@@ -154,14 +154,14 @@ struct atomic_word {
 
   // As store_after_reads().
   GPUFS_HD T fetch_add_after_reads(T v) {
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
     return fetch_add_relaxed(v);
 #else
     return fetch_add_release(v);
 #endif
   }
   GPUFS_HD void add_after_reads(T v) {
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
     add_relaxed(v);
 #else
     (void)fetch_add_release(v);
@@ -269,17 +269,70 @@ struct atomic_word {
   }
 };
 
-// Two neighbouring words, 16-byte aligned, read as one access on a GPU; on the twin one after the other.
+// Two neighbouring words, 16-byte aligned, in global memory.
 struct word_pair {
   std::uint64_t first, second;
 };
-GPUFS_HD inline word_pair load_pair(const atomic_word<std::uint64_t>* words) {
+
+// Both by one instruction, each an access of its own: in no order.
+GPUFS_HD inline word_pair load_both(const atomic_word<std::uint64_t>* words) {
 #if defined(__CUDA_ARCH__)
   word_pair p;
-  asm volatile("ld.relaxed.gpu.v2.u64 {%0,%1}, [%2];" : "=l"(p.first), "=l"(p.second) : "l"(words) : "memory");
+  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1}, [%2];"
+               : "=l"(p.first), "=l"(p.second)
+               : "l"(__cvta_generic_to_global(words))
+               : "memory");
   return p;
 #else
   return {words[0].load_relaxed(), words[1].load_relaxed()};
+#endif
+}
+
+#if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
+// 16 bytes as one access, also beside narrower ones (docs/memory_model.md, 1). As instructions they are those of two words.
+GPUFS_HD inline word_pair load_16_relaxed(const void* at) {
+  word_pair p;
+  asm volatile("{\n .reg .b128 v;\n ld.relaxed.gpu.global.b128 v, [%2];\n mov.b128 {%0,%1}, v;\n}"
+               : "=l"(p.first), "=l"(p.second)
+               : "l"(__cvta_generic_to_global(at))
+               : "memory");
+  return p;
+}
+GPUFS_HD inline word_pair load_16_acquire(const void* at) {
+  word_pair p;
+  asm volatile("{\n .reg .b128 v;\n ld.acquire.gpu.global.b128 v, [%2];\n mov.b128 {%0,%1}, v;\n}"
+               : "=l"(p.first), "=l"(p.second)
+               : "l"(__cvta_generic_to_global(at))
+               : "memory");
+  return p;
+}
+GPUFS_HD inline void store_16_relaxed(void* at, const word_pair& p) {
+  asm volatile("{\n .reg .b128 v;\n mov.b128 v, {%1,%2};\n st.relaxed.gpu.global.b128 [%0], v;\n}" ::"l"(
+                   __cvta_generic_to_global(at)),
+               "l"(p.first), "l"(p.second)
+               : "memory");
+}
+#endif
+
+// A word, and one beside it that says of when it is: the tag. Their writer changes the tag to one that nobody expects, then the word,
+// then the tag to the new one; other stores of its own, with release and acquire, lie between the first two. Who finds the
+// tag expected has the word that belongs to it.
+GPUFS_HD inline word_pair load_tagged(const atomic_word<std::uint64_t>* words) {
+#if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
+  return load_16_relaxed(words);
+#else
+  // Acquire: pairs with store_tagged(). A tag that is read later than its word is at least as new.
+  const std::uint64_t word = words[0].load_acquire();
+  GPUFS_SCHEDULE_POINT("tagged.load");
+  return {word, words[1].load_relaxed()};
+#endif
+}
+// Stores the word. The tag's own stores are relaxed.
+GPUFS_HD inline void store_tagged(atomic_word<std::uint64_t>& word, std::uint64_t v) {
+#if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
+  word.store_relaxed(v);
+#else
+  word.store_release(v);
 #endif
 }
 

@@ -128,7 +128,7 @@ GPUFS_HD void copy(const Group& g, char* to, const char* from, std::uint64_t byt
 template <class Group>
 GPUFS_HD bool start_copy_to_shared([[maybe_unused]] const Group& g, [[maybe_unused]] char* to,
                                    [[maybe_unused]] const char* from, [[maybe_unused]] std::uint64_t bytes) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 && !GPUFS_STRICT_MEMORY
   const std::uint64_t alignment = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | bytes;
   if ((alignment & 15) != 0 || !__isShared(to)) return false;
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));

@@ -57,9 +57,28 @@ void schedule_point(const char* name);
 #define GPUFS_SCHEDULE_POINT(name) ((void)0)
 #endif
 
+// 1: device code relies on nothing of a GPU but the memory model of PTX. 0: also on what docs/memory_model.md lists, which
+// saves a trip to the second-level cache for each hit. 1 in any case where a load of 16 bytes cannot be one access (PTX ISA
+// 8.3, of CUDA 12.3, has `.b128`). The twin is always strict.
+#if !defined(GPUFS_STRICT_MEMORY)
+#define GPUFS_STRICT_MEMORY 0
+#endif
+#if defined(__CUDA_ARCH__) && (!defined(__CUDACC_VER_MAJOR__) || \
+                               __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1203 || __CUDA_ARCH__ < 700)
+#undef GPUFS_STRICT_MEMORY
+#define GPUFS_STRICT_MEMORY 1
+#endif
+
 namespace gpufs {
 
 namespace platform {
+
+// Whether device code may take the short ways of docs/memory_model.md.
+#if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
+inline constexpr bool takes_short_ways = true;
+#else
+inline constexpr bool takes_short_ways = false;
+#endif
 
 #if defined(__CUDA_ARCH__)
 inline constexpr bool is_gpu = true;
@@ -142,7 +161,9 @@ GPUFS_HD inline char* assume_global(char* p) {
 // Returns when `value`, which was loaded, is there; loads that come later in the program are made later. Not for the
 // twin, whose loads do not pass each other (x86), or are ordered by a fence.
 GPUFS_HD inline void wait_for_arrival([[maybe_unused]] std::uint64_t value) {
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDA_ARCH__) && GPUFS_STRICT_MEMORY
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+#elif defined(__CUDA_ARCH__)
   // An instruction that needs the value; the multiprocessor issues a warp's instructions in order. The branch is never taken
   // in practice, and harmless.
   asm volatile("{\n .reg .pred p;\n setp.eq.u64 p, %0, 0x9e3779b97f4a7c15;\n @p membar.cta;\n}" ::"l"(value)
@@ -174,7 +195,7 @@ GPUFS_HD inline void pause(std::uint32_t attempt, [[maybe_unused]] std::uint32_t
 
 }  // namespace platform
 
-// 16 bytes moved as one access.
+// 16 bytes moved by one instruction. Others may see it as several accesses, in any order.
 struct alignas(16) vector16 {
   std::uint32_t x, y, z, w;
 };

@@ -21,7 +21,7 @@ struct frame_dirt {
 
 // What all open files that stand for one version share, from when it is first opened for writing until its last close. The host
 // gives versions their nodes, and a version that has one is never opened without.
-struct alignas(64) file_node {
+struct alignas(128) file_node {
   atomic_word<std::uint64_t> version;  // 0: never used
   atomic_word<std::uint64_t> size;     // of the file as written so far
   atomic_word<std::uint64_t> stored;   // the host's file has nothing behind this
@@ -45,16 +45,25 @@ struct alignas(64) file_node {
   // Descriptors that may write it; with `closing` while the last one is being given back (file/open_files.cuh).
   atomic_word<std::uint32_t> writers;
   static constexpr std::uint32_t closing = 1u << 31;
+  // How often the last one of these was given back: `failed`, and what the host remembers of syncs that failed, is of
+  // those opened since.
+  atomic_word<std::uint32_t> closings;
+  // Calls under way that rely on the file's size: appends, and the marking of stores in mappings. With
+  // `resizing` while a truncation waits for them or is under way: then no other such call begins
+  // (file/write.cuh). Never reset, because a call may outlive its descriptor.
+  atomic_word<std::uint32_t> size_users;
+  static constexpr std::uint32_t resizing = 1u << 31;
 
   // A version's name while its node is being made.
   static constexpr std::uint64_t being_made = ~std::uint64_t{0};
 };
-static_assert(sizeof(file_node) == 64, "half a line: there are two for each file that may be open");
+static_assert(sizeof(file_node) == 128, "one line: writers of different files share none");
 
 // Of a mount that writes.
 struct alignas(128) name_state {
   atomic_word<std::uint64_t> epoch;      // raised when a path may have come to stand for another file, by this mount
   atomic_word<std::uint64_t> exclusive;  // opens that are to create their file so far
+  atomic_word<std::uint32_t> mapped;     // mappings for writing, of all files
 };
 
 // What an open file is on the device: the record, which opens and closes change, and its shards.
@@ -91,8 +100,8 @@ static_assert(sizeof(open_file) == 128, "one line a file");
 // because each half of an H100's second-level cache keeps a copy of what it reads of the other until somebody writes there.
 inline constexpr std::uint32_t file_copies = 8;
 
-// The same in all copies; written while the record is closed. Two pairs, each with the generation, that are read in one
-// access each.
+// The same in all copies; written while the record is closed. Two words, each with a tag that has the generation
+// (load_tagged()).
 struct alignas(32) file_facts {
   atomic_word<std::uint64_t> version;
   atomic_word<std::uint64_t> tag_handle;  // generation (high half), the host's name for the file (low half)

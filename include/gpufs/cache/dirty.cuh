@@ -44,6 +44,37 @@ namespace gpufs::detail {
 inline constexpr std::uint64_t once_bit = std::uint64_t{1} << 62;
 inline constexpr std::uint64_t copy_bit = std::uint64_t{1} << 61;
 
+// Of the page in a frame that the caller has pinned. The frame's generation keeps the copies of a page that was evicted since from
+// being taken for it.
+GPUFS_HD inline slot_key key_of_copy(const slot_header& header) {
+  const slot_key key = header.key();
+  return {key.high | copy_bit, key.low | std::uint64_t{header.generation.load_relaxed()} << 40};
+}
+
+// Calls `change(copy)`, collectively, with the copy of a page that is mapped for writing, if it is; the
+// caller has pinned the page. Waits only for another group that is making the copy, which ends.
+template <class Group, class Change>
+GPUFS_HD void change_copy(const mount_ref& fs, const Group& g, std::uint32_t frame_number, const Change& change) {
+  const frame_table frames(fs);
+  std::int32_t copy = -1;
+  if (g.is_leader()) {
+    const lookup_result r = frames.index().lookup(key_of_copy(frames.header(frame_number)));
+    if (r.what == lookup_result::kind::resident) copy = static_cast<std::int32_t>(r.slot);
+  }
+  copy = g.broadcast(copy);
+  if (copy < 0) return;
+  change(fs.page(static_cast<std::uint32_t>(copy)));
+  g.sync();
+  if (g.is_leader()) frames.unpin(static_cast<std::uint32_t>(copy));
+}
+
+// Whether any page is mapped for writing. Both orders: a group that maps a page raises the count before
+// it copies the page. So the caller either finds the count raised; or it came first, and then the copy
+// has what the caller read of the page, or stored there, before. By one thread.
+GPUFS_HD inline bool are_pages_mapped(const mount_ref& fs) {
+  return fs.at<name_state>(fs.layout.names)->mapped.fetch_add_acq_rel(0) != 0;
+}
+
 // By one thread each; none waits.
 class page_dirt {
  public:

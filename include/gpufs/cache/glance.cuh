@@ -6,6 +6,9 @@
 
 namespace gpufs::detail {
 
+// Whether words are read so at all: the bytes are stored plainly, which PTX's memory model calls a race with these loads.
+inline constexpr bool glances = !platform::is_gpu || platform::takes_short_ways;
+
 // A page that was in the cache a moment ago.
 struct glimpse {
   std::uint32_t frame;
@@ -17,20 +20,12 @@ struct glimpse {
 // What a frame holds. By one thread; does not wait.
 GPUFS_HD inline glimpse look_at(const frame_table& frames, std::uint32_t frame_number, const slot_key& key) {
   const slot_header& header = frames.header(frame_number);
-#if defined(__CUDA_ARCH__)
-  // One sector, in two accesses; each is one moment. What changes between them changes the generation.
-  std::uint64_t state_generation, high, low, error_valid;
-  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1}, [%2];"
-               : "=l"(state_generation), "=l"(high)
-               : "l"(&header)
-               : "memory");
-  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1}, [%2];"
-               : "=l"(low), "=l"(error_valid)
-               : "l"(&header.key_low)
-               : "memory");
-  const auto state = static_cast<std::uint32_t>(state_generation);
-  const auto generation = static_cast<std::uint32_t>(state_generation >> 32);
-  const auto valid = static_cast<std::uint32_t>(error_valid >> 32);
+#if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
+  // One sector, in two accesses; each is one moment, and the generation in both says that they are of one key. What the caller loads
+  // of the page comes later: a GPU does not load ahead of an answer that says whether to (docs/memory_model.md, 3 and 5).
+  const slot_header::halves seen = header.load_halves();
+  const std::uint32_t state = seen.state(), generation = seen.generation(), valid = seen.valid();
+  const std::uint64_t high = seen.front.second, low = seen.back.first;
 #else
   // In this order: acquires, so that each comes before the next.
   const std::uint32_t generation = header.generation.load_acquire();

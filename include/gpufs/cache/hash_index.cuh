@@ -97,9 +97,9 @@ class hash_index {
     const std::uint32_t first = (preferred_cell(h) + behind * 4) % 16;
     const atomic_word<std::uint64_t>* const entries = buckets_[h & mask_].entries + first;
     sector s{};
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
     // The last word of the last sector is no entry. Taken for one, it is a wrong guess.
-    const word_pair a = load_pair(entries), b = load_pair(entries + 2);
+    const word_pair a = load_both(entries), b = load_both(entries + 2);
     s = {{a.first, a.second, b.first, b.second}};
 #else
     for (std::uint32_t i = 0; i < 4 && first + i < index_bucket::entry_count; ++i)
@@ -137,7 +137,7 @@ class hash_index {
     }
     if (phase == slot_phase::resident) return {lookup_result::kind::resident, found.slot, 0, true};
     // The load failed. My pin keeps the slot from being claimed, so the error is still that load's.
-    const std::int32_t error = header.error.load_relaxed();
+    const std::int32_t error = header.failure();
     slots_.unpin(found.slot);
     return {lookup_result::kind::failed, found.slot, error, true};
   }
@@ -192,7 +192,7 @@ class hash_index {
   // Ends a load with an error: those who wait for it get the error, later lookups find nothing.
   GPUFS_HD GPUFS_OUT_OF_LINE void fail_load(const slot_key& key, std::uint32_t slot, std::int32_t error) {
     slot_header& header = slots_.header(slot);
-    header.error.store_relaxed(error);
+    header.set_failure(error);
     header.state.fail_load();
     remove(key, slot);
     header.state.release();

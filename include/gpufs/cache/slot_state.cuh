@@ -138,15 +138,19 @@ class slot_state {
   atomic_word<std::uint32_t> word_;
 };
 
-// The part that every slot begins with.
-struct slot_header {
+// The part that every slot begins with: two halves of 16 bytes, each of which a GPU can load as one access.
+struct alignas(16) slot_header {
   slot_state state;
-  atomic_word<std::uint32_t> generation;  // of the key
+  atomic_word<std::uint32_t> generation;  // of the key; at most generation_max
   atomic_word<std::uint64_t> key_high;
   atomic_word<std::uint64_t> key_low;
-  atomic_word<std::int32_t> error;  // of a failed load; written while loading, read by those who waited for it
+  // The generation, so that this half of the header says of which key it is; or -errno of a failed load, written while
+  // loading, read by those who waited for it.
+  atomic_word<std::int32_t> error_or_generation;
   atomic_word<std::uint32_t>
       valid;  // of a page: bytes that the file has; the rest of the frame is zero. And read_ahead
+
+  static constexpr std::uint32_t generation_max = (1u << 31) - 1;
 
   // A mark in `valid`: a group that reads this page, and loads runs, has others loaded that follow (file/bulk.cuh), and takes
   // the mark away.
@@ -157,6 +161,37 @@ struct slot_header {
   // Relaxed: the state word's orders carry the key (rule 2). A reader without a pin may see halves of two keys; it
   // then pins, checks and finds out.
   GPUFS_HD slot_key key() const { return {key_high.load_relaxed(), key_low.load_relaxed()}; }
+
+  // Of a load that was waited for: -errno, or 0 for none. By those who have a pin.
+  GPUFS_HD std::int32_t failure() const {
+    const std::int32_t error = error_or_generation.load_relaxed();
+    return error < 0 ? error : 0;
+  }
+  // Before fail_load(). `error`: -errno or 0.
+  GPUFS_HD void set_failure(std::int32_t error) { error_or_generation.store_relaxed(error); }
+
+#if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
+  // Both halves as they were at one moment each. They are of one key if both say the same generation; else nothing is `valid`.
+  struct halves {
+    word_pair front, back;
+    GPUFS_HD std::uint32_t state() const { return static_cast<std::uint32_t>(front.first); }
+    GPUFS_HD std::uint32_t generation() const { return static_cast<std::uint32_t>(front.first >> 32); }
+    GPUFS_HD std::uint32_t valid() const {
+      return static_cast<std::uint32_t>(back.second) == generation() ? static_cast<std::uint32_t>(back.second >> 32)
+                                                                     : unknown;
+    }
+  };
+  // Two requests, under way together.
+  GPUFS_HD halves load_halves() const {
+    const word_pair back = load_16_relaxed(&key_low);
+    return {load_16_relaxed(this), back};
+  }
+  GPUFS_HD halves load_halves_acquire() const {
+    const word_pair back = load_16_relaxed(&key_low);
+    return {load_16_acquire(this), back};
+  }
+#endif
+
   // What a pin is for.
   enum class use { loads, stores };
   // What a slot holds, at a moment at which the caller had pinned it. `state` is from before the pin.
@@ -169,30 +204,18 @@ struct slot_header {
   // ahead of an answer that says whether to, and its first-level cache is left alone then. By one thread.
   template <use for_what>
   GPUFS_HD seen pin_and_look() {
-#if defined(__CUDA_ARCH__)
-    // Three requests for one sector, under way together. PTX promises nothing of their order; that the second-level cache
-    // serves requests of a thread for a sector in turn is an assumption about the hardware, as in glance.cuh. If the last were
-    // served before the pin, it would have to be so by the time of a whole load to show another key; and what it shows of a
-    // page that is not published yet is `unknown`. It empties the first-level cache, as an acquire does, for what is read of
-    // the page by ordinary loads.
-    const std::uint64_t at = __cvta_generic_to_global(this);
-    seen s{};
-    std::uint64_t high, low, error_valid;
-    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(s.state) : "l"(at) : "memory");
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1+8];" : "=l"(high) : "l"(at) : "memory");
-    if constexpr (for_what == use::stores)
-      asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1}, [%2+16];"
-                   : "=l"(low), "=l"(error_valid)
-                   : "l"(at)
-                   : "memory");
-    else
-      asm volatile("ld.acquire.gpu.global.v2.u64 {%0,%1}, [%2+16];"
-                   : "=l"(low), "=l"(error_valid)
-                   : "l"(at)
-                   : "memory");
-    s.key = {high, low};
-    s.valid = static_cast<std::uint32_t>(error_valid >> 32);
-    return s;
+#if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
+    // Three requests for one sector, under way together: an acquire of the pin itself would keep the others back until its answer
+    // is there. The front half has the word that was just pinned, so it is from after the pin: a thread's accesses of one place stay
+    // in order. So its generation is that of the pinned slot. The back half may be from before the pin; then it says another
+    // generation. Its acquire is that of the pin, too: it reads what the pin stored.
+    std::uint32_t before;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(__cvta_generic_to_global(this))
+                 : "memory");
+    const halves h = for_what == use::stores ? load_halves() : load_halves_acquire();
+    return {before, {h.front.second, h.back.first}, h.valid()};
 #else
     const std::uint32_t before = state.pin();
     return {before, key(), valid.load_relaxed()};
@@ -201,19 +224,20 @@ struct slot_header {
 
   // By the owner. The state says evicting: whoever sees the new key or generation, and looks again, sees that or what came later.
   GPUFS_HD void set_key(const slot_key& key) {
-    generation.store_relaxed(generation.load_relaxed() + 1);
+    const std::uint32_t next = (generation.load_relaxed() + 1) & generation_max;
+    generation.store_relaxed(next);
     key_high.store_relaxed(key.high);
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
     // Together, so that nobody sees the new key with the length of the page before.
-    asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1,%2};" ::"l"(__cvta_generic_to_global(&key_low)), "l"(key.low),
-                 "l"(std::uint64_t{unknown} << 32)
-                 : "memory");
+    store_16_relaxed(&key_low, {key.low, next | std::uint64_t{unknown} << 32});
 #else
     valid.store_relaxed(unknown);
+    error_or_generation.store_relaxed(static_cast<std::int32_t>(next));
     key_low.store_relaxed(key.low);
 #endif
   }
 };
-static_assert(sizeof(slot_header) == 32, "pin, key and length of a hit are one sector");
+static_assert(sizeof(slot_header) == 32 && alignof(slot_header) == 16,
+              "pin, key and length of a hit are one sector, in two halves");
 
 }  // namespace gpufs

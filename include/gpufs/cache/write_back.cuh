@@ -457,6 +457,7 @@ class write_back {
     });
     g_.sync();
     if (g_.all(dirty_bits == 0)) return 0;  // dirty for nothing
+    update_copies(r, staging, mask_there, done, bytes);
     std::int32_t result = 0;
     if (g_.is_leader()) result = post(r, slot, done, bytes);
     result = g_.broadcast(result);
@@ -468,6 +469,27 @@ class write_back {
       if (begun_) (void)fs_.node(r.node()).lost.fetch_add_release(1);
     }
     return result;
+  }
+
+  // Copies of pages that are mapped for writing get what is sent: they say what the file has, so that
+  // what differs from them is what it has not. If the write fails, the bytes are dirty still.
+  GPUFS_HD GPUFS_OUT_OF_LINE void update_copies(const dirty_run<Group>& r, const char* staging,
+                                                const std::uint64_t* mask_there, std::uint64_t done,
+                                                std::uint64_t bytes) {
+    std::uint32_t mapped = 0;
+    if (g_.is_leader()) mapped = are_pages_mapped(fs_) ? 1 : 0;
+    if (g_.broadcast(mapped) == 0) return;
+    for_each_part(r, done, bytes, [&](const part& p) {
+      change_copy(fs_, g_, p.frame, [&](char* copy) {
+        for (std::uint64_t w = g_.rank(); w < mask_words(p.bytes); w += g_.size()) {
+          const std::uint64_t bits = r.masked() ? mask_there[p.at / 64 + w] : page_dirt::bits(w, 0, p.bytes);
+          for (std::uint64_t i = 0; i < 64; ++i) {
+            if ((bits >> i & 1) == 0) continue;
+            copy_into_page(this_thread(), copy + p.within + w * 64 + i, staging + p.at + w * 64 + i, 1);
+          }
+        }
+      });
+    });
   }
 
   GPUFS_HD std::int32_t post(const dirty_run<Group>& r, std::uint32_t slot, std::uint64_t done, std::uint64_t bytes) {

@@ -57,7 +57,7 @@ enum class request_code : std::uint32_t {
       7,  // handle: node_name() of a file that is open for writing; offset, length (with masked_flag) <= write bytes:
           // write_staging -> file, all of it
   truncate = 8,  // handle; offset: the new size
-  sync = 9,      // handle
+  sync = 9,      // handle; offset: closings of its node (file_node)
   unlink = 10,   // staging: path; length
   rename = 11,   // staging: path, zero, path; length: of all
   emptied = 12,  // handle; offset: the launch that has emptied the file, as O_TRUNC asks (file/open_files.cuh)
@@ -104,8 +104,9 @@ GPUFS_HD inline service_duty duty_of(request_code code) {
 enum class service_phase : std::uint32_t { starting = 0, running = 1, dead = 2 };
 
 struct alignas(128) channel_header {
-  // Host side only, never touched by a GPU: how a twin's thread wakes sleeping threads of the service at once (a futex). A
+  // For the host side only: how a twin's thread wakes sleeping threads of the service at once (a futex). A
   // GPU has no way to wake a host thread; there the threads' back-off finds the bell. One for each kind, in its own line.
+  // A kernel can write here all the same: so the service follows none of it, and sleeps a second at most.
   struct alignas(64) twin_bed {
     std::uint32_t wake;
     std::uint32_t sleepers;

@@ -359,7 +359,7 @@ class bulk_loader {
       if (answer.abandoned != 0) {
         // The engine may still write into the frame: it stays in state evicting, with the loader's pin, until the
         // answer comes (free_unanswered).
-        f.header.error.store_relaxed(0);  // who waits loads it alone
+        f.header.set_failure(0);  // who waits loads it alone
         f.header.state.fail_load();
         index_.remove(key_of(run.page + i), frame_number);
       } else if (begin + valid <= answer.bytes) {

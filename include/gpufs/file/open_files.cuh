@@ -69,8 +69,8 @@ class record_table {
   GPUFS_HD void describe(std::uint32_t slot, std::uint64_t version, std::uint64_t size) const {
     for (std::uint32_t i = 0; i < file_copies; ++i) {
       file_facts& facts = fs_->facts_of(slot, i);
-      facts.version.store_relaxed(version);
-      facts.size.store_relaxed(size);
+      store_tagged(facts.version, version);
+      store_tagged(facts.size, size);
       file_counts& counts = fs_->counts_of(slot, i);
       counts.hits.store_relaxed(0);
       counts.page_loads.store_relaxed(0);
@@ -138,8 +138,8 @@ GPUFS_HD inline found_file look_up(const mount_ref& fs, std::int32_t fd) {
   const bool odd = ((static_cast<std::uint32_t>(fd) >> limits::open_files_bits) & 1) != 0;
   if (fd < 0 || !odd || slot >= fs.layout.file_count) return {{}, -EBADF, 0};
   const file_facts& facts = fs.facts_of(slot);
-  const word_pair a = load_pair(&facts.version);
-  const word_pair b = load_pair(&facts.size);
+  const word_pair a = load_tagged(&facts.version);
+  const word_pair b = load_tagged(&facts.size);
   const auto generation = static_cast<std::uint32_t>(a.second >> 32);
   if (make_descriptor(slot, generation) != fd || generation != static_cast<std::uint32_t>(b.second >> 32))
     return {{}, -EBADF, 0};
@@ -156,7 +156,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t share_size(const mount_ref& fs, const G
   return file_size(fs, g, node);
 }
 
-// The same by a group: each member for itself, in one access to one address. What they found is the same for all, because
+// The same by a group: each member for itself, from one address. What they found is the same for all, because
 // it does not change while the generation is that of the descriptor; only whether it still is, they have to agree on.
 // Without the size of a file that is being written, which all who write it would look up in one place.
 template <class Group>
@@ -406,6 +406,7 @@ class opener {
         node.lost.store_relaxed(0);
         node.settled.store_relaxed(0);
         node.failed.store_relaxed(0);
+        node.closings.store_relaxed(0);
         node.cuts.store_relaxed(0);
         node.dirty.store_relaxed(0);
         node.writers.store_relaxed(0);
@@ -516,7 +517,10 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const
   }
   tell(flushed);
   // Descriptors that are opened from now on write other bytes.
-  if (g.is_leader()) node.failed.store_relaxed(0);
+  if (g.is_leader()) {
+    node.failed.store_relaxed(0);
+    node.closings.add_relaxed(1);
+  }
   // Release: pairs with who joins, and may have done so behind the door.
   if (g.is_leader()) (void)node.writers.fetch_and_acq_rel(~file_node::closing);
   return g.broadcast(error);

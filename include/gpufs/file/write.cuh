@@ -50,7 +50,7 @@ GPUFS_HD void write_back_ahead(const mount_ref& fs, const Group& g, const slot_k
   });
 }
 
-// Writes beside a truncation. A truncation makes `cuts` odd, waits for write-backs that are under way, has the host truncate
+// Writes beside a truncation. A truncation waits for appends under way (begin_size_use()), makes `cuts` odd, waits for write-backs that are under way, has the host truncate
 // the file, stores the new size, zeroes the cached pages past it, and makes `cuts` even again (truncate_file()). A write reads `cuts`
 // before it stores its bytes; it marks them, raises the size, and then reads `cuts` again. Where that has changed, the truncation may
 // have zeroed some of the bytes, so the write waits for its end and writes all of them once more: then it takes place
@@ -81,6 +81,36 @@ GPUFS_HD inline std::uint32_t wait_for_cut(const mount_ref& fs, const file_view&
   }
   cuts.end_wait();
   return seen;
+}
+
+// Calls that rely on the file's size from their beginning to their end: an append, whose place in the file
+// is void when the file is cut, and may then be another append's; and the marking of stores in a mapping,
+// which must not reach past the end. A truncation waits for those under way, and others wait for the
+// truncation. Both waits end: a truncation does, and each such call waits only for frames and for the host.
+// Meanwhile pages are written back as ever, as `cuts` is odd only afterwards.
+
+// By one thread.
+GPUFS_HD inline void begin_size_use(const mount_ref& fs, std::uint32_t node) {
+  atomic_word<std::uint32_t>& users = fs.node(node).size_users;
+  // Acquire: pairs with the release of the truncation before, whose size is seen then.
+  while ((users.fetch_add_acquire(1) & file_node::resizing) != 0) {
+    (void)users.fetch_add_release(~0u);
+    for (std::uint32_t attempt = 0; (users.load_for_wait() & file_node::resizing) != 0; ++attempt)
+      platform::pause(attempt);
+    users.end_wait();
+  }
+}
+GPUFS_HD inline void end_size_use(const mount_ref& fs, std::uint32_t node) {
+  // Release: the truncation that waits for this finds the size, and the marks.
+  (void)fs.node(node).size_users.fetch_add_release(~0u);
+}
+// By a truncation, one at a time.
+GPUFS_HD inline void wait_for_size_users(file_node& node) {
+  for (std::uint32_t attempt = 0; (node.size_users.fetch_or_acq_rel(file_node::resizing) & file_node::resizing) != 0;
+       ++attempt)
+    platform::pause(attempt);
+  for (std::uint32_t attempt = 0; node.size_users.load_acquire() != file_node::resizing; ++attempt)
+    platform::pause(attempt);
 }
 
 // Of bytes that are marked already. Both orders: who finds the size of a truncation finds that it is under way, too.
@@ -437,7 +467,8 @@ template <class Group>
 GPUFS_HD std::int32_t sync_file(const mount_ref& fs, const Group& g, const file_view& file) {
   std::int32_t error = flush_file(fs, g, file.version, file.node, false);
   const bool flushed = error == 0;
-  if (flushed) error = ask_host(fs, g, {request_code::sync, file.handle, 0, 0});
+  if (flushed)
+    error = ask_host(fs, g, {request_code::sync, file.handle, 0, fs.node(file.node).closings.load_relaxed()});
   // One error stands for all, if there are several. That of a write-back is returned once: what it did not write is dirty still.
   std::int32_t kept = 0;
   if (g.is_leader()) {
@@ -507,6 +538,11 @@ GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& w
       dirty_run<Group>::end_page(fs, frame_number, node, any ? (what & ~page_dirt::whole) | page_dirt::partial : 0);
   }
   zero_in_page(g, fs.page(frame_number) + keep, page_bytes - keep);
+  g.sync();
+  std::uint32_t mapped = 0;
+  if (g.is_leader()) mapped = are_pages_mapped(fs) ? 1 : 0;
+  if (g.broadcast(mapped) == 0) return;
+  change_copy(fs, g, frame_number, [&](char* copy) { zero_in_page(g, copy + keep, page_bytes - keep); });
 }
 
 // Waits for write-backs of pages from `size` on that are under way; no other begins before `cuts` is even again. By one warp or thread.
@@ -531,6 +567,7 @@ template <class Group>
 GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t size) {
   file_node& node = fs.node(file.node);
   if (g.is_leader()) {
+    wait_for_size_users(node);
     // Acquire and release: pairs with the end of the one before, and with the reads of those who write and write back.
     for (std::uint32_t seen = wait_for_cut(fs, file); !node.cuts.compare_exchange_acq_rel(seen, seen + 1);)
       seen = wait_for_cut(fs, file);
@@ -559,7 +596,10 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
   old_size = g.broadcast(old_size);
   if (result == 0) cut_pages(fs, g, file, size, old_size);
   g.sync();
-  if (g.is_leader()) (void)node.cuts.fetch_add_release(1);
+  if (g.is_leader()) {
+    (void)node.cuts.fetch_add_release(1);
+    (void)node.size_users.fetch_and_acq_rel(~file_node::resizing);
+  }
   return result;
 }
 
@@ -574,14 +614,10 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t empty_file(const mount_ref& fs, const Gr
 }
 
 // ---- Mappings for writing. What is stored through a pointer nobody is told of; so a mapped page has a copy, a page of its own in
-// the cache, and what differs from that was written. The copy is updated with it, so that each change is found once.
-
-// Of the page in a frame that the caller has pinned. The frame's generation keeps the copies of a page that was evicted since from
-// being taken for it.
-GPUFS_HD inline slot_key key_of_copy(const slot_header& header) {
-  const slot_key key = header.key();
-  return {key.high | copy_bit, key.low | std::uint64_t{header.generation.load_relaxed()} << 40};
-}
+// the cache, and what differs from that was stored. The copy has what the file has: the page as it was
+// mapped, and since then what was written back of it (write_back::update_copies), and cut. What the page has
+// that is not in the file yet is dirty already. Only those who write the page back, or cut it, change the copy:
+// so a change is found by all groups that look for it, up to the moment in which one of them sends it.
 
 template <class Group>
 class copy_of_page {
@@ -605,9 +641,13 @@ GPUFS_HD GPUFS_OUT_OF_LINE page_pin pin_to_write(const mount_ref& fs, const Grou
   page_cache<Group> cache(fs, g, file.record);
   const page_pin pin = cache.acquire({file.version, page}, page_loader<Group>(fs, g, file, page));
   if (pin.valid < 0) return pin;
+  // Both orders: see are_pages_mapped().
+  atomic_word<std::uint32_t>& mapped = fs.at<name_state>(fs.layout.names)->mapped;
+  if (g.is_leader()) (void)mapped.fetch_add_acq_rel(1);
   const slot_key copy = g.broadcast(key_of_copy(frame_table(fs).header(pin.frame)));
   const page_pin copied = cache.acquire({copy.high, copy.low}, copy_of_page<Group>(fs, g, fs.page(pin.frame)));
   if (copied.valid >= 0) return pin;
+  if (g.is_leader()) mapped.add_relaxed(~0u);
   cache.release(pin.frame);
   return copied;
 }
@@ -626,7 +666,7 @@ template <class Group>
 GPUFS_HD void mark_changes(const mount_ref& fs, const Group& g, const file_view& file, std::uint32_t frame_number,
                            std::uint32_t copy_frame, std::uint64_t begin, std::uint64_t end) {
   const char* const page = fs.page(frame_number);
-  char* const copy = fs.page(copy_frame);
+  const char* const copy = fs.page(copy_frame);
   g.sync();  // all members' stores come before each one's look
   bool any = false;
   for (std::uint64_t w = begin / 64 + g.rank(); begin < end && w <= (end - 1) / 64; w += g.size()) {
@@ -640,12 +680,8 @@ GPUFS_HD void mark_changes(const mount_ref& fs, const Group& g, const file_view&
     bits &= page_dirt::bits(w, begin, end);
     if (bits == 0) continue;
     any = true;
+    GPUFS_SCHEDULE_POINT("map.mark");
     (void)fs.mask(frame_number)[w].fetch_or_acq_rel(bits);
-    // Only these: others' changes in the rest are for others to find.
-    for (std::uint32_t i = 0; i < 64; ++i) {
-      if ((bits >> i & 1) != 0)
-        copy_into_page(this_thread(), copy + w * 64 + i, reinterpret_cast<const char*>(now) + i, 1);
-    }
   }
   if (g.all(!any)) return;
   g.sync();

@@ -1,0 +1,421 @@
+// A file system whose server goes wrong, as FUSE and NFS know it: what the host reports late reaches the program, and nothing
+// else of the mount suffers.
+#include <errno.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include "api/matrix.hpp"
+#include "backend/descriptor_table.hpp"
+#include "fsx/fsx_run.hpp"
+#include "gpufs/error.hpp"
+#include "support/eventually.hpp"
+#include "support/fuse_folder.hpp"
+#include "support/temporary.hpp"
+#include "support/work_budget.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+using on = fuse_operation;
+
+std::string content_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+void put(const std::string& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+}
+// Another file under the name, as an editor or another client saves one.
+void replace(const std::string& path, const std::string& content) {
+  put(path + ".new", content);
+  std::filesystem::rename(path + ".new", path);
+}
+
+mount_options options_of(unsigned workers) {
+  mount_options o = base_options();
+  o.workers = workers;
+  return o;
+}
+
+// The number of workers: from four on the openers open and close, which have not the descriptors of the others.
+class fuse : public ::testing::TestWithParam<unsigned> {
+ protected:
+  static constexpr group_kind kind = group_kind::warp;
+  static void run(const fuse_options& options, const std::function<void(fuse_folder&)>& body) {
+    in_fuse_folder(options, body);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(with_workers, fuse, ::testing::Values(2u, 4u), ::testing::PrintToStringParamName());
+
+TEST_P(fuse, files_are_served_as_any_others) {
+  run({}, [](fuse_folder& files) {
+    const std::string content = self_checking(1, 0, 0, 100'000);
+    put(files.on_server("old"), content);
+    mount fs(options_of(GetParam()));
+    session calls(fs, kind);
+    const std::int32_t old = calls.open(files / "old");
+    ASSERT_GE(old, 0);
+    calls.expect_read(old, content, 0, content.size() + 10);
+    const std::int32_t made = calls.open(files / "new", O_RDWR | O_CREAT);
+    ASSERT_GE(made, 0);
+    EXPECT_EQ(calls.write(made, content, 3), 100'000);
+    EXPECT_EQ(calls.sync(made), 0);
+    EXPECT_EQ(calls.close(made), 0);
+    EXPECT_EQ(content_of(files.on_server("new")), std::string(3, '\0') + content);
+    EXPECT_EQ(calls.rename(files / "new", files / "newer"), 0);
+    EXPECT_EQ(calls.unlink(files / "newer"), 0);
+    EXPECT_EQ(calls.close(old), 0);
+    EXPECT_NO_THROW(fs.sync_folder(files / ""));
+    EXPECT_NO_THROW(fs.unmount());
+    EXPECT_TRUE(fs.file_errors().errors.empty());
+  });
+}
+
+// ---- errors of close(2)
+
+TEST_P(fuse, the_error_of_close_is_the_last_gcloses_and_is_kept_for_the_host) {
+  for (const int error_number : {EDQUOT, EIO}) {
+    run({}, [error_number](fuse_folder& files) {
+      mount fs(options_of(GetParam()));
+      session calls(fs, kind);
+      const std::int32_t fd = calls.open(files / "a", O_WRONLY | O_CREAT);
+      ASSERT_GE(fd, 0);
+      ASSERT_EQ(calls.open(files / "a", O_WRONLY | O_CREAT), fd);
+      ASSERT_EQ(calls.write(fd, "bytes", 0), 5);
+      files.fail(on::flush, error_number);
+      EXPECT_EQ(calls.close(fd), 0) << "another has it open";
+      EXPECT_EQ(calls.close(fd), -error_number);
+      files.mend();
+      const file_error_list list = fs.file_errors();
+      ASSERT_EQ(list.errors.size(), 1u);
+      EXPECT_EQ(list.errors[0].path, files / "a");
+      EXPECT_EQ(list.errors[0].error_number, error_number);
+      EXPECT_EQ(list.errors[0].what, file_operation::close);
+      // It was that close's error.
+      const std::int32_t again = calls.open(files / "a", O_RDWR);
+      ASSERT_EQ(calls.write(again, "other", 0), 5);
+      EXPECT_EQ(calls.close(again), 0);
+      EXPECT_EQ(content_of(files.on_server("a")), "other");
+      EXPECT_THROW(fs.unmount(), error);
+    });
+  }
+}
+
+TEST_P(fuse, the_error_of_close_of_a_file_that_nobody_closed_is_that_of_unmount) {
+  run({}, [](fuse_folder& files) {
+    mount fs(options_of(GetParam()));
+    {
+      session calls(fs, kind);
+      ASSERT_EQ(calls.write(calls.open(files / "a", O_WRONLY | O_CREAT), "bytes", 0), 5);
+    }
+    files.fail(on::flush, EDQUOT);
+    try {
+      fs.unmount();
+      ADD_FAILURE() << "bytes may be lost";
+    } catch (const error& e) {
+      EXPECT_EQ(e.code().value(), EDQUOT);
+      EXPECT_EQ(e.path(), files / "a");
+    }
+  });
+}
+
+// A close of the process's would drop the program's locks on the file.
+TEST_P(fuse, the_error_of_close_of_a_locked_file_is_told_and_the_lock_stays) {
+  if (!descriptor_table::can_be_own("/proc")) GTEST_SKIP() << "this system has no tables for single threads";
+  run({}, [](fuse_folder& files) {
+    mount fs(options_of(GetParam()));
+    session calls(fs, kind);
+    put(files / "a", "content");
+    const int mine = ::open((files / "a").c_str(), O_RDWR | O_CLOEXEC);
+    struct flock lock{};
+    lock.l_type = F_WRLCK;
+    ASSERT_EQ(fcntl(mine, F_SETLK, &lock), 0);
+    const std::int32_t fd = calls.open(files / "a", O_RDWR);
+    ASSERT_EQ(calls.write(fd, "bytes", 0), 5);
+    files.fail(on::flush, EDQUOT);
+    EXPECT_EQ(calls.close(fd), -EDQUOT);
+    files.mend();
+    EXPECT_EQ(fcntl(mine, F_OFD_GETLK, &lock), 0);
+    EXPECT_NE(lock.l_type, F_UNLCK);
+    EXPECT_THROW(fs.unmount(), error);
+  });
+}
+
+// What is written is in the client's memory until the file is synced or closed, as with NFS.
+TEST_P(fuse, what_the_server_refuses_after_the_write_is_the_error_of_close) {
+  run({.writes_back = true}, [](fuse_folder& files) {
+    mount fs(options_of(GetParam()));
+    session calls(fs, kind);
+    const std::int32_t fd = calls.open(files / "a", O_RDWR | O_CREAT);
+    ASSERT_EQ(calls.write(fd, std::string(30'000, 'x'), 0), 30'000);
+    files.fail(on::write, ENOSPC);
+    EXPECT_EQ(calls.close(fd), -ENOSPC);
+    files.mend();
+    const file_error_list list = fs.file_errors();
+    ASSERT_EQ(list.errors.size(), 1u);
+    EXPECT_EQ(list.errors[0].what, file_operation::close);
+    EXPECT_EQ(list.errors[0].error_number, ENOSPC);
+  });
+}
+
+// ---- errors of fsync(2)
+
+TEST_P(fuse, a_sync_that_fails_is_every_gfsyncs_and_gcloses_up_to_the_last_close) {
+  for (const int error_number : {EIO, ENOSPC}) {
+    run({}, [error_number](fuse_folder& files) {
+      mount fs(options_of(GetParam()));
+      session calls(fs, kind);
+      const std::int32_t fd = calls.open(files / "a", O_RDWR | O_CREAT);
+      ASSERT_EQ(calls.write(fd, "bytes", 0), 5);
+      files.fail(on::fsync, error_number, 1);
+      EXPECT_EQ(calls.sync(fd), -error_number);
+      EXPECT_EQ(calls.sync(fd), -error_number) << "Linux may have dropped the bytes";
+      const std::int32_t other = calls.open(files / "a", O_WRONLY);
+      EXPECT_EQ(calls.sync(other), -error_number);
+      EXPECT_EQ(calls.close(other), -error_number);
+      EXPECT_EQ(calls.close(fd), -error_number);
+      const std::int32_t again = calls.open(files / "a", O_RDWR);
+      ASSERT_EQ(calls.write(again, "other", 0), 5);
+      EXPECT_EQ(calls.sync(again), 0);
+      EXPECT_EQ(calls.close(again), 0);
+      const file_error_list list = fs.file_errors();
+      ASSERT_EQ(list.errors.size(), 1u);
+      EXPECT_EQ(list.errors[0].what, file_operation::sync);
+      EXPECT_EQ(list.errors[0].error_number, error_number);
+    });
+  }
+}
+
+TEST_P(fuse, what_the_server_refuses_after_the_write_is_the_error_of_sync) {
+  run({.writes_back = true}, [](fuse_folder& files) {
+    mount fs(options_of(GetParam()));
+    session calls(fs, kind);
+    const std::int32_t fd = calls.open(files / "a", O_RDWR | O_CREAT);
+    ASSERT_EQ(calls.write(fd, std::string(30'000, 'x'), 0), 30'000);
+    files.fail(on::write, ENOSPC);
+    EXPECT_EQ(calls.sync(fd), -ENOSPC);
+    files.mend();
+    EXPECT_EQ(calls.sync(fd), -ENOSPC) << "the client has dropped the bytes";
+    EXPECT_EQ(calls.close(fd), -ENOSPC);
+  });
+}
+
+TEST_P(fuse, a_folder_that_cannot_be_synced_is_an_error) {
+  run({}, [](fuse_folder& files) {
+    mount fs(options_of(GetParam()));
+    files.fail(on::fsyncdir, EIO);
+    EXPECT_THROW(fs.sync_folder(files / ""), error);
+    files.mend();
+    EXPECT_NO_THROW(fs.sync_folder(files / ""));
+  });
+}
+
+// ---- errors of reads and opens
+
+TEST_P(fuse, a_read_that_fails_is_the_greads_and_the_next_one_tries_again) {
+  for (const int error_number : {EIO, ESTALE}) {
+    run({}, [error_number](fuse_folder& files) {
+      const std::string content = self_checking(1, 0, 0, 1'000'000);
+      put(files.on_server("a"), content);
+      mount_options options = options_of(GetParam());
+      options.extent_budget_bytes = std::uint64_t{1} << 22;
+      mount fs(options);
+      session calls(fs, kind);
+      const std::int32_t fd = calls.open(files / "a");
+      ASSERT_GE(fd, 0);
+      files.fail(on::read, error_number);
+      EXPECT_EQ(calls.read(fd, 500'000, 4096).result, -error_number);
+      const map_answer mapped = calls.map(fd, 300'000, 100);
+      EXPECT_EQ(mapped.result, -error_number);
+      EXPECT_EQ(calls.view(fd, 400'000, 1).error, -error_number);
+      files.mend();
+      calls.expect_read(fd, content, 500'000, 4096);
+      // From the client's memory, by mappings, too.
+      for (std::int64_t at = 0; at < 1'000'000; at += 5000) calls.expect_read(fd, content, at, 5000);
+      EXPECT_EQ(calls.close(fd), 0);
+      EXPECT_TRUE(fs.file_errors().errors.empty());
+    });
+  }
+}
+
+TEST_P(fuse, a_page_that_cannot_be_read_fails_the_write_of_a_part_of_it) {
+  run({}, [](fuse_folder& files) {
+    const std::string content = self_checking(1, 0, 0, 20'000);
+    put(files.on_server("a"), content);
+    mount fs(options_of(GetParam()));
+    session calls(fs, kind);
+    const std::int32_t fd = calls.open(files / "a", O_RDWR);
+    files.fail(on::read, EIO);
+    EXPECT_EQ(calls.write(fd, "part", 5000), -EIO);
+    EXPECT_EQ(calls.write(fd, std::string(4096, 'w'), 8192), 4096) << "needs no bytes of before";
+    files.mend();
+    EXPECT_EQ(calls.close(fd), 0);
+    std::string expected = content;
+    expected.replace(8192, 4096, std::string(4096, 'w'));
+    expect_same_bytes(content_of(files.on_server("a")), expected, "a");
+  });
+}
+
+TEST_P(fuse, an_open_that_fails_says_why_and_the_next_one_tries_again) {
+  run({}, [](fuse_folder& files) {
+    put(files.on_server("a"), "content");
+    mount fs(options_of(GetParam()));
+    session calls(fs, kind);
+    for (const on which : {on::open, on::lookup, on::getattr}) {
+      for (const int error_number : {EIO, ESTALE, EACCES}) {
+        for (const int flags : {O_RDONLY, O_RDWR}) {
+          files.fail(which, error_number);
+          EXPECT_EQ(calls.open(files / "a", flags), -error_number) << static_cast<int>(which);
+          files.mend();
+          const std::int32_t fd = calls.open(files / "a", flags);
+          ASSERT_GE(fd, 0) << static_cast<int>(which) << " " << error_number;
+          calls.expect_read(fd, "content", 0, 100);
+          EXPECT_EQ(calls.close(fd), 0);
+        }
+      }
+    }
+  });
+}
+
+// ---- another client
+
+TEST_P(fuse, a_file_that_was_replaced_on_the_server_is_stale_and_a_new_open_has_the_new_one) {
+  constexpr double long_s = 3600;
+  for (const fuse_options& options : {fuse_options{}, fuse_options{long_s, 0}, fuse_options{long_s, long_s}}) {
+    run(options, [](fuse_folder& files) {
+      const std::string before = self_checking(1, 0, 0, 300'000), after = self_checking(2, 0, 0, 200'000);
+      for (const std::string& content : {before, after}) {
+        replace(files.on_server("b"), content);
+        ASSERT_EQ(content_of(files / "b"), content) << "with open(2) it is so";
+      }
+      mount fs(options_of(GetParam()));
+      session calls(fs, kind);
+      for (const int flags : {O_RDONLY, O_RDWR}) {
+        replace(files.on_server("a"), before);
+        std::int32_t fd = calls.open(files / "a", flags);
+        ASSERT_GE(fd, 0);
+        calls.expect_read(fd, before, 0, 4096);
+        replace(files.on_server("a"), after);
+        // What the kernel or the mount has may be read still.
+        const std::int64_t result = calls.read(fd, 250'000, 4096).result;
+        EXPECT_TRUE(result == -ESTALE || result == 4096) << result;
+        (void)calls.close(fd);
+        fd = calls.open(files / "a", flags);
+        ASSERT_GE(fd, 0) << "opened with " << flags;
+        calls.expect_read(fd, after, 0, 300'000);
+        EXPECT_EQ(calls.close(fd), 0);
+      }
+    });
+  }
+}
+
+TEST_P(fuse, what_was_not_written_to_a_stale_file_is_an_error_of_its_close) {
+  run({}, [](fuse_folder& files) {
+    put(files.on_server("a"), "content");
+    mount fs(options_of(GetParam()));
+    session calls(fs, kind);
+    const std::int32_t fd = calls.open(files / "a", O_RDWR);
+    ASSERT_EQ(calls.write(fd, "bytes", 0), 5);
+    std::filesystem::remove(files.on_server("a"));
+    EXPECT_EQ(calls.close(fd), -ESTALE);
+    const file_error_list list = fs.file_errors();
+    ASSERT_GE(list.errors.size(), 1u);
+    EXPECT_EQ(list.errors[0].what, file_operation::write_back);
+    EXPECT_EQ(list.errors[0].error_number, ESTALE);
+    EXPECT_EQ(calls.open(files / "a", O_RDWR), -ENOENT);
+  });
+}
+
+// ---- a server that is slow, or dead
+
+TEST_P(fuse, a_server_that_hangs_costs_its_callers_the_time_of_a_request_and_others_nothing) {
+  run({}, [](fuse_folder& files) {
+    const std::string content = self_checking(1, 0, 0, 100'000);
+    put(files.on_server("a"), content);
+    const temporary_folder elsewhere;
+    elsewhere.write("b", content);
+    mount_options options = options_of(GetParam());
+    options.request_timeout_ns = 300'000'000;
+    mount fs(options);
+    session calls(fs, kind);
+    const std::int32_t fd = calls.open(files / "a");
+    ASSERT_GE(fd, 0);
+    files.hang(on::read);
+    EXPECT_EQ(calls.read(fd, 50'000, 100).result, -EIO);
+    EXPECT_GE(files.hanging(), 1u);
+    const std::int32_t other = calls.open(elsewhere / "b");
+    ASSERT_GE(other, 0);
+    calls.expect_read(other, content, 0, 50'000);
+    files.mend();
+    EXPECT_TRUE(eventually([&] { return calls.read(fd, 50'000, 100).bytes == content.substr(50'000, 100); }));
+    EXPECT_EQ(calls.close(fd), 0);
+  });
+}
+
+TEST_P(fuse, a_close_that_hangs_is_an_error_in_the_end) {
+  run({}, [](fuse_folder& files) {
+    mount_options options = options_of(GetParam());
+    options.request_timeout_ns = 300'000'000;
+    options.unmount_timeout_ns = 2'000'000'000;
+    auto fs = std::make_unique<mount>(options);
+    {
+      session calls(*fs, kind);
+      const std::int32_t fd = calls.open(files / "a", O_RDWR | O_CREAT);
+      ASSERT_EQ(calls.write(fd, "bytes", 0), 5);
+      files.hang(on::flush);
+      EXPECT_EQ(calls.close(fd), -EIO);
+    }
+    EXPECT_THROW(fs->unmount(), error);
+    ::testing::internal::CaptureStderr();
+    fs.reset();
+    EXPECT_NE(::testing::internal::GetCapturedStderr().find("hangs"), std::string::npos);
+    files.mend();
+    EXPECT_EQ(content_of(files.on_server("a")), "bytes");
+  });
+}
+
+TEST_P(fuse, a_server_that_dies_is_an_error_and_the_mount_ends) {
+  run({}, [](fuse_folder& files) {
+    const std::string content = self_checking(1, 0, 0, 100'000);
+    put(files.on_server("a"), content);
+    mount fs(options_of(GetParam()));
+    session calls(fs, kind);
+    const std::int32_t read = calls.open(files / "a"), written = calls.open(files / "b", O_RDWR | O_CREAT),
+                       left = calls.open(files / "c", O_RDWR | O_CREAT);
+    ASSERT_EQ(calls.write(written, "bytes", 0), 5);
+    ASSERT_EQ(calls.write(left, "bytes", 0), 5);
+    files.kill_server();
+    EXPECT_EQ(calls.read(read, 90'000, 100).result, -ENOTCONN);
+    EXPECT_EQ(calls.sync(written), -ENOTCONN);
+    EXPECT_EQ(calls.close(written), -ENOTCONN);
+    EXPECT_EQ(calls.open(files / "a", O_RDWR), -ENOTCONN);
+    try {
+      fs.unmount();
+      ADD_FAILURE() << "bytes are lost";
+    } catch (const error& e) {
+      EXPECT_EQ(e.code().value(), ENOTCONN);
+    }
+    bool is_told = false;
+    for (const file_error& e : fs.file_errors().errors) is_told = is_told || (e.path == files / "c" && e.at_unmount);
+    EXPECT_TRUE(is_told);
+  });
+}
+
+// ---- all at once
+
+TEST(fuse_fsx, random_calls_agree_with_a_naive_model) {
+  for (work_budget budget(is_sanitized ? 1 : 2); budget.next() && !IsSkipped();) {
+    SCOPED_TRACE(budget.replay());
+    in_fuse_folder({.writes_back = budget.seed() % 2 == 0},
+                   [&](fuse_folder& files) { (void)run_fsx(budget.seed(), files / ""); });
+  }
+}
+
+}  // namespace
+}  // namespace gpufs::testing

@@ -1,0 +1,247 @@
+// The program's descriptors and locks, beside a mount.
+#include <errno.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <thread>
+
+#include "api/file_world.hpp"
+#include "guest/guest.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+// ---- locks
+
+// The exit status of what runs in a child; it must not use threads or allocate much.
+template <class Body>
+int status_in_child(const Body& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body());
+  int status = 0;
+  return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+struct flock lock_of(short type, off_t start, off_t bytes) {
+  struct flock lock{};
+  lock.l_type = type;
+  lock.l_start = start;
+  lock.l_len = bytes;
+  return lock;
+}
+
+class guest_locks : public guest {
+ protected:
+  // One that is written under, and one that is read under, and the same by flock(2), which knows no processes.
+  void take() {
+    path_ = folder_.write("database", std::string(300'000, 'd'));
+    mine_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+    struct flock exclusive = lock_of(F_WRLCK, 100, 100), shared = lock_of(F_RDLCK, 200'000, 1);
+    ASSERT_EQ(fcntl(mine_, F_SETLK, &exclusive), 0);
+    ASSERT_EQ(fcntl(mine_, F_SETLK, &shared), 0);
+    ASSERT_EQ(::flock(mine_, LOCK_EX), 0);
+  }
+  // Whether another process finds the bytes locked, by this one.
+  bool is_locked_for_others(off_t start) const {
+    const pid_t self = getpid();
+    return status_in_child([&] {
+             const int fd = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+             struct flock lock = lock_of(F_WRLCK, start, 1);
+             if (fd < 0 || fcntl(fd, F_GETLK, &lock) != 0) return 2;
+             return lock.l_type != F_UNLCK && lock.l_pid == self ? 1 : 0;
+           }) == 1;
+  }
+  void expect_locked(const char* after) const {
+    EXPECT_TRUE(is_locked_for_others(150)) << after;
+    EXPECT_TRUE(is_locked_for_others(200'000)) << after;
+    EXPECT_FALSE(is_locked_for_others(250)) << after;
+    EXPECT_EQ(status_in_child([&] {
+                const int fd = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+                return ::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK ? 1 : 0;
+              }),
+              1)
+        << after;
+  }
+
+  std::string path_;
+  int mine_ = -1;
+};
+INSTANTIATE_TEST_SUITE_P(in, guest_locks, ::testing::ValuesIn(guest_settings()), ::testing::PrintToStringParamName());
+
+TEST_P(guest_locks, survive_all_that_a_mount_does_with_the_file) {
+  in_child([this] {
+    take();
+    for (int i = 0; i < 2; ++i) {
+      mount fs(options());
+      session calls(fs, group_kind::warp);
+      expect_locked("a mount");
+      std::int32_t fd = calls.open(path("database"));
+      ASSERT_GE(fd, 0);
+      for (std::int64_t at = 0; at < 300'000; at += 4096) (void)calls.read(fd, at, 4096);
+      EXPECT_EQ(calls.close(fd), 0);
+      expect_locked("reading");
+      fd = calls.open(path("database"), O_RDWR);
+      ASSERT_GE(fd, 0);
+      EXPECT_EQ(calls.write(fd, std::string(70'000, 'w'), 10), 70'000);
+      EXPECT_EQ(calls.sync(fd), 0);
+      EXPECT_EQ(calls.truncate(fd, 250'000), 0);
+      EXPECT_EQ(calls.close(fd), 0);
+      expect_locked("writing");
+      if (fs.direct_path() == "on") (void)fs.register_file(path("database"));
+      expect_locked("registering");
+      fd = calls.open(path("database"), O_WRONLY);
+      EXPECT_EQ(calls.write(fd, "left open", 0), 9);
+      EXPECT_NO_THROW(fs.unmount());
+      expect_locked("unmounting");
+    }
+    expect_locked("the mount's destruction");
+    EXPECT_EQ(content("database").substr(0, 9), "left open");
+    // They are the program's still: it can give them back.
+    struct flock none = lock_of(F_UNLCK, 0, 0);
+    ASSERT_EQ(fcntl(mine_, F_SETLK, &none), 0);
+    EXPECT_FALSE(is_locked_for_others(150));
+    EXPECT_FALSE(is_locked_for_others(200'000));
+  });
+}
+
+TEST_P(guest_locks, taken_while_the_mount_has_the_file_open_survive_its_close) {
+  in_child([this] {
+    const std::string written = folder_.write("database", std::string(300'000, 'd'));
+    mount fs(options());
+    session calls(fs, group_kind::warp);
+    const std::int32_t reads = calls.open(path("database")), writes = calls.open(path("database"), O_RDWR);
+    for (std::int64_t at = 0; at < 300'000; at += 4096) (void)calls.read(reads, at, 4096);
+    EXPECT_EQ(calls.write(writes, "bytes", 7), 5);
+    take();
+    EXPECT_EQ(calls.close(writes), 0);
+    EXPECT_EQ(calls.close(reads), 0);
+    expect_locked("the last close");
+    fs.unmount();
+    expect_locked("unmounting");
+  });
+}
+
+// ---- descriptors 0 to 2
+
+class guest_descriptors : public guest {};
+INSTANTIATE_TEST_SUITE_P(in, guest_descriptors, ::testing::ValuesIn(guest_settings()),
+                         ::testing::PrintToStringParamName());
+
+// A file that became descriptor 2 would get what the program, or the library, writes to its standard error.
+TEST_P(guest_descriptors, none_to_two_that_the_program_has_closed_stay_closed) {
+  in_child([this] {
+    const std::string large = self_checking(1, 0, 0, 100'000);
+    (void)folder_.write("small", "few bytes");
+    (void)folder_.write("large", large);
+    for (int i = 0; i < 3; ++i) (void)::close(i);
+    std::atomic<bool> is_done{false};
+    std::atomic<int> taken{0};
+    std::thread program([&] {
+      while (!is_done) {
+        for (int i = 0; i < 3; ++i) {
+          if (::write(i, "an error message", 16) >= 0 || errno != EBADF) ++taken;
+        }
+      }
+    });
+    for (int i = 0; i < 3; ++i) {
+      mount fs(options());
+      session calls(fs, group_kind::warp);
+      for (int k = 0; k < 5; ++k) {
+        const std::int32_t few = calls.open(path("small")), many = calls.open(path("large")),
+                           made = calls.open(path("made"), O_RDWR | O_CREAT | O_TRUNC);
+        calls.expect_read(few, "few bytes", 0, 100);
+        for (std::int64_t at = 0; at < 100'000; at += 10'000) calls.expect_read(many, large, at, 10'000);
+        EXPECT_EQ(calls.write(made, large, 0), 100'000);
+        EXPECT_EQ(calls.sync(made), 0);
+        for (const std::int32_t fd : {few, many, made}) EXPECT_EQ(calls.close(fd), 0);
+      }
+      (void)calls.open(path("large"), O_RDWR);
+      fs.unmount();
+    }
+    is_done = true;
+    program.join();
+    EXPECT_EQ(taken, 0);
+    expect_same_bytes(content("large"), large, "large");
+    expect_same_bytes(content("made"), large, "made");
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(fcntl(i, F_GETFD), -1) << i;
+  });
+}
+
+TEST_P(guest_descriptors, that_were_open_before_are_the_same_after) {
+  in_child([this] {
+    const auto all_open = [] {
+      std::vector<std::pair<std::string, std::string>> all;
+      for (const auto& link : std::filesystem::directory_iterator("/proc/self/fd")) {
+        std::error_code gone;
+        const std::string to = std::filesystem::read_symlink(link.path(), gone);
+        if (!gone && to.find("/fd") == std::string::npos) all.emplace_back(link.path().filename(), to);
+      }
+      return all;
+    };
+    const auto before = all_open();
+    {
+      mount fs(options());
+      use(fs);
+      session calls(fs, group_kind::warp);
+      (void)calls.open(path("large"));
+    }
+    EXPECT_EQ(all_open(), before);
+  });
+}
+
+TEST_P(guest_descriptors, of_the_mount_do_not_reach_programs_that_the_program_starts) {
+  in_child([this] {
+    mount fs(options());
+    use(fs);
+    session calls(fs, group_kind::warp);
+    (void)folder_.write("read", std::string(100'000, 'r'));
+    const std::int32_t read = calls.open(path("read")), written = calls.open(path("written"), O_RDWR | O_CREAT);
+    for (std::int64_t at = 0; at < 100'000; at += 4096) (void)calls.read(read, at, 4096);
+    EXPECT_EQ(calls.write(written, "bytes", 0), 5);
+    // One that was open before this test is not the mount's.
+    const std::string lists =
+        "for fd in /proc/self/fd/*; do readlink $fd; done | grep -q " + (folder_ / "") + " && exit 1; exit 0";
+    EXPECT_EQ(std::system(lists.c_str()), 0);
+    EXPECT_EQ(calls.close(written), 0);
+    EXPECT_EQ(calls.close(read), 0);
+  });
+}
+
+// ---- RLIMIT_NOFILE
+
+TEST_P(guest_descriptors, are_left_to_the_program_where_there_are_few) {
+  in_child([this] {
+    const rlimit few{48, 48};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    mount fs(options());
+    use(fs);
+    session calls(fs, group_kind::warp);
+    constexpr int files = 100;
+    std::vector<std::int32_t> open;
+    for (int i = 0; i < files; ++i) {
+      const std::string name = "many-" + std::to_string(i);
+      (void)folder_.write(name, self_checking(3, static_cast<unsigned>(i), 0, 50'000));
+      open.push_back(calls.open(path(name)));
+      ASSERT_GE(open.back(), 0) << i;
+    }
+    for (int i = 0; i < files; ++i)
+      calls.expect_read(open[static_cast<std::size_t>(i)], self_checking(3, static_cast<unsigned>(i), 0, 50'000),
+                        40'000, 5000);
+    std::vector<int> own;
+    for (int i = 0; i < 4; ++i) own.push_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    for (const int fd : own) {
+      EXPECT_GE(fd, 0) << "the mount has taken them all";
+      (void)::close(fd);
+    }
+    for (const std::int32_t fd : open) EXPECT_EQ(calls.close(fd), 0);
+  });
+}
+
+}  // namespace
+}  // namespace gpufs::testing

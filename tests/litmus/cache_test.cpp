@@ -1,0 +1,571 @@
+// The litmus tests of what cached pages and open files rely on: the very steps of hits and lookups on one side, evictions, loads, opens and
+// closes on the other. Each has a weakened reader, whose mistakes are counted, to show that the two sides meet.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "gpufs/launch.cuh"
+#include "litmus/checks.cuh"
+#include "support/device.hpp"
+#include "support/schedule.hpp"
+#include "support/work_budget.hpp"
+
+namespace gpufs::testing::litmus {
+
+static std::uint64_t count_of(const atomic_word<std::uint64_t>& word) { return word.load_relaxed(); }
+
+static void print_counts(const std::string& name, const read_counts& used, const read_counts& weak) {
+  std::printf(
+      "litmus: %s: %llu of %llu reads wrong; weakened %llu of %llu\n", name.c_str(),
+      static_cast<unsigned long long>(count_of(used.wrong)), static_cast<unsigned long long>(count_of(used.reads)),
+      static_cast<unsigned long long>(count_of(weak.wrong)), static_cast<unsigned long long>(count_of(weak.reads)));
+}
+
+static std::uint64_t steps() { return device() == device_kind::cuda ? 4 : 2; }
+
+// ---- hits
+
+enum class reads_by {
+  pins,             // pin_and_look(), and ordinary loads
+  pins_for_stores,  // weakened: the same with a pin that acquires nothing
+  copies,           // into shared memory by asynchronous copies, after which the pin is given back by a relaxed store
+  glances,          // without a pin
+  half_a_glance     // weakened: the frame is not looked at again
+};
+
+struct frames_shape {
+  std::uint32_t frames, blocks, threads;
+  std::uint32_t hits;   // for each reader
+  std::uint32_t tries;  // at most, of a reader to have them; and loads of a frame
+};
+static frames_shape shape_of_frames() {
+  if (device() == device_kind::cuda) return {128, 264, 128, 2000, 100'000};
+#if defined(__SANITIZE_THREAD__)
+  return {1, 2, 1, 1000, 200'000};
+#else
+  return {1, 2, 1, 3000, 200'000};
+#endif
+}
+
+// The first `frames` warps evict and load a frame each, as long as the others read.
+template <reads_by how>
+struct frames_kernel {
+  read_counts* counts;
+  frames_shape shape;
+  std::uint64_t seed;
+
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const warp_group g = this_warp();
+    const auto me = static_cast<std::uint32_t>(warp_group::grid_rank());
+    if (me < shape.frames) {
+      const auto readers = static_cast<std::uint32_t>(warp_group::grid_size()) - shape.frames;
+      load_anew(fs, g, me, 0);
+      for (std::uint32_t n = 1; n < shape.tries && g.broadcast(counts->is_read(readers) ? 1u : 0u) != 0; ++n)
+        load_anew(fs, g, me, n);
+      return;
+    }
+    std::uint32_t misses = 0;
+    for (std::uint32_t n = 0, hits = 0; n < shape.tries && hits < shape.hits; ++n) {
+      const auto frame_number = static_cast<std::uint32_t>(mix(seed + (std::uint64_t{me} << 32) + n) % shape.frames);
+      const bool hit = how == reads_by::glances || how == reads_by::half_a_glance
+                           ? read_at_a_glance(fs, g, frame_number, n)
+                           : read_pinned(fs, g, frame_number, n);
+      if (hit) ++hits;
+      misses = hit ? 0 : misses + 1;
+      if (misses % 64 == 63) platform::pause(40);
+    }
+    if (g.is_leader()) counts->ended.add_relaxed(1);
+  }
+
+ private:
+  // On the twin, so that the other thread comes between two steps.
+  GPUFS_HD static void wait_now_and_then([[maybe_unused]] std::uint32_t n) {
+    if constexpr (!platform::is_gpu) {
+      if (n % 256 == 0) platform::pause(40);
+    }
+  }
+  // As a fault does it (page_cache.cuh), but for the index.
+  GPUFS_HD void load_anew(const mount_ref& fs, const warp_group& g, std::uint32_t frame_number, std::uint32_t n) const {
+    slot_header& header = detail::frame_table(fs).header(frame_number);
+    const known_page page = known_page::number(seed + (std::uint64_t{frame_number} << 32) + n);
+    std::uint32_t mine = 0;
+    if (g.is_leader() && (header.state.claim(slot_phase::resident) || header.state.claim(slot_phase::free))) {
+      header.set_key(page.key);
+      header.state.begin_load();
+      mine = 1;
+    }
+    if (g.broadcast(mine) == 0) return;
+    auto* const words = reinterpret_cast<std::uint64_t*>(fs.page(frame_number));
+    for (std::uint32_t i = g.rank(); i < known_page::words; i += g.size()) words[i] = page.word(i);
+    g.sync();
+    if (!g.is_leader()) return;
+    header.valid.store_relaxed(page.valid());
+    header.state.publish();
+    (void)header.state.unpin();
+  }
+
+  // As a hit does it.
+  GPUFS_HD bool read_pinned(const mount_ref& fs, const warp_group& g, std::uint32_t frame_number,
+                            std::uint32_t n) const {
+    slot_header& header = detail::frame_table(fs).header(frame_number);
+    struct {
+      slot_key key;
+      std::uint32_t valid, there;
+    } pin{};
+    if (g.is_leader()) {
+      pin.key = header.key();
+      constexpr auto use = how == reads_by::pins_for_stores ? slot_header::use::stores : slot_header::use::loads;
+      const slot_header::seen seen = header.template pin_and_look<use>();
+      const bool there = slot_state::phase(seen.state) == slot_phase::resident && seen.key == pin.key &&
+                         (seen.valid & slot_header::unknown) == 0;
+      pin.there = there ? 1 : 0;
+      pin.valid = seen.valid;
+    }
+    pin = g.broadcast(pin);
+    if (pin.there != 0) {
+      const known_page page{pin.key};
+      wait_now_and_then(n);
+      const char* from = fs.page(frame_number);
+      if constexpr (how == reads_by::copies) {
+        char* const to = block_group::scratch() + block_group::warp_rank() * known_page::words * 8;
+        copy_from_frame(g, to, from, known_page::words * 8);
+        g.sync();
+        from = to;
+      }
+      const auto* const words = reinterpret_cast<const std::uint64_t*>(from);
+      bool right = pin.valid == page.valid();
+      for (std::uint32_t i = g.rank(); i < known_page::words; i += g.size()) right = right && words[i] == page.word(i);
+      g.sync();
+      right = g.all(right);
+      if (g.is_leader()) counts->add(right);
+    }
+    if (g.is_leader()) {
+      if (pin.there != 0) header.state.unpin_copied();
+      else (void)header.state.unpin();
+    }
+    return pin.there != 0;
+  }
+
+  // As a view does it, each lane for itself.
+  // Whether all lanes have read.
+  GPUFS_HD bool read_at_a_glance(const mount_ref& fs, const warp_group& g, std::uint32_t frame_number,
+                                 std::uint32_t n) const {
+    const bool has_read = glance(fs, g.rank(), frame_number, n);
+    return g.all(has_read);
+  }
+  GPUFS_HD bool glance(const mount_ref& fs, std::uint32_t rank, std::uint32_t frame_number, std::uint32_t n) const {
+    const detail::frame_table frames(fs);
+    const known_page page{frames.header(frame_number).key()};
+    const detail::glimpse found = detail::look_at(frames, frame_number, page.key);
+    if (!found.there) return false;
+    wait_now_and_then(n);
+    const std::uint32_t a = (rank + n) % known_page::words, b = (rank * 7 + n * 5) % known_page::words;
+    const char* const bytes = fs.page(frame_number);
+    const auto first = detail::load_at_a_glance<std::uint64_t>(bytes + a * 8);
+    const auto second = detail::load_at_a_glance<std::uint64_t>(bytes + b * 8);
+    detail::wait_until_read(first ^ second);
+    if (how == reads_by::glances && !detail::is_still_there(fs, found)) return false;
+    counts->add(found.valid == page.valid() && first == page.word(a) && second == page.word(b));
+    return true;
+  }
+};
+
+template <reads_by how>
+static read_counts read_frames(work_budget* budget, std::uint64_t steps) {
+  const frames_shape shape = shape_of_frames();
+  read_counts all{};
+  for (std::uint64_t n = 0; budget == nullptr ? n < steps : budget->next(); ++n) {
+    const mount m(base_options());
+    const device_buffer<read_counts> counts(m, 1);
+    const frames_kernel<how> kernel{counts.data(), shape, budget == nullptr ? n : budget->seed()};
+    const std::uint32_t warps = (shape.threads + 31) / 32, loaders = (shape.frames + warps - 1) / warps;
+    const std::size_t scratch = std::size_t{known_page::words} * 8 * warps;
+    // First the loaders alone, so that there is something to read.
+    launch(m, {loaders, shape.threads, scratch, nullptr}, kernel);
+    launch(m, {shape.blocks, shape.threads, scratch, nullptr}, kernel);
+    const read_counts got = counts.download()[0];
+    all.reads.value += got.reads.value;
+    all.wrong.value += got.wrong.value;
+  }
+  if (budget != nullptr) budget->covers("reads", all.reads.value);
+  return all;
+}
+
+template <reads_by used, reads_by weak>
+static void test_reads(const char* name) {
+  work_budget budget(steps());
+  const read_counts as_used = read_frames<used>(&budget, 0);
+  print_counts(name, as_used, read_frames<weak>(nullptr, steps()));
+  EXPECT_EQ(as_used.wrong.value, 0u) << budget.replay();
+  EXPECT_GT(as_used.reads.value, 0u);
+}
+
+TEST(LitmusCache, a_pinned_page_has_the_bytes_and_the_length_of_its_key) {
+  test_reads<reads_by::pins, reads_by::pins_for_stores>("hit by a pin");
+}
+TEST(LitmusCache, a_pin_given_back_after_a_copy_has_kept_the_page) {
+  test_reads<reads_by::copies, reads_by::pins_for_stores>("hit by a copy into shared memory");
+}
+TEST(LitmusCache, a_glance_takes_no_word_of_another_page) {
+  test_reads<reads_by::glances, reads_by::half_a_glance>("hit at a glance");
+}
+
+// ---- lookups of descriptors
+
+struct records_shape {
+  std::uint32_t slots, blocks, threads;
+  std::uint32_t rounds;   // at most, of opens and closes of a record, and of lookups
+  std::uint32_t lookups;  // that are to succeed, of each thread of the other blocks
+};
+static records_shape shape_of_records() {
+  if (device() == device_kind::cuda) return {8, 72, 128, 100'000, 5000};
+#if defined(__SANITIZE_THREAD__)
+  return {1, 2, 1, 200'000, 1000};
+#else
+  return {1, 2, 1, 200'000, 1500};
+#endif
+}
+
+// A thread of each of the first `slots` blocks opens and closes a record, as long as the threads of the others look descriptors up, old
+// ones too.
+template <bool weak>
+struct records_kernel {
+  read_counts* counts;
+  records_shape shape;
+  std::uint64_t seed;
+
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const auto block = static_cast<std::uint32_t>(block_group::grid_rank());
+    if (block < shape.slots) {
+      const auto readers = static_cast<std::uint32_t>(block_group::grid_size()) - shape.slots;
+      if (!block_group::is_leader()) return;
+      for (std::uint32_t n = 0; n < shape.rounds && counts->is_read(readers); ++n) open_and_close(fs, block);
+      return;
+    }
+    const std::uint64_t me = thread_group::grid_rank();
+    std::uint32_t misses = 0;
+    for (std::uint32_t n = 0, hits = 0; n < shape.rounds && hits < shape.lookups; ++n) {
+      const bool hit = look_up(fs, static_cast<std::uint32_t>(mix(seed + (me << 32) + n) % shape.slots));
+      if (hit) ++hits;
+      misses = hit ? 0 : misses + 1;
+      if (misses % 64 == 63) platform::pause(40);
+    }
+    this_block().sync();
+    if (block_group::is_leader()) counts->ended.add_relaxed(1);
+  }
+
+ private:
+  // As an opener and the last gclose do it (file/open_files.cuh), but for the index and the host.
+  GPUFS_HD void open_and_close(const mount_ref& fs, std::uint32_t slot) const {
+    const detail::record_table records(fs);
+    slot_header& header = records.header(slot);
+    if (!header.state.claim(slot_phase::free)) return;
+    const known_file file{slot, records.at(slot).generation() + 1};
+    GPUFS_SCHEDULE_POINT("litmus.describe");
+    records.describe(slot, file.version(), file.size());
+    records.set_generation(slot, file.generation, file.handle(), access_read, 0);
+    header.state.begin_load();
+    header.state.publish();
+    (void)header.state.unpin();
+    GPUFS_SCHEDULE_POINT("litmus.close");
+    if (!header.state.claim(slot_phase::resident)) return;
+    records.set_generation(slot, file.generation + 1, 0, 0, 0);
+    header.state.release();
+  }
+  // Whether it led anywhere.
+  GPUFS_HD bool look_up(const mount_ref& fs, std::uint32_t slot) const {
+    const file_facts& facts = fs.facts_of(slot);
+    // That of a moment ago; of a record that is closed, the one before.
+    const auto seen = static_cast<std::uint32_t>(facts.tag_handle.load_relaxed() >> 32);
+    const std::int32_t fd = detail::make_descriptor(slot, seen == 0 ? 1 : (seen - 1) | 1);
+    if constexpr (weak) {
+      // The tag first, and then the word.
+      const std::uint64_t tag = facts.tag_handle.load_relaxed();
+      GPUFS_SCHEDULE_POINT("litmus.look_up");
+      const std::uint64_t version = facts.version.load_relaxed();
+      const auto generation = static_cast<std::uint32_t>(tag >> 32);
+      if (detail::make_descriptor(slot, generation) != fd) return false;
+      counts->add(version == known_file{slot, generation}.version());
+    } else {
+      const detail::found_file found = detail::look_up(fs, fd);
+      if (found.error != 0) return false;
+      const known_file file{slot, found.generation};
+      counts->add(found.view.version == file.version() && found.view.size == file.size() &&
+                  found.view.handle == file.handle() && found.view.access == access_read);
+    }
+    return true;
+  }
+};
+
+template <bool weak>
+static read_counts look_up_records(work_budget* budget, std::uint64_t steps) {
+  const records_shape shape = shape_of_records();
+  read_counts all{};
+  for (std::uint64_t n = 0; budget == nullptr ? n < steps : budget->next(); ++n) {
+    const mount m(base_options());
+    const random_delays delays(n);  // of the twin
+    const device_buffer<read_counts> counts(m, 1);
+    launch(m, {shape.blocks, shape.threads, 0, nullptr},
+           records_kernel<weak>{counts.data(), shape, budget == nullptr ? n : budget->seed()});
+    const read_counts got = counts.download()[0];
+    all.reads.value += got.reads.value;
+    all.wrong.value += got.wrong.value;
+  }
+  if (budget != nullptr) budget->covers("lookups", all.reads.value);
+  return all;
+}
+
+TEST(LitmusCache, a_descriptor_never_leads_to_what_its_record_was_opened_for_later) {
+  work_budget budget(steps());
+  const read_counts as_used = look_up_records<false>(&budget, 0);
+  print_counts("lookup of a descriptor", as_used, look_up_records<true>(nullptr, steps()));
+  EXPECT_EQ(as_used.wrong.value, 0u) << budget.replay();
+  EXPECT_GT(as_used.reads.value, 0u);
+}
+
+// ---- bytes that are stored while they are copied out
+
+// The first warps store pages of one byte, another one each time, as long as the others copy them out. Weakened: a copy is taken for all of
+// a page.
+template <bool weak>
+struct racing_bytes_kernel {
+  read_counts* counts;
+  char* pages;  // a page for each writer, and the two that they store
+  std::uint32_t places;
+  std::uint32_t copies;  // of each reader
+  std::uint32_t stores;  // at most, of each writer
+  std::uint64_t seed;
+
+  static constexpr std::uint32_t bytes = 512;
+  static constexpr unsigned char first = 0x55, second = 0xaa;
+
+  GPUFS_HD void operator()(const mount_ref&) const {
+    const warp_group g = this_warp();
+    const auto me = static_cast<std::uint32_t>(warp_group::grid_rank());
+    if (me < places) {
+      const auto readers = static_cast<std::uint32_t>(warp_group::grid_size()) - places;
+      for (std::uint32_t n = 0; n < stores && g.broadcast(counts->is_read(readers) ? 1u : 0u) != 0; ++n)
+        copy_into_page(g, pages + me * bytes, pages + (places + n % 2) * bytes, bytes);
+      return;
+    }
+    char* const copy = block_group::scratch() + block_group::warp_rank() * bytes;
+    for (std::uint32_t n = 0; n < copies; ++n) {
+      copy_out_of_page(g, copy, pages + mix(seed + (std::uint64_t{me} << 32) + n) % places * bytes, bytes);
+      g.sync();
+      bool known = true, has_first = false, has_second = false;
+      for (std::uint32_t i = g.rank(); i < bytes; i += g.size()) {
+        const auto byte = static_cast<unsigned char>(copy[i]);
+        has_first = has_first || byte == first;
+        has_second = has_second || byte == second;
+        known = known && (byte == first || byte == second);
+      }
+      known = g.all(known);
+      const bool mixed = !g.all(!has_first) && !g.all(!has_second);
+      if (g.is_leader()) counts->add(weak ? !mixed : known);
+      g.sync();
+      if constexpr (!platform::is_gpu) {
+        if (n % 512 == 0) platform::pause(40);
+      }
+    }
+    if (g.is_leader()) counts->ended.add_relaxed(1);
+  }
+};
+
+template <bool weak>
+static read_counts copy_racing_bytes(work_budget* budget, std::uint64_t rounds) {
+  using kernel = racing_bytes_kernel<weak>;
+  const bool gpu = device() == device_kind::cuda;
+  const std::uint32_t places = gpu ? 32 : 1;
+  const mount m(base_options());
+  read_counts all{};
+  for (std::uint64_t n = 0; budget == nullptr ? n < rounds : budget->next(); ++n) {
+    std::vector<char> content((places + 2) * kernel::bytes, static_cast<char>(kernel::first));
+    std::fill(content.end() - kernel::bytes, content.end(), static_cast<char>(kernel::second));
+    const device_buffer<char> pages(m, content);
+    const device_buffer<read_counts> counts(m, 1);
+    const launch_shape shape =
+        gpu ? launch_shape{64, 128, 4 * kernel::bytes, nullptr} : launch_shape{2, 1, kernel::bytes, nullptr};
+    launch(m, shape,
+           kernel{counts.data(), pages.data(), places, 3000, 100'000u, budget == nullptr ? n : budget->seed()});
+    const read_counts got = counts.download()[0];
+    all.reads.value += got.reads.value;
+    all.wrong.value += got.wrong.value;
+  }
+  if (budget != nullptr) budget->covers("copies", all.reads.value);
+  return all;
+}
+
+TEST(LitmusCache, a_byte_copied_beside_a_store_is_the_old_one_or_the_new_one) {
+  work_budget budget(steps());
+  const read_counts used = copy_racing_bytes<false>(&budget, 0);
+  print_counts("bytes copied beside stores", used, copy_racing_bytes<true>(nullptr, steps()));
+  EXPECT_EQ(used.wrong.value, 0u) << budget.replay();
+  EXPECT_GT(used.reads.value, 0u);
+}
+
+// ---- 16 bytes as one access: on GPUs only, and not where nothing needs it
+
+#if defined(GPUFS_TESTS_ON_GPU) && !GPUFS_STRICT_MEMORY
+
+struct alignas(16) sixteen_bytes {
+  atomic_word<std::uint32_t> counter[4];
+};
+
+enum class sixteen_by {
+  adds,          // a writer's additions to four words, in turn
+  stores,        // ... and its stores of two words, in turn
+  whole_stores,  // stores of 16 bytes
+  four_loads     // weakened: additions, of which the first is read first
+};
+
+template <sixteen_by how>
+struct sixteen_bytes_kernel {
+  sixteen_bytes* all;
+  read_counts* counts;
+  std::uint32_t places, rounds;
+  std::uint64_t seed;
+
+  GPUFS_HD void operator()(const mount_ref&) const {
+    const std::uint64_t me = thread_group::grid_rank();
+    const auto lane = static_cast<std::uint32_t>(me % 32);
+    if (me / 32 < places) {
+      for (std::uint32_t n = 1; n <= rounds && lane == 0; ++n) write(all[me / 32], n);
+      return;
+    }
+    std::uint64_t wrong = 0;
+    for (std::uint32_t n = 0; n < rounds; ++n) wrong += is_right(all[mix(seed + (me << 32) + n) % places]) ? 0 : 1;
+    counts->reads.add_relaxed(rounds);
+    if (wrong != 0) counts->wrong.add_relaxed(wrong);
+  }
+
+ private:
+  GPUFS_HD static void write(sixteen_bytes& place, [[maybe_unused]] std::uint32_t n) {
+    if constexpr (how == sixteen_by::stores) {
+      auto* const words = reinterpret_cast<atomic_word<std::uint64_t>*>(&place);
+      words[0].store_release(twice(n));
+      words[1].store_release(twice(n));
+    } else if constexpr (how == sixteen_by::whole_stores) {
+#if defined(__CUDA_ARCH__)
+      store_16_relaxed(&place, {twice(n), twice(n)});
+#endif
+    } else {
+      for (auto& counter : place.counter) (void)counter.fetch_add_release(1);
+    }
+  }
+  GPUFS_HD static bool is_right(const sixteen_bytes& place) {
+    four_counters c{};
+    if constexpr (how == sixteen_by::four_loads) {
+      for (int i = 0; i < 4; ++i) c.value[i] = place.counter[i].load_relaxed();
+    } else {
+#if defined(__CUDA_ARCH__)
+      const word_pair p = load_16_relaxed(&place);
+      c = {{static_cast<std::uint32_t>(p.first), static_cast<std::uint32_t>(p.first >> 32),
+            static_cast<std::uint32_t>(p.second), static_cast<std::uint32_t>(p.second >> 32)}};
+#endif
+    }
+    if (how == sixteen_by::whole_stores)
+      return c.value[0] == c.value[1] && c.value[1] == c.value[2] && c.value[2] == c.value[3];
+    return are_in_turn(c);
+  }
+};
+
+template <sixteen_by how>
+static read_counts read_sixteen_bytes(work_budget* budget, std::uint64_t steps) {
+  constexpr std::uint32_t places = 64;
+  read_counts all{};
+  const mount m(base_options());
+  for (std::uint64_t n = 0; budget == nullptr ? n < steps : budget->next(); ++n) {
+    const device_buffer<sixteen_bytes> memory(m, places);
+    const device_buffer<read_counts> counts(m, 1);
+    launch(
+        m, {128, 128, 0, nullptr},
+        sixteen_bytes_kernel<how>{memory.data(), counts.data(), places, 4000, budget == nullptr ? n : budget->seed()});
+    const read_counts got = counts.download()[0];
+    all.reads.value += got.reads.value;
+    all.wrong.value += got.wrong.value;
+  }
+  if (budget != nullptr) budget->covers("reads", all.reads.value);
+  return all;
+}
+
+template <sixteen_by how>
+static void test_sixteen_bytes(const char* name) {
+  work_budget budget(steps());
+  const read_counts used = read_sixteen_bytes<how>(&budget, 0);
+  print_counts(name, used, read_sixteen_bytes<sixteen_by::four_loads>(nullptr, steps()));
+  EXPECT_EQ(used.wrong.value, 0u) << budget.replay();
+  EXPECT_GT(used.reads.value, 0u);
+}
+
+TEST(LitmusCache, sixteen_bytes_are_of_one_moment_beside_additions_of_four) {
+  test_sixteen_bytes<sixteen_by::adds>("16 bytes beside additions of 4");
+}
+TEST(LitmusCache, sixteen_bytes_are_of_one_moment_beside_stores_of_eight) {
+  test_sixteen_bytes<sixteen_by::stores>("16 bytes beside stores of 8");
+}
+TEST(LitmusCache, sixteen_bytes_are_of_one_moment_beside_stores_of_sixteen) {
+  test_sixteen_bytes<sixteen_by::whole_stores>("16 bytes beside stores of 16");
+}
+
+// A pin, and then the half of the header that it is in: by many threads, of few words. Weakened: the load does not follow the addition.
+template <bool weak>
+struct add_and_look_kernel {
+  sixteen_bytes* all;
+  read_counts* counts;
+  std::uint32_t places, rounds;
+  std::uint64_t seed;
+
+  GPUFS_HD void operator()(const mount_ref&) const {
+    const std::uint64_t me = thread_group::grid_rank();
+    std::uint64_t wrong = 0;
+    for (std::uint32_t n = 0; n < rounds; ++n) {
+      [[maybe_unused]] sixteen_bytes& place = all[mix(seed + (me << 32) + n) % places];
+      std::uint32_t before = 0, after = 0;
+#if defined(__CUDA_ARCH__)
+      if (weak) after = static_cast<std::uint32_t>(load_16_relaxed(&place).first);
+      asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;"
+                   : "=r"(before)
+                   : "l"(__cvta_generic_to_global(&place))
+                   : "memory");
+      if (!weak) after = static_cast<std::uint32_t>(load_16_relaxed(&place).first);
+#endif
+      wrong += after > before ? 0 : 1;
+    }
+    counts->reads.add_relaxed(rounds);
+    if (wrong != 0) counts->wrong.add_relaxed(wrong);
+  }
+};
+
+template <bool weak>
+static read_counts add_and_look(work_budget* budget, std::uint64_t steps) {
+  constexpr std::uint32_t places = 512;
+  read_counts all{};
+  const mount m(base_options());
+  for (std::uint64_t n = 0; budget == nullptr ? n < steps : budget->next(); ++n) {
+    const device_buffer<sixteen_bytes> memory(m, places);
+    const device_buffer<read_counts> counts(m, 1);
+    launch(
+        m, {256, 128, 0, nullptr},
+        add_and_look_kernel<weak>{memory.data(), counts.data(), places, 1000, budget == nullptr ? n : budget->seed()});
+    const read_counts got = counts.download()[0];
+    all.reads.value += got.reads.value;
+    all.wrong.value += got.wrong.value;
+  }
+  if (budget != nullptr) budget->covers("reads", all.reads.value);
+  return all;
+}
+
+TEST(LitmusCache, a_thread_finds_its_own_pin_in_the_sixteen_bytes_around_it) {
+  work_budget budget(steps());
+  const read_counts used = add_and_look<false>(&budget, 0);
+  print_counts("own addition, then 16 bytes", used, add_and_look<true>(nullptr, steps()));
+  EXPECT_EQ(used.wrong.value, 0u) << budget.replay();
+  EXPECT_GT(used.reads.value, 0u);
+}
+
+#endif
+
+}  // namespace gpufs::testing::litmus

@@ -1,0 +1,73 @@
+// What must hold of what litmus kernels read, and the counts of what was read. Plain functions, so that they are tested themselves.
+#pragma once
+
+#include "gpufs/base/atomic.cuh"
+#include "gpufs/cache/slot_state.cuh"
+
+namespace gpufs::testing::litmus {
+
+// How often something was read, and how often it was not as it must be; and who is still reading.
+struct read_counts {
+  atomic_word<std::uint64_t> reads, wrong;
+  atomic_word<std::uint32_t> ended;  // readers that have
+
+  GPUFS_HD void add(bool right) {
+    reads.add_relaxed(1);
+    if (!right) wrong.add_relaxed(1);
+  }
+  // For those who change what is read, as long as it is; each loop has a bound of its own, too.
+  GPUFS_HD bool is_read(std::uint32_t readers) const { return ended.load_relaxed() < readers; }
+};
+
+// Four counters, of which one writer raises the first, then the second, and so on: at each moment those in front are at most one ahead.
+struct four_counters {
+  std::uint32_t value[4];
+};
+GPUFS_HD constexpr bool are_in_turn(const four_counters& c) {
+  const std::uint32_t first = c.value[0];
+  bool ahead = false;  // whether one was found that the writer has still to raise
+  for (int i = 1; i < 4; ++i) {
+    if (c.value[i] != first && c.value[i] + 1 != first) return false;
+    if (ahead && c.value[i] == first) return false;
+    ahead = ahead || c.value[i] != first;
+  }
+  return true;
+}
+
+// Pages that say whose they are. Few keys, so that halves of two keys are a key too.
+struct known_page {
+  slot_key key;
+
+  static constexpr std::uint32_t words = 64;
+  GPUFS_HD static known_page number(std::uint64_t n) {
+    const std::uint64_t h = mix(n + 1);
+    return {{1 + (h & 3), 1 + (h >> 8 & 3)}};
+  }
+  // A multiple of 8 up to all of it, another one for each key.
+  GPUFS_HD std::uint32_t valid() const {
+    return static_cast<std::uint32_t>(words * 8 - 8 * ((key.high * 4 + key.low) & 31));
+  }
+  GPUFS_HD std::uint64_t word(std::uint32_t i) const { return mix((key.high * 1'000'003 + key.low) * words + i); }
+};
+
+// What an open record says in its generation (file/open_files.cuh), while it is open: an odd one.
+struct known_file {
+  std::uint32_t slot, generation;
+
+  GPUFS_HD std::uint64_t version() const { return mix(generation * 64 + slot) >> 8; }
+  GPUFS_HD std::uint64_t size() const { return mix(generation * 64 + slot + 1) >> 8; }
+  GPUFS_HD std::uint32_t handle() const { return static_cast<std::uint32_t>(mix(generation * 64 + slot + 2)); }
+};
+
+// The words that go to and fro between device and host.
+GPUFS_HD inline std::uint64_t known_word(std::uint32_t slot, std::uint32_t round, std::uint32_t i) {
+  return mix((std::uint64_t{round} << 32 | slot << 16) + i);
+}
+
+// A word whose halves are equal, and was stored as one.
+GPUFS_HD constexpr std::uint64_t twice(std::uint32_t half) { return std::uint64_t{half} << 32 | half; }
+GPUFS_HD constexpr bool is_whole(std::uint64_t word) {
+  return static_cast<std::uint32_t>(word >> 32) == static_cast<std::uint32_t>(word);
+}
+
+}  // namespace gpufs::testing::litmus
