@@ -5,6 +5,7 @@ Whatever comes in, a parser gives what its contract says or its own kind of erro
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import random
@@ -14,6 +15,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,6 +58,46 @@ def mutated(rng: random.Random, corpus: list[bytes]) -> bytes:
             case _ if at < len(data):
                 data[at] = rng.choice(LIKELY) if rng.random() < 0.5 else data[at] ^ (1 << rng.randrange(8))
     return bytes(data[:20_000])
+
+
+def odd_value(rng: random.Random) -> Any:
+    """A value that a file of JSON may have anywhere."""
+    return rng.choice(
+        [None, True, -1, 0, 1, 2**63, -(2**70), 10**400, 0.5, 1e308, float("nan"), "", "F32", [], {}, [0], [[]]]
+    )
+
+
+def changed(rng: random.Random, value: Any) -> Any:
+    """Changes one place of a value of JSON, however deep."""
+    if rng.random() < 0.2 or not isinstance(value, dict | list) or not value:
+        return odd_value(rng)
+    keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+    key = rng.choice(keys)
+    made: Any = value.copy()
+    match rng.randrange(8):
+        case 0:
+            del made[key]
+        case 1 if isinstance(value, list):
+            made.append(odd_value(rng))
+        case 1:
+            made[rng.choice(["a", "name", "dtype"])] = odd_value(rng)
+        case _:
+            made[key] = changed(rng, value[key])
+    return made
+
+
+def mutated_json(rng: random.Random, corpus: list[bytes]) -> bytes:
+    """Makes an input out of another, whose first line is JSON, that is JSON again."""
+    header, newline, rest = rng.choice(corpus).partition(b"\n")
+    try:
+        value = json.loads(header)
+    except ValueError:
+        return mutated(rng, corpus)
+    for _ in range(rng.randint(1, 3)):
+        value = changed(rng, value)
+    with contextlib.suppress(ValueError):  # an integer of hundreds of digits is not written
+        header = json.dumps(value).encode()
+    return header + newline + rest
 
 
 def check_inside(layout: ArrayLayout, size: int) -> None:
@@ -153,15 +195,16 @@ class Target:
     name: str
     check: Callable[..., None]
     usual: int
+    is_json: bool = False  # its first line
     needs_folder: bool = False
 
 
 TARGETS = [
     Target("npy", check_npy, 15),
-    Target("safetensors", check_safetensors, 15),
+    Target("safetensors", check_safetensors, 15, is_json=True),
     Target("sizes", check_size, 15),
     Target("metrics", check_metrics, 15),
-    Target("results", check_results, 3, needs_folder=True),
+    Target("results", check_results, 3, is_json=True, needs_folder=True),
 ]
 EACH = pytest.mark.parametrize("target", TARGETS, ids=[target.name for target in TARGETS])
 
@@ -199,4 +242,5 @@ def test_what_is_made_of_the_corpus_is_read_or_refused(target: Target, tmp_path:
     for seed in work_budget(f"tests/python/{name}", target.usual, "inputs", STEP_INPUTS):
         rng = random.Random(seed)
         for _ in range(STEP_INPUTS):
-            check(target, mutated(rng, corpus), tmp_path)
+            made = mutated_json if target.is_json and rng.random() < 0.5 else mutated
+            check(target, made(rng, corpus), tmp_path)
