@@ -35,6 +35,7 @@
 #include "gpufs/channel/layout.cuh"
 #include "service/file_error_log.hpp"
 #include "service/place_queue.hpp"
+#include "service/sync_rounds.hpp"
 #include "service/write_turn.hpp"
 
 namespace gpufs {
@@ -52,6 +53,7 @@ class file_version {
   const bool racy;
   std::atomic<bool> delivered{false};  // its bytes went to the device with an open
   write_seats seats;
+  sync_rounds syncs;
   // The launch that emptied the file last, as O_TRUNC asks; 0: none. A later version of the file has it from this one.
   std::atomic<std::uint64_t> emptied_by{0};
 

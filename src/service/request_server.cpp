@@ -201,7 +201,8 @@ std::int32_t request_server::serve_emptied(const request& r, file_table::lookups
 std::int32_t request_server::serve_sync(const request& r, file_table::lookups& known) {
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
-  return uninterrupted([&] { return file->reached->sync(); });
+  const auto sync = [&] { return std::min(uninterrupted([&] { return file->reached->sync(); }), 0); };
+  return file->file->version().syncs.run(static_cast<std::uint32_t>(r.offset), sync);
 }
 
 std::int32_t request_server::serve_report_close(const request& r, file_table::lookups& known) {

@@ -45,6 +45,9 @@ struct alignas(64) file_node {
   // Descriptors that may write it; with `closing` while the last one is being given back (file/open_files.cuh).
   atomic_word<std::uint32_t> writers;
   static constexpr std::uint32_t closing = 1u << 31;
+  // How often the last one of these was given back: `failed`, and what the host remembers of syncs that failed, is of
+  // those opened since.
+  atomic_word<std::uint32_t> closings;
 
   // A version's name while its node is being made.
   static constexpr std::uint64_t being_made = ~std::uint64_t{0};

@@ -53,7 +53,7 @@ enum class request_code : std::uint32_t {
       7,  // handle: node_name() of a file that is open for writing; offset, length (with masked_flag) <= write bytes:
           // write_staging -> file, all of it
   truncate = 8,  // handle; offset: the new size
-  sync = 9,      // handle
+  sync = 9,      // handle; offset: closings of its node (file_node)
   unlink = 10,   // staging: path; length
   rename = 11,   // staging: path, zero, path; length: of all
   emptied = 12,  // handle; offset: the launch that has emptied the file, as O_TRUNC asks (file/open_files.cuh)

@@ -406,6 +406,7 @@ class opener {
         node.lost.store_relaxed(0);
         node.settled.store_relaxed(0);
         node.failed.store_relaxed(0);
+        node.closings.store_relaxed(0);
         node.cuts.store_relaxed(0);
         node.dirty.store_relaxed(0);
         node.writers.store_relaxed(0);
@@ -516,7 +517,10 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const
   }
   tell(flushed);
   // Descriptors that are opened from now on write other bytes.
-  if (g.is_leader()) node.failed.store_relaxed(0);
+  if (g.is_leader()) {
+    node.failed.store_relaxed(0);
+    node.closings.add_relaxed(1);
+  }
   // Release: pairs with who joins, and may have done so behind the door.
   if (g.is_leader()) (void)node.writers.fetch_and_acq_rel(~file_node::closing);
   return g.broadcast(error);

@@ -437,7 +437,8 @@ template <class Group>
 GPUFS_HD std::int32_t sync_file(const mount_ref& fs, const Group& g, const file_view& file) {
   std::int32_t error = flush_file(fs, g, file.version, file.node, false);
   const bool flushed = error == 0;
-  if (flushed) error = ask_host(fs, g, {request_code::sync, file.handle, 0, 0});
+  if (flushed)
+    error = ask_host(fs, g, {request_code::sync, file.handle, 0, fs.node(file.node).closings.load_relaxed()});
   // One error stands for all, if there are several. That of a write-back is returned once: what it did not write is dirty still.
   std::int32_t kept = 0;
   if (g.is_leader()) {
