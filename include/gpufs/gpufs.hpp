@@ -29,7 +29,7 @@ struct mount_options {
   // Page cache in bytes, rounded down to whole pages. 0: a quarter of the GPU's free memory; 256 MiB on the twin.
   std::uint64_t cache_bytes = 0;
   std::uint64_t page_bytes = 4096;  // power of two, 512 B to 2 MiB
-  // Service threads, at most 256; from 4 on, as many openers too. 0: half the cores, 1 to 8.
+  // Service threads, at most 256; from 4 on, as many openers too; with a bulk path as many copiers, two at least. 0: half the cores, 1 to 8.
   unsigned workers = 0;
   // Host memory that may be mapped and registered for direct loads. 0: none, all loads are staged.
   // Default (~0): half of the host's memory.

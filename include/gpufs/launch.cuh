@@ -16,9 +16,9 @@ struct launch_shape {
   std::uint32_t threads = 256;    // per block; the twin runs each block as one thread
   std::size_t scratch_bytes = 0;  // per block, for block_group::scratch()
   void* stream = nullptr;         // cudaStream_t; ignored by the twin
-  // Whether the kernel may wait for the copy engine (the bulk path), and with that for the service's calls of the CUDA driver. As long
-  // as such a kernel runs, no thread of the process may be waiting in the driver for it but at an event, a stream or the device: a
-  // copy to or from pageable memory behind it, for one, keeps the service out, and both wait until the request times out.
+  // Whether the kernel uses the copy engine (the bulk path), for which the service calls the CUDA driver. While another
+  // thread keeps the driver busy until the kernel ends, for example by a copy to pageable memory, the kernel loads page
+  // by page; that it has to costs it up to 100 ms. False spares it that.
   bool bulk = true;
 };
 

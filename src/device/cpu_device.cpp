@@ -79,6 +79,8 @@ class cpu_device final : public device {
     return static_cast<std::int64_t>(copy_from_extent(thread_group(), to, from, bytes));
   }
 
+  bool bulk_copies_exclude() const override { return false; }
+
   void* allocate(std::size_t bytes) override {
     void* p = std::calloc(1, bytes == 0 ? 1 : bytes);
     if (p == nullptr) throw error(ENOMEM, "allocate: " + std::to_string(bytes) + " bytes");

@@ -279,8 +279,6 @@ class cuda_device final : public device {
   std::int64_t bulk_copy(unsigned lane, char* to, std::uint64_t from, std::uint64_t bytes, char* told,
                          std::uint64_t word) override {
     const current_scope scope(*this);
-    // The driver would let them in one by one too, but spinning.
-    const std::lock_guard lock(bulk_mutex_);
     const cudaStream_t stream = bulk_streams_[lane % bulk_stream_count];
     if (cudaMemcpyAsync(to, reinterpret_cast<const void*>(from), bytes, cudaMemcpyHostToDevice, stream) !=
         cudaSuccess) {
@@ -295,6 +293,9 @@ class cuda_device final : public device {
     (void)cudaStreamSynchronize(stream);
     return -EIO;
   }
+
+  // The driver would let them in one by one too, but spinning.
+  bool bulk_copies_exclude() const override { return true; }
 
   void* allocate(std::size_t bytes) override {
     const current_scope scope(*this);
@@ -445,7 +446,6 @@ class cuda_device final : public device {
   // Two, so that one copies while the other tells of its last copy.
   static constexpr unsigned bulk_stream_count = 2;
   cudaStream_t bulk_streams_[bulk_stream_count] = {};
-  std::mutex bulk_mutex_;  // held over the two calls of a copy
   decltype(&cuStreamWriteValue64) write_value_ = nullptr;
   std::string bulk_obstacle_;
   CUdeviceptr arena_ = 0;

@@ -44,11 +44,13 @@ class device {
   // Less than this a driver may copy by itself, through the mapping of a file, where a file that was truncated gives SIGBUS.
   virtual std::uint64_t bulk_bytes_min() const = 0;
   // Copies from registered host memory into the arena, both by their addresses on the device. The bytes copied when it is
-  // done; -EINPROGRESS when the device will store `word` at `told`, in shared memory, as soon as it is; or -errno. Neither
-  // waits for kernels nor for the copy. `told` is 8-byte aligned.
-  // Copies with the same `lane` follow each other.
+  // done; -EINPROGRESS when the device will store `word` at `told`, in shared memory, as soon as it is; or -errno. `told`
+  // is 8-byte aligned. Waits neither for kernels nor for the copy; but on a GPU another thread of the process may keep the
+  // driver busy until a kernel ends. Copies with the same `lane` follow each other.
   virtual std::int64_t bulk_copy(unsigned lane, char* to, std::uint64_t from, std::uint64_t bytes, char* told,
                                  std::uint64_t word) = 0;
+  // Whether only one thread at a time may call bulk_copy().
+  virtual bool bulk_copies_exclude() const = 0;
 
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void free(void* memory) noexcept = 0;

@@ -169,7 +169,8 @@ struct mount::implementation {
                                   bulk_frames{ref.page(0), ref.layout.page_shift, ref.layout.frame_count,
                                               std::uint64_t{ref.layout.bulk.most} << ref.layout.page_shift},
                                   *files_open, *extents, *sinks, *record,
-                                  service_options{options.workers, spin_ns, options.workers >= openers_from_workers});
+                                  service_options{options.workers, spin_ns, options.workers >= openers_from_workers,
+                                                  ref.layout.bulk.most == 0 ? 0 : std::max(options.workers, 2u)});
   }
 
   // Everything that the backend may wait in: mappings end, files are closed. Nothing else runs any more.

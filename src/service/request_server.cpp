@@ -13,7 +13,7 @@ namespace gpufs {
 
 namespace {
 
-constexpr unsigned stage_first_workers = 6;  // together they read faster than the registrar registers
+constexpr unsigned stage_first_copiers = 6;  // together they read faster than the registrar registers
 
 // Whether a request may change something of the host's files.
 bool may_change(request_code code) {
@@ -39,9 +39,18 @@ bool may_change(request_code code) {
 
 request_server::request_server(device& d, const channel_view& channel, const channel_view& seen,
                                const bulk_frames& frames, file_table& files, extent_registrar& extents,
-                               unsigned workers, const std::atomic<bool>& stopping)
-    : device_(d), channel_(channel), seen_(seen), frames_(frames), files_(files), extents_(extents) {
-  for (unsigned w = 0; w < workers; ++w) stagers_.emplace_back(d, w, stopping);
+                               unsigned copiers, const std::atomic<bool>& stopping)
+    : device_(d), channel_(channel), seen_(seen), frames_(frames), files_(files), extents_(extents),
+      gate_(copiers, d.bulk_copies_exclude()) {
+  stalled_.reserve(copiers);  // find_stalled() allocates nothing
+  for (unsigned c = 0; c < copiers; ++c) stagers_.emplace_back(d, gate_, c, stopping);
+}
+
+bool request_server::report_stalled() {
+  stalled_.clear();
+  const bool any = gate_.find_stalled(stalled_);
+  for (const driver_gate::request_name& late : stalled_) report_stalled(late.slot, late.sequence);
+  return any;
 }
 
 std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
@@ -234,10 +243,10 @@ std::int32_t request_server::tell_extent(std::uint32_t slot, const extent_notice
   return notice_flag;
 }
 
-// From the file's own pages where they are registered. Otherwise they are read; meanwhile few workers ask for registration,
+// From the file's own pages where they are registered. Otherwise they are read; meanwhile few copiers ask for registration,
 // so that both bring in a file that is new here, and many for a registration afterwards. An error is for the loads of single
 // pages, which follow it.
-std::int32_t request_server::serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
+std::int32_t request_server::serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned copier,
                                         file_table::lookups& known) {
   bulk_target to{};
   std::memcpy(&to, channel_.staging(slot), sizeof to);
@@ -250,19 +259,18 @@ std::int32_t request_server::serve_bulk(const request& r, std::uint32_t slot, st
   const std::uint64_t length = readable_bytes(*file, r.offset, r.length);
   if (length == 0) return 0;
   const auto when =
-      stagers_.size() < stage_first_workers ? extent_registrar::urgency::now : extent_registrar::urgency::when_quiet;
+      stagers_.size() < stage_first_copiers ? extent_registrar::urgency::now : extent_registrar::urgency::when_quiet;
   const extent_notice notice = extents_.touch(file->file, r.offset, when);
   const std::uint64_t extent_begin = notice.number * extents_.extent_bytes();
   // Registered pages end where the file ended at its open: a longer run is read.
+  char* const frames = frames_.pages + (std::uint64_t{to.frame} << frames_.page_shift);
+  const run_stager::reply_place reply{&channel_.reply(slot).word, &seen_.reply(slot).word, {slot, sequence}};
   if (r.offset + r.length > extent_begin + notice.bytes || length < device_.bulk_bytes_min())
-    return stagers_[worker].read(
-        *file->reached, r.offset, frames_.pages + (std::uint64_t{to.frame} << frames_.page_shift), length,
-        {&channel_.reply(slot).word, &seen_.reply(slot).word, sequence}, staged_flag | tell_extent(slot, notice));
+    return stagers_[copier].read(*file->reached, r.offset, frames, length, reply,
+                                 staged_flag | tell_extent(slot, notice));
   const std::int32_t result = static_cast<std::int32_t>(length) | tell_extent(slot, notice);
   const std::int64_t copied =
-      device_.bulk_copy(worker, frames_.pages + (std::uint64_t{to.frame} << frames_.page_shift),
-                        notice.address + (r.offset - extent_begin), length,
-                        reinterpret_cast<char*>(&seen_.reply(slot).word), make_reply_word(sequence, result));
+      stagers_[copier].copy_and_answer(frames, notice.address + (r.offset - extent_begin), length, reply, result);
   if (copied == -EINPROGRESS) return run_stager::device_answers;
   return copied < 0 ? static_cast<std::int32_t>(copied) : static_cast<std::int32_t>(copied) | (result & notice_flag);
 }

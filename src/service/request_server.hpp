@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <vector>
 
 #include "gpufs/channel/layout.cuh"
 #include "service/extents.hpp"
@@ -24,9 +25,9 @@ struct bulk_frames {
 // Thread-safe: by several threads at a time, each with lookups of its own.
 class request_server {
  public:
-  // `seen`: the channel as the device addresses it. `stopping`: nothing is waited for any more.
+  // `seen`: the channel as the device addresses it. `copiers`: threads that serve bulk requests. `stopping`: nothing is waited for any more.
   request_server(device& d, const channel_view& channel, const channel_view& seen, const bulk_frames& frames,
-                 file_table& files, extent_registrar& extents, unsigned workers, const std::atomic<bool>& stopping);
+                 file_table& files, extent_registrar& extents, unsigned copiers, const std::atomic<bool>& stopping);
 
   // The result that answers the request in a slot, which is not for a sink, by thread `worker` of its kind; or run_stager::device_answers.
   std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
@@ -35,6 +36,13 @@ class request_server {
   void keep_error(const request& r, std::int32_t status) noexcept;
   // Brings the bytes of a request to write, which the caller has claimed, into its processor's caches.
   void bring_near(const request& r, std::uint32_t slot) const;
+  // Tells callers whose requests are in the driver for too long to go on without them. Whether there are any.
+  bool report_stalled();
+  // Tells the caller of one request.
+  void report_stalled(std::uint32_t slot, std::uint32_t sequence) const {
+    // Relaxed: a hint that orders nothing.
+    channel_.reply(slot).stalled.store_relaxed(sequence);
+  }
 
  private:
   std::int32_t serve_open(const request& r, std::uint32_t slot, unsigned opener);
@@ -46,7 +54,7 @@ class request_server {
   std::int32_t serve_sync(const request& r, file_table::lookups& known);
   std::int32_t serve_report_close(const request& r, file_table::lookups& known);
   std::int32_t serve_paths(const request& r, std::uint32_t slot);
-  std::int32_t serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
+  std::int32_t serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned copier,
                           file_table::lookups& known);
   static std::uint64_t readable_bytes(const file_table::lookups::entry& file, std::uint64_t offset,
                                       std::uint64_t length);
@@ -59,7 +67,9 @@ class request_server {
   const bulk_frames frames_;
   file_table& files_;
   extent_registrar& extents_;
-  std::deque<run_stager> stagers_;  // of each worker
+  driver_gate gate_;
+  std::vector<driver_gate::request_name> stalled_;  // the supervisor's
+  std::deque<run_stager> stagers_;                  // of each copier
 };
 
 }  // namespace gpufs

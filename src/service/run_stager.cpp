@@ -22,7 +22,7 @@ std::int32_t run_stager::read(backend_file& file, std::uint64_t offset, char* to
   const auto give_up = [&](std::int32_t error) { return done == 0 || drain() ? error : device_answers; };
   try {
     for (;;) {
-      bounce_buffer* buffer = free_buffer();
+      bounce_buffer* buffer = free_buffer(reply.name);
       if (buffer == nullptr) return give_up(-EAGAIN);
       const std::uint64_t wanted = std::min<std::uint64_t>(length - done, piece_bytes);
       const std::int64_t n = file_table::read(file, buffer->memory.host, wanted, offset + done);
@@ -32,8 +32,9 @@ std::int32_t run_stager::read(backend_file& file, std::uint64_t offset, char* to
       const bool last = bytes < wanted || done + bytes == length;
       const auto result = static_cast<std::int32_t>(done + bytes) | flags;
       const std::int64_t copied =
-          last ? copy_piece(*buffer, to + done, bytes, reply.here, reply.seen, make_reply_word(reply.sequence, result))
-               : copy_piece(*buffer, to + done, bytes, buffer->emptied, buffer->emptied_seen, ++count_);
+          last ? copy_piece(*buffer, to + done, bytes, reply.here, reply.seen,
+                            make_reply_word(reply.name.sequence, result), reply.name)
+               : copy_piece(*buffer, to + done, bytes, buffer->emptied, buffer->emptied_seen, ++count_, reply.name);
       if (copied < 0 && copied != -EINPROGRESS) return give_up(static_cast<std::int32_t>(copied));
       if (last) return copied < 0 ? device_answers : result;
       done += bytes;
@@ -46,14 +47,26 @@ std::int32_t run_stager::read(backend_file& file, std::uint64_t offset, char* to
 
 std::int64_t run_stager::copy_piece(bounce_buffer& buffer, char* to, std::uint64_t bytes,
                                     const channel_word<std::uint64_t>* told, channel_word<std::uint64_t>* told_seen,
-                                    std::uint64_t word) {
-  const std::int64_t copied = device_.bulk_copy(worker_, to, reinterpret_cast<std::uint64_t>(buffer.memory.device),
-                                                bytes, reinterpret_cast<char*>(told_seen), word);
+                                    std::uint64_t word, const driver_gate::request_name& name) {
+  const std::int64_t copied =
+      copy(to, reinterpret_cast<std::uint64_t>(buffer.memory.device), bytes, told_seen, word, name);
   buffer.told = copied == -EINPROGRESS ? told : nullptr;
   if (copied >= 0 && copied != static_cast<std::int64_t>(bytes)) return -EIO;
   buffer.word = word;
   buffer.is_reply = told != buffer.emptied;
   return copied;
+}
+
+std::int64_t run_stager::copy_and_answer(char* to, std::uint64_t from, std::uint64_t bytes, const reply_place& reply,
+                                         std::int32_t result) {
+  return copy(to, from, bytes, reply.seen, make_reply_word(reply.name.sequence, result), reply.name);
+}
+
+std::int64_t run_stager::copy(char* to, std::uint64_t from, std::uint64_t bytes, channel_word<std::uint64_t>* told,
+                              std::uint64_t word, const driver_gate::request_name& name) {
+  const driver_gate::pass in(gate_, thread_, name);
+  if (!in) return -EAGAIN;
+  return device_.bulk_copy(thread_, to, from, bytes, reinterpret_cast<char*>(told), word);
 }
 
 // Waits until the device has emptied all buffers. False when it does not.
@@ -64,21 +77,22 @@ bool run_stager::drain() {
 }
 
 // A buffer that the device has emptied. Null when there is no memory for one, or the device does not answer.
-run_stager::bounce_buffer* run_stager::free_buffer() {
+run_stager::bounce_buffer* run_stager::free_buffer(const driver_gate::request_name& name) {
   bounce_buffer& buffer = buffers_[next_];
   next_ = (next_ + 1) % buffers_.size();
-  if (memory_.host == nullptr) {
-    try {
-      allocate();
-    } catch (const error&) {
-      return nullptr;
-    }
-  }
+  if (memory_.host == nullptr && !allocate(name)) return nullptr;
   return wait_until_empty(buffer) ? &buffer : nullptr;
 }
 
-void run_stager::allocate() {
-  memory_ = device_.allocate_buffers(memory_bytes);
+// False: there is no memory, or the driver lets nobody in.
+bool run_stager::allocate(const driver_gate::request_name& name) {
+  const driver_gate::pass in(gate_, thread_, name);
+  if (!in) return false;
+  try {
+    memory_ = device_.allocate_buffers(memory_bytes);
+  } catch (const error&) {
+    return false;
+  }
   const auto word = [this](char* memory, std::size_t i) {
     return reinterpret_cast<channel_word<std::uint64_t>*>(memory + buffers_.size() * piece_bytes) + i;
   };
@@ -87,6 +101,7 @@ void run_stager::allocate() {
     buffers_[i].emptied = word(memory_.host, i);
     buffers_[i].emptied_seen = word(memory_.device, i);
   }
+  return true;
 }
 
 bool run_stager::wait_until_empty(bounce_buffer& buffer) {

@@ -9,17 +9,18 @@
 #include "device/device.hpp"
 #include "gpufs/backend.hpp"
 #include "gpufs/channel/layout.cuh"
+#include "service/driver_gate.hpp"
 
 namespace gpufs {
 
 // How long the service waits for a copy of the device's, or for its threads before it says that it is dead.
 inline constexpr std::uint64_t answer_time_ns = 1'000'000'000;
 
-// Of one worker, and used by its thread only.
+// Of one thread, and used by it only.
 class run_stager {
  public:
-  run_stager(device& d, unsigned worker, const std::atomic<bool>& stopping)
-      : device_(d), worker_(worker), stopping_(stopping) {}
+  run_stager(device& d, driver_gate& gate, unsigned thread, const std::atomic<bool>& stopping)
+      : device_(d), gate_(gate), thread_(thread), stopping_(stopping) {}
   ~run_stager();
   run_stager(const run_stager&) = delete;
   run_stager& operator=(const run_stager&) = delete;
@@ -31,8 +32,12 @@ class run_stager {
   struct reply_place {
     const channel_word<std::uint64_t>* here;
     channel_word<std::uint64_t>* seen;
-    std::uint32_t sequence;
+    driver_gate::request_name name;
   };
+  // Asks the device for a copy that ends with the answer `result` of a request. As device::bulk_copy(); -EAGAIN when
+  // the driver lets nobody in.
+  std::int64_t copy_and_answer(char* to, std::uint64_t from, std::uint64_t bytes, const reply_place& reply,
+                               std::int32_t result);
   // Reads `length` bytes of a file into frames. The bytes with `flags`, -errno, or `device_answers`.
   std::int32_t read(backend_file& file, std::uint64_t offset, char* to, std::uint64_t length, const reply_place& reply,
                     std::int32_t flags);
@@ -56,15 +61,19 @@ class run_stager {
   static constexpr std::uint64_t piece_bytes = std::uint64_t{4} << 20;
   static constexpr std::uint64_t memory_bytes = 2 * piece_bytes + 64;  // with the words
 
-  void allocate();
-  bounce_buffer* free_buffer();
+  bool allocate(const driver_gate::request_name& name);
+  bounce_buffer* free_buffer(const driver_gate::request_name& name);
   bool drain();
   bool wait_until_empty(bounce_buffer& buffer);
   std::int64_t copy_piece(bounce_buffer& buffer, char* to, std::uint64_t bytes, const channel_word<std::uint64_t>* told,
-                          channel_word<std::uint64_t>* told_seen, std::uint64_t word);
+                          channel_word<std::uint64_t>* told_seen, std::uint64_t word,
+                          const driver_gate::request_name& name);
+  std::int64_t copy(char* to, std::uint64_t from, std::uint64_t bytes, channel_word<std::uint64_t>* told,
+                    std::uint64_t word, const driver_gate::request_name& name);
 
   device& device_;
-  const unsigned worker_;
+  driver_gate& gate_;
+  const unsigned thread_;
   const std::atomic<bool>& stopping_;
   device::shared_memory memory_{nullptr, nullptr};  // of all buffers; allocated when it is first needed
   std::array<bounce_buffer, 2> buffers_;            // one is filled while the device empties the other

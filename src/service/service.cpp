@@ -18,7 +18,7 @@ namespace gpufs {
 
 namespace {
 
-constexpr service_duty all_duties[] = {service_duty::work, service_duty::open};
+constexpr service_duty all_duties[] = {service_duty::work, service_duty::open, service_duty::copy};
 constexpr std::uint64_t nap_ns = 20'000;
 constexpr std::uint64_t passed_over_nap_ns = 200'000;
 constexpr std::uint64_t expecting_ns = 5'000'000;
@@ -30,18 +30,19 @@ service::service(device& d, const channel_view& channel, const channel_view& see
                  file_table& files, extent_registrar& extents, sink_table& sinks, timeline& record,
                  const service_options& options)
     : channel_(channel), files_(files), sinks_(sinks), timeline_(record), options_(options),
-      served_(channel.layout.slot_count), counts_(std::size_t{service_duties} * options.workers),
-      requests_(d, channel, seen, frames, files, extents, options.workers, stopping_),
-      crews_{crew(options.workers), crew(options.openers ? options.workers : 0)} {
-  channel_.header().beds[0].is_for_all = options_.openers ? 0 : 1;
+      served_(channel.layout.slot_count), counts_(std::size_t{service_duties} * most_threads()),
+      requests_(d, channel, seen, frames, files, extents, std::max(options.copiers, 1u), stopping_),
+      crews_{crew(threads_of(service_duty::work)), crew(threads_of(service_duty::open)),
+             crew(threads_of(service_duty::copy))} {
+  for (const service_duty duty : all_duties) channel_.header().beds[place_of(duty)].answered_by = answered_by(duty);
   channel_.announce(service_phase::running);
   try {
     threads_.start("the service's supervisor", [this] { supervise(); });
     for (const service_duty duty : all_duties) {
-      if (duty == service_duty::open && !options_.openers) continue;
-      for (unsigned w = 0; w < options_.workers; ++w) {
-        threads_.start(duty == service_duty::open ? "an opener" : "a worker", [this, duty, w] { work(duty, w); });
-      }
+      const char* const what = duty == service_duty::work   ? "a worker"
+                               : duty == service_duty::open ? "an opener"
+                                                            : "a copier";
+      for (unsigned w = 0; w < threads_of(duty); ++w) threads_.start(what, [this, duty, w] { work(duty, w); });
     }
   } catch (...) {
     ask_to_end();
@@ -80,6 +81,7 @@ void service::supervise() {
   std::unique_lock lock(supervisor_mutex_);
   for (std::uint32_t beat = 1; !stopping_; ++beat) {
     channel_.beat(beat);
+    if (requests_.report_stalled()) report_waiting_for_copiers();
     // Sentinels may have gone into requests that take long, while the others sleep.
     const pending_requests waiting = pending();
     for (const service_duty duty : all_duties) {
@@ -168,6 +170,16 @@ service::pending_requests service::pending() const {
   return count;
 }
 
+// All copiers may be in the driver. Nobody then takes these requests.
+void service::report_waiting_for_copiers() {
+  sighting bell{};
+  request r{};
+  for (std::uint32_t slot = 0; slot < channel_.layout.slot_count; ++slot) {
+    if (rung(slot, bell) && channel_.request(slot).load(bell.sequence, r) && r.code == request_code::bulk)
+      requests_.report_stalled(slot, bell.sequence);
+  }
+}
+
 // Whether the slot's bell tells of a request that nobody has taken (as of `bell.seen`).
 bool service::rung(std::uint32_t slot, sighting& bell) const {
   bell.slot = slot;
@@ -183,8 +195,8 @@ bool service::rung(std::uint32_t slot, sighting& bell) const {
 // others' too when `everywhere` is asked for, because their worker may be busy or dead.
 service::tally service::scan(service_duty duty, unsigned worker, bool everywhere, file_table::lookups& known) {
   const std::uint64_t count = channel_.layout.slot_count;
-  const auto first = static_cast<std::uint32_t>(count * worker / options_.workers);
-  const auto last = static_cast<std::uint32_t>(count * (worker + 1) / options_.workers);
+  const auto first = static_cast<std::uint32_t>(count * worker / threads_of(duty));
+  const auto last = static_cast<std::uint32_t>(count * (worker + 1) / threads_of(duty));
   tally done;
   scan_range(duty, first, last, worker, known, done);
   if (everywhere) {
@@ -261,7 +273,7 @@ bool service::look(service_duty duty, const sighting& bell, request& r, file_tab
   return true;
 }
 
-// Somebody of the other kind is to get up if all of them sleep. Their sentinel might look only in some milliseconds, and
+// Wakes one thread of another kind if all of them sleep. Their sentinel might look only in some milliseconds, and
 // who saw the request is awake now.
 void service::call(service_duty duty) {
   crew& others = crew_of(duty);
@@ -356,7 +368,10 @@ int service::hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const requ
 
 // Before it is served: the path of an open lies where the file's first bytes will be.
 timeline_event service::describe(const request& r, std::uint32_t slot, unsigned worker) const {
-  const std::uint32_t first = duty_for(r.code) == service_duty::open ? timeline::first_opener : timeline::first_worker;
+  const service_duty duty = duty_for(r.code);
+  const std::uint32_t first = duty == service_duty::work   ? timeline::first_worker
+                              : duty == service_duty::open ? timeline::first_opener
+                                                           : timeline::first_copier;
   timeline_event e{"unknown", first + worker, platform::now_ns(), 0, 0, r.length, 0, {}};
   switch (r.code) {
     case request_code::open:
@@ -422,13 +437,14 @@ std::uint64_t service::served_count() const {
 }
 
 // One of each kind: a backlog wakes others. Not if one is about to look anyway: kernels may be launched every few microseconds.
+// Nor a copier, whom the woken worker calls when there is a bulk request.
 void service::wake() {
-  for (const service_duty duty : all_duties) {
+  for (const service_duty duty : {service_duty::work, service_duty::open}) {
     if (!crew_of(duty).looks_soon.load(std::memory_order_relaxed)) call_anyone(duty);
   }
 }
 void service::wake_all() {
-  for (const service_duty duty : all_duties) wake_sleepers(duty, static_cast<int>(options_.workers));
+  for (const service_duty duty : all_duties) wake_sleepers(duty, static_cast<int>(most_threads()));
 }
 
 service::idle_end service::idle(service_duty duty, std::uint64_t idle_ns) {
@@ -436,7 +452,7 @@ service::idle_end service::idle(service_duty duty, std::uint64_t idle_ns) {
   crew& own = crew_of(duty);
   // Only the sentinel looks at the bells by itself; the others sleep until someone has work for them.
   const bool sentinel = !own.sentinel.exchange(true);
-  // After a while one is enough for both kinds.
+  // After a while one is enough for all kinds.
   const bool long_idle = idle_ns >= 100'000'000;
   const bool only_sentinel = sentinel && long_idle && !long_idle_sentinel_.exchange(true);
   // All get up now and then, for descriptors that others left them to close.
@@ -469,7 +485,7 @@ service::idle_end service::idle(service_duty duty, std::uint64_t idle_ns) {
     // Work for more than one: whoever wakes finds it, or goes back to sleep. Of those that have been idle for long one gets
     // up in any case, and looks instead of me.
     const unsigned others = count == 0 ? 0 : std::max(count - 1, only_sentinel ? 1u : 0u);
-    if (others != 0 && sleepers(duty) != 0) wake_sleepers(duty, static_cast<int>(std::min(others, options_.workers)));
+    if (others != 0 && sleepers(duty) != 0) wake_sleepers(duty, static_cast<int>(std::min(others, most_threads())));
   }
   return {count != 0, woken};
 }

@@ -1,18 +1,21 @@
 // The service: worker threads that answer the channel's requests (models/channel.pml).
 //
-// Threads. Openers answer requests to open and close files, workers all others; there are as many of the one kind as of
-// the other, and both do the same rounds: they scan the bells, pass over what is for the other kind, claim a request by
+// Threads. Openers answer requests to open and close files, copiers bulk requests, workers all others. All do the same
+// rounds: they scan the bells, pass over what is for another kind, claim a request by
 // compare-and-swap on the host's own `served_` word of its slot, so that exactly one thread answers it, and write the
-// reply. A supervisor beats the heart. Threads of a kind that is idle sleep: after `spin_ns` without work all but one wait
+// reply. A supervisor beats the heart, and watches the copiers' calls of the driver (driver_gate.hpp). Threads of a kind that is idle sleep: after `spin_ns` without work all but one wait
 // to be woken; that one, the sentinel, looks at the bells now and then, at growing intervals, because a GPU cannot wake a
 // host thread. Each kind sleeps and wakes by itself, so that requests for the one do not keep the other awake; but who
-// sees a request for a kind that sleeps altogether wakes one of that kind: a thread that passes over it, or the other
-// kind's sentinel. So when both have been idle for long, one sentinel is enough for both.
+// sees a request for a kind that sleeps altogether wakes one of that kind: a thread that passes over it, or another
+// kind's sentinel. So when all have been idle for long, one sentinel is enough for all.
 //
-// Two kinds, because of descriptors: all threads of a process open and close files under one lock of the kernel, unless
+// Openers are a kind of their own because of descriptors: all threads of a process open and close files under one lock of the kernel, unless
 // they have descriptor tables of their own. Openers may (backend::enter_opener), as they do nothing else that needs
 // descriptors. Workers call the driver and the program's own functions, which expect the program's descriptors. Where there are
-// so few threads that the lock does not matter, they are of one kind: workers, which answer everything (service_options).
+// so few threads that the lock does not matter there are no openers, and workers do their work (service_options).
+//
+// Copiers are a kind of their own because a call of the driver may return only when a kernel ends, which may itself wait
+// for a worker. There are two at least: one refuses requests while the other is in the driver.
 //
 // A write to a file that two other workers are writing, or six, is passed over, and left to them (write_turn.hpp).
 //
@@ -22,6 +25,7 @@
 // either kind is gone the channel says `dead`, and every waiter ends.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -45,7 +49,8 @@ struct worker_death {};
 struct service_options {
   unsigned workers = 1;
   std::uint64_t spin_ns = 0;
-  bool openers = true;  // as many as workers; false: none, and workers open and close files too
+  bool openers = true;   // as many as workers; false: none, and workers open and close files too
+  unsigned copiers = 0;  // 0: there are no bulk requests but made-up ones, which workers refuse
 };
 
 class service {
@@ -81,7 +86,7 @@ class service {
     explicit crew(unsigned threads) : alive(threads) {}
     std::atomic<unsigned> alive;
     std::atomic<bool> sentinel{false};
-    std::atomic<bool> called{false};      // by the other kind, and nobody has got up since
+    std::atomic<bool> called{false};      // by another kind, and nobody has got up since
     std::atomic<bool> looks_soon{false};  // the sentinel's sleep is a short one
   };
 
@@ -91,8 +96,16 @@ class service {
   // Requests that nobody has taken, by service_duty.
   using pending_requests = std::array<unsigned, service_duties>;
   pending_requests pending() const;
+  void report_waiting_for_copiers();
   // Whose request it is.
-  service_duty duty_for(request_code code) const { return options_.openers ? duty_of(code) : service_duty::work; }
+  service_duty duty_for(request_code code) const { return answered_by(duty_of(code)); }
+  service_duty answered_by(service_duty duty) const { return threads_of(duty) != 0 ? duty : service_duty::work; }
+  unsigned threads_of(service_duty duty) const {
+    return duty == service_duty::work   ? options_.workers
+           : duty == service_duty::open ? (options_.openers ? options_.workers : 0)
+                                        : options_.copiers;
+  }
+  unsigned most_threads() const { return std::max(options_.workers, options_.copiers); }
   // What a scan came to.
   struct tally {
     unsigned answered = 0;
@@ -131,19 +144,19 @@ class service {
   timeline& timeline_;
   const service_options options_;
   std::vector<std::atomic<std::uint32_t>> served_;  // per slot: sequence of the last request that a worker took
-  // Of each worker, then of each opener, in a line of its own: all count at each request.
+  // Of each worker, then of each opener and each copier, in a line of its own: all count at each request.
   struct alignas(64) worker_count {
     std::atomic<std::uint64_t> served{0};
     std::uint64_t by_device = 0;  // of these: handed to the device, which answers them; the thread's own
   };
   worker_count& count_of(service_duty duty, unsigned worker) {
-    return counts_[place_of(duty) * options_.workers + worker];
+    return counts_[place_of(duty) * most_threads() + worker];
   }
   std::vector<worker_count> counts_;
   std::atomic<bool> stopping_{false};
   request_server requests_;
   std::array<crew, service_duties> crews_;       // by service_duty
-  std::atomic<bool> long_idle_sentinel_{false};  // the one for both kinds is there
+  std::atomic<bool> long_idle_sentinel_{false};  // the one for all kinds is there
   std::mutex supervisor_mutex_;
   std::condition_variable supervisor_wake_;
   bool is_stopped_ = false;  // the owner's

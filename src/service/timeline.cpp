@@ -113,7 +113,8 @@ std::string timeline::stop() {
   for (const std::uint32_t thread : threads) {
     const std::string name = thread == registrar_thread ? "registrar"
                              : thread < first_opener    ? "worker " + std::to_string(thread - first_worker)
-                             : thread < first_sink      ? "opener " + std::to_string(thread - first_opener)
+                             : thread < first_copier    ? "opener " + std::to_string(thread - first_opener)
+                             : thread < first_sink      ? "copier " + std::to_string(thread - first_copier)
                                                         : "sink " + std::to_string(thread - first_sink);
     json += ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": 1, \"tid\": " + std::to_string(thread) +
             ", \"args\": {\"name\": \"" + name + "\"}}";

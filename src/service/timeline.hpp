@@ -23,7 +23,8 @@ class timeline {
  public:
   // Threads' numbers.
   static constexpr std::uint32_t registrar_thread = 0, first_worker = 1, first_opener = 1001,
-                                 first_sink = 2001;  // 256 workers at most
+                                 first_copier = 1501,  // of each kind 257 at most
+      first_sink = 2001;
 
   // Forgets what was recorded, and records up to `events_max` events.
   void start(std::size_t events_max);

@@ -1,5 +1,6 @@
 #include "support/service_rig.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace gpufs::testing {
@@ -11,7 +12,8 @@ service_rig::service_rig(std::shared_ptr<backend> io, const service_rig_options&
                extent_options{o.extent_budget_bytes, o.extent_bytes, o.extent_file_bytes_min, o.extents_ahead}),
       service_(std::make_unique<gpufs::service>(
           *device_, memory_.view(), memory_.view(), bulk_frames{frames_.data(), 12, frame_count, frames_.size()},
-          files_, extents_, sinks_, record_, service_options{o.workers, o.spin_ns, o.openers})) {}
+          files_, extents_, sinks_, record_,
+          service_options{o.workers, o.spin_ns, o.openers, std::max(o.workers, 2u)})) {}
 
 service_rig::~service_rig() {
   service_.reset();
@@ -33,7 +35,7 @@ rig_reply service_rig::call(const request& r, std::string_view staging) {
   char* const to = r.code == request_code::write ? view.write_staging(slot) : view.staging(slot);
   if (!staging.empty()) std::memcpy(to, staging.data(), staging.size());
   c.post(slot, r);
-  const channel_client::answer answer = c.wait(slot);
+  const channel_client::answer answer = c.wait(slot, false, r.code == request_code::bulk);
   out.result = answer.result;
   out.abandoned = answer.abandoned;
   if (answer.abandoned) return out;

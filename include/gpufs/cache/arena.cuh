@@ -147,15 +147,41 @@ struct bulk_layout {
   std::uint32_t frames_max;  // of all runs under way
   std::uint32_t runs_max;    // under way at once
 };
+// A run whose group stopped waiting for the answer. The copy engine may still fill its frames, so they belong to nobody
+// until the answer is there; then the next group that begins a run frees them.
+struct unanswered_run {
+  enum class use : std::uint32_t { empty = 0, changing = 1, kept = 2 };
+  atomic_word<std::uint32_t> used;  // use
+  // Of the request. Written and read by the thread that made `used` changing.
+  atomic_word<std::uint32_t> slot, sequence;
+  atomic_word<std::uint32_t> frame, count;  // the frames
+
+  // By one thread. False: another thread was faster.
+  [[nodiscard]] GPUFS_HD bool take(use from) {
+    std::uint32_t expected = static_cast<std::uint32_t>(from);
+    // Acquire: pairs with give(); the fields read afterwards are those of this state.
+    return used.load_relaxed() == expected &&
+           used.compare_exchange_acquire(expected, static_cast<std::uint32_t>(use::changing));
+  }
+  // Release: pairs with take().
+  GPUFS_HD void give(use to) { used.store_release(static_cast<std::uint32_t>(to)); }
+};
+// More than there are copiers by default, each of which can be in the driver with one request. Frames of runs for which
+// there is no room are lost until the mount ends.
+inline constexpr std::uint32_t unanswered_runs_max = 32;
+
 struct alignas(128) bulk_state {
   atomic_word<std::uint32_t> frames;     // of all runs under way
   atomic_word<std::uint32_t> runs;       // under way
   atomic_word<std::uint32_t> next_ring;  // free-running
   // What pulling does to the bus, as far as a few noted pulls tell. Hints: groups that note at the same time lose some.
   atomic_word<std::uint32_t> pull_ns;  // that a page took lately on average, while no run was under way: a run slows it
-  atomic_word<std::uint32_t> pull_rate;  // bytes in a microsecond
-  atomic_word<std::uint32_t> noted;      // pulls, free-running
-  atomic_word<std::uint64_t> window_ns;  // when the rate was last taken
+  atomic_word<std::uint32_t> pull_rate;         // bytes in a microsecond
+  atomic_word<std::uint32_t> noted;             // pulls, free-running
+  atomic_word<std::uint64_t> window_ns;         // when the rate was last taken
+  atomic_word<std::uint64_t> refused_ns;        // when the host last refused a run; 0: never
+  atomic_word<std::uint32_t> unanswered_count;  // a hint: how many of these are kept
+  unanswered_run unanswered[unanswered_runs_max];
 
   // A pull took from `began_ns` until `now_ns`, and stands for so many bytes. By one thread.
   GPUFS_HD void note_pull(std::uint64_t began_ns, std::uint64_t now_ns, std::uint64_t bytes) {
@@ -171,6 +197,10 @@ struct alignas(128) bulk_state {
     pull_rate.store_relaxed(static_cast<std::uint32_t>(window * bytes / ((now_ns - before) / 1000 + 1)));
     window_ns.store_relaxed(now_ns);
   }
+  // Whether the host refused a run lately, because it cannot copy at present: runs would only take frames from others,
+  // and a trip to the host each. A clock that steps back ends the pause.
+  GPUFS_HD bool pauses(std::uint64_t now_ns) const { return now_ns - refused_ns.load_relaxed() < pause_ns; }
+  static constexpr std::uint64_t pause_ns = 20'000'000;
   // What was true a second ago says nothing.
   GPUFS_HD std::uint32_t rate_at(std::uint64_t now_ns) const {
     return now_ns > window_ns.load_relaxed() + 1'000'000'000 ? 0 : pull_rate.load_relaxed();

@@ -72,7 +72,18 @@ class channel_client {
 #endif
   }
 
-  // The answer's result. -EIO and the slot abandoned (do not touch it again) when there is none in time. With `keep` the caller
+  // The number of the last request that the caller posted in its slot; for is_answered(). Read it before the slot is
+  // released or abandoned.
+  [[nodiscard]] GPUFS_HD std::uint32_t posted(std::uint32_t slot) const { return slots_[slot].sequence.load_relaxed(); }
+  // Whether a request has been answered, also when the slot is another group's by now.
+  [[nodiscard]] GPUFS_HD bool is_answered(std::uint32_t slot, std::uint32_t sequence) const {
+    // Acquire: pairs with the release of the answer; what the host did for the request came before.
+    const std::uint32_t answered = reply_sequence(view_.reply(slot).word.load_acquire());
+    return static_cast<std::int32_t>(answered - sequence) >= 0;
+  }
+
+  // The answer's result. -EIO and the slot abandoned (do not touch it again) when there is none in time; for
+  // bulk requests the same with -EAGAIN when the host says that the answer may take long (`stalled`). With `keep` the caller
   // has to abandon it, after a last look at what is in it. `begun`: then the request changes files and may still take effect,
   // at any later time; otherwise it never does.
   struct answer {
@@ -80,12 +91,15 @@ class channel_client {
     bool abandoned;
     bool begun;
   };
-  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE answer wait(std::uint32_t slot, bool keep = false) {
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE answer wait(std::uint32_t slot, bool keep = false, bool is_bulk = false) {
     const std::uint32_t sequence = slots_[slot].sequence.load_relaxed();
     deadline waiting = begin_wait();
     for (std::uint32_t attempt = 0;; ++attempt) {
       // Asked before the answer is looked at: a service that answers and then dies has answered.
-      const bool give_up = attempt % looks_every == looks_every - 1 && timed_out(slot, waiting);
+      const bool looks = attempt % looks_every == looks_every - 1;
+      // Relaxed: only a hint to load the pages in another way; it orders nothing.
+      const bool stalled = looks && is_bulk && view_.reply(slot).stalled.load_relaxed() == sequence;
+      const bool give_up = stalled || (looks && timed_out(slot, waiting));
       const std::uint64_t word = view_.reply(slot).word.load_for_wait();
       if (reply_sequence(word) == sequence) {
         // Acquire: pairs with the worker's release of the reply word; staging and the rest of the reply are read after it.
@@ -96,6 +110,7 @@ class channel_client {
       if (give_up) {
         const bool begun = withdraw(slot, sequence);
         if (!keep) abandon(slot);
+        if (stalled) return {-EAGAIN, true, begun};
         counters_->add(counter::rpc_failures);
         return {-EIO, true, begun};
       }

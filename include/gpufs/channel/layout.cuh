@@ -19,6 +19,10 @@
 //                                                      +--> abandoned: no group waits (a close, or a waiter that gave
 //                                                           up); taken again only once the reply word equals the bell
 //
+// A bulk request needs the driver, which other threads of the process may keep busy until the very kernel ends that
+// waits for the request. The host then writes the request's number to `stalled` of the reply: the caller gives up at
+// once, and loads its pages in another way.
+//
 // A request that changes files must not take effect after its caller has given up and gone on. So a worker writes the
 // request's number to `claimed` of the reply before it begins, and then reads `withdrawn`; a caller that gives up writes
 // `withdrawn`, and then reads `claimed`. Each side orders its store before its load, so at least one of them sees the
@@ -82,13 +86,19 @@ struct bulk_target {
   std::uint32_t frame;  // the first; the others follow
 };
 
-// The service's threads are of two kinds: openers, which open and close files, and workers, which do everything else.
-enum class service_duty : std::uint32_t { work = 0, open = 1 };
-inline constexpr std::uint32_t service_duties = 2;
+// The service's threads are of three kinds: openers open and close files, copiers call the driver for bulk requests,
+// workers do everything else. A mount may lack openers and copiers; workers then do their work.
+enum class service_duty : std::uint32_t { work = 0, open = 1, copy = 2 };
+inline constexpr std::uint32_t service_duties = 3;
 
-// Who answers a request. A code that does not exist is for workers, who say so.
+// The kind of threads that should answer a request. Workers refuse a code that does not exist.
 GPUFS_HD inline service_duty duty_of(request_code code) {
-  return code == request_code::open || code == request_code::close ? service_duty::open : service_duty::work;
+  switch (code) {
+    case request_code::open:
+    case request_code::close: return service_duty::open;
+    case request_code::bulk: return service_duty::copy;
+    default: return service_duty::work;
+  }
 }
 
 enum class service_phase : std::uint32_t { starting = 0, running = 1, dead = 2 };
@@ -99,15 +109,16 @@ struct alignas(128) channel_header {
   struct alignas(64) twin_bed {
     std::uint32_t wake;
     std::uint32_t sleepers;
-    std::uint32_t is_for_all;  // of the first: there is but one kind of threads, and this is theirs; fixed at mount
+    service_duty answered_by;  // the kind of threads that does this kind's work; fixed at mount
   };
   twin_bed beds[service_duties];
 
-  GPUFS_HD twin_bed& bed(service_duty duty) {
-    return beds[beds[0].is_for_all != 0 ? 0 : static_cast<std::uint32_t>(duty)];
+  GPUFS_HD service_duty answered_by(service_duty duty) const {
+    return beds[static_cast<std::uint32_t>(duty)].answered_by;
   }
+  GPUFS_HD twin_bed& bed(service_duty duty) { return beds[static_cast<std::uint32_t>(answered_by(duty))]; }
 };
-static_assert(sizeof(channel_header) == 128, "header keeps its own lines");
+static_assert(sizeof(channel_header) == 256, "header keeps its own lines");
 
 // A request, as both sides handle it.
 struct request {
@@ -187,6 +198,7 @@ struct alignas(128) reply_record {
   // who wait would queue for a single copy, a microsecond each.
   channel_word<std::uint32_t> service;    // service_phase
   channel_word<std::uint32_t> heartbeat;  // changes while the service lives
+  channel_word<std::uint32_t> stalled;    // number of the last request whose caller should not wait for the answer
 };
 static_assert(sizeof(reply_record) == 128, "answers to different slots share no line");
 

@@ -25,7 +25,12 @@
 // hold at most a quarter of the frames, and half of the slots: their groups may want another slot, for the page that each
 // loads by itself. Pages that the answer does not cover stop loading without an error: their
 // waiters look again, and load them one by one. When there is no answer the copy may still come, so the frames are
-// never used again.
+// not used until the answer comes (unanswered_run).
+//
+// The driver may be busy until the kernel ends that waits for the run: a thread that copies to pageable memory after
+// that kernel holds the driver's lock meanwhile. The service sees that its call of the driver does not return, and says
+// so (`stalled` of the reply). The group then stops waiting, as when there is no answer, and loads page by page, which
+// needs no driver; so do groups whose runs the service refuses until the driver is free again.
 #pragma once
 
 #include "gpufs/base/copy.cuh"
@@ -239,10 +244,12 @@ class bulk_loader {
       std::uint32_t count, slot, ring;
     } t{run.count, 0, 0};
     if (g_.is_leader()) {
+      if (shared().unanswered_count.load_relaxed() != 0) free_unanswered();
       const bulk_layout& bulk = fs_.layout.bulk;
       const bool few = (shared().runs.fetch_add_relaxed(1) < bulk.runs_max) &
                        (shared().frames.fetch_add_relaxed(t.count) + t.count <= bulk.frames_max);
-      const std::int32_t slot = few ? fs_.client().try_acquire() : -EAGAIN;
+      const bool may = few && !shared().pauses(platform::now_ns());
+      const std::int32_t slot = may ? fs_.client().try_acquire() : -EAGAIN;
       if (slot < 0) {
         shared().runs.add_relaxed(~0u);
         give_back_frames(t.count);
@@ -316,10 +323,13 @@ class bulk_loader {
       std::uint32_t staged;
       std::uint32_t abandoned;
     } answer{0, 0, 0};
+    std::uint32_t sequence = 0;
     if (g_.is_leader()) {
       channel_client client = fs_.client();
-      const channel_client::answer a = client.wait(run.slot);
+      sequence = client.posted(run.slot);
+      const channel_client::answer a = client.wait(run.slot, false, true);
       answer.abandoned = a.abandoned ? 1 : 0;
+      if (a.result == -EAGAIN) shared().refused_ns.store_relaxed(platform::now_ns());
       if (a.result > 0) answer.bytes = static_cast<std::uint64_t>(a.result & bulk_bytes_mask);
       answer.staged = a.result > 0 && (a.result & staged_flag) != 0 ? 1 : 0;
       if (!a.abandoned) {
@@ -347,7 +357,8 @@ class bulk_loader {
       frame& f = frames_.at(frame_number);
       GPUFS_SCHEDULE_POINT("bulk.publish");
       if (answer.abandoned != 0) {
-        // Somebody may still write into the frame: it stays in state evicting, nobody's for ever.
+        // The engine may still write into the frame: it stays in state evicting, with the loader's pin, until the
+        // answer comes (free_unanswered).
         f.header.error.store_relaxed(0);  // who waits loads it alone
         f.header.state.fail_load();
         index_.remove(key_of(run.page + i), frame_number);
@@ -367,11 +378,51 @@ class bulk_loader {
       if (answer.staged == 0) counters.direct_loads.add_relaxed(loaded);
       fs_.counters().add(counter::bulk_loads, loaded);
     }
+    // All members have given up their frames before the leader lets others free them.
+    if (answer.abandoned != 0) g_.sync();
     if (!g_.is_leader()) return;
     fs_.counts_of(file_.record).loaded_bytes.add_relaxed(answer.bytes);
     fs_.counters().add(counter::bulk_bytes, answer.bytes);
-    if (answer.abandoned == 0) give_back_frames(run.count);
-    else shared().runs.add_relaxed(~0u);
+    if (answer.abandoned == 0) {
+      give_back_frames(run.count);
+    } else {
+      shared().runs.add_relaxed(~0u);
+      keep_unanswered(run, sequence);
+    }
+  }
+
+  // By the leader.
+  GPUFS_HD void keep_unanswered(const bulk_run& run, std::uint32_t sequence) const {
+    using use = unanswered_run::use;
+    for (unanswered_run& place : shared().unanswered) {
+      if (!place.take(use::empty)) continue;
+      place.slot.store_relaxed(run.slot);
+      place.sequence.store_relaxed(sequence);
+      place.frame.store_relaxed(run.frame);
+      place.count.store_relaxed(run.count);
+      place.give(use::kept);
+      shared().unanswered_count.add_relaxed(1);
+      return;
+    }
+  }
+  // Frees the frames of runs that have been answered since their groups gave up. By one thread; does not wait.
+  GPUFS_HD GPUFS_OUT_OF_LINE void free_unanswered() {
+    using use = unanswered_run::use;
+    for (unanswered_run& place : shared().unanswered) {
+      if (!place.take(use::kept)) continue;
+      if (!fs_.client().is_answered(place.slot.load_relaxed(), place.sequence.load_relaxed())) {
+        place.give(use::kept);
+        continue;
+      }
+      const std::uint32_t first = place.frame.load_relaxed(), count = place.count.load_relaxed();
+      for (std::uint32_t i = 0; i < count; ++i) {
+        frames_.at(first + i).header.state.release();
+        frames_.unpin(first + i);
+      }
+      shared().unanswered_count.add_relaxed(~0u);
+      place.give(use::empty);
+      give_back_frames(count);
+    }
   }
 
   const mount_ref& fs_;

@@ -1,0 +1,57 @@
+// Who is let into the driver, and what is found to take too long.
+#include "service/driver_gate.hpp"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <thread>
+
+#include "gpufs/base/platform.cuh"
+#include "support/eventually.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+using found_list = std::vector<driver_gate::request_name>;
+
+TEST(driver_gate, one_thread_at_a_time) {
+  driver_gate gate(2, true);
+  std::optional<driver_gate::pass> first(std::in_place, gate, 0, driver_gate::request_name{3, 7});
+  ASSERT_TRUE(*first);
+  const std::uint64_t start = platform::now_ns();
+  EXPECT_FALSE(driver_gate::pass(gate, 1, {4, 8})) << "the first is still inside";
+  EXPECT_GE(platform::elapsed_ns(start), driver_gate::call_ns_max);
+  first.reset();
+  EXPECT_TRUE(driver_gate::pass(gate, 1, {4, 8}));
+  EXPECT_TRUE(driver_gate::pass(gate, 0, {3, 8})) << "the second has left";
+}
+
+TEST(driver_gate, all_at_a_time_where_they_do_not_exclude_each_other) {
+  driver_gate gate(2, false);
+  const driver_gate::pass first(gate, 0, {3, 7}), second(gate, 1, {4, 8});
+  EXPECT_TRUE(first);
+  EXPECT_TRUE(second);
+}
+
+TEST(driver_gate, a_call_that_takes_too_long_is_found_once_and_closes_the_gate) {
+  driver_gate gate(2, false);
+  found_list found;
+  EXPECT_FALSE(gate.find_stalled(found));
+  {
+    const driver_gate::pass late(gate, 1, {5, 9});
+    ASSERT_TRUE(late);
+    ASSERT_TRUE(eventually([&] { return gate.find_stalled(found); }));
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found[0].slot, 5u);
+    EXPECT_EQ(found[0].sequence, 9u);
+    found.clear();
+    EXPECT_TRUE(gate.find_stalled(found));
+    EXPECT_TRUE(found.empty()) << "it was found before";
+    EXPECT_FALSE(driver_gate::pass(gate, 0, {6, 1}));
+  }
+  EXPECT_FALSE(gate.find_stalled(found));
+  EXPECT_TRUE(driver_gate::pass(gate, 0, {6, 1}));
+}
+
+}  // namespace
+}  // namespace gpufs::testing
