@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -181,13 +183,14 @@ struct setting {
   group_kind kind;
   unsigned workers;
   unsigned cache_pages;
+  bool last_sync_fails = false;  // that of the unmount at the end
 };
 
 // Every setting meets every kind of script.
 setting setting_of(std::uint64_t number) {
   constexpr unsigned workers[] = {1, 2, 4};  // four: with openers
   constexpr unsigned pages[] = {8, 64};      // eight: pages are written back for want of frames
-  return {static_cast<group_kind>(number % 3), workers[number / 3 % 3], pages[number / 9 % 2]};
+  return {static_cast<group_kind>(number % 3), workers[number / 3 % 3], pages[number / 9 % 2], number % 4 == 0};
 }
 
 class script_run {
@@ -216,6 +219,10 @@ class script_run {
       check(io_->possible_disk());
       if (const std::string why = failure(); !why.empty())
         return "after step " + std::to_string(number_ + 1) + " of " + steps + ": " + why;
+    }
+    if (how_.last_sync_fails && fd_ >= 0) {
+      io_->fail_next_sync();
+      model([&] { file().lose(); });
     }
     end_mount();
     check(io_->possible_disk());
@@ -464,6 +471,75 @@ TEST(power_loss, keeps_the_contents_that_were_promised) {
 
 TEST(power_loss, keeps_the_names_that_were_promised) {
   run_scripts({names_steps, steps_of_a_script, names_rule()}, true, is_sanitized ? 60 : 600);
+}
+
+// The steps that docs/api.md names, and what d/f is at each point.
+class replacement_run {
+ public:
+  explicit replacement_run(const setting& how)
+      : old_(2000, 'o'), new_(20 * durable_backend::sector_bytes + 100, 'n'), io_(std::make_shared<durable_backend>()) {
+    io_->create("d/f", old_);
+    const durable_backend::disk now = io_->possible_disk();
+    files_[io_->inode("d/f")] = now.files[0];
+    io_->watch([this](const durable_backend::disk& possible) { look(possible); });
+    mount_options options = base_options();
+    options.backend = io_;
+    options.page_bytes = durable_backend::sector_bytes;
+    options.cache_bytes = how.cache_pages * options.page_bytes;
+    options.workers = how.workers;
+    options.reclaim_timeout_ns = options.request_timeout_ns;
+    mount fs(options);
+    {
+      session calls(fs, how.kind);
+      const std::int32_t fd = calls.open("d/part", O_RDWR | O_CREAT | O_EXCL);
+      EXPECT_EQ(calls.write(fd, new_, 0), static_cast<std::int64_t>(new_.size()));
+      EXPECT_EQ(calls.sync(fd), 0);
+      EXPECT_EQ(calls.close(fd), 0);
+      EXPECT_EQ(calls.rename("d/part", "d/f"), 0);
+    }
+    EXPECT_EQ(seen_, "on") << "old, or new, which is not on the disk yet";
+    seen_.clear();
+    fs.sync_folder("d");
+    EXPECT_EQ(seen_, "n");
+    fs.unmount();
+    io_->watch(nullptr);
+  }
+
+ private:
+  static bool is(const durable_backend::file_on_disk& file, const std::string& content) {
+    for (const std::uint64_t size : file.sizes) {
+      if (size != content.size()) return false;
+    }
+    for (std::uint64_t i = 0; i < content.size(); ++i) {
+      for (const auto& sector : file.sectors[i / durable_backend::sector_bytes]) {
+        if (sector[i % durable_backend::sector_bytes] != content[i]) return false;
+      }
+    }
+    return true;
+  }
+  void look(const durable_backend::disk& possible) {
+    for (const auto& file : possible.files) files_[file.inode] = file;
+    for (const auto& names : possible.folders.at("d")) {
+      const auto found = names.find("d/f");
+      const char what = found == names.end()              ? '-'
+                        : is(files_[found->second], old_) ? 'o'
+                        : is(files_[found->second], new_) ? 'n'
+                                                          : '?';
+      if (seen_.find(what) == std::string::npos) seen_ += what;
+    }
+  }
+
+  const std::string old_, new_;
+  const std::shared_ptr<durable_backend> io_;
+  std::map<std::uint64_t, durable_backend::file_on_disk> files_;
+  std::string seen_;  // what d/f may have been: old, new, neither, none
+};
+
+TEST(power_loss, replaces_a_file_as_a_whole_or_not_at_all) {
+  for (std::uint64_t number = 0; number < 18; ++number) {
+    SCOPED_TRACE("setting " + std::to_string(number));
+    replacement_run run(setting_of(number));
+  }
 }
 
 }  // namespace
