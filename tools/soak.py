@@ -53,12 +53,9 @@ class Class:
 
 CLASSES = (
     Class("power loss", "power/*"),
-    Class("simulation", "simulation/*"),
     Class("nth failure", "api/nth_failure_test.cpp"),
     Class("nth hang", "api/hanging_backend_test.cpp"),
-    Class("late service", "service/withdrawn_test.cpp service/late_request_test.cpp", 0.5),
     Class("scribbling", "api/scribbled_arena_test.cpp", 0.5),
-    Class("policy matrix", "service/policy_test.cpp api/policy_test.cpp", 0.5),
     Class("fsx", "fsx/*"),
     Class("FUSE", "backend/fuse_test.cpp", 0.5),
     Class("good guest", "guest/*", 0.5),
