@@ -43,12 +43,12 @@ int collector::take(const char* bytes, std::size_t count) noexcept {
 }
 
 char* collector::keep(const char* bytes, std::size_t count) {
-  if (count > slab_left_) {
+  if (count > slab_left_ || slabs_.empty()) {
     slabs_.push_back(std::make_unique_for_overwrite<std::uint64_t[]>(slab_bytes / sizeof(std::uint64_t)));
     slab_left_ = slab_bytes;
   }
   char* to = reinterpret_cast<char*>(slabs_.back().get()) + (slab_bytes - slab_left_);
-  std::memcpy(to, bytes, count);
+  if (count != 0) std::memcpy(to, bytes, count);
   slab_left_ -= count;
   return to;
 }

@@ -2,12 +2,19 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/prctl.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <new>
+#include <thread>
+
 #include "api/file_world.hpp"
 #include "guest/guest.hpp"
+#include "support/fault_backend.hpp"
 
 namespace gpufs::testing {
 namespace {
@@ -16,7 +23,63 @@ class guest_stopped : public guest {};
 INSTANTIATE_TEST_SUITE_P(in, guest_stopped, ::testing::Values(guest_setting{4, true, false}),
                          ::testing::PrintToStringParamName());
 
-// Stopped for longer than a request may take.
+// Shared with the process that stops this one.
+struct progress {
+  std::atomic<int> under_way{0};  // calls of the backend
+  std::atomic<bool> goes_on{false};
+};
+
+// Stopped for longer than a request may take, with a read and a write that the host has begun. They end a while after.
+TEST_P(guest_stopped, requests_under_way_get_their_answers) {
+  in_child([this] {
+    void* const memory = mmap(nullptr, sizeof(progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    progress& all = *new (memory) progress;
+    const auto io = std::make_shared<fault_backend>(make_posix_backend());
+    for (const operation on : {operation::read, operation::write}) {
+      fault waits;
+      waits.on = on;
+      waits.nth = 1;
+      waits.before = [&all] {
+        ++all.under_way;
+        while (!all.goes_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        // So that those who wait look at their clocks before they have an answer.
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      };
+      io->add(waits);
+    }
+    mount_options o = options();
+    o.backend = io;
+    o.request_timeout_ns = 4'000'000'000;
+    const std::string read = self_checking(1, 0, 0, 100'000), written = self_checking(2, 0, 0, 20'000);
+    (void)folder_.write("read", read);
+    mount fs(o);
+    const pid_t self = getpid(), stopper = fork();
+    if (stopper == 0) {
+      while (all.under_way < 2) (void)usleep(1000);
+      (void)::kill(self, SIGSTOP);
+      (void)usleep(4'500'000);
+      (void)::kill(self, SIGCONT);
+      all.goes_on = true;
+      _exit(0);
+    }
+    std::thread reader([&] {
+      session calls(fs, group_kind::warp);
+      calls.expect_read(calls.open(path("read")), read, 50'000, 4096);
+    });
+    session calls(fs, group_kind::warp);
+    const std::int32_t fd = calls.open(path("written"), O_RDWR | O_CREAT);
+    EXPECT_EQ(calls.write(fd, written, 0), 20'000);
+    EXPECT_EQ(calls.sync(fd), 0);
+    reader.join();
+    EXPECT_EQ(calls.close(fd), 0);
+    expect_same_bytes(content("written"), written, "written");
+    EXPECT_EQ(fs.stats()[counter::rpc_failures], 0u);
+    EXPECT_EQ(waitpid(stopper, nullptr, 0), stopper);
+  });
+}
+
+// Stopped at any moment.
 TEST_P(guest_stopped, loses_time_and_no_byte) {
   in_child([this] {
     mount_options o = options();

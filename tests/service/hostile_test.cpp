@@ -182,7 +182,10 @@ TEST_P(hostile_kernel, leaves_memory_descriptors_and_threads_flat) {
     const holdings now = holdings::now();
     // Less than the smallest piece of memory for every 64th request, but for tables that are not full yet.
     EXPECT_LT(now.allocated_bytes - before.allocated_bytes, 262144 + sent / 2) << "after " << sent << " requests";
-    EXPECT_LT(now.resident_bytes - before.resident_bytes, (std::int64_t{4} << 20) + sent / 2);
+    // A sanitizer keeps what is freed for a while.
+    if (!is_sanitized) {
+      EXPECT_LT(now.resident_bytes - before.resident_bytes, (std::int64_t{4} << 20) + sent / 2);
+    }
     EXPECT_LT(now.descriptors - before.descriptors, 64);
     EXPECT_EQ(now.threads, before.threads);
   }
