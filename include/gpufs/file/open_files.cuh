@@ -86,8 +86,8 @@ class record_table {
     at(slot).tag_handle.store_relaxed(tag | handle);
     for (std::uint32_t i = 0; i < file_copies; ++i) {
       file_facts& facts = fs_->facts_of(slot, i);
-      facts.tag_handle.store_relaxed(tag | handle);
-      facts.tag_mode.store_relaxed(tag | mode);
+      store_tagged(facts.tag_handle, tag | handle);
+      store_tagged(facts.tag_mode, tag | mode);
     }
   }
   // Records are not evicted: one that is open is somebody's.
