@@ -34,7 +34,8 @@ struct mapping {
 //   flags  O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_NOFOLLOW, O_CLOEXEC (ignored); O_GWRONCE
 //   mode   of a file that O_CREAT creates, less the process's umask
 // Returns a descriptor, valid in all kernels of the mount until it was closed as often as it was opened. Opening a
-// file that is open (by the same path, access and O_APPEND) makes no round trip to the host. Of many that open with
+// file that is open (by the same path, access and O_APPEND) makes no round trip to the host: it gives the file that is open,
+// though another program has renamed it, or put another in its place, since (gunlink and grename of this mount are seen). Of many that open with
 // O_CREAT | O_EXCL one gets the file. Otherwise the host opens it, and a file that changed since its pages were cached (device, inode, size, mtime, ctime) is read anew: close-to-open
 // consistency. As long as a file is open for writing, whoever opens it in this mount shares what was written so far, and what others
 // change meanwhile is seen at the first open after that. A descriptor that was opened before the file was opened for writing

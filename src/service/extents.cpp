@@ -58,6 +58,8 @@ extent_set::extent* extent_registrar::remember(extent_set& set, std::uint64_t nu
   const std::uint64_t most = known_min + options_.budget_bytes / options_.extent_bytes;
   if (known_->fetch_add(1, std::memory_order_relaxed) >= most) {
     known_->fetch_sub(1, std::memory_order_relaxed);
+    // Many may be of versions that nobody reads any more.
+    lacks_budget_.store(true, std::memory_order_relaxed);
     return nullptr;
   }
   try {

@@ -97,7 +97,7 @@ class extent_registrar {
   // Unregisters what nobody can load from any more: of versions that have been replaced and have no open file, and what nobody
   // was told of. Only while no kernel runs, where device::unregistering_waits().
   void give_back_unreachable();
-  // Whether an extent was refused because of the budget since the last give_back_unreachable().
+  // Whether an extent was refused because of the budget, or forgotten as too many are remembered, since the last give_back_unreachable().
   bool lacks_budget() const { return lacks_budget_.load(std::memory_order_relaxed); }
 
   // Unregisters everything. Only while no kernel runs, and no other call of this class.
