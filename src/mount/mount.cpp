@@ -11,6 +11,7 @@
 #include <exception>
 #include <new>
 #include <random>
+#include <string>
 
 #include "gpufs/backend.hpp"
 #include "gpufs/gpufs.hpp"
@@ -55,6 +56,24 @@ std::size_t descriptors_max(std::size_t threads) {
   const std::uint64_t all = limit.rlim_cur == RLIM_INFINITY ? std::uint64_t{1} << 20 : std::uint64_t{limit.rlim_cur};
   const std::size_t taken = descriptors_open(all) + of_a_thread * threads;
   return std::clamp<std::size_t>(all > taken ? (all - taken) / 4 * 3 : 0, 8, std::size_t{1} << 20);
+}
+
+// A path for people, in one line: kernels choose paths, and a terminal obeys control characters.
+std::string printable(const std::string& path) {
+  std::string text;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(path[i]);
+    // U+0080 to U+009F are control characters, too.
+    const bool is_first_of_two = byte == 0xc2 && i + 1 < path.size() && static_cast<unsigned char>(path[i + 1]) < 0xa0;
+    if (byte >= ' ' && byte != 0x7f && byte != '\\' && !is_first_of_two) {
+      text += path[i];
+      continue;
+    }
+    std::array<char, 5> escaped{};
+    (void)std::snprintf(escaped.data(), escaped.size(), "\\x%02x", unsigned{byte});
+    text += escaped.data();
+  }
+  return text;
 }
 
 std::unique_ptr<device> make_device(mount_options& options) {
@@ -261,7 +280,7 @@ mount::~mount() {
       self_->end();
       for (const file_error& e : file_errors().errors) {
         if (file_error_log::is_lost(e))
-          std::fprintf(stderr, "gpufs: unmount: %s: %s: %s\n", e.path.c_str(), e.operation_name(),
+          std::fprintf(stderr, "gpufs: unmount: %s: %s: %s\n", printable(e.path).c_str(), e.operation_name(),
                        std::generic_category().message(e.error_number).c_str());
       }
       if (self_->files_open->errors().has_dropped_loss()) std::fprintf(stderr, "gpufs: unmount: %s\n", dropped_losses);

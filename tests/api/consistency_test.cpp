@@ -97,6 +97,19 @@ TEST_P(consistency_test, an_open_of_an_open_file_sees_it_as_it_was_opened) {
   expect_at_next_open("a", longer);
 }
 
+TEST_P(consistency_test, an_open_of_an_open_path_gives_the_file_though_another_is_there_now) {
+  const std::string content = create("a", 1000);
+  const std::int32_t fd = open("a");
+  ASSERT_GE(fd, 0);
+  const std::string other = self_checking(9, 0, 0, 1000);
+  files->replace("a", other);
+  ASSERT_EQ(open("a"), fd);
+  calls().expect_read(fd, content, 0, 1000);
+  EXPECT_EQ(calls().close(fd), 0);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_at_next_open("a", other);
+}
+
 TEST_P(consistency_test, two_versions_of_a_file_do_not_mix) {
   const std::string old = create("a", 3 * page_bytes() + 9000, 0);
   files->make_link("link", "a");

@@ -395,6 +395,29 @@ TEST(unmount_of_a_hanging_backend, gives_up_and_reports) {
   wait_until([&] { return has_ended->load(); });
 }
 
+// A kernel chooses the names of files, and a terminal obeys what it is shown.
+TEST(unmount_message, has_no_control_characters) {
+  const auto files = std::make_shared<memory_backend>();
+  const auto io = std::make_shared<fault_backend>(files);
+  const std::string name = "/a\n\x1b]0;title\a\\ \x7f\xc2\x9b\xc3\xa9";
+  files->write(name, "");
+  mount_options options = base_options();
+  options.backend = io;
+  auto fs = std::make_unique<mount>(options);
+  {
+    session calls(*fs, group_kind::thread);
+    ASSERT_EQ(calls.write(calls.open(name, O_RDWR), "lost", 0), 4);
+  }
+  fault rule;
+  rule.on = operation::write;
+  rule.error_number = EIO;
+  io->add(rule);
+  ::testing::internal::CaptureStderr();
+  fs.reset();
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "gpufs: unmount: /a\\x0a\\x1b]0;title\\x07\\x5c \\x7f\\xc2\x9b\xc3\xa9: write-back: Input/output error\n");
+}
+
 // The kernel would end the program with SIGXFSZ.
 TEST(unmount_limit_test, a_limit_of_file_size_is_an_error) {
   const temporary_folder folder;
