@@ -1,5 +1,6 @@
 // The mount: puts device, arena, channel and service together, and takes them apart again.
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -28,17 +29,29 @@ constexpr unsigned openers_from_workers = 4;
 constexpr std::uint64_t idle_answer_ns = 1'000'000'000;
 constexpr const char* dropped_losses = "bytes of files may be lost whose errors the list has no room for";
 
-// Host descriptors that a mount may hold at once. Raises the process's soft limit to its hard limit, as language
-// run-times do: nothing gets less by it. A quarter stays for the rest of the program.
-std::size_t descriptors_max() {
+// Of the first descriptors, how many the process has open. Where there may be more than these, a quarter of all is plenty.
+std::size_t descriptors_open(std::uint64_t limit) {
+  constexpr std::uint64_t looked_at = 1024;
+  std::size_t open = 0;
+  for (std::uint64_t fd = 0; fd < std::min(limit, looked_at); ++fd)
+    open += fcntl(static_cast<int>(fd), F_GETFD) >= 0 ? 1 : 0;
+  return open;
+}
+
+// Host descriptors of files that a mount may hold at once. Raises the process's soft limit to its hard limit, as language
+// run-times do: nothing gets less by it. Of what the process has not open, a quarter stays for the rest of the program; and each of
+// the mount's `threads` has some for a moment.
+std::size_t descriptors_max(std::size_t threads) {
+  constexpr std::size_t of_a_thread = 2;
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 256;
   if (limit.rlim_cur < limit.rlim_max) {
     const rlimit raised{limit.rlim_max, limit.rlim_max};
     if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
   }
-  const std::uint64_t usable = limit.rlim_cur == RLIM_INFINITY ? std::uint64_t{1} << 20 : std::uint64_t{limit.rlim_cur};
-  return std::clamp<std::size_t>(usable / 4 * 3, 8, std::size_t{1} << 20);
+  const std::uint64_t all = limit.rlim_cur == RLIM_INFINITY ? std::uint64_t{1} << 20 : std::uint64_t{limit.rlim_cur};
+  const std::size_t taken = descriptors_open(all) + of_a_thread * threads;
+  return std::clamp<std::size_t>(all > taken ? (all - taken) / 4 * 3 : 0, 8, std::size_t{1} << 20);
 }
 
 std::unique_ptr<device> make_device(mount_options& options) {
@@ -162,20 +175,21 @@ struct mount::implementation {
     without_bulk.layout.bulk.most = 0;
     gpu->copy_to_device(device_ref, &without_bulk, sizeof without_bulk);
 
-    files_open = std::make_unique<file_table>(options.backend, descriptors_max(), ref.layout.node_count);
+    const bool openers = options.workers >= openers_from_workers;
+    const unsigned copiers = ref.layout.bulk.most == 0 ? 0 : std::max(options.workers, 2u);
+    files_open = std::make_unique<file_table>(
+        options.backend, descriptors_max((openers ? 2 : 1) * options.workers + copiers), ref.layout.node_count);
     extents =
         std::make_unique<extent_registrar>(*gpu, *files_open, *record,
                                            extent_options{direct_obstacle.empty() ? options.extent_budget_bytes : 0,
                                                           options.extent_bytes, options.staging_bytes + 1u, 8});
     // A GPU's next request is a few microseconds away; a twin wakes the workers itself.
     const std::uint64_t spin_ns = options.device == device_kind::cuda ? 200'000 : 20'000;
-    requests =
-        std::make_unique<service>(*gpu, channel_view{shared.host, channel}, ref.channel,
-                                  bulk_frames{ref.page(0), ref.layout.page_shift, ref.layout.frame_count,
-                                              std::uint64_t{ref.layout.bulk.most} << ref.layout.page_shift},
-                                  *files_open, *extents, *sinks, *record,
-                                  service_options{options.workers, spin_ns, options.workers >= openers_from_workers,
-                                                  ref.layout.bulk.most == 0 ? 0 : std::max(options.workers, 2u)});
+    requests = std::make_unique<service>(*gpu, channel_view{shared.host, channel}, ref.channel,
+                                         bulk_frames{ref.page(0), ref.layout.page_shift, ref.layout.frame_count,
+                                                     std::uint64_t{ref.layout.bulk.most} << ref.layout.page_shift},
+                                         *files_open, *extents, *sinks, *record,
+                                         service_options{options.workers, spin_ns, openers, copiers});
   }
 
   // Everything that the backend may wait in: mappings end, files are closed. Nothing else runs any more.

@@ -316,18 +316,23 @@ GPUFS_HD inline void store_16_relaxed(void* at, const word_pair& p) {
 
 // A word, and one beside it that says of when it is: the tag. Their writer changes the tag to one that nobody expects, then the word,
 // then the tag to the new one; other stores of its own, with release and acquire, lie between the first two. Who finds the
-// tag expected has the word that belongs to it.
+// tag expected has the word that belongs to it. Where that takes several loads, the tag is 0, which is nobody's, if it changed
+// meanwhile: a reader that stands still between its loads would else take a word for that of a later tag, which may look the same
+// to one that compares a part of it.
 GPUFS_HD inline word_pair load_tagged(const atomic_word<std::uint64_t>* words) {
 #if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
   return load_16_relaxed(words);
 #else
-  // Acquire: pairs with store_tagged(). A tag that is read later than its word is at least as new.
+  // Acquire: pairs with the tag's store. The word is at least as new as this tag.
+  const std::uint64_t tag = words[1].load_acquire();
+  GPUFS_SCHEDULE_POINT("tagged.load_word");
+  // Acquire: pairs with the word's store. A tag that is read later than its word is at least as new.
   const std::uint64_t word = words[0].load_acquire();
   GPUFS_SCHEDULE_POINT("tagged.load");
-  return {word, words[1].load_relaxed()};
+  return {word, words[1].load_relaxed() == tag ? tag : 0};
 #endif
 }
-// Stores the word. The tag's own stores are relaxed.
+// Stores the word, or its tag.
 GPUFS_HD inline void store_tagged(atomic_word<std::uint64_t>& word, std::uint64_t v) {
 #if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
   word.store_relaxed(v);

@@ -130,8 +130,8 @@ struct alignas(32) file_facts {
   }
   GPUFS_HD void set_tags(std::uint32_t generation, std::uint64_t handle, std::uint32_t mode) {
     const std::uint64_t tag = std::uint64_t{tag_of(generation)} << low_bits;
-    tag_handle.store_relaxed(tag | (handle & low_mask));
-    tag_mode.store_relaxed(tag | handle >> low_bits << mode_bits | mode);
+    store_tagged(tag_handle, tag | (handle & low_mask));
+    store_tagged(tag_mode, tag | handle >> low_bits << mode_bits | mode);
   }
   GPUFS_HD static std::uint32_t tag_in(std::uint64_t tagged) { return static_cast<std::uint32_t>(tagged >> low_bits); }
   GPUFS_HD static std::uint64_t handle_in(std::uint64_t tag_handle, std::uint64_t tag_mode) {
