@@ -121,6 +121,11 @@ if [ -n "$deep" ]; then
 fi
 holds channel.all_faults_one_slot    channel safety channel.pml -DSLOTS=1 -DCLIENTS=3 -DDEADLINES=1 -DPOSTS=1 -DDEATHS=1
 holds frames.overflow                frames safety slot_state.pml $overflow -DOPS2=1
+holds append.two_cuts_and_a_failure   append safety append.pml -DCUTS=2 -DFAULTS=1
+holds append.every_call_ends          - cycles append.pml -DCUTS=2
+holds sync.three_users                sync safety sync.pml -DUSERS=3
+holds sync.two_turns                  sync safety sync.pml -DTURNS=2 -DFAULTS=2
+holds sync.every_call_ends            - cycles sync.pml -DTURNS=2
 holds withdraw.a_request              withdraw safety withdraw.pml
 holds withdraw.every_call_ends        - cycles withdraw.pml
 holds channel.one_death              channel safety channel.pml -DCLIENTS=3 -DDEATHS=1
@@ -195,6 +200,15 @@ done
 for mutant in LOOKS_BEFORE_IT_CLAIMS LOOKS_BEFORE_IT_WITHDRAWS; do
     caught "withdraw.$mutant" safety withdraw.pml
 done
+for mutant in APPENDS_WITHOUT_GATE MARKS_WITHOUT_GATE LOOKS_BEFORE_IT_COUNTS CUTS_BESIDE_USERS \
+    OPENS_BEFORE_IT_CUTS_PAGES OPENS_BY_STORE; do
+    caught "append.$mutant" safety append.pml
+done
+caught append.PLACE_GIVEN_BACK_BY_STORE safety append.pml -DFAULTS=1
+for mutant in WITHOUT_ROUNDS JOINS_WHAT_RUNS TWO_AT_A_TIME FORGETS; do
+    caught "sync.$mutant" safety sync.pml -DUSERS=3
+done
+caught sync.ERROR_FOR_EVER safety sync.pml -DTURNS=2
 for mutant in CUT_DOES_NOT_WAIT CUT_LEAVES_WHOLE CLEANS_BESIDE_CUT WRITE_DOES_NOT_LOOK; do
     caught "dirty.$mutant" safety dirty.pml -DTRUNCATE $alone -DFAULTS=0 -DWRITES1=0
 done
@@ -209,7 +223,7 @@ if [ -z "$pattern" ]; then
     for mutant in $(grep -oh 'MUTANT_[A-Z_]*' "$models"/*.pml | sort -u); do
         grep -qw -e "-D$mutant" "$work/defines" || { echo "FAIL    $mutant has no check"; touch "$work/failed"; }
     done
-    for family in frames open_files channel withdraw dirty; do
+    for family in frames open_files channel withdraw append sync dirty; do
         lists=("$work/unreached.$family".*)
         [ -e "${lists[0]}" ] || { echo "FAIL    $family: no check held"; touch "$work/failed"; continue; }
         # Not reached in any check of the family.

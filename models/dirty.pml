@@ -36,9 +36,6 @@
 #ifndef BYTES
 #define BYTES 2
 #endif
-#ifndef BYTES
-#define BYTES 2
-#endif
 #ifndef USERS
 #define USERS 2
 #endif
@@ -961,11 +958,7 @@ proctype others()
     /* Any byte that is not being written, nor dirty: then nothing of the page may be. */
     :: atomic { outsiders > 0 && !outside[0] && writing[0] == 0 && (last[0] == 0 || flags == 0) -> outsiders--; outside[0] = true }
 #if BYTES == 2
-#if BYTES == 2
-#if BYTES == 2
     :: atomic { outsiders > 0 && !outside[1] && writing[1] == 0 && (last[1] == 0 || flags == 0) -> outsiders--; outside[1] = true }
-#endif
-#endif
 #endif
     :: _nr_pr == 2 -> break   /* nobody else is left */
     od

@@ -1,10 +1,11 @@
 // The mount: puts device, arena, channel and service together, and takes them apart again.
 #include <errno.h>
-#include <fcntl.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <exception>
@@ -31,11 +32,13 @@ constexpr const char* dropped_losses = "bytes of files may be lost whose errors 
 
 // Of the first descriptors, how many the process has open. Where there may be more than these, a quarter of all is plenty.
 std::size_t descriptors_open(std::uint64_t limit) {
-  constexpr std::uint64_t looked_at = 1024;
-  std::size_t open = 0;
-  for (std::uint64_t fd = 0; fd < std::min(limit, looked_at); ++fd)
-    open += fcntl(static_cast<int>(fd), F_GETFD) >= 0 ? 1 : 0;
-  return open;
+  std::array<pollfd, 1024> looked_at;
+  const std::size_t count = std::min<std::uint64_t>(limit, looked_at.size());
+  for (std::size_t fd = 0; fd < count; ++fd) looked_at[fd] = {static_cast<int>(fd), 0, POLLNVAL};
+  if (poll(looked_at.data(), count, 0) < 0) return 0;
+  return static_cast<std::size_t>(std::count_if(looked_at.begin(),
+                                                looked_at.begin() + static_cast<std::ptrdiff_t>(count),
+                                                [](const pollfd& p) { return (p.revents & POLLNVAL) == 0; }));
 }
 
 // Host descriptors of files that a mount may hold at once. Raises the process's soft limit to its hard limit, as language

@@ -371,6 +371,7 @@ constexpr known_calls all_known_calls[] = {
     {"memfd_create", {0, 1, 0}},
     {"sysinfo", {0, 0, 1}},
     {"getrlimit", {1, 1, 1}},
+    {"poll", {1, 1, 1}},
     {"sigaction", {timed, timed, timed}},
     {"prctl", {4, 16, 6}},
     {"futex", {timed, timed, timed}},

@@ -32,12 +32,6 @@ inline std::vector<guest_setting> few_guest_settings() { return {{2, true, false
 
 class guest : public ::testing::TestWithParam<guest_setting> {
  protected:
-#if defined(__SANITIZE_THREAD__)
-  // The tests run in children. Other tests leave threads behind in calls that hang.
-  void SetUp() override {
-    GTEST_SKIP() << "ThreadSanitizer does not know threads of a child of a process with threads";
-  }
-#endif
   mount_options options() const;
   // As a kernel is to name a file of the folder.
   std::string path(const std::string& name) const { return GetParam().has_root ? name : folder_ / name; }

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <fstream>
 #include <memory>
 #include <new>
@@ -37,6 +39,7 @@ class guest_limits : public guest {
       throw not_possible("the system sets no limit to threads");
     }
   }
+  void copy_within(std::uint64_t more) const;
 };
 INSTANTIATE_TEST_SUITE_P(in, guest_limits, ::testing::ValuesIn(few_guest_settings()),
                          ::testing::PrintToStringParamName());
@@ -83,41 +86,54 @@ std::uint64_t mapped_bytes() {
   return pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
+// With so many bytes more than the process has mapped: copies a file, or an error says that there is no memory.
+void guest_limits::copy_within(std::uint64_t more) const {
+  const std::string large = self_checking(2, 0, 0, 400'000);
+  (void)folder_.write("large", large);
+  const rlimit limit{mapped_bytes() + more, RLIM_INFINITY};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+  try {
+    mount fs(options());
+    session calls(fs, group_kind::warp);
+    const std::int32_t fd = calls.open(path("large")), made = calls.open(path("made"), O_RDWR | O_CREAT);
+    std::string copied;
+    bool is_whole = fd >= 0 && made >= 0;
+    for (std::int64_t at = 0; is_whole && at < 400'000; at += 4096) {
+      const read_answer read = calls.read(fd, at, 4096);
+      is_whole = read.result > 0;
+      if (!is_whole) break;
+      ASSERT_EQ(read.bytes, large.substr(static_cast<std::size_t>(at), 4096));
+      is_whole = calls.write(made, read.bytes, at) == read.result;
+    }
+    if (made >= 0 && calls.close(made) == 0 && is_whole) {
+      EXPECT_EQ(content("made"), large);
+    }
+    fs.unmount();
+  } catch (const error& e) {
+    EXPECT_TRUE(e.code().value() == ENOMEM || e.code().value() == EAGAIN || e.code().value() == EIO) << e.what();
+  } catch (const std::bad_alloc&) {
+  }
+}
+
 // As much of it as there is for each size: then the mount works, or says that there is no memory or no thread. Never does a read give
 // other bytes than the file's.
 TEST_P(guest_limits, little_address_space_is_an_error_or_enough) {
   if (is_sanitized) GTEST_SKIP() << "sanitizers need all of the address space";
-  constexpr std::uint64_t step = 400'000;  // a thread takes 8 MiB, what else a mount has less
-  for (std::uint64_t more = 0; more < 500 * step && !HasFailure(); more += more < 60 * step ? step : 30 * step) {
-    SCOPED_TRACE(std::to_string(more) + " bytes more");
-    in_child([this, more] {
-      const std::string large = self_checking(2, 0, 0, 400'000);
-      (void)folder_.write("large", large);
-      const rlimit limit{mapped_bytes() + more, RLIM_INFINITY};
-      ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
-      try {
-        mount fs(options());
-        session calls(fs, group_kind::warp);
-        const std::int32_t fd = calls.open(path("large")), made = calls.open(path("made"), O_RDWR | O_CREAT);
-        std::string copied;
-        bool is_whole = fd >= 0 && made >= 0;
-        for (std::int64_t at = 0; is_whole && at < 400'000; at += 4096) {
-          const read_answer read = calls.read(fd, at, 4096);
-          is_whole = read.result > 0;
-          if (!is_whole) break;
-          ASSERT_EQ(read.bytes, large.substr(static_cast<std::size_t>(at), 4096));
-          is_whole = calls.write(made, read.bytes, at) == read.result;
-        }
-        if (made >= 0 && calls.close(made) == 0 && is_whole) {
-          EXPECT_EQ(content("made"), large);
-        }
-        fs.unmount();
-      } catch (const error& e) {
-        EXPECT_TRUE(e.code().value() == ENOMEM || e.code().value() == EAGAIN || e.code().value() == EIO) << e.what();
-      } catch (const std::bad_alloc&) {
+  in_child([this] {
+    constexpr std::uint64_t step = 400'000;  // a thread takes 8 MiB, what else a mount has less
+    for (std::uint64_t more = 0; more < 500 * step && !HasFailure(); more += more < 60 * step ? step : 30 * step) {
+      (void)std::fflush(nullptr);
+      const pid_t child = fork();
+      if (child == 0) {
+        copy_within(more);
+        (void)std::fflush(nullptr);
+        _exit(HasFailure() ? 1 : 0);
       }
-    });
-  }
+      int status = 0;
+      ASSERT_EQ(waitpid(child, &status, 0), child);
+      EXPECT_EQ(status, 0) << more << " bytes more";
+    }
+  });
 }
 
 // ---- the size of files

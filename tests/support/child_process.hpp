@@ -13,8 +13,10 @@ class not_possible : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Runs `body` in a child process. Fails the calling test with what failed in the child, when it died, and when it has not
-// ended after `longest_s` seconds of its own; skips it when the body throws not_possible. The last thing that a test does.
+// Runs `body` in a process of its own: this program once more, with the calling test alone. So nothing is there that other tests have
+// left behind, threads in particular; and what the test does before this call is done in both processes. Fails the test with
+// what the child printed when the test fails there, when the child dies, and when it has not ended after `longest_s` seconds;
+// skips it when the body throws not_possible. The last thing that a test does.
 void in_child(const std::function<void()>& body, unsigned longest_s = 60);
 
 // By a child: a mount namespace of its own, so that what it mounts is gone when it and its children have ended, however they end.

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -77,6 +78,7 @@ constexpr failing_kind kinds[] = {
     {"memfd_create", no_descriptor},
     {"sysinfo", no_memory},
     {"getrlimit", no_limit},
+    {"poll", no_memory},
     {"sigaction", no_lock},
     {"prctl", no_call},
     {"futex", no_wait},
@@ -366,6 +368,11 @@ int __wrap_sysinfo(struct sysinfo* to) {
 int __real_getrlimit(__rlimit_resource_t what, struct rlimit* to);
 int __wrap_getrlimit(__rlimit_resource_t what, struct rlimit* to) {
   return made(number_of("getrlimit"), [&] { return __real_getrlimit(what, to); });
+}
+
+int __real_poll(struct pollfd* fds, nfds_t count, int timeout_ms);
+int __wrap_poll(struct pollfd* fds, nfds_t count, int timeout_ms) {
+  return made(number_of("poll"), [&] { return __real_poll(fds, count, timeout_ms); });
 }
 
 int __real_sigaction(int signal, const struct sigaction* action, struct sigaction* before);
