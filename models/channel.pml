@@ -160,7 +160,14 @@ take_abandoned:
 #endif
 
 claimed:
-    atomic { sequence[mine]++; posted[id] = true; rung_for[mine] = id }
+    atomic {
+        sequence[mine]++;
+        /* property: the host has seen all words of the request before. So a word of memory holds this request's number
+         * or the one before, and few bits tell them apart (request_record). */
+        assert(served[mine] + 1 == sequence[mine]);
+        posted[id] = true;
+        rung_for[mine] = id
+    }
     /* Three stores that nothing orders. */
     stores = 0;
     do

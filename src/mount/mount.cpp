@@ -363,7 +363,7 @@ std::vector<file_statistics> mount::file_stats() const {
     const std::uint32_t word = f.header.state.peek();
     if (slot_state::phase(word) != slot_phase::resident) continue;
     // Closed since the copy was made: then it is not open now.
-    const std::shared_ptr<host_file> file = self_->files_open->find(f.handle());
+    const std::shared_ptr<host_file> file = self_->files_open->find(f.handle.value);
     if (file == nullptr) continue;
     file_statistics s;
     s.path = file->path();
@@ -399,14 +399,14 @@ bool mount::close_sink(std::int32_t sink) const {
 
 std::uint64_t mount::register_file(const std::string& path) {
   self_->refuse_ended();
-  std::uint32_t handle = 0;
+  std::uint64_t handle = 0;
   std::shared_ptr<host_file> file;
   const int status = self_->files_open->open(path, false, handle, file);
   if (status < 0) throw error(-status, "register_file", path);
   // Opened just above, and closed whatever happens.
   struct closing {
     file_table& files;
-    const std::uint32_t handle;
+    const std::uint64_t handle;
     ~closing() { (void)files.close(handle); }
   } const closes{*self_->files_open, handle};
   return self_->extents->register_all(file);

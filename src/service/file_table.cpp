@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <random>
 #include <thread>
 
 #include "base/uninterrupted.hpp"
@@ -62,8 +63,19 @@ void host_file::let_go() {
   open_.store(false, std::memory_order_relaxed);
 }
 
-file_table::file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max)
-    : io_(std::move(io)), descriptors_max_(descriptors_max), nodes_max_(nodes_max) {}
+file_table::numbering file_table::numbering::random() {
+  std::random_device device;
+  const auto bits = [&] { return std::uint64_t{device()} << 32 | device(); };
+  numbering numbers;
+  numbers.first_generation = bits() & generation_mask;
+  numbers.first_version = bits() % (gpufs::versions_end / 2) + 1;  // half of them are left
+  return numbers;
+}
+
+file_table::file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max,
+                       const numbering& numbers)
+    : io_(std::move(io)), descriptors_max_(descriptors_max), numbers_(numbers), nodes_max_(nodes_max),
+      next_version_(numbers.first_version) {}
 
 template <class Attempt>
 int file_table::with_room(unsigned first_shard, const Attempt& attempt) {
@@ -179,7 +191,7 @@ std::int64_t file_table::write(backend_file& file, const char* from, std::uint64
   return written;
 }
 
-std::shared_ptr<host_file> file_table::find_writer(std::uint32_t name) const {
+std::shared_ptr<host_file> file_table::find_writer(std::uint64_t name) const {
   const std::uint32_t node = node_of(name);
   const std::shared_lock lock(nodes_mutex_);
   if (node >= writers_.size() || writers_[node].empty()) return nullptr;
@@ -187,16 +199,23 @@ std::shared_ptr<host_file> file_table::find_writer(std::uint32_t name) const {
   return node_name(node, file->version().number) == name ? file : nullptr;
 }
 
-int file_table::look_up(std::uint64_t name, lookups& known, lookups::entry*& found) {
+int file_table::look_up(std::uint64_t handle, lookups& known, lookups::entry*& found) {
+  return look_up(known.open, handle, known, found);
+}
+int file_table::look_up_writer(std::uint64_t name, lookups& known, lookups::entry*& found) {
+  return look_up(known.writers, name, known, found);
+}
+
+// `among`: the entries of `known` for names of this kind.
+int file_table::look_up(lookups::entries& among, std::uint64_t name, lookups& known, lookups::entry*& found) {
   const std::uint64_t epoch = epoch_.load(std::memory_order_acquire);
   if (known.epoch != epoch) {
     known.clear();
     known.epoch = epoch;
   }
-  found = &known.at(name);
+  found = &among[lookups::place(name)];
   if (name != 0 && found->name == name) return 0;
-  const auto number = static_cast<std::uint32_t>(name);
-  lookups::entry fresh{name, name == number ? find(number) : find_writer(number), nullptr};
+  lookups::entry fresh{name, &among == &known.open ? find(name) : find_writer(name), nullptr};
   if (fresh.file == nullptr) return -EBADF;
   const int status = reach(*fresh.file, fresh.reached);
   if (status < 0) return status;
@@ -204,7 +223,7 @@ int file_table::look_up(std::uint64_t name, lookups& known, lookups::entry*& fou
   return 0;
 }
 
-int file_table::open(std::string path, bool no_follow, std::uint32_t& handle, std::shared_ptr<host_file>& result,
+int file_table::open(std::string path, bool no_follow, std::uint64_t& handle, std::shared_ptr<host_file>& result,
                      unsigned shard) {
   counted_path counted(std::move(path), path_bytes_);
   if (!counted.fits(path_bytes_max)) return -ENFILE;
@@ -214,7 +233,7 @@ int file_table::open(std::string path, bool no_follow, std::uint32_t& handle, st
   return enter(std::move(counted), no_follow, false, std::move(file), handle, result, shard);
 }
 
-int file_table::open_to_change(std::string path, const open_how& how, std::uint32_t& handle,
+int file_table::open_to_change(std::string path, const open_how& how, std::uint64_t& handle,
                                std::shared_ptr<host_file>& result) {
   counted_path counted(std::move(path), path_bytes_);
   if (!counted.fits(path_bytes_max)) return -ENFILE;
@@ -228,7 +247,7 @@ int file_table::open_to_change(std::string path, const open_how& how, std::uint3
 
 // What the backend has opened becomes one of the service's files.
 int file_table::enter(counted_path path, bool no_follow, bool writes, std::shared_ptr<backend_file> file,
-                      std::uint32_t& handle, std::shared_ptr<host_file>& result, unsigned shard) {
+                      std::uint64_t& handle, std::shared_ptr<host_file>& result, unsigned shard) {
   // Before the look at the file: a change that comes after it must count as later than this.
   const std::int64_t seen_ns = wall_clock_ns();
   file_identity identity;
@@ -264,18 +283,16 @@ int file_table::enter(counted_path path, bool no_follow, bool writes, std::share
 }
 
 // False when the shard is full.
-bool file_table::put(shard& s, std::uint32_t number, const std::shared_ptr<host_file>& file, std::uint32_t& handle) {
+bool file_table::put(shard& s, std::uint32_t number, const std::shared_ptr<host_file>& file, std::uint64_t& handle) {
   const std::unique_lock lock(s.mutex);
   auto place = static_cast<std::uint32_t>(s.entries.size());
-  const bool can_grow = (((place << shard_bits) | number) + 1) >> index_bits == 0;
-  if (s.unused.size() > places_waiting || (!can_grow && s.unused.size() != 0)) {
-    place = s.unused.front();
-    s.unused.pop();
-  } else if (can_grow) {
-    s.unused.make_room(place + std::size_t{1});
-    s.entries.emplace_back();
+  if (!s.unused.empty()) {
+    place = s.unused.back();
+    s.unused.pop_back();
   } else {
-    return false;
+    if ((((place << shard_bits) | number) + 1) >> index_bits != 0) return false;
+    if (s.unused.capacity() <= place) s.unused.reserve(2 * std::size_t{place} + 1);
+    s.entries.push_back({nullptr, numbers_.first_generation});
   }
   entry& e = s.entries[place];
   e.file = file;
@@ -284,14 +301,14 @@ bool file_table::put(shard& s, std::uint32_t number, const std::shared_ptr<host_
 }
 
 // Null for a handle that is not open. The handle's shard is locked.
-const file_table::entry* file_table::entry_of(const shard& s, std::uint32_t handle) const {
-  const std::uint32_t place = ((handle & ((1u << index_bits) - 1)) - 1) >> shard_bits;
+const file_table::entry* file_table::entry_of(const shard& s, std::uint64_t handle) const {
+  const std::uint64_t place = ((handle & ((1u << index_bits) - 1)) - 1) >> shard_bits;
   if (place >= s.entries.size()) return nullptr;
   const entry& e = s.entries[place];
   return e.file != nullptr && e.generation == handle >> index_bits ? &e : nullptr;
 }
 
-std::shared_ptr<host_file> file_table::find(std::uint32_t handle) const {
+std::shared_ptr<host_file> file_table::find(std::uint64_t handle) const {
   const shard& s = shards_[shard_of(handle)];
   const std::shared_lock lock(s.mutex);
   const entry* const e = entry_of(s, handle);
@@ -315,7 +332,7 @@ void file_table::close_all() {
   }
 }
 
-int file_table::close(std::uint32_t handle) {
+int file_table::close(std::uint64_t handle) {
   std::shared_ptr<host_file> last;
   shard& s = shards_[shard_of(handle)];
   {
@@ -325,8 +342,10 @@ int file_table::close(std::uint32_t handle) {
     entry& e = s.entries[static_cast<std::size_t>(found - s.entries.data())];
     last = std::move(e.file);
     e.file = nullptr;
-    e.generation = (e.generation + 1) & ((1u << (32 - index_bits)) - 1);
-    s.unused.push(static_cast<std::uint32_t>(found - s.entries.data()));
+    e.generation = (e.generation + 1) & generation_mask;
+    // A place that has had all its generations stays empty, so that no handle comes again.
+    if (e.generation == ((numbers_.first_generation + numbers_.generations) & generation_mask)) ++s.retired;
+    else s.unused.push_back(static_cast<std::uint32_t>(found - s.entries.data()));
     epoch_.fetch_add(1, std::memory_order_release);
   }
   if (last->writes()) forget_writer(*last);
@@ -339,7 +358,7 @@ std::size_t file_table::open_count() const {
   std::size_t count = 0;
   for (const shard& s : shards_) {
     const std::shared_lock lock(s.mutex);
-    count += s.entries.size() - s.unused.size();
+    count += s.entries.size() - s.unused.size() - s.retired;
   }
   return count;
 }
@@ -349,22 +368,16 @@ bool file_table::join(file_version& version, bool writes, std::uint32_t& node) {
   if (version.node == no_node && !writes) return true;
   if (writes) {
     const std::lock_guard lock(nodes_mutex_);
-    std::uint32_t own = version.node;
-    bool is_used_again = false;
-    if (own == no_node && nodes_unused_.size() <= nodes_waiting && writers_.size() < nodes_max_) {
-      nodes_unused_.make_room(writers_.size() + 1);
-      std::vector<std::shared_ptr<host_file>> files;
-      files.reserve(1);
-      writers_.push_back(std::move(files));
-      own = static_cast<std::uint32_t>(writers_.size() - 1);
-    } else if (own == no_node) {
-      if (nodes_unused_.size() == 0) return false;
-      own = nodes_unused_.front();
-      is_used_again = true;
+    if (version.node == no_node && nodes_unused_.empty()) {
+      if (writers_.size() == nodes_max_) return false;
+      if (nodes_unused_.capacity() <= writers_.size()) nodes_unused_.reserve(2 * writers_.size() + 1);
+      writers_.emplace_back();
+      nodes_unused_.push_back(static_cast<std::uint32_t>(writers_.size() - 1));
     }
-    // Room for this one, so that what follows cannot fail. A new node has it.
+    const std::uint32_t own = version.node != no_node ? version.node : nodes_unused_.back();
+    // Room for this one, so that what follows cannot fail.
     if (auto& files = writers_[own]; files.capacity() <= version.writers) files.reserve(2 * version.writers + 1);
-    if (is_used_again) nodes_unused_.pop();
+    if (version.node == no_node) nodes_unused_.pop_back();
     version.node = own;
     ++version.writers;
   }
@@ -393,7 +406,7 @@ void file_table::leave(file_version& version, bool writes) {
   if (writes) --version.writers;
   if (--version.sharers != 0) return;
   const std::lock_guard nodes(nodes_mutex_);
-  nodes_unused_.push(version.node);
+  nodes_unused_.push_back(version.node);
   version.node = no_node;
 }
 
@@ -420,8 +433,9 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
     if (const auto known = s.versions.find(name); holds(known)) return give(known->second);
   }
   // Made outside, with its place in the map; and what it takes the place of is destroyed outside.
-  auto fresh =
-      std::make_shared<file_version>(last_version_.fetch_add(1, std::memory_order_relaxed) + 1, identity, racy);
+  const std::uint64_t number = next_version_.fetch_add(1, std::memory_order_relaxed);
+  if (number >= numbers_.versions_end) return -EMFILE;
+  auto fresh = std::make_shared<file_version>(number, identity, racy);
   version_map made, forgotten;
   made.emplace(name, fresh);
   auto place = made.extract(made.begin());

@@ -1,5 +1,11 @@
 // The service's open files: handles that device code holds, host descriptors behind them, and the versions of files.
 //
+// A mount gives each handle once, and each version number once. So a request that is served late,
+// when its file is closed and another one has its place, finds no file. Both count up from a random
+// number, so that what a faulty kernel takes for a handle (zeros, small numbers, text) matches no
+// open file. They are no secret, and need not be: a kernel can read the handles of all open files in
+// the mount's device memory, and may use each of these files anyway.
+//
 // A handle is not a host descriptor. The table keeps at most `descriptors_max` backend files open and re-opens one when
 // it is needed again, so that a mount may have 65,536 files open where the process may have 1,024.
 //
@@ -34,7 +40,6 @@
 #include "gpufs/backend.hpp"
 #include "gpufs/channel/layout.cuh"
 #include "service/file_error_log.hpp"
-#include "service/place_queue.hpp"
 #include "service/sync_rounds.hpp"
 #include "service/write_turn.hpp"
 
@@ -135,8 +140,21 @@ class file_table {
  public:
   static constexpr std::int64_t racy_ns = 2'000'000'000;  // FAT's two seconds are the coarsest clock in use
 
+  // How handles and versions are numbered.
+  struct numbering {
+    std::uint64_t first_generation = 0;                  // of all places
+    std::uint64_t generations = std::uint64_t{1} << 46;  // of a place; then the place stays empty
+    std::uint64_t first_version = 1;                     // at least 1
+    std::uint64_t versions_end = gpufs::versions_end;    // then opens give -EMFILE
+    // Starts at random numbers, with room for as many as a mount can open.
+    static numbering random();
+  };
+
   // `nodes_max`: how many versions may be open for writing. 0: the mount is read-only.
-  file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max = 0);
+  file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max,
+             const numbering& numbers);
+  file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max = 0)
+      : file_table(std::move(io), descriptors_max, nodes_max, numbering::random()) {}
 
   // Of `descriptors_max`, what files that are open for writing may take: they keep their descriptors, so that the others would
   // not have any, and the program itself none that was left to it. Opens past it give -EMFILE.
@@ -147,22 +165,22 @@ class file_table {
 
   // 0 and a handle (never 0), or -errno. `shard`: where to put it, if there is room; threads that open at the same time name
   // different ones.
-  int open(std::string path, bool no_follow, std::uint32_t& handle, std::shared_ptr<host_file>& file,
+  int open(std::string path, bool no_follow, std::uint64_t& handle, std::shared_ptr<host_file>& file,
            unsigned shard = 0);
   bool is_read_only() const { return nodes_max_ == 0; }
   // Callers of the next three have asked is_read_only().
   // The same for a file that is to be changed, or created.
-  int open_to_change(std::string path, const open_how& how, std::uint32_t& handle, std::shared_ptr<host_file>& file);
+  int open_to_change(std::string path, const open_how& how, std::uint64_t& handle, std::shared_ptr<host_file>& file);
   int unlink(const std::string& path) { return io_->unlink(path); }
   int rename(const std::string& path, const std::string& new_path) { return io_->rename(path, new_path); }
   // Null for a handle that is not open.
-  std::shared_ptr<host_file> find(std::uint32_t handle) const;
+  std::shared_ptr<host_file> find(std::uint64_t handle) const;
   // One of the files through which a version is open for writing; null if there is none. `name`: node_name().
-  std::shared_ptr<host_file> find_writer(std::uint32_t name) const;
+  std::shared_ptr<host_file> find_writer(std::uint64_t name) const;
   // All files that are open for writing.
   std::vector<std::shared_ptr<host_file>> writers() const;
   // 0, or -EBADF.
-  int close(std::uint32_t handle);
+  int close(std::uint64_t handle);
   // Closes all handles. Only when no other thread uses the table.
   void close_all();
 
@@ -174,31 +192,30 @@ class file_table {
   // everything when any file was closed since, or when it is cleared.
   struct lookups {
     struct entry {
-      std::uint64_t name = 0;  // a handle, or to_write()
+      std::uint64_t name = 0;  // 0: none
       std::shared_ptr<host_file> file;
       std::shared_ptr<backend_file> reached;
     };
+    using entries = std::array<entry, 8>;
     std::uint64_t epoch = 0;
-    std::array<entry, 16> entries;  // eight for handles, eight for nodes
-    void clear() { entries = {}; }
-    entry& at(std::uint64_t name) { return entries[place(name)]; }
-    const entry& at(std::uint64_t name) const { return entries[place(name)]; }
-    static std::size_t place(std::uint64_t name) { return name % 8 + name / to_write(0) * 8; }
+    entries open;     // by handle
+    entries writers;  // by node_name()
+    void clear() { open = {}, writers = {}; }
+    static std::size_t place(std::uint64_t name) { return name % std::tuple_size_v<entries>; }
   };
-  // What a node's name is called where handles are names too.
-  static constexpr std::uint64_t to_write(std::uint32_t name) { return std::uint64_t{1} << 32 | name; }
-  // The entry of a handle, or of a node's writer, with the backend's file reached; 0, -EBADF, or as reach().
-  int look_up(std::uint64_t name, lookups& known, lookups::entry*& found);
+  // The entry of a handle, or of a node's writer (find_writer), with the backend's file reached; 0, -EBADF, or as reach().
+  int look_up(std::uint64_t handle, lookups& known, lookups::entry*& found);
+  int look_up_writer(std::uint64_t name, lookups& known, lookups::entry*& found);
 
-  // The file of a handle, or a node's writer, if it is remembered; else null. Takes no lock.
-  const host_file* remembered(std::uint64_t name, const lookups& known) const {
-    const lookups::entry& e = known.at(name);
+  // A node's writer, if it is remembered; else null. Takes no lock.
+  const host_file* remembered_writer(std::uint64_t name, const lookups& known) const {
+    const lookups::entry& e = known.writers[lookups::place(name)];
     return e.name == name && known.epoch == epoch_.load(std::memory_order_acquire) ? e.file.get() : nullptr;
   }
 
   // Tells the file, if it is remembered, that this will be read in a moment. Only for speed.
-  static void expect(std::uint32_t handle, const lookups& known, std::uint64_t bytes, std::uint64_t offset) {
-    const lookups::entry& e = known.at(handle);
+  static void expect(std::uint64_t handle, const lookups& known, std::uint64_t bytes, std::uint64_t offset) {
+    const lookups::entry& e = known.open[lookups::place(handle)];
     if (e.name == handle && e.reached != nullptr) e.reached->expect(bytes, offset);
   }
 
@@ -228,15 +245,11 @@ class file_table {
   void close_handed() { io_->close_handed(); }
 
  private:
-  // A handle: generation, then place and shard, as one number that is never 0.
+  // A handle: the place's generation, 46 bits, then place and shard, 18 bits, as one number that is never 0.
   static constexpr std::uint32_t index_bits = 18;  // twice the records of a mount: closes arrive late
+  static constexpr std::uint64_t generation_mask = (std::uint64_t{1} << (64 - index_bits)) - 1;
   static constexpr std::uint32_t shard_bits = 4;
   static constexpr std::uint32_t shard_count = 1u << shard_bits;
-  // So many places stay unused before one is used again, if there are others. So a handle comes again after 4,096 times as
-  // many closes in its shard as there are generations, 2^26, at the least; and a node's name, which tells 2^14 versions apart, after
-  // four million opens of one file.
-  static constexpr std::size_t places_waiting = 4096;
-  static constexpr std::size_t nodes_waiting = 256;
   static constexpr std::size_t version_shards = 64;
   static constexpr std::size_t versions_max = (std::size_t{1} << 20) / version_shards;  // of a shard
   static constexpr unsigned attempts_max = 4;  // to open a file when there are no descriptors
@@ -253,13 +266,14 @@ class file_table {
   };
   struct entry {
     std::shared_ptr<host_file> file;
-    std::uint32_t generation = 0;
+    std::uint64_t generation = 0;  // at most generation_mask; the next ones follow it, from the mask to 0
   };
 
   struct alignas(64) shard {
     mutable std::shared_mutex mutex;  // guards the rest
     std::vector<entry> entries;
-    place_queue unused;  // has room for all places, so that a close allocates nothing
+    std::vector<std::uint32_t> unused;  // places; has room for all, so that a close allocates nothing
+    std::size_t retired = 0;            // places that have used up their generations
     std::size_t hand = 0;
   };
   using version_map = std::unordered_map<key, std::shared_ptr<file_version>, key_hash>;
@@ -271,18 +285,19 @@ class file_table {
   template <class Open>
   int open_backend(const Open& open, bool writes, unsigned first_shard, std::shared_ptr<backend_file>& file);
   int open_to_read(const std::string& path, bool no_follow, unsigned first_shard, std::shared_ptr<backend_file>& file);
-  int enter(counted_path path, bool no_follow, bool writes, std::shared_ptr<backend_file> file, std::uint32_t& handle,
+  int enter(counted_path path, bool no_follow, bool writes, std::shared_ptr<backend_file> file, std::uint64_t& handle,
             std::shared_ptr<host_file>& result, unsigned shard);
   // What `attempt` says, after making room as often as may help if that is a lack of descriptors.
   template <class Attempt>
   int with_room(unsigned first_shard, const Attempt& attempt);
-  bool put(shard& s, std::uint32_t number, const std::shared_ptr<host_file>& file, std::uint32_t& handle);
-  const entry* entry_of(const shard& s, std::uint32_t handle) const;
-  static std::uint32_t shard_of(std::uint32_t handle) { return (handle - 1) & (shard_count - 1); }
-  static std::uint32_t handle_of(const entry& e, std::uint32_t place, std::uint32_t shard) {
+  bool put(shard& s, std::uint32_t number, const std::shared_ptr<host_file>& file, std::uint64_t& handle);
+  const entry* entry_of(const shard& s, std::uint64_t handle) const;
+  int look_up(lookups::entries& among, std::uint64_t name, lookups& known, lookups::entry*& found);
+  static std::uint64_t shard_of(std::uint64_t handle) { return (handle - 1) & (shard_count - 1); }
+  static std::uint64_t handle_of(const entry& e, std::uint32_t place, std::uint32_t shard) {
     return (e.generation << index_bits) | (((place << shard_bits) | shard) + 1);
   }
-  // The version, and its node if the file takes part in it; 0, or -EMFILE when there are no more nodes.
+  // The version, and its node if the file takes part in it; 0, or -EMFILE when there are no more nodes, or versions.
   int version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
                  std::shared_ptr<file_version>& version, std::uint32_t& node);
   bool join(file_version& version, bool writes, std::uint32_t& node);
@@ -292,16 +307,17 @@ class file_table {
 
   const std::shared_ptr<backend> io_;
   const std::size_t descriptors_max_;
+  const numbering numbers_;
   file_error_log errors_;
   std::atomic<std::uint64_t> epoch_{1};  // raised by whatever lookups must not outlive
   std::array<shard, shard_count> shards_;
   std::array<version_shard, version_shards> versions_;
-  mutable std::shared_mutex nodes_mutex_;  // guards the next two; taken last
-  place_queue nodes_unused_;
+  mutable std::shared_mutex nodes_mutex_;                         // guards the next two; taken last
+  std::vector<std::uint32_t> nodes_unused_;                       // has room for all, so that a close allocates nothing
   std::vector<std::vector<std::shared_ptr<host_file>>> writers_;  // of each node that was made
   const std::uint32_t nodes_max_;
   // Relaxed: only its being different each time matters; a version passes to others under a mutex.
-  std::atomic<std::uint64_t> last_version_{0};
+  std::atomic<std::uint64_t> next_version_;
   std::atomic<unsigned> next_room_{0};  // the shard at which a thread without one of its own looks for room next
   // Backend files open now. Shared with their deleters, so that it is exact whoever lets one go.
   const std::shared_ptr<std::atomic<std::size_t>> descriptors_ = std::make_shared<std::atomic<std::size_t>>(0);

@@ -96,7 +96,7 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, un
   if (r.length == 0 || r.length >= limits::path_bytes_max) return -ENAMETOOLONG;
   std::string path(channel_.staging(slot), r.length);
   if (path.find('\0') != std::string::npos) return -EINVAL;
-  std::uint32_t handle = 0;
+  std::uint64_t handle = 0;
   std::shared_ptr<host_file> file;
   const bool changes = r.code == request_code::open_write;
   const open_how how{(r.handle & open_no_follow) != 0, (r.handle & open_reads) != 0,
@@ -164,7 +164,7 @@ std::uint64_t request_server::readable_bytes(const file_table::lookups::entry& f
   return offset >= size ? 0 : std::min(length, size - offset);
 }
 
-int request_server::reach_to_write(std::uint32_t handle, file_table::lookups& known,
+int request_server::reach_to_write(std::uint64_t handle, file_table::lookups& known,
                                    file_table::lookups::entry*& file) {
   const int status = files_.look_up(handle, known, file);
   return status < 0 ? status : file->file->writes() ? 0 : -EBADF;
@@ -177,7 +177,7 @@ std::int32_t request_server::serve_write(const request& r, std::uint32_t slot, f
   if (r.offset > limits::file_bytes_max || bytes > limits::file_bytes_max - r.offset || bytes > room) return -EINVAL;
   if (masked && mask_offset(bytes) + mask_words(bytes) * sizeof(std::uint64_t) > room) return -EINVAL;
   file_table::lookups::entry* file = nullptr;
-  if (const int status = files_.look_up(file_table::to_write(r.handle), known, file); status < 0) return status;
+  if (const int status = files_.look_up_writer(r.handle, known, file); status < 0) return status;
   const char* const data = channel_.write_staging(slot);
   // Copied once: what a kernel that goes on writing does to it must not lead anywhere else.
   std::vector<std::uint64_t> mask;

@@ -58,7 +58,7 @@ class request_server {
                           file_table::lookups& known);
   static std::uint64_t readable_bytes(const file_table::lookups::entry& file, std::uint64_t offset,
                                       std::uint64_t length);
-  int reach_to_write(std::uint32_t handle, file_table::lookups& known, file_table::lookups::entry*& file);
+  int reach_to_write(std::uint64_t handle, file_table::lookups& known, file_table::lookups::entry*& file);
   std::int32_t tell_extent(std::uint32_t slot, const extent_notice& notice);
 
   device& device_;

@@ -246,7 +246,7 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
 // The turn to write a file. False when others have it. (Without a file whoever answers the request says so.)
 bool service::take_turn(const request& write, unsigned worker, const file_table::lookups& known,
                         write_turn& turn) const {
-  if (const host_file* file = files_.remembered(file_table::to_write(write.handle), known))
+  if (const host_file* file = files_.remembered_writer(write.handle, known))
     return turn.take(file->seats(), worker, options_.workers);
   const std::shared_ptr<host_file> file = files_.find_writer(write.handle);
   return file == nullptr || turn.take(file->seats(), worker, options_.workers);

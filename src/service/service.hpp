@@ -111,7 +111,7 @@ class service {
     unsigned answered = 0;
     unsigned written = 0;      // of these
     unsigned passed_over = 0;  // writes to files that other threads are writing
-    std::uint32_t busy = 0;    // the name of one's node
+    std::uint64_t busy = 0;    // the name of one's node
   };
   tally scan(service_duty duty, unsigned worker, bool everywhere, file_table::lookups& known);
   void scan_range(service_duty duty, std::uint32_t first, std::uint32_t last, unsigned worker,

@@ -147,8 +147,8 @@ TEST_P(thread_limits, a_launch_without_memory_is_an_error) {
 std::vector<std::int32_t> use(service_rig& rig, std::int32_t sink, bool wait_for_extents) {
   std::vector<std::int32_t> results;
   const auto note = [&](const rig_reply& r) { return results.push_back(std::min(r.result, 0)), r; };
-  const std::uint32_t small = note(rig.open("/small", 8192)).handle;
-  const std::uint32_t large = note(rig.open("/large")).handle;
+  const std::uint64_t small = note(rig.open("/small", 8192)).handle;
+  const std::uint64_t large = note(rig.open("/large")).handle;
   for (const std::uint64_t at : {0, 65536, 131072}) (void)note(rig.read(large, at, 4096));
   (void)note(rig.bulk(large, 65536, 8192, 3));
   if (wait_for_extents) {
@@ -159,7 +159,7 @@ std::vector<std::int32_t> use(service_rig& rig, std::int32_t sink, bool wait_for
   (void)note(rig.call({request_code::sync, written.handle, 0, 0}));
   (void)note(rig.call({request_code::truncate, written.handle, 0, 5}));
   (void)note(rig.send(sink, "sent"));
-  for (const std::uint32_t handle : {written.handle, large, small}) (void)note(rig.close(handle));
+  for (const std::uint64_t handle : {written.handle, large, small}) (void)note(rig.close(handle));
   const std::string_view both("/new\0/newer", 11);
   (void)note(rig.call({request_code::rename, 0, static_cast<std::uint32_t>(both.size()), 0}, both));
   (void)note(rig.call({request_code::unlink, 0, 6, 0}, "/newer"));

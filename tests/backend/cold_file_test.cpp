@@ -50,7 +50,7 @@ TEST_F(cold_file, is_registered_as_one_extent) {
   service_rig_options options;
   options.extent_bytes = options.extent_budget_bytes = bytes;
   service_rig rig(io_, options);
-  const std::uint32_t handle = rig.open(path_).handle;
+  const std::uint64_t handle = rig.open(path_).handle;
   EXPECT_TRUE(eventually([&] { return rig.read(handle, 0, 4096).extent_bytes == bytes; }, 120s));
 }
 

@@ -63,7 +63,7 @@ TEST_P(channel_stress, every_answer_belongs_to_its_request) {
   const auto io = std::make_shared<memory_backend>();
   for (std::uint64_t f = 0; f < 3; ++f) io->write("/" + std::to_string(f), numbered_words(f, 5000));
   service_rig rig(io, rig_of(GetParam()));
-  std::uint32_t handles[3];
+  std::uint64_t handles[3];
   for (std::uint64_t f = 0; f < 3; ++f) handles[f] = rig.open("/" + std::to_string(f)).handle;
 
   std::atomic<std::uint64_t> wrong{0};
@@ -134,7 +134,7 @@ TEST_P(channel_stress, late_answers_reach_nobody_else) {
   io->write("/0", numbered_words(0, 5000));
   const auto slow = std::make_shared<fault_backend>(io, 3);
   service_rig rig(slow, rig_of(GetParam()));
-  const std::uint32_t handle = rig.open("/0").handle;
+  const std::uint64_t handle = rig.open("/0").handle;
   slow->add({.on = operation::read, .probability = 0.1, .delay = 8ms});
 
   std::atomic<std::uint64_t> wrong{0}, given_up{0}, answered{0};

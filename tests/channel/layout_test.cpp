@@ -90,7 +90,7 @@ TEST(channel_layout, some_slots_have_more_room_for_writes) {
 
 TEST(channel_layout, a_request_is_there_when_all_its_words_are) {
   request_record whole{};
-  const request sent{request_code::read, 0xfedcba98u, 0x3fffffe, 0x0000'8765'4321'0fedull};
+  const request sent{request_code::read, 0xfedc'ba98'7654'3210ull, 0x3fffffe, 0x0000'8765'4321'0fedull};
   whole.store(sent, 0xffffffffu);
   request got{};
   ASSERT_TRUE(whole.load(0xffffffffu, got));
@@ -105,6 +105,54 @@ TEST(channel_layout, a_request_is_there_when_all_its_words_are) {
     request_record part = next;
     part.words[missing] = whole.words[missing];
     EXPECT_FALSE(part.load(0, got)) << missing;
+  }
+}
+
+// A slot's words hold this request or the one before, whose number is one less.
+TEST(channel_layout, a_request_is_told_from_the_one_before_at_every_number) {
+  const request sent{request_code::read, 1, 2, 3};
+  for (unsigned bit = 0; bit < 32; ++bit) {
+    const std::uint32_t sequence = 1u << bit;
+    request_record record{};
+    request got{};
+    record.store(sent, sequence - 1);
+    EXPECT_TRUE(record.load(sequence - 1, got)) << bit;
+    EXPECT_FALSE(record.load(sequence, got)) << bit;
+    for (int stored = 0; stored < 4; ++stored) {
+      request_record next{};
+      next.store(sent, sequence);
+      record.words[stored] = next.words[stored];
+      EXPECT_EQ(record.load(sequence, got), stored == 3) << bit;
+    }
+  }
+}
+
+TEST(channel_layout, every_bit_of_a_request_arrives_and_changes_no_other) {
+  std::vector<request> all{{static_cast<request_code>(0), 0, 0, 0}};
+  for (unsigned bit = 0; bit < 64; ++bit) {
+    const std::uint64_t one = std::uint64_t{1} << bit;
+    all.push_back({static_cast<request_code>(0), one, 0, 0});
+    all.push_back({static_cast<request_code>(0), 0, 0, one});
+    if (one <= request_record::length_max)
+      all.push_back({static_cast<request_code>(0), 0, static_cast<std::uint32_t>(one), 0});
+    if (one < request_record::codes) all.push_back({static_cast<request_code>(one), 0, 0, 0});
+  }
+  for (const std::uint32_t sequence : {0u, 1u, 0x00ffffffu, 0xffffffffu, 0x5a5a5a5au}) {
+    for (request r : all) {
+      for (const bool inverted : {false, true}) {
+        if (inverted)
+          r = {static_cast<request_code>(static_cast<std::uint32_t>(r.code) ^ (request_record::codes - 1)), ~r.handle,
+               r.length ^ request_record::length_max, ~r.offset};
+        request_record record{};
+        record.store(r, sequence);
+        request got{};
+        ASSERT_TRUE(record.load(sequence, got));
+        ASSERT_EQ(got.code, r.code);
+        ASSERT_EQ(got.handle, r.handle);
+        ASSERT_EQ(got.length, r.length);
+        ASSERT_EQ(got.offset, r.offset);
+      }
+    }
   }
 }
 

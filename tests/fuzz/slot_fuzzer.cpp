@@ -90,9 +90,9 @@ void slot_fuzzer::run(std::span<const std::uint8_t> input) {
   }
   finish();
   require(rig_.files().open_count() == reading_.size() + writing_.size(), "files that are open, and should not");
-  std::set<std::uint32_t> handles = std::move(reading_);
+  std::set<std::uint64_t> handles = std::move(reading_);
   for (const auto& [handle, node] : writing_) handles.insert(handle);
-  for (const std::uint32_t handle : handles) require(rig_.close(handle).result == 0, "a file that does not close");
+  for (const std::uint64_t handle : handles) require(rig_.close(handle).result == 0, "a file that does not close");
   reading_.clear();
   writing_.clear();
   require(rig_.files().open_count() == 0, "files that are open after they were closed");
@@ -106,7 +106,7 @@ request slot_fuzzer::make_request(fuzz_input& in, std::string& staging) {
   if (opens(r.code)) {
     r.handle = h < 192 ? h % 32u : static_cast<std::uint32_t>(in.number(4));
   } else if (h >= 192) {
-    r.handle = static_cast<std::uint32_t>(in.number(4));
+    r.handle = in.number(8);
   } else {
     const auto pick = [h](const auto& some) {
       return std::next(some.begin(), static_cast<std::ptrdiff_t>(h / 4 % some.size()));
@@ -116,7 +116,7 @@ request slot_fuzzer::make_request(fuzz_input& in, std::string& staging) {
     else if (of_writing && !writing_.empty())
       r.handle = r.code == request_code::write ? pick(writing_)->second : pick(writing_)->first;
     else if (!reading_.empty()) r.handle = *pick(reading_);
-    if (h >= 160) r.handle ^= 1u << h % 32;
+    if (h >= 160) r.handle ^= std::uint64_t{1} << (h % 32 * 2 + how / 64 % 2);
   }
   std::uint32_t likely = static_cast<std::uint32_t>(in.number(2)) % (staging_bytes + 1);
   if ((how & 2) != 0) {
@@ -202,11 +202,11 @@ void slot_fuzzer::finish() {
   for (const std::uint32_t slot : slots) client_.release(slot);
 }
 
-bool slot_fuzzer::is_open(std::uint32_t handle, bool to_write) const {
+bool slot_fuzzer::is_open(std::uint64_t handle, bool to_write) const {
   return writing_.contains(handle) || (!to_write && reading_.contains(handle));
 }
 
-bool slot_fuzzer::is_node(std::uint32_t node) const {
+bool slot_fuzzer::is_node(std::uint64_t node) const {
   return std::any_of(writing_.begin(), writing_.end(), [node](const auto& file) { return file.second == node; });
 }
 
@@ -296,7 +296,7 @@ void slot_fuzzer::check_open(const posted& p, std::uint32_t slot, std::int32_t r
       changes ? result == 0 : static_cast<std::uint64_t>(result) <= std::min<std::uint64_t>(r.offset, staging_bytes),
       "more bytes with an open than there is room for");
   const reply_record& reply = rig_.memory().view().reply(slot);
-  const std::uint32_t handle = reply.handle.load_relaxed();
+  const std::uint64_t handle = reply.handle.load_relaxed();
   require(handle != 0 && !is_open(handle, false), "a handle that is none, or somebody else's");
   if (changes && (r.handle & open_writes) != 0)
     writing_.emplace(handle, node_name(reply.node.load_relaxed(), reply.version.load_relaxed()));

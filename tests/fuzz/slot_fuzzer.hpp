@@ -48,16 +48,16 @@ class slot_fuzzer {
   void check_open(const posted& p, std::uint32_t slot, std::int32_t result);
   void check_bulk(const posted& p, std::int32_t result, bool alone);
   void check_written(const std::vector<std::pair<posted, std::int32_t>>& answers);
-  bool is_open(std::uint32_t handle, bool to_write) const;
-  bool is_node(std::uint32_t node) const;  // of a file that is open for writing
+  bool is_open(std::uint64_t handle, bool to_write) const;
+  bool is_node(std::uint64_t node) const;  // of a file that is open for writing
 
   const std::shared_ptr<watched_backend> io_;
   service_rig rig_;
   channel_client client_;
   const std::uint32_t sink_;
   std::array<posted, slot_count> posted_;
-  std::set<std::uint32_t> reading_;                 // handles of files that are open
-  std::map<std::uint32_t, std::uint32_t> writing_;  // ... for writing, with their nodes' names
+  std::set<std::uint64_t> reading_;                 // handles of files that are open
+  std::map<std::uint64_t, std::uint64_t> writing_;  // ... for writing, with their nodes' names
   std::string frames_;                              // as they should be
   std::uint64_t answered_ = 0;
 };

@@ -288,13 +288,13 @@ struct records_kernel {
       const std::uint64_t tag = facts.tag_handle.load_relaxed();
       GPUFS_SCHEDULE_POINT("litmus.look_up");
       const std::uint64_t version = facts.version.load_relaxed();
-      const auto generation = static_cast<std::uint32_t>(tag >> 32);
+      const std::uint32_t generation = file_facts::tag_in(tag);
       if (detail::make_descriptor(slot, generation) != fd) return false;
       counts->add(version == known_file{slot, generation}.version());
     } else {
       const detail::found_file found = detail::look_up(fs, fd);
       if (found.error != 0) return false;
-      const known_file file{slot, found.generation};
+      const known_file file{slot, found.tag};
       counts->add(found.view.version == file.version() && found.view.size == file.size() &&
                   found.view.handle == file.handle() && found.view.access == access_read);
     }

@@ -56,7 +56,7 @@ struct known_file {
 
   GPUFS_HD std::uint64_t version() const { return mix(generation * 64 + slot) >> 8; }
   GPUFS_HD std::uint64_t size() const { return mix(generation * 64 + slot + 1) >> 8; }
-  GPUFS_HD std::uint32_t handle() const { return static_cast<std::uint32_t>(mix(generation * 64 + slot + 2)); }
+  GPUFS_HD std::uint64_t handle() const { return mix(generation * 64 + slot + 2); }
 };
 
 // The words that go to and fro between device and host.

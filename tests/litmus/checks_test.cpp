@@ -49,8 +49,7 @@ TEST(LitmusChecks, pages_of_different_keys_share_no_word_and_no_length) {
 }
 
 TEST(LitmusChecks, files_of_different_generations_share_nothing) {
-  std::set<std::uint64_t> versions, sizes;
-  std::set<std::uint32_t> handles;
+  std::set<std::uint64_t> versions, sizes, handles;
   for (std::uint32_t generation = 1; generation < 200; generation += 2) {
     const known_file file{3, generation};
     versions.insert(file.version());

@@ -152,8 +152,7 @@ template <bool weak>
 struct request_words {
   GPUFS_HD static request asked(std::uint32_t slot, std::uint32_t round) {
     const std::uint64_t word = known_word(slot, round, 0);
-    return {request_code::read, static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(word >> 40),
-            known_word(slot, round, 1)};
+    return {request_code::read, word, static_cast<std::uint32_t>(word >> 40), known_word(slot, round, 1)};
   }
   GPUFS_HD bool device_round(const exchange_side& side, const warp_group& g, std::uint32_t slot,
                              std::uint32_t round) const {
@@ -175,7 +174,7 @@ struct request_words {
     const bool whole = host.channel.request(slot).load(round, got);
     // Weakened: what is there as soon as one word is new.
     if (weak) {
-      if (static_cast<std::uint32_t>(host.channel.request(slot).words[0].load_relaxed() >> 32) != round) return false;
+      if (host.channel.request(slot).words[0].load_relaxed() >> request_record::payload_bits != round) return false;
     } else if (!whole) {
       return false;
     }

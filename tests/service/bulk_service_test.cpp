@@ -31,7 +31,7 @@ class bulk_service : public ::testing::Test {
   std::string content_;
   const std::shared_ptr<memory_backend> io_ = std::make_shared<memory_backend>(memory_backend_options{true});
   service_rig rig_{io_, with_extents()};
-  std::uint32_t file_ = 0;
+  std::uint64_t file_ = 0;
 };
 
 TEST_F(bulk_service, copies_into_the_frames_and_says_where_the_extent_is) {
@@ -74,7 +74,7 @@ TEST_F(bulk_service, of_many_workers_is_registered_when_it_is_quiet) {
   service_rig_options options = with_extents();
   options.workers = 6;
   service_rig rig(io_, options);
-  const std::uint32_t file = rig.open("/a").handle;
+  const std::uint64_t file = rig.open("/a").handle;
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(rig.bulk(file, 0, 4096, 0).result, 4096 | staged_flag);
   EXPECT_TRUE(eventually([&] { return rig.extents().count().registered == 1; }));
@@ -90,7 +90,7 @@ TEST_F(bulk_service, what_is_read_by_the_page_is_registered_at_once) {
   options.extent_bytes = 4096;
   options.extent_budget_bytes = std::uint64_t{1} << 30;
   service_rig rig(io_, options);
-  const std::uint32_t file = rig.open("/large").handle;
+  const std::uint64_t file = rig.open("/large").handle;
   EXPECT_EQ(rig.bulk(file, 0, 4096, 0).result, 4096 | staged_flag);
   bool told = false;
   for (std::uint64_t extent = 1; extent < 1000 && !told; ++extent) {  // it is not quiet meanwhile
@@ -105,7 +105,7 @@ TEST_F(bulk_service, what_is_read_again_and_again_is_registered) {
   service_rig_options options = with_extents();
   options.workers = 6;
   service_rig rig(io_, options);
-  const std::uint32_t file = rig.open("/a").handle;
+  const std::uint64_t file = rig.open("/a").handle;
   EXPECT_TRUE(eventually([&] { return rig.bulk(file, 0, 4096, 0).result == 4096; }));
 }
 
@@ -116,7 +116,7 @@ TEST_F(bulk_service, what_waits_to_be_registered_keeps_no_file_open) {
   for (int i = 0; i < 100; ++i) {
     const std::string path = "/" + std::to_string(i);
     io_->write(path, content_);
-    const std::uint32_t file = rig.open(path).handle;
+    const std::uint64_t file = rig.open(path).handle;
     EXPECT_EQ(rig.bulk(file, 0, 4096, 0).result & bulk_bytes_mask, 4096);
     EXPECT_EQ(rig.close(file).result, 0);
   }

@@ -39,7 +39,7 @@ class extents : public ::testing::Test {
   extents() { memory_->write("/a", content_); }
 
   // Reads there until the answer tells of an extent, or for so many reads.
-  rig_reply read_until_told(service_rig& rig, std::uint32_t handle, std::uint64_t offset) {
+  rig_reply read_until_told(service_rig& rig, std::uint64_t handle, std::uint64_t offset) {
     rig_reply r;
     EXPECT_TRUE(eventually([&] {
       r = rig.read(handle, offset, 64);
@@ -48,7 +48,7 @@ class extents : public ::testing::Test {
         << offset;
     return r;
   }
-  void expect_never_told(service_rig& rig, std::uint32_t handle, std::uint64_t offset) {
+  void expect_never_told(service_rig& rig, std::uint64_t handle, std::uint64_t offset) {
     const std::uint64_t refused = rig.extents().count().refused;
     (void)rig.read(handle, offset, 64);
     EXPECT_TRUE(eventually([&] { return rig.extents().count().refused > refused; }));
@@ -63,7 +63,7 @@ class extents : public ::testing::Test {
 
 TEST_F(extents, a_read_leads_to_registration_and_later_reads_tell_of_it) {
   service_rig rig(io_, with_budget(100));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   const rig_reply first = rig.read(handle, 3 * extent_bytes + 5, 64);
   EXPECT_EQ(first.extent_bytes, 0u) << "nothing waits for registration";
   const rig_reply told = read_until_told(rig, handle, 3 * extent_bytes + 5);
@@ -94,7 +94,7 @@ TEST_F(extents, all_opens_of_a_version_share_them) {
 
 TEST_F(extents, the_budget_is_kept) {
   service_rig rig(io_, with_budget(3));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   for (std::uint64_t e = 0; e < 3; ++e) (void)read_until_told(rig, handle, e * extent_bytes);
   for (std::uint64_t e = 3; e < 10; ++e) expect_never_told(rig, handle, e * extent_bytes);
   EXPECT_EQ(rig.extents().count().registered, 3u);
@@ -104,7 +104,7 @@ TEST_F(extents, the_budget_is_kept) {
 
 TEST_F(extents, without_a_budget_nothing_is_mapped) {
   service_rig rig(io_, with_budget(0));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   for (int i = 0; i < 50; ++i) EXPECT_EQ(rig.read(handle, 0, 64).extent_bytes, 0u);
   EXPECT_EQ(rig.extents().register_all(rig.files().find(handle)), 0u);
   EXPECT_EQ(io_->calls(operation::map), 0u);
@@ -116,14 +116,14 @@ TEST_F(extents, small_files_are_not_mapped) {
   service_rig rig(io_, options);
   memory_->write("/small", std::string(8192, 's'));
   memory_->write("/large", std::string(8193, 'l'));
-  const std::uint32_t small = rig.open("/small").handle;
+  const std::uint64_t small = rig.open("/small").handle;
   for (int i = 0; i < 50; ++i) EXPECT_EQ(rig.read(small, 0, 64).extent_bytes, 0u);
   EXPECT_EQ(read_until_told(rig, rig.open("/large").handle, 0).extent_bytes, 8193u);
 }
 
 TEST_F(extents, a_file_that_cannot_be_mapped_is_refused) {
   service_rig rig(io_, with_budget(100));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   io_->add({.on = operation::map, .error_number = EACCES});
   expect_never_told(rig, handle, 0);
   EXPECT_EQ(rig.extents().count().bytes, 0u) << "what was refused counts in the budget";
@@ -131,7 +131,7 @@ TEST_F(extents, a_file_that_cannot_be_mapped_is_refused) {
 
 TEST_F(extents, one_that_was_refused_is_tried_again_after_many_reads) {
   service_rig rig(io_, with_budget(100));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   io_->add({.on = operation::map, .times_max = 1, .error_number = EACCES});
   expect_never_told(rig, handle, 0);
   int reads = 0;
@@ -146,7 +146,7 @@ TEST_F(extents, one_that_was_refused_is_tried_again_after_many_reads) {
 
 TEST_F(extents, one_that_was_refused_and_is_registered_by_hand_is_told_soon) {
   service_rig rig(io_, with_budget(100));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   io_->add({.on = operation::map, .times_max = 1, .error_number = EACCES});
   expect_never_told(rig, handle, 0);
   EXPECT_GT(rig.extents().register_all(rig.files().find(handle)), 0u);
@@ -159,7 +159,7 @@ TEST_F(extents, one_that_was_refused_and_is_registered_by_hand_is_told_soon) {
 
 TEST_F(extents, a_file_that_changes_meanwhile_is_told_to_nobody) {
   service_rig rig(io_, with_budget(100));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   io_->add({.on = operation::map, .times_max = 1, .before = [&] { memory_->write_at("/a", 7, "changed"); }});
   expect_never_told(rig, handle, 0);
   EXPECT_EQ(rig.extents().register_all(rig.files().find(handle)), 0u);
@@ -168,7 +168,7 @@ TEST_F(extents, a_file_that_changes_meanwhile_is_told_to_nobody) {
 
 TEST_F(extents, an_exception_is_a_refusal) {
   service_rig rig(io_, with_budget(11));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   io_->add({.on = operation::map, .times_max = 1, .exception = true});
   expect_never_told(rig, handle, 0);
   io_->clear();
@@ -183,7 +183,7 @@ TEST_F(extents, those_behind_neighbours_in_use_are_registered_ahead) {
   service_rig_options options = with_budget(11);
   options.extents_ahead = 3;
   service_rig rig(io_, options);
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   const auto registered = [&] { return rig.extents().count().registered; };
   EXPECT_NE(read_until_told(rig, handle, 2 * extent_bytes).extent_bytes, 0u);
   EXPECT_NE(read_until_told(rig, handle, 4 * extent_bytes).extent_bytes, 0u);
@@ -198,7 +198,7 @@ TEST_F(extents, those_behind_neighbours_in_use_are_registered_ahead) {
 
 TEST_F(extents, register_all_registers_a_file_once) {
   service_rig rig(io_, with_budget(11));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   EXPECT_EQ(rig.extents().register_all(rig.files().find(handle)), content_.size());
   EXPECT_EQ(rig.extents().register_all(rig.files().find(handle)), content_.size());
   EXPECT_EQ(rig.extents().count().registered, 11u);
@@ -210,7 +210,7 @@ TEST_F(extents, register_all_registers_a_file_once) {
 TEST_F(extents, two_that_register_at_once_agree) {
   for (int round = 0; round < 10; ++round) {
     service_rig rig(io_, with_budget(50));
-    const std::uint32_t handle = rig.open("/a").handle;
+    const std::uint64_t handle = rig.open("/a").handle;
     std::atomic<int> wrong{0};
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t) {
@@ -258,7 +258,7 @@ TEST_F(extents, of_versions_that_are_gone_are_given_back_when_the_budget_is_used
 TEST_F(extents, of_files_that_changed_meanwhile_are_given_back) {
   service_rig rig(io_, with_budget(3));
   for (int i = 0; i < 10; ++i) {
-    const std::uint32_t handle = rig.open("/a").handle;
+    const std::uint64_t handle = rig.open("/a").handle;
     io_->add({.on = operation::map, .times_max = 1, .before = [&] { memory_->write_at("/a", 7, "changed"); }});
     EXPECT_EQ(rig.extents().register_all(rig.files().find(handle)), 0u) << "of all extents, as the file has changed";
     io_->clear();
@@ -273,7 +273,7 @@ TEST_F(extents, of_files_that_changed_meanwhile_are_given_back) {
 
 TEST_F(extents, dropped_ones_are_gone_and_come_back) {
   service_rig rig(io_, with_budget(11));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   EXPECT_EQ(rig.extents().register_all(rig.files().find(handle)), content_.size());
   rig.extents().drop_all();
   EXPECT_EQ(rig.extents().count().bytes, 0u);
@@ -286,7 +286,7 @@ TEST_F(extents, dropped_ones_are_gone_and_come_back) {
 // The registrar works in the background also while nobody reads: between two kernels, when extents are dropped.
 TEST_F(extents, dropping_while_one_is_being_registered_keeps_the_accounts) {
   service_rig rig(io_, with_budget(11));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   for (const bool fails : {true, false}) {
     std::atomic<bool> mapping{false}, go_on{false};
     io_->add({.on = operation::map,

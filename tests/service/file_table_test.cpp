@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <set>
 #include <thread>
 #include <unordered_set>
@@ -15,27 +16,35 @@
 namespace gpufs::testing {
 namespace {
 
+// With a number in which one bit is wrong, or two.
+template <class Call>
+void for_each_flip(std::uint64_t number, const Call& call) {
+  for (unsigned i = 0; i < 64; ++i) {
+    for (unsigned j = i; j < 64; ++j) call(number ^ (std::uint64_t{1} << i | std::uint64_t{1} << j));
+  }
+}
+
 class file_table_test : public ::testing::Test {
  protected:
-  std::uint32_t open(const std::string& path) {
-    std::uint32_t handle = 0;
+  std::uint64_t open(const std::string& path) {
+    std::uint64_t handle = 0;
     std::shared_ptr<host_file> file;
     EXPECT_EQ(table_.open(path, false, handle, file), 0) << path;
     return handle;
   }
   int open_error(const std::string& path, bool no_follow = false) {
-    std::uint32_t handle = 0;
+    std::uint64_t handle = 0;
     std::shared_ptr<host_file> file;
     return table_.open(path, no_follow, handle, file);
   }
   // Opens, looks at the version, closes.
   std::uint64_t version(const std::string& path) {
-    const std::uint32_t handle = open(path);
+    const std::uint64_t handle = open(path);
     const std::uint64_t number = table_.find(handle)->version().number;
     EXPECT_EQ(table_.close(handle), 0);
     return number;
   }
-  std::string read(std::uint32_t handle, std::uint64_t bytes, std::uint64_t offset) {
+  std::string read(std::uint64_t handle, std::uint64_t bytes, std::uint64_t offset) {
     std::string to(bytes, '\0');
     std::shared_ptr<backend_file> reached;
     EXPECT_EQ(table_.reach(*table_.find(handle), reached), 0);
@@ -54,7 +63,7 @@ class file_table_test : public ::testing::Test {
 TEST_F(file_table_test, a_handle_leads_to_its_file_until_it_is_closed) {
   io_->write("/a", "content of a");
   io_->write("/b", "content of b");
-  const std::uint32_t a = open("/a"), b = open("/b");
+  const std::uint64_t a = open("/a"), b = open("/b");
   EXPECT_NE(a, 0u);
   EXPECT_NE(a, b);
   EXPECT_EQ(table_.find(a)->path(), "/a");
@@ -69,10 +78,10 @@ TEST_F(file_table_test, a_handle_leads_to_its_file_until_it_is_closed) {
 
 TEST_F(file_table_test, an_old_handle_does_not_lead_to_the_next_file_in_its_place) {
   io_->write("/a", "a");
-  std::set<std::uint32_t> handles;
+  std::set<std::uint64_t> handles;
   for (int i = 0; i < 1000; ++i) {
-    const std::uint32_t handle = open("/a");
-    for (const std::uint32_t old : handles) ASSERT_EQ(table_.find(old), nullptr);
+    const std::uint64_t handle = open("/a");
+    for (const std::uint64_t old : handles) ASSERT_EQ(table_.find(old), nullptr);
     ASSERT_TRUE(handles.insert(handle).second) << "handle " << handle << " given again";
     if (handles.size() > 10) handles.erase(handles.begin());
     ASSERT_EQ(table_.close(handle), 0);
@@ -80,30 +89,30 @@ TEST_F(file_table_test, an_old_handle_does_not_lead_to_the_next_file_in_its_plac
 }
 
 // A request may be late: its caller has given up, and closed the file. It must not reach another file then.
-TEST_F(file_table_test, a_handle_does_not_come_again_in_many_opens) {
+TEST_F(file_table_test, a_handle_does_not_come_again) {
   io_->write("/a", "a");
   io_->write("/b", "b");
-  std::unordered_set<std::uint32_t> seen;
-  const std::uint32_t held = open("/b");
+  std::unordered_set<std::uint64_t> seen;
+  const std::uint64_t held = open("/b");
   seen.insert(held);
   for (int i = 0; i < 300'000; ++i) {
-    const std::uint32_t handle = open(i % 3 == 0 ? "/b" : "/a");
+    const std::uint64_t handle = open(i % 3 == 0 ? "/b" : "/a");
     ASSERT_TRUE(seen.insert(handle).second) << "after " << i << " opens";
     ASSERT_EQ(table_.close(handle), 0);
   }
-  const std::uint32_t last = open("/a");
+  const std::uint64_t last = open("/a");
   EXPECT_FALSE(seen.contains(last));
   seen.erase(held);
-  for (const std::uint32_t late : seen) ASSERT_EQ(table_.close(late), -EBADF);
+  for (const std::uint64_t late : seen) ASSERT_EQ(table_.close(late), -EBADF);
   EXPECT_EQ(read(last, 10, 0), "a");
   EXPECT_EQ(read(held, 10, 0), "b");
 }
 
-TEST_F(file_table_test, the_name_of_a_writer_does_not_come_again_in_many_opens) {
+TEST_F(file_table_test, the_name_of_a_writer_does_not_come_again) {
   io_->write("/a", "a");
   file_table table(io_, 64, 1024);
-  std::unordered_set<std::uint32_t> seen;
-  std::uint32_t handle = 0;
+  std::unordered_set<std::uint64_t> seen;
+  std::uint64_t handle = 0;
   std::shared_ptr<host_file> file;
   for (int i = 0; i < 300'000; ++i) {
     ASSERT_EQ(table.open_to_change("/a", {}, handle, file), 0);
@@ -111,15 +120,95 @@ TEST_F(file_table_test, the_name_of_a_writer_does_not_come_again_in_many_opens) 
     ASSERT_EQ(table.close(handle), 0);
   }
   ASSERT_EQ(table.open_to_change("/a", {}, handle, file), 0);
-  for (const std::uint32_t late : seen) ASSERT_EQ(table.find_writer(late), nullptr);
+  for (const std::uint64_t late : seen) ASSERT_EQ(table.find_writer(late), nullptr);
   EXPECT_NE(table.find_writer(node_name(file->node(), file->version().number)), nullptr);
+}
+
+// So that what a faulty kernel takes for a handle finds nothing.
+TEST_F(file_table_test, mounts_do_not_give_the_same_handles) {
+  io_->write("/a", "a");
+  std::unordered_set<std::uint64_t> handles, versions;
+  for (int i = 0; i < 20; ++i) {
+    file_table table(io_, 64, 64);
+    std::uint64_t handle = 0;
+    std::shared_ptr<host_file> file;
+    ASSERT_EQ(table.open_to_change("/a", {}, handle, file), 0);
+    EXPECT_TRUE(handles.insert(handle).second);
+    EXPECT_TRUE(versions.insert(file->version().number).second);
+    for (std::uint64_t small = 0; small < 100'000; ++small) ASSERT_EQ(table.find(small), nullptr);
+  }
+}
+
+// As long as a mount may live: a place's generations end, and go on after the largest number before that.
+TEST_F(file_table_test, a_place_whose_generations_are_used_up_is_not_used_again) {
+  io_->write("/a", "a");
+  constexpr std::uint64_t largest = (std::uint64_t{1} << 46) - 1;
+  constexpr std::uint64_t place_mask = (std::uint64_t{1} << 18) - 1;
+  for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{77}, largest - 1, largest}) {
+    file_table table(io_, 64, 0, {.first_generation = first, .generations = 3});
+    std::unordered_set<std::uint64_t> seen;
+    std::map<std::uint64_t, int> uses;  // of each place
+    for (int i = 0; i < 3000; ++i) {
+      std::uint64_t handle = 0;
+      std::shared_ptr<host_file> file;
+      ASSERT_EQ(table.open("/a", false, handle, file), 0);
+      ASSERT_TRUE(seen.insert(handle).second) << "after " << i << " opens";
+      ASSERT_LE(++uses[handle & place_mask], 3);
+      ASSERT_EQ(table.open_count(), 1u);
+      ASSERT_EQ(table.close(handle), 0);
+    }
+    EXPECT_EQ(uses.size(), 1000u);
+    EXPECT_EQ(table.open_count(), 0u);
+    for (const std::uint64_t late : seen) ASSERT_EQ(table.find(late), nullptr);
+  }
+}
+
+TEST_F(file_table_test, opens_end_where_handles_do) {
+  io_->write("/a", "a");
+  file_table table(io_, 64, 0, {.generations = 1});
+  std::uint64_t handle = 0, count = 0;
+  std::shared_ptr<host_file> file;
+  int status = 0;
+  while ((status = table.open("/a", false, handle, file)) == 0 && count < 2 * limits::open_files_max) {
+    ASSERT_EQ(table.close(handle), 0);
+    ++count;
+  }
+  EXPECT_EQ(status, -EMFILE);
+  EXPECT_EQ(count, 2 * limits::open_files_max - 1);
+  EXPECT_EQ(table.open_count(), 0u);
+}
+
+TEST_F(file_table_test, opens_end_where_version_numbers_do) {
+  io_->set_age_ns(0);  // each open gets a version
+  io_->write("/a", "a");
+  file_table table(io_, 64, 8, {.first_version = versions_end - 3});
+  std::uint64_t handle = 0;
+  std::shared_ptr<host_file> file;
+  std::uint64_t name = 0;
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(table.open_to_change("/a", {}, handle, file), 0);
+    EXPECT_EQ(node_of(node_name(file->node(), file->version().number)), file->node());
+    name = node_name(file->node(), file->version().number);
+    EXPECT_EQ(table.find_writer(name), file);
+    if (i < 2) {
+      ASSERT_EQ(table.close(handle), 0);
+    }
+  }
+  io_->write("/b", "b");
+  std::shared_ptr<host_file> other;
+  std::uint64_t none = 0;
+  EXPECT_EQ(table.open_to_change("/b", {}, none, other), -EMFILE);
+  EXPECT_EQ(table.open("/b", false, none, other), -EMFILE);
+  EXPECT_EQ(table.open("/a", false, none, other), 0) << "it has a version, which is being written";
+  EXPECT_EQ(table.open_count(), 2u);
+  EXPECT_EQ(table.find_writer(name), file);
 }
 
 // Few nodes, of which each is used again at once.
 TEST_F(file_table_test, all_nodes_can_be_used_and_used_again) {
   for (int i = 0; i < 9; ++i) io_->write("/" + std::to_string(i), "a");
   file_table table(io_, 64, 8);
-  std::vector<std::uint32_t> handles(9);
+  std::vector<std::uint64_t> handles(9);
   std::shared_ptr<host_file> file;
   for (int round = 0; round < 100; ++round) {
     std::unordered_set<std::uint32_t> nodes;
@@ -134,19 +223,21 @@ TEST_F(file_table_test, all_nodes_can_be_used_and_used_again) {
 
 TEST_F(file_table_test, knows_no_handle_that_it_did_not_give) {
   io_->write("/a", "a");
-  const std::uint32_t handle = open("/a");
-  for (const std::uint32_t wrong :
-       {0u, 2u, handle + 1, handle ^ 0x80000000u, handle + (1u << 18), 0xffffffffu, 0x3ffffu}) {
-    EXPECT_EQ(table_.find(wrong), nullptr) << wrong;
-    EXPECT_EQ(table_.close(wrong), -EBADF) << wrong;
-  }
+  const std::uint64_t handle = open("/a");
+  const auto expect_none = [&](std::uint64_t wrong) {
+    ASSERT_EQ(table_.find(wrong), nullptr) << wrong;
+    ASSERT_EQ(table_.close(wrong), -EBADF) << wrong;
+  };
+  for (const std::uint64_t wrong : {std::uint64_t{0}, std::uint64_t{2}, handle + 1, ~handle, ~std::uint64_t{0}})
+    expect_none(wrong);
+  for_each_flip(handle, expect_none);
   EXPECT_NE(table_.find(handle), nullptr);
 }
 
 TEST_F(file_table_test, says_so_when_it_is_full_and_goes_on_after_a_close) {
   io_->write("/a", "a");
   file_table table(io_, std::size_t{1} << 20);
-  std::uint32_t handle = 0;
+  std::uint64_t handle = 0;
   std::shared_ptr<host_file> file;
   std::uint32_t count = 0;
   int status = 0;
@@ -159,7 +250,7 @@ TEST_F(file_table_test, says_so_when_it_is_full_and_goes_on_after_a_close) {
 
 TEST_F(file_table_test, a_closed_file_gives_its_descriptor_back) {
   io_->write("/a", "a");
-  const std::uint32_t handle = open("/a");
+  const std::uint64_t handle = open("/a");
   EXPECT_EQ(io_->open_now(), 1u);
   EXPECT_EQ(table_.close(handle), 0);
   EXPECT_EQ(io_->open_now(), 0u);
@@ -222,7 +313,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(version_change, gives_the_file_a_new_version) {
   io_->write("/a", "content");
-  const std::uint32_t before = open("/a");
+  const std::uint64_t before = open("/a");
   const std::uint64_t old = table_.find(before)->version().number;
   EXPECT_EQ(version("/a"), old);
   GetParam().make(*io_);
@@ -289,7 +380,7 @@ TEST_F(file_table_test, a_file_from_the_future_is_taken_for_one_that_may_still_c
 class file_table_writers : public ::testing::Test {
  protected:
   struct opened {
-    std::uint32_t handle, name;  // node_name()
+    std::uint64_t handle, name;  // node_name()
   };
   opened open_to_write(const std::string& path) {
     opened o{};
@@ -320,15 +411,15 @@ TEST_F(file_table_writers, a_late_write_finds_no_other_file_of_the_same_node) {
   const opened before = open_to_write("/a");
   file_table::lookups known;
   file_table::lookups::entry* found = nullptr;
-  EXPECT_EQ(table_.look_up(file_table::to_write(before.name), known, found), 0);
+  EXPECT_EQ(table_.look_up_writer(before.name, known, found), 0);
   EXPECT_EQ(table_.close(before.handle), 0);
   for (const char* path : {"/b", "/a"}) {
     const opened after = open_to_write(path);
     EXPECT_EQ(node_of(after.name), node_of(before.name)) << "or this tests nothing";
     EXPECT_EQ(table_.find_writer(before.name), nullptr);
-    EXPECT_EQ(table_.remembered(file_table::to_write(before.name), known), nullptr);
-    EXPECT_EQ(table_.look_up(file_table::to_write(before.name), known, found), -EBADF);
-    EXPECT_EQ(table_.look_up(file_table::to_write(after.name), known, found), 0);
+    EXPECT_EQ(table_.remembered_writer(before.name, known), nullptr);
+    EXPECT_EQ(table_.look_up_writer(before.name, known, found), -EBADF);
+    EXPECT_EQ(table_.look_up_writer(after.name, known, found), 0);
     EXPECT_EQ(table_.close(after.handle), 0);
   }
 }
@@ -336,7 +427,7 @@ TEST_F(file_table_writers, a_late_write_finds_no_other_file_of_the_same_node) {
 // A file has it through all its versions; another file under the same path has not.
 TEST_F(file_table_writers, who_emptied_a_file_is_remembered) {
   const auto emptied_by = [&](bool writes) {
-    std::uint32_t handle = 0;
+    std::uint64_t handle = 0;
     std::shared_ptr<host_file> file;
     const int status =
         writes ? table_.open_to_change("/a", {.write = true}, handle, file) : table_.open("/a", false, handle, file);
@@ -347,7 +438,7 @@ TEST_F(file_table_writers, who_emptied_a_file_is_remembered) {
   };
   io_->write("/a", "content");
   EXPECT_EQ(emptied_by(true), 0u);
-  std::uint32_t handle = 0;
+  std::uint64_t handle = 0;
   std::shared_ptr<host_file> file;
   ASSERT_EQ(table_.open_to_change("/a", {.write = true}, handle, file), 0);
   file->version().emptied_by = 77;
@@ -363,8 +454,10 @@ TEST_F(file_table_writers, who_emptied_a_file_is_remembered) {
 
 TEST_F(file_table_writers, wrong_names_find_nothing) {
   const opened a = open_to_write("/a");
-  for (const std::uint32_t name : {a.name + 1, a.name ^ 1u << node_bits, no_node, ~a.name})
+  for (const std::uint64_t name : {a.name + 1, std::uint64_t{node_of(a.name)}, std::uint64_t{no_node}, ~a.name})
     EXPECT_EQ(table_.find_writer(name), nullptr);
+  for_each_flip(a.name, [&](std::uint64_t wrong) { ASSERT_EQ(table_.find_writer(wrong), nullptr) << wrong; });
+  EXPECT_NE(table_.find_writer(a.name), nullptr);
   EXPECT_EQ(table_.close(a.handle), 0);
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <random>
 #include <set>
+#include <vector>
 
 #include "support/memory_backend.hpp"
 #include "support/service_rig.hpp"
@@ -14,10 +15,18 @@
 namespace gpufs::testing {
 namespace {
 
+// What a handle may look like that is none: others' neighbours, and any of its bits wrong.
+std::vector<std::uint64_t> wrong_ones(std::uint64_t handle) {
+  std::vector<std::uint64_t> all{handle + 1, ~handle, ~std::uint64_t{0}, no_node};
+  if (handle != 0) all.push_back(0);
+  for (unsigned bit = 0; bit < 64; ++bit) all.push_back(handle ^ std::uint64_t{1} << bit);
+  return all;
+}
+
 class garbage : public ::testing::Test {
  protected:
   garbage() { io_->write("/a", "0123456789"); }
-  rig_reply call(request_code code, std::uint32_t handle, std::uint32_t length, std::uint64_t offset,
+  rig_reply call(request_code code, std::uint64_t handle, std::uint32_t length, std::uint64_t offset,
                  std::string_view staging = {}) {
     return rig_.call({code, handle, length, offset}, staging);
   }
@@ -34,7 +43,7 @@ TEST_F(garbage, unknown_codes_are_refused) {
 }
 
 TEST_F(garbage, reads_are_checked) {
-  const std::uint32_t handle = rig_.open("/a").handle;
+  const std::uint64_t handle = rig_.open("/a").handle;
   EXPECT_EQ(rig_.read(handle, 0, staging_bytes).bytes, "0123456789");
   EXPECT_EQ(rig_.read(handle, 3, 4).bytes, "3456");
   EXPECT_EQ(rig_.read(handle, 3, 0).result, 0);
@@ -45,8 +54,7 @@ TEST_F(garbage, reads_are_checked) {
   EXPECT_EQ(rig_.read(handle, std::uint64_t{1} << 63, 4).result, -EINVAL);
   EXPECT_EQ(rig_.read(handle, 0, staging_bytes + 1).result, -EINVAL) << "it would go into the next slot's memory";
   EXPECT_EQ(rig_.read(handle, 0, 0xffffffffu).result, -EINVAL);
-  for (const std::uint32_t wrong : {0u, handle + 1, handle ^ 0x40000u, 0xffffffffu})
-    EXPECT_EQ(rig_.read(wrong, 0, 4).result, -EBADF);
+  for (const std::uint64_t wrong : wrong_ones(handle)) EXPECT_EQ(rig_.read(wrong, 0, 4).result, -EBADF) << wrong;
   EXPECT_EQ(rig_.close(handle).result, 0);
   EXPECT_EQ(rig_.read(handle, 0, 4).result, -EBADF);
   EXPECT_EQ(rig_.close(handle).result, -EBADF);
@@ -81,19 +89,19 @@ TEST_F(garbage, sends_are_checked) {
     got.assign(bytes, count);
     return 0;
   });
-  const auto handle = static_cast<std::uint32_t>(sink);
+  const auto handle = static_cast<std::uint64_t>(sink);
   EXPECT_EQ(call(request_code::send, handle, staging_bytes, 0).result, 0);
   EXPECT_EQ(got.size(), staging_bytes);
   EXPECT_EQ(call(request_code::send, handle, staging_bytes + 1, 0).result, -EINVAL);
   EXPECT_EQ(call(request_code::send, handle, 0xffffffffu, 0).result, -EINVAL);
-  for (const std::uint32_t wrong : {handle + 1, limits::sinks_max, 0xffffffffu})
-    EXPECT_EQ(call(request_code::send, wrong, 1, 0).result, -EBADF);
+  for (const std::uint64_t wrong : wrong_ones(handle))
+    EXPECT_EQ(call(request_code::send, wrong, 1, 0).result, -EBADF) << wrong;
 }
 
 TEST_F(garbage, a_bell_may_jump) {
   channel_client client = rig_.client();
   const auto slot = static_cast<std::uint32_t>(client.acquire());
-  const std::uint32_t handle = rig_.open("/a").handle;
+  const std::uint64_t handle = rig_.open("/a").handle;
   std::mt19937 random(8);
   for (int i = 0; i < 200; ++i) {
     rig_.memory().record(slot).sequence.store_relaxed(random());
@@ -118,7 +126,7 @@ TEST_F(garbage, random_requests_are_answered_and_harm_nobody) {
   };
   io_->write("/page", std::string(70'000, 'p'));
   io_->write("/precious", "nobody opens it");
-  std::vector<std::uint32_t> handles{rig_.open("/a").handle, rig_.open("/page").handle};
+  std::vector<std::uint64_t> handles{rig_.open("/a").handle, rig_.open("/page").handle};
   const std::int32_t sink = rig_.sinks().open([](const char* bytes, std::size_t count) {
     unsigned sum = 0;  // every byte can be read
     for (std::size_t i = 0; i < count; ++i) sum += static_cast<unsigned char>(bytes[i]);
@@ -131,8 +139,8 @@ TEST_F(garbage, random_requests_are_answered_and_harm_nobody) {
   for (int i = 0; i < 30'000; ++i) {
     const auto code =
         static_cast<request_code>(random() % 8 == 0 ? word(2) % request_record::codes : 1 + random() % 13);
-    const auto handle = static_cast<std::uint32_t>(
-        word(code == request_code::send ? static_cast<std::uint64_t>(sink) : handles[random() % handles.size()]));
+    const std::uint64_t handle =
+        word(code == request_code::send ? static_cast<std::uint64_t>(sink) : handles[random() % handles.size()]);
     const auto length = static_cast<std::uint32_t>(word(random() % staging_bytes));
     std::string staging = pool.substr(random() % (2 * staging_bytes), staging_bytes);
     if (random() % 3 == 0) staging.replace(0, 5, "/page");
@@ -167,7 +175,7 @@ TEST(garbage_in_wide_slots, writes_are_as_long_as_the_slot_has_room) {
   const auto io = std::make_shared<memory_backend>();
   io->write("/a", "");
   service_rig rig(io, {.write_bytes = 65536});
-  const std::uint32_t node = rig.open_to_write("/a").node;
+  const std::uint64_t node = rig.open_to_write("/a").node;
   std::string content(65536, '\0');
   for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 7 >> 3);
   EXPECT_EQ(rig.write(node, 5, content).result, 65536);
@@ -179,20 +187,20 @@ TEST(garbage_in_wide_slots, writes_are_as_long_as_the_slot_has_room) {
 
 TEST_F(garbage, writes_are_checked) {
   const rig_reply opened = rig_.call({request_code::open_write, open_reads | open_writes, 2, 0}, "/a");
-  const std::uint32_t handle = opened.handle, node = opened.node;
+  const std::uint64_t handle = opened.handle, node = opened.node;
   ASSERT_GE(opened.result, 0);
   const rig_reply read_only = rig_.open("/a");
-  const std::uint32_t reader = read_only.handle;
-  const auto write = [&](std::uint32_t of, std::uint64_t offset, std::uint32_t length) {
+  const std::uint64_t reader = read_only.handle;
+  const auto write = [&](std::uint64_t of, std::uint64_t offset, std::uint32_t length) {
     return rig_.call({request_code::write, of, length, offset}, std::string(staging_bytes, 'w')).result;
   };
   EXPECT_EQ(read_only.node, node);
   EXPECT_EQ(rig_.call({request_code::truncate, reader, 0, 0}).result, -EBADF);
   EXPECT_EQ(rig_.call({request_code::sync, reader, 0, 0}).result, -EBADF);
   EXPECT_EQ(rig_.call({request_code::report_close, reader, 0, 0}).result, -EBADF);
-  for (const std::uint32_t wrong : {0u, handle + 1, handle ^ 0x40000u, 0xffffffffu})
-    EXPECT_EQ(rig_.call({request_code::truncate, wrong, 0, 0}).result, -EBADF);
-  for (const std::uint32_t wrong : {node + 1, node ^ 0x40000u, no_node}) EXPECT_EQ(write(wrong, 0, 3), -EBADF);
+  for (const std::uint64_t wrong : wrong_ones(handle))
+    EXPECT_EQ(rig_.call({request_code::truncate, wrong, 0, 0}).result, -EBADF) << wrong;
+  for (const std::uint64_t wrong : wrong_ones(node)) EXPECT_EQ(write(wrong, 0, 3), -EBADF) << wrong;
   EXPECT_EQ(write(node, 0, staging_bytes + 1), -EINVAL) << "of the next slot's memory";
   EXPECT_EQ(write(node, 0, staging_bytes | masked_flag), -EINVAL) << "with a mask that lies behind it";
   EXPECT_EQ(write(node, limits::file_bytes_max, 1), -EINVAL);
@@ -216,7 +224,7 @@ TEST_F(garbage, writes_are_checked) {
 
 // Each bit a byte, whatever the length and the pattern.
 TEST_F(garbage, masks_say_which_bytes_are_written) {
-  const std::uint32_t node = rig_.open_to_write("/a").node;
+  const std::uint64_t node = rig_.open_to_write("/a").node;
   std::mt19937_64 random(5);
   for (int i = 0; i < 300; ++i) {
     const std::uint64_t bytes = 1 + random() % 700;

@@ -79,11 +79,8 @@ class hostile_kernel : public ::testing::TestWithParam<files_in> {
     sink_ = static_cast<std::uint32_t>(rig_->sinks().open([](const char*, std::size_t) { return 0; }));
   }
 
-  // The host keeps places of handles and nodes for a while (file_table.hpp), up to a number that is reached
-  // here, and does not grow any more.
+  // What the host keeps of files, and of those who sent, does not grow any more.
   void reach_all_bounds() {
-    for (int i = 0; i < 12'000; ++i) (void)rig_->close(rig_->open(names_[0]).handle);
-    for (int i = 0; i < 6'000; ++i) (void)rig_->close(rig_->open_to_write(names_[i % 2]).handle);
     for (std::uint64_t seed = 1; seed <= 10; ++seed) send(~seed, 1000);
   }
 
@@ -97,7 +94,7 @@ class hostile_kernel : public ::testing::TestWithParam<files_in> {
       for (char& c : staging) c = static_cast<char>(random());
       request r{static_cast<request_code>(random() % 64 == 0 ? random() % request_record::codes : random() % 14), 0,
                 static_cast<std::uint32_t>(staging.size()), near(random)};
-      r.handle = random() % 8 == 0 ? static_cast<std::uint32_t>(random()) : handle(random());
+      r.handle = random() % 8 == 0 ? random() >> random() % 64 : handle(random());
       if (random() % 32 == 0) r.length = static_cast<std::uint32_t>(random());
       if (random() % 16 == 0) r.offset = random() >> random() % 64 | limits::file_bytes_max;
       // A host that does not use inode numbers again has more to remember with each.
@@ -146,11 +143,11 @@ class hostile_kernel : public ::testing::TestWithParam<files_in> {
  private:
   // Within a megabyte, so that files stay small.
   static std::uint64_t near(std::mt19937_64& random) { return random() % (1u << (1 + random() % 20)); }
-  std::uint32_t handle(std::uint64_t random) const {
-    return handles_.empty() ? static_cast<std::uint32_t>(random) : handles_[random % handles_.size()];
+  std::uint64_t handle(std::uint64_t random) const {
+    return handles_.empty() ? random : handles_[random % handles_.size()];
   }
   void close_all() {
-    for (const std::uint32_t h : handles_) (void)rig_->close(h);
+    for (const std::uint64_t h : handles_) (void)rig_->close(h);
     handles_.clear();
     nodes_.clear();
   }
@@ -160,7 +157,7 @@ class hostile_kernel : public ::testing::TestWithParam<files_in> {
       std::make_shared<memory_backend>(memory_backend_options{.mappings = true, .inode_count = 64});
   std::optional<service_rig> rig_;
   std::uint32_t sink_ = 0;
-  std::vector<std::uint32_t> handles_, nodes_;
+  std::vector<std::uint64_t> handles_, nodes_;
   const std::vector<std::string> names_ =
       GetParam() == files_in::memory
           ? std::vector<std::string>{"/a", "/b", "/new", "/other", "\xff"}
@@ -197,7 +194,7 @@ TEST(hostile_requests, only_so_many_extents_are_remembered) {
   io->write("/a", "a");
   io->truncate("/a", limits::file_bytes_max / 2);
   service_rig rig(io, with_extents());
-  std::uint32_t handle = 0;
+  std::uint64_t handle = 0;
   std::shared_ptr<host_file> file;
   ASSERT_EQ(rig.files().open("/a", false, handle, file), 0);
   for (std::uint64_t n = 0; n < 2 * extent_registrar::known_min; ++n) (void)rig.extents().touch(file, n * extent_bytes);
@@ -229,7 +226,7 @@ TEST(hostile_requests, what_waits_to_be_registered_keeps_no_descriptor) {
     for (int i = 0; i < 50; ++i) {
       const std::string path = "/" + std::to_string(i);
       io->write(path, std::string(extent_bytes, 'a'));
-      const std::uint32_t handle = rig.open(path).handle;
+      const std::uint64_t handle = rig.open(path).handle;
       EXPECT_EQ(rig.read(handle, 0, 10).bytes.size(), 10u);
       EXPECT_EQ(rig.close(handle).result, 0);
     }
@@ -250,9 +247,9 @@ TEST(hostile_requests, open_paths_are_bounded_in_bytes) {
   io->write(path, "content");
   io->write("/short", "content");
   file_table files(io, 64, 16);
-  std::vector<std::uint32_t> handles;
+  std::vector<std::uint64_t> handles;
   std::shared_ptr<host_file> file;
-  std::uint32_t handle = 0;
+  std::uint64_t handle = 0;
   int status = 0;
   while (handles.size() <= file_table::path_bytes_max / path.size()) {
     status = files.open(path, false, handle, file);
@@ -287,7 +284,7 @@ TEST(hostile_requests, the_service_follows_nothing_that_the_channels_header_says
   const auto io = std::make_shared<memory_backend>();
   io->write("/a", "content");
   service_rig rig(io);
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   std::mt19937 random(5);
   for (std::uint32_t round = 1; round <= 60; ++round) {
     auto* const header = reinterpret_cast<std::uint32_t*>(rig.memory().view().base);

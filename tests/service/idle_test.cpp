@@ -44,7 +44,7 @@ TEST(idle_service, answers_a_twin_soon_after_a_pause) {
   const auto io = std::make_shared<memory_backend>();
   io->write("/a", "content");
   service_rig rig(io);
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   for (const auto pause : {0ms, 5ms, 200ms, 1200ms}) {
     std::this_thread::sleep_for(pause);
     const std::uint64_t start = platform::now_ns();
@@ -80,7 +80,7 @@ TEST(idle_service, finds_a_request_that_nobody_woke_it_for) {
   service_rig_options options;
   options.workers = 3;
   service_rig rig(io, options);
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   const channel_view view = rig.memory().view();
   for (const auto pause : {1ms, 300ms, 1200ms}) {
     std::this_thread::sleep_for(pause);

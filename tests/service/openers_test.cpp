@@ -136,7 +136,7 @@ TEST_F(kinds_of_threads, openers_open_and_workers_read) {
   for (unsigned c = 0; c < 6; ++c) {
     clients.emplace_back([&] {
       for (int i = 0; i < 50; ++i) {
-        const std::uint32_t handle = rig.open("/a").handle;
+        const std::uint64_t handle = rig.open("/a").handle;
         EXPECT_EQ(rig.read(handle, 100, 10).bytes, "aaaaaaaaaa");
         EXPECT_EQ(rig.close(handle).result, 0);
       }
@@ -153,7 +153,7 @@ TEST_F(kinds_of_threads, openers_open_and_workers_read) {
 
 TEST_F(kinds_of_threads, workers_that_all_hang_do_not_keep_openers_from_answering) {
   service_rig rig(io_, with_workers(2));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   const stuck_calls stuck(*io_, operation::read, "/a", [&] { EXPECT_EQ(rig.read(handle, 0, 10).result, 10); });
   for (int i = 0; i < 20; ++i) {
     const rig_reply r = rig.open("/small");
@@ -165,7 +165,7 @@ TEST_F(kinds_of_threads, workers_that_all_hang_do_not_keep_openers_from_answerin
 
 TEST_F(kinds_of_threads, openers_that_all_hang_do_not_keep_workers_from_answering) {
   service_rig rig(io_, with_workers(2));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   const stuck_calls stuck(*io_, operation::open, "/small", [&] { EXPECT_EQ(rig.open("/small").size, 9u); });
   for (int i = 0; i < 20; ++i) EXPECT_EQ(rig.read(handle, 0, 10).result, 10);
   EXPECT_EQ(stuck.there(), 2) << "somebody else opened";
@@ -173,7 +173,7 @@ TEST_F(kinds_of_threads, openers_that_all_hang_do_not_keep_workers_from_answerin
 
 TEST_F(kinds_of_threads, without_openers_the_service_is_dead) {
   service_rig rig(io_, with_workers(2));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   io_->add({.on = operation::open, .worker_death = true});
   EXPECT_EQ(rig.open("/small").result, -EIO);
   EXPECT_EQ(rig.read(handle, 0, 10).result, 10) << "one is left";
@@ -215,7 +215,7 @@ double seconds_of(const std::set<long>& threads) {
 
 TEST_F(kinds_of_threads, requests_for_one_kind_do_not_keep_the_other_awake) {
   service_rig rig(io_, with_workers(4));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   const std::set<long> openers = watched_->openers();
   if (seconds_of(openers) < 0) GTEST_SKIP() << "no times of threads on this system";
   std::atomic<bool> end{false};
@@ -244,7 +244,7 @@ TEST_F(kinds_of_threads, a_request_that_nobody_woke_anybody_for_is_found_by_its_
     const std::uint64_t start = platform::now_ns();
     const std::uint32_t opened = post_silently(rig, client, {request_code::open, 0, 2, 0}, "/a");
     ASSERT_EQ(client.wait(opened).result, 0);
-    const std::uint32_t handle = view.reply(opened).handle.load_relaxed();
+    const std::uint64_t handle = view.reply(opened).handle.load_relaxed();
     client.release(opened);
     const std::uint32_t read = post_silently(rig, client, {request_code::read, handle, 7, 0}, "");
     EXPECT_EQ(client.wait(read).result, 7);
@@ -262,8 +262,8 @@ TEST_F(kinds_of_threads, a_worker_that_hangs_does_not_keep_others_from_getting_u
   } const pauses[] = {{10ms, 10ms}, {1300ms, 5ms}, {1200ms, 5ms}, {1700ms, 5ms}, {1300ms, 300ms}};
   const auto answered_after_ns = [&](const auto& pause) {
     service_rig rig(io_, with_workers(3));
-    const std::uint32_t handle = rig.open("/a").handle;
-    const std::uint32_t other = rig.open("/small").handle;
+    const std::uint64_t handle = rig.open("/a").handle;
+    const std::uint64_t other = rig.open("/small").handle;
     std::this_thread::sleep_for(pause.before);
     gate stop;
     io_->add({.on = operation::read, .path = "/a", .before = stop.wait()});
@@ -377,7 +377,7 @@ TEST_P(openers_descriptors, are_closed_soon_after_the_file) {
   for (int c = 0; c < 6; ++c) {
     clients.emplace_back([&] {
       for (std::uint64_t i = 0; i < 100; ++i) {
-        const std::uint32_t handle = rig.open(folder_ / "file").handle;
+        const std::uint64_t handle = rig.open(folder_ / "file").handle;
         if (i % 2 == 0) {
           EXPECT_TRUE(rig.read(handle, i * 900, 1000).bytes == content.substr(i * 900, 1000));
         }
@@ -394,7 +394,7 @@ TEST_P(openers_descriptors, are_all_closed_when_the_service_has_ended) {
   {
     service_rig rig(io(), with_workers(3));
     for (int i = 0; i < 40; ++i) {
-      const std::uint32_t handle = rig.open(folder_ / "file").handle;
+      const std::uint64_t handle = rig.open(folder_ / "file").handle;
       if (i % 3 == 0) {
         EXPECT_TRUE(rig.read(handle, 500, 1000).bytes == content.substr(500, 1000));
       }
@@ -402,7 +402,7 @@ TEST_P(openers_descriptors, are_all_closed_when_the_service_has_ended) {
     EXPECT_GE(open_now().own + open_now().process, 40u);
     // Some that are on their way to the threads that can close them.
     for (int i = 0; i < 10; ++i) {
-      const std::uint32_t handle = rig.open(folder_ / "file").handle;
+      const std::uint64_t handle = rig.open(folder_ / "file").handle;
       EXPECT_EQ(rig.read(handle, 500, 1000).result, 1000);
       EXPECT_EQ(rig.close(handle).result, 0);
     }
@@ -432,7 +432,7 @@ TEST_P(openers_descriptors, workers_read_a_file_that_was_renamed_over_or_removed
   const std::string replaced = file("replaced", 60'000), removed = file("removed", 60'001),
                     moved = file("moved", 60'002);
   service_rig rig(io());
-  const std::uint32_t a = rig.open(folder_ / "replaced").handle, b = rig.open(folder_ / "removed").handle,
+  const std::uint64_t a = rig.open(folder_ / "replaced").handle, b = rig.open(folder_ / "removed").handle,
                       c = rig.open(folder_ / "moved").handle;
   file("new", 60'000);
   std::filesystem::rename(folder_ / "new", folder_ / "replaced");
@@ -451,7 +451,7 @@ TEST_P(openers_descriptors, a_file_whose_path_leads_nowhere_any_more_is_register
   service_rig_options options;
   options.extent_budget_bytes = std::uint64_t{1} << 20;
   service_rig rig(io(), options);
-  const std::uint32_t handle = rig.open(folder_ / "before/file").handle;
+  const std::uint64_t handle = rig.open(folder_ / "before/file").handle;
   std::filesystem::rename(folder_ / "before", folder_ / "after");
   rig_reply r;
   EXPECT_TRUE(eventually([&] {
@@ -466,7 +466,7 @@ TEST_P(openers_descriptors, many_threads_reach_for_a_file_at_once) {
   const std::string content = file("file", 100'000);
   service_rig rig(io(), with_workers(4));
   for (int round = 0; round < 30; ++round) {
-    const std::uint32_t handle = rig.open(folder_ / "file").handle;
+    const std::uint64_t handle = rig.open(folder_ / "file").handle;
     std::vector<std::thread> clients;
     for (std::uint64_t c = 0; c < 4; ++c) {
       clients.emplace_back(
@@ -515,7 +515,7 @@ TEST_P(openers_descriptors, more_files_are_open_than_a_table_has_numbers) {
   std::vector<std::string> contents;
   for (std::size_t i = 0; i < count; ++i) contents.push_back(file("file " + std::to_string(i), 9000 + i));
   const auto use_all = [&](service_rig& rig) {
-    std::vector<std::uint32_t> handles;
+    std::vector<std::uint64_t> handles;
     for (std::size_t i = 0; i < count; ++i) {
       const rig_reply r = rig.open(folder_ / ("file " + std::to_string(i)));
       ASSERT_EQ(r.result, 0) << i;
@@ -527,7 +527,7 @@ TEST_P(openers_descriptors, more_files_are_open_than_a_table_has_numbers) {
       ASSERT_EQ(r.result, 8000) << f;
       ASSERT_TRUE(r.bytes == contents[f].substr(1000, 8000)) << f;
     }
-    for (const std::uint32_t handle : handles) ASSERT_EQ(rig.close(handle).result, 0);
+    for (const std::uint64_t handle : handles) ASSERT_EQ(rig.close(handle).result, 0);
     EXPECT_TRUE(all_closed_soon());
   };
   service_rig_options options;

@@ -110,11 +110,11 @@ class policies : public ::testing::TestWithParam<policy> {
     for (const char* const path : {"/dev/null", "/dev/zero", "/proc/self/mem"}) all.push_back({path, refused});
     return all;
   }
-  rig_reply call(request_code code, std::uint32_t handle, std::uint64_t offset, const std::string& path) const {
+  rig_reply call(request_code code, std::uint64_t handle, std::uint64_t offset, const std::string& path) const {
     return rig_->call({code, handle, static_cast<std::uint32_t>(path.size()), offset}, path);
   }
   // Whatever may be done with a handle, or a node, by a kernel that guesses.
-  std::vector<std::int32_t> change_through(std::uint32_t handle, std::uint64_t version) const {
+  std::vector<std::int32_t> change_through(std::uint64_t handle, std::uint64_t version) const {
     std::vector<std::int32_t> results;
     for (const std::uint64_t size : {0, 3, 100'000})
       results.push_back(rig_->call({request_code::truncate, handle, 0, size}).result);
@@ -144,6 +144,7 @@ TEST_P(policies, opens_to_read_change_nothing) {
     for (const std::int32_t result : change_through(opened.handle, opened.version))
       EXPECT_EQ(result, GetParam().read_only ? -EROFS : -EBADF) << s.path;
     EXPECT_EQ(rig_->close(opened.handle).result, 0);
+    EXPECT_EQ(rig_->read(opened.handle, 0, 4).result, -EBADF) << s.path;
   }
   EXPECT_EQ(tree_of(outer_ / ""), before);
 }
@@ -172,6 +173,12 @@ TEST_P(policies, opens_to_change_follow_the_policy) {
       EXPECT_EQ(opened.result, expected) << s.path << " " << bits;
       if (opened.result < 0) continue;
       EXPECT_EQ(rig_->close(opened.handle).result, 0);
+      // With its names a kernel writes to nothing any more, also when they are in use again.
+      const rig_reply next = rig_->open(s.path);
+      for (const std::int32_t result : change_through(opened.handle, opened.version))
+        EXPECT_EQ(result, -EBADF) << s.path << " " << bits;
+      EXPECT_EQ(rig_->close(opened.handle).result, -EBADF);
+      EXPECT_EQ(rig_->close(next.handle).result, 0);
     }
   }
   EXPECT_EQ(tree_of(outer_ / ""), before);
@@ -258,7 +265,7 @@ class hollow_backend final : public backend {
 
 TEST(reads, bytes_past_the_size_of_a_file_are_not_read) {
   service_rig rig(std::make_shared<hollow_backend>());
-  const std::uint32_t handle = rig.open("/hollow", 100).handle;
+  const std::uint64_t handle = rig.open("/hollow", 100).handle;
   EXPECT_EQ(rig.read(handle, 0, 100).result, 0);
   EXPECT_EQ(rig.read(handle, 4096, 100).result, 0);
   EXPECT_EQ(rig.bulk(handle, 0, 8192, 0).result, 0);
@@ -270,7 +277,7 @@ TEST(reads, a_file_that_has_grown_is_read_to_its_new_end) {
   const auto io = std::make_shared<memory_backend>();
   io->write("/a", "0123456789");
   service_rig rig(io);
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   EXPECT_EQ(rig.read(handle, 10, 100).result, 0);
   io->write_at("/a", 10, "abcdef");
   EXPECT_EQ(rig.read(handle, 10, 100).bytes, "abcdef");

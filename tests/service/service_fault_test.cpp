@@ -26,7 +26,7 @@ class service_faults : public ::testing::Test {
     memory_->write("/a", content_);
     memory_->write("/small", "few bytes");
   }
-  void expect_read(service_rig& rig, std::uint32_t handle, std::uint64_t offset, std::uint32_t length) {
+  void expect_read(service_rig& rig, std::uint64_t handle, std::uint64_t offset, std::uint32_t length) {
     const rig_reply r = rig.read(handle, offset, length);
     const std::string expected = offset < content_.size() ? content_.substr(offset, length) : "";
     EXPECT_EQ(r.result, static_cast<std::int32_t>(expected.size()));
@@ -42,7 +42,7 @@ TEST_F(service_faults, interrupted_and_short_reads_are_continued) {
   io_->add({.on = operation::read, .every = 3, .error_number = EINTR});
   io_->add({.on = operation::read, .probability = 0.8, .bytes_max = 700});
   service_rig rig(io_);
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   for (std::uint64_t offset = 0; offset < 101'000; offset += 7001) expect_read(rig, handle, offset, 8192);
   expect_read(rig, handle, 99'990, 8192);
   EXPECT_GT(io_->strikes(), 100u);
@@ -58,7 +58,7 @@ TEST_F(service_faults, a_small_file_comes_whole_also_in_short_reads) {
 
 TEST_F(service_faults, an_error_reaches_the_caller_and_the_next_read_may_succeed) {
   service_rig rig(io_);
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   for (const int error_number : {EIO, EAGAIN, ENXIO, ENOMEM}) {
     io_->add({.on = operation::read, .times_max = 1, .error_number = error_number});
     EXPECT_EQ(rig.read(handle, 0, 4096).result, -error_number);
@@ -111,7 +111,7 @@ TEST_F(service_faults, an_exception_answers_and_the_worker_goes_on) {
   service_rig_options options;
   options.workers = 1;
   service_rig rig(io_, options);
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   for (const operation on : {operation::read, operation::open, operation::identify}) {
     for (int i = 0; i < 20; ++i) {
       io_->add({.on = on, .exception = true});
@@ -130,7 +130,7 @@ TEST_F(service_faults, a_dying_worker_answers_and_the_others_go_on) {
   options.workers = 4;
   options.timeouts = {100'000'000'000};
   service_rig rig(io_, options);
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   for (int death = 1; death < 4; ++death) {
     io_->add({.on = operation::read, .times_max = 1, .worker_death = true});
     const std::uint64_t start = platform::now_ns();
@@ -148,7 +148,7 @@ TEST_F(service_faults, slots_of_a_dead_worker_are_served_by_the_others_under_loa
   options.workers = 3;
   options.slots = 12;
   service_rig rig(io_, options);
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   io_->add({.on = operation::read, .nth = 50, .worker_death = true});
   io_->add({.on = operation::read, .nth = 200, .worker_death = true});
   std::atomic<int> deaths{0}, wrong{0};
@@ -172,7 +172,7 @@ TEST_F(service_faults, when_all_workers_are_dead_every_caller_ends_soon) {
   options.workers = 2;
   options.slots = 4;
   service_rig rig(io_, options);
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   io_->add({.on = operation::read, .every = 20, .worker_death = true});
   const random_delays delays(6);
   std::atomic<int> wrong{0};
@@ -203,7 +203,7 @@ TEST_F(service_faults, a_worker_that_hangs_in_one_read_does_not_keep_the_others_
   service_rig_options options;
   options.workers = 2;
   service_rig rig(io_, options);
-  const std::uint32_t handle = rig.open("/a").handle, other = rig.open("/small").handle;
+  const std::uint64_t handle = rig.open("/a").handle, other = rig.open("/small").handle;
   std::atomic<bool> go_on{false}, hangs{false};
   io_->add({.on = operation::read, .path = "/a", .before = [&] {
               hangs = true;
@@ -231,7 +231,7 @@ class service_rounds : public service_faults {
     EXPECT_TRUE(eventually([&] { return at_gate_ == static_cast<int>(workers); }));
   }
   // Posts reads of one byte each, which all wait.
-  void post(service_rig& rig, std::uint32_t handle, unsigned count) {
+  void post(service_rig& rig, std::uint64_t handle, unsigned count) {
     results_ = std::vector<std::atomic<std::int32_t>>(count);
     for (unsigned i = 0; i < count; ++i)
       clients_.emplace_back([this, &rig, handle, i] {
@@ -265,7 +265,7 @@ class service_rounds : public service_faults {
     return options;
   }
 
-  std::uint32_t gate_ = 0;
+  std::uint64_t gate_ = 0;
   std::atomic<int> at_gate_{0};
   std::atomic<bool> open_{false};
   std::vector<std::atomic<std::int32_t>> results_;
@@ -274,7 +274,7 @@ class service_rounds : public service_faults {
 
 TEST_F(service_rounds, each_request_is_answered_before_the_next_is_begun) {
   service_rig rig(io_, with_workers(1));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   keep_busy(rig, 1);
   std::atomic<bool> go_on{false}, hangs{false};
   io_->add({.on = operation::read, .path = "/a", .nth = 4, .before = [&] {
@@ -292,7 +292,7 @@ TEST_F(service_rounds, each_request_is_answered_before_the_next_is_begun) {
 
 TEST_F(service_rounds, a_worker_that_hangs_in_one_request_does_not_hold_the_others_that_it_has_seen) {
   service_rig rig(io_, with_workers(2));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   keep_busy(rig, 2);
   std::atomic<bool> go_on{false};
   io_->add({.on = operation::read, .path = "/a", .nth = 1, .before = [&] {
@@ -308,7 +308,7 @@ TEST_F(service_rounds, a_worker_that_hangs_in_one_request_does_not_hold_the_othe
 
 TEST_F(service_rounds, a_worker_that_dies_fails_one_request_and_the_others_that_it_has_seen_are_served) {
   service_rig rig(io_, with_workers(2));
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   keep_busy(rig, 2);
   io_->add({.on = operation::read, .path = "/a", .nth = 1, .worker_death = true});
   post(rig, handle, 12);
@@ -324,7 +324,7 @@ TEST_F(service_faults, the_end_of_the_service_ends_those_who_wait) {
   service_rig_options options;
   options.workers = 1;
   service_rig rig(io_, options);
-  const std::uint32_t handle = rig.open("/a").handle;
+  const std::uint64_t handle = rig.open("/a").handle;
   std::atomic<bool> go_on{false}, hangs{false};
   io_->add({.on = operation::read, .before = [&] {
               hangs = true;

@@ -17,7 +17,7 @@ TEST(staged_truncation, gives_short_reads_and_no_signal) {
   const temporary_folder folder;
   const std::string path = folder.write("file", content);
   service_rig rig(make_posix_backend());
-  const std::uint32_t handle = rig.open(path).handle;
+  const std::uint64_t handle = rig.open(path).handle;
   const auto read_all = [&](std::uint64_t end) {
     for (std::uint64_t offset = 0; offset < bytes; offset += page) {
       const rig_reply r = rig.read(handle, offset, page);

@@ -20,14 +20,14 @@ class write_turns : public ::testing::Test {
  protected:
   // Several callers, each of which writes bytes of its own to one of the files in turn. How many writes were made at once at most. On a
   // machine that is busy elsewhere short writes may never meet, so they become longer until as many as `enough` did.
-  int writes_at_once(service_rig& rig, fault_backend& io, const std::vector<std::uint32_t>& nodes, int enough) {
+  int writes_at_once(service_rig& rig, fault_backend& io, const std::vector<std::uint64_t>& nodes, int enough) {
     int most = 0;
     for (const auto takes : {500us, 5'000us, 50'000us})
       if (most < enough) most = std::max(most, writes_at_once(rig, io, nodes, takes));
     return most;
   }
 
-  int writes_at_once(service_rig& rig, fault_backend& io, const std::vector<std::uint32_t>& nodes,
+  int writes_at_once(service_rig& rig, fault_backend& io, const std::vector<std::uint64_t>& nodes,
                      std::chrono::microseconds takes) {
     std::atomic<int> inside{0}, most{0};
     io.clear();
@@ -43,7 +43,7 @@ class write_turns : public ::testing::Test {
       callers.emplace_back([&, c] {
         for (unsigned i = 0; i < 20; ++i) {
           const std::string bytes(4, static_cast<char>('a' + c));
-          const std::uint32_t to = nodes[c % nodes.size()];
+          const std::uint64_t to = nodes[c % nodes.size()];
           EXPECT_EQ(rig.write(to, (i * 8 + c) * 4, bytes).result, 4);
         }
       });
@@ -60,7 +60,7 @@ class write_turns : public ::testing::Test {
 
 TEST_F(write_turns, two_threads_are_at_a_file_at_a_time) {
   service_rig rig(io_, {.workers = 4, .slots = 16});
-  const std::uint32_t node = rig.open_to_write("/a").node;
+  const std::uint64_t node = rig.open_to_write("/a").node;
   EXPECT_EQ(rig.open_to_write("/a").node, node);
   EXPECT_EQ(writes_at_once(rig, *io_, {node, node}, 2), 2);
   std::string expected;
@@ -72,7 +72,7 @@ TEST_F(write_turns, two_threads_are_at_a_file_at_a_time) {
 // Which of two threads would be there for other files?
 TEST_F(write_turns, of_two_threads_one_is_at_a_file_at_a_time) {
   service_rig rig(io_, {.workers = 2, .slots = 16});
-  const std::uint32_t node = rig.open_to_write("/a").node;
+  const std::uint64_t node = rig.open_to_write("/a").node;
   EXPECT_EQ(writes_at_once(rig, *io_, {node, node}, 1), 1);
 }
 
@@ -81,7 +81,7 @@ TEST_F(write_turns, six_threads_are_at_a_file_whose_backend_says_that_they_write
       std::make_shared<memory_backend>(memory_backend_options{.writes_together = true}), 42);
   for (const auto& [workers, together] : {std::pair{8u, 6}, {4u, 3}}) {
     service_rig rig(io, {.workers = workers, .slots = 16});
-    const std::uint32_t node = rig.open_to_write("/a").node;
+    const std::uint64_t node = rig.open_to_write("/a").node;
     EXPECT_EQ(writes_at_once(rig, *io, {node, node}, together), together) << workers;
   }
 }
@@ -96,7 +96,7 @@ TEST_F(write_turns, different_files_are_written_at_the_same_time) {
 
 TEST_F(write_turns, another_thread_takes_over_from_one_that_is_busy_elsewhere) {
   service_rig rig(io_, {.workers = 2, .slots = 16});
-  const std::uint32_t node = rig.open_to_write("/a").node, other = rig.open_to_write("/other").handle;
+  const std::uint64_t node = rig.open_to_write("/a").node, other = rig.open_to_write("/other").handle;
   constexpr std::uint64_t enough_ns = 250'000'000;  // less than a sync takes
   for (int i = 0; i < 20 && shortest_ns_ >= enough_ns; ++i) {
     EXPECT_EQ(rig.write(node, 0, "x").result, 1);

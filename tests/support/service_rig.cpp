@@ -7,7 +7,7 @@ namespace gpufs::testing {
 
 service_rig::service_rig(std::shared_ptr<backend> io, const service_rig_options& o)
     : options_(o), device_(make_cpu_device(1)), memory_(o.slots, o.staging_bytes, o.write_bytes),
-      files_(std::move(io), o.descriptors_max, o.read_only ? 0 : nodes_max),
+      files_(std::move(io), o.descriptors_max, o.read_only ? 0 : nodes_max, o.numbers),
       extents_(*device_, files_, record_,
                extent_options{o.extent_budget_bytes, o.extent_bytes, o.extent_file_bytes_min, o.extents_ahead}),
       service_(std::make_unique<gpufs::service>(
@@ -67,19 +67,19 @@ rig_reply service_rig::open_to_write(std::string_view path) {
                static_cast<std::uint32_t>(path.size()), 0644},
               path);
 }
-rig_reply service_rig::write(std::uint32_t node, std::uint64_t offset, std::string_view bytes) {
+rig_reply service_rig::write(std::uint64_t node, std::uint64_t offset, std::string_view bytes) {
   return call({request_code::write, node, static_cast<std::uint32_t>(bytes.size()), offset}, bytes);
 }
-rig_reply service_rig::read(std::uint32_t handle, std::uint64_t offset, std::uint32_t length) {
+rig_reply service_rig::read(std::uint64_t handle, std::uint64_t offset, std::uint32_t length) {
   return call({request_code::read, handle, length, offset});
 }
-rig_reply service_rig::bulk(std::uint32_t handle, std::uint64_t offset, std::uint32_t length, std::uint32_t frame) {
+rig_reply service_rig::bulk(std::uint64_t handle, std::uint64_t offset, std::uint32_t length, std::uint32_t frame) {
   const bulk_target to{frame};
   return call({request_code::bulk, handle, length, offset},
               std::string_view(reinterpret_cast<const char*>(&to), sizeof to));
 }
 
-rig_reply service_rig::close(std::uint32_t handle) { return call({request_code::close, handle, 0, 0}); }
+rig_reply service_rig::close(std::uint64_t handle) { return call({request_code::close, handle, 0, 0}); }
 rig_reply service_rig::send(std::int32_t sink, std::string_view bytes) {
   return call({request_code::send, static_cast<std::uint32_t>(sink), static_cast<std::uint32_t>(bytes.size()), 0},
               bytes);

@@ -28,6 +28,8 @@ struct service_rig_options {
   bool openers = true;
   bool read_only = false;
   channel_timeouts timeouts{60'000'000'000};
+  // The same in each run. All bytes of a handle, and of a node's name, are used.
+  file_table::numbering numbers{.first_generation = 0x29e8'd7c6'b5a4, .first_version = 0x1234'5678'9abc};
 };
 
 // What came back on a request: the reply's fields, and as many staging bytes as the result says.
@@ -35,7 +37,7 @@ struct rig_reply {
   std::int32_t result = 0;
   bool abandoned = false;
   std::uint64_t version = 0, size = 0, inode = 0;
-  std::uint32_t handle = 0, node = no_node;  // node_name()
+  std::uint64_t handle = 0, node = no_node;  // node_name()
   std::uint64_t extent_number = 0, extent_address = 0, extent_bytes = 0;
   std::string bytes;
 };
@@ -49,14 +51,14 @@ class service_rig {
   rig_reply call(const request& r, std::string_view staging = {});
   // `want`: the bytes that may come along.
   rig_reply open(std::string_view path, std::uint64_t want = 0, bool no_follow = false);
-  rig_reply read(std::uint32_t handle, std::uint64_t offset, std::uint32_t length);
+  rig_reply read(std::uint64_t handle, std::uint64_t offset, std::uint32_t length);
   // A file to be changed, which is created if it is not there; and some of its bytes.
   rig_reply open_to_write(std::string_view path);
-  rig_reply write(std::uint32_t node, std::uint64_t offset, std::string_view bytes);
-  rig_reply close(std::uint32_t handle);
+  rig_reply write(std::uint64_t node, std::uint64_t offset, std::string_view bytes);
+  rig_reply close(std::uint64_t handle);
   rig_reply send(std::int32_t sink, std::string_view bytes);
   // Into frames(), from this one on.
-  rig_reply bulk(std::uint32_t handle, std::uint64_t offset, std::uint32_t length, std::uint32_t frame);
+  rig_reply bulk(std::uint64_t handle, std::uint64_t offset, std::uint32_t length, std::uint32_t frame);
 
   static constexpr std::uint32_t nodes_max = 4096;
   static constexpr std::uint32_t frame_count = 16;

@@ -73,7 +73,7 @@ struct alignas(128) open_file {
   // Generation (times 2^32) plus opens not closed yet. Beside the pins, because lookups pin for a moment too. Less than the
   // holders, also below 0, while a close too many takes its step back.
   atomic_word<std::uint64_t> tag_holders;
-  atomic_word<std::uint64_t> tag_handle;  // generation, the host's name for the file
+  atomic_word<std::uint64_t> handle;  // the host's name for the file
   atomic_word<std::int64_t> modified_ns;
   atomic_word<std::int64_t> changed_ns;
   atomic_word<std::uint64_t> inode;
@@ -88,8 +88,7 @@ struct alignas(128) open_file {
     return {static_cast<std::uint32_t>((word - static_cast<std::uint64_t>(std::int64_t{holders})) >> 32), holders};
   }
 
-  GPUFS_HD std::uint32_t generation() const { return static_cast<std::uint32_t>(tag_handle.load_relaxed() >> 32); }
-  GPUFS_HD std::uint32_t handle() const { return static_cast<std::uint32_t>(tag_handle.load_relaxed()); }
+  GPUFS_HD std::uint32_t generation() const { return holders_in(tag_holders.load_relaxed()).generation; }
 };
 static_assert(sizeof(open_file) == 128, "one line a file");
 
@@ -100,16 +99,6 @@ static_assert(sizeof(open_file) == 128, "one line a file");
 // because each half of an H100's second-level cache keeps a copy of what it reads of the other until somebody writes there.
 inline constexpr std::uint32_t file_copies = 8;
 
-// The same in all copies; written while the record is closed. Two words, each with a tag that has the generation
-// (load_tagged()).
-struct alignas(32) file_facts {
-  atomic_word<std::uint64_t> version;
-  atomic_word<std::uint64_t> tag_handle;  // generation (high half), the host's name for the file (low half)
-  atomic_word<std::uint64_t> size;        // or, with size_in_node, the file's node
-  atomic_word<std::uint64_t> tag_mode;    // generation, st_mode and access_bits
-
-  static constexpr std::uint64_t size_in_node = std::uint64_t{1} << 63;
-};
 // What an open file allows; beside its st_mode.
 enum access_bits : std::uint32_t {
   access_read = 1u << 16,
@@ -117,7 +106,50 @@ enum access_bits : std::uint32_t {
   access_append = 1u << 18,
   access_once = 1u << 19  // O_GWRONCE: its pages are never fetched
 };
+
+// The same in all copies; written while the record is closed. Two words, each beside a tag that has
+// the generation's low bits (load_tagged()). The host's name for the file lies in what the tags leave:
+// so a lookup reads one sector, as it would without the name.
+//
+//   tag_handle   63 ... 44 | 43 ....................... 0
+//                tag       | handle, low bits
+//   tag_mode     63 ... 44 | 43 ............. 24 | 23 .. 0
+//                tag       | handle, high bits   | st_mode and access_bits
+struct alignas(32) file_facts {
+  atomic_word<std::uint64_t> version;
+  atomic_word<std::uint64_t> tag_handle;
+  atomic_word<std::uint64_t> size;  // or, with size_in_node, the file's node
+  atomic_word<std::uint64_t> tag_mode;
+
+  static constexpr std::uint64_t size_in_node = std::uint64_t{1} << 63;
+
+  static constexpr std::uint32_t tag_bits = 20, mode_bits = 24;
+  static constexpr std::uint32_t low_bits = 64 - tag_bits;  // of the handle, beside the first tag
+  GPUFS_HD static constexpr std::uint32_t tag_of(std::uint32_t generation) {
+    return generation & ((1u << tag_bits) - 1);
+  }
+  GPUFS_HD void set_tags(std::uint32_t generation, std::uint64_t handle, std::uint32_t mode) {
+    const std::uint64_t tag = std::uint64_t{tag_of(generation)} << low_bits;
+    store_tagged(tag_handle, tag | (handle & low_mask));
+    store_tagged(tag_mode, tag | handle >> low_bits << mode_bits | mode);
+  }
+  GPUFS_HD static std::uint32_t tag_in(std::uint64_t tagged) { return static_cast<std::uint32_t>(tagged >> low_bits); }
+  GPUFS_HD static std::uint64_t handle_in(std::uint64_t tag_handle, std::uint64_t tag_mode) {
+    return (tag_handle & low_mask) | tag_mode >> mode_bits << low_bits;
+  }
+  GPUFS_HD static std::uint32_t mode_in(std::uint64_t tag_mode) {
+    return static_cast<std::uint32_t>(tag_mode) & ((1u << mode_bits) - 1);
+  }
+
+ private:
+  static constexpr std::uint64_t low_mask = (std::uint64_t{1} << low_bits) - 1;
+};
 static_assert(sizeof(file_facts) == 32, "one sector");
+static_assert(file_facts::tag_bits >= limits::generation_bits, "a tag tells apart what a descriptor does");
+static_assert(file_facts::low_bits + file_facts::tag_bits == 64 &&
+                  2 * file_facts::tag_bits + file_facts::mode_bits == 64,
+              "both pairs hold a tag, and together the handle");
+static_assert(2 * access_once <= 1u << file_facts::mode_bits, "st_mode and access_bits fit");
 
 // Since the open; to be summed over the copies.
 struct alignas(32) file_counts {

@@ -43,6 +43,7 @@ namespace gpufs::detail {
 // mapped for writing, are not what others look for.
 inline constexpr std::uint64_t once_bit = std::uint64_t{1} << 62;
 inline constexpr std::uint64_t copy_bit = std::uint64_t{1} << 61;
+static_assert(versions_end <= copy_bit, "no version has these bits");
 
 // Of the page in a frame that the caller has pinned. The frame's generation keeps the copies of a page that was evicted since from
 // being taken for it.

@@ -405,7 +405,7 @@ class write_back {
     const std::uint32_t lost = node.lost.load_acquire();
     std::uint32_t settled = node.settled.load_relaxed();
     if (lost == settled) return true;
-    const std::uint32_t name = node_name(r.node(), r.version());
+    const std::uint64_t name = node_name(r.node(), r.version());
     const channel_client client = fs_.client();
     const bool unanswered =
         keeps_errors_ ? client.has_unanswered_write(name) : client.has_unanswered_write_for_long(name);

@@ -134,7 +134,7 @@ class channel_client {
   }
 
   // Whether a write to this node (its node_name()) has been posted and not answered, by a caller that waits or has given up.
-  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool has_unanswered_write(std::uint32_t node_name) const {
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool has_unanswered_write(std::uint64_t node_name) const {
     for (std::uint32_t slot = 0; slot < view_.layout.slot_count; ++slot) {
       // Acquire: pairs with the release of the caller that gave up; its number is then that of the write.
       if (slots_[slot].owner.load_acquire() == static_cast<std::uint32_t>(slot_owner::free)) continue;
@@ -148,7 +148,7 @@ class channel_client {
     return false;
   }
   // The same, but waits until there is none, as long as for an answer.
-  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool has_unanswered_write_for_long(std::uint32_t node_name) const {
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool has_unanswered_write_for_long(std::uint64_t node_name) const {
     deadline waiting = begin_wait();
     for (std::uint32_t attempt = 0; has_unanswered_write(node_name); ++attempt) {
       if (timed_out(0, waiting)) return true;

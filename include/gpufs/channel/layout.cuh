@@ -29,15 +29,22 @@
 // other: either the worker refuses the request (-ECANCELED), or the caller knows that it may still take effect.
 //
 //   bell word     31 ........ 0    sequence: 0 never posted, then 1, 2, ... (wraps, skipping nothing: compared for equality)
-//   request word  63 ...... 32 | 31 ....... 0
-//                 sequence     | payload (request_record)
+//   request word  63 ...... 40 | 39 ....... 0
+//                 sequence     | payload (request_record): the sequence's low 24 bits
 //   reply word    63 ...... 32 | 31 ....... 0
 //                 sequence     | result: >= 0, or -errno
 //
-// Every word of a request carries its sequence, so the device orders nothing: the bell may arrive before them, and the
-// host takes a request when all its words say the bell's number. (A GPU's fence of system scope waits for the bus, and
-// those of all warps wait for each other: two a request held the whole GPU to a million requests a second.) Only bytes
-// in staging that go to the host need a release, on the bell.
+// Every word of a request carries its sequence, so the device orders nothing: the bell may arrive
+// before them, and the host takes a request when all its words say the bell's number. (A GPU's
+// fence of system scope waits for the bus, and those of all warps wait for each other: two a
+// request held the whole GPU to a million requests a second.) Only bytes in staging that go to the
+// host need a release, on the bell. A word needs few bits of the sequence, because it holds this
+// request or the one before: a slot is posted in again only when the host has answered, so has seen
+// all words.
+//
+// Names. A request names an open file by its handle, and a write names the version that it writes
+// (node_name). Both are 64 bits, and a mount gives each of them once. So a request that is served
+// late reaches its own file or none (-EBADF).
 #pragma once
 
 #include "gpufs/base/atomic.cuh"
@@ -53,9 +60,9 @@ enum class request_code : std::uint32_t {
   bulk = 5,   // handle, offset, length: into the frames that staging (bulk_target) names; answered when they are filled
   // Writing:
   open_write = 6,  // as open; handle: open_bits; offset: mode of a file that is created
-  write =
-      7,  // handle: node_name() of a file that is open for writing; offset, length (with masked_flag) <= write bytes:
-          // write_staging -> file, all of it
+  // handle: node_name() of a file that is open for writing; offset, length (with masked_flag) <=
+  // write bytes: write_staging -> file, all of it
+  write = 7,
   truncate = 8,  // handle; offset: the new size
   sync = 9,      // handle; offset: closings of its node (file_node)
   unlink = 10,   // staging: path; length
@@ -124,7 +131,7 @@ static_assert(sizeof(channel_header) == 256, "header keeps its own lines");
 // A request, as both sides handle it.
 struct request {
   request_code code;
-  std::uint32_t handle;
+  std::uint64_t handle;
   std::uint32_t length;  // at most request_record::length_max
   std::uint64_t offset;
 
@@ -140,37 +147,48 @@ struct request {
   }
 };
 
-// The same in the channel's memory. Payloads: code (high bits) and length, handle, offset's low and high half.
+// The same in the channel's memory: 160 bits of payload (code and length, handle, offset), 40 in
+// each word, the lowest first. So a handle of 64 bits costs no word more, and a post is still one
+// sector over the bus.
 struct alignas(32) request_record {
   static constexpr std::uint32_t length_bits = 26;
   static constexpr std::uint32_t length_max = (1u << length_bits) - 1;
   static constexpr std::uint32_t codes = 1u << (32 - length_bits);  // those that exist, and more
 
+  static constexpr std::uint32_t payload_bits = 40;  // of a word
+
   channel_word<std::uint64_t> words[4];
 
   GPUFS_HD void store(const request& r, std::uint32_t sequence) {
-    const std::uint32_t payloads[4] = {(static_cast<std::uint32_t>(r.code) << length_bits) | (r.length & length_max),
-                                       r.handle, static_cast<std::uint32_t>(r.offset),
-                                       static_cast<std::uint32_t>(r.offset >> 32)};
+    const std::uint64_t what = (static_cast<std::uint32_t>(r.code) << length_bits) | (r.length & length_max);
+    const std::uint64_t payloads[4] = {what | r.handle << 32, r.handle >> 8 & 0xff'ffff'ffff,
+                                       r.handle >> 48 | r.offset << 16, r.offset >> 24};
     GPUFS_UNROLL
-    for (int i = 0; i < 4; ++i) words[i].store_relaxed((std::uint64_t{sequence} << 32) | payloads[i]);
+    for (int i = 0; i < 4; ++i)
+      words[i].store_relaxed(std::uint64_t{sequence} << payload_bits | (payloads[i] & payload_mask));
   }
   // False when not all of the request with this number is there.
   GPUFS_HD bool load(std::uint32_t sequence, request& r) const {
-    std::uint32_t payloads[4];
+    std::uint64_t payloads[4];
     bool there = true;
     GPUFS_UNROLL
     for (int i = 0; i < 4; ++i) {
       const std::uint64_t word = words[i].load_relaxed();
-      there = there && static_cast<std::uint32_t>(word >> 32) == sequence;
-      payloads[i] = static_cast<std::uint32_t>(word);
+      there = there && word >> payload_bits == (sequence & sequence_mask);
+      payloads[i] = word & payload_mask;
     }
-    r = {static_cast<request_code>(payloads[0] >> length_bits), payloads[1], payloads[0] & length_max,
-         payloads[2] | (std::uint64_t{payloads[3]} << 32)};
+    const auto what = static_cast<std::uint32_t>(payloads[0]);
+    r = {static_cast<request_code>(what >> length_bits), payloads[0] >> 32 | payloads[1] << 8 | payloads[2] << 48,
+         what & length_max, payloads[2] >> 16 | payloads[3] << 24};
     return there;
   }
+
+ private:
+  static constexpr std::uint64_t payload_mask = (std::uint64_t{1} << payload_bits) - 1;
+  static constexpr std::uint32_t sequence_mask = (1u << (64 - payload_bits)) - 1;
 };
 static_assert(sizeof(request_record) == 32, "one sector, one write burst");
+static_assert(4 * request_record::payload_bits == 32 + 2 * 64, "code and length, handle, offset: no bit is left out");
 static_assert(static_cast<std::uint32_t>(request_code::report_close) < request_record::codes, "the last code fits");
 static_assert((masked_flag & request_record::length_max) == masked_flag, "a length has room for the flag");
 static_assert(limits::bulk_bytes_max < masked_flag && limits::staging_bytes_max < masked_flag &&
@@ -187,9 +205,8 @@ struct alignas(128) reply_record {
   channel_word<std::uint64_t> inode;
   channel_word<std::uint64_t> device;
   channel_word<std::uint32_t> mode;
-  channel_word<std::uint32_t> handle;
-  channel_word<std::uint32_t> node;        // of a file that somebody writes: its file_node; else no_node
-  channel_word<std::uint32_t> claimed;     // number of the last request that changes files and was begun
+  channel_word<std::uint32_t> node;  // of a file that somebody writes: its file_node; else no_node
+  channel_word<std::uint64_t> handle;
   channel_word<std::uint64_t> emptied_by;  // with a node: the launch that emptied the file last; 0: none
   // Of a read whose result has `notice_flag`: the extent that now serves this part of the file directly.
   channel_word<std::uint64_t> extent_number;
@@ -200,19 +217,23 @@ struct alignas(128) reply_record {
   channel_word<std::uint32_t> service;    // service_phase
   channel_word<std::uint32_t> heartbeat;  // changes while the service lives
   channel_word<std::uint32_t> stalled;    // number of the last request whose caller should not wait for the answer
+  channel_word<std::uint32_t> claimed;    // number of the last request that changes files and was begun
 };
 static_assert(sizeof(reply_record) == 128, "answers to different slots share no line");
 
 inline constexpr std::uint32_t no_node = ~0u;
 
-// A node, and low bits of the version that it is of: a write that comes late, when the file is closed and its node is another
-// file's, is to reach neither.
+// A node and the version that it is of. A write that comes late, when the file is closed and its
+// node is another file's, reaches neither, as no version comes again.
 inline constexpr std::uint32_t node_bits = 18;
 static_assert(2 * limits::open_files_max <= 1u << node_bits, "a node for each file that is open here or still there");
-GPUFS_HD constexpr std::uint32_t node_name(std::uint32_t node, std::uint64_t version) {
-  return node | static_cast<std::uint32_t>(version) << node_bits;
+inline constexpr std::uint64_t versions_end = std::uint64_t{1} << (64 - node_bits);  // all version numbers are below it
+GPUFS_HD constexpr std::uint64_t node_name(std::uint32_t node, std::uint64_t version) {
+  return node | version << node_bits;
 }
-GPUFS_HD constexpr std::uint32_t node_of(std::uint32_t name) { return name & ((1u << node_bits) - 1); }
+GPUFS_HD constexpr std::uint32_t node_of(std::uint64_t name) {
+  return static_cast<std::uint32_t>(name) & ((1u << node_bits) - 1);
+}
 // In `mode` of a reply to open_write: the file may be written, but not read.
 inline constexpr std::uint32_t unreadable_flag = 1u << 31;
 

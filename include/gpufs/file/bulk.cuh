@@ -43,8 +43,8 @@ namespace gpufs::detail {
 struct file_view {
   std::uint64_t version;
   std::uint64_t size;
+  std::uint64_t handle;
   std::uint32_t record;
-  std::uint32_t handle;
   std::uint32_t node;    // of a file that somebody writes; else no_node
   std::uint32_t access;  // access_bits, st_mode
 };

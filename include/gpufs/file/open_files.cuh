@@ -37,17 +37,17 @@ class record_table {
     const std::uint32_t word = header(slot).state.unpin();
     if (slot_state::phase(word) == slot_phase::resident && slot_state::pins(word) == 0) close_unused(slot);
   }
-  // One holder gives its descriptor back; none: the record is not open under this generation any more, as after one gclose too
-  // many. The holder's pin stays, to be given back by unpin().
+  // One holder gives its descriptor back; none: the record is not open any more under the generation with this tag, as after
+  // one gclose too many. The holder's pin stays, to be given back by unpin().
   // A close that finds no holders waits. Either another close has taken a step too many, and takes it back; or the last holder is
   // leaving, and then the generation changes. So no holder is refused because of others' mistakes, and both waits end by themselves.
   // Never a loop of exchanges (slot_state::try_unpin).
   enum class holding : std::uint32_t { none, one_of_several, last };
-  [[nodiscard]] GPUFS_HD holding let_go(std::uint32_t slot, std::uint32_t generation, bool writes) const {
+  [[nodiscard]] GPUFS_HD holding let_go(std::uint32_t slot, std::uint32_t tag, bool writes) const {
     atomic_word<std::uint64_t>& holders = at(slot).tag_holders;
     for (std::uint32_t attempt = 0;; ++attempt) {
       const open_file::held seen = open_file::holders_in(holders.load_relaxed());
-      if (seen.generation != generation) return holding::none;
+      if (file_facts::tag_of(seen.generation) != tag) return holding::none;
       if (seen.holders <= 0) {
         GPUFS_SCHEDULE_POINT("file.wait_to_let_go");
         platform::pause(attempt);
@@ -58,7 +58,7 @@ class record_table {
       const open_file::held before = open_file::holders_in(writes ? holders.fetch_add_release(~std::uint64_t{0})
                                                                   : holders.fetch_add_relaxed(~std::uint64_t{0}));
       if (writes) (void)holders.load_acquire();
-      if (before.generation == generation && before.holders > 0)
+      if (file_facts::tag_of(before.generation) == tag && before.holders > 0)
         return before.holders == 1 ? holding::last : holding::one_of_several;
       GPUFS_SCHEDULE_POINT("file.step_back");
       holders.add_relaxed(1);
@@ -78,17 +78,12 @@ class record_table {
       counts.loaded_bytes.store_relaxed(0);
     }
   }
-  GPUFS_HD void set_generation(std::uint32_t slot, std::uint32_t generation, std::uint32_t handle, std::uint32_t mode,
+  GPUFS_HD void set_generation(std::uint32_t slot, std::uint32_t generation, std::uint64_t handle, std::uint32_t mode,
                                std::uint32_t holders) const {
-    const std::uint64_t tag = std::uint64_t{generation} << 32;
     // Raised by one each time, from no holders. Added, so that a surplus gclose that is taking its step back meets no store.
     at(slot).tag_holders.add_relaxed((std::uint64_t{1} << 32) + holders);
-    at(slot).tag_handle.store_relaxed(tag | handle);
-    for (std::uint32_t i = 0; i < file_copies; ++i) {
-      file_facts& facts = fs_->facts_of(slot, i);
-      store_tagged(facts.tag_handle, tag | handle);
-      store_tagged(facts.tag_mode, tag | mode);
-    }
+    at(slot).handle.store_relaxed(handle);
+    for (std::uint32_t i = 0; i < file_copies; ++i) fs_->facts_of(slot, i).set_tags(generation, handle, mode);
   }
   // Records are not evicted: one that is open is somebody's.
   GPUFS_HD static bool claim_resident(std::uint32_t) { return false; }
@@ -98,7 +93,7 @@ class record_table {
     GPUFS_SCHEDULE_POINT("file.close");
     if (!header(slot).state.claim(slot_phase::resident)) return;  // opened again meanwhile, or another closes it
     index().remove(header(slot).key(), slot);
-    const std::uint32_t handle = at(slot).handle();
+    const std::uint64_t handle = at(slot).handle.load_relaxed();
     const bool has_node = (fs_->facts_of(slot, 0).size.load_relaxed() & file_facts::size_in_node) != 0;
     set_generation(slot, at(slot).generation() + 1, 0, 0, 0);
     header(slot).state.release();
@@ -131,7 +126,7 @@ GPUFS_HD inline std::int32_t make_descriptor(std::uint32_t slot, std::uint32_t g
 struct found_file {
   file_view view;
   std::int32_t error;
-  std::uint32_t generation;
+  std::uint32_t tag;  // of the generation
 };
 GPUFS_HD inline found_file look_up(const mount_ref& fs, std::int32_t fd) {
   const std::uint32_t slot = static_cast<std::uint32_t>(fd) & (limits::open_files_max - 1);
@@ -140,15 +135,13 @@ GPUFS_HD inline found_file look_up(const mount_ref& fs, std::int32_t fd) {
   const file_facts& facts = fs.facts_of(slot);
   const word_pair a = load_tagged(&facts.version);
   const word_pair b = load_tagged(&facts.size);
-  const auto generation = static_cast<std::uint32_t>(a.second >> 32);
-  if (make_descriptor(slot, generation) != fd || generation != static_cast<std::uint32_t>(b.second >> 32))
-    return {{}, -EBADF, 0};
+  const std::uint32_t tag = file_facts::tag_in(a.second);
+  if (make_descriptor(slot, tag) != fd || tag != file_facts::tag_in(b.second)) return {{}, -EBADF, 0};
   const bool has_node = (b.first & file_facts::size_in_node) != 0;
   const std::uint64_t size = has_node ? 0 : b.first;
   const std::uint32_t node = has_node ? static_cast<std::uint32_t>(b.first) : no_node;
-  return {{a.first, size, slot, static_cast<std::uint32_t>(a.second), node, static_cast<std::uint32_t>(b.second)},
-          0,
-          generation};
+  return {
+      {a.first, size, file_facts::handle_in(a.second, b.second), slot, node, file_facts::mode_in(b.second)}, 0, tag};
 }
 
 template <class Group>
@@ -369,7 +362,7 @@ class opener {
     // Pages of a file that cannot be read cannot be fetched.
     if ((mode & unreadable_flag) != 0) access |= access_once;
     const file_view view{
-        reply.version.load_relaxed(), reply.size.load_relaxed(), slot, reply.handle.load_relaxed(), node, access};
+        reply.version.load_relaxed(), reply.size.load_relaxed(), reply.handle.load_relaxed(), slot, node, access};
     if (node != no_node) make_node(view, reply.emptied_by.load_relaxed());
     records_.describe(slot, view.version, node != no_node ? file_facts::size_in_node | node : view.size);
     file.modified_ns.store_relaxed(reply.modified_ns.load_relaxed());
@@ -542,7 +535,7 @@ GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std:
     s.view = found.view;
     s.result = found.error;
     const bool writes = (found.view.access & access_write) != 0;
-    if (s.result == 0) s.was = records.let_go(found.view.record, found.generation, writes);
+    if (s.result == 0) s.was = records.let_go(found.view.record, found.tag, writes);
     if (s.was == holding::none) s.result = -EBADF;
     else if (!writes) records.unpin(s.view.record);
   }
