@@ -73,6 +73,11 @@ class descriptor_table {
   // descriptor of the file, by which the file's mode is asked (-EACCES); -1: it is not asked.
   int take_kept(const kept_name& name, int path = -1);
 
+  // By threads of this table, of a descriptor that is to be written and was opened just now: the same under a number that no
+  // other thread copies when it takes a table of its own, since it closes the copy, and hears of errors that nobody gets. As it
+  // was where that cannot be done: in an own table, of a locked file, and where there are no such numbers.
+  int move_from_copied(int descriptor) const;
+
   // By threads of the process's table: what close(2) of a copy of the descriptor reports; 0, or -errno. Drops no locks. 0 also where
   // that is not known: of a locked file, before Linux 5.9.
   int report_close(int descriptor) const;

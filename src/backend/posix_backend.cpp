@@ -289,8 +289,9 @@ class posix_backend final : public backend {
 
   int open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& file) override {
     bool readable = true;
-    const int fd = paths_.open(path, how, readable);
+    int fd = paths_.open(path, how, readable);
     if (fd < 0) return fd;
+    if (how.write) fd = descriptor_table::of_this_thread().move_from_copied(fd);
     try {
       file = std::make_unique<posix_file>(fd, options_, readable);
     } catch (...) {

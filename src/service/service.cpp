@@ -42,11 +42,20 @@ service::service(device& d, const channel_view& channel, const channel_view& see
                                                             : "a copier";
       for (unsigned w = 0; w < threads_of(duty); ++w) threads_.start(what, [this, duty, w] { work(duty, w); });
     }
+    wait_for_openers();
   } catch (...) {
     ask_to_end();
     (void)threads_.wait_until(deadline::after(deadline::never));  // nobody has asked them for anything yet
     throw;
   }
+}
+
+// An opener that takes its table closes copies of some of the program's descriptors, and so may hear of errors that nobody gets
+// (descriptor_table::move_from_copied). That is to be over before a program writes files after it has made its mount.
+void service::wait_for_openers() {
+  std::unique_lock lock(supervisor_mutex_);
+  (void)supervisor_wake_.wait_for(lock, std::chrono::nanoseconds(answer_time_ns),
+                                  [this] { return entered_ == threads_of(service_duty::open); });
 }
 
 service::~service() {
@@ -96,6 +105,13 @@ void service::work(service_duty duty, unsigned worker) {
   try {
     // First made, last gone: no file may be let go of behind it.
     const std::unique_ptr<opener_stay> stay = duty == service_duty::open ? files_.enter_opener() : nullptr;
+    if (duty == service_duty::open) {
+      {
+        const std::lock_guard lock(supervisor_mutex_);
+        ++entered_;
+      }
+      supervisor_wake_.notify_all();
+    }
     file_table::lookups known;
     std::uint64_t last = now();
     unsigned empty_rounds = 0;

@@ -92,6 +92,7 @@ class service {
 
   // `worker`: a thread's number within its kind.
   void work(service_duty duty, unsigned worker);
+  void wait_for_openers();
   void supervise();
   // Requests that nobody has taken, by service_duty.
   using pending_requests = std::array<unsigned, service_duties>;
@@ -161,6 +162,7 @@ class service {
   std::atomic<bool> long_idle_sentinel_{false};  // the one for all kinds is there
   std::mutex supervisor_mutex_;
   std::condition_variable supervisor_wake_;
+  unsigned entered_ = 0;     // openers that have begun; guarded by supervisor_mutex_
   bool is_stopped_ = false;  // the owner's
   host_threads threads_;
 };

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -161,6 +162,79 @@ TEST_P(fuse, what_the_server_refuses_after_the_write_is_the_error_of_close) {
     ASSERT_EQ(list.errors.size(), 1u);
     EXPECT_EQ(list.errors[0].what, file_operation::close);
     EXPECT_EQ(list.errors[0].error_number, ENOSPC);
+  });
+}
+
+// A thread that takes a descriptor table of its own closes what it has copied, at which the server is asked, too.
+TEST_P(fuse, the_error_of_close_is_not_lost_to_a_mount_that_begins) {
+  run({.writes_back = true}, [](fuse_folder& files) {
+    put(files.on_server("other"), "content");
+    mount fs(options_of(GetParam()));
+    session calls(fs, kind);
+    const std::int32_t fd = calls.open(files / "a", O_RDWR | O_CREAT);
+    ASSERT_EQ(calls.write(fd, std::string(30'000, 'x'), 0), 30'000);
+    ASSERT_EQ(calls.advise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);  // written, but the client has it
+    files.fail(on::write, ENOSPC);
+    {
+      mount other(options_of(4));
+      session others(other, kind);
+      for (int i = 0; i < 20; ++i) {
+        const std::int32_t read = others.open(files / "other");
+        ASSERT_GE(read, 0);
+        ASSERT_EQ(others.close(read), 0);
+      }
+    }
+    EXPECT_EQ(calls.close(fd), -ENOSPC);
+  });
+}
+
+TEST_P(fuse, what_the_server_refuses_after_the_write_is_the_error_of_close_of_a_locked_file) {
+  if (!descriptor_table::can_be_own("/proc")) GTEST_SKIP() << "this system has no tables for single threads";
+  for (const bool is_locked_first : {true, false}) {
+    run({.writes_back = true}, [is_locked_first](fuse_folder& files) {
+      mount fs(options_of(GetParam()));
+      session calls(fs, kind);
+      put(files / "a", "content");
+      const int mine = ::open((files / "a").c_str(), O_RDWR | O_CLOEXEC);
+      struct flock lock{};
+      lock.l_type = F_WRLCK;
+      if (is_locked_first) {
+        ASSERT_EQ(fcntl(mine, F_SETLK, &lock), 0);
+      }
+      const std::int32_t fd = calls.open(files / "a", O_RDWR);
+      ASSERT_EQ(calls.write(fd, std::string(30'000, 'x'), 0), 30'000);
+      if (!is_locked_first) {
+        ASSERT_EQ(fcntl(mine, F_SETLK, &lock), 0);
+      }
+      files.fail(on::write, ENOSPC);
+      EXPECT_EQ(calls.close(fd), -ENOSPC);
+      files.mend();
+      EXPECT_EQ(fcntl(mine, F_OFD_GETLK, &lock), 0);
+      EXPECT_NE(lock.l_type, F_UNLCK);
+    });
+  }
+}
+
+// The server is asked when an opener begins; see above.
+TEST_P(fuse, a_mount_does_not_wait_for_a_server_that_hangs) {
+  run({}, [](fuse_folder& files) {
+    put(files / "mine", "content");
+    const int mine = ::open((files / "mine").c_str(), O_RDWR | O_CLOEXEC);
+    ASSERT_GE(mine, 0);
+    const temporary_folder elsewhere;
+    elsewhere.write("a", "some content");
+    const bool asks = GetParam() == 4 && descriptor_table::can_be_own("/proc");
+    files.hang(on::flush);
+    const auto start = std::chrono::steady_clock::now();
+    {
+      mount fs(options_of(GetParam()));
+      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+      EXPECT_EQ(files.hanging() != 0, asks);
+      files.mend();
+      session calls(fs, kind);
+      calls.expect_read(calls.open(elsewhere / "a"), "some content", 0, 20);
+    }
+    (void)::close(mine);
   });
 }
 
