@@ -157,6 +157,37 @@ class channel_client {
     return false;
   }
 
+  // When a wait began, when the waiter last saw a new heartbeat, and for how long the service lived in between.
+  struct deadline {
+    std::uint64_t start, heard, lived;
+    std::uint32_t heartbeat;
+  };
+  GPUFS_HD static deadline begin_wait() {
+    const std::uint64_t now = platform::now_ns();
+    return {now, now, 0, 0};
+  }
+  // The most time that one heartbeat stands for. The service beats every 50 ms; a longer silence was a stop.
+  static constexpr std::uint64_t heartbeat_ns_max = 1'000'000'000;
+  // For how long the service has lived in the wait so far; all ones when it is dead. Reads one slot's copy of the signs of
+  // life, in the host's memory. To be asked at least every 50 ms.
+  GPUFS_HD std::uint64_t lived_ns(std::uint32_t slot, deadline& waiting) const {
+    const reply_record& reply = view_.reply(slot);
+    const bool dead = reply.service.load_relaxed() != static_cast<std::uint32_t>(service_phase::running);
+    const std::uint32_t beat = reply.heartbeat.load_relaxed();
+    const std::uint64_t now = platform::now_ns();
+    if (beat != waiting.heartbeat) {
+      const std::uint64_t since = platform::duration_ns(waiting.heard, now);
+      waiting.lived += since < heartbeat_ns_max ? since : heartbeat_ns_max;
+      waiting.heartbeat = beat;
+      waiting.heard = now;
+    }
+    return dead ? ~std::uint64_t{0} : waiting.lived;
+  }
+  // Whether to give up: the service is dead, or has lived for longer than a request may take.
+  GPUFS_HD bool timed_out(std::uint32_t slot, deadline& waiting) const {
+    return lived_ns(slot, waiting) > timeouts_.request_ns;
+  }
+
   // Release: the next owner's writes to staging come after my reads.
   GPUFS_HD void release(std::uint32_t slot) {
     slots_[slot].owner.store_release(static_cast<std::uint32_t>(slot_owner::free));
@@ -198,33 +229,6 @@ class channel_client {
       at.slot = at.slot + at.step >= view_.layout.slot_count ? 0 : at.slot + at.step;
     }
     return -EAGAIN;
-  }
-
-  // When a wait began, when the waiter last saw a new heartbeat, and for how long the service lived in between.
-  struct deadline {
-    std::uint64_t start, heard, lived;
-    std::uint32_t heartbeat;
-  };
-  GPUFS_HD static deadline begin_wait() {
-    const std::uint64_t now = platform::now_ns();
-    return {now, now, 0, 0};
-  }
-  // The most time that one heartbeat stands for. The service beats every 50 ms; a longer silence was a stop.
-  static constexpr std::uint64_t heartbeat_ns_max = 1'000'000'000;
-  // Whether to give up: the service is dead, or has lived for longer than a request may take. Reads one slot's copy of the
-  // signs of life.
-  GPUFS_HD bool timed_out(std::uint32_t slot, deadline& waiting) const {
-    const reply_record& reply = view_.reply(slot);
-    const bool dead = reply.service.load_relaxed() != static_cast<std::uint32_t>(service_phase::running);
-    const std::uint32_t beat = reply.heartbeat.load_relaxed();
-    const std::uint64_t now = platform::now_ns();
-    if (beat != waiting.heartbeat) {
-      const std::uint64_t since = platform::duration_ns(waiting.heard, now);
-      waiting.lived += since < heartbeat_ns_max ? since : heartbeat_ns_max;
-      waiting.heartbeat = beat;
-      waiting.heard = now;
-    }
-    return dead || waiting.lived > timeouts_.request_ns;
   }
 
   GPUFS_HD static std::uint64_t mix_start(std::uint64_t now) {

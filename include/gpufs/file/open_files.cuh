@@ -297,10 +297,11 @@ class opener {
 
     hash_index<record_table> index = records_.index();
     std::uint32_t slot = 0;
-    const std::uint64_t began = platform::now_ns();
+    const channel_client client = fs_.client();
+    channel_client::deadline waiting = channel_client::begin_wait();
     for (std::uint32_t round = 0;; ++round) {
       // Others may be first each time, and fail as they did not ask for the file to be created; but not for ever.
-      if (round != 0 && platform::elapsed_ns(began) > fs_.timeouts.request_ns) return done(-EIO);
+      if (round != 0 && client.timed_out(0, waiting)) return done(-EIO);
       const lookup_result r = index.lookup(key);
       // Who failed to open it may not have asked for it to be created.
       if (r.what == lookup_result::kind::failed && (r.error != -ENOENT || (flags & O_CREAT) == 0)) return done(r.error);
