@@ -54,6 +54,7 @@ class Class:
 CLASSES = (
     Class("power loss", "power/*"),
     Class("nth failure", "api/nth_failure_test.cpp"),
+    Class("deterministic simulation", "simulation/*", 2.0),
     Class("nth hang", "api/hanging_backend_test.cpp"),
     Class("scribbling", "api/scribbled_arena_test.cpp", 0.5),
     Class("fsx", "fsx/*"),

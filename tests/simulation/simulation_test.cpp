@@ -1,0 +1,350 @@
+// A mount, its service, groups that use files, and the disk below, all in one simulation: each schedule is a seed. What is
+// asked of each is what users were promised: a read finds what was written, no call waits for ever, what a sync has said is
+// on the disk is there, and what is lost is told.
+#include <errno.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpufs/launch.cuh"
+#include "gpufs/write.cuh"
+#include "simulation/disk.hpp"
+#include "simulation/history.hpp"
+#include "simulation/scheduler.hpp"
+#include "support/device.hpp"
+#include "support/work_budget.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+constexpr std::uint64_t page_bytes = 512, word_bytes = 8, file_pages = 8;
+constexpr std::uint64_t file_words = file_pages * page_bytes / word_bytes;
+constexpr std::uint64_t second_ns = 1'000'000'000;
+constexpr std::uint64_t short_timeout_ns = second_ns / 10;
+// A call makes many requests, each of which may wait for its timeout, and for frames.
+constexpr std::uint64_t requests_of_call_max = 100;
+
+struct adversity {
+  const char* name;
+  disk_options disk{};
+  unsigned stops = 0;  // schedule_options
+  std::uint64_t stop_ns_max = 0;
+  bool stops_process = false;
+  bool nothing_fails = false;  // what is promised then: no call gives an error
+  std::uint64_t request_timeout_ns = short_timeout_ns;
+  std::uint64_t schedules = 300;  // in `make test`
+};
+
+// One program in one simulation.
+class program {
+ public:
+  program(const adversity& a, std::uint64_t seed) : adversity_(a), seed_(seed) {}
+
+  void run() {
+    simulation s({.seed = seed_,
+                  .switches = std::array{16u, 128u, 512u, 900u}[seed_ % 4],
+                  .stops = adversity_.stops,
+                  .stop_ns_max = adversity_.stop_ns_max});
+    s.run([this] { body(); });
+    hash_ = s.hash();
+    steps_ = s.steps();
+    check();
+  }
+  std::uint64_t hash() const { return hash_; }
+  std::uint64_t steps() const { return steps_; }
+  std::uint64_t calls() const { return calls_; }
+  std::uint64_t failed() const { return failed_; }
+
+ private:
+  static constexpr unsigned file_count = 2;
+  struct file {
+    std::string path;
+    history known{file_words};
+    bool is_told = false;  // somebody was told of an error
+  };
+  struct kernel {
+    program* self;
+    GPUFS_HD void operator()(const mount_ref& fs) const {
+#if !defined(__CUDA_ARCH__)
+      self->group(fs, platform::twin().block);
+#else
+      (void)fs;
+#endif
+    }
+  };
+
+  void body();
+  void group(const mount_ref& fs, unsigned number);
+  void check();
+
+  // Makes a call, which has to end in time. `call`: gives its result.
+  template <class Call>
+  std::int64_t made(file& f, const char* what, const Call& call) {
+    const std::uint64_t start = platform::now_ns();
+    simulated::trace("begin", what, 0);
+    const std::int64_t result = call();
+    simulated::trace(what, f.path, result);
+    const std::uint64_t ns = platform::now_ns() - start;
+    ++calls_;
+    if (ns > requests_of_call_max * adversity_.request_timeout_ns + stopped_ns_)
+      problem(std::string(what) + " took " + std::to_string(ns) + " ns");
+    if (result < 0) {
+      ++failed_;
+      f.is_told = true;
+      if (adversity_.nothing_fails) {
+        problem(f.path + ": " + what + " gave " + std::to_string(result) + " at " + std::to_string(platform::now_ns()) +
+                " ns, after " + std::to_string(ns) + " ns");
+      }
+    }
+    return result;
+  }
+  void problem(const std::string& text) {
+    if (problems_.size() < 5) problems_.push_back(text);
+  }
+
+  void write(const mount_ref& fs, file& f, std::int32_t fd);
+  void read(const mount_ref& fs, file& f, std::int32_t fd);
+  void sync(const mount_ref& fs, file& f, std::int32_t fd);
+  void truncate(const mount_ref& fs, file& f, std::int32_t fd);
+  static std::vector<std::uint64_t> words_of(const std::string& bytes) {
+    std::vector<std::uint64_t> words(bytes.size() / word_bytes);
+    std::memcpy(words.data(), bytes.data(), words.size() * word_bytes);
+    return words;
+  }
+
+  const adversity& adversity_;
+  const std::uint64_t seed_;
+  std::shared_ptr<memory_backend> files_on_disk_;
+  std::shared_ptr<disk> disk_;
+  std::array<file, file_count> files_;
+  std::uint64_t next_value_ = 1, stopped_ns_ = 0;
+  std::uint64_t hash_ = 0, steps_ = 0, calls_ = 0, failed_ = 0;
+  std::vector<std::string> problems_;
+};
+
+void program::body() {
+  using simulated::below;
+  files_on_disk_ = std::make_shared<memory_backend>();
+  disk_options how = adversity_.disk;
+  if (how.hangs_at != 0) how.hangs_at = 1 + below(how.hangs_at);
+  disk_ = std::make_shared<disk>(files_on_disk_, how);
+  for (unsigned i = 0; i < file_count; ++i) {
+    files_[i].path = "file" + std::to_string(i);
+    // One that is there before, with a first write that was over before anything.
+    if (i == 0) continue;
+    const std::vector<std::uint64_t> first(file_words / 2, next_value_);
+    files_on_disk_->write(files_[i].path, {reinterpret_cast<const char*>(first.data()), first.size() * word_bytes});
+    files_[i].known.add_write({0, first.size(), 0, 0}, next_value_++);
+  }
+
+  mount_options o = base_options();
+  o.device = device_kind::cpu;
+  o.backend = disk_;
+  o.page_bytes = page_bytes;
+  o.cache_bytes = (8 + below(20)) * page_bytes;
+  o.rings = static_cast<unsigned>(1 + below(2));
+  o.workers = static_cast<unsigned>(1 + below(5));
+  o.channel_slots = static_cast<unsigned>(4 + below(8));
+  o.staging_bytes = 8192;
+  o.bulk_bytes = below(2) == 0 ? 0 : 4 * page_bytes;
+  o.open_files = 16;
+  o.twin_threads = static_cast<unsigned>(1 + below(4));
+  o.request_timeout_ns = o.reclaim_timeout_ns = adversity_.request_timeout_ns;
+  o.unmount_timeout_ns = 20 * second_ns;
+  bool unmount_told = false;
+  {
+    mount fs(o);
+    launch(fs, {.blocks = o.twin_threads, .threads = 1}, kernel{this});
+    const std::uint64_t start = platform::now_ns();
+    if (below(2) == 0) disk_->mend();
+    try {
+      fs.unmount();
+    } catch (const error& e) {
+      unmount_told = true;
+      if (adversity_.nothing_fails) problem(std::string("unmount: ") + e.what());
+    }
+    if (platform::now_ns() - start > o.unmount_timeout_ns + second_ns + stopped_ns_)
+      problem("unmount took " + std::to_string(platform::now_ns() - start) + " ns");
+    disk_->mend();
+    const file_error_list told = fs.file_errors();
+    for (const file_error& e : told.errors) {
+      for (file& f : files_) f.is_told = f.is_told || e.path == f.path;
+    }
+    if (told.dropped != 0 || unmount_told) {
+      for (file& f : files_) f.is_told = true;
+    }
+  }
+  const std::uint64_t now = simulated::step();
+  for (file& f : files_) {
+    if (!files_on_disk_->exists(f.path)) continue;
+    f.known.add_read({0, file_words, now, now}, words_of(files_on_disk_->content(f.path)), "the end");
+  }
+}
+
+void program::write(const mount_ref& fs, file& f, std::int32_t fd) {
+  using simulated::below;
+  const std::uint64_t first = below(file_words), count = 1 + below(std::min<std::uint64_t>(file_words - first, 100));
+  const std::uint64_t value = next_value_++;
+  const std::vector<std::uint64_t> words(count, value);
+  const std::uint64_t begin = simulated::step();
+  const std::int64_t result = made(f, "gwrite", [&] {
+    return gwrite(this_thread(), fs, fd, words.data(), count * word_bytes,
+                  static_cast<std::int64_t>(first * word_bytes));
+  });
+  const std::uint64_t end = simulated::step();
+  const auto done = result < 0 ? 0 : static_cast<std::uint64_t>(result) / word_bytes;
+  if (done != 0) f.known.add_write({first, done, begin, end}, value);
+  if (done != count) f.known.add_write({first + done, count - done, begin, history::for_ever}, value);
+}
+
+void program::read(const mount_ref& fs, file& f, std::int32_t fd) {
+  using simulated::below;
+  const std::uint64_t first = below(file_words), count = 1 + below(std::min<std::uint64_t>(file_words - first, 200));
+  std::string bytes(count * word_bytes, '?');
+  const std::uint64_t begin = simulated::step();
+  const std::int64_t result = made(f, "gread", [&] {
+    return gread(this_thread(), fs, fd, bytes.data(), bytes.size(), static_cast<std::int64_t>(first * word_bytes));
+  });
+  if (result < 0) return;
+  const std::uint64_t end = simulated::step();
+  if (static_cast<std::uint64_t>(result) > bytes.size()) return problem("gread gave more than was asked for");
+  bytes.resize(static_cast<std::size_t>(result));
+  // A read that failed on its way comes short, so only what it gave is known; less than a word is of a size in between.
+  const std::uint64_t found = bytes.size() / word_bytes;
+  const bool may_be_cut = !adversity_.nothing_fails;
+  f.known.add_read({first, may_be_cut ? found : count, begin, end}, words_of(bytes), "a gread");
+}
+
+void program::sync(const mount_ref& fs, file& f, std::int32_t fd) {
+  const std::uint64_t begin = simulated::step();
+  const std::int64_t result = made(f, "gfsync", [&] { return gfsync(this_thread(), fs, fd); });
+  if (result < 0 || f.is_told) return;
+  const std::string content = files_on_disk_->content(f.path);  // a point: others may write meanwhile
+  f.known.add_read({0, file_words, begin, simulated::step()}, words_of(content), "the disk after a gfsync");
+}
+
+void program::truncate(const mount_ref& fs, file& f, std::int32_t fd) {
+  const std::uint64_t words = simulated::below(file_words);
+  const std::uint64_t begin = simulated::step();
+  const std::int64_t result = made(f, "gftruncate", [&] {
+    return gftruncate(this_thread(), fs, fd, static_cast<std::int64_t>(words * word_bytes));
+  });
+  f.known.add_write({words, history::for_ever, begin, result < 0 ? history::for_ever : simulated::step()}, 0);
+}
+
+void program::group(const mount_ref& fs, unsigned) {
+  using simulated::below;
+  std::array<std::int32_t, file_count> fds;
+  fds.fill(-1);
+  const auto close = [&](unsigned i) {
+    if (fds[i] < 0) return;
+    (void)made(files_[i], "gclose", [&] { return gclose(this_thread(), fs, fds[i]); });
+    fds[i] = -1;
+  };
+  for (std::uint64_t left = 5 + below(15); left != 0; --left) {
+    if (adversity_.stops_process && below(8) == 0) {
+      const std::uint64_t ns = below(100 * second_ns);
+      stopped_ns_ += ns;
+      simulated::stop_process(ns);
+    }
+    const auto i = static_cast<unsigned>(below(file_count));
+    file& f = files_[i];
+    if (fds[i] < 0) {
+      fds[i] = static_cast<std::int32_t>(
+          made(f, "gopen", [&] { return gopen(this_thread(), fs, f.path.c_str(), O_RDWR | O_CREAT, 0666); }));
+      if (fds[i] < 0) continue;
+    }
+    const std::uint64_t what = below(100);
+    if (what < 35) write(fs, f, fds[i]);
+    else if (what < 70) read(fs, f, fds[i]);
+    else if (what < 80) sync(fs, f, fds[i]);
+    else if (what < 87) truncate(fs, f, fds[i]);
+    else if (what < 92)
+      (void)made(f, "gfadvise", [&] {
+        return gfadvise(this_thread(), fs, fds[i], 0, file_words * word_bytes,
+                        below(2) == 0 ? POSIX_FADV_DONTNEED : POSIX_FADV_WILLNEED);
+      });
+    else close(i);
+  }
+  for (unsigned i = 0; i < file_count; ++i) {
+    if (below(4) != 0) close(i);  // else it is left to the unmount
+  }
+}
+
+void program::check() {
+  for (const file& f : files_) {
+    const std::string found = f.known.contradiction(f.is_told);
+    if (!found.empty()) problem(f.path + ": " + found);
+  }
+  for (const std::string& p : problems_) ADD_FAILURE() << p;
+}
+
+constexpr adversity all[] = {
+    {.name = "calm", .nothing_fails = true},
+    {.name = "slow_disk", .disk = {.delay_ns_max = short_timeout_ns / 50}, .nothing_fails = true},
+    // A stop counts as a second of life at most.
+    {.name = "stopped_process", .stops_process = true, .nothing_fails = true, .request_timeout_ns = 100 * second_ns},
+    {.name = "threads_that_stand_still_for_a_moment",
+     .stops = 256,
+     .stop_ns_max = short_timeout_ns / 50,
+     .nothing_fails = true},
+    {.name = "threads_that_stand_still_for_long", .stops = 256, .stop_ns_max = 3 * short_timeout_ns},
+    {.name = "late_answers", .disk = {.delay_ns_max = 2 * short_timeout_ns}, .schedules = 60},
+    {.name = "failing_changes", .disk = {.failing_changes = 100}},
+    {.name = "failing_disk", .disk = {.failing_changes = 100, .failing_reads = 50}},
+    {.name = "dying_workers", .disk = {.deaths = 100, .deaths_max = 8}, .schedules = 150},
+    {.name = "hanging_call", .disk = {.hangs_at = 60}, .schedules = 100},
+    {.name = "everything",
+     .disk = {.delay_ns_max = short_timeout_ns,
+              .failing_changes = 30,
+              .failing_reads = 20,
+              .deaths = 40,
+              .deaths_max = 3,
+              .hangs_at = 200},
+     .stops = 64,
+     .stop_ns_max = 2 * short_timeout_ns,
+     .schedules = 60},
+};
+
+class simulated_program : public ::testing::TestWithParam<adversity> {
+ protected:
+  void SetUp() override {
+    if (simulation::obstacle() != nullptr) GTEST_SKIP() << simulation::obstacle();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(in, simulated_program, ::testing::ValuesIn(all),
+                         [](const auto& info) { return std::string(info.param.name); });
+void PrintTo(const adversity& a, std::ostream* out) { *out << a.name; }
+
+TEST_P(simulated_program, finds_what_was_written_and_ends_in_time) {
+  std::uint64_t calls = 0, failed = 0;
+  for (work_budget budget(GetParam().schedules); budget.next();) {
+    SCOPED_TRACE(budget.replay());
+    program p(GetParam(), budget.seed());
+    p.run();
+    budget.covers("calls", p.calls());
+    calls += p.calls();
+    failed += p.failed();
+  }
+  EXPECT_GT(calls, 0u);
+  EXPECT_EQ(failed == 0, GetParam().nothing_fails) << "the adversity does nothing";
+}
+
+TEST_P(simulated_program, is_the_same_with_the_same_seed) {
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    program one(GetParam(), seed), other(GetParam(), seed);
+    one.run();
+    other.run();
+    EXPECT_EQ(one.hash(), other.hash()) << "seed " << seed;
+    EXPECT_EQ(one.steps(), other.steps()) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace gpufs::testing
