@@ -16,13 +16,11 @@ int disk::state::begin(kind what) {
   simulated::point();
   if (is_mended) return 0;
   if (++calls == options.hangs_at) {
-    hung = true;
     while (!is_mended) simulated::sleep_ns(10'000'000);
     return 0;
   }
   const std::uint64_t chance = below(1024);
   if (chance >= (what == kind::changes ? options.failing_changes : options.failing_reads)) return 0;
-  ++failures;
   return below(2) == 0 ? EIO : what == kind::changes ? ENOSPC : ENOMEM;
 }
 

@@ -31,9 +31,6 @@ class disk final : public backend {
 
   // From now on all calls are made, none fails, and what hangs goes on.
   void mend() { state_->is_mended = true; }
-  bool has_failed() const { return state_->failures != 0; }
-  bool has_hung() const { return state_->hung; }
-  unsigned deaths() const { return state_->deaths; }
 
  private:
   enum class kind { reads, changes };
@@ -43,8 +40,8 @@ class disk final : public backend {
     int begin(kind what);
     void end();
     const disk_options options;
-    bool is_mended = false, hung = false;
-    std::uint64_t calls = 0, failures = 0;
+    bool is_mended = false;
+    std::uint64_t calls = 0;
     unsigned deaths = 0;
   };
   class file;

@@ -13,8 +13,6 @@ namespace gpufs::testing {
 
 class history {
  public:
-  explicit history(std::uint64_t words) : words_(words) {}
-
   struct span {
     std::uint64_t first, count;  // words
     std::uint64_t begin, end;    // simulated::step()
@@ -25,8 +23,6 @@ class history {
   void add_write(const span& at, std::uint64_t value) { writes_.push_back({at, value}); }
   // The words that were found; there may be fewer than were asked for, and the rest counts as 0.
   void add_read(const span& at, const std::vector<std::uint64_t>& found, const char* what);
-  // Another file of the same name and size begins.
-  void clear() { writes_.clear(); }
   // Empty, or what a read found that it may not find. `only_origin`: any value that was ever written there may be found.
   std::string contradiction(bool only_origin) const;
 
@@ -42,7 +38,6 @@ class history {
   };
   std::string contradiction(const found& read, std::uint64_t word, bool only_origin) const;
 
-  const std::uint64_t words_;
   std::vector<written> writes_;
   std::vector<found> reads_;
 };

@@ -328,7 +328,6 @@ const char* simulation::obstacle() {
 
 namespace simulated {
 
-bool here() { return this_task != nullptr; }
 std::uint64_t random() { return current->random(); }
 std::uint64_t below(std::uint64_t end) { return current->below(end); }
 std::uint64_t step() { return current->steps(); }

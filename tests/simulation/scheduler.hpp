@@ -54,8 +54,6 @@ class simulation {
 // For code in a simulation.
 namespace simulated {
 
-// Whether the caller is a thread of a simulation.
-bool here();
 // A number by the seed.
 std::uint64_t random();
 std::uint64_t below(std::uint64_t end);

@@ -152,7 +152,7 @@ TEST_F(scheduler, sees_threads_that_wait_for_each_other) {
 }
 
 TEST(histories, know_what_a_read_may_find) {
-  history h(8);
+  history h;
   h.add_write({0, 8, 10, 20}, 1);
   h.add_write({0, 4, 30, 40}, 2);
   h.add_write({0, 1, 50, history::for_ever}, 3);

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpufs/launch.cuh"
@@ -41,16 +42,40 @@ struct adversity {
   std::uint64_t schedules = 300;  // in `make test`
 };
 
+schedule_options schedule_of(const adversity& a, std::uint64_t seed) {
+  return {.seed = seed,
+          .switches = std::array{16u, 128u, 512u, 900u}[seed % 4],
+          .stops = a.stops,
+          .stop_ns_max = a.stop_ns_max};
+}
+
+// A small mount, so that pages leave and groups meet.
+mount_options options_by_chance(std::shared_ptr<backend> on, std::uint64_t request_timeout_ns) {
+  using simulated::below;
+  mount_options o = base_options();
+  o.device = device_kind::cpu;
+  o.backend = std::move(on);
+  o.page_bytes = page_bytes;
+  o.cache_bytes = (8 + below(20)) * page_bytes;
+  o.rings = static_cast<unsigned>(1 + below(2));
+  o.workers = static_cast<unsigned>(1 + below(5));
+  o.channel_slots = static_cast<unsigned>(4 + below(8));
+  o.staging_bytes = 8192;
+  o.bulk_bytes = below(2) == 0 ? 0 : 4 * page_bytes;
+  o.open_files = 16;
+  o.twin_threads = static_cast<unsigned>(1 + below(4));
+  o.request_timeout_ns = o.reclaim_timeout_ns = request_timeout_ns;
+  o.unmount_timeout_ns = 20 * second_ns;
+  return o;
+}
+
 // One program in one simulation.
 class program {
  public:
   program(const adversity& a, std::uint64_t seed) : adversity_(a), seed_(seed) {}
 
   void run() {
-    simulation s({.seed = seed_,
-                  .switches = std::array{16u, 128u, 512u, 900u}[seed_ % 4],
-                  .stops = adversity_.stops,
-                  .stop_ns_max = adversity_.stop_ns_max});
+    simulation s(schedule_of(adversity_, seed_));
     s.run([this] { body(); });
     hash_ = s.hash();
     steps_ = s.steps();
@@ -65,14 +90,14 @@ class program {
   static constexpr unsigned file_count = 2;
   struct file {
     std::string path;
-    history known{file_words};
+    history known;
     bool is_told = false;  // somebody was told of an error
   };
   struct kernel {
     program* self;
     GPUFS_HD void operator()(const mount_ref& fs) const {
 #if !defined(__CUDA_ARCH__)
-      self->group(fs, platform::twin().block);
+      self->group(fs);
 #else
       (void)fs;
 #endif
@@ -80,7 +105,7 @@ class program {
   };
 
   void body();
-  void group(const mount_ref& fs, unsigned number);
+  void group(const mount_ref& fs);
   void check();
 
   // Makes a call, which has to end in time. `call`: gives its result.
@@ -143,20 +168,7 @@ void program::body() {
     files_[i].known.add_write({0, first.size(), 0, 0}, next_value_++);
   }
 
-  mount_options o = base_options();
-  o.device = device_kind::cpu;
-  o.backend = disk_;
-  o.page_bytes = page_bytes;
-  o.cache_bytes = (8 + below(20)) * page_bytes;
-  o.rings = static_cast<unsigned>(1 + below(2));
-  o.workers = static_cast<unsigned>(1 + below(5));
-  o.channel_slots = static_cast<unsigned>(4 + below(8));
-  o.staging_bytes = 8192;
-  o.bulk_bytes = below(2) == 0 ? 0 : 4 * page_bytes;
-  o.open_files = 16;
-  o.twin_threads = static_cast<unsigned>(1 + below(4));
-  o.request_timeout_ns = o.reclaim_timeout_ns = adversity_.request_timeout_ns;
-  o.unmount_timeout_ns = 20 * second_ns;
+  const mount_options o = options_by_chance(disk_, adversity_.request_timeout_ns);
   bool unmount_told = false;
   {
     mount fs(o);
@@ -238,7 +250,7 @@ void program::truncate(const mount_ref& fs, file& f, std::int32_t fd) {
   f.known.add_write({words, history::for_ever, begin, result < 0 ? history::for_ever : simulated::step()}, 0);
 }
 
-void program::group(const mount_ref& fs, unsigned) {
+void program::group(const mount_ref& fs) {
   using simulated::below;
   std::array<std::int32_t, file_count> fds;
   fds.fill(-1);
@@ -285,15 +297,17 @@ void program::check() {
   for (const std::string& p : problems_) ADD_FAILURE() << p;
 }
 
-constexpr adversity all[] = {
+constexpr adversity harmless[] = {
     {.name = "calm", .nothing_fails = true},
     {.name = "slow_disk", .disk = {.delay_ns_max = short_timeout_ns / 50}, .nothing_fails = true},
-    // A stop counts as a second of life at most.
-    {.name = "stopped_process", .stops_process = true, .nothing_fails = true, .request_timeout_ns = 100 * second_ns},
     {.name = "threads_that_stand_still_for_a_moment",
      .stops = 256,
      .stop_ns_max = short_timeout_ns / 50,
      .nothing_fails = true},
+};
+constexpr adversity harmful[] = {
+    // A stop counts as a second of life at most.
+    {.name = "stopped_process", .stops_process = true, .nothing_fails = true, .request_timeout_ns = 100 * second_ns},
     {.name = "threads_that_stand_still_for_long", .stops = 256, .stop_ns_max = 3 * short_timeout_ns},
     {.name = "late_answers", .disk = {.delay_ns_max = 2 * short_timeout_ns}, .schedules = 60},
     {.name = "failing_changes", .disk = {.failing_changes = 100}},
@@ -318,8 +332,9 @@ class simulated_program : public ::testing::TestWithParam<adversity> {
     if (simulation::obstacle() != nullptr) GTEST_SKIP() << simulation::obstacle();
   }
 };
-INSTANTIATE_TEST_SUITE_P(in, simulated_program, ::testing::ValuesIn(all),
-                         [](const auto& info) { return std::string(info.param.name); });
+std::string name_of(const ::testing::TestParamInfo<adversity>& info) { return info.param.name; }
+INSTANTIATE_TEST_SUITE_P(harmless, simulated_program, ::testing::ValuesIn(harmless), name_of);
+INSTANTIATE_TEST_SUITE_P(harmful, simulated_program, ::testing::ValuesIn(harmful), name_of);
 void PrintTo(const adversity& a, std::ostream* out) { *out << a.name; }
 
 TEST_P(simulated_program, finds_what_was_written_and_ends_in_time) {
@@ -343,6 +358,94 @@ TEST_P(simulated_program, is_the_same_with_the_same_seed) {
     other.run();
     EXPECT_EQ(one.hash(), other.hash()) << "seed " << seed;
     EXPECT_EQ(one.steps(), other.steps()) << "seed " << seed;
+  }
+}
+
+// ---- appends
+
+// Groups append records of their own to one file, while others sync and read it.
+struct appending {
+  struct record {
+    std::uint64_t value, words;
+  };
+  const adversity& how;
+  std::vector<record> records{};
+  std::vector<std::string> problems{};
+  std::string content{};
+
+  struct kernel {
+    appending* self;
+    GPUFS_HD void operator()(const mount_ref& fs) const {
+#if !defined(__CUDA_ARCH__)
+      self->group(fs);
+#else
+      (void)fs;
+#endif
+    }
+  };
+  void expect(bool good, const char* what) {
+    if (!good) problems.emplace_back(what);
+  }
+  void group(const mount_ref& fs) {
+    using simulated::below;
+    const std::int32_t fd = gopen(this_thread(), fs, "log", O_RDWR | O_CREAT | O_APPEND, 0666);
+    expect(fd >= 0, "gopen");
+    for (std::uint64_t left = 3 + below(8); left != 0; --left) {
+      const std::uint64_t what = below(10);
+      if (what == 0) {
+        expect(gfsync(this_thread(), fs, fd) == 0, "gfsync");
+      } else if (what == 1) {
+        std::array<std::uint64_t, 100> words;
+        expect(gread(this_thread(), fs, fd, words.data(), sizeof words, 0) >= 0, "gread");
+      } else {
+        const record r{records.size() + 1, 1 + below(90)};
+        records.push_back(r);
+        const std::vector<std::uint64_t> words(r.words, r.value);
+        const auto bytes = static_cast<std::int64_t>(r.words * word_bytes);
+        expect(gwrite(this_thread(), fs, fd, words.data(), r.words * word_bytes, 0) == bytes, "gwrite");
+      }
+    }
+    expect(gclose(this_thread(), fs, fd) == 0, "gclose");
+  }
+  void run(std::uint64_t seed) {
+    simulation s(schedule_of(how, seed));
+    s.run([this] {
+      const auto files = std::make_shared<memory_backend>();
+      const mount_options o = options_by_chance(std::make_shared<disk>(files, how.disk), how.request_timeout_ns);
+      {
+        mount fs(o);
+        launch(fs, {.blocks = o.twin_threads, .threads = 1}, kernel{this});
+        fs.unmount();
+      }
+      if (files->exists("log")) content = files->content("log");
+    });
+  }
+};
+
+// Each record is in the file once and whole, and there is nothing else in it.
+class simulated_appends : public simulated_program {};
+INSTANTIATE_TEST_SUITE_P(harmless, simulated_appends, ::testing::ValuesIn(harmless), name_of);
+
+TEST_P(simulated_appends, are_each_in_the_file_once) {
+  for (work_budget budget(GetParam().schedules); budget.next();) {
+    SCOPED_TRACE(budget.replay());
+    appending a{GetParam()};
+    a.run(budget.seed());
+    budget.covers("records", a.records.size());
+    for (const std::string& p : a.problems) ADD_FAILURE() << p;
+    std::vector<std::uint64_t> words(a.content.size() / word_bytes);
+    std::memcpy(words.data(), a.content.data(), words.size() * word_bytes);
+    std::vector<bool> seen(a.records.size());
+    for (std::size_t at = 0; at < words.size();) {
+      ASSERT_TRUE(words[at] != 0 && words[at] <= seen.size()) << "word " << at << " is " << words[at];
+      const appending::record& r = a.records[words[at] - 1];
+      ASSERT_FALSE(seen[r.value - 1]) << r.value << " is there twice";
+      seen[r.value - 1] = true;
+      ASSERT_LE(at + r.words, words.size());
+      for (std::uint64_t i = 0; i < r.words; ++i) ASSERT_EQ(words[at + i], r.value) << "word " << at + i;
+      at += r.words;
+    }
+    EXPECT_EQ(std::ranges::count(seen, true), static_cast<std::ptrdiff_t>(a.records.size()));
   }
 }
 
