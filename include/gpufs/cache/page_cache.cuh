@@ -185,15 +185,14 @@ class page_cache {
     }
     page_cache cache(fs, g, record);
     step s{};
-    search wait{channel_client::begin_wait(), 0, 0};
+    const std::uint64_t now = platform::now_ns();
+    search wait{now, now, 0};
     for (std::uint32_t first_round = 0;; first_round = 1) {
       if (g.is_leader()) s = cache.find_or_claim(key.slot(), wait, first_round);
       s = g.broadcast(s);
       if (s.what != outcome::starved) break;
       const bool frees = cache.free_some(key.slot());
-      if (!frees) continue;
-      const std::uint64_t lived = fs.client().lived_ns(0, wait.time);
-      if (lived < fs.timeouts.request_ns) wait.moved = lived;
+      if (frees && platform::elapsed_ns(wait.began) < fs.timeouts.request_ns) wait.moved = platform::now_ns();
     }
     if (s.what != outcome::claimed) return s.pin;
     return cache.fill(s.pin.frame, key.slot(), load);
@@ -261,8 +260,8 @@ class page_cache {
 
   // What a group remembers of its search for a frame.
   struct search {
-    channel_client::deadline time;
-    std::uint64_t moved;   // in time in which the service lived: when the cache was last seen to move
+    std::uint64_t began;
+    std::uint64_t moved;   // when the cache was last seen to move, or the search began
     std::uint64_t motion;  // as moves() saw it last; 0: not yet
   };
 
@@ -291,10 +290,9 @@ class page_cache {
   // Whether the group gives up: the cache has not moved for a while, or the search takes longer than a request may.
   GPUFS_HD bool gives_up(const slot_key& key, search& wait) const {
     if (wait.motion == 0) (void)moves(key, wait);
-    const std::uint64_t lived = fs_.client().lived_ns(0, wait.time);
-    if (lived - wait.moved <= fs_.reclaim_timeout_ns) return false;
-    if (!moves(key, wait) || lived > fs_.timeouts.request_ns) return true;
-    wait.moved = lived;
+    if (platform::elapsed_ns(wait.moved) <= fs_.reclaim_timeout_ns) return false;
+    if (!moves(key, wait) || platform::elapsed_ns(wait.began) > fs_.timeouts.request_ns) return true;
+    wait.moved = platform::now_ns();
     return false;
   }
 
@@ -308,7 +306,7 @@ class page_cache {
       if (begun.what == outcome::absent) {
         round = ~0u;  // 0 next; another group was first: the page is there now, or was a moment ago
         // It may be evicted each time before this group has it, but not for ever.
-        if (!fs_.client().timed_out(0, wait.time)) continue;
+        if (platform::elapsed_ns(wait.began) <= fs_.timeouts.request_ns) continue;
       }
       if (begun.what == outcome::absent || gives_up(key, wait)) {
         fs_.counters().add(counter::no_frames);
