@@ -31,17 +31,13 @@ constexpr unsigned pidfd_thread = O_EXCL;
 constexpr std::int64_t looks_at_locks_ms = 100;
 constexpr std::size_t handed_at_first = 1024;  // many more are handed over only to a thread that hangs
 
-// Linux copies a table by whole words of 64 numbers, and then closes the copies that were not asked for. That is a close like any
-// other: the file system reports to it what it would have reported to the next one, and it goes nowhere.
+// Linux copies a table by whole words of 64 numbers, and then closes the copies that were not asked for. That is a close
+// like any other: the file system reports to it what it would have reported to the next one, and it goes nowhere.
 constexpr int copied_at_least = 64;
 
-// A table with nothing but copies of 0, 1 and 2. Never by unshare(2), which would copy all: then the program's pipes would not
+// A table with nothing but copies of the numbers below `end`: of 0, 1 and 2. Never by unshare(2), which would copy all: then the program's pipes would not
 // end, nor its locks go, when it closes them.
-bool take_own_table() { return syscall(close_range_call, 3u, ~0u, close_range_unshare) == 0; }
-// The same, which still has copies of all numbers below copied_at_least.
-bool take_own_table_with_low() {
-  return syscall(close_range_call, static_cast<unsigned>(copied_at_least), ~0u, close_range_unshare) == 0;
-}
+bool take_own_table(unsigned end = 3) { return syscall(close_range_call, end, ~0u, close_range_unshare) == 0; }
 
 bool identify(int descriptor, struct statx& s) { return statx(descriptor, "", AT_EMPTY_PATH, STATX_INO, &s) == 0; }
 bool is_same(const struct statx& a, const struct statx& b) {
@@ -215,7 +211,7 @@ int descriptor_table::report_close(int descriptor) const {
     const blocked_signals meanwhile;
     std::thread other([descriptor, &status] {
       // Its copy is to be the first that is closed.
-      if (!take_own_table_with_low()) return;
+      if (!take_own_table(copied_at_least)) return;
       int copy = descriptor;
       if (descriptor >= copied_at_least) {
         const auto process = static_cast<int>(syscall(pidfd_open_call, getpid(), 0u));

@@ -168,9 +168,9 @@ class channel_client {
   }
   // The most time that one heartbeat stands for. The service beats every 50 ms; a longer silence was a stop.
   static constexpr std::uint64_t heartbeat_ns_max = 1'000'000'000;
-  // For how long the service has lived in the wait so far; all ones when it is dead. Reads one slot's copy of the signs of
-  // life, in the host's memory. To be asked at least every 50 ms.
-  GPUFS_HD std::uint64_t lived_ns(std::uint32_t slot, deadline& waiting) const {
+  // Whether to give up: the service is dead, or has lived for longer than a request may take. Reads one slot's copy of the
+  // signs of life, in the host's memory. To be asked again and again: silence between two calls is a stop.
+  GPUFS_HD bool timed_out(std::uint32_t slot, deadline& waiting) const {
     const reply_record& reply = view_.reply(slot);
     const bool dead = reply.service.load_relaxed() != static_cast<std::uint32_t>(service_phase::running);
     const std::uint32_t beat = reply.heartbeat.load_relaxed();
@@ -181,11 +181,7 @@ class channel_client {
       waiting.heartbeat = beat;
       waiting.heard = now;
     }
-    return dead ? ~std::uint64_t{0} : waiting.lived;
-  }
-  // Whether to give up: the service is dead, or has lived for longer than a request may take.
-  GPUFS_HD bool timed_out(std::uint32_t slot, deadline& waiting) const {
-    return lived_ns(slot, waiting) > timeouts_.request_ns;
+    return dead || waiting.lived > timeouts_.request_ns;
   }
 
   // Release: the next owner's writes to staging come after my reads.
