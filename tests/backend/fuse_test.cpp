@@ -17,6 +17,7 @@
 #include "gpufs/error.hpp"
 #include "support/eventually.hpp"
 #include "support/fuse_folder.hpp"
+#include "support/record_lock.hpp"
 #include "support/temporary.hpp"
 #include "support/work_budget.hpp"
 
@@ -134,16 +135,13 @@ TEST_P(fuse, the_error_of_close_of_a_locked_file_is_told_and_the_lock_stays) {
     session calls(fs, kind);
     put(files / "a", "content");
     const int mine = ::open((files / "a").c_str(), O_RDWR | O_CLOEXEC);
-    struct flock lock{};
-    lock.l_type = F_WRLCK;
-    ASSERT_EQ(fcntl(mine, F_SETLK, &lock), 0);
+    ASSERT_TRUE(set_lock(mine, F_WRLCK));
     const std::int32_t fd = calls.open(files / "a", O_RDWR);
     ASSERT_EQ(calls.write(fd, "bytes", 0), 5);
     files.fail(on::flush, EDQUOT);
     EXPECT_EQ(calls.close(fd), -EDQUOT);
     files.mend();
-    EXPECT_EQ(fcntl(mine, F_OFD_GETLK, &lock), 0);
-    EXPECT_NE(lock.l_type, F_UNLCK);
+    EXPECT_TRUE(is_locked(mine));
     EXPECT_THROW(fs.unmount(), error);
   });
 }
@@ -196,23 +194,36 @@ TEST_P(fuse, what_the_server_refuses_after_the_write_is_the_error_of_close_of_a_
       session calls(fs, kind);
       put(files / "a", "content");
       const int mine = ::open((files / "a").c_str(), O_RDWR | O_CLOEXEC);
-      struct flock lock{};
-      lock.l_type = F_WRLCK;
       if (is_locked_first) {
-        ASSERT_EQ(fcntl(mine, F_SETLK, &lock), 0);
+        ASSERT_TRUE(set_lock(mine, F_WRLCK));
       }
       const std::int32_t fd = calls.open(files / "a", O_RDWR);
       ASSERT_EQ(calls.write(fd, std::string(30'000, 'x'), 0), 30'000);
       if (!is_locked_first) {
-        ASSERT_EQ(fcntl(mine, F_SETLK, &lock), 0);
+        ASSERT_TRUE(set_lock(mine, F_WRLCK));
       }
       files.fail(on::write, ENOSPC);
       EXPECT_EQ(calls.close(fd), -ENOSPC);
       files.mend();
-      EXPECT_EQ(fcntl(mine, F_OFD_GETLK, &lock), 0);
-      EXPECT_NE(lock.l_type, F_UNLCK);
+      EXPECT_TRUE(is_locked(mine));
     });
   }
+}
+
+// What it hears of the program's own files, fsync(2) still reports.
+TEST_P(fuse, an_error_of_the_programs_own_file_is_that_of_its_fsync_after_a_mount) {
+  run({.writes_back = true}, [](fuse_folder& files) {
+    const int mine = ::open((files / "mine").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    ASSERT_EQ(::write(mine, "content", 7), 7);
+    files.fail(on::write, ENOSPC);
+    {
+      const mount fs(options_of(GetParam()));
+    }
+    EXPECT_EQ(::fsync(mine), -1);
+    EXPECT_EQ(errno, ENOSPC);
+    files.mend();
+    (void)::close(mine);
+  });
 }
 
 // The server is asked when an opener begins; see above.

@@ -22,6 +22,7 @@
 #include "backend/posix_backend.hpp"
 #include "gpufs/backend.hpp"
 #include "support/eventually.hpp"
+#include "support/record_lock.hpp"
 #include "support/temporary.hpp"
 
 namespace gpufs::testing {
@@ -202,13 +203,6 @@ TEST_P(special_files, files_are_made_through_links) {
 
 // ---- a good guest
 
-// Whether anyone holds a POSIX lock on the file of a descriptor.
-bool is_locked(int fd) {
-  struct flock lock{};
-  lock.l_type = F_WRLCK;
-  return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
-}
-
 std::size_t open_descriptors_of(const std::string& path) {
   std::size_t count = 0;
   for (const auto& link : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -253,9 +247,7 @@ TEST_P(special_files, the_programs_locks_outlive_the_close_of_a_locked_file) {
 TEST_P(special_files, openers_refuse_the_same_and_keep_the_locks) {
   const std::string path = folder_.write("database", "content"), fifo = make_fifo(folder_);
   const int mine = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  struct flock lock{};
-  lock.l_type = F_WRLCK;
-  ASSERT_EQ(fcntl(mine, F_SETLK, &lock), 0);
+  ASSERT_TRUE(set_lock(mine, F_WRLCK));
   const std::size_t before = open_descriptors_of(path);
   const open_watch watch(fifo);
   bool is_own = false;
@@ -291,8 +283,7 @@ TEST_P(special_files, openers_refuse_the_same_and_keep_the_locks) {
   if (is_own) {
     EXPECT_LE(open_descriptors_of(path), before + 1) << "one is kept, and used each time";
   }
-  lock.l_type = F_UNLCK;
-  ASSERT_EQ(fcntl(mine, F_SETLK, &lock), 0);
+  ASSERT_TRUE(set_lock(mine, F_UNLCK));
   EXPECT_TRUE(eventually([&] {
     io_->close_handed();
     return open_descriptors_of(path) == before;
