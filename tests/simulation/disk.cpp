@@ -78,19 +78,19 @@ class disk::file final : public backend_file {
   const std::shared_ptr<state> state_;
 };
 
-int disk::open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& opened) {
+template <class Call>
+int disk::opened_by(const Call& call, std::unique_ptr<backend_file>& opened) {
   if (const int error = state_->begin(kind::reads); error != 0) return -error;
-  const int result = files_->open(path, no_follow, opened);
+  const int result = call();
   if (result == 0) opened = std::make_unique<file>(std::move(opened), state_);
   state_->end();
   return result;
 }
+int disk::open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& opened) {
+  return opened_by([&] { return files_->open(path, no_follow, opened); }, opened);
+}
 int disk::open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& opened) {
-  if (const int error = state_->begin(kind::reads); error != 0) return -error;
-  const int result = files_->open_to_change(path, how, opened);
-  if (result == 0) opened = std::make_unique<file>(std::move(opened), state_);
-  state_->end();
-  return result;
+  return opened_by([&] { return files_->open_to_change(path, how, opened); }, opened);
 }
 
 }  // namespace gpufs::testing

@@ -33,6 +33,10 @@ class disk final : public backend {
   void mend() { state_->is_mended = true; }
 
  private:
+  // Opens by `call`, which is one of the files'.
+  template <class Call>
+  int opened_by(const Call& call, std::unique_ptr<backend_file>& file);
+
   enum class kind { reads, changes };
   struct state {
     explicit state(const disk_options& o) : options(o) {}

@@ -43,7 +43,6 @@ void find_all() {
 #define GPUFS_FIND(name) find(f.name, #name)
   GPUFS_FIND(pthread_create);
   GPUFS_FIND(pthread_join);
-  GPUFS_FIND(pthread_detach);
   GPUFS_FIND(pthread_mutex_lock);
   GPUFS_FIND(pthread_mutex_trylock);
   GPUFS_FIND(pthread_mutex_unlock);
@@ -137,9 +136,6 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
 }
 int pthread_join(pthread_t thread, void** result) {
   return is_simulated() ? scheduling::join_thread(thread, result) : real_calls().pthread_join(thread, result);
-}
-int pthread_detach(pthread_t thread) noexcept {
-  return is_simulated() ? scheduling::detach_thread(thread) : real_calls().pthread_detach(thread);
 }
 
 int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {

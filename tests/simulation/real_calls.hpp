@@ -9,7 +9,6 @@ namespace gpufs::testing {
 struct real_functions {
   int (*pthread_create)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
   int (*pthread_join)(pthread_t, void**);
-  int (*pthread_detach)(pthread_t);
   int (*pthread_mutex_lock)(pthread_mutex_t*);
   int (*pthread_mutex_trylock)(pthread_mutex_t*);
   int (*pthread_mutex_unlock)(pthread_mutex_t*);

@@ -17,6 +17,7 @@
 #include "simulation/real_calls.hpp"
 #include "simulation/scheduler_calls.hpp"
 #include "support/schedule.hpp"
+#include "support/split_mix.hpp"
 
 namespace gpufs::testing {
 namespace {
@@ -68,13 +69,7 @@ class simulation::implementation {
 
   void run(const std::function<void()>& body);
 
-  // SplitMix64 (Steele, Lea, Flood 2014).
-  std::uint64_t random() {
-    std::uint64_t z = (random_ += 0x9e3779b97f4a7c15ull);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-  }
+  std::uint64_t random() { return split_mix(random_); }
   std::uint64_t below(std::uint64_t end) { return random() % end; }
 
   // A point of the running thread.
@@ -312,8 +307,8 @@ void simulation::implementation::run(const std::function<void()>& body) {
   if (first.failure != nullptr) std::rethrow_exception(first.failure);
 }
 
-simulation::simulation(const schedule_options& options) : self_(new implementation(options)) {}
-simulation::~simulation() { delete self_; }
+simulation::simulation(const schedule_options& options) : self_(std::make_unique<implementation>(options)) {}
+simulation::~simulation() = default;
 void simulation::run(const std::function<void()>& body) { self_->run(body); }
 std::uint64_t simulation::hash() const { return self_->hash(); }
 std::uint64_t simulation::steps() const { return self_->steps(); }
@@ -328,7 +323,6 @@ const char* simulation::obstacle() {
 
 namespace simulated {
 
-std::uint64_t random() { return current->random(); }
 std::uint64_t below(std::uint64_t end) { return current->below(end); }
 std::uint64_t step() { return current->steps(); }
 void sleep_ns(std::uint64_t ns) { (void)current->wait(nullptr, current->now_ns() + ns); }
@@ -354,7 +348,6 @@ int start_thread(pthread_t* thread, const pthread_attr_t* attributes, void* (*bo
   return e;
 }
 int join_thread(pthread_t thread, void** result) { return current->join(thread, result); }
-int detach_thread(pthread_t thread) { return real_calls().pthread_detach(thread); }
 bool wait_for(const void* object, std::uint64_t until_ns) { return current->wait(object, until_ns); }
 void wake(const void* object, unsigned most) { current->wake(object, most); }
 

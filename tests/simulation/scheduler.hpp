@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 namespace gpufs::testing {
@@ -48,14 +49,13 @@ class simulation {
   class implementation;
 
  private:
-  implementation* const self_;
+  const std::unique_ptr<implementation> self_;
 };
 
 // For code in a simulation.
 namespace simulated {
 
-// A number by the seed.
-std::uint64_t random();
+// A number by the seed, less than `end`.
 std::uint64_t below(std::uint64_t end);
 // Grows with each point that a thread passes: an order of all that happens.
 std::uint64_t step();

@@ -18,7 +18,6 @@ void sleep_until(std::uint64_t ns);
 
 int start_thread(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*), void* argument);
 int join_thread(pthread_t thread, void** result);
-int detach_thread(pthread_t thread);
 
 // Waits until wake() for this object, or until then. False: the time is over. The caller has seen that it must wait, and
 // no other thread runs in between.

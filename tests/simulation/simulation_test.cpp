@@ -93,16 +93,6 @@ class program {
     history known;
     bool is_told = false;  // somebody was told of an error
   };
-  struct kernel {
-    program* self;
-    GPUFS_HD void operator()(const mount_ref& fs) const {
-#if !defined(__CUDA_ARCH__)
-      self->group(fs);
-#else
-      (void)fs;
-#endif
-    }
-  };
 
   void body();
   void group(const mount_ref& fs);
@@ -172,7 +162,7 @@ void program::body() {
   bool unmount_told = false;
   {
     mount fs(o);
-    launch(fs, {.blocks = o.twin_threads, .threads = 1}, kernel{this});
+    launch(fs, {.blocks = o.twin_threads, .threads = 1}, [this](const mount_ref& m) { group(m); });
     const std::uint64_t start = platform::now_ns();
     if (below(2) == 0) disk_->mend();
     try {
@@ -373,16 +363,6 @@ struct appending {
   std::vector<std::string> problems{};
   std::string content{};
 
-  struct kernel {
-    appending* self;
-    GPUFS_HD void operator()(const mount_ref& fs) const {
-#if !defined(__CUDA_ARCH__)
-      self->group(fs);
-#else
-      (void)fs;
-#endif
-    }
-  };
   void expect(bool good, const char* what) {
     if (!good) problems.emplace_back(what);
   }
@@ -414,7 +394,7 @@ struct appending {
       const mount_options o = options_by_chance(std::make_shared<disk>(files, how.disk), how.request_timeout_ns);
       {
         mount fs(o);
-        launch(fs, {.blocks = o.twin_threads, .threads = 1}, kernel{this});
+        launch(fs, {.blocks = o.twin_threads, .threads = 1}, [this](const mount_ref& m) { group(m); });
         fs.unmount();
       }
       if (files->exists("log")) content = files->content("log");

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "support/split_mix.hpp"
+
 namespace gpufs::testing {
 namespace {
 
@@ -27,14 +29,6 @@ void switch_on(mode wanted) {
   std::abort();
 }
 
-// SplitMix64 (Steele, Lea, Flood 2014).
-std::uint64_t next_random(std::uint64_t& state) {
-  std::uint64_t z = (state += 0x9e3779b97f4a7c15ull);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
-}
-
 void delay_at_random() {
   thread_local std::uint64_t state = 0;
   thread_local std::uint64_t epoch = 0;
@@ -44,7 +38,7 @@ void delay_at_random() {
     state = delay_seed.load(std::memory_order_relaxed) +
             threads_seen.fetch_add(1, std::memory_order_relaxed) * 0x632be59bd9b4e019ull;
   }
-  const std::uint64_t r = next_random(state);
+  const std::uint64_t r = split_mix(state);
   const std::uint64_t choice = r % 1024;
   if (choice < 512) return;
   if (choice < 960) {
