@@ -5,8 +5,9 @@
     tools/run_tests.py --gpu [STAGE...]   what needs one
     tools/run_tests.py --list             the stages
 
-Each stage writes ``build/logs/STAGE.log``; its end is shown when the stage fails. The last line counts tests (a stage
-without a test runner counts as one). The exit status is 0 only if nothing failed and something ran.
+Each stage writes ``build/logs/STAGE.log``; its end is shown when the stage fails. At the end of all, failed tests are
+named once more, and the last line counts tests (a stage without a test runner counts as one). The exit status is 0 only
+if nothing failed and something ran.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ LOGS = BUILD / "logs"
 VENV_PYTHON = ROOT / ".venv" / "bin" / "python3"
 JOBS = str(len(os.sched_getaffinity(0)))
 TAIL_LINES = 60
+FAILURE_LINES = 12
 
 
 class StageError(Exception):
@@ -46,12 +48,14 @@ class Counts:
     failed: int = 0
     skipped: int = 0
     reasons: list[str] = field(default_factory=list)  # why tests were skipped
+    failures: list[str] = field(default_factory=list)  # the failed tests' names, and what they said first
 
     def add(self, other: Counts) -> None:
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
         self.reasons += [reason for reason in other.reasons if reason not in self.reasons]
+        self.failures += other.failures
 
     def __str__(self) -> str:
         return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
@@ -151,6 +155,7 @@ def read_report(report: Path) -> Counts:
         skip = case.find("skipped")
         if case.find("failure") is not None or case.find("error") is not None or case.get("status") == "fail":
             counts.failed += 1
+            counts.failures.append(describe_failure(case))
         elif skip is not None or case.get("status") in ("notrun", "disabled"):
             counts.skipped += 1
             reason = skip_reason(case)
@@ -159,6 +164,17 @@ def read_report(report: Path) -> Counts:
         else:
             counts.passed += 1
     return counts
+
+
+def describe_failure(case: ElementTree.Element) -> str:
+    failure = case.find("failure")
+    if failure is None:
+        failure = case.find("error")
+    said = "" if failure is None else failure.get("message") or failure.text or ""
+    if not said:  # CTest
+        said = case.findtext("system-out") or ""
+    lines = [line for line in said.splitlines() if line.strip()][:FAILURE_LINES]
+    return "\n".join([f"{case.get('classname')}.{case.get('name')}", *(f"    {line}" for line in lines)])
 
 
 def skip_reason(case: ElementTree.Element) -> str:
@@ -467,6 +483,7 @@ def run_stages(stages: Sequence[Stage], chosen: Sequence[str]) -> int:
     total = Counts()
     outcomes: dict[str, str] = {}
     summary = []
+    failures: list[str] = []
     for number, stage in enumerate(stages, 1):
         if chosen and stage.name not in chosen:
             continue
@@ -478,6 +495,7 @@ def run_stages(stages: Sequence[Stage], chosen: Sequence[str]) -> int:
         else:
             outcome, counts = run_stage(stage)
         outcomes[stage.name] = outcome
+        failures += [f"{stage.name}: {failure}" for failure in counts.failures]
         if stage.name != "setup" or outcome == "failed":
             total.add(counts)
         seconds = time.monotonic() - start
@@ -487,6 +505,8 @@ def run_stages(stages: Sequence[Stage], chosen: Sequence[str]) -> int:
     print("\nSummary")
     for line in summary:
         print(f"  {line}")
+    for failure in failures:
+        print(f"\nFailed: {failure}")
     print(f"\n{total}", flush=True)
     ran = total.passed + total.failed > 0
     if not ran:
