@@ -25,9 +25,47 @@ std::uint64_t count_of(const steps* dimensions, std::uint32_t n) {
   return count;
 }
 
+using pinned_word = channel_word<std::uint64_t>;
+
+// Takes what kernels have stored in struct failure's word: 0 if nothing has failed.
+std::uint64_t take_failure(pinned_word& failed) {
+  // Kernels store it whole; to them it is memory of the host, which they cannot exchange.
+  auto* const word = reinterpret_cast<std::uint64_t*>(&failed);
+  if (__atomic_load_n(word, __ATOMIC_RELAXED) == 0) return 0;
+  return __atomic_exchange_n(word, 0, __ATOMIC_RELAXED);
+}
+
+[[noreturn]] void throw_failure(std::uint64_t word, const std::string& name) {
+  const std::uint64_t kind = word & 0xff;
+  const std::int64_t where = static_cast<std::int64_t>(word) >> 8;
+  if (kind == failure::bad_index) throw index_error(where);
+  if (kind == failure::ended_early)
+    throw error(ENODATA, "the file ends at byte " + std::to_string(where) + ", before what was to be read", name);
+  throw error(static_cast<int>(kind), "at byte " + std::to_string(where), name);
+}
+
 }  // namespace
 
 index_error::index_error(std::int64_t index) : text_("index " + std::to_string(index) + " is out of bounds") {}
+
+outcome::outcome(std::shared_ptr<device_memory> memory)
+    : memory_(std::move(memory)), end_(memory_->make_event()), failed_(memory_->pin()) {
+  new (failed_) pinned_word{};
+}
+
+outcome::~outcome() {
+  try {
+    end_->wait();                    // kernels may store into the word until then
+  } catch (const std::exception&) {  // the driver's: it runs no kernels any more
+  }
+  memory_->unpin(failed_);
+}
+
+void outcome::wait() {
+  end_->wait();
+  const std::uint64_t word = take_failure(*static_cast<pinned_word*>(failed_));
+  if (word != 0) throw_failure(word, name_);
+}
 
 file::file(const mount& m, std::shared_ptr<device_memory> memory, const std::string& path, std::string name,
            std::int32_t flags, std::uint32_t mode)
@@ -75,7 +113,8 @@ std::int64_t file::ask_for(const Call& call, const char* what) {
 }
 
 template <class Kernel>
-void file::launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block, void* stream) {
+void file::launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block, void* stream,
+                       outcome* own) {
   const std::uint64_t blocks = ceiling(groups, groups_of_block);
   // As many as fill the device, but with pins for half of a small cache at most: who finds all frames pinned for long gives up.
   const std::uint64_t most =
@@ -86,6 +125,16 @@ void file::launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t
   // No bulk path: what the caller does next may be any call of the driver.
   launch(mount_, {static_cast<std::uint32_t>(std::min(blocks, most)), walk_threads, 0, stream, false}, kernel);
   place->record(stream);
+  if (own != nullptr) own->end_->record(stream);
+}
+
+pinned_word* file::begin_call(outcome* own) {
+  if (own == nullptr) {
+    check();
+    return &board_->failed;
+  }
+  own->name_ = name_;
+  return static_cast<pinned_word*>(own->failed_);
 }
 
 std::shared_ptr<device_memory::event> file::place_in(void* stream) {
@@ -96,24 +145,23 @@ std::shared_ptr<device_memory::event> file::place_in(void* stream) {
   return last_.emplace_back(stream, memory_->make_event()).second;
 }
 
-void file::read(char* to, std::uint64_t bytes, std::uint64_t offset, void* stream) {
+void file::read(char* to, std::uint64_t bytes, std::uint64_t offset, void* stream, outcome* own) {
   selection s;
   s.offset = static_cast<std::int64_t>(offset);
   s.run_bytes = bytes;
-  read(to, s, keep::when_it_pays, stream);
+  read(to, s, keep::when_it_pays, stream, own);
 }
 
-void file::read(char* to, const selection& s, keep pages, void* stream) {
-  check();
+void file::read(char* to, const selection& s, keep pages, void* stream, outcome* own) {
+  const failure failed{begin_call(own)};
   std::uint64_t runs = count_of(s.before, s.before_count) * count_of(s.behind, s.behind_count);
   if (s.list.items != nullptr) runs *= s.list.count;
   if (runs == 0 || s.run_bytes == 0) return;
-  const failure failed{&board_->failed};
   const std::uint32_t members = mount_.device() == device_kind::cuda ? 32 : 1;  // of a warp
   // Each of its threads holds a page.
   const bool has_frames = frames() / 2 >= read_small_runs::pins_of_block;
   if (s.run_bytes < small_run_bytes && has_frames) {
-    return launch_walk(read_small_runs(s, fd_, to, runs, failed), ceiling(runs, members), warps_of_block, stream);
+    return launch_walk(read_small_runs(s, fd_, to, runs, failed), ceiling(runs, members), warps_of_block, stream, own);
   }
   using detail::keeps;
   const std::uint64_t page_bytes = mount_.options().page_bytes;
@@ -124,7 +172,7 @@ void file::read(char* to, const selection& s, keep pages, void* stream) {
     kernel.runs = runs;
     kernel.piece_bytes = piece_bytes;
     kernel.pieces = ceiling(s.run_bytes, piece_bytes);
-    launch_walk(kernel, runs * kernel.pieces, groups_of_block, stream);
+    launch_walk(kernel, runs * kernel.pieces, groups_of_block, stream, own);
   };
   const auto start_as = [&]<keeps Keeps>() {
     if (is_long) return start(read_runs<block_group, Keeps>(s, fd_, to, failed), block_run_bytes, 1);
@@ -134,34 +182,27 @@ void file::read(char* to, const selection& s, keep pages, void* stream) {
     const std::uint64_t warps =
         std::uint64_t{mount_.multiprocessors()} * walk_shape::blocks_per_multiprocessor * warps_of_block;
     const auto batch = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(runs / warps, 1, members));
-    launch_walk(read_records<Keeps>(s, fd_, to, runs, batch, failed), ceiling(runs, batch), warps_of_block, stream);
+    launch_walk(read_records<Keeps>(s, fd_, to, runs, batch, failed), ceiling(runs, batch), warps_of_block, stream,
+                own);
   };
   if (keeps_all) start_as.template operator()<keeps::all_pages>();
   else start_as.template operator()<keeps::none_that_it_can_do_without>();
 }
 
-void file::write(const char* from, std::uint64_t bytes, std::uint64_t offset, bool appends, void* stream) {
-  check();
+void file::write(const char* from, std::uint64_t bytes, std::uint64_t offset, bool appends, void* stream,
+                 outcome* own) {
+  const failure failed{begin_call(own)};
   if (bytes == 0) return;
   const std::uint64_t page_bytes = mount_.options().page_bytes;
   const std::uint64_t piece_bytes = appends ? bytes : std::max<std::uint64_t>(page_bytes, 65536);
-  launch_walk(write_pieces(from, fd_, offset, bytes, piece_bytes, {&board_->failed}), ceiling(bytes, piece_bytes), 1,
-              stream);
+  launch_walk(write_pieces(from, fd_, offset, bytes, piece_bytes, failed), ceiling(bytes, piece_bytes), 1, stream, own);
 }
 
 void file::check() {
-  // Kernels store it whole; to them it is memory of the host, which they cannot exchange.
-  auto* const failed = reinterpret_cast<std::uint64_t*>(&board_->failed);
-  if (__atomic_load_n(failed, __ATOMIC_RELAXED) == 0) return;
-  const std::uint64_t word = __atomic_exchange_n(failed, 0, __ATOMIC_RELAXED);
+  const std::uint64_t word = take_failure(board_->failed);
   if (word == 0) return;
   ++failures_;
-  const std::uint64_t kind = word & 0xff;
-  const std::int64_t where = static_cast<std::int64_t>(word) >> 8;
-  if (kind == failure::bad_index) throw index_error(where);
-  if (kind == failure::ended_early)
-    throw error(ENODATA, "the file ends at byte " + std::to_string(where) + ", before what was to be read", name_);
-  throw error(static_cast<int>(kind), "at byte " + std::to_string(where), name_);
+  throw_failure(word, name_);
 }
 
 void file::wait() {

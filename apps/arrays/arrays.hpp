@@ -60,6 +60,26 @@ class index_error : public std::exception {
 
 struct board;
 
+// What one read or write of a file comes to, apart from the file's other calls. For one call; must outlive it.
+class outcome {
+ public:
+  explicit outcome(std::shared_ptr<device_memory> memory);
+  // Waits for the call.
+  ~outcome();
+  outcome(const outcome&) = delete;
+  outcome& operator=(const outcome&) = delete;
+
+  // Until the device is done with the call. Throws what went wrong with it, as file::check(); a second time nothing.
+  void wait();
+
+ private:
+  friend class file;
+  const std::shared_ptr<device_memory> memory_;
+  const std::shared_ptr<device_memory::event> end_;
+  void* const failed_;  // pinned: struct failure's word
+  std::string name_;    // of the file
+};
+
 // An open file of a mount, which must outlive it. Thread-safe.
 class file {
  public:
@@ -76,11 +96,13 @@ class file {
   void forget() { fd_ = -1; }
 
   // Bytes [offset, offset + bytes), which the file must have when it is read, to memory of the device.
-  void read(char* to, std::uint64_t bytes, std::uint64_t offset, void* stream);
+  // With `own`, which is used for nothing else, only that reports what goes wrong with the call.
+  void read(char* to, std::uint64_t bytes, std::uint64_t offset, void* stream, outcome* own = nullptr);
   // A selection, as one piece without gaps. `s.list` must stay until the stream has come behind it.
-  void read(char* to, const selection& s, keep pages, void* stream);
+  void read(char* to, const selection& s, keep pages, void* stream, outcome* own = nullptr);
   // `appends`: behind what the file has then, in one piece; `offset` is not looked at.
-  void write(const char* from, std::uint64_t bytes, std::uint64_t offset, bool appends, void* stream);
+  void write(const char* from, std::uint64_t bytes, std::uint64_t offset, bool appends, void* stream,
+             outcome* own = nullptr);
 
   // These wait for all that was asked before, and throw what went wrong with it.
   void wait();
@@ -104,7 +126,10 @@ class file {
   template <class Call>
   std::int64_t ask_for(const Call& call, const char* what);
   template <class Kernel>
-  void launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block, void* stream);
+  void launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block, void* stream,
+                   outcome* own);
+  // Where a call's kernels report what goes wrong. Without an outcome of its own throws what earlier calls have reported.
+  channel_word<std::uint64_t>* begin_call(outcome* own);
   std::shared_ptr<device_memory::event> place_in(void* stream);
   std::uint64_t frames() const { return mount_.options().cache_bytes / mount_.options().page_bytes; }
 

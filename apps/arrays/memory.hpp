@@ -25,6 +25,9 @@ class device_memory {
   virtual ~device_memory() = default;
   // For a call that waits: in no order with what callers do, and with few others of these.
   virtual void* own_stream() = 0;
+  // For calls whose callers wait for each by itself; in no order with what others do.
+  static constexpr unsigned background_streams = 4;
+  virtual void* background_stream() = 0;
   virtual void* allocate(std::uint64_t bytes, void* stream) = 0;
   // `elsewhere`: it was used on other streams too, nobody knows which; then the device is waited for.
   virtual void free(void* memory, void* stream, bool elsewhere) noexcept = 0;

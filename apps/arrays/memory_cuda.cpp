@@ -90,6 +90,8 @@ class cuda_memory final : public device_memory {
     check(cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     for (cudaStream_t& stream : ask_streams_)
       check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    for (cudaStream_t& stream : background_streams_)
+      check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
     check(cudaMemPoolCreate(&pool_, &wanted), "cudaMemPoolCreate");
     std::uint64_t kept = kept_bytes;
     check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &kept), "cudaMemPoolSetAttribute");
@@ -98,6 +100,7 @@ class cuda_memory final : public device_memory {
     if (getpid() != owner_) return;  // of a process that was forked off, where there is no GPU
     for (void* const slab : slabs_) (void)cudaFreeHost(slab);
     (void)cudaMemPoolDestroy(pool_);
+    for (cudaStream_t const stream : background_streams_) (void)cudaStreamDestroy(stream);
     for (cudaStream_t const stream : ask_streams_) (void)cudaStreamDestroy(stream);
     (void)cudaStreamDestroy(copy_stream_);
   }
@@ -105,6 +108,7 @@ class cuda_memory final : public device_memory {
   cuda_memory& operator=(const cuda_memory&) = delete;
 
   void* own_stream() override { return ask_streams_[next_ask_++ % std::size(ask_streams_)]; }
+  void* background_stream() override { return background_streams_[next_background_++ % background_streams]; }
   void* allocate(std::uint64_t bytes, void* stream) override {
     const on_device here(ordinal_);
     void* memory = nullptr;
@@ -204,6 +208,8 @@ class cuda_memory final : public device_memory {
   cudaStream_t copy_stream_ = nullptr;
   cudaStream_t ask_streams_[4] = {};
   std::atomic<unsigned> next_ask_{0};
+  cudaStream_t background_streams_[background_streams] = {};
+  std::atomic<unsigned> next_background_{0};
   cudaMemPool_t pool_ = nullptr;
   std::mutex latch_;  // guards what follows
   std::vector<void*> slabs_, pinned_;

@@ -17,6 +17,7 @@ class done_event final : public device_memory::event {
 class twin_memory final : public device_memory {
  public:
   void* own_stream() override { return nullptr; }
+  void* background_stream() override { return nullptr; }
   void* allocate(std::uint64_t bytes, void*) override {
     void* const memory = std::malloc(bytes == 0 ? 1 : bytes);
     if (memory == nullptr) throw error(ENOMEM, std::to_string(bytes) + " bytes of memory");

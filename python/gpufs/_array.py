@@ -6,6 +6,7 @@ import math
 import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Self, SupportsIndex, TypeAlias, TypeVar, cast
@@ -154,6 +155,19 @@ class FileArray:
     ) -> Array:
         """Reads the items ``indices`` of dimension ``axis``, as ``numpy.take``."""
         return self.read_selection(self.taking(indices, axis), out=out, stream=stream, keep=keep)
+
+    def submit(
+        self, key: object = ..., *, out: object | None = None, stream: Stream = None, keep: Keep = "auto"
+    ) -> Future[Array]:
+        """Begins to read as :meth:`read`; returns a future of what that returns, as :meth:`gpufs.File.submit_read`.
+
+        Raises:
+            IndexError: as NumPy, for an index on the host.
+            ValueError: the file is closed; all else is the future's.
+        """
+        layout = self._layout
+        selection = self.selection(key)
+        return self._file.submit_selection(selection, layout.offset, layout.dtype, out=out, stream=stream, keep=keep)
 
     # ---- For gpufs.torch: what is read, before there is memory for it.
 

@@ -283,7 +283,7 @@ class DeviceArray:
         dtype: np.dtype[Any],
         file: File,
         stream: object,
-        failures: int,
+        failures: int | None,
     ) -> None:
         self._buffer = buffer
         self._shape = shape
@@ -291,7 +291,7 @@ class DeviceArray:
         self._file = file
         self._ordinal = file.ordinal
         self._stream = stream  # kept alive: the memory is freed in its order
-        self._failures = failures  # of the file, before the array's own read
+        self._failures = failures  # of the file, before the array's own read. None: that read is known to be good
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -374,6 +374,8 @@ class DeviceArray:
 
         array = np.empty(self._shape, self._dtype)
         self._buffer.copy_to_host(array.ctypes.data, array.nbytes, array)
+        if self._failures is None:
+            return array
         self._file.check()
         if self._file.failures() != self._failures:
             text = "a read of the file has failed since, which may have been that of this array"

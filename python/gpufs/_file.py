@@ -11,9 +11,10 @@ import operator
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, SupportsIndex, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, SupportsIndex, TypeAlias, TypeVar, cast
 
 from gpufs import _core
 from gpufs._device import (
@@ -29,12 +30,15 @@ from gpufs._device import (
     is_on_device,
     name_of,
 )
+from gpufs._submit import Submitted, Work
 
 if TYPE_CHECKING:
     import numpy as np
 
     from gpufs._mount import Mount
     from gpufs._selection import Selection
+
+_Result = TypeVar("_Result")
 
 Keep: TypeAlias = Literal["auto", "always", "never"]
 """Whether the pages that are read stay in the cache. ``"auto"``: those of pieces from half a page to a MiB. What is
@@ -78,6 +82,12 @@ class File:
     ``pickle.dump``, ``shutil.copyfileobj`` or ``numpy.save``, which would write everything to the same place. What only
     reads takes :meth:`reader`.
 
+    ``submit_read``, ``submit_gather`` and ``submit_write`` return a ``concurrent.futures.Future`` at once, on the twin
+    too. Four such calls of a mount run at a time, in no order; each begins after what is in its stream when it is
+    submitted. A future is done when the device is done with the call, and has the errors of that call alone. It can be
+    cancelled until the call begins. Calls that wait (see above) wait for these, too, but not in a future's callback.
+    The error of a write is also raised by every later :meth:`fsync`, and by :meth:`close`.
+
     Ctrl-C, or what else a signal handler raises, ends a call of the main thread that waits. The call's work goes on in
     the background, with the memory that it uses: what ``out`` and the file have then is not known before it is done.
 
@@ -97,6 +107,7 @@ class File:
         "_opened_path",
         "_path",
         "_size",
+        "_submitted",
         "ordinal",
     )
 
@@ -112,6 +123,7 @@ class File:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
         self._memory = mount.device_memory()
         self._size: int | None = None
+        self._submitted = Submitted()
         self._opened_ns = time.time_ns()
         self._core = self._opened()
 
@@ -185,27 +197,43 @@ class File:
             TypeError: an ``out`` in the wrong memory.
             OSError: now or later, as the class says.
         """
+        return self._read(n, offset, out, self._work(stream))
+
+    def submit_read(
+        self, n: SupportsIndex = -1, offset: SupportsIndex = 0, *, out: object | None = None, stream: Stream = None
+    ) -> Future[Array]:
+        """Begins to read as :meth:`read`; returns a future of what that returns, as the class says.
+
+        An array that the future gives can be used in the order of ``stream``, and anywhere after it is done.
+
+        Raises:
+            ValueError: the file is closed.
+            OSError: it is not open for reading. All else is the future's.
+        """
+        return self._submit(os.O_RDONLY, stream, (out,), lambda work: self._read(n, offset, out, work))
+
+    def _read(self, n: SupportsIndex, offset: SupportsIndex, out: object | None, work: Work) -> Array:
         self._check_access(os.O_RDONLY)
         wanted, start = operator.index(n), operator.index(offset)
         left = self._bytes_from(start)
         count = left if wanted < 0 or wanted > left else wanted
-        chosen = self._stream(stream)
-        if out is None and count != 0 and not self._on_twin:
+        chosen = work.stream
+        if out is None and count != 0 and not self._on_twin and work.outcome is None:
             failures = self._core.failures
             buffer = self._core.read_new(self._memory, count, start, chosen.handle)
             return DeviceArray(buffer, (count,), _byte(), self, chosen.owner, failures)
         result: Any
         target: ForeignArray | None = None
         if out is None:
-            result, address = self.allocate((count,), _byte(), chosen)
+            result, address = self._allocate((count,), _byte(), work)
         else:
             target = self._target(out, chosen)
             if target.nbytes < count:
                 raise ValueError(f"out has {target.nbytes} bytes, {count} are needed")
             result, address = out, target.address
         if count != 0:
-            self._core.read(address, count, start, chosen.handle, result)
-            self._done(chosen, target)
+            self._core.read(address, count, start, chosen.handle, result, work.outcome)
+            self._done(work, target)
         return cast("Array", result)
 
     def reader(self) -> FileReader:
@@ -254,6 +282,29 @@ class File:
             ValueError: a negative offset, records of no bytes, an ``out`` of another size.
             TypeError: an ``out`` of another type.
         """
+        selection, start = self._records(index, record_bytes, offset)
+        return self.read_selection(selection, start, _byte(), out=out, stream=stream, keep=keep)
+
+    def submit_gather(
+        self,
+        index: object,
+        record_bytes: SupportsIndex,
+        *,
+        offset: SupportsIndex = 0,
+        out: object | None = None,
+        stream: Stream = None,
+        keep: Keep = "auto",
+    ) -> Future[Array]:
+        """Begins to read as :meth:`gather`; returns a future of what that returns, as :meth:`submit_read`.
+
+        Raises:
+            ValueError, IndexError: as :meth:`gather`, of the arguments; what reading gives is the future's.
+        """
+        selection, start = self._records(index, record_bytes, offset)
+        return self.submit_selection(selection, start, _byte(), out=out, stream=stream, keep=keep)
+
+    def _records(self, index: object, record_bytes: SupportsIndex, offset: SupportsIndex) -> tuple[Selection, int]:
+        """Returns what a gather reads, and where the first record begins."""
         import numpy as np
 
         from gpufs._selection import select
@@ -266,8 +317,7 @@ class File:
             index = np.asarray(index)
             if index.size == 0:
                 index = index.astype(np.int64)
-        selection = select((records, length), (length, 1), 1, (index,), on_device=foreign_array)
-        return self.read_selection(selection, start, _byte(), out=out, stream=stream, keep=keep)
+        return select((records, length), (length, 1), 1, (index,), on_device=foreign_array), start
 
     def write(self, data: object, offset: SupportsIndex = 0, *, stream: Stream = None) -> int:
         """Writes an array's bytes, in C order, at ``offset``; behind the end when the file was opened to append.
@@ -286,32 +336,48 @@ class File:
         Raises:
             TypeError: text, a list, Python objects: what has no bytes of its own.
         """
+        return self._write(data, offset, self._work(stream))
+
+    def submit_write(self, data: object, offset: SupportsIndex = 0, *, stream: Stream = None) -> Future[int]:
+        """Begins to write as :meth:`write`; returns a future of what that returns, as the class says.
+
+        Of ``data`` nothing may be changed until the future is done, wherever it is. What was written is durable after
+        a later :meth:`fsync`.
+
+        Raises:
+            ValueError: the file is closed.
+            OSError: it is not open for writing. All else is the future's.
+        """
+        return self._submit(os.O_WRONLY, stream, (data,), lambda work: self._write(data, offset, work))
+
+    def _write(self, data: object, offset: SupportsIndex, work: Work) -> int:
         self._check_access(os.O_WRONLY)
         start = operator.index(offset)
         if start < 0:
             raise ValueError(f"negative offset: {start}")
-        chosen = self._stream(stream)
+        chosen = work.stream
         appends = self._access & os.O_APPEND != 0
         on_device = foreign_array(data)
         if on_device is not None:
             source = self._checked(on_device, chosen)
             self._check_end(start + source.nbytes)
-            self._core.write(source.address, source.nbytes, start, appends, chosen.handle, data)
-            self._done(chosen, source)
+            self._core.write(source.address, source.nbytes, start, appends, chosen.handle, data, work.outcome)
+            self._done(work, source)
             return source.nbytes
         host = _host_bytes(data)
         self._check_end(start + host.nbytes)
         if host.nbytes != 0:
             if self._on_twin:
-                self._core.write(host.ctypes.data, host.nbytes, start, appends, 0, host)
+                self._core.write(host.ctypes.data, host.nbytes, start, appends, 0, host, work.outcome)
             else:
-                buffer = self._memory.upload(host.ctypes.data, host.nbytes, chosen.handle)
-                self._core.write(buffer.address, host.nbytes, start, appends, chosen.handle, buffer)
-            self._done(chosen)
+                buffer = self._memory.upload(host.ctypes.data, host.nbytes, chosen.handle, host)
+                self._core.write(buffer.address, host.nbytes, start, appends, chosen.handle, buffer, work.outcome)
+            self._done(work)
         return int(host.nbytes)
 
     def stat(self) -> FileStatus:
         """Describes the file: as it was when it was opened, but for its size. Waits for earlier reads and writes."""
+        self._submitted.wait()
         return FileStatus(*self._core.status()[:-1])
 
     def truncate(self, size: SupportsIndex) -> None:
@@ -321,6 +387,7 @@ class File:
         if length < 0:
             raise ValueError(f"negative size: {length}")
         self._check_end(length)
+        self._submitted.wait()
         self._core.truncate(length)
 
     def fsync(self) -> None:
@@ -331,10 +398,16 @@ class File:
                 try.
         """
         self._check_access(os.O_WRONLY)
+        self._submitted.wait()
         self._core.sync()
+        self._submitted.check()
 
     def wait(self) -> None:
-        """Waits for all earlier reads and writes, on whatever streams, and raises what went wrong."""
+        """Waits for all earlier reads and writes, on whatever streams, and raises what went wrong.
+
+        What went wrong with submitted reads and writes their futures raise.
+        """
+        self._submitted.wait()
         self._core.wait()
 
     def failures(self) -> int:
@@ -355,7 +428,12 @@ class File:
         Raises:
             OSError: an earlier read or write failed, or what was written could not be written back and is lost.
         """
+        if self.closed:
+            self._core.close()  # may wait for another thread's
+            return
+        self._submitted.wait()
         self._core.close()
+        self._submitted.check()
 
     # ---- For gpufs.FileArray.
 
@@ -370,6 +448,33 @@ class File:
         keep: Keep,
     ) -> Array:
         """Reads what a selection of an array is that begins at byte ``base``."""
+        return self._read_selection(selection, base, dtype, out, keep, self._work(stream))
+
+    def submit_selection(
+        self,
+        selection: Selection,
+        base: int,
+        dtype: np.dtype[Any],
+        *,
+        out: object | None,
+        stream: Stream,
+        keep: Keep,
+    ) -> Future[Array]:
+        """Begins to read it."""
+        from gpufs._selection import HostList
+
+        uses_index = selection.list is not None and not isinstance(selection.list, HostList)
+        return self._submit(
+            os.O_RDONLY,
+            stream,
+            (out,),
+            lambda work: self._read_selection(selection, base, dtype, out, keep, work),
+            uses_device=uses_index,
+        )
+
+    def _read_selection(
+        self, selection: Selection, base: int, dtype: np.dtype[Any], out: object | None, keep: Keep, work: Work
+    ) -> Array:
         import numpy as np
 
         from gpufs._selection import HostList
@@ -377,12 +482,12 @@ class File:
         self._check_access(os.O_RDONLY)
         if keep not in _KEEPS:
             raise ValueError(f"keep must be 'auto', 'always' or 'never', not {keep!r}")
-        chosen = self._stream(stream)
+        chosen = work.stream
         nbytes = math.prod(selection.shape) * dtype.itemsize
         result: Any
         target: ForeignArray | None = None
         if out is None:
-            result, address = self.allocate(selection.shape, dtype, chosen)
+            result, address = self._allocate(selection.shape, dtype, work)
         else:
             target = self._target(out, chosen)
             if not target.has_bytes and target.dtype != name_of(dtype):
@@ -403,7 +508,7 @@ class File:
             if self._on_twin:
                 kept, items = offsets, offsets.ctypes.data
             else:
-                buffer = self._memory.upload(offsets.ctypes.data, offsets.nbytes, chosen.handle)
+                buffer = self._memory.upload(offsets.ctypes.data, offsets.nbytes, chosen.handle, offsets)
                 kept, items = buffer, buffer.address
         elif selection.list is not None:
             index = self._checked(selection.list.items, chosen)
@@ -433,21 +538,57 @@ class File:
             _KEEPS[keep],
             chosen.handle,
             (result, kept),
+            work.outcome,
         )
-        self._done(chosen, target, index)
+        self._done(work, target, index)
         return cast("Array", result)
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any], chosen: ChosenStream) -> tuple[Any, int]:
+    # ----
+
+    def _work(self, stream: Stream) -> Work:
+        chosen = self._stream(stream)
+        return Work(chosen, chosen, None)
+
+    def _submit(
+        self,
+        access: int,
+        stream: Stream,
+        arrays: tuple[object, ...],
+        call: Callable[[Work], _Result],
+        *,
+        uses_device: bool = False,
+    ) -> Future[_Result]:
+        """Has ``call`` made by another thread, after what ``stream`` has now if it uses arrays on the device."""
+        self._check_access(access)
+        home, memory = self._stream(stream), self._memory
+        place: _core.Place | None = None
+        if not self._on_twin and (uses_device or any(map(is_on_device, arrays))):
+            place = memory.place_in(home.handle)
+
+        def run() -> _Result:
+            outcome = _core.Outcome(memory)
+            chosen = home if self._on_twin else ChosenStream(memory.background_stream(), memory)
+            if place is not None:
+                place.hold_back(chosen.handle)
+            result = call(Work(chosen, home, outcome))
+            outcome.wait()
+            return result
+
+        future = self._mount.submitter.submit(run)
+        self._submitted.add(future, writes=access == os.O_WRONLY)
+        return future
+
+    def _allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any], work: Work) -> tuple[Any, int]:
         """An array on the device, and its address."""
         if self._on_twin:
             import numpy as np
 
             array = np.empty(shape, dtype)
             return array, array.ctypes.data
-        buffer = self._memory.allocate(math.prod(shape) * dtype.itemsize, chosen.handle)
-        return DeviceArray(buffer, shape, dtype, self, chosen.owner, self._core.failures), buffer.address
-
-    # ----
+        nbytes = math.prod(shape) * dtype.itemsize
+        buffer = self._memory.allocate(nbytes, work.stream.handle, work.home.handle)
+        failures = self._core.failures if work.outcome is None else None
+        return DeviceArray(buffer, shape, dtype, self, work.home.owner, failures), buffer.address
 
     @property
     def opened_path(self) -> bytes:
@@ -542,13 +683,15 @@ class File:
     def _stream(self, stream: Stream) -> ChosenStream:
         return NO_STREAM if self._on_twin else chosen_stream(stream, self.ordinal)
 
-    def _done(self, chosen: ChosenStream, *used: ForeignArray | None) -> None:
+    def _done(self, work: Work, *used: ForeignArray | None) -> None:
         """After a launch that uses arrays: what another stream does with one of them comes behind it."""
+        if work.outcome is not None:
+            return  # who has submitted the call waits for its end
         if self._on_twin:
             self._core.check()
         for array in used:
-            if array is not None and array.stream is not None and array.stream != chosen.handle:
-                self._memory.hold_back(array.stream, chosen.handle)
+            if array is not None and array.stream is not None and array.stream != work.stream.handle:
+                self._memory.hold_back(array.stream, work.stream.handle)
 
     def _checked(self, source: ForeignArray, chosen: ChosenStream) -> ForeignArray:
         """An array that a kernel in ``chosen`` can use, and that is there when it does."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, SupportsI
 from gpufs import _core
 from gpufs._array import ArrayEntry, FileArray, TensorHeaders, entry_of, layout_of
 from gpufs._file import File, another_name
+from gpufs._submit import Submitter
 from gpufs.sizes import Size, parse_size
 
 if TYPE_CHECKING:
@@ -246,6 +247,7 @@ class Mount:
         "_servers",
         "_written",
         "root",
+        "submitter",
     )
 
     def __init__(
@@ -308,8 +310,11 @@ class Mount:
         self._latch = threading.Lock()  # guards _files against changes while it is read, and _written
         self._written: weakref.WeakValueDictionary[bytes, File] = weakref.WeakValueDictionary()
         self._servers: list[MetricsServer] = []
+        self.submitter = Submitter()  # for calls of files that give futures
         # Also runs when the interpreter ends: the service's threads must not outlive the CUDA runtime.
-        self._finalizer = weakref.finalize(self, _unmount, self._core, self._files, self._latch, self._servers)
+        self._finalizer = weakref.finalize(
+            self, _unmount, self._core, self._files, self._latch, self._servers, self.submitter
+        )
 
     def __enter__(self) -> Self:
         """Returns the mount."""
@@ -608,7 +613,11 @@ mount = Mount
 
 
 def _unmount(
-    core: _core.Mount, files: weakref.WeakSet[File], latch: threading.Lock, servers: list[MetricsServer]
+    core: _core.Mount,
+    files: weakref.WeakSet[File],
+    latch: threading.Lock,
+    servers: list[MetricsServer],
+    submitter: Submitter,
 ) -> None:
     for server in servers:
         server.close()
@@ -624,6 +633,7 @@ def _unmount(
             except Exception as error:  # whatever it is, the others are to be closed too
                 first = first or error
     finally:
+        submitter.close()
         try:
             core.unmount()
         except Exception as error:

@@ -117,6 +117,47 @@ nb::tuple dlpack_facts(const nb::ndarray<nb::ro>& a) {
                         a.dtype().code, a.dtype().bits, a.device_type(), a.device_id());
 }
 
+// A place in a stream, after which the work of another one begins.
+struct py_place {
+  std::shared_ptr<mount_holder> holder;
+  std::unique_ptr<arrays::device_memory::event> event;
+};
+
+// What a call comes to; shared with the call.
+class py_outcome {
+ public:
+  explicit py_outcome(const py_memory& memory) : holder_(memory.holder) {
+    holder_->refuse_forked();
+    const nb::gil_scoped_release released;
+    outcome_ = std::make_shared<arrays::outcome>(memory.memory);
+  }
+  py_outcome(const py_outcome&) = delete;
+  py_outcome& operator=(const py_outcome&) = delete;
+  ~py_outcome() {
+    if (holder_->forked()) {  // its memory is the parent's, so it is never released here
+      (void)new std::shared_ptr<arrays::outcome>(std::move(outcome_));
+      return;
+    }
+    const nb::gil_scoped_release released;
+    outcome_.reset();
+  }
+
+  void wait() const {
+    holder_->refuse_forked();
+    const nb::gil_scoped_release released;
+    outcome_->wait();
+  }
+  const std::shared_ptr<arrays::outcome>& shared() const { return outcome_; }
+
+ private:
+  const std::shared_ptr<mount_holder> holder_;
+  std::shared_ptr<arrays::outcome> outcome_;
+};
+
+std::shared_ptr<arrays::outcome> shared_outcome(const py_outcome* own) {
+  return own != nullptr ? own->shared() : nullptr;
+}
+
 // What calls of a file share, of which some go on when Python has the file no more.
 struct file_state {
   // Shared by calls, exclusive for closing: device calls need an open descriptor to the end. Taken after the mount's.
@@ -298,18 +339,35 @@ void bind_memory(nb::module_& m) {
            })
       .def(
           "allocate",
-          [](const py_memory& self, std::uint64_t bytes, std::uintptr_t stream) {
-            return self.own(stream_at(stream), [&] { return self.memory->allocate(bytes, stream_at(stream)); });
+          [](const py_memory& self, std::uint64_t bytes, std::uintptr_t stream, std::uintptr_t home) {
+            return self.own(stream_at(home), [&] { return self.memory->allocate(bytes, stream_at(stream)); });
           },
-          "bytes"_a, "stream"_a)
+          "bytes"_a, "stream"_a, "home"_a)
       .def(
           "upload",
-          [](const py_memory& self, std::uintptr_t from, std::uint64_t bytes, std::uintptr_t stream) {
-            return self.own(stream_at(stream), [&] {
-              return self.memory->upload(reinterpret_cast<const void*>(from), bytes, stream_at(stream));
-            });
+          [](const py_memory& self, std::uintptr_t from, std::uint64_t bytes, std::uintptr_t stream, nb::handle kept) {
+            self.holder->refuse_forked();
+            return new py_buffer(interruptibly({self.holder->left()}, kept, [=, memory = self.memory] {
+              void* const data = memory->upload(reinterpret_cast<const void*>(from), bytes, stream_at(stream));
+              return std::make_shared<buffer>(memory, data, stream_at(stream));
+            }));
           },
-          "address"_a, "bytes"_a, "stream"_a)
+          "address"_a, "bytes"_a, "stream"_a, "kept"_a)
+      .def("background_stream",
+           [](const py_memory& self) {
+             self.holder->refuse_forked();
+             return reinterpret_cast<std::uintptr_t>(self.memory->background_stream());
+           })
+      .def(
+          "place_in",
+          [](const py_memory& self, std::uintptr_t stream) {
+            self.holder->refuse_forked();
+            const nb::gil_scoped_release released;
+            auto event = self.memory->make_event();
+            event->record(stream_at(stream));
+            return py_place{self.holder, std::move(event)};
+          },
+          "stream"_a)
       .def(
           "check_address",
           [](const py_memory& self, std::uintptr_t address) {
@@ -327,6 +385,16 @@ void bind_memory(nb::module_& m) {
             event->hold_back(stream_at(stream));
           },
           "stream"_a, "until"_a);
+  nb::class_<py_place>(m, "Place")
+      .def(
+          "hold_back",
+          [](const py_place& self, std::uintptr_t stream) {
+            self.holder->refuse_forked();
+            const nb::gil_scoped_release released;
+            self.event->hold_back(stream_at(stream));
+          },
+          "stream"_a);
+  nb::class_<py_outcome>(m, "Outcome").def(nb::init<const py_memory&>(), "memory"_a).def("wait", &py_outcome::wait);
   m.def("dlpack_facts", dlpack_facts, "array"_a);
 }
 
@@ -387,12 +455,12 @@ void bind_arrays(nb::module_& m) {
       .def(
           "read",
           [](const py_file& f, std::uintptr_t to, std::uint64_t bytes, std::uint64_t offset, std::uintptr_t stream,
-             nb::handle kept) {
-            f.start(kept, [=](arrays::file& file) {
-              file.read(reinterpret_cast<char*>(to), bytes, offset, stream_at(stream));
+             nb::handle kept, const py_outcome* own) {
+            f.start(kept, [=, outcome = shared_outcome(own)](arrays::file& file) {
+              file.read(reinterpret_cast<char*>(to), bytes, offset, stream_at(stream), outcome.get());
             });
           },
-          "to"_a, "bytes"_a, "offset"_a, "stream"_a, "kept"_a.none())
+          "to"_a, "bytes"_a, "offset"_a, "stream"_a, "kept"_a.none(), "outcome"_a.none())
       .def(
           "read_new",
           [](const py_file& f, const py_memory& memory, std::uint64_t bytes, std::uint64_t offset,
@@ -415,30 +483,31 @@ void bind_arrays(nb::module_& m) {
       .def(
           "write",
           [](const py_file& f, std::uintptr_t from, std::uint64_t bytes, std::uint64_t offset, bool appends,
-             std::uintptr_t stream, nb::handle kept) {
-            f.start(kept, [=](arrays::file& file) {
-              file.write(reinterpret_cast<const char*>(from), bytes, offset, appends, stream_at(stream));
+             std::uintptr_t stream, nb::handle kept, const py_outcome* own) {
+            f.start(kept, [=, outcome = shared_outcome(own)](arrays::file& file) {
+              file.write(reinterpret_cast<const char*>(from), bytes, offset, appends, stream_at(stream), outcome.get());
             });
           },
-          "data"_a, "bytes"_a, "offset"_a, "appends"_a, "stream"_a, "kept"_a.none())
+          "data"_a, "bytes"_a, "offset"_a, "appends"_a, "stream"_a, "kept"_a.none(), "outcome"_a.none())
       .def(
           "read_selection",
           [](const py_file& f, std::uintptr_t to, std::int64_t offset, const nb::tuple& before, const nb::tuple& behind,
              std::uint64_t run_bytes, std::uintptr_t list, std::uint64_t list_count, std::uint32_t item_bytes,
-             bool is_signed, std::int64_t length, std::int64_t stride, int keep, std::uintptr_t stream,
-             nb::handle kept) {
+             bool is_signed, std::int64_t length, std::int64_t stride, int keep, std::uintptr_t stream, nb::handle kept,
+             const py_outcome* own) {
             arrays::selection s;
             s.offset = offset;
             s.before_count = fill(s.before, before);
             s.behind_count = fill(s.behind, behind);
             s.run_bytes = run_bytes;
             s.list = {reinterpret_cast<const void*>(list), list_count, item_bytes, is_signed, length, stride};
-            f.start(kept, [=](arrays::file& file) {
-              file.read(reinterpret_cast<char*>(to), s, static_cast<arrays::keep>(keep), stream_at(stream));
+            f.start(kept, [=, outcome = shared_outcome(own)](arrays::file& file) {
+              file.read(reinterpret_cast<char*>(to), s, static_cast<arrays::keep>(keep), stream_at(stream),
+                        outcome.get());
             });
           },
           "to"_a, "offset"_a, "before"_a, "behind"_a, "run_bytes"_a, "list"_a, "list_count"_a, "item_bytes"_a,
-          "is_signed"_a, "length"_a, "stride"_a, "keep"_a, "stream"_a, "kept"_a.none());
+          "is_signed"_a, "length"_a, "stride"_a, "keep"_a, "stream"_a, "kept"_a.none(), "outcome"_a.none());
 }
 
 }  // namespace gpufs::python

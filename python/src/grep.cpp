@@ -285,18 +285,19 @@ void bind_grep(nb::module_& m) {
       .def(
           "__init__",
           [](grep::dictionary* place, const nb::list& words, bool ignore_case) {
-            std::vector<std::string> copies = to_strings(words);
-            const nb::gil_scoped_release released;
-            new (place) grep::dictionary(std::move(copies), case_of(ignore_case));
+            new (place)
+                grep::dictionary(interruptibly({}, nb::none(), [ignore_case, own = to_strings(words)]() mutable {
+                  return grep::dictionary(std::move(own), case_of(ignore_case));
+                }));
           },
           "words"_a, "ignore_case"_a)
       .def_static(
           "read",
           [](const nb::list& paths, const nb::list& more, bool ignore_case) {
-            const std::vector<std::string> files = to_strings(paths);
-            std::vector<std::string> words = to_strings(more);
-            const nb::gil_scoped_release released;
-            return grep::dictionary::read(files, std::move(words), case_of(ignore_case));
+            return interruptibly({}, nb::none(),
+                                 [ignore_case, files = to_strings(paths), words = to_strings(more)]() mutable {
+                                   return grep::dictionary::read(files, std::move(words), case_of(ignore_case));
+                                 });
           },
           "paths"_a, "more"_a, "ignore_case"_a)
       .def("__len__", [](const grep::dictionary& self) { return self.words().size(); });

@@ -161,7 +161,8 @@ void bind_mount(nb::module_& m) {
       .def(
           "sync_folder",
           [](py_mount& self, const nb::bytes& path) {
-            use(self, [folder = bytes_of(path)](const mount& m) { m.sync_folder(folder); });
+            use_interruptibly(self.holder, nb::none(),
+                              [folder = bytes_of(path)](const mount& m) { m.sync_folder(folder); });
           },
           "path"_a)
       .def_prop_ro("closed",

@@ -268,3 +268,63 @@ def test_a_command_that_ignores_interrupts_goes_on(tmp_path: Path) -> None:
         [sys.executable, "-c", program], capture_output=True, timeout=TIMEOUT_S, check=False, env=environment
     )
     assert (done.stdout, done.stderr, done.returncode) == (b"", b"", 7)
+
+
+def test_words_from_a_pipe_are_interrupted(folder: Path) -> None:
+    program = """
+from gpufs import grep
+os.mkfifo(folder + "/words")
+def begun():
+    global writer
+    try:
+        writer = os.open(folder + "/words", os.O_WRONLY | os.O_NONBLOCK)  # when it is being read
+    except OSError:
+        return False
+    return True
+interrupt(begun)
+try:
+    grep.Dictionary.read(folder + "/words")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    assert run(folder, program) == "interrupted\n"
+
+
+SLOW_FSYNC = r"""
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+// That of a folder waits until there is a file `go` in it.
+int fsync(int fd) {
+  struct stat is;
+  if (fstat(fd, &is) == 0 && S_ISDIR(is.st_mode)) {
+    close(openat(fd, "begun", O_CREAT | O_WRONLY, 0600));
+    while (faccessat(fd, "go", F_OK, 0) != 0) usleep(10000);
+  }
+  return (int)syscall(SYS_fsync, fd);
+}
+"""
+
+
+def test_the_sync_of_a_folder_is_interrupted_and_goes_on(folder: Path) -> None:
+    (folder / "slow.c").write_text(SLOW_FSYNC)
+    built = folder / "slow.so"
+    subprocess.run(["g++", "-shared", "-fPIC", "-O1", "-xc", folder / "slow.c", "-o", built], check=True)
+    program = """
+interrupt(lambda: os.path.exists(folder + "/begun"))
+try:
+    mount.sync_folder(folder)
+except KeyboardInterrupt:
+    print("interrupted")
+long.close()
+mount.close()  # does not wait for it
+open(folder + "/go", "x").close()
+while len(os.listdir("/proc/self/task")) > threads_before:
+    time.sleep(0.05)
+print("ended")
+"""
+    said = run_program(PRELUDE + program, folder, LD_PRELOAD=str(built))
+    assert said == "interrupted\nended\n"
