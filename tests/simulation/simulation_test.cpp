@@ -251,7 +251,7 @@ void program::group(const mount_ref& fs) {
   };
   for (std::uint64_t left = 5 + below(15); left != 0; --left) {
     if (adversity_.stops_process && below(8) == 0) {
-      const std::uint64_t ns = below(20 * second_ns);
+      const std::uint64_t ns = below(100 * second_ns);
       stopped_ns_ += ns;
       simulated::stop_process(ns);
     }
@@ -296,7 +296,7 @@ constexpr adversity harmless[] = {
      .nothing_fails = true},
 };
 constexpr adversity harmful[] = {
-    // A stop counts as a second of life at most; in a search for a frame, which takes no request, it counts whole.
+    // A stop counts as a second of life at most.
     {.name = "stopped_process", .stops_process = true, .nothing_fails = true, .request_timeout_ns = 100 * second_ns},
     {.name = "threads_that_stand_still_for_long", .stops = 256, .stop_ns_max = 3 * short_timeout_ns},
     {.name = "late_answers", .disk = {.delay_ns_max = 2 * short_timeout_ns}, .schedules = 60},

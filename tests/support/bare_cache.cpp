@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
 
 namespace gpufs::testing {
@@ -48,9 +49,14 @@ bare_cache::bare_cache(const bare_cache_options& o) {
   l.extent_head = place(sizeof(extent_table_head));
   l.extents = place(sizeof(extent_entry) * std::uint64_t{o.extent_slots});
   l.counters = place(sizeof(counter_set) * std::uint64_t{o.processors});
+  l.slots = place(sizeof(slot_record));
   l.pages = place(std::uint64_t{o.frames} << o.page_shift);
   l.total_bytes = at;
   memory_.resize(at / sizeof(index_bucket));
+  ref_.channel.layout = channel_layout::make(1, 4096);
+  channel_.resize(ref_.channel.layout.total_bytes / sizeof(index_bucket) + 1);
+  ref_.channel.base = reinterpret_cast<char*>(channel_.data());
+  ref_.channel.announce(service_phase::running);
   ref_.arena = reinterpret_cast<char*>(memory_.data());
   ref_.reclaim_timeout_ns = o.reclaim_timeout_ns;
   ref_.timeouts.request_ns = o.request_timeout_ns;
@@ -59,6 +65,12 @@ bare_cache::bare_cache(const bare_cache_options& o) {
     all[r].first = o.frames / o.rings * r;
     all[r].count = r + 1 == o.rings ? o.frames - all[r].first : o.frames / o.rings;
   }
+  heart_ = std::jthread([channel = ref_.channel](const std::stop_token& stop) {
+    for (std::uint32_t count = 1; !stop.stop_requested(); ++count) {
+      channel.beat(count);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
 }
 
 std::uint64_t bare_cache::count(counter c) const {

@@ -1,8 +1,10 @@
-// A page cache by itself, in host memory: an arena without channel, service or files. For tests of the cache's parts on the
-// twin, with sizes that a mount would not choose: as few buckets as make every key meet.
+// A page cache by itself, in host memory: an arena without service or files, and a channel in which only the
+// heartbeat changes. For tests of the cache's parts on the twin, with sizes that a mount would not choose: as few
+// buckets as make every key meet.
 #pragma once
 
 #include <cstdint>
+#include <thread>
 #include <vector>
 
 #include "gpufs/cache/page_cache.cuh"
@@ -39,8 +41,9 @@ class bare_cache {
   void expect_at_rest() const;
 
  private:
-  std::vector<index_bucket> memory_;  // for its alignment
+  std::vector<index_bucket> memory_, channel_;  // for their alignment
   mount_ref ref_{};
+  std::jthread heart_;
 };
 
 // Keys whose 64-bit hashes are all `hash`, so that nothing but the keys themselves tells them apart.

@@ -185,14 +185,13 @@ class page_cache {
     }
     page_cache cache(fs, g, record);
     step s{};
-    const std::uint64_t now = platform::now_ns();
-    search wait{now, now, 0};
+    search wait = begin_search();
     for (std::uint32_t first_round = 0;; first_round = 1) {
       if (g.is_leader()) s = cache.find_or_claim(key.slot(), wait, first_round);
       s = g.broadcast(s);
       if (s.what != outcome::starved) break;
       const bool frees = cache.free_some(key.slot());
-      if (frees && platform::elapsed_ns(wait.began) < fs.timeouts.request_ns) wait.moved = platform::now_ns();
+      if (frees && g.is_leader() && cache.lived(wait) < fs.timeouts.request_ns) wait.moved = wait.lived;
     }
     if (s.what != outcome::claimed) return s.pin;
     return cache.fill(s.pin.frame, key.slot(), load);
@@ -258,12 +257,30 @@ class page_cache {
     return g_.broadcast(mine) != 0;
   }
 
-  // What a group remembers of its search for a frame.
+  // What a group remembers of its search for a frame. Times are those in which the service has lived since it began.
   struct search {
-    std::uint64_t began;
-    std::uint64_t moved;   // when the cache was last seen to move, or the search began
+    channel_client::deadline time;
+    std::uint64_t looked;  // by the clock: when `lived` was brought up to date
+    std::uint64_t lived;
+    std::uint64_t moved;   // when the cache was last seen to move
     std::uint64_t motion;  // as moves() saw it last; 0: not yet
   };
+  GPUFS_HD static search begin_search() {
+    const channel_client::deadline time = channel_client::begin_wait();
+    return {time, time.start, 0, 0, 0};
+  }
+
+  // Brings `wait.lived` up to date, and returns it.
+  GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t lived(search& wait) const {
+    constexpr std::uint64_t look_every_ns =
+        10'000'000;  // a look reads the host's memory; the service beats every 50 ms
+    constexpr std::uint64_t silence_ns_max = 100'000'000;  // so that no stop counts for much of reclaim_timeout_ns
+    if (platform::elapsed_ns(wait.looked) < look_every_ns) return wait.lived;
+    wait.looked = platform::now_ns();
+    // All who look at one slot queue for it.
+    const std::uint32_t slot = platform::processor() % fs_.channel.layout.slot_count;
+    return wait.lived = fs_.client().lived_ns(slot, wait.time, silence_ns_max);
+  }
 
   // Whether frames are being loaded, or have come to other pages since the last look: then one may come free. Pins that come and
   // go do not count, as readers of pages that stay pinned free nothing. Looks at a part of a large cache.
@@ -290,9 +307,9 @@ class page_cache {
   // Whether the group gives up: the cache has not moved for a while, or the search takes longer than a request may.
   GPUFS_HD bool gives_up(const slot_key& key, search& wait) const {
     if (wait.motion == 0) (void)moves(key, wait);
-    if (platform::elapsed_ns(wait.moved) <= fs_.reclaim_timeout_ns) return false;
-    if (!moves(key, wait) || platform::elapsed_ns(wait.began) > fs_.timeouts.request_ns) return true;
-    wait.moved = platform::now_ns();
+    if (lived(wait) - wait.moved <= fs_.reclaim_timeout_ns) return false;
+    if (!moves(key, wait) || wait.lived > fs_.timeouts.request_ns) return true;
+    wait.moved = wait.lived;
     return false;
   }
 
@@ -306,7 +323,7 @@ class page_cache {
       if (begun.what == outcome::absent) {
         round = ~0u;  // 0 next; another group was first: the page is there now, or was a moment ago
         // It may be evicted each time before this group has it, but not for ever.
-        if (platform::elapsed_ns(wait.began) <= fs_.timeouts.request_ns) continue;
+        if (lived(wait) <= fs_.timeouts.request_ns) continue;
       }
       if (begun.what == outcome::absent || gives_up(key, wait)) {
         fs_.counters().add(counter::no_frames);
