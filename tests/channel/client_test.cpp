@@ -120,13 +120,14 @@ TEST_F(channel_client_test, gives_each_slot_to_one_owner) {
 TEST_F(channel_client_test, waits_for_a_slot_while_all_are_taken) {
   channel_client c = patient_client();
   for (int i = 0; i < 3; ++i) ASSERT_GE(c.acquire(), 0);
+  std::atomic<bool> released{false};
   std::thread holder([&] {
     std::this_thread::sleep_for(20ms);
+    released = true;
     c.release(1);
   });
-  const std::uint64_t start = platform::now_ns();
   EXPECT_EQ(patient_client().acquire(), 1);
-  EXPECT_GE(elapsed_ns(start), 15 * ms);
+  EXPECT_TRUE(released);
   holder.join();
 }
 
@@ -173,9 +174,9 @@ TEST_F(channel_client_test, time_without_a_heartbeat_does_not_count) {
   std::thread process([&] {
     // It stands still for ten times the timeout, as after Ctrl-Z, goes on, and answers.
     std::this_thread::sleep_for(400ms);
-    const heart beats(memory_);
     answered = true;
-    answer(slot, bell(slot), 7);
+    answer(slot, bell(slot), 7);  // before it beats: the first beat counts for more than this wait may take
+    const heart beats(memory_);
     std::this_thread::sleep_for(5ms);
   });
   const channel_client::answer got = c.wait(slot);
@@ -230,6 +231,7 @@ TEST_F(channel_client_test, an_abandoned_slot_is_taken_again_only_after_its_late
   }
   ASSERT_TRUE(again);
   // The late answer is not taken for that of the next request.
+  c = patient_client();
   c.post(slot, {request_code::read, 2, 2, 0});
   EXPECT_NE(bell(slot), late);
   std::thread service([&] {
