@@ -78,7 +78,11 @@ file::file(const mount& m, std::shared_ptr<device_memory> memory, const std::str
   try {
     const std::int64_t result = ask(open_call{flags, mode});
     // The flags and the path are known to be good.
-    if (result < 0) throw error(static_cast<int>(-result), result == -EINVAL ? "not a regular file" : "open", name_);
+    if (result < 0) {
+      const char* const what =
+          "not a regular file that holds data, but a FIFO, a socket, a device, or of /proc or the like";
+      throw error(static_cast<int>(-result), result == -EINVAL ? what : "open", name_);
+    }
     fd_ = static_cast<std::int32_t>(result);
   } catch (...) {
     memory_->unpin(board_);

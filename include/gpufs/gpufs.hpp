@@ -50,7 +50,7 @@ struct mount_options {
   unsigned open_files = 131072;                      // open-file records, at most 131,072
   unsigned twin_threads = 0;                         // threads of a launch on the twin. 0: one per core
   std::uint64_t reclaim_timeout_ns = 1'000'000'000;  // without a frame that moves, after which a call gives -ENOBUFS
-  // One request in all, then -EIO. Time in which this process is stopped does not count.
+  // One request in all, then -EIO. Of each time in which this process is stopped a tenth of a second counts.
   std::uint64_t request_timeout_ns = 120'000'000'000;
   // The most that unmounting takes; kernels that still run get half of it. See mount::~mount.
   std::uint64_t unmount_timeout_ns = 20'000'000'000;

@@ -213,8 +213,8 @@ class Mount:
         open_files: open files at once, at most 131,072.
         twin_threads: threads of a launch on the twin. ``None``: one per core.
         reclaim_timeout_s: seconds after which a call that finds every frame pinned gives up (``ENOBUFS``).
-        request_timeout_s: seconds that one request may take in all (``EIO``). Time in which the process is stopped does
-            not count.
+        request_timeout_s: seconds that one request may take in all (``EIO``). Of each time in which the process is
+            stopped a tenth of a second counts.
         unmount_timeout_s: seconds that unmounting waits for kernels and threads that do not end.
         read_only: kernels cannot change anything (``EROFS``), and the memory that tells which bytes of a page are
             dirty, an eighth of the cache's size beside the cache, is not allocated.

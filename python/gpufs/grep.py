@@ -185,7 +185,7 @@ def search(
 
     Waits for the end, without holding the GIL. ``on_progress`` is called about twenty times a second, and at the end.
     When it raises, or on Ctrl-C, the exception goes on at once; the kernels go on to their end, for which closing the
-    mount waits.
+    mount does not wait.
 
     The count of a word in a file is the number of lines that ``LC_ALL=C grep -o -w -F -e WORD FILE`` prints (with
     ``-i``, where the dictionary ignores the case): whole
@@ -229,8 +229,12 @@ def _run(
     start = time.perf_counter()
     running = _core.Search(mount._core, dictionary._core, list(map(os.fsencode, paths)), lines)
     done = False
-    while not done:
-        done = running.wait(POLL_S)
-        if on_progress is not None:
-            on_progress(Progress(*running.progress()))
-    return running.result(), time.perf_counter() - start
+    try:
+        while not done:
+            done = running.wait(POLL_S)
+            if on_progress is not None:
+                on_progress(Progress(*running.progress()))
+        return running.result(), time.perf_counter() - start
+    except BaseException:
+        running.leave()
+        raise

@@ -164,13 +164,24 @@ class search_job {
     } catch (...) {
       error = std::current_exception();  // thrown again by result()
     }
+    bool left = false;
     {
       const std::lock_guard lock(mutex_);
       result_ = std::move(result);
       error_ = std::move(error);
       done_ = true;
+      left = left_;
     }
     ended_.notify_all();
+    if (left) holder_->left()->remove();
+  }
+
+  // Nobody waits for the end any more: neither does who closes the mount.
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    if (done_ || left_) return;
+    holder_->left()->add();
+    left_ = true;
   }
 
   bool wait(double seconds) {
@@ -223,6 +234,7 @@ class search_job {
   std::mutex mutex_;  // guards all below
   std::condition_variable ended_;
   bool done_ = false;
+  bool left_ = false;
   std::shared_ptr<const search_result> result_;
   std::exception_ptr error_;
 };
@@ -339,6 +351,7 @@ void bind_grep(nb::module_& m) {
             return self.job->wait(seconds);
           },
           "timeout_s"_a)
+      .def("leave", [](const py_search& self) { self.job->leave(); })
       .def("progress", [](const py_search& self) { return self.job->progress(); })
       .def("result", [](const py_search& self) {
         const nb::gil_scoped_release released;

@@ -15,7 +15,7 @@
 //
 // A file that becomes shorter under the copy: what is missing is noticed (guarded_copy.hpp), and pwrite does it all again. Between the
 // copy and the last bytes it is not: then these make the file long again, with zeros in front where a pwrite would have come as a whole
-// before or after the truncation. Truncations through the same mount ask the host again after such writes (request truncate).
+// before or after the truncation. Truncations through the same mount wait for such writes.
 //
 // Two errors come after the bytes: of files in memory that were sealed against later writes after they had been opened, and of writes behind
 // the process's limit of a file's size.

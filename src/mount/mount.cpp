@@ -310,7 +310,7 @@ file_error_list mount::file_errors() const { return self_->files_open->errors().
 
 void mount::sync_folder(const std::string& path) const {
   const int status = self_->options.backend->sync_folder(path);
-  if (status < 0) throw error(-status, "sync_folder", path);
+  if (status < 0) throw error(-status, status == -EINVAL ? "not a folder that holds data" : "sync_folder", path);
 }
 
 mount_ref mount::ref(bool bulk) const {

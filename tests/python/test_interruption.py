@@ -328,3 +328,22 @@ print("ended")
 """
     said = run_program(PRELUDE + program, folder, LD_PRELOAD=str(built))
     assert said == "interrupted\nended\n"
+
+
+@pytest.mark.parametrize("call", ["search", "count_lines"])
+def test_a_search_is_left_behind_with_its_mount(folder: Path, call: str) -> None:
+    program = f"""
+from gpufs import grep
+begun = []
+interrupt(lambda: begun)
+with mount:
+    try:
+        # As large as it takes minutes to search; a hole has no line, so that all of it is searched.
+        os.truncate(folder + "/long", 1 << 40)
+        grep.{call}(mount, grep.Dictionary(["word"]), [folder + "/long"], on_progress=begun.append)
+    except KeyboardInterrupt:
+        print("interrupted")
+print("unmounted", mount.closed)
+os._exit(0)
+"""
+    assert run(folder, program) == "interrupted\nunmounted True\n"

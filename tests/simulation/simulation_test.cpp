@@ -296,7 +296,7 @@ constexpr adversity harmless[] = {
      .nothing_fails = true},
 };
 constexpr adversity harmful[] = {
-    // A stop counts as a second of life at most.
+    // A stop counts as a tenth of a second of life at most.
     {.name = "stopped_process", .stops_process = true, .nothing_fails = true, .request_timeout_ns = 100 * second_ns},
     {.name = "threads_that_stand_still_for_long", .stops = 256, .stop_ns_max = 3 * short_timeout_ns},
     {.name = "late_answers", .disk = {.delay_ns_max = 2 * short_timeout_ns}, .schedules = 60},

@@ -274,12 +274,11 @@ class page_cache {
   GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t lived(search& wait) const {
     constexpr std::uint64_t look_every_ns =
         10'000'000;  // a look reads the host's memory; the service beats every 50 ms
-    constexpr std::uint64_t silence_ns_max = 100'000'000;  // so that no stop counts for much of reclaim_timeout_ns
     if (platform::elapsed_ns(wait.looked) < look_every_ns) return wait.lived;
     wait.looked = platform::now_ns();
     // All who look at one slot queue for it.
     const std::uint32_t slot = platform::processor() % fs_.channel.layout.slot_count;
-    return wait.lived = fs_.client().lived_ns(slot, wait.time, silence_ns_max);
+    return wait.lived = fs_.client().lived_ns(slot, wait.time);
   }
 
   // Whether frames are being loaded, or have come to other pages since the last look: then one may come free. Pins that come and

@@ -167,18 +167,17 @@ class channel_client {
     return {now, now, 0, 0};
   }
   // The most time that one heartbeat stands for. The service beats every 50 ms; a longer silence was a stop.
-  static constexpr std::uint64_t heartbeat_ns_max = 1'000'000'000;
+  static constexpr std::uint64_t heartbeat_ns_max = 100'000'000;
   // For how long the service has lived in the wait so far; all ones when it is dead. Reads one slot's copy of the signs of
-  // life, in the host's memory. To be asked again and again: silence between two calls is a stop, of which
-  // `silence_ns_max` counts.
-  GPUFS_HD std::uint64_t lived_ns(std::uint32_t slot, deadline& waiting, std::uint64_t silence_ns_max) const {
+  // life, in the host's memory. To be asked again and again: silence between two calls is a stop.
+  GPUFS_HD std::uint64_t lived_ns(std::uint32_t slot, deadline& waiting) const {
     const reply_record& reply = view_.reply(slot);
     const bool dead = reply.service.load_relaxed() != static_cast<std::uint32_t>(service_phase::running);
     const std::uint32_t beat = reply.heartbeat.load_relaxed();
     const std::uint64_t now = platform::now_ns();
     if (beat != waiting.heartbeat) {
       const std::uint64_t since = platform::duration_ns(waiting.heard, now);
-      waiting.lived += since < silence_ns_max ? since : silence_ns_max;
+      waiting.lived += since < heartbeat_ns_max ? since : heartbeat_ns_max;
       waiting.heartbeat = beat;
       waiting.heard = now;
     }
@@ -186,7 +185,7 @@ class channel_client {
   }
   // Whether to give up: the service is dead, or has lived for longer than a request may take.
   GPUFS_HD bool timed_out(std::uint32_t slot, deadline& waiting) const {
-    return lived_ns(slot, waiting, heartbeat_ns_max) > timeouts_.request_ns;
+    return lived_ns(slot, waiting) > timeouts_.request_ns;
   }
 
   // Release: the next owner's writes to staging come after my reads.
