@@ -78,8 +78,9 @@ class descriptor_table {
   // was where that cannot be done: in an own table, of a locked file, and where there are no such numbers.
   int move_from_copied(int descriptor) const;
 
-  // By threads of the process's table: what close(2) of a copy of the descriptor reports; 0, or -errno. Drops no locks. 0 also where
-  // that is not known: of a locked file, before Linux 5.9.
+  // By threads of the process's table: what close(2) of a copy of the descriptor reports; 0, or
+  // -errno. Drops no locks. An error also where no copy can be closed: of a locked file, before
+  // Linux 5.9 or in a sandbox (ENOSYS, EPERM).
   int report_close(int descriptor) const;
 
   // By any thread: closes it now, or leaves it to those who can. The caller has owned it alone until now.
@@ -93,6 +94,9 @@ class descriptor_table {
  private:
   friend class own_table_stay;
   descriptor_table();  // the process's
+  // By threads of this table: the same file under a number that is none of the program's streams,
+  // or -errno and closed.
+  int above_streams(int descriptor) const;
   void close_now(int descriptor) const noexcept;
   void close_or_keep(int descriptor) noexcept;
   void close_kept() noexcept;
