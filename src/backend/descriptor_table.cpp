@@ -256,6 +256,7 @@ void descriptor_table::close_or_keep(int descriptor) noexcept {
     return;
   }
   const int access = fcntl(descriptor, F_GETFL) & O_ACCMODE;
+  kept_count_.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
   try {
     kept_.push_back({{s.st_dev, s.st_ino, access}, descriptor});
@@ -278,7 +279,11 @@ void descriptor_table::close_kept() noexcept {
     seen.swap(kept_);
     any_kept_.store(false, std::memory_order_relaxed);
   }
-  for (const kept_descriptor& k : seen) close_or_keep(k.number);
+  for (const kept_descriptor& k : seen) {
+    close_or_keep(k.number);
+    // Afterwards, as it counts until it is closed.
+    kept_count_.fetch_sub(1, std::memory_order_relaxed);
+  }
 }
 
 int descriptor_table::take_kept(const kept_name& name, int path) {
@@ -291,6 +296,7 @@ int descriptor_table::take_kept(const kept_name& name, int path) {
     taken = std::exchange(*found, kept_.back());
     kept_.pop_back();
   }
+  kept_count_.fetch_sub(1, std::memory_order_relaxed);
   const int wanted = name.access == O_RDONLY ? R_OK : name.access == O_WRONLY ? W_OK : R_OK | W_OK;
   if (path < 0 || syscall(faccessat2_call, path, "", wanted, AT_EACCESS | AT_EMPTY_PATH) == 0) return taken.number;
   const int status = -errno;

@@ -87,6 +87,8 @@ class descriptor_table {
   void close(int descriptor) noexcept;
   // By threads of this table: closes what others left, and now and then what was kept because of locks.
   void close_handed() noexcept;
+  // Descriptors that are open only because of locks.
+  std::size_t kept_count() const { return kept_count_.load(std::memory_order_relaxed); }
   // By threads of another table, which get a descriptor of theirs for the same file, or -errno. `descriptor` must not be
   // closed before this has returned.
   int reopen(int descriptor);
@@ -116,6 +118,9 @@ class descriptor_table {
     int number;
   };
   std::vector<kept_descriptor> kept_;  // guarded by mutex_
+  // Relaxed: a number, by which nothing else becomes known. Never less than there are, as those
+  // count which a look at the locks has taken out of kept_.
+  std::atomic<std::size_t> kept_count_{0};
   // As any_handed_; and when to look at the locks again, in milliseconds of CLOCK_MONOTONIC_COARSE.
   std::atomic<bool> any_kept_{false};
   std::atomic<std::int64_t> look_at_ms_{0};

@@ -96,8 +96,12 @@ int file_table::with_room(unsigned first_shard, const Attempt& attempt) {
 
 template <class Open>
 int file_table::open_backend(const Open& open, bool writes, unsigned first_shard, std::shared_ptr<backend_file>& file) {
-  if (writes && written_->load() >= written_max()) return -EMFILE;
-  if (descriptors_->load() >= descriptors_max_) (void)make_room(first_shard);
+  const std::size_t kept = io_->kept_descriptors();
+  if (writes && written_->load() + kept >= written_max()) return -EMFILE;
+  if (descriptors_->load() + kept >= descriptors_max_) (void)make_room(first_shard);
+  // No room can be made of these; and of a locked file whose descriptor was closed to make room
+  // there is one more now.
+  if (io_->kept_descriptors() >= written_max()) return -EMFILE;
   std::unique_ptr<backend_file> opened;
   const int status = uninterrupted([&] { return with_room(first_shard, [&] { return open(opened); }); });
   if (status < 0) return status;

@@ -156,8 +156,9 @@ class file_table {
   file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max = 0)
       : file_table(std::move(io), descriptors_max, nodes_max, numbering::random()) {}
 
-  // Of `descriptors_max`, what files that are open for writing may take: they keep their descriptors, so that the others would
-  // not have any, and the program itself none that was left to it. Opens past it give -EMFILE.
+  // Of `descriptors_max`, what files that are open for writing may take, together with what the
+  // backend keeps: they keep their descriptors, so that the others would not have any, and the
+  // program itself none that was left to it. Opens past it give -EMFILE.
   std::size_t written_max() const { return descriptors_max_ - descriptors_max_ / 8; }
 
   // Bytes of the paths of all open files: 512 for each handle that there is. Opens past it give -ENFILE.
