@@ -150,8 +150,20 @@ int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
   return 0;
 }
 
-int file_table::report_close(backend_file& file) {
-  return with_room(next_room_.fetch_add(1, std::memory_order_relaxed), [&] { return file.report_close(); });
+int file_table::report_close(host_file& file, backend_file& reached) {
+  {
+    const std::lock_guard lock(nodes_mutex_);
+    if (file.is_writer_) {
+      writer_list& files = writers_[file.node()];
+      files.splice(files.begin(), files, file.place_);
+    }
+    // Before the report. Who writes looks at it after its write: so either the report comes after
+    // that write, or the write is followed by a report of its own.
+    file.is_close_reported_ = true;
+  }
+  // Those who remember it as the node's writer look again.
+  epoch_.fetch_add(1, std::memory_order_release);
+  return with_room(next_room_.fetch_add(1, std::memory_order_relaxed), [&] { return reached.report_close(); });
 }
 
 std::int64_t file_table::read(backend_file& file, char* to, std::uint64_t bytes, std::uint64_t offset) {
@@ -270,9 +282,11 @@ int file_table::enter(counted_path path, bool no_follow, bool writes, std::share
     result = std::make_shared<host_file>(std::move(path), no_follow, writes, node, version, std::move(file));
     // Before there is a handle, which may be closed as soon as it is one.
     if (writes) {
+      writer_list one{result};
       const std::lock_guard lock(nodes_mutex_);
-      result->place_ = writers_[node].size();
-      writers_[node].push_back(result);  // has room
+      result->place_ = one.begin();
+      result->is_writer_ = true;
+      writers_[node].splice(writers_[node].end(), one);
     }
     for (std::uint32_t i = 0; i < shard_count; ++i) {
       const std::uint32_t number = (shard + i) % shard_count;
@@ -379,8 +393,6 @@ bool file_table::join(file_version& version, bool writes, std::uint32_t& node) {
       nodes_unused_.push_back(static_cast<std::uint32_t>(writers_.size() - 1));
     }
     const std::uint32_t own = version.node != no_node ? version.node : nodes_unused_.back();
-    // Room for this one, so that what follows cannot fail.
-    if (auto& files = writers_[own]; files.capacity() <= version.writers) files.reserve(2 * version.writers + 1);
     if (version.node == no_node) nodes_unused_.pop_back();
     version.node = own;
     ++version.writers;
@@ -391,14 +403,13 @@ bool file_table::join(file_version& version, bool writes, std::uint32_t& node) {
 }
 
 // Before it leaves its node.
-void file_table::forget_writer(const host_file& file) {
+void file_table::forget_writer(host_file& file) {
   {
+    writer_list one;  // destroyed after the mutex is given back
     const std::lock_guard lock(nodes_mutex_);
     // Not by a search: a kernel may open one file as often as there are handles.
-    std::vector<std::shared_ptr<host_file>>& files = writers_[file.node()];
-    std::swap(files[file.place_], files.back());
-    files[file.place_]->place_ = file.place_;
-    files.pop_back();
+    if (file.is_writer_) one.splice(one.end(), writers_[file.node()], file.place_);
+    file.is_writer_ = false;
   }
   epoch_.fetch_add(1, std::memory_order_release);
 }

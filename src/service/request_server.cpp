@@ -187,6 +187,11 @@ std::int32_t request_server::serve_write(const request& r, std::uint32_t slot, f
   }
   const std::int64_t written = file_table::write(*file->reached, data, bytes, r.offset, masked ? mask.data() : nullptr);
   file->file->version().seats.write_together(file->reached->writes_together());
+  // Its close may have been reported before these bytes were there.
+  if (written > 0 && file->file->is_close_reported()) {
+    const int reported = uninterrupted([&] { return files_.report_close(*file->file, *file->reached); });
+    if (reported < 0) return reported;
+  }
   return static_cast<std::int32_t>(written);
 }
 
@@ -221,7 +226,7 @@ std::int32_t request_server::serve_sync(const request& r, file_table::lookups& k
 std::int32_t request_server::serve_report_close(const request& r, file_table::lookups& known) {
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
-  return uninterrupted([&] { return files_.report_close(*file->reached); });
+  return uninterrupted([&] { return files_.report_close(*file->file, *file->reached); });
 }
 
 std::int32_t request_server::serve_paths(const request& r, std::uint32_t slot) {
