@@ -272,14 +272,15 @@ int file_table::enter(counted_path path, bool no_follow, bool writes, std::share
 
   std::shared_ptr<file_version> version;
   std::uint32_t node = no_node;
-  if (const int known = version_of(identity, seen_ns, writes, version, node); known < 0) return known;
+  bool joined = false;
+  if (const int known = version_of(identity, seen_ns, writes, version, node, joined); known < 0) return known;
   const auto leave_node = [&] {
     if (writes && result != nullptr) forget_writer(*result);
     if (node != no_node) leave(*version, writes);
   };
   result = nullptr;
   try {
-    result = std::make_shared<host_file>(std::move(path), no_follow, writes, node, version, std::move(file));
+    result = std::make_shared<host_file>(std::move(path), no_follow, writes, node, joined, version, std::move(file));
     // Before there is a handle, which may be closed as soon as it is one.
     if (writes) {
       writer_list one{result};
@@ -426,7 +427,7 @@ void file_table::leave(file_version& version, bool writes) {
 }
 
 int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
-                           std::shared_ptr<file_version>& version, std::uint32_t& node) {
+                           std::shared_ptr<file_version>& version, std::uint32_t& node, bool& joined) {
   const std::int64_t changed = identity.modified_ns > identity.changed_ns ? identity.modified_ns : identity.changed_ns;
   const bool racy = seen_ns - changed < racy_ns;
   const key name{identity.device, identity.inode};
@@ -439,6 +440,7 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
     return !writes && !v.was_written && !v.racy && v.identity == identity;
   };
   const auto give = [&](const std::shared_ptr<file_version>& v) {
+    joined = v->writers != 0;
     if (!join(*v, writes, node)) return -EMFILE;
     version = v;
     return 0;

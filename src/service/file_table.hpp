@@ -103,13 +103,15 @@ class counted_path {
 class host_file {
  public:
   // `node`: the version's, if the file takes part in it.
-  host_file(counted_path path, bool no_follow, bool writes, std::uint32_t node, std::shared_ptr<file_version> version,
-            std::shared_ptr<backend_file> file)
-      : path_(std::move(path)), no_follow_(no_follow), writes_(writes), node_(node), version_(std::move(version)),
-        file_(std::move(file)) {}
+  host_file(counted_path path, bool no_follow, bool writes, std::uint32_t node, bool joined,
+            std::shared_ptr<file_version> version, std::shared_ptr<backend_file> file)
+      : path_(std::move(path)), no_follow_(no_follow), writes_(writes), node_(node), joined_(joined),
+        version_(std::move(version)), file_(std::move(file)) {}
 
   const std::string& path() const { return path_.text(); }
   bool writes() const { return writes_; }
+  // Whether others had its version open for writing when it was opened.
+  bool joined() const { return joined_; }
   // Whether its close has been reported, so that nobody hears of an error of what is written
   // through it since.
   bool is_close_reported() const { return is_close_reported_; }
@@ -131,6 +133,7 @@ class host_file {
   const bool no_follow_;
   const bool writes_;  // then its backend's file stays open: the path may lead elsewhere, or nowhere
   const std::uint32_t node_;
+  const bool joined_;
   const std::shared_ptr<file_version> version_;
   // Among the writers of its node, if it is one of them; guarded by the table's nodes_mutex_.
   std::list<std::shared_ptr<host_file>>::iterator place_;
@@ -308,9 +311,10 @@ class file_table {
   static std::uint64_t handle_of(const entry& e, std::uint32_t place, std::uint32_t shard) {
     return (e.generation << index_bits) | (((place << shard_bits) | shard) + 1);
   }
-  // The version, and its node if the file takes part in it; 0, or -EMFILE when there are no more nodes, or versions.
+  // The version, its node if the file takes part in it, and whether it was being written already;
+  // 0, or -EMFILE when there are no more nodes, or versions.
   int version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
-                 std::shared_ptr<file_version>& version, std::uint32_t& node);
+                 std::shared_ptr<file_version>& version, std::uint32_t& node, bool& joined);
   bool join(file_version& version, bool writes, std::uint32_t& node);
   void leave(file_version& version, bool writes);
   void forget_writer(host_file& file);

@@ -28,6 +28,10 @@
 // `withdrawn`, and then reads `claimed`. Each side orders its store before its load, so at least one of them sees the
 // other: either the worker refuses the request (-ECANCELED), or the caller knows that it may still take effect.
 //
+// The host closes a file that is written before it gives an open the same version again: a
+// close_written that is posted and not yet taken is carried out by the thread that answers the
+// open.
+//
 //   bell word     31 ........ 0    sequence: 0 never posted, then 1, 2, ... (wraps, skipping nothing: compared for equality)
 //   request word  63 ...... 40 | 39 ....... 0
 //                 sequence     | payload (request_record): the sequence's low 24 bits
@@ -55,7 +59,7 @@ namespace gpufs {
 enum class request_code : std::uint32_t {
   open = 1,   // staging: path; length: its bytes without the zero; offset: bytes of data wanted with the answer
   read = 2,   // handle, offset, length <= staging bytes -> staging
-  close = 3,  // handle
+  close = 3,  // handle; of a file without a node, for which nobody waits
   send = 4,   // handle: sink; length; staging: bytes
   bulk = 5,   // handle, offset, length: into the frames that staging (bulk_target) names; answered when they are filled
   // Writing:
@@ -70,7 +74,11 @@ enum class request_code : std::uint32_t {
   emptied = 12,  // handle; offset: the launch that has emptied the file, as O_TRUNC asks (file/open_files.cuh)
   // handle of a file that is open for writing: what its close will report. Not by the close itself, whose thread may not
   // have the file's descriptor.
-  report_close = 13
+  report_close = 13,
+  // As close, of a file with a node. By workers, so that it does not wait for opens that hang:
+  // until it is done, an open gets the version that was written here, and does not look whether the
+  // file changed.
+  close_written = 14
 };
 
 // How a file is opened; in `handle` of a request to open.
@@ -93,7 +101,8 @@ struct bulk_target {
   std::uint32_t frame;  // the first; the others follow
 };
 
-// The service's threads are of three kinds: openers open and close files, copiers call the driver for bulk requests,
+// The service's threads are of three kinds: openers open and close files to read, copiers call the
+// driver for bulk requests,
 // workers do everything else. A mount may lack openers and copiers; workers then do their work.
 enum class service_duty : std::uint32_t { work = 0, open = 1, copy = 2 };
 inline constexpr std::uint32_t service_duties = 3;
@@ -189,7 +198,7 @@ struct alignas(32) request_record {
 };
 static_assert(sizeof(request_record) == 32, "one sector, one write burst");
 static_assert(4 * request_record::payload_bits == 32 + 2 * 64, "code and length, handle, offset: no bit is left out");
-static_assert(static_cast<std::uint32_t>(request_code::report_close) < request_record::codes, "the last code fits");
+static_assert(static_cast<std::uint32_t>(request_code::close_written) < request_record::codes, "the last code fits");
 static_assert((masked_flag & request_record::length_max) == masked_flag, "a length has room for the flag");
 static_assert(limits::bulk_bytes_max < masked_flag && limits::staging_bytes_max < masked_flag &&
                   limits::write_bytes_max < masked_flag && 2 * limits::path_bytes_max < masked_flag,
