@@ -322,7 +322,10 @@ void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequen
       return;
     }
     // Release, system scope: pairs with the client's acquire; staging and reply fields come before.
-    channel_.reply(slot).word.store_release(make_reply_word(sequence, result));
+    // Of an open also before the look of close_withdrawn().
+    channel_word<std::uint64_t>& word = channel_.reply(slot).word;
+    if (opened.handle != 0) word.store_before_load(make_reply_word(sequence, result));
+    else word.store_release(make_reply_word(sequence, result));
   };
   try {
     if (r.code == request_code::send) {
@@ -338,6 +341,7 @@ void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequen
   } catch (...) {
     reply(-EIO);
   }
+  if (opened.handle != 0) close_withdrawn(slot, sequence, opened.handle);
   // Its only writer: no exchange, which would wait until the reply has left for the bus.
   std::atomic<std::uint64_t>& served = count_of(duty, worker).served;
   served.store(served.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -373,6 +377,13 @@ bool service::make_closes(service_duty duty, std::uint32_t node, unsigned worker
     any = true;
   }
   return any;
+}
+
+// Closes what an open has opened for a caller that has given up.
+void service::close_withdrawn(std::uint32_t slot, std::uint32_t sequence, std::uint64_t handle) {
+  GPUFS_SCHEDULE_POINT("service.opened");
+  // Pairs with channel_client::withdraw(). The caller may close it as well.
+  if (channel_.withdrawn(slot).load_after_store() == sequence) (void)files_.close(handle);
 }
 
 // Whether a request is to be served: not if it changes files and its caller has withdrawn it.

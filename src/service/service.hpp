@@ -135,6 +135,7 @@ class service {
   std::int32_t serve(service_duty duty, std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
                      file_table::lookups& known, request_server::opened_file& opened);
   bool make_closes(service_duty duty, std::uint32_t node, unsigned worker, file_table::lookups& known);
+  void close_withdrawn(std::uint32_t slot, std::uint32_t sequence, std::uint64_t handle);
   int hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const request& r,
                    const std::optional<timeline_event>& event);
   timeline_event describe(service_duty duty, const request& r, std::uint32_t slot, unsigned worker) const;

@@ -129,5 +129,28 @@ TEST_F(late_close, for_which_there_was_no_slot_of_the_channel_is_made_before_the
   EXPECT_EQ(memory_->content("file"), "old\ngpu 1\ncpu\ngpu 2\n");
 }
 
+// The host opens the file for a caller that has given up.
+TEST_F(late_close, of_an_open_that_came_late_leaves_nothing_behind) {
+  hang(operation::open, "file");
+  EXPECT_EQ(calls().open("file", O_RDWR | O_APPEND), -EIO);
+  EXPECT_EQ(hanging_, 1);
+  answer();
+  EXPECT_TRUE(eventually([&] { return memory_->open_now() == 0; })) << "nobody closes it";
+  for (int i = 0; i < 3; ++i) {
+    append_as_another_program("cpu\n");
+    EXPECT_EQ(calls().close(open_and_append("gpu\n")), 0);
+  }
+  EXPECT_EQ(memory_->content("file"), "old\ncpu\ngpu\ncpu\ngpu\ncpu\ngpu\n");
+}
+
+TEST_F(late_close, of_an_open_for_reading_that_came_late_leaves_nothing_behind) {
+  hang(operation::open, "file");
+  EXPECT_EQ(calls().open("file"), -EIO);
+  answer();
+  EXPECT_TRUE(eventually([&] { return memory_->open_now() == 0; })) << "nobody closes it";
+  append_as_another_program("cpu\n");
+  expect_at_next_open("old\ncpu\n");
+}
+
 }  // namespace
 }  // namespace gpufs::testing

@@ -28,6 +28,13 @@
 // `withdrawn`, and then reads `claimed`. Each side orders its store before its load, so at least one of them sees the
 // other: either the worker refuses the request (-ECANCELED), or the caller knows that it may still take effect.
 //
+// An open that is answered after its caller has given up leaves a file open for no group. So the
+// worker reads `withdrawn` once more after its answer, and closes the file if it finds the
+// request's number. A caller that gives up writes `withdrawn`, reads the reply word, and has the
+// file closed if the answer is there. So at least one of them closes it. If both do, the second
+// close finds nothing, because a handle is given once. The caller never uses such an answer: it
+// cannot know whether the worker has seen its number (models/withdraw.pml).
+//
 // The host closes a file that is written before it gives an open the same version again: a
 // close_written that is posted and not yet taken is carried out by the thread that answers the
 // open.
@@ -154,6 +161,8 @@ struct request {
     return code == request_code::open_write || code == request_code::write || code == request_code::truncate ||
            code == request_code::unlink || code == request_code::rename;
   }
+  // Whether its answer leaves a file open: a caller that gives up withdraws it, too.
+  GPUFS_HD bool opens() const { return code == request_code::open || code == request_code::open_write; }
 };
 
 // The same in the channel's memory: 160 bits of payload (code and length, handle, offset), 40 in
