@@ -1,44 +1,63 @@
 /*
- * withdraw.pml - requests that change files, whose callers give up: none takes effect after its caller was told that it never will.
+ * withdraw.pml - requests whose callers give up: one that changes files never takes effect after its caller was told that it never
+ * will, and a file that an open leaves open is somebody's, or is closed.
  *
- * Real code: include/gpufs/channel/client.cuh (wait, withdraw), src/service/service.cpp (begin, answer). channel.pml has the rest of
- * a request's life.
+ * Real code: include/gpufs/channel/client.cuh (wait, withdraw), src/service/service.cpp (begin, answer, close_withdrawn).
+ * channel.pml has the rest of a request's life.
  *
  * One request. A worker takes it at any time, or never. The caller waits for the answer, and gives up at any time. One step is one
  * access to shared memory. Each side stores to its own word and then loads the other's; both are sequentially consistent in the
- * code (atomic_word::store_before_load), as all steps are here.
+ * code (atomic_word::store_before_load), as all steps are here. `opens`, `changes`: request::opens(), request::changes_files();
+ * an open that may create or change the file is both. A second close of a file finds nothing: a handle is given once.
  */
 
 mtype = { none, done, refused };
 
+bool opens, changes;
 bool claimed;      /* reply_record::claimed has the request's number */
 bool withdrawn;    /* the slot's word has it */
 mtype answer = none;
 
 /* Ghosts. */
 bool took_effect;
+bool is_open;      /* the host's file */
 bool went_on;      /* the caller has gone on, knowing that the request never takes effect */
+bool uses;         /* the caller has the file */
 
 proctype worker()
 {
+    bool seen;
+
     if
     :: true -> goto end   /* it hangs before, or has died */
     :: true
     fi;
+    if
+    :: changes ->
 #ifdef MUTANT_LOOKS_BEFORE_IT_CLAIMS
-    bool seen = withdrawn;
-    claimed = true;
-    if
-    :: seen ->
+        seen = withdrawn;
+        claimed = true;
 #else
-    claimed = true;
-    if
-    :: withdrawn ->
+        claimed = true;
+        seen = withdrawn;
 #endif
-        answer = refused
-    :: else ->
-        atomic { assert(!went_on); took_effect = true }   /* property */
-        answer = done
+    :: else
+    fi;
+    if
+    :: seen -> answer = refused; goto end
+    :: else
+    fi;
+    atomic { assert(!went_on); took_effect = true; is_open = opens }   /* property */
+#ifdef MUTANT_LOOKS_BEFORE_IT_ANSWERS
+    seen = withdrawn;
+    answer = done;
+#else
+    answer = done;
+    seen = withdrawn;
+#endif
+    if
+    :: opens && seen -> is_open = false
+    :: else
     fi;
 end:
     skip
@@ -46,20 +65,35 @@ end:
 
 proctype caller()
 {
+    bool begun, late;
+
     if
-    :: atomic { answer != none -> assert(answer == done && took_effect) }   /* property: who waits is never refused */
+    :: atomic { answer != none -> assert(answer == done && took_effect); uses = opens }   /* property: who waits is never refused */
     :: true ->
 #ifdef MUTANT_LOOKS_BEFORE_IT_WITHDRAWS
-        bool begun = claimed;
+        begun = claimed;
         withdrawn = true;
-        if
-        :: begun
 #else
-        withdrawn = true;
-        if
-        :: claimed          /* it may still take effect, and the caller says so */
+#ifdef MUTANT_LOOKS_FOR_AN_ANSWER_FIRST
+        late = (answer == done);
 #endif
-        :: else -> atomic { assert(!took_effect); went_on = true }
+        withdrawn = true;
+        begun = claimed;          /* it may still take effect, and the caller says so */
+#endif
+#ifndef MUTANT_LOOKS_FOR_AN_ANSWER_FIRST
+        late = (answer == done);
+#endif
+        if
+        :: changes && !begun -> atomic { assert(!took_effect); went_on = true }
+        :: else
+        fi;
+        if
+#ifdef MUTANT_TAKES_A_LATE_ANSWER
+        :: opens && late -> uses = true
+#else
+        :: opens && late -> is_open = false
+#endif
+        :: else
         fi
     fi
 }
@@ -67,7 +101,14 @@ proctype caller()
 init
 {
     atomic {
+        if
+        :: opens = true
+        :: changes = true
+        :: opens = true; changes = true
+        fi;
         run worker();
         run caller()
     }
+    _nr_pr == 1;
+    assert(is_open == uses)   /* property */
 }

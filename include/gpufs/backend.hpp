@@ -127,6 +127,9 @@ class backend {
   // Closes what other threads let go of and the calling one has to close. The service's threads call it between requests,
   // and at least once a second.
   virtual void close_handed() {}
+  // Descriptors of the process that the backend keeps open though no file needs them: POSIX locks
+  // of the program would go with them. They take room as those of open files do.
+  virtual std::size_t kept_descriptors() const { return 0; }
 };
 
 struct posix_backend_options {

@@ -157,11 +157,15 @@ int descriptor_table::open(const char* path, int flags, unsigned mode, int folde
   const auto fd =
       is_own() ? static_cast<int>(syscall(SYS_openat, folder, path, flags, mode)) : ::openat(folder, path, flags, mode);
   if (fd < 0) return -errno;
-  if (fd > 2 || (flags & O_PATH) != 0) return fd;
-  // 0, 1 and 2 are the program's streams, also while it has closed them.
-  const auto higher = static_cast<int>(syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 3));
+  return (flags & O_PATH) != 0 ? fd : above_streams(fd);
+}
+
+// 0, 1 and 2 are the program's streams, also while it has closed them.
+int descriptor_table::above_streams(int descriptor) const {
+  if (descriptor > 2) return descriptor;
+  const auto higher = static_cast<int>(syscall(SYS_fcntl, descriptor, F_DUPFD_CLOEXEC, 3));
   const int result = higher < 0 ? -errno : higher;
-  close_now(fd);
+  close_now(descriptor);
   return result;
 }
 
@@ -206,18 +210,21 @@ int descriptor_table::report_close(int descriptor) const {
     return copy >= 0 && ::close(copy) == 0 ? 0 : -errno;
   }
   // A close in this table would drop the program's locks on the file, so a thread with another one makes it.
-  int status = 0;
+  int status = -EIO;
   try {
     const blocked_signals meanwhile;
     std::thread other([descriptor, &status] {
       // Its copy is to be the first that is closed.
-      if (!take_own_table(copied_at_least)) return;
-      int copy = descriptor;
-      if (descriptor >= copied_at_least) {
-        const auto process = static_cast<int>(syscall(pidfd_open_call, getpid(), 0u));
-        copy = static_cast<int>(syscall(pidfd_getfd_call, process, descriptor, 0u));
-      }
-      if (copy >= 0 && syscall(SYS_close, copy) != 0) status = -errno;
+      const auto close_copy = [descriptor] {
+        if (!take_own_table(copied_at_least)) return false;
+        int copy = descriptor;
+        if (descriptor >= copied_at_least) {
+          const auto process = static_cast<int>(syscall(pidfd_open_call, getpid(), 0u));
+          copy = process < 0 ? -1 : static_cast<int>(syscall(pidfd_getfd_call, process, descriptor, 0u));
+        }
+        return copy >= 0 && syscall(SYS_close, copy) == 0;
+      };
+      status = close_copy() ? 0 : -errno;
     });
     other.join();
   } catch (const std::system_error&) {
@@ -249,6 +256,7 @@ void descriptor_table::close_or_keep(int descriptor) noexcept {
     return;
   }
   const int access = fcntl(descriptor, F_GETFL) & O_ACCMODE;
+  kept_count_.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
   try {
     kept_.push_back({{s.st_dev, s.st_ino, access}, descriptor});
@@ -271,7 +279,11 @@ void descriptor_table::close_kept() noexcept {
     seen.swap(kept_);
     any_kept_.store(false, std::memory_order_relaxed);
   }
-  for (const kept_descriptor& k : seen) close_or_keep(k.number);
+  for (const kept_descriptor& k : seen) {
+    close_or_keep(k.number);
+    // Afterwards, as it counts until it is closed.
+    kept_count_.fetch_sub(1, std::memory_order_relaxed);
+  }
 }
 
 int descriptor_table::take_kept(const kept_name& name, int path) {
@@ -284,6 +296,7 @@ int descriptor_table::take_kept(const kept_name& name, int path) {
     taken = std::exchange(*found, kept_.back());
     kept_.pop_back();
   }
+  kept_count_.fetch_sub(1, std::memory_order_relaxed);
   const int wanted = name.access == O_RDONLY ? R_OK : name.access == O_WRONLY ? W_OK : R_OK | W_OK;
   if (path < 0 || syscall(faccessat2_call, path, "", wanted, AT_EACCESS | AT_EMPTY_PATH) == 0) return taken.number;
   const int status = -errno;
@@ -313,7 +326,7 @@ int descriptor_table::copy(int descriptor) const {
   const auto fd = static_cast<int>(syscall(pidfd_getfd_call, thread, descriptor, 0u));
   const int copied = fd < 0 ? -errno : fd;
   (void)syscall(SYS_close, thread);
-  return copied;
+  return copied < 0 ? copied : of_this_thread().above_streams(copied);
 }
 
 void descriptor_table::end() {

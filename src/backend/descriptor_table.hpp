@@ -78,14 +78,17 @@ class descriptor_table {
   // was where that cannot be done: in an own table, of a locked file, and where there are no such numbers.
   int move_from_copied(int descriptor) const;
 
-  // By threads of the process's table: what close(2) of a copy of the descriptor reports; 0, or -errno. Drops no locks. 0 also where
-  // that is not known: of a locked file, before Linux 5.9.
+  // By threads of the process's table: what close(2) of a copy of the descriptor reports; 0, or
+  // -errno. Drops no locks. An error also where no copy can be closed: of a locked file, before
+  // Linux 5.9 or in a sandbox (ENOSYS, EPERM).
   int report_close(int descriptor) const;
 
   // By any thread: closes it now, or leaves it to those who can. The caller has owned it alone until now.
   void close(int descriptor) noexcept;
   // By threads of this table: closes what others left, and now and then what was kept because of locks.
   void close_handed() noexcept;
+  // Descriptors that are open only because of locks.
+  std::size_t kept_count() const { return kept_count_.load(std::memory_order_relaxed); }
   // By threads of another table, which get a descriptor of theirs for the same file, or -errno. `descriptor` must not be
   // closed before this has returned.
   int reopen(int descriptor);
@@ -93,6 +96,9 @@ class descriptor_table {
  private:
   friend class own_table_stay;
   descriptor_table();  // the process's
+  // By threads of this table: the same file under a number that is none of the program's streams,
+  // or -errno and closed.
+  int above_streams(int descriptor) const;
   void close_now(int descriptor) const noexcept;
   void close_or_keep(int descriptor) noexcept;
   void close_kept() noexcept;
@@ -112,6 +118,9 @@ class descriptor_table {
     int number;
   };
   std::vector<kept_descriptor> kept_;  // guarded by mutex_
+  // Relaxed: a number, by which nothing else becomes known. Never less than there are, as those
+  // count which a look at the locks has taken out of kept_.
+  std::atomic<std::size_t> kept_count_{0};
   // As any_handed_; and when to look at the locks again, in milliseconds of CLOCK_MONOTONIC_COARSE.
   std::atomic<bool> any_kept_{false};
   std::atomic<std::int64_t> look_at_ms_{0};

@@ -313,6 +313,7 @@ class posix_backend final : public backend {
   }
 
   void close_handed() override { descriptor_table::of_this_thread().close_handed(); }
+  std::size_t kept_descriptors() const override { return descriptor_table::of_process().kept_count(); }
 
  private:
   const posix_backend_options options_;

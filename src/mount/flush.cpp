@@ -185,7 +185,7 @@ class flusher {
     // An earlier sync that failed may have dropped bytes for good.
     else if (const int failed = earlier_failure(one); failed != 0) report(one, failed, file_operation::sync);
     for (const std::shared_ptr<host_file>& file : version.files) {
-      const int closed = by_backend(*file, [&](backend_file& reached) { return files_.report_close(reached); });
+      const int closed = by_backend(*file, [&](backend_file& reached) { return files_.report_close(*file, reached); });
       if (closed < 0) report(*file, closed, file_operation::close);
     }
   }

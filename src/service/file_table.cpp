@@ -96,8 +96,12 @@ int file_table::with_room(unsigned first_shard, const Attempt& attempt) {
 
 template <class Open>
 int file_table::open_backend(const Open& open, bool writes, unsigned first_shard, std::shared_ptr<backend_file>& file) {
-  if (writes && written_->load() >= written_max()) return -EMFILE;
-  if (descriptors_->load() >= descriptors_max_) (void)make_room(first_shard);
+  const std::size_t kept = io_->kept_descriptors();
+  if (writes && written_->load() + kept >= written_max()) return -EMFILE;
+  if (descriptors_->load() + kept >= descriptors_max_) (void)make_room(first_shard);
+  // No room can be made of these; and of a locked file whose descriptor was closed to make room
+  // there is one more now.
+  if (io_->kept_descriptors() >= written_max()) return -EMFILE;
   std::unique_ptr<backend_file> opened;
   const int status = uninterrupted([&] { return with_room(first_shard, [&] { return open(opened); }); });
   if (status < 0) return status;
@@ -146,8 +150,20 @@ int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
   return 0;
 }
 
-int file_table::report_close(backend_file& file) {
-  return with_room(next_room_.fetch_add(1, std::memory_order_relaxed), [&] { return file.report_close(); });
+int file_table::report_close(host_file& file, backend_file& reached) {
+  {
+    const std::lock_guard lock(nodes_mutex_);
+    if (file.is_writer_) {
+      writer_list& files = writers_[file.node()];
+      files.splice(files.begin(), files, file.place_);
+    }
+    // Before the report. Who writes looks at it after its write: so either the report comes after
+    // that write, or the write is followed by a report of its own.
+    file.is_close_reported_ = true;
+  }
+  // Those who remember it as the node's writer look again.
+  epoch_.fetch_add(1, std::memory_order_release);
+  return with_room(next_room_.fetch_add(1, std::memory_order_relaxed), [&] { return reached.report_close(); });
 }
 
 std::int64_t file_table::read(backend_file& file, char* to, std::uint64_t bytes, std::uint64_t offset) {
@@ -256,19 +272,22 @@ int file_table::enter(counted_path path, bool no_follow, bool writes, std::share
 
   std::shared_ptr<file_version> version;
   std::uint32_t node = no_node;
-  if (const int known = version_of(identity, seen_ns, writes, version, node); known < 0) return known;
+  bool joined = false;
+  if (const int known = version_of(identity, seen_ns, writes, version, node, joined); known < 0) return known;
   const auto leave_node = [&] {
     if (writes && result != nullptr) forget_writer(*result);
     if (node != no_node) leave(*version, writes);
   };
   result = nullptr;
   try {
-    result = std::make_shared<host_file>(std::move(path), no_follow, writes, node, version, std::move(file));
+    result = std::make_shared<host_file>(std::move(path), no_follow, writes, node, joined, version, std::move(file));
     // Before there is a handle, which may be closed as soon as it is one.
     if (writes) {
+      writer_list one{result};
       const std::lock_guard lock(nodes_mutex_);
-      result->place_ = writers_[node].size();
-      writers_[node].push_back(result);  // has room
+      result->place_ = one.begin();
+      result->is_writer_ = true;
+      writers_[node].splice(writers_[node].end(), one);
     }
     for (std::uint32_t i = 0; i < shard_count; ++i) {
       const std::uint32_t number = (shard + i) % shard_count;
@@ -375,8 +394,6 @@ bool file_table::join(file_version& version, bool writes, std::uint32_t& node) {
       nodes_unused_.push_back(static_cast<std::uint32_t>(writers_.size() - 1));
     }
     const std::uint32_t own = version.node != no_node ? version.node : nodes_unused_.back();
-    // Room for this one, so that what follows cannot fail.
-    if (auto& files = writers_[own]; files.capacity() <= version.writers) files.reserve(2 * version.writers + 1);
     if (version.node == no_node) nodes_unused_.pop_back();
     version.node = own;
     ++version.writers;
@@ -387,14 +404,13 @@ bool file_table::join(file_version& version, bool writes, std::uint32_t& node) {
 }
 
 // Before it leaves its node.
-void file_table::forget_writer(const host_file& file) {
+void file_table::forget_writer(host_file& file) {
   {
+    writer_list one;  // destroyed after the mutex is given back
     const std::lock_guard lock(nodes_mutex_);
     // Not by a search: a kernel may open one file as often as there are handles.
-    std::vector<std::shared_ptr<host_file>>& files = writers_[file.node()];
-    std::swap(files[file.place_], files.back());
-    files[file.place_]->place_ = file.place_;
-    files.pop_back();
+    if (file.is_writer_) one.splice(one.end(), writers_[file.node()], file.place_);
+    file.is_writer_ = false;
   }
   epoch_.fetch_add(1, std::memory_order_release);
 }
@@ -411,7 +427,7 @@ void file_table::leave(file_version& version, bool writes) {
 }
 
 int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
-                           std::shared_ptr<file_version>& version, std::uint32_t& node) {
+                           std::shared_ptr<file_version>& version, std::uint32_t& node, bool& joined) {
   const std::int64_t changed = identity.modified_ns > identity.changed_ns ? identity.modified_ns : identity.changed_ns;
   const bool racy = seen_ns - changed < racy_ns;
   const key name{identity.device, identity.inode};
@@ -424,6 +440,7 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
     return !writes && !v.was_written && !v.racy && v.identity == identity;
   };
   const auto give = [&](const std::shared_ptr<file_version>& v) {
+    joined = v->writers != 0;
     if (!join(*v, writes, node)) return -EMFILE;
     version = v;
     return 0;

@@ -30,6 +30,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -102,13 +103,18 @@ class counted_path {
 class host_file {
  public:
   // `node`: the version's, if the file takes part in it.
-  host_file(counted_path path, bool no_follow, bool writes, std::uint32_t node, std::shared_ptr<file_version> version,
-            std::shared_ptr<backend_file> file)
-      : path_(std::move(path)), no_follow_(no_follow), writes_(writes), node_(node), version_(std::move(version)),
-        file_(std::move(file)) {}
+  host_file(counted_path path, bool no_follow, bool writes, std::uint32_t node, bool joined,
+            std::shared_ptr<file_version> version, std::shared_ptr<backend_file> file)
+      : path_(std::move(path)), no_follow_(no_follow), writes_(writes), node_(node), joined_(joined),
+        version_(std::move(version)), file_(std::move(file)) {}
 
   const std::string& path() const { return path_.text(); }
   bool writes() const { return writes_; }
+  // Whether others had its version open for writing when it was opened.
+  bool joined() const { return joined_; }
+  // Whether its close has been reported, so that nobody hears of an error of what is written
+  // through it since.
+  bool is_close_reported() const { return is_close_reported_; }
   std::uint32_t node() const { return node_; }
   file_version& version() const { return *version_; }
   const std::shared_ptr<file_version>& shared_version() const { return version_; }
@@ -127,9 +133,13 @@ class host_file {
   const bool no_follow_;
   const bool writes_;  // then its backend's file stays open: the path may lead elsewhere, or nowhere
   const std::uint32_t node_;
+  const bool joined_;
   const std::shared_ptr<file_version> version_;
-  std::size_t place_ = 0;  // among the writers of its node; guarded by the table's nodes_mutex_
-  std::mutex mutex_;       // guards file_ and used_
+  // Among the writers of its node, if it is one of them; guarded by the table's nodes_mutex_.
+  std::list<std::shared_ptr<host_file>>::iterator place_;
+  bool is_writer_ = false;
+  std::atomic<bool> is_close_reported_{false};
+  std::mutex mutex_;  // guards file_ and used_
   std::shared_ptr<backend_file> file_;
   bool used_ = true;              // since the last look for one to close (CLOCK)
   std::atomic<bool> open_{true};  // file_ is not null; to be looked at without the mutex
@@ -156,8 +166,9 @@ class file_table {
   file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max = 0)
       : file_table(std::move(io), descriptors_max, nodes_max, numbering::random()) {}
 
-  // Of `descriptors_max`, what files that are open for writing may take: they keep their descriptors, so that the others would
-  // not have any, and the program itself none that was left to it. Opens past it give -EMFILE.
+  // Of `descriptors_max`, what files that are open for writing may take, together with what the
+  // backend keeps: they keep their descriptors, so that the others would not have any, and the
+  // program itself none that was left to it. Opens past it give -EMFILE.
   std::size_t written_max() const { return descriptors_max_ - descriptors_max_ / 8; }
 
   // Bytes of the paths of all open files: 512 for each handle that there is. Opens past it give -ENFILE.
@@ -175,7 +186,8 @@ class file_table {
   int rename(const std::string& path, const std::string& new_path) { return io_->rename(path, new_path); }
   // Null for a handle that is not open.
   std::shared_ptr<host_file> find(std::uint64_t handle) const;
-  // One of the files through which a version is open for writing; null if there is none. `name`: node_name().
+  // One of the files through which a version is open for writing: the one whose close was reported
+  // longest ago, or never; null if there is none. `name`: node_name().
   std::shared_ptr<host_file> find_writer(std::uint64_t name) const;
   // All files that are open for writing.
   std::vector<std::shared_ptr<host_file>> writers() const;
@@ -228,8 +240,10 @@ class file_table {
     return file.file_ == nullptr || file.file_->readable();
   }
 
-  // As backend_file::report_close(), which needs a descriptor more for a moment.
-  int report_close(backend_file& file);
+  // As backend_file::report_close(), which needs a descriptor more for a moment. `reached`: the
+  // file's, by reach(). From now on no other file's bytes are written through it, unless all files
+  // of its node have been reported.
+  int report_close(host_file& file, backend_file& reached);
 
   // Reads until `bytes` are there, or the end, or an error: interrupted and short reads are continued.
   // Bytes read, or -errno.
@@ -297,12 +311,13 @@ class file_table {
   static std::uint64_t handle_of(const entry& e, std::uint32_t place, std::uint32_t shard) {
     return (e.generation << index_bits) | (((place << shard_bits) | shard) + 1);
   }
-  // The version, and its node if the file takes part in it; 0, or -EMFILE when there are no more nodes, or versions.
+  // The version, its node if the file takes part in it, and whether it was being written already;
+  // 0, or -EMFILE when there are no more nodes, or versions.
   int version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
-                 std::shared_ptr<file_version>& version, std::uint32_t& node);
+                 std::shared_ptr<file_version>& version, std::uint32_t& node, bool& joined);
   bool join(file_version& version, bool writes, std::uint32_t& node);
   void leave(file_version& version, bool writes);
-  void forget_writer(const host_file& file);
+  void forget_writer(host_file& file);
   bool make_room(unsigned first_shard);
 
   const std::shared_ptr<backend> io_;
@@ -312,9 +327,11 @@ class file_table {
   std::atomic<std::uint64_t> epoch_{1};  // raised by whatever lookups must not outlive
   std::array<shard, shard_count> shards_;
   std::array<version_shard, version_shards> versions_;
-  mutable std::shared_mutex nodes_mutex_;                         // guards the next two; taken last
-  std::vector<std::uint32_t> nodes_unused_;                       // has room for all, so that a close allocates nothing
-  std::vector<std::vector<std::shared_ptr<host_file>>> writers_;  // of each node that was made
+  // Files whose close was reported come first, the last one reported at the front.
+  using writer_list = std::list<std::shared_ptr<host_file>>;
+  mutable std::shared_mutex nodes_mutex_;    // guards the next two; taken last
+  std::vector<std::uint32_t> nodes_unused_;  // has room for all, so that a close allocates nothing
+  std::vector<writer_list> writers_;         // of each node that was made
   const std::uint32_t nodes_max_;
   // Relaxed: only its being different each time matters; a version passes to others under a mutex.
   std::atomic<std::uint64_t> next_version_;

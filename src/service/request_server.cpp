@@ -30,6 +30,7 @@ bool may_change(request_code code) {
     case request_code::read:
     case request_code::bulk:
     case request_code::close:
+    case request_code::close_written:
     case request_code::send: return false;
   }
   return false;
@@ -58,15 +59,16 @@ bool request_server::report_stalled() {
 }
 
 std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
-                                   file_table::lookups& known) {
+                                   file_table::lookups& known, opened_file& opened) {
   // Device code does not ask in a read-only mount; a kernel may write such a request by itself.
   if (files_.is_read_only() && may_change(r.code)) return -EROFS;
   switch (r.code) {
     case request_code::open:
-    case request_code::open_write: return serve_open(r, slot, worker);
+    case request_code::open_write: return serve_open(r, slot, worker, opened);
     case request_code::read: return serve_read(r, slot, known);
     case request_code::bulk: return serve_bulk(r, slot, sequence, worker, known);
-    case request_code::close: return files_.close(r.handle);
+    case request_code::close:
+    case request_code::close_written: return files_.close(r.handle);
     case request_code::send: break;
     case request_code::write: return serve_write(r, slot, known);
     case request_code::truncate: return serve_truncate(r, known);
@@ -92,7 +94,7 @@ void request_server::keep_error(const request& r, std::int32_t status) noexcept 
                                                      : file_operation::close);
 }
 
-std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, unsigned opener) {
+std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, unsigned opener, opened_file& opened) {
   if (r.length == 0 || r.length >= limits::path_bytes_max) return -ENAMETOOLONG;
   std::string path(channel_.staging(slot), r.length);
   if (path.find('\0') != std::string::npos) return -EINVAL;
@@ -126,6 +128,7 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, un
   reply.node.store_relaxed(file->node());
   reply.emptied_by.store_relaxed(file->version().emptied_by.load());
   reply.handle.store_relaxed(handle);
+  opened = {handle, file->node(), file->joined()};
   return delivered;
 }
 
@@ -187,6 +190,11 @@ std::int32_t request_server::serve_write(const request& r, std::uint32_t slot, f
   }
   const std::int64_t written = file_table::write(*file->reached, data, bytes, r.offset, masked ? mask.data() : nullptr);
   file->file->version().seats.write_together(file->reached->writes_together());
+  // Its close may have been reported before these bytes were there.
+  if (written > 0 && file->file->is_close_reported()) {
+    const int reported = uninterrupted([&] { return files_.report_close(*file->file, *file->reached); });
+    if (reported < 0) return reported;
+  }
   return static_cast<std::int32_t>(written);
 }
 
@@ -221,7 +229,7 @@ std::int32_t request_server::serve_sync(const request& r, file_table::lookups& k
 std::int32_t request_server::serve_report_close(const request& r, file_table::lookups& known) {
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
-  return uninterrupted([&] { return files_.report_close(*file->reached); });
+  return uninterrupted([&] { return files_.report_close(*file->file, *file->reached); });
 }
 
 std::int32_t request_server::serve_paths(const request& r, std::uint32_t slot) {

@@ -29,9 +29,15 @@ class request_server {
   request_server(device& d, const channel_view& channel, const channel_view& seen, const bulk_frames& frames,
                  file_table& files, extent_registrar& extents, unsigned copiers, const std::atomic<bool>& stopping);
 
+  // What an open has opened; handle 0: nothing.
+  struct opened_file {
+    std::uint64_t handle = 0;
+    std::uint32_t node = no_node;
+    bool joined = false;  // its version was being written already
+  };
   // The result that answers the request in a slot, which is not for a sink, by thread `worker` of its kind; or run_stager::device_answers.
   std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
-                     file_table::lookups& known);
+                     file_table::lookups& known, opened_file& opened);
   // Keeps the failure of a request that writes, syncs or closes a file, for the host: see file_table::errors().
   void keep_error(const request& r, std::int32_t status) noexcept;
   // Brings the bytes of a request to write, which the caller has claimed, into its processor's caches.
@@ -45,7 +51,7 @@ class request_server {
   }
 
  private:
-  std::int32_t serve_open(const request& r, std::uint32_t slot, unsigned opener);
+  std::int32_t serve_open(const request& r, std::uint32_t slot, unsigned opener, opened_file& opened);
   std::int32_t deliver(host_file& file, std::uint64_t wanted, std::uint32_t slot);
   std::int32_t serve_read(const request& r, std::uint32_t slot, file_table::lookups& known);
   std::int32_t serve_write(const request& r, std::uint32_t slot, file_table::lookups& known);

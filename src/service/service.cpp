@@ -20,6 +20,9 @@ constexpr service_duty all_duties[] = {service_duty::work, service_duty::open, s
 constexpr std::uint64_t nap_ns = 20'000;
 constexpr std::uint64_t passed_over_nap_ns = 200'000;
 constexpr std::uint64_t expecting_ns = 5'000'000;
+// How often a file is opened for one request. Each time after the first, some of its files were
+// closed.
+constexpr unsigned opens_max = 64;
 constexpr std::uint64_t everywhere_after_ns = 20'000'000;  // of slow answers: another worker may hang
 
 }  // namespace
@@ -252,7 +255,7 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
         wake_sleepers(duty, 1);
       }
       if (turn.is_behind_another()) requests_.bring_near(r, bells[i].slot);
-      answer(bells[i].slot, bells[i].sequence, r, worker, known);
+      answer(duty, bells[i].slot, bells[i].sequence, r, worker, known);
       ++done.answered;
       if (r.code == request_code::write) ++done.written;
     }
@@ -293,16 +296,17 @@ void service::call_anyone(service_duty duty) {
   if (sleepers(duty) != 0 && !crew_of(duty).called.exchange(true, std::memory_order_relaxed)) wake_sleepers(duty, 1);
 }
 
-void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
+void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
                      file_table::lookups& known) {
   std::optional<timeline_event> event;
   if (timeline_.on()) {
     try {
-      event = describe(r, slot, worker);
+      event = describe(duty, r, slot, worker);
     } catch (const std::bad_alloc&) {
       // Then the timeline lacks it.
     }
   }
+  request_server::opened_file opened;
   const auto reply = [&](std::int32_t result) {
     // Before the kernel hears of it, so that whoever asks then finds it.
     if (result < 0 && result != run_stager::device_answers) requests_.keep_error(r, result);
@@ -314,17 +318,20 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
       timeline_.add(std::move(*event));
     }
     if (result == run_stager::device_answers) {
-      ++count_of(duty_for(r.code), worker).by_device;
+      ++count_of(duty, worker).by_device;
       return;
     }
     // Release, system scope: pairs with the client's acquire; staging and reply fields come before.
-    channel_.reply(slot).word.store_release(make_reply_word(sequence, result));
+    // Of an open also before the look of close_withdrawn().
+    channel_word<std::uint64_t>& word = channel_.reply(slot).word;
+    if (opened.handle != 0) word.store_before_load(make_reply_word(sequence, result));
+    else word.store_release(make_reply_word(sequence, result));
   };
   try {
     if (r.code == request_code::send) {
       if (const int refused = hand_to_sink(slot, sequence, r, event); refused < 0) reply(refused);
     } else {
-      reply(begin(slot, sequence, r) ? requests_.serve(r, slot, sequence, worker, known) : -ECANCELED);
+      reply(begin(slot, sequence, r) ? serve(duty, slot, sequence, r, worker, known, opened) : -ECANCELED);
     }
   } catch (const worker_death&) {
     reply(-EIO);
@@ -334,9 +341,49 @@ void service::answer(std::uint32_t slot, std::uint32_t sequence, const request& 
   } catch (...) {
     reply(-EIO);
   }
+  if (opened.handle != 0) close_withdrawn(slot, sequence, opened.handle);
   // Its only writer: no exchange, which would wait until the reply has left for the bus.
-  std::atomic<std::uint64_t>& served = count_of(duty_for(r.code), worker).served;
+  std::atomic<std::uint64_t>& served = count_of(duty, worker).served;
   served.store(served.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+// What answers a request that is not for a sink. An open that joins those who write the file may
+// have come after a close of the last of them that nobody has taken yet. Then that is made first,
+// and the file opened again.
+std::int32_t service::serve(service_duty duty, std::uint32_t slot, std::uint32_t sequence, const request& r,
+                            unsigned worker, file_table::lookups& known, request_server::opened_file& opened) {
+  for (unsigned attempt = 0; attempt < opens_max; ++attempt) {
+    const std::int32_t result = requests_.serve(r, slot, sequence, worker, known, opened);
+    if (opened.handle == 0 || !opened.joined || !make_closes(duty, opened.node, worker, known)) return result;
+    (void)files_.close(opened.handle);  // just opened
+    opened = {};
+  }
+  return -EIO;
+}
+
+// Answers the requests to close files of a node that no thread has taken. Whether there were any.
+bool service::make_closes(service_duty duty, std::uint32_t node, unsigned worker, file_table::lookups& known) {
+  bool any = false;
+  sighting bell{};
+  request r{};
+  for (std::uint32_t slot = 0; slot < channel_.layout.slot_count; ++slot) {
+    if (!rung(slot, bell) || !channel_.request(slot).load(bell.sequence, r) || r.code != request_code::close_written)
+      continue;
+    const std::shared_ptr<host_file> file = files_.find(r.handle);
+    if (file == nullptr || file->node() != node) continue;
+    // As in scan_range().
+    if (!served_[slot].compare_exchange_strong(bell.seen, bell.sequence, std::memory_order_acq_rel)) continue;
+    answer(duty, slot, bell.sequence, r, worker, known);
+    any = true;
+  }
+  return any;
+}
+
+// Closes what an open has opened for a caller that has given up.
+void service::close_withdrawn(std::uint32_t slot, std::uint32_t sequence, std::uint64_t handle) {
+  GPUFS_SCHEDULE_POINT("service.opened");
+  // Pairs with channel_client::withdraw(). The caller may close it as well.
+  if (channel_.withdrawn(slot).load_after_store() == sequence) (void)files_.close(handle);
 }
 
 // Whether a request is to be served: not if it changes files and its caller has withdrawn it.
@@ -374,8 +421,7 @@ int service::hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const requ
 }
 
 // Before it is served: the path of an open lies where the file's first bytes will be.
-timeline_event service::describe(const request& r, std::uint32_t slot, unsigned worker) const {
-  const service_duty duty = duty_for(r.code);
+timeline_event service::describe(service_duty duty, const request& r, std::uint32_t slot, unsigned worker) const {
   const std::uint32_t first = duty == service_duty::work   ? timeline::first_worker
                               : duty == service_duty::open ? timeline::first_opener
                                                            : timeline::first_copier;
@@ -399,7 +445,8 @@ timeline_event service::describe(const request& r, std::uint32_t slot, unsigned 
       e.name = "bulk";
       e.offset = r.offset;
       break;
-    case request_code::close: e.name = "close"; break;
+    case request_code::close:
+    case request_code::close_written: e.name = "close"; break;
     case request_code::write:
       e.name = "write";
       e.bytes = r.length & ~masked_flag;

@@ -1,6 +1,7 @@
 // The service: worker threads that answer the channel's requests (models/channel.pml).
 //
-// Threads. Openers answer requests to open and close files, copiers bulk requests, workers all others. All do the same
+// Threads. Openers answer requests to open and close files to read, copiers bulk requests, workers
+// all others. All do the same
 // rounds: they scan the bells, pass over what is for another kind, claim a request by
 // compare-and-swap on the host's own `served_` word of its slot, so that exactly one thread answers it, and write the
 // reply. A supervisor beats the heart, and watches the copiers' calls of the driver (driver_gate.hpp). Threads of a kind that is idle sleep: after `spin_ns` without work all but one wait
@@ -128,11 +129,16 @@ class service {
   idle_end idle(service_duty duty, std::uint64_t idle_ns);
   bool rung(std::uint32_t slot, sighting& bell) const;
   bool begin(std::uint32_t slot, std::uint32_t sequence, const request& r) const;
-  void answer(std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
+  // `duty`, `worker`: the calling thread.
+  void answer(service_duty duty, std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
               file_table::lookups& known);
+  std::int32_t serve(service_duty duty, std::uint32_t slot, std::uint32_t sequence, const request& r, unsigned worker,
+                     file_table::lookups& known, request_server::opened_file& opened);
+  bool make_closes(service_duty duty, std::uint32_t node, unsigned worker, file_table::lookups& known);
+  void close_withdrawn(std::uint32_t slot, std::uint32_t sequence, std::uint64_t handle);
   int hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const request& r,
                    const std::optional<timeline_event>& event);
-  timeline_event describe(const request& r, std::uint32_t slot, unsigned worker) const;
+  timeline_event describe(service_duty duty, const request& r, std::uint32_t slot, unsigned worker) const;
   bool take_turn(const request& write, unsigned worker, const file_table::lookups& known, write_turn& turn) const;
   // Where threads of this kind sleep. Not by what the channel says of it: a kernel may have written there.
   channel_header::twin_bed& bed(service_duty duty) const { return channel_.header().beds[place_of(answered_by(duty))]; }

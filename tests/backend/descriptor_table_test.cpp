@@ -13,6 +13,8 @@
 #include <mutex>
 #include <thread>
 
+#include "support/failing_calls.hpp"
+#include "support/record_lock.hpp"
 #include "support/temporary.hpp"
 
 namespace gpufs::testing {
@@ -178,6 +180,20 @@ TEST_F(descriptor_tables, a_file_that_may_not_be_opened_any_more_is_reached_all_
   reader.join();
   EXPECT_EQ(refused, EACCES);
   EXPECT_EQ(seen, "content");
+}
+
+// The thread that asks cannot have a table of its own, so that a close would drop the lock.
+TEST(descriptor_table, a_report_of_close_that_cannot_be_had_is_an_error) {
+  const temporary_folder folder;
+  const int fd = ::open(folder.write("a", "content").c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_TRUE(set_lock(fd, F_WRLCK));
+  for (const int error_number : {ENOSYS, EPERM}) {
+    const failing_calls sandbox("close_range", 1, true, error_number);
+    EXPECT_EQ(descriptor_table::of_process().report_close(fd), -error_number);
+  }
+  EXPECT_EQ(descriptor_table::of_process().report_close(fd), 0);
+  EXPECT_TRUE(is_locked(fd));
+  EXPECT_EQ(::close(fd), 0);
 }
 
 TEST(descriptor_table, is_not_made_where_others_could_not_reach_in) {

@@ -1,5 +1,6 @@
 // The device's side of the channel against a service that a script plays: late, dead, silent, or in the way that the test
 // needs. No worker threads.
+#include <errno.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -8,6 +9,7 @@
 #include <thread>
 
 #include "support/channel_memory.hpp"
+#include "support/schedule.hpp"
 
 namespace gpufs::testing {
 namespace {
@@ -258,37 +260,55 @@ TEST_F(channel_client_test, fire_and_forget_frees_its_slot_when_it_is_answered) 
   service.join();
 }
 
-// The host opened a file for a caller that had given up: somebody must close it again.
-TEST_F(channel_client_test, a_late_open_is_closed_by_whoever_takes_its_slot) {
-  channel_client c = patient_client();
-  std::uint32_t slots[3];
-  for (std::uint32_t& slot : slots) slot = static_cast<std::uint32_t>(c.acquire());
-  c.post(slots[0], {request_code::open, 0, 2, 0});
-  c.abandon(slots[0]);
-  memory_.view().reply(slots[0]).handle.store_relaxed(1234);
-  answer(slots[0], bell(slots[0]), 0);
-  const std::uint32_t opened = bell(slots[0]);
-
-  const heart beats(memory_);
-  EXPECT_EQ(client(20 * ms).acquire(), -EIO) << "first the file must be closed";
-  EXPECT_NE(bell(slots[0]), opened);
-  const std::uint32_t closing = bell(slots[0]);
-  request r{};
-  EXPECT_TRUE(memory_.view().request(slots[0]).load(closing, r));
-  EXPECT_EQ(r.code, request_code::close);
-  EXPECT_EQ(r.handle, 1234u);
-  answer(slots[0], closing, 0);
-  EXPECT_EQ(c.acquire(), static_cast<std::int32_t>(slots[0]));
-  EXPECT_EQ(bell(slots[0]), closing) << "it is closed once";
+// The answer to an open comes after the caller's last look at it, and perhaps before the worker can
+// see that the caller has given up: then no one else closes the file.
+TEST_F(channel_client_test, a_file_that_is_opened_while_its_caller_gives_up_is_closed_by_it) {
+  for (const request_code code : {request_code::open, request_code::open_write}) {
+    for (const std::int32_t result : {0, 100, -ENOENT}) {
+      const heart beats(memory_);
+      channel_client c = client(20 * ms);
+      const auto slot = static_cast<std::uint32_t>(c.acquire());
+      c.post(slot, {code, 0, 2, 0});
+      const std::uint32_t opened = bell(slot);
+      channel_client::answer got{};
+      {
+        const schedule_hook hook([&](const char* name) {
+          if (std::strcmp(name, "client.withdraw") != 0) return;
+          memory_.view().reply(slot).handle.store_relaxed(1234);
+          answer(slot, opened, result);
+        });
+        got = c.wait(slot);
+      }
+      EXPECT_EQ(got.result, -EIO) << "the worker may have closed the file";
+      EXPECT_TRUE(got.abandoned);
+      EXPECT_EQ(memory_.view().withdrawn(slot).load_acquire(), opened);
+      if (result < 0) {
+        EXPECT_EQ(bell(slot), opened);
+      } else {
+        ASSERT_NE(bell(slot), opened);
+        request r{};
+        EXPECT_TRUE(memory_.view().request(slot).load(bell(slot), r));
+        EXPECT_EQ(r.code, request_code::close_written);
+        EXPECT_EQ(r.handle, 1234u);
+        EXPECT_EQ(owner(slot), slot_owner::abandoned);
+        answer(slot, bell(slot), 0);
+      }
+    }
+  }
 }
 
-TEST_F(channel_client_test, a_late_open_that_failed_needs_no_close) {
-  channel_client c = patient_client();
+// It has been withdrawn, so the worker closes what it opens.
+TEST_F(channel_client_test, an_open_that_is_answered_later_costs_its_slot_nothing) {
+  const heart beats(memory_);
+  channel_client c = client(20 * ms);
   for (int i = 0; i < 3; ++i) ASSERT_GE(c.acquire(), 0);
   c.post(1, {request_code::open, 0, 2, 0});
-  c.abandon(1);
-  answer(1, bell(1), -ENOENT);
+  const std::uint32_t opened = bell(1);
+  ASSERT_TRUE(c.wait(1).abandoned);
+  EXPECT_EQ(memory_.view().withdrawn(1).load_acquire(), opened);
+  answer(1, opened, 0);
   EXPECT_EQ(c.acquire(), 1);
+  EXPECT_EQ(bell(1), opened);
 }
 
 TEST_F(channel_client_test, sequence_numbers_may_wrap_around) {

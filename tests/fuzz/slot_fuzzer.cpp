@@ -233,7 +233,8 @@ void slot_fuzzer::check_answer(const posted& p, std::uint32_t slot, std::int32_t
       may_change = std::min(r.length, staging_bytes);
       break;
     case request_code::bulk: check_bulk(p, result, alone); break;
-    case request_code::close: {
+    case request_code::close:
+    case request_code::close_written: {
       require(result == 0 || result == -EBADF, "a close that is neither done nor refused");
       const bool was_open = is_open(r.handle, false);
       require(result != 0 || was_open, "a close of what is not open");

@@ -1,8 +1,11 @@
 // More files open than the process may have descriptors: which are closed, and how they come back.
 #include <errno.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
 #include <memory>
 #include <random>
 #include <thread>
@@ -13,7 +16,9 @@
 #include "support/eventually.hpp"
 #include "support/fault_backend.hpp"
 #include "support/memory_backend.hpp"
+#include "support/record_lock.hpp"
 #include "support/service_rig.hpp"
+#include "support/temporary.hpp"
 
 namespace gpufs::testing {
 namespace {
@@ -255,6 +260,58 @@ TEST(written_descriptors, are_not_all_that_there_are) {
   file = nullptr;
   table.close_all();
   EXPECT_TRUE(table.writers().empty());
+}
+
+// A descriptor of a file that the program has locked stays open after the file is closed, and takes
+// room all that time.
+TEST(locked_descriptors, do_not_use_up_what_is_left_to_the_program) {
+  constexpr std::size_t most = 16;
+  const temporary_folder folder;
+  std::vector<int> locks;
+  for (const char* name : {"a", "b"}) {
+    locks.push_back(::open(folder.write(name, "content").c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_TRUE(set_lock(locks.back(), F_WRLCK));
+  }
+  const auto open_now = [&] {
+    std::size_t count = 0;
+    for (const auto& link : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      if (std::filesystem::read_symlink(link.path(), gone).string().starts_with(folder / "")) ++count;
+    }
+    return count - locks.size();
+  };
+  const auto io = make_posix_backend();
+  file_table table(io, most, 64);
+  std::uint64_t handle = 0;
+  std::shared_ptr<host_file> file;
+  for (const bool writes : {true, false}) {
+    for (int round = 0; round < 20; ++round) {
+      const std::string path = folder / (round % 2 == 0 ? "a" : "b");
+      std::vector<std::uint64_t> handles;
+      const auto open = [&] {
+        return writes ? table.open_to_change(path, {}, handle, file) : table.open(path, false, handle, file);
+      };
+      int status = 0;
+      while (handles.size() < 40 && (status = open()) == 0) handles.push_back(handle);
+      EXPECT_TRUE(status == 0 || status == -EMFILE) << status;
+      EXPECT_LE(open_now(), most + 1) << "in round " << round;
+      file = nullptr;
+      for (const std::uint64_t h : handles) ASSERT_EQ(table.close(h), 0);
+      ASSERT_LE(open_now(), most + 1) << "after round " << round;
+      for (const int lock : locks) ASSERT_TRUE(is_locked(lock));
+    }
+  }
+  EXPECT_GT(open_now(), 0u) << "none was kept, so this tests nothing";
+  EXPECT_EQ(table.open_to_change(folder / "a", {}, handle, file), -EMFILE);
+  for (const int lock : locks) ASSERT_TRUE(set_lock(lock, F_UNLCK));
+  EXPECT_TRUE(eventually([&] {
+    table.close_handed();
+    return open_now() == 0;
+  }));
+  EXPECT_EQ(table.open_to_change(folder / "a", {}, handle, file), 0) << "they count no more";
+  file = nullptr;
+  table.close_all();
+  for (const int lock : locks) EXPECT_EQ(::close(lock), 0);
 }
 
 }  // namespace

@@ -124,6 +124,47 @@ TEST_F(file_table_test, the_name_of_a_writer_does_not_come_again) {
   EXPECT_NE(table.find_writer(node_name(file->node(), file->version().number)), nullptr);
 }
 
+// The descriptor whose close was reported first is written through last: what is written through
+// one after its report is reported to nobody.
+TEST_F(file_table_test, a_file_whose_close_was_reported_is_written_through_only_if_there_is_no_other) {
+  io_->write("/a", "a");
+  file_table table(io_, 64, 1024);
+  std::array<std::uint64_t, 4> handles{};
+  std::array<std::shared_ptr<host_file>, 4> files;
+  for (std::size_t i = 0; i < 3; ++i) ASSERT_EQ(table.open_to_change("/a", {}, handles[i], files[i]), 0);
+  const std::uint64_t name = node_name(files[0]->node(), files[0]->version().number);
+  file_table::lookups known;
+  const auto writes_through = [&] {
+    file_table::lookups::entry* found = nullptr;
+    EXPECT_EQ(table.look_up_writer(name, known, found), 0);
+    EXPECT_EQ(table.find_writer(name), found->file);
+    return found->file;
+  };
+  const auto report_close = [&](std::size_t i) {
+    std::shared_ptr<backend_file> reached;
+    EXPECT_EQ(table.reach(*files[i], reached), 0);
+    EXPECT_EQ(table.report_close(*files[i], *reached), 0);
+  };
+  EXPECT_EQ(writes_through(), files[2]);
+  report_close(2);
+  EXPECT_EQ(writes_through(), files[1]);
+  ASSERT_EQ(table.open_to_change("/a", {}, handles[3], files[3]), 0);
+  known.clear();  // what it remembers is as good
+  EXPECT_EQ(writes_through(), files[3]);
+  report_close(3);
+  EXPECT_EQ(writes_through(), files[1]);
+  report_close(0);
+  EXPECT_EQ(writes_through(), files[1]);
+  ASSERT_EQ(table.close(handles[1]), 0);
+  EXPECT_EQ(writes_through(), files[2]) << "all are reported; this one has been opened again, if any";
+  report_close(2);
+  EXPECT_EQ(writes_through(), files[3]);
+  for (const std::size_t i : {3u, 0u}) ASSERT_EQ(table.close(handles[i]), 0);
+  EXPECT_EQ(writes_through(), files[2]);
+  ASSERT_EQ(table.close(handles[2]), 0);
+  EXPECT_EQ(table.find_writer(name), nullptr);
+}
+
 // So that what a faulty kernel takes for a handle finds nothing.
 TEST_F(file_table_test, mounts_do_not_give_the_same_handles) {
   io_->write("/a", "a");

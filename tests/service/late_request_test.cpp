@@ -18,9 +18,10 @@ namespace {
 constexpr std::uint64_t place_mask = (std::uint64_t{1} << 18) - 1;
 
 // All that name an open file, or the version that they write.
-constexpr request_code names_a_file[] = {request_code::read,    request_code::bulk,        request_code::close,
-                                         request_code::write,   request_code::truncate,    request_code::sync,
-                                         request_code::emptied, request_code::report_close};
+constexpr request_code names_a_file[] = {
+    request_code::read,    request_code::bulk,         request_code::close,
+    request_code::write,   request_code::truncate,     request_code::sync,
+    request_code::emptied, request_code::report_close, request_code::close_written};
 
 class replaced_file : public ::testing::Test {
  protected:
@@ -78,6 +79,7 @@ INSTANTIATE_TEST_SUITE_P(, late_requests, ::testing::ValuesIn(names_a_file), [](
     case request_code::truncate: return "truncate";
     case request_code::sync: return "sync";
     case request_code::emptied: return "emptied";
+    case request_code::close_written: return "close_written";
     default: return "report_close";
   }
 });

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "support/eventually.hpp"
 #include "support/fault_backend.hpp"
 #include "support/memory_backend.hpp"
 #include "support/schedule.hpp"
@@ -135,6 +136,79 @@ TEST_P(withdrawn_test, of_a_request_that_was_begun_the_caller_knows_that_it_may_
     std::this_thread::yield();
   EXPECT_NE(everything(), before);
   EXPECT_FALSE(c.has_unanswered_write(file.node));
+}
+
+// ---- opens that are answered after their callers have given up
+
+class late_open : public ::testing::TestWithParam<request_code> {
+ protected:
+  late_open() { memory_->write("a", "0123456789"); }
+  static std::uint32_t post(service_rig& rig, channel_client& c) {
+    const auto slot = static_cast<std::uint32_t>(c.acquire());
+    rig.memory().view().staging(slot)[0] = 'a';
+    c.post(slot, {GetParam(), open_reads | open_writes, 1, 0});
+    return slot;
+  }
+  void expect_nothing_left(service_rig& rig) {
+    EXPECT_TRUE(eventually([&] { return memory_->open_total() > opened_ && rig.files().open_count() == 0; }));
+    EXPECT_TRUE(eventually([&] { return memory_->open_now() == 0; }));
+    memory_->write_at("a", 10, "more");
+    const rig_reply next = rig.open_to_write("a");
+    EXPECT_EQ(next.size, 14u) << "it is taken for a file that is being written here";
+    EXPECT_EQ(rig.close(next.handle).result, 0);
+    EXPECT_EQ(rig.files().open_count(), 0u);
+    opened_ = memory_->open_total();
+  }
+  std::size_t opened_ = 0;  // by the calls before
+  const std::shared_ptr<memory_backend> memory_ = std::make_shared<memory_backend>();
+  const std::shared_ptr<fault_backend> io_ = std::make_shared<fault_backend>(memory_);
+};
+INSTANTIATE_TEST_SUITE_P(request, late_open, ::testing::Values(request_code::open, request_code::open_write),
+                         [](const auto& p) { return p.param == request_code::open ? "open" : "open_to_write"; });
+
+TEST_P(late_open, is_closed_by_its_worker_at_once) {
+  std::atomic<bool> go_on{false};
+  fault hang;
+  hang.on = operation::open;
+  hang.before = [&] {
+    while (!go_on) std::this_thread::yield();
+  };
+  io_->add(hang);
+  service_rig rig(io_);
+  channel_client c = rig.memory().client({50 * ms});
+  EXPECT_TRUE(c.wait(post(rig, c)).abandoned);
+  go_on = true;
+  expect_nothing_left(rig);
+}
+
+// The answer comes between the caller's withdrawal and its look at the answer, so both see each
+// other, and both close.
+TEST_P(late_open, is_closed_also_when_the_answer_and_the_withdrawal_cross) {
+  for (const bool caller_is_first : {false, true}) {
+    std::atomic<bool> withdraws{false}, has_answered{false}, has_withdrawn{false};
+    io_->add({.on = operation::open, .times_max = 1, .before = [&] {
+                while (!withdraws) std::this_thread::yield();
+              }});
+    service_rig rig(io_);
+    {
+      const schedule_hook hook([&](const char* name) {
+        if (std::strcmp(name, "service.opened") == 0) {
+          has_answered = true;
+          while (caller_is_first && !has_withdrawn) std::this_thread::yield();
+        } else if (std::strcmp(name, "client.withdraw") == 0) {
+          withdraws = true;
+          while (!has_answered) std::this_thread::yield();
+        }
+      });
+      channel_client c = rig.memory().client({50 * ms});
+      const channel_client::answer got = c.wait(post(rig, c));
+      EXPECT_TRUE(got.abandoned);
+      EXPECT_EQ(got.result, -EIO);
+      has_withdrawn = true;
+    }
+    expect_nothing_left(rig);
+    memory_->write("a", "0123456789");
+  }
 }
 
 }  // namespace

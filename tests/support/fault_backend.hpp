@@ -44,6 +44,7 @@ class fault_backend final : public backend {
   int sync_folder(const std::string& path) override;
   std::unique_ptr<opener_stay> enter_opener() override { return wrapped_->enter_opener(); }
   void close_handed() override { wrapped_->close_handed(); }
+  std::size_t kept_descriptors() const override { return wrapped_->kept_descriptors(); }
 
   // Rules are asked in the order in which they were added; all that strike have their effect, up to the first that throws or
   // gives an error.

@@ -25,6 +25,7 @@ class hanging_backend final : public backend {
   int rename(const std::string& path, const std::string& new_path) override;
   std::unique_ptr<opener_stay> enter_opener() override;
   void close_handed() override;
+  std::size_t kept_descriptors() const override { return wrapped_->kept_descriptors(); }
 
   // The backend may be gone when the test still asks.
   class gate {

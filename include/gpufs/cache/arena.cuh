@@ -64,6 +64,7 @@ struct alignas(128) name_state {
   atomic_word<std::uint64_t> epoch;      // raised when a path may have come to stand for another file, by this mount
   atomic_word<std::uint64_t> exclusive;  // opens that are to create their file so far
   atomic_word<std::uint32_t> mapped;     // mappings for writing, of all files
+  atomic_word<std::uint32_t> unclosed;   // kept in open_file::unclosed
 };
 
 // What an open file is on the device: the record, which opens and closes change, and its shards.
@@ -78,6 +79,10 @@ struct alignas(128) open_file {
   atomic_word<std::int64_t> changed_ns;
   atomic_word<std::uint64_t> inode;
   atomic_word<std::uint64_t> device;
+  // A file that the host has open for no group, because there was no slot of the channel to say so;
+  // 0: none. Not of this record: any one that has none keeps it. Each is counted in
+  // name_state::unclosed.
+  atomic_word<std::uint64_t> unclosed;
 
   struct held {
     std::uint32_t generation;

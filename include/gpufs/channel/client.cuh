@@ -199,14 +199,23 @@ class channel_client {
   }
 
  private:
-  // Of a request that got no answer in time. Whether it may still take effect.
-  [[nodiscard]] GPUFS_HD bool withdraw(std::uint32_t slot, std::uint32_t sequence) {
+  // Of a request that got no answer in time. Whether it may still take effect. A file that the host
+  // has opened is closed: the close is posted in the same slot.
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool withdraw(std::uint32_t slot, std::uint32_t sequence) {
     request last{};
     (void)view_.request(slot).load(sequence, last);
-    if (!last.changes_files()) return false;
-    // Pairs with service::begin().
+    if (!last.changes_files() && !last.opens()) return false;
+    // Pairs with service::begin(), and of an open with service::close_withdrawn() too.
     view_.withdrawn(slot).store_before_load(sequence);
-    return view_.reply(slot).claimed.load_after_store() == sequence;
+    GPUFS_SCHEDULE_POINT("client.withdraw");
+    const bool begun = last.changes_files() && view_.reply(slot).claimed.load_after_store() == sequence;
+    if (!last.opens()) return begun;
+    const std::uint64_t word = view_.reply(slot).word.load_after_store();
+    if (reply_sequence(word) != sequence || reply_result(word) < 0) return begun;
+    // Acquire: pairs with the worker's release of the reply word; the handle is read after it.
+    view_.reply(slot).word.end_wait();
+    post(slot, {request_code::close_written, view_.reply(slot).handle.load_relaxed(), 0, 0});
+    return begun;
   }
 
   static constexpr std::uint32_t longest_pause_ns = 16384;
@@ -236,13 +245,6 @@ class channel_client {
     return x ^ (x >> 29);
   }
 
-  // An open that was answered after its caller had given up: the host holds the file open for no one.
-  GPUFS_HD bool opened_for_nobody(std::uint32_t slot, std::uint64_t word) const {
-    request last{};
-    (void)view_.request(slot).load(reply_sequence(word), last);  // all there: it has been answered
-    return (last.code == request_code::open || last.code == request_code::open_write) && reply_result(word) >= 0;
-  }
-
   [[nodiscard]] GPUFS_HD bool try_take(std::uint32_t slot) {
     slot_record& record = slots_[slot];
     std::uint32_t seen = record.owner.load_relaxed();
@@ -250,10 +252,7 @@ class channel_client {
     // Acquire on success: pairs with the release that freed the slot; its sequence is then the last one posted.
     if (!record.owner.compare_exchange_acquire(seen, static_cast<std::uint32_t>(slot_owner::busy))) return false;
     if (seen == static_cast<std::uint32_t>(slot_owner::free)) return true;
-    const std::uint64_t word = view_.reply(slot).word.load_acquire();
-    const bool answered = reply_sequence(word) == record.sequence.load_relaxed();
-    if (answered && !opened_for_nobody(slot, word)) return true;
-    if (answered) post(slot, {request_code::close, view_.reply(slot).handle.load_relaxed(), 0, 0});
+    if (reply_sequence(view_.reply(slot).word.load_acquire()) == record.sequence.load_relaxed()) return true;
     abandon(slot);  // an answer is still to come, and would land in a new owner's staging
     return false;
   }

@@ -28,6 +28,17 @@
 // `withdrawn`, and then reads `claimed`. Each side orders its store before its load, so at least one of them sees the
 // other: either the worker refuses the request (-ECANCELED), or the caller knows that it may still take effect.
 //
+// An open that is answered after its caller has given up leaves a file open for no group. So the
+// worker reads `withdrawn` once more after its answer, and closes the file if it finds the
+// request's number. A caller that gives up writes `withdrawn`, reads the reply word, and has the
+// file closed if the answer is there. So at least one of them closes it. If both do, the second
+// close finds nothing, because a handle is given once. The caller never uses such an answer: it
+// cannot know whether the worker has seen its number (models/withdraw.pml).
+//
+// The host closes a file that is written before it gives an open the same version again: a
+// close_written that is posted and not yet taken is carried out by the thread that answers the
+// open.
+//
 //   bell word     31 ........ 0    sequence: 0 never posted, then 1, 2, ... (wraps, skipping nothing: compared for equality)
 //   request word  63 ...... 40 | 39 ....... 0
 //                 sequence     | payload (request_record): the sequence's low 24 bits
@@ -55,7 +66,7 @@ namespace gpufs {
 enum class request_code : std::uint32_t {
   open = 1,   // staging: path; length: its bytes without the zero; offset: bytes of data wanted with the answer
   read = 2,   // handle, offset, length <= staging bytes -> staging
-  close = 3,  // handle
+  close = 3,  // handle; of a file without a node, for which nobody waits
   send = 4,   // handle: sink; length; staging: bytes
   bulk = 5,   // handle, offset, length: into the frames that staging (bulk_target) names; answered when they are filled
   // Writing:
@@ -70,7 +81,11 @@ enum class request_code : std::uint32_t {
   emptied = 12,  // handle; offset: the launch that has emptied the file, as O_TRUNC asks (file/open_files.cuh)
   // handle of a file that is open for writing: what its close will report. Not by the close itself, whose thread may not
   // have the file's descriptor.
-  report_close = 13
+  report_close = 13,
+  // As close, of a file with a node. By workers, so that it does not wait for opens that hang:
+  // until it is done, an open gets the version that was written here, and does not look whether the
+  // file changed.
+  close_written = 14
 };
 
 // How a file is opened; in `handle` of a request to open.
@@ -93,7 +108,8 @@ struct bulk_target {
   std::uint32_t frame;  // the first; the others follow
 };
 
-// The service's threads are of three kinds: openers open and close files, copiers call the driver for bulk requests,
+// The service's threads are of three kinds: openers open and close files to read, copiers call the
+// driver for bulk requests,
 // workers do everything else. A mount may lack openers and copiers; workers then do their work.
 enum class service_duty : std::uint32_t { work = 0, open = 1, copy = 2 };
 inline constexpr std::uint32_t service_duties = 3;
@@ -145,6 +161,8 @@ struct request {
     return code == request_code::open_write || code == request_code::write || code == request_code::truncate ||
            code == request_code::unlink || code == request_code::rename;
   }
+  // Whether its answer leaves a file open: a caller that gives up withdraws it, too.
+  GPUFS_HD bool opens() const { return code == request_code::open || code == request_code::open_write; }
 };
 
 // The same in the channel's memory: 160 bits of payload (code and length, handle, offset), 40 in
@@ -189,7 +207,7 @@ struct alignas(32) request_record {
 };
 static_assert(sizeof(request_record) == 32, "one sector, one write burst");
 static_assert(4 * request_record::payload_bits == 32 + 2 * 64, "code and length, handle, offset: no bit is left out");
-static_assert(static_cast<std::uint32_t>(request_code::report_close) < request_record::codes, "the last code fits");
+static_assert(static_cast<std::uint32_t>(request_code::close_written) < request_record::codes, "the last code fits");
 static_assert((masked_flag & request_record::length_max) == masked_flag, "a length has room for the flag");
 static_assert(limits::bulk_bytes_max < masked_flag && limits::staging_bytes_max < masked_flag &&
                   limits::write_bytes_max < masked_flag && 2 * limits::path_bytes_max < masked_flag,

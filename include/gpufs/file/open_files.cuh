@@ -32,10 +32,36 @@ class record_table {
   GPUFS_HD hash_index<record_table> index() const {
     return {fs_->at<index_bucket>(fs_->layout.file_buckets), fs_->layout.file_bucket_count, *this};
   }
-  // Every pin that goes may be the last one, those of mistaken lookups too; so each looks whether it must close.
-  GPUFS_HD void unpin(std::uint32_t slot) const {
+  // Every pin that goes may be the last one, those of mistaken lookups too; so each looks whether
+  // it must close. What close_on_host() says then, else 0.
+  GPUFS_HD std::int32_t unpin(std::uint32_t slot) const {
     const std::uint32_t word = header(slot).state.unpin();
-    if (slot_state::phase(word) == slot_phase::resident && slot_state::pins(word) == 0) close_unused(slot);
+    return slot_state::phase(word) == slot_phase::resident && slot_state::pins(word) == 0 ? close_unused(slot) : 0;
+  }
+  // Has the host close a file, and waits for that if the file has a node: until then an open would
+  // join those who write the file, and not look whether it changed. 0, or -errno when the host has
+  // not said that it is closed. It will be before an open of this file is answered: by the host
+  // where the request was posted, else by close_before_open().
+  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_on_host(std::uint32_t slot, std::uint64_t handle, bool has_node) const {
+    channel_client client = fs_->client();
+    const std::int32_t turn = client.acquire();
+    if (turn < 0) {
+      keep_unclosed(slot, handle);
+      return turn;
+    }
+    const auto channel_slot = static_cast<std::uint32_t>(turn);
+    if (has_node) return client.ask(channel_slot, {request_code::close_written, handle, 0, 0}).result;
+    client.post(channel_slot, {request_code::close, handle, 0, 0});
+    client.abandon(channel_slot);  // nobody waits for it
+    return 0;
+  }
+  // Before an open is posted in the channel slot, which is the caller's: has the host close what
+  // could not be closed before. 0; or -errno, and the slot is abandoned.
+  GPUFS_HD std::int32_t close_before_open(std::uint32_t channel_slot) const {
+    if (!fs_->writes()) return 0;
+    // Acquire: pairs with the release in keep_unclosed().
+    if (fs_->at<name_state>(fs_->layout.names)->unclosed.load_acquire() == 0) return 0;
+    return close_unclosed(channel_slot);
   }
   // One holder gives its descriptor back; none: the record is not open any more under the generation with this tag, as after
   // one gclose too many. The holder's pin stays, to be given back by unpin().
@@ -89,26 +115,47 @@ class record_table {
   GPUFS_HD static bool claim_resident(std::uint32_t) { return false; }
 
  private:
-  GPUFS_HD GPUFS_OUT_OF_LINE void close_unused(std::uint32_t slot) const {
+  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_unused(std::uint32_t slot) const {
     GPUFS_SCHEDULE_POINT("file.close");
-    if (!header(slot).state.claim(slot_phase::resident)) return;  // opened again meanwhile, or another closes it
+    if (!header(slot).state.claim(slot_phase::resident)) return 0;  // opened again meanwhile, or another closes it
     index().remove(header(slot).key(), slot);
     const std::uint64_t handle = at(slot).handle.load_relaxed();
     const bool has_node = (fs_->facts_of(slot, 0).size.load_relaxed() & file_facts::size_in_node) != 0;
     set_generation(slot, at(slot).generation() + 1, 0, 0, 0);
     header(slot).state.release();
     fs_->counters().add(counter::closes);
-    const request close{request_code::close, handle, 0, 0};
-    channel_client client = fs_->client();
-    if (has_node) {
-      // Until the host has closed it, an open would join those who write the file, and not look whether it changed.
-      (void)client.ask(close);
+    return close_on_host(slot, handle, has_node);
+  }
+
+  // Keeps a file that the host is to close, in this record or the next one that keeps none. In a
+  // read-only mount it stays open at the host until the mount ends, which keeps nothing from
+  // anybody.
+  GPUFS_HD void keep_unclosed(std::uint32_t slot, std::uint64_t handle) const {
+    if (!fs_->writes()) return;
+    for (std::uint32_t i = 0; i < fs_->layout.file_count; ++i) {
+      std::uint64_t none = 0;
+      atomic_word<std::uint64_t>& place = at((slot + i) % fs_->layout.file_count).unclosed;
+      if (place.load_relaxed() != 0 || !place.compare_exchange_acq_rel(none, handle)) continue;
+      (void)fs_->at<name_state>(fs_->layout.names)->unclosed.fetch_add_release(1);
       return;
     }
-    const std::int32_t turn = client.acquire();
-    if (turn < 0) return;  // the service is dead, or hangs: the host's side stays open until the mount ends
-    client.post(static_cast<std::uint32_t>(turn), close);
-    client.abandon(static_cast<std::uint32_t>(turn));  // nobody waits for a close
+  }
+  // A group that opens meanwhile asks for the same closes, so that each has them before its own
+  // open: a handle is given once, and a second close finds nothing.
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_unclosed(std::uint32_t channel_slot) const {
+    channel_client client = fs_->client();
+    for (std::uint32_t i = 0; i < fs_->layout.file_count; ++i) {
+      atomic_word<std::uint64_t>& place = at(i).unclosed;
+      std::uint64_t handle = place.load_relaxed();
+      if (handle == 0) continue;
+      client.post(channel_slot, {request_code::close_written, handle, 0, 0});
+      const channel_client::answer answer = client.wait(channel_slot);
+      // Also without an answer: it is posted.
+      if (place.compare_exchange_acq_rel(handle, 0))
+        (void)fs_->at<name_state>(fs_->layout.names)->unclosed.fetch_add_release(~0u);
+      if (answer.abandoned) return answer.result;
+    }
+    return 0;
   }
 
   const mount_ref* fs_;
@@ -341,6 +388,7 @@ class opener {
     const std::int32_t turn = client.acquire();
     if (turn < 0) return done(turn);
     const auto channel_slot = static_cast<std::uint32_t>(turn);
+    if (const std::int32_t error = records_.close_before_open(channel_slot); error != 0) return done(error);
     char* staging = fs_.channel.staging(channel_slot);
     copy_to_host(this_thread(), staging, path, length);
     request asked{request_code::open, wanted.bits, length, fs_.channel.layout.staging_bytes};
@@ -379,8 +427,8 @@ class opener {
     open_file& file = records_.at(view.record);
     file.tag_holders.add_relaxed(~std::uint64_t{0});
     records_.set_generation(view.record, file.generation() + 1, 0, 0, 0);
-    const request close{request_code::close, view.handle, 0, 0};
-    (void)fs_.client().ask(close);
+    // The open ends with its own error.
+    (void)records_.close_on_host(view.record, view.handle, view.node != no_node);
     records_.index().fail_load(file.header.key(), view.record, error);
   }
 
@@ -538,7 +586,8 @@ GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std:
     const bool writes = (found.view.access & access_write) != 0;
     if (s.result == 0) s.was = records.let_go(found.view.record, found.tag, writes);
     if (s.was == holding::none) s.result = -EBADF;
-    else if (!writes) records.unpin(s.view.record);
+    // Nothing is lost with a file that only reads.
+    else if (!writes) (void)records.unpin(s.view.record);
   }
   // What everybody closes is read only; that costs no more than before.
   if constexpr (!Group::is_one_thread) s = g.broadcast(s);
@@ -551,7 +600,10 @@ GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std:
     late = g.broadcast(late);
     if (s.result == 0) s.result = late;
   }
-  if (g.is_leader()) records.unpin(s.view.record);
+  if (g.is_leader()) {
+    const std::int32_t closed = records.unpin(s.view.record);
+    if (s.result == 0) s.result = closed;
+  }
   return g.broadcast(s.result);
 }
 }  // namespace gpufs::detail

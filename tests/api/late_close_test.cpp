@@ -1,0 +1,156 @@
+// Opens and closes that the host answers late, or not at all: no later open takes the host's file
+// for one that is being written here, so each sees what other programs wrote meanwhile.
+#include <errno.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "api/matrix.hpp"
+#include "support/eventually.hpp"
+#include "support/fault_backend.hpp"
+#include "support/memory_backend.hpp"
+#include "support/schedule.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+constexpr unsigned workers = 4;  // and as many openers
+
+class late_close : public ::testing::Test {
+ protected:
+  late_close() {
+    memory_->write("file", "old\n");
+    options_.workers = workers;
+    options_.backend = io_;
+    options_.request_timeout_ns = 200'000'000;
+  }
+  ~late_close() override { server_answers_ = true; }  // so that the mount's threads end
+
+  mount& fs() {
+    if (mounted_ == nullptr) mounted_ = std::make_unique<mount>(options_);
+    return *mounted_;
+  }
+  session& calls() {
+    if (session_ == nullptr) session_ = std::make_unique<session>(fs(), group_kind::thread);
+    return *session_;
+  }
+
+  // Calls of this kind on this path hang until the server answers.
+  void hang(operation on, const std::string& path) {
+    io_->add({.on = on, .path = path, .before = [this] {
+                ++hanging_;
+                while (!server_answers_) std::this_thread::yield();
+                --hanging_;
+              }});
+  }
+  void answer() {
+    server_answers_ = true;
+    EXPECT_TRUE(eventually([&] { return hanging_ == 0; }));
+    io_->clear();
+  }
+  // All threads of a kind are at requests that hang, and their callers have given up.
+  void keep_openers_busy() {
+    hang(operation::open, "dead");
+    for (unsigned i = 0; hanging_ < static_cast<int>(workers); ++i) {
+      ASSERT_LT(i, 10 * workers);
+      ASSERT_EQ(calls().open("dead", O_RDONLY), -EIO);
+    }
+  }
+  void keep_workers_busy() {
+    hang(operation::unlink, "dead");
+    for (unsigned i = 0; hanging_ < static_cast<int>(workers); ++i) {
+      ASSERT_LT(i, 10 * workers);
+      ASSERT_EQ(calls().unlink("dead"), -EIO);
+    }
+  }
+  std::int32_t open_and_append(const std::string& line) {
+    const std::int32_t fd = calls().open("file", O_RDWR | O_APPEND);
+    EXPECT_GE(fd, 0);
+    EXPECT_EQ(calls().write(fd, line, 0), static_cast<std::int64_t>(line.size()));
+    EXPECT_EQ(calls().sync(fd), 0);
+    return fd;
+  }
+  void append_as_another_program(const std::string& line) {
+    memory_->write_at("file", memory_->content("file").size(), line);
+  }
+  void expect_at_next_open(const std::string& content) {
+    const std::int32_t fd = calls().open("file");
+    ASSERT_GE(fd, 0);
+    EXPECT_EQ(calls().status(fd).status.size, content.size());
+    calls().expect_read(fd, content, 0, content.size() + 10);
+    EXPECT_EQ(calls().close(fd), 0);
+  }
+
+  mount_options options_ = base_options();
+  const std::shared_ptr<memory_backend> memory_ = std::make_shared<memory_backend>();
+  const std::shared_ptr<fault_backend> io_ = std::make_shared<fault_backend>(memory_);
+  std::atomic<bool> server_answers_{false};
+  std::atomic<int> hanging_{0};
+  std::unique_ptr<mount> mounted_;
+  std::unique_ptr<session> session_;
+};
+
+TEST_F(late_close, of_a_written_file_needs_no_thread_that_opens) {
+  const std::int32_t fd = open_and_append("gpu 1\n");
+  keep_openers_busy();
+  EXPECT_EQ(calls().close(fd), 0);
+  append_as_another_program("cpu\n");
+  EXPECT_EQ(calls().close(open_and_append("gpu 2\n")), 0);
+  EXPECT_EQ(memory_->content("file"), "old\ngpu 1\ncpu\ngpu 2\n");
+  answer();
+}
+
+TEST_F(late_close, is_an_error_of_gclose_and_the_next_open_sees_the_file_as_it_is) {
+  const std::int32_t fd = open_and_append("gpu 1\n");
+  keep_workers_busy();
+  EXPECT_EQ(calls().close(fd), -EIO);
+  append_as_another_program("cpu\n");
+  expect_at_next_open("old\ngpu 1\ncpu\n");
+  answer();
+  EXPECT_EQ(calls().close(open_and_append("gpu 2\n")), 0);
+  EXPECT_EQ(memory_->content("file"), "old\ngpu 1\ncpu\ngpu 2\n");
+}
+
+// Each call that was given up keeps its slot of the channel until it is answered. So there is none
+// for the close.
+TEST_F(late_close, for_which_there_was_no_slot_of_the_channel_is_made_before_the_next_open) {
+  options_.channel_slots = workers;
+  const std::int32_t fd = open_and_append("gpu 1\n");
+  keep_workers_busy();
+  EXPECT_EQ(calls().close(fd), -EIO);
+  append_as_another_program("cpu\n");
+  EXPECT_EQ(calls().open("file"), -EIO) << "there is no slot for it";
+  answer();
+  expect_at_next_open("old\ngpu 1\ncpu\n");
+  EXPECT_EQ(calls().close(open_and_append("gpu 2\n")), 0);
+  EXPECT_EQ(memory_->content("file"), "old\ngpu 1\ncpu\ngpu 2\n");
+}
+
+// The host opens the file for a caller that has given up.
+TEST_F(late_close, of_an_open_that_came_late_leaves_nothing_behind) {
+  hang(operation::open, "file");
+  EXPECT_EQ(calls().open("file", O_RDWR | O_APPEND), -EIO);
+  EXPECT_EQ(hanging_, 1);
+  answer();
+  EXPECT_TRUE(eventually([&] { return memory_->open_now() == 0; })) << "nobody closes it";
+  for (int i = 0; i < 3; ++i) {
+    append_as_another_program("cpu\n");
+    EXPECT_EQ(calls().close(open_and_append("gpu\n")), 0);
+  }
+  EXPECT_EQ(memory_->content("file"), "old\ncpu\ngpu\ncpu\ngpu\ncpu\ngpu\n");
+}
+
+TEST_F(late_close, of_an_open_for_reading_that_came_late_leaves_nothing_behind) {
+  hang(operation::open, "file");
+  EXPECT_EQ(calls().open("file"), -EIO);
+  answer();
+  EXPECT_TRUE(eventually([&] { return memory_->open_now() == 0; })) << "nobody closes it";
+  append_as_another_program("cpu\n");
+  expect_at_next_open("old\ncpu\n");
+}
+
+}  // namespace
+}  // namespace gpufs::testing
