@@ -1,11 +1,15 @@
 // gpufs::grep::search: files that are binary, fail, or change; progress; several searches.
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <future>
 #include <thread>
 
 #include "apps/grep_oracle.hpp"
+#include "grep/late_nul.hpp"
 #include "grep/parts.hpp"
 #include "support/fault_backend.hpp"
 
@@ -92,6 +96,18 @@ TEST_F(GrepRealFiles, AHoleMakesALongFileBinaryFromItsBeginning) {
   EXPECT_EQ(r.matches[0].count, 50'000u);
   EXPECT_EQ(r.matches.back().file, 2u);
   EXPECT_EQ(r.binary, (std::vector<std::uint32_t>{1, 2}));
+}
+
+// A program may put a FIFO in the place of a file that was searched.
+TEST_F(GrepRealFiles, AFifoIsNotWaitedFor) {
+  const std::string path = make("fifo", 0, "");
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  auto holed = std::async(std::launch::async, [&] { return grep::has_hole(path); });
+  const bool ended = holed.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+  EXPECT_TRUE(ended);
+  if (!ended) close(open(path.c_str(), O_RDWR | O_NONBLOCK));  // a writer
+  EXPECT_FALSE(holed.get());
 }
 
 TEST(GrepFiles, AreCutIntoAMillionPartsAtMost) {
