@@ -21,6 +21,7 @@
 
 #include "backend/posix_backend.hpp"
 #include "gpufs/backend.hpp"
+#include "gpufs/base/kernel_file_systems.hpp"
 #include "support/eventually.hpp"
 #include "support/record_lock.hpp"
 #include "support/temporary.hpp"
@@ -32,6 +33,14 @@ namespace {
 enum class world { plain, rooted, no_proc };
 void PrintTo(world w, std::ostream* out) {
   *out << (w == world::plain ? "plain" : w == world::rooted ? "rooted" : "no_proc");
+}
+
+TEST(kernel_file_systems, are_told_by_their_numbers) {
+  for (const std::uint32_t gadget_spu_ibmasm_oprofile : {0xaee71ee7u, 0x23c9b64eu, 0x67321273u, 0x6f70726fu})
+    EXPECT_TRUE(is_kernel_file_system(gadget_spu_ibmasm_oprofile)) << gadget_spu_ibmasm_oprofile;
+  EXPECT_TRUE(is_kernel_file_system(0x9fa0)) << "proc";
+  for (const std::uint32_t ext4_tmpfs : {0xef53u, 0x01021994u})
+    EXPECT_FALSE(is_kernel_file_system(ext4_tmpfs)) << ext4_tmpfs;
 }
 
 class special_files : public ::testing::TestWithParam<world> {
