@@ -2,6 +2,7 @@
 #include "arrays/arrays.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <new>
 
 #include "arithmetic.cuh"
@@ -42,6 +43,27 @@ std::uint64_t take_failure(pinned_word& failed) {
   if (kind == failure::ended_early)
     throw error(ENODATA, "the file ends at byte " + std::to_string(where) + ", before what was to be read", name);
   throw error(static_cast<int>(kind), "at byte " + std::to_string(where), name);
+}
+
+// Of two failures, of which the second may be none, the first, with the second as its nested
+// exception.
+std::exception_ptr joined(const std::exception_ptr& first, const std::exception_ptr& second) {
+  if (first == nullptr || second == nullptr) return first != nullptr ? first : second;
+  try {
+    std::rethrow_exception(first);
+  } catch (const error& e) {
+    try {
+      try {
+        std::rethrow_exception(second);
+      } catch (...) {
+        std::throw_with_nested(error(e));
+      }
+    } catch (...) {
+      return std::current_exception();
+    }
+  } catch (...) {
+    return first;
+  }
 }
 
 }  // namespace
@@ -132,10 +154,10 @@ void file::launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t
   if (own != nullptr) own->end_->record(stream);
 }
 
-pinned_word* file::begin_call(outcome* own) {
+pinned_word* file::begin_call(outcome* own, bool writes) {
   if (own == nullptr) {
     check();
-    return &board_->failed;
+    return writes ? &board_->failed_write : &board_->failed;
   }
   own->name_ = name_;
   return static_cast<pinned_word*>(own->failed_);
@@ -157,7 +179,7 @@ void file::read(char* to, std::uint64_t bytes, std::uint64_t offset, void* strea
 }
 
 void file::read(char* to, const selection& s, keep pages, void* stream, outcome* own) {
-  const failure failed{begin_call(own)};
+  const failure failed{begin_call(own, false)};
   std::uint64_t runs = count_of(s.before, s.before_count) * count_of(s.behind, s.behind_count);
   if (s.list.items != nullptr) runs *= s.list.count;
   if (runs == 0 || s.run_bytes == 0) return;
@@ -195,7 +217,7 @@ void file::read(char* to, const selection& s, keep pages, void* stream, outcome*
 
 void file::write(const char* from, std::uint64_t bytes, std::uint64_t offset, bool appends, void* stream,
                  outcome* own) {
-  const failure failed{begin_call(own)};
+  const failure failed{begin_call(own, true)};
   if (bytes == 0) return;
   const std::uint64_t page_bytes = mount_.options().page_bytes;
   const std::uint64_t piece_bytes = appends ? bytes : std::max<std::uint64_t>(page_bytes, 65536);
@@ -203,10 +225,12 @@ void file::write(const char* from, std::uint64_t bytes, std::uint64_t offset, bo
 }
 
 void file::check() {
-  const std::uint64_t word = take_failure(board_->failed);
-  if (word == 0) return;
-  ++failures_;
-  throw_failure(word, name_);
+  for (pinned_word* const word : {&board_->failed_write, &board_->failed}) {
+    const std::uint64_t failed = take_failure(*word);
+    if (failed == 0) continue;
+    ++failures_;
+    throw_failure(failed, name_);
+  }
 }
 
 void file::wait() {
@@ -239,20 +263,29 @@ void file::truncate(std::uint64_t size) {
 }
 
 void file::close() {
-  std::exception_ptr earlier;
-  try {
-    wait();
-  } catch (...) {
-    earlier = std::current_exception();
+  // Of writes first, as check() throws them; then of reads.
+  std::exception_ptr earlier[2];
+  for (std::exception_ptr& e : earlier) {
+    try {
+      wait();
+      break;
+    } catch (...) {
+      e = std::current_exception();
+    }
   }
+  const std::exception_ptr before = joined(earlier[0], earlier[1]);
   {
     const std::lock_guard lock(ask_latch_);
-    const std::int32_t fd = fd_.exchange(-1);
-    if (fd < 0) return;
-    const std::int64_t result = ask(close_call{fd});
-    if (!earlier && result < 0) throw error(static_cast<int>(-result), "close", name_);
+    std::exception_ptr failed;
+    try {
+      const std::int32_t fd = fd_.exchange(-1);
+      if (fd >= 0) (void)ask_for(close_call{fd}, "close");
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    if (failed != nullptr) std::rethrow_exception(joined(failed, before));
   }
-  if (earlier) std::rethrow_exception(earlier);
+  if (before != nullptr) std::rethrow_exception(before);
 }
 
 }  // namespace gpufs::arrays

@@ -110,10 +110,12 @@ class file {
   file_status status(bool& is_shared);
   void sync();
   void truncate(std::uint64_t size);
-  // Closes it in any case.
+  // Closes it in any case. What the close itself met is thrown first, as bytes are lost then; what
+  // went wrong before is its nested exception.
   void close();
 
-  // Throws what has gone wrong so far, once. Does not wait.
+  // Throws what has gone wrong so far, once: of writes first, then of reads, one a call. Does not
+  // wait.
   void check();
   // How often check() has thrown: what was read before that may not be whole.
   std::uint64_t failures() const { return failures_; }
@@ -129,7 +131,7 @@ class file {
   void launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block, void* stream,
                    outcome* own);
   // Where a call's kernels report what goes wrong. Without an outcome of its own throws what earlier calls have reported.
-  channel_word<std::uint64_t>* begin_call(outcome* own);
+  channel_word<std::uint64_t>* begin_call(outcome* own, bool writes);
   std::shared_ptr<device_memory::event> place_in(void* stream);
   std::uint64_t frames() const { return mount_.options().cache_bytes / mount_.options().page_bytes; }
 

@@ -218,7 +218,8 @@ struct write_pieces : walk_shape {
 
 // What a call that the host waits for asks, and is answered; in pinned memory.
 struct board {
-  channel_word<std::uint64_t> failed;
+  channel_word<std::uint64_t> failed;        // of reads
+  channel_word<std::uint64_t> failed_write;  // a word of its own, as bytes may be lost
   std::int64_t result;
   file_status status;
   char path[limits::path_bytes_max + 1];

@@ -1,6 +1,7 @@
 #include "late_nul.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,12 +30,17 @@ std::uint64_t line_begin(const host_file& file, std::uint64_t from, std::uint64_
 }  // namespace
 
 bool has_hole(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY);
+  // Another program may have put a FIFO in the file's place, whose writer is not waited for.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   if (fd < 0) return false;
-  const off_t end = lseek(fd, 0, SEEK_END);
-  const off_t hole = lseek(fd, static_cast<off_t>(first_read_bytes), SEEK_HOLE);
+  struct stat status;
+  bool is_holed = false;
+  if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
+    const off_t hole = lseek(fd, static_cast<off_t>(first_read_bytes), SEEK_HOLE);
+    is_holed = hole >= 0 && hole < status.st_size;
+  }
   close(fd);
-  return hole >= 0 && hole < end;
+  return is_holed;
 }
 
 std::uint64_t counted_bytes(const std::string& path, std::uint64_t nul) {

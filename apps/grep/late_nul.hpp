@@ -7,7 +7,7 @@
 namespace gpufs::grep {
 
 // GNU grep asks for holes before it has met a NUL: a hole reads as NULs, and makes the whole file binary at once.
-// False for a file that cannot be opened.
+// False for what cannot be opened, and for what is no regular file.
 bool has_hole(const std::string& path);
 
 // Of a file whose first NUL is at `nul`, the bytes in front of the line in which grep stops counting; 0 if all of it

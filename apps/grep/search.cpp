@@ -8,6 +8,7 @@
 #include "late_nul.hpp"
 #include "launch.hpp"
 #include "merge.hpp"
+#include "parts.hpp"
 
 namespace gpufs::grep {
 
@@ -17,10 +18,6 @@ namespace {
 // (H100, 100,644 files, 1.17 GB: 2 blocks 0.38 to 0.47 s, 4 blocks 0.36 to 0.37 s, 8 blocks 0.35 s.)
 constexpr std::uint32_t blocks_per_multiprocessor = 4;
 constexpr std::uint32_t threads_per_block = 256;
-// Parts of a file: small enough to share out evenly, large enough that its opens do not show.
-constexpr std::uint64_t part_bytes_min = std::uint64_t{128} << 10;
-constexpr std::uint64_t part_bytes_max = std::uint64_t{1} << 20;
-constexpr std::uint64_t parts_per_block = 8;
 // Bound of the notes on overlapping words (matcher.cuh); dictionaries with many such words run with fewer blocks.
 constexpr std::uint64_t chains_bytes_max = std::uint64_t{256} << 20;
 
@@ -117,7 +114,7 @@ class searcher {
   }
 
   void add_parts(round& r, std::uint32_t file, std::uint64_t bytes, std::uint64_t part_bytes, std::uint64_t end) const {
-    const std::uint64_t parts = std::max<std::uint64_t>(1, (bytes + part_bytes - 1) / part_bytes);
+    const std::uint64_t parts = count_parts(bytes, part_bytes);
     if (r.items.size() + parts > ~std::uint32_t{0}) throw error(EINVAL, "grep: too much work for one search");
     for (std::uint64_t part = 0; part < parts; ++part) {
       const std::uint64_t part_end = part + 1 == parts ? end : (part + 1) * part_bytes;
@@ -126,16 +123,12 @@ class searcher {
     }
   }
 
-  std::uint64_t part_bytes_for(std::uint64_t all_bytes) const {
-    return std::clamp(all_bytes / (std::uint64_t{blocks_} * parts_per_block), part_bytes_min, part_bytes_max);
-  }
-
   void make_first_items(round& r) {
     std::uint64_t all_bytes = 0;
-    for (const file_item& file : files_) all_bytes += file.size_hint;
-    const std::uint64_t part_bytes = part_bytes_for(all_bytes);
+    for (const file_item& file : files_) all_bytes = add_bytes(all_bytes, bytes_to_share(file));
+    const std::uint64_t part_bytes = part_bytes_for(all_bytes, blocks_);
     for (const std::uint32_t file : order_large_first(files_, part_bytes)) {
-      const std::uint64_t bytes = files_[file].size_hint;
+      const std::uint64_t bytes = bytes_to_share(files_[file]);
       add_parts(r, file, bytes > part_bytes ? bytes : 0, part_bytes, ~std::uint64_t{0});
     }
   }
@@ -175,8 +168,9 @@ class searcher {
     if (cuts.items.empty()) return;
     find_cuts(cuts);
     std::uint64_t all_bytes = 0;
-    for (const item_end& end : cuts.collected->ends()) all_bytes += end.error == 0 ? end.offset : 0;
-    const std::uint64_t part_bytes = part_bytes_for(all_bytes);
+    for (const item_end& end : cuts.collected->ends())
+      all_bytes = add_bytes(all_bytes, end.error == 0 ? end.offset : 0);
+    const std::uint64_t part_bytes = part_bytes_for(all_bytes, blocks_);
     for (std::size_t k = 0; k < cuts.items.size(); ++k) {
       const item_end& end = cuts.collected->ends()[k];
       if (end.error != 0) failed_[cuts.file_of_item[k]] = end.error;

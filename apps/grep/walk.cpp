@@ -9,11 +9,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
+#include <cstdint>
 #include <iterator>
 #include <memory>
 #include <mutex>
 #include <thread>
 
+#include "gpufs/base/kernel_file_systems.hpp"
 #include "grep.hpp"
 #include "job/in_threads.hpp"
 
@@ -24,12 +26,10 @@ namespace {
 constexpr unsigned threads_max = 8;
 constexpr const char* of_pseudo_file_system = "is of a pseudo file system, whose files cannot be searched";
 
+// A folder of autofs is one in which file systems are mounted.
 bool is_pseudo(const struct statfs& s) {
-  static constexpr unsigned long types[] = {
-      PROC_SUPER_MAGIC, SYSFS_MAGIC,        DEBUGFS_MAGIC,       TRACEFS_MAGIC, SECURITYFS_MAGIC,
-      BPF_FS_MAGIC,     CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, SELINUX_MAGIC,
-  };
-  return std::find(std::begin(types), std::end(types), static_cast<unsigned long>(s.f_type)) != std::end(types);
+  const auto type = static_cast<std::uint32_t>(s.f_type);
+  return type != AUTOFS_SUPER_MAGIC && is_kernel_file_system(type);
 }
 
 // What is no regular file and no directory.

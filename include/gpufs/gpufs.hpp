@@ -149,7 +149,8 @@ class mount {
   std::vector<file_statistics> file_stats() const;  // of the files open now
 
   // Records from now on what the service does (opens, staged reads, closes, sends, registrations), up to `events_max`
-  // events of about 150 bytes. Direct loads and hits never come to the host: stats() counts them.
+  // events of about 150 bytes each, and 256 of its path at most. Direct loads and hits never come to
+  // the host: stats() counts them.
   void start_timeline(std::size_t events_max = 1'000'000) const;
   // Ends the recording and returns it in the Trace Event Format (JSON), for Perfetto or chrome://tracing.
   std::string stop_timeline() const;

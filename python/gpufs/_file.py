@@ -423,7 +423,7 @@ class File:
         """Closes the file, when earlier reads and writes are done; a second call waits for the first, if need be.
 
         After a fork it does nothing. Where Ctrl-C has ended a call whose work goes on, it does not wait: the file is
-        closed, and errors are dropped, when that work is done.
+        closed when that work is done, and ``Mount.unmount`` raises what was lost.
 
         Raises:
             OSError: an earlier read or write failed, or what was written could not be written back and is lost.

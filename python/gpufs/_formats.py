@@ -247,7 +247,7 @@ def find_tensor(entries: Mapping[str, ArrayLayout | str], name: str) -> ArrayLay
         hint = f"; close: {', '.join(map(repr, close))}" if close else f", which has {len(entries)}: {first}"
         raise KeyError(f"no array {name!r} in the file{hint}{'' if close or len(entries) <= _NAMES_SHOWN else ' ...'}")
     if isinstance(entry, str):
-        raise ValueError(f"the items of {name!r} are {entry}, which is not supported")
+        raise ValueError(f"the items of {name!r} are {_shown(entry)}, which is not supported")
     return entry
 
 

@@ -214,11 +214,14 @@ def _open_picture(path: str) -> Image.Image:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no picture.
+        ValueError: it is no picture, or no regular file.
     """
     from PIL import Image, ImageOps
 
-    with Path(path).open("rb") as file:
+    # With O_NONBLOCK, so that a FIFO without a writer is not waited for.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError(f"{path}: not a regular file")
         try:
             with Image.open(file, formats=("PNG", "JPEG")) as picture:
                 upright = ImageOps.exif_transpose(picture)

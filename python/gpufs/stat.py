@@ -62,7 +62,7 @@ def lines(description: Description) -> Iterator[str]:
     for entry in description.arrays:
         name = "" if entry.name is None else f"{entry.name!r}: "
         if entry.shape is None:
-            yield f"  array     {name}{entry.dtype}, which gpufs cannot read"
+            yield f"  array     {name}{entry.dtype!r}, which gpufs cannot read"
         else:
             yield (
                 f"  array     {name}{entry.dtype} {entry.shape}, {entry.order} order, "

@@ -5,6 +5,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -167,13 +169,15 @@ struct file_state {
 
 using file_pointer = std::shared_ptr<arrays::file>;
 
-// Closes a file of which nobody can be told that bytes are lost, but who unmounts. The mount is in use.
-void close_untold(mount_holder& holder, arrays::file& file, bool writes) {
+// Gives what went wrong with a file, which has no caller to be thrown to, to the caller of
+// unmount(), if the file may have lost bytes.
+void keep(mount_holder& holder, bool writes, const std::exception_ptr& failed) noexcept {
+  if (!writes) return;
   try {
-    file.close();
+    std::rethrow_exception(failed);
   } catch (const error&) {
-    if (writes) holder.keep_error(std::current_exception());
-  } catch (const std::exception&) {  // an index of a read
+    holder.keep_error(failed);
+  } catch (...) {  // an index of a read; or the mount was closed before
   }
 }
 
@@ -184,7 +188,11 @@ file_pointer open_file(const std::shared_ptr<mount_holder>& holder, bool writes,
   return {opened.release(), [holder, writes](arrays::file* file) {
             try {
               holder->use([&](const mount&) {
-                close_untold(*holder, *file, writes);
+                try {
+                  file->close();
+                } catch (const std::exception&) {
+                  keep(*holder, writes, std::current_exception());
+                }
                 delete std::exchange(file, nullptr);
               });
             } catch (const std::exception&) {  // closed, or of another process: nobody is left who could close the file
@@ -196,8 +204,8 @@ file_pointer open_file(const std::shared_ptr<mount_holder>& holder, bool writes,
 
 class py_file {
  public:
-  py_file(std::shared_ptr<mount_holder> holder, file_pointer file, bool waits)
-      : holder_(std::move(holder)), file_(std::move(file)), waits_(waits) {}
+  py_file(std::shared_ptr<mount_holder> holder, file_pointer file, bool writes, bool waits)
+      : holder_(std::move(holder)), file_(std::move(file)), writes_(writes), waits_(waits) {}
   py_file(const py_file&) = delete;
   py_file& operator=(const py_file&) = delete;
   ~py_file() {
@@ -215,10 +223,12 @@ class py_file {
   // file is closed meanwhile.
   template <class F>
   auto wait(nb::handle kept, F f) const {
-    return interruptibly({state_->left, holder_->left()}, kept,
-                         [holder = holder_, state = state_, file = get(), own = std::move(f)] {
-                           return use(*holder, *state, *file, own);
-                         });
+    return interruptibly(
+        {state_->left, holder_->left()}, kept,
+        [holder = holder_, state = state_, file = get(), own = std::move(f)] {
+          return use(*holder, *state, *file, own);
+        },
+        {}, keeper());
   }
   // The same for what only waits on the twin, where it is done when it returns.
   template <class F>
@@ -235,8 +245,9 @@ class py_file {
   }
   bool closed() const { return file_ == nullptr || file_->descriptor() < 0 || holder_->closed(); }
   std::uint64_t failures() const { return file_ == nullptr ? failures_ : file_->failures(); }
-  // Waits for calls of other threads, those of close() among them; but not for calls that were interrupted: then the file is closed, and
-  // what goes wrong is dropped, when they have ended. Does nothing in a forked process, as the mount's close().
+  // Waits for calls of other threads, those of close() among them; but not for calls that were
+  // interrupted: then the file is closed when they have ended, and unmount() throws what goes
+  // wrong. Does nothing in a forked process, as the mount's close().
   void close() {
     if (holder_->forked()) return;
     if (file_ == nullptr) return;
@@ -246,15 +257,16 @@ class py_file {
       failures_ = file_->failures();
       file_.reset();
     };
-    const auto close_later = [close] {
+    const auto close_later = [close, keep = keeper()] {
       try {
         close();
-      } catch (const std::exception&) {  // said above
+      } catch (const std::exception&) {
+        keep(std::current_exception());
       }
     };
     if (state_->left->put_off(close_later)) return forget();
     try {
-      interruptibly({state_->left, holder_->left()}, nb::none(), close);
+      interruptibly({state_->left, holder_->left()}, nb::none(), close, {}, keeper());
     } catch (const std::exception&) {
       forget();
       throw;
@@ -263,6 +275,10 @@ class py_file {
   }
 
  private:
+  // Of errors of calls that have no caller any more.
+  std::function<void(const std::exception_ptr&)> keeper() const {
+    return [holder = holder_, writes = writes_](const std::exception_ptr& failed) { keep(*holder, writes, failed); };
+  }
   [[noreturn]] static void throw_closed() { throw std::invalid_argument("the gpufs file is closed"); }
 
   template <class F>
@@ -292,7 +308,8 @@ class py_file {
   const std::shared_ptr<file_state> state_ = std::make_shared<file_state>();
   file_pointer file_;           // guarded by the GIL, as what follows
   std::uint64_t failures_ = 0;  // of a file that was closed
-  const bool waits_;            // for reads and writes
+  const bool writes_;
+  const bool waits_;  // for reads and writes
 };
 
 std::uint32_t fill(arrays::steps (&to)[arrays::selection::dimensions_max], const nb::tuple& from) {
@@ -422,12 +439,13 @@ void bind_arrays(nb::module_& m) {
               const nb::gil_scoped_release released;
               waits = holder->use([](const mount& m) { return m.device() == device_kind::cpu; });
             }
+            const bool writes = (flags & O_ACCMODE) != O_RDONLY;
             auto file = interruptibly({holder->left()}, nb::none(), [=, own_memory = memory.memory] {
-              return open_file(holder, (flags & O_ACCMODE) != O_RDONLY, [&](const mount& m) {
+              return open_file(holder, writes, [&](const mount& m) {
                 return std::make_unique<arrays::file>(m, own_memory, to_open, to_tell, flags, mode);
               });
             });
-            new (place) py_file(holder, std::move(file), waits);
+            new (place) py_file(holder, std::move(file), writes, waits);
           },
           "mount"_a, "memory"_a, "path"_a, "name"_a, "flags"_a, "mode"_a)
       .def_prop_ro("closed", &py_file::closed)

@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cerrno>
+#include <exception>
 #include <string>
 
 #include "gpufs/error.hpp"
@@ -27,6 +28,21 @@ std::string text_of(const error& e) {
   return text;
 }
 
+// What went wrong before, if that is known; else nothing.
+std::string nested_text(const error& e) {
+  const auto* const nested = dynamic_cast<const std::nested_exception*>(&e);
+  if (nested == nullptr || nested->nested_ptr() == nullptr) return {};
+  try {
+    nested->rethrow_nested();
+  } catch (const error& before) {
+    return "; before that: " + text_of(before) + ": " + before.code().message() + nested_text(before);
+  } catch (const std::exception& before) {
+    return std::string("; before that: ") + before.what();
+  } catch (...) {
+    return {};
+  }
+}
+
 void raise(const error& e) {
   const int number = e.code().value();
   if (e.path().empty() && number == EINVAL) {
@@ -40,7 +56,8 @@ void raise(const error& e) {
     // "Invalid argument" says nothing of what is wrong in a file, and "No data available" not all.
     const std::string message = e.code().message();
     const std::string text = number == EINVAL ? text_of(e) : number == ENODATA ? text_of(e) + ": " + message : message;
-    arguments = Py_BuildValue("(iNN)", number, decode(text).release().ptr(), decode(e.path()).release().ptr());
+    arguments =
+        Py_BuildValue("(iNN)", number, decode(text + nested_text(e)).release().ptr(), decode(e.path()).release().ptr());
   }
   if (arguments == nullptr) return;  // the error of Py_BuildValue is set
   PyErr_SetObject(PyExc_OSError, arguments);

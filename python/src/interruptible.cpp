@@ -69,6 +69,7 @@ void release_objects() {
 struct running_call {
   std::function<void()> work;
   std::mutex latch;  // guards all below
+  std::function<void()> unheard;
   std::condition_variable ended;
   bool is_done = false;
   bool is_left = false;      // its caller has gone
@@ -82,6 +83,7 @@ struct running_call {
     is_done = true;
     ended.notify_one();
     if (!is_left) return;
+    tell_unheard();
     for (const auto& owner : owners) owner->remove();
     const std::lock_guard objects_lock(released_later().latch);
     released_later().all.push_back(kept);
@@ -93,10 +95,16 @@ struct running_call {
     return ended.wait_for(lock, patience, [this] { return is_done; });
   }
 
+  // With the latch.
+  void tell_unheard() {
+    if (unheard) unheard();
+    unheard = nullptr;  // what it owns is released here
+  }
+
   // The caller goes; with the GIL.
   void leave(const leftover_of& to, nb::handle object) {
     const std::lock_guard lock(latch);
-    if (is_done) return;
+    if (is_done) return tell_unheard();
     for (const auto& owner : to) owner->add();
     owners = to;
     kept = object.inc_ref().ptr();
@@ -127,11 +135,12 @@ bool is_main_thread() { return syscall(SYS_gettid) == getpid(); }
 }  // namespace
 
 bool detail::run_beside(const leftover_of& owners, nb::handle kept, std::function<void()> work,
-                        const std::function<void()>& meanwhile) {
+                        const std::function<void()>& meanwhile, std::function<void()> unheard) {
   release_objects();
   if (!is_main_thread()) return false;
   const auto call = std::make_shared<running_call>();
   call->work = std::move(work);
+  call->unheard = std::move(unheard);
   try {
     const blocked_signals blocked;
     std::thread([call] { call->run(); }).detach();

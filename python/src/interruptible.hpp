@@ -33,19 +33,24 @@ class leftovers {
 using leftover_of = std::vector<std::shared_ptr<leftovers>>;
 
 namespace detail {
-// Runs `work`, which throws nothing, in a thread of its own, and waits for it without the GIL. Every 50 ms it takes the GIL,
-// and lets Python handle signals and then runs `meanwhile`, if there is one. When one of these raises, throws nb::python_error while
-// `work` goes on. True: done. False: this is not the main thread, which alone handles signals, or there can be no other: nothing is done.
+// Runs `work`, which throws nothing, in a thread of its own, and waits for it without the GIL.
+// Every 50 ms it takes the GIL, and lets Python handle signals and then runs `meanwhile`, if there
+// is one. When one of these raises, throws nb::python_error while `work` goes on, and `unheard`
+// follows when it has ended; it throws nothing. True: done. False: this is not the main thread,
+// which alone handles signals, or there can be no other: nothing is done.
 bool run_beside(const leftover_of& owners, nanobind::handle kept, std::function<void()> work,
-                const std::function<void()>& meanwhile);
+                const std::function<void()>& meanwhile, std::function<void()> unheard);
 }  // namespace detail
 
-// Gives what work() gives, and throws what it throws; it runs without the GIL, maybe in another thread. With the GIL. Throws nb::python_error
-// as soon as a signal handler, or `meanwhile`, raises. Then the work goes on: so it owns all that it uses, except for memory of Python's
-// objects, of which `kept` is one that has them all. That one is released, with the GIL, by a later call.
+// Gives what work() gives, and throws what it throws; it runs without the GIL, maybe in another
+// thread. With the GIL. Throws nb::python_error as soon as a signal handler, or `meanwhile`,
+// raises. Then the work goes on: so it owns all that it uses, except for memory of Python's
+// objects, of which `kept` is one that has them all. That one is released, with the GIL, by a later
+// call. What the work throws then is given to `unheard`, which throws nothing.
 template <class Work>
 auto interruptibly(const leftover_of& owners, nanobind::handle kept, Work work,
-                   const std::function<void()>& meanwhile = {}) -> std::invoke_result_t<Work&> {
+                   const std::function<void()>& meanwhile = {},
+                   std::function<void(const std::exception_ptr&)> unheard = {}) -> std::invoke_result_t<Work&> {
   using value = std::invoke_result_t<Work&>;
   struct outcome {
     std::optional<std::conditional_t<std::is_void_v<value>, bool, value>> result;
@@ -60,7 +65,13 @@ auto interruptibly(const leftover_of& owners, nanobind::handle kept, Work work,
       made->error = std::current_exception();
     }
   };
-  if (!detail::run_beside(owners, kept, guarded, meanwhile)) {
+  std::function<void()> tell;
+  if (unheard) {
+    tell = [made, own = std::move(unheard)] {
+      if (made->error != nullptr) own(made->error);
+    };
+  }
+  if (!detail::run_beside(owners, kept, guarded, meanwhile, std::move(tell))) {
     const nanobind::gil_scoped_release released;
     guarded();
   }

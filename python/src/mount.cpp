@@ -155,7 +155,15 @@ void bind_mount(nb::module_& m) {
              const std::shared_ptr<mount_holder>& holder = self.holder;
              const auto close = [holder] { holder->close(); };
              if (!holder->forked() && holder->left()->put_off(close)) return holder->close_later();
-             interruptibly({holder->left()}, nb::none(), [holder] { holder->unmount(); });
+             // As the destructor of a mount does that nobody unmounted.
+             const auto print = [](const std::exception_ptr& failed) {
+               try {
+                 std::rethrow_exception(failed);
+               } catch (const std::exception& e) {
+                 std::fprintf(stderr, "gpufs: %s\n", e.what());
+               }
+             };
+             interruptibly({holder->left()}, nb::none(), [holder] { holder->unmount(); }, {}, print);
            })
       .def("file_errors", file_errors_of)
       .def(

@@ -1,6 +1,8 @@
-// Mappings of files, of which a process may have so many (Linux: vm.max_map_count, 65,530 by default) that memory, threads and the driver
-// get none when files have taken them. Who asks for one too many is told so, and does without.
-// Of address space a process has 128 TiB; a sparse file of 16 TiB costs a kernel nothing.
+// Mappings of files, of which a process may have so many (Linux: vm.max_map_count, 65,530 by
+// default) that memory, threads and the driver get none when files have taken them. Who asks for
+// one too many is told so, and does without. Of address space a process has 128 TiB; a sparse file
+// of 16 TiB costs a kernel nothing. But reads of a mapping make page tables, 4 KiB for each 2 MiB,
+// which stay until the mapping ends, also where the pages have left memory.
 #pragma once
 
 #include <sys/mman.h>
@@ -20,7 +22,10 @@ class counted_mapping {
  public:
   // In all mounts together.
   static constexpr int most = use == mapping_use::copies ? 16'384 : 32'768;
-  static constexpr std::uint64_t bytes_most = std::uint64_t{16} << 40;
+  // Of copies with 1 GiB of page tables at most. Extents are made page by page only as far as their
+  // budget goes.
+  static constexpr std::uint64_t bytes_most =
+      use == mapping_use::copies ? std::uint64_t{512} << 30 : std::uint64_t{16} << 40;
 
   // Null where there are as many already, or the kernel refuses.
   static char* make(int fd, std::uint64_t bytes, std::uint64_t offset, int protection) noexcept {

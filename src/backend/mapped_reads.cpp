@@ -32,7 +32,7 @@ std::unique_ptr<mapped_reads> mapped_reads::make(int fd) noexcept {
     return nullptr;
   if (!guard_copies()) return nullptr;
   const auto size = static_cast<std::uint64_t>(s.st_size);
-  // First the mapping: it bounds the windows of a sparse file, too.
+  // First the mapping: it bounds the windows of a sparse file, too, to 8 MiB for all files.
   char* const data = copy_mapping::make(fd, size, 0, PROT_READ);
   if (data == nullptr) return nullptr;
   std::unique_ptr<window[]> windows(new (std::nothrow) window[(size + window_bytes - 1) / window_bytes]());

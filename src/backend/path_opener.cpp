@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -15,6 +14,7 @@
 #include <utility>
 
 #include "base/uninterrupted.hpp"
+#include "gpufs/base/kernel_file_systems.hpp"
 #include "gpufs/base/limits.hpp"
 #include "gpufs/error.hpp"
 
@@ -25,33 +25,11 @@ constexpr int folder_flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
 constexpr int links_max = 40;                              // as the kernel follows
 constexpr int no_links = std::numeric_limits<int>::min();  // /proc is not there, and no errno
 
-// File systems that are interfaces of the kernel. Their files are regular for stat(2), but reading or writing one may do anything:
-// /proc/self/mem is this process's memory. Not among them: tmpfs, devtmpfs and hugetlbfs, whose regular files are data.
-constexpr std::uint32_t kernel_file_systems[] = {
-    PROC_SUPER_MAGIC, SYSFS_MAGIC, DEBUGFS_MAGIC, TRACEFS_MAGIC, SECURITYFS_MAGIC, CGROUP_SUPER_MAGIC,
-    CGROUP2_SUPER_MAGIC, BPF_FS_MAGIC, PSTOREFS_MAGIC, EFIVARFS_MAGIC, SELINUX_MAGIC, SMACK_MAGIC, DEVPTS_SUPER_MAGIC,
-    BINFMTFS_MAGIC, NSFS_MAGIC, RDTGROUP_SUPER_MAGIC, XENFS_SUPER_MAGIC, BINDERFS_SUPER_MAGIC,
-    // Not in linux/magic.h:
-    0x62656570,  // configfs
-    0x19800202,  // mqueue
-    0x65735543,  // fusectl
-    0x5a3c69f0,  // apparmorfs
-    0x6e667364,  // nfsd
-    0x67596969,  // rpc_pipefs
-    0x0a647361,  // functionfs
-    0x76a9f425,  // ocfs2_dlmfs: an open takes a lock of the cluster
-    0x50494446,  // pidfs
-    0x00009fa1,  // openpromfs
-    0x0187       // autofs
-};
-
 // 0 if the file system of a descriptor holds data, or -errno.
 int check_file_system(int descriptor) {
   struct statfs s;
   if (fstatfs(descriptor, &s) != 0) return -errno;
-  // f_type is of a signed type on some architectures; all numbers have 32 bits.
-  const auto type = static_cast<std::uint32_t>(s.f_type);
-  return std::ranges::find(kernel_file_systems, type) == std::end(kernel_file_systems) ? 0 : -EINVAL;
+  return is_kernel_file_system(static_cast<std::uint32_t>(s.f_type)) ? -EINVAL : 0;
 }
 
 // 0 if a descriptor is of a regular file that may be opened, or -errno. By statx(2): ThreadSanitizer takes fstat(2) for a use of

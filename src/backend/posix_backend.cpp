@@ -13,6 +13,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <limits>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -30,8 +32,13 @@
 namespace gpufs {
 namespace {
 
+// File systems have times that 64 bits of nanoseconds do not reach: those give the nearest number.
+// At the low end half of them are left, so that differences of two times are numbers too.
 std::int64_t nanoseconds(const statx_timestamp& t) {
-  return static_cast<std::int64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+  constexpr std::int64_t second = 1'000'000'000, last = std::numeric_limits<std::int64_t>::max();
+  if (t.tv_sec >= last / second) return last;
+  if (t.tv_sec <= -(last / 2 / second)) return -(last / 2);
+  return static_cast<std::int64_t>(t.tv_sec) * second + t.tv_nsec;
 }
 
 class posix_mapping final : public file_mapping {

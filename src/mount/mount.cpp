@@ -12,6 +12,7 @@
 #include <new>
 #include <random>
 #include <string>
+#include <unordered_set>
 
 #include "gpufs/backend.hpp"
 #include "gpufs/gpufs.hpp"
@@ -358,6 +359,7 @@ std::vector<file_statistics> mount::file_stats() const {
   const auto facts = self_->snapshot<file_facts>(self_->ref.layout.file_facts, count);
   const auto counts = self_->snapshot<file_counts>(self_->ref.layout.file_counts, std::size_t{file_copies} * count);
   std::vector<file_statistics> all;
+  std::unordered_set<std::uint64_t> counted;  // handles
   for (std::uint32_t slot = 0; slot < count; ++slot) {
     const open_file& f = records[slot];
     const std::uint32_t word = f.header.state.peek();
@@ -365,6 +367,8 @@ std::vector<file_statistics> mount::file_stats() const {
     // Closed since the copy was made: then it is not open now.
     const std::shared_ptr<host_file> file = self_->files_open->find(f.handle.value);
     if (file == nullptr) continue;
+    // A kernel may have written the same handle into all records.
+    if (!counted.insert(f.handle.value).second) continue;
     file_statistics s;
     s.path = file->path();
     // A kernel may have written anything there: a node that does not exist is not looked at.

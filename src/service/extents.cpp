@@ -230,6 +230,7 @@ std::uint64_t extent_registrar::register_one(const job& j) {
     e.state = extent_set::phase::registered;
     e.notice = notice;
     e.mapping = std::move(mapping);
+    ++set.registered;
     registered_.fetch_add(1);
     return notice.bytes;
   }
@@ -357,6 +358,7 @@ void extent_registrar::drop_all() {
       unregister(e.mapping);
       e = {};
     }
+    set->registered = 0;
     for (auto& orphan : set->orphans) unregister(orphan);
     set->orphans.clear();
   }
@@ -366,9 +368,7 @@ void extent_registrar::drop_all() {
 std::uint64_t extent_registrar::registered_in(file_version& version) {
   extent_set& set = *version.extents();
   const std::lock_guard lock(set.mutex);
-  std::uint64_t n = 0;
-  for (const auto& [number, e] : set.extents) n += e.state == extent_set::phase::registered ? 1u : 0u;
-  return n;
+  return set.registered;
 }
 
 }  // namespace gpufs

@@ -58,6 +58,7 @@ class extent_set {
   };
   std::mutex mutex;
   std::unordered_map<std::uint64_t, extent> extents;         // none is ever removed
+  std::uint64_t registered = 0;                              // of these
   std::forward_list<std::unique_ptr<file_mapping>> orphans;  // registered, told to nobody
   // Of the registrar, which it may outlive: counts `extents` of all sets. Null in a set that never had any.
   std::shared_ptr<std::atomic<std::size_t>> known;

@@ -386,6 +386,7 @@ std::size_t file_table::open_count() const {
 bool file_table::join(file_version& version, bool writes, std::uint32_t& node) {
   if (version.node == no_node && !writes) return true;
   if (writes) {
+    if (version.writing == nullptr) version.writing = std::make_shared<writing_state>();
     const std::lock_guard lock(nodes_mutex_);
     if (version.node == no_node && nodes_unused_.empty()) {
       if (writers_.size() == nodes_max_) return false;
@@ -424,6 +425,7 @@ void file_table::leave(file_version& version, bool writes) {
   const std::lock_guard nodes(nodes_mutex_);
   nodes_unused_.push_back(version.node);
   version.node = no_node;
+  version.writing = nullptr;
 }
 
 int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,

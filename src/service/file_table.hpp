@@ -48,7 +48,14 @@ namespace gpufs {
 
 class extent_set;  // service/extents.hpp
 
-// One state of one file, shared by all its opens. Thread-safe.
+// What a file needs while it is open for writing. Thread-safe.
+struct writing_state {
+  write_seats seats;
+  sync_rounds syncs;
+};
+
+// One state of one file, shared by all its opens. Many are remembered that have no open file, so it
+// is small. Thread-safe.
 class file_version {
  public:
   file_version(std::uint64_t n, const file_identity& i, bool may_change_unseen)
@@ -58,15 +65,14 @@ class file_version {
   const file_identity identity;
   const bool racy;
   std::atomic<bool> delivered{false};  // its bytes went to the device with an open
-  write_seats seats;
-  sync_rounds syncs;
   // The launch that emptied the file last, as O_TRUNC asks; 0: none. A later version of the file has it from this one.
   std::atomic<std::uint64_t> emptied_by{0};
 
   // Of a version that is, or was, open for writing; guarded by the mutex of its shard (file_table).
-  std::uint32_t node = no_node;  // its device-side state; as long as any file of it is open
-  unsigned sharers = 0;          // open files that were told of the node
-  unsigned writers = 0;          // of these: those that write
+  std::uint32_t node = no_node;            // its device-side state; as long as any file of it is open
+  std::shared_ptr<writing_state> writing;  // as long as it has a node
+  unsigned sharers = 0;                    // open files that were told of the node
+  unsigned writers = 0;                    // of these: those that write
   bool was_written = false;
 
   // Made when it is first asked for: by the registrar, for files that are large enough to be registered. Most are not.
@@ -106,7 +112,7 @@ class host_file {
   host_file(counted_path path, bool no_follow, bool writes, std::uint32_t node, bool joined,
             std::shared_ptr<file_version> version, std::shared_ptr<backend_file> file)
       : path_(std::move(path)), no_follow_(no_follow), writes_(writes), node_(node), joined_(joined),
-        version_(std::move(version)), file_(std::move(file)) {}
+        version_(std::move(version)), writing_(node != no_node ? version_->writing : nullptr), file_(std::move(file)) {}
 
   const std::string& path() const { return path_.text(); }
   bool writes() const { return writes_; }
@@ -118,8 +124,12 @@ class host_file {
   std::uint32_t node() const { return node_; }
   file_version& version() const { return *version_; }
   const std::shared_ptr<file_version>& shared_version() const { return version_; }
-  // Live as long as the file's version.
-  std::shared_ptr<write_seats> seats() const { return {version_, &version_->seats}; }
+  // Of a file that takes part in a node.
+  writing_state& writing() const { return *writing_; }
+  // Null for the others.
+  std::shared_ptr<write_seats> seats() const {
+    return writing_ != nullptr ? std::shared_ptr<write_seats>(writing_, &writing_->seats) : nullptr;
+  }
 
  private:
   friend class file_table;
@@ -135,6 +145,7 @@ class host_file {
   const std::uint32_t node_;
   const bool joined_;
   const std::shared_ptr<file_version> version_;
+  const std::shared_ptr<writing_state> writing_;  // the version's, as long as the file takes part in its node
   // Among the writers of its node, if it is one of them; guarded by the table's nodes_mutex_.
   std::list<std::shared_ptr<host_file>>::iterator place_;
   bool is_writer_ = false;

@@ -189,7 +189,7 @@ std::int32_t request_server::serve_write(const request& r, std::uint32_t slot, f
     std::memcpy(mask.data(), data + mask_offset(bytes), mask.size() * sizeof(std::uint64_t));
   }
   const std::int64_t written = file_table::write(*file->reached, data, bytes, r.offset, masked ? mask.data() : nullptr);
-  file->file->version().seats.write_together(file->reached->writes_together());
+  file->file->writing().seats.write_together(file->reached->writes_together());
   // Its close may have been reported before these bytes were there.
   if (written > 0 && file->file->is_close_reported()) {
     const int reported = uninterrupted([&] { return files_.report_close(*file->file, *file->reached); });
@@ -223,7 +223,7 @@ std::int32_t request_server::serve_sync(const request& r, file_table::lookups& k
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
   const auto sync = [&] { return std::min(uninterrupted([&] { return file->reached->sync(); }), 0); };
-  return file->file->version().syncs.run(static_cast<std::uint32_t>(r.offset), sync);
+  return file->file->writing().syncs.run(static_cast<std::uint32_t>(r.offset), sync);
 }
 
 std::int32_t request_server::serve_report_close(const request& r, file_table::lookups& known) {

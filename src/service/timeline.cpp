@@ -76,6 +76,8 @@ void timeline::add(timeline_event event) {
     return;
   }
   try {
+    // A copy, so that the memory of the longer text goes.
+    if (event.path.size() > path_bytes_max) event.path = event.path.substr(event.path.size() - path_bytes_max);
     events_.push_back(std::move(event));
   } catch (const std::bad_alloc&) {
     ++dropped_;

@@ -26,6 +26,9 @@ class timeline {
                                  first_copier = 1501,  // of each kind 257 at most
       first_sink = 2001;                               // of sinks: the place
 
+  // Of each event's path; of a longer one the end.
+  static constexpr std::size_t path_bytes_max = 256;
+
   // Forgets what was recorded, and records up to `events_max` events.
   void start(std::size_t events_max);
   bool on() const { return on_.load(std::memory_order_relaxed); }

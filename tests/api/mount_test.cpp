@@ -176,6 +176,7 @@ TEST(mount_test, a_file_can_be_registered_ahead_and_dropped_again) {
 
   fs.drop_extents();
   EXPECT_EQ(fs.stats().extent_bytes, 0u);
+  EXPECT_EQ(fs.file_stats().front().extents, 0u);
   s.expect_read(fd, content, 0, 30000);
   EXPECT_GT(fs.stats()[counter::staged_loads], 4u);
 }

@@ -60,6 +60,15 @@ TEST_F(scribbled_arena, the_number_of_a_files_node_is_checked) {
   }
 }
 
+TEST_F(scribbled_arena, records_that_name_the_same_file_count_once) {
+  const mount_ref ref = fs_.ref();
+  auto* const files = reinterpret_cast<char*>(ref.at<open_file>(ref.layout.files));
+  // The first two records are those of the open files.
+  for (std::uint32_t record = 2; record < ref.layout.file_count; ++record)
+    std::memcpy(files + sizeof(open_file) * record, files + sizeof(open_file) * (record % 2), sizeof(open_file));
+  EXPECT_EQ(fs_.file_stats().size(), 2u);
+}
+
 TEST_F(scribbled_arena, the_host_reads_on_whatever_is_there) {
   const mount_ref ref = fs_.ref();
   std::mt19937_64 random(11);

@@ -1,11 +1,16 @@
 // gpufs::grep::search: files that are binary, fail, or change; progress; several searches.
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <future>
 #include <thread>
 
 #include "apps/grep_oracle.hpp"
+#include "grep/late_nul.hpp"
+#include "grep/parts.hpp"
 #include "support/fault_backend.hpp"
 
 namespace gpufs::testing {
@@ -91,6 +96,43 @@ TEST_F(GrepRealFiles, AHoleMakesALongFileBinaryFromItsBeginning) {
   EXPECT_EQ(r.matches[0].count, 50'000u);
   EXPECT_EQ(r.matches.back().file, 2u);
   EXPECT_EQ(r.binary, (std::vector<std::uint32_t>{1, 2}));
+}
+
+// A program may put a FIFO in the place of a file that was searched.
+TEST_F(GrepRealFiles, AFifoIsNotWaitedFor) {
+  const std::string path = make("fifo", 0, "");
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  auto holed = std::async(std::launch::async, [&] { return grep::has_hole(path); });
+  const bool ended = holed.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+  EXPECT_TRUE(ended);
+  if (!ended) close(open(path.c_str(), O_RDWR | O_NONBLOCK));  // a writer
+  EXPECT_FALSE(holed.get());
+}
+
+TEST(GrepFiles, AreCutIntoAMillionPartsAtMost) {
+  for (const std::uint64_t bytes : {std::uint64_t{1} << 42, limits::file_bytes_max - 1}) {
+    for (const std::uint32_t blocks : {1u, 528u}) {
+      const std::uint64_t part_bytes = grep::part_bytes_for(bytes, blocks);
+      EXPECT_LE(grep::count_parts(bytes, part_bytes), grep::parts_max) << bytes;
+      EXPECT_LE(10 * grep::count_parts(bytes / 10, part_bytes), grep::parts_max + 10) << "ten files of " << bytes / 10;
+    }
+  }
+  EXPECT_EQ(grep::part_bytes_for(std::uint64_t{1} << 40, 528), std::uint64_t{1} << 20);
+}
+
+TEST(GrepFiles, OneOfAnySizeDoesNotFailTheSearch) {
+  grep_world world;
+  world.backend().write("good", repeat(line, 60'000));
+  std::vector<grep::file_item> list = {{"good", 480'000}};
+  for (const std::uint64_t size : {limits::file_bytes_max, std::uint64_t{1} << 52, ~std::uint64_t{0}}) {
+    list.push_back({"huge" + std::to_string(size), size});
+    world.backend().write(list.back().path, "foo");
+  }
+  const counts found = world.search_list(grep::dictionary({"foo"}), list);
+  EXPECT_EQ(found.at({"good", "foo"}), 60'000u);
+  EXPECT_EQ(world.last.matches.size(), 4u) << "a wrong size costs time, and no match";
+  EXPECT_TRUE(world.last.failures.empty());
 }
 
 TEST(GrepFiles, OneThatCannotBeOpenedIsReportedAndTheRestIsSearched) {

@@ -58,6 +58,23 @@ TEST(counted_mappings, of_reads_are_none_for_a_file_that_is_larger_than_all_of_t
   EXPECT_EQ(mapped_reads::make(file.number()), nullptr);
 }
 
+// A page-table page of 4 KiB stands for 2 MiB of a mapping, and stays until the mapping ends.
+TEST(counted_mappings, of_copies_have_page_tables_of_a_gibibyte_at_most) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer leaves no room for such mappings";
+#endif
+  constexpr std::uint64_t size = std::uint64_t{100} << 30, page_bytes = 4096, bytes_of_page = std::uint64_t{2} << 20;
+  const sparse_file file(size);
+  std::vector<std::unique_ptr<mapped_reads>> made;
+  while (made.size() < 100) {
+    std::unique_ptr<mapped_reads> one = mapped_reads::make(file.number());
+    if (one == nullptr) break;
+    made.push_back(std::move(one));
+  }
+  EXPECT_GE(made.size(), 1u);
+  EXPECT_LE(made.size() * size / bytes_of_page * page_bytes, std::uint64_t{1} << 30);
+}
+
 TEST(counted_mappings, of_extents_leave_some_to_the_program) {
   const temporary_folder folder;
   const std::shared_ptr<backend> files = make_posix_backend(posix_backend_options{});

@@ -21,6 +21,7 @@
 
 #include "backend/posix_backend.hpp"
 #include "gpufs/backend.hpp"
+#include "gpufs/base/kernel_file_systems.hpp"
 #include "support/eventually.hpp"
 #include "support/record_lock.hpp"
 #include "support/temporary.hpp"
@@ -32,6 +33,33 @@ namespace {
 enum class world { plain, rooted, no_proc };
 void PrintTo(world w, std::ostream* out) {
   *out << (w == world::plain ? "plain" : w == world::rooted ? "rooted" : "no_proc");
+}
+
+TEST(kernel_file_systems, are_told_by_their_numbers) {
+  for (const std::uint32_t gadget_spu_ibmasm_oprofile : {0xaee71ee7u, 0x23c9b64eu, 0x67321273u, 0x6f70726fu})
+    EXPECT_TRUE(is_kernel_file_system(gadget_spu_ibmasm_oprofile)) << gadget_spu_ibmasm_oprofile;
+  EXPECT_TRUE(is_kernel_file_system(0x9fa0)) << "proc";
+  for (const std::uint32_t ext4_tmpfs : {0xef53u, 0x01021994u})
+    EXPECT_FALSE(is_kernel_file_system(ext4_tmpfs)) << ext4_tmpfs;
+}
+
+// Numbers of 64 bits count nanoseconds up to the year 2262.
+TEST(file_times, that_are_past_all_numbers_are_the_last_number) {
+  const temporary_folder folder;
+  const std::string path = folder.write("file", "content");
+  constexpr std::int64_t year_2400 = 13'569'465'600, year_1600 = -11'676'096'000;
+  for (const std::int64_t seconds : {year_2400, year_1600}) {
+    const timespec times[2] = {{seconds, 0}, {seconds, 0}};
+    struct stat s;
+    ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+    ASSERT_EQ(stat(path.c_str(), &s), 0);
+    if (s.st_mtim.tv_sec != seconds) continue;  // this file system has no such times
+    std::unique_ptr<backend_file> file;
+    ASSERT_EQ(make_posix_backend(posix_backend_options{})->open(path, false, file), 0);
+    file_identity identity;
+    ASSERT_EQ(file->identify(identity), 0);
+    EXPECT_EQ(identity.modified_ns < 0, seconds < 0) << identity.modified_ns;
+  }
 }
 
 class special_files : public ::testing::TestWithParam<world> {

@@ -300,7 +300,7 @@ def test_stat_tells_the_arrays_of_a_safetensors_file(run: Command, tmp_path: Pat
         {
             "__metadata__": {"made": "by hand"},
             "layer.0": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]},
-            "scale\n": {"dtype": "F4", "shape": [4], "data_offsets": [12, 14]},
+            "scale\n": {"dtype": "F4\x1b[2J", "shape": [4], "data_offsets": [12, 14]},
             "bias": {"dtype": "I64", "shape": [1], "data_offsets": [14, 22]},
         }
     ).encode()
@@ -311,12 +311,12 @@ def test_stat_tells_the_arrays_of_a_safetensors_file(run: Command, tmp_path: Pat
     unknown = {"shape": None, "order": None, "offset": None, "nbytes": None}
     assert found["arrays"] == [
         {"name": "layer.0", "dtype": "bfloat16", "shape": [2, 3], "order": "C", "offset": first, "nbytes": 12},
-        {"name": "scale\n", "dtype": "F4", **unknown},
+        {"name": "scale\n", "dtype": "F4\x1b[2J", **unknown},
         {"name": "bias", "dtype": "int64", "shape": [1], "order": "C", "offset": first + 14, "nbytes": 8},
     ]
     text = run("stat", *CPU, path).stdout.decode()
     assert f"'layer.0': bfloat16 (2, 3), C order, 12 bytes from {first}\n" in text
-    assert "'scale\\n': F4, which gpufs cannot read\n" in text
+    assert "'scale\\n': 'F4\\x1b[2J', which gpufs cannot read\n" in text
 
 
 @pytest.mark.parametrize("name", ["broken.npy", "broken.safetensors"])

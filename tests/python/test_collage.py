@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from .conftest import Command, names
+from .conftest import Command, names, run_program
 
 SETTINGS = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TABLES, BITS_MAX, TAKEN, PAGE = 32, 24, 16, 4096
@@ -304,6 +304,26 @@ def test_pictures_are_cut_at_all_scales(fs: gpufs.Mount, tmp_path: Path) -> None
     done = collage.make(fs, tmp_path / "in" / "a.png", tmp_path / "out", tmp_path / "c.png")
     assert (done.columns, done.rows, done.tiles, done.distance) == (3, 2, 6, 0)
     assert np.array_equal(np.asarray(Image.open(tmp_path / "c.png")), picture[:64, :96])
+
+
+def test_what_is_no_regular_file_is_skipped(tmp_path: Path, mount: gpufs.Mount) -> None:
+    (tmp_path / "in").mkdir()
+    fifo = tmp_path / "in" / "a.png"
+    os.mkfifo(fifo)
+    program = """
+import sys
+from gpufs import collage
+try:
+    collage.build(sys.argv[1], [sys.argv[2]])
+except ValueError as error:
+    print(error)
+"""
+    assert "a.png: not a regular file" in run_program(program, tmp_path / "none", tmp_path / "in")  # it does not wait
+    save(tmp_path / "in" / "b.png", synthetic(9, 1)[0])
+    built = collage.build(tmp_path / "out", [tmp_path / "in"])
+    assert (built.tiles, built.skipped) == (1, [str(fifo)])
+    with pytest.raises(ValueError, match=r"a\.png: not a regular file"):
+        collage.make(mount, fifo, tmp_path / "out", tmp_path / "c.png")
 
 
 def test_pictures_of_16_bit_grey(tmp_path: Path) -> None:

@@ -188,6 +188,16 @@ def test_help_is_shown(run: Command) -> None:
         assert (done.stderr, done.returncode) == (b"", 0)
 
 
+@pytest.mark.parametrize("command", ["grep", "stat", "cat"])
+def test_a_terminal_gets_no_control_characters_of_names(tmp_path: Path, words: Path, command: str) -> None:
+    name = tmp_path / "missing\x1b]0;owned\x07\x9b2J\nfake"
+    more = ("--no-progress", "-f", words) if command == "grep" else ()
+    status, _, shown = on_terminal(command_line(command, "--device", "cpu", *more, name))
+    assert status != 0
+    assert b"missing\\x1b]0;owned\\x07\\x9b2J\\nfake: No such file or directory\r\n" in shown
+    assert not set(shown) & (set(range(32)) - set(b"\r\n"))
+
+
 def test_the_version_is_shown(run: Command) -> None:
     done = run("--version")
     assert done.stdout.startswith(f"gpufs {gpufs.__version__} (".encode())

@@ -656,6 +656,69 @@ def test_what_does_not_fit_is_told_by_close(mount: gpufs.Mount, tmp_path: Path) 
     assert path.read_bytes() == CONTENT[: path.stat().st_size]
 
 
+# On the twin Python checks each call at its end. What these tests ask of the core, a GPU has not checked yet.
+
+
+def begin_to_read(opened: gpufs.File, offset: int) -> None:
+    to = np.empty(10, np.uint8)
+    opened._core.read(to.ctypes.data, to.nbytes, offset, 0, to, None)
+
+
+def test_what_is_lost_is_told_before_a_read_that_failed(mount: gpufs.Mount, tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    opened = mount.open(path, "w+")
+    with file_size_limit(100_000):
+        opened.write(CONTENT)
+        begin_to_read(opened, 2_000_000)  # past the end
+        with pytest.raises(OSError, match="File too large; before that: the file ends at byte") as caught:
+            opened.close()
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(path))
+
+
+def test_unmounting_tells_what_is_lost_before_a_read_that_failed(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    mount = mount_of_twin()
+    opened = mount.open(path, "w+")
+    with file_size_limit(100_000):
+        opened.write(CONTENT)
+        begin_to_read(opened, 2_000_000)
+        del opened  # nobody closed it
+        gc.collect()
+        with pytest.raises(OSError, match="File too large; before that: ") as caught:
+            mount.close()
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(path))
+
+
+def test_a_read_that_fails_later_hides_no_write_that_failed(mount: gpufs.Mount, tmp_path: Path) -> None:
+    path, size = tmp_path / "long", 64 << 20
+    path.touch()
+    os.truncate(path, size)
+    with mount.open(path, "r+") as opened:
+        before = mount.stats()["read_bytes"]
+        to, data = np.empty(size + 10, np.uint8), np.zeros(10, np.uint8)
+        read = functools.partial(opened._core.read, to.ctypes.data, to.nbytes, 0, 0, to, None)  # past the end
+        reading = threading.Thread(target=read)
+        reading.start()
+        while mount.stats()["read_bytes"] == before and reading.is_alive():
+            time.sleep(0.001)
+        told = []
+
+        def ask(call: Callable[[], object]) -> None:
+            try:
+                call()
+            except OSError as error:
+                told.append(error.errno)
+
+        for _ in range(2):  # the first call may tell of the read
+            ask(lambda: opened._core.write(data.ctypes.data, data.nbytes, 1 << 48, False, 0, data, None))
+            if told != [errno.ENODATA]:
+                break
+        reading.join()
+        ask(opened.check)
+        ask(opened.check)
+        assert sorted(told) == sorted([errno.EFBIG, errno.ENODATA])
+
+
 def test_unmounting_closes_files_and_raises_their_first_error(tmp_path: Path) -> None:
     mount = mount_of_twin()
     files = [mount.open(tmp_path / str(number), "w+") for number in range(3)]

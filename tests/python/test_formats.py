@@ -318,7 +318,7 @@ def test_tensors_of_other_types_do_not_hide_the_others() -> None:
     header = {"scale": tensor(dtype="F8_E8M0", data_offsets=[0, 6]), "weight": tensor()}
     content = safetensors(header, bytes(24))
     assert list(layouts_of_safetensors(content)) == ["weight"]
-    with pytest.raises(ValueError, match="items of 'scale' are F8_E8M0, which is not supported"):
+    with pytest.raises(ValueError, match="items of 'scale' are 'F8_E8M0', which is not supported"):
         read_safetensors(io.BytesIO(content), len(content), "scale")
 
 

@@ -142,6 +142,35 @@ print("unmounted")
     assert run(folder, program) == "unmounted\n"
 
 
+def test_what_a_close_without_a_caller_loses_is_told_by_unmount(folder: Path) -> None:
+    program = """
+import resource
+
+def part_of(size):
+    with open(folder + "/part", "wb") as made:
+        made.truncate(size)
+    return mount.open(folder + "/part", "r+b")
+
+long.close()
+threads = len(os.listdir("/proc/self/task"))
+size = 50_000  # as above
+while not interrupted(lambda: part_of(size).gather(np.arange(size)[::-1], 1)):
+    size *= 4
+part = part_of(16 * size)  # which is read long enough for what follows
+assert interrupted(lambda: part.gather(np.arange(16 * size)[::-1], 1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+part.write(b"lost", 32 * size)
+part.close()
+while len(os.listdir("/proc/self/task")) > threads:
+    time.sleep(0.05)
+try:
+    mount.unmount()
+except OSError as error:
+    print(error.strerror)
+"""
+    assert run(folder, program) == "File too large\n"
+
+
 def test_calls_of_other_threads_are_not_interrupted(folder: Path) -> None:
     (folder / "long").write_bytes(bytes(range(256)) * 400)
     program = """

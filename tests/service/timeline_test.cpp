@@ -66,6 +66,19 @@ TEST(timeline_test, keeps_as_many_events_as_it_was_told_and_counts_the_rest) {
   EXPECT_EQ(count_of(text, R"("dropped": 5)"), 1u);
 }
 
+TEST(timeline_test, keeps_256_bytes_of_a_path) {
+  timeline record;
+  record.start(2);
+  const std::string longest(timeline::path_bytes_max, 'p');
+  record.add(event_of(longest, platform::now_ns()));
+  record.add(event_of("first" + std::string(4000, 'm') + "last", platform::now_ns()));
+  const std::string text = record.stop();
+  EXPECT_NE(text.find('"' + longest + '"'), std::string::npos) << "whole";
+  EXPECT_NE(text.find("mmmlast\""), std::string::npos) << "the end of a longer one is kept";
+  EXPECT_EQ(text.find("first"), std::string::npos);
+  EXPECT_LT(text.size(), 2 * timeline::path_bytes_max + 1000);
+}
+
 TEST(timeline_test, any_path_becomes_valid_text) {
   const auto shown = [](const std::string& path) {
     timeline record;

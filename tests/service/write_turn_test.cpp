@@ -150,5 +150,25 @@ TEST(write_seats, of_those_who_write_together_nobody_is_behind_another) {
   EXPECT_TRUE(turns[0].is_behind_another());
 }
 
+// A mount remembers a million states of files.
+TEST(write_seats, of_a_file_that_nobody_writes_take_no_memory) {
+  const auto io = std::make_shared<memory_backend>();
+  io->write("/a", "content");
+  file_table table(io, 64, 16);
+  std::uint64_t reader = 0, writer = 0;
+  std::shared_ptr<host_file> file;
+  ASSERT_EQ(table.open("/a", false, reader, file), 0);
+  EXPECT_EQ(file->seats(), nullptr);
+  ASSERT_EQ(table.open_to_change("/a", {}, writer, file), 0);
+  const std::weak_ptr<write_seats> seats = file->seats();
+  const std::shared_ptr<file_version> version = file->shared_version();
+  EXPECT_FALSE(seats.expired());
+  file.reset();
+  ASSERT_EQ(table.close(writer), 0);
+  EXPECT_TRUE(seats.expired());
+  ASSERT_EQ(table.close(reader), 0);
+  EXPECT_LE(sizeof(file_version), 256u);
+}
+
 }  // namespace
 }  // namespace gpufs::testing

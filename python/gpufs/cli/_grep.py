@@ -18,7 +18,7 @@ from gpufs import _core, grep
 from gpufs._mount import Mount, Statistics
 from gpufs.cli._exit_status import FAILED, INTERRUPTED
 from gpufs.cli._options import CacheOption, DeviceOption, PageOption, ProgressOption, mount_to_read
-from gpufs.cli._output import cache_lines, describe, is_terminal, note, write
+from gpufs.cli._output import cache_lines, complain, describe, is_terminal, note, write
 from gpufs.cli._progress import grep_bar
 from gpufs.cli._signals import EndedError, end_at_once
 from gpufs.sizes import format_size
@@ -200,7 +200,7 @@ def _refuse_to_overwrite(output: str, lists: list[str], paths: list[str]) -> Non
 
 def _complain(text: str) -> None:
     """Writes an error; of a file, ``text`` is its path and the reason."""
-    note(f"gpufs grep: {text}")
+    complain(text, "gpufs grep")
 
 
 def _entry(found: grep.Match | grep.FileLines) -> dict[str, Any]:

@@ -46,16 +46,34 @@ def _give_up_output(error: OSError) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def complain(text: str) -> None:
-    note(f"gpufs: {text}")
+def complain(text: str, command: str = "gpufs") -> None:
+    """Writes one line to standard error."""
+    if is_terminal(sys.stderr):
+        text = text.replace("\n", "\\n")
+    note(f"{command}: {text}")
 
 
 def note(text: str) -> None:
-    """Writes to standard error, with the bytes of paths as they are."""
+    """Writes lines to standard error. The bytes of paths stay as they are, except on a terminal: see ``visible``."""
     if sys.stderr is not None:
         sys.stderr.flush()
+        if is_terminal(sys.stderr):
+            text = visible(text)
         sys.stderr.buffer.write(os.fsencode(f"{text}\n"))
         sys.stderr.buffer.flush()
+
+
+def visible(text: str) -> str:
+    """Returns lines with their control characters escaped, by which a terminal would do as a file's name says."""
+    return text.translate(_ESCAPES)
+
+
+# C0 without the newline, DEL, C1; and the bytes of C1 in paths that are no UTF-8.
+_ESCAPES = {
+    code: f"\\x{code & 0xFF:02x}"
+    for code in (*range(0x20), 0x7F, *range(0x80, 0xA0), *range(0xDC80, 0xDCA0))
+    if code != 0x0A
+}
 
 
 def describe(error: OSError) -> str:

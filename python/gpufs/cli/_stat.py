@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from typing import Any
 
 import typer
@@ -19,7 +20,7 @@ from gpufs.cli._options import (
     RootOption,
     mount_to_read,
 )
-from gpufs.cli._output import complain, describe, write
+from gpufs.cli._output import complain, describe, is_terminal, visible, write
 
 
 def stat_command(
@@ -53,7 +54,8 @@ def stat_command(
                 continue
             found.append(made)
             if not as_json:
-                write([os.fsencode("".join(f"{line}\n" for line in stat.lines(made)))])
+                text = "".join(f"{line}\n" for line in stat.lines(made))
+                write([os.fsencode(visible(text) if is_terminal(sys.stdout) else text)])
             if made.error is not None:
                 fail(made.error, path, None, made.error.removeprefix(f"{path}: "))
     if as_json:
