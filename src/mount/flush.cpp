@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/blocked_signals.hpp"
+#include "base/host_threads.hpp"
 #include "base/uninterrupted.hpp"
 #include "gpufs/base/platform.cuh"
 #include "gpufs/cache/dirty.cuh"
@@ -208,17 +209,15 @@ class flusher {
 
 // False when nothing went on for the time.
 bool wait_for(const flush_state& state, std::uint64_t timeout_ns) {
-  const auto timeout = std::chrono::nanoseconds(timeout_ns);
-  auto last = std::chrono::steady_clock::now();
+  deadline end = deadline::after(timeout_ns);
   std::uint64_t seen = state.steps;
   while (!state.done.load(std::memory_order_acquire)) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
-    const auto now = std::chrono::steady_clock::now();
     const std::uint64_t steps = state.steps;
     if (steps != seen) {
       seen = steps;
-      last = now;
-    } else if (now - last > timeout) {
+      end = deadline::after(timeout_ns);
+    } else if (end.left_ns() == 0) {
       return false;
     }
   }
