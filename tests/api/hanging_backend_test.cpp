@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "api/matrix.hpp"
+#include "gpufs/error.hpp"
 #include "support/eventually.hpp"
 #include "support/hanging_backend.hpp"
 #include "support/work_budget.hpp"
@@ -158,6 +159,51 @@ TEST_P(hanging_backend_test, so_may_a_sink) {
   in_time("unmount", [&] { return fs.reset(), 0; });
   go_on = true;
   EXPECT_TRUE(eventually([&] { return used.use_count() == 1 && threads_now() <= threads_before_; }, 60s));
+}
+
+// Its function returns after the mount has ended, and then its thread answers the kernel.
+TEST_P(hanging_backend_test, so_may_a_sink_that_could_not_be_closed) {
+  std::atomic<bool> go_on{false};
+  const auto used = std::make_shared<int>(0);  // by the function, until it returns
+  auto fs = std::make_unique<mount>(options(memory_));
+  fs->start_timeline();
+  const std::int32_t sink = fs->open_sink([&go_on, used](const char*, std::size_t) {
+    while (!go_on) std::this_thread::sleep_for(1ms);
+    return *used;
+  });
+  {
+    session s(*fs, group_kind::thread);
+    EXPECT_EQ(in_time("send", [&] { return s.send(sink, "x"); }), -EIO);
+  }
+  EXPECT_FALSE(in_time("close_sink", [&] { return fs->close_sink(sink); }));
+  try {
+    fs->unmount();
+    ADD_FAILURE() << "the sink has not returned";
+  } catch (const error& e) {
+    EXPECT_EQ(e.code().value(), ETIMEDOUT);
+  }
+  in_time("destructor", [&] { return fs.reset(), 0; });
+  go_on = true;
+  EXPECT_TRUE(eventually([&] { return used.use_count() == 1 && threads_now() <= threads_before_; }, 60s));
+}
+
+// A sink that could not be closed in time and has returned since is no obstacle.
+TEST_P(hanging_backend_test, a_sink_that_returns_after_its_close_gave_up_lets_the_mount_end) {
+  std::atomic<bool> go_on{false};
+  mount_options o = options(memory_);
+  o.unmount_timeout_ns = limit_ns;
+  mount fs(o);
+  const std::int32_t sink = fs.open_sink([&go_on](const char*, std::size_t) {
+    while (!go_on) std::this_thread::sleep_for(1ms);
+    return 0;
+  });
+  {
+    session s(fs, group_kind::thread);
+    EXPECT_EQ(in_time("send", [&] { return s.send(sink, "x"); }), -EIO);
+  }
+  EXPECT_FALSE(in_time("close_sink", [&] { return fs.close_sink(sink); }));
+  go_on = true;
+  EXPECT_NO_THROW(fs.unmount());
 }
 
 }  // namespace
