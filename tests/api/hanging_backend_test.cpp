@@ -11,6 +11,7 @@
 #include "api/matrix.hpp"
 #include "gpufs/error.hpp"
 #include "support/eventually.hpp"
+#include "support/fault_backend.hpp"
 #include "support/hanging_backend.hpp"
 #include "support/work_budget.hpp"
 
@@ -204,6 +205,53 @@ TEST_P(hanging_backend_test, a_sink_that_returns_after_its_close_gave_up_lets_th
   EXPECT_FALSE(in_time("close_sink", [&] { return fs.close_sink(sink); }));
   go_on = true;
   EXPECT_NO_THROW(fs.unmount());
+}
+
+// Descriptors that others left to the service's threads: after their end, closing one may hang as well.
+TEST_P(hanging_backend_test, so_may_a_close_of_what_the_service_left_open) {
+  struct gate {
+    const std::thread::id unmounting = std::this_thread::get_id();
+    std::atomic<bool> is_ending{false}, go_on{false}, by_unmounting{false};
+    std::atomic<int> calls{0};
+  };
+  class leaving_backend : public backend {
+   public:
+    leaving_backend(std::shared_ptr<backend> wrapped, std::shared_ptr<gate> calls)
+        : wrapped_(std::move(wrapped)), gate_(std::move(calls)) {}
+    int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override {
+      return wrapped_->open(path, no_follow, file);
+    }
+    int open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& file) override {
+      return wrapped_->open_to_change(path, how, file);
+    }
+    void close_handed() override {
+      if (!gate_->is_ending) return;
+      if (std::this_thread::get_id() == gate_->unmounting) gate_->by_unmounting = true;
+      ++gate_->calls;
+      (void)eventually([&] { return gate_->go_on.load(); });
+      --gate_->calls;
+    }
+
+   private:
+    const std::shared_ptr<backend> wrapped_;
+    const std::shared_ptr<gate> gate_;
+  };
+  const auto all = std::make_shared<gate>();
+  const auto io = std::make_shared<fault_backend>(memory_);
+  fault ends;  // the file that is open for writing is synced when the service has ended
+  ends.on = operation::sync;
+  ends.before = [all] { all->is_ending = true; };
+  io->add(ends);
+  auto fs = std::make_unique<mount>(options(std::make_shared<leaving_backend>(io, all)));
+  {
+    session s(*fs, group_kind::thread);
+    EXPECT_GE(s.open("b", O_RDWR | O_CREAT), 0);
+  }
+  in_time("unmount", [&] { return fs.reset(), 0; });
+  EXPECT_FALSE(all->by_unmounting);
+  EXPECT_TRUE(eventually([&] { return all->calls == 1; })) << "nobody closes what was left";
+  all->go_on = true;
+  EXPECT_TRUE(eventually([&] { return all->calls == 0 && threads_now() <= threads_before_; }, 60s));
 }
 
 }  // namespace
