@@ -167,24 +167,34 @@ class flusher {
     return status;
   }
 
-  // What the device keeps for gfsync and gclose to return; 0, or -errno.
-  int earlier_failure(const host_file& file) {
+  // What the device keeps of earlier failures: 0, or -errno.
+  struct earlier {
+    int failed = 0;  // for gfsync and gclose to return
+    std::uint32_t closings = 0;
+  };
+  earlier earlier_failures(const host_file& file) {
     try {
       const file_node node = node_of(gpu_, fs_, file);
-      return node.version.value == file.version().number ? std::clamp(node.failed.value, -4095, 0) : 0;
+      if (node.version.value != file.version().number) return {};
+      return {std::clamp(node.failed.value, -4095, 0), node.closings.value};
     } catch (const error&) {
-      return -EIO;  // the device answers no more
+      return {-EIO, 0};  // the device answers no more
     } catch (const std::bad_alloc&) {
-      return -ENOMEM;
+      return {-ENOMEM, 0};
     }
   }
 
   void end_files(written_version& version) {
     host_file& one = *version.files.back();
-    const int synced = by_backend(one, [](backend_file& reached) { return reached.sync(); });
+    const earlier before = earlier_failures(one);
+    const int synced = by_backend(one, [&](backend_file& reached) {
+      const auto sync = [&] { return std::min(reached.sync(), 0); };
+      // With the error of an earlier sync, of which the kernel may not have heard. But a thread that hangs may hang in one.
+      return service_hangs_ ? sync() : one.version().syncs.run(before.closings, sync);
+    });
     if (synced < 0) report(one, synced, file_operation::sync);
     // An earlier sync that failed may have dropped bytes for good.
-    else if (const int failed = earlier_failure(one); failed != 0) report(one, failed, file_operation::sync);
+    else if (before.failed != 0) report(one, before.failed, file_operation::sync);
     for (const std::shared_ptr<host_file>& file : version.files) {
       const int closed = by_backend(*file, [&](backend_file& reached) { return files_.report_close(reached); });
       if (closed < 0) report(*file, closed, file_operation::close);

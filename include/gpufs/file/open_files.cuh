@@ -101,6 +101,8 @@ class record_table {
     const request close{request_code::close, handle, 0, 0};
     channel_client client = fs_->client();
     if (has_node) {
+      // The file may have dirty bytes, which the end of the mount writes if it is open then (leave_writers).
+      if (client.is_dead()) return;
       // Until the host has closed it, an open would join those who write the file, and not look whether it changed.
       (void)client.ask(close);
       return;
@@ -474,12 +476,21 @@ class opener {
   record_table records_;
 };
 
+// Whether what a last flush left dirty is lost: not when the service is dead. Collective.
+template <class Group>
+GPUFS_HD GPUFS_OUT_OF_LINE bool gives_up(const mount_ref& fs, const Group g) {
+  std::uint32_t yes = 0;
+  if (g.is_leader()) yes = fs.client().is_dead() ? 0 : 1;
+  return g.broadcast(yes) != 0;
+}
+
 // Gives back a descriptor that may write its file. 0, or the error of a write-back that nobody was told of. Collective; waits for
 // the host, if something is dirty.
 //
 // Who gives back the last one of its record writes back what is dirty; others may open the file and write to it meanwhile. What
 // that leaves dirty, as the host failed or somebody wrote more, is for those who may still write the file. Only when there
-// are none it is lost: whoever leaves nobody behind shuts the door with `closing`, tries once more, and gives up the rest.
+// are none it is lost: whoever leaves nobody behind shuts the door with `closing`, tries once more, and gives up the rest. But when the
+// service is dead the bytes stay dirty, and the file stays open in the host: the end of the mount writes them.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const Group g, const file_view file,
                                                       bool last_of_record) {
@@ -503,17 +514,19 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const
   if (last == 0) return g.broadcast(error);
   GPUFS_SCHEDULE_POINT("file.leave");
   const std::int32_t flushed = flush_file(fs, g, file.version, file.node, true);
-  if (flushed != 0) {
-    (void)by_one_warp(g, [&](const one_warp_of<Group>& part) {
-      write_back(fs, part).discard(file.version, file.node);
-      return 0;
-    });
-  }
   tell(flushed);
-  // Descriptors that are opened from now on write other bytes.
-  if (g.is_leader()) {
-    node.failed.store_relaxed(0);
-    node.closings.add_relaxed(1);
+  if (flushed == 0 || gives_up(fs, g)) {
+    if (flushed != 0) {
+      (void)by_one_warp(g, [&](const one_warp_of<Group>& part) {
+        write_back(fs, part).discard(file.version, file.node);
+        return 0;
+      });
+    }
+    // Descriptors that are opened from now on write other bytes.
+    if (g.is_leader()) {
+      node.failed.store_relaxed(0);
+      node.closings.add_relaxed(1);
+    }
   }
   // Release: pairs with who joins, and may have done so behind the door.
   if (g.is_leader()) (void)node.writers.fetch_and_acq_rel(~file_node::closing);
