@@ -169,24 +169,26 @@ class flusher {
 
   // What the device keeps of earlier failures: 0, or -errno.
   struct earlier {
-    int failed = 0;  // for gfsync and gclose to return
+    int failed = 0;    // for gfsync and gclose to return
+    int given_up = 0;  // by a last gclose that the host has not heard of
     std::uint32_t closings = 0;
   };
   earlier earlier_failures(const host_file& file) {
     try {
       const file_node node = node_of(gpu_, fs_, file);
       if (node.version.value != file.version().number) return {};
-      return {std::clamp(node.failed.value, -4095, 0), node.closings.value};
+      return {std::clamp(node.failed.value, -4095, 0), std::clamp(node.given_up.value, -4095, 0), node.closings.value};
     } catch (const error&) {
-      return {-EIO, 0};  // the device answers no more
+      return {-EIO, 0, 0};  // the device answers no more
     } catch (const std::bad_alloc&) {
-      return {-ENOMEM, 0};
+      return {-ENOMEM, 0, 0};
     }
   }
 
   void end_files(written_version& version) {
     host_file& one = *version.files.back();
     const earlier before = earlier_failures(one);
+    if (before.given_up != 0) report(one, before.given_up, file_operation::write_back);
     const int synced = by_backend(one, [&](backend_file& reached) {
       const auto sync = [&] { return std::min(reached.sync(), 0); };
       // With the error of an earlier sync, of which the kernel may not have heard. But a thread that hangs may hang in one.
@@ -275,7 +277,7 @@ void report_unwritten(device& gpu, const mount_ref& fs, file_table& files, int s
     bool is_dirty = true;  // unless it can be seen that it is not
     try {
       const file_node node = node_of(gpu, fs, file);
-      is_dirty = node.version.value != number || node.dirty.value != 0;
+      is_dirty = node.version.value != number || node.dirty.value != 0 || node.given_up.value != 0;
     } catch (const error&) {
       // The device answers no more.
     }

@@ -144,6 +144,31 @@ TEST_P(hanging_backend_test, so_may_the_calls_that_no_request_makes) {
   EXPECT_EQ(run("enter_opener", 1), GetParam() >= 4) << "openers are there from four workers on";
 }
 
+// The write hangs that the last gclose waits for; the backend recovers before the mount ends.
+TEST_P(hanging_backend_test, what_the_last_gclose_gave_up_is_reported_at_the_end) {
+  auto io = std::make_shared<hanging_backend>(memory_, "write", 1);
+  const std::shared_ptr<hanging_backend::gate> gate = io->calls();
+  mount_options o = options(std::move(io));
+  o.workers = std::max(o.workers, 2u);  // the others answer
+  o.request_timeout_ns = 500'000'000;
+  mount fs(o);
+  {
+    session s(fs, group_kind::thread);
+    const std::int32_t fd = s.open("lost", O_RDWR | O_CREAT);
+    ASSERT_EQ(s.write(fd, "some", 0), 4);
+    ASSERT_EQ(s.write(fd, "lost", 1 << 17), 4);
+    EXPECT_EQ(in_time("close", [&] { return s.close(fd); }), -EIO);
+  }
+  gate->release();
+  try {
+    fs.unmount();
+    ADD_FAILURE() << "bytes are lost";
+  } catch (const error& e) {
+    EXPECT_EQ(e.code().value(), EIO);
+    EXPECT_EQ(e.path(), "lost");
+  }
+}
+
 TEST_P(hanging_backend_test, so_may_a_sink) {
   std::atomic<bool> go_on{false};
   const auto used = std::make_shared<int>(0);  // by the function, until it returns

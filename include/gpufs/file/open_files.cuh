@@ -94,17 +94,25 @@ class record_table {
     if (!header(slot).state.claim(slot_phase::resident)) return;  // opened again meanwhile, or another closes it
     index().remove(header(slot).key(), slot);
     const std::uint64_t handle = at(slot).handle.load_relaxed();
-    const bool has_node = (fs_->facts_of(slot, 0).size.load_relaxed() & file_facts::size_in_node) != 0;
+    const file_facts& facts = fs_->facts_of(slot, 0);
+    const std::uint64_t size = facts.size.load_relaxed();
+    const bool has_node = (size & file_facts::size_in_node) != 0;
+    const bool writes = (file_facts::mode_in(facts.tag_mode.load_relaxed()) & access_write) != 0;
     set_generation(slot, at(slot).generation() + 1, 0, 0, 0);
     header(slot).state.release();
     fs_->counters().add(counter::closes);
-    const request close{request_code::close, handle, 0, 0};
+    request close{request_code::close, handle, 0, 0};
     channel_client client = fs_->client();
     if (has_node) {
       // The file may have dirty bytes, which the end of the mount writes if it is open then (leave_writers).
       if (client.is_dead()) return;
+      atomic_word<std::int32_t>& given_up = fs_->node(static_cast<std::uint32_t>(size)).given_up;
+      // Acquire: pairs with the release of a gclose that gave bytes up.
+      const std::int32_t lost = writes ? given_up.exchange_acq_rel(0) : 0;
+      close.offset = static_cast<std::uint64_t>(-static_cast<std::int64_t>(lost));
       // Until the host has closed it, an open would join those who write the file, and not look whether it changed.
-      (void)client.ask(close);
+      std::int32_t none = 0;
+      if (client.ask(close).abandoned && lost != 0) (void)given_up.compare_exchange_acq_rel(none, lost);
       return;
     }
     const std::int32_t turn = client.acquire();
@@ -402,6 +410,7 @@ class opener {
         node.lost.store_relaxed(0);
         node.settled.store_relaxed(0);
         node.failed.store_relaxed(0);
+        node.given_up.store_relaxed(0);
         node.closings.store_relaxed(0);
         node.cuts.store_relaxed(0);
         node.dirty.store_relaxed(0);
@@ -476,11 +485,16 @@ class opener {
   record_table records_;
 };
 
-// Whether what a last flush left dirty is lost: not when the service is dead. Collective.
+// Whether what a last flush left dirty is lost, with this error: not when the service is dead. Collective.
 template <class Group>
-GPUFS_HD GPUFS_OUT_OF_LINE bool gives_up(const mount_ref& fs, const Group g) {
+GPUFS_HD GPUFS_OUT_OF_LINE bool gives_up(const mount_ref& fs, const Group g, std::uint32_t node, std::int32_t error) {
   std::uint32_t yes = 0;
-  if (g.is_leader()) yes = fs.client().is_dead() ? 0 : 1;
+  if (g.is_leader() && !fs.client().is_dead()) {
+    yes = 1;
+    std::int32_t none = 0;
+    // Release: pairs with the close of the file.
+    if (fs.node(node).dirty.load_acquire() != 0) (void)fs.node(node).given_up.compare_exchange_acq_rel(none, error);
+  }
   return g.broadcast(yes) != 0;
 }
 
@@ -489,8 +503,9 @@ GPUFS_HD GPUFS_OUT_OF_LINE bool gives_up(const mount_ref& fs, const Group g) {
 //
 // Who gives back the last one of its record writes back what is dirty; others may open the file and write to it meanwhile. What
 // that leaves dirty, as the host failed or somebody wrote more, is for those who may still write the file. Only when there
-// are none it is lost: whoever leaves nobody behind shuts the door with `closing`, tries once more, and gives up the rest. But when the
-// service is dead the bytes stay dirty, and the file stays open in the host: the end of the mount writes them.
+// are none it is lost: whoever leaves nobody behind shuts the door with `closing`, tries once more, and gives up the rest. The
+// host hears of that by the close of the file. But when the service is dead the bytes stay dirty, and the file stays open in the
+// host: the end of the mount writes them.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const Group g, const file_view file,
                                                       bool last_of_record) {
@@ -515,7 +530,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const
   GPUFS_SCHEDULE_POINT("file.leave");
   const std::int32_t flushed = flush_file(fs, g, file.version, file.node, true);
   tell(flushed);
-  if (flushed == 0 || gives_up(fs, g)) {
+  if (flushed == 0 || gives_up(fs, g, file.node, flushed)) {
     if (flushed != 0) {
       (void)by_one_warp(g, [&](const one_warp_of<Group>& part) {
         write_back(fs, part).discard(file.version, file.node);
