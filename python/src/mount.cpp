@@ -120,7 +120,8 @@ nb::list file_stats_of(py_mount& self) {
   return list;
 }
 
-// Tuples in the order of gpufs.FileError, and how many more there were; gpufs._mount.FileErrors has the same.
+// Tuples in the order of gpufs.FileError, and how many more there were; gpufs._mount.FileErrors has
+// the same.
 nb::tuple file_errors_of(py_mount& self) {
   const file_error_list all = [&] {
     const nb::gil_scoped_release released;

@@ -20,7 +20,8 @@ namespace {
 std::uint64_t lived_ns() {
   static std::atomic<std::uint64_t> looked{0}, lived{0};
   const std::uint64_t now = platform::now_ns();
-  // Relaxed: numbers, by which nothing else becomes known. Two threads that look at once may count some nanoseconds twice.
+  // Relaxed: numbers, by which nothing else becomes known. Two threads that look at once may count
+  // some nanoseconds twice.
   const std::uint64_t since = platform::duration_ns(looked.exchange(now, std::memory_order_relaxed), now);
   const std::uint64_t counted = std::min(since, deadline::look_ns_max);
   return lived.fetch_add(counted, std::memory_order_relaxed) + counted;

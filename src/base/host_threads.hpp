@@ -16,9 +16,9 @@ namespace gpufs {
 
 // A moment at which a wait is given up. `never`: no deadline.
 //
-// Only time in which the process runs counts, because a stop (a signal, a debugger, a frozen container) must cost
-// time and no data. So all deadlines share a clock that goes on when any of them is looked at, each time
-// by `look_ns_max` at most. A waiter looks at least every `look_ns`.
+// Only time in which the process runs counts, because a stop (a signal, a debugger, a frozen
+// container) must cost time and no data. So all deadlines share a clock that goes on when any of
+// them is looked at, each time by `look_ns_max` at most. A waiter looks at least every `look_ns`.
 class deadline {
  public:
   static constexpr std::uint64_t never = ~std::uint64_t{0};

@@ -191,7 +191,8 @@ class flusher {
     if (before.given_up != 0) report(one, before.given_up, file_operation::write_back);
     const int synced = by_backend(one, [&](backend_file& reached) {
       const auto sync = [&] { return std::min(reached.sync(), 0); };
-      // With the error of an earlier sync, of which the kernel may not have heard. But a thread that hangs may hang in one.
+      // With the error of an earlier sync, of which the kernel may not have heard. But a thread
+      // that hangs may hang in one.
       return service_hangs_ ? sync() : one.version().syncs.run(before.closings, sync);
     });
     if (synced < 0) report(one, synced, file_operation::sync);

@@ -37,13 +37,15 @@ class sink_table {
 
   std::int32_t open(taker take);  // throws gpufs::error: EMFILE, or EAGAIN when the sink cannot have a thread
   // No call of the sink begins any more; sends that wait get -EBADF. False when the call under way has not returned by the
-  // deadline: then what the function uses must stay until it returns, and stop() waits for it again.
+  // deadline: then what the function uses must stay until it returns, and stop() waits for it
+  // again.
   [[nodiscard]] bool close(std::int32_t sink, const deadline& end);
   // 0: the bytes are queued, and must stay until the sink's thread calls `to`, which must not throw. Or -EBADF; -ENOBUFS
   // when more messages wait than a channel has slots; or throws std::bad_alloc: then `to` is not called. Does not wait for the sink.
   int send(std::uint64_t sink, const char* bytes, std::size_t count, answer to);
-  // Closes all sinks, and waits also for those whose close() returned false. False when a call has not returned by the
-  // deadline: then its thread is left behind, and answers the send later, so the channel and the timeline must stay.
+  // Closes all sinks, and waits also for those whose close() returned false. False when a call has
+  // not returned by the deadline: then its thread is left behind, and answers the send later, so
+  // the channel and the timeline must stay.
   [[nodiscard]] bool stop(const deadline& end);
 
  private:

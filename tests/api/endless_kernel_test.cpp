@@ -13,7 +13,8 @@
 namespace gpufs::testing {
 namespace {
 
-// Writes "first" at 0, says so, waits for the test, writes "later" at 8, and closes nothing, or only when the service has ended.
+// Writes "first" at 0, says so, waits for the test, writes "later" at 8, and closes nothing, or
+// only when the service has ended.
 struct waiting_writer {
   const char* path;
   std::atomic<bool>* has_written;

@@ -232,7 +232,8 @@ TEST_P(hanging_backend_test, a_sink_that_returns_after_its_close_gave_up_lets_th
   EXPECT_NO_THROW(fs.unmount());
 }
 
-// Descriptors that others left to the service's threads: after their end, closing one may hang as well.
+// Descriptors that others left to the service's threads: after their end, closing one may hang as
+// well.
 TEST_P(hanging_backend_test, so_may_a_close_of_what_the_service_left_open) {
   struct gate {
     const std::thread::id unmounting = std::this_thread::get_id();

@@ -141,15 +141,13 @@ struct slow_writer {
   }
 };
 
-// Stopped for longer than the kernel may take, and longer than a call of the backend, which hangs for a moment.
+// Stopped for longer than the kernel may take.
 TEST_P(guest_stopped, an_unmount_under_way_waits_as_long_as_without) {
   in_child([this] {
     void* const memory = mmap(nullptr, sizeof(progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(memory, MAP_FAILED);
     progress& all = *new (memory) progress;
-    const auto io = std::make_shared<fault_backend>(make_posix_backend());
     mount_options o = options();
-    o.backend = io;
     o.unmount_timeout_ns = 8'000'000'000;
     mount fs(o);
     const pid_t self = getpid(), stopper = fork();

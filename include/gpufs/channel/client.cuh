@@ -184,8 +184,8 @@ class channel_client {
     return dead || waiting.lived > timeouts_.request_ns;
   }
 
-  // Whether the service has said that it is dead. By one copy of that for all callers: once seen, it stays. A worker that is
-  // late may still answer a request that is posted afterwards.
+  // Whether the service has said that it is dead. By one copy of that for all callers: once seen,
+  // it stays. A worker that is late may still answer a request that is posted afterwards.
   GPUFS_HD bool is_dead() const {
     return view_.reply(0).service.load_relaxed() != static_cast<std::uint32_t>(service_phase::running);
   }

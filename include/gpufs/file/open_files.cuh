@@ -104,7 +104,8 @@ class record_table {
     request close{request_code::close, handle, 0, 0};
     channel_client client = fs_->client();
     if (has_node) {
-      // The file may have dirty bytes, which the end of the mount writes if it is open then (leave_writers).
+      // The file may have dirty bytes, which the end of the mount writes if it is open then
+      // (leave_writers).
       if (client.is_dead()) return;
       atomic_word<std::int32_t>& given_up = fs_->node(static_cast<std::uint32_t>(size)).given_up;
       // Acquire: pairs with the release of a gclose that gave bytes up.
@@ -485,7 +486,8 @@ class opener {
   record_table records_;
 };
 
-// Whether what a last flush left dirty is lost, with this error: not when the service is dead. Collective.
+// Whether what a last flush left dirty is lost, with this error: not when the service is dead.
+// Collective.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE bool gives_up(const mount_ref& fs, const Group g, std::uint32_t node, std::int32_t error) {
   std::uint32_t yes = 0;
@@ -503,9 +505,9 @@ GPUFS_HD GPUFS_OUT_OF_LINE bool gives_up(const mount_ref& fs, const Group g, std
 //
 // Who gives back the last one of its record writes back what is dirty; others may open the file and write to it meanwhile. What
 // that leaves dirty, as the host failed or somebody wrote more, is for those who may still write the file. Only when there
-// are none it is lost: whoever leaves nobody behind shuts the door with `closing`, tries once more, and gives up the rest. The
-// host hears of that by the close of the file. But when the service is dead the bytes stay dirty, and the file stays open in the
-// host: the end of the mount writes them.
+// are none it is lost: whoever leaves nobody behind shuts the door with `closing`, tries once more,
+// and gives up the rest. The host hears of that by the close of the file. But when the service is
+// dead the bytes stay dirty, and the file stays open in the host: the end of the mount writes them.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const Group g, const file_view file,
                                                       bool last_of_record) {
