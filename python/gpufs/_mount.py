@@ -117,7 +117,7 @@ class FileError:
     operation: Literal["write-back", "sync", "close"]
     at_unmount: bool  # met while the mount ended, so that nobody tries again: bytes are lost, or may be
     count: int  # how often the same happened
-    given_up: bool = False  # bytes that the last close could not write: they are lost
+    given_up: bool = False  # bytes that the last close could not write: they are lost, or may be
 
 
 @dataclass(frozen=True, slots=True)
