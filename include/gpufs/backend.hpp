@@ -125,7 +125,7 @@ class backend {
   // destroyed, by all threads in either case. A backend that wraps another one hands this on, or keeps the default.
   virtual std::unique_ptr<opener_stay> enter_opener() { return nullptr; }
   // Closes what other threads let go of and the calling one has to close. The service's threads call it between requests,
-  // and at least once a second.
+  // and at least once a second; and once after their end another thread does.
   virtual void close_handed() {}
   // Descriptors of the process that the backend keeps open though no file needs them: POSIX locks
   // of the program would go with them. They take room as those of open files do.

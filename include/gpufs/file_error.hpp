@@ -21,6 +21,9 @@ struct file_error {
   // The mount met it while it ended, so nobody tries again: bytes are lost, or may be. Otherwise a failed write-back leaves
   // its bytes dirty, and a later one may succeed.
   bool at_unmount = false;
+  // The last gclose gave up bytes that it could not write: they are lost, unless a write that got
+  // no answer in time has come to its end since. Then `what` is write_back.
+  bool given_up = false;
   std::uint64_t count = 1;  // how often the same happened
 
   // "write-back", "sync" or "close".

@@ -52,7 +52,8 @@ struct mount_options {
   std::uint64_t reclaim_timeout_ns = 1'000'000'000;  // without a frame that moves, after which a call gives -ENOBUFS
   // One request in all, then -EIO. Of each time in which this process is stopped a tenth of a second counts.
   std::uint64_t request_timeout_ns = 120'000'000'000;
-  // The most that unmounting takes; kernels that still run get half of it. See mount::~mount.
+  // The most that unmounting takes; kernels that still run get half of it. Time in which this
+  // process is stopped does not count. See mount::~mount.
   std::uint64_t unmount_timeout_ns = 20'000'000'000;
   // Nothing is ever written: what would is answered with -EROFS, and the memory that says which bytes of a page are dirty, an
   // eighth of the cache's size beside the cache, is not allocated.

@@ -432,7 +432,11 @@ class File:
             self._core.close()  # may wait for another thread's
             return
         self._submitted.wait()
-        self._core.close()
+        try:
+            self._core.close()
+        except OSError as error:
+            self._mount.told.add(error.filename)
+            raise
         self._submitted.check()
 
     # ---- For gpufs.FileArray.

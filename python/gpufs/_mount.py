@@ -117,6 +117,7 @@ class FileError:
     operation: Literal["write-back", "sync", "close"]
     at_unmount: bool  # met while the mount ended, so that nobody tries again: bytes are lost, or may be
     count: int  # how often the same happened
+    given_up: bool = False  # bytes that the last close could not write: they are lost, or may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +249,7 @@ class Mount:
         "_written",
         "root",
         "submitter",
+        "told",
     )
 
     def __init__(
@@ -311,9 +313,10 @@ class Mount:
         self._written: weakref.WeakValueDictionary[bytes, File] = weakref.WeakValueDictionary()
         self._servers: list[MetricsServer] = []
         self.submitter = Submitter()  # for calls of files that give futures
+        self.told: set[str] = set()  # paths of files whose close has raised an error
         # Also runs when the interpreter ends: the service's threads must not outlive the CUDA runtime.
         self._finalizer = weakref.finalize(
-            self, _unmount, self._core, self._files, self._latch, self._servers, self.submitter
+            self, _unmount, self._core, self._files, self._latch, self._servers, self.submitter, self.told
         )
 
     def __enter__(self) -> Self:
@@ -524,9 +527,14 @@ class Mount:
         return FileErrors(
             [
                 FileError(
-                    os.fsdecode(path), number, cast(Literal["write-back", "sync", "close"], what), at_unmount, count
+                    os.fsdecode(path),
+                    number,
+                    cast(Literal["write-back", "sync", "close"], what),
+                    at_unmount,
+                    count,
+                    given_up,
                 )
-                for path, number, what, at_unmount, count in errors
+                for path, number, what, at_unmount, count, given_up in errors
             ],
             dropped,
         )
@@ -618,6 +626,7 @@ def _unmount(
     latch: threading.Lock,
     servers: list[MetricsServer],
     submitter: Submitter,
+    told: set[str],
 ) -> None:
     for server in servers:
         server.close()
@@ -637,12 +646,25 @@ def _unmount(
         try:
             core.unmount()
         except Exception as error:
-            if first is None:
+            if _is_told(core, told):
+                pass
+            elif first is None:
                 first = error
             else:
                 first.add_note(f"gpufs: unmounting failed, too: {error}")
     if first is not None:
         raise first
+
+
+def _is_told(core: _core.Mount, told: set[str]) -> bool:
+    """Whether all that unmounting says is lost was raised already, by the files' close."""
+    errors, dropped = core.file_errors()
+    lost = [
+        given_up and os.fsdecode(path) in told
+        for path, _, what, at_unmount, _, given_up in errors
+        if at_unmount or given_up or what == "close"
+    ]
+    return bool(lost) and all(lost) and dropped == 0
 
 
 def _misses_gpu() -> bool:

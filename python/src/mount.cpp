@@ -120,7 +120,8 @@ nb::list file_stats_of(py_mount& self) {
   return list;
 }
 
-// Tuples in the order of gpufs::file_error, and how many more there were; gpufs._mount.FileErrors has the same.
+// Tuples in the order of gpufs.FileError, and how many more there were; gpufs._mount.FileErrors has
+// the same.
 nb::tuple file_errors_of(py_mount& self) {
   const file_error_list all = [&] {
     const nb::gil_scoped_release released;
@@ -129,7 +130,7 @@ nb::tuple file_errors_of(py_mount& self) {
   nb::list list;
   for (const file_error& e : all.errors) {
     list.append(nb::make_tuple(nb::bytes(e.path.data(), e.path.size()), e.error_number, e.operation_name(),
-                               e.at_unmount, e.count));
+                               e.at_unmount, e.count, e.given_up));
   }
   return nb::make_tuple(list, all.dropped);
 }

@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <system_error>
 #include <utility>
@@ -13,13 +14,28 @@
 
 namespace gpufs {
 
-deadline deadline::after(std::uint64_t ns) {
+namespace {
+
+// For how long the process has run, as far as deadlines were looked at.
+std::uint64_t lived_ns() {
+  static std::atomic<std::uint64_t> looked{0}, lived{0};
   const std::uint64_t now = platform::now_ns();
+  // Relaxed: numbers, by which nothing else becomes known. Two threads that look at once may count
+  // some nanoseconds twice.
+  const std::uint64_t since = platform::duration_ns(looked.exchange(now, std::memory_order_relaxed), now);
+  const std::uint64_t counted = std::min(since, deadline::look_ns_max);
+  return lived.fetch_add(counted, std::memory_order_relaxed) + counted;
+}
+
+}  // namespace
+
+deadline deadline::after(std::uint64_t ns) {
+  const std::uint64_t now = lived_ns();
   return deadline(ns > never - now ? never : now + ns);
 }
 
 std::uint64_t deadline::left_ns() const {
-  const std::uint64_t now = platform::now_ns();
+  const std::uint64_t now = lived_ns();
   return end_ns_ == never ? never : end_ns_ > now ? end_ns_ - now : 0;
 }
 
@@ -63,9 +79,7 @@ bool host_threads::wait_until(const deadline& end) {
     while (progress_->running != 0) {
       const std::uint64_t left = end.left_ns();
       if (left == 0) return false;
-      // In steps, because the clocks of C++ overflow with what `never` is.
-      constexpr std::uint64_t step_ns = 1'000'000'000;
-      (void)progress_->ended.wait_for(lock, std::chrono::nanoseconds(std::min(left, step_ns)));
+      (void)progress_->ended.wait_for(lock, std::chrono::nanoseconds(std::min(left, deadline::look_ns)));
     }
   }
   for (std::thread& t : threads_) t.join();

@@ -14,10 +14,16 @@
 
 namespace gpufs {
 
-// A moment of platform::now_ns(). `never`: no deadline.
+// A moment at which a wait is given up. `never`: no deadline.
+//
+// Only time in which the process runs counts, because a stop (a signal, a debugger, a frozen
+// container) must cost time and no data. So all deadlines share a clock that goes on when any of
+// them is looked at, each time by `look_ns_max` at most. A waiter looks at least every `look_ns`.
 class deadline {
  public:
   static constexpr std::uint64_t never = ~std::uint64_t{0};
+  static constexpr std::uint64_t look_ns = 50'000'000;
+  static constexpr std::uint64_t look_ns_max = 2 * look_ns;
   static deadline after(std::uint64_t ns);
   std::uint64_t left_ns() const;
   // The one that comes first.
@@ -25,7 +31,7 @@ class deadline {
 
  private:
   explicit deadline(std::uint64_t end_ns) : end_ns_(end_ns) {}
-  std::uint64_t end_ns_;
+  std::uint64_t end_ns_;  // by the shared clock
 };
 
 // Used by one thread at a time.

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/host_threads.hpp"
 #include "device/device.hpp"
 #include "gpufs/base/copy.cuh"
 #include "gpufs/error.hpp"
@@ -97,9 +98,9 @@ class cpu_device final : public device {
   void begin_launch() noexcept override { ++launches_; }
   void end_launch() noexcept override { --launches_; }
   bool wait_idle(std::uint64_t timeout_ns) noexcept override {
-    const auto start = std::chrono::steady_clock::now();
+    const deadline end = deadline::after(timeout_ns);
     while (launches_ != 0) {
-      if (std::chrono::steady_clock::now() - start >= std::chrono::nanoseconds(timeout_ns)) return false;
+      if (end.left_ns() == 0) return false;
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
     return true;

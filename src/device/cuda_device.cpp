@@ -1,5 +1,6 @@
 // NVIDIA GPUs, through the CUDA runtime and (for virtual memory) the driver's entry points.
 #include "base/blocked_signals.hpp"
+#include "base/host_threads.hpp"
 #include "device/device.hpp"
 #include "gpufs/error.hpp"
 
@@ -324,9 +325,8 @@ class cuda_device final : public device {
     check(cudaDeviceSynchronize(), "kernel");
   }
   bool wait_idle(std::uint64_t timeout_ns) noexcept override {
-    constexpr std::uint64_t years_ns = 1'000'000'000'000'000'000;  // the clock cannot add much more
-    const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(std::min(timeout_ns, years_ns));
-    const auto is_over = [&] { return std::chrono::steady_clock::now() >= end; };
+    const deadline end = deadline::after(timeout_ns);
+    const auto is_over = [&] { return end.left_ns() == 0; };
     std::shared_ptr<std::atomic<bool>> done;
     while (done == nullptr) {
       try {

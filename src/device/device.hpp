@@ -63,7 +63,8 @@ class device {
   // Around each launch on the twin; a GPU's driver knows of its launches.
   virtual void begin_launch() noexcept {}
   virtual void end_launch() noexcept {}
-  // True when all work ended within the time, or failed (nothing runs any more).
+  // True when all work ended within the time (base/host_threads.hpp, deadline), or failed (nothing
+  // runs any more).
   virtual bool wait_idle(std::uint64_t timeout_ns) noexcept = 0;
 
   // Makes this device current for the calling thread; returns what to give to restore(). The twin has nothing to do.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/blocked_signals.hpp"
+#include "base/host_threads.hpp"
 #include "base/uninterrupted.hpp"
 #include "gpufs/base/platform.cuh"
 #include "gpufs/cache/dirty.cuh"
@@ -166,24 +167,37 @@ class flusher {
     return status;
   }
 
-  // What the device keeps for gfsync and gclose to return; 0, or -errno.
-  int earlier_failure(const host_file& file) {
+  // What the device keeps of earlier failures: 0, or -errno.
+  struct earlier {
+    int failed = 0;    // for gfsync and gclose to return
+    int given_up = 0;  // by a last gclose that the host has not heard of
+    std::uint32_t closings = 0;
+  };
+  earlier earlier_failures(const host_file& file) {
     try {
       const file_node node = node_of(gpu_, fs_, file);
-      return node.version.value == file.version().number ? std::clamp(node.failed.value, -4095, 0) : 0;
+      if (node.version.value != file.version().number) return {};
+      return {std::clamp(node.failed.value, -4095, 0), std::clamp(node.given_up.value, -4095, 0), node.closings.value};
     } catch (const error&) {
-      return -EIO;  // the device answers no more
+      return {-EIO, 0, 0};  // the device answers no more
     } catch (const std::bad_alloc&) {
-      return -ENOMEM;
+      return {-ENOMEM, 0, 0};
     }
   }
 
   void end_files(written_version& version) {
     host_file& one = *version.files.back();
-    const int synced = by_backend(one, [](backend_file& reached) { return reached.sync(); });
+    const earlier before = earlier_failures(one);
+    if (before.given_up != 0) report(one, before.given_up, file_operation::write_back);
+    const int synced = by_backend(one, [&](backend_file& reached) {
+      const auto sync = [&] { return std::min(reached.sync(), 0); };
+      // With the error of an earlier sync, of which the kernel may not have heard. But a thread
+      // that hangs may hang in one.
+      return service_hangs_ ? sync() : one.version().syncs.run(before.closings, sync);
+    });
     if (synced < 0) report(one, synced, file_operation::sync);
     // An earlier sync that failed may have dropped bytes for good.
-    else if (const int failed = earlier_failure(one); failed != 0) report(one, failed, file_operation::sync);
+    else if (before.failed != 0) report(one, before.failed, file_operation::sync);
     for (const std::shared_ptr<host_file>& file : version.files) {
       const int closed = by_backend(*file, [&](backend_file& reached) { return files_.report_close(*file, reached); });
       if (closed < 0) report(*file, closed, file_operation::close);
@@ -208,17 +222,15 @@ class flusher {
 
 // False when nothing went on for the time.
 bool wait_for(const flush_state& state, std::uint64_t timeout_ns) {
-  const auto timeout = std::chrono::nanoseconds(timeout_ns);
-  auto last = std::chrono::steady_clock::now();
+  deadline end = deadline::after(timeout_ns);
   std::uint64_t seen = state.steps;
   while (!state.done.load(std::memory_order_acquire)) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
-    const auto now = std::chrono::steady_clock::now();
     const std::uint64_t steps = state.steps;
     if (steps != seen) {
       seen = steps;
-      last = now;
-    } else if (now - last > timeout) {
+      end = deadline::after(timeout_ns);
+    } else if (end.left_ns() == 0) {
       return false;
     }
   }
@@ -266,7 +278,7 @@ void report_unwritten(device& gpu, const mount_ref& fs, file_table& files, int s
     bool is_dirty = true;  // unless it can be seen that it is not
     try {
       const file_node node = node_of(gpu, fs, file);
-      is_dirty = node.version.value != number || node.dirty.value != 0;
+      is_dirty = node.version.value != number || node.dirty.value != 0 || node.given_up.value != 0;
     } catch (const error&) {
       // The device answers no more.
     }

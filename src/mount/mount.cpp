@@ -30,6 +30,8 @@ namespace {
 constexpr unsigned openers_from_workers = 4;
 // In which a device that is idle says so, on a busy machine too.
 constexpr std::uint64_t idle_answer_ns = 1'000'000'000;
+// In which files are closed that do not hang, also when what ended before has used up the time.
+constexpr std::uint64_t closing_ns = 1'000'000'000;
 constexpr const char* dropped_losses = "bytes of files may be lost whose errors the list has no room for";
 
 // Of the first descriptors, how many the process has open. Where there may be more than these, a quarter of all is plenty.
@@ -137,6 +139,7 @@ struct mount::implementation {
     // time: a GPU takes a moment to say that it is idle, and without that nothing would be written.
     const bool idle = gpu->wait_idle(std::max(all.left_ns(), idle_answer_ns));
     if (!idle) obstacle = "a kernel is still running";
+    const std::uint64_t rest_ns = all.left_ns();
     std::exception_ptr failure;
     try {
       if (!idle) report_unwritten(*gpu, ref, *files_open, -ETIMEDOUT);
@@ -146,7 +149,7 @@ struct mount::implementation {
       failure = std::current_exception();
     }
     const auto close = [](void* self) { static_cast<implementation*>(self)->close_files(); };
-    if (obstacle == nullptr && !closer.run(close, this, deadline::after(options.unmount_timeout_ns)))
+    if (obstacle == nullptr && !closer.run(close, this, deadline::after(std::max(rest_ns, closing_ns))))
       obstacle = "closing a file hangs";
     if (failure != nullptr) std::rethrow_exception(failure);
   }
@@ -219,6 +222,7 @@ struct mount::implementation {
   void close_files() {
     extents->drop_all();
     files_open->close_all();
+    files_open->close_handed();
   }
 
   void release_memory() noexcept {

@@ -16,18 +16,19 @@ const char* file_error::operation_name() const noexcept {
   return "unknown";
 }
 
-void file_error_log::add(const std::string& path, int status, file_operation what, bool at_unmount) noexcept {
+void file_error_log::add(const std::string& path, file_error fresh) noexcept {
   const std::lock_guard lock(mutex_);
   const auto known = std::find_if(list_.errors.begin(), list_.errors.end(), [&](const file_error& e) {
-    return e.error_number == -status && e.what == what && e.at_unmount == at_unmount && e.path == path;
+    return e.error_number == fresh.error_number && e.what == fresh.what && e.at_unmount == fresh.at_unmount &&
+           e.given_up == fresh.given_up && e.path == path;
   });
   if (known != list_.errors.end()) {
     ++known->count;
     return;
   }
-  const bool loses = is_lost({{}, -status, what, at_unmount, 1});
+  const bool loses = is_lost(fresh);
   try {
-    file_error fresh{path, -status, what, at_unmount, 1};
+    fresh.path = path;
     if (list_.errors.size() == errors_max && loses) {
       const auto other = std::find_if_not(list_.errors.rbegin(), list_.errors.rend(), is_lost);
       if (other != list_.errors.rend()) {

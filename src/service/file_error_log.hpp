@@ -17,15 +17,24 @@ class file_error_log {
   static constexpr std::size_t errors_max = 1024;
 
   // `status`: -errno. Never fails: what there is no memory for is counted as dropped.
-  void add(const std::string& path, int status, file_operation what, bool at_unmount = false) noexcept;
+  void add(const std::string& path, int status, file_operation what, bool at_unmount = false) noexcept {
+    add(path, {{}, -status, what, at_unmount, false, 1});
+  }
+  // The same for bytes that a last gclose gave up.
+  void add_given_up(const std::string& path, int status) noexcept {
+    add(path, {{}, -status, file_operation::write_back, false, true, 1});
+  }
   file_error_list list() const;
 
   // Whether bytes of a file are lost after such a failure, or may be.
-  static bool is_lost(const file_error& e) { return e.at_unmount || e.what == file_operation::close; }
+  static bool is_lost(const file_error& e) { return e.at_unmount || e.given_up || e.what == file_operation::close; }
   // Whether such a failure is not in the list, because there was no room or no memory for it.
   bool has_dropped_loss() const;
 
  private:
+  // `fresh`: without the path.
+  void add(const std::string& path, file_error fresh) noexcept;
+
   mutable std::mutex mutex_;  // guards all below
   file_error_list list_;
   bool has_dropped_loss_ = false;

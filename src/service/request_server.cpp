@@ -68,7 +68,7 @@ std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::ui
     case request_code::read: return serve_read(r, slot, known);
     case request_code::bulk: return serve_bulk(r, slot, sequence, worker, known);
     case request_code::close:
-    case request_code::close_written: return files_.close(r.handle);
+    case request_code::close_written: return serve_close(r);
     case request_code::send: break;
     case request_code::write: return serve_write(r, slot, known);
     case request_code::truncate: return serve_truncate(r, known);
@@ -224,6 +224,16 @@ std::int32_t request_server::serve_sync(const request& r, file_table::lookups& k
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
   const auto sync = [&] { return std::min(uninterrupted([&] { return file->reached->sync(); }), 0); };
   return file->file->writing().syncs.run(static_cast<std::uint32_t>(r.offset), sync);
+}
+
+// Of a file that writes, `offset` is the errno of bytes that were given up, or 0.
+std::int32_t request_server::serve_close(const request& r) {
+  if (r.offset != 0) {
+    const std::shared_ptr<host_file> file = files_.find(r.handle);
+    const int status = r.offset <= 4095 ? -static_cast<int>(r.offset) : -EIO;
+    if (file != nullptr && file->writes()) files_.errors().add_given_up(file->path(), status);
+  }
+  return files_.close(r.handle);
 }
 
 std::int32_t request_server::serve_report_close(const request& r, file_table::lookups& known) {

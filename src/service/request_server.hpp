@@ -58,6 +58,7 @@ class request_server {
   std::int32_t serve_truncate(const request& r, file_table::lookups& known);
   std::int32_t serve_emptied(const request& r, file_table::lookups& known);
   std::int32_t serve_sync(const request& r, file_table::lookups& known);
+  std::int32_t serve_close(const request& r);
   std::int32_t serve_report_close(const request& r, file_table::lookups& known);
   std::int32_t serve_paths(const request& r, std::uint32_t slot);
   std::int32_t serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned copier,

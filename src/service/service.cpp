@@ -63,7 +63,6 @@ void service::wait_for_openers() {
 
 service::~service() {
   if (!is_stopped_) (void)stop(deadline::never);
-  files_.close_handed();
 }
 
 void service::ask_to_end() {

@@ -60,7 +60,8 @@ class service {
   service(device& d, const channel_view& channel, const channel_view& seen, const bulk_frames& frames,
           file_table& files, extent_registrar& extents, sink_table& sinks, timeline& record,
           const service_options& options);
-  // Waits for the threads without a deadline, unless stop() was called. Closes what they left to each other: may wait for I/O.
+  // Waits for the threads without a deadline, unless stop() was called. What they left to each
+  // other to close is for the owner: file_table::close_handed().
   ~service();
   service(const service&) = delete;
   service& operator=(const service&) = delete;

@@ -20,24 +20,25 @@ static_assert(numbers % limits::sinks_max == 0, "the number after the last one h
 sink_table::~sink_table() { (void)stop(deadline::after(deadline::never)); }
 
 std::int32_t sink_table::open(taker take) {
-  open_sink fresh{0, std::make_shared<entry>(std::move(take)), std::make_unique<host_threads>()};
+  sink_list fresh;
+  fresh.push_back({0, std::make_shared<entry>(std::move(take)), std::make_unique<host_threads>()});
   const std::lock_guard lock(mutex_);
   for (std::size_t tried = 0; tried < sinks_.size(); ++tried) {
     const std::uint64_t number = (next_number_ + tried) % numbers;
-    open_sink& place = sinks_[number % sinks_.size()];
-    if (place.shared != nullptr) continue;
-    fresh.thread->start("a sink", [e = fresh.shared] { serve(*e); });
-    fresh.number = number;
-    place = std::move(fresh);
+    sink_list& place = sinks_[number % sinks_.size()];
+    if (!place.empty()) continue;
+    fresh.front().thread->start("a sink", [e = fresh.front().shared] { serve(*e); });
+    fresh.front().number = number;
+    place.swap(fresh);
     next_number_ = number + 1;
     return static_cast<std::int32_t>(number);
   }
   throw error(EMFILE, "open_sink: " + std::to_string(limits::sinks_max) + " sinks are open");
 }
 
-sink_table::open_sink* sink_table::find(std::uint64_t number) {
-  open_sink& place = sinks_[number % sinks_.size()];
-  return place.shared != nullptr && place.number == number ? &place : nullptr;
+sink_table::sink_list* sink_table::find(std::uint64_t number) {
+  sink_list& place = sinks_[number % sinks_.size()];
+  return !place.empty() && place.front().number == number ? &place : nullptr;
 }
 
 void sink_table::ask_to_end(const open_sink& sink) {
@@ -48,36 +49,39 @@ void sink_table::ask_to_end(const open_sink& sink) {
   sink.shared->wake.notify_one();
 }
 
-bool sink_table::end_thread(const open_sink& sink, const deadline& end) {
-  const bool ended = sink.thread->wait_until(end);
-  if (!ended) sink.thread->leave();
+bool sink_table::close(std::int32_t sink, const deadline& end) {
+  sink_list closed;
+  {
+    const std::lock_guard lock(mutex_);
+    sink_list* const found = sink < 0 ? nullptr : find(static_cast<std::uint64_t>(sink));
+    if (found == nullptr) return true;
+    closed.swap(*found);
+  }
+  ask_to_end(closed.front());
+  closed.front().shared.reset();
+  const bool ended = closed.front().thread->wait_until(end);
+  const std::lock_guard lock(mutex_);
+  // Those that have returned since. No wait: their threads are about to end.
+  left_.remove_if([](const open_sink& s) { return s.thread->wait_until(deadline::after(0)); });
+  if (!ended) left_.splice(left_.end(), closed);
   return ended;
 }
 
-bool sink_table::close(std::int32_t sink, const deadline& end) {
-  open_sink closed;
-  {
-    const std::lock_guard lock(mutex_);
-    open_sink* const found = sink < 0 ? nullptr : find(static_cast<std::uint64_t>(sink));
-    if (found == nullptr) return true;
-    std::swap(closed, *found);
-  }
-  ask_to_end(closed);
-  return end_thread(closed, end);
-}
-
 bool sink_table::stop(const deadline& end) {
-  std::array<open_sink, limits::sinks_max> all;
+  sink_list all;
   {
     const std::lock_guard lock(mutex_);
-    std::swap(all, sinks_);
+    for (sink_list& place : sinks_) all.splice(all.end(), place);
+    all.splice(all.end(), left_);
   }
   for (const open_sink& sink : all) {
     if (sink.shared != nullptr) ask_to_end(sink);
   }
   bool ended = true;
   for (const open_sink& sink : all) {
-    if (sink.shared != nullptr) ended = end_thread(sink, end) && ended;
+    if (sink.thread->wait_until(end)) continue;
+    sink.thread->leave();
+    ended = false;
   }
   return ended;
 }
@@ -86,9 +90,9 @@ int sink_table::send(std::uint64_t sink, const char* bytes, std::size_t count, a
   std::shared_ptr<entry> e;
   {
     const std::lock_guard lock(mutex_);
-    const open_sink* const found = find(sink);
+    const sink_list* const found = find(sink);
     if (found == nullptr) return -EBADF;
-    e = found->shared;
+    e = found->front().shared;
   }
   {
     const std::lock_guard lock(e->mutex);

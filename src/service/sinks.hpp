@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 
@@ -36,12 +37,15 @@ class sink_table {
 
   std::int32_t open(taker take);  // throws gpufs::error: EMFILE, or EAGAIN when the sink cannot have a thread
   // No call of the sink begins any more; sends that wait get -EBADF. False when the call under way has not returned by the
-  // deadline: then its thread is left behind, and what the function uses must stay until it returns.
+  // deadline: then what the function uses must stay until it returns, and stop() waits for it
+  // again.
   [[nodiscard]] bool close(std::int32_t sink, const deadline& end);
   // 0: the bytes are queued, and must stay until the sink's thread calls `to`, which must not throw. Or -EBADF; -ENOBUFS
   // when more messages wait than a channel has slots; or throws std::bad_alloc: then `to` is not called. Does not wait for the sink.
   int send(std::uint64_t sink, const char* bytes, std::size_t count, answer to);
-  // Closes all sinks, as close().
+  // Closes all sinks, and waits also for those whose close() returned false. False when a call has
+  // not returned by the deadline: then its thread is left behind, and answers the send later, so
+  // the channel and the timeline must stay.
   [[nodiscard]] bool stop(const deadline& end);
 
  private:
@@ -61,17 +65,20 @@ class sink_table {
   };
   struct open_sink {
     std::uint64_t number = 0;
-    std::shared_ptr<entry> shared;  // null: not open
+    std::shared_ptr<entry> shared;  // null: closed
     std::unique_ptr<host_threads> thread;
   };
-  // Null when no sink with this number is open. The caller holds mutex_.
-  open_sink* find(std::uint64_t number);
+  // Lists, so that a sink passes from one to another without an allocation.
+  using sink_list = std::list<open_sink>;
+  // The place of the sink with this number; null when it is not open. The caller holds mutex_.
+  sink_list* find(std::uint64_t number);
   static void serve(entry& e);
   static void ask_to_end(const open_sink& sink);
-  [[nodiscard]] static bool end_thread(const open_sink& sink, const deadline& end);
 
-  std::mutex mutex_;                                // guards the rest
-  std::array<open_sink, limits::sinks_max> sinks_;  // each in the place that its number says, modulo the count
+  std::mutex mutex_;  // guards the rest
+  // At most one in each: in the place that its number says, modulo the count.
+  std::array<sink_list, limits::sinks_max> sinks_;
+  sink_list left_;  // closed, but their functions had not returned in time
   std::uint64_t next_number_ = 0;
 };
 

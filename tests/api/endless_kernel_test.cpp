@@ -13,11 +13,13 @@
 namespace gpufs::testing {
 namespace {
 
-// Writes "first" at 0, says so, waits for the test, writes "later" at 8, and closes nothing.
+// Writes "first" at 0, says so, waits for the test, writes "later" at 8, and closes nothing, or
+// only when the service has ended.
 struct waiting_writer {
   const char* path;
   std::atomic<bool>* has_written;
   std::atomic<bool>* go_on;
+  bool closes = false;
 
   void operator()(const mount_ref& fs) const {
     const auto g = this_thread();
@@ -25,7 +27,13 @@ struct waiting_writer {
     EXPECT_EQ(gwrite(g, fs, fd, "first", 5, 0), 5);
     *has_written = true;
     wait_until([&] { return go_on->load(); }, std::chrono::minutes(10));
+    if (closes) {
+      wait_until([&] { return fs.client().is_dead(); }, std::chrono::minutes(10));
+    }
     EXPECT_EQ(gwrite(g, fs, fd, "later", 5, 8), 5);
+    if (!closes) return;
+    EXPECT_EQ(gfsync(g, fs, fd), -EIO);
+    EXPECT_EQ(gclose(g, fs, fd), -EIO);
   }
 };
 
@@ -36,9 +44,9 @@ class endless_kernel : public ::testing::Test {
     io_->write("/clean", std::string(5000, '-'));
     options_.backend = io_;
   }
-  void begin() {
+  void begin(bool closes = false) {
     fs_ = std::make_unique<mount>(options_);
-    kernel_ = std::thread([&] { launch(*fs_, {}, waiting_writer{"/a", &has_written_, &go_on_}); });
+    kernel_ = std::thread([this, closes] { launch(*fs_, {}, waiting_writer{"/a", &has_written_, &go_on_, closes}); });
     wait_until([&] { return has_written_.load(); });
     ASSERT_TRUE(has_written_);
   }
@@ -71,6 +79,19 @@ TEST_F(endless_kernel, is_waited_for_and_what_it_wrote_last_is_in_the_file) {
   std::string expected(5000, '-');
   expected.replace(0, 5, "first").replace(8, 5, "later");
   EXPECT_EQ(io_->content("/a"), expected);
+  EXPECT_TRUE(fs_->file_errors().errors.empty());
+}
+
+// The service ends after half of the time, the kernel a moment after that.
+TEST_F(endless_kernel, may_close_its_files_when_the_service_has_ended) {
+  options_.unmount_timeout_ns = 10'000'000'000;
+  begin(true);
+  go_on_ = true;
+  EXPECT_NO_THROW(fs_->unmount());
+  kernel_.join();
+  std::string expected(5000, '-');
+  expected.replace(0, 5, "first").replace(8, 5, "later");
+  expect_same_bytes(io_->content("/a"), expected, "/a");
   EXPECT_TRUE(fs_->file_errors().errors.empty());
 }
 

@@ -87,9 +87,10 @@ TEST_P(file_errors_test, failed_write_backs_and_syncs_are_kept) {
   std::int32_t fd = open("a", O_RDWR);
   ASSERT_EQ(calls().write(fd, "some", 5), 4);
   fail(operation::write, ENOSPC);
-  EXPECT_EQ(calls().close(fd), -ENOSPC);
+  EXPECT_EQ(calls().sync(fd), -ENOSPC);
   expect_one("a", ENOSPC, file_operation::write_back);
   io->clear();
+  EXPECT_EQ(calls().close(fd), 0);
   fd = open("a", O_RDWR);
   fail(operation::sync, EIO);
   EXPECT_EQ(calls().sync(fd), -EIO);
@@ -97,6 +98,62 @@ TEST_P(file_errors_test, failed_write_backs_and_syncs_are_kept) {
   ASSERT_EQ(list.errors.size(), 2u);
   EXPECT_EQ(list.errors[1].what, file_operation::sync);
   EXPECT_EQ(list.errors[1].error_number, EIO);
+}
+
+TEST_P(file_errors_test, unmount_reports_what_the_last_gclose_gave_up) {
+  for (const unsigned workers : {2u, 4u}) {
+    options.workers = workers;
+    const std::string content = create("a", page_bytes());
+    mount fs(options);
+    {
+      session calls(fs, GetParam().kind);
+      const std::int32_t fd = calls.open(files->path("a"), O_RDWR), other = calls.open(files->path("a"), O_WRONLY);
+      ASSERT_EQ(calls.write(fd, "some", 5), 4);
+      fail(operation::write, ENOSPC);
+      EXPECT_EQ(calls.sync(fd), -ENOSPC);
+      EXPECT_EQ(calls.close(fd), -ENOSPC);
+      for (const file_error& e : fs.file_errors().errors) EXPECT_FALSE(e.given_up) << "another may write it";
+      EXPECT_EQ(calls.close(other), -ENOSPC);
+    }
+    io->clear();
+    const file_error_list list = fs.file_errors();
+    ASSERT_EQ(list.errors.size(), 2u);
+    EXPECT_FALSE(list.errors[0].given_up);
+    EXPECT_TRUE(list.errors[1].given_up);
+    EXPECT_FALSE(list.errors[1].at_unmount);
+    EXPECT_EQ(list.errors[1].what, file_operation::write_back);
+    EXPECT_EQ(list.errors[1].path, files->path("a"));
+    EXPECT_EQ(list.errors[1].count, 1u);
+    try {
+      fs.unmount();
+      ADD_FAILURE() << "bytes are lost";
+    } catch (const error& e) {
+      EXPECT_EQ(e.code().value(), ENOSPC);
+      EXPECT_EQ(e.path(), files->path("a"));
+    }
+    expect_content("a", content);
+  }
+}
+
+// The next ones that write the file lose nothing.
+TEST_P(file_errors_test, a_loss_is_of_those_who_had_the_file_open) {
+  create("a", page_bytes());
+  const std::int32_t reader = open("a", O_RDONLY);
+  std::int32_t fd = open("a", O_RDWR);
+  ASSERT_EQ(calls().write(fd, "some", 5), 4);
+  const std::int32_t shares = open("a", O_RDONLY);
+  fail(operation::write, ENOSPC);
+  EXPECT_EQ(calls().close(fd), -ENOSPC);
+  io->clear();
+  fd = open("a", O_RDWR);
+  ASSERT_EQ(calls().write(fd, "more", 5), 4);
+  EXPECT_EQ(calls().close(fd), 0);
+  EXPECT_EQ(calls().close(shares), 0);
+  EXPECT_EQ(calls().close(reader), 0);
+  const file_error_list list = errors();
+  ASSERT_EQ(list.errors.size(), 2u);
+  EXPECT_TRUE(list.errors[1].given_up);
+  EXPECT_EQ(list.errors[1].count, 1u);
 }
 
 TEST_P(file_errors_test, a_backend_that_throws_is_an_error_too) {
@@ -107,7 +164,7 @@ TEST_P(file_errors_test, a_backend_that_throws_is_an_error_too) {
   thrown.on = operation::write;
   thrown.exception = true;
   io->add(thrown);
-  EXPECT_EQ(calls().close(fd), -EIO);
+  EXPECT_EQ(calls().sync(fd), -EIO);
   expect_one("a", EIO, file_operation::write_back);
 }
 

@@ -9,7 +9,9 @@
 #include <thread>
 
 #include "api/matrix.hpp"
+#include "gpufs/error.hpp"
 #include "support/eventually.hpp"
+#include "support/fault_backend.hpp"
 #include "support/hanging_backend.hpp"
 #include "support/work_budget.hpp"
 
@@ -142,6 +144,31 @@ TEST_P(hanging_backend_test, so_may_the_calls_that_no_request_makes) {
   EXPECT_EQ(run("enter_opener", 1), GetParam() >= 4) << "openers are there from four workers on";
 }
 
+// The write hangs that the last gclose waits for; the backend recovers before the mount ends.
+TEST_P(hanging_backend_test, what_the_last_gclose_gave_up_is_reported_at_the_end) {
+  auto io = std::make_shared<hanging_backend>(memory_, "write", 1);
+  const std::shared_ptr<hanging_backend::gate> gate = io->calls();
+  mount_options o = options(std::move(io));
+  o.workers = std::max(o.workers, 2u);  // the others answer
+  o.request_timeout_ns = 500'000'000;
+  mount fs(o);
+  {
+    session s(fs, group_kind::thread);
+    const std::int32_t fd = s.open("lost", O_RDWR | O_CREAT);
+    ASSERT_EQ(s.write(fd, "some", 0), 4);
+    ASSERT_EQ(s.write(fd, "lost", 1 << 17), 4);
+    EXPECT_EQ(in_time("close", [&] { return s.close(fd); }), -EIO);
+  }
+  gate->release();
+  try {
+    fs.unmount();
+    ADD_FAILURE() << "bytes are lost";
+  } catch (const error& e) {
+    EXPECT_EQ(e.code().value(), EIO);
+    EXPECT_EQ(e.path(), "lost");
+  }
+}
+
 TEST_P(hanging_backend_test, so_may_a_sink) {
   std::atomic<bool> go_on{false};
   const auto used = std::make_shared<int>(0);  // by the function, until it returns
@@ -158,6 +185,99 @@ TEST_P(hanging_backend_test, so_may_a_sink) {
   in_time("unmount", [&] { return fs.reset(), 0; });
   go_on = true;
   EXPECT_TRUE(eventually([&] { return used.use_count() == 1 && threads_now() <= threads_before_; }, 60s));
+}
+
+// Its function returns after the mount has ended, and then its thread answers the kernel.
+TEST_P(hanging_backend_test, so_may_a_sink_that_could_not_be_closed) {
+  std::atomic<bool> go_on{false};
+  const auto used = std::make_shared<int>(0);  // by the function, until it returns
+  auto fs = std::make_unique<mount>(options(memory_));
+  fs->start_timeline();
+  const std::int32_t sink = fs->open_sink([&go_on, used](const char*, std::size_t) {
+    while (!go_on) std::this_thread::sleep_for(1ms);
+    return *used;
+  });
+  {
+    session s(*fs, group_kind::thread);
+    EXPECT_EQ(in_time("send", [&] { return s.send(sink, "x"); }), -EIO);
+  }
+  EXPECT_FALSE(in_time("close_sink", [&] { return fs->close_sink(sink); }));
+  try {
+    fs->unmount();
+    ADD_FAILURE() << "the sink has not returned";
+  } catch (const error& e) {
+    EXPECT_EQ(e.code().value(), ETIMEDOUT);
+  }
+  in_time("destructor", [&] { return fs.reset(), 0; });
+  go_on = true;
+  EXPECT_TRUE(eventually([&] { return used.use_count() == 1 && threads_now() <= threads_before_; }, 60s));
+}
+
+// A sink that could not be closed in time and has returned since is no obstacle.
+TEST_P(hanging_backend_test, a_sink_that_returns_after_its_close_gave_up_lets_the_mount_end) {
+  std::atomic<bool> go_on{false};
+  mount_options o = options(memory_);
+  o.unmount_timeout_ns = limit_ns;
+  mount fs(o);
+  const std::int32_t sink = fs.open_sink([&go_on](const char*, std::size_t) {
+    while (!go_on) std::this_thread::sleep_for(1ms);
+    return 0;
+  });
+  {
+    session s(fs, group_kind::thread);
+    EXPECT_EQ(in_time("send", [&] { return s.send(sink, "x"); }), -EIO);
+  }
+  EXPECT_FALSE(in_time("close_sink", [&] { return fs.close_sink(sink); }));
+  go_on = true;
+  EXPECT_NO_THROW(fs.unmount());
+}
+
+// Descriptors that others left to the service's threads: after their end, closing one may hang as
+// well.
+TEST_P(hanging_backend_test, so_may_a_close_of_what_the_service_left_open) {
+  struct gate {
+    const std::thread::id unmounting = std::this_thread::get_id();
+    std::atomic<bool> is_ending{false}, go_on{false}, by_unmounting{false};
+    std::atomic<int> calls{0};
+  };
+  class leaving_backend : public backend {
+   public:
+    leaving_backend(std::shared_ptr<backend> wrapped, std::shared_ptr<gate> calls)
+        : wrapped_(std::move(wrapped)), gate_(std::move(calls)) {}
+    int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override {
+      return wrapped_->open(path, no_follow, file);
+    }
+    int open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& file) override {
+      return wrapped_->open_to_change(path, how, file);
+    }
+    void close_handed() override {
+      if (!gate_->is_ending) return;
+      if (std::this_thread::get_id() == gate_->unmounting) gate_->by_unmounting = true;
+      ++gate_->calls;
+      (void)eventually([&] { return gate_->go_on.load(); });
+      --gate_->calls;
+    }
+
+   private:
+    const std::shared_ptr<backend> wrapped_;
+    const std::shared_ptr<gate> gate_;
+  };
+  const auto all = std::make_shared<gate>();
+  const auto io = std::make_shared<fault_backend>(memory_);
+  fault ends;  // the file that is open for writing is synced when the service has ended
+  ends.on = operation::sync;
+  ends.before = [all] { all->is_ending = true; };
+  io->add(ends);
+  auto fs = std::make_unique<mount>(options(std::make_shared<leaving_backend>(io, all)));
+  {
+    session s(*fs, group_kind::thread);
+    EXPECT_GE(s.open("b", O_RDWR | O_CREAT), 0);
+  }
+  in_time("unmount", [&] { return fs.reset(), 0; });
+  EXPECT_FALSE(all->by_unmounting);
+  EXPECT_TRUE(eventually([&] { return all->calls == 1; })) << "nobody closes what was left";
+  all->go_on = true;
+  EXPECT_TRUE(eventually([&] { return all->calls == 0 && threads_now() <= threads_before_; }, 60s));
 }
 
 }  // namespace

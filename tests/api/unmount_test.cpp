@@ -273,6 +273,48 @@ TEST_P(unmount_test, what_a_dead_service_did_not_write_is_written) {
   expect_content("a", content.replace(7, 4, "some"));
 }
 
+TEST_P(unmount_test, what_a_dead_service_did_not_write_is_written_after_its_close) {
+  options.workers = 1;
+  std::string content = create("a", 2 * page_bytes());
+  const std::string other = create("b", 2 * page_bytes());
+  begin();
+  const std::int32_t fd = open("a", O_RDWR), same = open("a", O_WRONLY), read = open("b", O_RDONLY);
+  ASSERT_EQ(write(fd, "some", 7), 4);
+  fault death;
+  death.on = operation::write;
+  death.worker_death = true;
+  io->add(death);
+  EXPECT_EQ(calls().close(same), -EIO);
+  EXPECT_EQ(calls().sync(fd), -EIO);
+  io->clear();
+  ASSERT_EQ(write(fd, "more", 11), 4);
+  EXPECT_EQ(calls().close(fd), -EIO);
+  EXPECT_EQ(calls().close(read), 0);
+  EXPECT_FALSE(end().has_value());
+  expect_content("a", content.replace(7, 8, "somemore"));
+  expect_content("b", other);
+}
+
+TEST_P(unmount_test, a_sync_that_a_dead_service_did_not_begin_loses_nothing) {
+  options.workers = 1;
+  std::string content = create("a", 2 * page_bytes());
+  create("b", 64 * page_bytes());
+  begin();
+  const std::int32_t fd = open("a", O_RDWR), other = open("b", O_RDONLY);
+  ASSERT_EQ(write(fd, "some", 7), 4);
+  EXPECT_EQ(calls().sync(fd), 0);
+  fault death;
+  death.on = operation::read;
+  death.worker_death = true;
+  io->add(death);
+  EXPECT_EQ(calls().read(other, static_cast<std::int64_t>(50 * page_bytes()), 1).result, -EIO);
+  io->clear();
+  EXPECT_EQ(calls().sync(fd), -EIO);
+  EXPECT_FALSE(end().has_value());
+  EXPECT_TRUE(fs_->file_errors().errors.empty());
+  expect_content("a", content.replace(7, 4, "some"));
+}
+
 TEST_P(unmount_test, a_mount_that_reads_only_ends_without_a_call_of_the_backend) {
   options.read_only = true;
   const std::string content = create("a", 2 * page_bytes());

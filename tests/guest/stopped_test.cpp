@@ -13,6 +13,8 @@
 #include <thread>
 
 #include "api/file_world.hpp"
+#include "gpufs/error.hpp"
+#include "gpufs/launch.cuh"
 #include "guest/guest.hpp"
 #include "support/fault_backend.hpp"
 
@@ -119,6 +121,107 @@ TEST_P(guest_stopped, loses_time_and_no_byte) {
     expect_same_bytes(there, expected, "kept");
     EXPECT_TRUE(fs.file_errors().errors.empty());
     EXPECT_EQ(fs.stats()[counter::rpc_failures], 0u);
+  });
+}
+
+// Writes, says so, and writes more and closes the file when the test lets it.
+struct slow_writer {
+  const char* path;
+  progress* all;
+
+  void operator()(const mount_ref& fs) const {
+    const auto g = this_thread();
+    if (g.grid_rank() != 0) return;
+    const std::int32_t fd = gopen(g, fs, path, O_RDWR | O_CREAT);
+    EXPECT_EQ(gwrite(g, fs, fd, "first", 5, 0), 5);
+    ++all->under_way;
+    while (!all->goes_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(gwrite(g, fs, fd, "later", 5, 5), 5);
+    EXPECT_EQ(gclose(g, fs, fd), 0);
+  }
+};
+
+// Stopped for longer than the kernel may take.
+TEST_P(guest_stopped, an_unmount_under_way_waits_as_long_as_without) {
+  in_child([this] {
+    void* const memory = mmap(nullptr, sizeof(progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    progress& all = *new (memory) progress;
+    mount_options o = options();
+    o.unmount_timeout_ns = 8'000'000'000;
+    mount fs(o);
+    const pid_t self = getpid(), stopper = fork();
+    if (stopper == 0) {
+      while (all.under_way < 2) (void)usleep(1000);
+      (void)::kill(self, SIGSTOP);
+      (void)usleep(4'500'000);
+      (void)::kill(self, SIGCONT);
+      (void)usleep(500'000);  // in which the clocks are looked at
+      all.goes_on = true;
+      _exit(0);
+    }
+    const std::string name = path("written");
+    std::thread kernel([&] { launch(fs, {}, slow_writer{name.c_str(), &all}); });
+    std::thread begun([&] {
+      while (all.under_way == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      for (;;) {
+        try {
+          (void)fs.ref();
+        } catch (const error&) {
+          break;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      ++all.under_way;
+    });
+    while (all.under_way == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_NO_THROW(fs.unmount());
+    begun.join();
+    kernel.join();
+    EXPECT_EQ(content("written"), "firstlater");
+    EXPECT_TRUE(fs.file_errors().errors.empty());
+    EXPECT_EQ(waitpid(stopper, nullptr, 0), stopper);
+  });
+}
+
+// The same while what was not closed is written: the write that is under way ends a moment after.
+TEST_P(guest_stopped, so_does_the_write_of_what_was_not_closed) {
+  in_child([this] {
+    void* const memory = mmap(nullptr, sizeof(progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    progress& all = *new (memory) progress;
+    const auto io = std::make_shared<fault_backend>(make_posix_backend());
+    fault waits;
+    waits.on = operation::write;
+    waits.nth = 1;
+    waits.before = [&all] {
+      ++all.under_way;
+      while (!all.goes_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    io->add(waits);
+    mount_options o = options();
+    o.backend = io;
+    o.request_timeout_ns = 4'000'000'000;
+    mount fs(o);
+    const pid_t self = getpid(), stopper = fork();
+    if (stopper == 0) {
+      while (all.under_way < 1) (void)usleep(1000);
+      (void)::kill(self, SIGSTOP);
+      (void)usleep(4'500'000);
+      (void)::kill(self, SIGCONT);
+      (void)usleep(500'000);
+      all.goes_on = true;
+      _exit(0);
+    }
+    {
+      session calls(fs, group_kind::warp);
+      const std::int32_t fd = calls.open(path("written"), O_RDWR | O_CREAT);
+      EXPECT_EQ(calls.write(fd, "bytes", 0), 5);
+    }
+    EXPECT_NO_THROW(fs.unmount());
+    EXPECT_EQ(content("written"), "bytes");
+    EXPECT_TRUE(fs.file_errors().errors.empty());
+    EXPECT_EQ(waitpid(stopper, nullptr, 0), stopper);
   });
 }
 

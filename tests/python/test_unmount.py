@@ -54,10 +54,12 @@ def test_a_file_says_at_its_close_what_is_lost(tmp_path: Path) -> None:
         with file_size_limit(100), pytest.raises(OSError, match="File too large") as caught:
             file.close()
         assert caught.value.filename == str(path)
-        (kept,) = mount.file_errors().errors
-        assert (kept.path, kept.errno, kept.operation) == (str(path), errno.EFBIG, "write-back")
-        assert not kept.at_unmount
-        assert kept.count >= 1
+        failed, lost = mount.file_errors().errors
+        for kept in (failed, lost):
+            assert (kept.path, kept.errno, kept.operation) == (str(path), errno.EFBIG, "write-back")
+            assert not kept.at_unmount
+            assert kept.count >= 1
+        assert (failed.given_up, lost.given_up) == (False, True)
 
 
 def test_the_end_of_a_with_block_says_what_is_lost(tmp_path: Path) -> None:

@@ -299,6 +299,33 @@ TEST(hostile_requests, the_service_follows_nothing_that_the_channels_header_says
 }
 
 // A slot has one request at a time; but a kernel may ring its bell again before the answer.
+// A kernel may say of files that it could write what it likes, but of no others.
+TEST(hostile_requests, what_a_close_says_was_given_up_is_an_errno_of_a_file_that_writes) {
+  const auto files = std::make_shared<memory_backend>();
+  files->write("/read", "content");
+  files->write("/written", "content");
+  service_rig rig(files);
+  const auto close = [&](std::uint64_t handle, std::uint64_t says) {
+    return rig.call({request_code::close, handle, 0, says}).result;
+  };
+  EXPECT_EQ(close(rig.open("/read").handle, ENOSPC), 0);
+  EXPECT_EQ(close(12345, ENOSPC), -EBADF);
+  EXPECT_EQ(close(rig.open_to_write("/written").handle, 0), 0);
+  EXPECT_TRUE(rig.files().errors().list().errors.empty());
+  for (const std::uint64_t says : {std::uint64_t{ENOSPC}, std::uint64_t{4096}, ~std::uint64_t{0}}) {
+    const std::uint64_t handle = rig.open_to_write("/written").handle;
+    EXPECT_EQ(close(handle, says), 0);
+    EXPECT_EQ(close(handle, says), -EBADF);
+  }
+  const file_error_list list = rig.files().errors().list();
+  ASSERT_EQ(list.errors.size(), 2u);
+  EXPECT_EQ(list.errors[0].error_number, ENOSPC);
+  EXPECT_EQ(list.errors[1].error_number, EIO);
+  EXPECT_EQ(list.errors[1].count, 2u);
+  EXPECT_EQ(list.errors[1].path, "/written");
+  for (const file_error& e : list.errors) EXPECT_TRUE(file_error_log::is_lost(e));
+}
+
 TEST(hostile_requests, what_waits_for_a_sink_is_bounded) {
   service_rig rig(std::make_shared<memory_backend>());
   std::atomic<bool> go_on{false}, inside{false};

@@ -17,6 +17,7 @@ service_rig::service_rig(std::shared_ptr<backend> io, const service_rig_options&
 
 service_rig::~service_rig() {
   service_.reset();
+  files_.close_handed();
   (void)extents_.stop(deadline::after(deadline::never));
   extents_.drop_all();
 }

@@ -54,6 +54,10 @@ struct alignas(128) file_node {
   atomic_word<std::uint32_t> size_users;
   static constexpr std::uint32_t resizing = 1u << 31;
 
+  // The -errno of bytes that a last gclose gave up; 0: none. Until the host has heard of it, by the
+  // close of a file that writes the version, or at the end of the mount.
+  atomic_word<std::int32_t> given_up;
+
   // A version's name while its node is being made.
   static constexpr std::uint64_t being_made = ~std::uint64_t{0};
 };

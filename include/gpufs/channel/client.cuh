@@ -188,6 +188,12 @@ class channel_client {
     return lived_ns(slot, waiting) > timeouts_.request_ns;
   }
 
+  // Whether the service has said that it is dead. By one copy of that for all callers: once seen,
+  // it stays. A worker that is late may still answer a request that is posted afterwards.
+  GPUFS_HD bool is_dead() const {
+    return view_.reply(0).service.load_relaxed() != static_cast<std::uint32_t>(service_phase::running);
+  }
+
   // Release: the next owner's writes to staging come after my reads.
   GPUFS_HD void release(std::uint32_t slot) {
     slots_[slot].owner.store_release(static_cast<std::uint32_t>(slot_owner::free));

@@ -42,18 +42,31 @@ class record_table {
   // join those who write the file, and not look whether it changed. 0, or -errno when the host has
   // not said that it is closed. It will be before an open of this file is answered: by the host
   // where the request was posted, else by close_before_open().
-  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_on_host(std::uint32_t slot, std::uint64_t handle, bool has_node) const {
+  // Bytes that a gclose has given up are reported with it.
+  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_on_host(std::uint32_t slot, std::uint64_t handle, std::uint32_t node,
+                                                        bool writes) const {
     channel_client client = fs_->client();
+    // The file may have dirty bytes, which the end of the mount writes if it is open then (leave_writers).
+    if (node != no_node && client.is_dead()) return -EIO;
     const std::int32_t turn = client.acquire();
     if (turn < 0) {
       keep_unclosed(slot, handle);
       return turn;
     }
     const auto channel_slot = static_cast<std::uint32_t>(turn);
-    if (has_node) return client.ask(channel_slot, {request_code::close_written, handle, 0, 0}).result;
-    client.post(channel_slot, {request_code::close, handle, 0, 0});
-    client.abandon(channel_slot);  // nobody waits for it
-    return 0;
+    if (node == no_node) {
+      client.post(channel_slot, {request_code::close, handle, 0, 0});
+      client.abandon(channel_slot);  // nobody waits for it
+      return 0;
+    }
+    atomic_word<std::int32_t>& given_up = fs_->node(node).given_up;
+    // Acquire: pairs with the release of a gclose that gave bytes up.
+    const std::int32_t lost = writes ? given_up.exchange_acq_rel(0) : 0;
+    const auto error = static_cast<std::uint64_t>(-static_cast<std::int64_t>(lost));
+    const channel_client::answer answer = client.ask(channel_slot, {request_code::close_written, handle, 0, error});
+    std::int32_t none = 0;
+    if (answer.abandoned && lost != 0) (void)given_up.compare_exchange_acq_rel(none, lost);
+    return answer.result;
   }
   // Before an open is posted in the channel slot, which is the caller's: has the host close what
   // could not be closed before. 0; or -errno, and the slot is abandoned.
@@ -120,11 +133,14 @@ class record_table {
     if (!header(slot).state.claim(slot_phase::resident)) return 0;  // opened again meanwhile, or another closes it
     index().remove(header(slot).key(), slot);
     const std::uint64_t handle = at(slot).handle.load_relaxed();
-    const bool has_node = (fs_->facts_of(slot, 0).size.load_relaxed() & file_facts::size_in_node) != 0;
+    const file_facts& facts = fs_->facts_of(slot, 0);
+    const std::uint64_t size = facts.size.load_relaxed();
+    const bool has_node = (size & file_facts::size_in_node) != 0;
+    const bool writes = (file_facts::mode_in(facts.tag_mode.load_relaxed()) & access_write) != 0;
     set_generation(slot, at(slot).generation() + 1, 0, 0, 0);
     header(slot).state.release();
     fs_->counters().add(counter::closes);
-    return close_on_host(slot, handle, has_node);
+    return close_on_host(slot, handle, has_node ? static_cast<std::uint32_t>(size) : no_node, writes);
   }
 
   // Keeps a file that the host is to close, in this record or the next one that keeps none. In a
@@ -428,7 +444,7 @@ class opener {
     file.tag_holders.add_relaxed(~std::uint64_t{0});
     records_.set_generation(view.record, file.generation() + 1, 0, 0, 0);
     // The open ends with its own error.
-    (void)records_.close_on_host(view.record, view.handle, view.node != no_node);
+    (void)records_.close_on_host(view.record, view.handle, view.node, false);
     records_.index().fail_load(file.header.key(), view.record, error);
   }
 
@@ -448,6 +464,7 @@ class opener {
         node.lost.store_relaxed(0);
         node.settled.store_relaxed(0);
         node.failed.store_relaxed(0);
+        node.given_up.store_relaxed(0);
         node.closings.store_relaxed(0);
         node.cuts.store_relaxed(0);
         node.dirty.store_relaxed(0);
@@ -522,12 +539,28 @@ class opener {
   record_table records_;
 };
 
+// Whether what a last flush left dirty is lost, with this error: not when the service is dead.
+// Collective.
+template <class Group>
+GPUFS_HD GPUFS_OUT_OF_LINE bool gives_up(const mount_ref& fs, const Group g, std::uint32_t node, std::int32_t error) {
+  std::uint32_t yes = 0;
+  if (g.is_leader() && !fs.client().is_dead()) {
+    yes = 1;
+    std::int32_t none = 0;
+    // Release: pairs with the close of the file.
+    if (fs.node(node).dirty.load_acquire() != 0) (void)fs.node(node).given_up.compare_exchange_acq_rel(none, error);
+  }
+  return g.broadcast(yes) != 0;
+}
+
 // Gives back a descriptor that may write its file. 0, or the error of a write-back that nobody was told of. Collective; waits for
 // the host, if something is dirty.
 //
 // Who gives back the last one of its record writes back what is dirty; others may open the file and write to it meanwhile. What
 // that leaves dirty, as the host failed or somebody wrote more, is for those who may still write the file. Only when there
-// are none it is lost: whoever leaves nobody behind shuts the door with `closing`, tries once more, and gives up the rest.
+// are none it is lost: whoever leaves nobody behind shuts the door with `closing`, tries once more,
+// and gives up the rest. The host hears of that by the close of the file. But when the service is
+// dead the bytes stay dirty, and the file stays open in the host: the end of the mount writes them.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const Group g, const file_view file,
                                                       bool last_of_record) {
@@ -551,17 +584,19 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const
   if (last == 0) return g.broadcast(error);
   GPUFS_SCHEDULE_POINT("file.leave");
   const std::int32_t flushed = flush_file(fs, g, file.version, file.node, true);
-  if (flushed != 0) {
-    (void)by_one_warp(g, [&](const one_warp_of<Group>& part) {
-      write_back(fs, part).discard(file.version, file.node);
-      return 0;
-    });
-  }
   tell(flushed);
-  // Descriptors that are opened from now on write other bytes.
-  if (g.is_leader()) {
-    node.failed.store_relaxed(0);
-    node.closings.add_relaxed(1);
+  if (flushed == 0 || gives_up(fs, g, file.node, flushed)) {
+    if (flushed != 0) {
+      (void)by_one_warp(g, [&](const one_warp_of<Group>& part) {
+        write_back(fs, part).discard(file.version, file.node);
+        return 0;
+      });
+    }
+    // Descriptors that are opened from now on write other bytes.
+    if (g.is_leader()) {
+      node.failed.store_relaxed(0);
+      node.closings.add_relaxed(1);
+    }
   }
   // Release: pairs with who joins, and may have done so behind the door.
   if (g.is_leader()) (void)node.writers.fetch_and_acq_rel(~file_node::closing);

@@ -472,7 +472,9 @@ GPUFS_HD std::int32_t sync_file(const mount_ref& fs, const Group& g, const file_
   // One error stands for all, if there are several. That of a write-back is returned once: what it did not write is dirty still.
   std::int32_t kept = 0;
   if (g.is_leader()) {
-    if (flushed && error != 0) keep_failure(fs, file.node, error);
+    // Of a dead service the end of the mount syncs the file; the host remembers a sync that failed
+    // (service/sync_rounds.hpp).
+    if (flushed && error != 0 && !fs.client().is_dead()) keep_failure(fs, file.node, error);
     kept = fs.node(file.node).error.exchange_acq_rel(0);
     if (const std::int32_t failed = fs.node(file.node).failed.load_acquire(); failed != 0) kept = failed;
   }
