@@ -407,6 +407,7 @@ timeline_event service::describe(const request& r, std::uint32_t slot, unsigned 
       break;
     case request_code::truncate:
       e.name = "truncate";
+      e.bytes = 0;
       e.offset = r.offset;
       break;
     case request_code::sync: e.name = "sync"; break;

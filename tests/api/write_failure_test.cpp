@@ -12,7 +12,28 @@
 namespace gpufs::testing {
 namespace {
 
-class write_failure_test : public conformance {};
+class write_failure_test : public conformance {
+ protected:
+  ~write_failure_test() override {
+    go_on_ = true;
+    unmount();
+  }
+  // The next call of this kind hangs until `go_on_` is set; its caller gives up before.
+  void begin_hanging(operation on) {
+    options.request_timeout_ns = 150'000'000;
+    options.workers = 3;
+    fault hang;
+    hang.on = on;
+    hang.times_max = 1;
+    hang.before = [this] {
+      stands_ = true;
+      while (!go_on_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    io->add(hang);
+  }
+
+  std::atomic<bool> stands_{false}, go_on_{false};
+};
 INSTANTIATE_TEST_SUITE_P(conformance, write_failure_test, ::testing::ValuesIn(all_settings()), name_of_setting);
 
 TEST_P(write_failure_test, an_error_reaches_who_syncs_and_the_bytes_stay) {
@@ -270,6 +291,42 @@ TEST_P(write_failure_test, after_a_truncation_without_an_answer_every_sync_and_c
   wait_until([&] { return files->content("a").size() == 5; });
   EXPECT_EQ(calls().sync(fd), -EIO);
   EXPECT_EQ(calls().close(fd), -EIO);
+}
+
+// The late write would bring bytes back that the truncation has cut. So the truncation waits for its answer.
+TEST_P(write_failure_test, a_truncation_waits_for_a_write_without_an_answer) {
+  begin_hanging(operation::write);
+  const std::int32_t fd = open("a", O_RDWR | O_CREAT);
+  ASSERT_EQ(calls().write(fd, "secret", 0), 6);
+  EXPECT_EQ(calls().sync(fd), -EIO) << "no answer";
+  EXPECT_TRUE(stands_);
+  EXPECT_EQ(calls().truncate(fd, 0), -EIO);
+  EXPECT_EQ(calls().status(fd).status.size, 6u) << "nothing has changed";
+  calls().expect_read(fd, "secret", 0, 6);
+  EXPECT_EQ(calls().sync(fd), -EIO);
+  go_on_ = true;
+  std::int32_t result = -EIO;
+  wait_until([&] { return (result = calls().truncate(fd, 0)) == 0; });
+  EXPECT_EQ(result, 0);
+  EXPECT_EQ(calls().sync(fd), 0);
+  expect_content("a", "");
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("a", "");
+}
+
+// Also when nothing is dirty any more: the last close has given up the bytes, and another descriptor goes on.
+TEST_P(write_failure_test, a_write_that_follows_a_late_truncation_is_not_cut) {
+  (void)create("a", 3 * page_bytes());
+  begin_hanging(operation::truncate);
+  const std::int32_t fd = open("a", O_RDWR);
+  EXPECT_EQ(calls().truncate(fd, 0), -EIO);
+  ASSERT_EQ(calls().write(fd, "some", 5), 4);
+  EXPECT_EQ(calls().sync(fd), -EIO) << "it is held back";
+  go_on_ = true;
+  wait_until([&] { return calls().sync(fd) == -EIO && files->content("a").size() != 3 * page_bytes(); });
+  wait_until([&] { return calls().sync(fd) == -EIO && files->content("a").size() == 9; });
+  expect_content("a", std::string(5, '\0') + "some");
+  EXPECT_EQ(calls().close(fd), -EIO) << "what was there before is lost";
 }
 
 // All frames dirty, none writable: every call ends, and says so.
