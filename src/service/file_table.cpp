@@ -254,16 +254,18 @@ int file_table::enter(counted_path path, bool no_follow, bool writes, std::share
   if (const int known = file->identify(identity); known < 0) return known;
   if (const int kind = check_kind(identity); kind < 0) return kind;
 
-  std::shared_ptr<file_version> version;
-  std::uint32_t node = no_node;
-  if (const int known = version_of(identity, seen_ns, writes, version, node); known < 0) return known;
+  given_version given;
+  if (const int known = version_of(identity, seen_ns, writes, given); known < 0) return known;
+  const std::shared_ptr<file_version>& version = given.version;
+  const std::uint32_t node = given.node;
   const auto leave_node = [&] {
     if (writes && result != nullptr) forget_writer(*result);
     if (node != no_node) leave(*version, writes);
   };
   result = nullptr;
   try {
-    result = std::make_shared<host_file>(std::move(path), no_follow, writes, node, version, std::move(file));
+    result =
+        std::make_shared<host_file>(std::move(path), no_follow, writes, given.is_fresh, node, version, std::move(file));
     // Before there is a handle, which may be closed as soon as it is one.
     if (writes) {
       const std::lock_guard lock(nodes_mutex_);
@@ -410,8 +412,7 @@ void file_table::leave(file_version& version, bool writes) {
   version.node = no_node;
 }
 
-int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
-                           std::shared_ptr<file_version>& version, std::uint32_t& node) {
+int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, bool writes, given_version& given) {
   const std::int64_t changed = identity.modified_ns > identity.changed_ns ? identity.modified_ns : identity.changed_ns;
   const bool racy = seen_ns - changed < racy_ns;
   const key name{identity.device, identity.inode};
@@ -424,8 +425,8 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
     return !writes && !v.was_written && !v.racy && v.identity == identity;
   };
   const auto give = [&](const std::shared_ptr<file_version>& v) {
-    if (!join(*v, writes, node)) return -EMFILE;
-    version = v;
+    if (!join(*v, writes, given.node)) return -EMFILE;
+    given.version = v;
     return 0;
   };
   {
@@ -445,13 +446,14 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
   fresh->was_written = writes;
   if (known != s.versions.end() && known->second->identity.born_ns == identity.born_ns)
     fresh->emptied_by = known->second->emptied_by.load();
-  if (const int given = give(fresh); given < 0) return given;
+  if (const int status = give(fresh); status < 0) return status;
+  given.is_fresh = true;
   if (known != s.versions.end()) {
     known->second.swap(place.mapped());
     return 0;
   }
-  // Forgotten versions cost pages that are read again, and the memory of who emptied the file. Those with open files live on in their files; those that are being
-  // written must not be forgotten.
+  // Forgotten versions cost pages that are read again, and the memory of who emptied the file. Those with open files live on in
+  // their files; those that are being written must not be forgotten.
   if (s.versions.size() >= versions_max) {
     s.versions.swap(forgotten);
     for (auto at = forgotten.begin(); at != forgotten.end();) {

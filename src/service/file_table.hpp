@@ -67,7 +67,6 @@ class file_version {
   unsigned sharers = 0;          // open files that were told of the node
   unsigned writers = 0;          // of these: those that write
   bool was_written = false;
-
   // Made when it is first asked for: by the registrar, for files that are large enough to be registered. Most are not.
   const std::shared_ptr<extent_set>& extents();
 
@@ -101,14 +100,15 @@ class counted_path {
 // One open file. Thread-safe.
 class host_file {
  public:
-  // `node`: the version's, if the file takes part in it.
-  host_file(counted_path path, bool no_follow, bool writes, std::uint32_t node, std::shared_ptr<file_version> version,
-            std::shared_ptr<backend_file> file)
-      : path_(std::move(path)), no_follow_(no_follow), writes_(writes), node_(node), version_(std::move(version)),
-        file_(std::move(file)) {}
+  // `node`: the version's, if the file takes part in it. `is_fresh`: its open has made the version.
+  host_file(counted_path path, bool no_follow, bool writes, bool is_fresh, std::uint32_t node,
+            std::shared_ptr<file_version> version, std::shared_ptr<backend_file> file)
+      : path_(std::move(path)), no_follow_(no_follow), writes_(writes), is_fresh_(is_fresh), node_(node),
+        version_(std::move(version)), file_(std::move(file)) {}
 
   const std::string& path() const { return path_.text(); }
   bool writes() const { return writes_; }
+  bool is_fresh() const { return is_fresh_; }
   std::uint32_t node() const { return node_; }
   file_version& version() const { return *version_; }
   const std::shared_ptr<file_version>& shared_version() const { return version_; }
@@ -126,6 +126,7 @@ class host_file {
   const counted_path path_;
   const bool no_follow_;
   const bool writes_;  // then its backend's file stays open: the path may lead elsewhere, or nowhere
+  const bool is_fresh_;
   const std::uint32_t node_;
   const std::shared_ptr<file_version> version_;
   std::size_t place_ = 0;  // among the writers of its node; guarded by the table's nodes_mutex_
@@ -297,9 +298,14 @@ class file_table {
   static std::uint64_t handle_of(const entry& e, std::uint32_t place, std::uint32_t shard) {
     return (e.generation << index_bits) | (((place << shard_bits) | shard) + 1);
   }
-  // The version, and its node if the file takes part in it; 0, or -EMFILE when there are no more nodes, or versions.
-  int version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
-                 std::shared_ptr<file_version>& version, std::uint32_t& node);
+  // A version, whether it was made for this open, and its node if the file takes part in it.
+  struct given_version {
+    std::shared_ptr<file_version> version;
+    std::uint32_t node = no_node;
+    bool is_fresh = false;
+  };
+  // 0; -EMFILE when there are no more nodes, or versions.
+  int version_of(const file_identity& identity, std::int64_t seen_ns, bool writes, given_version& given);
   bool join(file_version& version, bool writes, std::uint32_t& node);
   void leave(file_version& version, bool writes);
   void forget_writer(const host_file& file);

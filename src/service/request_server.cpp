@@ -122,7 +122,8 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, un
   reply.changed_ns.store_relaxed(identity.changed_ns);
   reply.inode.store_relaxed(identity.inode);
   reply.device.store_relaxed(identity.device);
-  reply.mode.store_relaxed(identity.mode | (unreadable ? unreadable_flag : 0));
+  reply.mode.store_relaxed(identity.mode | (unreadable ? unreadable_flag : 0) |
+                           (changes && file->is_fresh() ? fresh_flag : 0));
   reply.node.store_relaxed(file->node());
   reply.emptied_by.store_relaxed(file->version().emptied_by.load());
   reply.handle.store_relaxed(handle);

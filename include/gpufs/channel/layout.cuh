@@ -241,6 +241,8 @@ GPUFS_HD constexpr std::uint32_t node_of(std::uint64_t name) {
 }
 // In `mode` of a reply to open_write: the file may be written, but not read.
 inline constexpr std::uint32_t unreadable_flag = 1u << 31;
+// In the same place: this open has made the version, so the size is that which the file has now.
+inline constexpr std::uint32_t fresh_flag = 1u << 30;
 
 // In the result of a read: the reply says something of an extent too. Otherwise the device need not look, a trip over the
 // bus that most reads save.

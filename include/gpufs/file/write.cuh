@@ -611,14 +611,10 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
   return result;
 }
 
-// As O_TRUNC. Collective, by any group.
+// As O_TRUNC. Also when the node's size is 0: another program may have written the file since. Collective, by any group.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t empty_file(const mount_ref& fs, const Group g, const file_view file) {
-  return by_one_warp(g, [&](const one_warp_of<Group>& part) {
-    std::uint32_t empty = 0;
-    if (part.is_leader()) empty = fs.node(file.node).size.load_acquire() == 0 ? 1 : 0;
-    return part.broadcast(empty) != 0 ? 0 : truncate_file(fs, part, file, 0);
-  });
+  return by_one_warp(g, [&](const one_warp_of<Group>& part) { return truncate_file(fs, part, file, 0); });
 }
 
 // ---- Mappings for writing. What is stored through a pointer nobody is told of; so a mapped page has a copy, a page of its own in
