@@ -348,7 +348,7 @@ int file_table::close(std::uint64_t handle) {
     // A place that has had all its generations stays empty, so that no handle comes again.
     if (e.generation == ((numbers_.first_generation + numbers_.generations) & generation_mask)) ++s.retired;
     else s.unused.push_back(static_cast<std::uint32_t>(found - s.entries.data()));
-    epoch_.fetch_add(1, std::memory_order_release);
+    epoch_.fetch_add(1);  // sequentially consistent: see is_open()
   }
   if (last->writes()) forget_writer(*last);
   if (last->node() != no_node) leave(last->version(), last->writes());
@@ -398,7 +398,7 @@ void file_table::forget_writer(const host_file& file) {
     files[file.place_]->place_ = file.place_;
     files.pop_back();
   }
-  epoch_.fetch_add(1, std::memory_order_release);
+  epoch_.fetch_add(1);  // sequentially consistent: see is_written_through()
 }
 
 // By a file that took part in the version's node.
@@ -410,6 +410,12 @@ void file_table::leave(file_version& version, bool writes) {
   const std::lock_guard nodes(nodes_mutex_);
   nodes_unused_.push_back(version.node);
   version.node = no_node;
+}
+
+// Whether calls are under way that write or cut the file. Of a version without writers: none begins any more.
+bool file_table::is_changed(const file_version& version) {
+  // Sequentially consistent: see change_under_way.
+  return version.changes != nullptr && version.changes->load() != 0;
 }
 
 int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, bool writes, given_version& given) {
@@ -437,6 +443,7 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
   const std::uint64_t number = next_version_.fetch_add(1, std::memory_order_relaxed);
   if (number >= numbers_.versions_end) return -EMFILE;
   auto fresh = std::make_shared<file_version>(number, identity, racy);
+  if (writes) fresh->changes = std::make_shared<std::atomic<unsigned>>(0);
   version_map made, forgotten;
   made.emplace(name, fresh);
   auto place = made.extract(made.begin());
@@ -446,6 +453,10 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
   fresh->was_written = writes;
   if (known != s.versions.end() && known->second->identity.born_ns == identity.born_ns)
     fresh->emptied_by = known->second->emptied_by.load();
+  if (known != s.versions.end() && is_changed(*known->second)) {
+    if (writes) return -EBUSY;
+    fresh->changes = known->second->changes;
+  }
   if (const int status = give(fresh); status < 0) return status;
   given.is_fresh = true;
   if (known != s.versions.end()) {
@@ -458,7 +469,7 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
     s.versions.swap(forgotten);
     for (auto at = forgotten.begin(); at != forgotten.end();) {
       const auto next = std::next(at);
-      if (at->second->writers != 0) s.versions.insert(forgotten.extract(at));
+      if (at->second->writers != 0 || is_changed(*at->second)) s.versions.insert(forgotten.extract(at));
       at = next;
     }
   }

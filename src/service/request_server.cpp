@@ -186,6 +186,9 @@ std::int32_t request_server::serve_write(const request& r, std::uint32_t slot, f
     mask.resize(mask_words(bytes));
     std::memcpy(mask.data(), data + mask_offset(bytes), mask.size() * sizeof(std::uint64_t));
   }
+  GPUFS_SCHEDULE_POINT("service.change");
+  const change_under_way change(file->file->version());
+  if (!files_.is_written_through(r.handle, known)) return -EBADF;
   const std::int64_t written = file_table::write(*file->reached, data, bytes, r.offset, masked ? mask.data() : nullptr);
   file->file->version().seats.write_together(file->reached->writes_together());
   return static_cast<std::int32_t>(written);
@@ -202,6 +205,9 @@ std::int32_t request_server::serve_truncate(const request& r, file_table::lookup
   if (r.offset >= limits::file_bytes_max) return -EINVAL;
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
+  GPUFS_SCHEDULE_POINT("service.change");
+  const change_under_way change(file->file->version());
+  if (!files_.is_open(r.handle, known)) return -EBADF;
   return uninterrupted([&] { return file->reached->truncate(r.offset); });
 }
 

@@ -329,6 +329,56 @@ TEST_P(write_failure_test, a_write_that_follows_a_late_truncation_is_not_cut) {
   EXPECT_EQ(calls().close(fd), -EIO) << "what was there before is lost";
 }
 
+// A write that was given up, and lands when the file has been closed and opened again, would lie on top of what is written then.
+TEST_P(write_failure_test, a_file_is_not_opened_for_writing_before_a_write_that_was_given_up_has_ended) {
+  begin_hanging(operation::write);
+  std::int32_t fd = open("a", O_RDWR | O_CREAT);
+  ASSERT_EQ(calls().write(fd, "old bytes", 0), 9);
+  EXPECT_EQ(calls().close(fd), -EIO);
+  EXPECT_TRUE(stands_);
+  for (const int flags : {O_RDWR, O_WRONLY, O_RDWR | O_CREAT | O_TRUNC, O_WRONLY | O_APPEND})
+    EXPECT_EQ(open("a", flags), -EBUSY) << flags;
+  const std::int32_t reader = open("a", O_RDONLY);
+  EXPECT_EQ(calls().close(reader), 0);
+  EXPECT_EQ(open("a", O_RDWR), -EBUSY) << "a reader's version of the file came between";
+  go_on_ = true;
+  wait_until([&] { return (fd = open("a", O_RDWR)) != -EBUSY; });
+  ASSERT_GE(fd, 0);
+  EXPECT_EQ(calls().status(fd).status.size, 9u) << "the late write has taken place";
+  ASSERT_EQ(calls().write(fd, "new", 0), 3);
+  EXPECT_EQ(calls().sync(fd), 0);
+  expect_content("a", "new bytes");
+  EXPECT_EQ(calls().close(fd), 0);
+}
+
+TEST_P(write_failure_test, a_file_is_not_opened_for_writing_before_a_truncation_that_was_given_up_has_ended) {
+  for (const bool as_it_opens : {false, true}) {
+    const std::string content = create("a", 10);
+    go_on_ = stands_ = false;
+    begin_hanging(operation::truncate);
+    std::int32_t fd = -EIO;
+    if (as_it_opens) {
+      EXPECT_EQ(open("a", O_WRONLY | O_TRUNC), -EIO);
+    } else {
+      fd = open("a", O_RDWR);
+      EXPECT_EQ(calls().truncate(fd, 0), -EIO);
+      EXPECT_EQ(calls().close(fd), -EIO);
+    }
+    EXPECT_TRUE(stands_);
+    EXPECT_EQ(open("a", O_WRONLY | O_CREAT | O_TRUNC), -EBUSY);
+    EXPECT_EQ(open("a", O_RDWR), -EBUSY);
+    expect_content("a", content);
+    go_on_ = true;
+    wait_until([&] { return (fd = open("a", O_RDWR)) != -EBUSY; });
+    ASSERT_GE(fd, 0);
+    ASSERT_EQ(calls().write(fd, "the result", 0), 10);
+    EXPECT_EQ(calls().sync(fd), 0);
+    EXPECT_EQ(calls().close(fd), 0);
+    expect_content("a", "the result");
+    io->clear();
+  }
+}
+
 // All frames dirty, none writable: every call ends, and says so.
 TEST_P(write_failure_test, a_full_disk_ends_in_errors_not_in_waiting) {
   options.reclaim_timeout_ns = 20'000'000;
