@@ -87,7 +87,8 @@ template <class Group>
 }
 
 // Removes a path, and gives one another name, as unlink(2) and rename(2). Descriptors of the files stay what they are. Returns 0,
-// or -errno: what the host said, -EROFS, -EFAULT, -ENAMETOOLONG. Waits for the host.
+// or -errno: what the host said, -EROFS, -EFAULT, -ENAMETOOLONG; -EIO when the host does not answer: then it may still happen;
+// -EBUSY, and nothing was done, while that is so of an earlier call on one of the paths. Waits for the host.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gunlink(const Group& g, const mount_ref& fs, const char* path) {
   if (!fs.writes()) return -EROFS;

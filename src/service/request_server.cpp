@@ -63,7 +63,7 @@ std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::ui
   if (files_.is_read_only() && may_change(r.code)) return -EROFS;
   switch (r.code) {
     case request_code::open:
-    case request_code::open_write: return serve_open(r, slot, worker);
+    case request_code::open_write: return serve_open(r, slot, sequence, worker);
     case request_code::read: return serve_read(r, slot, known);
     case request_code::bulk: return serve_bulk(r, slot, sequence, worker, known);
     case request_code::close: return files_.close(r.handle);
@@ -73,7 +73,7 @@ std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::ui
     case request_code::sync: return serve_sync(r, known);
     case request_code::emptied: return serve_emptied(r, known);
     case request_code::unlink:
-    case request_code::rename: return serve_paths(r, slot);
+    case request_code::rename: return serve_paths(r, slot, sequence);
     case request_code::report_close: return serve_report_close(r, known);
   }
   return -ENOSYS;
@@ -92,7 +92,7 @@ void request_server::keep_error(const request& r, std::int32_t status) noexcept 
                                                      : file_operation::close);
 }
 
-std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, unsigned opener) {
+std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned opener) {
   if (r.length == 0 || r.length >= limits::path_bytes_max) return -ENAMETOOLONG;
   std::string path(channel_.staging(slot), r.length);
   if (path.find('\0') != std::string::npos) return -EINVAL;
@@ -102,8 +102,13 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, un
   const open_how how{(r.handle & open_no_follow) != 0, (r.handle & open_reads) != 0,
                      (r.handle & open_writes) != 0,    (r.handle & open_creates) != 0,
                      (r.handle & open_exclusive) != 0, static_cast<std::uint32_t>(r.offset) & 0777u};
-  const int status = changes ? files_.open_to_change(std::move(path), how, handle, file)
-                             : files_.open(std::move(path), how.no_follow, handle, file, opener);
+  const auto open_to_change = [&] {
+    using kind = path_operation::kind;
+    const kind what = !how.create ? kind::opens : how.exclusive ? kind::creates_exclusively : kind::creates;
+    return paths_.run({what, {path}, slot, sequence}, given_up(),
+                      [&] { return files_.open_to_change(std::move(path), how, handle, file); });
+  };
+  const int status = changes ? open_to_change() : files_.open(std::move(path), how.no_follow, handle, file, opener);
   if (status < 0) return status;
   const file_identity& identity = file->version().identity;
   std::int32_t delivered = 0;
@@ -231,17 +236,22 @@ std::int32_t request_server::serve_report_close(const request& r, file_table::lo
   return uninterrupted([&] { return files_.report_close(*file->reached); });
 }
 
-std::int32_t request_server::serve_paths(const request& r, std::uint32_t slot) {
+std::int32_t request_server::serve_paths(const request& r, std::uint32_t slot, std::uint32_t sequence) {
   if (r.length == 0 || r.length > limits::staging_bytes_min) return -ENAMETOOLONG;
   const std::string both(channel_.staging(slot), r.length);
   const std::size_t end = both.find('\0');
   const bool renames = r.code == request_code::rename;
   // Exactly one path, or two, without zeros in them.
   if (renames != (end != std::string::npos)) return -EINVAL;
-  if (!renames) return files_.unlink(both);
+  using kind = path_operation::kind;
+  if (!renames) {
+    return paths_.run({kind::changes_names, {both}, slot, sequence}, given_up(), [&] { return files_.unlink(both); });
+  }
   const std::string path = both.substr(0, end), new_path = both.substr(end + 1);
   if (path.empty() || new_path.empty()) return -ENOENT;
-  return new_path.find('\0') != std::string::npos ? -EINVAL : files_.rename(path, new_path);
+  if (new_path.find('\0') != std::string::npos) return -EINVAL;
+  return paths_.run({kind::changes_names, {path, new_path}, slot, sequence}, given_up(),
+                    [&] { return files_.rename(path, new_path); });
 }
 
 // Says in the reply where an extent lies, if it is registered; what to add to the result.

@@ -379,6 +379,47 @@ TEST_P(write_failure_test, a_file_is_not_opened_for_writing_before_a_truncation_
   }
 }
 
+// A removal that was given up, and takes place later, would remove the file that has the name then.
+TEST_P(write_failure_test, a_path_is_busy_until_a_removal_that_was_given_up_has_ended) {
+  (void)create("a", 10);
+  begin_hanging(operation::unlink);
+  EXPECT_EQ(calls().unlink(files->path("a")), -EIO);
+  EXPECT_TRUE(stands_);
+  EXPECT_EQ(open("a", O_WRONLY | O_CREAT | O_TRUNC), -EBUSY);
+  EXPECT_EQ(calls().unlink(files->path("a")), -EBUSY);
+  EXPECT_EQ(calls().rename(files->path("a"), files->path("b")), -EBUSY);
+  EXPECT_EQ(calls().close(open("c", O_WRONLY | O_CREAT)), 0) << "of other paths nothing is known";
+  go_on_ = true;
+  std::int32_t fd = -EBUSY;
+  wait_until([&] { return (fd = open("a", O_WRONLY | O_CREAT)) != -EBUSY; });
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(calls().write(fd, "new", 0), 3);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("a", "new");
+}
+
+// A rename that was given up, and takes place later, would publish what has the temporary name then.
+TEST_P(write_failure_test, both_paths_are_busy_until_a_rename_that_was_given_up_has_ended) {
+  const std::string content = create("a", 10);
+  begin_hanging(operation::rename);
+  EXPECT_EQ(calls().rename(files->path("a"), files->path("b")), -EIO);
+  EXPECT_TRUE(stands_);
+  EXPECT_EQ(calls().rename(files->path("a"), files->path("b")), -EBUSY);
+  for (const char* name : {"a", "b"}) {
+    EXPECT_EQ(open(name, O_WRONLY | O_CREAT), -EBUSY) << name;
+    EXPECT_EQ(calls().unlink(files->path(name)), -EBUSY) << name;
+  }
+  EXPECT_EQ(open("a", O_RDWR), -EBUSY) << "what is written there would get the other name";
+  EXPECT_EQ(calls().close(open("a", O_RDONLY)), 0);
+  go_on_ = true;
+  std::int32_t fd = -EBUSY;
+  wait_until([&] { return (fd = open("a", O_WRONLY | O_CREAT)) != -EBUSY; });
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(calls().write(fd, "half", 0), 4);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("b", content);
+}
+
 // All frames dirty, none writable: every call ends, and says so.
 TEST_P(write_failure_test, a_full_disk_ends_in_errors_not_in_waiting) {
   options.reclaim_timeout_ns = 20'000'000;
