@@ -128,6 +128,9 @@ holds sync.two_turns                  sync safety sync.pml -DTURNS=2 -DFAULTS=2
 holds sync.every_call_ends            - cycles sync.pml -DTURNS=2
 holds withdraw.a_request              withdraw safety withdraw.pml
 holds withdraw.every_call_ends        - cycles withdraw.pml
+holds late.two_sessions               late safety late.pml -DCHANGES=1
+holds late.two_changes                late safety late.pml -DSESSIONS=1
+holds late.every_call_ends            - cycles late.pml -DSESSIONS=1
 holds channel.one_death              channel safety channel.pml -DCLIENTS=3 -DDEATHS=1
 holds channel.every_call_ends        - cycles channel.pml -DSLOTS=1 -DCLIENTS=3 -DDEADLINES=1 -DPOSTS=1
 holds channel.service_dies           channel safety channel.pml -DSLOTS=1 -DCLIENTS=3 -DPOSTS=1 -DDEATHS=2
@@ -201,6 +204,9 @@ for mutant in LOOKS_BEFORE_IT_CLAIMS LOOKS_BEFORE_IT_WITHDRAWS LOOKS_BEFORE_IT_A
     TAKES_A_LATE_ANSWER; do
     caught "withdraw.$mutant" safety withdraw.pml
 done
+for mutant in OPEN_DOES_NOT_LOOK LOOKS_ONCE CUT_DOES_NOT_SETTLE CUT_IS_NOT_LOST; do
+    caught "late.$mutant" safety late.pml
+done
 for mutant in APPENDS_WITHOUT_GATE MARKS_WITHOUT_GATE LOOKS_BEFORE_IT_COUNTS CUTS_BESIDE_USERS \
     OPENS_BEFORE_IT_CUTS_PAGES OPENS_BY_STORE; do
     caught "append.$mutant" safety append.pml
@@ -224,7 +230,7 @@ if [ -z "$pattern" ]; then
     for mutant in $(grep -oh 'MUTANT_[A-Z_]*' "$models"/*.pml | sort -u); do
         grep -qw -e "-D$mutant" "$work/defines" || { echo "FAIL    $mutant has no check"; touch "$work/failed"; }
     done
-    for family in frames open_files channel withdraw append sync dirty; do
+    for family in frames open_files channel withdraw late append sync dirty; do
         lists=("$work/unreached.$family".*)
         [ -e "${lists[0]}" ] || { echo "FAIL    $family: no check held"; touch "$work/failed"; continue; }
         # Not reached in any check of the family.

@@ -48,8 +48,10 @@ struct mapping {
 // same time must not both empty one file.
 // Errors: -ENOENT -EACCES -EISDIR -ENAMETOOLONG -ELOOP -ENOTDIR as open(2); -EINVAL for an unknown flag or a file that is not
 // regular; -EEXIST; -EROFS for writing where the mount or the file system does not; -EFAULT for a null path; -EMFILE when the mount's table (131,072 files) or the host is out of
-// descriptors; -EOVERFLOW for a file of 2^48 bytes or more; -EIO when the host failed, or does not answer, or
-// other groups were first, and failed, for as long as a request may take.
+// descriptors; -EOVERFLOW for a file of 2^48 bytes or more; -EIO when the host failed, or does not answer (then a file may still be
+// created or emptied), or other groups were first, and failed, for as long as a request may take; -EBUSY while an earlier write or
+// truncation of the file, or a removal or rename of the path, which was given up with -EIO, may still take place: nothing was
+// done, and it ends when the host's call returns (docs/api.md, "Calls that were given up").
 // Waits: for the host's open, bounded by the mount's request timeout; to write, also while the last who wrote the file gives up what
 // could not be written (gclose).
 template <class Group>

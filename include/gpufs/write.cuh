@@ -55,7 +55,8 @@ template <class Group>
 
 // Has all that was written to the file through this mount reach its disk, as fdatasync(2). Returns 0, or -errno: also of an
 // earlier write-back of the file that failed and that no call has returned; then it is returned once, and what could not be written
-// stays dirty, so that a later call may succeed. But a sync that failed may have dropped bytes for good, and a truncation that the
+// stays dirty, so that a later call may succeed. -EIO, too, while a write-back that was given up may still take place. But a sync
+// that failed may have dropped bytes for good, and a truncation that the
 // host has begun and not answered in time may still take place: after those every gfsync and gclose of the file fails, up to the last
 // gclose. -EBADF for a descriptor that does not write. Waits for I/O.
 template <class Group>
@@ -68,8 +69,10 @@ template <class Group>
 
 // Makes the file `size` bytes long: cuts it, or lengthens it with zeros. Calls that write behind `size` at the same time may take
 // place before it or after, byte by byte. Returns 0, or -errno: -EBADF, -EINVAL for a negative size, -EFBIG, what the host said: then
-// gfstat tells which size it has. An append takes place as a whole before it, or after it, at the end that the file has then.
-// Waits for the host, and for appends under way.
+// gfstat tells which size it has. -EIO, and nothing has changed, while a write-back that was given up may still take place; -EIO
+// also when the host does not answer: then it may still cut the file, and every gfsync and gclose fails up to the last gclose.
+// An append takes place as a whole before it, or after it, at the end that the file has then.
+// Waits for the host, for such writes, and for appends under way.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gftruncate(const Group& g, const mount_ref& fs, std::int32_t fd,
                                                std::int64_t size) {
@@ -84,7 +87,8 @@ template <class Group>
 }
 
 // Removes a path, and gives one another name, as unlink(2) and rename(2). Descriptors of the files stay what they are. Returns 0,
-// or -errno: what the host said, -EROFS, -EFAULT, -ENAMETOOLONG. Waits for the host.
+// or -errno: what the host said, -EROFS, -EFAULT, -ENAMETOOLONG; -EIO when the host does not answer: then it may still happen;
+// -EBUSY, and nothing was done, while that is so of an earlier call on one of the paths. Waits for the host.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gunlink(const Group& g, const mount_ref& fs, const char* path) {
   if (!fs.writes()) return -EROFS;

@@ -193,7 +193,7 @@ class flusher {
       const auto sync = [&] { return std::min(reached.sync(), 0); };
       // With the error of an earlier sync, of which the kernel may not have heard. But a thread
       // that hangs may hang in one.
-      return service_hangs_ ? sync() : one.version().syncs.run(before.closings, sync);
+      return service_hangs_ ? sync() : one.writing().syncs.run(before.closings, sync);
     });
     if (synced < 0) report(one, synced, file_operation::sync);
     // An earlier sync that failed may have dropped bytes for good.

@@ -270,17 +270,18 @@ int file_table::enter(counted_path path, bool no_follow, bool writes, std::share
   if (const int known = file->identify(identity); known < 0) return known;
   if (const int kind = check_kind(identity); kind < 0) return kind;
 
-  std::shared_ptr<file_version> version;
-  std::uint32_t node = no_node;
-  bool joined = false;
-  if (const int known = version_of(identity, seen_ns, writes, version, node, joined); known < 0) return known;
+  given_version given;
+  if (const int known = version_of(identity, seen_ns, writes, given); known < 0) return known;
+  const std::shared_ptr<file_version>& version = given.version;
+  const std::uint32_t node = given.node;
   const auto leave_node = [&] {
     if (writes && result != nullptr) forget_writer(*result);
     if (node != no_node) leave(*version, writes);
   };
   result = nullptr;
   try {
-    result = std::make_shared<host_file>(std::move(path), no_follow, writes, node, joined, version, std::move(file));
+    result = std::make_shared<host_file>(std::move(path), no_follow, writes, node, given.is_fresh, given.joined, version,
+                                         std::move(file));
     // Before there is a handle, which may be closed as soon as it is one.
     if (writes) {
       writer_list one{result};
@@ -365,7 +366,7 @@ int file_table::close(std::uint64_t handle) {
     // A place that has had all its generations stays empty, so that no handle comes again.
     if (e.generation == ((numbers_.first_generation + numbers_.generations) & generation_mask)) ++s.retired;
     else s.unused.push_back(static_cast<std::uint32_t>(found - s.entries.data()));
-    epoch_.fetch_add(1, std::memory_order_release);
+    epoch_.fetch_add(1);  // sequentially consistent: see is_open()
   }
   if (last->writes()) forget_writer(*last);
   if (last->node() != no_node) leave(last->version(), last->writes());
@@ -413,7 +414,7 @@ void file_table::forget_writer(host_file& file) {
     if (file.is_writer_) one.splice(one.end(), writers_[file.node()], file.place_);
     file.is_writer_ = false;
   }
-  epoch_.fetch_add(1, std::memory_order_release);
+  epoch_.fetch_add(1);  // sequentially consistent: see is_written_through()
 }
 
 // By a file that took part in the version's node.
@@ -428,8 +429,13 @@ void file_table::leave(file_version& version, bool writes) {
   version.writing = nullptr;
 }
 
-int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
-                           std::shared_ptr<file_version>& version, std::uint32_t& node, bool& joined) {
+// Whether calls are under way that write or cut the file. Of a version without writers: none begins any more.
+bool file_table::is_changed(const file_version& version) {
+  // Sequentially consistent: see change_under_way.
+  return version.changes != nullptr && version.changes->load() != 0;
+}
+
+int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, bool writes, given_version& given) {
   const std::int64_t changed = identity.modified_ns > identity.changed_ns ? identity.modified_ns : identity.changed_ns;
   const bool racy = seen_ns - changed < racy_ns;
   const key name{identity.device, identity.inode};
@@ -442,9 +448,9 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
     return !writes && !v.was_written && !v.racy && v.identity == identity;
   };
   const auto give = [&](const std::shared_ptr<file_version>& v) {
-    joined = v->writers != 0;
-    if (!join(*v, writes, node)) return -EMFILE;
-    version = v;
+    given.joined = v->writers != 0;
+    if (!join(*v, writes, given.node)) return -EMFILE;
+    given.version = v;
     return 0;
   };
   {
@@ -455,6 +461,7 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
   const std::uint64_t number = next_version_.fetch_add(1, std::memory_order_relaxed);
   if (number >= numbers_.versions_end) return -EMFILE;
   auto fresh = std::make_shared<file_version>(number, identity, racy);
+  if (writes) fresh->changes = std::make_shared<std::atomic<unsigned>>(0);
   version_map made, forgotten;
   made.emplace(name, fresh);
   auto place = made.extract(made.begin());
@@ -464,18 +471,23 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
   fresh->was_written = writes;
   if (known != s.versions.end() && known->second->identity.born_ns == identity.born_ns)
     fresh->emptied_by = known->second->emptied_by.load();
-  if (const int given = give(fresh); given < 0) return given;
+  if (known != s.versions.end() && is_changed(*known->second)) {
+    if (writes) return -EBUSY;
+    fresh->changes = known->second->changes;
+  }
+  if (const int status = give(fresh); status < 0) return status;
+  given.is_fresh = true;
   if (known != s.versions.end()) {
     known->second.swap(place.mapped());
     return 0;
   }
-  // Forgotten versions cost pages that are read again, and the memory of who emptied the file. Those with open files live on in their files; those that are being
-  // written must not be forgotten.
+  // Forgotten versions cost pages that are read again, and the memory of who emptied the file. Those with open files live on in
+  // their files; those that are being written must not be forgotten.
   if (s.versions.size() >= versions_max) {
     s.versions.swap(forgotten);
     for (auto at = forgotten.begin(); at != forgotten.end();) {
       const auto next = std::next(at);
-      if (at->second->writers != 0) s.versions.insert(forgotten.extract(at));
+      if (at->second->writers != 0 || is_changed(*at->second)) s.versions.insert(forgotten.extract(at));
       at = next;
     }
   }

@@ -22,6 +22,10 @@
 // version share (file_node in cache/arena.cuh). Whoever opens the file while it is open for writing gets the same version,
 // whatever its times say: they change because of that writing. After the last writer's close the version is never given again.
 //
+// Writes and truncations that hang in the backend may outlive the last writer's close: their callers give up in time. They would
+// land on what is written next. So as long as one is under way no later version of the file is opened for writing (-EBUSY).
+// (While a version has writers, the device knows of them: file_node::lost.)
+//
 // Which launch emptied a file last (O_TRUNC) is remembered as long as its versions are: of a million files. It is the file's, not
 // the path's. A file that is removed and made anew, with the same inode, within one tick of the file system's clock is taken for
 // the old one.
@@ -74,6 +78,9 @@ class file_version {
   unsigned sharers = 0;                    // open files that were told of the node
   unsigned writers = 0;                    // of these: those that write
   bool was_written = false;
+  // Calls of the backend under way that write or cut the file. Of a version that is written; one that is read has the count of
+  // the written one before it, while that is not 0. Else null.
+  std::shared_ptr<std::atomic<unsigned>> changes;
 
   // Made when it is first asked for: by the registrar, for files that are large enough to be registered. Most are not.
   const std::shared_ptr<extent_set>& extents();
@@ -108,15 +115,16 @@ class counted_path {
 // One open file. Thread-safe.
 class host_file {
  public:
-  // `node`: the version's, if the file takes part in it.
-  host_file(counted_path path, bool no_follow, bool writes, std::uint32_t node, bool joined,
+  // `node`: the version's, if the file takes part in it. `is_fresh`: its open has made the version. `joined`: others had the
+  // version open for writing then.
+  host_file(counted_path path, bool no_follow, bool writes, std::uint32_t node, bool is_fresh, bool joined,
             std::shared_ptr<file_version> version, std::shared_ptr<backend_file> file)
-      : path_(std::move(path)), no_follow_(no_follow), writes_(writes), node_(node), joined_(joined),
+      : path_(std::move(path)), no_follow_(no_follow), writes_(writes), is_fresh_(is_fresh), node_(node), joined_(joined),
         version_(std::move(version)), writing_(node != no_node ? version_->writing : nullptr), file_(std::move(file)) {}
 
   const std::string& path() const { return path_.text(); }
   bool writes() const { return writes_; }
-  // Whether others had its version open for writing when it was opened.
+  bool is_fresh() const { return is_fresh_; }
   bool joined() const { return joined_; }
   // Whether its close has been reported, so that nobody hears of an error of what is written
   // through it since.
@@ -142,6 +150,7 @@ class host_file {
   const counted_path path_;
   const bool no_follow_;
   const bool writes_;  // then its backend's file stays open: the path may lead elsewhere, or nowhere
+  const bool is_fresh_;
   const std::uint32_t node_;
   const bool joined_;
   const std::shared_ptr<file_version> version_;
@@ -154,6 +163,20 @@ class host_file {
   std::shared_ptr<backend_file> file_;
   bool used_ = true;              // since the last look for one to close (CLOCK)
   std::atomic<bool> open_{true};  // file_ is not null; to be looked at without the mutex
+};
+
+// A call of the backend that writes or cuts a file, as long as it lasts.
+class change_under_way {
+ public:
+  // Sequentially consistent: pairs with file_table::version_of(), which takes a version that has no writers any more as one that
+  // nobody changes; see file_table::is_written_through().
+  explicit change_under_way(const file_version& version) : count_(*version.changes) { count_.fetch_add(1); }
+  ~change_under_way() { count_.fetch_sub(1); }
+  change_under_way(const change_under_way&) = delete;
+  change_under_way& operator=(const change_under_way&) = delete;
+
+ private:
+  std::atomic<unsigned>& count_;
 };
 
 // Thread-safe.
@@ -191,7 +214,8 @@ class file_table {
            unsigned shard = 0);
   bool is_read_only() const { return nodes_max_ == 0; }
   // Callers of the next three have asked is_read_only().
-  // The same for a file that is to be changed, or created.
+  // The same for a file that is to be changed, or created. -EBUSY: for writing, while a write or truncation of a closed version of
+  // it is under way.
   int open_to_change(std::string path, const open_how& how, std::uint64_t& handle, std::shared_ptr<host_file>& file);
   int unlink(const std::string& path) { return io_->unlink(path); }
   int rename(const std::string& path, const std::string& new_path) { return io_->rename(path, new_path); }
@@ -234,6 +258,15 @@ class file_table {
   const host_file* remembered_writer(std::uint64_t name, const lookups& known) const {
     const lookups::entry& e = known.writers[lookups::place(name)];
     return e.name == name && known.epoch == epoch_.load(std::memory_order_acquire) ? e.file.get() : nullptr;
+  }
+
+  // Whether a file that was looked up by its handle, or a node's writer by its name, is open still. Asked once more by a thread that
+  // has made itself known by a change_under_way: either this sees the close, or who opens the file later sees the change.
+  bool is_open(std::uint64_t handle, const lookups& known) const {
+    return known.epoch == epoch_.load() || find(handle) != nullptr;
+  }
+  bool is_written_through(std::uint64_t name, const lookups& known) const {
+    return known.epoch == epoch_.load() || find_writer(name) != nullptr;
   }
 
   // Tells the file, if it is remembered, that this will be read in a moment. Only for speed.
@@ -322,10 +355,16 @@ class file_table {
   static std::uint64_t handle_of(const entry& e, std::uint32_t place, std::uint32_t shard) {
     return (e.generation << index_bits) | (((place << shard_bits) | shard) + 1);
   }
-  // The version, its node if the file takes part in it, and whether it was being written already;
-  // 0, or -EMFILE when there are no more nodes, or versions.
-  int version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
-                 std::shared_ptr<file_version>& version, std::uint32_t& node, bool& joined);
+  // A version, its node if the file takes part in it, whether it was made for this open, and whether it was being written.
+  struct given_version {
+    std::shared_ptr<file_version> version;
+    std::uint32_t node = no_node;
+    bool is_fresh = false;
+    bool joined = false;
+  };
+  // 0; -EMFILE when there are no more nodes, or versions; -EBUSY as open_to_change().
+  int version_of(const file_identity& identity, std::int64_t seen_ns, bool writes, given_version& given);
+  static bool is_changed(const file_version& version);
   bool join(file_version& version, bool writes, std::uint32_t& node);
   void leave(file_version& version, bool writes);
   void forget_writer(host_file& file);

@@ -64,7 +64,7 @@ std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::ui
   if (files_.is_read_only() && may_change(r.code)) return -EROFS;
   switch (r.code) {
     case request_code::open:
-    case request_code::open_write: return serve_open(r, slot, worker, opened);
+    case request_code::open_write: return serve_open(r, slot, sequence, worker, opened);
     case request_code::read: return serve_read(r, slot, known);
     case request_code::bulk: return serve_bulk(r, slot, sequence, worker, known);
     case request_code::close:
@@ -75,7 +75,7 @@ std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::ui
     case request_code::sync: return serve_sync(r, known);
     case request_code::emptied: return serve_emptied(r, known);
     case request_code::unlink:
-    case request_code::rename: return serve_paths(r, slot);
+    case request_code::rename: return serve_paths(r, slot, sequence);
     case request_code::report_close: return serve_report_close(r, known);
   }
   return -ENOSYS;
@@ -94,7 +94,8 @@ void request_server::keep_error(const request& r, std::int32_t status) noexcept 
                                                      : file_operation::close);
 }
 
-std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, unsigned opener, opened_file& opened) {
+std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned opener,
+                                        opened_file& opened) {
   if (r.length == 0 || r.length >= limits::path_bytes_max) return -ENAMETOOLONG;
   std::string path(channel_.staging(slot), r.length);
   if (path.find('\0') != std::string::npos) return -EINVAL;
@@ -104,8 +105,13 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, un
   const open_how how{(r.handle & open_no_follow) != 0, (r.handle & open_reads) != 0,
                      (r.handle & open_writes) != 0,    (r.handle & open_creates) != 0,
                      (r.handle & open_exclusive) != 0, static_cast<std::uint32_t>(r.offset) & 0777u};
-  const int status = changes ? files_.open_to_change(std::move(path), how, handle, file)
-                             : files_.open(std::move(path), how.no_follow, handle, file, opener);
+  const auto open_to_change = [&] {
+    using kind = path_operation::kind;
+    const kind what = !how.create ? kind::opens : how.exclusive ? kind::creates_exclusively : kind::creates;
+    return paths_.run({what, {path}, slot, sequence}, given_up(),
+                      [&] { return files_.open_to_change(std::move(path), how, handle, file); });
+  };
+  const int status = changes ? open_to_change() : files_.open(std::move(path), how.no_follow, handle, file, opener);
   if (status < 0) return status;
   const file_identity& identity = file->version().identity;
   std::int32_t delivered = 0;
@@ -124,7 +130,8 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, un
   reply.changed_ns.store_relaxed(identity.changed_ns);
   reply.inode.store_relaxed(identity.inode);
   reply.device.store_relaxed(identity.device);
-  reply.mode.store_relaxed(identity.mode | (unreadable ? unreadable_flag : 0));
+  reply.mode.store_relaxed(identity.mode | (unreadable ? unreadable_flag : 0) |
+                           (changes && file->is_fresh() ? fresh_flag : 0));
   reply.node.store_relaxed(file->node());
   reply.emptied_by.store_relaxed(file->version().emptied_by.load());
   reply.handle.store_relaxed(handle);
@@ -188,6 +195,9 @@ std::int32_t request_server::serve_write(const request& r, std::uint32_t slot, f
     mask.resize(mask_words(bytes));
     std::memcpy(mask.data(), data + mask_offset(bytes), mask.size() * sizeof(std::uint64_t));
   }
+  GPUFS_SCHEDULE_POINT("service.change");
+  const change_under_way change(file->file->version());
+  if (!files_.is_written_through(r.handle, known)) return -EBADF;
   const std::int64_t written = file_table::write(*file->reached, data, bytes, r.offset, masked ? mask.data() : nullptr);
   file->file->writing().seats.write_together(file->reached->writes_together());
   // Its close may have been reported before these bytes were there.
@@ -209,6 +219,9 @@ std::int32_t request_server::serve_truncate(const request& r, file_table::lookup
   if (r.offset >= limits::file_bytes_max) return -EINVAL;
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
+  GPUFS_SCHEDULE_POINT("service.change");
+  const change_under_way change(file->file->version());
+  if (!files_.is_open(r.handle, known)) return -EBADF;
   return uninterrupted([&] { return file->reached->truncate(r.offset); });
 }
 
@@ -242,17 +255,22 @@ std::int32_t request_server::serve_report_close(const request& r, file_table::lo
   return uninterrupted([&] { return files_.report_close(*file->file, *file->reached); });
 }
 
-std::int32_t request_server::serve_paths(const request& r, std::uint32_t slot) {
+std::int32_t request_server::serve_paths(const request& r, std::uint32_t slot, std::uint32_t sequence) {
   if (r.length == 0 || r.length > limits::staging_bytes_min) return -ENAMETOOLONG;
   const std::string both(channel_.staging(slot), r.length);
   const std::size_t end = both.find('\0');
   const bool renames = r.code == request_code::rename;
   // Exactly one path, or two, without zeros in them.
   if (renames != (end != std::string::npos)) return -EINVAL;
-  if (!renames) return files_.unlink(both);
+  using kind = path_operation::kind;
+  if (!renames) {
+    return paths_.run({kind::changes_names, {both}, slot, sequence}, given_up(), [&] { return files_.unlink(both); });
+  }
   const std::string path = both.substr(0, end), new_path = both.substr(end + 1);
   if (path.empty() || new_path.empty()) return -ENOENT;
-  return new_path.find('\0') != std::string::npos ? -EINVAL : files_.rename(path, new_path);
+  if (new_path.find('\0') != std::string::npos) return -EINVAL;
+  return paths_.run({kind::changes_names, {path, new_path}, slot, sequence}, given_up(),
+                    [&] { return files_.rename(path, new_path); });
 }
 
 // Says in the reply where an extent lies, if it is registered; what to add to the result.

@@ -10,6 +10,7 @@
 #include "gpufs/channel/layout.cuh"
 #include "service/extents.hpp"
 #include "service/file_table.hpp"
+#include "service/path_operations.hpp"
 #include "service/run_stager.hpp"
 
 namespace gpufs {
@@ -51,7 +52,8 @@ class request_server {
   }
 
  private:
-  std::int32_t serve_open(const request& r, std::uint32_t slot, unsigned opener, opened_file& opened);
+  std::int32_t serve_open(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned opener,
+                          opened_file& opened);
   std::int32_t deliver(host_file& file, std::uint64_t wanted, std::uint32_t slot);
   std::int32_t serve_read(const request& r, std::uint32_t slot, file_table::lookups& known);
   std::int32_t serve_write(const request& r, std::uint32_t slot, file_table::lookups& known);
@@ -60,7 +62,14 @@ class request_server {
   std::int32_t serve_sync(const request& r, file_table::lookups& known);
   std::int32_t serve_close(const request& r);
   std::int32_t serve_report_close(const request& r, file_table::lookups& known);
-  std::int32_t serve_paths(const request& r, std::uint32_t slot);
+  std::int32_t serve_paths(const request& r, std::uint32_t slot, std::uint32_t sequence);
+  // Whether the caller of a request that changes files has given up. Relaxed: what it asked for afterwards came by a bell, which
+  // orders it behind this.
+  auto given_up() const {
+    return [this](std::uint32_t slot, std::uint32_t sequence) {
+      return channel_.withdrawn(slot).load_relaxed() == sequence;
+    };
+  }
   std::int32_t serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned copier,
                           file_table::lookups& known);
   static std::uint64_t readable_bytes(const file_table::lookups::entry& file, std::uint64_t offset,
@@ -74,6 +83,7 @@ class request_server {
   const bulk_frames frames_;
   file_table& files_;
   extent_registrar& extents_;
+  path_operations paths_;
   driver_gate gate_;
   std::vector<driver_gate::request_name> stalled_;  // the supervisor's
   std::deque<run_stager> stagers_;                  // of each copier

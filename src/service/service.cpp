@@ -453,6 +453,7 @@ timeline_event service::describe(service_duty duty, const request& r, std::uint3
       break;
     case request_code::truncate:
       e.name = "truncate";
+      e.bytes = 0;
       e.offset = r.offset;
       break;
     case request_code::sync: e.name = "sync"; break;

@@ -12,7 +12,28 @@
 namespace gpufs::testing {
 namespace {
 
-class write_failure_test : public conformance {};
+class write_failure_test : public conformance {
+ protected:
+  ~write_failure_test() override {
+    go_on_ = true;
+    unmount();
+  }
+  // The next call of this kind hangs until `go_on_` is set; its caller gives up before.
+  void begin_hanging(operation on) {
+    options.request_timeout_ns = 150'000'000;
+    options.workers = 3;
+    fault hang;
+    hang.on = on;
+    hang.times_max = 1;
+    hang.before = [this] {
+      stands_ = true;
+      while (!go_on_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    io->add(hang);
+  }
+
+  std::atomic<bool> stands_{false}, go_on_{false};
+};
 INSTANTIATE_TEST_SUITE_P(conformance, write_failure_test, ::testing::ValuesIn(all_settings()), name_of_setting);
 
 TEST_P(write_failure_test, an_error_reaches_who_syncs_and_the_bytes_stay) {
@@ -270,6 +291,133 @@ TEST_P(write_failure_test, after_a_truncation_without_an_answer_every_sync_and_c
   wait_until([&] { return files->content("a").size() == 5; });
   EXPECT_EQ(calls().sync(fd), -EIO);
   EXPECT_EQ(calls().close(fd), -EIO);
+}
+
+// The late write would bring bytes back that the truncation has cut. So the truncation waits for its answer.
+TEST_P(write_failure_test, a_truncation_waits_for_a_write_without_an_answer) {
+  begin_hanging(operation::write);
+  const std::int32_t fd = open("a", O_RDWR | O_CREAT);
+  ASSERT_EQ(calls().write(fd, "secret", 0), 6);
+  EXPECT_EQ(calls().sync(fd), -EIO) << "no answer";
+  EXPECT_TRUE(stands_);
+  EXPECT_EQ(calls().truncate(fd, 0), -EIO);
+  EXPECT_EQ(calls().status(fd).status.size, 6u) << "nothing has changed";
+  calls().expect_read(fd, "secret", 0, 6);
+  EXPECT_EQ(calls().sync(fd), -EIO);
+  go_on_ = true;
+  std::int32_t result = -EIO;
+  wait_until([&] { return (result = calls().truncate(fd, 0)) == 0; });
+  EXPECT_EQ(result, 0);
+  EXPECT_EQ(calls().sync(fd), 0);
+  expect_content("a", "");
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("a", "");
+}
+
+// Also when nothing is dirty any more: the last close has given up the bytes, and another descriptor goes on.
+TEST_P(write_failure_test, a_write_that_follows_a_late_truncation_is_not_cut) {
+  (void)create("a", 3 * page_bytes());
+  begin_hanging(operation::truncate);
+  const std::int32_t fd = open("a", O_RDWR);
+  EXPECT_EQ(calls().truncate(fd, 0), -EIO);
+  ASSERT_EQ(calls().write(fd, "some", 5), 4);
+  EXPECT_EQ(calls().sync(fd), -EIO) << "it is held back";
+  go_on_ = true;
+  wait_until([&] { return calls().sync(fd) == -EIO && files->content("a").size() != 3 * page_bytes(); });
+  wait_until([&] { return calls().sync(fd) == -EIO && files->content("a").size() == 9; });
+  expect_content("a", std::string(5, '\0') + "some");
+  EXPECT_EQ(calls().close(fd), -EIO) << "what was there before is lost";
+}
+
+// A write that was given up, and lands when the file has been closed and opened again, would lie on top of what is written then.
+TEST_P(write_failure_test, a_file_is_not_opened_for_writing_before_a_write_that_was_given_up_has_ended) {
+  begin_hanging(operation::write);
+  std::int32_t fd = open("a", O_RDWR | O_CREAT);
+  ASSERT_EQ(calls().write(fd, "old bytes", 0), 9);
+  EXPECT_EQ(calls().close(fd), -EIO);
+  EXPECT_TRUE(stands_);
+  for (const int flags : {O_RDWR, O_WRONLY, O_RDWR | O_CREAT | O_TRUNC, O_WRONLY | O_APPEND})
+    EXPECT_EQ(open("a", flags), -EBUSY) << flags;
+  const std::int32_t reader = open("a", O_RDONLY);
+  EXPECT_EQ(calls().close(reader), 0);
+  EXPECT_EQ(open("a", O_RDWR), -EBUSY) << "a reader's version of the file came between";
+  go_on_ = true;
+  wait_until([&] { return (fd = open("a", O_RDWR)) != -EBUSY; });
+  ASSERT_GE(fd, 0);
+  EXPECT_EQ(calls().status(fd).status.size, 9u) << "the late write has taken place";
+  ASSERT_EQ(calls().write(fd, "new", 0), 3);
+  EXPECT_EQ(calls().sync(fd), 0);
+  expect_content("a", "new bytes");
+  EXPECT_EQ(calls().close(fd), 0);
+}
+
+TEST_P(write_failure_test, a_file_is_not_opened_for_writing_before_a_truncation_that_was_given_up_has_ended) {
+  for (const bool as_it_opens : {false, true}) {
+    const std::string content = create("a", 10);
+    go_on_ = stands_ = false;
+    begin_hanging(operation::truncate);
+    std::int32_t fd = -EIO;
+    if (as_it_opens) {
+      EXPECT_EQ(open("a", O_WRONLY | O_TRUNC), -EIO);
+    } else {
+      fd = open("a", O_RDWR);
+      EXPECT_EQ(calls().truncate(fd, 0), -EIO);
+      EXPECT_EQ(calls().close(fd), -EIO);
+    }
+    EXPECT_TRUE(stands_);
+    EXPECT_EQ(open("a", O_WRONLY | O_CREAT | O_TRUNC), -EBUSY);
+    EXPECT_EQ(open("a", O_RDWR), -EBUSY);
+    expect_content("a", content);
+    go_on_ = true;
+    wait_until([&] { return (fd = open("a", O_RDWR)) != -EBUSY; });
+    ASSERT_GE(fd, 0);
+    ASSERT_EQ(calls().write(fd, "the result", 0), 10);
+    EXPECT_EQ(calls().sync(fd), 0);
+    EXPECT_EQ(calls().close(fd), 0);
+    expect_content("a", "the result");
+    io->clear();
+  }
+}
+
+// A removal that was given up, and takes place later, would remove the file that has the name then.
+TEST_P(write_failure_test, a_path_is_busy_until_a_removal_that_was_given_up_has_ended) {
+  (void)create("a", 10);
+  begin_hanging(operation::unlink);
+  EXPECT_EQ(calls().unlink(files->path("a")), -EIO);
+  EXPECT_TRUE(stands_);
+  EXPECT_EQ(open("a", O_WRONLY | O_CREAT | O_TRUNC), -EBUSY);
+  EXPECT_EQ(calls().unlink(files->path("a")), -EBUSY);
+  EXPECT_EQ(calls().rename(files->path("a"), files->path("b")), -EBUSY);
+  EXPECT_EQ(calls().close(open("c", O_WRONLY | O_CREAT)), 0) << "of other paths nothing is known";
+  go_on_ = true;
+  std::int32_t fd = -EBUSY;
+  wait_until([&] { return (fd = open("a", O_WRONLY | O_CREAT)) != -EBUSY; });
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(calls().write(fd, "new", 0), 3);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("a", "new");
+}
+
+// A rename that was given up, and takes place later, would publish what has the temporary name then.
+TEST_P(write_failure_test, both_paths_are_busy_until_a_rename_that_was_given_up_has_ended) {
+  const std::string content = create("a", 10);
+  begin_hanging(operation::rename);
+  EXPECT_EQ(calls().rename(files->path("a"), files->path("b")), -EIO);
+  EXPECT_TRUE(stands_);
+  EXPECT_EQ(calls().rename(files->path("a"), files->path("b")), -EBUSY);
+  for (const char* name : {"a", "b"}) {
+    EXPECT_EQ(open(name, O_WRONLY | O_CREAT), -EBUSY) << name;
+    EXPECT_EQ(calls().unlink(files->path(name)), -EBUSY) << name;
+  }
+  EXPECT_EQ(open("a", O_RDWR), -EBUSY) << "what is written there would get the other name";
+  EXPECT_EQ(calls().close(open("a", O_RDONLY)), 0);
+  go_on_ = true;
+  std::int32_t fd = -EBUSY;
+  wait_until([&] { return (fd = open("a", O_WRONLY | O_CREAT)) != -EBUSY; });
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(calls().write(fd, "half", 0), 4);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("b", content);
 }
 
 // All frames dirty, none writable: every call ends, and says so.

@@ -212,6 +212,23 @@ TEST_P(write_test, o_trunc_empties_a_file_once_in_a_launch) {
   }
 }
 
+// The mount has it open, and knows of no bytes in it.
+TEST_P(write_test, o_trunc_empties_a_file_that_another_program_has_written_since_it_was_opened) {
+  const std::int32_t fd = open("a", O_RDWR | O_CREAT);
+  ASSERT_GE(fd, 0);
+  for (const int flags : {O_RDWR | O_CREAT | O_TRUNC, O_WRONLY | O_TRUNC}) {
+    files->write("a", "written by another program");
+    const std::int32_t other = open("a", flags);
+    ASSERT_GE(other, 0);
+    ASSERT_EQ(calls().write(other, "new", 0), 3);
+    EXPECT_EQ(calls().sync(other), 0);
+    expect_content("a", "new");
+    EXPECT_EQ(calls().truncate(other, 0), 0);
+    EXPECT_EQ(calls().close(other), 0);
+  }
+  EXPECT_EQ(calls().close(fd), 0);
+}
+
 // The open that fails has not emptied it, so the next one of the launch does.
 TEST_P(write_test, o_trunc_that_fails_is_tried_again) {
   create("a", 3 * page_bytes());

@@ -350,5 +350,29 @@ TEST_F(service_faults, the_end_of_the_service_ends_those_who_wait) {
   EXPECT_EQ(rig.read(handle, 0, 10).result, -EIO);
 }
 
+// What the report has said is not true of bytes that come after it.
+TEST(reported_close, a_write_that_ends_after_the_report_is_followed_by_a_report_of_its_own) {
+  const auto memory = std::make_shared<memory_backend>();
+  const auto io = std::make_shared<fault_backend>(memory);
+  memory->write("a", "content");
+  std::atomic<bool> writes{false}, go_on{false};
+  service_rig rig(io);
+  const rig_reply file = rig.open_to_write("a");
+  io->add({.on = operation::write, .before = [&] {
+             writes = true;
+             while (!go_on) std::this_thread::yield();
+           }});
+  std::int32_t written = 0;
+  std::thread writer([&] { written = rig.write(file.node, 0, "late").result; });
+  EXPECT_TRUE(eventually([&] { return writes.load(); }));
+  EXPECT_EQ(rig.call({request_code::report_close, file.handle, 0, 0}).result, 0);
+  EXPECT_EQ(io->calls(operation::close), 1u);
+  io->add({.on = operation::close, .error_number = EDQUOT});
+  go_on = true;
+  writer.join();
+  EXPECT_EQ(written, -EDQUOT);
+  EXPECT_EQ(io->calls(operation::close), 2u);
+}
+
 }  // namespace
 }  // namespace gpufs::testing

@@ -1,5 +1,5 @@
 // Requests whose callers have given up: one that no worker has begun never takes effect, however late the service comes to it;
-// of one that was begun the caller knows that it may.
+// of one that was begun the caller knows that it may, and what it would meet is refused until it has.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "service/path_operations.hpp"
 #include "support/eventually.hpp"
 #include "support/fault_backend.hpp"
 #include "support/memory_backend.hpp"
@@ -102,8 +103,9 @@ TEST_P(withdrawn_test, a_request_that_was_not_begun_never_takes_effect) {
 }
 
 // The backend stands still with it.
-TEST_P(withdrawn_test, of_a_request_that_was_begun_the_caller_knows_that_it_may_take_effect) {
+TEST_P(withdrawn_test, of_a_request_that_was_begun_the_caller_knows_and_what_it_would_meet_is_refused) {
   std::atomic<bool> stands{false}, go_on{false};
+  options_.workers = 2;
   service_rig rig(io_, options_);
   const rig_reply file = rig.open_to_write("a");
   ASSERT_EQ(file.result, 0);
@@ -130,12 +132,69 @@ TEST_P(withdrawn_test, of_a_request_that_was_begun_the_caller_knows_that_it_may_
   EXPECT_EQ(everything(), before);
   const bool writes = GetParam() == request_code::write;
   EXPECT_EQ(c.has_unanswered_write(file.node), writes);
+  // A file that it may change is not opened to be written, and a path that it may change stands for nothing else.
+  const auto meets_it = [&] {
+    const auto unlink = [&](std::string_view path) {
+      return rig.call({request_code::unlink, 0, static_cast<std::uint32_t>(path.size()), 0}, path).result;
+    };
+    switch (GetParam()) {
+      case request_code::write:
+      case request_code::truncate: return rig.open_to_write("a").result;
+      case request_code::unlink: return rig.open_to_write("b").result;
+      case request_code::rename: return unlink("c");
+      default: return unlink("new");
+    }
+  };
+  EXPECT_EQ(rig.close(file.handle).result, 0);
+  EXPECT_EQ(meets_it(), -EBUSY);
+  EXPECT_EQ(everything(), before);
   go_on = true;
   while (reply_sequence(rig.memory().view().reply(slot).word.load_acquire()) !=
          rig.memory().view().bell(slot).load_acquire())
     std::this_thread::yield();
   EXPECT_NE(everything(), before);
   EXPECT_FALSE(c.has_unanswered_write(file.node));
+  EXPECT_EQ(meets_it(), 0);
+}
+
+// The worker has found the file, and stands still before it calls the backend. So nothing is known to be under way, and the file is
+// opened again.
+TEST_P(withdrawn_test, a_request_whose_file_was_closed_before_the_backend_was_called_changes_nothing) {
+  const bool writes = GetParam() == request_code::write;
+  if (!writes && GetParam() != request_code::truncate) return;  // they name no open file
+  options_.workers = 2;
+  service_rig rig(io_, options_);
+  const rig_reply file = rig.open_to_write("a");
+  ASSERT_EQ(file.result, 0);
+  const std::string before = everything();
+  std::atomic<bool> stands{false}, go_on{false};
+  const schedule_hook hook([&](const char* name) {
+    if (std::strcmp(name, "service.change") != 0 || stands.exchange(true)) return;
+    while (!go_on) std::this_thread::yield();
+  });
+  channel_client c = rig.memory().client({50 * ms});
+  const auto slot = static_cast<std::uint32_t>(c.acquire());
+  c.post(slot, prepare(rig, GetParam(), file, slot));
+  while (!stands) std::this_thread::yield();
+  EXPECT_TRUE(c.wait(slot).begun);
+  EXPECT_EQ(rig.close(file.handle).result, 0);
+  const rig_reply again = rig.open_to_write("a");
+  EXPECT_EQ(again.result, 0);
+  go_on = true;
+  while (reply_sequence(rig.memory().view().reply(slot).word.load_acquire()) !=
+         rig.memory().view().bell(slot).load_acquire())
+    std::this_thread::yield();
+  EXPECT_EQ(reply_result(rig.memory().view().reply(slot).word.load_acquire()), -EBADF);
+  EXPECT_EQ(everything(), before);
+  EXPECT_EQ(rig.write(again.node, 0, "go on").result, 5);
+}
+
+TEST(path_operations, spellings_of_a_path_that_lead_to_the_same_place_are_the_same) {
+  for (const char* path : {"a/b", "./a/b", "a//b", "a/./b", ".//a/././b"})
+    EXPECT_EQ(path_operations::plain(path), "a/b");
+  for (const char* path : {"/a", "//a", "/./a"}) EXPECT_EQ(path_operations::plain(path), "/a");
+  EXPECT_EQ(path_operations::plain("a/../b"), "a/../b") << "a may be a link";
+  EXPECT_EQ(path_operations::plain(".a/b."), ".a/b.");
 }
 
 // ---- opens that are answered after their callers have given up

@@ -27,8 +27,9 @@ struct alignas(128) file_node {
   atomic_word<std::uint64_t> stored;   // the host's file has nothing behind this
   atomic_word<std::uint32_t> dirty;    // pages that are dirty, or being written back
   atomic_word<std::int32_t> error;     // of a write-back that nobody has been told of; 0: none
-  // Writes that got no answer in time, though the host had begun them: they may still land, on top of whatever is written after
-  // them. So nothing is, until all of them were answered: `settled` is how many were when no unanswered one was left.
+  // Writes and truncations that got no answer in time, though the host had begun them: they may still take place, on top of
+  // what is written after them. So nothing is written, cut or synced until all of them were answered: `settled` is how many
+  // were when no unanswered one was left.
   // Invariant: settled <= lost, but for wraps.
   atomic_word<std::uint32_t> lost;
   atomic_word<std::uint32_t> settled;

@@ -22,6 +22,28 @@ GPUFS_HD std::uint64_t file_size(const mount_ref& fs, const Group& g, std::uint3
   return g.broadcast(size);
 }
 
+// Whether a write or a truncation of the file that got no answer in time may still take place. `waits`: for its answer, as long as
+// for the first time. By one thread.
+GPUFS_HD GPUFS_OUT_OF_LINE inline bool is_unsettled_now(const mount_ref& fs, std::uint32_t node_number,
+                                                        std::uint64_t version, bool waits) {
+  file_node& node = fs.node(node_number);
+  // Acquire: pairs with the release of the group that got no answer, so its slot is seen abandoned.
+  const std::uint32_t lost = node.lost.load_acquire();
+  std::uint32_t settled = node.settled.load_relaxed();
+  if (lost == settled) return false;
+  const std::uint64_t name = node_name(node_number, version);
+  const channel_client client = fs.client();
+  const bool unanswered = waits ? client.has_unanswered_write_for_long(name) : client.has_unanswered_write(name);
+  // Of this many. One that was lost meanwhile keeps the two apart.
+  if (!unanswered) (void)node.settled.compare_exchange_acq_rel(settled, lost);
+  return unanswered;
+}
+// Mostly there is none, which takes two loads to see.
+GPUFS_HD inline bool is_settled(const mount_ref& fs, std::uint32_t node_number, std::uint64_t version, bool waits) {
+  const file_node& node = fs.node(node_number);
+  return node.lost.load_acquire() == node.settled.load_relaxed() || !is_unsettled_now(fs, node_number, version, waits);
+}
+
 // By one warp, or one thread.
 template <class Group>
 class write_back {
@@ -358,7 +380,8 @@ class write_back {
     if (g_.is_leader()) {
       // Both orders: either a truncation finds the pages that were taken, and waits for them; or this sees it.
       if ((fs_.node(r.node()).cuts.fetch_add_acq_rel(0) & 1) != 0) now = state::truncated_now;
-      else if (!settle(r)) now = state::unsettled;
+      // A group that syncs or closes waits; others ask once.
+      else if (!is_settled(fs_, r.node(), r.version(), !keeps_errors_)) now = state::unsettled;
     }
     now = g_.broadcast(now);
     if (now == state::truncated_now) {
@@ -395,23 +418,6 @@ class write_back {
     r.end(error == 0);
     if (error != 0) GPUFS_SCHEDULE_POINT("write_back.failed");
     return {true, error};
-  }
-
-  // Whether no write of the file is under way that got no answer in time. A group that syncs or closes waits for such an answer, as
-  // long as for the first time; others ask once. By one thread.
-  GPUFS_HD bool settle(const dirty_run<Group>& r) {
-    file_node& node = fs_.node(r.node());
-    // Acquire: pairs with the release of the group that got no answer, so its slot is seen abandoned.
-    const std::uint32_t lost = node.lost.load_acquire();
-    std::uint32_t settled = node.settled.load_relaxed();
-    if (lost == settled) return true;
-    const std::uint64_t name = node_name(r.node(), r.version());
-    const channel_client client = fs_.client();
-    const bool unanswered =
-        keeps_errors_ ? client.has_unanswered_write(name) : client.has_unanswered_write_for_long(name);
-    // Of this many. One that was lost meanwhile keeps the two apart.
-    if (!unanswered) (void)node.settled.compare_exchange_acq_rel(settled, lost);
-    return !unanswered;
   }
 
   GPUFS_HD void get_slot(bool wide, bool waits) {
@@ -465,7 +471,7 @@ class write_back {
     if (r.masked()) restore_mask(r, mask_there, done, bytes);
     if (result == no_answer && g_.is_leader()) {
       fs_.client().abandon(slot);
-      // Release: pairs with settle().
+      // Release: pairs with is_unsettled_now().
       if (begun_) (void)fs_.node(r.node()).lost.fetch_add_release(1);
     }
     return result;
@@ -566,22 +572,26 @@ GPUFS_HD GPUFS_OUT_OF_LINE void flush_pages(const mount_ref& fs, const Group g, 
   }
 }
 
-// By any group: write_back::flush(), by all whole warps of a block, among which the pages are shared out.
+// By any group: write_back::flush(), by all whole warps of a block, among which the pages are shared out. -EIO also when nothing is
+// dirty, but a write or truncation that was given up may still take place.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_file(const mount_ref& fs, const Group g, std::uint64_t version,
                                                    std::uint32_t node, bool last) {
   const std::uint64_t size = file_size(fs, g, node);
+  std::int32_t error = 0;
   if constexpr (Group::has_warps) {
     const auto warp = g.warp();
     const std::uint32_t parts = g.size() < 32 ? 1 : g.size() / 32;
-    std::int32_t error = 0;
     if (g.warp_rank() < parts) error = write_back(fs, warp).flush(version, node, last, size, g.warp_rank(), parts);
     // Of several errors the least number.
     const std::uint64_t least = g.least(error == 0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(-error));
-    return least == ~std::uint64_t{0} ? 0 : -static_cast<std::int32_t>(least);
+    error = least == ~std::uint64_t{0} ? 0 : -static_cast<std::int32_t>(least);
   } else {
-    return write_back(fs, g).flush(version, node, last, size);
+    error = write_back(fs, g).flush(version, node, last, size);
   }
+  if (error != 0) return error;
+  if (g.is_leader()) error = is_settled(fs, node, version, true) ? 0 : -EIO;
+  return g.broadcast(error);
 }
 
 }  // namespace gpufs::detail

@@ -133,7 +133,8 @@ class channel_client {
     return turn < 0 ? answer{turn, true, false} : ask(static_cast<std::uint32_t>(turn), r);
   }
 
-  // Whether a write to this node (its node_name()) has been posted and not answered, by a caller that waits or has given up.
+  // Whether a write to this node (its node_name()), or a truncation, has been posted and not answered, by a caller that waits or
+  // has given up. Of a truncation only some bits of the name are compared: another node's may be taken for this one's.
   [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool has_unanswered_write(std::uint64_t node_name) const {
     for (std::uint32_t slot = 0; slot < view_.layout.slot_count; ++slot) {
       // Acquire: pairs with the release of the caller that gave up; its number is then that of the write.
@@ -144,6 +145,7 @@ class channel_client {
       // Not all there: it is being posted now, and a slot with an unanswered request takes no new one.
       if (!view_.request(slot).load(sequence, last)) continue;
       if (last.code == request_code::write && last.handle == node_name) return true;
+      if (last.code == request_code::truncate && last.length == truncated_node(node_name)) return true;
     }
     return false;
   }

@@ -74,7 +74,7 @@ enum class request_code : std::uint32_t {
   // handle: node_name() of a file that is open for writing; offset, length (with masked_flag) <=
   // write bytes: write_staging -> file, all of it
   write = 7,
-  truncate = 8,  // handle; offset: the new size
+  truncate = 8,  // handle; offset: the new size; length: truncated_node(), for the device only
   sync = 9,      // handle; offset: closings of its node (file_node)
   unlink = 10,   // staging: path; length
   rename = 11,   // staging: path, zero, path; length: of all
@@ -249,11 +249,18 @@ inline constexpr std::uint64_t versions_end = std::uint64_t{1} << (64 - node_bit
 GPUFS_HD constexpr std::uint64_t node_name(std::uint32_t node, std::uint64_t version) {
   return node | version << node_bits;
 }
+// What a request to truncate says of the node: as much of its name as fits into the length.
+GPUFS_HD constexpr std::uint32_t truncated_node(std::uint64_t name) {
+  return static_cast<std::uint32_t>(name) & request_record::length_max;
+}
+static_assert(node_bits < request_record::length_bits, "all of the node's number, and some of its version");
 GPUFS_HD constexpr std::uint32_t node_of(std::uint64_t name) {
   return static_cast<std::uint32_t>(name) & ((1u << node_bits) - 1);
 }
 // In `mode` of a reply to open_write: the file may be written, but not read.
 inline constexpr std::uint32_t unreadable_flag = 1u << 31;
+// In the same place: this open has made the version, so the size is that which the file has now.
+inline constexpr std::uint32_t fresh_flag = 1u << 30;
 
 // In the result of a read: the reply says something of an extent too. Otherwise the device need not look, a trip over the
 // bus that most reads save.

@@ -296,7 +296,10 @@ class opener {
     install(s, turn);
     g_.sync();
     if (g_.is_leader()) fs_.client().release(turn);
-    const std::int32_t error = empties ? empty_once(s.view, empty) : 0;
+    // A file that was empty as the host opened it needs no more than that others of the launch hear of it.
+    const bool is_empty = s.is_fresh && s.view.size == 0;
+    const auto empty_if_need_be = [&](const file_view& file) { return is_empty ? 0 : empty(file); };
+    const std::int32_t error = empties ? empty_once(s.view, empty_if_need_be) : 0;
     std::int32_t fd = error;
     if (g_.is_leader() && error != 0) take_back(s.view, error);
     if (g_.is_leader() && error == 0) {
@@ -314,11 +317,12 @@ class opener {
     file_view view;
     std::int32_t turn;    // the channel slot that holds the answer; < 0: the call ends with `result`
     std::int32_t result;  // descriptor or -errno; with a turn: bytes of the file in the staging memory
+    bool is_fresh;        // `view` has the file's size of now, not that of an open before
   };
 
   GPUFS_HD ring_set<record_table> record_ring() const { return {fs_.at<slot_ring>(fs_.layout.file_ring), 1, records_}; }
 
-  GPUFS_HD static step done(std::int32_t result) { return {{}, -1, result}; }
+  GPUFS_HD static step done(std::int32_t result) { return {{}, -1, result, false}; }
 
   // ---- the leader's part
 
@@ -435,7 +439,7 @@ class opener {
     file.inode.store_relaxed(reply.inode.load_relaxed());
     file.device.store_relaxed(reply.device.load_relaxed());
     records_.set_generation(slot, file.generation() + 1, view.handle, (mode & 0xffffu) | access, 1);
-    return {view, turn, answer.result};
+    return {view, turn, answer.result, (mode & fresh_flag) != 0};
   }
 
   // Ends an open that the host has made, with an error.

@@ -564,7 +564,8 @@ GPUFS_HD void wait_for_write_backs(const mount_ref& fs, const Group& g, const fi
 }
 
 // Makes the file `size` bytes long. 0, or -errno: then the file is what it was; but where the host has begun and not answered in
-// time its size is unknown, and every gfsync and gclose says so. One truncation of a file at a time. By one warp or thread.
+// time its size is unknown, and every gfsync and gclose says so. It waits for writes that were given up and may still take place:
+// they would bring back what is cut; -EIO when they get no answer. One truncation of a file at a time. By one warp or thread.
 template <class Group>
 GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t size) {
   file_node& node = fs.node(file.node);
@@ -578,16 +579,23 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
   std::uint64_t old_size = file_size(fs, g, file.node);
   if (size < old_size) {
     wait_for_write_backs(fs, g, file, size, old_size);
-    // Before the host's file loses its pages: those that are registered of it stay, and are not its any more.
-    if (g.is_leader()) (void)node.cuts.fetch_or_acq_rel(file_node::shrunk);
   }
   GPUFS_SCHEDULE_POINT("file.truncate");
   std::int32_t result = 0;
   g.sync();
-  if (g.is_leader()) {
-    const channel_client::answer answer = fs.client().ask({request_code::truncate, file.handle, 0, size});
+  // Behind the wait for write-backs, which may be given up just then.
+  if (g.is_leader() && !is_settled(fs, file.node, file.version, true)) result = -EIO;
+  if (g.is_leader() && result == 0) {
+    // Before the host's file loses its pages: those that are registered of it stay, and are not its any more.
+    if (size < old_size) (void)node.cuts.fetch_or_acq_rel(file_node::shrunk);
+    const std::uint32_t name = truncated_node(node_name(file.node, file.version));
+    const channel_client::answer answer = fs.client().ask({request_code::truncate, file.handle, name, size});
     result = answer.result < 0 ? answer.result : 0;
-    if (answer.begun) keep_failure(fs, file.node, result);
+    if (answer.begun) {
+      keep_failure(fs, file.node, result);
+      // Release: pairs with is_unsettled_now(); the slot is abandoned.
+      (void)node.lost.fetch_add_release(1);
+    }
     // With what was written meanwhile.
     if (result == 0) {
       const std::uint64_t then = node.size.exchange_acq_rel(size);
@@ -605,14 +613,10 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
   return result;
 }
 
-// As O_TRUNC. Collective, by any group.
+// As O_TRUNC. Also when the node's size is 0: another program may have written the file since. Collective, by any group.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t empty_file(const mount_ref& fs, const Group g, const file_view file) {
-  return by_one_warp(g, [&](const one_warp_of<Group>& part) {
-    std::uint32_t empty = 0;
-    if (part.is_leader()) empty = fs.node(file.node).size.load_acquire() == 0 ? 1 : 0;
-    return part.broadcast(empty) != 0 ? 0 : truncate_file(fs, part, file, 0);
-  });
+  return by_one_warp(g, [&](const one_warp_of<Group>& part) { return truncate_file(fs, part, file, 0); });
 }
 
 // ---- Mappings for writing. What is stored through a pointer nobody is told of; so a mapped page has a copy, a page of its own in
