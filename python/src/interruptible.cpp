@@ -81,9 +81,10 @@ struct running_call {
     work = nullptr;  // what it owns is released in this thread
     const std::lock_guard lock(latch);
     is_done = true;
+    if (is_left && unheard) unheard();
+    unheard = nullptr;  // what it owns is released before the caller goes on, or in this thread
     ended.notify_one();
     if (!is_left) return;
-    tell_unheard();
     for (const auto& owner : owners) owner->remove();
     const std::lock_guard objects_lock(released_later().latch);
     released_later().all.push_back(kept);
@@ -95,20 +96,15 @@ struct running_call {
     return ended.wait_for(lock, patience, [this] { return is_done; });
   }
 
-  // With the latch.
-  void tell_unheard() {
-    if (unheard) unheard();
-    unheard = nullptr;  // what it owns is released here
-  }
-
-  // The caller goes; with the GIL.
-  void leave(const leftover_of& to, nb::handle object) {
+  // The caller goes; with the GIL. False: the work is done.
+  bool leave(const leftover_of& to, nb::handle object) {
     const std::lock_guard lock(latch);
-    if (is_done) return tell_unheard();
+    if (is_done) return false;
     for (const auto& owner : to) owner->add();
     owners = to;
     kept = object.inc_ref().ptr();
     is_left = true;
+    return true;
   }
 };
 
@@ -135,12 +131,12 @@ bool is_main_thread() { return syscall(SYS_gettid) == getpid(); }
 }  // namespace
 
 bool detail::run_beside(const leftover_of& owners, nb::handle kept, std::function<void()> work,
-                        const std::function<void()>& meanwhile, std::function<void()> unheard) {
+                        const std::function<void()>& meanwhile, const std::function<void()>& unheard) {
   release_objects();
   if (!is_main_thread()) return false;
   const auto call = std::make_shared<running_call>();
   call->work = std::move(work);
-  call->unheard = std::move(unheard);
+  call->unheard = unheard;
   try {
     const blocked_signals blocked;
     std::thread([call] { call->run(); }).detach();
@@ -157,7 +153,7 @@ bool detail::run_beside(const leftover_of& owners, nb::handle kept, std::functio
       if (meanwhile) meanwhile();
     }
   } catch (...) {
-    call->leave(owners, kept);
+    if (!call->leave(owners, kept) && unheard) unheard();
     throw;
   }
 }

@@ -39,7 +39,7 @@ namespace detail {
 // follows when it has ended; it throws nothing. True: done. False: this is not the main thread,
 // which alone handles signals, or there can be no other: nothing is done.
 bool run_beside(const leftover_of& owners, nanobind::handle kept, std::function<void()> work,
-                const std::function<void()>& meanwhile, std::function<void()> unheard);
+                const std::function<void()>& meanwhile, const std::function<void()>& unheard);
 }  // namespace detail
 
 // Gives what work() gives, and throws what it throws; it runs without the GIL, maybe in another
@@ -71,7 +71,7 @@ auto interruptibly(const leftover_of& owners, nanobind::handle kept, Work work,
       if (made->error != nullptr) own(made->error);
     };
   }
-  if (!detail::run_beside(owners, kept, guarded, meanwhile, std::move(tell))) {
+  if (!detail::run_beside(owners, kept, guarded, meanwhile, tell)) {
     const nanobind::gil_scoped_release released;
     guarded();
   }

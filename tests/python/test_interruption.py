@@ -152,18 +152,25 @@ def part_of(size):
     return mount.open(folder + "/part", "r+b")
 
 long.close()
-threads = len(os.listdir("/proc/self/task"))
+
+def thread_count():
+    time.sleep(0.02)
+    return len(os.listdir("/proc/self/task"))
+
+threads = min(thread_count() for _ in range(50))  # threads of calls that have returned may not have ended
 size = 50_000  # as above
 while not interrupted(lambda: part_of(size).gather(np.arange(size)[::-1], 1)):
     size *= 4
-part = part_of(16 * size)  # which is read long enough for what follows
-assert interrupted(lambda: part.gather(np.arange(16 * size)[::-1], 1))
+size *= 16  # which is read long enough for what follows
+part = part_of(size)
+while not interrupted(lambda: part.gather(np.arange(size)[::-1], 1)):
+    pass
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-part.write(b"lost", 32 * size)
-part.close()
-while len(os.listdir("/proc/self/task")) > threads:
-    time.sleep(0.05)
+part.write(b"lost", 2 * size)
 try:
+    part.close()
+    while thread_count() > threads:
+        pass
     mount.unmount()
 except OSError as error:
     print(error.strerror)
