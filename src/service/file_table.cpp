@@ -280,8 +280,8 @@ int file_table::enter(counted_path path, bool no_follow, bool writes, std::share
   };
   result = nullptr;
   try {
-    result = std::make_shared<host_file>(std::move(path), no_follow, writes, node, given.is_fresh, given.joined, version,
-                                         std::move(file));
+    result = std::make_shared<host_file>(std::move(path), no_follow, writes, node, given.is_fresh, given.joined,
+                                         version, std::move(file));
     // Before there is a handle, which may be closed as soon as it is one.
     if (writes) {
       writer_list one{result};

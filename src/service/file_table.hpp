@@ -119,8 +119,9 @@ class host_file {
   // version open for writing then.
   host_file(counted_path path, bool no_follow, bool writes, std::uint32_t node, bool is_fresh, bool joined,
             std::shared_ptr<file_version> version, std::shared_ptr<backend_file> file)
-      : path_(std::move(path)), no_follow_(no_follow), writes_(writes), is_fresh_(is_fresh), node_(node), joined_(joined),
-        version_(std::move(version)), writing_(node != no_node ? version_->writing : nullptr), file_(std::move(file)) {}
+      : path_(std::move(path)), no_follow_(no_follow), writes_(writes), is_fresh_(is_fresh), node_(node),
+        joined_(joined), version_(std::move(version)), writing_(node != no_node ? version_->writing : nullptr),
+        file_(std::move(file)) {}
 
   const std::string& path() const { return path_.text(); }
   bool writes() const { return writes_; }

@@ -59,11 +59,13 @@ class late_close : public ::testing::Test {
       ASSERT_EQ(calls().open("dead", O_RDONLY), -EIO);
     }
   }
+  // At a path each, because one that hangs makes its path busy.
   void keep_workers_busy() {
-    hang(operation::unlink, "dead");
     for (unsigned i = 0; hanging_ < static_cast<int>(workers); ++i) {
       ASSERT_LT(i, 10 * workers);
-      ASSERT_EQ(calls().unlink("dead"), -EIO);
+      const std::string path = "dead" + std::to_string(i);
+      hang(operation::unlink, path);
+      ASSERT_EQ(calls().unlink(path), -EIO);
     }
   }
   std::int32_t open_and_append(const std::string& line) {

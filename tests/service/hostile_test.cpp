@@ -339,6 +339,8 @@ TEST(hostile_requests, what_waits_for_a_sink_is_bounded) {
   const request r{request_code::send, static_cast<std::uint32_t>(sink), 1, 0};
   std::uint32_t sequence = 0, refused = 0;
   constexpr std::uint32_t slot = 3;
+  // Of nobody else, who would take an answer to one of these requests for its own.
+  rig.memory().record(slot).owner.store_relaxed(static_cast<std::uint32_t>(slot_owner::busy));
   const auto is_refused = [&] {
     const std::uint64_t word = rig.memory().view().reply(slot).word.load_acquire();
     return reply_sequence(word) == sequence && reply_result(word) == -ENOBUFS;

@@ -156,10 +156,11 @@ TEST(histories, know_what_a_read_may_find) {
   h.add_write({0, 8, 10, 20}, 1);
   h.add_write({0, 4, 30, 40}, 2);
   h.add_write({0, 1, 50, history::for_ever}, 3);
-  const auto may_find = [&h](const history::span& at, std::vector<std::uint64_t> values, bool only_origin = false) {
+  const auto may_find = [&h](const history::span& at, std::vector<std::uint64_t> values, bool after_error = false) {
     history with = h;
+    if (after_error) with.add_error();
     with.add_read(at, values, "a read");
-    return with.contradiction(only_origin).empty();
+    return with.contradiction().empty();
   };
   EXPECT_TRUE(may_find({0, 1, 1, 5}, {0}));
   EXPECT_FALSE(may_find({0, 1, 1, 5}, {1})) << "before it was written";
@@ -177,6 +178,27 @@ TEST(histories, know_what_a_read_may_find) {
   EXPECT_FALSE(may_find({0, 1, 42, 45}, {3}));
   EXPECT_TRUE(may_find({0, 1, 60, 65}, {2}));
   EXPECT_TRUE(may_find({0, 1, 60, 65}, {3})) << "it may happen late";
+}
+
+TEST(histories, know_what_a_read_may_find_after_an_error_and_a_settlement) {
+  history h;
+  h.add_write({0, 2, 10, 20}, 1);
+  h.add_write({0, 2, 30, 40}, 2);
+  h.add_error();
+  history synced = h;
+  synced.add_read({0, 2, 50, 51}, {1, 2}, "the disk after a sync", true);
+  EXPECT_FALSE(synced.contradiction().empty()) << "it is checked in full";
+  h.add_read({0, 2, 50, 51}, {1, 2}, "a read");
+  EXPECT_TRUE(h.contradiction().empty());
+  h.settle();
+  EXPECT_FALSE(h.has_error());
+  h.add_read({0, 2, 60, 61}, {1, 0}, "a read of what the error has left");
+  EXPECT_TRUE(h.contradiction().empty());
+  h.add_write({0, 1, 70, 80}, 3);
+  h.add_read({0, 2, 90, 91}, {3, 1}, "a read of a new word and an old one");
+  EXPECT_TRUE(h.contradiction().empty());
+  h.add_read({0, 1, 90, 91}, {2}, "a read of what a new word has replaced");
+  EXPECT_FALSE(h.contradiction().empty());
 }
 
 }  // namespace

@@ -91,7 +91,7 @@ class program {
   struct file {
     std::string path;
     history known;
-    bool is_told = false;  // somebody was told of an error
+    unsigned holders = 0;  // groups that have it open, open it, or close it
   };
 
   void body();
@@ -111,7 +111,7 @@ class program {
       problem(std::string(what) + " took " + std::to_string(ns) + " ns");
     if (result < 0) {
       ++failed_;
-      f.is_told = true;
+      f.known.add_error();
       if (adversity_.nothing_fails) {
         problem(f.path + ": " + what + " gave " + std::to_string(result) + " at " + std::to_string(platform::now_ns()) +
                 " ns, after " + std::to_string(ns) + " ns");
@@ -176,10 +176,12 @@ void program::body() {
     disk_->mend();
     const file_error_list told = fs.file_errors();
     for (const file_error& e : told.errors) {
-      for (file& f : files_) f.is_told = f.is_told || e.path == f.path;
+      for (file& f : files_) {
+        if (e.at_unmount && e.path == f.path) f.known.add_error();
+      }
     }
     if (told.dropped != 0 || unmount_told) {
-      for (file& f : files_) f.is_told = true;
+      for (file& f : files_) f.known.add_error();
     }
   }
   const std::uint64_t now = simulated::step();
@@ -226,9 +228,9 @@ void program::read(const mount_ref& fs, file& f, std::int32_t fd) {
 void program::sync(const mount_ref& fs, file& f, std::int32_t fd) {
   const std::uint64_t begin = simulated::step();
   const std::int64_t result = made(f, "gfsync", [&] { return gfsync(this_thread(), fs, fd); });
-  if (result < 0 || f.is_told) return;
+  if (result < 0 || f.known.has_error()) return;
   const std::string content = files_on_disk_->content(f.path);  // a point: others may write meanwhile
-  f.known.add_read({0, file_words, begin, simulated::step()}, words_of(content), "the disk after a gfsync");
+  f.known.add_read({0, file_words, begin, simulated::step()}, words_of(content), "the disk after a gfsync", true);
 }
 
 void program::truncate(const mount_ref& fs, file& f, std::int32_t fd) {
@@ -248,6 +250,7 @@ void program::group(const mount_ref& fs) {
     if (fds[i] < 0) return;
     (void)made(files_[i], "gclose", [&] { return gclose(this_thread(), fs, fds[i]); });
     fds[i] = -1;
+    --files_[i].holders;
   };
   for (std::uint64_t left = 5 + below(15); left != 0; --left) {
     if (adversity_.stops_process && below(8) == 0) {
@@ -258,9 +261,13 @@ void program::group(const mount_ref& fs) {
     const auto i = static_cast<unsigned>(below(file_count));
     file& f = files_[i];
     if (fds[i] < 0) {
+      if (f.holders++ == 0 && f.known.has_error()) f.known.settle();
       fds[i] = static_cast<std::int32_t>(
           made(f, "gopen", [&] { return gopen(this_thread(), fs, f.path.c_str(), O_RDWR | O_CREAT, 0666); }));
-      if (fds[i] < 0) continue;
+      if (fds[i] < 0) {
+        --f.holders;
+        continue;
+      }
     }
     const std::uint64_t what = below(100);
     if (what < 35) write(fs, f, fds[i]);
@@ -281,7 +288,7 @@ void program::group(const mount_ref& fs) {
 
 void program::check() {
   for (const file& f : files_) {
-    const std::string found = f.known.contradiction(f.is_told);
+    const std::string found = f.known.contradiction();
     if (!found.empty()) problem(f.path + ": " + found);
   }
   for (const std::string& p : problems_) ADD_FAILURE() << p;
