@@ -313,7 +313,7 @@ class Mount:
         self._written: weakref.WeakValueDictionary[bytes, File] = weakref.WeakValueDictionary()
         self._servers: list[MetricsServer] = []
         self.submitter = Submitter()  # for calls of files that give futures
-        self.told: set[str] = set()  # paths of files whose close has raised an error
+        self.told: set[str] = set()  # paths of files of whose lost bytes an exception has told
         # Also runs when the interpreter ends: the service's threads must not outlive the CUDA runtime.
         self._finalizer = weakref.finalize(
             self, _unmount, self._core, self._files, self._latch, self._servers, self.submitter, self.told

@@ -197,7 +197,12 @@ def _product_file(out: AnyPath, shape: tuple[int, ...], *factors: FileArray) -> 
                 description = {"descr": "<f4", "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(file, description)
                 header = file.tell()
-        yield os.fsencode(part), header
+        try:
+            yield os.fsencode(part), header
+        except OSError as error:
+            if error.filename == part:
+                factors[0].file.mount.told.add(part)  # unmounting does not raise it again
+            raise
 
 
 def _array(mount: Mount, path: AnyPath, dtype: object, shape: tuple[int, ...] | None) -> FileArray:

@@ -10,8 +10,10 @@
 #include <mutex>
 #include <shared_mutex>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
+#include "gpufs/error.hpp"
 #include "gpufs/gpufs.hpp"
 #include "interruptible.hpp"
 
@@ -74,7 +76,8 @@ class mount_holder {
       failure = std::current_exception();
     }
     last_errors_ = ended->file_errors();
-    if (failure == nullptr) failure = lost_;
+    // Of one file the error that was kept says more.
+    if (failure == nullptr || is_about_same_file(failure, lost_)) failure = lost_;
     ended.reset();
     closed_ = true;
     if (failure != nullptr) std::rethrow_exception(failure);
@@ -103,6 +106,21 @@ class mount_holder {
   void close_later() noexcept { closed_ = true; }
 
  private:
+  static std::string path_of(const std::exception_ptr& failure) {
+    if (failure == nullptr) return {};
+    try {
+      std::rethrow_exception(failure);
+    } catch (const error& e) {
+      return e.path();
+    } catch (...) {
+      return {};
+    }
+  }
+  static bool is_about_same_file(const std::exception_ptr& one, const std::exception_ptr& other) {
+    const std::string path = path_of(one);
+    return !path.empty() && path == path_of(other);
+  }
+
   mount& opened() const {
     if (mount_ == nullptr) throw std::invalid_argument("the gpufs mount is closed");
     return *mount_;
