@@ -56,10 +56,12 @@ def in_child(work: object) -> str:
 
 @pytest.fixture(autouse=True)
 def _interruptible() -> Iterator[None]:
-    """Lets commands get SIGINT also where these tests run in the background of a shell, which makes it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Lets commands get SIGINT and SIGHUP also where these tests run in the background, or by nohup: ignored there."""
+    interrupts = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hangups = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, interrupts)
+    signal.signal(signal.SIGHUP, hangups)
 
 
 @pytest.fixture
