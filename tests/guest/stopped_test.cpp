@@ -30,13 +30,30 @@ struct progress {
   std::atomic<int> under_way{0};  // calls of the backend
   std::atomic<bool> goes_on{false};
 };
+progress* map_progress() {
+  void* const memory = mmap(nullptr, sizeof(progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return memory != MAP_FAILED ? new (memory) progress : nullptr;
+}
+
+// A process that stops this one for 4.5 s as soon as so many calls are under way, and lets these go on `later_us` after.
+pid_t fork_stopper(progress& all, int calls, useconds_t later_us) {
+  const pid_t self = getpid(), stopper = fork();
+  if (stopper != 0) return stopper;
+  while (all.under_way < calls) (void)usleep(1000);
+  (void)::kill(self, SIGSTOP);
+  (void)usleep(4'500'000);
+  (void)::kill(self, SIGCONT);
+  (void)usleep(later_us);
+  all.goes_on = true;
+  _exit(0);
+}
 
 // Stopped for longer than a request may take, with a read and a write that the host has begun. They end a while after.
 TEST_P(guest_stopped, requests_under_way_get_their_answers) {
   in_child([this] {
-    void* const memory = mmap(nullptr, sizeof(progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    ASSERT_NE(memory, MAP_FAILED);
-    progress& all = *new (memory) progress;
+    progress* const shared = map_progress();
+    ASSERT_NE(shared, nullptr);
+    progress& all = *shared;
     const auto io = std::make_shared<fault_backend>(make_posix_backend());
     for (const operation on : {operation::read, operation::write}) {
       fault waits;
@@ -56,15 +73,7 @@ TEST_P(guest_stopped, requests_under_way_get_their_answers) {
     const std::string read = self_checking(1, 0, 0, 100'000), written = self_checking(2, 0, 0, 20'000);
     (void)folder_.write("read", read);
     mount fs(o);
-    const pid_t self = getpid(), stopper = fork();
-    if (stopper == 0) {
-      while (all.under_way < 2) (void)usleep(1000);
-      (void)::kill(self, SIGSTOP);
-      (void)usleep(4'500'000);
-      (void)::kill(self, SIGCONT);
-      all.goes_on = true;
-      _exit(0);
-    }
+    const pid_t stopper = fork_stopper(all, 2, 0);
     std::thread reader([&] {
       session calls(fs, group_kind::warp);
       calls.expect_read(calls.open(path("read")), read, 50'000, 4096);
@@ -144,22 +153,13 @@ struct slow_writer {
 // Stopped for longer than the kernel may take.
 TEST_P(guest_stopped, an_unmount_under_way_waits_as_long_as_without) {
   in_child([this] {
-    void* const memory = mmap(nullptr, sizeof(progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    ASSERT_NE(memory, MAP_FAILED);
-    progress& all = *new (memory) progress;
+    progress* const shared = map_progress();
+    ASSERT_NE(shared, nullptr);
+    progress& all = *shared;
     mount_options o = options();
     o.unmount_timeout_ns = 8'000'000'000;
     mount fs(o);
-    const pid_t self = getpid(), stopper = fork();
-    if (stopper == 0) {
-      while (all.under_way < 2) (void)usleep(1000);
-      (void)::kill(self, SIGSTOP);
-      (void)usleep(4'500'000);
-      (void)::kill(self, SIGCONT);
-      (void)usleep(500'000);  // in which the clocks are looked at
-      all.goes_on = true;
-      _exit(0);
-    }
+    const pid_t stopper = fork_stopper(all, 2, 500'000);  // in which the clocks are looked at
     const std::string name = path("written");
     std::thread kernel([&] { launch(fs, {}, slow_writer{name.c_str(), &all}); });
     std::thread begun([&] {
@@ -187,9 +187,9 @@ TEST_P(guest_stopped, an_unmount_under_way_waits_as_long_as_without) {
 // The same while what was not closed is written: the write that is under way ends a moment after.
 TEST_P(guest_stopped, so_does_the_write_of_what_was_not_closed) {
   in_child([this] {
-    void* const memory = mmap(nullptr, sizeof(progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    ASSERT_NE(memory, MAP_FAILED);
-    progress& all = *new (memory) progress;
+    progress* const shared = map_progress();
+    ASSERT_NE(shared, nullptr);
+    progress& all = *shared;
     const auto io = std::make_shared<fault_backend>(make_posix_backend());
     fault waits;
     waits.on = operation::write;
@@ -203,16 +203,7 @@ TEST_P(guest_stopped, so_does_the_write_of_what_was_not_closed) {
     o.backend = io;
     o.request_timeout_ns = 4'000'000'000;
     mount fs(o);
-    const pid_t self = getpid(), stopper = fork();
-    if (stopper == 0) {
-      while (all.under_way < 1) (void)usleep(1000);
-      (void)::kill(self, SIGSTOP);
-      (void)usleep(4'500'000);
-      (void)::kill(self, SIGCONT);
-      (void)usleep(500'000);
-      all.goes_on = true;
-      _exit(0);
-    }
+    const pid_t stopper = fork_stopper(all, 1, 500'000);
     {
       session calls(fs, group_kind::warp);
       const std::int32_t fd = calls.open(path("written"), O_RDWR | O_CREAT);
