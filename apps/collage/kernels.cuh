@@ -54,22 +54,20 @@ struct alignas(16) block_memory {
   short_list list;
 };
 
-// The sum of what the members with smaller ranks have.
+// Some members of a warp compare a histogram together, so that a warp compares several at a time.
+inline constexpr std::uint32_t warp_size = platform::is_gpu ? 32 : 1;
+inline constexpr std::uint32_t team_size = platform::is_gpu ? 8 : 1, teams = warp_size / team_size;
+
+// The sum of what the members with smaller ranks have, by a whole warp.
 GPUFS_HD inline std::uint32_t sum_before(const warp_group& g, std::uint32_t value) {
   std::uint32_t sum = value;
-  for (std::uint32_t step = 1; step < g.size(); step *= 2) {
+  GPUFS_UNROLL
+  for (std::uint32_t step = 1; step < warp_size; step *= 2) {
     const std::uint32_t other = g.from(sum, g.rank() < step ? g.rank() : g.rank() - step);
     if (g.rank() >= step) sum += other;
   }
   return sum - value;
 }
-
-// Some members of a warp compare a histogram together, so that a warp compares several at a time.
-inline constexpr std::uint32_t warp_size = platform::is_gpu ? 32 : 1;
-inline constexpr std::uint32_t team_size = platform::is_gpu ? 8 : 1, teams = warp_size / team_size;
-// The calling thread's warp, of a block of whole ones. The compiler knows who is in it, other than of block_group::warp(), and shuffles are
-// single instructions.
-GPUFS_HD inline warp_group whole_warp() { return warp_group(platform::is_gpu ? ~0u : 1u); }
 
 // The distance of two histograms, by a team whose members have these ranks in it; in all of them. Several loads of the file's bytes are
 // in flight.
@@ -143,7 +141,7 @@ struct find_tiles {
     // By two warps at the same time: each waits for an answer of the host.
     for (std::uint32_t file = g.warp_rank(); file < 2; file += g.warp_count())
       memory.descriptors[file] =
-          job::open_to_read(whole_warp(), fs, file == role::records ? records : tables, file, failed);
+          job::open_to_read(this_warp(), fs, file == role::records ? records : tables, file, failed);
     g.sync();
     const open_files files{memory.descriptors[role::records], memory.descriptors[role::tables]};
     const bool open = g.all(!failed.told()) && files.records >= 0 && files.tables >= 0;
@@ -179,7 +177,7 @@ struct find_tiles {
 
   // The block's histogram, feature and keys. Empties the list, too.
   GPUFS_HD GPUFS_OUT_OF_LINE void make_keys(const block_group& g, block_memory& memory, std::uint32_t b) const {
-    const warp_group warp = whole_warp();
+    const warp_group warp = this_warp();
     for (std::uint32_t i = g.rank(); i < histogram_length; i += g.size()) memory.counts[i].store_relaxed(0);
     for (std::uint32_t i = g.rank(); i < table_count; i += g.size()) memory.keys[i].store_relaxed(0);
     memory.list.clear(g);
@@ -197,7 +195,7 @@ struct find_tiles {
     g.sync();
     auto* const histogram = reinterpret_cast<std::uint16_t*>(memory.histogram);
     for (std::uint32_t c = g.warp_rank(); c < channels; c += g.warp_count()) {
-      const std::uint32_t own = bins / warp.size(), first = c * bins + warp.rank() * own;
+      const std::uint32_t own = bins / warp_size, first = c * bins + warp.rank() * own;
       std::uint32_t sum = 0;
       for (std::uint32_t i = first; i < first + own; ++i) sum += memory.counts[i].load_relaxed();
       sum = sum_before(warp, sum);
@@ -222,7 +220,7 @@ struct find_tiles {
   // The tiles in the buckets with the block's keys, each once. Which bucket they are in is known when its bounds have been read.
   GPUFS_HD GPUFS_OUT_OF_LINE void make_list(const block_group& g, const mount_ref& fs, const open_files& files,
                                             block_memory& memory) const {
-    const warp_group warp = whole_warp();
+    const warp_group warp = this_warp();
     const std::uint32_t warps = g.warp_count();
     // Neighbouring tables are for different warps: what is not in the cache comes one after the other to a warp.
     for (std::uint32_t before = 0; before < table_count; before += warp_size / readers * warps) {
@@ -280,7 +278,7 @@ struct find_tiles {
   // The best choice of the list, whose tiles the warps share. A warp maps as many records at a time as it may, one for each member.
   GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t nearest(const block_group& g, const mount_ref& fs, const open_files& files,
                                                    const block_memory& memory) const {
-    const warp_group warp = whole_warp();
+    const warp_group warp = this_warp();
     const std::uint32_t most = warp_size < of.maps_of_warp ? warp_size : of.maps_of_warp, size = memory.list.size();
     // As few rounds as it takes, and in each as many for all warps.
     const auto parts = [](std::uint32_t n, std::uint32_t part) { return (n + part - 1) / part; };
@@ -319,7 +317,7 @@ struct find_tiles {
     constexpr std::uint32_t part = page_bytes_min;
     static_assert(picture_bytes % part == 0 && line_bytes % sizeof(vector16) == 0,
                   "whole parts, and whole vectors of lines");
-    const warp_group warp = whole_warp();
+    const warp_group warp = this_warp();
     for (std::uint32_t begin = g.warp_rank() * part; begin < picture_bytes; begin += g.warp_count() * part) {
       const std::uint64_t at = tile * std::uint64_t{sizeof(record)} + begin;
       const mapping m = gmmap(warp, fs, files.records, static_cast<std::int64_t>(at), part);

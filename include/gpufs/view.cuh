@@ -161,9 +161,9 @@ class view {
     const std::uint64_t page = at >> fs.layout.page_shift;
     const std::uint64_t within = at - (page << fs.layout.page_shift);
     // The lanes that are here now and want the same page of the same version: they fault as one group.
-    const warp_group peers = converged_lanes().matching(page, file.version);
-    page_cache<warp_group> cache(fs, peers, file.record);
-    const page_pin pin = cache.acquire({file.version, page}, detail::page_loader<warp_group>(fs, peers, file, page));
+    const lane_group peers = converged_lanes().matching(page, file.version);
+    page_cache<lane_group> cache(fs, peers, file.record);
+    const page_pin pin = cache.acquire({file.version, page}, detail::page_loader<lane_group>(fs, peers, file, page));
     if (pin.valid < 0) return pin.valid;
     const std::uint64_t room = fs.layout.page_bytes() - within;
     const std::uint64_t n = bytes < room ? bytes : room;

@@ -64,7 +64,7 @@ struct matching_kernel {
     const warp_group all;
     const auto me = static_cast<std::uint32_t>(thread_group::grid_rank());
     const std::uint32_t lane = all.rank();
-    const warp_group some = all.matching(lane % 3, 5);
+    const lane_group some = all.matching(lane % 3, 5);
     matching_record r{};
     r.size = some.size();
     r.rank = some.rank();
@@ -88,7 +88,7 @@ struct together_kernel {
     r.count = warp.count(lane % 2 == 0);
     r.leading = warp.leading(lane < 7);
     r.from_last = warp.from(100 + lane, warp.size() - 1);
-    const warp_group some = warp.matching(lane % 3, 0);
+    const lane_group some = warp.matching(lane % 3, 0);
     r.count_of_some = some.count(lane >= 7);
     r.leading_of_some = some.leading(lane < 7);
     r.from_second_of_some = some.from(100 + lane, some.size() > 1 ? 1 : 0);

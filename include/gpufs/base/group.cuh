@@ -53,14 +53,20 @@ class thread_group {
   }
 };
 
-// All lanes of one warp: 32, or fewer in the last warp of a block. Made by `this_warp()`; every lane must take part in every call.
-// Lanes that have taken different ways wait for each other at the first call, as at __syncwarp(); a warp of which only some lanes
-// make a call, or have ended, is an error of the caller's. Those lanes use lane_group.
-class warp_group {
+namespace detail {
+
+// What groups within a warp have in common. `whole`: all lanes of the warp are members. Then the mask is a constant, also
+// where a block's last warp has fewer than 32 lanes: lanes that do not exist, or have ended, take no part in shuffles and
+// votes. The compiler then needs no register for it, and no instruction that brings lanes with the same mask together.
+template <bool whole>
+class lanes_of_warp {
  public:
   static constexpr bool has_warps = false;
   static constexpr bool is_one_thread = false;
-  GPUFS_HD explicit warp_group([[maybe_unused]] std::uint32_t lanes) {
+  // Of the lanes whose bits are set: for device code.
+  GPUFS_HD explicit lanes_of_warp([[maybe_unused]] std::uint32_t lanes)
+    requires(!whole)
+  {
 #if defined(__CUDA_ARCH__)
     std::uint32_t below;
     asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(below));  // volatile: once, and not again at each use
@@ -69,35 +75,44 @@ class warp_group {
     size_ = __popc(lanes);
 #endif
   }
-  GPUFS_HD warp_group() : warp_group(lanes_of_warp()) {}
+  GPUFS_HD lanes_of_warp()
+    requires whole
+  {
+#if defined(__CUDA_ARCH__)
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(rank_));  // volatile, as above
+    size_ = lanes_that_exist();
+#endif
+  }
+
+  GPUFS_HD std::uint32_t rank() const { return rank_; }
+  GPUFS_HD std::uint32_t size() const { return size_; }
+  GPUFS_HD bool is_leader() const { return rank_ == 0; }
   // The same group, and the compiler does not know it. For what a hit does in a function that calls something if it is none: what lives
   // across that call is kept in local memory, and each use of it would be a load.
-  GPUFS_HD warp_group apart() const {
+  GPUFS_HD lanes_of_warp apart() const {
 #if defined(__CUDA_ARCH__)
-    return warp_group(__ballot_sync(mask_, 1));
+    if constexpr (whole) return {};
+    else return lanes_of_warp(__ballot_sync(mask(), 1));
 #else
     return *this;
 #endif
   }
   // The members whose two values equal the caller's: a smaller group, in which they go on together.
-  GPUFS_HD warp_group matching([[maybe_unused]] std::uint64_t a, [[maybe_unused]] std::uint64_t b) const {
+  GPUFS_HD lanes_of_warp<false> matching([[maybe_unused]] std::uint64_t a, [[maybe_unused]] std::uint64_t b) const {
 #if defined(__CUDA_ARCH__)
-    return warp_group(__match_any_sync(mask_, a) & __match_any_sync(mask_, b));
+    return lanes_of_warp<false>(__match_any_sync(mask(), a) & __match_any_sync(mask(), b));
 #else
-    return *this;
+    return lanes_of_warp<false>(1);
 #endif
   }
-  GPUFS_HD std::uint32_t rank() const { return rank_; }
-  GPUFS_HD std::uint32_t size() const { return size_; }
-  GPUFS_HD bool is_leader() const { return rank_ == 0; }
   GPUFS_HD void sync() const {
 #if defined(__CUDA_ARCH__)
-    __syncwarp(mask_);
+    __syncwarp(mask());
 #endif
   }
   GPUFS_HD bool all(bool value) const {
 #if defined(__CUDA_ARCH__)
-    return __all_sync(mask_, value);
+    return __all_sync(mask(), value);
 #else
     return value;
 #endif
@@ -113,15 +128,15 @@ class warp_group {
 #if defined(__CUDA_ARCH__)
     static_assert(sizeof(T) % 4 == 0, "broadcast in whole words");
     union {
-      T whole;
+      T whole_value;
       std::uint32_t words[sizeof(T) / 4];
     } u{value};
-    const int leader = __ffs(static_cast<int>(mask_)) - 1;
+    const int leader = whole ? 0 : __ffs(static_cast<int>(mask())) - 1;
     // What the leader acquired, the members may use: the barrier orders memory, a shuffle does not.
-    __syncwarp(mask_);
+    __syncwarp(mask());
     GPUFS_UNROLL
-    for (unsigned i = 0; i < sizeof(T) / 4; ++i) u.words[i] = __shfl_sync(mask_, u.words[i], leader);
-    return u.whole;
+    for (unsigned i = 0; i < sizeof(T) / 4; ++i) u.words[i] = __shfl_sync(mask(), u.words[i], leader);
+    return u.whole_value;
 #else
     return value;
 #endif
@@ -129,7 +144,7 @@ class warp_group {
   // How many members it is true for.
   GPUFS_HD std::uint32_t count(bool value) const {
 #if defined(__CUDA_ARCH__)
-    return __popc(__ballot_sync(mask_, value));
+    return __popc(__ballot_sync(mask(), value));
 #else
     return value ? 1 : 0;
 #endif
@@ -137,9 +152,9 @@ class warp_group {
   // How many members come before the first whose value is false.
   GPUFS_HD std::uint32_t leading(bool value) const {
 #if defined(__CUDA_ARCH__)
-    const std::uint32_t others = mask_ & ~__ballot_sync(mask_, value);
+    const std::uint32_t others = __ballot_sync(mask(), !value);
     if (others == 0) return size_;
-    return __popc(mask_ & ((others & (0u - others)) - 1));
+    return __popc(mask() & ((others & (0u - others)) - 1));
 #else
     return value ? 1 : 0;
 #endif
@@ -148,45 +163,23 @@ class warp_group {
   template <class T>
   GPUFS_HD T from(T value, [[maybe_unused]] std::uint32_t rank) const {
 #if defined(__CUDA_ARCH__)
-    const std::uint32_t lane = mask_ == ~0u ? rank : __fns(mask_, 0, static_cast<int>(rank) + 1);
-    return __shfl_sync(mask_, value, static_cast<int>(lane));
+    const std::uint32_t lane = whole || mask() == ~0u ? rank : __fns(mask(), 0, static_cast<int>(rank) + 1);
+    return __shfl_sync(mask(), value, static_cast<int>(lane));
 #else
     return value;
 #endif
   }
-  GPUFS_HD static std::uint64_t grid_rank() {
-#if defined(__CUDA_ARCH__)
-    const std::uint64_t block = blockIdx.x + gridDim.x * (blockIdx.y + std::uint64_t{gridDim.y} * blockIdx.z);
-    const std::uint32_t thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-    return block * warps_per_block() + thread / 32;
-#else
-    return platform::twin().block;
-#endif
-  }
-  GPUFS_HD static std::uint64_t grid_size() {
-#if defined(__CUDA_ARCH__)
-    return std::uint64_t{gridDim.x} * gridDim.y * gridDim.z * warps_per_block();
-#else
-    return platform::twin().block_count;
-#endif
-  }
 
  private:
-  // Not those that are converged: two halves of a warp that has split would both be the warp with this grid_rank().
-  GPUFS_HD static std::uint32_t lanes_of_warp() {
+  GPUFS_HD std::uint32_t mask() const { return whole ? ~0u : mask_; }
+  // Not how many are converged: two halves of a warp that has split would both be the warp with this grid_rank().
+  GPUFS_HD static std::uint32_t lanes_that_exist() {
 #if defined(__CUDA_ARCH__)
     const std::uint32_t threads = blockDim.x * blockDim.y * blockDim.z;
-    if (threads % 32 == 0) return ~0u;
+    if (threads % 32 == 0) return 32;
     const std::uint32_t thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
     const std::uint32_t left = threads - thread / 32 * 32;
-    return left >= 32 ? ~0u : (1u << left) - 1;
-#else
-    return 1;
-#endif
-  }
-  GPUFS_HD static std::uint32_t warps_per_block() {
-#if defined(__CUDA_ARCH__)
-    return (blockDim.x * blockDim.y * blockDim.z + 31) / 32;
+    return left >= 32 ? 32 : left;
 #else
     return 1;
 #endif
@@ -209,16 +202,46 @@ class warp_group {
   std::uint32_t size_ = 1;
 };
 
+}  // namespace detail
+
+// All lanes of one warp: 32, or fewer in the last warp of a block. Made by `this_warp()`; every lane must take part in every call.
+// Lanes that have taken different ways wait for each other at the first call, as at __syncwarp(); a warp of which only some lanes
+// make a call, or have ended, is an error of the caller's. Those lanes use lane_group.
+class warp_group : public detail::lanes_of_warp<true> {
+ public:
+  warp_group() = default;
+  GPUFS_HD explicit warp_group(const lanes_of_warp& lanes) : lanes_of_warp(lanes) {}
+  GPUFS_HD warp_group apart() const { return warp_group(lanes_of_warp::apart()); }
+  GPUFS_HD static std::uint64_t grid_rank() {
+#if defined(__CUDA_ARCH__)
+    const std::uint64_t block = blockIdx.x + gridDim.x * (blockIdx.y + std::uint64_t{gridDim.y} * blockIdx.z);
+    const std::uint32_t thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    return block * warps_per_block() + thread / 32;
+#else
+    return platform::twin().block;
+#endif
+  }
+  GPUFS_HD static std::uint64_t grid_size() {
+#if defined(__CUDA_ARCH__)
+    return std::uint64_t{gridDim.x} * gridDim.y * gridDim.z * warps_per_block();
+#else
+    return platform::twin().block_count;
+#endif
+  }
+
+ private:
+  GPUFS_HD static std::uint32_t warps_per_block() {
+#if defined(__CUDA_ARCH__)
+    return (blockDim.x * blockDim.y * blockDim.z + 31) / 32;
+#else
+    return 1;
+#endif
+  }
+};
+
 // Some lanes of one warp, which act as a group of their own. Made by `converged_lanes()`, or of a tile by `as_group()`; every lane in
 // it must take part in every call. Work is not shared out by such groups, as a warp may have any number of them: it has no number.
-class lane_group : public warp_group {
- public:
-  GPUFS_HD explicit lane_group(std::uint32_t lanes) : warp_group(lanes) {}
-  GPUFS_HD explicit lane_group(const warp_group& lanes) : warp_group(lanes) {}
-  GPUFS_HD lane_group apart() const { return lane_group(warp_group::apart()); }
-  static std::uint64_t grid_rank() = delete;
-  static std::uint64_t grid_size() = delete;
-};
+using lane_group = detail::lanes_of_warp<false>;
 
 // All threads of one block. Made by `this_block()`; every thread of the block must take part in every call.
 class block_group {
