@@ -185,14 +185,9 @@ class page_cache {
     }
     page_cache cache(fs, g, record);
     step s{};
-    search wait = begin_search();
-    for (std::uint32_t first_round = 0;; first_round = 1) {
-      if (g.is_leader()) s = cache.find_or_claim(key.slot(), wait, first_round);
-      s = g.broadcast(s);
-      if (s.what != outcome::starved) break;
-      const bool frees = cache.free_some(key.slot());
-      if (frees && g.is_leader() && cache.lived(wait) < fs.timeouts.request_ns) wait.moved = wait.lived;
-    }
+    if (g.is_leader()) s = cache.find_or_claim_at_once(key.slot());
+    s = g.broadcast(s);
+    if (s.what == outcome::starved) s = search_for_frame(fs, g, record, key);
     if (s.what != outcome::claimed) return s.pin;
     return cache.fill(s.pin.frame, key.slot(), load);
   }
@@ -209,6 +204,21 @@ class page_cache {
     outcome what;
     page_pin pin;
   };
+  // Where the first attempt found no frame. Out of line: few misses need it, and what it remembers would be made by all of them.
+  GPUFS_HD GPUFS_OUT_OF_LINE static step search_for_frame(const mount_ref& fs, const Group g, std::uint32_t record,
+                                                          const page_key key) {
+    page_cache cache(fs, g, record);
+    search wait = begin_search();
+    step s{};
+    for (std::uint32_t first_round = 0;; first_round = 1) {
+      if (g.is_leader()) s = cache.find_or_claim(key.slot(), wait, first_round);
+      s = g.broadcast(s);
+      if (s.what != outcome::starved) return s;
+      const bool frees = cache.free_some(key.slot());
+      if (frees && g.is_leader() && cache.lived(wait) < fs.timeouts.request_ns) wait.moved = wait.lived;
+    }
+  }
+
   // Counts the members that had a hit, all at once: additions of many members to one word would follow each other.
   GPUFS_HD void count_hits_of(bool hit) {
     const std::uint32_t hits = g_.count(hit);
@@ -310,6 +320,18 @@ class page_cache {
     if (!moves(key, wait) || wait.lived > fs_.timeouts.request_ns) return true;
     wait.moved = wait.lived;
     return false;
+  }
+
+  // One attempt, and a second one if another group was first with this page. `starved`: no frame was found.
+  GPUFS_HD step find_or_claim_at_once(const slot_key& key) {
+    for (std::uint32_t attempt = 0; attempt < 2; ++attempt) {
+      const step found = find(key);
+      if (found.what != outcome::absent) return found;
+      const step begun = begin(key, 0);
+      if (begun.what == outcome::claimed) return begun;
+      if (begun.what != outcome::absent) break;
+    }
+    return {outcome::starved, {}};
   }
 
   // `starved`: there is no frame, but some may come free by writing back.
