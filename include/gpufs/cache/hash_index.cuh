@@ -64,10 +64,8 @@ class hash_index {
     std::uint64_t b = h & mask_;
     for (std::uint64_t probes = 0; probes <= mask_; ++probes, b = (b + 1) & mask_) {
       const entries_of_bucket entries = load_entries(b);
-      GPUFS_UNROLL
-      for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) {
-        if (!matches(entries.values[i], h)) continue;
-        const std::uint32_t slot = slot_of(entries.values[i]);
+      for (std::uint32_t left = entries.that_match(h); left != 0; left &= left - 1) {
+        const std::uint32_t slot = entries.slot_of_first(left);
         slot_header& header = slots_.header(slot);
         GPUFS_SCHEDULE_POINT("index.pin");
         const slot_phase phase = slot_state::phase(header.state.pin());
@@ -133,8 +131,9 @@ class hash_index {
     slot_phase phase = slot_phase::loading;
     for (std::uint32_t attempt = 0; phase == slot_phase::loading; ++attempt) {
       platform::pause(attempt);
-      phase = slot_state::phase(header.state.load());
+      phase = slot_state::phase(header.state.load_for_wait());
     }
+    header.state.end_wait();
     if (phase == slot_phase::resident) return {lookup_result::kind::resident, found.slot, 0, true};
     // The load failed. My pin keeps the slot from being claimed, so the error is still that load's.
     const std::int32_t error = header.failure();
@@ -208,6 +207,7 @@ class hash_index {
     bool removed = false;
     std::uint64_t b = home;
     for (std::uint64_t probes = 0; probes <= mask_ && !removed; ++probes, b = (b + 1) & mask_) {
+      GPUFS_NO_UNROLL
       for (std::uint32_t i = 0; i < index_bucket::entry_count && !removed; ++i) {
         if (buckets_[b].entries[i].load_relaxed() != entry) continue;
         buckets_[b].entries[i].store_relaxed(0);
@@ -217,13 +217,32 @@ class hash_index {
     }
     GPUFS_ASSERT(removed);
     // Release: a lookup that finds the lowered count, and stops, must not have been able to find the entry behind it.
+    GPUFS_NO_UNROLL
     for (std::uint64_t p = home; p != b; p = (p + 1) & mask_) (void)buckets_[p].passed.fetch_add_release(~0u);
     unlatch(home);
   }
 
  private:
+  // What is done with an entry that matches is in a loop that is not unrolled: sixteen copies of it, of which one is run, would
+  // push other code out of the instruction cache. So the entries, which are in registers, are not reached by an index.
   struct entries_of_bucket {
     std::uint64_t values[index_bucket::entry_count];
+    // A bit for each.
+    GPUFS_HD std::uint32_t that_match(std::uint64_t h) const {
+      std::uint32_t bits = 0;
+      GPUFS_UNROLL
+      for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) bits |= (matches(values[i], h) ? 1u : 0u) << i;
+      return bits;
+    }
+    // Of the entry of the lowest bit.
+    GPUFS_HD std::uint32_t slot_of_first(std::uint32_t bits) const {
+      std::uint32_t slot = 0;
+      GPUFS_UNROLL
+      for (std::uint32_t i = index_bucket::entry_count; i-- > 0;) {
+        if ((bits >> i & 1) != 0) slot = slot_of(values[i]);
+      }
+      return slot;
+    }
   };
   // All at once, so that the loads' latencies overlap. Relaxed: what an entry leads to is ordered by the slot's own
   // state word.
@@ -251,10 +270,8 @@ class hash_index {
     std::uint64_t b = h & mask_;
     for (std::uint64_t probes = 0; probes <= mask_; ++probes, b = (b + 1) & mask_) {
       const entries_of_bucket entries = load_entries(b);
-      GPUFS_UNROLL
-      for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) {
-        if (!matches(entries.values[i], h)) continue;
-        slot_header& header = slots_.header(slot_of(entries.values[i]));
+      for (std::uint32_t left = entries.that_match(h); left != 0; left &= left - 1) {
+        slot_header& header = slots_.header(entries.slot_of_first(left));
         const slot_phase phase = slot_state::phase(header.state.load());
         if ((phase == slot_phase::loading || phase == slot_phase::resident) && header.key() == key) return true;
       }
@@ -270,6 +287,7 @@ class hash_index {
       std::uint64_t b = h & mask_;
       for (std::uint64_t probes = 0; probes <= mask_; ++probes, b = (b + 1) & mask_) {
         std::uint32_t i = preferred_cell(h);
+        GPUFS_NO_UNROLL
         for (std::uint32_t n = 0; n < index_bucket::entry_count; ++n, ++i) {
           if (i == index_bucket::entry_count) i = 0;
           atomic_word<std::uint64_t>& cell = buckets_[b].entries[i];
@@ -285,6 +303,7 @@ class hash_index {
       }
       // Some cell was empty all the time (invariant of the constructor), but other homes' writers kept taking those ahead
       // of me. Start again, with the counts taken back: remove() lowers each once.
+      GPUFS_NO_UNROLL
       for (std::uint64_t p = 0; p <= mask_; ++p) buckets_[p].passed.add_relaxed(~0u);
     }
   }

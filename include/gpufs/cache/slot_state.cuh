@@ -71,6 +71,9 @@ class slot_state {
   // could be older than the state that allowed reading them.
   GPUFS_HD std::uint32_t load() const { return word_.load_acquire(); }
   GPUFS_HD std::uint32_t peek() const { return word_.load_relaxed(); }
+  // For a loop that waits, and behind it (atomic_word::load_for_wait).
+  GPUFS_HD std::uint32_t load_for_wait() const { return word_.load_for_wait(); }
+  GPUFS_HD void end_wait() const { word_.end_wait(); }
 
   // Acquire: as load(); the key read afterwards is the one that belongs to the state returned.
   GPUFS_HD std::uint32_t pin() { return word_.fetch_add_acquire(1); }

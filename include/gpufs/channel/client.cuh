@@ -241,6 +241,7 @@ class channel_client {
   }
   // The first of a few that is free, or -EAGAIN.
   GPUFS_HD std::int32_t take_some(slot_walk& at) {
+    GPUFS_NO_UNROLL
     for (std::uint32_t i = 0; i < looks_at_once; ++i) {
       if (try_take(at.slot)) return static_cast<std::int32_t>(at.slot);
       at.slot = at.slot + at.step >= view_.layout.slot_count ? 0 : at.slot + at.step;

@@ -394,6 +394,7 @@ class bulk_loader {
   // By the leader.
   GPUFS_HD void keep_unanswered(const bulk_run& run, std::uint32_t sequence) const {
     using use = unanswered_run::use;
+    GPUFS_NO_UNROLL
     for (unanswered_run& place : shared().unanswered) {
       if (!place.take(use::empty)) continue;
       place.slot.store_relaxed(run.slot);
@@ -408,6 +409,7 @@ class bulk_loader {
   // Frees the frames of runs that have been answered since their groups gave up. By one thread; does not wait.
   GPUFS_HD GPUFS_OUT_OF_LINE void free_unanswered() {
     using use = unanswered_run::use;
+    GPUFS_NO_UNROLL
     for (unanswered_run& place : shared().unanswered) {
       if (!place.take(use::kept)) continue;
       if (!fs_.client().is_answered(place.slot.load_relaxed(), place.sequence.load_relaxed())) {
