@@ -148,6 +148,7 @@ holds dirty.truncation_and_cleaner   dirty safety dirty.pml -DTRUNCATE $alone -D
 holds frames.two_keys                frames safety slot_state.pml -DOPS2=1
 holds open_files.overflow            open_files safety slot_state.pml -DOPEN_FILES $overflow -DOPS0=2 -DOPS1=2
 holds dirty.truncation               dirty safety dirty.pml -DTRUNCATE $alone -DCLEANERS=0
+holds dirty.truncation_of_what_is_dirty dirty safety dirty.pml -DTRUNCATE $alone -DCLEANERS=0 -DFAULTS=0 -DWRITES0=2 -DWRITES1=0
 holds dirty.truncation_ends          - cycles dirty.pml -DTRUNCATE $alone -DCLEANERS=0
 holds dirty.failure                  dirty safety dirty.pml -DCLEANERS=0
 holds frames.one_key                 frames safety slot_state.pml -DKEYS=1 -DOPS0=2 -DOPS2=1
@@ -219,7 +220,9 @@ caught sync.ERROR_FOR_EVER safety sync.pml -DTURNS=2
 for mutant in CUT_DOES_NOT_WAIT CUT_LEAVES_WHOLE CLEANS_BESIDE_CUT WRITE_DOES_NOT_LOOK; do
     caught "dirty.$mutant" safety dirty.pml -DTRUNCATE $alone -DFAULTS=0 -DWRITES1=0
 done
-caught dirty.GROWS_WITHOUT_LOOK safety dirty.pml -DTRUNCATE $alone -DFAULTS=0 -DWRITES0=2 -DWRITES1=0
+for mutant in GROWS_WITHOUT_LOOK LOOKS_AT_FLAGS_ALONE TOUCHED_IS_FINE CUT_LEAVES_NO_NOTE; do
+    caught "dirty.$mutant" safety dirty.pml -DTRUNCATE $alone -DFAULTS=0 -DWRITES0=2 -DWRITES1=0
+done
 caught dirty.DIRTY_AGAIN_IS_CLEAN safety dirty.pml -DTRUNCATE $alone -DWRITES1=0
 
 wait

@@ -23,8 +23,9 @@
  * loaded and evicted (slot_state.pml: here one step each), groups of several threads, runs of several pages and pages of several
  * pieces (each page has its own flags and mask; a failed run is a failed page of each), hosts that do not answer, mappings,
  * records that several descriptors share (the last holder of one flushes before it leaves, the others do not: here any close
- * may or may not), users who only read (they keep the node open, and do nothing to it), the count of cleanings above the flags (so
- * set_again() succeeds here in cases in which the code's fails), descriptors that are closed while a call writes through them.
+ * may or may not), users who only read (they keep the node open, and do nothing to it), descriptors that are closed while a call
+ * writes through them. Without TRUNCATE also the count of cleanings above the flags: so set_again() succeeds here in cases in which
+ * the code's fails.
  * Polling is a blocking wait, so a wait that nobody ends is an invalid end state, and an endless run can only be a
  * livelock (no progress labels exist: -DNP finds every cycle).
  *
@@ -127,6 +128,7 @@ bool after_cut;           /* the last store to byte 1 came after the cut had ret
 #endif
 #ifdef TRUNCATE
 byte cut_count;           /* file_node::cuts: odd while a truncation is under way */
+byte touches;             /* above the flags, of one word with them: cleanings begun, and cuts of the page */
 bool covers = true;       /* the node's size covers byte 1 */
 bool reaches = true;      /* the host's file has byte 1 */
 #define UNDER_WAY (cut_count == 1)
@@ -211,6 +213,11 @@ inline set_bits()
 /* page_dirt::set_again(), of a page that was dirty when its flags were `seen`, before the bytes were stored; else
  * page_dirt::set(). */
 #define BITS_SUFFICE (what == PARTIAL && (seen & (DIRTY | PARTIAL)) == (DIRTY | PARTIAL))
+#ifdef TRUNCATE
+#define IS_AS_SEEN (flags == seen && touches == touches_seen)
+#else
+#define IS_AS_SEEN (flags == seen)
+#endif
 inline set_flags()
 {
     if
@@ -219,8 +226,8 @@ inline set_flags()
     :: (seen & (DIRTY | what)) == (DIRTY | what) -> goto marked
     :: atomic { (seen & DIRTY) && !(seen & what) -> seen = flags }
 #else
-    :: atomic { (seen & DIRTY) && flags == seen -> flags = seen | what; goto marked }
-    :: (seen & DIRTY) && flags != seen -> seen = flags
+    :: atomic { (seen & DIRTY) && IS_AS_SEEN -> flags = seen | what; goto marked }
+    :: (seen & DIRTY) && !IS_AS_SEEN -> seen = flags
 #endif
     fi;
     do
@@ -272,6 +279,9 @@ inline begin()
             assert(cleaning_now == NOBODY);   /* property: no two at the same page */
             cleaning_now = me;
             what = flags;
+#ifdef TRUNCATE
+            touches++;
+#endif
 #ifdef MUTANT_FLAGS_AFTER_MASK
             flags = flags | CLEANING;
 #else
@@ -637,6 +647,33 @@ inline leave_write(i)
     fi
 }
 
+#ifdef TRUNCATE
+inline see_flags() { atomic { seen = flags; touches_seen = touches; was_cleaned = flags & CLEANING } }
+#ifdef MUTANT_LOOKS_AT_FLAGS_ALONE
+#define IS_CUT_NOW false
+#else
+#define IS_CUT_NOW UNDER_WAY
+#endif
+/* page_dirt::is_untouched_since() */
+#ifdef MUTANT_TOUCHED_IS_FINE
+#define IS_UNTOUCHED true
+#else
+#define IS_UNTOUCHED (touches == touches_seen && !was_cleaned && !(flags & CLEANING))
+#endif
+#else
+inline see_flags() { seen = flags }
+#endif
+
+inline find_or_load()
+{
+    atomic { (resident || pins == 0) ->
+        if
+        :: resident
+        :: else -> resident = true; page[0] = file[0]; page[1] = file[1]
+        fi;
+        pins++ }
+}
+
 proctype user(byte me; byte writes)
 {
     byte bits, what, seen, heard;
@@ -644,7 +681,10 @@ proctype user(byte me; byte writes)
     bool has_pin, failed, gave_up;
     mtype why;   /* it flushes */
 #ifdef TRUNCATE
-    byte before;        /* cuts_so_far() */
+    byte before;        /* write_any(): wait_for_cut() */
+    byte touches_seen;
+    bool was_cleaned;   /* when its flags were seen */
+    bool by_flags;      /* write_resident() */
     bool needs_no_look;
 #endif
 #ifdef MUTANT_LAST_TRUSTS_ITS_FLUSH
@@ -668,14 +708,9 @@ joining:
 
 next:
     if
-    /* gwrite: a page is found, or loaded */
-    :: atomic { writes > 0 && (resident || pins == 0) ->
+    /* gwrite: the flags of the page that is to be found, or loaded */
+    :: atomic { writes > 0 ->
             writes--;
-            if
-            :: resident
-            :: else -> resident = true; page[0] = file[0]; page[1] = file[1]
-            fi;
-            pins++;
             if
             :: bits = BIT(0); what = PARTIAL
 #if BYTES == 2
@@ -684,10 +719,8 @@ next:
             :: bits = ALL; what = WHOLE
             fi;
             writing[0] = writing[0] + (bits & 1);
-            writing[1] = writing[1] + (bits >> 1)
-#ifdef TRUNCATE
-            ; before = cut_count
-#endif
+            writing[1] = writing[1] + (bits >> 1);
+            see_flags()
             }
 #ifdef TRUNCATE
     :: atomic { me == 1 && cuts -> cuts = false; goto cut }
@@ -699,8 +732,17 @@ next:
     :: atomic { syncs > 0 -> syncs--; why = syncing; goto flushing }
 #endif
     fi;
+    /* Its pin. */
+#ifdef TRUNCATE
+    if
+    :: atomic { resident -> by_flags = true; pins++ }
+    :: atomic { !UNDER_WAY -> by_flags = false; before = cut_count }
+        find_or_load()
+    fi;
+#else
+    find_or_load();
+#endif
 write_page:
-    seen = flags;
 #ifdef MUTANT_FLAGS_BEFORE_BYTES
     set_bits();
     set_flags();
@@ -735,17 +777,21 @@ unmarked_page:
 #ifndef MUTANT_WRITE_DOES_NOT_LOOK
     if
     :: needs_no_look
-    :: !needs_no_look && (before != 1 && cut_count == before)
-    :: !needs_no_look && !(before != 1 && cut_count == before) ->
-        /* Once more, all of it. */
-        atomic { !UNDER_WAY -> before = cut_count }
-        atomic { (resident || pins == 0) ->
-            if
-            :: resident
-            :: else -> resident = true; page[0] = file[0]; page[1] = file[1]
-            fi;
-            pins++;
-            goto write_page }
+    :: !needs_no_look && !by_flags && cut_count == before
+    :: !needs_no_look && !by_flags && cut_count != before -> goto once_more
+    /* no_page_cut_since() */
+    :: !needs_no_look && by_flags && !IS_CUT_NOW ->
+        if
+        :: IS_UNTOUCHED
+        :: else -> goto once_more
+        fi
+    :: !needs_no_look && by_flags && IS_CUT_NOW ->
+once_more:
+        /* All of it, by write_any(). */
+        atomic { !UNDER_WAY -> by_flags = false; before = cut_count }
+        find_or_load();
+        see_flags();
+        goto write_page
     fi;
 #endif
 #endif
@@ -806,6 +852,9 @@ cut:
     :: else
     fi;
     page[1] = 0;
+#ifndef MUTANT_CUT_LEAVES_NO_NOTE
+    touches++;   /* page_dirt::note_cut() */
+#endif
     unpin();
 cut_end:
     atomic {

@@ -134,6 +134,16 @@ struct atomic_word {
 #endif
   }
 
+  // An acquire for who touches what it orders only in a branch that the result decides on: a GPU waits for the result then
+  // (docs/memory_model.md, 3), and keeps its first-level cache.
+  GPUFS_HD T fetch_add_before_branch(T v) {
+#if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
+    return fetch_add_relaxed(v);
+#else
+    return fetch_add_acquire(v);
+#endif
+  }
+
   GPUFS_HD T fetch_add_release(T v) {
     static_assert(S == scope::device, "no read-modify-write across PCIe");
 #if defined(__CUDA_ARCH__)
@@ -170,6 +180,17 @@ struct atomic_word {
 
   // Both orders: for words through which writers of a page and those who write it back pass its bytes to each other
   // (cache/dirty.cuh).
+  // Sets bits, and tells nothing. The word lies in global memory, as for add_relaxed().
+  GPUFS_HD void or_release(T v) {
+    static_assert(S == scope::device, "no read-modify-write across PCIe");
+#if defined(__CUDA_ARCH__)
+    const std::uint64_t at = __cvta_generic_to_global(&value);
+    if constexpr (sizeof(T) == 8) asm volatile("red.release.gpu.global.or.b64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
+    else asm volatile("red.release.gpu.global.or.b32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
+#else
+    (void)__atomic_fetch_or(&value, v, __ATOMIC_RELEASE);
+#endif
+  }
   GPUFS_HD T fetch_or_acq_rel(T v) {
     static_assert(S == scope::device, "no read-modify-write across PCIe");
 #if defined(__CUDA_ARCH__)

@@ -88,8 +88,15 @@ class page_dirt {
       : fs_(fs), frame_(frame_number), dirt_(fs.dirt(frame_number)) {}
 
   GPUFS_HD std::uint32_t flags() const { return dirt_.flags.load_acquire(); }
-  GPUFS_HD std::uint32_t peek() const { return dirt_.flags.load_relaxed(); }
   GPUFS_HD std::uint32_t node() const { return dirt_.node.load_relaxed(); }
+
+  // A truncation has zeroed bytes of the page. Release: who sees it stores on top of the zeros.
+  GPUFS_HD void note_cut() { (void)dirt_.flags.fetch_add_release(one_cleaning); }
+  // Whether nobody has cut the page, nor taken it for cleaning, since its flags were `seen`.
+  GPUFS_HD bool is_untouched_since(std::uint32_t seen) const {
+    const std::uint32_t now = flags();
+    return (now & ~all_flags) == (seen & ~all_flags) && ((now | seen) & cleaning) == 0;
+  }
 
   // As set(), of a page that was dirty when its flags were `seen`, before the bytes were stored, and that nobody has taken for
   // cleaning since; false otherwise. A release only: the caller reads none of the page behind it.
@@ -192,7 +199,7 @@ GPUFS_HD void set_bits(const mount_ref& fs, const Group& g, std::uint32_t frame_
                        std::uint64_t end) {
   atomic_word<std::uint64_t>* const mask = fs.mask(frame_number);
   for (std::uint64_t w = begin / 64 + g.rank(); w <= (end - 1) / 64; w += g.size())
-    (void)mask[w].fetch_or_acq_rel(page_dirt::bits(w, begin, end));
+    mask[w].or_release(page_dirt::bits(w, begin, end));
 }
 
 // The group has stored bytes [begin, end) of a page that it has pinned: their bits, unless that is all of it. What is then to be

@@ -77,10 +77,11 @@ class page_cache {
   static constexpr std::int32_t not_there = -0x7fffffff - 1;
 
   // The first half of it: pins the page if it is resident, at a glance, and bears no mark; to be followed by count_hits().
-  // Collective. Does not wait.
-  GPUFS_HD page_pin find_resident(const page_key& key) {
+  // Collective. Does not wait. `dirt`: as pin_run() says, in the leader.
+  template <slot_header::use for_what = slot_header::use::loads>
+  GPUFS_HD page_pin find_resident(const page_key& key, std::uint32_t* dirt = nullptr) {
     page_pin pin{};
-    if (g_.is_leader()) pin = take_at_a_glance(key.slot());
+    if (g_.is_leader()) pin = take_at_a_glance<for_what>(key.slot(), dirt);
     if (pin.valid == marked) pin.valid = not_there;
     return g_.broadcast(pin);
   }
@@ -90,11 +91,12 @@ class page_cache {
 
   // Pins, at a glance and without waiting, pages `first`, `first` + 1, ... as far as they are resident; at most `count`, which
   // is not above the group's size. Returns how many; the member with rank i has page `first` + i in `mine`. Their latencies
-  // are one. Collective; not by a block.
+  // are one. Collective; not by a block. For stores: `dirt` gets the flags of the member's page (frame_dirt) from before the pin.
   template <slot_header::use for_what = slot_header::use::loads>
-  GPUFS_HD std::uint32_t pin_run(std::uint64_t version, std::uint64_t first, std::uint32_t count, page_pin& mine) {
+  GPUFS_HD std::uint32_t pin_run(std::uint64_t version, std::uint64_t first, std::uint32_t count, page_pin& mine,
+                                 std::uint32_t* dirt = nullptr) {
     mine = {0, not_there};
-    if (g_.rank() < count) mine = take_at_a_glance<for_what>({version, first + g_.rank()});
+    if (g_.rank() < count) mine = take_at_a_glance<for_what>({version, first + g_.rank()}, dirt);
     if (mine.valid == marked) mine.valid = not_there;
     const std::uint32_t run = g_.leading(mine.valid != not_there);
     g_.sync();  // what each member acquired, all may read: a ballot orders no memory
@@ -236,10 +238,17 @@ class page_cache {
 
   // The short way to a hit, by one thread: pins the guessed frame if it is resident and the right one.
   template <slot_header::use for_what = slot_header::use::loads>
-  GPUFS_HD page_pin take_at_a_glance(const slot_key& key) {
+  GPUFS_HD page_pin take_at_a_glance(const slot_key& key, [[maybe_unused]] std::uint32_t* dirt = nullptr) {
     const std::uint32_t guess = frames_.index().guess(key) - 1;
     if (guess == no_guess) return {0, not_there};
+    // Asked for with the pin, so that their latencies are one; and there before anything is stored into the page.
+    std::uint32_t flags = 0;
+    if constexpr (for_what == slot_header::use::stores) flags = fs_.dirt(guess).flags.load_for_wait();
     const slot_header::seen pinned = frames_.header(guess).pin_and_look<for_what>();
+    if constexpr (for_what == slot_header::use::stores) {
+      platform::wait_for_arrival(flags);
+      *dirt = flags;
+    }
     const bool there = slot_state::phase(pinned.state) == slot_phase::resident && pinned.key == key &&
                        (pinned.valid & slot_header::unknown) == 0;
     if (there && ((pinned.valid & slot_header::read_ahead) == 0 || !detail::loads_runs(g_)))

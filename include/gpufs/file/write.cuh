@@ -50,27 +50,40 @@ GPUFS_HD void write_back_ahead(const mount_ref& fs, const Group& g, const slot_k
   });
 }
 
-// Writes beside a truncation. A truncation waits for appends under way (begin_size_use()), makes `cuts` odd, waits for write-backs that are under way, has the host truncate
-// the file, stores the new size, zeroes the cached pages past it, and makes `cuts` even again (truncate_file()). A write reads `cuts`
-// before it stores its bytes; it marks them, raises the size, and then reads `cuts` again. Where that has changed, the truncation may
-// have zeroed some of the bytes, so the write waits for its end and writes all of them once more: then it takes place
-// after the truncation. Where it has not, each truncation either came before the bytes, or finds their marks and the size,
-// and then cuts them: the write takes place before it.
+// Writes beside a truncation. A truncation waits for appends under way (begin_size_use()), makes `cuts` odd, waits for write-backs
+// that are under way, has the host truncate the file, stores the new size, zeroes the cached pages past it and notes that in the
+// flags of each (page_dirt::note_cut()), and makes `cuts` even again (truncate_file()). A write stores its bytes, marks them and
+// raises the size. Then it looks whether a truncation may have zeroed some of the bytes that the size covers now:
 //
-// Two cases need no second read. A write that finds its pages dirty, and not taken for cleaning since before its bytes
+//  * write_any() has read `cuts` before the bytes, and reads it again: no truncation began or ended in between.
+//  * write_resident() has read the flags of each page before its bytes. It reads `cuts`: no truncation is under way now, so each
+//    one is over, or finds the marks and the size and cuts the bytes. Then it reads the flags again: none that is over has cut
+//    one of the pages since. So in the usual case it does not look at `cuts` at all, which all who write the file would load.
+//
+// Where that is not sure, the write waits for the truncation's end and writes all of the bytes once more: then it takes place after
+// the truncation. Else each truncation either came before the bytes, or cuts them: the write takes place before it.
+//
+// Two cases need no look. A write that finds its pages dirty, and not taken for cleaning since before its bytes
 // (page_dirt::set_again()), has marked them before a truncation takes the page; and if the size covers the bytes already, that write
-// takes place before the truncation, whatever the size is afterwards.
+// takes place before the truncation, whatever the size is afterwards. And no truncation takes place beside an append.
 
-// Truncations so far. By one thread.
-GPUFS_HD inline std::uint32_t cuts_so_far(const mount_ref& fs, const file_view& file) {
-  return fs.node(file.node).cuts.load_relaxed();
-}
-// Whether no truncation was under way since cuts_so_far() returned `before`. Both orders: a truncation that begins later sees what
+// Whether no truncation was under way since wait_for_cut() returned `before`. Both orders: a truncation that begins later sees what
 // the caller has marked. By one thread.
 GPUFS_HD inline bool no_cut_since(const mount_ref& fs, const file_view& file, std::uint32_t before) {
-  return (before & 1) == 0 && fs.node(file.node).cuts.fetch_add_acq_rel(0) == before;
+  return fs.node(file.node).cuts.fetch_add_acq_rel(0) == before;
 }
-// Until no truncation is under way; each ends, with the host's answer or without. Returns cuts_so_far(). By one thread.
+// Whether no truncation has cut what the group has stored, whose pages are marked, and which the size covers: each member asks of the
+// page in a frame, if it has one, whose flags were `seen` before. Collective.
+template <class Group>
+GPUFS_HD bool no_page_cut_since(const mount_ref& fs, const Group& g, const file_view& file, bool has_page,
+                                std::uint32_t frame_number, std::uint32_t seen) {
+  std::uint32_t under_way = 0;
+  // Both orders, as above.
+  if (g.is_leader()) under_way = fs.node(file.node).cuts.fetch_add_acq_rel(0) & 1;
+  if (g.broadcast(under_way) != 0) return false;
+  return g.all(!has_page || page_dirt(fs, frame_number).is_untouched_since(seen));
+}
+// Until no truncation is under way; each ends, with the host's answer or without. Returns `cuts`. By one thread.
 GPUFS_HD inline std::uint32_t wait_for_cut(const mount_ref& fs, const file_view& file) {
   const atomic_word<std::uint32_t>& cuts = fs.node(file.node).cuts;
   std::uint32_t seen = cuts.load_acquire();
@@ -92,8 +105,8 @@ GPUFS_HD inline std::uint32_t wait_for_cut(const mount_ref& fs, const file_view&
 // By one thread.
 GPUFS_HD inline void begin_size_use(const mount_ref& fs, std::uint32_t node) {
   atomic_word<std::uint32_t>& users = fs.node(node).size_users;
-  // Acquire: pairs with the release of the truncation before, whose size is seen then.
-  while ((users.fetch_add_acquire(1) & file_node::resizing) != 0) {
+  // Pairs with the release of the truncation before, whose size is seen then.
+  while ((users.fetch_add_before_branch(1) & file_node::resizing) != 0) {
     (void)users.fetch_add_release(~0u);
     for (std::uint32_t attempt = 0; (users.load_for_wait() & file_node::resizing) != 0; ++attempt)
       platform::pause(attempt);
@@ -126,37 +139,34 @@ GPUFS_HD inline std::uint64_t part_in_page(const mount_ref& fs, std::uint64_t at
 }
 
 // How far a write came. The `run` pages from `at` on have their bytes, but not all of them are marked: the member with rank i has the
-// frame of the i-th, and whether that is `unmarked`; then it is pinned. `cuts`: cuts_so_far() before the bytes, in the leader.
+// frame of the i-th, its flags from before the bytes, and whether it is `unmarked`; then it is pinned.
 struct write_end {
   std::uint64_t at;
   std::uint32_t run;
   std::uint32_t frame;
+  std::uint32_t seen;
   bool unmarked;
-  std::uint32_t cuts;
 };
 
 // Writes what is dirty in the cache already, at a glance, from `at` on; `from` is for the byte at `at`. Several pages at once, so that
-// their latencies are one. Calls nothing, for the reason of read_resident(); so it stops with a page that was clean. Collective,
-// not by a block. Does not wait.
+// their latencies are one. Calls nothing, for the reason of read_resident(); so it stops with a page that was clean. An append has
+// raised the size already, and no truncation begins before it ends: so it looks at neither, as all appends would in one place.
+// Collective, not by a block. Does not wait.
 template <class Group>
 GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const file_view& file, const char* from,
-                                  std::uint64_t at, std::uint64_t end) {
+                                  std::uint64_t at, std::uint64_t end, bool appends) {
   const std::uint64_t page_bytes = fs.layout.page_bytes();
   const std::uint32_t most = g.size() < pins_of_copy ? g.size() : pins_of_copy;
   page_cache<Group> cache(fs, g, file.record);
-  std::uint32_t cuts = 0;
-  if (g.is_leader()) cuts = cuts_so_far(fs, file);
   while (at < end) {
     const std::uint64_t page = at >> fs.layout.page_shift;
     const std::uint64_t left = ((end - 1) >> fs.layout.page_shift) + 1 - page;
     page_pin mine{};
+    std::uint32_t seen = 0;
     const std::uint32_t run = cache.template pin_run<slot_header::use::stores>(
-        version_to_write(file), page, left < most ? static_cast<std::uint32_t>(left) : most, mine);
+        version_to_write(file), page, left < most ? static_cast<std::uint32_t>(left) : most, mine, &seen);
     if (run == 0) break;
     const bool has_one = g.rank() < run;
-    // Asked for before the bytes are stored, so that the answer is there when they are.
-    const std::uint32_t first_frame = g.from(mine.frame, 0);
-    const std::uint32_t seen = page_dirt(fs, has_one ? mine.frame : first_frame).peek();
     const std::uint64_t behind = (page + run) << fs.layout.page_shift;
     const std::uint64_t stop = behind < end ? behind : end;
     std::uint64_t to = at;
@@ -167,14 +177,14 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
       to += n;
     }
     GPUFS_SCHEDULE_POINT("write.mark");
-    platform::wait_for_arrival(seen);
     g.sync();  // all members' stores come before each one's bits and flags
     // Only the first and the last can be written in part.
     const std::uint64_t first_end = at + part_in_page(fs, at, stop);
     const std::uint64_t last = (page + run - 1) << fs.layout.page_shift;
     const bool first_is_part = first_end - at != page_bytes;
     const bool last_is_part = run > 1 && stop - last != page_bytes;
-    if (first_is_part) set_bits(fs, g, first_frame, at & (page_bytes - 1), ((first_end - 1) & (page_bytes - 1)) + 1);
+    if (first_is_part)
+      set_bits(fs, g, g.from(mine.frame, 0), at & (page_bytes - 1), ((first_end - 1) & (page_bytes - 1)) + 1);
     if (last_is_part) set_bits(fs, g, g.from(mine.frame, run - 1), 0, stop - last);
     if (first_is_part || last_is_part) g.sync();
     bool marked = true;
@@ -185,57 +195,53 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
     }
     // Asked for by all who write the file in one place, so once; and before it is known what the marks came to.
     std::uint64_t size = ~std::uint64_t{0};
-    if (g.is_leader()) size = fs.node(file.node).size.load_relaxed();
+    if (!appends && g.is_leader()) size = fs.node(file.node).size.load_relaxed();
     // As in mark_page().
     if (has_one && marked) frame_table(fs).header(mine.frame).state.unpin_copied();
     const bool grows = stop > size;
     if (!g.all(marked && !grows)) {
-      if (!g.all(marked)) return {at, run, mine.frame, !marked, cuts};
-      std::uint32_t stays = 1;
-      if (grows) {
-        fs.node(file.node).size.raise_acq_rel(stop);
-        stays = no_cut_since(fs, file, cuts) ? 1 : 0;
-      }
-      if (g.broadcast(stays) == 0) return {at, 0, 0, false, cuts};
+      if (!g.all(marked)) return {at, run, mine.frame, seen, !marked};
+      if (grows) fs.node(file.node).size.raise_acq_rel(stop);
+      if (!no_page_cut_since(fs, g, file, has_one, mine.frame, seen)) return {at, 0, 0, 0, false};
     }
     from += stop - at;
     at = stop;
   }
-  return {at, 0, 0, false, cuts};
+  return {at, 0, 0, 0, false};
 }
 
 // The same by a block, which writes one page with all its threads.
 template <class Block>
   requires Block::has_warps
 GPUFS_HD write_end write_resident(const mount_ref& fs, const Block& g, const file_view& file, const char* from,
-                                  std::uint64_t at, std::uint64_t end) {
+                                  std::uint64_t at, std::uint64_t end, bool appends) {
   page_cache<Block> cache(fs, g, file.record);
-  std::uint32_t cuts = 0;
-  if (g.is_leader()) cuts = cuts_so_far(fs, file);
-  const page_pin pin = cache.find_resident({version_to_write(file), at >> fs.layout.page_shift});
-  if (pin.valid == cache.not_there) return {at, 0, 0, false, cuts};
+  std::uint32_t seen = 0;
+  const page_pin pin = cache.template find_resident<slot_header::use::stores>(
+      {version_to_write(file), at >> fs.layout.page_shift}, &seen);
+  if (pin.valid == cache.not_there) return {at, 0, 0, 0, false};
   cache.count_hits();
   const std::uint64_t within = at & (fs.layout.page_bytes() - 1);
-  const std::uint32_t seen = page_dirt(fs, pin.frame).peek();
   copy_into_page(g, fs.page(pin.frame) + within, from, end - at);
   GPUFS_SCHEDULE_POINT("write.mark");
   const std::uint32_t what = mark_bytes(fs, g, pin.frame, within, within + (end - at));
-  enum class outcome : std::uint32_t { written, unmarked, cut } done = outcome::written;
+  enum class outcome : std::uint32_t { written, unmarked, grown } done = outcome::written;
   if (g.is_leader()) {
     if (page_dirt(fs, pin.frame).set_again(seen, what)) {
       frame_table(fs).header(pin.frame).state.unpin_copied();
-      if (end > fs.node(file.node).size.load_relaxed()) {
+      if (!appends && end > fs.node(file.node).size.load_relaxed()) {
         raise_size(fs, file, end);
-        if (!no_cut_since(fs, file, cuts)) done = outcome::cut;
+        done = outcome::grown;
       }
     } else {
       done = outcome::unmarked;
     }
   }
   done = g.broadcast(done);
-  if (done == outcome::unmarked) return {at, 1, pin.frame, g.is_leader(), cuts};
-  if (done == outcome::cut) return {at, 0, 0, false, cuts};
-  return {end, 0, 0, false, cuts};
+  if (done == outcome::unmarked) return {at, 1, pin.frame, seen, g.is_leader()};
+  if (done == outcome::grown && !no_page_cut_since(fs, g, file, g.is_leader(), pin.frame, seen))
+    return {at, 0, 0, 0, false};
+  return {end, 0, 0, 0, false};
 }
 
 // A page that a write has stored into is marked, and the pin given back, which is the caller's. Returns whether it was clean. By one
@@ -251,7 +257,7 @@ GPUFS_HD inline bool mark_page(const mount_ref& fs, const file_view& file, std::
 // Ends what write_resident() left behind. Returns how far the write has come then.
 template <class Group>
 GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const file_view& file, const write_end& done,
-                                  std::uint64_t end) {
+                                  std::uint64_t end, bool appends) {
   if (done.run == 0) return done.at;
   const std::uint64_t page_bytes = fs.layout.page_bytes(), page = done.at >> fs.layout.page_shift;
   const std::uint64_t behind = (page + done.run) << fs.layout.page_shift;
@@ -263,10 +269,10 @@ GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const fil
     fresh = mark_page(fs, file, done.frame, whole ? page_dirt::whole : page_dirt::partial);
   }
   g.sync();
-  std::uint32_t stays = 1;
-  if (g.is_leader()) {
-    raise_size(fs, file, stop);
-    stays = no_cut_since(fs, file, done.cuts) ? 1 : 0;
+  bool stays = true;
+  if (!appends) {
+    if (g.is_leader()) raise_size(fs, file, stop);
+    stays = no_page_cut_since(fs, g, file, g.rank() < done.run, done.frame, done.seen);
   }
   if constexpr (Group::has_warps) {
     if (g.broadcast(fresh ? 1u : 0u) != 0) write_back_ahead(fs, g, {version_to_write(file), page});
@@ -275,7 +281,7 @@ GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const fil
       if (g.from(fresh ? 1u : 0u, i) != 0) write_back_ahead(fs, g, {version_to_write(file), page + i});
     }
   }
-  return g.broadcast(stays) != 0 ? stop : done.at;
+  return stays ? stop : done.at;
 }
 
 // The descriptor was closed meanwhile, so what write_resident() left behind is nobody's.
@@ -313,14 +319,14 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Gro
   const std::uint64_t page_bytes = fs.layout.page_bytes();
   const std::uint64_t version = version_to_write(file);
   std::int32_t error = 0;
-  std::uint64_t at = finish_run(fs, g, file, done, end);
+  std::uint64_t at = finish_run(fs, g, file, done, end, appends);
   while (at < end) {
     const std::uint64_t page = at >> fs.layout.page_shift;
     const std::uint64_t within = at & (page_bytes - 1), n = part_in_page(fs, at, end);
     const char* const bytes = from + (at - begin);
     bool taken = false;
     std::uint32_t cuts = 0;
-    if (g.is_leader()) cuts = wait_for_cut(fs, file);
+    if (!appends && g.is_leader()) cuts = wait_for_cut(fs, file);
     page_cache<Group> cache(fs, g, file.record);
     const page_pin pin = cache.acquire(
         {version, page}, page_to_write<Group>(fs, g, file, page, n == page_bytes ? bytes : nullptr, &taken));
@@ -337,7 +343,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Gro
       GPUFS_SCHEDULE_POINT("write.mark");
       marked.fresh = mark_page(fs, file, pin.frame, what) ? 1 : 0;
       raise_size(fs, file, at + n);
-      marked.stays = no_cut_since(fs, file, cuts) ? 1 : 0;
+      marked.stays = appends || no_cut_since(fs, file, cuts) ? 1 : 0;
     }
     marked = g.broadcast(marked);
     if (marked.fresh != 0) write_back_ahead(fs, g, {version, page});
@@ -356,7 +362,7 @@ template <class Group>
 GPUFS_HD std::int64_t write_bytes(const mount_ref& fs, const Group& g, std::int32_t fd, const file_view& file,
                                   const char* from, std::uint64_t begin, std::uint64_t end, bool appends) {
   const Group own = g.apart();
-  const write_end done = write_resident(fs, own, file, from, begin, end);
+  const write_end done = write_resident(fs, own, file, from, begin, end, appends);
   if (done.at != end) return write_any(fs, g, fd, from, begin, done, end, appends);
   own.sync();
   if (own.is_leader()) fs.counters().add(counter::written_bytes, end - begin);
@@ -402,7 +408,7 @@ GPUFS_HD std::int64_t write_bytes(const mount_ref& fs, const Block& g, std::int3
                                   const char* from, std::uint64_t begin, std::uint64_t end, bool appends) {
   if (begin >> fs.layout.page_shift != (end - 1) >> fs.layout.page_shift)
     return write_shares(fs, g, fd, file, from, begin, end, appends);
-  const write_end done = write_resident(fs, g, file, from, begin, end);
+  const write_end done = write_resident(fs, g, file, from, begin, end, appends);
   if (done.at != end) return write_any(fs, g, fd, from, begin, done, end, appends);
   if (g.is_leader()) fs.counters().add(counter::written_bytes, end - begin);
   return static_cast<std::int64_t>(end - begin);
@@ -542,6 +548,7 @@ GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& w
   zero_in_page(g, fs.page(frame_number) + keep, page_bytes - keep);
   g.sync();
   std::uint32_t mapped = 0;
+  if (g.is_leader()) page_dirt(fs, frame_number).note_cut();
   if (g.is_leader()) mapped = are_pages_mapped(fs) ? 1 : 0;
   if (g.broadcast(mapped) == 0) return;
   change_copy(fs, g, frame_number, [&](char* copy) { zero_in_page(g, copy + keep, page_bytes - keep); });
