@@ -1,5 +1,5 @@
-// The power goes at every call of the backend, and between any two. Scripts of eight steps, all
-// that there are of a small alphabet, are run by one group; the backend says at each point what
+// The power goes at every call of the backend, and between any two. Scripts of eight steps of a small
+// alphabet, a share of all that there are, and all of few steps, are run by one group; the backend says at each point what
 // the disk may have (support/durable_backend.hpp), and the model what was promised
 // (promised_files.hpp). A promise names single bytes, the size and the names of a folder, and the
 // disk's sectors are independent of each other. So it is enough to look at each value of each
@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -471,6 +473,29 @@ TEST(power_loss, keeps_the_contents_that_were_promised) {
 
 TEST(power_loss, keeps_the_names_that_were_promised) {
   run_scripts({names_steps, steps_of_a_script, names_rule()}, true, is_sanitized ? 60 : 600);
+}
+
+// All scripts of up to some steps. GPUFS_TEST_SCRIPT_STEPS says how many; each more takes about eight times as long.
+TEST(power_loss, keeps_what_was_promised_in_all_short_scripts) {
+  const char* const wanted = std::getenv("GPUFS_TEST_SCRIPT_STEPS");
+  const unsigned most = wanted != nullptr ? static_cast<unsigned>(std::strtoul(wanted, nullptr, 10))
+                        : is_sanitized    ? 2
+                                          : 3;
+  std::uint64_t scripts = 0;
+  for (unsigned steps = 1; steps <= most; ++steps) {
+    for (const bool of_names : {false, true}) {
+      script_space space = of_names ? script_space(names_steps, steps, names_rule())
+                                    : script_space(contents_steps, steps, contents_rule());
+      for (std::uint64_t number = 0; number < space.count(); ++number) {
+        const std::string script = space.script(number);
+        const std::string why = script_run(setting_of(number), number).run(script, of_names);
+        ASSERT_EQ(why, "") << script;
+      }
+      scripts += space.count();
+    }
+  }
+  std::printf("covered: power_loss: all %llu scripts of up to %u steps\n", static_cast<unsigned long long>(scripts),
+              most);
 }
 
 // The steps that docs/api.md names, and what d/f is at each point.
