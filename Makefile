@@ -20,7 +20,7 @@ build: ## Build the library, the engines and the tests into build/release
 demo: ## Build the command line and search this machine's files with it
 	@python3 tools/demo.py
 
-test: ## Run all checks and tests; STAGES="lint twin" chooses some
+test: ## Run all checks and tests; STAGES="lint cpu" chooses some
 	@python3 tools/run_tests.py $(STAGES)
 
 test-gpu: ## Run the tests that need a GPU, also under compute-sanitizer

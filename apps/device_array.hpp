@@ -14,7 +14,8 @@ class device_array {
 
  public:
   // Zeros.
-  device_array(const mount& m, std::size_t count) : mount_(m), data_(static_cast<T*>(m.allocate(count * sizeof(T)))) {}
+  device_array(const mount& m, std::size_t count)
+      : mount_(m), data_(static_cast<T*>(m.allocate(count * sizeof(T)))) {}
   device_array(const mount& m, const std::vector<T>& values) : device_array(m, values.size()) {
     if (!values.empty()) mount_.copy_to_device(data_, values.data(), values.size() * sizeof(T));
   }

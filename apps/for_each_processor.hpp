@@ -1,8 +1,10 @@
-// Functions that are compiled for each kind of processor there is, of which the right one is taken when the program starts.
+// Functions that are compiled for each kind of processor there is, of which the right one is taken
+// when the program starts.
 #pragma once
 
 #if defined(__x86_64__)
-#define GPUFS_FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define GPUFS_FOR_EACH_PROCESSOR \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define GPUFS_FOR_EACH_PROCESSOR
 #endif

@@ -63,7 +63,8 @@ class host_file {
 class file_mapping {
  public:
   // The first `bytes` of a file, which has them (ENODATA otherwise). `access`: O_RDONLY or O_RDWR.
-  file_mapping(const std::string& path, std::uint64_t bytes, int access = O_RDONLY) : bytes_(bytes) {
+  file_mapping(const std::string& path, std::uint64_t bytes, int access = O_RDONLY)
+      : bytes_(bytes) {
     const host_file file(path, access);
     if (file.size() < bytes) throw error(ENODATA, "the file is shorter than it should be", path);
     const int protection = access == O_RDWR ? PROT_READ | PROT_WRITE : PROT_READ;
@@ -86,7 +87,8 @@ inline void populate([[maybe_unused]] const void* begin, [[maybe_unused]] const 
 #if defined(MADV_POPULATE_READ)
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(begin) / page * page;
-  (void)madvise(reinterpret_cast<void*>(first), reinterpret_cast<std::uintptr_t>(end) - first, MADV_POPULATE_READ);
+  (void)madvise(reinterpret_cast<void*>(first), reinterpret_cast<std::uintptr_t>(end) - first,
+                MADV_POPULATE_READ);
 #endif
 }
 

@@ -24,15 +24,20 @@ def has_gpu() -> bool:
 def requested(config_settings: ConfigSettings, environment: Mapping[str, str]) -> str:
     """Returns what CMake will be told of ``GPUFS_CUDA``, in capitals: ``AUTO`` where nobody says anything.
 
-    By pip's settings ``cmake.define.GPUFS_CUDA`` and ``cmake.args``, or ``CMAKE_ARGS`` or ``GPUFS_CUDA`` in the
-    environment.
+    By pip's settings ``cmake.define.GPUFS_CUDA`` and ``cmake.args``, or ``CMAKE_ARGS`` or
+    ``GPUFS_CUDA`` in the environment.
     """
     settings = dict(config_settings or {})
     defined = settings.get("cmake.define.GPUFS_CUDA")
     if defined is not None:
         return (defined[-1] if isinstance(defined, list) else defined).upper()
     arguments = settings.get("cmake.args", "")
-    text = " ".join([*(arguments if isinstance(arguments, list) else [arguments]), environment.get("CMAKE_ARGS", "")])
+    text = " ".join(
+        [
+            *(arguments if isinstance(arguments, list) else [arguments]),
+            environment.get("CMAKE_ARGS", ""),
+        ]
+    )
     found = _DEFINITION.findall(text)
     return (found[-1] if found else environment.get("GPUFS_CUDA", "AUTO")).upper()
 

@@ -1,7 +1,8 @@
 """Finds the CUDA compiler to build with: the machine's, or the one of the ``cuda-toolkit`` package from PyPI.
 
-Needs nothing but the standard library: the build backend, CMake and ``tools/setup.sh`` all ask here. As a program it
-prints the compiler's path and exits with 0, or prints nothing and exits with 1::
+Needs nothing but the standard library: the build backend, CMake and ``tools/setup.sh`` all ask
+here. As a program it prints the compiler's path and exits with 0, or prints nothing and exits with
+1::
 
     find_nvcc.py                 the path
     find_nvcc.py --requirement   what to install where there is none
@@ -56,7 +57,9 @@ def installed_by_pip() -> Iterator[Path]:
 def version(nvcc: Path) -> tuple[int, int] | None:
     """Returns the release that the compiler reports, or None where it cannot be run."""
     try:
-        output = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
+        output = subprocess.run(
+            [nvcc, "--version"], capture_output=True, text=True, timeout=60, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
     match = re.search(r"release (\d+)\.(\d+)", output)
@@ -74,7 +77,9 @@ def find_nvcc() -> Path | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Finds the CUDA compiler to build with.")
-    parser.add_argument("--requirement", action="store_true", help="print what to install where there is none")
+    parser.add_argument(
+        "--requirement", action="store_true", help="print what to install where there is none"
+    )
     if parser.parse_args().requirement:
         print(REQUIREMENT)
         return 0

@@ -1,8 +1,9 @@
 """The build backend (PEP 517): scikit-build-core's, plus the CUDA compiler from PyPI where it is needed and missing.
 
-``GPUFS_CUDA`` in the environment, or pip's ``--config-settings=cmake.define.GPUFS_CUDA=``, says what is built: ``ON``
-for GPUs and the CPU twin, ``OFF`` for the twin only, ``AUTO`` (the default) for GPUs where one or a CUDA compiler is
-there. Elsewhere GPU code would only take minutes to compile.
+``GPUFS_CUDA`` in the environment, or pip's ``--config-settings=cmake.define.GPUFS_CUDA=``, says
+what is built: ``ON`` for GPUs and the CPU device, ``OFF`` for the CPU device only, ``AUTO`` (the default)
+for GPUs where one or a CUDA compiler is there. Elsewhere GPU code would only take minutes to
+compile.
 """
 
 from __future__ import annotations
@@ -38,22 +39,32 @@ def _cuda_requirements(config_settings: ConfigSettings) -> list[str]:
 
 
 def build_wheel(
-    wheel_directory: str, config_settings: ConfigSettings = None, metadata_directory: str | None = None
+    wheel_directory: str,
+    config_settings: ConfigSettings = None,
+    metadata_directory: str | None = None,
 ) -> str:
     _choose_cuda(config_settings)
     return _base.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
 def build_editable(
-    wheel_directory: str, config_settings: ConfigSettings = None, metadata_directory: str | None = None
+    wheel_directory: str,
+    config_settings: ConfigSettings = None,
+    metadata_directory: str | None = None,
 ) -> str:
     _choose_cuda(config_settings)
     return _base.build_editable(wheel_directory, config_settings, metadata_directory)
 
 
 def get_requires_for_build_wheel(config_settings: ConfigSettings = None) -> list[str]:
-    return [*_base.get_requires_for_build_wheel(config_settings), *_cuda_requirements(config_settings)]
+    return [
+        *_base.get_requires_for_build_wheel(config_settings),
+        *_cuda_requirements(config_settings),
+    ]
 
 
 def get_requires_for_build_editable(config_settings: ConfigSettings = None) -> list[str]:
-    return [*_base.get_requires_for_build_editable(config_settings), *_cuda_requirements(config_settings)]
+    return [
+        *_base.get_requires_for_build_editable(config_settings),
+        *_cuda_requirements(config_settings),
+    ]

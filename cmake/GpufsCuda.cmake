@@ -55,9 +55,9 @@ if(GPUFS_CUDA)  # ON and AUTO
     set(GPUFS_WITH_CUDA ON)
     list(APPEND GPUFS_LANGUAGES CUDA)
   elseif(GPUFS_CUDA STREQUAL "AUTO")
-    message(STATUS "gpufs: no nvcc (>= ${GPUFS_NVCC_MINIMUM}) found, building the CPU twin only")
+    message(STATUS "gpufs: no nvcc (>= ${GPUFS_NVCC_MINIMUM}) found, building the CPU device only")
   else()
     message(FATAL_ERROR "No nvcc (>= ${GPUFS_NVCC_MINIMUM}) found. `make setup` installs one from PyPI into .venv; or set "
-      "CMAKE_CUDA_COMPILER or CUDA_HOME; or build the CPU twin only with -DGPUFS_CUDA=OFF.")
+      "CMAKE_CUDA_COMPILER or CUDA_HOME; or build the CPU device only with -DGPUFS_CUDA=OFF.")
   endif()
 endif()

@@ -13,19 +13,19 @@ else()
   set(gpufs_cuda_default ON)
 endif()
 
-set(GPUFS_SANITIZE "" CACHE STRING "Sanitizers of the twin's build: 'thread', 'address,undefined', or what else -fsanitize= takes")
+set(GPUFS_SANITIZE "" CACHE STRING "Sanitizers of the CPU device's build: 'thread', 'address,undefined', or what else -fsanitize= takes")
 if(GPUFS_SANITIZE)
   set(gpufs_cuda_default OFF)
 endif()
-set(GPUFS_CUDA "${gpufs_cuda_default}" CACHE STRING "ON: for GPUs and the CPU twin; OFF: the twin only; AUTO: ON where nvcc is found")
+set(GPUFS_CUDA "${gpufs_cuda_default}" CACHE STRING "ON: for GPUs and the CPU device; OFF: the CPU device only; AUTO: ON where nvcc is found")
 set_property(CACHE GPUFS_CUDA PROPERTY STRINGS AUTO ON OFF)
 if(GPUFS_SANITIZE AND GPUFS_CUDA)
-  message(FATAL_ERROR "GPUFS_SANITIZE is for the CPU twin: set GPUFS_CUDA=OFF (for GPU code there is compute-sanitizer: make test-gpu)")
+  message(FATAL_ERROR "GPUFS_SANITIZE is for the CPU device: set GPUFS_CUDA=OFF (for GPU code there is compute-sanitizer: make test-gpu)")
 endif()
 
 # From the environment too, so that pip builds it. What is built for one processor may not run on another, so there is no
 # default but the compiler's.
-set(GPUFS_MARCH "$ENV{GPUFS_MARCH}" CACHE STRING "-march= of host code, the CPU twin included: 'native', or a name; empty: the compiler's default")
+set(GPUFS_MARCH "$ENV{GPUFS_MARCH}" CACHE STRING "-march= of host code, the CPU device included: 'native', or a name; empty: the compiler's default")
 
 option(GPUFS_BUILD_APPS "Build the engines of the command line" ${gpufs_is_top_level})
 option(GPUFS_BUILD_PYTHON "Build the Python extension module" OFF)

@@ -28,8 +28,8 @@
 #define FIRST    9    /* whose bytes are there at first */
 #define BYTES    6
 
-byte users;           /* file_node::size_users */
-byte size = 2;        /* file_node::size */
+byte users;           /* inode_state::size_users */
+byte size = 2;        /* inode_state::size */
 byte page[BYTES];     /* who wrote the byte; 0: nobody */
 bool marked[BYTES];   /* to be written back */
 byte host_size = 2;

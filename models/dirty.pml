@@ -127,7 +127,7 @@ bool cut_done;
 bool after_cut;           /* the last store to byte 1 came after the cut had returned */
 #endif
 #ifdef TRUNCATE
-byte cut_count;           /* file_node::cuts: odd while a truncation is under way */
+byte cut_count;           /* inode_state::cuts: odd while a truncation is under way */
 byte touches;             /* above the flags, of one word with them: cleanings begun, and cuts of the page */
 bool covers = true;       /* the node's size covers byte 1 */
 bool reaches = true;      /* the host's file has byte 1 */

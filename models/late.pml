@@ -6,7 +6,7 @@
  * (version_of, close) and file_table.hpp (change_under_way).
  *
  * One file, and users that open it, change it and close it, several times. A change is a write of one page (user 0) or a truncation
- * (the others); changes of the device are made one at a time (`changing`: the page's cleaning flag, file_node::cuts). Each
+ * (the others); changes of the device are made one at a time (`changing`: the page's cleaning flag, inode_state::cuts). Each
  * gets the next higher number when it is posted. So a change that takes place after a newer one shows: that is data lost. A
  * caller waits for the answer, or gives up at any moment; the backend may take as long as it likes.
  *

@@ -9,7 +9,7 @@
  * shared accesses, but for the three places marked ABSTRACTION, which say why nothing is lost.
  *
  * What the model leaves out: weak memory (spin is sequentially consistent; orders are argued in the code and tested
- * by ThreadSanitizer on the twin), the overflow of counters, dirty pages and write-back, versions, groups of more than
+ * by ThreadSanitizer on the CPU device), the overflow of counters, dirty pages and write-back, versions, groups of more than
  * one thread, the claim by who has the only pin (to others it is a claim without pins). Polling is a blocking wait, so a wait that nobody ends is an invalid end state, and an endless run can
  * only be a livelock (no progress labels exist: -DNP finds every cycle).
  *

@@ -1,7 +1,7 @@
 /*
  * sync.pml - syncs of one file: each that returns 0 has the caller's bytes on the disk, though the kernel tells an error only once.
  *
- * Real code: src/service/sync_rounds.hpp. `closings` comes from file_node (file/open_files.cuh); dirty.pml has how a close is the last.
+ * Real code: src/service/sync_rounds.hpp. `closings` comes from inode_state (file/open_files.cuh); dirty.pml has how a close is the last.
  *
  * Users write a byte each, sync, and close; some come back for another turn. The kernel is Linux: a sync begins to write what is dirty,
  * waits until nothing of the file is being written, and returns the error of any write since somebody was told last. What failed is
@@ -34,7 +34,7 @@ bool begun[ROUNDS], is_done[ROUNDS], failed[ROUNDS];
 bool has_error;
 byte error_closings;
 
-/* file_node */
+/* inode_state */
 byte users, closings;
 
 /* Ghosts. */

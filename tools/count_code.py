@@ -1,11 +1,12 @@
 """Counts the code of the applications: kernels over gpufs, their host part, and the programs that do without it.
 
-Prints a Markdown table of lines with code, neither blank nor comments nor such as only say where names come from
-(includes, namespaces), and of statements: semicolons, as the GPUfs paper counts them (TOCS 2014, section 6.2.1).
-"Checks, plans, memory": what is refused, how the work is cut for a cache, which is arithmetic, and where in memory
-kernels find what they share. What an application's programs share (numbers, tiles, the second look at distances,
-layouts) is counted for none of them; nor is what the others would have to bring along besides: paths, errors, buffers
-(apps/job, apps/rival).
+Prints a Markdown table of lines with code, neither blank nor comments nor such as only say where
+names come from (includes, namespaces), and of statements: semicolons, as the GPUfs paper counts
+them (TOCS 2014, section 6.2.1). "Checks, plans, memory": what is refused, how the work is cut for a
+cache, which is arithmetic, and where in memory kernels find what they share. What an application's
+programs share (numbers, tiles, the second look at distances, layouts) is counted for none of them;
+nor is what the others would have to bring along besides: paths, errors, buffers (apps/job,
+apps/rival).
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ class Program(NamedTuple):
 # How both programs without gpufs cut and read files of text, and keep what they find.
 TEXT_FILES = ("rival_files.hpp", "rival_files.cpp", "rival_findings.hpp", "rival_findings.cpp")
 
-# Of words in text the kernels are window, search, counts and where a binary file ends; their host part takes the counts
-# from the sink.
-# Nobody's are the hash tables, how words are told and compared, and how counts are added up by path. What the CUDA
-# program leaves to the CPU is in the CPU program.
+# Of words in text the kernels are window, search, counts and where a binary file ends; their host
+# part takes the counts from the sink. Nobody's are the hash tables, how words are told and
+# compared, and how counts are added up by path. What the CUDA program leaves to the CPU is in the
+# CPU program.
 PROGRAMS = {
     "words in text": Program(
         folder="grep",
@@ -96,7 +97,13 @@ def cell(folder: str, files: tuple[str, ...]) -> str:
 
 def main() -> None:
     """Prints the table."""
-    columns = ("kernels over gpufs", "their host part", "checks, plans, memory", "CUDA without gpufs", "CPU")
+    columns = (
+        "kernels over gpufs",
+        "their host part",
+        "checks, plans, memory",
+        "CUDA without gpufs",
+        "CPU",
+    )
     print(f"| lines (statements) | {' | '.join(columns)} |")
     print("|---" * (1 + len(columns)) + "|")
     for name, (folder, *parts) in PROGRAMS.items():

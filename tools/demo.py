@@ -26,7 +26,9 @@ SHOWN_LINES = 5
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
-    subprocess.run([str(word) for word in command], check=True, cwd=ROOT, env=dict(os.environ) | (env or {}))
+    subprocess.run(
+        [str(word) for word in command], check=True, cwd=ROOT, env=dict(os.environ) | (env or {})
+    )
 
 
 def has_gpu() -> bool:
@@ -36,20 +38,42 @@ def has_gpu() -> bool:
 def install() -> list[str]:
     """Builds and installs the package; returns the words that start its command line.
 
-    Into .venv, or, where the machine has all that the build needs and no .venv, into a folder of its own.
+    Into .venv, or, where the machine has all that the build needs and no .venv, into a folder of
+    its own.
     """
     run(ROOT / "tools" / "setup.sh", "demo")
     cuda = "ON" if has_gpu() else "OFF"
-    print(f"demo: building for {'GPUs and ' if cuda == 'ON' else ''}the CPU (minutes the first time)", flush=True)
-    pip_install = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-build-isolation"]
+    print(
+        f"demo: building for {'GPUs and ' if cuda == 'ON' else ''}the CPU (minutes the first time)",
+        flush=True,
+    )
+    pip_install = [
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "install",
+        "--quiet",
+        "--no-build-isolation",
+    ]
     build_directory = f"--config-settings=build-dir={DEMO / f'build-cuda-{cuda.lower()}'}"
     if VENV.exists():
         run(VENV / "bin" / "python3", *pip_install, build_directory, ROOT, env={"GPUFS_CUDA": cuda})
         return [str(VENV / "bin" / "gpufs")]
     site = DEMO / "site"
     shutil.rmtree(site, ignore_errors=True)
-    run("python3", *pip_install, "--no-deps", "--target", site, build_directory, ROOT, env={"GPUFS_CUDA": cuda})
-    os.environ["PYTHONPATH"] = f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep)
+    run(
+        "python3",
+        *pip_install,
+        "--no-deps",
+        "--target",
+        site,
+        build_directory,
+        ROOT,
+        env={"GPUFS_CUDA": cuda},
+    )
+    os.environ["PYTHONPATH"] = f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}".rstrip(
+        os.pathsep
+    )
     return ["python3", str(site / "bin" / "gpufs")]
 
 
@@ -70,7 +94,10 @@ def dictionary(paths: Sequence[Path]) -> tuple[Path, str]:
     generated = DEMO / "words"
     generated.parent.mkdir(parents=True, exist_ok=True)
     generated.write_text("\n".join(words_of(paths)) + "\n")
-    return generated, "the commonest words of the searched files themselves (no dictionary is installed or to be had)"
+    return (
+        generated,
+        "the commonest words of the searched files themselves (no dictionary is installed or to be had)",
+    )
 
 
 def unpack_dictionary(folder: Path) -> bool:
@@ -109,12 +136,16 @@ def words_of(paths: Sequence[Path]) -> list[str]:
 def files_of(paths: Sequence[Path]) -> Iterator[Path]:
     for path in paths:
         for folder, _, names in os.walk(path):
-            yield from (Path(folder, name) for name in names if name.endswith((".h", ".hpp", ".py")))
+            yield from (
+                Path(folder, name) for name in names if name.endswith((".h", ".hpp", ".py"))
+            )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Builds gpufs and shows it at work.")
-    parser.add_argument("--gpufs", type=Path, help="the installed command to use, instead of building one")
+    parser.add_argument(
+        "--gpufs", type=Path, help="the installed command to use, instead of building one"
+    )
     parser.add_argument("--quick", action="store_true", help="search few files only")
     arguments = parser.parse_args()
     command = [str(arguments.gpufs.absolute())] if arguments.gpufs else install()
@@ -129,7 +160,9 @@ def main() -> int:
     with found.open("wb") as output:
         status = subprocess.run(search, check=False, stdout=output).returncode
     with found.open("rb") as lines:
-        print(f"demo: the first lines of {found.relative_to(ROOT)} (path, word, count):", flush=True)
+        print(
+            f"demo: the first lines of {found.relative_to(ROOT)} (path, word, count):", flush=True
+        )
         for line, _ in zip(lines, range(SHOWN_LINES), strict=False):
             print("  " + line.decode(errors="replace").rstrip())
     return status
@@ -139,4 +172,6 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except subprocess.CalledProcessError as error:
-        sys.exit(f"demo: {' '.join(map(str, error.cmd))} failed with exit status {error.returncode}")
+        sys.exit(
+            f"demo: {' '.join(map(str, error.cmd))} failed with exit status {error.returncode}"
+        )

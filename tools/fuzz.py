@@ -3,9 +3,10 @@
 
     tools/fuzz.py SECONDS [TARGET...]     all targets for SECONDS together; or some
 
-Inputs that led somewhere new are kept in build/fuzz/corpus/TARGET, where the next run begins, beside those
-of tests/fuzz/corpus/TARGET. An input that failed is kept in build/fuzz/found, and the end says the command
-that runs it again. The exit status is 0 only if nothing was found and something ran.
+Inputs that led somewhere new are kept in build/fuzz/corpus/TARGET, where the next run begins,
+beside those of tests/fuzz/corpus/TARGET. An input that failed is kept in build/fuzz/found, and the
+end says the command that runs it again. The exit status is 0 only if nothing was found and
+something ran.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def build(jobs: int) -> None:
     """Builds all targets."""
     subprocess.run(["cmake", "--preset", "fuzz"], cwd=ROOT, check=True)
     subprocess.run(
-        ["cmake", "--build", BUILD, "--parallel", str(jobs), "--target", "gpufs_fuzzers"], cwd=ROOT, check=True
+        ["cmake", "--build", BUILD, "--parallel", str(jobs), "--target", "gpufs_fuzzers"],
+        cwd=ROOT,
+        check=True,
     )
 
 
@@ -89,7 +92,13 @@ def run(target: str, seconds: int, seed: int = 0) -> Outcome:
         *(corpus, seeds_of(target)),
     ]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False, env=dict(os.environ)
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        env=dict(os.environ),
     )
     executions = re.search(r"stat::number_of_executed_units: (\d+)", done.stderr)
     kept = re.search(r"Test unit written to (\S+)", done.stderr)
@@ -119,12 +128,16 @@ def main() -> int:
     chosen = arguments.targets or targets()
     unknown = set(chosen) - set(targets())
     if unknown:
-        parser.error(f"no such target: {', '.join(sorted(unknown))}; there are {', '.join(targets())}")
+        parser.error(
+            f"no such target: {', '.join(sorted(unknown))}; there are {', '.join(targets())}"
+        )
     failed = not chosen
     for target in chosen:
         outcome = run(target, arguments.seconds // len(chosen))
         rate = outcome.executions / max(outcome.seconds, 1)
-        print(f"{target:<10} {outcome.executions:>10} inputs  {rate:>8.0f}/s  {'FOUND' if outcome.replay else 'ok'}")
+        print(
+            f"{target:<10} {outcome.executions:>10} inputs  {rate:>8.0f}/s  {'FOUND' if outcome.replay else 'ok'}"
+        )
         if outcome.replay:
             failed = True
             print(f"{outcome.output}\nreplay: {outcome.replay}")

@@ -5,9 +5,9 @@
     tools/run_tests.py --gpu [STAGE...]   what needs one
     tools/run_tests.py --list             the stages
 
-Each stage writes ``build/logs/STAGE.log``; its end is shown when the stage fails. At the end of all, failed tests are
-named once more, and the last line counts tests (a stage without a test runner counts as one). The exit status is 0 only
-if nothing failed and something ran.
+Each stage writes ``build/logs/STAGE.log``; its end is shown when the stage fails. At the end of
+all, failed tests are named once more, and the last line counts tests (a stage without a test runner
+counts as one). The exit status is 0 only if nothing failed and something ran.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class Counts:
     failed: int = 0
     skipped: int = 0
     reasons: list[str] = field(default_factory=list)  # why tests were skipped
-    failures: list[str] = field(default_factory=list)  # the failed tests' names, and what they said first
+    failures: list[str] = field(
+        default_factory=list
+    )  # the failed tests' names, and what they said first
 
     def add(self, other: Counts) -> None:
         self.passed += other.passed
@@ -65,7 +67,8 @@ class Counts:
 class Job:
     """Runs the commands of one stage, each within the stage's time.
 
-    The time is for commands that could hang. Compilers end, however slow the machine is, and have COMPILE_TIMEOUT_S.
+    The time is for commands that could hang. Compilers end, however slow the machine is, and have
+    COMPILE_TIMEOUT_S.
     """
 
     def __init__(self, name: str, log: TextIO, timeout_s: float) -> None:
@@ -107,7 +110,9 @@ class Job:
         if status != 0:
             raise StageError(f"exit status {status} from: {' '.join(words)}")
 
-    def run_tests(self, report: Path, *command: str | Path, env: Mapping[str, str] | None = None) -> None:
+    def run_tests(
+        self, report: Path, *command: str | Path, env: Mapping[str, str] | None = None
+    ) -> None:
         """Runs a test runner that writes a JUnit report, and counts the tests in it."""
         report.parent.mkdir(parents=True, exist_ok=True)
         report.unlink(missing_ok=True)
@@ -118,10 +123,13 @@ class Job:
             failure = error
         self.judge([report], failure)
 
-    def run_googletest(self, program: Path, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()) -> None:
+    def run_googletest(
+        self, program: Path, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
+    ) -> None:
         """Runs a googletest program as one process for each processor, each with its share of the tests.
 
-        A process for each test, as CTest has it, would spend most of its time starting, under a sanitizer above all.
+        A process for each test, as CTest has it, would spend most of its time starting, under a
+        sanitizer above all.
         """
         reports = [LOGS / f"{self.name}-{shard}.xml" for shard in range(int(JOBS))]
         for report in reports:
@@ -138,7 +146,11 @@ class Job:
             return None
 
         with concurrent.futures.ThreadPoolExecutor(len(reports)) as pool:
-            failures = [failure for failure in pool.map(run_share, range(len(reports))) if failure is not None]
+            failures = [
+                failure
+                for failure in pool.map(run_share, range(len(reports)))
+                if failure is not None
+            ]
         for shard in range(len(reports)):
             self.log.write((LOGS / f"{self.name}-{shard}.log").read_text(errors="replace"))
         self.judge(reports, failures[0] if failures else None)
@@ -163,7 +175,11 @@ def read_report(report: Path) -> Counts:
     counts = Counts()
     for case in ElementTree.parse(report).iter("testcase"):
         skip = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None or case.get("status") == "fail":
+        if (
+            case.find("failure") is not None
+            or case.find("error") is not None
+            or case.get("status") == "fail"
+        ):
             counts.failed += 1
             counts.failures.append(describe_failure(case))
         elif skip is not None or case.get("status") in ("notrun", "disabled"):
@@ -184,7 +200,9 @@ def describe_failure(case: ElementTree.Element) -> str:
     if not said:  # CTest
         said = case.findtext("system-out") or ""
     lines = [line for line in said.splitlines() if line.strip()][:FAILURE_LINES]
-    return "\n".join([f"{case.get('classname')}.{case.get('name')}", *(f"    {line}" for line in lines)])
+    return "\n".join(
+        [f"{case.get('classname')}.{case.get('name')}", *(f"    {line}" for line in lines)]
+    )
 
 
 def skip_reason(case: ElementTree.Element) -> str:
@@ -206,13 +224,17 @@ def skip_reason(case: ElementTree.Element) -> str:
 
 def configure(job: Job, preset: str) -> None:
     # For all stages the same: what another one compiled for other GPUs would be compiled again.
-    options = [f"-DGPUFS_TEST_CUDA_ARCHITECTURES={cuda_architecture()}"] if preset == "release" else []
+    options = (
+        [f"-DGPUFS_TEST_CUDA_ARCHITECTURES={cuda_architecture()}"] if preset == "release" else []
+    )
     job.run("cmake", "--preset", preset, *options)
 
 
 def compile_targets(job: Job, preset: str, *targets: str) -> None:
     chosen = ["--target", *targets] if targets else []
-    job.run("cmake", "--build", BUILD / preset, "--parallel", JOBS, *chosen, timeout_s=COMPILE_TIMEOUT_S)
+    job.run(
+        "cmake", "--build", BUILD / preset, "--parallel", JOBS, *chosen, timeout_s=COMPILE_TIMEOUT_S
+    )
 
 
 def ctest(job: Job, preset: str, label: str) -> None:
@@ -224,7 +246,7 @@ def ctest(job: Job, preset: str, label: str) -> None:
     )
 
 
-def twin_tests(preset: str) -> Path:
+def cpu_tests(preset: str) -> Path:
     return BUILD / preset / "tests" / "gpufs_tests"
 
 
@@ -236,10 +258,10 @@ def lint(job: Job) -> None:
     job.run("tools/lint.sh", "check")
 
 
-def twin(job: Job) -> None:
+def cpu(job: Job) -> None:
     configure(job, "release")
     compile_targets(job, "release", "gpufs_tests")
-    job.run_googletest(twin_tests("release"))
+    job.run_googletest(cpu_tests("release"))
 
 
 def models(job: Job) -> None:
@@ -251,7 +273,9 @@ def without_address_randomisation() -> list[str]:
     """ThreadSanitizer of g++ 12 and 13 does not start where the kernel spreads addresses widely."""
     setarch = ["setarch", os.uname().machine, "-R"]
     try:
-        possible = subprocess.run([*setarch, "true"], capture_output=True, check=False).returncode == 0
+        possible = (
+            subprocess.run([*setarch, "true"], capture_output=True, check=False).returncode == 0
+        )
     except OSError:
         possible = False
     return setarch if possible else []
@@ -261,14 +285,14 @@ def tsan(job: Job) -> None:
     configure(job, "tsan")
     compile_targets(job, "tsan", "gpufs_tests")
     options = {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}
-    job.run_googletest(twin_tests("tsan"), options, without_address_randomisation())
+    job.run_googletest(cpu_tests("tsan"), options, without_address_randomisation())
 
 
 def asan(job: Job) -> None:
     configure(job, "asan")
     compile_targets(job, "asan", "gpufs_tests")
     options = {"ASAN_OPTIONS": "strict_string_checks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
-    job.run_googletest(twin_tests("asan"), options)
+    job.run_googletest(cpu_tests("asan"), options)
 
 
 def has_gpu() -> bool:
@@ -278,7 +302,8 @@ def has_gpu() -> bool:
 def cuda_architecture() -> str:
     """Of what is compiled here. Without a GPU it is not run, and not assembled: that takes nine tenths of the time.
 
-    The consumer's kernel, which has most device calls in it, is assembled in any case, for all architectures.
+    The consumer's kernel, which has most device calls in it, is assembled in any case, for all
+    architectures.
     """
     return "90" if has_gpu() else "90-virtual"
 
@@ -287,7 +312,12 @@ def cuda_compile(job: Job) -> None:
     """The applications' kernels are compiled by `python`, with the package."""
     configure(job, "release")
     compile_targets(
-        job, "release", "gpufs_tests_cuda", "gpufs_tests_strict_memory", "gpufs_on_gpu", "gpufs_tile_kernel"
+        job,
+        "release",
+        "gpufs_tests_cuda",
+        "gpufs_tests_strict_memory",
+        "gpufs_on_gpu",
+        "gpufs_tile_kernel",
     )
 
 
@@ -304,7 +334,8 @@ def consumer(job: Job) -> None:
     job.run("cmake", "--install", BUILD / "release", "--prefix", prefix)
     # The flags name the libraries' folder of an nvcc from PyPI.
     toolkit = [
-        f"-D{name}={cache_entry(BUILD / 'release', name)}" for name in ("CMAKE_CUDA_COMPILER", "CMAKE_CUDA_FLAGS")
+        f"-D{name}={cache_entry(BUILD / 'release', name)}"
+        for name in ("CMAKE_CUDA_COMPILER", "CMAKE_CUDA_FLAGS")
     ]
     cuda = ["-DCONSUMER_CUDA=ON", "-DCMAKE_CUDA_ARCHITECTURES=80-real;90", *toolkit]
     for language, options in (("cpp", []), ("cuda", cuda)):
@@ -334,19 +365,33 @@ def python(job: Job) -> None:
     """Installs the package as a user would, into an empty environment, and tests what was installed."""
     job.run(VENV_PYTHON, "-m", "venv", "--clear", "--without-pip", TEST_VENV)
     test_python = TEST_VENV / "bin" / "python3"
-    # pip of .venv, so that the new environment needs none. Constraints reach the tests' tools, not the isolated build.
+    # pip of .venv, so that the new environment needs none. Constraints reach the tests' tools, not
+    # the isolated build.
     pins = BUILD / "test-constraints.txt"
     tools = (ROOT / "requirements-dev.txt").read_text().replace("-r requirements-build.txt\n", "")
     pins.write_text(tools + (ROOT / "tests" / "python" / "constraints.txt").read_text())
     job.run(
-        *(VENV_PYTHON, "-m", "pip", "--python", test_python, "install", "--constraint", pins, ".[test]"),
+        *(
+            VENV_PYTHON,
+            "-m",
+            "pip",
+            "--python",
+            test_python,
+            "install",
+            "--constraint",
+            pins,
+            ".[test]",
+        ),
         env={"GPUFS_CUDA": "ON", "CUDAARCHS": cuda_architecture()},
         timeout_s=COMPILE_TIMEOUT_S,
     )
-    # One more process than processors, as tests wait now and then; but of those that use a GPU one at a time.
+    # One more process than processors, as tests wait now and then; but of those that use a GPU one
+    # at a time.
     processes = 0 if has_gpu() else int(JOBS) + 1
     report = LOGS / "python.xml"
-    job.run_tests(report, test_python, "-m", "pytest", f"--numprocesses={processes}", f"--junitxml={report}")
+    job.run_tests(
+        report, test_python, "-m", "pytest", f"--numprocesses={processes}", f"--junitxml={report}"
+    )
 
 
 def demo(job: Job) -> None:
@@ -374,9 +419,14 @@ def gpu(job: Job) -> None:
 def litmus(job: Job) -> None:
     """What docs/memory_model.md assumes, as programs; and the mode that assumes less. Prints what was counted."""
     try:
-        for program, chosen in ((GPU_TESTS, "Litmus*"), (GPU_TESTS.with_name("gpufs_tests_strict_memory"), "*")):
+        for program, chosen in (
+            (GPU_TESTS, "Litmus*"),
+            (GPU_TESTS.with_name("gpufs_tests_strict_memory"), "*"),
+        ):
             report = LOGS / f"litmus-{program.name}.xml"
-            job.run_tests(report, program, f"--gtest_filter={chosen}", f"--gtest_output=xml:{report}")
+            job.run_tests(
+                report, program, f"--gtest_filter={chosen}", f"--gtest_output=xml:{report}"
+            )
     finally:
         job.log.flush()
         for line in Path(job.log.name).read_text(errors="replace").splitlines():
@@ -423,14 +473,20 @@ class Stage:
 STAGES = (
     Stage("setup", "install what is missing", setup, 900),
     Stage("lint", "form and types", lint, 300, ("setup",)),
-    Stage("twin", "C++ tests on the CPU twin, optimised", twin, 1800, ("setup",)),
+    Stage("cpu", "C++ tests on the CPU device, optimised", cpu, 1800, ("setup",)),
     Stage("models", "protocol models", models, 1800, ("setup",)),
     Stage("tsan", "C++ tests under ThreadSanitizer", tsan, 1800, ("setup",)),
-    Stage("asan", "C++ tests under Address- and UndefinedBehaviorSanitizer", asan, 1800, ("setup",)),
+    Stage(
+        "asan", "C++ tests under Address- and UndefinedBehaviorSanitizer", asan, 1800, ("setup",)
+    ),
     Stage("cuda", "compile the C++ tests for GPUs", cuda_compile, 1200, ("setup",)),
     Stage("gpu", "C++ tests on a GPU, where there is one", gpu_if_there, 900, ("cuda",)),
-    Stage("consumer", "install, and build another CMake project with it", consumer, 600, ("setup",)),
-    Stage("python", "pip install into an empty environment, Python tests", python, 1800, ("setup",)),
+    Stage(
+        "consumer", "install, and build another CMake project with it", consumer, 600, ("setup",)
+    ),
+    Stage(
+        "python", "pip install into an empty environment, Python tests", python, 1800, ("setup",)
+    ),
     Stage("demo", "the demo, with what pip installed", demo, 300, ("python",)),
 )
 
@@ -439,10 +495,26 @@ GPU_STAGES = (
     Stage("build", "compile the tests for this GPU", gpu_build, 900, ("setup",)),
     Stage("gpu", "C++ tests on the GPU", gpu, 600, ("build",)),
     Stage("litmus", "what is assumed of the GPU's memory", litmus, 300, ("build",)),
-    Stage("memcheck", "memory accesses, under compute-sanitizer", compute_sanitizer("memcheck"), 300, ("build",)),
-    Stage("synccheck", "barriers, under compute-sanitizer", compute_sanitizer("synccheck"), 300, ("build",)),
     Stage(
-        "racecheck", "races in shared memory, under compute-sanitizer", compute_sanitizer("racecheck"), 300, ("build",)
+        "memcheck",
+        "memory accesses, under compute-sanitizer",
+        compute_sanitizer("memcheck"),
+        300,
+        ("build",),
+    ),
+    Stage(
+        "synccheck",
+        "barriers, under compute-sanitizer",
+        compute_sanitizer("synccheck"),
+        300,
+        ("build",),
+    ),
+    Stage(
+        "racecheck",
+        "races in shared memory, under compute-sanitizer",
+        compute_sanitizer("racecheck"),
+        300,
+        ("build",),
     ),
 )
 

@@ -5,9 +5,10 @@
     tools/soak.py MINUTES --only CLASS    some of them; may be given several times
     tools/soak.py --list                  the classes, and their tests
 
-Each class gets a share of the time, and each test of it a part of that. A test makes one step after the other, each
-with a seed of its own (tests/support/work_budget.hpp). A failure is printed with the command that repeats its step. The
-exit status is 0 only if nothing failed and something ran. docs/testing.md says what each class does.
+Each class gets a share of the time, and each test of it a part of that. A test makes one step after
+the other, each with a seed of its own (tests/support/work_budget.hpp). A failure is printed with
+the command that repeats its step. The exit status is 0 only if nothing failed and something ran.
+docs/testing.md says what each class does.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ import fuzz
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build" / "release" / "tests" / "gpufs_tests"
-TEST_PYTHON = ROOT / "build" / "venv" / "bin" / "python3"  # with the package, as `make test` installs it
+TEST_PYTHON = (
+    ROOT / "build" / "venv" / "bin" / "python3"
+)  # with the package, as `make test` installs it
 LOGS = ROOT / "build" / "logs" / "soak"
 OVERTIME_S = 300  # a step that was begun may take so much longer than the test's time
 TAIL_LINES = 60
@@ -69,12 +72,15 @@ CLASSES = (
     Class("text", "text/*", 0.5),
 )
 FUZZERS = Class("fuzzers", "")  # where there is a compiler for them
-# Tests with a budget that no class has. So nothing is left out until somebody gives it a line above.
+# Tests with a budget that no class has. So nothing is left out until somebody gives it a line
+# above.
 OTHERS = Class("others", "", 0.5)
 
 BUDGET = re.compile(r"\bwork_budget\b")
 SEEDS = re.compile(r"\bseeds\(\)")
-COVERED = re.compile(r"^covered: (.+?): (\d+) steps(?: \(seeds (\d+) to (\d+)\))?(?:, (\d+) (.+))?$", re.MULTILINE)
+COVERED = re.compile(
+    r"^covered: (.+?): (\d+) steps(?: \(seeds (\d+) to (\d+)\))?(?:, (\d+) (.+))?$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,9 @@ def listed(program: Path) -> Iterable[tuple[str, str, str]]:
     """Yields suite, test and source (below tests/) of each test of a program."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "tests.json"
-        environment = os.environ | {"GPUFS_TEST_SEED": "1"}  # a suite that knows seeds has one of each
+        environment = os.environ | {
+            "GPUFS_TEST_SEED": "1"
+        }  # a suite that knows seeds has one of each
         subprocess.run(
             [program, "--gtest_list_tests", f"--gtest_output=json:{report}"],
             env=environment,
@@ -163,7 +171,9 @@ def tests_in_python() -> list[Test]:
     ]
 
 
-def run_process(command: Sequence[str | Path], environment: dict[str, str], seconds: float) -> tuple[int | None, str]:
+def run_process(
+    command: Sequence[str | Path], environment: dict[str, str], seconds: float
+) -> tuple[int | None, str]:
     """Runs a command; returns its exit status, or None if it had to be ended, and its output."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
@@ -192,7 +202,9 @@ def tail(output: str) -> str:
     """Returns what matters of a failed test's output."""
     lines = output.splitlines()
     failed = [
-        i for i, line in enumerate(lines) if ": Failure" in line or "ERROR: " in line or line.startswith("found:")
+        i
+        for i, line in enumerate(lines)
+        if ": Failure" in line or "ERROR: " in line or line.startswith("found:")
     ]
     first = lines[failed[0] : failed[0] + TAIL_LINES] if failed else []
     return "\n".join(line[:1000] for line in [*first, "...", *lines[-TAIL_LINES:]])
@@ -222,7 +234,8 @@ class Soak:
         end = time.monotonic() + seconds
         seed = self.seed + copy * SEEDS_OF_COPY
         all_covered: list[Coverage] = []
-        # A source with a budget has tests without one, too. They are those that say nothing of steps; once is enough.
+        # A source with a budget has tests without one, too. They are those that say nothing of
+        # steps; once is enough.
         lasting: list[tuple[Test, Coverage]] = []
         for test in tests:
             covered = Coverage(test.of, test.name, 0)
@@ -243,7 +256,12 @@ class Soak:
         if self.ended.is_set():
             return
         begin = time.monotonic()
-        kinds = {"budget": self._budget, "seeds": self._seeds, "pytest": self._pytest, "fuzzer": self._fuzzer}
+        kinds = {
+            "budget": self._budget,
+            "seeds": self._seeds,
+            "pytest": self._pytest,
+            "fuzzer": self._fuzzer,
+        }
         kinds[test.kind](test, seconds, seed, covered)
         covered.seconds += time.monotonic() - begin
         if covered.failure or seconds > FIRST_S:
@@ -262,24 +280,38 @@ class Soak:
         if covered.failure:
             print(f"{covered.failure}\n\nreplay: {covered.replay}\n", flush=True)
 
-    def _judge(self, covered: Coverage, status: int | None, output: str, otherwise: str, step_file: Path) -> None:
+    def _judge(
+        self, covered: Coverage, status: int | None, output: str, otherwise: str, step_file: Path
+    ) -> None:
         covered.add(output)
         LOGS.mkdir(parents=True, exist_ok=True)
-        (LOGS / (re.sub(r"[^A-Za-z0-9_.-]+", "_", covered.test) + ".log")).write_text(output, errors="replace")
+        (LOGS / (re.sub(r"[^A-Za-z0-9_.-]+", "_", covered.test) + ".log")).write_text(
+            output, errors="replace"
+        )
         if status == 0:
             return
         why = "it did not end in time" if status is None else f"exit status {status}"
         covered.failure = f"{tail(output)}\n{why}"
         covered.replay = replay_of(output, step_file, otherwise)
 
-    def _googletest(self, filter_: str, environment: dict[str, str], seconds: float, covered: Coverage) -> None:
+    def _googletest(
+        self, filter_: str, environment: dict[str, str], seconds: float, covered: Coverage
+    ) -> None:
         with tempfile.TemporaryDirectory() as folder:
             step_file = Path(folder) / "step"
             known = environment | {"GPUFS_TEST_STEP_FILE": str(step_file)}
-            status, output = run_process([self.program, f"--gtest_filter={filter_}"], known, seconds)
+            status, output = run_process(
+                [self.program, f"--gtest_filter={filter_}"], known, seconds
+            )
             words = " ".join(f"{name}={value}" for name, value in environment.items())
-            program = self.program.relative_to(ROOT) if self.program.is_relative_to(ROOT) else self.program
-            self._judge(covered, status, output, f"{words} {program} --gtest_filter={filter_}", step_file)
+            program = (
+                self.program.relative_to(ROOT)
+                if self.program.is_relative_to(ROOT)
+                else self.program
+            )
+            self._judge(
+                covered, status, output, f"{words} {program} --gtest_filter={filter_}", step_file
+            )
             covered.replay = covered.replay.replace("build/release/tests/gpufs_tests", str(program))
 
     def _budget(self, test: Test, seconds: float, seed: int, covered: Coverage) -> None:
@@ -299,10 +331,20 @@ class Soak:
         each = max(1, round(seconds / 5))  # a file has a few tests
         known = {"GPUFS_TEST_SEED": str(seed), "GPUFS_TEST_SECONDS": str(each)}
         python = Path(os.environ.get("GPUFS_TEST_PYTHON", TEST_PYTHON))
-        command: list[str | Path] = [python, "-m", "pytest", "--capture=no", "--quiet", "--timeout=0", test.name]
+        command: list[str | Path] = [
+            python,
+            "-m",
+            "pytest",
+            "--capture=no",
+            "--quiet",
+            "--timeout=0",
+            test.name,
+        ]
         with tempfile.TemporaryDirectory() as folder:
             step_file = Path(folder) / "step"
-            status, output = run_process(command, known | {"GPUFS_TEST_STEP_FILE": str(step_file)}, seconds)
+            status, output = run_process(
+                command, known | {"GPUFS_TEST_STEP_FILE": str(step_file)}, seconds
+            )
             self._judge(covered, status, output, f"{python} -m pytest {test.name}", step_file)
 
     def _fuzzer(self, test: Test, seconds: float, seed: int, covered: Coverage) -> None:
@@ -369,7 +411,8 @@ def table(all_covered: Sequence[Coverage], *, markdown: bool) -> str:
         return "\n".join([lines[0], f"|{'---|' * len(rows[0])}", *lines[1:]])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     )
 
 
@@ -378,15 +421,32 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Runs random and enumerated tests for a time.")
     parser.add_argument("minutes", type=float, nargs="?", default=10.0)
     parser.add_argument("--list", action="store_true", help="list the classes and their tests")
-    parser.add_argument("--only", action="append", default=[], metavar="CLASS", help="run only this class")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="the first seed; else a new one")
     parser.add_argument(
-        "--program", type=Path, default=PROGRAM, help="the tests' program, such as one with a sanitizer"
+        "--only", action="append", default=[], metavar="CLASS", help="run only this class"
     )
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="tests at a time")
-    parser.add_argument("--markdown", action="store_true", help="print the table at the end in Markdown")
-    parser.add_argument("--keep-going", action="store_true", help="collect failures instead of stopping at the first")
-    parser.add_argument("--no-fuzzers", action="store_true", help="without libFuzzer, also where it could be had")
+    parser.add_argument(
+        "--seed", type=int, default=int(time.time()), help="the first seed; else a new one"
+    )
+    parser.add_argument(
+        "--program",
+        type=Path,
+        default=PROGRAM,
+        help="the tests' program, such as one with a sanitizer",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="tests at a time"
+    )
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the table at the end in Markdown"
+    )
+    parser.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="collect failures instead of stopping at the first",
+    )
+    parser.add_argument(
+        "--no-fuzzers", action="store_true", help="without libFuzzer, also where it could be had"
+    )
     arguments = parser.parse_args()
     program = arguments.program.resolve()
     tests = tests_of_program(program) + tests_in_python()
@@ -397,7 +457,9 @@ def main() -> int:
     known = {test.of.name for test in tests}
     unknown = set(arguments.only) - known
     if unknown:
-        parser.error(f"no such class: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+        parser.error(
+            f"no such class: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}"
+        )
     if arguments.only:
         tests = [test for test in tests if test.of.name in arguments.only]
     if arguments.list:

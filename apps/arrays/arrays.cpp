@@ -41,7 +41,9 @@ std::uint64_t take_failure(pinned_word& failed) {
   const std::int64_t where = static_cast<std::int64_t>(word) >> 8;
   if (kind == failure::bad_index) throw index_error(where);
   if (kind == failure::ended_early)
-    throw error(ENODATA, "the file ends at byte " + std::to_string(where) + ", before what was to be read", name);
+    throw error(ENODATA,
+                "the file ends at byte " + std::to_string(where) + ", before what was to be read",
+                name);
   throw error(static_cast<int>(kind), "at byte " + std::to_string(where), name);
 }
 
@@ -68,7 +70,8 @@ std::exception_ptr joined(const std::exception_ptr& first, const std::exception_
 
 }  // namespace
 
-index_error::index_error(std::int64_t index) : text_("index " + std::to_string(index) + " is out of bounds") {}
+index_error::index_error(std::int64_t index)
+    : text_("index " + std::to_string(index) + " is out of bounds") {}
 
 outcome::outcome(std::shared_ptr<device_memory> memory)
     : memory_(std::move(memory)), end_(memory_->make_event()), failed_(memory_->pin()) {
@@ -89,11 +92,12 @@ void outcome::wait() {
   if (word != 0) throw_failure(word, name_);
 }
 
-file::file(const mount& m, std::shared_ptr<device_memory> memory, const std::string& path, std::string name,
-           std::int32_t flags, std::uint32_t mode)
+file::file(const mount& m, std::shared_ptr<device_memory> memory, const std::string& path,
+           std::string name, std::int32_t flags, std::uint32_t mode)
     : mount_(m), memory_(std::move(memory)), name_(std::move(name)) {
   if (path.size() > limits::path_bytes_max) throw error(ENAMETOOLONG, "open", name_);
-  if (path.find('\0') != std::string::npos) throw error(EINVAL, "open: a path with a zero byte", name_);
+  if (path.find('\0') != std::string::npos)
+    throw error(EINVAL, "open: a path with a zero byte", name_);
   static_assert(sizeof(board) <= device_memory::pinned_bytes, "one for each file");
   board_ = new (memory_->pin()) board{};
   path.copy(board_->path, path.size());
@@ -102,7 +106,8 @@ file::file(const mount& m, std::shared_ptr<device_memory> memory, const std::str
     // The flags and the path are known to be good.
     if (result < 0) {
       const char* const what =
-          "not a regular file that holds data, but a FIFO, a socket, a device, or of /proc or the like";
+          "not a regular file that holds data, but a FIFO, a socket, a device, or of /proc or the "
+          "like";
       throw error(static_cast<int>(-result), result == -EINVAL ? what : "open", name_);
     }
     fd_ = static_cast<std::int32_t>(result);
@@ -139,17 +144,20 @@ std::int64_t file::ask_for(const Call& call, const char* what) {
 }
 
 template <class Kernel>
-void file::launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block, void* stream,
-                       outcome* own) {
+void file::launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block,
+                       void* stream, outcome* own) {
   const std::uint64_t blocks = ceiling(groups, groups_of_block);
-  // As many as fill the device, but with pins for half of a small cache at most: who finds all frames pinned for long gives up.
-  const std::uint64_t most =
-      std::clamp<std::uint64_t>(frames() / 2 / Kernel::pins_of_block, 1,
-                                std::uint64_t{mount_.multiprocessors()} * walk_shape::blocks_per_multiprocessor);
+  // As many as fill the device, but with pins for half of a small cache at most: who finds all
+  // frames pinned for long gives up.
+  const std::uint64_t most = std::clamp<std::uint64_t>(
+      frames() / 2 / Kernel::pins_of_block, 1,
+      std::uint64_t{mount_.multiprocessors()} * walk_shape::blocks_per_multiprocessor);
   // Before the launch: a kernel that runs must be one that is waited for.
   const std::shared_ptr<device_memory::event> place = place_in(stream);
   // No bulk path: what the caller does next may be any call of the driver.
-  launch(mount_, {static_cast<std::uint32_t>(std::min(blocks, most)), walk_threads, 0, stream, false}, kernel);
+  launch(mount_,
+         {static_cast<std::uint32_t>(std::min(blocks, most)), walk_threads, 0, stream, false},
+         kernel);
   place->record(stream);
   if (own != nullptr) own->end_->record(stream);
 }
@@ -187,13 +195,14 @@ void file::read(char* to, const selection& s, keep pages, void* stream, outcome*
   // Each of its threads holds a page.
   const bool has_frames = frames() / 2 >= read_small_runs::pins_of_block;
   if (s.run_bytes < small_run_bytes && has_frames) {
-    return launch_walk(read_small_runs(s, fd_, to, runs, failed), ceiling(runs, members), warps_of_block, stream, own);
+    return launch_walk(read_small_runs(s, fd_, to, runs, failed), ceiling(runs, members),
+                       warps_of_block, stream, own);
   }
   using detail::keeps;
   const std::uint64_t page_bytes = mount_.options().page_bytes;
   const bool is_long = s.run_bytes >= block_run_bytes;
-  const bool keeps_all =
-      pages == keep::always || (pages == keep::when_it_pays && !is_long && s.run_bytes * 2 >= page_bytes);
+  const bool keeps_all = pages == keep::always ||
+                         (pages == keep::when_it_pays && !is_long && s.run_bytes * 2 >= page_bytes);
   const auto start = [&](auto kernel, std::uint64_t piece_bytes, std::uint32_t groups_of_block) {
     kernel.runs = runs;
     kernel.piece_bytes = piece_bytes;
@@ -201,27 +210,31 @@ void file::read(char* to, const selection& s, keep pages, void* stream, outcome*
     launch_walk(kernel, runs * kernel.pieces, groups_of_block, stream, own);
   };
   const auto start_as = [&]<keeps Keeps>() {
-    if (is_long) return start(read_runs<block_group, Keeps>(s, fd_, to, failed), block_run_bytes, 1);
+    if (is_long)
+      return start(read_runs<block_group, Keeps>(s, fd_, to, failed), block_run_bytes, 1);
     if (s.run_bytes > page_bytes)
-      return start(read_runs<warp_group, Keeps>(s, fd_, to, failed), warp_piece_bytes, warps_of_block);
+      return start(read_runs<warp_group, Keeps>(s, fd_, to, failed), warp_piece_bytes,
+                   warps_of_block);
     // As many at a time as leave something for each warp of a full device.
-    const std::uint64_t warps =
-        std::uint64_t{mount_.multiprocessors()} * walk_shape::blocks_per_multiprocessor * warps_of_block;
-    const auto batch = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(runs / warps, 1, members));
-    launch_walk(read_records<Keeps>(s, fd_, to, runs, batch, failed), ceiling(runs, batch), warps_of_block, stream,
-                own);
+    const std::uint64_t warps = std::uint64_t{mount_.multiprocessors()} *
+                                walk_shape::blocks_per_multiprocessor * warps_of_block;
+    const auto batch =
+        static_cast<std::uint32_t>(std::clamp<std::uint64_t>(runs / warps, 1, members));
+    launch_walk(read_records<Keeps>(s, fd_, to, runs, batch, failed), ceiling(runs, batch),
+                warps_of_block, stream, own);
   };
   if (keeps_all) start_as.template operator()<keeps::all_pages>();
   else start_as.template operator()<keeps::none_that_it_can_do_without>();
 }
 
-void file::write(const char* from, std::uint64_t bytes, std::uint64_t offset, bool appends, void* stream,
-                 outcome* own) {
+void file::write(const char* from, std::uint64_t bytes, std::uint64_t offset, bool appends,
+                 void* stream, outcome* own) {
   const failure failed{begin_call(own, true)};
   if (bytes == 0) return;
   const std::uint64_t page_bytes = mount_.options().page_bytes;
   const std::uint64_t piece_bytes = appends ? bytes : std::max<std::uint64_t>(page_bytes, 65536);
-  launch_walk(write_pieces(from, fd_, offset, bytes, piece_bytes, failed), ceiling(bytes, piece_bytes), 1, stream, own);
+  launch_walk(write_pieces(from, fd_, offset, bytes, piece_bytes, failed),
+              ceiling(bytes, piece_bytes), 1, stream, own);
 }
 
 void file::check() {

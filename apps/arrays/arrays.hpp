@@ -1,6 +1,6 @@
-// Files as arrays: what Python's File and FileArray do, by kernels of the mount's device that open, read and write the file. Calls that
-// read or write are made in the order of a stream, and return when they are in it; what goes wrong on the device is told by the next
-// call that waits.
+// Files as arrays: what Python's File and FileArray do, by kernels of the mount's device that open,
+// read and write the file. Calls that read or write are made in the order of a stream, and return
+// when they are in it; what goes wrong on the device is told by the next call that waits.
 #pragma once
 
 #include <atomic>
@@ -30,22 +30,25 @@ struct index_list {
   std::uint32_t item_bytes = 8;  // 1, 2, 4 or 8
   bool is_signed = true;
   std::int64_t length =
-      0;  // items are from -length, which is the first, to length - 1. 0: any, none counts from the end
+      // items are from -length, which is the first, to length - 1. 0: any, none counts from the end
+      0;
   std::int64_t stride = 1;  // bytes from one to the next
 };
 
-// Runs of bytes of a file, in the order in which they lie in the result: `before` outermost, then the list, then `behind`.
+// Runs of bytes of a file, in the order in which they lie in the result: `before` outermost, then
+// the list, then `behind`.
 struct selection {
   static constexpr std::uint32_t dimensions_max = 8;
   std::int64_t offset = 0;  // of the first run, if all steps are 0
   std::uint32_t before_count = 0, behind_count = 0;
-  steps before[dimensions_max] = {}, behind[dimensions_max] = {};  // plain arrays, as kernels use them
+  steps before[dimensions_max] = {},
+        behind[dimensions_max] = {};  // plain arrays, as kernels use them
   index_list list;
   std::uint64_t run_bytes = 0;
 };
 
-// Whether pages that were missing are kept in the cache, or what is wanted of them read where the host has it. `when_it_pays`: of runs
-// from half a page to a MiB.
+// Whether pages that were missing are kept in the cache, or what is wanted of them read where the
+// host has it. `when_it_pays`: of runs from half a page to a MiB.
 enum class keep { when_it_pays, always, never };
 
 // A list had an item that is out of its dimension's length.
@@ -60,7 +63,8 @@ class index_error : public std::exception {
 
 struct board;
 
-// What one read or write of a file comes to, apart from the file's other calls. For one call; must outlive it.
+// What one read or write of a file comes to, apart from the file's other calls. For one call; must
+// outlive it.
 class outcome {
  public:
   explicit outcome(std::shared_ptr<device_memory> memory);
@@ -69,7 +73,8 @@ class outcome {
   outcome(const outcome&) = delete;
   outcome& operator=(const outcome&) = delete;
 
-  // Until the device is done with the call. Throws what went wrong with it, as file::check(); a second time nothing.
+  // Until the device is done with the call. Throws what went wrong with it, as file::check(); a
+  // second time nothing.
   void wait();
 
  private:
@@ -83,9 +88,10 @@ class outcome {
 // An open file of a mount, which must outlive it. Thread-safe.
 class file {
  public:
-  // Opens, by a kernel; `flags` and `mode` as gopen. Throws gpufs::error with `name`, as all calls do. Waits.
-  file(const mount& m, std::shared_ptr<device_memory> memory, const std::string& path, std::string name,
-       std::int32_t flags, std::uint32_t mode);
+  // Opens, by a kernel; `flags` and `mode` as gopen. Throws gpufs::error with `name`, as all calls
+  // do. Waits.
+  file(const mount& m, std::shared_ptr<device_memory> memory, const std::string& path,
+       std::string name, std::int32_t flags, std::uint32_t mode);
   // Closes it, and drops what goes wrong.
   ~file();
   file(const file&) = delete;
@@ -95,14 +101,16 @@ class file {
   // The mount is gone: nothing is left to be closed.
   void forget() { fd_ = -1; }
 
-  // Bytes [offset, offset + bytes), which the file must have when it is read, to memory of the device.
-  // With `own`, which is used for nothing else, only that reports what goes wrong with the call.
-  void read(char* to, std::uint64_t bytes, std::uint64_t offset, void* stream, outcome* own = nullptr);
+  // Bytes [offset, offset + bytes), which the file must have when it is read, to memory of the
+  // device. With `own`, which is used for nothing else, only that reports what goes wrong with the
+  // call.
+  void read(char* to, std::uint64_t bytes, std::uint64_t offset, void* stream,
+            outcome* own = nullptr);
   // A selection, as one piece without gaps. `s.list` must stay until the stream has come behind it.
   void read(char* to, const selection& s, keep pages, void* stream, outcome* own = nullptr);
   // `appends`: behind what the file has then, in one piece; `offset` is not looked at.
-  void write(const char* from, std::uint64_t bytes, std::uint64_t offset, bool appends, void* stream,
-             outcome* own = nullptr);
+  void write(const char* from, std::uint64_t bytes, std::uint64_t offset, bool appends,
+             void* stream, outcome* own = nullptr);
 
   // These wait for all that was asked before, and throw what went wrong with it.
   void wait();
@@ -128,12 +136,15 @@ class file {
   template <class Call>
   std::int64_t ask_for(const Call& call, const char* what);
   template <class Kernel>
-  void launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block, void* stream,
-                   outcome* own);
-  // Where a call's kernels report what goes wrong. Without an outcome of its own throws what earlier calls have reported.
+  void launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block,
+                   void* stream, outcome* own);
+  // Where a call's kernels report what goes wrong. Without an outcome of its own throws what
+  // earlier calls have reported.
   channel_word<std::uint64_t>* begin_call(outcome* own, bool writes);
   std::shared_ptr<device_memory::event> place_in(void* stream);
-  std::uint64_t frames() const { return mount_.options().cache_bytes / mount_.options().page_bytes; }
+  std::uint64_t frames() const {
+    return mount_.options().cache_bytes / mount_.options().page_bytes;
+  }
 
   const mount& mount_;
   const std::shared_ptr<device_memory> memory_;
@@ -141,7 +152,9 @@ class file {
   std::atomic<std::int32_t> fd_{-1};
   std::atomic<std::uint64_t> failures_{0};
   std::mutex
-      ask_latch_;  // guards the board, but for what kernels tell of failures; held while the host waits for an answer
+      // guards the board, but for what kernels tell of failures; held while the host waits for an
+      // answer
+      ask_latch_;
   struct board* board_ = nullptr;  // pinned
   std::mutex latch_;               // guards what follows; held for moments
   // The file's last place in each stream that it was used in.

@@ -9,8 +9,9 @@
 
 namespace gpufs::arrays {
 
-// A word in pinned memory: 0; or in its low byte what has gone wrong, an errno or one of these, and above it where: a byte of the file,
-// or the index. Stored whole, so that kind and place belong together, whoever is the last to fail.
+// A word in pinned memory: 0; or in its low byte what has gone wrong, an errno or one of these, and
+// above it where: a byte of the file, or the index. Stored whole, so that kind and place belong
+// together, whoever is the last to fail.
 struct failure {
   static constexpr std::uint64_t bad_index = 254, ended_early = 253;
   channel_word<std::uint64_t>* word;
@@ -23,10 +24,11 @@ struct failure {
   }
 };
 
-// Calls `some(done)`, which returns how many bytes it has read or written behind the `done` first ones, or -errno, until all `bytes`
-// are; or tells why not. Collective.
+// Calls `some(done)`, which returns how many bytes it has read or written behind the `done` first
+// ones, or -errno, until all `bytes` are; or tells why not. Collective.
 template <class Group, class Some>
-GPUFS_HD void do_all(const Group& g, const failure& failed, std::uint64_t bytes, std::int64_t at, const Some& some) {
+GPUFS_HD void do_all(const Group& g, const failure& failed, std::uint64_t bytes, std::int64_t at,
+                     const Some& some) {
   for (std::uint64_t done = 0; done < bytes;) {
     const std::int64_t result = some(done);
     if (result <= 0) {
@@ -54,8 +56,10 @@ GPUFS_HD inline std::int64_t item_of(const index_list& list, std::uint64_t i) {
   }
 }
 
-// Where run number `run` begins. False when the list has no such place, which is told. By one thread.
-GPUFS_HD inline bool place_of(const selection& s, const failure& failed, std::uint64_t run, std::int64_t& at) {
+// Where run number `run` begins. False when the list has no such place, which is told. By one
+// thread.
+GPUFS_HD inline bool place_of(const selection& s, const failure& failed, std::uint64_t run,
+                              std::int64_t& at) {
   at = s.offset;
   for (std::uint32_t i = s.behind_count; i-- > 0;) {
     at += static_cast<std::int64_t>(run % s.behind[i].count) * s.behind[i].stride;
@@ -93,7 +97,8 @@ struct read_records : walk_shape {
   std::uint32_t batch;  // runs that a warp reads at once
   failure failed;
 
-  GPUFS_HD read_records(const selection& s, std::int32_t f, char* t, std::uint64_t n, std::uint32_t b, failure w)
+  GPUFS_HD read_records(const selection& s, std::int32_t f, char* t, std::uint64_t n,
+                        std::uint32_t b, failure w)
       : from(s), fd(f), to(t), runs(n), batch(b), failed(w) {}
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const warp_group g;
@@ -102,7 +107,8 @@ struct read_records : walk_shape {
       const std::uint64_t run = first + g.rank();
       std::int64_t at = 0;
       const bool mine = g.rank() < batch && run < runs && place_of(from, failed, run, at);
-      const std::int64_t got = detail::read_each<Keeps>(g, fs, fd, to + run * bytes, mine ? bytes : 0, at);
+      const std::int64_t got =
+          detail::read_each<Keeps>(g, fs, fd, to + run * bytes, mine ? bytes : 0, at);
       if (!mine || got == static_cast<std::int64_t>(bytes)) continue;
       // Fewer: the file ends there, or there is an error behind it, of which a kernel tells one.
       failed.tell_of(got < 0 ? got : 0, got < 0 ? at : at + got);
@@ -110,7 +116,8 @@ struct read_records : walk_shape {
   }
 };
 
-// Runs that are worth a group each; long ones in pieces of `piece_bytes`, so that many groups are at one.
+// Runs that are worth a group each; long ones in pieces of `piece_bytes`, so that many groups are
+// at one.
 template <class Group, detail::keeps Keeps>
 struct read_runs : walk_shape {
   selection from;
@@ -119,7 +126,8 @@ struct read_runs : walk_shape {
   std::uint64_t runs, pieces, piece_bytes;
   failure failed;
 
-  GPUFS_HD read_runs(const selection& s, std::int32_t f, char* t, failure w) : from(s), fd(f), to(t), failed(w) {}
+  GPUFS_HD read_runs(const selection& s, std::int32_t f, char* t, failure w)
+      : from(s), fd(f), to(t), failed(w) {}
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const Group g;
     for (std::uint64_t i = g.grid_rank(); i < runs * pieces; i += g.grid_size()) {
@@ -129,13 +137,16 @@ struct read_runs : walk_shape {
   }
 
  private:
-  GPUFS_HD void read_piece(const mount_ref& fs, const Group& g, std::uint64_t number, std::int64_t run_at) const {
+  GPUFS_HD void read_piece(const mount_ref& fs, const Group& g, std::uint64_t number,
+                           std::int64_t run_at) const {
     const std::uint64_t run = number / pieces, begin = (number - run * pieces) * piece_bytes;
-    const std::uint64_t left = from.run_bytes - begin, bytes = left < piece_bytes ? left : piece_bytes;
+    const std::uint64_t left = from.run_bytes - begin,
+                        bytes = left < piece_bytes ? left : piece_bytes;
     const std::int64_t at = run_at + static_cast<std::int64_t>(begin);
     char* const out = to + (run * from.run_bytes + begin);
     do_all(g, failed, bytes, at, [&](std::uint64_t done) {
-      return detail::read_bytes<Keeps>(g, fs, fd, out + done, bytes - done, at + static_cast<std::int64_t>(done));
+      return detail::read_bytes<Keeps>(g, fs, fd, out + done, bytes - done,
+                                       at + static_cast<std::int64_t>(done));
     });
   }
 };
@@ -179,7 +190,8 @@ struct read_small_runs : walk_shape {
  private:
   template <class Word>
   GPUFS_HD static bool copied_as(char* out, const char* in, std::uint64_t bytes) {
-    const std::uint64_t both = reinterpret_cast<std::uint64_t>(out) | reinterpret_cast<std::uint64_t>(in) | bytes;
+    const std::uint64_t both =
+        reinterpret_cast<std::uint64_t>(out) | reinterpret_cast<std::uint64_t>(in) | bytes;
     if (both % sizeof(Word) != 0) return false;
     for (std::uint64_t i = 0; i < bytes; i += sizeof(Word)) {
       Word w;
@@ -189,7 +201,9 @@ struct read_small_runs : walk_shape {
     return true;
   }
   GPUFS_HD static void copy_few(char* out, const char* in, std::uint64_t bytes) {
-    if (bytes == 0 || copied_as<std::uint64_t>(out, in, bytes) || copied_as<std::uint32_t>(out, in, bytes)) return;
+    if (bytes == 0 || copied_as<std::uint64_t>(out, in, bytes) ||
+        copied_as<std::uint32_t>(out, in, bytes))
+      return;
     (void)(copied_as<std::uint16_t>(out, in, bytes) || copied_as<std::uint8_t>(out, in, bytes));
   }
 };
@@ -201,7 +215,8 @@ struct write_pieces : walk_shape {
   std::uint64_t offset, bytes, piece_bytes;
   failure failed;
 
-  GPUFS_HD write_pieces(const char* f, std::int32_t d, std::uint64_t o, std::uint64_t n, std::uint64_t piece, failure w)
+  GPUFS_HD write_pieces(const char* f, std::int32_t d, std::uint64_t o, std::uint64_t n,
+                        std::uint64_t piece, failure w)
       : from(f), fd(d), offset(o), bytes(n), piece_bytes(piece), failed(w) {}
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g;
@@ -210,7 +225,8 @@ struct write_pieces : walk_shape {
       const std::uint64_t n = bytes - begin < piece_bytes ? bytes - begin : piece_bytes;
       const auto at = static_cast<std::int64_t>(offset + begin);
       do_all(g, failed, n, at, [&](std::uint64_t done) {
-        return gwrite(g, fs, fd, from + begin + done, n - done, at + static_cast<std::int64_t>(done));
+        return gwrite(g, fs, fd, from + begin + done, n - done,
+                      at + static_cast<std::int64_t>(done));
       });
     }
   }
@@ -256,7 +272,8 @@ struct close_call {
 };
 struct status_call {
   using group = warp_group;
-  static constexpr std::int64_t is_shared = 1;  // the result, if the file has a node: somebody may be writing it here
+  static constexpr std::int64_t is_shared =
+      1;  // the result, if the file has a node: somebody may be writing it here
   std::int32_t fd;
   GPUFS_HD std::int64_t operator()(const group& g, const mount_ref& fs, board& b) const {
     file_status status{};

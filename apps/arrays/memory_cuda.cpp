@@ -44,7 +44,8 @@ class cuda_event final : public device_memory::event {
   explicit cuda_event(int ordinal) : ordinal_(ordinal) {
     const on_device here(ordinal_);
     // Who waits for a kernel that reads a disk should not burn a core.
-    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync), "cudaEventCreate");
+    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync),
+          "cudaEventCreate");
   }
   ~cuda_event() override { (void)cudaEventDestroy(event_); }
   cuda_event(const cuda_event&) = delete;
@@ -74,12 +75,14 @@ class cuda_event final : public device_memory::event {
   cudaEvent_t event_ = nullptr;
 };
 
-// While a kernel runs that waits for the host, no thread of the process may wait for it inside the driver but at an event: other calls
-// that wait, such as a copy to pageable memory behind it or the freeing of pinned memory, keep the service out of the driver, whose
-// copies the kernel may be waiting for. So before a copy to the host this waits at an event; copies have a stream without kernels; and
-// pinned memory is kept until the end.
+// While a kernel runs that waits for the host, no thread of the process may wait for it inside the
+// driver but at an event: other calls that wait, such as a copy to pageable memory behind it or the
+// freeing of pinned memory, keep the service out of the driver, whose copies the kernel may be
+// waiting for. So before a copy to the host this waits at an event; copies have a stream without
+// kernels; and pinned memory is kept until the end.
 //
-// From a pool of its own, which keeps some of what was freed: memory that comes from the driver anew costs more than small reads.
+// From a pool of its own, which keeps some of what was freed: memory that comes from the driver
+// anew costs more than small reads.
 class cuda_memory final : public device_memory {
  public:
   explicit cuda_memory(int ordinal) : ordinal_(ordinal) {
@@ -94,7 +97,8 @@ class cuda_memory final : public device_memory {
       check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
     check(cudaMemPoolCreate(&pool_, &wanted), "cudaMemPoolCreate");
     std::uint64_t kept = kept_bytes;
-    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &kept), "cudaMemPoolSetAttribute");
+    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &kept),
+          "cudaMemPoolSetAttribute");
   }
   ~cuda_memory() override {
     if (getpid() != owner_) return;  // of a process that was forked off, where there is no GPU
@@ -108,11 +112,14 @@ class cuda_memory final : public device_memory {
   cuda_memory& operator=(const cuda_memory&) = delete;
 
   void* own_stream() override { return ask_streams_[next_ask_++ % std::size(ask_streams_)]; }
-  void* background_stream() override { return background_streams_[next_background_++ % background_streams]; }
+  void* background_stream() override {
+    return background_streams_[next_background_++ % background_streams];
+  }
   void* allocate(std::uint64_t bytes, void* stream) override {
     const on_device here(ordinal_);
     void* memory = nullptr;
-    check(cudaMallocFromPoolAsync(&memory, bytes == 0 ? 1 : bytes, pool_, static_cast<cudaStream_t>(stream)),
+    check(cudaMallocFromPoolAsync(&memory, bytes == 0 ? 1 : bytes, pool_,
+                                  static_cast<cudaStream_t>(stream)),
           std::to_string(bytes) + " bytes of GPU memory");
     return memory;
   }
@@ -134,10 +141,12 @@ class cuda_memory final : public device_memory {
     const std::lock_guard lock(latch_);
     if (pinned_.empty()) {
       void* slab = nullptr;
-      check(cudaHostAlloc(&slab, pinned_bytes * of_slab, cudaHostAllocMapped | cudaHostAllocPortable),
-            "pinned memory for open files");
+      check(
+          cudaHostAlloc(&slab, pinned_bytes * of_slab, cudaHostAllocMapped | cudaHostAllocPortable),
+          "pinned memory for open files");
       slabs_.push_back(slab);
-      for (std::uint64_t i = 0; i < of_slab; ++i) pinned_.push_back(static_cast<char*>(slab) + i * pinned_bytes);
+      for (std::uint64_t i = 0; i < of_slab; ++i)
+        pinned_.push_back(static_cast<char*>(slab) + i * pinned_bytes);
     }
     void* const memory = pinned_.back();
     pinned_.pop_back();
@@ -179,7 +188,8 @@ class cuda_memory final : public device_memory {
  private:
   static constexpr std::uint64_t kept_bytes = std::uint64_t{256} << 20;
   static constexpr std::uint64_t of_slab = 64;
-  // The driver takes so much of pageable memory with the command to copy it, and waits for nothing. Pinned memory it would read later.
+  // The driver takes so much of pageable memory with the command to copy it, and waits for nothing.
+  // Pinned memory it would read later.
   static constexpr std::uint64_t small_bytes = std::uint64_t{64} << 10;
 
   static bool is_pageable(const void* memory) {
@@ -190,8 +200,9 @@ class cuda_memory final : public device_memory {
 
   void copy_in(void* to, const void* from, std::uint64_t bytes, void* stream) {
     const on_device here(ordinal_);
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, static_cast<cudaStream_t>(stream)),
-          "cudaMemcpyAsync");
+    check(
+        cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, static_cast<cudaStream_t>(stream)),
+        "cudaMemcpyAsync");
   }
   // Returns when it is done.
   void copy(void* to, const void* from, std::uint64_t bytes) {
@@ -217,6 +228,8 @@ class cuda_memory final : public device_memory {
 
 }  // namespace
 
-std::shared_ptr<device_memory> make_cuda_memory(const mount& m) { return std::make_shared<cuda_memory>(m.ordinal()); }
+std::shared_ptr<device_memory> make_cuda_memory(const mount& m) {
+  return std::make_shared<cuda_memory>(m.ordinal());
+}
 
 }  // namespace gpufs::arrays

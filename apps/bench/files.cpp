@@ -24,7 +24,8 @@ void fill(std::vector<std::uint64_t>& words, std::uint64_t first_word) {
   for (std::uint64_t i = 0; i < words.size(); ++i) words[i] = word_at(first_word + i);
 }
 
-void write_words(const host_file& file, const std::vector<std::uint64_t>& words, std::uint64_t offset) {
+void write_words(const host_file& file, const std::vector<std::uint64_t>& words,
+                 std::uint64_t offset) {
   file.write(reinterpret_cast<const char*>(words.data()), words.size() * 8, offset);
 }
 
@@ -79,7 +80,8 @@ double cached_share(const std::string& path) {
   const auto host_page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> resident((bytes + host_page - 1) / host_page);
   if (mincore(mapped.data(), bytes, resident.data()) != 0) throw error(errno, "mincore", path);
-  const auto pages = std::count_if(resident.begin(), resident.end(), [](unsigned char c) { return (c & 1) != 0; });
+  const auto pages =
+      std::count_if(resident.begin(), resident.end(), [](unsigned char c) { return (c & 1) != 0; });
   return static_cast<double>(pages) / static_cast<double>(resident.size());
 }
 
@@ -92,7 +94,8 @@ void drop_from_cache(const std::string& path) {
 }
 
 std::string small_file_path(const std::string& folder, std::uint64_t number) {
-  return folder + "/" + numbered(number / files_in_folder, 6) + "/" + numbered(number % files_in_folder, 3);
+  return folder + "/" + numbered(number / files_in_folder, 6) + "/" +
+         numbered(number % files_in_folder, 3);
 }
 
 std::uint64_t small_files_bytes(std::uint64_t first, std::uint64_t count) {
@@ -103,7 +106,8 @@ std::uint64_t small_files_bytes(std::uint64_t first, std::uint64_t count) {
 
 void write_small_files(const std::string& folder, std::uint64_t first, std::uint64_t count) {
   for (std::uint64_t i = first; i < first + count; i += files_in_folder - i % files_in_folder) {
-    std::filesystem::create_directories(std::filesystem::path(small_file_path(folder, i)).parent_path());
+    std::filesystem::create_directories(
+        std::filesystem::path(small_file_path(folder, i)).parent_path());
   }
   const unsigned threads = writers();
   (void)run_together(threads, [&](unsigned thread, start_line& start) {

@@ -23,12 +23,14 @@ struct task {
 GPUFS_HD inline char* own_scratch(const warp_group&, std::uint64_t bytes) {
   return block_group::scratch() + block_group::rank() / 32 * bytes;
 }
-GPUFS_HD inline char* own_scratch(const block_group&, std::uint64_t) { return block_group::scratch(); }
+GPUFS_HD inline char* own_scratch(const block_group&, std::uint64_t) {
+  return block_group::scratch();
+}
 
 // A warp maps what lies in one page, uses it, and unmaps it.
 template <class Use>
-GPUFS_HD void use_mapped(const warp_group& warp, const mount_ref& fs, const task& work, std::uint64_t at,
-                         std::uint64_t bytes, Use& use) {
+GPUFS_HD void use_mapped(const warp_group& warp, const mount_ref& fs, const task& work,
+                         std::uint64_t at, std::uint64_t bytes, Use& use) {
   const mapping m = gmmap(warp, fs, work.fd, static_cast<std::int64_t>(at), bytes);
   if (m.bytes == static_cast<std::int64_t>(bytes)) use.take(warp, m.data, bytes, at / 8);
   else if (warp.is_leader()) work.fail();
@@ -60,7 +62,8 @@ struct map_each_chunk : tuned_shape {
          first += warp.grid_size() * warp.size()) {
       const bool mine = first + warp.rank() < work.operations;
       const std::uint64_t at = mine ? work.offset(first + warp.rank()) : 0;
-      const mapping m = gmmap_each(warp, fs, work.fd, static_cast<std::int64_t>(at), mine ? bytes : 0);
+      const mapping m =
+          gmmap_each(warp, fs, work.fd, static_cast<std::int64_t>(at), mine ? bytes : 0);
       const bool whole = m.bytes == static_cast<std::int64_t>(bytes);
       if (mine && !whole) work.fail();
       const auto data = reinterpret_cast<std::uintptr_t>(whole ? m.data : nullptr);
@@ -86,7 +89,8 @@ struct map_advised_chunks : tuned_shape {
     Use use;
     for (std::uint64_t i = block.grid_rank(); i < work.operations; i += block.grid_size()) {
       const std::uint64_t at = work.offset(i);
-      (void)gfadvise(block, fs, work.fd, static_cast<std::int64_t>(at), work.chunk_bytes, POSIX_FADV_WILLNEED);
+      (void)gfadvise(block, fs, work.fd, static_cast<std::int64_t>(at), work.chunk_bytes,
+                     POSIX_FADV_WILLNEED);
       for (std::uint64_t of = block.warp_rank() * page_bytes; of < work.chunk_bytes;
            of += block.warp_count() * page_bytes)
         use_mapped(warp, fs, work, at + of, page_bytes, use);
@@ -152,7 +156,8 @@ struct view_words : tuned_shape {
   }
 };
 
-// to[i] = record position(i), a thread each: the gather of tensor libraries. check_copy tells whether it is right.
+// to[i] = record position(i), a thread each: the gather of tensor libraries. check_copy tells
+// whether it is right.
 struct gather_records : tuned_shape {
   task work;
   char* to;
@@ -162,7 +167,8 @@ struct gather_records : tuned_shape {
     const std::uint64_t bytes = work.chunk_bytes;
     for (std::uint64_t i = thread.grid_rank(); i < work.operations; i += thread.grid_size()) {
       const auto at = static_cast<std::int64_t>(work.offset(i));
-      if (gread(thread, fs, work.fd, to + i * bytes, bytes, at) != static_cast<std::int64_t>(bytes)) work.fail();
+      if (gread(thread, fs, work.fd, to + i * bytes, bytes, at) != static_cast<std::int64_t>(bytes))
+        work.fail();
     }
   }
 };
@@ -183,12 +189,14 @@ struct close_kernel : tuned_shape {
   GPUFS_HD close_kernel(std::int32_t f, tally* t) : fd(f), told(t) {}
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group block = this_block();
-    if (fd >= 0 && gclose(block, fs, fd) != 0 && block.is_leader()) told->wrong_bytes.add_relaxed(1);
+    if (fd >= 0 && gclose(block, fs, fd) != 0 && block.is_leader())
+      told->wrong_bytes.add_relaxed(1);
   }
 };
 
-// Chunk position(i) of the file, from there in `from`, or from the warp's scratch memory if that is null. Fewer warps with more
-// registers: what does not fit is kept in local memory, which is in the way of the bytes that are written.
+// Chunk position(i) of the file, from there in `from`, or from the warp's scratch memory if that is
+// null. Fewer warps with more registers: what does not fit is kept in local memory, which is in the
+// way of the bytes that are written.
 struct write_chunks : tuned_shape {
   static constexpr int blocks_per_multiprocessor = 3;
   task work;
@@ -201,7 +209,8 @@ struct write_chunks : tuned_shape {
     for (std::uint64_t i = warp.grid_rank(); i < work.operations; i += warp.grid_size()) {
       const std::uint64_t at = work.offset(i);
       const char* const data = from == nullptr ? own : from + at;
-      const std::int64_t put = gwrite(warp, fs, work.fd, data, bytes, static_cast<std::int64_t>(at));
+      const std::int64_t put =
+          gwrite(warp, fs, work.fd, data, bytes, static_cast<std::int64_t>(at));
       if (put != static_cast<std::int64_t>(bytes) && warp.is_leader()) work.fail();
     }
   }
@@ -220,13 +229,15 @@ struct touch_kernel {
   }
 };
 
-// Compared as it is read: what bounds small files is the host, and a check costs the GPU nothing that would show.
+// Compared as it is read: what bounds small files is the host, and a check costs the GPU nothing
+// that would show.
 struct small_files_kernel : tuned_shape {
   const char* paths;  // `path_stride` bytes each
   std::uint64_t path_stride;
   std::uint64_t first, count;
   tally* told;
-  GPUFS_HD small_files_kernel(const char* p, std::uint64_t stride, std::uint64_t f, std::uint64_t n, tally* t)
+  GPUFS_HD small_files_kernel(const char* p, std::uint64_t stride, std::uint64_t f, std::uint64_t n,
+                              tally* t)
       : paths(p), path_stride(stride), first(f), count(n), told(t) {}
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const warp_group warp = this_warp();
@@ -240,7 +251,8 @@ struct small_files_kernel : tuned_shape {
   }
 
  private:
-  GPUFS_HD bool read_file(const warp_group& warp, const mount_ref& fs, std::uint64_t i, comparing& use) const {
+  GPUFS_HD bool read_file(const warp_group& warp, const mount_ref& fs, std::uint64_t i,
+                          comparing& use) const {
     const std::int32_t fd = gopen(warp, fs, paths + i * path_stride);
     if (fd < 0) return false;
     const std::uint64_t bytes = small_file_bytes(first + i);
@@ -261,12 +273,14 @@ struct reopen_kernel : tuned_shape {
   const char* path;
   std::uint64_t operations;
   tally* told;
-  GPUFS_HD reopen_kernel(const char* p, std::uint64_t n, tally* t) : path(p), operations(n), told(t) {}
+  GPUFS_HD reopen_kernel(const char* p, std::uint64_t n, tally* t)
+      : path(p), operations(n), told(t) {}
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const warp_group warp = this_warp();
     for (std::uint64_t i = warp.grid_rank(); i < operations; i += warp.grid_size()) {
       const std::int32_t fd = gopen(warp, fs, path);
-      if ((fd < 0 || gclose(warp, fs, fd) != 0) && warp.is_leader()) told->wrong_bytes.add_relaxed(1);
+      if ((fd < 0 || gclose(warp, fs, fd) != 0) && warp.is_leader())
+        told->wrong_bytes.add_relaxed(1);
     }
   }
 };

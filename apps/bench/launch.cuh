@@ -12,15 +12,16 @@
 
 namespace gpufs::bench {
 
-// Twice as many blocks as run at the same time: whole waves, so that no multiprocessor is idle at the end.
+// Twice as many blocks as run at the same time: whole waves, so that no multiprocessor is idle at
+// the end.
 inline launch_shape shape_of(const mount& m, const walk& w,
                              std::uint32_t at_once = tuned_shape::blocks_per_multiprocessor) {
   return {w.blocks != 0 ? w.blocks : m.multiprocessors() * at_once * 2, w.threads, 0, nullptr};
 }
 
 // With the groups' scratch memory, for walks that read into shared memory.
-inline launch_shape shape_with_scratch(const mount& m, const walk& w,
-                                       std::uint32_t at_once = tuned_shape::blocks_per_multiprocessor) {
+inline launch_shape shape_with_scratch(
+    const mount& m, const walk& w, std::uint32_t at_once = tuned_shape::blocks_per_multiprocessor) {
   launch_shape shape = shape_of(m, w, at_once);
   const std::uint64_t groups = w.how == access::read_by_warp ? w.threads / 32 : 1;
   shape.scratch_bytes = groups * w.chunk_bytes;
@@ -45,9 +46,11 @@ inline std::uint32_t record_shift(const walk& w) {
 
 // Refuses walks that the kernels cannot make.
 inline void check_walk(const walk& w) {
-  if (!std::has_single_bit(w.span_bytes) || !std::has_single_bit(w.chunk_bytes) || w.chunk_bytes < 8 ||
-      w.chunk_bytes > w.span_bytes) {
-    throw error(EINVAL, "bench: span and chunk must be powers of two, the chunk at least 8 bytes and at most the span");
+  if (!std::has_single_bit(w.span_bytes) || !std::has_single_bit(w.chunk_bytes) ||
+      w.chunk_bytes < 8 || w.chunk_bytes > w.span_bytes) {
+    throw error(EINVAL,
+                "bench: span and chunk must be powers of two, the chunk at least 8 bytes and at "
+                "most the span");
   }
   if (w.operations == 0) throw error(EINVAL, "bench: a walk of no operations");
   if (w.threads == 0 || w.threads > 256 || w.threads % 32 != 0) {
@@ -62,7 +65,8 @@ class told {
   tally* data() const { return tally_.data(); }
   task make_task(std::int32_t fd, const walk& w, std::uint64_t operations) const {
     const std::uint64_t chunks = w.span_bytes / w.chunk_bytes;
-    return {fd, w.random ? order::random(chunks) : order::forward(chunks), w.chunk_bytes, operations, tally_.data()};
+    return {fd, w.random ? order::random(chunks) : order::forward(chunks), w.chunk_bytes,
+            operations, tally_.data()};
   }
   std::uint64_t wrong_bytes() const {
     tally seen{};
@@ -75,7 +79,8 @@ class told {
   device_array<tally> tally_;
 };
 
-// Times a launch; `launch_it(operations)` is called first for none, because CUDA loads a kernel at its first launch.
+// Times a launch; `launch_it(operations)` is called first for none, because CUDA loads a kernel at
+// its first launch.
 template <class Launch>
 sample timed(const mount& m, const walk& w, const told& t, const Launch& launch_it) {
   const std::unique_ptr<runtime> device = make_runtime(m);

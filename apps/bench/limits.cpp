@@ -21,7 +21,8 @@ class device_copy final : public plain_memory {
 class file_pages final : public plain_memory {
  public:
   file_pages(const mount& m, const std::string& path, std::uint64_t bytes)
-      : mapped_(path, bytes), runtime_(make_runtime(m)), seen_(runtime_->register_pages(mapped_.data(), bytes)) {}
+      : mapped_(path, bytes), runtime_(make_runtime(m)),
+        seen_(runtime_->register_pages(mapped_.data(), bytes)) {}
   ~file_pages() override { runtime_->unregister_pages(mapped_.data()); }
   file_pages(const file_pages&) = delete;
   file_pages& operator=(const file_pages&) = delete;
@@ -39,7 +40,8 @@ std::unique_ptr<plain_memory> copy_on_device(const mount& m, std::uint64_t bytes
   return std::make_unique<device_copy>(m, bytes);
 }
 
-std::unique_ptr<plain_memory> registered_file(const mount& m, const std::string& path, std::uint64_t bytes) {
+std::unique_ptr<plain_memory> registered_file(const mount& m, const std::string& path,
+                                              std::uint64_t bytes) {
   return std::make_unique<file_pages>(m, path, bytes);
 }
 
@@ -64,13 +66,19 @@ sample raw_read(const mount& m, const plain_memory& from, const walk& w) {
       case access::map:
       case access::map_each:
       case access::advised_map: launch(m, shape_of(m, w), sum_chunks(work, from.data())); break;
-      case access::read_by_warp: launch(m, shape_with_scratch(m, w), copy_chunks<warp_group>(work, from.data())); break;
+      case access::read_by_warp:
+        launch(m, shape_with_scratch(m, w), copy_chunks<warp_group>(work, from.data()));
+        break;
       case access::read_by_block:
         launch(m, shape_with_scratch(m, w), copy_chunks<block_group>(work, from.data()));
         break;
       case access::view:
-      case access::view_several: launch(m, shape_of(m, w), load_words(work, from.data(), record_shift(w))); break;
-      case access::gather: launch(m, shape_of(m, w), copy_records(work, from.data(), gathered.data())); break;
+      case access::view_several:
+        launch(m, shape_of(m, w), load_words(work, from.data(), record_shift(w)));
+        break;
+      case access::gather:
+        launch(m, shape_of(m, w), copy_records(work, from.data(), gathered.data()));
+        break;
     }
   });
   if (w.how == access::gather) s.wrong_bytes = gathered.wrong_bytes(w);
@@ -88,12 +96,13 @@ sample raw_write(const mount& m, const writing& w, std::uint64_t operations) {
 }
 
 sample copy_engine(const mount& m, std::uint64_t bytes, std::uint64_t chunk_bytes) {
-  // Pinning is slow, so the source is small and copied again and again; larger than any cache of the host's processor
-  // that a device reads from.
+  // Pinning is slow, so the source is small and copied again and again; larger than any cache of
+  // the host's processor that a device reads from.
   const std::uint64_t source_bytes = std::min(bytes, std::uint64_t{256} << 20);
   const std::unique_ptr<runtime> device = make_runtime(m);
   const pinned_memory from(*device, source_bytes);
-  for (std::uint64_t i = 0; i < source_bytes / 8; ++i) reinterpret_cast<std::uint64_t*>(from.data())[i] = word_at(i);
+  for (std::uint64_t i = 0; i < source_bytes / 8; ++i)
+    reinterpret_cast<std::uint64_t*>(from.data())[i] = word_at(i);
   const device_memory to(m, bytes);
   const std::unique_ptr<runtime::queue> queue = device->make_queue();
   const stopwatch watch;
@@ -120,7 +129,8 @@ void device_memory::copy_from_host(const void* from, std::uint64_t bytes) {
 
 std::uint64_t device_memory::wrong_bytes(const walk& w) const {
   check_walk(w);
-  if (w.operations * w.chunk_bytes > bytes_) throw error(EINVAL, "bench: more bytes than the device memory has");
+  if (w.operations * w.chunk_bytes > bytes_)
+    throw error(EINVAL, "bench: more bytes than the device memory has");
   const told t(mount_);
   launch(mount_, shape_of(mount_, w), check_copy(t.make_task(0, w, w.operations), data_));
   mount_.synchronize();

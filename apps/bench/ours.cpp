@@ -1,4 +1,5 @@
-// Opens and writes through gpufs. Compiled by nvcc where there is one, by the host compiler otherwise.
+// Opens and writes through gpufs. Compiled by nvcc where there is one, by the host compiler
+// otherwise.
 #include "bench/files.hpp"
 #include "bench/launch.cuh"
 
@@ -34,14 +35,18 @@ void close_file(const mount& m, std::int32_t fd, const told& t) {
 // Launches a walk of warps that write, from `from` or from scratch memory.
 void launch_writes(const mount& m, const walk& w, const task& work, const char* from) {
   constexpr std::uint32_t at_once = write_chunks::blocks_per_multiprocessor;
-  launch(m, from == nullptr ? shape_with_scratch(m, w, at_once) : shape_of(m, w, at_once), write_chunks(work, from));
+  launch(m, from == nullptr ? shape_with_scratch(m, w, at_once) : shape_of(m, w, at_once),
+         write_chunks(work, from));
 }
 
 }  // namespace
 
-std::int32_t open_file(const mount& m, const std::string& path) { return open_as(m, path, O_RDONLY); }
+std::int32_t open_file(const mount& m, const std::string& path) {
+  return open_as(m, path, O_RDONLY);
+}
 
-sample write_file(const mount& m, const std::string& path, const plain_memory& content, const writing& w) {
+sample write_file(const mount& m, const std::string& path, const plain_memory& content,
+                  const writing& w) {
   const walk all = walk_of(w, w.bytes / w.chunk_bytes, false);
   check_walk(all);
   const told t(m);
@@ -52,13 +57,15 @@ sample write_file(const mount& m, const std::string& path, const plain_memory& c
   });
 }
 
-sample write_cached(const mount& m, const std::string& path, const writing& w, std::uint64_t operations) {
+sample write_cached(const mount& m, const std::string& path, const writing& w,
+                    std::uint64_t operations) {
   const walk fill = walk_of(w, w.bytes / w.chunk_bytes, false), all = walk_of(w, operations, true);
   check_walk(all);
   const told t(m);
   const std::int32_t fd = open_as(m, path, O_RDWR | O_CREAT | O_TRUNC);
   launch_writes(m, fill, t.make_task(fd, fill, fill.operations), nullptr);
-  const sample s = timed(m, all, t, [&](std::uint64_t n) { launch_writes(m, all, t.make_task(fd, all, n), nullptr); });
+  const sample s = timed(
+      m, all, t, [&](std::uint64_t n) { launch_writes(m, all, t.make_task(fd, all, n), nullptr); });
   close_file(m, fd, t);
   m.synchronize();
   return s;
@@ -69,7 +76,8 @@ sample append(const mount& m, const std::string& path, const writing& w) {
   all.span_bytes = std::bit_ceil(w.bytes);
   const told t(m);
   const std::int32_t fd = open_as(m, path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND);
-  const sample s = timed(m, all, t, [&](std::uint64_t n) { launch_writes(m, all, t.make_task(fd, all, n), nullptr); });
+  const sample s = timed(
+      m, all, t, [&](std::uint64_t n) { launch_writes(m, all, t.make_task(fd, all, n), nullptr); });
   close_file(m, fd, t);
   m.synchronize();
   return s;
@@ -81,7 +89,8 @@ void touch_extents(const mount& m, std::int32_t fd, std::uint64_t bytes) {
   m.synchronize();
 }
 
-sample open_small_files(const mount& m, const std::string& folder, std::uint64_t first, std::uint64_t count) {
+sample open_small_files(const mount& m, const std::string& folder, std::uint64_t first,
+                        std::uint64_t count) {
   std::vector<char> paths;
   const std::uint64_t stride = small_file_path(folder, first + count).size() + 1;
   paths.resize(count * stride);
@@ -92,7 +101,8 @@ sample open_small_files(const mount& m, const std::string& folder, std::uint64_t
   walk w;
   w.operations = count;
   sample s = timed(m, w, t, [&](std::uint64_t operations) {
-    launch(m, shape_of(m, w), small_files_kernel(device_paths.data(), stride, first, operations, t.data()));
+    launch(m, shape_of(m, w),
+           small_files_kernel(device_paths.data(), stride, first, operations, t.data()));
   });
   s.bytes = small_files_bytes(first, count);
   return s;
@@ -104,7 +114,9 @@ sample reopen(const mount& m, const std::string& path, std::uint64_t operations)
   const told t(m);
   walk w;
   w.operations = operations;
-  return timed(m, w, t, [&](std::uint64_t n) { launch(m, shape_of(m, w), reopen_kernel(device.data(), n, t.data())); });
+  return timed(m, w, t, [&](std::uint64_t n) {
+    launch(m, shape_of(m, w), reopen_kernel(device.data(), n, t.data()));
+  });
 }
 
 }  // namespace gpufs::bench

@@ -67,9 +67,11 @@ std::uint64_t sum(const std::vector<std::uint64_t>& of_threads) {
 class chunk_reader {
  public:
   chunk_reader(const std::string& path, host_way way, const walk& w)
-      : walk_(w), way_(way), file_(path, way == host_way::direct_io ? O_RDONLY | O_DIRECT : O_RDONLY),
-        places_(std::max<std::uint64_t>(1, ring_bytes / w.chunk_bytes)), ring_(allocate_host(places_ * w.chunk_bytes)),
-        chunks_(w.span_bytes / w.chunk_bytes), where_(w.random ? order::random(chunks_) : order::forward(chunks_)) {
+      : walk_(w), way_(way),
+        file_(path, way == host_way::direct_io ? O_RDONLY | O_DIRECT : O_RDONLY),
+        places_(std::max<std::uint64_t>(1, ring_bytes / w.chunk_bytes)),
+        ring_(allocate_host(places_ * w.chunk_bytes)), chunks_(w.span_bytes / w.chunk_bytes),
+        where_(w.random ? order::random(chunks_) : order::forward(chunks_)) {
     if (way == host_way::mapping) mapped_ = std::make_unique<file_mapping>(path, w.span_bytes);
   }
 
@@ -87,7 +89,8 @@ class chunk_reader {
     std::uint64_t wrong = 0;
     for (std::uint64_t n = done_ - std::min(done_, places_); n < done_; ++n) {
       const std::uint64_t at = where_.position(first + n * stride) * walk_.chunk_bytes;
-      wrong += wrong_bytes_in(ring_.get() + n % places_ * walk_.chunk_bytes, walk_.chunk_bytes, at / 8);
+      wrong +=
+          wrong_bytes_in(ring_.get() + n % places_ * walk_.chunk_bytes, walk_.chunk_bytes, at / 8);
     }
     return wrong;
   }
@@ -132,8 +135,8 @@ sample read_then_copy(const mount& m, const std::string& path, std::uint64_t byt
   return s;
 }
 
-sample pipeline(const mount& m, const std::string& path, std::uint64_t bytes, std::uint64_t chunk_bytes,
-                unsigned threads) {
+sample pipeline(const mount& m, const std::string& path, std::uint64_t bytes,
+                std::uint64_t chunk_bytes, unsigned threads) {
   const host_file file(path);
   const device_memory to(m, bytes);
   const std::unique_ptr<runtime> device = make_runtime(m);
@@ -142,10 +145,12 @@ sample pipeline(const mount& m, const std::string& path, std::uint64_t bytes, st
     // A buffer may be filled again when the copy from it has ended: each has a queue of its own.
     const std::array<pinned_memory, 2> buffers{pinned_memory(*device, chunk_bytes),
                                                pinned_memory(*device, chunk_bytes)};
-    const std::array<std::unique_ptr<runtime::queue>, 2> queues{device->make_queue(), device->make_queue()};
+    const std::array<std::unique_ptr<runtime::queue>, 2> queues{device->make_queue(),
+                                                                device->make_queue()};
     start.pass();
     unsigned turn = 0;
-    for (std::uint64_t at = thread * chunk_bytes; at < bytes; at += threads * chunk_bytes, turn ^= 1) {
+    for (std::uint64_t at = thread * chunk_bytes; at < bytes;
+         at += threads * chunk_bytes, turn ^= 1) {
       const std::uint64_t n = std::min(chunk_bytes, bytes - at);
       queues[turn]->wait();
       file.read(buffers[turn].data(), n, at);
@@ -172,7 +177,8 @@ sample host_read(const std::string& path, host_way way, const walk& w, unsigned 
   return s;
 }
 
-sample host_open_small_files(const std::string& folder, std::uint64_t first, std::uint64_t count, unsigned threads) {
+sample host_open_small_files(const std::string& folder, std::uint64_t first, std::uint64_t count,
+                             unsigned threads) {
   std::vector<std::uint64_t> wrong(threads);
   sample s = run_together(threads, [&](unsigned thread, start_line& start) {
     const host_memory content = allocate_host(std::uint64_t{64} << 10);
@@ -194,8 +200,8 @@ sample host_open_small_files(const std::string& folder, std::uint64_t first, std
   return s;
 }
 
-sample host_write(const std::string& path, host_way way, std::uint64_t bytes, std::uint64_t chunk_bytes,
-                  unsigned threads, bool in_memory) {
+sample host_write(const std::string& path, host_way way, std::uint64_t bytes,
+                  std::uint64_t chunk_bytes, unsigned threads, bool in_memory) {
   const host_file file(path, O_RDWR | O_CREAT);
   std::optional<file_mapping> mapping;
   if (way == host_way::mapping) {
@@ -209,7 +215,8 @@ sample host_write(const std::string& path, host_way way, std::uint64_t bytes, st
         act(at, std::min(chunk_bytes, bytes - at));
     };
     const std::vector<char> own(chunk_bytes);
-    if (in_memory) for_each_chunk([&](std::uint64_t at, std::uint64_t n) { std::memset(all.get() + at, 1, n); });
+    if (in_memory)
+      for_each_chunk([&](std::uint64_t at, std::uint64_t n) { std::memset(all.get() + at, 1, n); });
     start.pass();
     for_each_chunk([&](std::uint64_t at, std::uint64_t n) {
       const char* const from = in_memory ? all.get() + at : own.data();

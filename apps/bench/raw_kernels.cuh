@@ -71,7 +71,8 @@ struct load_words : tuned_shape {
   task work;
   const char* from;
   std::uint32_t record_shift;
-  GPUFS_HD load_words(const task& w, const char* f, std::uint32_t shift) : work(w), from(f), record_shift(shift) {}
+  GPUFS_HD load_words(const task& w, const char* f, std::uint32_t shift)
+      : work(w), from(f), record_shift(shift) {}
   GPUFS_HD void operator()(const mount_ref&) const {
     const thread_group thread = this_thread();
     const auto* file = reinterpret_cast<const std::uint64_t*>(from);
@@ -124,7 +125,8 @@ struct fill_content : tuned_shape {
   GPUFS_HD void operator()(const mount_ref&) const {
     const thread_group thread = this_thread();
     auto* words = reinterpret_cast<std::uint64_t*>(to);
-    for (std::uint64_t i = thread.grid_rank(); i < bytes / 8; i += thread.grid_size()) words[i] = word_at(i);
+    for (std::uint64_t i = thread.grid_rank(); i < bytes / 8; i += thread.grid_size())
+      words[i] = word_at(i);
   }
 };
 

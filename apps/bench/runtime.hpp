@@ -1,5 +1,5 @@
-// What limits and peers need of a device beside a mount's memory and launches: a clock, pinned memory, the copy engine.
-// One implementation for GPUs, one for the twin.
+// What limits and peers need of a device beside a mount's memory and launches: a clock, pinned
+// memory, the copy engine. One implementation for GPUs, one for the CPU device.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ class runtime {
   };
 
   virtual ~runtime() = default;
-  // How long what `work` launches takes, by the device's own clock. The caller's thread sleeps meanwhile, so that CPU
-  // time that is measured is that of others.
+  // How long what `work` launches takes, by the device's own clock. The caller's thread sleeps
+  // meanwhile, so that CPU time that is measured is that of others.
   virtual double seconds(const std::function<void()>& work) = 0;
   virtual std::unique_ptr<queue> make_queue() = 0;
   virtual char* pin(std::uint64_t bytes) = 0;
@@ -35,7 +35,7 @@ class runtime {
 };
 
 std::unique_ptr<runtime> make_runtime(const mount& m);
-std::unique_ptr<runtime> make_twin_runtime();
+std::unique_ptr<runtime> make_cpu_runtime();
 std::unique_ptr<runtime> make_cuda_runtime(const mount& m);  // only where it was built with CUDA
 
 // Pinned memory with an owner.

@@ -11,12 +11,15 @@ namespace {
 void check(cudaError_t status, const char* what) {
   if (status == cudaErrorMemoryAllocation) throw error(ENOMEM, std::string("bench: ") + what);
   if (status == cudaErrorNotSupported) throw error(ENOTSUP, std::string("bench: ") + what);
-  if (status != cudaSuccess) throw error(EIO, std::string("bench: ") + what + ": " + cudaGetErrorString(status));
+  if (status != cudaSuccess)
+    throw error(EIO, std::string("bench: ") + what + ": " + cudaGetErrorString(status));
 }
 
 class cuda_event {
  public:
-  explicit cuda_event(unsigned flags) { check(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreate"); }
+  explicit cuda_event(unsigned flags) {
+    check(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreate");
+  }
   ~cuda_event() { (void)cudaEventDestroy(event_); }
   cuda_event(const cuda_event&) = delete;
   cuda_event& operator=(const cuda_event&) = delete;
@@ -80,7 +83,8 @@ class cuda_runtime final : public runtime {
   }
   const char* register_pages(char* mapped, std::uint64_t bytes) override {
     const device_guard guard(mount_);
-    check(cudaHostRegister(mapped, bytes, cudaHostRegisterMapped | cudaHostRegisterReadOnly), "cudaHostRegister");
+    check(cudaHostRegister(mapped, bytes, cudaHostRegisterMapped | cudaHostRegisterReadOnly),
+          "cudaHostRegister");
     void* seen = nullptr;
     check(cudaHostGetDevicePointer(&seen, mapped, 0), "cudaHostGetDevicePointer");
     return static_cast<const char*>(seen);
@@ -96,6 +100,8 @@ class cuda_runtime final : public runtime {
 
 }  // namespace
 
-std::unique_ptr<runtime> make_cuda_runtime(const mount& m) { return std::make_unique<cuda_runtime>(m); }
+std::unique_ptr<runtime> make_cuda_runtime(const mount& m) {
+  return std::make_unique<cuda_runtime>(m);
+}
 
 }  // namespace gpufs::bench

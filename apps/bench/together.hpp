@@ -37,8 +37,9 @@ class start_line {
   bool passed_ = false;
 };
 
-// Runs work(t, start) for t in [0, threads), each on a thread of its own. The times of the sample are from when all have passed the start
-// to when all have returned. Throws what one of them threw.
-sample run_together(unsigned threads, const std::function<void(unsigned thread, start_line& start)>& work);
+// Runs work(t, start) for t in [0, threads), each on a thread of its own. The times of the sample
+// are from when all have passed the start to when all have returned. Throws what one of them threw.
+sample run_together(unsigned threads,
+                    const std::function<void(unsigned thread, start_line& start)>& work);
 
 }  // namespace gpufs::bench

@@ -1,4 +1,5 @@
-// What kernels do with the bytes that they read: the timed ones add them up, those that check compare them.
+// What kernels do with the bytes that they read: the timed ones add them up, those that check
+// compare them.
 #pragma once
 
 #include "bench/content.cuh"
@@ -16,8 +17,9 @@ GPUFS_HD inline std::uint64_t fold(const vector16& v) {
   return (std::uint64_t{v.x} << 32 | v.y) ^ (std::uint64_t{v.z} << 32 | v.w);
 }
 
-// The exclusive or of what one member of a group reads of a chunk, with eight loads in flight, as in a good hand-written
-// kernel. Measured, and the limit that it is measured against, must read alike.
+// The exclusive or of what one member of a group reads of a chunk, with eight loads in flight, as
+// in a good hand-written kernel. Measured, and the limit that it is measured against, must read
+// alike.
 template <class Group>
 GPUFS_HD std::uint64_t sum_of(const Group& g, const char* data, std::uint64_t bytes) {
   const auto* v = reinterpret_cast<const vector16*>(data);
@@ -54,11 +56,14 @@ struct adding {
 struct comparing {
   static constexpr bool compares = true;
   std::uint64_t wrong_bytes = 0;
-  // `first_word`: number of the word in the file that should be the first of these bytes, a whole number of words.
+  // `first_word`: number of the word in the file that should be the first of these bytes, a whole
+  // number of words.
   template <class Group>
-  GPUFS_HD void take(const Group& g, const char* data, std::uint64_t bytes, std::uint64_t first_word) {
+  GPUFS_HD void take(const Group& g, const char* data, std::uint64_t bytes,
+                     std::uint64_t first_word) {
     const auto* words = reinterpret_cast<const std::uint64_t*>(data);
-    for (std::uint64_t w = g.rank(); w < bytes / 8; w += g.size()) take_word(words[w], first_word + w);
+    for (std::uint64_t w = g.rank(); w < bytes / 8; w += g.size())
+      take_word(words[w], first_word + w);
   }
   GPUFS_HD void take_word(std::uint64_t word, std::uint64_t number) {
     if (word != word_at(number)) wrong_bytes += 8;

@@ -1,4 +1,5 @@
-// Reads through gpufs: a kernel for each way to read. Compiled by nvcc where there is one, by the host compiler otherwise.
+// Reads through gpufs: a kernel for each way to read. Compiled by nvcc where there is one, by the
+// host compiler otherwise.
 #include "bench/launch.cuh"
 
 namespace gpufs::bench {
@@ -10,22 +11,31 @@ void launch_walk(const mount& m, const walk& w, const task& work, char* gathered
     case access::map: launch(m, shape_of(m, w), map_chunks<adding>(work)); break;
     case access::map_each: launch(m, shape_of(m, w), map_each_chunk<adding>(work)); break;
     case access::advised_map: launch(m, shape_of(m, w), map_advised_chunks<adding>(work)); break;
-    case access::read_by_warp: launch(m, shape_with_scratch(m, w), read_chunks<warp_group, adding>(work)); break;
-    case access::read_by_block: launch(m, shape_with_scratch(m, w), read_chunks<block_group, adding>(work)); break;
-    case access::view: launch(m, shape_of(m, w), view_words<adding, 1>(work, record_shift(w))); break;
-    case access::view_several: launch(m, shape_of(m, w), view_words<adding, 4>(work, record_shift(w))); break;
+    case access::read_by_warp:
+      launch(m, shape_with_scratch(m, w), read_chunks<warp_group, adding>(work));
+      break;
+    case access::read_by_block:
+      launch(m, shape_with_scratch(m, w), read_chunks<block_group, adding>(work));
+      break;
+    case access::view:
+      launch(m, shape_of(m, w), view_words<adding, 1>(work, record_shift(w)));
+      break;
+    case access::view_several:
+      launch(m, shape_of(m, w), view_words<adding, 4>(work, record_shift(w)));
+      break;
     case access::gather: launch(m, shape_of(m, w), gather_records(work, gathered)); break;
   }
 }
 
-// Each walk again, with what it reads compared. In one kernel: ptxas compiles all that a kernel calls anew for each, and a check is
-// not measured.
+// Each walk again, with what it reads compared. In one kernel: ptxas compiles all that a kernel
+// calls anew for each, and a check is not measured.
 struct compared_walk : tuned_shape {
   access how;
   task work;
   std::uint32_t shift;
   char* gathered;
-  GPUFS_HD compared_walk(access h, const task& t, std::uint32_t s, char* g) : how(h), work(t), shift(s), gathered(g) {}
+  GPUFS_HD compared_walk(access h, const task& t, std::uint32_t s, char* g)
+      : how(h), work(t), shift(s), gathered(g) {}
   GPUFS_HD void operator()(const mount_ref& fs) const {
     switch (how) {
       case access::map: map_chunks<comparing>{work}(fs); break;
@@ -40,11 +50,14 @@ struct compared_walk : tuned_shape {
   }
 };
 
-std::size_t gathered_bytes(const walk& w) { return w.how == access::gather ? w.operations * w.chunk_bytes : 0; }
+std::size_t gathered_bytes(const walk& w) {
+  return w.how == access::gather ? w.operations * w.chunk_bytes : 0;
+}
 
 void check_access(const mount& m, const walk& w) {
   check_walk(w);
-  if ((w.how == access::map || w.how == access::map_each) && w.chunk_bytes > m.options().page_bytes) {
+  if ((w.how == access::map || w.how == access::map_each) &&
+      w.chunk_bytes > m.options().page_bytes) {
     throw error(EINVAL, "bench: a mapping ends with its page");
   }
 }
@@ -55,8 +68,9 @@ sample read(const mount& m, std::int32_t fd, const walk& w) {
   check_access(m, w);
   const told t(m);
   const device_array<char> gathered(m, gathered_bytes(w));
-  return timed(m, w, t,
-               [&](std::uint64_t operations) { launch_walk(m, w, t.make_task(fd, w, operations), gathered.data()); });
+  return timed(m, w, t, [&](std::uint64_t operations) {
+    launch_walk(m, w, t.make_task(fd, w, operations), gathered.data());
+  });
 }
 
 sample check(const mount& m, std::int32_t fd, const walk& w) {

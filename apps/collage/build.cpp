@@ -29,8 +29,9 @@ hash_function draw_function(random_numbers& random) {
   for (std::uint8_t* term = std::begin(f.terms); term != std::end(f.terms);) {
     const std::uint64_t drawn = random.next();
     const auto element = static_cast<std::uint8_t>((drawn >> 32) % feature_length);
-    const bool is_there =
-        std::any_of(f.terms, term, [&](std::uint8_t t) { return (t & (hash_function::negative - 1)) == element; });
+    const bool is_there = std::any_of(f.terms, term, [&](std::uint8_t t) {
+      return (t & (hash_function::negative - 1)) == element;
+    });
     if (is_there) continue;
     *term++ = static_cast<std::uint8_t>(element | ((drawn & 1) != 0 ? hash_function::negative : 0));
   }
@@ -41,7 +42,7 @@ hash_function draw_function(random_numbers& random) {
 struct drawn_function {
   hash_function function;
   std::vector<std::uint64_t> above;  // a bit for each tile
-  std::uint64_t dependence;          // how much of what it says is known already; the least is the best
+  std::uint64_t dependence;  // how much of what it says is known already; the least is the best
 };
 
 std::uint64_t square_of_excess(std::uint64_t half, std::uint64_t all) {
@@ -53,7 +54,8 @@ std::uint64_t square_of_excess(std::uint64_t half, std::uint64_t all) {
 drawn_function draw(random_numbers& random, const std::vector<feature>& sample) {
   drawn_function made{draw_function(random), std::vector<std::uint64_t>(sample.size() / 64 + 1), 0};
   std::vector<std::int32_t> sums(sample.size());
-  std::ranges::transform(sample, sums.begin(), [&](const feature& of) { return projection(made.function, of.data()); });
+  std::ranges::transform(sample, sums.begin(),
+                         [&](const feature& of) { return projection(made.function, of.data()); });
   const auto middle = sums.begin() + static_cast<std::ptrdiff_t>(sums.size() / 2);
   std::ranges::nth_element(sums, middle);
   made.function.threshold = *middle;
@@ -76,13 +78,16 @@ void write(const host_file& file, const std::vector<T>& values, std::uint64_t at
 
 dataset_builder::dataset_builder(const std::string& folder, unsigned threads)
     : threads_(std::max(threads, 1u)), records_(folder + "/records", O_RDWR | O_CREAT | O_EXCL),
-      tables_(folder + "/tables", O_RDWR | O_CREAT | O_EXCL), functions_(table_places::functions_count) {}
+      tables_(folder + "/tables", O_RDWR | O_CREAT | O_EXCL),
+      functions_(table_places::functions_count) {}
 
 template <class Make>
 void dataset_builder::append(std::uint64_t count, const Make& make) {
   const std::uint64_t begin = tiles_, end = begin + count;
-  if (count > tiles_max || end > tiles_max) throw error(EOVERFLOW, "a dataset of 2^32 tiles or more");
-  while (features_.size() * chunk_tiles < end) features_.push_back(std::make_unique<feature[]>(chunk_tiles));
+  if (count > tiles_max || end > tiles_max)
+    throw error(EOVERFLOW, "a dataset of 2^32 tiles or more");
+  while (features_.size() * chunk_tiles < end)
+    features_.push_back(std::make_unique<feature[]>(chunk_tiles));
   std::atomic<std::uint64_t> next{begin};
   job::in_threads(std::min<std::uint64_t>(threads_, count / written_at_once + 1), [&](std::size_t) {
     std::vector<record> batch(written_at_once);
@@ -95,7 +100,8 @@ void dataset_builder::append(std::uint64_t count, const Make& make) {
         make_histogram(batch[i].picture, line_bytes, batch[i].histogram);
         feature_of(first + i) = make_feature(batch[i].histogram);
       }
-      records_.write(reinterpret_cast<const char*>(batch.data()), here * sizeof(record), first * sizeof(record));
+      records_.write(reinterpret_cast<const char*>(batch.data()), here * sizeof(record),
+                     first * sizeof(record));
     }
   });
   tiles_ = end;
@@ -108,12 +114,16 @@ void dataset_builder::add(const std::uint8_t* pictures, std::uint64_t count) {
 }
 
 void dataset_builder::add_synthetic(std::uint64_t seed, std::uint64_t first, std::uint64_t count) {
-  append(count, [&](std::uint64_t i, std::uint8_t* picture) { make_synthetic_tile(seed, first + i, picture); });
+  append(count, [&](std::uint64_t i, std::uint8_t* picture) {
+    make_synthetic_tile(seed, first + i, picture);
+  });
 }
 
-// Elements of a feature depend on each other, and so would functions that are drawn at random: most tiles would be in few buckets.
-// Of many the next is always the one that is least like those before it.
-void dataset_builder::choose_functions(const std::vector<feature>& sample, std::uint32_t bits, std::uint32_t table) {
+// Elements of a feature depend on each other, and so would functions that are drawn at random: most
+// tiles would be in few buckets. Of many the next is always the one that is least like those before
+// it.
+void dataset_builder::choose_functions(const std::vector<feature>& sample, std::uint32_t bits,
+                                       std::uint32_t table) {
   random_numbers random(table);
   std::vector<drawn_function> drawn;
   for (std::uint32_t i = 0; i < drawn_for_table; ++i) drawn.push_back(draw(random, sample));
@@ -140,7 +150,8 @@ void dataset_builder::write_table(const table_places& places, std::uint32_t tabl
   }
   for (std::size_t k = 1; k < offsets.size(); ++k) offsets[k] += offsets[k - 1];
   write(tables_, offsets, places.offsets(table));
-  for (std::uint64_t i = 0; i < places.tiles; ++i) numbers[offsets[keys[i]]++] = static_cast<std::uint32_t>(i);
+  for (std::uint64_t i = 0; i < places.tiles; ++i)
+    numbers[offsets[keys[i]]++] = static_cast<std::uint32_t>(i);
   write(tables_, numbers, places.numbers(table));
 }
 
@@ -148,8 +159,10 @@ void dataset_builder::finish() {
   if (tiles_ == 0) throw error(EINVAL, "a dataset without tiles");
   const table_places places{tiles_, bits_for(tiles_)};
   tables_.resize(places.file_bytes());
-  std::vector<feature> sample(std::min<std::uint64_t>(places.tiles, sample_max));  // from all of the dataset
-  for (std::uint64_t i = 0; i < sample.size(); ++i) sample[i] = feature_of(i * places.tiles / sample.size());
+  std::vector<feature> sample(
+      std::min<std::uint64_t>(places.tiles, sample_max));  // from all of the dataset
+  for (std::uint64_t i = 0; i < sample.size(); ++i)
+    sample[i] = feature_of(i * places.tiles / sample.size());
   std::atomic<std::uint32_t> next{0};
   job::in_threads(std::min(threads_, tables_at_once), [&](std::size_t) {
     for (std::uint32_t table; (table = next++) < table_count; ++tables_written_) {

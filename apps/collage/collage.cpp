@@ -7,16 +7,19 @@
 
 namespace gpufs::collage {
 
-summary make_collage(const mount& m, const dataset& from, const block_picture& picture, const tiles_found& to) {
+summary make_collage(const mount& m, const dataset& from, const block_picture& picture,
+                     const tiles_found& to) {
   check(m, picture);
   const plan p(m, from, picture);
-  // Not alone, which is without the bulk path: it has nothing to offer to those who read here and there.
+  // Not alone, which is without the bulk path: it has nothing to offer to those who read here and
+  // there.
   const job::job work(m, "not what a collage dataset holds", {from.records, from.tables}, false);
   const picture_memory memory(m, p, from);
   for (std::uint32_t row = 0; row < p.rows; row += p.band_rows) {
     memory.send(picture, row);  // while a kernel works on the rows before
     if (p.ordered) put_in_order(work, p, memory.data());
-    work.launch(find_tiles(work, p, memory.data(), row), p.band_blocks(row), p.most, sizeof(block_memory), p.threads);
+    work.launch(find_tiles(work, p, memory.data(), row), p.band_blocks(row), p.most,
+                sizeof(block_memory), p.threads);
   }
   work.finish();
   return memory.bring(to);

@@ -1,5 +1,5 @@
-// Image collages: for each block of a picture the most similar tile of a dataset, found by locality sensitive hashing, by one kernel
-// that reads the dataset itself (SYSTOR 2016, section 2.4).
+// Image collages: for each block of a picture the most similar tile of a dataset, found by locality
+// sensitive hashing, by one kernel that reads the dataset itself (SYSTOR 2016, section 2.4).
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ struct dataset {
   std::vector<hash_function> functions;
 };
 
-// Throws gpufs::error with a path: what opening and reading gave; EINVAL where the file is none of a dataset, or of another version;
-// ENODATA where a file is shorter than it should be.
+// Throws gpufs::error with a path: what opening and reading gave; EINVAL where the file is none of
+// a dataset, or of another version; ENODATA where a file is shorter than it should be.
 dataset open_dataset(const std::string& folder);
 
 // A picture in blocks of 32x32 pixels, red, green and blue, row by row without gaps.
@@ -37,12 +37,14 @@ struct tiles_found {
 
 struct summary {
   std::uint64_t candidates;  // tiles that were compared, summed over the blocks
-  double seconds;            // from the picture's way to the device until the tiles' numbers are on the host
+  double seconds;  // from the picture's way to the device until the tiles' numbers are on the host
 };
 
-// Pages of the mount have 1 KiB at least. Waits. Throws gpufs::error: EINVAL for a picture without blocks or for smaller pages; with a
-// path what its file gave, ENODATA if it is shorter than it should be, EINVAL if it holds what it cannot; ENOMEM, EIO for what the
-// device gave. Then what `to` holds is for no one.
-summary make_collage(const mount& m, const dataset& from, const block_picture& picture, const tiles_found& to);
+// Pages of the mount have 1 KiB at least. Waits. Throws gpufs::error: EINVAL for a picture without
+// blocks or for smaller pages; with a path what its file gave, ENODATA if it is shorter than it
+// should be, EINVAL if it holds what it cannot; ENOMEM, EIO for what the device gave. Then what
+// `to` holds is for no one.
+summary make_collage(const mount& m, const dataset& from, const block_picture& picture,
+                     const tiles_found& to);
 
 }  // namespace gpufs::collage

@@ -10,8 +10,8 @@ GPUFS_HD inline std::uint32_t bin_of(std::uint32_t channel, std::uint8_t value) 
   return channel * bins + value / (256 / bins);
 }
 
-// An element of the feature that keys are made of: the sum over a group of bins of the histogram's values, which is what a
-// histogram with fewer bins would have, and finer.
+// An element of the feature that keys are made of: the sum over a group of bins of the histogram's
+// values, which is what a histogram with fewer bins would have, and finer.
 GPUFS_HD inline std::uint16_t feature_element(const std::uint16_t* histogram, std::uint32_t i) {
   constexpr std::uint32_t group_bins = bins / groups;
   static_assert(group_bins * tile_side * tile_side < 1u << 16, "the sum is a uint16");
@@ -35,8 +35,9 @@ GPUFS_HD inline std::uint32_t key_bit(const hash_function& f, const std::uint16_
   return projection(f, feature) > f.threshold ? 1 : 0;
 }
 
-// What two pairs of a histogram's values add to the distance to another one: the sum of what the values differ by. Summed over a channel
-// that is the earth mover's distance of its two distributions, in bins.
+// What two pairs of a histogram's values add to the distance to another one: the sum of what the
+// values differ by. Summed over a channel that is the earth mover's distance of its two
+// distributions, in bins.
 GPUFS_HD inline std::uint32_t pair_distance(std::uint32_t a, std::uint32_t b) {
 #if defined(__CUDA_ARCH__)
   // No borrow goes from one difference to the other. The product with two ones is their sum.
@@ -54,12 +55,17 @@ GPUFS_HD inline std::uint32_t word_distance(std::uint64_t a, std::uint64_t b) {
 inline constexpr std::uint32_t histogram_words = histogram_bytes / sizeof(std::uint64_t);
 inline constexpr std::uint32_t histogram_vectors = histogram_bytes / sizeof(vector16);
 
-// A tile and its distance. The least is the best: the nearest, and of those the one with the smallest number.
+// A tile and its distance. The least is the best: the nearest, and of those the one with the
+// smallest number.
 GPUFS_HD inline std::uint64_t choice_of(std::uint32_t distance, std::uint32_t tile) {
   return std::uint64_t{distance} << 32 | tile;
 }
-GPUFS_HD inline std::uint32_t tile_of(std::uint64_t choice) { return static_cast<std::uint32_t>(choice); }
-GPUFS_HD inline std::uint32_t distance_of(std::uint64_t choice) { return static_cast<std::uint32_t>(choice >> 32); }
+GPUFS_HD inline std::uint32_t tile_of(std::uint64_t choice) {
+  return static_cast<std::uint32_t>(choice);
+}
+GPUFS_HD inline std::uint32_t distance_of(std::uint64_t choice) {
+  return static_cast<std::uint32_t>(choice >> 32);
+}
 inline constexpr std::uint64_t no_choice = ~std::uint64_t{0};
 
 // The only candidate of a block whose buckets are all empty. `key`: of the first table.

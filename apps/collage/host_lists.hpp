@@ -31,7 +31,8 @@ class mapped_tables {
       const std::uint32_t* const numbers = words(places_.numbers(t)) + bounds[0];
       const std::uint32_t count = std::min(bounds[1] - bounds[0], taken_of_bucket);
       for (std::uint32_t i = 0; i < count; ++i) {
-        if (numbers[i] >= places_.tiles) throw error(EINVAL, "not what a collage dataset holds", path_);
+        if (numbers[i] >= places_.tiles)
+          throw error(EINVAL, "not what a collage dataset holds", path_);
         const std::uint32_t key = numbers[i] + 1;
         std::uint32_t slot = key * 0x9e37'79b1u % slot_count;
         while (slots[slot] != 0 && slots[slot] != key) slot = (slot + 1) % slot_count;

@@ -35,7 +35,8 @@ class short_list {
 
  private:
   static constexpr std::uint32_t slots_bits = 10, slots = 1u << slots_bits;
-  static_assert(slots >= 2 * candidates_max, "a search soon comes to a free slot, or to the number itself");
+  static_assert(slots >= 2 * candidates_max,
+                "a search soon comes to a free slot, or to the number itself");
   atomic_word<std::uint32_t> taken_[slots];
   std::uint32_t tiles_[candidates_max];
   atomic_word<std::uint32_t> count_;
@@ -69,12 +70,13 @@ GPUFS_HD inline std::uint32_t sum_before(const warp_group& g, std::uint32_t valu
   return sum - value;
 }
 
-// The distance of two histograms, by a team whose members have these ranks in it; in all of them. Several loads of the file's bytes are
-// in flight.
-GPUFS_HD inline std::uint32_t distance_by_team(const warp_group& g, std::uint32_t rank, const vector16* a,
-                                               const vector16* b) {
+// The distance of two histograms, by a team whose members have these ranks in it; in all of them.
+// Several loads of the file's bytes are in flight.
+GPUFS_HD inline std::uint32_t distance_by_team(const warp_group& g, std::uint32_t rank,
+                                               const vector16* a, const vector16* b) {
   constexpr std::uint32_t at_once = 6;
-  static_assert(histogram_vectors % (at_once * 8) == 0, "a team of eight and one of a single member have no rest");
+  static_assert(histogram_vectors % (at_once * 8) == 0,
+                "a team of eight and one of a single member have no rest");
   std::uint32_t sum = 0;
   for (std::uint32_t first = 0; first < histogram_vectors; first += at_once * team_size) {
     const std::uint32_t i = first + rank;
@@ -84,14 +86,16 @@ GPUFS_HD inline std::uint32_t distance_by_team(const warp_group& g, std::uint32_
     GPUFS_UNROLL
     for (std::uint32_t k = 0; k < at_once; ++k) {
       const vector16 x = of_a[k], y = b[i + k * team_size];
-      sum += pair_distance(x.x, y.x) + pair_distance(x.y, y.y) + pair_distance(x.z, y.z) + pair_distance(x.w, y.w);
+      sum += pair_distance(x.x, y.x) + pair_distance(x.y, y.y) + pair_distance(x.z, y.z) +
+             pair_distance(x.w, y.w);
     }
   }
   return sum_of(g, sum, team_size);
 }
 
 // Where in the picture, or the collage, a byte of a block's own picture is.
-GPUFS_HD inline std::uint64_t place_of(std::uint32_t columns, std::uint32_t block, std::uint32_t byte) {
+GPUFS_HD inline std::uint64_t place_of(std::uint32_t columns, std::uint32_t block,
+                                       std::uint32_t byte) {
   const std::uint64_t line = std::uint64_t{block / columns} * tile_side + byte / line_bytes;
   return (line * columns + block % columns) * line_bytes + byte % line_bytes;
 }
@@ -106,17 +110,21 @@ struct weigh_blocks : tuned_shape {
     job::by_turns(of.blocks(), 1, [&](std::uint64_t b, std::uint64_t) {
       std::uint32_t sum = 0;
       for (std::uint32_t i = g.rank(); i < picture_bytes; i += g.size())
-        sum += static_cast<std::uint8_t>(memory[of.pixels + place_of(of.columns, static_cast<std::uint32_t>(b), i)]);
+        sum += static_cast<std::uint8_t>(
+            memory[of.pixels + place_of(of.columns, static_cast<std::uint32_t>(b), i)]);
       const std::uint64_t all = g.sum(sum);
-      if (g.is_leader()) reinterpret_cast<std::uint32_t*>(memory + of.order)[b] = static_cast<std::uint32_t>(all);
+      if (g.is_leader())
+        reinterpret_cast<std::uint32_t*>(memory + of.order)[b] = static_cast<std::uint32_t>(all);
     });
   }
 };
 
-// For some rows of a picture's blocks: each block's keys, the tiles of the buckets with these keys, the nearest of them, and its picture. By
-// blocks of whole warps, with `block_memory` as scratch memory.
+// For some rows of a picture's blocks: each block's keys, the tiles of the buckets with these keys,
+// the nearest of them, and its picture. By blocks of whole warps, with `block_memory` as scratch
+// memory.
 struct find_tiles {
-  // In 64 registers, as tuned_shape has it, with blocks of up to four times as many threads: those of small pictures.
+  // In 64 registers, as tuned_shape has it, with blocks of up to four times as many threads: those
+  // of small pictures.
   static constexpr int block_threads_max = 1024, blocks_per_multiprocessor = 1;
   plan of;
   char* memory_of_picture;
@@ -126,9 +134,10 @@ struct find_tiles {
   job::failure failed;
 
   find_tiles(const job::job& work, const plan& p, char* memory, std::uint32_t first_row)
-      : of(p), memory_of_picture(memory), records(work.path(role::records)), tables(work.path(role::tables)),
-        first(std::uint64_t{first_row} * p.columns), end(first + p.band_blocks(first_row)),
-        turns(p.turns_of(first_row)), failed(work.failed()) {}
+      : of(p), memory_of_picture(memory), records(work.path(role::records)),
+        tables(work.path(role::tables)), first(std::uint64_t{first_row} * p.columns),
+        end(first + p.band_blocks(first_row)), turns(p.turns_of(first_row)), failed(work.failed()) {
+  }
 
   // Its descriptors.
   struct open_files {
@@ -140,15 +149,18 @@ struct find_tiles {
     auto& memory = *reinterpret_cast<block_memory*>(block_group::scratch());
     // By two warps at the same time: each waits for an answer of the host.
     for (std::uint32_t file = g.warp_rank(); file < 2; file += g.warp_count())
-      memory.descriptors[file] =
-          job::open_to_read(this_warp(), fs, file == role::records ? records : tables, file, failed);
+      memory.descriptors[file] = job::open_to_read(
+          this_warp(), fs, file == role::records ? records : tables, file, failed);
     g.sync();
     const open_files files{memory.descriptors[role::records], memory.descriptors[role::tables]};
     const bool open = g.all(!failed.told()) && files.records >= 0 && files.tables >= 0;
     for (std::uint64_t next = first + g.grid_rank(); next < end && open;) {
-      const auto b = of.ordered ? array<std::uint32_t>(of.order)[next] : static_cast<std::uint32_t>(next);
-      // Whoever is ready takes the next one: then those that are worked on at a time are neighbours.
-      const std::uint64_t taken = g.is_leader() ? array<atomic_word<std::uint64_t>>(turns)->fetch_add_relaxed(1) : 0;
+      const auto b =
+          of.ordered ? array<std::uint32_t>(of.order)[next] : static_cast<std::uint32_t>(next);
+      // Whoever is ready takes the next one: then those that are worked on at a time are
+      // neighbours.
+      const std::uint64_t taken =
+          g.is_leader() ? array<atomic_word<std::uint64_t>>(turns)->fetch_add_relaxed(1) : 0;
       make_keys(g, memory, b);
       make_list(g, fs, files, memory);
       const std::uint64_t best = nearest(g, fs, files, memory);
@@ -158,7 +170,8 @@ struct find_tiles {
         array<atomic_word<std::uint64_t>>(of.candidates)->add_relaxed(memory.list.size());
       }
       if (best != no_choice) copy_tile(g, fs, files, tile_of(best), b);
-      // All meet here, before the next block's overwrite what the leader reads. Where a file fails, each call might wait for its timeout.
+      // All meet here, before the next block's overwrite what the leader reads. Where a file fails,
+      // each call might wait for its timeout.
       next = g.broadcast(failed.told() ? end : first + g.grid_size() + taken);
     }
     // Of files that are only read.
@@ -176,10 +189,13 @@ struct find_tiles {
   // The four steps are out of line: each has the registers for itself then.
 
   // The block's histogram, feature and keys. Empties the list, too.
-  GPUFS_HD GPUFS_OUT_OF_LINE void make_keys(const block_group& g, block_memory& memory, std::uint32_t b) const {
+  GPUFS_HD GPUFS_OUT_OF_LINE void make_keys(const block_group& g, block_memory& memory,
+                                            std::uint32_t b) const {
     const warp_group warp = this_warp();
-    for (std::uint32_t i = g.rank(); i < histogram_length; i += g.size()) memory.counts[i].store_relaxed(0);
-    for (std::uint32_t i = g.rank(); i < table_count; i += g.size()) memory.keys[i].store_relaxed(0);
+    for (std::uint32_t i = g.rank(); i < histogram_length; i += g.size())
+      memory.counts[i].store_relaxed(0);
+    for (std::uint32_t i = g.rank(); i < table_count; i += g.size())
+      memory.keys[i].store_relaxed(0);
     memory.list.clear(g);
     g.sync();
     // Relaxed, as the bits below: barriers are between all additions and who reads.
@@ -217,19 +233,22 @@ struct find_tiles {
     g.sync();
   }
 
-  // The tiles in the buckets with the block's keys, each once. Which bucket they are in is known when its bounds have been read.
-  GPUFS_HD GPUFS_OUT_OF_LINE void make_list(const block_group& g, const mount_ref& fs, const open_files& files,
-                                            block_memory& memory) const {
+  // The tiles in the buckets with the block's keys, each once. Which bucket they are in is known
+  // when its bounds have been read.
+  GPUFS_HD GPUFS_OUT_OF_LINE void make_list(const block_group& g, const mount_ref& fs,
+                                            const open_files& files, block_memory& memory) const {
     const warp_group warp = this_warp();
     const std::uint32_t warps = g.warp_count();
-    // Neighbouring tables are for different warps: what is not in the cache comes one after the other to a warp.
+    // Neighbouring tables are for different warps: what is not in the cache comes one after the
+    // other to a warp.
     for (std::uint32_t before = 0; before < table_count; before += warp_size / readers * warps) {
       const std::uint32_t own = before + warp.rank() / readers * warps + g.warp_rank();
       const bool mine = own < table_count;
       const std::uint32_t table = mine ? own : 0;
       std::uint32_t* const bounds = memory.bounds[table];
       const std::uint64_t bytes = mine ? sizeof memory.bounds[0] : 0;
-      const std::uint64_t at = of.places.offsets(table) + memory.keys[table].load_relaxed() * sizeof(std::uint32_t);
+      const std::uint64_t at =
+          of.places.offsets(table) + memory.keys[table].load_relaxed() * sizeof(std::uint32_t);
       bool good = read(warp, fs, files.tables, bounds, bytes, at) && mine;
       if (good && (bounds[0] > bounds[1] || bounds[1] > of.places.tiles)) {
         failed.tell(role::tables, -EINVAL);
@@ -237,7 +256,8 @@ struct find_tiles {
       }
       const std::uint32_t in_bucket = good ? bounds[1] - bounds[0] : 0;
       const std::uint32_t taken = in_bucket < taken_of_bucket ? in_bucket : taken_of_bucket;
-      const std::uint64_t from = of.places.numbers(table) + (good ? bounds[0] : 0) * sizeof(std::uint32_t);
+      const std::uint64_t from =
+          of.places.numbers(table) + (good ? bounds[0] : 0) * sizeof(std::uint32_t);
       good = read(warp, fs, files.tables, memory.found[table], taken * sizeof(std::uint32_t), from);
       if (mine) memory.found_count[table] = good ? taken : 0;
     }
@@ -251,23 +271,25 @@ struct find_tiles {
     g.sync();
     if (memory.list.size() != 0) return;
     g.sync();  // all have seen that it is empty
-    if (g.is_leader()) memory.list.put(tile_instead(memory.keys[0].load_relaxed(), of.places.tiles));
+    if (g.is_leader())
+      memory.list.put(tile_instead(memory.keys[0].load_relaxed(), of.places.tiles));
     g.sync();
   }
 
   // Members of a warp that read a part of a file together.
   static constexpr std::uint32_t readers = platform::is_gpu ? 2 : 1;
 
-  // A part of a file for each two neighbours; whether it came. Where a page may end between them one reads what is before and the other the
-  // rest, as gread_each takes longer over what is in two pages.
-  GPUFS_HD bool read(const warp_group& warp, const mount_ref& fs, std::int32_t fd, std::uint32_t* to,
-                     std::uint64_t bytes, std::uint64_t at) const {
+  // A part of a file for each two neighbours; whether it came. Where a page may end between them
+  // one reads what is before and the other the rest, as gread_each takes longer over what is in two
+  // pages.
+  GPUFS_HD bool read(const warp_group& warp, const mount_ref& fs, std::int32_t fd,
+                     std::uint32_t* to, std::uint64_t bytes, std::uint64_t at) const {
     const std::uint64_t in_page = page_bytes_min - at % page_bytes_min;
     const std::uint64_t cut = readers == 1 || bytes < in_page ? bytes : in_page;
     const bool is_first = warp.rank() % readers == 0;
     const std::uint64_t begin = is_first ? 0 : cut, own = is_first ? cut : bytes - cut;
-    const std::int64_t got =
-        gread_each(warp, fs, fd, to + begin / sizeof *to, own, static_cast<std::int64_t>(at + begin));
+    const std::int64_t got = gread_each(warp, fs, fd, to + begin / sizeof *to, own,
+                                        static_cast<std::int64_t>(at + begin));
     const bool good = got == static_cast<std::int64_t>(own);
     if (!good) failed.tell(role::tables, got < 0 ? got : 0);
     const std::uint32_t other = warp.from(good ? 1u : 0u, warp.rank() ^ (readers - 1));
@@ -275,33 +297,43 @@ struct find_tiles {
     return good && other != 0;
   }
 
-  // The best choice of the list, whose tiles the warps share. A warp maps as many records at a time as it may, one for each member.
-  GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t nearest(const block_group& g, const mount_ref& fs, const open_files& files,
+  // The best choice of the list, whose tiles the warps share. A warp maps as many records at a time
+  // as it may, one for each member.
+  GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t nearest(const block_group& g, const mount_ref& fs,
+                                                   const open_files& files,
                                                    const block_memory& memory) const {
     const warp_group warp = this_warp();
-    const std::uint32_t most = warp_size < of.maps_of_warp ? warp_size : of.maps_of_warp, size = memory.list.size();
+    const std::uint32_t most = warp_size < of.maps_of_warp ? warp_size : of.maps_of_warp,
+                        size = memory.list.size();
     // As few rounds as it takes, and in each as many for all warps.
     const auto parts = [](std::uint32_t n, std::uint32_t part) { return (n + part - 1) / part; };
-    const std::uint32_t even = parts(parts(size, parts(size, most * g.warp_count()) * g.warp_count()), teams) * teams;
+    const std::uint32_t even =
+        parts(parts(size, parts(size, most * g.warp_count()) * g.warp_count()), teams) * teams;
     const std::uint32_t batch = even < most ? even : most;
     std::uint64_t best = no_choice;
-    for (std::uint32_t begin = g.warp_rank() * batch; begin < size; begin += g.warp_count() * batch) {
+    for (std::uint32_t begin = g.warp_rank() * batch; begin < size;
+         begin += g.warp_count() * batch) {
       const std::uint32_t left = size - begin, count = left < batch ? left : batch;
       const bool mine = warp.rank() < count;
       const std::uint32_t tile = mine ? memory.list[begin + warp.rank()] : 0;
       const std::uint64_t at = tile * std::uint64_t{sizeof(record)} + histogram_at;
-      const mapping m = gmmap_each(warp, fs, files.records, static_cast<std::int64_t>(at), mine ? histogram_bytes : 0);
+      const mapping m = gmmap_each(warp, fs, files.records, static_cast<std::int64_t>(at),
+                                   mine ? histogram_bytes : 0);
       const bool good = m.bytes == static_cast<std::int64_t>(histogram_bytes);
       if (mine && !good) failed.tell(role::records, m.bytes < 0 ? m.bytes : 0);
       std::uint32_t made = 0;
       for (std::uint32_t turn = 0; turn < count; turn += teams) {
         const std::uint32_t i = turn + warp.rank() / team_size, member = i < count ? i : turn;
-        const std::uint64_t place = warp.from(good ? reinterpret_cast<std::uint64_t>(m.data) : 0, member);
+        const std::uint64_t place =
+            warp.from(good ? reinterpret_cast<std::uint64_t>(m.data) : 0, member);
         const std::uint32_t of_tile = warp.from(tile, member);
-        // A team without a record compares with whatever is there: all members of the warp are to go on together.
-        char* const from = platform::assume_global(place == 0 ? memory_of_picture : reinterpret_cast<char*>(place));
+        // A team without a record compares with whatever is there: all members of the warp are to
+        // go on together.
+        char* const from = platform::assume_global(place == 0 ? memory_of_picture
+                                                              : reinterpret_cast<char*>(place));
         const auto* const histogram = reinterpret_cast<const vector16*>(from);
-        const std::uint32_t distance = distance_by_team(warp, warp.rank() % team_size, histogram, memory.histogram);
+        const std::uint32_t distance =
+            distance_by_team(warp, warp.rank() % team_size, histogram, memory.histogram);
         made += distance;
         const std::uint64_t choice = choice_of(distance, of_tile);
         if (place != 0 && choice < best) best = choice;
@@ -311,20 +343,24 @@ struct find_tiles {
     return g.least(best);
   }
 
-  // A tile's picture into the collage: a warp takes as much of it as is in a page, however small those are.
-  GPUFS_HD GPUFS_OUT_OF_LINE void copy_tile(const block_group& g, const mount_ref& fs, const open_files& files,
-                                            std::uint32_t tile, std::uint32_t b) const {
+  // A tile's picture into the collage: a warp takes as much of it as is in a page, however small
+  // those are.
+  GPUFS_HD GPUFS_OUT_OF_LINE void copy_tile(const block_group& g, const mount_ref& fs,
+                                            const open_files& files, std::uint32_t tile,
+                                            std::uint32_t b) const {
     constexpr std::uint32_t part = page_bytes_min;
     static_assert(picture_bytes % part == 0 && line_bytes % sizeof(vector16) == 0,
                   "whole parts, and whole vectors of lines");
     const warp_group warp = this_warp();
-    for (std::uint32_t begin = g.warp_rank() * part; begin < picture_bytes; begin += g.warp_count() * part) {
+    for (std::uint32_t begin = g.warp_rank() * part; begin < picture_bytes;
+         begin += g.warp_count() * part) {
       const std::uint64_t at = tile * std::uint64_t{sizeof(record)} + begin;
       const mapping m = gmmap(warp, fs, files.records, static_cast<std::int64_t>(at), part);
       if (m.bytes != part) {
         if (warp.is_leader()) failed.tell(role::records, m.bytes < 0 ? m.bytes : 0);
       } else {
-        for (std::uint32_t i = warp.rank() * sizeof(vector16); i < part; i += warp_size * sizeof(vector16))
+        for (std::uint32_t i = warp.rank() * sizeof(vector16); i < part;
+             i += warp_size * sizeof(vector16))
           *array<vector16>(of.collage + place_of(of.columns, b, begin + i)) =
               *reinterpret_cast<const vector16*>(m.data + i);
       }

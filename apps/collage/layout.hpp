@@ -1,9 +1,11 @@
-// A collage dataset: a folder with two files, little endian, whose parts all begin at multiples of 4 KiB.
+// A collage dataset: a folder with two files, little endian, whose parts all begin at multiples of
+// 4 KiB.
 //
 //   records   tile 0, tile 1, ...: a `record` each
-//   tables    `header`; hash functions, the one of bit b of table t at index t * bits_max + b; then for each table
-//             2^bits + 1 offsets (uint32) of its buckets, and the numbers (uint32) of all tiles, bucket by bucket and rising in each:
-//             bucket k's are those from offset k to offset k + 1
+//   tables    `header`; hash functions, the one of bit b of table t at index t * bits_max + b; then
+//             for each table 2^bits + 1 offsets (uint32) of its buckets, and the numbers (uint32)
+//             of all tiles, bucket by bucket and rising in each: bucket k's are those from offset k
+//             to offset k + 1
 #pragma once
 
 #include "gpufs/base/platform.cuh"
@@ -19,8 +21,9 @@ inline constexpr std::uint32_t histogram_length = channels * bins;
 inline constexpr std::uint32_t part_bytes = 4096;  // what every part of a file is a multiple of
 
 struct record {
-  std::uint8_t picture[picture_bytes];        // row by row
-  std::uint16_t histogram[histogram_length];  // channel by channel: how many pixels are in this bin or one before
+  std::uint8_t picture[picture_bytes];  // row by row
+  std::uint16_t histogram
+      [histogram_length];  // channel by channel: how many pixels are in this bin or one before
   std::uint8_t zeros[256];
 };
 inline constexpr std::uint32_t histogram_at = picture_bytes;
@@ -38,14 +41,16 @@ inline constexpr std::uint64_t tiles_max = 0xffff'ffff;
 inline constexpr std::uint32_t groups = 16;  // of bins, in a channel
 inline constexpr std::uint32_t feature_length = channels * groups;
 
-// A bit of a key: whether the sum of the feature's elements at `terms`, with a minus where `negative` is set, is above the threshold.
+// A bit of a key: whether the sum of the feature's elements at `terms`, with a minus where
+// `negative` is set, is above the threshold.
 struct hash_function {
   static constexpr std::uint8_t negative = 0x80;
   std::uint8_t terms[8];
   std::int32_t threshold;
 };
 static_assert(sizeof(hash_function) == 12, "as it lies in files");
-static_assert(feature_length <= hash_function::negative, "an element's number leaves room for the sign");
+static_assert(feature_length <= hash_function::negative,
+              "an element's number leaves room for the sign");
 
 struct header {
   static constexpr char right_magic[8] = {'g', 'p', 'u', 'f', 's', 'c', 'o', 'l'};
@@ -76,11 +81,14 @@ struct table_places {
     return functions + whole_parts(functions_count * sizeof(hash_function)) +
            table * (offsets_bytes() + whole_parts(tiles * sizeof(std::uint32_t)));
   }
-  GPUFS_HD constexpr std::uint64_t numbers(std::uint32_t table) const { return offsets(table) + offsets_bytes(); }
+  GPUFS_HD constexpr std::uint64_t numbers(std::uint32_t table) const {
+    return offsets(table) + offsets_bytes();
+  }
   constexpr std::uint64_t file_bytes() const { return offsets(table_count); }
 };
 
-// How many tiles of a bucket are looked at, the first ones: a bucket that half of the dataset is in would take all the time.
+// How many tiles of a bucket are looked at, the first ones: a bucket that half of the dataset is in
+// would take all the time.
 inline constexpr std::uint32_t taken_of_bucket = 16;
 inline constexpr std::uint32_t candidates_max = table_count * taken_of_bucket;
 

@@ -11,9 +11,11 @@ namespace gpufs::collage {
 class picture_memory {
  public:
   // The time that is told begins when it is there.
-  picture_memory(const mount& m, const plan& p, const dataset& from) : mount_(m), plan_(p), bytes_(m, p.bytes) {
+  picture_memory(const mount& m, const plan& p, const dataset& from)
+      : mount_(m), plan_(p), bytes_(m, p.bytes) {
     const std::vector<hash_function>& functions = from.functions;
-    m.copy_to_device(data() + p.functions, functions.data(), functions.size() * sizeof functions[0]);
+    m.copy_to_device(data() + p.functions, functions.data(),
+                     functions.size() * sizeof functions[0]);
     start_ = std::chrono::steady_clock::now();
   }
   char* data() const { return bytes_.data(); }

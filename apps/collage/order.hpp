@@ -9,7 +9,8 @@
 
 namespace gpufs::collage {
 
-// By how bright they are: blocks that are as bright want many of the same tiles, more than those with the same key in one table. Waits.
+// By how bright they are: blocks that are as bright want many of the same tiles, more than those
+// with the same key in one table. Waits.
 inline void put_in_order(const job::job& work, const plan& p, char* memory) {
   std::vector<std::uint32_t> numbers(p.blocks());
   const auto array = reinterpret_cast<std::uint32_t*>(memory + p.order);
@@ -19,7 +20,8 @@ inline void put_in_order(const job::job& work, const plan& p, char* memory) {
   std::vector<std::uint64_t> pairs(numbers.size());
   for (std::size_t b = 0; b < pairs.size(); ++b) pairs[b] = std::uint64_t{numbers[b]} << 32 | b;
   std::ranges::sort(pairs);
-  std::ranges::transform(pairs, numbers.begin(), [](std::uint64_t pair) { return static_cast<std::uint32_t>(pair); });
+  std::ranges::transform(pairs, numbers.begin(),
+                         [](std::uint64_t pair) { return static_cast<std::uint32_t>(pair); });
   work.of().copy_to_device(array, numbers.data(), numbers.size() * sizeof numbers[0]);
 }
 

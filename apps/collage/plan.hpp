@@ -1,4 +1,5 @@
-// How the work on a picture is shared out, and where its arrays lie in memory of the device: arithmetic.
+// How the work on a picture is shared out, and where its arrays lie in memory of the device:
+// arithmetic.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +17,8 @@ struct plan {
   std::uint32_t threads, most;
   std::uint32_t maps_of_warp;  // as many records as the cache has room for
   std::uint32_t band_rows;     // whose pixels go to the device together, for one launch
-  // Whether blocks that are alike are worked on one after the other: where a cache does not hold all that is wanted, most of what
-  // the next block wants is still there then.
+  // Whether blocks that are alike are worked on one after the other: where a cache does not hold
+  // all that is wanted, most of what the next block wants is still there then.
   bool ordered;
   // Bytes from the begin of the memory to an array, and how many there are in all.
   std::uint64_t functions, pixels, collage, tiles, distances, candidates, turns, order, bytes;
@@ -32,7 +33,9 @@ struct plan {
   std::uint64_t band_blocks(std::uint32_t row) const {
     return std::uint64_t{columns} * std::min(band_rows, rows - row);
   }
-  std::uint64_t turns_of(std::uint32_t row) const { return turns + row / band_rows * sizeof(std::uint64_t); }
+  std::uint64_t turns_of(std::uint32_t row) const {
+    return turns + row / band_rows * sizeof(std::uint64_t);
+  }
   std::uint64_t row_bytes() const { return std::uint64_t{columns} * picture_bytes; }
 
  private:
@@ -41,22 +44,29 @@ struct plan {
   // Its copy takes a millisecond, for which a kernel waits.
   static constexpr std::uint64_t band_bytes = std::uint64_t{32} << 20;
 
-  void share_out(std::uint32_t multiprocessors, std::uint64_t cache_bytes, std::uint64_t page_bytes) {
+  void share_out(std::uint32_t multiprocessors, std::uint64_t cache_bytes,
+                 std::uint64_t page_bytes) {
     // All warps' mappings together have room in half of the cache.
     const std::uint64_t room = cache_bytes / page_bytes / 2;
-    const auto blocks_at_a_time = [&] { return multiprocessors * (threads_of_multiprocessor / threads); };
-    const auto warps = [&] { return std::min<std::uint64_t>(blocks(), blocks_at_a_time()) * (threads / warp_threads); };
+    const auto blocks_at_a_time = [&] {
+      return multiprocessors * (threads_of_multiprocessor / threads);
+    };
+    const auto warps = [&] {
+      return std::min<std::uint64_t>(blocks(), blocks_at_a_time()) * (threads / warp_threads);
+    };
     // The fewer blocks there are, the more warps work on one.
     threads = threads_of_multiprocessor;
     while (threads > threads_min && (blocks() > blocks_at_a_time() || warps() > room)) threads /= 2;
     most = blocks_at_a_time();
-    maps_of_warp = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(room / warps(), 1, warp_threads));
+    maps_of_warp =
+        static_cast<std::uint32_t>(std::clamp<std::uint64_t>(room / warps(), 1, warp_threads));
     ordered = cache_bytes < wanted_bytes(page_bytes);
     band_rows = ordered ? rows : static_cast<std::uint32_t>(ceiling(band_bytes, row_bytes()));
   }
   // At most, of the dataset.
   std::uint64_t wanted_bytes(std::uint64_t page_bytes) const {
-    const std::uint64_t of_records = places.tiles * std::min<std::uint64_t>(page_bytes, sizeof(record));
+    const std::uint64_t of_records =
+        places.tiles * std::min<std::uint64_t>(page_bytes, sizeof(record));
     const std::uint64_t of_tables = places.offsets(table_count);
     return std::min(of_records, blocks() * candidates_max * page_bytes) +
            std::min(of_tables, blocks() * table_count * 2 * page_bytes);

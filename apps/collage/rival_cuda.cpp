@@ -31,14 +31,15 @@ struct queries {
 
 // A block of threads for each block of the picture.
 __global__ void __launch_bounds__(threads_of_block)
-    make_keys(const std::uint8_t* picture, std::uint32_t columns, const hash_function* functions, std::uint32_t bits,
-              queries to) {
+    make_keys(const std::uint8_t* picture, std::uint32_t columns, const hash_function* functions,
+              std::uint32_t bits, queries to) {
   __shared__ std::uint32_t counts[histogram_length], keys[table_count];
   __shared__ alignas(16) std::uint16_t histogram[histogram_length];
   __shared__ std::uint16_t feature[feature_length];
   const std::uint32_t rank = threadIdx.x, warp = rank / lanes, lane = rank % lanes;
   const std::uint64_t b = blockIdx.x, stride = std::uint64_t{columns} * line_bytes;
-  const std::uint8_t* const pixels = picture + b / columns * tile_side * stride + b % columns * line_bytes;
+  const std::uint8_t* const pixels =
+      picture + b / columns * tile_side * stride + b % columns * line_bytes;
   for (std::uint32_t i = rank; i < histogram_length; i += threads_of_block) counts[i] = 0;
   if (rank < table_count) keys[rank] = 0;
   __syncthreads();
@@ -63,7 +64,8 @@ __global__ void __launch_bounds__(threads_of_block)
   if (rank < histogram_words) to.histograms[b * histogram_words + rank] = words[rank];
   __syncthreads();
   for (std::uint32_t i = rank; i < table_count * bits; i += threads_of_block)
-    atomicOr(&keys[i / bits], key_bit(functions[i / bits * bits_max + i % bits], feature) << i % bits);
+    atomicOr(&keys[i / bits], key_bit(functions[i / bits * bits_max + i % bits], feature)
+                                  << i % bits);
   __syncthreads();
   if (rank < table_count) to.keys[b * table_count + rank] = keys[rank];
 }
@@ -88,11 +90,14 @@ __global__ void __launch_bounds__(threads_of_block)
   for (std::uint32_t i = threadIdx.x; i < candidates_max; i += threads_of_block) {
     const std::uint32_t table = i / taken_of_bucket;
     const auto* const bounds =
-        reinterpret_cast<const std::uint32_t*>(tables + places.offsets(table)) + keys[b * table_count + table];
+        reinterpret_cast<const std::uint32_t*>(tables + places.offsets(table)) +
+        keys[b * table_count + table];
     const std::uint32_t at = bounds[0] + i % taken_of_bucket;
     if (at >= bounds[1]) continue;
-    const std::uint32_t tile = reinterpret_cast<const std::uint32_t*>(tables + places.numbers(table))[at];
-    for (std::uint32_t slot = (tile + 1) * 0x9e37'79b1u % slot_count;; slot = (slot + 1) % slot_count) {
+    const std::uint32_t tile =
+        reinterpret_cast<const std::uint32_t*>(tables + places.numbers(table))[at];
+    for (std::uint32_t slot = (tile + 1) * 0x9e37'79b1u % slot_count;;
+         slot = (slot + 1) % slot_count) {
       const std::uint32_t seen = atomicCAS(&slots[slot], 0, tile + 1);
       if (seen == 0) list[atomicAdd(&length, 1)] = tile;
       if (seen == 0 || seen == tile + 1) break;
@@ -107,22 +112,24 @@ __global__ void __launch_bounds__(threads_of_block)
 
 // `numbers`: of the tile that an entry of a list stands for; null: itself.
 __global__ void __launch_bounds__(threads_of_block)
-    compare(const std::uint64_t* histograms, lists of, const record* records, const std::uint32_t* numbers,
-            std::uint32_t* tiles) {
+    compare(const std::uint64_t* histograms, lists of, const record* records,
+            const std::uint32_t* numbers, std::uint32_t* tiles) {
   constexpr std::uint32_t warps = threads_of_block / lanes, words_of_lane = histogram_words / lanes;
   __shared__ std::uint64_t best_of_warps[warps];
   const std::uint64_t b = blockIdx.x;
   const std::uint32_t warp = threadIdx.x / lanes, lane = threadIdx.x % lanes;
   std::uint64_t own[words_of_lane];
 #pragma unroll
-  for (std::uint32_t k = 0; k < words_of_lane; ++k) own[k] = histograms[b * histogram_words + k * lanes + lane];
+  for (std::uint32_t k = 0; k < words_of_lane; ++k)
+    own[k] = histograms[b * histogram_words + k * lanes + lane];
   std::uint64_t best = no_choice;
   const std::uint32_t* const list = of.entries + of.begins[b];
   for (std::uint32_t i = warp; i < of.lengths[b]; i += warps) {
     const auto* const theirs = reinterpret_cast<const std::uint64_t*>(records[list[i]].histogram);
     std::uint32_t sum = 0;
 #pragma unroll
-    for (std::uint32_t k = 0; k < words_of_lane; ++k) sum += word_distance(own[k], theirs[k * lanes + lane]);
+    for (std::uint32_t k = 0; k < words_of_lane; ++k)
+      sum += word_distance(own[k], theirs[k * lanes + lane]);
     sum = __reduce_add_sync(everyone, sum);
     best = min(best, choice_of(sum, numbers == nullptr ? list[i] : numbers[list[i]]));
   }
@@ -134,24 +141,29 @@ __global__ void __launch_bounds__(threads_of_block)
 }
 
 using clock = std::chrono::steady_clock;
-double seconds_since(clock::time_point start) { return std::chrono::duration<double>(clock::now() - start).count(); }
+double seconds_since(clock::time_point start) {
+  return std::chrono::duration<double>(clock::now() - start).count();
+}
 
 // What both programs have: the picture, and what its blocks were found to have.
 class device_side {
  public:
   device_side(const dataset& from, const block_picture& picture)
-      : picture_(picture), bits_(from.places.bits), blocks_(static_cast<std::uint32_t>(picture.blocks())),
-        pixels_(picture.bytes()), functions_(from.functions.size()), histograms_(picture.blocks() * histogram_words),
-        keys_(picture.blocks() * table_count), entries_(picture.blocks() * candidates_max), begins_(picture.blocks()),
-        lengths_(picture.blocks()), tiles_(picture.blocks()) {
-    check(cudaMemcpy(functions_.data(), from.functions.data(), from.functions.size() * sizeof(hash_function),
-                     cudaMemcpyHostToDevice),
+      : picture_(picture), bits_(from.places.bits),
+        blocks_(static_cast<std::uint32_t>(picture.blocks())), pixels_(picture.bytes()),
+        functions_(from.functions.size()), histograms_(picture.blocks() * histogram_words),
+        keys_(picture.blocks() * table_count), entries_(picture.blocks() * candidates_max),
+        begins_(picture.blocks()), lengths_(picture.blocks()), tiles_(picture.blocks()) {
+    check(cudaMemcpy(functions_.data(), from.functions.data(),
+                     from.functions.size() * sizeof(hash_function), cudaMemcpyHostToDevice),
           "cudaMemcpy");
   }
   void start_keys() const {
-    check(cudaMemcpyAsync(pixels_.data(), picture_.pixels, picture_.bytes(), cudaMemcpyHostToDevice), "cudaMemcpy");
-    make_keys<<<blocks_, threads_of_block>>>(pixels_.data(), picture_.columns, functions_.data(), bits_,
-                                             {histograms_.data(), keys_.data()});
+    check(
+        cudaMemcpyAsync(pixels_.data(), picture_.pixels, picture_.bytes(), cudaMemcpyHostToDevice),
+        "cudaMemcpy");
+    make_keys<<<blocks_, threads_of_block>>>(pixels_.data(), picture_.columns, functions_.data(),
+                                             bits_, {histograms_.data(), keys_.data()});
     check(cudaGetLastError(), "launch");
   }
   void start_lists(const char* tables, const table_places& places) const {
@@ -159,10 +171,12 @@ class device_side {
     check(cudaGetLastError(), "launch");
   }
   std::vector<std::uint32_t> find(const record* records, const std::uint32_t* numbers) const {
-    compare<<<blocks_, threads_of_block>>>(histograms_.data(), of_blocks(), records, numbers, tiles_.data());
+    compare<<<blocks_, threads_of_block>>>(histograms_.data(), of_blocks(), records, numbers,
+                                           tiles_.data());
     check(cudaGetLastError(), "launch");
     std::vector<std::uint32_t> tiles(blocks_);
-    check(cudaMemcpy(tiles.data(), tiles_.data(), tiles.size() * sizeof tiles[0], cudaMemcpyDeviceToHost),
+    check(cudaMemcpy(tiles.data(), tiles_.data(), tiles.size() * sizeof tiles[0],
+                     cudaMemcpyDeviceToHost),
           "cudaMemcpy");
     return tiles;
   }
@@ -180,12 +194,13 @@ class device_side {
   const device_numbers<std::uint32_t> lengths_, tiles_;
 };
 
-// Bytes of files into device memory, by threads that fill two pinned buffers each in turn. `fill(at, bytes, buffer)` reads some of them,
-// which are whole pieces of `piece_bytes`.
+// Bytes of files into device memory, by threads that fill two pinned buffers each in turn.
+// `fill(at, bytes, buffer)` reads some of them, which are whole pieces of `piece_bytes`.
 class sender {
  public:
   explicit sender(unsigned threads) {
-    for (unsigned t = 0; t < 2 * threads; ++t) halves_.push_back(std::make_unique<half_buffer>(buffer_bytes));
+    for (unsigned t = 0; t < 2 * threads; ++t)
+      halves_.push_back(std::make_unique<half_buffer>(buffer_bytes));
   }
   template <class Fill>
   void send(char* to, std::uint64_t bytes, std::uint64_t piece_bytes, const Fill& fill) const {
@@ -202,7 +217,8 @@ class sender {
         const half_buffer& half = *halves_[2 * t + turn % 2];
         check(cudaStreamSynchronize(half.stream), "cudaStreamSynchronize");  // it is free again
         fill(at, here, half.pinned);
-        check(cudaMemcpyAsync(to + at, half.pinned, here, cudaMemcpyHostToDevice, half.stream), "cudaMemcpyAsync");
+        check(cudaMemcpyAsync(to + at, half.pinned, here, cudaMemcpyHostToDevice, half.stream),
+              "cudaMemcpyAsync");
       }
     });
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
@@ -218,7 +234,9 @@ class slot_numbers {
  public:
   explicit slot_numbers(std::uint64_t tiles) : taken_(tiles), slots_(tiles), tiles_(tiles) {}
   void take(std::uint32_t tile) {
-    if (taken_[tile].load(std::memory_order_relaxed) || taken_[tile].exchange(true, std::memory_order_relaxed)) return;
+    if (taken_[tile].load(std::memory_order_relaxed) ||
+        taken_[tile].exchange(true, std::memory_order_relaxed))
+      return;
     const std::uint32_t slot = count_.fetch_add(1, std::memory_order_relaxed);
     slots_[tile] = slot;
     tiles_[slot] = tile;
@@ -236,12 +254,14 @@ class slot_numbers {
 
 }  // namespace
 
-rival_result collage_by_two_kernels(const dataset& from, const block_picture& picture, unsigned threads) {
+rival_result collage_by_two_kernels(const dataset& from, const block_picture& picture,
+                                    unsigned threads) {
   const std::uint64_t blocks = picture.blocks();
   const mapped_tables tables(from);
   const host_file records(from.records);
   const device_side device(from, picture);
-  const pinned_numbers<std::uint32_t> keys(blocks * table_count), entries(blocks * candidates_max), lengths(blocks);
+  const pinned_numbers<std::uint32_t> keys(blocks * table_count), entries(blocks * candidates_max),
+      lengths(blocks);
   const pinned_numbers<std::uint64_t> begins(blocks);
   slot_numbers slots(from.places.tiles);
   const sender to_device(threads);
@@ -249,7 +269,8 @@ rival_result collage_by_two_kernels(const dataset& from, const block_picture& pi
 
   auto start = clock::now();
   device.start_keys();
-  check(cudaMemcpy(keys.data(), device.keys(), blocks * table_count * sizeof keys[0], cudaMemcpyDeviceToHost),
+  check(cudaMemcpy(keys.data(), device.keys(), blocks * table_count * sizeof keys[0],
+                   cudaMemcpyDeviceToHost),
         "cudaMemcpy");
   std::vector<std::vector<std::uint32_t>> wanted(blocks);
   const auto share_out = [&](const auto& work) {
@@ -268,7 +289,8 @@ rival_result collage_by_two_kernels(const dataset& from, const block_picture& pi
     entry_count += wanted[b].size();
   }
   share_out([&](std::uint64_t b) {
-    for (std::uint64_t i = 0; i < wanted[b].size(); ++i) entries[begins[b] + i] = slots.slot_of(wanted[b][i]);
+    for (std::uint64_t i = 0; i < wanted[b].size(); ++i)
+      entries[begins[b] + i] = slots.slot_of(wanted[b][i]);
   });
   const double listed_s = seconds_since(start);
   const device_numbers<record> staged(slots.count());
@@ -281,10 +303,11 @@ rival_result collage_by_two_kernels(const dataset& from, const block_picture& pi
   copy(device.of_blocks().begins, begins.data(), blocks * sizeof begins[0]);
   copy(device.of_blocks().lengths, lengths.data(), blocks * sizeof lengths[0]);
   copy(numbers.data(), slots.tiles().data(), slots.count() * sizeof(std::uint32_t));
-  to_device.send(reinterpret_cast<char*>(staged.data()), slots.count() * sizeof(record), sizeof(record),
-                 [&](std::uint64_t at, std::uint64_t bytes, char* to) {
+  to_device.send(reinterpret_cast<char*>(staged.data()), slots.count() * sizeof(record),
+                 sizeof(record), [&](std::uint64_t at, std::uint64_t bytes, char* to) {
                    for (std::uint64_t i = 0; i < bytes; i += sizeof(record))
-                     records.read(to + i, sizeof(record), slots.tiles()[(at + i) / sizeof(record)] * sizeof(record));
+                     records.read(to + i, sizeof(record),
+                                  slots.tiles()[(at + i) / sizeof(record)] * sizeof(record));
                  });
   std::vector<std::uint32_t> tiles = device.find(staged.data(), numbers.data());
   return {std::move(tiles), listed_s + seconds_since(start)};
@@ -297,8 +320,9 @@ rival_result collage_of_resident(const dataset& from, const block_picture& pictu
   const device_side device(from, picture);
   const sender to_device(8);
   const auto load = [&](const host_file& file, char* to, std::uint64_t bytes) {
-    to_device.send(to, bytes, 1,
-                   [&](std::uint64_t at, std::uint64_t count, char* buffer) { file.read(buffer, count, at); });
+    to_device.send(to, bytes, 1, [&](std::uint64_t at, std::uint64_t count, char* buffer) {
+      file.read(buffer, count, at);
+    });
   };
   load(records, reinterpret_cast<char*>(tiles.data()), from.places.tiles * sizeof(record));
   load(tables, table_bytes.data(), from.places.file_bytes());

@@ -12,16 +12,19 @@ namespace {
 
 constexpr std::uint32_t blocks_at_once = 16;  // that a thread takes
 
-// Sums of 16 bits, side by side, which the compiler keeps in vectors of whatever width the processor has.
+// Sums of 16 bits, side by side, which the compiler keeps in vectors of whatever width the
+// processor has.
 GPUFS_FOR_EACH_PROCESSOR std::uint32_t distance(const std::uint16_t* a, const std::uint16_t* b) {
   constexpr std::uint32_t lanes = 32;
-  static_assert(histogram_length % lanes == 0 && histogram_length / lanes * tile_side * tile_side < 1u << 16,
-                "a lane's sum is a uint16");
+  static_assert(
+      histogram_length % lanes == 0 && histogram_length / lanes * tile_side * tile_side < 1u << 16,
+      "a lane's sum is a uint16");
   std::uint16_t sums[lanes] = {};
   for (std::uint32_t i = 0; i < histogram_length; i += lanes) {
     for (std::uint32_t k = 0; k < lanes; ++k) {
       const std::uint16_t x = a[i + k], y = b[i + k];
-      sums[k] = static_cast<std::uint16_t>(sums[k] + static_cast<std::uint16_t>(x < y ? y - x : x - y));
+      sums[k] =
+          static_cast<std::uint16_t>(sums[k] + static_cast<std::uint16_t>(x < y ? y - x : x - y));
     }
   }
   std::uint32_t sum = 0;
@@ -37,7 +40,8 @@ rival_result collage_on_host(const dataset& from, const block_picture& picture, 
   const auto* const records = reinterpret_cast<const record*>(mapped.data());
   tables.bring();
   job::in_threads(threads, [&](std::size_t t) {
-    populate(records + from.places.tiles * t / threads, records + from.places.tiles * (t + 1) / threads);
+    populate(records + from.places.tiles * t / threads,
+             records + from.places.tiles * (t + 1) / threads);
   });
   std::vector<std::uint32_t> tiles(picture.blocks());
   std::atomic<std::uint64_t> next{0};
@@ -46,9 +50,11 @@ rival_result collage_on_host(const dataset& from, const block_picture& picture, 
     std::vector<std::uint32_t> list;
     alignas(64) std::uint16_t histogram[histogram_length];
     for (std::uint64_t first; (first = next.fetch_add(blocks_at_once)) < tiles.size();) {
-      for (std::uint64_t b = first; b < std::min<std::uint64_t>(first + blocks_at_once, tiles.size()); ++b) {
+      for (std::uint64_t b = first;
+           b < std::min<std::uint64_t>(first + blocks_at_once, tiles.size()); ++b) {
         const std::uint64_t stride = std::uint64_t{picture.columns} * line_bytes;
-        make_histogram(picture.pixels + b / picture.columns * tile_side * stride + b % picture.columns * line_bytes,
+        make_histogram(picture.pixels + b / picture.columns * tile_side * stride +
+                           b % picture.columns * line_bytes,
                        stride, histogram);
         const feature of = make_feature(histogram);
         std::uint32_t keys[table_count];
@@ -62,7 +68,8 @@ rival_result collage_on_host(const dataset& from, const block_picture& picture, 
       }
     }
   });
-  return {std::move(tiles), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
+  return {std::move(tiles),
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
 }
 
 }  // namespace gpufs::collage

@@ -18,8 +18,8 @@ struct line_parts {
   std::int32_t noise;
 };
 
-GPUFS_FOR_EACH_PROCESSOR void make_line(const line_parts& parts, std::int32_t y, const std::int8_t* noise,
-                                        std::uint8_t* to) {
+GPUFS_FOR_EACH_PROCESSOR void make_line(const line_parts& parts, std::int32_t y,
+                                        const std::int8_t* noise, std::uint8_t* to) {
   for (std::uint32_t i = 0; i < line_bytes; ++i) {
     std::int32_t value = parts.level[i] + y * parts.slope[i] + noise[i] * parts.noise;
     value += parts.side[i] + y * parts.side_slope > 0 ? parts.contrast[i] : 0;

@@ -7,8 +7,9 @@
 
 namespace gpufs::collage {
 
-// Tile `number` of those with this seed: two colours, mostly pale, with an edge between them, a gradient and noise, each mostly weak and
-// sometimes strong, so that tiles are as unevenly spread as those of photographs.
+// Tile `number` of those with this seed: two colours, mostly pale, with an edge between them, a
+// gradient and noise, each mostly weak and sometimes strong, so that tiles are as unevenly spread
+// as those of photographs.
 void make_synthetic_tile(std::uint64_t seed, std::uint64_t number, std::uint8_t* picture);
 
 // Numbers that look random: each from the state before it (SplitMix64).

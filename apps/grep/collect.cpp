@@ -27,7 +27,9 @@ int collector::take(const char* bytes, std::size_t count) noexcept {
       if (s.item >= ends_.size() || s.count > (count - at) / sizeof(word_count)) return EPROTO;
       auto* const first = reinterpret_cast<word_count*>(kept + at);
       // Whatever a kernel sent: these numbers are places in lists of the host.
-      if (std::any_of(first, first + s.count, [this](const word_count& c) { return c.word >= words_; })) return EPROTO;
+      if (std::any_of(first, first + s.count,
+                      [this](const word_count& c) { return c.word >= words_; }))
+        return EPROTO;
       if (s.count != 0) counts_.push_back({s.item, s.count, first});
       at += s.count * sizeof(word_count);
       if (s.kind != section_kind::done) continue;
@@ -44,7 +46,8 @@ int collector::take(const char* bytes, std::size_t count) noexcept {
 
 char* collector::keep(const char* bytes, std::size_t count) {
   if (count > slab_left_ || slabs_.empty()) {
-    slabs_.push_back(std::make_unique_for_overwrite<std::uint64_t[]>(slab_bytes / sizeof(std::uint64_t)));
+    slabs_.push_back(
+        std::make_unique_for_overwrite<std::uint64_t[]>(slab_bytes / sizeof(std::uint64_t)));
     slab_left_ = slab_bytes;
   }
   char* to = reinterpret_cast<char*>(slabs_.back().get()) + (slab_bytes - slab_left_);

@@ -25,14 +25,17 @@ struct item_counts {
 
 class collector {
  public:
-  // `words`: of the dictionary. `on_done` is called for each item at its end, with the collector latched.
+  // `words`: of the dictionary. `on_done` is called for each item at its end, with the collector
+  // latched.
   collector(std::size_t items, std::size_t words, std::function<void(const section&)> on_done)
       : words_(words), ends_(items), on_done_(std::move(on_done)) {}
 
-  // Takes one message, on a service thread. Returns 0, or an errno: EPROTO when it makes no sense, ENOMEM.
+  // Takes one message, on a service thread. Returns 0, or an errno: EPROTO when it makes no sense,
+  // ENOMEM.
   int take(const char* bytes, std::size_t count) noexcept;
 
-  // After the launch. Throws gpufs::error (EIO) when the end of an item is missing: a block gave up.
+  // After the launch. Throws gpufs::error (EIO) when the end of an item is missing: a block gave
+  // up.
   void check_complete() const;
   const std::vector<item_end>& ends() const { return ends_; }
   // In no order; several for one item, with the same words.

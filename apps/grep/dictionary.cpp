@@ -15,9 +15,10 @@ namespace {
 
 bool word_character(char c) { return is_word_character(static_cast<std::uint8_t>(c)); }
 
-// Two matches can overlap when the word has a border (a beginning that is also its end) and, laid over itself there,
-// has the boundaries that both matches need: the character before the second match is in the first, the one behind the
-// first is in the second. "bye-bye" can, in "bye-bye-bye"; "banana" cannot, although "ana" is a border.
+// Two matches can overlap when the word has a border (a beginning that is also its end) and, laid
+// over itself there, has the boundaries that both matches need: the character before the second
+// match is in the first, the one behind the first is in the second. "bye-bye" can, in
+// "bye-bye-bye"; "banana" cannot, although "ana" is a border.
 bool overlaps_itself(const std::string& word) {
   for (std::size_t shift = 1; shift < word.size(); ++shift) {
     const std::size_t border = word.size() - shift;
@@ -31,7 +32,8 @@ bool overlaps_itself(const std::string& word) {
 
 class builder {
  public:
-  builder(std::vector<std::string> words, letter_case c) : flat_(std::make_shared<flat_dictionary>()) {
+  builder(std::vector<std::string> words, letter_case c)
+      : flat_(std::make_shared<flat_dictionary>()) {
     std::erase(words, std::string());
     flat_->folds_case = c == letter_case::ignored;
     if (flat_->folds_case) keep_first_spellings(words);
@@ -70,7 +72,8 @@ class builder {
       flat_->begins_non_word |= !word_character(word[0]);
       flat_->longest = std::max(flat_->longest, static_cast<std::uint32_t>(word.size()));
       if (!overlaps_itself(word)) continue;
-      for (const char c : word) flat_->classes[static_cast<std::uint8_t>(c)] &= static_cast<std::uint8_t>(~byte_breaks);
+      for (const char c : word)
+        flat_->classes[static_cast<std::uint8_t>(c)] &= static_cast<std::uint8_t>(~byte_breaks);
     }
   }
 
@@ -89,8 +92,8 @@ class builder {
   std::size_t keys_bound() const {
     std::size_t keys = 0;
     for (const std::string& word : searched_) {
-      keys += 1 + static_cast<std::size_t>(
-                      std::count_if(word.begin() + 1, word.end(), [](char c) { return !word_character(c); }));
+      keys += 1 + static_cast<std::size_t>(std::count_if(
+                      word.begin() + 1, word.end(), [](char c) { return !word_character(c); }));
     }
     return keys;
   }
@@ -110,7 +113,8 @@ class builder {
     table_entry& entry = entry_of(w, static_cast<std::uint32_t>(word.size()));
     entry.word = w;
     entry.overlaps = overlaps_itself(word) ? 1 : 0;
-    // The text may be that of a longer word whose beginning came here first; the ordinal is in front of this one's.
+    // The text may be that of a longer word whose beginning came here first; the ordinal is in
+    // front of this one's.
     entry.text = static_cast<std::uint32_t>(starts_[w]);
   }
 
@@ -124,10 +128,12 @@ class builder {
     for (std::uint32_t slot = static_cast<std::uint32_t>(hash) & mask;; slot = (slot + 1) & mask) {
       table_entry& entry = flat_->entries[slot];
       if (entry.bytes == 0) {
-        entry = {static_cast<std::uint32_t>(hash >> 32), at, no_word, static_cast<std::uint16_t>(bytes), 0, 0};
+        entry = {static_cast<std::uint32_t>(hash >> 32), at, no_word,
+                 static_cast<std::uint16_t>(bytes),      0,  0};
         return entry;
       }
-      if (entry.bytes == bytes && equal_text(text, 0, flat_->texts.data() + entry.text, bytes)) return entry;
+      if (entry.bytes == bytes && equal_text(text, 0, flat_->texts.data() + entry.text, bytes))
+        return entry;
     }
   }
 
@@ -138,7 +144,8 @@ class builder {
 
 }  // namespace
 
-dictionary dictionary::read(const std::vector<std::string>& files, std::vector<std::string> more, letter_case c) {
+dictionary dictionary::read(const std::vector<std::string>& files, std::vector<std::string> more,
+                            letter_case c) {
   for (const std::string& file : files) {
     std::vector<std::string> words = read_word_list(file);
     std::move(words.begin(), words.end(), std::back_inserter(more));
@@ -148,7 +155,8 @@ dictionary dictionary::read(const std::vector<std::string>& files, std::vector<s
 
 dictionary::dictionary(std::vector<std::string> words, letter_case c) {
   for (const std::string& word : words) {
-    const char* reason = word.find('\n') != std::string::npos ? "the word has a newline" : reason_to_refuse(word);
+    const char* reason =
+        word.find('\n') != std::string::npos ? "the word has a newline" : reason_to_refuse(word);
     if (reason != nullptr) throw error(EINVAL, std::string("dictionary: ") + reason);
   }
   flat_ = builder(std::move(words), c).build();

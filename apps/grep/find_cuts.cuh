@@ -1,4 +1,5 @@
-// The kernel that finds, in files with a late NUL, the line at which GNU grep stops counting (grep_buffer.hpp).
+// The kernel that finds, in files with a late NUL, the line at which GNU grep stops counting
+// (grep_buffer.hpp).
 #pragma once
 
 #include "gpufs/text/find.cuh"
@@ -11,8 +12,9 @@ struct cut_memory {
   char text[4096];
 };
 
-// Items are whole files; `begin` is the offset of the first NUL. One block goes through a file's reads one after the
-// other, and looks only at the ends of them. The cut is the done section's `offset`.
+// Items are whole files; `begin` is the offset of the first NUL. One block goes through a file's
+// reads one after the other, and looks only at the ends of them. The cut is the done section's
+// `offset`.
 struct find_cuts_kernel {
   work_list work;
 
@@ -33,13 +35,14 @@ struct find_cuts_kernel {
       char* message = work.messages + g.grid_rank() * work.message_bytes;
       if (g.is_leader()) *reinterpret_cast<section*>(message) = answer;
       g.sync();
-      if (gsend(g, fs, work.sink, message, sizeof(section)) < 0) return;  // the host misses the item's end
+      if (gsend(g, fs, work.sink, message, sizeof(section)) < 0)
+        return;  // the host misses the item's end
     }
   }
 
  private:
-  GPUFS_HD static void find_cut(const block_group& g, const mount_ref& fs, cut_memory& memory, std::int32_t fd,
-                                std::uint64_t nul, section& answer) {
+  GPUFS_HD static void find_cut(const block_group& g, const mount_ref& fs, cut_memory& memory,
+                                std::int32_t fd, std::uint64_t nul, section& answer) {
     file_status status{};
     if (const std::int32_t error = gfstat(g, fs, fd, status); error < 0) {
       answer.error = -error;
@@ -63,14 +66,17 @@ struct find_cuts_kernel {
   }
 
   // The place behind the last newline in [from, end); `from` if there is none. Or -errno.
-  GPUFS_HD static std::int64_t line_begin(const block_group& g, const mount_ref& fs, cut_memory& memory,
-                                          std::int32_t fd, std::uint64_t from, std::uint64_t end) {
+  GPUFS_HD static std::int64_t line_begin(const block_group& g, const mount_ref& fs,
+                                          cut_memory& memory, std::int32_t fd, std::uint64_t from,
+                                          std::uint64_t end) {
     while (end > from) {
-      const std::uint64_t begin = end - from > sizeof(memory.text) ? end - sizeof(memory.text) : from;
+      const std::uint64_t begin =
+          end - from > sizeof(memory.text) ? end - sizeof(memory.text) : from;
       g.sync();  // all members have looked at the old text
       const std::int64_t n = read_fully(g, fs, fd, memory.text, end - begin, begin);
       if (n < 0) return n;
-      const std::uint64_t newline = find_last_byte(g, {memory.text, static_cast<std::uint64_t>(n)}, '\n');
+      const std::uint64_t newline =
+          find_last_byte(g, {memory.text, static_cast<std::uint64_t>(n)}, '\n');
       if (newline != not_found) return static_cast<std::int64_t>(begin + newline + 1);
       end = begin;
     }

@@ -1,22 +1,24 @@
-// Where GNU grep stops counting in a file whose first NUL byte comes late: a model of its reading buffer.
+// Where GNU grep stops counting in a file whose first NUL byte comes late: a model of its reading
+// buffer.
 //
-// GNU grep 3.8 (observed with strace; tests/apps/grep_buffer_test.cpp has what was seen) reads into one buffer, at
-// first 96 KiB and page-aligned. It searches the lines that are complete; the rest of the buffer, the beginning of a
-// line, is kept in front of the next read, and takes whole pages of room from it. A line that leaves no room makes the
-// buffer grow by half. When a read brings the first NUL, the kept beginning and all that follows is "binary", and
-// prints nothing.
+// GNU grep 3.8 (observed with strace; tests/apps/grep_buffer_test.cpp has what was seen) reads into
+// one buffer, at first 96 KiB and page-aligned. It searches the lines that are complete; the rest
+// of the buffer, the beginning of a line, is kept in front of the next read, and takes whole pages
+// of room from it. A line that leaves no room makes the buffer grow by half. When a read brings the
+// first NUL, the kept beginning and all that follows is "binary", and prints nothing.
 //
-// Exact but for one number: how much kept text fits in front of the first page boundary of the buffer. That depends on
-// where grep's heap happens to be, which differs with the word's length. `front_bytes` is what GNU grep 3.8 of Debian
-// 12 has for words of three bytes (75 to 3,888 for others). So the model can be off by a page where lines at the ends
-// of reads are longer than that.
+// Exact but for one number: how much kept text fits in front of the first page boundary of the
+// buffer. That depends on where grep's heap happens to be, which differs with the word's length.
+// `front_bytes` is what GNU grep 3.8 of Debian 12 has for words of three bytes (75 to 3,888 for
+// others). So the model can be off by a page where lines at the ends of reads are longer than that.
 #pragma once
 
 #include "gpufs/base/platform.cuh"
 
 namespace gpufs::grep {
 
-// A NUL in this many first bytes makes the whole file binary, and so does a hole anywhere in a longer file.
+// A NUL in this many first bytes makes the whole file binary, and so does a hole anywhere in a
+// longer file.
 inline constexpr std::uint64_t first_read_bytes = 98304;
 
 class grep_buffer {
@@ -26,8 +28,8 @@ class grep_buffer {
     end_ = front_bytes_;
   }
 
-  // The next read. `kept` bytes in front of it are kept: those behind the last newline of what was read. Returns the
-  // bytes that the read brings, 0 at the file's end.
+  // The next read. `kept` bytes in front of it are kept: those behind the last newline of what was
+  // read. Returns the bytes that the read brings, 0 at the file's end.
   GPUFS_HD std::uint64_t read(std::uint64_t kept) {
     std::uint64_t to = end_;
     if (allocated_bytes_ - guard_bytes - end_ < page_bytes) {
@@ -50,8 +52,9 @@ class grep_buffer {
 
   // The first place of the buffer at or behind `at` that is on a page boundary.
   GPUFS_HD std::uint64_t page_boundary(std::uint64_t at) const {
-    return at <= front_bytes_ ? front_bytes_
-                              : front_bytes_ + (at - front_bytes_ + page_bytes - 1) / page_bytes * page_bytes;
+    return at <= front_bytes_
+               ? front_bytes_
+               : front_bytes_ + (at - front_bytes_ + page_bytes - 1) / page_bytes * page_bytes;
   }
 
   GPUFS_HD void make_room(std::uint64_t kept) {

@@ -6,8 +6,9 @@
 
 namespace gpufs::grep {
 
-// A part of a file. Offsets are shares, not borders: what is searched is moved forward at both ends to the next place
-// that no chain of matches crosses (byte_breaks), so that parts of one file never need each other.
+// A part of a file. Offsets are shares, not borders: what is searched is moved forward at both ends
+// to the next place that no chain of matches crosses (byte_breaks), so that parts of one file never
+// need each other.
 struct work_item {
   std::uint64_t begin;
   std::uint64_t end;   // anything behind the file's end means its end
@@ -48,8 +49,9 @@ struct line_search_memory {
 
 enum class counted {
   words,  // matches of each word
-  // Lines with a match. All bytes are of the class byte_breaks, as it does not matter which of overlapping matches
-  // count, and `dictionary.overlapping` is 0. NUL bytes end lines. An item's end has part_lines instead of the NUL.
+  // Lines with a match. All bytes are of the class byte_breaks, as it does not matter which of
+  // overlapping matches count, and `dictionary.overlapping` is 0. NUL bytes end lines. An item's
+  // end has part_lines instead of the NUL.
   lines
 };
 
@@ -57,7 +59,8 @@ template <counted what>
 struct search_kernel {
   dictionary_ref dictionary;
   work_list work;
-  // Of each file: 1 + the smallest part in which a block met a NUL, or a larger such part; 0: none yet. Null for lines.
+  // Of each file: 1 + the smallest part in which a block met a NUL, or a larger such part; 0: none
+  // yet. Null for lines.
   atomic_word<std::uint32_t>* nul_parts;
   carried_chain* chains;  // `dictionary.overlapping` for each block
 
@@ -69,9 +72,10 @@ struct search_kernel {
       own_chains[k].notes[0].store_relaxed(0);
       own_chains[k].notes[1].store_relaxed(0);
     }
-    for (std::uint32_t k = g.rank(); k < 256; k += g.size()) memory.classes[k] = dictionary.classes[k];
-    tally counts(g, fs, memory.counts, work.messages + g.grid_rank() * work.message_bytes, work.message_bytes,
-                 work.sink);
+    for (std::uint32_t k = g.rank(); k < 256; k += g.size())
+      memory.classes[k] = dictionary.classes[k];
+    tally counts(g, fs, memory.counts, work.messages + g.grid_rank() * work.message_bytes,
+                 work.message_bytes, work.sink);
     std::uint32_t window_number = 2;  // notes of number 0 are those of no window
     while (counts.error() == 0) {
       const std::uint32_t item = work.take(g);
@@ -91,8 +95,9 @@ struct search_kernel {
   };
   static constexpr std::uint64_t nothing = what == counted::words ? no_nul : part_lines{}.pack();
 
-  GPUFS_HD void search_item(const block_group& g, const mount_ref& fs, search_memory& memory, const work_item& item,
-                            carried_chain* own_chains, tally& counts, std::uint32_t& window_number) const {
+  GPUFS_HD void search_item(const block_group& g, const mount_ref& fs, search_memory& memory,
+                            const work_item& item, carried_chain* own_chains, tally& counts,
+                            std::uint32_t& window_number) const {
     outcome end{0, 0, nothing};
     // After a NUL in an earlier part, what this one has is not counted.
     if (item.part == 0 || !behind_nul(g, item)) {
@@ -103,8 +108,8 @@ struct search_kernel {
         file_status status{};
         const std::int32_t answer = gfstat(g, fs, fd, status);
         end = answer < 0 ? outcome{-answer, 0, nothing}
-                         : search_part(g, memory, item, {g, fs, memory.window, fd, status.size}, own_chains, counts,
-                                       window_number);
+                         : search_part(g, memory, item, {g, fs, memory.window, fd, status.size},
+                                       own_chains, counts, window_number);
         (void)gclose(g, fs, fd);  // of a file that is only read
       }
     }
@@ -121,8 +126,9 @@ struct search_kernel {
     }
   }
 
-  GPUFS_HD outcome search_part(const block_group& g, search_memory& memory, const work_item& item, text_window window,
-                               carried_chain* own_chains, tally& counts, std::uint32_t& window_number) const {
+  GPUFS_HD outcome search_part(const block_group& g, search_memory& memory, const work_item& item,
+                               text_window window, carried_chain* own_chains, tally& counts,
+                               std::uint32_t& window_number) const {
     outcome end{0, 0, nothing};
     part_lines lines;
     std::uint64_t from = item.begin;
@@ -144,7 +150,8 @@ struct search_kernel {
       }
       std::uint64_t to = window.at_file_end() ? window.end() : window.end() - lookahead_bytes;
       if (to > item.end) {
-        const std::uint64_t stop = next_break(window, memory.classes, from > item.end ? from : item.end, to);
+        const std::uint64_t stop =
+            next_break(window, memory.classes, from > item.end ? from : item.end, to);
         if (stop != nowhere) {
           to = stop;
           last = true;
@@ -161,9 +168,11 @@ struct search_kernel {
         break;
       }
       ++window_number;
-      const matcher m(dictionary, memory.classes, window, first, behind, window_number, own_chains, counts);
+      const matcher m(dictionary, memory.classes, window, first, behind, window_number, own_chains,
+                      counts);
       if constexpr (what == counted::words) {
-        for (std::uint32_t k = first / segment_bytes + g.rank(); k <= (behind - 1) / segment_bytes; k += g.size())
+        for (std::uint32_t k = first / segment_bytes + g.rank(); k <= (behind - 1) / segment_bytes;
+             k += g.size())
           m.search_segment(k);
         counts.make_room(window_number);
       } else {
@@ -179,10 +188,11 @@ struct search_kernel {
   static constexpr std::uint64_t nowhere = ~std::uint64_t{0};
 
   // The first place of the file in [from, to) behind a breaking byte, or nowhere.
-  GPUFS_HD static std::uint64_t next_break(const text_window& window, const std::uint8_t* classes, std::uint64_t from,
-                                           std::uint64_t to) {
-    const std::uint32_t at = window.first_break(classes, static_cast<std::uint32_t>(from - window.begin()),
-                                                static_cast<std::uint32_t>(to - window.begin()));
+  GPUFS_HD static std::uint64_t next_break(const text_window& window, const std::uint8_t* classes,
+                                           std::uint64_t from, std::uint64_t to) {
+    const std::uint32_t at =
+        window.first_break(classes, static_cast<std::uint32_t>(from - window.begin()),
+                           static_cast<std::uint32_t>(to - window.begin()));
     return at == text_window::no_offset ? nowhere : window.begin() + at;
   }
 };

@@ -1,4 +1,5 @@
-// Counts the lines of a window that have a match. A line ends at a newline or a NUL, as for grep -c.
+// Counts the lines of a window that have a match. A line ends at a newline or a NUL, as for grep
+// -c.
 #pragma once
 
 #include "matcher.cuh"
@@ -6,7 +7,8 @@
 
 namespace gpufs::grep {
 
-// Bit i of word k is byte 32 k + i of the window. No byte is both: a match has no end of a line in it.
+// Bit i of word k is byte 32 k + i of the window. No byte is both: a match has no end of a line in
+// it.
 struct line_memory {
   std::uint32_t matches[window_segments];  // where matches begin
   std::uint32_t ends[window_segments];
@@ -18,14 +20,17 @@ GPUFS_HD constexpr std::uint32_t line_ends(std::uint64_t text) {
   return byte_bits(zero_bytes(text) | zero_bytes(text ^ eightfold('\n')));
 }
 
-// Returns what [from, to) of the window has, to all members. from < to. The window's masks are there.
-GPUFS_HD inline part_lines count_lines(const block_group& g, const matcher& m, const std::uint64_t* text,
-                                       line_memory& memory, std::uint32_t from, std::uint32_t to) {
+// Returns what [from, to) of the window has, to all members. from < to. The window's masks are
+// there.
+GPUFS_HD inline part_lines count_lines(const block_group& g, const matcher& m,
+                                       const std::uint64_t* text, line_memory& memory,
+                                       std::uint32_t from, std::uint32_t to) {
   const std::uint32_t first = from / segment_bytes;
   const std::uint32_t last = (to - 1) / segment_bytes;
   for (std::uint32_t k = first + g.rank(); k <= last; k += g.size()) {
     std::uint32_t ends = 0;
-    for (std::uint32_t i = 0; i < segment_bytes / 8; ++i) ends |= line_ends(text[k * (segment_bytes / 8) + i]) << 8 * i;
+    for (std::uint32_t i = 0; i < segment_bytes / 8; ++i)
+      ends |= line_ends(text[k * (segment_bytes / 8) + i]) << 8 * i;
     memory.ends[k] = ends & bits_within(k, from, to);
     memory.matches[k] = m.matches_in(k);
   }
@@ -41,7 +46,8 @@ GPUFS_HD inline part_lines count_lines(const block_group& g, const matcher& m, c
     // The line in which the segment begins may have a match in front of the segment.
     if (ends == 0 || lowest_bit(matches) < lowest_bit(ends)) {
       std::uint32_t before = k;
-      while (before > first && (memory.matches[before - 1] | memory.ends[before - 1]) == 0) --before;
+      while (before > first && (memory.matches[before - 1] | memory.ends[before - 1]) == 0)
+        --before;
       // Of the last match and the last end in front of it, the later one has the higher bit.
       if (before > first && memory.matches[before - 1] > memory.ends[before - 1]) --lines;
     }

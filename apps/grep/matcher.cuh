@@ -1,13 +1,14 @@
 // Finds the dictionary's words in a window.
 //
-// A match can begin where the character before is no word character, and end where the character behind is none. So a
-// thread looks at each such beginning of its part of the window, and there at one end after the other, as long as the
-// dictionary has a word that goes on.
+// A match can begin where the character before is no word character, and end where the character
+// behind is none. So a thread looks at each such beginning of its part of the window, and there at
+// one end after the other, as long as the dictionary has a word that goes on.
 //
-// Matches of one word that overlap ("a-a" in "a-a-a-a") form a chain: each overlaps the one before. Of a chain every
-// second one or so counts: the first, and then always the next that begins behind the end of the last that counted. The
-// thread that finds the chain's first match walks along the chain; the others see that they are not the first. A chain
-// that goes on behind the searched part leaves a note for the next window (`carried_chain`).
+// Matches of one word that overlap ("a-a" in "a-a-a-a") form a chain: each overlaps the one before.
+// Of a chain every second one or so counts: the first, and then always the next that begins behind
+// the end of the last that counted. The thread that finds the chain's first match walks along the
+// chain; the others see that they are not the first. A chain that goes on behind the searched part
+// leaves a note for the next window (`carried_chain`).
 #pragma once
 
 #include "tally.cuh"
@@ -15,15 +16,17 @@
 
 namespace gpufs::grep {
 
-// For one word that overlaps itself: how far the last match that counted reaches into the next window's part. Two
-// notes, so that one window's can be read while the next one's are written. Each is its window's number in the upper
-// half and the bytes in the lower; numbers are not used again, so old notes need not be removed.
+// For one word that overlaps itself: how far the last match that counted reaches into the next
+// window's part. Two notes, so that one window's can be read while the next one's are written. Each
+// is its window's number in the upper half and the bytes in the lower; numbers are not used again,
+// so old notes need not be removed.
 struct carried_chain {
   atomic_word<std::uint64_t> notes[2];
 };
 
 // The bits of a segment whose bytes lie in [from, to) of the window.
-GPUFS_HD constexpr std::uint32_t bits_within(std::uint32_t segment, std::uint32_t from, std::uint32_t to) {
+GPUFS_HD constexpr std::uint32_t bits_within(std::uint32_t segment, std::uint32_t from,
+                                             std::uint32_t to) {
   const std::uint32_t first = segment * segment_bytes;
   std::uint32_t bits = ~std::uint32_t{0};
   if (first < from) bits &= ~std::uint32_t{0} << (from - first);
@@ -34,22 +37,25 @@ GPUFS_HD constexpr std::uint32_t bits_within(std::uint32_t segment, std::uint32_
 // What one thread needs to search the part [from, to) of a window for matches that begin there.
 class matcher {
  public:
-  GPUFS_HD matcher(const dictionary_ref& dictionary, const std::uint8_t* classes, const text_window& window,
-                   std::uint32_t from, std::uint32_t to, std::uint32_t window_number, carried_chain* chains,
-                   tally& counts)
-      : dictionary_(dictionary), classes_(classes), window_(window), text_(window.text()), masks_(window.masks()),
-        from_(from), to_(to), window_number_(window_number), chains_(chains), counts_(counts) {}
+  GPUFS_HD matcher(const dictionary_ref& dictionary, const std::uint8_t* classes,
+                   const text_window& window, std::uint32_t from, std::uint32_t to,
+                   std::uint32_t window_number, carried_chain* chains, tally& counts)
+      : dictionary_(dictionary), classes_(classes), window_(window), text_(window.text()),
+        masks_(window.masks()), from_(from), to_(to), window_number_(window_number),
+        chains_(chains), counts_(counts) {}
 
   // Counts the matches that begin in a segment.
   GPUFS_HD void search_segment(std::uint32_t segment) const {
-    for (std::uint32_t beginnings = beginnings_in(segment); beginnings != 0; beginnings &= beginnings - 1)
+    for (std::uint32_t beginnings = beginnings_in(segment); beginnings != 0;
+         beginnings &= beginnings - 1)
       search_at(segment * segment_bytes + lowest_bit(beginnings));
   }
 
   // Bit i is set when a match begins at byte i of the segment. Counts nothing.
   GPUFS_HD std::uint32_t matches_in(std::uint32_t segment) const {
     std::uint32_t matches = 0;
-    for (std::uint32_t beginnings = beginnings_in(segment); beginnings != 0; beginnings &= beginnings - 1) {
+    for (std::uint32_t beginnings = beginnings_in(segment); beginnings != 0;
+         beginnings &= beginnings - 1) {
       const std::uint32_t bit = lowest_bit(beginnings);
       for_each_match(segment * segment_bytes + bit, [&](const table_entry&) {
         matches |= std::uint32_t{1} << bit;
@@ -64,7 +70,8 @@ class matcher {
     return (masks_[at / segment_bytes] >> (at % segment_bytes) & 1) != 0;
   }
 
-  // The first offset from `at` on that has no word character; any offset behind `limit` if there is none up to it.
+  // The first offset from `at` on that has no word character; any offset behind `limit` if there is
+  // none up to it.
   GPUFS_HD std::uint32_t run_end(std::uint32_t at, std::uint32_t limit) const {
     while (at <= limit) {
       const std::uint32_t others = ~masks_[at / segment_bytes] >> (at % segment_bytes);
@@ -94,7 +101,8 @@ class matcher {
     });
   }
 
-  // Calls `found` with the entry of each word that matches at `at`, the shortest first, until it returns false.
+  // Calls `found` with the entry of each word that matches at `at`, the shortest first, until it
+  // returns false.
   template <class Found>
   GPUFS_HD void for_each_match(std::uint32_t at, const Found& found) const {
     if ((classes_[window_.byte(at)] & byte_begins) == 0) return;
@@ -109,13 +117,16 @@ class matcher {
 
   GPUFS_HD bool is_match(const table_entry& word, std::uint32_t at) const {
     return (at == 0 || !word_character_at(at - 1)) &&
-           equal_text(text_, at, dictionary_.texts + word.text, word.bytes) && !word_character_at(at + word.bytes);
+           equal_text(text_, at, dictionary_.texts + word.text, word.bytes) &&
+           !word_character_at(at + word.bytes);
   }
 
-  // `at` is a match of a word that overlaps itself. Counts its chain if it is the chain's first match in this part.
+  // `at` is a match of a word that overlaps itself. Counts its chain if it is the chain's first
+  // match in this part.
   GPUFS_HD void count_chain(const table_entry& word, std::uint32_t at) const {
     const std::uint32_t bytes = word.bytes;
-    for (std::uint32_t before = at - from_ < bytes ? from_ : at - bytes + 1; before < at; ++before) {
+    for (std::uint32_t before = at - from_ < bytes ? from_ : at - bytes + 1; before < at;
+         ++before) {
       if (is_match(word, before)) return;
     }
     carried_chain& chain = chains_[dictionary_.texts[word.text - 1]];
@@ -136,9 +147,11 @@ class matcher {
       free_from = next + bytes;
     }
     if (count != 0) counts_.add(word.word, count);
-    // Relaxed: only the thread that walks the chain across the part's end gets here, and readers are behind a barrier.
+    // Relaxed: only the thread that walks the chain across the part's end gets here, and readers
+    // are behind a barrier.
     if (free_from > to_)
-      chain.notes[window_number_ % 2].store_relaxed(std::uint64_t{window_number_} << 32 | (free_from - to_));
+      chain.notes[window_number_ % 2].store_relaxed(std::uint64_t{window_number_} << 32 |
+                                                    (free_from - to_));
   }
 
   const dictionary_ref& dictionary_;

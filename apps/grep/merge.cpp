@@ -36,8 +36,8 @@ std::vector<ranked_counts> sort_by_rank(const std::vector<file_counts>& all,
   return sorted;
 }
 
-// The counts of some neighbouring files, sorted. A thread makes it; then, when all are made and their sizes known, the
-// thread writes it to its place in the result.
+// The counts of some neighbouring files, sorted. A thread makes it; then, when all are made and
+// their sizes known, the thread writes it to its place in the result.
 class partial_result {
  public:
   partial_result(const std::vector<std::uint32_t>& files_by_path, std::size_t words)
@@ -68,8 +68,9 @@ class partial_result {
   void write(match* to) const {
     for (const sorted_counts& file : files_) {
       for (std::uint32_t k = 0; k < file.count; ++k) {
-        *to++ = file.section != nullptr ? match{file.file, file.section[k].word, file.section[k].count}
-                                        : match{file.file, added_[file.added + k].word, added_[file.added + k].count};
+        *to++ = file.section != nullptr
+                    ? match{file.file, file.section[k].word, file.section[k].count}
+                    : match{file.file, added_[file.added + k].word, added_[file.added + k].count};
       }
     }
   }
@@ -94,7 +95,8 @@ class partial_result {
       // A large file's parts bring most words again and again: too many to sort.
       totals_.assign(words_, 0);
       for (; first != last; ++first) {
-        for (std::uint32_t k = 0; k < first->count; ++k) totals_[first->first[k].word] += first->first[k].count;
+        for (std::uint32_t k = 0; k < first->count; ++k)
+          totals_[first->first[k].word] += first->first[k].count;
       }
       for (std::uint32_t word = 0; word < words_; ++word) {
         if (totals_[word] != 0) added_.push_back({word, totals_[word]});
@@ -102,7 +104,8 @@ class partial_result {
       return;
     }
     sorted_.clear();
-    for (; first != last; ++first) sorted_.insert(sorted_.end(), first->first, first->first + first->count);
+    for (; first != last; ++first)
+      sorted_.insert(sorted_.end(), first->first, first->first + first->count);
     std::sort(sorted_.begin(), sorted_.end(), by_word);
     for (std::size_t k = 0; k < sorted_.size();) {
       wide_count sum{sorted_[k].word, 0};
@@ -125,38 +128,48 @@ class partial_result {
 std::vector<std::uint32_t> order_by_path(const std::vector<file_item>& files) {
   std::vector<std::uint32_t> order(files.size());
   std::iota(order.begin(), order.end(), 0u);
-  const auto before = [&](std::uint32_t a, std::uint32_t b) { return files[a].path < files[b].path; };
-  if (!std::is_sorted(order.begin(), order.end(), before)) std::stable_sort(order.begin(), order.end(), before);
+  const auto before = [&](std::uint32_t a, std::uint32_t b) {
+    return files[a].path < files[b].path;
+  };
+  if (!std::is_sorted(order.begin(), order.end(), before))
+    std::stable_sort(order.begin(), order.end(), before);
   return order;
 }
 
-std::vector<std::uint32_t> order_large_first(const std::vector<file_item>& files, std::uint64_t part_bytes) {
+std::vector<std::uint32_t> order_large_first(const std::vector<file_item>& files,
+                                             std::uint64_t part_bytes) {
   std::vector<std::uint32_t> order(files.size());
   std::iota(order.begin(), order.end(), 0u);
-  const auto large = [&](std::uint32_t file) { return files[file].size_hint > part_bytes ? files[file].size_hint : 0; };
-  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return large(a) > large(b); });
+  const auto large = [&](std::uint32_t file) {
+    return files[file].size_hint > part_bytes ? files[file].size_hint : 0;
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return large(a) > large(b); });
   return order;
 }
 
-match_list merge_counts(const std::vector<file_counts>& all, const std::vector<std::uint32_t>& files_by_path,
-                        std::size_t words) {
+match_list merge_counts(const std::vector<file_counts>& all,
+                        const std::vector<std::uint32_t>& files_by_path, std::size_t words) {
   const std::vector<ranked_counts> sorted = sort_by_rank(all, files_by_path);
   std::size_t total = 0;
   for (const ranked_counts& counts : sorted) total += counts.count;
-  const std::size_t threads = std::clamp<std::size_t>(total / counts_per_thread, 1,
-                                                      std::clamp(std::thread::hardware_concurrency(), 1u, threads_max));
+  const std::size_t threads =
+      std::clamp<std::size_t>(total / counts_per_thread, 1,
+                              std::clamp(std::thread::hardware_concurrency(), 1u, threads_max));
 
   // Where each thread's counts begin: about as many for each, and no file shared.
   std::vector<std::size_t> begin(threads + 1, sorted.size());
   std::size_t passed = 0;
   for (std::size_t k = 0, t = 0; k < sorted.size(); passed += sorted[k++].count) {
-    while (t < threads && passed >= total * t / threads && (k == 0 || sorted[k].rank != sorted[k - 1].rank))
+    while (t < threads && passed >= total * t / threads &&
+           (k == 0 || sorted[k].rank != sorted[k - 1].rank))
       begin[t++] = k;
   }
 
   std::vector<partial_result> parts(threads, partial_result(files_by_path, words));
-  job::in_threads(threads,
-                  [&](std::size_t t) { parts[t].make(sorted.data() + begin[t], sorted.data() + begin[t + 1]); });
+  job::in_threads(threads, [&](std::size_t t) {
+    parts[t].make(sorted.data() + begin[t], sorted.data() + begin[t + 1]);
+  });
   std::vector<std::size_t> at(threads + 1, 0);
   for (std::size_t t = 0; t < threads; ++t) at[t + 1] = at[t] + parts[t].size();
   match_list merged(at.back());

@@ -19,8 +19,8 @@ inline constexpr std::uint64_t parts_per_block = 8;
 inline constexpr std::uint64_t parts_max = std::uint64_t{1} << 20;
 
 inline std::uint64_t part_bytes_for(std::uint64_t all_bytes, std::uint32_t blocks) {
-  const std::uint64_t even =
-      std::clamp(all_bytes / (std::uint64_t{blocks} * parts_per_block), part_bytes_min, part_bytes_max);
+  const std::uint64_t even = std::clamp(all_bytes / (std::uint64_t{blocks} * parts_per_block),
+                                        part_bytes_min, part_bytes_max);
   return std::max(even, all_bytes / parts_max + (all_bytes % parts_max != 0 ? 1 : 0));
 }
 
@@ -31,7 +31,9 @@ inline std::uint64_t bytes_to_share(const file_item& file) {
 }
 
 // The sum, or the largest number.
-inline std::uint64_t add_bytes(std::uint64_t a, std::uint64_t b) { return a + b < a ? ~std::uint64_t{0} : a + b; }
+inline std::uint64_t add_bytes(std::uint64_t a, std::uint64_t b) {
+  return a + b < a ? ~std::uint64_t{0} : a + b;
+}
 
 // At least 1.
 inline std::uint64_t count_parts(std::uint64_t bytes, std::uint64_t part_bytes) {

@@ -1,5 +1,5 @@
-// What kernels tell the host. A message is one gsend of at most the channel's staging bytes, so it arrives whole; it is
-// a row of sections, each a `section` followed by `count` `word_count`s.
+// What kernels tell the host. A message is one gsend of at most the channel's staging bytes, so it
+// arrives whole; it is a row of sections, each a `section` followed by `count` `word_count`s.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,12 @@ struct section {
   section_kind kind;
   std::int32_t error;   // done: 0, or the errno for which the item was given up
   std::uint64_t bytes;  // done: bytes read
-  // done: the item's first NUL, or no_nul; where lines are counted: part_lines, packed; of a find_cuts item: the cut
+  // done: the item's first NUL, or no_nul; where lines are counted: part_lines, packed; of a
+  // find_cuts item: the cut
   std::uint64_t offset;
 };
-static_assert(sizeof(section) == 32, "sections and counts are packed without gaps, aligned to 8 bytes");
+static_assert(sizeof(section) == 32,
+              "sections and counts are packed without gaps, aligned to 8 bytes");
 
 struct word_count {
   std::uint32_t word;
@@ -30,7 +32,8 @@ struct word_count {
 };
 static_assert(sizeof(word_count) == 8, "the same");
 
-// Messages are kept below this size even where staging slots are larger: a block's buffer for them is device memory.
+// Messages are kept below this size even where staging slots are larger: a block's buffer for them
+// is device memory.
 inline constexpr std::uint32_t message_bytes_max = 16384;
 
 }  // namespace gpufs::grep

@@ -30,12 +30,15 @@ constexpr std::uint32_t threads_of_block = 256;
 constexpr std::uint32_t lanes = 32;
 constexpr std::uint32_t everyone = ~0u;
 constexpr std::uint32_t tile_bytes = 8192;
-constexpr std::uint32_t padding_bytes = 112;  // zeros behind a tile's text, which are no word characters
+constexpr std::uint32_t padding_bytes =
+    112;  // zeros behind a tile's text, which are no word characters
 constexpr std::uint32_t memory_bytes = lead_bytes + tile_bytes + behind_bytes + padding_bytes;
 constexpr std::uint32_t groups_max = memory_bytes / lanes;
-constexpr std::uint32_t slots = 2048;  // a tile of source text has some hundred words of a dictionary
+constexpr std::uint32_t slots =
+    2048;  // a tile of source text has some hundred words of a dictionary
 constexpr std::uint32_t probes_max = 64;
-static_assert(memory_bytes % lanes == 0, "all text is in whole groups of as many bytes as a warp has lanes");
+static_assert(memory_bytes % lanes == 0,
+              "all text is in whole groups of as many bytes as a warp has lanes");
 static_assert(slots % threads_of_block == 0, "all threads look through as many slots");
 
 // A part of a text in a chunk, for one block.
@@ -64,7 +67,8 @@ struct answers {
   tile_place* places;
   used_counts room;
 
-  __device__ void add_section(std::uint32_t segment, std::uint32_t count, std::uint32_t begin) const {
+  __device__ void add_section(std::uint32_t segment, std::uint32_t count,
+                              std::uint32_t begin) const {
     const std::uint32_t at = atomicAdd(&used->sections, 1);
     if (at < room.sections) sections[at] = {segment, count, begin};
   }
@@ -87,7 +91,9 @@ struct block_memory {
   std::uint32_t used, packed, first;
 };
 
-__device__ bool is_word_byte(std::uint32_t c) { return (c | 0x20) - 'a' < 26 || c - '0' < 10 || c == '_'; }
+__device__ bool is_word_byte(std::uint32_t c) {
+  return (c | 0x20) - 'a' < 26 || c - '0' < 10 || c == '_';
+}
 
 // The lead of a tile, its text and what is behind it.
 __device__ std::uint32_t load_text(block_memory& memory, const char* chunk, const tile& t) {
@@ -95,7 +101,8 @@ __device__ std::uint32_t load_text(block_memory& memory, const char* chunk, cons
   const std::uint32_t bytes = wanted < t.end - begin ? wanted : t.end - begin;
   const auto* const from = reinterpret_cast<const uint4*>(chunk + begin);
   auto* const to = reinterpret_cast<uint4*>(memory.text);
-  for (std::uint32_t i = threadIdx.x; i * sizeof(uint4) < bytes; i += threads_of_block) to[i] = from[i];
+  for (std::uint32_t i = threadIdx.x; i * sizeof(uint4) < bytes; i += threads_of_block)
+    to[i] = from[i];
   __syncthreads();
   if (threadIdx.x < padding_bytes) reinterpret_cast<char*>(memory.text)[bytes + threadIdx.x] = 0;
   __syncthreads();
@@ -106,7 +113,8 @@ __device__ std::uint32_t load_text(block_memory& memory, const char* chunk, cons
 __device__ void mark_word_characters(block_memory& memory, std::uint32_t bytes) {
   const std::uint32_t lane = threadIdx.x % lanes;
   const auto* const text = reinterpret_cast<const std::uint8_t*>(memory.text);
-  for (std::uint32_t group = threadIdx.x / lanes; group < bytes / lanes + 2; group += threads_of_block / lanes) {
+  for (std::uint32_t group = threadIdx.x / lanes; group < bytes / lanes + 2;
+       group += threads_of_block / lanes) {
     const std::uint32_t mask = __ballot_sync(everyone, is_word_byte(text[group * lanes + lane]));
     if (lane == 0) memory.masks[group] = mask;
   }
@@ -120,9 +128,11 @@ __device__ void list_starts(block_memory& memory, const keys_ref& keys, std::uin
     std::uint32_t starts = 0;
     if (at < end) {
       const std::uint32_t mask = memory.masks[group], next = memory.masks[group + 1];
-      const std::uint32_t boundary = ~(mask << 1 | (group == 0 ? 0 : memory.masks[group - 1] >> 31));
+      const std::uint32_t boundary =
+          ~(mask << 1 | (group == 0 ? 0 : memory.masks[group - 1] >> 31));
       starts = mask & boundary;
-      for (std::uint32_t i = 1; i < keys.shortest_run; ++i) starts &= __funnelshift_r(mask, next, i);
+      for (std::uint32_t i = 1; i < keys.shortest_run; ++i)
+        starts &= __funnelshift_r(mask, next, i);
       if (keys.begins_non_word != 0) starts |= ~mask & boundary;
       if (group == 0) starts &= ~0u << lead_bytes;
       if (at + lanes > end) starts &= ~0u >> (at + lanes - end);
@@ -137,8 +147,8 @@ __device__ void list_starts(block_memory& memory, const keys_ref& keys, std::uin
     if (lane == lanes - 1 && sum != 0) place = atomicAdd(&memory.start_count, sum);
     place = __shfl_sync(everyone, place, lanes - 1) + sum - count;
     for (; starts != 0; starts &= starts - 1)
-      memory.starts[place++] =
-          static_cast<std::uint16_t>(at + static_cast<std::uint32_t>(__ffs(static_cast<int>(starts))) - 1);
+      memory.starts[place++] = static_cast<std::uint16_t>(
+          at + static_cast<std::uint32_t>(__ffs(static_cast<int>(starts))) - 1);
   }
 }
 
@@ -150,7 +160,8 @@ __device__ std::uint32_t run_end(const block_memory& memory, std::uint32_t at) {
   return group * lanes + static_cast<std::uint32_t>(__ffs(static_cast<int>(others))) - 1;
 }
 
-__device__ void count_word(block_memory& memory, std::uint32_t word, std::uint32_t segment, const answers& to) {
+__device__ void count_word(block_memory& memory, std::uint32_t word, std::uint32_t segment,
+                           const answers& to) {
   std::uint32_t slot = (word * 0x9e37'79b1u) % slots;
   for (std::uint32_t probe = 0; probe < probes_max; ++probe, slot = (slot + 1) % slots) {
     const std::uint32_t seen = atomicCAS(&memory.words[slot], 0, word + 1);
@@ -165,8 +176,8 @@ __device__ void count_word(block_memory& memory, std::uint32_t word, std::uint32
   to.add_section(segment, 1, at);
 }
 
-__device__ void look_up(block_memory& memory, const keys_ref& keys, std::uint32_t at, std::uint32_t bytes,
-                        const tile& t, const answers& to) {
+__device__ void look_up(block_memory& memory, const keys_ref& keys, std::uint32_t at,
+                        std::uint32_t bytes, const tile& t, const answers& to) {
   for (std::uint32_t end = run_end(memory, at + 1); end <= bytes; end = run_end(memory, end + 1)) {
     const std::uint32_t length = end - at;
     if (length > keys.longest) return;
@@ -174,9 +185,9 @@ __device__ void look_up(block_memory& memory, const keys_ref& keys, std::uint32_
     const std::uint64_t last = length > 8 ? eight_bytes(memory.text, end - 8) : 0;
     const std::uint64_t hash = hash_key(first, last, length);
     if (!keys.may_have(hash)) return;
-    const key_entry* const key = keys.find(hash, first, last, length, [&](const std::uint64_t* text) {
-      return equal_text(memory.text, at, text, length);
-    });
+    const key_entry* const key = keys.find(
+        hash, first, last, length,
+        [&](const std::uint64_t* text) { return equal_text(memory.text, at, text, length); });
     if (key == nullptr) return;
     if (key->overlaps != 0) to.add_place({t.segment, key->word, t.begin + at - lead_bytes});
     else if (key->word != no_word) count_word(memory, key->word, t.segment, to);
@@ -196,7 +207,8 @@ __device__ void hand_over(block_memory& memory, std::uint32_t segment, const ans
   for (std::uint32_t slot = threadIdx.x; slot < slots; slot += threads_of_block) {
     const std::uint32_t word = memory.words[slot], filled = __ballot_sync(everyone, word != 0);
     std::uint32_t place = 0;
-    if (lane == 0 && filled != 0) place = atomicAdd(&memory.packed, static_cast<std::uint32_t>(__popc(filled)));
+    if (lane == 0 && filled != 0)
+      place = atomicAdd(&memory.packed, static_cast<std::uint32_t>(__popc(filled)));
     place = memory.first + __shfl_sync(everyone, place, 0) +
             static_cast<std::uint32_t>(__popc(filled & ((1u << lane) - 1)));
     if (word != 0) to.add_count(place, {word - 1, memory.counts[slot]});
@@ -232,7 +244,8 @@ class device_keys {
     copy(entries_, from.entries());
     copy(filter_, from.filter());
     copy(texts_, from.dictionary().texts);
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // what was copied is there, whatever stream looks for it
+    check(cudaDeviceSynchronize(),
+          "cudaDeviceSynchronize");  // what was copied is there, whatever stream looks for it
   }
   keys_ref ref() const {
     keys_ref keys = from_.ref();
@@ -243,7 +256,8 @@ class device_keys {
  private:
   template <class T>
   static void copy(const rival::device_numbers<T>& to, const std::vector<T>& from) {
-    check(cudaMemcpy(to.data(), from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy");
+    check(cudaMemcpy(to.data(), from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice),
+          "cudaMemcpy");
   }
 
   const key_table& from_;
@@ -252,19 +266,25 @@ class device_keys {
   const rival::device_numbers<std::uint64_t> texts_;
 };
 
-constexpr std::uint64_t round_up(std::uint64_t number, std::uint64_t to) { return (number + to - 1) / to * to; }
+constexpr std::uint64_t round_up(std::uint64_t number, std::uint64_t to) {
+  return (number + to - 1) / to * to;
+}
 
-// Half of a thread's double buffer: texts of files, one behind the other, then the tiles; and what was found in them.
+// Half of a thread's double buffer: texts of files, one behind the other, then the tiles; and what
+// was found in them.
 class chunk {
  public:
   // A part of this size has room in an empty chunk.
-  static std::uint64_t part_bytes_for(std::uint64_t chunk_bytes) { return chunk_bytes / 8 * 7 / 16 * 16; }
+  static std::uint64_t part_bytes_for(std::uint64_t chunk_bytes) {
+    return chunk_bytes / 8 * 7 / 16 * 16;
+  }
 
   explicit chunk(std::uint64_t bytes)
       : bytes_(bytes), buffer_(bytes + 64),
         room_{static_cast<std::uint32_t>(bytes / 8), static_cast<std::uint32_t>(bytes / 32),
               static_cast<std::uint32_t>(bytes / 32)},
-        counts_(room_.counts), sections_(room_.sections), places_(room_.places), used_(1), known_(1) {}
+        counts_(room_.counts), sections_(room_.sections), places_(room_.places), used_(1),
+        known_(1) {}
 
   bool has_room(std::uint64_t part_bytes) const {
     const std::uint64_t text = lead_bytes + part_bytes + behind_bytes + 16;
@@ -282,10 +302,12 @@ class chunk {
     char* const memory = buffer_.pinned + filled_;
     const std::int64_t got = file.read(memory, part.begin, wanted);
     if (got < 0) return states.fail(part.file, static_cast<int>(-got));
-    const auto bytes = static_cast<std::uint32_t>(std::min(wanted, static_cast<std::uint64_t>(got)));
+    const auto bytes =
+        static_cast<std::uint32_t>(std::min(wanted, static_cast<std::uint64_t>(got)));
     to.bytes += bytes;
     if (const void* nul = std::memchr(memory + lead_bytes, 0, bytes)) {
-      const auto at = static_cast<std::uint64_t>(static_cast<const char*>(nul) - (memory + lead_bytes));
+      const auto at =
+          static_cast<std::uint64_t>(static_cast<const char*>(nul) - (memory + lead_bytes));
       return states.note_nul(part.file, part.begin + at);
     }
     if (bytes == 0) return;
@@ -305,11 +327,13 @@ class chunk {
     check(cudaMemcpyAsync(buffer_.device, buffer_.pinned, filled_ + tiles_.size() * sizeof(tile),
                           cudaMemcpyHostToDevice, stream),
           "cudaMemcpyAsync");
-    search_tiles<<<static_cast<unsigned>(tiles_.size()), threads_of_block, sizeof(block_memory), stream>>>(
+    search_tiles<<<static_cast<unsigned>(tiles_.size()), threads_of_block, sizeof(block_memory),
+                   stream>>>(
         buffer_.device, reinterpret_cast<const tile*>(buffer_.device + filled_), keys,
         {used_.data(), counts_.data(), sections_.data(), places_.data(), room_});
     check(cudaGetLastError(), "launch");
-    check(cudaMemcpyAsync(known_.data(), used_.data(), sizeof(used_counts), cudaMemcpyDeviceToHost, stream),
+    check(cudaMemcpyAsync(known_.data(), used_.data(), sizeof(used_counts), cudaMemcpyDeviceToHost,
+                          stream),
           "cudaMemcpyAsync");
   }
 
@@ -317,7 +341,8 @@ class chunk {
   void collect(text_searcher& on_host, findings& to) {
     buffer_.wait();
     const used_counts used = is_empty() ? used_counts{} : known_[0];
-    if (used.counts > room_.counts || used.sections > room_.sections || used.places > room_.places) {
+    if (used.counts > room_.counts || used.sections > room_.sections ||
+        used.places > room_.places) {
       search_on_host(on_host);
     } else {
       const std::size_t first = to.counts.size();
@@ -372,8 +397,8 @@ struct worker {
       : halves{chunk(chunk_bytes), chunk(chunk_bytes)}, on_host(keys, found) {}
 
   // Takes parts until there are none.
-  void work(const std::vector<file_part>& parts, std::atomic<std::size_t>& next, const std::vector<file_item>& files,
-            file_states& states, const keys_ref& keys) {
+  void work(const std::vector<file_part>& parts, std::atomic<std::size_t>& next,
+            const std::vector<file_item>& files, file_states& states, const keys_ref& keys) {
     std::size_t i = next++;
     for (std::size_t turn = 0; i < parts.size(); ++turn) {
       chunk& half = halves[turn % 2];
@@ -388,15 +413,17 @@ struct worker {
 
 }  // namespace
 
-rival_result search_by_pipeline(const dictionary& d, const std::vector<file_item>& files, unsigned threads,
-                                std::uint64_t chunk_bytes) {
+rival_result search_by_pipeline(const dictionary& d, const std::vector<file_item>& files,
+                                unsigned threads, std::uint64_t chunk_bytes) {
   check_chunk(chunk_bytes);
   const key_table keys(d.flat());
   const device_keys on_device(keys);
   file_states states(files.size());
   std::vector<std::unique_ptr<worker>> workers;
-  for (unsigned t = 0; t < threads; ++t) workers.push_back(std::make_unique<worker>(chunk_bytes, keys));
-  check(cudaFuncSetAttribute(search_tiles, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(block_memory)),
+  for (unsigned t = 0; t < threads; ++t)
+    workers.push_back(std::make_unique<worker>(chunk_bytes, keys));
+  check(cudaFuncSetAttribute(search_tiles, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             sizeof(block_memory)),
         "search_tiles");
   const auto start = std::chrono::steady_clock::now();
   if (!d.words().empty()) {
@@ -410,10 +437,12 @@ rival_result search_by_pipeline(const dictionary& d, const std::vector<file_item
   std::vector<findings> found;
   for (const std::unique_ptr<worker>& w : workers) found.push_back(std::move(w->found));
   result all = complete(d, keys, files, states, std::move(found), threads, chunk_bytes);
-  return {std::move(all), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
+  return {std::move(all),
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
 }
 #else
-rival_result search_by_pipeline(const dictionary&, const std::vector<file_item>&, unsigned, std::uint64_t) {
+rival_result search_by_pipeline(const dictionary&, const std::vector<file_item>&, unsigned,
+                                std::uint64_t) {
   throw error(ENOTSUP, "CUDA: this library was built without it");
 }
 #endif

@@ -12,7 +12,8 @@
 
 namespace gpufs::grep {
 
-void add_parts(std::vector<file_part>& to, std::uint32_t file, std::uint64_t bytes, std::uint64_t part_bytes) {
+void add_parts(std::vector<file_part>& to, std::uint32_t file, std::uint64_t bytes,
+               std::uint64_t part_bytes) {
   std::uint64_t at = 0;
   do {
     to.push_back({file, at, std::min(at + part_bytes, bytes)});
@@ -34,7 +35,8 @@ file_states::file_states(std::size_t files) : errors_(files), first_nul_(files) 
 
 void file_states::note_nul(std::uint32_t file, std::uint64_t at) {
   std::uint64_t seen = first_nul(file);
-  while (at < seen && !first_nul_[file].compare_exchange_weak(seen, at, std::memory_order_relaxed)) {
+  while (at < seen &&
+         !first_nul_[file].compare_exchange_weak(seen, at, std::memory_order_relaxed)) {
   }
 }
 
@@ -57,7 +59,8 @@ std::int64_t part_file::read(char* to, std::uint64_t at, std::uint64_t bytes) co
     if (n < 0) return -errno;
     done += static_cast<std::uint64_t>(n);
     // Regular files give less than was asked for at their end, and after 2 GiB.
-    if (done == wanted || n < (1 << 30)) return done < lead ? 0 : static_cast<std::int64_t>(done - lead);
+    if (done == wanted || n < (1 << 30))
+      return done < lead ? 0 : static_cast<std::int64_t>(done - lead);
   }
 }
 

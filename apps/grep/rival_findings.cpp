@@ -7,11 +7,12 @@ namespace gpufs::grep {
 
 namespace {
 
-// Of the matches of one word in one file the first counts, and then always the next that begins behind the end of the
-// last that counted.
+// Of the matches of one word in one file the first counts, and then always the next that begins
+// behind the end of the last that counted.
 findings count_places(std::vector<word_place>& places, const std::vector<std::string>& words) {
   const auto key = [](const word_place& p) { return std::tie(p.file, p.word, p.at); };
-  std::sort(places.begin(), places.end(), [&](const word_place& a, const word_place& b) { return key(a) < key(b); });
+  std::sort(places.begin(), places.end(),
+            [&](const word_place& a, const word_place& b) { return key(a) < key(b); });
   findings counted;
   for (std::size_t k = 0; k < places.size();) {
     const word_place first = places[k];
@@ -30,8 +31,9 @@ findings count_places(std::vector<word_place>& places, const std::vector<std::st
 
 }  // namespace
 
-result put_together(const dictionary& d, const std::vector<file_item>& files, const file_states& states,
-                    std::vector<findings>&& first, std::vector<findings>&& late) {
+result put_together(const dictionary& d, const std::vector<file_item>& files,
+                    const file_states& states, std::vector<findings>&& first,
+                    std::vector<findings>&& late) {
   result r;
   for (std::uint32_t file = 0; file < files.size(); ++file) {
     if (const int error = states.error(file); error != 0) {
@@ -47,7 +49,8 @@ result put_together(const dictionary& d, const std::vector<file_item>& files, co
   std::vector<file_counts> all;
   const auto add = [&](findings& found, bool is_late) {
     for (const findings::section& s : found.sections) {
-      if (is_wanted(s.file, is_late)) all.push_back({s.file, s.count, found.counts.data() + s.begin});
+      if (is_wanted(s.file, is_late))
+        all.push_back({s.file, s.count, found.counts.data() + s.begin});
     }
   };
   std::vector<word_place> places;

@@ -28,9 +28,10 @@ struct findings {
   std::uint64_t bytes = 0;  // read
 };
 
-// Of all files: `first` is what was found in files without a NUL, and something in others; `late` what was found in
-// those parts of files with a late NUL that count.
-result put_together(const dictionary& d, const std::vector<file_item>& files, const file_states& states,
-                    std::vector<findings>&& first, std::vector<findings>&& late);
+// Of all files: `first` is what was found in files without a NUL, and something in others; `late`
+// what was found in those parts of files with a late NUL that count.
+result put_together(const dictionary& d, const std::vector<file_item>& files,
+                    const file_states& states, std::vector<findings>&& first,
+                    std::vector<findings>&& late);
 
 }  // namespace gpufs::grep

@@ -7,20 +7,24 @@ namespace gpufs::grep {
 namespace {
 
 constexpr std::uint32_t filter_bits_more = 3;  // 16 bits for each key, or more
-constexpr std::uint32_t shortest_run_max = 8;  // what a search asks of each place takes a step for each character
+constexpr std::uint32_t shortest_run_max =
+    8;  // what a search asks of each place takes a step for each character
 
 // Word characters at the beginning of a word.
 std::uint32_t run_of(const std::string& word) {
-  const auto end =
-      std::find_if(word.begin(), word.end(), [](char c) { return !is_word_character(static_cast<std::uint8_t>(c)); });
+  const auto end = std::find_if(word.begin(), word.end(), [](char c) {
+    return !is_word_character(static_cast<std::uint8_t>(c));
+  });
   return static_cast<std::uint32_t>(end - word.begin());
 }
 
 }  // namespace
 
-key_table::key_table(const flat_dictionary& dictionary) : dictionary_(dictionary), shortest_run_(shortest_run_max) {
-  const auto keys = static_cast<std::size_t>(std::count_if(dictionary.entries.begin(), dictionary.entries.end(),
-                                                           [](const table_entry& e) { return e.bytes != 0; }));
+key_table::key_table(const flat_dictionary& dictionary)
+    : dictionary_(dictionary), shortest_run_(shortest_run_max) {
+  const auto keys =
+      static_cast<std::size_t>(std::count_if(dictionary.entries.begin(), dictionary.entries.end(),
+                                             [](const table_entry& e) { return e.bytes != 0; }));
   while ((std::size_t{1} << entry_bits_) < 2 * keys) ++entry_bits_;
   entries_.assign(std::size_t{1} << entry_bits_, key_entry{});
   filter_.assign((std::size_t{1} << (entry_bits_ + filter_bits_more)) / 32, 0);
@@ -28,7 +32,8 @@ key_table::key_table(const flat_dictionary& dictionary) : dictionary_(dictionary
     if (e.bytes != 0) add(e);
   }
   for (const std::string& word : dictionary.words) {
-    if (const std::uint32_t run = run_of(word); run != 0) shortest_run_ = std::min(shortest_run_, run);
+    if (const std::uint32_t run = run_of(word); run != 0)
+      shortest_run_ = std::min(shortest_run_, run);
   }
 }
 

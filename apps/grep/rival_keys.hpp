@@ -1,8 +1,10 @@
-// The dictionary as the programs without gpufs use it: a hash table, and a filter of a bit for each of some more hashes
-// in front of it, which turns away most words of a text that are not in the dictionary and has room in a nearer cache.
+// The dictionary as the programs without gpufs use it: a hash table, and a filter of a bit for each
+// of some more hashes in front of it, which turns away most words of a text that are not in the
+// dictionary and has room in a nearer cache.
 //
-// A key is a word, or a beginning of a word behind which a text with that word has a word boundary. Its first and its
-// last eight bytes are in its entry, so most are compared without a look at their texts.
+// A key is a word, or a beginning of a word behind which a text with that word has a word boundary.
+// Its first and its last eight bytes are in its entry, so most are compared without a look at their
+// texts.
 #pragma once
 
 #include <vector>
@@ -23,7 +25,8 @@ struct alignas(32) key_entry {
 };
 static_assert(sizeof(key_entry) == 32, "two entries to a cache line");
 
-GPUFS_HD constexpr std::uint64_t hash_key(std::uint64_t first, std::uint64_t last, std::uint32_t bytes) {
+GPUFS_HD constexpr std::uint64_t hash_key(std::uint64_t first, std::uint64_t last,
+                                          std::uint32_t bytes) {
   // The highest bits depend on all others, and only they are used.
   const std::uint64_t mixed = (first ^ (first >> 32) ^ bytes) * 0x9e37'79b9'7f4a'7c15ull;
   return (mixed ^ (mixed >> 29) ^ last * 0xd6e8'feb8'6659'fd93ull) * 0xbf58'476d'1ce4'e5b9ull;
@@ -35,24 +38,28 @@ struct keys_ref {
   const std::uint64_t* texts;
   std::uint32_t entry_bits;
   std::uint32_t filter_bits;
-  std::uint32_t longest;       // bytes of the longest word
-  std::uint32_t shortest_run;  // a text with a word that begins with a word character has so many there, or more
+  std::uint32_t longest;  // bytes of the longest word
+  std::uint32_t
+      // a text with a word that begins with a word character has so many there, or more
+      shortest_run;
   std::uint32_t begins_non_word;
 
   // Where the looks for a hash begin.
   GPUFS_HD std::uint64_t entry_slot(std::uint64_t hash) const { return hash >> (64 - entry_bits); }
-  GPUFS_HD std::uint64_t filter_word(std::uint64_t hash) const { return hash >> (64 - filter_bits) >> 5; }
+  GPUFS_HD std::uint64_t filter_word(std::uint64_t hash) const {
+    return hash >> (64 - filter_bits) >> 5;
+  }
 
   // Whether a key with this hash may be there.
   GPUFS_HD bool may_have(std::uint64_t hash) const {
     return (filter[filter_word(hash)] >> (hash >> (64 - filter_bits)) % 32 & 1) != 0;
   }
 
-  // Null if there is none. `has_middle(text)`: whether what is asked for has the bytes of a key's text between its
-  // first and its last eight.
+  // Null if there is none. `has_middle(text)`: whether what is asked for has the bytes of a key's
+  // text between its first and its last eight.
   template <class Middle>
-  GPUFS_HD const key_entry* find(std::uint64_t hash, std::uint64_t first, std::uint64_t last, std::uint32_t bytes,
-                                 const Middle& has_middle) const {
+  GPUFS_HD const key_entry* find(std::uint64_t hash, std::uint64_t first, std::uint64_t last,
+                                 std::uint32_t bytes, const Middle& has_middle) const {
     const std::uint64_t mask = (std::uint64_t{1} << entry_bits) - 1;
     for (std::uint64_t slot = entry_slot(hash);; slot = (slot + 1) & mask) {
       const key_entry& entry = entries[slot];

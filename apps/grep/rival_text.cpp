@@ -14,21 +14,24 @@ namespace {
 
 #if defined(__x86_64__)
 // 32 bytes at a step. Bytes are compared without a sign by way of their minimum.
-__attribute__((target("avx2"))) void mark_by_vectors(const char* text, std::uint64_t* masks, std::size_t count) {
+__attribute__((target("avx2"))) void mark_by_vectors(const char* text, std::uint64_t* masks,
+                                                     std::size_t count) {
   const __m256i of_case = _mm256_set1_epi8(0x20), underscore = _mm256_set1_epi8('_');
   const __m256i first_letter = _mm256_set1_epi8('a'), letters = _mm256_set1_epi8('z' - 'a');
   const __m256i first_digit = _mm256_set1_epi8('0'), digits = _mm256_set1_epi8('9' - '0');
   for (std::size_t k = 0; k < count; ++k) {
     std::uint64_t mask = 0;
     for (unsigned half = 0; half < 2; ++half) {
-      const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(text + 64 * k + 32 * half));
+      const __m256i bytes =
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(text + 64 * k + 32 * half));
       const __m256i letter = _mm256_sub_epi8(_mm256_or_si256(bytes, of_case), first_letter);
       const __m256i digit = _mm256_sub_epi8(bytes, first_digit);
       const __m256i is_letter = _mm256_cmpeq_epi8(_mm256_min_epu8(letter, letters), letter);
       const __m256i is_digit = _mm256_cmpeq_epi8(_mm256_min_epu8(digit, digits), digit);
-      const __m256i is_any =
-          _mm256_or_si256(_mm256_or_si256(is_letter, is_digit), _mm256_cmpeq_epi8(bytes, underscore));
-      mask |= std::uint64_t{static_cast<std::uint32_t>(_mm256_movemask_epi8(is_any))} << (32 * half);
+      const __m256i is_any = _mm256_or_si256(_mm256_or_si256(is_letter, is_digit),
+                                             _mm256_cmpeq_epi8(bytes, underscore));
+      mask |= std::uint64_t{static_cast<std::uint32_t>(_mm256_movemask_epi8(is_any))}
+              << (32 * half);
     }
     masks[k] = mask;
   }
@@ -95,14 +98,17 @@ inline candidate make_candidate(const char* memory, std::uint32_t at, std::uint3
 
 inline const key_entry* find(const search_of_text& s, const candidate& c) {
   return s.keys.find(c.hash, c.first, c.last, c.bytes, [&](const std::uint64_t* text) {
-    return std::memcmp(reinterpret_cast<const char*>(text) + 8, s.text.memory + c.at + 8, c.bytes - 16) == 0;
+    return std::memcmp(reinterpret_cast<const char*>(text) + 8, s.text.memory + c.at + 8,
+                       c.bytes - 16) == 0;
   });
 }
 
-// Counts what begins at a candidate with this key, which is a word that can overlap itself, or begins longer ones.
+// Counts what begins at a candidate with this key, which is a word that can overlap itself, or
+// begins longer ones.
 void look_further(search_of_text& s, candidate c, const key_entry* key) {
   while (key != nullptr) {
-    if (key->overlaps != 0) s.places.push_back({s.text.file, key->word, s.text.at + c.at - lead_bytes});
+    if (key->overlaps != 0)
+      s.places.push_back({s.text.file, key->word, s.text.at + c.at - lead_bytes});
     else if (key->word != no_word) s.count(key->word);
     if (key->continues == 0) return;
     const std::uint32_t end = run_end(s.masks, c.at + c.bytes + 1);
@@ -112,7 +118,8 @@ void look_further(search_of_text& s, candidate c, const key_entry* key) {
   }
 }
 
-// Candidates are looked up many at a time, in steps: what a step needs of memory is on its way since the step before.
+// Candidates are looked up many at a time, in steps: what a step needs of memory is on its way
+// since the step before.
 class candidates {
  public:
   static constexpr std::uint32_t room = 64;  // for the starts of 64 bytes
@@ -132,8 +139,8 @@ class candidates {
       const candidate c = all_[i];
       all_[left] = c;
       __builtin_prefetch(s_.keys.entries + s_.keys.entry_slot(c.hash));
-      left +=
-          static_cast<std::uint32_t>(s_.keys.may_have(c.hash)) & static_cast<std::uint32_t>(c.bytes <= s_.keys.longest);
+      left += static_cast<std::uint32_t>(s_.keys.may_have(c.hash)) &
+              static_cast<std::uint32_t>(c.bytes <= s_.keys.longest);
     }
     std::uint32_t found = 0;
     for (std::uint32_t i = 0; i < left; ++i) {
@@ -159,7 +166,8 @@ class candidates {
   std::uint32_t words_[capacity];
 };
 
-GPUFS_FOR_EACH_PROCESSOR void look_through(search_of_text& s, std::uint32_t from, std::uint32_t to) {
+GPUFS_FOR_EACH_PROCESSOR void look_through(search_of_text& s, std::uint32_t from,
+                                           std::uint32_t to) {
   candidates some(s);
   for (std::uint32_t k = from / 64; 64 * k < to; ++k) {
     const std::uint64_t mask = s.masks[k], next = s.masks[k + 1];
@@ -185,7 +193,8 @@ GPUFS_FOR_EACH_PROCESSOR void look_through(search_of_text& s, std::uint32_t from
 }  // namespace
 
 text_searcher::text_searcher(const key_table& keys, findings& to)
-    : keys_(keys.ref()), to_(to), counts_(keys.dictionary().words.size()), counted_(keys.dictionary().words.size()) {}
+    : keys_(keys.ref()), to_(to), counts_(keys.dictionary().words.size()),
+      counted_(keys.dictionary().words.size()) {}
 
 void text_searcher::search(const text_in_file& text, std::uint32_t bytes) {
   const std::size_t count = text.bytes / 64 + 1;
@@ -193,7 +202,8 @@ void text_searcher::search(const text_in_file& text, std::uint32_t bytes) {
   mark_word_characters(text.memory, masks_.data(), count);
   masks_[count - 1] &= (std::uint64_t{1} << text.bytes % 64) - 1;
   masks_[count] = 0;
-  search_of_text s{keys_, text, masks_.data(), counts_.data(), counted_.data(), counted_words_, to_.places};
+  search_of_text s{keys_,           text,           masks_.data(), counts_.data(),
+                   counted_.data(), counted_words_, to_.places};
   look_through(s, lead_bytes, lead_bytes + bytes);
   counted_words_ = s.counted_words;
 }

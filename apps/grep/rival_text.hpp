@@ -8,7 +8,10 @@ namespace gpufs::grep {
 
 // A text in memory, with what is in front of it (rival_files.hpp).
 struct text_in_file {
-  const char* memory;   // from `lead_bytes` in front of the text on. 64 bytes behind it can be read, and do not matter
+  const char*
+      // from `lead_bytes` in front of the text on. 64 bytes behind it can be read, and do not
+      // matter
+      memory;
   std::uint32_t bytes;  // with those in front
   std::uint32_t file;
   std::uint64_t at;  // offset of the text in its file
@@ -19,8 +22,8 @@ class text_searcher {
  public:
   text_searcher(const key_table& keys, findings& to);
 
-  // Finds the matches that begin in the first `bytes` of a text. Behind them it has as much as a word can be long, and a
-  // character; or the file ends.
+  // Finds the matches that begin in the first `bytes` of a text. Behind them it has as much as a
+  // word can be long, and a character; or the file ends.
   void search(const text_in_file& text, std::uint32_t bytes);
 
   // What was counted until now is of this file.

@@ -1,4 +1,5 @@
-// The host's part of a search: shares out the work, runs the kernels, and makes the result of what they sent.
+// The host's part of a search: shares out the work, runs the kernels, and makes the result of what
+// they sent.
 #include <algorithm>
 #include <cerrno>
 #include <optional>
@@ -14,18 +15,21 @@ namespace gpufs::grep {
 
 namespace {
 
-// Enough to keep the service busy with files that are opened and read through it, while other blocks search.
-// (H100, 100,644 files, 1.17 GB: 2 blocks 0.38 to 0.47 s, 4 blocks 0.36 to 0.37 s, 8 blocks 0.35 s.)
+// Enough to keep the service busy with files that are opened and read through it, while other
+// blocks search. (H100, 100,644 files, 1.17 GB: 2 blocks 0.38 to 0.47 s, 4 blocks 0.36 to 0.37 s, 8
+// blocks 0.35 s.)
 constexpr std::uint32_t blocks_per_multiprocessor = 4;
 constexpr std::uint32_t threads_per_block = 256;
-// Bound of the notes on overlapping words (matcher.cuh); dictionaries with many such words run with fewer blocks.
+// Bound of the notes on overlapping words (matcher.cuh); dictionaries with many such words run with
+// fewer blocks.
 constexpr std::uint64_t chains_bytes_max = std::uint64_t{256} << 20;
 
 class open_sink {
  public:
   open_sink(const mount& m, collector& to)
-      : mount_(m),
-        sink_(mount_.open_sink([&to](const char* bytes, std::size_t count) { return to.take(bytes, count); })) {}
+      : mount_(m), sink_(mount_.open_sink([&to](const char* bytes, std::size_t count) {
+          return to.take(bytes, count);
+        })) {}
   ~open_sink() { (void)mount_.close_sink(sink_); }  // take() waits for nobody
   open_sink(const open_sink&) = delete;
   open_sink& operator=(const open_sink&) = delete;
@@ -49,10 +53,12 @@ class searcher {
       : mount_(m), dictionary_(d.flat()), files_(files), progress_(p), failed_(files.size(), 0),
         first_nul_(files.size(), no_nul) {
     if (files.size() > ~std::uint32_t{0}) throw error(EINVAL, "grep: too many files");
-    blocks_ = mount_.device() == device_kind::cpu ? mount_.multiprocessors()
-                                                  : mount_.multiprocessors() * blocks_per_multiprocessor;
+    blocks_ = mount_.device() == device_kind::cpu
+                  ? mount_.multiprocessors()
+                  : mount_.multiprocessors() * blocks_per_multiprocessor;
     if (const std::uint64_t bytes = dictionary_.overlapping * sizeof(carried_chain); bytes != 0) {
-      blocks_ = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(chains_bytes_max / bytes, 1, blocks_));
+      blocks_ = static_cast<std::uint32_t>(
+          std::clamp<std::uint64_t>(chains_bytes_max / bytes, 1, blocks_));
     }
     message_bytes_ = std::min(mount_.options().staging_bytes, message_bytes_max);
     pool_paths();
@@ -113,12 +119,15 @@ class searcher {
     }
   }
 
-  void add_parts(round& r, std::uint32_t file, std::uint64_t bytes, std::uint64_t part_bytes, std::uint64_t end) const {
+  void add_parts(round& r, std::uint32_t file, std::uint64_t bytes, std::uint64_t part_bytes,
+                 std::uint64_t end) const {
     const std::uint64_t parts = count_parts(bytes, part_bytes);
-    if (r.items.size() + parts > ~std::uint32_t{0}) throw error(EINVAL, "grep: too much work for one search");
+    if (r.items.size() + parts > ~std::uint32_t{0})
+      throw error(EINVAL, "grep: too much work for one search");
     for (std::uint64_t part = 0; part < parts; ++part) {
       const std::uint64_t part_end = part + 1 == parts ? end : (part + 1) * part_bytes;
-      r.items.push_back({part * part_bytes, part_end, path_at_[file], file, static_cast<std::uint32_t>(part)});
+      r.items.push_back(
+          {part * part_bytes, part_end, path_at_[file], file, static_cast<std::uint32_t>(part)});
       r.file_of_item.push_back(file);
     }
   }
@@ -135,7 +144,8 @@ class searcher {
 
   void note_failures(const round& r) {
     for (std::size_t k = 0; k < r.items.size(); ++k) {
-      if (const int error = r.collected->ends()[k].error; error != 0) failed_[r.file_of_item[k]] = error;
+      if (const int error = r.collected->ends()[k].error; error != 0)
+        failed_[r.file_of_item[k]] = error;
     }
   }
 
@@ -155,7 +165,8 @@ class searcher {
     return bytes;
   }
 
-  // Files with a late NUL are searched again, up to where grep stops counting. Their pages are still in the cache.
+  // Files with a late NUL are searched again, up to where grep stops counting. Their pages are
+  // still in the cache.
   void make_late_items(round& again) {
     round cuts;
     for (std::uint32_t file = 0; file < files_.size(); ++file) {
@@ -174,15 +185,17 @@ class searcher {
     for (std::size_t k = 0; k < cuts.items.size(); ++k) {
       const item_end& end = cuts.collected->ends()[k];
       if (end.error != 0) failed_[cuts.file_of_item[k]] = end.error;
-      if (end.error == 0 && end.offset != 0) add_parts(again, cuts.file_of_item[k], end.offset, part_bytes, end.offset);
+      if (end.error == 0 && end.offset != 0)
+        add_parts(again, cuts.file_of_item[k], end.offset, part_bytes, end.offset);
     }
   }
 
   // What a launch's blocks share, in device memory.
   struct device_work {
-    device_work(const mount& m, const round& r, const std::vector<char>& path_pool, std::uint32_t blocks,
-                std::uint32_t message_bytes)
-        : items(m, r.items), paths(m, path_pool), taken(m, 1), messages(m, std::size_t{blocks} * message_bytes) {}
+    device_work(const mount& m, const round& r, const std::vector<char>& path_pool,
+                std::uint32_t blocks, std::uint32_t message_bytes)
+        : items(m, r.items), paths(m, path_pool), taken(m, 1),
+          messages(m, std::size_t{blocks} * message_bytes) {}
     device_array<work_item> items;
     device_array<char> paths;
     device_array<atomic_word<std::uint32_t>> taken;
@@ -208,11 +221,12 @@ class searcher {
     if (r.items.empty()) return;
     std::vector<std::uint32_t> parts_left(files_.size(), 0);
     for (const std::uint32_t file : r.file_of_item) ++parts_left[file];
-    r.collected.emplace(r.items.size(), what == counted::words ? dictionary_.words.size() : 0, [&](const section& s) {
-      if (progress_ == nullptr || !reports_progress) return;
-      progress_->bytes_done += s.bytes;
-      if (--parts_left[r.file_of_item[s.item]] == 0) ++progress_->files_done;
-    });
+    r.collected.emplace(r.items.size(), what == counted::words ? dictionary_.words.size() : 0,
+                        [&](const section& s) {
+                          if (progress_ == nullptr || !reports_progress) return;
+                          progress_->bytes_done += s.bytes;
+                          if (--parts_left[r.file_of_item[s.item]] == 0) ++progress_->files_done;
+                        });
 
     constexpr bool words = what == counted::words;
     const std::uint32_t blocks = blocks_for(r);
@@ -282,11 +296,13 @@ class searcher {
 
 }  // namespace
 
-result search(const mount& m, const dictionary& d, const std::vector<file_item>& files, progress* p) {
+result search(const mount& m, const dictionary& d, const std::vector<file_item>& files,
+              progress* p) {
   return searcher(m, d, files, p).run();
 }
 
-line_result count_lines(const mount& m, const dictionary& d, const std::vector<file_item>& files, progress* p) {
+line_result count_lines(const mount& m, const dictionary& d, const std::vector<file_item>& files,
+                        progress* p) {
   return searcher(m, d, files, p).run_lines();
 }
 

@@ -1,7 +1,8 @@
 // Counts by word of one block, in its scratch memory, and the messages that carry them to the host.
 //
-// The counts are a small hash table for the item in hand. It is emptied into a message at the item's end, or when it is
-// half full; the host adds up what it gets. So the memory does not depend on the dictionary's size.
+// The counts are a small hash table for the item in hand. It is emptied into a message at the
+// item's end, or when it is half full; the host adds up what it gets. So the memory does not depend
+// on the dictionary's size.
 #pragma once
 
 #include "gpufs/gpufs.cuh"
@@ -29,7 +30,8 @@ class tally {
   // `message` has room for `message_bytes`, the size of one message.
   GPUFS_HD tally(const block_group& g, const mount_ref& fs, tally_memory& memory, char* message,
                  std::uint32_t message_bytes, std::int32_t sink)
-      : g_(g), fs_(fs), memory_(memory), message_(message), message_bytes_(message_bytes), sink_(sink) {
+      : g_(g), fs_(fs), memory_(memory), message_(message), message_bytes_(message_bytes),
+        sink_(sink) {
     for (std::uint32_t slot = g_.rank(); slot < tally_slots; slot += g_.size()) clear(slot);
     if (g_.is_leader()) {
       memory_.used.store_relaxed(0);
@@ -42,7 +44,8 @@ class tally {
   // The item that is counted from now on. The counts of the one before have been flushed.
   GPUFS_HD void begin(std::uint32_t item) { item_ = item; }
 
-  // By one thread. Relaxed throughout: a barrier of the block is between all additions and the flush.
+  // By one thread. Relaxed throughout: a barrier of the block is between all additions and the
+  // flush.
   GPUFS_HD void add(std::uint32_t word, std::uint32_t count) {
     const std::uint32_t key = word + 1;
     std::uint32_t slot = (key * 0x9e37'79b1u) >> (32 - tally_slots_bits);
@@ -86,7 +89,8 @@ class tally {
     last_sent_ns_ = platform::now_ns();
   }
 
-  // 0, or the -errno of a message that did not reach the host: then nothing that the block finds is of use.
+  // 0, or the -errno of a message that did not reach the host: then nothing that the block finds is
+  // of use.
   GPUFS_HD std::int32_t error() const {
     if (error_ != 0) return error_;
     return -static_cast<std::int32_t>(g_.broadcast(memory_.error.load_relaxed()));
@@ -98,18 +102,23 @@ class tally {
     memory_.counts[slot].store_relaxed(0);
   }
 
-  // Moves all counts into sections, the last of which is `last`. A barrier came before, so `used` is what it is.
+  // Moves all counts into sections, the last of which is `last`. A barrier came before, so `used`
+  // is what it is.
   GPUFS_HD void flush(section last) {
     const std::uint32_t used = memory_.used.load_relaxed();
-    const auto room = static_cast<std::uint32_t>((message_bytes_ - sizeof(section)) / sizeof(word_count));
-    // One part of the table at a time, so small that its counts fit into a message whatever part of them is in it.
+    const auto room =
+        static_cast<std::uint32_t>((message_bytes_ - sizeof(section)) / sizeof(word_count));
+    // One part of the table at a time, so small that its counts fit into a message whatever part of
+    // them is in it.
     const std::uint32_t slots = used <= room ? tally_slots : room;
     for (std::uint32_t first = 0; first < tally_slots; first += slots) {
       const std::uint32_t end = first + slots < tally_slots ? first + slots : tally_slots;
-      const std::uint64_t most = sizeof(section) + std::uint64_t{used < slots ? used : slots} * sizeof(word_count);
+      const std::uint64_t most =
+          sizeof(section) + std::uint64_t{used < slots ? used : slots} * sizeof(word_count);
       if (filled_ + most > message_bytes_) send();
       auto* header = reinterpret_cast<section*>(message_ + filled_);
-      const std::uint32_t count = used == 0 ? 0 : pack(first, end, reinterpret_cast<word_count*>(header + 1));
+      const std::uint32_t count =
+          used == 0 ? 0 : pack(first, end, reinterpret_cast<word_count*>(header + 1));
       if (g_.is_leader()) {
         *header = end == tally_slots ? last : section{last.item, 0, section_kind::counts, 0, 0, 0};
         header->count = count;

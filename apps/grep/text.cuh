@@ -1,12 +1,13 @@
-// Text as 8-byte words, the unit in which it is classified, hashed and compared. Little-endian, as GPUs and their hosts
-// are: byte i of a word is bits 8i to 8i+7.
+// Text as 8-byte words, the unit in which it is classified, hashed and compared. Little-endian, as
+// GPUs and their hosts are: byte i of a word is bits 8i to 8i+7.
 #pragma once
 
 #include "gpufs/text/words.cuh"
 
 namespace gpufs::grep {
 
-// Bit 7 of each byte that is at least `low` and at most `high`, both below 128. Bytes of `x` must be below 128.
+// Bit 7 of each byte that is at least `low` and at most `high`, both below 128. Bytes of `x` must
+// be below 128.
 GPUFS_HD constexpr std::uint64_t in_range(std::uint64_t x, std::uint8_t low, std::uint8_t high) {
   const std::uint64_t at_least = x + eightfold(static_cast<std::uint8_t>(0x80 - low));
   const std::uint64_t above = x + eightfold(static_cast<std::uint8_t>(0x7f - high));
@@ -30,18 +31,23 @@ GPUFS_HD constexpr std::uint32_t word_characters(std::uint64_t text) {
 
 // The eight bytes with A to Z as a to z; all others stay.
 GPUFS_HD constexpr std::uint64_t fold_case(std::uint64_t text) {
-  const std::uint64_t capital = in_range(text & eightfold(0x7f), 'A', 'Z') & ~text & eightfold(0x80);
+  const std::uint64_t capital =
+      in_range(text & eightfold(0x7f), 'A', 'Z') & ~text & eightfold(0x80);
   return text | capital >> 2;  // bit 7 to bit 5, in which the two differ
 }
 
-GPUFS_HD constexpr bool is_word_character(std::uint8_t byte) { return (word_characters(byte) & 1) != 0; }
+GPUFS_HD constexpr bool is_word_character(std::uint8_t byte) {
+  return (word_characters(byte) & 1) != 0;
+}
 
-// Eight bytes from byte position `at`, which needs no alignment. The word after the one that holds `at` is read too.
+// Eight bytes from byte position `at`, which needs no alignment. The word after the one that holds
+// `at` is read too.
 GPUFS_HD inline std::uint64_t eight_bytes(const std::uint64_t* text, std::uint32_t at) {
   const std::uint32_t shift = at % 8 * 8;
   const std::uint64_t first = text[at / 8];
   const std::uint64_t second = text[at / 8 + 1];
-  return first >> shift | second << 1 << (63 - shift);  // two steps: a shift by 64 has no defined result
+  return first >> shift | second << 1
+                                 << (63 - shift);  // two steps: a shift by 64 has no defined result
 }
 
 // The first `bytes` of the eight; zeros behind them.
@@ -49,7 +55,8 @@ GPUFS_HD constexpr std::uint64_t keep_bytes(std::uint64_t text, std::uint32_t by
   return bytes >= 8 ? text : text & ((std::uint64_t{1} << (8 * bytes)) - 1);
 }
 
-GPUFS_HD inline std::uint64_t hash_text(const std::uint64_t* text, std::uint32_t at, std::uint32_t bytes) {
+GPUFS_HD inline std::uint64_t hash_text(const std::uint64_t* text, std::uint32_t at,
+                                        std::uint32_t bytes) {
   std::uint64_t h = bytes;
   for (std::uint32_t done = 0; done < bytes; done += 8) {
     h = (h ^ keep_bytes(eight_bytes(text, at + done), bytes - done)) * 0x9e37'79b9'7f4a'7c15ull;
@@ -60,11 +67,12 @@ GPUFS_HD inline std::uint64_t hash_text(const std::uint64_t* text, std::uint32_t
 }
 
 // Whether the text at `at` begins with `bytes` of `word`, whose last word has zeros behind its end.
-GPUFS_HD inline bool equal_text(const std::uint64_t* text, std::uint32_t at, const std::uint64_t* word,
-                                std::uint32_t bytes) {
+GPUFS_HD inline bool equal_text(const std::uint64_t* text, std::uint32_t at,
+                                const std::uint64_t* word, std::uint32_t bytes) {
   for (std::uint32_t done = 0; done < bytes; done += 8) {
     const std::uint32_t left = bytes - done;
-    if (keep_bytes(eight_bytes(text, at + done), left) != keep_bytes(word[done / 8], left)) return false;
+    if (keep_bytes(eight_bytes(text, at + done), left) != keep_bytes(word[done / 8], left))
+      return false;
   }
   return true;
 }

@@ -1,4 +1,5 @@
-// Finds the files below directories, with several threads: most of the time goes into waiting for the kernel's stat.
+// Finds the files below directories, with several threads: most of the time goes into waiting for
+// the kernel's stat.
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -24,7 +25,8 @@ namespace gpufs::grep {
 namespace {
 
 constexpr unsigned threads_max = 8;
-constexpr const char* of_pseudo_file_system = "is of a pseudo file system, whose files cannot be searched";
+constexpr const char* of_pseudo_file_system =
+    "is of a pseudo file system, whose files cannot be searched";
 
 // A folder of autofs is one in which file systems are mounted.
 bool is_pseudo(const struct statfs& s) {
@@ -89,11 +91,12 @@ class pending_directories {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<directory> stack_;  // guarded by mutex_
-  unsigned listing_ = 0;          // directories that were taken and are not listed yet; guarded by mutex_
+  unsigned listing_ = 0;  // directories that were taken and are not listed yet; guarded by mutex_
 };
 
 void list(const directory& d, found& out, std::vector<directory>& below) {
-  const int fd = open(d.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | (d.is_root ? 0 : O_NOFOLLOW));
+  const int fd =
+      open(d.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | (d.is_root ? 0 : O_NOFOLLOW));
   const std::unique_ptr<DIR, close_directory> stream(fd < 0 ? nullptr : fdopendir(fd));
   if (stream == nullptr) {
     out.failures.push_back({d.path, errno});
@@ -144,7 +147,8 @@ void list_all(pending_directories& pending, found& out) {
 
 bool by_path(const file_item& a, const file_item& b) { return a.path < b.path; }
 
-// The files sorted by path: the threads' order is nobody's, and so neighbours in the list are neighbours on the disk too.
+// The files sorted by path: the threads' order is nobody's, and so neighbours in the list are
+// neighbours on the disk too.
 void list_all_with_threads(pending_directories& pending, found& out) {
   const std::size_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, threads_max);
   std::vector<found> parts(threads);
@@ -171,7 +175,8 @@ void list_all_with_threads(pending_directories& pending, found& out) {
 
 }  // namespace
 
-std::vector<file_item> walk(const std::vector<std::string>& roots, std::vector<path_failure>& failures) {
+std::vector<file_item> walk(const std::vector<std::string>& roots,
+                            std::vector<path_failure>& failures) {
   found out;
   std::vector<directory> directories;
   for (const std::string& root : roots) {
@@ -179,7 +184,8 @@ std::vector<file_item> walk(const std::vector<std::string>& roots, std::vector<p
     struct statfs file_system;
     if (stat(root.c_str(), &status) != 0) {
       out.failures.push_back({root, errno});
-    } else if (S_ISREG(status.st_mode) && statfs(root.c_str(), &file_system) == 0 && is_pseudo(file_system)) {
+    } else if (S_ISREG(status.st_mode) && statfs(root.c_str(), &file_system) == 0 &&
+               is_pseudo(file_system)) {
       out.failures.push_back({root, EINVAL, of_pseudo_file_system});
     } else if (S_ISREG(status.st_mode)) {
       out.files.push_back({root, static_cast<std::uint64_t>(status.st_size)});
@@ -213,7 +219,8 @@ bool is_searched(const std::vector<std::string>& roots, const std::string& path)
   const std::vector<file_item> files = walk(roots, ignored);
   return std::any_of(files.begin(), files.end(), [&](const file_item& file) {
     struct stat status;
-    return stat(file.path.c_str(), &status) == 0 && status.st_dev == wanted.st_dev && status.st_ino == wanted.st_ino;
+    return stat(file.path.c_str(), &status) == 0 && status.st_dev == wanted.st_dev &&
+           status.st_ino == wanted.st_ino;
   });
 }
 

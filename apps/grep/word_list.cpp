@@ -24,7 +24,8 @@ std::string_view without_return(std::string_view line) {
 }  // namespace
 
 const char* reason_to_refuse(std::string_view word) {
-  if (word.substr(0, word_bytes_max).find('\0') != std::string_view::npos) return "the word has a NUL byte";
+  if (word.substr(0, word_bytes_max).find('\0') != std::string_view::npos)
+    return "the word has a NUL byte";
   if (word.size() > word_bytes_max) return "the word is longer than 255 bytes";
   return nullptr;
 }

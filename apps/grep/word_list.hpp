@@ -11,7 +11,8 @@ namespace gpufs::grep {
 // Why a word cannot be searched for, or null. A newline in it is for the caller to find.
 const char* reason_to_refuse(std::string_view word);
 
-// Splits a text that comes in pieces. A line ends with "\n" or "\r\n", the last one also with nothing.
+// Splits a text that comes in pieces. A line ends with "\n" or "\r\n", the last one also with
+// nothing.
 class word_list {
  public:
   // `name` is the path in errors.

@@ -1,4 +1,5 @@
-// What the kernels of an application do with files as a whole: all or nothing, and the first thing that went wrong is kept for the host.
+// What the kernels of an application do with files as a whole: all or nothing, and the first thing
+// that went wrong is kept for the host.
 #pragma once
 
 #include <fcntl.h>
@@ -9,8 +10,8 @@
 
 namespace gpufs::job {
 
-// The first thing that went wrong in a job's kernels: 0; or an errno, and in the upper half the number of the file, in the order in
-// which the host knows them.
+// The first thing that went wrong in a job's kernels: 0; or an errno, and in the upper half the
+// number of the file, in the order in which the host knows them.
 struct failure {
   atomic_word<std::uint64_t>* word;
   // `result`: -errno, or 0 for a file that ends too early.
@@ -22,7 +23,8 @@ struct failure {
   GPUFS_HD bool told() const { return word->load_relaxed() != 0; }
 };
 
-// The paths of a job's files, in memory of the device: where each begins, counted from here, and they themselves.
+// The paths of a job's files, in memory of the device: where each begins, counted from here, and
+// they themselves.
 struct path_table {
   const char* begin;
   GPUFS_HD const char* operator[](std::uint32_t file) const {
@@ -32,30 +34,31 @@ struct path_table {
 
 // The descriptor; less than 0, which is told, if there is none.
 template <class Group>
-GPUFS_HD std::int32_t open_file(const Group& g, const mount_ref& fs, const char* path, std::int32_t flags,
-                                std::uint32_t file, const failure& failed) {
+GPUFS_HD std::int32_t open_file(const Group& g, const mount_ref& fs, const char* path,
+                                std::int32_t flags, std::uint32_t file, const failure& failed) {
   const std::int32_t fd = gopen(g, fs, path, flags);
   if (fd < 0 && g.is_leader()) failed.tell(file, fd);
   return fd;
 }
 template <class Group>
-GPUFS_HD std::int32_t open_to_read(const Group& g, const mount_ref& fs, const char* path, std::uint32_t file,
-                                   const failure& failed) {
+GPUFS_HD std::int32_t open_to_read(const Group& g, const mount_ref& fs, const char* path,
+                                   std::uint32_t file, const failure& failed) {
   return open_file(g, fs, path, O_RDONLY, file, failed);
 }
 // Each byte is written once: no page is ever fetched for those that are not.
 template <class Group>
-GPUFS_HD std::int32_t open_to_write(const Group& g, const mount_ref& fs, const char* path, std::uint32_t file,
-                                    const failure& failed) {
+GPUFS_HD std::int32_t open_to_write(const Group& g, const mount_ref& fs, const char* path,
+                                    std::uint32_t file, const failure& failed) {
   return open_file(g, fs, path, O_WRONLY | O_GWRONCE, file, failed);
 }
 
 // Reads all of it; false, which is told, if that is not to be had. Collective.
 template <class Group>
-GPUFS_HD bool read_all(const Group& g, const mount_ref& fs, std::int32_t fd, std::uint32_t file, const failure& failed,
-                       char* to, std::uint64_t bytes, std::uint64_t at) {
+GPUFS_HD bool read_all(const Group& g, const mount_ref& fs, std::int32_t fd, std::uint32_t file,
+                       const failure& failed, char* to, std::uint64_t bytes, std::uint64_t at) {
   for (std::uint64_t done = 0; done < bytes;) {
-    const std::int64_t got = gread(g, fs, fd, to + done, bytes - done, static_cast<std::int64_t>(at + done));
+    const std::int64_t got =
+        gread(g, fs, fd, to + done, bytes - done, static_cast<std::int64_t>(at + done));
     if (got <= 0) {
       if (g.is_leader()) failed.tell(file, got);
       return false;
@@ -67,10 +70,12 @@ GPUFS_HD bool read_all(const Group& g, const mount_ref& fs, std::int32_t fd, std
 
 // Writes all of it, or tells why not. Collective.
 template <class Group>
-GPUFS_HD void write_all(const Group& g, const mount_ref& fs, std::int32_t fd, std::uint32_t file, const failure& failed,
-                        const char* from, std::uint64_t bytes, std::uint64_t at) {
+GPUFS_HD void write_all(const Group& g, const mount_ref& fs, std::int32_t fd, std::uint32_t file,
+                        const failure& failed, const char* from, std::uint64_t bytes,
+                        std::uint64_t at) {
   for (std::uint64_t done = 0; done < bytes;) {
-    const std::int64_t put = gwrite(g, fs, fd, from + done, bytes - done, static_cast<std::int64_t>(at + done));
+    const std::int64_t put =
+        gwrite(g, fs, fd, from + done, bytes - done, static_cast<std::int64_t>(at + done));
     if (put <= 0) {
       if (g.is_leader()) failed.tell(file, put < 0 ? put : -EIO);
       return;
@@ -81,12 +86,14 @@ GPUFS_HD void write_all(const Group& g, const mount_ref& fs, std::int32_t fd, st
 
 // Closes what was written; that it has reached the file is known only now.
 template <class Group>
-GPUFS_HD void close_written(const Group& g, const mount_ref& fs, std::int32_t fd, std::uint32_t file,
-                            const failure& failed) {
-  if (const std::int32_t closed = gclose(g, fs, fd); closed < 0 && g.is_leader()) failed.tell(file, closed);
+GPUFS_HD void close_written(const Group& g, const mount_ref& fs, std::int32_t fd,
+                            std::uint32_t file, const failure& failed) {
+  if (const std::int32_t closed = gclose(g, fs, fd); closed < 0 && g.is_leader())
+    failed.tell(file, closed);
 }
 
-// A file that a kernel has opened, if it has: the calls above, and others, of which none is told twice where it is not open. Collective.
+// A file that a kernel has opened, if it has: the calls above, and others, of which none is told
+// twice where it is not open. Collective.
 class opened {
  public:
   GPUFS_HD opened(const mount_ref& fs, std::int32_t fd, std::uint32_t file, const failure& failed)
@@ -100,10 +107,12 @@ class opened {
     return job::read_all(g, fs_, fd_, file_, failed_, static_cast<char*>(to), bytes, at);
   }
   template <class Group>
-  GPUFS_HD void write_all(const Group& g, const void* from, std::uint64_t bytes, std::uint64_t at) const {
+  GPUFS_HD void write_all(const Group& g, const void* from, std::uint64_t bytes,
+                          std::uint64_t at) const {
     job::write_all(g, fs_, fd_, file_, failed_, static_cast<const char*>(from), bytes, at);
   }
-  // A mapping of all of a part, which lies in one page; null, which is told, if that is not to be had.
+  // A mapping of all of a part, which lies in one page; null, which is told, if that is not to be
+  // had.
   template <class Group>
   GPUFS_HD const char* map(const Group& g, std::uint64_t bytes, std::uint64_t at) const {
     const mapping m = gmmap(g, fs_, fd_, static_cast<std::int64_t>(at), bytes);
@@ -120,11 +129,13 @@ class opened {
   // Asks for a part, or has what was written to it reach the file.
   template <class Group>
   GPUFS_HD void bring(const Group& g, std::uint64_t bytes, std::uint64_t at) const {
-    if (bytes != 0) (void)gfadvise(g, fs_, fd_, static_cast<std::int64_t>(at), bytes, POSIX_FADV_WILLNEED);
+    if (bytes != 0)
+      (void)gfadvise(g, fs_, fd_, static_cast<std::int64_t>(at), bytes, POSIX_FADV_WILLNEED);
   }
   template <class Group>
   GPUFS_HD void send(const Group& g, std::uint64_t bytes, std::uint64_t at) const {
-    if (bytes != 0) (void)gfadvise(g, fs_, fd_, static_cast<std::int64_t>(at), bytes, POSIX_FADV_DONTNEED);
+    if (bytes != 0)
+      (void)gfadvise(g, fs_, fd_, static_cast<std::int64_t>(at), bytes, POSIX_FADV_DONTNEED);
   }
   template <class Group>
   GPUFS_HD void close(const Group& g) const {
@@ -154,27 +165,31 @@ struct file {
   }
 };
 
-// Calls `part(first, end)` for each of the block's parts of [0, count), `size` each, which the blocks take by turns.
+// Calls `part(first, end)` for each of the block's parts of [0, count), `size` each, which the
+// blocks take by turns.
 template <class Part>
 GPUFS_HD void by_turns(std::uint64_t count, std::uint64_t size, const Part& part) {
-  for (std::uint64_t first = block_group::grid_rank() * size; first < count; first += block_group::grid_size() * size)
+  for (std::uint64_t first = block_group::grid_rank() * size; first < count;
+       first += block_group::grid_size() * size)
     part(first, count - first < size ? count : first + size);
 }
 
-// Whether a kernel goes on that needs some files: not if something went wrong with any file of the job, as each call might wait for its
-// timeout then. By all of a block.
+// Whether a kernel goes on that needs some files: not if something went wrong with any file of the
+// job, as each call might wait for its timeout then. By all of a block.
 template <class... Opened>
 GPUFS_HD bool goes_on(const block_group& g, const Opened&... files) {
   return (files.is_open() && ...) && !g.all((files.told() || ...));
 }
 
-// Counts to `count`, and then anew; true for the last of so many. Then what the others wrote before is there. By all of a block.
+// Counts to `count`, and then anew; true for the last of so many. Then what the others wrote before
+// is there. By all of a block.
 template <class Word>
 GPUFS_HD bool is_last(const block_group& g, atomic_word<Word>& word, std::uint64_t count) {
   Word counted = 0;
   g.sync();  // before the leader releases what all have written
   if (g.is_leader()) {
-    // Released for the last one, whose load acquires what all of them released: they only added to the word.
+    // Released for the last one, whose load acquires what all of them released: they only added to
+    // the word.
     counted = word.fetch_add_release(1) + 1;
     (void)word.load_acquire();
   }
@@ -190,7 +205,8 @@ struct read_part : tuned_shape {
   char* to;
   failure failed;
 
-  GPUFS_HD read_part(const char* p, std::uint32_t f, std::uint64_t o, std::uint64_t n, char* t, failure w)
+  GPUFS_HD read_part(const char* p, std::uint32_t f, std::uint64_t o, std::uint64_t n, char* t,
+                     failure w)
       : path(p), file(f), offset(o), bytes(n), to(t), failed(w) {}
   GPUFS_HD std::uint64_t pieces() const { return ceiling(bytes, piece_bytes); }
   GPUFS_HD void operator()(const mount_ref& fs) const {

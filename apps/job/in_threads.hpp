@@ -8,7 +8,8 @@
 
 namespace gpufs::job {
 
-// Calls work(t) for each t below `threads`, in a thread each, and waits for all; then throws what one of them threw.
+// Calls work(t) for each t below `threads`, in a thread each, and waits for all; then throws what
+// one of them threw.
 template <class Work>
 void in_threads(std::size_t threads, const Work& work) {
   std::vector<std::exception_ptr> thrown(threads);

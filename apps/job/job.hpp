@@ -1,4 +1,5 @@
-// The host's side of an application's kernels: where they find the paths of their files, and what they tell.
+// The host's side of an application's kernels: where they find the paths of their files, and what
+// they tell.
 #pragma once
 
 #include <algorithm>
@@ -22,17 +23,21 @@ namespace gpufs::job {
 // Kernels that work on some files together. Waits only where it says so.
 class job {
  public:
-  // `alone`: no other thread of the process calls the CUDA driver meanwhile, so the copy engine may bring what is read (launch_shape::bulk).
-  // `what`: of which errors speak. `table`: what kernels find at table(). `memory_bytes`: of zeros, at memory(). Throws gpufs::error.
+  // `alone`: no other thread of the process calls the CUDA driver meanwhile, so the copy engine may
+  // bring what is read (launch_shape::bulk). `what`: of which errors speak. `table`: what kernels
+  // find at table(). `memory_bytes`: of zeros, at memory(). Throws gpufs::error.
   job(const mount& m, std::string what, std::vector<std::string> paths, bool alone,
       std::span<const std::byte> table = {}, std::size_t memory_bytes = 0)
       : mount_(m), what_(std::move(what)), paths_(std::move(paths)), alone_(alone),
-        brought_(brought_along(paths_, table)), device_(m, word_begin() + device_parts::alignment + memory_bytes) {
+        brought_(brought_along(paths_, table)),
+        device_(m, word_begin() + device_parts::alignment + memory_bytes) {
     mount_.copy_to_device(device_.data(), brought_.data(), brought_.size());
   }
 
   const mount& of() const { return mount_; }
-  failure failed() const { return {reinterpret_cast<atomic_word<std::uint64_t>*>(device_.data() + word_begin())}; }
+  failure failed() const {
+    return {reinterpret_cast<atomic_word<std::uint64_t>*>(device_.data() + word_begin())};
+  }
   // For kernels.
   gpufs::job::file file(std::uint32_t number) const { return {path(number), number, failed()}; }
   // The files' paths, where kernels can read them.
@@ -48,17 +53,21 @@ class job {
   }
   char* memory() const { return device_.data() + word_begin() + device_parts::alignment; }
 
-  // A block for each multiprocessor: enough to keep the bus busy with large pieces, and few enough that they have room in a cache.
+  // A block for each multiprocessor: enough to keep the bus busy with large pieces, and few enough
+  // that they have room in a cache.
   std::uint32_t few() const { return mount_.multiprocessors(); }
-  std::uint32_t many() const { return mount_.multiprocessors() * tuned_shape::blocks_per_multiprocessor; }
+  std::uint32_t many() const {
+    return mount_.multiprocessors() * tuned_shape::blocks_per_multiprocessor;
+  }
 
   static constexpr std::uint32_t threads = 256;
   template <class Kernel>
-  void launch(const Kernel& kernel, std::uint64_t blocks, std::uint32_t most, std::size_t scratch_bytes = 0,
-              std::uint32_t block_threads = threads) const {
+  void launch(const Kernel& kernel, std::uint64_t blocks, std::uint32_t most,
+              std::size_t scratch_bytes = 0, std::uint32_t block_threads = threads) const {
     const auto count = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(blocks, 1, most));
     gpufs::launch(mount_, {count, block_threads, scratch_bytes, nullptr, alone_}, kernel);
-    // The first launch of the next kernel loads it, for which the driver waits; this one may be waiting for the driver.
+    // The first launch of the next kernel loads it, for which the driver waits; this one may be
+    // waiting for the driver.
     if (alone_) mount_.synchronize();
   }
 
@@ -91,13 +100,15 @@ class job {
                   file < paths_.size() ? paths_[file] : std::string());
     }
     std::vector<T> first(count);
-    if (count != 0) std::memcpy(first.data(), bytes.data() + device_parts::alignment, count * sizeof(T));
+    if (count != 0)
+      std::memcpy(first.data(), bytes.data() + device_parts::alignment, count * sizeof(T));
     return first;
   }
 
  private:
   // As path_table has it: where each path begins; the table; the paths.
-  static std::vector<char> brought_along(const std::vector<std::string>& paths, std::span<const std::byte> table) {
+  static std::vector<char> brought_along(const std::vector<std::string>& paths,
+                                         std::span<const std::byte> table) {
     const std::size_t begins_bytes = paths.size() * sizeof(std::uint64_t);
     std::vector<char> all(begins_bytes + table.size());
     if (!table.empty()) std::memcpy(all.data() + begins_bytes, table.data(), table.size());
@@ -110,7 +121,9 @@ class job {
     return all;
   }
   // Of the failure's word, behind what was brought along; memory() follows it.
-  std::size_t word_begin() const { return ceiling(brought_.size(), device_parts::alignment) * device_parts::alignment; }
+  std::size_t word_begin() const {
+    return ceiling(brought_.size(), device_parts::alignment) * device_parts::alignment;
+  }
 
   const mount& mount_;
   const std::string what_;

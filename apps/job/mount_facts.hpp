@@ -9,11 +9,12 @@ namespace gpufs::job {
 struct mount_facts {
   std::uint64_t page_bytes, cache_bytes;
   std::uint32_t multiprocessors;
-  bool is_twin;
+  bool is_cpu;
   std::uint64_t bulk_bytes;  // the most that the copy engine brings at once; 0: nothing
   static mount_facts of(const mount& m) {
     const mount_options& o = m.options();
-    return {o.page_bytes, o.cache_bytes, m.multiprocessors(), m.device() == device_kind::cpu, o.bulk_bytes};
+    return {o.page_bytes, o.cache_bytes, m.multiprocessors(), m.device() == device_kind::cpu,
+            o.bulk_bytes};
   }
 };
 

@@ -9,13 +9,18 @@
 
 namespace gpufs::linear {
 
-GPUFS_HD constexpr std::uint64_t bytes_of(element type) { return type == element::float32 ? sizeof(float) : 2; }
+GPUFS_HD constexpr std::uint64_t bytes_of(element type) {
+  return type == element::float32 ? sizeof(float) : 2;
+}
 
 // Of a matrix that there cannot be, or at a place where there cannot be one.
-inline void check_matrix(std::uint64_t rows, std::uint64_t columns, std::uint64_t number_bytes, std::uint64_t offset) {
+inline void check_matrix(std::uint64_t rows, std::uint64_t columns, std::uint64_t number_bytes,
+                         std::uint64_t offset) {
   if (rows == 0 || columns == 0) throw error(EINVAL, "a matrix without numbers");
-  if (offset % number_bytes != 0) throw error(EINVAL, "an offset that is no multiple of a number's size");
-  if (offset > limits::file_bytes_max || rows > (limits::file_bytes_max - offset) / number_bytes / columns)
+  if (offset % number_bytes != 0)
+    throw error(EINVAL, "an offset that is no multiple of a number's size");
+  if (offset > limits::file_bytes_max ||
+      rows > (limits::file_bytes_max - offset) / number_bytes / columns)
     throw error(EINVAL, "a matrix that is larger than files are");
 }
 

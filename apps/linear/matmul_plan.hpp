@@ -14,12 +14,13 @@ namespace gpufs::linear {
 template <class T>
 inline constexpr int parts_of = sizeof(T) == sizeof(float) ? 3 : 1;
 
-// Tiles of the product are made of some rows with some columns. All tiles of a band of rows come before the next band, whose rows are brought
-// meanwhile: with each tile a share. In a band, tiles that lie near each other come together, so that what they share is in the
-// second-level cache: groups of tiles of columns, with all of the band's rows.
+// Tiles of the product are made of some rows with some columns. All tiles of a band of rows come
+// before the next band, whose rows are brought meanwhile: with each tile a share. In a band, tiles
+// that lie near each other come together, so that what they share is in the second-level cache:
+// groups of tiles of columns, with all of the band's rows.
 //
-// Invariants: each number of the product is in one tile; what blocks map at a time has room in half of the cache, if a block's has, and
-// so have two bands, if one is brought.
+// Invariants: each number of the product is in one tile; what blocks map at a time has room in half
+// of the cache, if a block's has, and so have two bands, if one is brought.
 struct matmul_plan {
   static constexpr std::uint32_t group_tiles = 16;
   static constexpr std::uint64_t first_share_bytes = std::uint64_t{4} << 20;
@@ -29,31 +30,37 @@ struct matmul_plan {
   tile::cut cut;  // of the left matrix
   std::uint32_t band_tiles = 16;
   bool brings;  // whether the cache has room for the next band beside the one that is multiplied
-  bool is_twin;
+  bool is_cpu;
   std::uint32_t pack_blocks;
 
   // Throws gpufs::error for what matmul() refuses.
   matmul_plan(const matmul_files& f, const job::mount_facts& m)
-      : type(checked(f).left.type), left_offset(f.left.offset), right_offset(f.right.offset), out_offset(f.out_offset),
-        rows(f.rows), depth(f.depth), columns(f.columns),
+      : type(checked(f).left.type), left_offset(f.left.offset), right_offset(f.right.offset),
+        out_offset(f.out_offset), rows(f.rows), depth(f.depth), columns(f.columns),
         cut(m, m.multiprocessors * roomy_shape::blocks_per_multiprocessor,
             {depth * bytes_of(type), depth, bytes_of(type), rows, left_offset}),
-        is_twin(m.is_twin) {
-    constexpr std::uint64_t most = limits::file_bytes_max / (tile::slice_bytes * 3);  // more than memories have
+        is_cpu(m.is_cpu) {
+    constexpr std::uint64_t most =
+        limits::file_bytes_max / (tile::slice_bytes * 3);  // more than memories have
     if (slices_of_row() > most / across()) throw error(ENOMEM, "matmul", f.right.path);
-    const auto two_bands = [&] { return 2 * cut.pages_of(std::uint64_t{band_tiles} * cut.rows * left_row_bytes()); };
+    const auto two_bands = [&] {
+      return 2 * cut.pages_of(std::uint64_t{band_tiles} * cut.rows * left_row_bytes());
+    };
     while (two_bands() > cut.pages && band_tiles > 1) band_tiles /= 2;
     brings = two_bands() <= cut.pages;
     cut.blocks = static_cast<std::uint32_t>(std::min<std::uint64_t>(cut.blocks, tiles()));
     const std::uint32_t most_packing = m.multiprocessors * tuned_shape::blocks_per_multiprocessor;
-    pack_blocks = static_cast<std::uint32_t>(std::min<std::uint64_t>(slices_of_row(), most_packing));
+    pack_blocks =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(slices_of_row(), most_packing));
   }
 
   GPUFS_HD std::uint64_t left_row_bytes() const { return depth * bytes_of(type); }
   GPUFS_HD std::uint64_t across() const { return ceiling(columns, tile::side); }
   GPUFS_HD std::uint64_t down() const { return ceiling(rows, cut.rows); }
   GPUFS_HD std::uint64_t tiles() const { return across() * down(); }
-  GPUFS_HD std::uint64_t left_place(std::uint64_t row) const { return left_offset + row * left_row_bytes(); }
+  GPUFS_HD std::uint64_t left_place(std::uint64_t row) const {
+    return left_offset + row * left_row_bytes();
+  }
   GPUFS_HD std::uint64_t right_place(std::uint64_t row, std::uint64_t column) const {
     return right_offset + (row * columns + column) * bytes_of(type);
   }
@@ -62,7 +69,8 @@ struct matmul_plan {
   }
   GPUFS_HD std::uint64_t slices_of_row() const { return tile::panel::slices_in(depth); }
   std::uint64_t panel_bytes() const {
-    return tile::panel::bytes(columns, depth, type == element::float32 ? parts_of<float> : parts_of<bfloat16>);
+    return tile::panel::bytes(columns, depth,
+                              type == element::float32 ? parts_of<float> : parts_of<bfloat16>);
   }
 
   // Rows of the left matrix: of so many shares one.
@@ -73,22 +81,28 @@ struct matmul_plan {
     std::uint64_t row, column_tile;
     std::uint32_t count;  // of its rows
     rows_to_bring
-        first;  // its own, in the first band, where nobody has brought them: by the tiles that come first, each a share
+        // its own, in the first band, where nobody has brought them: by the tiles that come first,
+        // each a share
+        first;
     rows_to_bring next;  // of the next band; none behind the last
   };
   GPUFS_HD tile_of_product tile_at(std::uint64_t i) const {
     const std::uint64_t band = i / (across() * band_tiles), in_band = i % (across() * band_tiles);
     const std::uint64_t first = band * band_tiles, height = least(down() - first, band_tiles);
-    const std::uint64_t group = in_band / (height * group_tiles), in_group = in_band % (height * group_tiles);
+    const std::uint64_t group = in_band / (height * group_tiles),
+                        in_group = in_band % (height * group_tiles);
     const std::uint64_t width = least(across() - group * group_tiles, group_tiles);
-    const std::uint64_t row = (first + in_group / width) * cut.rows, next = least((first + height) * cut.rows, rows);
-    const std::uint64_t column_tile = group * group_tiles + in_group % width, count = least(rows - row, cut.rows);
+    const std::uint64_t row = (first + in_group / width) * cut.rows,
+                        next = least((first + height) * cut.rows, rows);
+    const std::uint64_t column_tile = group * group_tiles + in_group % width,
+                        count = least(rows - row, cut.rows);
     const std::uint64_t shares = least(ceiling(count * left_row_bytes(), first_share_bytes), width);
     return {row,
             column_tile,
             static_cast<std::uint32_t>(count),
             {row, band == 0 && column_tile < shares ? count : 0, column_tile, shares},
-            {next, least(rows - next, std::uint64_t{band_tiles} * cut.rows), in_band, across() * height}};
+            {next, least(rows - next, std::uint64_t{band_tiles} * cut.rows), in_band,
+             across() * height}};
   }
 
  private:

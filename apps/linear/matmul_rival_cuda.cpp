@@ -25,19 +25,23 @@ namespace {
 
 using rival::check;
 
-constexpr std::uint64_t packed_bytes = std::uint64_t{4} << 20;  // of the right matrix, that a thread reads at a time
+constexpr std::uint64_t packed_bytes = std::uint64_t{4}
+                                       << 20;  // of the right matrix, that a thread reads at a time
 
 // Packs rows of the right matrix: a block as many as a slice is deep, of a tile's columns.
 template <class T, int Parts>
-__global__ void __launch_bounds__(tile::threads) pack_rows(const T* rows, std::uint64_t count, std::uint64_t columns,
-                                                           std::uint64_t first, std::uint64_t depth, char* slices) {
+__global__ void __launch_bounds__(tile::threads)
+    pack_rows(const T* rows, std::uint64_t count, std::uint64_t columns, std::uint64_t first,
+              std::uint64_t depth, char* slices) {
   const block_group g = this_block();
   auto* const numbers = reinterpret_cast<T*>(block_group::scratch());
   const std::uint64_t tiles = ceiling(columns, tile::side);
   const std::uint64_t row = blockIdx.x / tiles * tile::depth, column_tile = blockIdx.x % tiles;
   const std::uint64_t column = column_tile * tile::side;
-  const auto height = static_cast<std::uint32_t>(count - row < tile::depth ? count - row : tile::depth);
-  const auto width = static_cast<std::uint32_t>(columns - column < tile::side ? columns - column : tile::side);
+  const auto height =
+      static_cast<std::uint32_t>(count - row < tile::depth ? count - row : tile::depth);
+  const auto width =
+      static_cast<std::uint32_t>(columns - column < tile::side ? columns - column : tile::side);
   for (std::uint32_t i = threadIdx.x; i < height * tile::side; i += blockDim.x) {
     const std::uint32_t k = i / tile::side, n = i % tile::side;
     if (n < width) numbers[i] = rows[(row + k) * columns + column + n];
@@ -45,7 +49,8 @@ __global__ void __launch_bounds__(tile::threads) pack_rows(const T* rows, std::u
   __syncthreads();
   tile::pack_columns<Parts>(
       g, numbers, tile::side, height, width,
-      slices + tile::panel::place<Parts>(column_tile, (first + row) / tile::depth, tile::panel::slices_in(depth)));
+      slices + tile::panel::place<Parts>(column_tile, (first + row) / tile::depth,
+                                         tile::panel::slices_in(depth)));
 }
 
 // What a block has in shared memory.
@@ -55,7 +60,8 @@ struct tile_memory {
   tile::row_table rows;
 };
 
-// Multiplies a band of rows: a block for each tile of the product. Those that run together have few columns.
+// Multiplies a band of rows: a block for each tile of the product. Those that run together have few
+// columns.
 template <class T, int Parts, bool Aligned>
 __global__ void __launch_bounds__(tile::threads, 2)
     multiply_band(const T* left, std::uint64_t rows, std::uint64_t depth, std::uint64_t columns,
@@ -66,10 +72,13 @@ __global__ void __launch_bounds__(tile::threads, 2)
   const std::uint64_t row = blockIdx.x % down * tile::side, column_tile = blockIdx.x / down;
   const std::uint64_t column = column_tile * tile::side;
   const auto count = static_cast<std::uint32_t>(rows - row < tile::side ? rows - row : tile::side);
-  tile::set_rows(g, own.rows, reinterpret_cast<const char*>(left + row * depth), depth * sizeof(T), count);
+  tile::set_rows(g, own.rows, reinterpret_cast<const char*>(left + row * depth), depth * sizeof(T),
+                 count);
   tile::product<Parts> sums(nullptr);
-  const tile::factors both{own.rows, count, static_cast<std::uint32_t>(depth), right, column_tile, 0};
-  tile::add_product<Parts, T, Aligned>(g, sums, own.stages, both, [](std::uint32_t, std::uint32_t, const auto&) {});
+  const tile::factors both{own.rows, count,       static_cast<std::uint32_t>(depth),
+                           right,    column_tile, 0};
+  tile::add_product<Parts, T, Aligned>(g, sums, own.stages, both,
+                                       [](std::uint32_t, std::uint32_t, const auto&) {});
   sums.each([&](std::uint32_t m, std::uint32_t n, float sum) {
     if (m < count && column + n < columns) out[(row + m) * columns + column + n] = sum;
   });
@@ -81,16 +90,22 @@ class pipeline {
   pipeline(const matmul_files& files, unsigned threads, std::uint64_t band_rows)
       : of_(files), threads_(threads), band_rows_(std::min(band_rows, files.rows)),
         out_at_(ceiling(band_rows_ * files.depth * sizeof(T), 256) * 256),
-        packed_rows_(std::max<std::uint64_t>(packed_bytes / (files.columns * sizeof(T)) / tile::depth, 1) *
-                     tile::depth),
+        packed_rows_(
+            std::max<std::uint64_t>(packed_bytes / (files.columns * sizeof(T)) / tile::depth, 1) *
+            tile::depth),
         slices_(tile::panel::bytes(files.columns, files.depth, Parts)),
-        multiply_(tile::are_aligned<T>(0, files.depth * sizeof(T), files.depth) ? multiply_band<T, Parts, true>
-                                                                                : multiply_band<T, Parts, false>) {
-    const std::uint64_t bytes =
-        std::max(out_at_ + band_rows_ * files.columns * sizeof(float), packed_rows_ * files.columns * sizeof(T));
-    for (unsigned t = 0; t < 2 * threads; ++t) buffers_.push_back(std::make_unique<rival::half_buffer>(bytes));
-    check(cudaFuncSetAttribute(multiply_, cudaFuncAttributeMaxDynamicSharedMemorySize, memory_bytes), "multiply_band");
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // the slices' zeros are there, whatever stream sees them
+        multiply_(tile::are_aligned<T>(0, files.depth * sizeof(T), files.depth)
+                      ? multiply_band<T, Parts, true>
+                      : multiply_band<T, Parts, false>) {
+    const std::uint64_t bytes = std::max(out_at_ + band_rows_ * files.columns * sizeof(float),
+                                         packed_rows_ * files.columns * sizeof(T));
+    for (unsigned t = 0; t < 2 * threads; ++t)
+      buffers_.push_back(std::make_unique<rival::half_buffer>(bytes));
+    check(
+        cudaFuncSetAttribute(multiply_, cudaFuncAttributeMaxDynamicSharedMemorySize, memory_bytes),
+        "multiply_band");
+    check(cudaDeviceSynchronize(),
+          "cudaDeviceSynchronize");  // the slices' zeros are there, whatever stream sees them
   }
 
   void run() {
@@ -148,29 +163,36 @@ class pipeline {
   };
 
   void pack(const host_file& right, std::uint64_t row, const rival::half_buffer& b) const {
-    const std::uint64_t count = std::min(packed_rows_, of_.depth - row), row_bytes = of_.columns * sizeof(T);
+    const std::uint64_t count = std::min(packed_rows_, of_.depth - row),
+                        row_bytes = of_.columns * sizeof(T);
     right.read(b.pinned, count * row_bytes, of_.right.offset + row * row_bytes);
-    check(cudaMemcpyAsync(b.device, b.pinned, count * row_bytes, cudaMemcpyHostToDevice, b.stream), "cudaMemcpyAsync");
-    const auto blocks = static_cast<unsigned>(ceiling(count, tile::depth) * ceiling(of_.columns, tile::side));
+    check(cudaMemcpyAsync(b.device, b.pinned, count * row_bytes, cudaMemcpyHostToDevice, b.stream),
+          "cudaMemcpyAsync");
+    const auto blocks =
+        static_cast<unsigned>(ceiling(count, tile::depth) * ceiling(of_.columns, tile::side));
     pack_rows<T, Parts><<<blocks, tile::threads, sizeof(T) * tile::depth * tile::side, b.stream>>>(
         reinterpret_cast<const T*>(b.device), count, of_.columns, row, of_.depth, slices_.data());
     check(cudaGetLastError(), "launch");
   }
 
   // The product is on its way into the buffer's pinned memory.
-  void multiply(const host_file& left, const band& of, const rival::half_buffer& b, const std::latch& packed) const {
+  void multiply(const host_file& left, const band& of, const rival::half_buffer& b,
+                const std::latch& packed) const {
     const std::uint64_t bytes = of.count * of_.depth * sizeof(T);
     left.read(b.pinned, bytes, of_.left.offset + of.row * of_.depth * sizeof(T));
-    check(cudaMemcpyAsync(b.device, b.pinned, bytes, cudaMemcpyHostToDevice, b.stream), "cudaMemcpyAsync");
+    check(cudaMemcpyAsync(b.device, b.pinned, bytes, cudaMemcpyHostToDevice, b.stream),
+          "cudaMemcpyAsync");
     packed.wait();
-    const auto blocks = static_cast<unsigned>(ceiling(of.count, tile::side) * ceiling(of_.columns, tile::side));
-    const tile::panel right{slices_.data(), static_cast<std::uint32_t>(tile::panel::slices_in(of_.depth))};
-    multiply_<<<blocks, tile::threads, memory_bytes, b.stream>>>(reinterpret_cast<const T*>(b.device), of.count,
-                                                                 of_.depth, of_.columns, right,
-                                                                 reinterpret_cast<float*>(b.device + out_at_));
+    const auto blocks =
+        static_cast<unsigned>(ceiling(of.count, tile::side) * ceiling(of_.columns, tile::side));
+    const tile::panel right{slices_.data(),
+                            static_cast<std::uint32_t>(tile::panel::slices_in(of_.depth))};
+    multiply_<<<blocks, tile::threads, memory_bytes, b.stream>>>(
+        reinterpret_cast<const T*>(b.device), of.count, of_.depth, of_.columns, right,
+        reinterpret_cast<float*>(b.device + out_at_));
     check(cudaGetLastError(), "launch");
-    check(cudaMemcpyAsync(b.pinned + out_at_, b.device + out_at_, of.count * of_.columns * sizeof(float),
-                          cudaMemcpyDeviceToHost, b.stream),
+    check(cudaMemcpyAsync(b.pinned + out_at_, b.device + out_at_,
+                          of.count * of_.columns * sizeof(float), cudaMemcpyDeviceToHost, b.stream),
           "cudaMemcpyAsync");
   }
 
@@ -179,7 +201,8 @@ class pipeline {
   const std::uint64_t band_rows_, out_at_;  // in a buffer: behind the band is its product
   const std::uint64_t packed_rows_;
   const rival::device_numbers<char> slices_;
-  void (*const multiply_)(const T*, std::uint64_t, std::uint64_t, std::uint64_t, tile::panel, float*);
+  void (*const multiply_)(const T*, std::uint64_t, std::uint64_t, std::uint64_t, tile::panel,
+                          float*);
   std::vector<std::unique_ptr<rival::half_buffer>> buffers_;
 };
 

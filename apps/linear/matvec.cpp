@@ -10,7 +10,8 @@ void matvec(const mount& m, const matvec_files& files, bool alone) {
   const job::file_part vector(work, 1, files.vector.offset, plan.row_bytes);
   const device_array<float> sums(m, plan.sums());
   const device_array<atomic_word<std::uint32_t>> summed(m, plan.sets);
-  launch<multiply_rows>(work, plan, work.file(0), work.file(2), vector.data(), sums.data(), summed.data());
+  launch<multiply_rows>(work, plan, work.file(0), work.file(2), vector.data(), sums.data(),
+                        summed.data());
   work.finish();
 }
 

@@ -7,10 +7,11 @@
 
 namespace gpufs::linear {
 
-// A team member's part of the sum of products of `count` numbers, with several loads of the file's bytes in flight. One by one: neighbours
-// load what lies together, wherever it begins.
+// A team member's part of the sum of products of `count` numbers, with several loads of the file's
+// bytes in flight. One by one: neighbours load what lies together, wherever it begins.
 template <class T>
-GPUFS_HD float products(const T* a, const T* b, std::uint64_t count, std::uint32_t rank, std::uint32_t members) {
+GPUFS_HD float products(const T* a, const T* b, std::uint64_t count, std::uint32_t rank,
+                        std::uint32_t members) {
   constexpr std::uint32_t at_once = matvec_plan::bytes_at_a_time / sizeof(T);
   float sums[4] = {};
   for (std::uint64_t i = rank; i < count; i += at_once * members) {
@@ -24,20 +25,24 @@ GPUFS_HD float products(const T* a, const T* b, std::uint64_t count, std::uint32
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// Sums of rows: of each what the members of a team of neighbours get from `part(row, rank in the team)`. Returns all that the member got.
+// Sums of rows: of each what the members of a team of neighbours get from `part(row, rank in the
+// team)`. Returns all that the member got.
 template <class Group, class Part>
-GPUFS_HD float sum_by_teams(const Group& g, std::uint32_t members, std::uint64_t first, std::uint64_t end, float* sums,
-                            const Part& part) {
+GPUFS_HD float sum_by_teams(const Group& g, std::uint32_t members, std::uint64_t first,
+                            std::uint64_t end, float* sums, const Part& part) {
   float made = 0;
-  for (std::uint64_t row = first + g.rank() / members; row - g.rank() / members < end; row += g.size() / members) {
-    const float own = row < end ? part(row, g.rank() % members) : 0, sum = sum_of(block_group::warp(), own, members);
+  for (std::uint64_t row = first + g.rank() / members; row - g.rank() / members < end;
+       row += g.size() / members) {
+    const float own = row < end ? part(row, g.rank() % members) : 0,
+                sum = sum_of(block_group::warp(), own, members);
     if (row < end && g.rank() % members == 0) sums[row - first] = sum;
     made += own;
   }
   return made;
 }
 
-// Multiplies, a block share by share, for each of which it asks at once; whoever has a group's last share writes its sums.
+// Multiplies, a block share by share, for each of which it asks at once; whoever has a group's last
+// share writes its sums.
 template <class T>
 struct multiply_rows : roomy_shape {
   matvec_plan plan;
@@ -50,10 +55,13 @@ struct multiply_rows : roomy_shape {
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     const job::opened from = matrix.open_to_read(g, fs), to = product.open_to_write(g, fs);
-    for (std::uint64_t i = g.grid_rank(); i < plan.shares() && job::goes_on(g, from, to); i += g.grid_size()) {
+    for (std::uint64_t i = g.grid_rank(); i < plan.shares() && job::goes_on(g, from, to);
+         i += g.grid_size()) {
       const matvec_plan::share own = plan.share_of(i);
-      from.bring(g, (own.end_page - own.first_page) * plan.page_bytes, own.first_page * plan.page_bytes);
-      for (std::uint64_t page = own.first_page + g.warp_rank(); page < own.end_page; page += g.warp_count())
+      from.bring(g, (own.end_page - own.first_page) * plan.page_bytes,
+                 own.first_page * plan.page_bytes);
+      for (std::uint64_t page = own.first_page + g.warp_rank(); page < own.end_page;
+           page += g.warp_count())
         multiply(g.warp(), from, own, page);
       if (job::is_last(g, summed[own.set], plan.shares_of_group)) write(g, to, own);
     }
@@ -62,28 +70,34 @@ struct multiply_rows : roomy_shape {
   }
 
  private:
-  GPUFS_HD void multiply(const warp_group& warp, const job::opened& in, const matvec_plan::share& own,
-                         std::uint64_t page) const {
+  GPUFS_HD void multiply(const warp_group& warp, const job::opened& in,
+                         const matvec_plan::share& own, std::uint64_t page) const {
     const auto [first, end, row, end_row] = plan.numbers_of(own, page);
-    const char* const data = in.map(warp, (end - first) * sizeof(T), plan.offset + first * sizeof(T));
+    const char* const data =
+        in.map(warp, (end - first) * sizeof(T), plan.offset + first * sizeof(T));
     if (data == nullptr) return;
     const auto part = [&](std::uint64_t of, std::uint32_t rank) {
       const std::uint64_t begin = of * plan.columns, from = plan.most(begin, first);
-      return products(reinterpret_cast<const T*>(data) + (from - first), static_cast<const T*>(vector) + (from - begin),
+      return products(reinterpret_cast<const T*>(data) + (from - first),
+                      static_cast<const T*>(vector) + (from - begin),
                       plan.least(begin + plan.columns, end) - from, rank, plan.row_team);
     };
-    in.unmap(warp, data, sum_by_teams(warp, plan.row_team, row, end_row, sums + own.sum_of(row, page), part));
+    in.unmap(warp, data,
+             sum_by_teams(warp, plan.row_team, row, end_row, sums + own.sum_of(row, page), part));
   }
 
   // Adds up the sums of a group's rows in all pages, and writes them.
-  GPUFS_HD void write(const block_group& g, const job::opened& to, const matvec_plan::share& own) const {
+  GPUFS_HD void write(const block_group& g, const job::opened& to,
+                      const matvec_plan::share& own) const {
     const auto part = [&](std::uint64_t row, std::uint32_t rank) {
       float sum = 0;
-      for (std::uint64_t page = plan.first_page(row) + rank; page < plan.end_page(row); page += plan.sums_team)
+      for (std::uint64_t page = plan.first_page(row) + rank; page < plan.end_page(row);
+           page += plan.sums_team)
         sum += sums[own.sum_of(row, page)];
       return sum;
     };
-    (void)sum_by_teams(g, plan.sums_team, own.first_row, own.end_row, sums + own.first_product, part);
+    (void)sum_by_teams(g, plan.sums_team, own.first_row, own.end_row, sums + own.first_product,
+                       part);
     g.sync();
     to.write_all(g, sums + own.first_product, own.product_bytes, own.product_place);
     if (plan.sends) to.send(g, own.product_bytes, own.product_place);  // while others multiply

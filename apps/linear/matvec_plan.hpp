@@ -10,11 +10,12 @@
 
 namespace gpufs::linear {
 
-// Rows come in groups, whose sums are written together. A group lies in some pages of the file, of which blocks take shares: all of them, if
-// not a single row is longer than that. A warp maps a page at a time, and keeps a sum for each row in it.
+// Rows come in groups, whose sums are written together. A group lies in some pages of the file, of
+// which blocks take shares: all of them, if not a single row is longer than that. A warp maps a
+// page at a time, and keeps a sum for each row in it.
 //
-// Invariants: what blocks map at a time, and what they ask for, has room in half of the cache, if eight pages have; each number
-// of the matrix is in one share.
+// Invariants: what blocks map at a time, and what they ask for, has room in half of the cache, if
+// eight pages have; each number of the matrix is in one share.
 struct matvec_plan {
   static constexpr std::uint32_t warps = 8;  // of a block
   // What is asked for at once, where the copy engine brings nothing.
@@ -26,14 +27,16 @@ struct matvec_plan {
   std::uint32_t page_shift;
   std::uint64_t group_rows, share_pages, shares_of_group;
   std::uint32_t blocks;
-  std::uint64_t sets;                 // of sums: one for each block; or, if several blocks sum up a row, for each group
-  bool sends;                         // whether a group's sums are as much as pages, which go to the file at once
-  std::uint32_t row_team, sums_team;  // members of a warp that multiply a row together, and that add up its sums
+  std::uint64_t
+      sets;    // of sums: one for each block; or, if several blocks sum up a row, for each group
+  bool sends;  // whether a group's sums are as much as pages, which go to the file at once
+  std::uint32_t row_team,
+      sums_team;  // members of a warp that multiply a row together, and that add up its sums
 
   // Throws gpufs::error for what matvec() refuses.
   matvec_plan(const matvec_files& f, const job::mount_facts& m)
-      : type(f.matrix.type), offset(f.matrix.offset), out_offset(f.out_offset), rows(f.rows), columns(f.columns),
-        row_bytes(columns * bytes_of(type)), page_bytes(m.page_bytes),
+      : type(f.matrix.type), offset(f.matrix.offset), out_offset(f.out_offset), rows(f.rows),
+        columns(f.columns), row_bytes(columns * bytes_of(type)), page_bytes(m.page_bytes),
         page_shift(static_cast<std::uint32_t>(std::countr_zero(m.page_bytes))) {
     check_types(f.matrix, f.vector);
     check_matrix(rows, columns, bytes_of(type), offset);
@@ -43,7 +46,8 @@ struct matvec_plan {
     // A block for each multiprocessor: enough to keep the bus busy with large pieces.
     const std::uint64_t most_blocks = std::clamp<std::uint64_t>(room / warps, 1, m.multiprocessors);
     // Each block has something to do, and each of its warps, also where the matrix is small.
-    const std::uint64_t even = std::max<std::uint64_t>(ceiling(rows * row_bytes, page_bytes) / most_blocks, warps);
+    const std::uint64_t even =
+        std::max<std::uint64_t>(ceiling(rows * row_bytes, page_bytes) / most_blocks, warps);
     const std::uint64_t most_pages =
         std::min({even + 1, ceiling(m.bulk_bytes != 0 ? m.bulk_bytes : run_bytes, page_bytes) + 1,
                   std::max<std::uint64_t>(room / most_blocks, 2)});
@@ -54,7 +58,9 @@ struct matvec_plan {
     sets = shares_of_group > 1 ? groups() : blocks;
     sends = group_rows * sizeof(float) >= page_bytes;
     const auto team = [&](std::uint64_t parts) {
-      return m.is_twin ? 1 : static_cast<std::uint32_t>(std::bit_ceil(std::min<std::uint64_t>(parts, 32)));
+      return m.is_cpu
+                 ? 1
+                 : static_cast<std::uint32_t>(std::bit_ceil(std::min<std::uint64_t>(parts, 32)));
     };
     row_team = team(ceiling(row_bytes, bytes_at_a_time));
     sums_team = team(ceiling(row_bytes, page_bytes));
@@ -63,8 +69,11 @@ struct matvec_plan {
   GPUFS_HD std::uint64_t groups() const { return ceiling(rows, group_rows); }
   GPUFS_HD std::uint64_t shares() const { return groups() * shares_of_group; }
   // In which a group lies at most, wherever it begins.
-  GPUFS_HD std::uint64_t group_pages() const { return ceiling(group_rows * row_bytes, page_bytes) + 1; }
-  // Of a set: the sum of a row's numbers in a page has a place of its own, as each next one is of the next row, or page, or both.
+  GPUFS_HD std::uint64_t group_pages() const {
+    return ceiling(group_rows * row_bytes, page_bytes) + 1;
+  }
+  // Of a set: the sum of a row's numbers in a page has a place of its own, as each next one is of
+  // the next row, or page, or both.
   GPUFS_HD std::uint64_t sums_of_set() const { return group_rows + group_pages(); }
   // ... and each row's product.
   GPUFS_HD std::uint64_t floats_of_set() const { return sums_of_set() + group_rows; }
@@ -72,7 +81,9 @@ struct matvec_plan {
   GPUFS_HD std::uint64_t place_of(std::uint64_t row) const { return offset + row * row_bytes; }
   // The pages in which a row lies.
   GPUFS_HD std::uint64_t first_page(std::uint64_t row) const { return place_of(row) >> page_shift; }
-  GPUFS_HD std::uint64_t end_page(std::uint64_t row) const { return ((place_of(row + 1) - 1) >> page_shift) + 1; }
+  GPUFS_HD std::uint64_t end_page(std::uint64_t row) const {
+    return ((place_of(row + 1) - 1) >> page_shift) + 1;
+  }
 
   struct share {
     std::uint64_t set;  // of its group; where it begins, and its rows' products
@@ -89,7 +100,8 @@ struct matvec_plan {
     const std::uint64_t group = i / shares_of_group, set = group % sets;
     const std::uint64_t first = group * group_rows, end = least(first + group_rows, rows);
     const std::uint64_t page = first_page(first), all = end_page(end - 1);
-    const std::uint64_t from = page + i % shares_of_group * share_pages, floats = set * floats_of_set();
+    const std::uint64_t from = page + i % shares_of_group * share_pages,
+                        floats = set * floats_of_set();
     return {set,
             floats,
             floats + sums_of_set(),
@@ -109,7 +121,8 @@ struct matvec_plan {
   GPUFS_HD numbers numbers_of(const share& of, std::uint64_t page) const {
     const std::uint64_t begin = most(page << page_shift, place_of(of.first_row));
     const std::uint64_t end = least((page + 1) << page_shift, place_of(of.end_row));
-    const std::uint64_t first_number = (begin - offset) / bytes_of(type), end_number = (end - offset) / bytes_of(type);
+    const std::uint64_t first_number = (begin - offset) / bytes_of(type),
+                        end_number = (end - offset) / bytes_of(type);
     return {first_number, end_number, first_number / columns, ceiling(end_number, columns)};
   }
 

@@ -26,14 +26,16 @@ inline __attribute__((always_inline)) float dot(const T* a, const T* b, std::uin
   return sum;
 }
 
-GPUFS_FOR_EACH_PROCESSOR float dot_of(const float* a, const float* b, std::uint64_t count) { return dot(a, b, count); }
+GPUFS_FOR_EACH_PROCESSOR float dot_of(const float* a, const float* b, std::uint64_t count) {
+  return dot(a, b, count);
+}
 GPUFS_FOR_EACH_PROCESSOR float dot_of(const bfloat16* a, const bfloat16* b, std::uint64_t count) {
   return dot(a, b, count);
 }
 
 template <class T>
-rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_t columns, const array_file& vector,
-                      unsigned threads) {
+rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_t columns,
+                      const array_file& vector, unsigned threads) {
   const auto start = std::chrono::steady_clock::now();
   const rival::mapped_file a(matrix.path, matrix.offset, rows * columns * sizeof(T));
   const rival::mapped_file x(vector.path, vector.offset, columns * sizeof(T));
@@ -42,7 +44,8 @@ rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_
   const std::uint64_t part_columns = ceiling(columns, parts);
   std::vector<float> sums(rows * parts), y(rows);
   const auto work = [&](std::uint64_t first, std::uint64_t end) {
-    populate(a.numbers<T>() + first / parts * columns, a.numbers<T>() + ceiling(end, parts) * columns);
+    populate(a.numbers<T>() + first / parts * columns,
+             a.numbers<T>() + ceiling(end, parts) * columns);
     for (std::uint64_t i = first; i < end; ++i) {
       const std::uint64_t begin = std::min(i % parts * part_columns, columns);
       sums[i] = dot_of(a.numbers<T>() + i / parts * columns + begin, x.numbers<T>() + begin,
@@ -54,15 +57,17 @@ rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_
     workers.emplace_back(work, sums.size() * t / threads, sums.size() * (t + 1) / threads);
   workers.clear();
   for (std::uint64_t i = 0; i < sums.size(); ++i) y[i / parts] += sums[i];
-  return {std::move(y), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
+  return {std::move(y),
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
 }
 
 }  // namespace
 
 rival_result matvec_on_host(const array_file& matrix, std::uint64_t rows, std::uint64_t columns,
                             const array_file& vector, unsigned threads) {
-  return matrix.type == element::float32 ? multiply<float>(matrix, rows, columns, vector, threads)
-                                         : multiply<bfloat16>(matrix, rows, columns, vector, threads);
+  return matrix.type == element::float32
+             ? multiply<float>(matrix, rows, columns, vector, threads)
+             : multiply<bfloat16>(matrix, rows, columns, vector, threads);
 }
 
 }  // namespace gpufs::linear

@@ -46,7 +46,8 @@ class device_numbers {
   explicit device_numbers(std::uint64_t count) {
     check(cudaMalloc(&data_, count * sizeof(T)), "cudaMalloc");
     check(cudaMemset(data_, 0, count * sizeof(T)), "cudaMemset");
-    check(cudaStreamSynchronize(nullptr), "cudaMemset");  // streams that wait for no other may fill it next
+    check(cudaStreamSynchronize(nullptr),
+          "cudaMemset");  // streams that wait for no other may fill it next
   }
   ~device_numbers() { cudaFree(data_); }
   device_numbers(const device_numbers&) = delete;

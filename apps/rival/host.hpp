@@ -13,7 +13,8 @@ namespace gpufs::rival {
 class mapped_file {
  public:
   // `bytes` from `offset` on. Throws gpufs::error, ENODATA where the file is shorter.
-  mapped_file(const std::string& path, std::uint64_t offset, std::uint64_t bytes) : offset_(offset) {
+  mapped_file(const std::string& path, std::uint64_t offset, std::uint64_t bytes)
+      : offset_(offset) {
     if (bytes != 0) mapping_.emplace(path, offset + bytes);
   }
   template <class T>

@@ -7,9 +7,11 @@ namespace {
 
 // Some rows and columns at a time, of which the sums stay in registers.
 template <int Lanes, int Rows>
-inline __attribute__((always_inline)) void add(const float* const* rows, std::uint64_t count, const float* panel,
-                                               std::uint64_t numbers, float (*sums)[panel_width]) {
-  typedef float lanes __attribute__((vector_size(Lanes * sizeof(float))));  // an alias would be of one number
+inline __attribute__((always_inline)) void add(const float* const* rows, std::uint64_t count,
+                                               const float* panel, std::uint64_t numbers,
+                                               float (*sums)[panel_width]) {
+  typedef float lanes
+      __attribute__((vector_size(Lanes * sizeof(float))));  // an alias would be of one number
   for (std::uint64_t part = 0; part < panel_width; part += 2 * Lanes) {
     for (std::uint64_t v = 0; v < count; v += Rows) {
       lanes low[Rows] = {}, high[Rows] = {};
@@ -40,27 +42,29 @@ inline __attribute__((always_inline)) void add(const float* const* rows, std::ui
 
 // As many sums as there are registers for.
 #if defined(__x86_64__)
-__attribute__((target("arch=x86-64-v4"))) void multiply(const float* const* rows, std::uint64_t count,
-                                                        const float* panel, std::uint64_t numbers,
+__attribute__((target("arch=x86-64-v4"))) void multiply(const float* const* rows,
+                                                        std::uint64_t count, const float* panel,
+                                                        std::uint64_t numbers,
                                                         float (*sums)[panel_width]) {
   add<16, 8>(rows, count, panel, numbers, sums);
 }
-__attribute__((target("arch=x86-64-v3"))) void multiply(const float* const* rows, std::uint64_t count,
-                                                        const float* panel, std::uint64_t numbers,
+__attribute__((target("arch=x86-64-v3"))) void multiply(const float* const* rows,
+                                                        std::uint64_t count, const float* panel,
+                                                        std::uint64_t numbers,
                                                         float (*sums)[panel_width]) {
   add<8, 4>(rows, count, panel, numbers, sums);
 }
 __attribute__((target("default")))
 #endif
-void multiply(const float* const* rows, std::uint64_t count, const float* panel, std::uint64_t numbers,
-              float (*sums)[panel_width]) {
+void multiply(const float* const* rows, std::uint64_t count, const float* panel,
+              std::uint64_t numbers, float (*sums)[panel_width]) {
   add<4, 4>(rows, count, panel, numbers, sums);
 }
 
 }  // namespace
 
-void add_products(const float* const* rows, std::uint64_t count, const float* panel, std::uint64_t numbers,
-                  float (*sums)[panel_width]) {
+void add_products(const float* const* rows, std::uint64_t count, const float* panel,
+                  std::uint64_t numbers, float (*sums)[panel_width]) {
   multiply(rows, count, panel, numbers, sums);
 }
 

@@ -12,7 +12,8 @@ namespace {
 void check(const vectors_file& file, std::uint64_t dimensions) {
   if (file.offset % sizeof(float) != 0 || file.stride % sizeof(float) != 0)
     throw error(EINVAL, "numbers at places that are no multiple of their size", file.path);
-  if (file.stride / sizeof(float) < dimensions) throw error(EINVAL, "vectors that overlap", file.path);
+  if (file.stride / sizeof(float) < dimensions)
+    throw error(EINVAL, "vectors that overlap", file.path);
   if (file.offset > limits::file_bytes_max || file.stride > limits::file_bytes_max ||
       file.count > (limits::file_bytes_max - file.offset) / file.stride)
     throw error(EINVAL, "more vectors than files have room for", file.path);

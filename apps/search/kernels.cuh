@@ -5,10 +5,12 @@
 
 namespace gpufs::search {
 
-// Has the copy engine bring chunks, which lie in database `number` or behind it. Whoever looks through a database says what is wrong with it.
-// Out of line: it is called in several places, and waits anyway.
-GPUFS_HD GPUFS_OUT_OF_LINE inline void bring(const block_group g, const mount_ref& fs, const workspace& all,
-                                             std::uint32_t number, const plan::stretch chunks) {
+// Has the copy engine bring chunks, which lie in database `number` or behind it. Whoever looks
+// through a database says what is wrong with it. Out of line: it is called in several places, and
+// waits anyway.
+GPUFS_HD GPUFS_OUT_OF_LINE inline void bring(const block_group g, const mount_ref& fs,
+                                             const workspace& all, std::uint32_t number,
+                                             const plan::stretch chunks) {
   const std::uint64_t all_end = chunks.end < all.how.chunks ? chunks.end : all.how.chunks;
   for (; all.files[number].first_chunk < all_end; ++number) {
     const vectors_place& d = all.files[number];
@@ -16,7 +18,8 @@ GPUFS_HD GPUFS_OUT_OF_LINE inline void bring(const block_group g, const mount_re
     const std::uint64_t begin = chunks.begin < d.first_chunk ? d.first_chunk : chunks.begin;
     const std::uint64_t end = all_end < next ? all_end : next;
     if (begin >= end) continue;
-    const std::uint64_t row = (begin - d.first_chunk) * all.how.rows, most = (end - begin) * all.how.rows;
+    const std::uint64_t row = (begin - d.first_chunk) * all.how.rows,
+                        most = (end - begin) * all.how.rows;
     const std::int32_t fd = gopen(g, fs, all.paths[number], O_RDONLY);
     if (fd < 0) continue;
     (void)gfadvise(g, fs, fd, static_cast<std::int64_t>(d.offset + row * d.stride),
@@ -25,7 +28,8 @@ GPUFS_HD GPUFS_OUT_OF_LINE inline void bring(const block_group g, const mount_re
   }
 }
 
-// Reads the queries, and packs them for the matrix units, a warp one at a time. The last block asks for the first chunk, which comes meanwhile.
+// Reads the queries, and packs them for the matrix units, a warp one at a time. The last block asks
+// for the first chunk, which comes meanwhile.
 template <int Parts>
 struct pack_queries {
   static constexpr int block_threads_max = tile::threads;
@@ -34,7 +38,8 @@ struct pack_queries {
 
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
-    if (all.how.advises && block_group::grid_rank() + 1 == block_group::grid_size()) bring(g, fs, all, 1, {0, 1});
+    if (all.how.advises && block_group::grid_rank() + 1 == block_group::grid_size())
+      bring(g, fs, all, 1, {0, 1});
     const vectors_place& file = all.files[0];
     const std::int32_t fd = job::open_to_read(g, fs, all.paths[0], 0, all.failed);
     if (fd < 0) return;
@@ -43,8 +48,8 @@ struct pack_queries {
       const std::uint64_t q = first + g.warp_rank(), dimensions = all.how.dimensions;
       if (q >= end || warp.all(all.failed.told())) return;  // each call might wait for its timeout
       float* const numbers = all.numbers + q * dimensions;
-      if (!job::read_all(warp, fs, fd, 0, all.failed, reinterpret_cast<char*>(numbers), dimensions * sizeof(float),
-                         file.offset + q * file.stride))
+      if (!job::read_all(warp, fs, fd, 0, all.failed, reinterpret_cast<char*>(numbers),
+                         dimensions * sizeof(float), file.offset + q * file.stride))
         return;
       warp.sync();  // members pack what others read
       const float squares = pack_vector<Parts>(warp, numbers, dimensions, all.slices, q);
@@ -55,8 +60,9 @@ struct pack_queries {
   }
 };
 
-// Compares chunks of the databases with tiles of the queries, pair by pair, in order. A block maps a chunk's vectors, multiplies them with the
-// queries where they are, and looks closer at what may be near enough.
+// Compares chunks of the databases with tiles of the queries, pair by pair, in order. A block maps
+// a chunk's vectors, multiplies them with the queries where they are, and looks closer at what may
+// be near enough.
 template <int Parts>
 struct scan {
   static constexpr int block_threads_max = tile::threads;
@@ -80,12 +86,16 @@ struct scan {
       while (all.files[number + 1].first_chunk <= chunk) ++number;
       const vectors_place& d = all.files[number];
       const std::uint64_t row = (chunk - d.first_chunk) * how.rows, index = d.first_index + row;
-      const std::uint64_t end_query = how.queries - first_query < tile::side ? how.queries : first_query + tile::side;
+      const std::uint64_t end_query =
+          how.queries - first_query < tile::side ? how.queries : first_query + tile::side;
 
-      // What comes later is brought by the first tile's block, also where that has nothing to look for: others do.
+      // What comes later is brought by the first tile's block, also where that has nothing to look
+      // for: others do.
       const bool brings = how.advises && first_query == 0;
       if (brings && chunk <= how.early) bring(g, fs, all, number, how.brought_at_first(chunk));
-      if (matched(g, chunk != 0 && !has_waited) == how.queries && all.to.settled(g, 0, how.queries, index)) break;
+      if (matched(g, chunk != 0 && !has_waited) == how.queries &&
+          all.to.settled(g, 0, how.queries, index))
+        break;
       has_waited = chunk != 0;
       if (brings && chunk > how.early) bring(g, fs, all, number, how.brought_at_first(chunk));
       if (brings) bring(g, fs, all, number, how.brought_ahead(chunk));
@@ -110,9 +120,10 @@ struct scan {
   }
 
  private:
-  // How many queries have a match. One look for all members: others add to it meanwhile. `waits`: until the first chunk is looked through,
-  // which may hold all that is wanted, or much that is near, and so spare the others a closer look. Its blocks took their pairs before, and wait
-  // for nobody here. Nor does anybody wait for long: what is found does not depend on it.
+  // How many queries have a match. One look for all members: others add to it meanwhile. `waits`:
+  // until the first chunk is looked through, which may hold all that is wanted, or much that is
+  // near, and so spare the others a closer look. Its blocks took their pairs before, and wait for
+  // nobody here. Nor does anybody wait for long: what is found does not depend on it.
   GPUFS_HD std::uint64_t matched(const block_group& g, bool waits) const {
     constexpr std::uint64_t wait_ns_max = 1'000'000'000;
     std::uint64_t count = 0;
@@ -121,7 +132,8 @@ struct scan {
         const atomic_word<std::uint64_t>& first = all.done->first_looked_through;
         const std::uint64_t start = platform::now_ns();
         for (std::uint32_t attempt = 0;
-             first.load_for_wait() < all.how.tiles && !all.failed.told() && platform::now_ns() - start < wait_ns_max;
+             first.load_for_wait() < all.how.tiles && !all.failed.told() &&
+             platform::now_ns() - start < wait_ns_max;
              ++attempt)
           platform::pause(attempt);
         first.end_wait();
@@ -131,22 +143,26 @@ struct scan {
     return g.broadcast(count);
   }
 
-  GPUFS_HD bool compare(const block_group& g, const mount_ref& fs, std::int32_t fd, scan_memory<Parts>& memory,
-                        std::uint32_t number, std::uint64_t row, std::uint32_t count, std::uint64_t first_query,
+  GPUFS_HD bool compare(const block_group& g, const mount_ref& fs, std::int32_t fd,
+                        scan_memory<Parts>& memory, std::uint32_t number, std::uint64_t row,
+                        std::uint32_t count, std::uint64_t first_query,
                         std::uint32_t query_count) const {
     const vectors_place& d = all.files[number];
     const std::uint64_t begin = d.offset + row * d.stride, dimensions = all.how.dimensions;
     tile::product<Parts> products(reinterpret_cast<char*>(&memory + 1));
     memory.squares.clear(g);
     const tile::rows_of_file rows{fd, begin, d.stride, count, dimensions, all.how.part_columns};
-    const tile::panel packed{all.slices, static_cast<std::uint32_t>(tile::panel::slices_in(dimensions))};
+    const tile::panel packed{all.slices,
+                             static_cast<std::uint32_t>(tile::panel::slices_in(dimensions))};
     const std::int32_t wrong = tile::add_mapped_product<Parts, float>(
-        g, fs, products, memory.stages, memory.rows, rows, packed, first_query / tile::side, memory.squares.adding());
+        g, fs, products, memory.stages, memory.rows, rows, packed, first_query / tile::side,
+        memory.squares.adding());
     if (wrong != 0) {
       if (g.is_leader()) all.failed.tell(number, wrong);
       return false;
     }
-    bound_distances(g, memory, products, all.squares + first_query, query_count, distance_error::of<Parts>(dimensions));
+    bound_distances(g, memory, products, all.squares + first_query, query_count,
+                    distance_error::of<Parts>(dimensions));
     look_through(g, memory, all.to, first_query, query_count, d.first_index + row, count,
                  [&](const warp_group& warp, std::uint64_t query, std::uint32_t r) {
                    return exact(warp, fs, fd, number, begin + r * d.stride, query);
@@ -155,10 +171,11 @@ struct scan {
     return true;
   }
 
-  // The squared distance of a vector from a query; less than 0, which is told, if it cannot be read any more. Out of line, with registers
-  // of its own: the caller has none left.
-  GPUFS_HD GPUFS_OUT_OF_LINE double exact(const warp_group warp, const mount_ref& fs, std::int32_t fd,
-                                          std::uint32_t number, std::uint64_t at, std::uint64_t query) const {
+  // The squared distance of a vector from a query; less than 0, which is told, if it cannot be read
+  // any more. Out of line, with registers of its own: the caller has none left.
+  GPUFS_HD GPUFS_OUT_OF_LINE double exact(const warp_group warp, const mount_ref& fs,
+                                          std::int32_t fd, std::uint32_t number, std::uint64_t at,
+                                          std::uint64_t query) const {
     const std::uint64_t dimensions = all.how.dimensions;
     double sum = 0;
     for (std::uint64_t done = 0; done < dimensions;) {

@@ -11,7 +11,8 @@
 
 namespace gpufs::search {
 
-// Bits of numbers in the order of the numbers. NaN, of whose distance nothing is known, comes first.
+// Bits of numbers in the order of the numbers. NaN, of whose distance nothing is known, comes
+// first.
 GPUFS_HD inline std::uint32_t ordered(float x) {
   const std::uint32_t bits = bits_of(x);
   if ((bits & 0x7fff'ffff) > 0x7f80'0000) return 0;
@@ -24,8 +25,8 @@ struct query_state {
   // Guards the query's list, for as long as one entry takes to be put in: no wait is within.
   atomic_word<std::uint32_t> latch;
   std::uint32_t reserved;
-  // What more is wanted has at most this squared distance, and (of first matches) a smaller index. Read without the latch: both only
-  // fall, and who sees an old value looks at a vector in vain.
+  // What more is wanted has at most this squared distance, and (of first matches) a smaller index.
+  // Read without the latch: both only fall, and who sees an old value looks at a vector in vain.
   atomic_word<std::uint64_t> bound;
   atomic_word<std::uint64_t> first;
 };
@@ -42,7 +43,8 @@ struct answers {
   // Nothing of a query is found yet. By a warp.
   template <class Group>
   GPUFS_HD void begin(const Group& g, std::uint64_t query) const {
-    for (std::uint32_t i = g.rank(); i < length; i += g.size()) lists[query * length + i] = {infinite, nothing};
+    for (std::uint32_t i = g.rank(); i < length; i += g.size())
+      lists[query * length + i] = {infinite, nothing};
     if (g.is_leader()) states[query] = {{0}, 0, {bits_of(squared_threshold)}, {nothing}};
   }
 
@@ -51,7 +53,8 @@ struct answers {
   GPUFS_HD void add(const Group& g, std::uint64_t query, const found& f) const {
     query_state& state = states[query];
     if (g.is_leader()) {
-      // Acquires what the last holder's release published: its list. Holders wait for nothing, so this ends.
+      // Acquires what the last holder's release published: its list. Holders wait for nothing, so
+      // this ends.
       for (std::uint32_t attempt = 0;; ++attempt) {
         std::uint32_t open = 0;
         if (state.latch.compare_exchange_acquire(open, 1)) break;
@@ -61,7 +64,8 @@ struct answers {
     g.sync();
     found* const list = lists + query * length;
     std::uint64_t better = 0;
-    for (std::uint32_t i = g.rank(); i < length; i += g.size()) better += comes_first(list[i], f) ? 1 : 0;
+    for (std::uint32_t i = g.rank(); i < length; i += g.size())
+      better += comes_first(list[i], f) ? 1 : 0;
     const auto place = static_cast<std::uint32_t>(g.sum(better));
     if (place < length) {
       // From the end on, so that none is overwritten before it was moved.
@@ -87,7 +91,8 @@ struct answers {
   }
 
   // Whether nothing from `index` on can still be wanted of queries [begin, end). By a block.
-  GPUFS_HD bool settled(const block_group& g, std::uint64_t begin, std::uint64_t end, std::uint64_t index) const {
+  GPUFS_HD bool settled(const block_group& g, std::uint64_t begin, std::uint64_t end,
+                        std::uint64_t index) const {
     if (!is_first) return false;
     bool all = true;
     for (std::uint64_t q = begin + g.rank(); q < end; q += g.size())
@@ -108,7 +113,8 @@ struct square_sums {
   float of[tile::side][parts];
 
   GPUFS_HD void clear(const block_group& g) {
-    for (std::uint32_t i = g.rank(); i < tile::side * parts; i += g.size()) of[i / parts][i % parts] = 0;
+    for (std::uint32_t i = g.rank(); i < tile::side * parts; i += g.size())
+      of[i / parts][i % parts] = 0;
   }
   // As slice_on_its_way calls it: each part belongs to one thread.
   template <std::size_t N>
@@ -120,7 +126,9 @@ struct square_sums {
   }
   // For whoever loads the rows.
   GPUFS_HD auto adding() {
-    return [this](std::uint32_t row, std::uint32_t part, const float (&numbers)[4]) { add(row, part, numbers); };
+    return [this](std::uint32_t row, std::uint32_t part, const float (&numbers)[4]) {
+      add(row, part, numbers);
+    };
   }
   GPUFS_HD float sum(std::uint32_t row) const {
     float sum = 0;
@@ -130,26 +138,29 @@ struct square_sums {
   }
 };
 
-// How far what is computed of a squared distance may be off: a part of the sum of both vectors' squares, half of which is the most that the
-// products' sizes sum up to, and what is too small for float32's normal numbers. Of bfloat16 parts one is off by 2^-8 of its number at
-// most; two are off by 2^-16, and their product lacks the one of the second parts. Then the sums: a matrix unit cuts off each of 16
-// products, and the sum before, below 2^-23 of the largest, once for one part and three times for two; the twin, and the sums of squares,
-// round less.
+// How far what is computed of a squared distance may be off: a part of the sum of both vectors'
+// squares, half of which is the most that the products' sizes sum up to, and what is too small for
+// float32's normal numbers. Of bfloat16 parts one is off by 2^-8 of its number at most; two are off
+// by 2^-16, and their product lacks the one of the second parts. Then the sums: a matrix unit cuts
+// off each of 16 products, and the sum before, below 2^-23 of the largest, once for one part and
+// three times for two; the CPU device, and the sums of squares, round less.
 struct distance_error {
   float relative, absolute;
   template <int Parts>
   GPUFS_HD static distance_error of(std::uint64_t dimensions) {
     static_assert(Parts == 1 || Parts == 2, "more than needed");
     const float sums = (static_cast<float>(dimensions) + 64) * (Parts == 1 ? 0x1p-22f : 0x1p-21f);
-    return {(Parts == 1 ? 0x1.01p-7f : 0x1.81p-15f) + sums, static_cast<float>(dimensions) * 0x1p-124f};
+    return {(Parts == 1 ? 0x1.01p-7f : 0x1.81p-15f) + sums,
+            static_cast<float>(dimensions) * 0x1p-124f};
   }
 };
 
 // What a block keeps in its scratch memory.
 template <int Parts>
 struct scan_memory {
-  // Of each query of a tile, for each vector of one, how near it may be, in order (ordered()); in the place of the slices. A row more than
-  // there are vectors, so that neighbours lie in different banks.
+  // Of each query of a tile, for each vector of one, how near it may be, in order (ordered()); in
+  // the place of the slices. A row more than there are vectors, so that neighbours lie in different
+  // banks.
   static constexpr std::uint32_t pitch = tile::side + 1, taken = ~0u;
   union {
     char stages[tile::stages_bytes<Parts>];
@@ -161,8 +172,8 @@ struct scan_memory {
 
 // Packs a vector as row `row` of a panel, and gives the sum of its squares. By a warp.
 template <int Parts>
-GPUFS_HD float pack_vector(const warp_group& g, const float* numbers, std::uint64_t dimensions, char* slices,
-                           std::uint64_t row) {
+GPUFS_HD float pack_vector(const warp_group& g, const float* numbers, std::uint64_t dimensions,
+                           char* slices, std::uint64_t row) {
   constexpr std::uint32_t eights = tile::depth / 8;
   const std::uint64_t in_row = tile::panel::slices_in(dimensions);
   slices += tile::panel::place<Parts>(row / tile::side, 0, in_row);
@@ -174,30 +185,34 @@ GPUFS_HD float pack_vector(const warp_group& g, const float* numbers, std::uint6
       some[k] = i * 8 + k < dimensions ? numbers[i * 8 + k] : 0;
       sum += some[k] * some[k];
     }
-    tile::store_eight<Parts>(some, slices + i / eights * (tile::slice_bytes * Parts), row % tile::side, i % eights);
+    tile::store_eight<Parts>(some, slices + i / eights * (tile::slice_bytes * Parts),
+                             row % tile::side, i % eights);
   }
   return sum_of(g, sum);
 }
 
 // Of squared distances the least that they can be, from products. By a block.
 template <int Parts>
-GPUFS_HD void bound_distances(const block_group& g, scan_memory<Parts>& memory, const tile::product<Parts>& products,
-                              const float* query_squares, std::uint32_t queries, const distance_error& error) {
+GPUFS_HD void bound_distances(const block_group& g, scan_memory<Parts>& memory,
+                              const tile::product<Parts>& products, const float* query_squares,
+                              std::uint32_t queries, const distance_error& error) {
   // Each thread's own products; the barrier behind them is that of add_product().
   products.each([&](std::uint32_t row, std::uint32_t query, float product) {
     const float squares = memory.squares.sum(row) + (query < queries ? query_squares[query] : 0);
-    const float least = is_finite(squares) ? squares * (1 - error.relative) - 2 * product - error.absolute : 0;
+    const float least =
+        is_finite(squares) ? squares * (1 - error.relative) - 2 * product - error.absolute : 0;
     memory.nearness[query * scan_memory<Parts>::pitch + row] = ordered(least);
   });
   g.sync();
 }
 
-// Looks for what may be near enough among `count` vectors, the first of which has `first_index`, and queries [first_query, ...). Calls
-// `exact(warp, query, row)` for the squared distance, less than 0 if it cannot be had. By a block, whose warps take a query each.
+// Looks for what may be near enough among `count` vectors, the first of which has `first_index`,
+// and queries [first_query, ...). Calls `exact(warp, query, row)` for the squared distance, less
+// than 0 if it cannot be had. By a block, whose warps take a query each.
 template <int Parts, class Exact>
 GPUFS_HD void look_through(const block_group& g, scan_memory<Parts>& memory, const answers& to,
-                           std::uint64_t first_query, std::uint32_t queries, std::uint64_t first_index,
-                           std::uint32_t count, const Exact& exact) {
+                           std::uint64_t first_query, std::uint32_t queries,
+                           std::uint64_t first_index, std::uint32_t count, const Exact& exact) {
   const warp_group warp = g.warp();
   constexpr std::uint64_t none = ~std::uint64_t{0};
   constexpr std::uint32_t pitch = scan_memory<Parts>::pitch, taken = scan_memory<Parts>::taken;
@@ -206,7 +221,8 @@ GPUFS_HD void look_through(const block_group& g, scan_memory<Parts>& memory, con
     std::uint32_t* const near = memory.nearness + n * pitch;
     for (;;) {
       // One more, as it is rounded.
-      const std::uint32_t bound = ordered(static_cast<float>(double_of(state.bound.load_relaxed()))) + 1;
+      const std::uint32_t bound =
+          ordered(static_cast<float>(double_of(state.bound.load_relaxed()))) + 1;
       const std::uint64_t end = to.is_first ? state.first.load_relaxed() : nothing;
       std::uint64_t mine = none;
       for (std::uint32_t m = warp.rank(); m < count; m += warp.size()) {
@@ -220,15 +236,17 @@ GPUFS_HD void look_through(const block_group& g, scan_memory<Parts>& memory, con
       warp.sync();
       const double squared = exact(warp, first_query + n, m);
       if (squared < 0) return;
-      if (squared <= to.squared_threshold) to.add(warp, first_query + n, {squared, first_index + m});
+      if (squared <= to.squared_threshold)
+        to.add(warp, first_query + n, {squared, first_index + m});
     }
   }
 }
 
-// Adds the member's part of the squared distance of two vectors, of which numbers [at, at + count) lie here. Four neighbouring numbers are
-// one member's, who adds them in order: whatever parts a vector is cut into, equal vectors are equally far, wherever they lie.
-GPUFS_HD inline void add_squared_distance(const warp_group& g, double& sum, const float* a, const float* b,
-                                          std::uint64_t at, std::uint64_t count) {
+// Adds the member's part of the squared distance of two vectors, of which numbers [at, at + count)
+// lie here. Four neighbouring numbers are one member's, who adds them in order: whatever parts a
+// vector is cut into, equal vectors are equally far, wherever they lie.
+GPUFS_HD inline void add_squared_distance(const warp_group& g, double& sum, const float* a,
+                                          const float* b, std::uint64_t at, std::uint64_t count) {
   constexpr std::uint64_t four = sizeof(vector16) / sizeof(float), at_once = 4;
   const std::uint64_t end = at + count, step = four * g.size();
   const auto add = [&](float x, float y) {
@@ -244,9 +262,9 @@ GPUFS_HD inline void add_squared_distance(const warp_group& g, double& sum, cons
   const auto vector_at = [](const float* p) { return *reinterpret_cast<const vector16*>(p); };
   // The first of the member's fours of which some lie here.
   std::uint64_t i = (at / four + ((g.rank() - at / four) & (g.size() - 1))) * four;
-  const bool aligned =
-      ((reinterpret_cast<std::uintptr_t>(a - at % four) | reinterpret_cast<std::uintptr_t>(b - at % four)) &
-       (sizeof(vector16) - 1)) == 0;
+  const bool aligned = ((reinterpret_cast<std::uintptr_t>(a - at % four) |
+                         reinterpret_cast<std::uintptr_t>(b - at % four)) &
+                        (sizeof(vector16) - 1)) == 0;
   for (; i < end; i += step) {
     // Several loads are in flight.
     for (; aligned && i >= at && i + (at_once - 1) * step + four <= end; i += at_once * step) {

@@ -1,4 +1,5 @@
-// How a search cuts its databases for a cache and a device, and what is brought into the cache ahead of that.
+// How a search cuts its databases for a cache and a device, and what is brought into the cache
+// ahead of that.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +13,9 @@
 
 namespace gpufs::search {
 
-// The databases are one sequence of chunks, `rows` vectors each, or fewer at a database's end. A block compares a chunk with a tile of the
-// queries at a time: all tiles with a chunk before the next chunk.
+// The databases are one sequence of chunks, `rows` vectors each, or fewer at a database's end. A
+// block compares a chunk with a tile of the queries at a time: all tiles with a chunk before the
+// next chunk.
 struct plan : tile::cut {
   static constexpr std::uint32_t blocks_per_multiprocessor = 2;
   std::uint64_t queries, dimensions, tiles;
@@ -22,8 +24,9 @@ struct plan : tile::cut {
   double squared_threshold;
   std::uint64_t chunks = 0;
   std::uint64_t pack_blocks;
-  // Whether the copy engine brings chunks, as the cache has room for them: `unit` chunks at a time, `ahead` units ahead of what is compared;
-  // what chunks up to `early` bring before the first chunk is looked through. `ahead` 0: each chunk by itself.
+  // Whether the copy engine brings chunks, as the cache has room for them: `unit` chunks at a time,
+  // `ahead` units ahead of what is compared; what chunks up to `early` bring before the first chunk
+  // is looked through. `ahead` 0: each chunk by itself.
   bool advises;
   std::uint32_t unit = 1, ahead = 0, early = 0;
 
@@ -31,17 +34,20 @@ struct plan : tile::cut {
   plan(const job::mount_facts& m, const question& q)
       : cut(m, most_blocks(m.multiprocessors, q), {stride_of(q), q.dimensions, sizeof(float)}),
         queries(q.queries.count), dimensions(q.dimensions), tiles(ceiling(queries, tile::side)),
-        length(std::max<std::uint32_t>(q.top, 1)), is_first(q.top == 0), squared_threshold(q.threshold * q.threshold),
+        length(std::max<std::uint32_t>(q.top, 1)), is_first(q.top == 0),
+        squared_threshold(q.threshold * q.threshold),
         // One more asks for the first chunk meanwhile.
         pack_blocks(ceiling(queries * dimensions * sizeof(float), pack_bytes) + 1) {
     for (const vectors_file& d : q.databases) chunks += ceiling(d.count, rows);
     const std::uint64_t chunk_bytes = rows * stride_of(q), chunk_pages = pages_of(chunk_bytes);
     advises = m.bulk_bytes != 0 && chunk_pages <= pages / blocks;
-    // As much as the copy engine brings at once; and far enough ahead that several such are under way.
+    // As much as the copy engine brings at once; and far enough ahead that several such are under
+    // way.
     const std::uint64_t at_once = std::max<std::uint64_t>(m.bulk_bytes / chunk_bytes, 1);
     const std::uint64_t under_way = (blocks / tiles + 2 * at_once) * chunk_pages;
     const std::uint64_t room = pages > under_way ? (pages - under_way) / chunk_pages : 0;
-    ahead = static_cast<std::uint32_t>(std::min<std::uint64_t>(room, tiles == 1 ? blocks : chunks_ahead) / at_once);
+    ahead = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(room, tiles == 1 ? blocks : chunks_ahead) / at_once);
     if (ahead != 0) unit = static_cast<std::uint32_t>(at_once);
     early = std::min(ahead, early_units);
   }
@@ -49,8 +55,9 @@ struct plan : tile::cut {
   struct stretch {
     std::uint64_t begin, end;  // chunks
   };
-  // What the block of a chunk's first tile has the copy engine bring. The first chunk is asked for while the queries are packed; the blocks of
-  // the next ones bring one of the first units each, the first of them what is left of two,
+  // What the block of a chunk's first tile has the copy engine bring. The first chunk is asked for
+  // while the queries are packed; the blocks of the next ones bring one of the first units each,
+  // the first of them what is left of two,
   GPUFS_HD stretch brought_at_first(std::uint64_t chunk) const {
     if (chunk == 0 || chunk > ahead) return {0, 0};
     return {chunk == 1 ? 1 : chunk * unit, (chunk + 1) * unit};
@@ -65,7 +72,8 @@ struct plan : tile::cut {
   // Queries that a block reads and packs: fewer are not worth its opening their file.
   static constexpr std::uint64_t pack_bytes = std::uint64_t{128} << 10;
   static constexpr std::uint64_t chunks_ahead = 64;
-  // About as much as comes while the first chunk is looked through: it may turn out that no more is needed.
+  // About as much as comes while the first chunk is looked through: it may turn out that no more is
+  // needed.
   static constexpr std::uint32_t early_units = 2;
 
   static std::uint64_t stride_of(const question& q) {
@@ -73,7 +81,8 @@ struct plan : tile::cut {
     for (const vectors_file& d : q.databases) stride = std::max(stride, d.stride);
     return stride;
   }
-  // Blocks with one tile have a chunk each under way: half as many keep the bus as busy, and need half as much of the cache.
+  // Blocks with one tile have a chunk each under way: half as many keep the bus as busy, and need
+  // half as much of the cache.
   static std::uint32_t most_blocks(std::uint32_t multiprocessors, const question& q) {
     return multiprocessors * (q.queries.count <= tile::side ? 1 : blocks_per_multiprocessor);
   }

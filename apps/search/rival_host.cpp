@@ -18,20 +18,24 @@ namespace gpufs::search {
 namespace {
 
 constexpr std::uint64_t panel_queries = rival::panel_width;  // that are multiplied together
-constexpr std::uint64_t few_queries = 4;                     // of a panel, that are multiplied one by one
-constexpr std::uint64_t block_vectors = 64;                  // ... with so many vectors
-constexpr std::uint64_t block_numbers = 1024;                // of each at a time, so that all lie in the second cache
-constexpr std::uint64_t chunk_bytes = 1 << 20;               // of a database, that a thread takes
+constexpr std::uint64_t few_queries = 4;     // of a panel, that are multiplied one by one
+constexpr std::uint64_t block_vectors = 64;  // ... with so many vectors
+constexpr std::uint64_t block_numbers =
+    1024;  // of each at a time, so that all lie in the second cache
+constexpr std::uint64_t chunk_bytes = 1 << 20;  // of a database, that a thread takes
 
-// How far sums of products may be off, as a part of the sum of both vectors' squares, and for numbers that are too small for it.
+// How far sums of products may be off, as a part of the sum of both vectors' squares, and for
+// numbers that are too small for it.
 struct sum_error {
   float relative, absolute;
   explicit sum_error(std::uint64_t dimensions)
-      : relative(static_cast<float>(std::min(dimensions, block_numbers) + dimensions / 64 + 128) * 0x1p-23f),
+      : relative(static_cast<float>(std::min(dimensions, block_numbers) + dimensions / 64 + 128) *
+                 0x1p-23f),
         absolute(static_cast<float>(dimensions) * 0x1p-124f) {}
 };
 
-GPUFS_FOR_EACH_PROCESSOR float sum_of_products(const float* a, const float* b, std::uint64_t count) {
+GPUFS_FOR_EACH_PROCESSOR float sum_of_products(const float* a, const float* b,
+                                               std::uint64_t count) {
   constexpr int lanes = 64;
   float sums[lanes] = {};
   std::uint64_t i = 0;
@@ -44,7 +48,8 @@ GPUFS_FOR_EACH_PROCESSOR float sum_of_products(const float* a, const float* b, s
   return sum;
 }
 
-GPUFS_FOR_EACH_PROCESSOR double squared_distance(const float* a, const float* b, std::uint64_t count) {
+GPUFS_FOR_EACH_PROCESSOR double squared_distance(const float* a, const float* b,
+                                                 std::uint64_t count) {
   constexpr int lanes = 32;
   double sums[lanes] = {};
   std::uint64_t i = 0;
@@ -63,16 +68,20 @@ GPUFS_FOR_EACH_PROCESSOR double squared_distance(const float* a, const float* b,
   return sum;
 }
 
-// Turns products with a panel's queries into the least that the squared distances can be. Says of which queries any is within its bound.
-GPUFS_FOR_EACH_PROCESSOR void bound_distances(float (*sums)[panel_queries], const float* squares, std::uint64_t count,
-                                              const float* query_squares, const float* bounds, const sum_error& error,
+// Turns products with a panel's queries into the least that the squared distances can be. Says of
+// which queries any is within its bound.
+GPUFS_FOR_EACH_PROCESSOR void bound_distances(float (*sums)[panel_queries], const float* squares,
+                                              std::uint64_t count, const float* query_squares,
+                                              const float* bounds, const sum_error& error,
                                               bool* near) {
   unsigned any[panel_queries] = {};
   for (std::uint64_t v = 0; v < count; ++v) {
     for (std::uint64_t q = 0; q < panel_queries; ++q) {
       const float both = squares[v] + query_squares[q];
       // Of what is not finite nothing is known.
-      const float least = both <= FLT_MAX ? both * (1 - error.relative) - 2 * sums[v][q] - error.absolute : -HUGE_VALF;
+      const float least = both <= FLT_MAX
+                              ? both * (1 - error.relative) - 2 * sums[v][q] - error.absolute
+                              : -HUGE_VALF;
       sums[v][q] = least;
       any[q] |= least <= bounds[q] ? 1 : 0;
     }
@@ -84,7 +93,8 @@ GPUFS_FOR_EACH_PROCESSOR void bound_distances(float (*sums)[panel_queries], cons
 struct answer {
   std::mutex latch;  // guards the list
   std::vector<found> list;
-  // What more is wanted has at most this squared distance, and (of first matches) a smaller index. Both only fall.
+  // What more is wanted has at most this squared distance, and (of first matches) a smaller index.
+  // Both only fall.
   std::atomic<double> bound;
   std::atomic<std::uint64_t> first{nothing};
 };
@@ -92,15 +102,17 @@ struct answer {
 class search_job {
  public:
   search_job(const question& q, unsigned threads)
-      : q_(q), threads_(threads), panels_(ceiling(q.queries.count, panel_queries)), error_(q.dimensions),
-        squared_threshold_(q.threshold * q.threshold), packed_(panels_ * panel_queries * q.dimensions),
-        query_squares_(panels_ * panel_queries), answers_(q.queries.count) {
+      : q_(q), threads_(threads), panels_(ceiling(q.queries.count, panel_queries)),
+        error_(q.dimensions), squared_threshold_(q.threshold * q.threshold),
+        packed_(panels_ * panel_queries * q.dimensions), query_squares_(panels_ * panel_queries),
+        answers_(q.queries.count) {
     for (answer& a : answers_) a.list.reserve(length()), a.bound = squared_threshold_;
   }
 
   std::vector<found> run() {
     const auto map = [&](const vectors_file& file) {
-      const std::uint64_t bytes = file.count == 0 ? 0 : (file.count - 1) * file.stride + q_.dimensions * sizeof(float);
+      const std::uint64_t bytes =
+          file.count == 0 ? 0 : (file.count - 1) * file.stride + q_.dimensions * sizeof(float);
       return std::make_unique<rival::mapped_file>(file.path, file.offset, bytes);
     };
     queries_ = map(q_.queries);
@@ -109,8 +121,8 @@ class search_job {
       mapped_.push_back(map(d));
       const std::uint64_t in_chunk = std::max<std::uint64_t>(chunk_bytes / d.stride, 1);
       for (std::uint64_t v = 0; v < d.count; v += in_chunk)
-        chunks_.push_back(
-            {mapped_.back()->numbers<char>() + v * d.stride, d.stride, std::min(in_chunk, d.count - v), index + v});
+        chunks_.push_back({mapped_.back()->numbers<char>() + v * d.stride, d.stride,
+                           std::min(in_chunk, d.count - v), index + v});
       index += d.count;
     }
     // All threads work on the first chunk: it may hold all that is wanted, or much that is near.
@@ -145,13 +157,16 @@ class search_job {
   }
 
   void pack(std::uint64_t p) {
-    const std::uint64_t first = p * panel_queries, end = std::min(first + panel_queries, answers_.size());
+    const std::uint64_t first = p * panel_queries,
+                        end = std::min(first + panel_queries, answers_.size());
     float* const panel = packed_.data() + first * q_.dimensions;
     populate(query(first), query(end - 1) + q_.dimensions);
     for (std::uint64_t k = 0; k < q_.dimensions; ++k) {
-      for (std::uint64_t i = first; i < end; ++i) panel[k * panel_queries + (i - first)] = query(i)[k];
+      for (std::uint64_t i = first; i < end; ++i)
+        panel[k * panel_queries + (i - first)] = query(i)[k];
     }
-    for (std::uint64_t i = first; i < end; ++i) query_squares_[i] = sum_of_products(query(i), query(i), q_.dimensions);
+    for (std::uint64_t i = first; i < end; ++i)
+      query_squares_[i] = sum_of_products(query(i), query(i), q_.dimensions);
   }
 
   // With panels [begin, end). False if nothing from this chunk on can still be wanted of them.
@@ -167,7 +182,8 @@ class search_job {
       const float* vectors[block_vectors];
       float squares[block_vectors];
       for (std::uint64_t i = 0; i < block_vectors; ++i) {
-        vectors[i] = reinterpret_cast<const float*>(c.vectors + (v + std::min(i, count - 1)) * c.stride);
+        vectors[i] =
+            reinterpret_cast<const float*>(c.vectors + (v + std::min(i, count - 1)) * c.stride);
         if (i < count) squares[i] = sum_of_products(vectors[i], vectors[i], q_.dimensions);
       }
       for (const std::uint64_t p : wanted) {
@@ -187,10 +203,11 @@ class search_job {
   }
 
   // A block of vectors with a panel of queries.
-  void compare(const float* const (&vectors)[block_vectors], const float* squares, std::uint64_t count,
-               std::uint64_t index, std::uint64_t p) {
+  void compare(const float* const (&vectors)[block_vectors], const float* squares,
+               std::uint64_t count, std::uint64_t index, std::uint64_t p) {
     alignas(64) float sums[block_vectors][panel_queries] = {};
-    const std::uint64_t first = p * panel_queries, queries = std::min(panel_queries, answers_.size() - first);
+    const std::uint64_t first = p * panel_queries,
+                        queries = std::min(panel_queries, answers_.size() - first);
     if (queries <= few_queries) {
       for (std::uint64_t v = 0; v < count; ++v) {
         for (std::uint64_t i = 0; i < queries; ++i)
@@ -209,8 +226,8 @@ class search_job {
     }
   }
 
-  void multiply_panel(const float* const (&vectors)[block_vectors], std::uint64_t count, std::uint64_t first,
-                      float (*sums)[panel_queries]) const {
+  void multiply_panel(const float* const (&vectors)[block_vectors], std::uint64_t count,
+                      std::uint64_t first, float (*sums)[panel_queries]) const {
     const std::uint64_t whole = ceiling(count, rival::rows_together) * rival::rows_together;
     for (std::uint64_t k = 0; k < q_.dimensions; k += block_numbers) {
       const float* part[block_vectors];
@@ -225,8 +242,9 @@ class search_job {
     return std::nextafter(static_cast<float>(a.bound.load(std::memory_order_relaxed)), HUGE_VALF);
   }
 
-  void look_closer(const float* const (&vectors)[block_vectors], const float (&least)[block_vectors][panel_queries],
-                   std::uint64_t count, std::uint64_t index, std::uint64_t first, std::uint64_t i) {
+  void look_closer(const float* const (&vectors)[block_vectors],
+                   const float (&least)[block_vectors][panel_queries], std::uint64_t count,
+                   std::uint64_t index, std::uint64_t first, std::uint64_t i) {
     answer& to = answers_[first + i];
     std::pair<float, std::uint64_t> near[block_vectors];
     std::uint64_t nears = 0;
@@ -256,7 +274,8 @@ class search_job {
     if (is_full) to.list.pop_back();
     to.list.insert(to.list.begin() + offset, f);
     if (is_first()) to.first.store(f.index, std::memory_order_relaxed);
-    else if (to.list.size() == length()) to.bound.store(to.list.back().squared_distance, std::memory_order_relaxed);
+    else if (to.list.size() == length())
+      to.bound.store(to.list.back().squared_distance, std::memory_order_relaxed);
   }
 
   const question& q_;
@@ -280,7 +299,8 @@ rival_result search_on_host(const question& q, unsigned threads) {
   search_job work(q, threads);
   const auto start = std::chrono::steady_clock::now();
   std::vector<found> lists = work.run();
-  return {std::move(lists), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
+  return {std::move(lists),
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
 }
 
 }  // namespace gpufs::search

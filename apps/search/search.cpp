@@ -14,8 +14,10 @@ template <int Parts>
 std::vector<found> search_in(const mount& m, const question& q, bool alone) {
   const plan how(job::mount_facts::of(m), q);
   const std::vector<vectors_place> places = places_of(q, how);
-  const job::job work(m, "search", paths_of(q), alone, std::as_bytes(std::span(places)), workspace(how, Parts).bytes);
-  const workspace all(how, Parts, work.paths(), work.table<vectors_place>(), work.failed(), work.memory());
+  const job::job work(m, "search", paths_of(q), alone, std::as_bytes(std::span(places)),
+                      workspace(how, Parts).bytes);
+  const workspace all(how, Parts, work.paths(), work.table<vectors_place>(), work.failed(),
+                      work.memory());
   work.launch(pack_queries<Parts>{all}, how.pack_blocks, work.few());
   work.launch(scan<Parts>{all}, how.chunks * how.tiles, how.blocks,
               tile::scratch_bytes<scan_memory<Parts>>(m.device() == device_kind::cpu));
@@ -27,7 +29,8 @@ std::vector<found> search_in(const mount& m, const question& q, bool alone) {
 std::vector<found> search(const mount& m, const question& q, bool alone) {
   check(q);
   if (q.queries.count == 0) return {};
-  // Of distances the nearest lie close together: to tell them apart takes more than to see that none is below a threshold.
+  // Of distances the nearest lie close together: to tell them apart takes more than to see that
+  // none is below a threshold.
   return q.top == 0 ? search_in<1>(m, q, alone) : search_in<2>(m, q, alone);
 }
 

@@ -10,7 +10,8 @@ namespace gpufs::search {
 
 // Zeros at the beginning.
 struct progress {
-  atomic_word<std::uint64_t> next_pair;             // of a chunk and a tile, in order: the next that a block takes
+  atomic_word<std::uint64_t>
+      next_pair;  // of a chunk and a tile, in order: the next that a block takes
   atomic_word<std::uint64_t> first_looked_through;  // the first chunk's pairs that have been
   atomic_word<std::uint64_t> matched;               // queries that have a match
 };
@@ -28,8 +29,8 @@ struct workspace {
   std::size_t bytes;
 
   // In `memory` of zeros, which begins with the lists; null: only to see how many `bytes` it takes.
-  workspace(const plan& of, int parts, job::path_table p = {}, const vectors_place* f = nullptr, job::failure word = {},
-            char* memory = nullptr)
+  workspace(const plan& of, int parts, job::path_table p = {}, const vectors_place* f = nullptr,
+            job::failure word = {}, char* memory = nullptr)
       : how(of), paths(p), files(f), failed(word) {
     device_parts next(memory);
     to.lists = next.take<found>(how.queries * how.length);

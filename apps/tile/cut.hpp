@@ -17,9 +17,9 @@ struct rows_in_file {
   std::uint64_t offset = unknown;  // likewise; a part of a row may lie in two pages then
 };
 
-// How many rows a block maps at a time, and how many blocks there are: such that all of it has room in half of the cache, each block's
-// rows counted as if no other had mapped them, or all rows of the file if that is less. Only one block with one row is left if not even
-// that has room.
+// How many rows a block maps at a time, and how many blocks there are: such that all of it has room
+// in half of the cache, each block's rows counted as if no other had mapped them, or all rows of
+// the file if that is less. Only one block with one row is left if not even that has room.
 struct cut {
   std::uint32_t rows = side;
   std::uint32_t blocks;
@@ -31,9 +31,15 @@ struct cut {
         part_columns(static_cast<std::uint32_t>(std::min(r.columns, page_bytes / r.number_bytes))) {
     if (r.count <= pages * page_bytes / r.stride && pages_of(r.count * r.stride) <= pages) return;
     const std::uint64_t pages_of_part =
-        r.offset != rows_in_file::unknown && parts_are_pages(r.offset, r.stride, page_bytes, r.number_bytes) ? 1 : 2;
-    const auto mapped = [&] { return part_columns != r.columns ? pages_of_part * rows : pages_of(rows * r.stride); };
-    // Half as many rows would be half a tile of zeros, and no more blocks than there are multiprocessors make up for that.
+        r.offset != rows_in_file::unknown &&
+                parts_are_pages(r.offset, r.stride, page_bytes, r.number_bytes)
+            ? 1
+            : 2;
+    const auto mapped = [&] {
+      return part_columns != r.columns ? pages_of_part * rows : pages_of(rows * r.stride);
+    };
+    // Half as many rows would be half a tile of zeros, and no more blocks than there are
+    // multiprocessors make up for that.
     while (rows > 1 && 2 * (pages / mapped()) <= m.multiprocessors) rows /= 2;
     blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(pages / mapped(), 1, blocks));
   }
@@ -43,8 +49,8 @@ struct cut {
 
 // Scratch memory of a block that multiplies with a `Memory`.
 template <class Memory>
-std::size_t scratch_bytes(bool is_twin) {
-  return sizeof(Memory) + (is_twin ? twin_memory_bytes : 0);
+std::size_t scratch_bytes(bool is_cpu) {
+  return sizeof(Memory) + (is_cpu ? cpu_memory_bytes : 0);
 }
 
 }  // namespace gpufs::tile

@@ -24,7 +24,8 @@ GPUFS_HD inline double double_of(std::uint64_t bits) { return same_bits<double>(
 GPUFS_HD inline float value_of(float x) { return x; }
 GPUFS_HD inline float value_of(bfloat16 x) { return float_of(std::uint32_t{x.bits} << 16); }
 
-// Rounds to nearest, to even; what is not finite stays what it is, and what is too large becomes infinite.
+// Rounds to nearest, to even; what is not finite stays what it is, and what is too large becomes
+// infinite.
 GPUFS_HD inline bfloat16 rounded(float x) {
   const std::uint32_t bits = bits_of(x);
   if ((bits & 0x7fff'ffff) > 0x7f80'0000) return {static_cast<std::uint16_t>(bits >> 16 | 0x40)};
@@ -33,12 +34,14 @@ GPUFS_HD inline bfloat16 rounded(float x) {
 
 GPUFS_HD inline bool is_finite(float x) { return (bits_of(x) & 0x7f80'0000) != 0x7f80'0000; }
 
-// Two numbers as bfloat16, in a word. Each rounded as above; `Bounded`: but what is too large becomes the largest there is.
+// Two numbers as bfloat16, in a word. Each rounded as above; `Bounded`: but what is too large
+// becomes the largest there is.
 template <bool Bounded>
 GPUFS_HD std::uint32_t two_rounded(float low, float high) {
 #if defined(__CUDA_ARCH__)
   std::uint32_t both;
-  if constexpr (Bounded) asm("cvt.rn.satfinite.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  if constexpr (Bounded)
+    asm("cvt.rn.satfinite.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
   else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
   return both;
 #else
@@ -50,8 +53,9 @@ GPUFS_HD std::uint32_t two_rounded(float low, float high) {
 #endif
 }
 
-// Some numbers in a row, in parts: of each part the bits, two numbers to a word. A float32 is the sum of its parts: one is the nearest
-// bfloat16; three are all of it, but for what is smaller than the least of them. Of what is not finite the sum is not either.
+// Some numbers in a row, in parts: of each part the bits, two numbers to a word. A float32 is the
+// sum of its parts: one is the nearest bfloat16; three are all of it, but for what is smaller than
+// the least of them. Of what is not finite the sum is not either.
 template <int Parts, std::size_t N>
 GPUFS_HD void split_all(const float (&numbers)[N], std::uint32_t (&words)[Parts][N / 2]) {
   GPUFS_UNROLL
@@ -70,7 +74,8 @@ template <int Parts, std::size_t N>
 GPUFS_HD void split_all(const bfloat16 (&numbers)[N], std::uint32_t (&words)[Parts][N / 2]) {
   static_assert(Parts == 1, "it is one already");
   GPUFS_UNROLL
-  for (std::size_t k = 0; k < N; k += 2) words[0][k / 2] = std::uint32_t{numbers[k + 1].bits} << 16 | numbers[k].bits;
+  for (std::size_t k = 0; k < N; k += 2)
+    words[0][k / 2] = std::uint32_t{numbers[k + 1].bits} << 16 | numbers[k].bits;
 }
 
 }  // namespace gpufs

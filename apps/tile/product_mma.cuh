@@ -1,5 +1,5 @@
-// The product of two tiles (product.cuh) by instructions that each warp gives its matrix unit, with numbers in registers: of any GPU of
-// compute capability 8.0 and later. A warp makes 64 x 32 sums.
+// The product of two tiles (product.cuh) by instructions that each warp gives its matrix unit, with
+// numbers in registers: of any GPU of compute capability 8.0 and later. A warp makes 64 x 32 sums.
 #pragma once
 
 #include "tile/slice.cuh"
@@ -15,7 +15,8 @@ class mma_product {
   GPUFS_HD void start(const char* a, const char* b) {
     const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const std::uint32_t a_row = warp / warps_across * warp_rows + lane % 16, a_eight = lane / 16;
-    const std::uint32_t b_row = warp % warps_across * warp_columns + lane % 8 + lane / 16 * 8, b_eight = lane / 8 % 2;
+    const std::uint32_t b_row = warp % warps_across * warp_columns + lane % 8 + lane / 16 * 8,
+                        b_eight = lane / 8 % 2;
     GPUFS_UNROLL
     for (std::uint32_t k = 0; k < depth / 16; ++k) {
       GPUFS_UNROLL
@@ -71,7 +72,8 @@ class mma_product {
       GPUFS_UNROLL
       for (std::uint32_t n = 0; n < columns_across; ++n) {
         GPUFS_UNROLL
-        for (std::uint32_t i = 0; i < 4; ++i) take(row + m * 16 + i / 2 * 8, column + n * 8 + i % 2, sums_[m][n][i]);
+        for (std::uint32_t i = 0; i < 4; ++i)
+          take(row + m * 16 + i / 2 * 8, column + n * 8 + i % 2, sums_[m][n][i]);
       }
     }
   }
@@ -87,9 +89,11 @@ class mma_product {
                  : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(from)))
                  : "memory");
   }
-  GPUFS_HD static void multiply(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  GPUFS_HD static void multiply(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                std::uint32_t b1) {
     asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, "
         "%2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

@@ -1,8 +1,9 @@
-// The product of two tiles (product.cuh) by instructions that four warps give their matrix units together, and that read both slices from
-// shared memory: of compute capability 9.0 (PTX ISA 8.0, "wgmma"). Four warps make 64 x 128 sums.
+// The product of two tiles (product.cuh) by instructions that four warps give their matrix units
+// together, and that read both slices from shared memory: of compute capability 9.0 (PTX ISA 8.0,
+// "wgmma"). Four warps make 64 x 128 sums.
 //
-// The units work while the warps go on, so what stores into slices has to be told to them (stored()), and who overwrites a slice waits for
-// them first (finish()).
+// The units work while the warps go on, so what stores into slices has to be told to them
+// (stored()), and who overwrites a slice waits for them first (finish()).
 #pragma once
 
 #include "tile/slice.cuh"
@@ -18,7 +19,8 @@ class wgmma_product {
 
   template <int Parts>
   GPUFS_HD void start(const char* a, const char* b) {
-    const std::uint64_t left = described(a + threadIdx.x / group_threads * (group_rows * row_bytes));
+    const std::uint64_t left =
+        described(a + threadIdx.x / group_threads * (group_rows * row_bytes));
     const std::uint64_t right = described(b);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
     GPUFS_UNROLL
@@ -27,7 +29,8 @@ class wgmma_product {
       for (int p = 0; p + q < Parts; ++p) {
         GPUFS_UNROLL
         for (std::uint32_t byte = 0; byte < row_bytes; byte += instruction_row_bytes)
-          multiply(sums_, left + (p * slice_bytes + byte) / unit, right + (q * slice_bytes + byte) / unit);
+          multiply(sums_, left + (p * slice_bytes + byte) / unit,
+                   right + (q * slice_bytes + byte) / unit);
       }
     }
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -50,11 +53,13 @@ class wgmma_product {
 
   template <class Take>
   GPUFS_HD void each(const Take& take) const {
-    const std::uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4, column = lane % 4 * 2;
+    const std::uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4,
+                        column = lane % 4 * 2;
     GPUFS_UNROLL
     for (std::uint32_t n = 0; n < side / 8; ++n) {
       GPUFS_UNROLL
-      for (std::uint32_t i = 0; i < 4; ++i) take(row + i / 2 * 8, column + n * 8 + i % 2, sums_[n * 4 + i]);
+      for (std::uint32_t i = 0; i < 4; ++i)
+        take(row + i / 2 * 8, column + n * 8 + i % 2, sums_[n * 4 + i]);
     }
   }
 
@@ -62,11 +67,13 @@ class wgmma_product {
   static constexpr std::uint32_t group_threads = 128, group_rows = 64, instruction_row_bytes = 32;
   static constexpr std::uint32_t unit = 16;  // of addresses and distances in descriptions
 
-  // A matrix descriptor: where its rows begin; how far it is from eight rows to the next eight; and the layout, rows of 64 bytes with their
-  // quarters in place_in_slice()'s order. The distance in the other direction (bits 16 to 29) is not used in this layout.
+  // A matrix descriptor: where its rows begin; how far it is from eight rows to the next eight; and
+  // the layout, rows of 64 bytes with their quarters in place_in_slice()'s order. The distance in
+  // the other direction (bits 16 to 29) is not used in this layout.
   GPUFS_HD static std::uint64_t described(const char* rows) {
     const std::uint64_t at = static_cast<std::uint32_t>(__cvta_generic_to_shared(rows));
-    return at / unit | std::uint64_t{1} << 16 | std::uint64_t{8 * row_bytes / unit} << 32 | std::uint64_t{2} << 62;
+    return at / unit | std::uint64_t{1} << 16 | std::uint64_t{8 * row_bytes / unit} << 32 |
+           std::uint64_t{2} << 62;
   }
   GPUFS_HD static void multiply(float (&d)[64], std::uint64_t a, std::uint64_t b) {
     // clang-format off
@@ -78,14 +85,22 @@ class wgmma_product {
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
         "%64, %65, adds, 1, 1, 0, 0;}"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]),
+          "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+          "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]),
+          "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
+          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
+          "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]),
+          "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]),
+          "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
+          "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
         : "l"(a), "l"(b));
     // clang-format on
   }

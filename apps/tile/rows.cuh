@@ -16,8 +16,8 @@ struct row_table {
 };
 
 // Rows that lie in one piece: `stride` bytes apart.
-GPUFS_HD inline void set_rows(const block_group& g, row_table& rows, const char* data, std::uint64_t stride,
-                              std::uint32_t count) {
+GPUFS_HD inline void set_rows(const block_group& g, row_table& rows, const char* data,
+                              std::uint64_t stride, std::uint32_t count) {
   for (std::uint32_t r = g.rank(); r < side; r += g.size()) {
     rows.first[r] = data + (r < count ? r : 0) * stride;
     rows.first_bytes[r] = ~0u;
@@ -25,12 +25,13 @@ GPUFS_HD inline void set_rows(const block_group& g, row_table& rows, const char*
   g.sync();
 }
 
-// Maps `bytes`, at most a page, of each of the first `count` rows, the first of which is at `at` in the file. Each member of a warp maps
-// a part; those of a warp are looked up together. All members of the block get the same: 0; or what went wrong, -ENODATA for a file that
-// is too short. Then too unmap_rows() is to be called.
-GPUFS_HD inline std::int32_t map_rows(const block_group& g, const mount_ref& fs, std::int32_t fd, row_table& rows,
-                                      std::uint64_t at, std::uint64_t stride, std::uint32_t count,
-                                      std::uint32_t bytes) {
+// Maps `bytes`, at most a page, of each of the first `count` rows, the first of which is at `at` in
+// the file. Each member of a warp maps a part; those of a warp are looked up together. All members
+// of the block get the same: 0; or what went wrong, -ENODATA for a file that is too short. Then too
+// unmap_rows() is to be called.
+GPUFS_HD inline std::int32_t map_rows(const block_group& g, const mount_ref& fs, std::int32_t fd,
+                                      row_table& rows, std::uint64_t at, std::uint64_t stride,
+                                      std::uint32_t count, std::uint32_t bytes) {
   const warp_group warp = g.warp();
   const std::uint64_t page_bytes = fs.layout.page_bytes();
   std::uint64_t wrong = 0;
@@ -60,20 +61,22 @@ GPUFS_HD inline void unmap_rows(const block_group& g, const mount_ref& fs, const
   g.sync();  // before the table is filled again
 }
 
-// Whether rows of `T` can be loaded 16 bytes at a time, none of which lie in two pages or behind the rows' ends.
+// Whether rows of `T` can be loaded 16 bytes at a time, none of which lie in two pages or behind
+// the rows' ends.
 template <class T>
 GPUFS_HD bool are_aligned(std::uint64_t at, std::uint64_t stride, std::uint64_t columns) {
   return ((at | stride | columns * sizeof(T)) & (sizeof(vector16) - 1)) == 0;
 }
 
-// The numbers of a slice on their way from rows of `T` into a slice: loaded by load(), so that the loads take place while something else is
-// done, and stored by store().
+// The numbers of a slice on their way from rows of `T` into a slice: loaded by load(), so that the
+// loads take place while something else is done, and stored by store().
 template <class T, bool Aligned>
 class slice_on_its_way {
  public:
-  // Of numbers [column, column + depth) of the rows' part; behind `columns`, and of rows from `count` on, zeros.
-  GPUFS_HD void load(const block_group& g, const row_table& rows, std::uint32_t count, std::uint32_t column,
-                     std::uint32_t columns) {
+  // Of numbers [column, column + depth) of the rows' part; behind `columns`, and of rows from
+  // `count` on, zeros.
+  GPUFS_HD void load(const block_group& g, const row_table& rows, std::uint32_t count,
+                     std::uint32_t column, std::uint32_t columns) {
     GPUFS_UNROLL
     for (std::uint32_t j = 0; j < mine; ++j) {
       const std::uint32_t i = g.rank() + j * step, row = i / vectors_of_row;
@@ -83,12 +86,14 @@ class slice_on_its_way {
     }
   }
 
-  // Into a slice in `Parts` parts; `take(row, number of the vector in its row, the vector's numbers)` is called for each.
+  // Into a slice in `Parts` parts; `take(row, number of the vector in its row, the vector's
+  // numbers)` is called for each.
   template <int Parts, class Take>
   GPUFS_HD void store(const block_group& g, char* slice, const Take& take) const {
     GPUFS_UNROLL
     for (std::uint32_t j = 0; j < mine; ++j) {
-      const std::uint32_t i = g.rank() + j * step, row = i / vectors_of_row, vector = i % vectors_of_row;
+      const std::uint32_t i = g.rank() + j * step, row = i / vectors_of_row,
+                          vector = i % vectors_of_row;
       T numbers[in_vector];
       std::memcpy(numbers, &held_[j], sizeof held_[j]);
       take(row, vector, numbers);
@@ -99,17 +104,22 @@ class slice_on_its_way {
       GPUFS_UNROLL
       for (int p = 0; p < Parts; ++p) {
         if constexpr (in_vector == 8)
-          *reinterpret_cast<vector16*>(to + p * slice_bytes) = {words[p][0], words[p][1], words[p][2], words[p][3]};
-        else *reinterpret_cast<std::uint64_t*>(to + p * slice_bytes) = std::uint64_t{words[p][1]} << 32 | words[p][0];
+          *reinterpret_cast<vector16*>(to + p * slice_bytes) = {words[p][0], words[p][1],
+                                                                words[p][2], words[p][3]};
+        else
+          *reinterpret_cast<std::uint64_t*>(to + p * slice_bytes) =
+              std::uint64_t{words[p][1]} << 32 | words[p][0];
       }
     }
   }
 
  private:
-  static constexpr std::uint32_t in_vector = sizeof(vector16) / sizeof(T), vectors_of_row = depth / in_vector;
+  static constexpr std::uint32_t in_vector = sizeof(vector16) / sizeof(T),
+                                 vectors_of_row = depth / in_vector;
   static constexpr std::uint32_t step = threads_of_block, mine = side * vectors_of_row / step;
 
-  GPUFS_HD static const char* place_of(const row_table& rows, std::uint32_t row, std::uint32_t byte) {
+  GPUFS_HD static const char* place_of(const row_table& rows, std::uint32_t row,
+                                       std::uint32_t byte) {
     const std::uint32_t in_first = rows.first_bytes[row];
     return byte < in_first ? rows.first[row] + byte : rows.second[row] + (byte - in_first);
   }
@@ -121,7 +131,8 @@ class slice_on_its_way {
     GPUFS_UNROLL
     for (std::uint32_t k = 0; k < in_vector; ++k) {
       if (k < left)
-        numbers[k] = *reinterpret_cast<const T*>(place_of(rows, row, byte + k * static_cast<std::uint32_t>(sizeof(T))));
+        numbers[k] = *reinterpret_cast<const T*>(
+            place_of(rows, row, byte + k * static_cast<std::uint32_t>(sizeof(T))));
     }
     vector16 v;
     std::memcpy(&v, numbers, sizeof v);
@@ -131,8 +142,8 @@ class slice_on_its_way {
   vector16 held_[mine];
 };
 
-// Starts to copy `Bytes` from device memory into scratch memory; finish_slices() waits for all that the thread started, and a barrier makes
-// it the block's.
+// Starts to copy `Bytes` from device memory into scratch memory; finish_slices() waits for all that
+// the thread started, and a barrier makes it the block's.
 template <std::uint32_t Bytes>
 GPUFS_HD void start_slices(const block_group& g, char* to, const char* from) {
   constexpr std::uint32_t step = 16 * threads_of_block;
@@ -141,10 +152,10 @@ GPUFS_HD void start_slices(const block_group& g, char* to, const char* from) {
   for (std::uint32_t n = 0; n < Bytes / step; ++n) {
     const std::uint32_t i = n * step + g.rank() * 16;
 #if defined(__CUDA_ARCH__)
-    asm volatile(
-        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(to + i))),
-        "l"(from + i)
-        : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                     static_cast<std::uint32_t>(__cvta_generic_to_shared(to + i))),
+                 "l"(from + i)
+                 : "memory");
 #else
     std::memcpy(to + i, from + i, 16);
 #endif
@@ -156,17 +167,23 @@ GPUFS_HD inline void finish_slices() {
 #endif
 }
 
-// Rows packed for the matrix units, in device memory: tiles of `side` rows; of each tile the slices, one behind another, each in its parts.
+// Rows packed for the matrix units, in device memory: tiles of `side` rows; of each tile the
+// slices, one behind another, each in its parts.
 struct panel {
   const char* slices;
   std::uint32_t slices_of_row;
-  GPUFS_HD static constexpr std::uint64_t slices_in(std::uint64_t columns) { return ceiling(columns, depth); }
-  GPUFS_HD static constexpr std::uint64_t bytes(std::uint64_t rows, std::uint64_t columns, int parts) {
-    return ceiling(rows, side) * slices_in(columns) * slice_bytes * static_cast<std::uint64_t>(parts);
+  GPUFS_HD static constexpr std::uint64_t slices_in(std::uint64_t columns) {
+    return ceiling(columns, depth);
+  }
+  GPUFS_HD static constexpr std::uint64_t bytes(std::uint64_t rows, std::uint64_t columns,
+                                                int parts) {
+    return ceiling(rows, side) * slices_in(columns) * slice_bytes *
+           static_cast<std::uint64_t>(parts);
   }
   // Bytes in front of a slice.
   template <int Parts>
-  GPUFS_HD static constexpr std::uint64_t place(std::uint64_t tile, std::uint64_t number, std::uint64_t in_row) {
+  GPUFS_HD static constexpr std::uint64_t place(std::uint64_t tile, std::uint64_t number,
+                                                std::uint64_t in_row) {
     return (tile * in_row + number) * (slice_bytes * Parts);
   }
   template <int Parts>
@@ -177,21 +194,24 @@ struct panel {
 
 // Stores eight numbers of a row in a slice, in their parts.
 template <int Parts, class T>
-GPUFS_HD void store_eight(const T (&numbers)[8], char* slice, std::uint32_t row, std::uint32_t eight) {
+GPUFS_HD void store_eight(const T (&numbers)[8], char* slice, std::uint32_t row,
+                          std::uint32_t eight) {
   std::uint32_t words[Parts][4];
   split_all(numbers, words);
   GPUFS_UNROLL
   for (int p = 0; p < Parts; ++p) {
     const vector16 eight_numbers{words[p][0], words[p][1], words[p][2], words[p][3]};
-    *reinterpret_cast<vector16*>(slice + p * slice_bytes + place_in_slice(row, eight)) = eight_numbers;
+    *reinterpret_cast<vector16*>(slice + p * slice_bytes + place_in_slice(row, eight)) =
+        eight_numbers;
   }
 }
 
-// Packs columns of numbers as a panel's rows, a slice of them: `width` columns, `count` numbers deep, and zeros behind them. The numbers lie
-// row by row, `pitch` apart. By a block, all of which sees them; none may be changed before it waits.
+// Packs columns of numbers as a panel's rows, a slice of them: `width` columns, `count` numbers
+// deep, and zeros behind them. The numbers lie row by row, `pitch` apart. By a block, all of which
+// sees them; none may be changed before it waits.
 template <int Parts, class T>
-GPUFS_HD void pack_columns(const block_group& g, const T* numbers, std::uint32_t pitch, std::uint32_t count,
-                           std::uint32_t width, char* slice) {
+GPUFS_HD void pack_columns(const block_group& g, const T* numbers, std::uint32_t pitch,
+                           std::uint32_t count, std::uint32_t width, char* slice) {
   constexpr std::uint32_t eights = depth / 8;
   for (std::uint32_t i = g.rank(); i < side * eights; i += g.size()) {
     const std::uint32_t n = i % side, eight = i / side;
@@ -205,12 +225,13 @@ GPUFS_HD void pack_columns(const block_group& g, const T* numbers, std::uint32_t
   }
 }
 
-// What a block needs in its scratch memory to multiply rows with a panel: two slices of each, one of which is filled while the other is
-// multiplied.
+// What a block needs in its scratch memory to multiply rows with a panel: two slices of each, one
+// of which is filled while the other is multiplied.
 template <int Parts>
 inline constexpr std::uint32_t stages_bytes = 2 * 2 * Parts * slice_bytes;
 
-// What is multiplied: numbers [0, columns) of `count` rows with a tile of a panel, whose slices begin with number `slice`.
+// What is multiplied: numbers [0, columns) of `count` rows with a tile of a panel, whose slices
+// begin with number `slice`.
 struct factors {
   const row_table& rows;
   std::uint32_t count, columns;
@@ -218,15 +239,16 @@ struct factors {
   std::uint64_t tile, slice;
 };
 
-// How many slices are summed up by the matrix units alone: these cut off what does not fit into a sum, always towards zero, each time that
-// they add 16 products to it; what they sum up is rounded as it is added to the whole. So many that it costs little.
+// How many slices are summed up by the matrix units alone: these cut off what does not fit into a
+// sum, always towards zero, each time that they add 16 products to it; what they sum up is rounded
+// as it is added to the whole. So many that it costs little.
 template <int Parts>
 inline constexpr std::uint32_t slices_of_sum = 192 / (Parts * (Parts + 1) / 2) / (depth / 16);
 
 // The loop of add_product().
 template <int Parts, class T, bool Aligned, class Take>
-GPUFS_HD GPUFS_TILE_INLINE void add_slices(const block_group& g, product<Parts>& to, char* stages, const factors& of,
-                                           const Take& take) {
+GPUFS_HD GPUFS_TILE_INLINE void add_slices(const block_group& g, product<Parts>& to, char* stages,
+                                           const factors& of, const Take& take) {
   constexpr std::uint32_t bytes = Parts * slice_bytes;
   product<Parts> sums = to;
   sums.clear();
@@ -262,32 +284,35 @@ GPUFS_HD GPUFS_TILE_INLINE void add_slices(const block_group& g, product<Parts>&
 }
 
 template <int Parts, class T, bool Aligned, class Take>
-GPUFS_HD GPUFS_OUT_OF_LINE void add_slices_in_registers(const block_group g, product<Parts>& to, char* stages,
-                                                        const factors of, const Take take) {
+GPUFS_HD GPUFS_OUT_OF_LINE void add_slices_in_registers(const block_group g, product<Parts>& to,
+                                                        char* stages, const factors of,
+                                                        const Take take) {
   add_slices<Parts, T, Aligned>(g, to, stages, of, take);
 }
 
 // Adds a product. `take` as of slice_on_its_way::store, for all numbers of the rows. By a block.
 template <int Parts, class T, bool Aligned, class Take>
-GPUFS_HD void add_product(const block_group& g, product<Parts>& to, char* stages, const factors& of, const Take& take) {
+GPUFS_HD void add_product(const block_group& g, product<Parts>& to, char* stages, const factors& of,
+                          const Take& take) {
   if constexpr (product<Parts>::is_inlined) add_slices<Parts, T, Aligned>(g, to, stages, of, take);
   else add_slices_in_registers<Parts, T, Aligned>(g, to, stages, of, take);
 }
 template <int Parts, class T, class Take>
-GPUFS_HD void add_product(const block_group& g, product<Parts>& to, char* stages, const factors& of, bool aligned,
-                          const Take& take) {
+GPUFS_HD void add_product(const block_group& g, product<Parts>& to, char* stages, const factors& of,
+                          bool aligned, const Take& take) {
   if (aligned) add_product<Parts, T, true>(g, to, stages, of, take);
   else add_product<Parts, T, false>(g, to, stages, of, take);
 }
 
-// Whether rows that are longer than a page are mapped in parts of a page each: all of them begin at the same place in a page, and what is
-// left of it there is whole slices.
-GPUFS_HD constexpr bool parts_are_pages(std::uint64_t at, std::uint64_t stride, std::uint64_t page_bytes,
-                                        std::uint64_t number_bytes) {
+// Whether rows that are longer than a page are mapped in parts of a page each: all of them begin at
+// the same place in a page, and what is left of it there is whole slices.
+GPUFS_HD constexpr bool parts_are_pages(std::uint64_t at, std::uint64_t stride,
+                                        std::uint64_t page_bytes, std::uint64_t number_bytes) {
   return stride % page_bytes == 0 && (page_bytes - at % page_bytes) % (depth * number_bytes) == 0;
 }
 
-// Rows of a file: the first `count` from `at` on, `stride` bytes from one to the next, each `columns` numbers long.
+// Rows of a file: the first `count` from `at` on, `stride` bytes from one to the next, each
+// `columns` numbers long.
 struct rows_of_file {
   std::int32_t fd;
   std::uint64_t at, stride;
@@ -296,18 +321,22 @@ struct rows_of_file {
   std::uint32_t part_columns;  // that are mapped at a time: all, or as many as a page has
 };
 
-// Adds the product of rows, which it maps part by part, with a tile of a panel. Returns as map_rows(). By a block.
+// Adds the product of rows, which it maps part by part, with a tile of a panel. Returns as
+// map_rows(). By a block.
 template <int Parts, class T, class Take>
-GPUFS_HD std::int32_t add_mapped_product(const block_group& g, const mount_ref& fs, product<Parts>& to, char* stages,
-                                         row_table& rows, const rows_of_file& of, const panel& right,
+GPUFS_HD std::int32_t add_mapped_product(const block_group& g, const mount_ref& fs,
+                                         product<Parts>& to, char* stages, row_table& rows,
+                                         const rows_of_file& of, const panel& right,
                                          std::uint64_t tile, const Take& take) {
   const std::uint64_t page_bytes = fs.layout.page_bytes();
   // The first part only up to the page's end, if then each part is a page.
-  const bool are_pages = of.part_columns != of.columns && parts_are_pages(of.at, of.stride, page_bytes, sizeof(T));
+  const bool are_pages =
+      of.part_columns != of.columns && parts_are_pages(of.at, of.stride, page_bytes, sizeof(T));
   const std::uint64_t in_front = are_pages ? of.at % page_bytes / sizeof(T) : 0;
   std::int32_t wrong = 0;
   for (std::uint64_t done = 0; done < of.columns && wrong == 0;) {
-    const std::uint64_t left = of.columns - done, most = done == 0 ? of.part_columns - in_front : of.part_columns;
+    const std::uint64_t left = of.columns - done,
+                        most = done == 0 ? of.part_columns - in_front : of.part_columns;
     const auto columns = static_cast<std::uint32_t>(left < most ? left : most);
     wrong = map_rows(g, fs, of.fd, rows, of.at + done * sizeof(T), of.stride, of.count,
                      columns * static_cast<std::uint32_t>(sizeof(T)));

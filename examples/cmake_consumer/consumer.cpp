@@ -1,5 +1,5 @@
-// Counts the lines of a file with a kernel that reads it by itself: on a GPU when compiled by nvcc and there is one, else
-// on the CPU twin. `consumer [FILE]`; without a file it reads itself.
+// Counts the lines of a file with a kernel that reads it by itself: on a GPU when compiled by nvcc
+// and there is one, else on the CPU device. `consumer [FILE]`; without a file it reads itself.
 #include <cstdio>
 #include <cstring>
 
@@ -58,7 +58,8 @@ int main(int argc, char** argv) try {
     std::fprintf(stderr, "%s: %s\n", path, std::strerror(static_cast<int>(-lines)));
     return 1;
   }
-  std::printf("%s: %lld lines, counted on %s\n", path, static_cast<long long>(lines), mount.device_name().c_str());
+  std::printf("%s: %lld lines, counted on %s\n", path, static_cast<long long>(lines),
+              mount.device_name().c_str());
   return lines > 0 ? 0 : 1;
 } catch (const gpufs::error& e) {
   std::fprintf(stderr, "%s\n", e.what());

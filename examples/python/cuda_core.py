@@ -53,14 +53,26 @@ BYTE = ord("7")
 def main() -> None:
     """Runs it once and checks the counts and the files."""
     import numpy
-    from cuda.core import Device, LaunchConfig, LegacyPinnedMemoryResource, Program, ProgramOptions, launch
+    from cuda.core import (
+        Device,
+        LaunchConfig,
+        LegacyPinnedMemoryResource,
+        Program,
+        ProgramOptions,
+        launch,
+    )
 
     device = Device()
     device.set_current()
     stream = device.create_stream()
-    options = ProgramOptions(std="c++20", arch=f"sm_{device.arch}", include_path=gpufs.include_dirs())
+    options = ProgramOptions(
+        std="c++20", arch=f"sm_{device.arch}", include_path=gpufs.include_dirs()
+    )
     kernel = Program(KERNEL, "c++", options).compile("cubin").get_kernel("count_byte")
-    with tempfile.TemporaryDirectory() as folder, gpufs.mount(device="cuda", cache="64MiB") as mount:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        gpufs.mount(device="cuda", cache="64MiB") as mount,
+    ):
         sources = [Path(folder, f"{number:04}.source") for number in range(FILES)]
         targets = [Path(folder, f"{number:04}.target") for number in range(FILES)]
         for number, file in enumerate(sources):
@@ -71,7 +83,9 @@ def main() -> None:
         memory = LegacyPinnedMemoryResource()
         paths = memory.allocate(2 * FILES * path_bytes, stream=stream)
         result = memory.allocate(8 * FILES, stream=stream)
-        numpy.from_dlpack(paths).view(numpy.uint8)[:] = numpy.frombuffer(b"\0".join(names) + b"\0", numpy.uint8)
+        numpy.from_dlpack(paths).view(numpy.uint8)[:] = numpy.frombuffer(
+            b"\0".join(names) + b"\0", numpy.uint8
+        )
         ref = mount.device_ref()  # at each launch: it wakes the host side
         arguments = (ref.address, paths, numpy.int32(path_bytes), numpy.int32(BYTE), result)
         launch(stream, LaunchConfig(grid=FILES, block=THREADS), kernel, *arguments)
@@ -79,7 +93,9 @@ def main() -> None:
         found = numpy.from_dlpack(result).view(numpy.int64).tolist()
         expected = [file.read_bytes().count(BYTE) for file in sources]
         assert found == expected, f"{found} instead of {expected}"
-        assert [int.from_bytes(file.read_bytes(), "little") for file in targets] == expected, "the files are wrong"
+        assert [int.from_bytes(file.read_bytes(), "little") for file in targets] == expected, (
+            "the files are wrong"
+        )
         for buffer in (paths, result):
             buffer.close(stream)
     print(f"cuda.core: {FILES} blocks found {sum(found)} times {chr(BYTE)!r} in {FILES} files")

@@ -47,7 +47,10 @@ def main(backend: str = "nvrtc") -> None:
     module = cupy.RawModule(code=KERNEL, options=tuple(gpufs.compile_options()), backend=backend)
     kernel = module.get_function("upper_case")
     content = os.urandom(WARPS * 2048).hex().encode()[: WARPS * 4096 - 100]
-    with tempfile.TemporaryDirectory() as folder, gpufs.mount(device="cuda", cache="64MiB") as mount:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        gpufs.mount(device="cuda", cache="64MiB") as mount,
+    ):
         source, target = Path(folder, "source"), Path(folder, "target")
         source.write_bytes(content)
 

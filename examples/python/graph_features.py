@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Features of sampled neighbours, as graph neural networks are trained with: two hops, gathered from files.
 
-The graph is in CSR form: where the edges of each node begin is in memory, the edges and the features are in files. For
-each node of a batch some neighbours are drawn, and some of theirs; the result has the node's own features, and the
-means over both.
+The graph is in CSR form: where the edges of each node begin is in memory, the edges and the
+features are in files. For each node of a batch some neighbours are drawn, and some of theirs; the
+result has the node's own features, and the means over both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def make_graph(folder: Path, nodes: int, degree: int, width: int, seed: int) -> 
 class Sampler:
     """Draws neighbours. The same for NumPy's arrays and PyTorch's, for files and for what is in memory."""
 
-    def __init__(self, edges: Any, starts: Any, library: support.Library) -> None:  # noqa: ANN401 - of either library
+    # noqa: ANN401 - of either library
+    def __init__(self, edges: Any, starts: Any, library: support.Library) -> None:
         self.edges = edges
         self.first, self.degree = starts[:-1], starts[1:] - starts[:-1]
         self.library = library
@@ -67,7 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--width", type=int, default=128, help="features of a node, of 4 bytes")
     options.add_argument("--batches", type=int, default=10, help="to sample")
     options.add_argument("--batch", type=int, default=256, help="nodes of a batch")
-    options.add_argument("--fanout", type=int, nargs=2, default=(10, 5), help="neighbours drawn at each hop")
+    options.add_argument(
+        "--fanout", type=int, nargs=2, default=(10, 5), help="neighbours drawn at each hop"
+    )
     chosen = options.parse_args(arguments)
     random = np.random.default_rng(chosen.seed + 1)
     with support.folder(chosen.folder) as folder:
@@ -95,7 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 on_device = library.put(nodes), (library.put(draws[0]), library.put(draws[1]))
                 with clock.running():
                     made, count = features_of(table, sampler, *on_device)
-                clock.bytes += count * chosen.width * 4 + (draws[0].size + draws[1].size) * edges.itemsize
+                clock.bytes += (
+                    count * chosen.width * 4 + (draws[0].size + draws[1].size) * edges.itemsize
+                )
                 wanted, _ = features_of(table_on_host, sampler_on_host, nodes, draws)
                 for hop, (got, right) in enumerate(zip(made, wanted, strict=True)):
                     support.check(library.back(got), right, f"batch {number}, hop {hop}")

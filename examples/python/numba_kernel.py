@@ -25,7 +25,9 @@ def add_up(fs: int, path: Any, sums_path: Any, result: Any) -> None:  # noqa: AN
         total[0] = 0
     # By all threads of the block, which wait for each other in each call.
     fd = block.gopen(fs, path)
-    got = block.gread(fs, fd, chunk, chunk.nbytes, cuda.blockIdx.x * chunk.nbytes) if fd >= 0 else fd
+    got = (
+        block.gread(fs, fd, chunk, chunk.nbytes, cuda.blockIdx.x * chunk.nbytes) if fd >= 0 else fd
+    )
     block.gclose(fs, fd)
     if got < 0:
         if cuda.threadIdx.x == 0:
@@ -50,7 +52,10 @@ def main() -> None:
     """Runs it once and checks the file."""
     numbers = numpy.random.default_rng(1).integers(0, 2**32, BLOCKS * CHUNK - 300, numpy.uint32)
     kernel = cuda.jit(add_up)
-    with tempfile.TemporaryDirectory() as folder, gpufs.mount(device="cuda", cache="64MiB") as mount:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        gpufs.mount(device="cuda", cache="64MiB") as mount,
+    ):
         source, target = Path(folder, "numbers"), Path(folder, "sums")
         source.write_bytes(numbers.tobytes())
         result = cuda.to_device(numpy.zeros(1, numpy.int64))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Embedding lookups of a recommender: sums of the rows that each sample names, out of a table larger than the cache.
 
-Ids follow a Zipf distribution, as clicks do: few rows are asked for again and again. Popular rows lie all over the
-table, so that a page has seldom more than one of them.
+Ids follow a Zipf distribution, as clicks do: few rows are asked for again and again. Popular rows
+lie all over the table, so that a page has seldom more than one of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ def make_table(path: Path, rows: int, width: int, seed: int) -> None:
     np.save(path, np.random.default_rng(seed).standard_normal((rows, width), np.float32))
 
 
-def make_ids(batches: int, samples: int, lookups: int, rows: int, exponent: float, seed: int) -> npt.NDArray[np.int64]:
+def make_ids(
+    batches: int, samples: int, lookups: int, rows: int, exponent: float, seed: int
+) -> npt.NDArray[np.int64]:
     """Which rows are asked for: batch, sample, lookup."""
     random = np.random.default_rng(seed + 1)
     ranks = random.zipf(exponent, (batches, samples, lookups)) - 1
@@ -34,16 +36,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--width", type=int, default=64, help="numbers of a row, of 4 bytes")
     options.add_argument("--batches", type=int, default=20, help="to look up")
     options.add_argument("--samples", type=int, default=512, help="of a batch")
-    options.add_argument("--lookups", type=int, default=20, help="rows of a sample, which are added up")
-    options.add_argument("--exponent", type=float, default=1.2, help="of the Zipf distribution, above 1")
     options.add_argument(
-        "--keep", choices=("auto", "always", "never"), default="auto", help="whether pages that were read stay cached"
+        "--lookups", type=int, default=20, help="rows of a sample, which are added up"
+    )
+    options.add_argument(
+        "--exponent", type=float, default=1.2, help="of the Zipf distribution, above 1"
+    )
+    options.add_argument(
+        "--keep",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="whether pages that were read stay cached",
     )
     chosen = options.parse_args(arguments)
     with support.folder(chosen.folder) as folder:
         path = folder / "table.npy"
         make_table(path, chosen.rows, chosen.width, chosen.seed)
-        ids = make_ids(chosen.batches, chosen.samples, chosen.lookups, chosen.rows, chosen.exponent, chosen.seed)
+        ids = make_ids(
+            chosen.batches,
+            chosen.samples,
+            chosen.lookups,
+            chosen.rows,
+            chosen.exponent,
+            chosen.seed,
+        )
         on_host = np.load(path, mmap_mode="r")
         with support.mount_for(chosen, [path]) as mount, mount.array(path) as table:
             library, clock = support.Library.beside(mount), support.Clock(mount)

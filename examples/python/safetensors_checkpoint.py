@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A checkpoint larger than the cache, read layer by layer and applied: a small perceptron of many layers.
 
-The file is in the safetensors format and is written here by hand: the length of a header, the header as JSON, then the
-tensors. Only the layer that is being applied is in memory.
+The file is in the safetensors format and is written here by hand: the length of a header, the
+header as JSON, then the tensors. Only the layer that is being applied is in memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ def make_checkpoint(path: Path, layers: int, width: int, seed: int) -> dict[str,
         file.write(len(text).to_bytes(8, "little") + text)
         for shape in shapes.values():
             # Of a size that keeps activations what they are, layer after layer.
-            file.write((random.standard_normal(shape, np.float32) * np.float32((2 / width) ** 0.5)).tobytes())
+            file.write(
+                (
+                    random.standard_normal(shape, np.float32) * np.float32((2 / width) ** 0.5)
+                ).tobytes()
+            )
     return {name: 8 + len(text) + header[name]["data_offsets"][0] for name in shapes}
 
 
@@ -56,7 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--layers", type=int, default=12, help="of the perceptron")
     options.add_argument("--width", type=int, default=512, help="of a layer")
     options.add_argument("--batch", type=int, default=16, help="inputs that go through it together")
-    options.add_argument("--passes", type=int, default=3, help="times that the whole checkpoint is read")
+    options.add_argument(
+        "--passes", type=int, default=3, help="times that the whole checkpoint is read"
+    )
     chosen = options.parse_args(arguments)
     random = np.random.default_rng(chosen.seed + 1)
     with support.folder(chosen.folder) as folder:
@@ -70,7 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # What holds the file open for all passes spares the host each tensor's open.
         with support.mount_for(chosen, [path]) as mount, mount.open(path) as file:
             library, clock = support.Library.beside(mount), support.Clock(mount)
-            print(f"a checkpoint of {file.size() / 1e6:,.1f} MB, {mount!r}, applied by {library.name}")
+            print(
+                f"a checkpoint of {file.size() / 1e6:,.1f} MB, {mount!r}, applied by {library.name}"
+            )
 
             def read(name: str) -> Any:  # noqa: ANN401 - of either library
                 with mount.array(path, name=name) as tensor:
@@ -82,7 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 on_device = library.put(inputs)
                 with clock.running():
                     outputs = apply(read, chosen.layers, on_device)
-                support.check(library.back(outputs), apply(read_on_host, chosen.layers, inputs), f"pass {number}")
+                support.check(
+                    library.back(outputs),
+                    apply(read_on_host, chosen.layers, inputs),
+                    f"pass {number}",
+                )
             support.conclude(mount, clock, f"{chosen.passes} passes through {chosen.layers} layers")
 
 

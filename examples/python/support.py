@@ -27,12 +27,23 @@ RELATIVE_ERROR_MAX: Final = 1e-4  # of sums of 32-bit numbers that were added in
 
 def parser(text: str, *, cache: str) -> argparse.ArgumentParser:
     """Options that all examples have; ``cache`` is the default of one."""
-    made = argparse.ArgumentParser(description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    made.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="a GPU, the CPU twin, or what is there"
+    made = argparse.ArgumentParser(
+        description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    made.add_argument("--cache", default=cache, help="the mount's page cache; less than the data, to see evictions")
-    made.add_argument("--folder", help="where to make the data, some MB; a temporary folder without it")
+    made.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="a GPU, the CPU device, or what is there",
+    )
+    made.add_argument(
+        "--cache",
+        default=cache,
+        help="the mount's page cache; less than the data, to see evictions",
+    )
+    made.add_argument(
+        "--folder", help="where to make the data, some MB; a temporary folder without it"
+    )
     made.add_argument("--seed", type=int, default=1, help="of the data, and of what is asked of it")
     made.add_argument(
         "--no-register",
@@ -119,13 +130,17 @@ class Clock:
 def steps(items: Iterable[Item], count: int, text: str) -> Iterable[Item]:
     """The items, with a bar on standard error while they are taken, if that is a terminal."""
     hidden = not sys.stderr.isatty()
-    return track(items, text, total=count, console=Console(stderr=True), transient=True, disable=hidden)
+    return track(
+        items, text, total=count, console=Console(stderr=True), transient=True, disable=hidden
+    )
 
 
 def check(got: HostArray, wanted: HostArray, what: str) -> None:
     """Ends the program if two results are not the same, but for rounding."""
     scale = float(np.abs(wanted).max(initial=1.0))
-    if got.shape != wanted.shape or not np.allclose(got, wanted, rtol=0, atol=RELATIVE_ERROR_MAX * scale):
+    if got.shape != wanted.shape or not np.allclose(
+        got, wanted, rtol=0, atol=RELATIVE_ERROR_MAX * scale
+    ):
         raise SystemExit(f"{what}: not what NumPy makes of the file")
 
 

@@ -1,7 +1,7 @@
 """A kernel compiled by PyTorch (torch.cuda._compile_kernel): it picks rows of a matrix in a file into a tensor.
 
-Which rows a batch needs is known only on the GPU. The kernel reads them from the file by itself, and writes their sums
-into another.
+Which rows a batch needs is known only on the GPU. The kernel reads them from the file by itself,
+and writes their sums into another.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ def main() -> None:
     # Small whole numbers, whose sums are exact.
     matrix = torch.randint(0, 100, (ROWS, 256)).to(torch.float32)
     picks = torch.randint(0, ROWS, (PICKED,), device="cuda")
-    with tempfile.TemporaryDirectory() as folder, gpufs.mount(device="cuda", cache="64MiB") as mount:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        gpufs.mount(device="cuda", cache="64MiB") as mount,
+    ):
         source, target = Path(folder, "matrix"), Path(folder, "sums")
         source.write_bytes(matrix.numpy().tobytes())
 
@@ -66,8 +69,8 @@ def main() -> None:
 
         rows = torch.empty(PICKED * 257, dtype=torch.float32, device="cuda")
         result = torch.zeros(1, dtype=torch.int64, device="cuda")
-        # PyTorch passes only tensors as pointers; this one is the handle itself, without a copy. At each launch: taking
-        # it also wakes the host side.
+        # PyTorch passes only tensors as pointers; this one is the handle itself, without a copy. At
+        # each launch: taking it also wakes the host side.
         ref = torch.as_tensor(mount.device_ref(), device="cuda")
         arguments = [ref, path(source), path(target), picks, PICKED, rows, result]
         kernel((BLOCKS, 1, 1), (THREADS, 1, 1), arguments)

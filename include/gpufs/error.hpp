@@ -10,7 +10,8 @@ namespace gpufs {
 class error : public std::system_error {
  public:
   error(int error_number, const std::string& what, std::string path = {})
-      : std::system_error(error_number, std::generic_category(), path.empty() ? what : what + ": " + path),
+      : std::system_error(error_number, std::generic_category(),
+                          path.empty() ? what : what + ": " + path),
         path_(std::move(path)) {}
   const std::string& path() const noexcept { return path_; }
 

@@ -18,8 +18,8 @@ struct file_error {
   std::string path;  // as the kernel opened it
   int error_number = 0;
   file_operation what = file_operation::write_back;
-  // The mount met it while it ended, so nobody tries again: bytes are lost, or may be. Otherwise a failed write-back leaves
-  // its bytes dirty, and a later one may succeed.
+  // The mount met it while it ended, so nobody tries again: bytes are lost, or may be. Otherwise a
+  // failed write-back leaves its bytes dirty, and a later one may succeed.
   bool at_unmount = false;
   // The last gclose gave up bytes that it could not write: they are lost, unless a write that got
   // no answer in time has come to its end since. Then `what` is write_back.

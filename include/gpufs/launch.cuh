@@ -1,5 +1,5 @@
-// Launching a kernel on a mount's device: a CUDA launch, or on the CPU twin a pool of threads that runs the same
-// functor once per block.
+// Launching a kernel on a mount's device: a CUDA launch, or on the CPU device a pool of threads that
+// runs the same functor once per block.
 #pragma once
 
 #include "gpufs/gpufs.cuh"
@@ -13,23 +13,25 @@ namespace gpufs {
 
 struct launch_shape {
   std::uint32_t blocks = 1;
-  std::uint32_t threads = 256;    // per block; the twin runs each block as one thread
+  std::uint32_t threads = 256;    // per block; the CPU device runs each block as one thread
   std::size_t scratch_bytes = 0;  // per block, for block_group::scratch()
-  void* stream = nullptr;         // cudaStream_t; ignored by the twin
-  // Whether the kernel uses the copy engine (the bulk path), for which the service calls the CUDA driver. While another
-  // thread keeps the driver busy until the kernel ends, for example by a copy to pageable memory, the kernel loads page
-  // by page; to find that out takes up to 200 ms. False spares the kernel that.
+  void* stream = nullptr;         // cudaStream_t; ignored by the CPU device
+  // Whether the kernel uses the copy engine (the bulk path), for which the service calls the CUDA
+  // driver. While another thread keeps the driver busy until the kernel ends, for example by a copy
+  // to pageable memory, the kernel loads page by page; to find that out takes up to 200 ms. False
+  // spares the kernel that.
   bool bulk = true;
 };
 
 namespace detail {
 
-// Runs `call(functor, fs)` once per block on the twin's threads; returns when all have ended.
-void run_on_twin(const mount& m, const launch_shape& shape, void (*call)(const void* functor, const mount_ref& fs),
-                 const void* functor);
+// Runs `call(functor, fs)` once per block on the CPU device's threads; returns when all have ended.
+void run_on_cpu(const mount& m, const launch_shape& shape,
+                void (*call)(const void* functor, const mount_ref& fs), const void* functor);
 
 #if defined(__CUDACC__)
-// A kernel that says how large its blocks are, and how many of them a multiprocessor should hold, is compiled for that.
+// A kernel that says how large its blocks are, and how many of them a multiprocessor should hold,
+// is compiled for that.
 template <class Kernel>
 constexpr int block_threads_max() {
   if constexpr (requires { Kernel::block_threads_max; }) return Kernel::block_threads_max;
@@ -37,7 +39,8 @@ constexpr int block_threads_max() {
 }
 template <class Kernel>
 constexpr int blocks_per_multiprocessor() {
-  if constexpr (requires { Kernel::blocks_per_multiprocessor; }) return Kernel::blocks_per_multiprocessor;
+  if constexpr (requires { Kernel::blocks_per_multiprocessor; })
+    return Kernel::blocks_per_multiprocessor;
   else return 1;
 }
 
@@ -48,35 +51,41 @@ __global__ void __launch_bounds__(block_threads_max<Kernel>(), blocks_per_multip
 }
 
 inline void check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) throw error(EIO, std::string(what) + ": " + cudaGetErrorString(status));
+  if (status != cudaSuccess)
+    throw error(EIO, std::string(what) + ": " + cudaGetErrorString(status));
 }
 #endif
 
 }  // namespace detail
 
 // Calls `kernel(fs)` in every thread of the launch. `Kernel` is trivially copyable and has
-// `GPUFS_HD void operator()(const gpufs::mount_ref& fs) const`; it may have `static constexpr int block_threads_max`
-// and `blocks_per_multiprocessor`, CUDA's launch bounds (1024 and 1 otherwise). On a GPU the launch is asynchronous on `stream`;
-// the twin returns when the kernel has ended. The mount must stay until then. Throws gpufs::error when the launch fails;
-// ENOTSUP when the mount is on a GPU and the caller was compiled by a plain C++ compiler.
+// `GPUFS_HD void operator()(const gpufs::mount_ref& fs) const`; it may have `static constexpr int
+// block_threads_max` and `blocks_per_multiprocessor`, CUDA's launch bounds (1024 and 1 otherwise).
+// On a GPU the launch is asynchronous on `stream`; the CPU device returns when the kernel has ended. The
+// mount must stay until then. Throws gpufs::error when the launch fails; ENOTSUP when the mount is
+// on a GPU and the caller was compiled by a plain C++ compiler.
 template <class Kernel>
 void launch(const mount& m, const launch_shape& shape, const Kernel& kernel) {
   if (m.device() == device_kind::cpu) {
-    detail::run_on_twin(
-        m, shape, [](const void* functor, const mount_ref& fs) { (*static_cast<const Kernel*>(functor))(fs); },
+    detail::run_on_cpu(
+        m, shape,
+        [](const void* functor, const mount_ref& fs) {
+          (*static_cast<const Kernel*>(functor))(fs);
+        },
         &kernel);
     return;
   }
 #if defined(__CUDACC__)
   const device_guard guard(m);
   if (shape.scratch_bytes > 48 * 1024) {
-    detail::check(cudaFuncSetAttribute(detail::run_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    detail::check(cudaFuncSetAttribute(detail::run_kernel<Kernel>,
+                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        static_cast<int>(shape.scratch_bytes)),
                   "launch: scratch memory");
   }
   detail::run_kernel<Kernel>
-      <<<shape.blocks, shape.threads, shape.scratch_bytes, static_cast<cudaStream_t>(shape.stream)>>>(
-          kernel, m.ref(shape.bulk));
+      <<<shape.blocks, shape.threads, shape.scratch_bytes,
+         static_cast<cudaStream_t>(shape.stream)>>>(kernel, m.ref(shape.bulk));
   detail::check(cudaGetLastError(), "launch");
 #else
   throw error(ENOTSUP, "launch on a GPU: this program was compiled without nvcc");

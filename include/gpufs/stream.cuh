@@ -13,19 +13,22 @@ struct text_piece {
   bool cut;  // the buffer was full before its end was seen: the next call goes on with it
 };
 
-// A file with a position, which is the group's own. All calls are collective, also its construction, and return >= 0 or -errno.
-// Each member has an object of its own, which must not lie in memory that others see.
-// It owns neither the descriptor nor the buffer; `fs`, descriptor and buffer must outlive it. All that is written goes to the
-// cache at once: there is nothing to flush. Of a descriptor that appends, the position is for reading alone.
+// A file with a position, which is the group's own. All calls are collective, also its
+// construction, and return >= 0 or -errno. Each member has an object of its own, which must not lie
+// in memory that others see. It owns neither the descriptor nor the buffer; `fs`, descriptor and
+// buffer must outlive it. All that is written goes to the cache at once: there is nothing to flush.
+// Of a descriptor that appends, the position is for reading alone.
 template <class Group>
 class file_stream {
  public:
-  // `buffer`: memory of `bytes` bytes that all members can read and write: global or shared; of a thread, its own too. Lines,
-  // tokens and the text of a print must fit there. Without one (0 bytes) there is still read, write, seek, tell. The position is 0.
-  // A descriptor that is none is found by the calls.
-  GPUFS_HD file_stream(const Group& g, const mount_ref& fs, std::int32_t fd, void* buffer, std::uint64_t bytes)
-      : g_(g), fs_(fs), fd_(fd), buffer_(static_cast<char*>(buffer)), buffer_bytes_(bytes), slack_(slack_of(bytes)),
-        text_(buffer_) {
+  // `buffer`: memory of `bytes` bytes that all members can read and write: global or shared; of a
+  // thread, its own too. Lines, tokens and the text of a print must fit there. Without one (0
+  // bytes) there is still read, write, seek, tell. The position is 0. A descriptor that is none is
+  // found by the calls.
+  GPUFS_HD file_stream(const Group& g, const mount_ref& fs, std::int32_t fd, void* buffer,
+                       std::uint64_t bytes)
+      : g_(g), fs_(fs), fd_(fd), buffer_(static_cast<char*>(buffer)), buffer_bytes_(bytes),
+        slack_(slack_of(bytes)), text_(buffer_) {
     const detail::found_file found = detail::find_to_write(fs, g, fd, access_read | access_write);
     appends_ = found.error == 0 && (found.view.access & access_append) != 0;
   }
@@ -34,9 +37,9 @@ class file_stream {
 
   GPUFS_HD std::int64_t tell() const { return position_; }
 
-  // Moves the position, as lseek(2): from the beginning (SEEK_SET), the position (SEEK_CUR), the end (SEEK_END). Returns the new one.
-  // What is read then is looked up anew. Errors: -EBADF; -EINVAL for another `whence`, or a place in front of the file; -EOVERFLOW.
-  // Does not wait.
+  // Moves the position, as lseek(2): from the beginning (SEEK_SET), the position (SEEK_CUR), the
+  // end (SEEK_END). Returns the new one. What is read then is looked up anew. Errors: -EBADF;
+  // -EINVAL for another `whence`, or a place in front of the file; -EOVERFLOW. Does not wait.
   GPUFS_HD std::int64_t seek(std::int64_t offset, std::int32_t whence) {
     file_status status{};
     const std::int32_t error = gfstat(g_, fs_, fd_, status);
@@ -53,9 +56,9 @@ class file_stream {
     return position_;
   }
 
-  // As gread and gwrite, at the position, which then is behind the bytes. With O_APPEND a write goes to the file's end, and the
-  // position stays. (POSIX read, write.)
-  // `to` must not lie in the stream's buffer.
+  // As gread and gwrite, at the position, which then is behind the bytes. With O_APPEND a write
+  // goes to the file's end, and the position stays. (POSIX read, write.) `to` must not lie in the
+  // stream's buffer.
   [[nodiscard]] GPUFS_HD std::int64_t read(void* to, std::uint64_t bytes) {
     const std::int64_t n = gread(g_, fs_, fd_, to, bytes, position_);
     if (n > 0) skip(static_cast<std::uint64_t>(n));
@@ -68,9 +71,10 @@ class file_stream {
     return n;
   }
 
-  // Writes formatted text, as format_text makes it, at the position. With O_APPEND the text of one call is whole in the file,
-  // whoever else appends to it. Neither the format nor an argument may lie in the buffer. Returns the bytes written; if those are
-  // fewer than the text has, as gwrite, the others are in the buffer behind them. Errors: as format_text (the text and a zero have to
+  // Writes formatted text, as format_text makes it, at the position. With O_APPEND the text of one
+  // call is whole in the file, whoever else appends to it. Neither the format nor an argument may
+  // lie in the buffer. Returns the bytes written; if those are fewer than the text has, as gwrite,
+  // the others are in the buffer behind them. Errors: as format_text (the text and a zero have to
   // fit into the buffer), and then nothing is written; as gwrite. Waits as gwrite. (POSIX fprintf.)
   template <class... Arguments>
   [[nodiscard]] GPUFS_HD std::int64_t print(const char* format, const Arguments&... arguments) {
@@ -79,21 +83,25 @@ class file_stream {
     return bytes < 0 ? bytes : write(buffer_, static_cast<std::uint64_t>(bytes));
   }
 
-  // Reads the next line into the buffer. `line` has it without its newline (`end`); a carriage return in front of that is part of it.
-  // Lines of up to the buffer's bytes less one come whole (of 512 bytes or more less 16, so that reads are aligned as the file is).
-  // A last line may have no newline. Returns the bytes taken, with the newline, > 0; 0 at the file's end. Errors: as gread, of a line
-  // that cannot be read to its end, and the position stays in front of it; -EINVAL without a buffer. Waits as gread. (POSIX getline.)
+  // Reads the next line into the buffer. `line` has it without its newline (`end`); a carriage
+  // return in front of that is part of it. Lines of up to the buffer's bytes less one come whole
+  // (of 512 bytes or more less 16, so that reads are aligned as the file is). A last line may have
+  // no newline. Returns the bytes taken, with the newline, > 0; 0 at the file's end. Errors: as
+  // gread, of a line that cannot be read to its end, and the position stays in front of it; -EINVAL
+  // without a buffer. Waits as gread. (POSIX getline.)
   [[nodiscard]] GPUFS_HD std::int64_t read_line(text_piece& line, char end = '\n') {
     return take(line, 1, [&](text_span text) { return find_byte(g_, text, end); });
   }
 
-  // Reads the next token: bytes that are no `delimiters`, behind any number that are. The position then is right behind it. Returns
-  // the token's bytes, > 0; 0 when none comes before the file's end. Of a token that is cut, at least one byte is left for the next
-  // call. Errors and waits as read_line; -EINVAL also for a cut one in a buffer of one byte. (C strtok, of a file.)
+  // Reads the next token: bytes that are no `delimiters`, behind any number that are. The position
+  // then is right behind it. Returns the token's bytes, > 0; 0 when none comes before the file's
+  // end. Of a token that is cut, at least one byte is left for the next call. Errors and waits as
+  // read_line; -EINVAL also for a cut one in a buffer of one byte. (C strtok, of a file.)
   [[nodiscard]] GPUFS_HD std::int64_t read_token(const byte_set& delimiters, text_piece& token) {
     token = {};
     for (bool found = false; !found;) {
-      const stretch between = look_for([&](text_span text) { return find_of_set(g_, text, delimiters, false); });
+      const stretch between =
+          look_for([&](text_span text) { return find_of_set(g_, text, delimiters, false); });
       if (between.error != 0) return between.error;
       skip(between.bytes);
       found = between.end == stretch::found;
@@ -114,8 +122,11 @@ class file_stream {
     where end;
   };
 
-  // Room that is given up so that text can begin wherever it is aligned as in the file: then it is copied in vectors.
-  GPUFS_HD static constexpr std::uint64_t slack_of(std::uint64_t bytes) { return bytes >= 512 ? 15 : 0; }
+  // Room that is given up so that text can begin wherever it is aligned as in the file: then it is
+  // copied in vectors.
+  GPUFS_HD static constexpr std::uint64_t slack_of(std::uint64_t bytes) {
+    return bytes >= 512 ? 15 : 0;
+  }
 
   GPUFS_HD void forget_text() { text_bytes_ = 0; }
   GPUFS_HD void skip(std::uint64_t bytes) {
@@ -139,22 +150,24 @@ class file_stream {
     }
   }
 
-  // Reads on, so that the text in the buffer begins at the position. A line's beginning at the buffer's end is read once more,
-  // which costs what it would cost to move it. Returns as gread.
+  // Reads on, so that the text in the buffer begins at the position. A line's beginning at the
+  // buffer's end is read once more, which costs what it would cost to move it. Returns as gread.
   GPUFS_HD std::int64_t fill() {
-    const std::uint64_t offset = static_cast<std::uint64_t>(position_) - reinterpret_cast<std::uintptr_t>(buffer_);
+    const std::uint64_t offset =
+        static_cast<std::uint64_t>(position_) - reinterpret_cast<std::uintptr_t>(buffer_);
     char* const begin = buffer_ + (offset & slack_);
     if (text_ != begin) forget_text();
     text_ = begin;
     g_.sync();  // the others have done with what was in the buffer
-    const std::int64_t n = gread(g_, fs_, fd_, text_ + text_bytes_, buffer_bytes_ - slack_ - text_bytes_,
-                                 position_ + static_cast<std::int64_t>(text_bytes_));
+    const std::int64_t n =
+        gread(g_, fs_, fd_, text_ + text_bytes_, buffer_bytes_ - slack_ - text_bytes_,
+              position_ + static_cast<std::int64_t>(text_bytes_));
     if (n > 0) text_bytes_ += static_cast<std::uint64_t>(n);
     return n;
   }
 
-  // Takes what comes before what `find` finds, and `behind` bytes of that. If that is nothing, a byte of a piece that is cut is left:
-  // the next call must see that it goes on.
+  // Takes what comes before what `find` finds, and `behind` bytes of that. If that is nothing, a
+  // byte of a piece that is cut is left: the next call must see that it goes on.
   template <class Find>
   GPUFS_HD std::int64_t take(text_piece& piece, std::uint64_t behind, const Find& find) {
     piece = {};

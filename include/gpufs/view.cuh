@@ -6,10 +6,12 @@
 
 namespace gpufs {
 
-// A file, from `offset` on, as an array of T (trivially copyable, of any size and alignment). Each thread reads for
-// itself, wherever it is in its code; threads of a warp that read the same page at the same moment fault once.
-// Holds no pin between accesses, and takes none for what is in the cache, if T consists of whole words of 4 or 8 bytes that
-// are aligned in the file. Such hits are counted when the view is destroyed. Refers to `fs`, which must outlive it. The descriptor stays the caller's and must outlive the view.
+// A file, from `offset` on, as an array of T (trivially copyable, of any size and alignment). Each
+// thread reads for itself, wherever it is in its code; threads of a warp that read the same page at
+// the same moment fault once. Holds no pin between accesses, and takes none for what is in the
+// cache, if T consists of whole words of 4 or 8 bytes that are aligned in the file. Such hits are
+// counted when the view is destroyed. Refers to `fs`, which must outlive it. The descriptor stays
+// the caller's and must outlive the view.
 template <class T>
 class view {
  public:
@@ -30,7 +32,8 @@ class view {
   // Number of whole T in the file behind `offset`, as of its open; 0 for a bad descriptor.
   GPUFS_HD std::uint64_t size() const { return own_.size(); }
 
-  // 0, or the -errno of the first access that failed: as gread, and -EINVAL for an index that is not below size().
+  // 0, or the -errno of the first access that failed: as gread, and -EINVAL for an index that is
+  // not below size().
   GPUFS_HD std::int32_t error() const { return own_.error; }
 
   // Element i, or T{} when it cannot be read; then error() says why. Waits as gread.
@@ -41,8 +44,8 @@ class view {
     return values[0];
   }
 
-  // Elements indices[0], indices[1], ... as operator[] gives them one by one, but for those in the cache the latencies are
-  // one: two to eight at a time keep the memory busy with fewer threads.
+  // Elements indices[0], indices[1], ... as operator[] gives them one by one, but for those in the
+  // cache the latencies are one: two to eight at a time keep the memory busy with fewer threads.
   template <unsigned N>
   GPUFS_HD void read(const std::uint64_t (&indices)[N], T (&values)[N]) const {
     static_assert(N <= 32, "a bit for each element");
@@ -50,8 +53,9 @@ class view {
     if constexpr (detail::glances && sizeof(T) % sizeof(word) == 0 && sizeof(T) <= glance_bytes_max)
       missing = read_at_a_glance(indices, values);
     if (missing == 0) return;
-    // All that lives goes through memory by hand, here. The compiler would keep there, for good, what does not fit into the
-    // registers that a call leaves alone, and every hit would load and store it.
+    // All that lives goes through memory by hand, here. The compiler would keep there, for good,
+    // what does not fit into the registers that a call leaves alone, and every hit would load and
+    // store it.
     errand<N> e{own_, {}, {}, missing};
     GPUFS_UNROLL
     for (unsigned i = 0; i < N; ++i) {
@@ -73,11 +77,13 @@ class view {
     std::uint64_t offset;
     std::int32_t error;
     std::uint32_t hits;
-    GPUFS_HD std::uint64_t size() const { return file.size > offset ? (file.size - offset) / sizeof(T) : 0; }
+    GPUFS_HD std::uint64_t size() const {
+      return file.size > offset ? (file.size - offset) / sizeof(T) : 0;
+    }
   };
 
-  // Returns a bit for each element with which it is not so easy: that crosses pages, or is not in the cache, or was evicted
-  // meanwhile. Steps as in find_at_a_glance().
+  // Returns a bit for each element with which it is not so easy: that crosses pages, or is not in
+  // the cache, or was evicted meanwhile. Steps as in find_at_a_glance().
   template <unsigned N>
   GPUFS_HD std::uint32_t read_at_a_glance(const std::uint64_t (&indices)[N], T (&values)[N]) const {
     constexpr unsigned count = sizeof(T) / sizeof(word);
@@ -101,8 +107,9 @@ class view {
                 within[i] + sizeof(T) <= found[i].valid;
       GPUFS_UNROLL
       for (unsigned k = 0; k < count; ++k) {
-        words[i][k] =
-            done[i] ? detail::load_at_a_glance<word>(fs_->page(found[i].frame) + within[i] + k * sizeof(word)) : 0;
+        words[i][k] = done[i] ? detail::load_at_a_glance<word>(fs_->page(found[i].frame) +
+                                                               within[i] + k * sizeof(word))
+                              : 0;
         all ^= words[i][k];
       }
     }
@@ -141,7 +148,8 @@ class view {
     std::int32_t error;
   };
   // With pins.
-  GPUFS_HD static element read_pinned(const mount_ref& fs, const detail::file_view& file, std::uint64_t at) {
+  GPUFS_HD static element read_pinned(const mount_ref& fs, const detail::file_view& file,
+                                      std::uint64_t at) {
     element e{};
     auto* to = reinterpret_cast<char*>(&e.value);
     std::uint64_t left = sizeof(T);
@@ -156,21 +164,24 @@ class view {
   }
 
   // Copies what the page that holds `at` has of the next `bytes`; or -errno.
-  GPUFS_HD static std::int64_t read_within_page(const mount_ref& fs, const detail::file_view& file, std::uint64_t at,
-                                                char* to, std::uint64_t bytes) {
+  GPUFS_HD static std::int64_t read_within_page(const mount_ref& fs, const detail::file_view& file,
+                                                std::uint64_t at, char* to, std::uint64_t bytes) {
     const std::uint64_t page = at >> fs.layout.page_shift;
     const std::uint64_t within = at - (page << fs.layout.page_shift);
-    // The lanes that are here now and want the same page of the same version: they fault as one group.
+    // The lanes that are here now and want the same page of the same version: they fault as one
+    // group.
     const lane_group peers = converged_lanes().matching(page, file.version);
     page_cache<lane_group> cache(fs, peers, file.record);
-    const page_pin pin = cache.acquire({file.version, page}, detail::page_loader<lane_group>(fs, peers, file, page));
+    const page_pin pin =
+        cache.acquire({file.version, page}, detail::page_loader<lane_group>(fs, peers, file, page));
     if (pin.valid < 0) return pin.valid;
     const std::uint64_t room = fs.layout.page_bytes() - within;
     const std::uint64_t n = bytes < room ? bytes : room;
     const bool there = within + n <= static_cast<std::uint64_t>(pin.valid);
     if (there) copy_from_frame(this_thread(), to, fs.page(pin.frame) + within, n);
     cache.release(pin.frame);
-    return there ? static_cast<std::int64_t>(n) : -EINVAL;  // the file was truncated since it was opened
+    return there ? static_cast<std::int64_t>(n)
+                 : -EINVAL;  // the file was truncated since it was opened
   }
 
   const mount_ref* fs_;

@@ -5,22 +5,25 @@
 
 namespace gpufs {
 
-// Writes `bytes` of memory that all members can read, at any offset; neither needs an alignment (16-byte aligned on both sides is
-// fastest). A file opened with O_APPEND is written at its end instead: at an offset that no other call of the mount gets. Who reads
-// the file meanwhile may find zeros there; and if the call fails, they stay unless nothing was written behind them.
-// When the call returns, all threads of the mount see the bytes; others see them after gclose, gmsync or gfsync, or when
-// the page was written back for want of frames. Only these bytes ever reach the file, whatever else is in their pages.
-// Returns the bytes written: fewer than asked only before an error that the next call returns. Of several pages the warps of a block
-// write a share each: then bytes behind those may have been written too.
-// Errors: -EBADF, also for a descriptor that does not write; -EINVAL for a negative offset; -EFBIG behind 2^48 bytes; -EFAULT for a
-// null buffer; what a read of the page gave, if only a part of it is written and the file has it; -ENOBUFS. Errors of the disk
-// come later, from gfsync, gmsync or gclose. When the descriptor is closed meanwhile, -EBADF, and any part of the bytes is written.
-// Waits: for I/O where a page has to be fetched or others written back first, bounded by the mount's timeouts; an append also
-// while the file is being truncated. (GPUfs, ACM
-// TOCS 32(1), section 3.2.)
+// Writes `bytes` of memory that all members can read, at any offset; neither needs an alignment
+// (16-byte aligned on both sides is fastest). A file opened with O_APPEND is written at its end
+// instead: at an offset that no other call of the mount gets. Who reads the file meanwhile may find
+// zeros there; and if the call fails, they stay unless nothing was written behind them. When the
+// call returns, all threads of the mount see the bytes; others see them after gclose, gmsync or
+// gfsync, or when the page was written back for want of frames. Only these bytes ever reach the
+// file, whatever else is in their pages. Returns the bytes written: fewer than asked only before an
+// error that the next call returns. Of several pages the warps of a block write a share each: then
+// bytes behind those may have been written too. Errors: -EBADF, also for a descriptor that does not
+// write; -EINVAL for a negative offset; -EFBIG behind 2^48 bytes; -EFAULT for a null buffer; what a
+// read of the page gave, if only a part of it is written and the file has it; -ENOBUFS. Errors of
+// the disk come later, from gfsync, gmsync or gclose. When the descriptor is closed meanwhile,
+// -EBADF, and any part of the bytes is written. Waits: for I/O where a page has to be fetched or
+// others written back first, bounded by the mount's timeouts; an append also while the file is
+// being truncated. (GPUfs, ACM TOCS 32(1), section 3.2.)
 template <class Group>
-[[nodiscard]] GPUFS_HD std::int64_t gwrite(const Group& g, const mount_ref& fs, std::int32_t fd, const void* buffer,
-                                           std::uint64_t bytes, std::int64_t offset) {
+[[nodiscard]] GPUFS_HD std::int64_t gwrite(const Group& g, const mount_ref& fs, std::int32_t fd,
+                                           const void* buffer, std::uint64_t bytes,
+                                           std::int64_t offset) {
   const detail::found_file found = detail::find_to_write(fs, g, fd);
   if (found.error != 0) return found.error;
   const bool appends = (found.view.access & access_append) != 0;
@@ -47,18 +50,20 @@ template <class Group>
   }
   const auto* const from = static_cast<const char*>(buffer);
   const std::uint64_t end = begin.at + bytes;
-  const std::int64_t written = detail::write_bytes(fs, g, fd, found.view, from, begin.at, end, appends);
+  const std::int64_t written =
+      detail::write_bytes(fs, g, fd, found.view, from, begin.at, end, appends);
   // After a barrier of write_bytes(), behind all members' marks.
   if (appends && g.is_leader()) detail::end_size_use(fs, found.view.node);
   return written;
 }
 
-// Has all that was written to the file through this mount reach its disk, as fdatasync(2). Returns 0, or -errno: also of an
-// earlier write-back of the file that failed and that no call has returned; then it is returned once, and what could not be written
-// stays dirty, so that a later call may succeed. -EIO, too, while a write-back that was given up may still take place. But a sync
-// that failed may have dropped bytes for good, and a truncation that the
-// host has begun and not answered in time may still take place: after those every gfsync and gclose of the file fails, up to the last
-// gclose. -EBADF for a descriptor that does not write. Waits for I/O.
+// Has all that was written to the file through this mount reach its disk, as fdatasync(2). Returns
+// 0, or -errno: also of an earlier write-back of the file that failed and that no call has
+// returned; then it is returned once, and what could not be written stays dirty, so that a later
+// call may succeed. -EIO, too, while a write-back that was given up may still take place. But a
+// sync that failed may have dropped bytes for good, and a truncation that the host has begun and
+// not answered in time may still take place: after those every gfsync and gclose of the file fails,
+// up to the last gclose. -EBADF for a descriptor that does not write. Waits for I/O.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gfsync(const Group& g, const mount_ref& fs, std::int32_t fd) {
   const detail::found_file found = detail::find_file(fs, g, fd, access_write);
@@ -67,12 +72,13 @@ template <class Group>
   return detail::sync_file(fs, g, found.view);
 }
 
-// Makes the file `size` bytes long: cuts it, or lengthens it with zeros. Calls that write behind `size` at the same time may take
-// place before it or after, byte by byte. Returns 0, or -errno: -EBADF, -EINVAL for a negative size, -EFBIG, what the host said: then
-// gfstat tells which size it has. -EIO, and nothing has changed, while a write-back that was given up may still take place; -EIO
-// also when the host does not answer: then it may still cut the file, and every gfsync and gclose fails up to the last gclose.
-// An append takes place as a whole before it, or after it, at the end that the file has then.
-// Waits for the host, for such writes, and for appends under way.
+// Makes the file `size` bytes long: cuts it, or lengthens it with zeros. Calls that write behind
+// `size` at the same time may take place before it or after, byte by byte. Returns 0, or -errno:
+// -EBADF, -EINVAL for a negative size, -EFBIG, what the host said: then gfstat tells which size it
+// has. -EIO, and nothing has changed, while a write-back that was given up may still take place;
+// -EIO also when the host does not answer: then it may still cut the file, and every gfsync and
+// gclose fails up to the last gclose. An append takes place as a whole before it, or after it, at
+// the end that the file has then. Waits for the host, for such writes, and for appends under way.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gftruncate(const Group& g, const mount_ref& fs, std::int32_t fd,
                                                std::int64_t size) {
@@ -86,9 +92,10 @@ template <class Group>
   });
 }
 
-// Removes a path, and gives one another name, as unlink(2) and rename(2). Descriptors of the files stay what they are. Returns 0,
-// or -errno: what the host said, -EROFS, -EFAULT, -ENAMETOOLONG; -EIO when the host does not answer: then it may still happen;
-// -EBUSY, and nothing was done, while that is so of an earlier call on one of the paths. Waits for the host.
+// Removes a path, and gives one another name, as unlink(2) and rename(2). Descriptors of the files
+// stay what they are. Returns 0, or -errno: what the host said, -EROFS, -EFAULT, -ENAMETOOLONG;
+// -EIO when the host does not answer: then it may still happen; -EBUSY, and nothing was done, while
+// that is so of an earlier call on one of the paths. Waits for the host.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gunlink(const Group& g, const mount_ref& fs, const char* path) {
   if (!fs.writes()) return -EROFS;
@@ -109,13 +116,15 @@ struct writable_mapping {
   std::uint32_t reserved;
 };
 
-// As gmmap, for reading and writing: what is stored there by any thread of the GPU goes to the file after gmsync or gmunmap of
-// the mapping, and only bytes whose value has changed. (Write with gwrite what must go there though it was there before.) The
-// descriptor has to stay open until then, and be one that reads and writes: -EACCES. A mapping holds two frames. It does not
-// lengthen the file: gftruncate does. Errors and waits as gmmap.
+// As gmmap, for reading and writing: what is stored there by any thread of the GPU goes to the file
+// after gmsync or gmunmap of the mapping, and only bytes whose value has changed. (Write with
+// gwrite what must go there though it was there before.) The descriptor has to stay open until
+// then, and be one that reads and writes: -EACCES. A mapping holds two frames. It does not lengthen
+// the file: gftruncate does. Errors and waits as gmmap.
 template <class Group>
-[[nodiscard]] GPUFS_HD writable_mapping gmmap_write(const Group& g, const mount_ref& fs, std::int32_t fd,
-                                                    std::int64_t offset, std::uint64_t bytes) {
+[[nodiscard]] GPUFS_HD writable_mapping gmmap_write(const Group& g, const mount_ref& fs,
+                                                    std::int32_t fd, std::int64_t offset,
+                                                    std::uint64_t bytes) {
   if (offset < 0 || bytes == 0) return {nullptr, -EINVAL, fd, 0};
   const detail::found_file found = detail::find_file(fs, g, fd, access_read | access_write);
   if (found.error != 0) return {nullptr, found.error, fd, 0};
@@ -134,7 +143,8 @@ template <class Group>
 
 namespace detail {
 
-// What was stored in a mapping is marked. 0, or -errno: -EINVAL when it is none, -EBADF. `frame` and `copy`: where it is. Collective.
+// What was stored in a mapping is marked. 0, or -errno: -EINVAL when it is none, -EBADF. `frame`
+// and `copy`: where it is. Collective.
 template <class Group>
 GPUFS_HD std::int32_t take_changes(const mount_ref& fs, const Group& g, const writable_mapping& m,
                                    std::uint32_t& frame_number, std::int32_t& copy) {
@@ -151,31 +161,35 @@ GPUFS_HD std::int32_t take_changes(const mount_ref& fs, const Group& g, const wr
   if (g.is_leader()) begin_size_use(fs, found.view.node);
   // Not behind the file's end, where it was cut since.
   const std::uint64_t size = file_size(fs, g, found.view.node);
-  const std::uint64_t page_begin = g.broadcast(frame_table(fs).header(frame_number).key()).low << fs.layout.page_shift;
+  const std::uint64_t page_begin = g.broadcast(frame_table(fs).header(frame_number).key()).low
+                                   << fs.layout.page_shift;
   const std::uint64_t stop = within + static_cast<std::uint64_t>(m.bytes);
   const std::uint64_t there = size > page_begin ? size - page_begin : 0;
-  mark_changes(fs, g, found.view, frame_number, static_cast<std::uint32_t>(copy), within, stop < there ? stop : there);
+  mark_changes(fs, g, found.view, frame_number, static_cast<std::uint32_t>(copy), within,
+               stop < there ? stop : there);
   if (g.is_leader()) end_size_use(fs, found.view.node);
   return 0;
 }
 
 }  // namespace detail
 
-// What was stored in the mapping so far is in the file when it returns (not on its disk: gfsync). Returns 0, or -errno as gfsync;
-// -EINVAL for what is no such mapping. Waits for I/O.
+// What was stored in the mapping so far is in the file when it returns (not on its disk: gfsync).
+// Returns 0, or -errno as gfsync; -EINVAL for what is no such mapping. Waits for I/O.
 template <class Group>
-[[nodiscard]] GPUFS_HD std::int32_t gmsync(const Group& g, const mount_ref& fs, const writable_mapping& m) {
+[[nodiscard]] GPUFS_HD std::int32_t gmsync(const Group& g, const mount_ref& fs,
+                                           const writable_mapping& m) {
   std::uint32_t frame_number = 0;
   std::int32_t copy = 0;
   const std::int32_t result = detail::take_changes(fs, g, m, frame_number, copy);
   if (result != 0) return result;
-  return by_one_warp(
-      g, [&](const one_warp_of<Group>& part) { return detail::write_back(fs, part).flush_page(frame_number); });
+  return by_one_warp(g, [&](const one_warp_of<Group>& part) {
+    return detail::write_back(fs, part).flush_page(frame_number);
+  });
 }
 
-// Ends the mapping. What was stored in it is dirty then, and goes to the file as what gwrite wrote. Returns 0; -EINVAL for
-// what is no such mapping; -EBADF when its descriptor was closed before: then what was stored is lost. Does not wait for I/O, but while the file is being
-// truncated.
+// Ends the mapping. What was stored in it is dirty then, and goes to the file as what gwrite wrote.
+// Returns 0; -EINVAL for what is no such mapping; -EBADF when its descriptor was closed before:
+// then what was stored is lost. Does not wait for I/O, but while the file is being truncated.
 template <class Group>
 GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const writable_mapping& m) {
   std::uint32_t frame_number = 0;

@@ -1,31 +1,33 @@
 """gpufs: files for GPU code, from Python.
 
-A mount is a page cache in GPU memory with a service behind it; kernels open, read and map files of the host through
-it. Without a GPU the same code runs on the CPU (the "CPU twin").
+A mount is a page cache in GPU memory with a service behind it; kernels open, read and map files of
+the host through it. Without a GPU the same code runs on the CPU (the "CPU device").
 
     >>> import gpufs
     >>> with gpufs.mount(cache="64MiB") as mount:
     ...     mount.device in ("cpu", "cuda")
     True
 
-Importing this package touches no GPU; its modules are imported when they are used, as ``gpufs.linear``. Errors of files
-and devices are ``OSError`` and its subclasses, with ``errno`` and ``filename``; options that cannot be are
-``ValueError``.
+Importing this package touches no GPU; its modules are imported when they are used, as
+``gpufs.linear``. Errors of files and devices are ``OSError`` and its subclasses, with ``errno`` and
+``filename``; options that cannot be are ``ValueError``.
 
-:mod:`gpufs.grep` counts a dictionary's words in files; :mod:`gpufs.cat` and :mod:`gpufs.stat` show what kernels see of
-files; :mod:`gpufs.doctor` says what this machine supports;
-:mod:`gpufs.metrics` serves the statistics of mounts to Prometheus; the command line is ``gpufs`` (or ``python -m
+:mod:`gpufs.grep` counts a dictionary's words in files; :mod:`gpufs.cat` and :mod:`gpufs.stat` show
+what kernels see of files; :mod:`gpufs.doctor` says what this machine supports; :mod:`gpufs.metrics`
+serves the statistics of mounts to Prometheus; the command line is ``gpufs`` (or ``python -m
 gpufs``).
 
-Kernels of your own, in CuPy, ``cuda.core``, PyTorch and Numba, get :meth:`Mount.device_ref`; :func:`include_dirs` and
-:func:`compile_options` are for their compilers, :mod:`gpufs.numba` has the calls for Numba.
+Kernels of your own, in CuPy, ``cuda.core``, PyTorch and Numba, get :meth:`Mount.device_ref`;
+:func:`include_dirs` and :func:`compile_options` are for their compilers, :mod:`gpufs.numba` has the
+calls for Numba.
 """
 
 from __future__ import annotations
 
 import importlib
 
-# Type checkers know the name. This module imports little, so that a command is soon ready for Ctrl-C (__main__.py).
+# Type checkers know the name. This module imports little, so that a command is soon ready for
+# Ctrl-C (__main__.py).
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpufs import (  # noqa: F401 - those that need other libraries are not in __all__

@@ -19,10 +19,12 @@ def _end(number: int, _frame: FrameType | None) -> NoReturn:
 def main() -> int:
     """Runs the command line with the process's arguments; returns its exit status.
 
-    Before that, while its modules are imported, and after it, Ctrl-C ends the process at once and without a traceback:
-    there is nothing to be removed then.
+    Before that, while its modules are imported, and after it, Ctrl-C ends the process at once and
+    without a traceback: there is nothing to be removed then.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, as in the background of a shell
+    if (
+        signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):  # ignored, as in the background of a shell
         return _run()
     signal.signal(signal.SIGINT, _end)
     try:

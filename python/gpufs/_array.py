@@ -9,7 +9,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Self, SupportsIndex, TypeAlias, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    BinaryIO,
+    Final,
+    Literal,
+    Self,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+    cast,
+)
 
 from gpufs import _formats, _selection
 from gpufs._device import Array, Stream, foreign_array
@@ -25,9 +36,10 @@ _Made = TypeVar("_Made")
 class FileArray:
     """An array that lies in a file. Nothing of it is read before it is indexed.
 
-    Indexing is NumPy's: integers, slices with steps, ``...``, ``None``, arrays of integers and of booleans. An array of
-    integers may be on the device, where the host never looks at it. What it gives is a new array on the device, or
-    NumPy's on the CPU twin; errors and streams are as for :class:`gpufs.File`.
+    Indexing is NumPy's: integers, slices with steps, ``...``, ``None``, arrays of integers and of
+    booleans. An array of integers may be on the device, where the host never looks at it. What it
+    gives is a new array on the device, or NumPy's on the CPU device; errors and streams are as for
+    :class:`gpufs.File`.
 
     A context manager; it closes its file.
     """
@@ -103,7 +115,10 @@ class FileArray:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Closes the file."""
         self.close()
@@ -121,7 +136,9 @@ class FileArray:
         """
         return self.read(key)
 
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
         """All of it in host memory, for NumPy's functions, by one read."""
         if copy is False:
             raise ValueError("an array in a file cannot be had by NumPy without a copy")
@@ -134,13 +151,18 @@ class FileArray:
         return (self[i] for i in range(len(self)))
 
     def read(
-        self, key: object = ..., *, out: object | None = None, stream: Stream = None, keep: Keep = "auto"
+        self,
+        key: object = ...,
+        *,
+        out: object | None = None,
+        stream: Stream = None,
+        keep: Keep = "auto",
     ) -> Array:
         """As indexing, into ``out``, on ``stream``; :meth:`gpufs.File.gather` says what ``keep`` is.
 
         Raises:
-            TypeError: ``out`` is of another type or byte order than the array, and not of ``uint8``.
-            ValueError: ``out`` has not the result's size, or another shape.
+            TypeError: ``out`` is of another type or byte order than the array, and not of
+            ``uint8``. ValueError: ``out`` has not the result's size, or another shape.
         """
         return self.read_selection(self.selection(key), out=out, stream=stream, keep=keep)
 
@@ -157,7 +179,12 @@ class FileArray:
         return self.read_selection(self.taking(indices, axis), out=out, stream=stream, keep=keep)
 
     def submit(
-        self, key: object = ..., *, out: object | None = None, stream: Stream = None, keep: Keep = "auto"
+        self,
+        key: object = ...,
+        *,
+        out: object | None = None,
+        stream: Stream = None,
+        keep: Keep = "auto",
     ) -> Future[Array]:
         """Begins to read as :meth:`read`; returns a future of what that returns, as :meth:`gpufs.File.submit_read`.
 
@@ -167,36 +194,53 @@ class FileArray:
         """
         layout = self._layout
         selection = self.selection(key)
-        return self._file.submit_selection(selection, layout.offset, layout.dtype, out=out, stream=stream, keep=keep)
+        return self._file.submit_selection(
+            selection, layout.offset, layout.dtype, out=out, stream=stream, keep=keep
+        )
 
     # ---- For gpufs.torch: what is read, before there is memory for it.
 
     def selection(self, key: object) -> _selection.Selection:
         """What indexing with ``key`` reads."""
         layout = self._layout
-        return _selection.select(layout.shape, layout.strides, layout.itemsize, key, on_device=foreign_array)
+        return _selection.select(
+            layout.shape, layout.strides, layout.itemsize, key, on_device=foreign_array
+        )
 
     def taking(self, indices: object, axis: int) -> _selection.Selection:
         """What :meth:`take` reads."""
         layout = self._layout
-        return _selection.take(layout.shape, layout.strides, layout.itemsize, indices, axis, on_device=foreign_array)
+        return _selection.take(
+            layout.shape, layout.strides, layout.itemsize, indices, axis, on_device=foreign_array
+        )
 
     def read_selection(
-        self, selection: _selection.Selection, *, out: object | None, stream: Stream = None, keep: Keep = "auto"
+        self,
+        selection: _selection.Selection,
+        *,
+        out: object | None,
+        stream: Stream = None,
+        keep: Keep = "auto",
     ) -> Array:
         """Reads it."""
         layout = self._layout
-        return self._file.read_selection(selection, layout.offset, layout.dtype, out=out, stream=stream, keep=keep)
+        return self._file.read_selection(
+            selection, layout.offset, layout.dtype, out=out, stream=stream, keep=keep
+        )
 
     # ----
 
-    def batches(self, count: SupportsIndex, *, drop_last: bool = False, stream: Stream = None) -> Iterator[Array]:
+    def batches(
+        self, count: SupportsIndex, *, drop_last: bool = False, stream: Stream = None
+    ) -> Iterator[Array]:
         """Reads ``count`` items of the first dimension at a time, and what is left at last, unless ``drop_last``."""
         step = operator.index(count)
         if step < 1:
             raise ValueError(f"batches of {step} items")
         end = len(self) - step + 1 if drop_last else len(self)
-        return (self.read(slice(first, first + step), stream=stream) for first in range(0, end, step))
+        return (
+            self.read(slice(first, first + step), stream=stream) for first in range(0, end, step)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +248,8 @@ class ArrayEntry:
     """An array in a file."""
 
     name: str | None  # None: the file is this array
-    dtype: str  # NumPy's name of it; the file's, if arrays here do not have it: then nothing else is known
+    # NumPy's name of it; the file's, if arrays here do not have it: then nothing else is known
+    dtype: str
     shape: tuple[int, ...] | None
     order: Literal["C", "F"] | None  # which of the dimensions lies together: the last, or the first
     offset: int | None  # bytes of the file in front of the first item
@@ -216,9 +261,17 @@ def entry_of(name: str | None, layout: _formats.ArrayLayout | str) -> ArrayEntry
     if isinstance(layout, str):
         return ArrayEntry(name, layout, None, None, None, None)
     in_c_order = all(
-        stride == layout.itemsize * _items(layout.shape[axis + 1 :]) for axis, stride in enumerate(layout.strides)
+        stride == layout.itemsize * _items(layout.shape[axis + 1 :])
+        for axis, stride in enumerate(layout.strides)
     )
-    return ArrayEntry(name, layout.dtype.name, layout.shape, "C" if in_c_order else "F", layout.offset, layout.nbytes)
+    return ArrayEntry(
+        name,
+        layout.dtype.name,
+        layout.shape,
+        "C" if in_c_order else "F",
+        layout.offset,
+        layout.nbytes,
+    )
 
 
 def _items(shape: tuple[int, ...]) -> int:
@@ -239,7 +292,9 @@ class TensorHeaders:
 
     def __init__(self) -> None:
         self._latch = threading.Lock()  # guards _kept
-        self._kept: dict[tuple[int, ...], Entries] = {}  # by the files' identity; who was asked for last is last
+        self._kept: dict[
+            tuple[int, ...], Entries
+        ] = {}  # by the files' identity; who was asked for last is last
 
     def of(self, file: File) -> Entries:
         """What the header of an open file says; it is parsed once, as long as the file does not change.
@@ -280,7 +335,9 @@ def layout_of(
             raise TypeError("a name is for safetensors files, a dtype for raw ones")
         kind = _formats.parse_dtype(dtype)
         if operator.index(offset) == 0 and file.name.endswith((".npy", ".safetensors")):
-            text = "leave the dtype out, which is for raw files, or give the offset of raw items in it"
+            text = (
+                "leave the dtype out, which is for raw files, or give the offset of raw items in it"
+            )
             raise TypeError(f"{file.name}: the file says its types itself: {text}")
         return _with_name(file, lambda: _formats.plain(kind, shape, offset, file.size()))
     if shape is not None or operator.index(offset) != 0:
@@ -297,8 +354,8 @@ def layout_of(
 def layouts_in(file: File) -> dict[str | None, _formats.ArrayLayout | str]:
     """How the arrays lie in a file that says so: the one of a ``.npy`` file has the name ``None``.
 
-    Of a ``.safetensors`` file all are told; those of a type that arrays here do not have by that type's name. Other
-    files have none. Errors of the content have the file's name.
+    Of a ``.safetensors`` file all are told; those of a type that arrays here do not have by that
+    type's name. Other files have none. Errors of the content have the file's name.
     """
     header = cast(BinaryIO, file.reader())
     if file.name.endswith(".npy"):

@@ -33,7 +33,14 @@ _DLPACK_CUDA_HOST: Final = 3
 _DLPACK_CUDA_MANAGED: Final = 13
 _LEGACY_STREAM: Final = 1  # in the array interfaces, where 0 says nothing
 _DLPACK_CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-_WORDS: Final = {"i": "int", "u": "uint", "f": "float", "c": "complex", "b": "bool", "V": "void"}  # of NumPy's kinds
+_WORDS: Final = {
+    "i": "int",
+    "u": "uint",
+    "f": "float",
+    "c": "complex",
+    "b": "bool",
+    "V": "void",
+}  # of NumPy's kinds
 _KINDS: Final = {word: kind for kind, word in _WORDS.items() if kind != "V"}
 _DLPACK_CODES_BY_NAME: Final = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
 
@@ -47,7 +54,8 @@ class CudaStream(Protocol):
 
 Stream: TypeAlias = object
 """A CUDA stream: one of PyTorch, CuPy, Numba or ``cuda.core``, anything with ``__cuda_stream__``, or its handle as a
-number. ``None``: the stream that PyTorch has chosen as its current one, where it uses the GPU already; else CuPy's;
+number. ``None``: the stream that PyTorch has chosen as its current one, where it uses the GPU
+already; else CuPy's;
 else the legacy default stream."""
 
 
@@ -75,19 +83,25 @@ def chosen_stream(stream: Stream, ordinal: int) -> ChosenStream:
     if handle == _LEGACY_STREAM:
         handle = 0
     if handle == _STREAM_OF_EACH_THREAD:
-        raise ValueError("the per-thread default stream is another one in each thread: give a stream")
+        raise ValueError(
+            "the per-thread default stream is another one in each thread: give a stream"
+        )
     return ChosenStream(handle, stream)
 
 
 def _current_stream(ordinal: int) -> ChosenStream:
     torch: Any = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
-        # What compilers for PyTorch use too; the public function makes an object, which a small call can do without.
-        # The streams are PyTorch's to the end.
+        # What compilers for PyTorch use too; the public function makes an object, which a small
+        # call can do without. The streams are PyTorch's to the end.
         handle = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
         if handle is not None:
             number = handle(ordinal)
-            return ChosenStream(number, None) if number > _STREAM_OF_EACH_THREAD else chosen_stream(number, ordinal)
+            return (
+                ChosenStream(number, None)
+                if number > _STREAM_OF_EACH_THREAD
+                else chosen_stream(number, ordinal)
+            )
         return chosen_stream(torch.cuda.current_stream(ordinal), ordinal)
     cupy: Any = sys.modules.get("cupy")
     if cupy is not None and hasattr(cupy, "cuda"):
@@ -120,8 +134,11 @@ class ForeignArray(NamedTuple):
     shape: tuple[int, ...]
     is_contiguous: bool  # in C order
     itemsize: int  # bytes
-    dtype: str  # numpy.dtype.name, also where ml_dtypes has the type; else another text that is no such name
-    stream: int | None  # cudaStream_t whose order its content has to be waited for; None: none that it tells
+    # numpy.dtype.name, also where ml_dtypes has the type; else another text that is no such name
+    dtype: str
+    stream: (
+        int | None
+    )  # cudaStream_t whose order its content has to be waited for; None: none that it tells
     read_only: bool
 
     @property
@@ -168,14 +185,20 @@ def foreign_array(array: object) -> ForeignArray | None:
         return _of_tensor(array, torch)
     try:
         facts = cast("dict[str, Any] | None", getattr(array, "__cuda_array_interface__", None))
-    except (KeyError, TypeError, RuntimeError):  # of PyTorch, for a type that the interface has no name for
+    except (
+        KeyError,
+        TypeError,
+        RuntimeError,
+    ):  # of PyTorch, for a type that the interface has no name for
         facts = None
     if facts is not None:
         return _of_interface(facts)
     address, shape, strides, code, bits, _, _ = _core.dlpack_facts(array)
     itemsize = bits // 8
     is_contiguous = _is_contiguous(shape, tuple(s * itemsize for s in strides), itemsize)
-    return ForeignArray(address, shape, is_contiguous, itemsize, _name_of_dlpack(code, bits), None, False)
+    return ForeignArray(
+        address, shape, is_contiguous, itemsize, _name_of_dlpack(code, bits), None, False
+    )
 
 
 def device_array(array: object) -> ForeignArray:
@@ -190,10 +213,13 @@ def device_array(array: object) -> ForeignArray:
     return found
 
 
-def _of_tensor(tensor: Any, torch: Any) -> ForeignArray:  # noqa: ANN401 - PyTorch's, which need not be there
+# noqa: ANN401 - PyTorch's, which need not be there
+def _of_tensor(tensor: Any, torch: Any) -> ForeignArray:
     """The same by what a tensor has itself, which is quicker than its interface."""
     if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
-        raise TypeError("tensors that are sparse, or yet to be conjugated or negated, are not taken")
+        raise TypeError(
+            "tensors that are sparse, or yet to be conjugated or negated, are not taken"
+        )
     read_only = tensor.requires_grad and torch.is_grad_enabled()
     return ForeignArray(
         tensor.data_ptr(),
@@ -269,12 +295,22 @@ class DeviceArray:
     """An array in GPU memory, C-contiguous: what reads give. Other libraries take it without a copy.
 
     It has DLPack and ``__cuda_array_interface__``: ``torch.from_dlpack(a)``, ``cupy.asarray(a)``,
-    ``numba.cuda.as_cuda_array(a)``. Its bytes come in the order of the stream on which they were asked for; both
-    protocols see to it that the taker's stream waits. The memory is freed in that order too, when nobody has the array
-    any more; if it was taken to another stream the device is waited for first.
+    ``numba.cuda.as_cuda_array(a)``. Its bytes come in the order of the stream on which they were
+    asked for; both protocols see to it that the taker's stream waits. The memory is freed in that
+    order too, when nobody has the array any more; if it was taken to another stream the device is
+    waited for first.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "_dtype", "_failures", "_file", "_ordinal", "_shape", "_stream")
+    __slots__ = (
+        "__weakref__",
+        "_buffer",
+        "_dtype",
+        "_failures",
+        "_file",
+        "_ordinal",
+        "_shape",
+        "_stream",
+    )
 
     def __init__(
         self,
@@ -291,7 +327,8 @@ class DeviceArray:
         self._file = file
         self._ordinal = file.ordinal
         self._stream = stream  # kept alive: the memory is freed in its order
-        self._failures = failures  # of the file, before the array's own read. None: that read is known to be good
+        # of the file, before the array's own read. None: that read is known to be good
+        self._failures = failures
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -347,12 +384,21 @@ class DeviceArray:
         """The same memory as a vector of ``uint8``."""
         import numpy as np
 
-        return DeviceArray(self._buffer, (self.nbytes,), np.dtype(np.uint8), self._file, self._stream, self._failures)
+        return DeviceArray(
+            self._buffer,
+            (self.nbytes,),
+            np.dtype(np.uint8),
+            self._file,
+            self._stream,
+            self._failures,
+        )
 
     def as_foreign(self) -> ForeignArray:
         """The array as those of other libraries are described."""
         name = name_of(self._dtype)
-        return ForeignArray(self.address, self._shape, True, self.itemsize, name, self._buffer.stream, False)
+        return ForeignArray(
+            self.address, self._shape, True, self.itemsize, name, self._buffer.stream, False
+        )
 
     def __reduce__(self) -> NoReturn:
         """Refused: memory of a GPU belongs to its process."""
@@ -366,7 +412,8 @@ class DeviceArray:
         """Returns a copy in host memory. Waits until the bytes have come.
 
         Raises:
-            OSError: the read failed, with ``errno`` and ``filename``; ``EIO`` also when a read of the file failed that
+            OSError: the read failed, with ``errno`` and ``filename``; ``EIO`` also when a read of
+            the file failed that
                 was told by another call meanwhile, so that it may have been this one.
             IndexError: an index on the device was out of bounds.
         """
@@ -382,7 +429,9 @@ class DeviceArray:
             raise OSError(errno.EIO, text, self._file.name)
         return array
 
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
         """As :meth:`numpy`, for NumPy's functions."""
         if copy is False:
             raise ValueError("an array in GPU memory cannot be had by NumPy without a copy")
@@ -434,8 +483,10 @@ class DeviceArray:
         code = _DLPACK_CODES_BY_NAME.get(self._dtype.name)
         if code is None:
             code = _DLPACK_CODES[self._dtype.kind]
-        return self._buffer.dlpack(self, list(self._shape), code, self.itemsize * 8, _DLPACK_CUDA, self._ordinal)
+        return self._buffer.dlpack(
+            self, list(self._shape), code, self.itemsize * 8, _DLPACK_CUDA, self._ordinal
+        )
 
 
 Array: TypeAlias = "DeviceArray | npt.NDArray[Any]"
-"""What reads give: an array on the GPU, or NumPy's on the CPU twin."""
+"""What reads give: an array on the GPU, or NumPy's on the CPU device."""

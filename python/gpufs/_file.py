@@ -42,7 +42,8 @@ _Result = TypeVar("_Result")
 
 Keep: TypeAlias = Literal["auto", "always", "never"]
 """Whether the pages that are read stay in the cache. ``"auto"``: those of pieces from half a page to a MiB. What is
-less is read where the host has it, if the GPU can, and costs only its own bytes; what is more would put everything else
+less is read where the host has it, if the GPU can, and costs only its own bytes; what is more would
+put everything else
 out."""
 
 _KEEPS: Final = {"auto": 0, "always": 1, "never": 2}
@@ -73,26 +74,30 @@ class FileStatus:
 class File:
     """An open file of a mount, whose bytes go to memory of the mount's device and come from there.
 
-    On a GPU, calls that read or write are made in the order of a CUDA stream and return before they are done: what they
-    give can be used in that order at once. An error of theirs is raised by the next call that waits (:meth:`wait`,
-    :meth:`fsync`, :meth:`stat`, :meth:`truncate`, :meth:`close`, :meth:`DeviceArray.numpy`) or by the next call at all
-    that finds it. On the CPU twin all is done, and errors are raised, when a call returns, and arrays are NumPy's.
+    On a GPU, calls that read or write are made in the order of a CUDA stream and return before they
+    are done: what they give can be used in that order at once. An error of theirs is raised by the
+    next call that waits (:meth:`wait`, :meth:`fsync`, :meth:`stat`, :meth:`truncate`,
+    :meth:`close`, :meth:`DeviceArray.numpy`) or by the next call at all that finds it. On the CPU
+    CPU device all is done, and errors are raised, when a call returns, and arrays are NumPy's.
 
-    It has no position: ``read`` and ``write`` without an offset begin at byte 0 each time. So it is no file for
-    ``pickle.dump``, ``shutil.copyfileobj`` or ``numpy.save``, which would write everything to the same place. What only
-    reads takes :meth:`reader`.
+    It has no position: ``read`` and ``write`` without an offset begin at byte 0 each time. So it is
+    no file for ``pickle.dump``, ``shutil.copyfileobj`` or ``numpy.save``, which would write
+    everything to the same place. What only reads takes :meth:`reader`.
 
-    ``submit_read``, ``submit_gather`` and ``submit_write`` return a ``concurrent.futures.Future`` at once, on the twin
-    too. Four such calls of a mount run at a time, in no order; each begins after what is in its stream when it is
-    submitted. A future is done when the device is done with the call, and has the errors of that call alone. It can be
-    cancelled until the call begins. Calls that wait (see above) wait for these, too, but not in a future's callback.
-    The error of a write is also raised by every later :meth:`fsync`, and by :meth:`close`.
+    ``submit_read``, ``submit_gather`` and ``submit_write`` return a ``concurrent.futures.Future``
+    at once, on the CPU device too. Four such calls of a mount run at a time, in no order; each begins
+    after what is in its stream when it is submitted. A future is done when the device is done with
+    the call, and has the errors of that call alone. It can be cancelled until the call begins.
+    Calls that wait (see above) wait for these, too, but not in a future's callback. The error of a
+    write is also raised by every later :meth:`fsync`, and by :meth:`close`.
 
-    Ctrl-C, or what else a signal handler raises, ends a call of the main thread that waits. The call's work goes on in
-    the background, with the memory that it uses: what ``out`` and the file have then is not known before it is done.
+    Ctrl-C, or what else a signal handler raises, ends a call of the main thread that waits. The
+    call's work goes on in the background, with the memory that it uses: what ``out`` and the file
+    have then is not known before it is done.
 
-    A context manager. Methods may be called from several threads; :meth:`close` waits for those of others. After it
-    they raise ``ValueError``; in a process that was forked off ``RuntimeError``, and :meth:`close` does nothing there.
+    A context manager. Methods may be called from several threads; :meth:`close` waits for those of
+    others. After it they raise ``ValueError``; in a process that was forked off ``RuntimeError``,
+    and :meth:`close` does nothing there.
     """
 
     __slots__ = (
@@ -102,7 +107,7 @@ class File:
         "_memory",
         "_mount",
         "_name_for_others",
-        "_on_twin",
+        "_on_cpu",
         "_opened_ns",
         "_opened_path",
         "_path",
@@ -111,12 +116,14 @@ class File:
         "ordinal",
     )
 
-    def __init__(self, mount: Mount, path: str | bytes | os.PathLike[str] | os.PathLike[bytes], mode: str) -> None:
+    def __init__(
+        self, mount: Mount, path: str | bytes | os.PathLike[str] | os.PathLike[bytes], mode: str
+    ) -> None:
         """Opens; see :meth:`gpufs.Mount.open`."""
         self._access = _flags_of(mode)
         self._mount = mount
         # Asked for at every call.
-        self._on_twin = mount.device == "cpu"
+        self._on_cpu = mount.device == "cpu"
         self.ordinal = mount.ordinal  # which GPU
         self._path = os.fsdecode(path)
         if not path:
@@ -152,7 +159,10 @@ class File:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Closes the file."""
         self.close()
@@ -183,14 +193,19 @@ class File:
         return self._size
 
     def read(
-        self, n: SupportsIndex = -1, offset: SupportsIndex = 0, *, out: object | None = None, stream: Stream = None
+        self,
+        n: SupportsIndex = -1,
+        offset: SupportsIndex = 0,
+        *,
+        out: object | None = None,
+        stream: Stream = None,
     ) -> Array:
         """Reads ``n`` bytes from ``offset`` on, fewer at the end of the file; all up to it when ``n`` is negative.
 
         There is no position that goes on: two reads without an offset give the same bytes.
 
-        Returns them as an array of ``uint8``, or ``out`` if that is given: a writable C-contiguous array on the device
-        (on the twin: of NumPy) of so many bytes at least.
+        Returns them as an array of ``uint8``, or ``out`` if that is given: a writable C-contiguous
+        array on the device (on the CPU device: of NumPy) of so many bytes at least.
 
         Raises:
             ValueError: a negative offset, an ``out`` that is too small.
@@ -200,25 +215,35 @@ class File:
         return self._read(n, offset, out, self._work(stream))
 
     def submit_read(
-        self, n: SupportsIndex = -1, offset: SupportsIndex = 0, *, out: object | None = None, stream: Stream = None
+        self,
+        n: SupportsIndex = -1,
+        offset: SupportsIndex = 0,
+        *,
+        out: object | None = None,
+        stream: Stream = None,
     ) -> Future[Array]:
         """Begins to read as :meth:`read`; returns a future of what that returns, as the class says.
 
-        An array that the future gives can be used in the order of ``stream``, and anywhere after it is done.
+        An array that the future gives can be used in the order of ``stream``, and anywhere after it
+        is done.
 
         Raises:
             ValueError: the file is closed.
             OSError: it is not open for reading. All else is the future's.
         """
-        return self._submit(os.O_RDONLY, stream, (out,), lambda work: self._read(n, offset, out, work))
+        return self._submit(
+            os.O_RDONLY, stream, (out,), lambda work: self._read(n, offset, out, work)
+        )
 
-    def _read(self, n: SupportsIndex, offset: SupportsIndex, out: object | None, work: Work) -> Array:
+    def _read(
+        self, n: SupportsIndex, offset: SupportsIndex, out: object | None, work: Work
+    ) -> Array:
         self._check_access(os.O_RDONLY)
         wanted, start = operator.index(n), operator.index(offset)
         left = self._bytes_from(start)
         count = left if wanted < 0 or wanted > left else wanted
         chosen = work.stream
-        if out is None and count != 0 and not self._on_twin and work.outcome is None:
+        if out is None and count != 0 and not self._on_cpu and work.outcome is None:
             failures = self._core.failures
             buffer = self._core.read_new(self._memory, count, start, chosen.handle)
             return DeviceArray(buffer, (count,), _byte(), self, chosen.owner, failures)
@@ -266,18 +291,17 @@ class File:
         """Reads records of ``record_bytes`` each: record i of the result is number ``index[i]`` behind ``offset``.
 
         Args:
-            index: integers, an array on the device or what NumPy makes an array of.
-            record_bytes: at least 1.
-            offset: where in the file record 0 begins.
-            out: a writable C-contiguous array on the device, of bytes (``uint8``), as many as the result has.
-            stream: a CUDA stream.
-            keep: whether pages stay in the cache.
+            index: integers, an array on the device or what NumPy makes an array of. record_bytes:
+            at least 1. offset: where in the file record 0 begins. out: a writable C-contiguous
+            array on the device, of bytes (``uint8``), as many as the result has. stream: a CUDA
+            stream. keep: whether pages stay in the cache.
 
         Returns:
             ``uint8`` of the index's shape and, last, ``record_bytes``; or ``out``.
 
         Raises:
-            IndexError: a record that the file has not as a whole; negative numbers count from the last. Of an index on
+            IndexError: a record that the file has not as a whole; negative numbers count from the
+            last. Of an index on
                 the device later, as errors of reads are.
             ValueError: a negative offset, records of no bytes, an ``out`` of another size.
             TypeError: an ``out`` of another type.
@@ -298,12 +322,15 @@ class File:
         """Begins to read as :meth:`gather`; returns a future of what that returns, as :meth:`submit_read`.
 
         Raises:
-            ValueError, IndexError: as :meth:`gather`, of the arguments; what reading gives is the future's.
+            ValueError, IndexError: as :meth:`gather`, of the arguments; what reading gives is the
+            future's.
         """
         selection, start = self._records(index, record_bytes, offset)
         return self.submit_selection(selection, start, _byte(), out=out, stream=stream, keep=keep)
 
-    def _records(self, index: object, record_bytes: SupportsIndex, offset: SupportsIndex) -> tuple[Selection, int]:
+    def _records(
+        self, index: object, record_bytes: SupportsIndex, offset: SupportsIndex
+    ) -> tuple[Selection, int]:
         """Returns what a gather reads, and where the first record begins."""
         import numpy as np
 
@@ -325,30 +352,37 @@ class File:
         There is no position that goes on: two writes without an offset go to the same place.
 
         Args:
-            data: a C-contiguous array on the device, of which nothing may be changed until the stream has come behind
-                the call; or what has a buffer (``bytes``, ``memoryview``), or is an array of the host.
+            data: a C-contiguous array on the device, of which nothing may be changed until the
+            stream has come behind
+                the call; or what has a buffer (``bytes``, ``memoryview``), or is an array of the
+                host.
             offset: bytes.
             stream: a CUDA stream.
 
         Returns:
-            How many bytes; if they cannot be written, an ``OSError`` comes later, as the class says.
+            How many bytes; if they cannot be written, an ``OSError`` comes later, as the class
+            says.
 
         Raises:
             TypeError: text, a list, Python objects: what has no bytes of its own.
         """
         return self._write(data, offset, self._work(stream))
 
-    def submit_write(self, data: object, offset: SupportsIndex = 0, *, stream: Stream = None) -> Future[int]:
+    def submit_write(
+        self, data: object, offset: SupportsIndex = 0, *, stream: Stream = None
+    ) -> Future[int]:
         """Begins to write as :meth:`write`; returns a future of what that returns, as the class says.
 
-        Of ``data`` nothing may be changed until the future is done, wherever it is. What was written is durable after
-        a later :meth:`fsync`.
+        Of ``data`` nothing may be changed until the future is done, wherever it is. What was
+        written is durable after a later :meth:`fsync`.
 
         Raises:
             ValueError: the file is closed.
             OSError: it is not open for writing. All else is the future's.
         """
-        return self._submit(os.O_WRONLY, stream, (data,), lambda work: self._write(data, offset, work))
+        return self._submit(
+            os.O_WRONLY, stream, (data,), lambda work: self._write(data, offset, work)
+        )
 
     def _write(self, data: object, offset: SupportsIndex, work: Work) -> int:
         self._check_access(os.O_WRONLY)
@@ -361,17 +395,23 @@ class File:
         if on_device is not None:
             source = self._checked(on_device, chosen)
             self._check_end(start + source.nbytes)
-            self._core.write(source.address, source.nbytes, start, appends, chosen.handle, data, work.outcome)
+            self._core.write(
+                source.address, source.nbytes, start, appends, chosen.handle, data, work.outcome
+            )
             self._done(work, source)
             return source.nbytes
         host = _host_bytes(data)
         self._check_end(start + host.nbytes)
         if host.nbytes != 0:
-            if self._on_twin:
-                self._core.write(host.ctypes.data, host.nbytes, start, appends, 0, host, work.outcome)
+            if self._on_cpu:
+                self._core.write(
+                    host.ctypes.data, host.nbytes, start, appends, 0, host, work.outcome
+                )
             else:
                 buffer = self._memory.upload(host.ctypes.data, host.nbytes, chosen.handle, host)
-                self._core.write(buffer.address, host.nbytes, start, appends, chosen.handle, buffer, work.outcome)
+                self._core.write(
+                    buffer.address, host.nbytes, start, appends, chosen.handle, buffer, work.outcome
+                )
             self._done(work)
         return int(host.nbytes)
 
@@ -394,7 +434,8 @@ class File:
         """Waits until all that was written is on the disk.
 
         Raises:
-            OSError: a write, or writing back to the host, failed; what could not be written back is kept for the next
+            OSError: a write, or writing back to the host, failed; what could not be written back is
+            kept for the next
                 try.
         """
         self._check_access(os.O_WRONLY)
@@ -422,11 +463,12 @@ class File:
     def close(self) -> None:
         """Closes the file, when earlier reads and writes are done; a second call waits for the first, if need be.
 
-        After a fork it does nothing. Where Ctrl-C has ended a call whose work goes on, it does not wait: the file is
-        closed when that work is done, and ``Mount.unmount`` raises what was lost.
+        After a fork it does nothing. Where Ctrl-C has ended a call whose work goes on, it does not
+        wait: the file is closed when that work is done, and ``Mount.unmount`` raises what was lost.
 
         Raises:
-            OSError: an earlier read or write failed, or what was written could not be written back and is lost.
+            OSError: an earlier read or write failed, or what was written could not be written back
+            and is lost.
         """
         if self.closed:
             self._core.close()  # may wait for another thread's
@@ -477,7 +519,13 @@ class File:
         )
 
     def _read_selection(
-        self, selection: Selection, base: int, dtype: np.dtype[Any], out: object | None, keep: Keep, work: Work
+        self,
+        selection: Selection,
+        base: int,
+        dtype: np.dtype[Any],
+        out: object | None,
+        keep: Keep,
+        work: Work,
     ) -> Array:
         import numpy as np
 
@@ -495,7 +543,9 @@ class File:
         else:
             target = self._target(out, chosen)
             if not target.has_bytes and target.dtype != name_of(dtype):
-                raise TypeError(f"out has items of type {target.dtype}, the result of type {name_of(dtype)}")
+                raise TypeError(
+                    f"out has items of type {target.dtype}, the result of type {name_of(dtype)}"
+                )
             if target.nbytes != nbytes:
                 raise ValueError(f"out has {target.nbytes} bytes, the result {nbytes}")
             if len(target.shape) > 1 and target.shape != selection.shape:
@@ -509,10 +559,12 @@ class File:
         if isinstance(selection.list, HostList):
             offsets = np.ascontiguousarray(selection.list.offsets, np.int64)
             count = offsets.size
-            if self._on_twin:
+            if self._on_cpu:
                 kept, items = offsets, offsets.ctypes.data
             else:
-                buffer = self._memory.upload(offsets.ctypes.data, offsets.nbytes, chosen.handle, offsets)
+                buffer = self._memory.upload(
+                    offsets.ctypes.data, offsets.nbytes, chosen.handle, offsets
+                )
                 kept, items = buffer, buffer.address
         elif selection.list is not None:
             index = self._checked(selection.list.items, chosen)
@@ -566,12 +618,12 @@ class File:
         self._check_access(access)
         home, memory = self._stream(stream), self._memory
         place: _core.Place | None = None
-        if not self._on_twin and (uses_device or any(map(is_on_device, arrays))):
+        if not self._on_cpu and (uses_device or any(map(is_on_device, arrays))):
             place = memory.place_in(home.handle)
 
         def run() -> _Result:
             outcome = _core.Outcome(memory)
-            chosen = home if self._on_twin else ChosenStream(memory.background_stream(), memory)
+            chosen = home if self._on_cpu else ChosenStream(memory.background_stream(), memory)
             if place is not None:
                 place.hold_back(chosen.handle)
             result = call(Work(chosen, home, outcome))
@@ -582,9 +634,11 @@ class File:
         self._submitted.add(future, writes=access == os.O_WRONLY)
         return future
 
-    def _allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any], work: Work) -> tuple[Any, int]:
+    def _allocate(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], work: Work
+    ) -> tuple[Any, int]:
         """An array on the device, and its address."""
-        if self._on_twin:
+        if self._on_cpu:
             import numpy as np
 
             array = np.empty(shape, dtype)
@@ -607,8 +661,9 @@ class File:
     def identity(self) -> tuple[int, ...] | None:
         """What is different for another file, and after each change of this one; of what is open to be read.
 
-        ``None`` where a change may leave no trace: the file is written in this mount, or it had changed so shortly
-        before it was opened that the file system's clock may not have gone on since. Waits.
+        ``None`` where a change may leave no trace: the file is written in this mount, or it had
+        changed so shortly before it was opened that the file system's clock may not have gone on
+        since. Waits.
         """
         size, modified_ns, changed_ns, inode, device, _, is_shared = self._core.status()
         if is_shared or self._opened_ns - changed_ns < _COARSEST_CLOCK_NS:
@@ -618,10 +673,11 @@ class File:
     def _opened(self) -> _core.File:
         """Opens the file.
 
-        Kernels that open one path at a time share what the first of them opened, with the file's size and content of
-        then. Here who opens to read gets what is there now: where that has changed, by another name of the path. Who
-        opens to write always takes a name that no other file of the mount has, because the path may stand for another
-        file since, and what it stood for must not be emptied, or written.
+        Kernels that open one path at a time share what the first of them opened, with the file's
+        size and content of then. Here who opens to read gets what is there now: where that has
+        changed, by another name of the path. Who opens to write always takes a name that no other
+        file of the mount has, because the path may stand for another file since, and what it stood
+        for must not be emptied, or written.
         """
         name = os.fsencode(self._path)
         path, host_path = name, name
@@ -685,21 +741,25 @@ class File:
         return size - offset if offset < size else 0
 
     def _stream(self, stream: Stream) -> ChosenStream:
-        return NO_STREAM if self._on_twin else chosen_stream(stream, self.ordinal)
+        return NO_STREAM if self._on_cpu else chosen_stream(stream, self.ordinal)
 
     def _done(self, work: Work, *used: ForeignArray | None) -> None:
         """After a launch that uses arrays: what another stream does with one of them comes behind it."""
         if work.outcome is not None:
             return  # who has submitted the call waits for its end
-        if self._on_twin:
+        if self._on_cpu:
             self._core.check()
         for array in used:
-            if array is not None and array.stream is not None and array.stream != work.stream.handle:
+            if (
+                array is not None
+                and array.stream is not None
+                and array.stream != work.stream.handle
+            ):
                 self._memory.hold_back(array.stream, work.stream.handle)
 
     def _checked(self, source: ForeignArray, chosen: ChosenStream) -> ForeignArray:
         """An array that a kernel in ``chosen`` can use, and that is there when it does."""
-        if self._on_twin:
+        if self._on_cpu:
             raise TypeError("an array in GPU memory, but the mount is on the CPU")
         if not source.is_contiguous:
             raise ValueError("an array on the device must be C-contiguous")
@@ -711,19 +771,27 @@ class File:
         return source
 
     def _target(self, out: object, chosen: ChosenStream) -> ForeignArray:
-        if not self._on_twin:
+        if not self._on_cpu:
             target = self._checked(device_array(out), chosen)
         else:
             import numpy as np
 
             if not isinstance(out, np.ndarray):
-                raise TypeError(f"out must be a NumPy array on the CPU twin, not {type(out).__name__}")
+                raise TypeError(
+                    f"out must be a NumPy array on the CPU device, not {type(out).__name__}"
+                )
             if out.dtype.hasobject:
                 raise TypeError("out must not be of Python objects")
             if not out.flags.c_contiguous:
                 raise ValueError("out must be C-contiguous")
             target = ForeignArray(
-                out.ctypes.data, out.shape, True, out.itemsize, name_of(out.dtype), None, not out.flags.writeable
+                out.ctypes.data,
+                out.shape,
+                True,
+                out.itemsize,
+                name_of(out.dtype),
+                None,
+                not out.flags.writeable,
             )
         if target.read_only:
             raise ValueError("out cannot be written")
@@ -734,7 +802,8 @@ class FileReader(io.RawIOBase):
     """A file of a mount as one of Python's: with a position, and to be read only; :meth:`File.reader` makes it.
 
     Its bytes are those that kernels see, and come to the host by one read for each call: give it to
-    ``io.BufferedReader`` where calls are small. Closing it leaves the mount's file open. One thread at a time.
+    ``io.BufferedReader`` where calls are small. Closing it leaves the mount's file open. One thread
+    at a time.
     """
 
     def __init__(self, file: File) -> None:
@@ -768,7 +837,9 @@ class FileReader(io.RawIOBase):
         self._check_open()
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
             raise ValueError(f"invalid whence: {whence}")
-        base = 0 if whence == io.SEEK_SET else self._at if whence == io.SEEK_CUR else self._file.size()
+        base = (
+            0 if whence == io.SEEK_SET else self._at if whence == io.SEEK_CUR else self._file.size()
+        )
         at = base + operator.index(offset)
         if at < 0:
             raise ValueError(f"negative position: {at}")

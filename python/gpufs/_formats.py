@@ -1,9 +1,9 @@
 """How an array lies in a file: ``.npy``, safetensors, and raw items.
 
-Nothing here reads more of a file than its header, and whatever the header says is checked before it is used: a broken
-or hostile file gives ``ValueError`` with one line; otherwise all items of the array lie inside the file. They are
-little-endian, as the processors are that gpufs runs on, and where the file puts them, which may be at offsets that are
-no multiple of their size.
+Nothing here reads more of a file than its header, and whatever the header says is checked before it
+is used: a broken or hostile file gives ``ValueError`` with one line; otherwise all items of the
+array lie inside the file. They are little-endian, as the processors are that gpufs runs on, and
+where the file puts them, which may be at offsets that are no multiple of their size.
 
 The formats are those of NumPy Enhancement Proposal 1 (``.npy`` 1.0, 2.0, 3.0) and of
 https://github.com/huggingface/safetensors.
@@ -29,15 +29,21 @@ if TYPE_CHECKING:
     AnyDtype: TypeAlias = np.dtype[Any]
 
 DIMENSIONS_MAX: Final = 64  # as in NumPy
-ARRAY_BYTES_LIMIT: Final = 2**48  # arrays are smaller: byte offsets, and sums of a few of them, fit into 64 bits
-NPY_HEADER_BYTES_MAX: Final = 10_000  # what NumPy's own reader takes from files that it does not trust
+ARRAY_BYTES_LIMIT: Final = (
+    2**48
+)  # arrays are smaller: byte offsets, and sums of a few of them, fit into 64 bits
+NPY_HEADER_BYTES_MAX: Final = (
+    10_000  # what NumPy's own reader takes from files that it does not trust
+)
 SAFETENSORS_HEADER_BYTES_MAX: Final = 100_000_000  # the format's own limit
 
 _NPY_MAGIC: Final = b"\x93NUMPY"
 _NPY_KEYS: Final = {"descr", "fortran_order", "shape"}
 _NPY_DTYPE: Final = re.compile(r"([<>=|]?)([a-zA-Z?])([0-9]{0,4})", re.ASCII)
 
-_EXTENSION_NAMES: Final = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})  # types that ml_dtypes adds to NumPy
+_EXTENSION_NAMES: Final = frozenset(
+    {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
+)  # types that ml_dtypes adds to NumPy
 _NUMPY_NAMES: Final = frozenset(
     {"bool", "float16", "float32", "float64", "complex64", "complex128"}
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
@@ -69,8 +75,8 @@ _CLOSE_NAMES_SEARCHED: Final = 10_000  # a bound of the time that a name which i
 class ArrayLayout:
     """Where the items of an array are in a file.
 
-    Invariant: item ``(i, j, ...)`` has the bytes from ``offset + i * strides[0] + j * strides[1] + ...`` on; those of
-    all items are the ``nbytes`` bytes from ``offset`` on, each once.
+    Invariant: item ``(i, j, ...)`` has the bytes from ``offset + i * strides[0] + j * strides[1] +
+    ...`` on; those of all items are the ``nbytes`` bytes from ``offset`` on, each once.
     """
 
     dtype: AnyDtype  # one that parse_dtype gives
@@ -93,11 +99,13 @@ def parse_dtype(dtype: object) -> AnyDtype:
     """Returns the NumPy type of items that kernels can read.
 
     Args:
-        dtype: what ``numpy.dtype`` takes; ``"bfloat16"``, ``"float8_e4m3fn"`` or ``"float8_e5m2"``; or a type of
+        dtype: what ``numpy.dtype`` takes; ``"bfloat16"``, ``"float8_e4m3fn"`` or ``"float8_e5m2"``;
+        or a type of
             PyTorch, which is not imported for that.
 
     Raises:
-        TypeError: it is none of bool, (u)int8 to 64, float16 to 64, complex64 and 128, bfloat16, float8_e4m3fn and
+        TypeError: it is none of bool, (u)int8 to 64, float16 to 64, complex64 and 128, bfloat16,
+        float8_e4m3fn and
             float8_e5m2; or it is big-endian.
     """
     import numpy as np
@@ -110,8 +118,11 @@ def parse_dtype(dtype: object) -> AnyDtype:
         _refuse_dtype(dtype)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", DeprecationWarning)  # ways to write types that NumPy gives up are refused
-            parsed: AnyDtype = np.dtype(name if name != text else dtype)  # type: ignore[call-overload]
+            warnings.simplefilter(
+                "error", DeprecationWarning
+            )  # ways to write types that NumPy gives up are refused
+            # type: ignore[call-overload]
+            parsed: AnyDtype = np.dtype(name if name != text else dtype)
     except (DeprecationWarning, SyntaxError, TypeError, ValueError):
         _refuse_dtype(dtype)
     if not parsed.isnative:
@@ -122,27 +133,33 @@ def parse_dtype(dtype: object) -> AnyDtype:
 
 
 def plain(
-    dtype: object, shape: Iterable[SupportsIndex] | SupportsIndex | None, offset: SupportsIndex, size: int
+    dtype: object,
+    shape: Iterable[SupportsIndex] | SupportsIndex | None,
+    offset: SupportsIndex,
+    size: int,
 ) -> ArrayLayout:
     """Returns the layout of a file which holds items and no header, in C order.
 
     Args:
-        dtype: as for :func:`parse_dtype`.
-        shape: the array's; a number means one dimension. ``None``: one dimension, as many items as the file has. One -1
-            in it becomes as many as the file has, with nothing left over. Behind a shape that says all of itself more
-            may follow in the file.
+        dtype: as for :func:`parse_dtype`. shape: the array's; a number means one dimension.
+        ``None``: one dimension, as many items as the file has. One -1
+            in it becomes as many as the file has, with nothing left over. Behind a shape that says
+            all of itself more may follow in the file.
         offset: bytes from the start of the file to the first item.
         size: bytes of the file.
 
     Raises:
-        ValueError: the file is too short; or a dimension is negative, the array larger than 2**48 bytes, more than one
+        ValueError: the file is too short; or a dimension is negative, the array larger than 2**48
+        bytes, more than one
             dimension or one that nothing tells is -1, or ``offset`` is negative.
         TypeError: ``dtype`` is not supported, or ``shape`` or ``offset`` are not integers.
     """
     item = parse_dtype(dtype)
     first = operator.index(offset)
     if not 0 <= first <= size:
-        raise ValueError(f"the offset of the first item must be from 0 to the file's size, {size}: {first}")
+        raise ValueError(
+            f"the offset of the first item must be from 0 to the file's size, {size}: {first}"
+        )
     wanted: tuple[int, ...]
     if shape is None:
         wanted = (-1,)
@@ -176,9 +193,10 @@ def read_npy(file: BinaryIO, size: int) -> ArrayLayout:
         size: its size in bytes.
 
     Raises:
-        ValueError: it is no such file, of a version other than 1.0, 2.0 and 3.0, or truncated; its header is damaged,
-            or longer than 10,000 bytes; its items are Python objects, structures, big-endian, or of a type that
-            kernels cannot read; or the array is larger than 2**48 bytes.
+        ValueError: it is no such file, of a version other than 1.0, 2.0 and 3.0, or truncated; its
+        header is damaged,
+            or longer than 10,000 bytes; its items are Python objects, structures, big-endian, or of
+            a type that kernels cannot read; or the array is larger than 2**48 bytes.
         OSError: it cannot be read.
     """
     file.seek(0)
@@ -187,12 +205,18 @@ def read_npy(file: BinaryIO, size: int) -> ArrayLayout:
         raise ValueError("not an .npy file: it does not begin with \\x93NUMPY")
     version = (start[-2], start[-1])
     if version not in ((1, 0), (2, 0), (3, 0)):
-        raise ValueError(f"an .npy file of version {version[0]}.{version[1]}; 1.0, 2.0 and 3.0 are known")
+        raise ValueError(
+            f"an .npy file of version {version[0]}.{version[1]}; 1.0, 2.0 and 3.0 are known"
+        )
     length_bytes = 2 if version == (1, 0) else 4
     length = int.from_bytes(_read(file, length_bytes, size), "little")
     if length > NPY_HEADER_BYTES_MAX:
-        raise ValueError(f"the .npy header has {length} bytes; at most {NPY_HEADER_BYTES_MAX} are read")
-    dtype, fortran_order, shape = _parse_npy_header(_read(file, length, size), is_utf8=version == (3, 0))
+        raise ValueError(
+            f"the .npy header has {length} bytes; at most {NPY_HEADER_BYTES_MAX} are read"
+        )
+    dtype, fortran_order, shape = _parse_npy_header(
+        _read(file, length, size), is_utf8=version == (3, 0)
+    )
     layout = _layout(dtype, shape, len(start) + length_bytes + length, size)
     if fortran_order:
         backwards = _strides(shape[::-1], dtype.itemsize)
@@ -210,7 +234,8 @@ def safetensors_names(file: BinaryIO, size: int) -> dict[str, ArrayLayout]:
         size: its size in bytes.
 
     Raises:
-        ValueError: it is no such file, or truncated; its header is damaged, or larger than 100 MB; an array lies
+        ValueError: it is no such file, or truncated; its header is damaged, or larger than 100 MB;
+        an array lies
             outside of the file, has not the size of its shape, or is larger than 2**48 bytes.
         OSError: it cannot be read.
     """
@@ -227,8 +252,8 @@ def read_safetensors(file: BinaryIO, size: int, name: str) -> ArrayLayout:
         name: the array's.
 
     Raises:
-        KeyError: there is no array of this name; the text has names that are close.
-        ValueError: as for :func:`safetensors_names`; or the array's items are of a type that is not supported.
+        KeyError: there is no array of this name; the text has names that are close. ValueError: as
+        for :func:`safetensors_names`; or the array's items are of a type that is not supported.
         OSError: it cannot be read.
     """
     return find_tensor(read_safetensors_entries(file, size), name)
@@ -244,15 +269,23 @@ def find_tensor(entries: Mapping[str, ArrayLayout | str], name: str) -> ArrayLay
     if entry is None:
         close = difflib.get_close_matches(name, itertools.islice(entries, _CLOSE_NAMES_SEARCHED))
         first = ", ".join(map(repr, itertools.islice(entries, _NAMES_SHOWN)))
-        hint = f"; close: {', '.join(map(repr, close))}" if close else f", which has {len(entries)}: {first}"
-        raise KeyError(f"no array {name!r} in the file{hint}{'' if close or len(entries) <= _NAMES_SHOWN else ' ...'}")
+        hint = (
+            f"; close: {', '.join(map(repr, close))}"
+            if close
+            else f", which has {len(entries)}: {first}"
+        )
+        raise KeyError(
+            f"no array {name!r} in the file{hint}{'' if close or len(entries) <= _NAMES_SHOWN else ' ...'}"
+        )
     if isinstance(entry, str):
         raise ValueError(f"the items of {name!r} are {_shown(entry)}, which is not supported")
     return entry
 
 
 def _refuse_dtype(dtype: object) -> NoReturn:
-    raise TypeError(f"not a type of items that kernels read: {dtype!r} (a tensor of a safetensors file: name=...)")
+    raise TypeError(
+        f"not a type of items that kernels read: {dtype!r} (a tensor of a safetensors file: name=...)"
+    )
 
 
 def _named(name: str) -> AnyDtype:
@@ -270,13 +303,17 @@ def _named(name: str) -> AnyDtype:
 def _array_bytes(shape: tuple[int, ...], itemsize: int) -> int:
     """Returns the bytes of an array, after it has made sure that strides and offsets can be computed."""
     if len(shape) > DIMENSIONS_MAX:
-        raise ValueError(f"an array of {len(shape)} dimensions; at most {DIMENSIONS_MAX} are supported")
+        raise ValueError(
+            f"an array of {len(shape)} dimensions; at most {DIMENSIONS_MAX} are supported"
+        )
     if any(length < 0 for length in shape):
         raise ValueError(f"a shape with a negative dimension: {_shown(shape)}")
     if any(length >= ARRAY_BYTES_LIMIT for length in shape) or (
         math.prod(max(length, 1) for length in shape) * itemsize >= ARRAY_BYTES_LIMIT
     ):
-        raise ValueError(f"an array of 2**48 bytes or more: shape {_shown(shape)}, items of {itemsize} bytes")
+        raise ValueError(
+            f"an array of 2**48 bytes or more: shape {_shown(shape)}, items of {itemsize} bytes"
+        )
     return math.prod(shape) * itemsize
 
 
@@ -294,14 +331,18 @@ def _layout(dtype: AnyDtype, shape: tuple[int, ...], offset: int, size: int) -> 
     """Returns the layout of an array in C order, after it has made sure that the file has all of its items."""
     end = offset + _array_bytes(shape, dtype.itemsize)
     if end > size:
-        raise ValueError(f"truncated: {size} bytes, an array of shape {_shown(shape)} asks for {end}")
+        raise ValueError(
+            f"truncated: {size} bytes, an array of shape {_shown(shape)} asks for {end}"
+        )
     return ArrayLayout(dtype, shape, _strides(shape, dtype.itemsize), offset)
 
 
 def _read(file: BinaryIO, count: int, size: int) -> bytes:
     """Reads exactly ``count`` bytes of a header."""
     if file.tell() + count > size:
-        raise ValueError(f"truncated: {size} bytes, the header alone asks for {file.tell() + count}")
+        raise ValueError(
+            f"truncated: {size} bytes, the header alone asks for {file.tell() + count}"
+        )
     pieces = []
     missing = count
     while missing > 0:
@@ -330,13 +371,23 @@ def _parse_npy_header(encoded: bytes, *, is_utf8: bool) -> tuple[AnyDtype, bool,
     try:
         # NumPy of Python 2 wrote long integers, as 3L.
         header = ast.literal_eval(re.sub(r"\b([0-9]+)L\b", r"\1", text).strip())
-    except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError):  # the first two: nested too deeply
+    except (
+        MemoryError,
+        RecursionError,
+        SyntaxError,
+        TypeError,
+        ValueError,
+    ):  # the first two: nested too deeply
         raise ValueError(f"the .npy header is damaged: {_shown(text.strip())}") from None
     if not isinstance(header, dict) or set(header) != _NPY_KEYS:
-        raise ValueError(f"the .npy header must have descr, fortran_order and shape: {_shown(header)}")
+        raise ValueError(
+            f"the .npy header must have descr, fortran_order and shape: {_shown(header)}"
+        )
     fortran_order, shape = header["fortran_order"], header["shape"]
     if type(fortran_order) is not bool:
-        raise ValueError(f"fortran_order in the .npy header must be True or False: {_shown(fortran_order)}")
+        raise ValueError(
+            f"fortran_order in the .npy header must be True or False: {_shown(fortran_order)}"
+        )
     if not isinstance(shape, tuple) or any(type(length) is not int for length in shape):
         raise ValueError(f"shape in the .npy header must be a tuple of integers: {_shown(shape)}")
     return _parse_npy_dtype(header["descr"]), fortran_order, shape
@@ -345,10 +396,14 @@ def _parse_npy_header(encoded: bytes, *, is_utf8: bool) -> tuple[AnyDtype, bool,
 def _parse_npy_dtype(description: object) -> AnyDtype:
     """Returns the type that ``descr`` of an ``.npy`` header names."""
     if isinstance(description, list):
-        raise ValueError(f"the .npy file has structured items, which are not supported: {_shown(description)}")
+        raise ValueError(
+            f"the .npy file has structured items, which are not supported: {_shown(description)}"
+        )
     match = _NPY_DTYPE.fullmatch(description) if isinstance(description, str) else None
     if match is None:
-        raise ValueError(f"descr in the .npy header is no type that arrays here have: {_shown(description)}")
+        raise ValueError(
+            f"descr in the .npy header is no type that arrays here have: {_shown(description)}"
+        )
     order, kind, digits = match.groups()
     if kind == "O":
         raise ValueError("the .npy file has Python objects, which are not supported")
@@ -359,11 +414,17 @@ def _parse_npy_dtype(description: object) -> AnyDtype:
         )
     bits = 8 * int(digits or 0)
     words = {"b": "bool" if bits == 8 else "", "?": "bool" if bits in (0, 8) else ""}
-    name = words.get(kind, {"i": "int", "u": "uint", "f": "float", "c": "complex"}.get(kind, "") + str(bits))
+    name = words.get(
+        kind, {"i": "int", "u": "uint", "f": "float", "c": "complex"}.get(kind, "") + str(bits)
+    )
     if name not in _NUMPY_NAMES:
-        raise ValueError(f"the .npy file has items of type {description!r}, which are not supported")
+        raise ValueError(
+            f"the .npy file has items of type {description!r}, which are not supported"
+        )
     if order == ">" and bits > 8:
-        text = f"the .npy file has big-endian items, {description!r}, which kernels would have to swap"
+        text = (
+            f"the .npy file has big-endian items, {description!r}, which kernels would have to swap"
+        )
         raise ValueError(f"{text}: save what numpy.load gives .astype('<{kind}{digits}')")
     return _named(name)
 
@@ -396,10 +457,15 @@ def read_safetensors_entries(file: BinaryIO, size: int) -> dict[str, ArrayLayout
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise ValueError(f"the safetensors header is damaged: {reason}") from None
     metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+    if not isinstance(metadata, dict) or not all(
+        isinstance(value, str) for value in metadata.values()
+    ):
         raise ValueError("__metadata__ in the safetensors header must map text to text")
     dtypes = {key: _named(name) for key, name in _SAFETENSORS_NAMES.items()}
-    return {name: _safetensors_entry(name, value, dtypes, 8 + length, size) for name, value in header.items()}
+    return {
+        name: _safetensors_entry(name, value, dtypes, 8 + length, size)
+        for name, value in header.items()
+    }
 
 
 def _safetensors_entry(
@@ -407,19 +473,33 @@ def _safetensors_entry(
 ) -> ArrayLayout | str:
     """Checks one array of a header; ``begin`` is the offset in the file of what the header's offsets count from."""
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(f"array {_shown(name)} in the safetensors header must have dtype, shape and data_offsets")
+        raise ValueError(
+            f"array {_shown(name)} in the safetensors header must have dtype, shape and data_offsets"
+        )
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str):
         raise ValueError(f"dtype of {_shown(name)} must be text: {_shown(dtype)}")
-    if not isinstance(shape, list) or any(type(length) is not int or length < 0 for length in shape):
-        raise ValueError(f"shape of {_shown(name)} must be a list of integers, none negative: {_shown(shape)}")
-    if not isinstance(offsets, list) or len(offsets) != 2 or any(type(offset) is not int for offset in offsets):
+    if not isinstance(shape, list) or any(
+        type(length) is not int or length < 0 for length in shape
+    ):
+        raise ValueError(
+            f"shape of {_shown(name)} must be a list of integers, none negative: {_shown(shape)}"
+        )
+    if (
+        not isinstance(offsets, list)
+        or len(offsets) != 2
+        or any(type(offset) is not int for offset in offsets)
+    ):
         raise ValueError(f"data_offsets of {_shown(name)} must be two integers: {_shown(offsets)}")
     first, last = offsets
     if not 0 <= first <= last:
-        raise ValueError(f"data_offsets of {_shown(name)} must not fall or be negative: {_shown(offsets)}")
+        raise ValueError(
+            f"data_offsets of {_shown(name)} must not fall or be negative: {_shown(offsets)}"
+        )
     if begin + last > size:
-        raise ValueError(f"truncated: {size} bytes, array {_shown(name)} asks for {_shown(begin + last)}")
+        raise ValueError(
+            f"truncated: {size} bytes, array {_shown(name)} asks for {_shown(begin + last)}"
+        )
     if dtype not in dtypes:
         return dtype
     item = dtypes[dtype]

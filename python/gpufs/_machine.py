@@ -104,12 +104,20 @@ def file_system_of(directory: str) -> str:
 
 def gpu_devices() -> list[Path]:
     """The device files of GPUs, as ``tools/has_gpu.sh`` knows them."""
-    return [path for path in (*Path("/dev").glob("nvidia[0-9]*"), Path("/dev/dxg")) if path.is_char_device()]
+    return [
+        path
+        for path in (*Path("/dev").glob("nvidia[0-9]*"), Path("/dev/dxg"))
+        if path.is_char_device()
+    ]
 
 
 def driver_release() -> str | None:
     """Returns the NVIDIA driver's release, such as ``580.82.07``, or None."""
-    match = re.search(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)*)\s", _read("/proc/driver/nvidia/version"), re.MULTILINE)
+    match = re.search(
+        r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)*)\s",
+        _read("/proc/driver/nvidia/version"),
+        re.MULTILINE,
+    )
     return match[1] if match else None
 
 

@@ -12,7 +12,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, SupportsIndex, TypeAlias, TypedDict, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    NoReturn,
+    Self,
+    SupportsIndex,
+    TypeAlias,
+    TypedDict,
+    cast,
+)
 
 from gpufs import _core
 from gpufs._array import ArrayEntry, FileArray, TensorHeaders, entry_of, layout_of
@@ -65,10 +76,14 @@ class Statistics(TypedDict):
     write_back_errors: int  # requests to write that failed
     extents_registered: int  # ranges of files that are registered for direct loads
     extent_bytes: int  # their size
-    extents_refused: int  # not registered: budget used up, not in the host's page cache, or the driver said no
+    extents_refused: (
+        int  # not registered: budget used up, not in the host's page cache, or the driver said no
+    )
     host_open_files: int
     requests_served: int
-    fault_latency_ns: list[int]  # entry b: major faults that took at least 2**b and less than 2**(b + 1) ns
+    fault_latency_ns: list[
+        int
+    ]  # entry b: major faults that took at least 2**b and less than 2**(b + 1) ns
 
 
 class Options(TypedDict):
@@ -85,7 +100,7 @@ class Options(TypedDict):
     bulk_bytes: int
     rings: int
     open_files: int
-    twin_threads: int
+    cpu_threads: int
     reclaim_timeout_ns: int
     request_timeout_ns: int
     unmount_timeout_ns: int
@@ -115,7 +130,9 @@ class FileError:
     path: str  # as os.fsdecode gives it
     errno: int
     operation: Literal["write-back", "sync", "close"]
-    at_unmount: bool  # met while the mount ended, so that nobody tries again: bytes are lost, or may be
+    at_unmount: (
+        bool  # met while the mount ended, so that nobody tries again: bytes are lost, or may be
+    )
     count: int  # how often the same happened
     given_up: bool = False  # bytes that the last close could not write: they are lost, or may be
 
@@ -134,14 +151,14 @@ class DeviceRef:
     Kernels take it as ``const gpufs::mount_ref*``. How it is passed:
 
     * where integers are 64-bit arguments (CuPy, ``cuda.core``, Numba): ``ref.address``;
-    * where only arrays are pointers (PyTorch): ``torch.as_tensor(ref, device="cuda")``, which copies nothing. It is an
-      array of bytes to all that know ``__cuda_array_interface__``.
+    * where only arrays are pointers (PyTorch): ``torch.as_tensor(ref, device="cuda")``, which
+      copies nothing. It is an array of bytes to all that know ``__cuda_array_interface__``.
 
     Holds on to the mount, but a mount that is closed leaves nothing at the address.
     """
 
-    # A pointer is what all four routes can pass: cuda.core and PyTorch know no structs as arguments, and Numba no types
-    # of C++.
+    # A pointer is what all four routes can pass: cuda.core and PyTorch know no structs as
+    # arguments, and Numba no types of C++.
 
     __slots__ = ("_address", "_mount")
 
@@ -155,11 +172,13 @@ class DeviceRef:
 
     def __reduce__(self) -> NoReturn:
         """Refused: it is an address."""
-        raise TypeError("a handle for kernels is one only in its process: pickle the mount, and ask it there")
+        raise TypeError(
+            "a handle for kernels is one only in its process: pickle the mount, and ask it there"
+        )
 
     @property
     def address(self) -> int:
-        """Where it lies: in GPU memory, or in the process's memory where the mount is on the CPU twin."""
+        """Where it lies: in GPU memory, or in the process's memory where the mount is on the CPU device."""
         return self._address
 
     @property
@@ -172,10 +191,12 @@ class DeviceRef:
         """The handle's bytes as an array in GPU memory, for libraries; not to be written to.
 
         Raises:
-            AttributeError: the mount is on the CPU twin.
+            AttributeError: the mount is on the CPU device.
         """
         if self._mount.device != "cuda":
-            raise AttributeError("the mount is on the CPU twin, and its handle in no GPU's memory")
+            raise AttributeError(
+                "the mount is on the CPU device, and its handle in no GPU's memory"
+            )
         return {
             "shape": (_core.device_ref_bytes,),
             "typestr": "|u1",
@@ -189,49 +210,58 @@ class DeviceRef:
 class Mount:
     """One GPU file system instance of this process: a page cache on one device, and the service that fills it.
 
-    A context manager; it is unmounted at the end of the ``with`` block, by :meth:`unmount`, when it is garbage, and
-    when the interpreter ends. All methods may be called from several threads. In a process that was forked off they
-    raise ``RuntimeError`` (and :meth:`unmount` does nothing): neither GPU nor service threads survive a fork. After
-    :meth:`unmount` they raise ``ValueError``, as those of a closed file do; but :meth:`file_errors` goes on.
+    A context manager; it is unmounted at the end of the ``with`` block, by :meth:`unmount`, when it
+    is garbage, and when the interpreter ends. All methods may be called from several threads. In a
+    process that was forked off they raise ``RuntimeError`` (and :meth:`unmount` does nothing):
+    neither GPU nor service threads survive a fork. After :meth:`unmount` they raise ``ValueError``,
+    as those of a closed file do; but :meth:`file_errors` goes on.
 
     Args:
-        device: ``"cuda"`` for a GPU, ``"cpu"`` for the CPU twin, ``"auto"`` for a GPU if there is one, else the twin.
-        ordinal: which GPU, counted from 0 as CUDA does.
-        cache: bytes of the page cache, rounded down to whole pages. ``None``: a quarter of the GPU's free memory; 256
-            MiB on the twin.
-        page: bytes of a page, a power of two from 512 to 2 MiB.
-        workers: service threads. ``None``: half the cores, at least 1, at most 8.
-        pinned: bytes of host memory that may be mapped and registered for direct loads. 0: none, so that all loads are
+        device: ``"cuda"`` for a GPU, ``"cpu"`` for the CPU device, ``"auto"`` for a GPU if there is
+        one, else the CPU device. ordinal: which GPU, counted from 0 as CUDA does. cache: bytes of the
+        page cache, rounded down to whole pages. ``None``: a quarter of the GPU's free memory; 256
+            MiB on the CPU device.
+        page: bytes of a page, a power of two from 512 to 2 MiB. workers: service threads. ``None``:
+        half the cores, at least 1, at most 8. pinned: bytes of host memory that may be mapped and
+        registered for direct loads. 0: none, so that all loads are
             staged. ``None``: half of the host's memory.
-        extent: bytes of one registered range, a power of two, at least a page and 64 KiB.
-        staging: bytes of pinned host memory of each request, a power of two from 8 KiB to 1 MiB; files up to this size
+        extent: bytes of one registered range, a power of two, at least a page and 64 KiB. staging:
+        bytes of pinned host memory of each request, a power of two from 8 KiB to 1 MiB; files up to
+        this size
             come whole with their open.
-        slots: requests under way at once, at most 4096. ``None``: 512 on a GPU, 64 on the twin.
-        bulk: the most bytes that the copy engine loads at once, at most 16 MiB: for ``gfadvise`` and large reads; a
-            quarter of it where a file is merely read from front to back. 0: pages are loaded one by one.
-        rings: groups of frames that are allocated and evicted together. ``None``: one per multiprocessor, fewer for
+        slots: requests under way at once, at most 4096. ``None``: 512 on a GPU, 64 on the CPU device.
+        bulk: the most bytes that the copy engine loads at once, at most 16 MiB: for ``gfadvise``
+        and large reads; a
+            quarter of it where a file is merely read from front to back. 0: pages are loaded one by
+            one.
+        rings: groups of frames that are allocated and evicted together. ``None``: one per
+        multiprocessor, fewer for
             small caches.
-        open_files: open files at once, at most 131,072.
-        twin_threads: threads of a launch on the twin. ``None``: one per core.
-        reclaim_timeout_s: seconds after which a call that finds every frame pinned gives up (``ENOBUFS``).
-        request_timeout_s: seconds that one request may take in all (``EIO``). Of each time in which the process is
+        open_files: open files at once, at most 131,072. cpu_threads: threads of a launch on the
+        CPU device. ``None``: one per core. reclaim_timeout_s: seconds after which a call that finds every
+        frame pinned gives up (``ENOBUFS``). request_timeout_s: seconds that one request may take in
+        all (``EIO``). Of each time in which the process is
             stopped a tenth of a second counts.
         unmount_timeout_s: seconds that unmounting waits for kernels and threads that do not end.
-        read_only: kernels cannot change anything (``EROFS``), and the memory that tells which bytes of a page are
+        read_only: kernels cannot change anything (``EROFS``), and the memory that tells which bytes
+        of a page are
             dirty, an eighth of the cache's size beside the cache, is not allocated.
-        maps_files: the service copies to and from mappings of files, for which it puts a handler of SIGBUS in place.
+        maps_files: the service copies to and from mappings of files, for which it puts a handler of
+        SIGBUS in place.
             ``False``: no handler, and half the rate of staged loads.
-        root: a folder; nothing outside of it is served (``EXDEV``), and paths are relative to it. ``None``: all that
+        root: a folder; nothing outside of it is served (``EXDEV``), and paths are relative to it.
+        ``None``: all that
             the process may open. An empty path is refused.
 
     Sizes are numbers, or text such as ``"8GiB"``.
 
     Raises:
-        ValueError: an option that cannot be; the text says which.
-        TypeError: an option of the wrong type.
-        OSError: ``ENODEV`` without such a GPU, ``ENOTSUP`` when gpufs was built without CUDA, ``ENOMEM`` when the
-            memory of the device or of the host does not suffice, ``EIO`` when the driver fails; why ``root`` cannot
-            be opened, ``ENOSYS`` where the system cannot keep to it (before Linux 5.6).
+        ValueError: an option that cannot be; the text says which. TypeError: an option of the wrong
+        type. OSError: ``ENODEV`` without such a GPU, ``ENOTSUP`` when gpufs was built without CUDA,
+        ``ENOMEM`` when the
+            memory of the device or of the host does not suffice, ``EIO`` when the driver fails; why
+            ``root`` cannot be opened, ``ENOSYS`` where the system cannot keep to it (before Linux
+            5.6).
 
     Waits for the GPU to wake up and for the memory, which may take seconds.
     """
@@ -267,7 +297,7 @@ class Mount:
         bulk: Size = 8 << 20,
         rings: SupportsIndex | None = None,
         open_files: SupportsIndex = 131072,
-        twin_threads: SupportsIndex | None = None,
+        cpu_threads: SupportsIndex | None = None,
         reclaim_timeout_s: float = 1.0,
         request_timeout_s: float = 120.0,
         unmount_timeout_s: float = 20.0,
@@ -277,10 +307,13 @@ class Mount:
     ) -> None:
         asked = {name: value for name, value in locals().items() if name != "self"}
         if not isinstance(device, str):
-            raise TypeError(f"device must be 'auto', 'cpu' or 'cuda', not {device!r}; which GPU is `ordinal`")
+            raise TypeError(
+                f"device must be 'auto', 'cpu' or 'cuda', not {device!r}; which GPU is `ordinal`"
+            )
         given_root = None if root is None else os.fsencode(root)
         # Out of which nothing is served, wherever the program goes.
-        self.root = os.path.abspath(given_root) if given_root else given_root  # noqa: PTH100 - bytes
+        # noqa: PTH100 - bytes
+        self.root = os.path.abspath(given_root) if given_root else given_root
         self._asked: dict[str, Any] = asked | {"root": self.root}
         self._core = _core.Mount(
             device=device,
@@ -295,7 +328,7 @@ class Mount:
             bulk_bytes=parse_size(bulk),
             rings=_count("rings", rings),
             open_files=_count("open_files", open_files),
-            twin_threads=_count("twin_threads", twin_threads),
+            cpu_threads=_count("cpu_threads", cpu_threads),
             reclaim_timeout_ns=_nanoseconds("reclaim_timeout_s", reclaim_timeout_s),
             request_timeout_ns=_nanoseconds("request_timeout_s", request_timeout_s),
             unmount_timeout_ns=_nanoseconds("unmount_timeout_s", unmount_timeout_s),
@@ -304,19 +337,29 @@ class Mount:
             root=given_root,
         )
         if device == "auto" and self._core.device == "cpu" and _misses_gpu():
-            text = "on the CPU twin, because this gpufs was built without CUDA: install it again with GPUFS_CUDA=ON"
+            text = "on the CPU device, because this gpufs was built without CUDA: install it again with GPUFS_CUDA=ON"
             warnings.warn(f"{text}, or ask for device='cpu'", RuntimeWarning, stacklevel=2)
         self._memory: _core.DeviceMemory | None = None
         self._headers = TensorHeaders()
         self._files: weakref.WeakSet[File] = weakref.WeakSet()
-        self._latch = threading.Lock()  # guards _files against changes while it is read, and _written
+        self._latch = (
+            threading.Lock()
+        )  # guards _files against changes while it is read, and _written
         self._written: weakref.WeakValueDictionary[bytes, File] = weakref.WeakValueDictionary()
         self._servers: list[MetricsServer] = []
         self.submitter = Submitter()  # for calls of files that give futures
         self.told: set[str] = set()  # paths of files of whose lost bytes an exception has told
-        # Also runs when the interpreter ends: the service's threads must not outlive the CUDA runtime.
+        # Also runs when the interpreter ends: the service's threads must not outlive the CUDA
+        # runtime.
         self._finalizer = weakref.finalize(
-            self, _unmount, self._core, self._files, self._latch, self._servers, self.submitter, self.told
+            self,
+            _unmount,
+            self._core,
+            self._files,
+            self._latch,
+            self._servers,
+            self.submitter,
+            self.told,
         )
 
     def __enter__(self) -> Self:
@@ -324,7 +367,10 @@ class Mount:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Unmounts. What :meth:`unmount` raises becomes a note of an exception that is under way already."""
         if error is None:
@@ -363,7 +409,9 @@ class Mount:
 
     def name_to_write(self, file: File, path: bytes) -> bytes:
         """Returns a name of the path that no other open file has which may write; ``file`` has it from now on."""
-        if self.closed:  # also in a forked process, where nobody may be left who would release the latch
+        if (
+            self.closed
+        ):  # also in a forked process, where nobody may be left who would release the latch
             return path
         with self._latch:
             while (other := self._written.get(path)) is not None and other.may_have_its_name():
@@ -374,15 +422,18 @@ class Mount:
     def unmount(self) -> None:
         """Closes the files that are open, ends the service and frees the cache. The second time it does nothing.
 
-        What kernels wrote and did not close is written to its files, and these are synced. Waits for calls of other
-        threads on this mount, and a bounded time for kernels that use it; of a kernel that never ends nothing is
-        written, and the memory that it may still use stays allocated. Does not wait for calls that Ctrl-C has ended:
-        the mount is closed when their work is done, or ends with the process.
+        What kernels wrote and did not close is written to its files, and these are synced. Waits
+        for calls of other threads on this mount, and a bounded time for kernels that use it; of a
+        kernel that never ends nothing is written, and the memory that it may still use stays
+        allocated. Does not wait for calls that Ctrl-C has ended: the mount is closed when their
+        work is done, or ends with the process.
 
         Raises:
-            OSError: the first error of a file, when all is done: bytes are lost, or may be; also of a file that was
-                garbage before anybody closed it. ``filename`` says of which file; :meth:`file_errors` has all.
-                ``ETIMEDOUT``: a kernel, or a call of the host, does not end.
+            OSError: the first error of a file, when all is done: bytes are lost, or may be; also of
+            a file that was
+                garbage before anybody closed it. ``filename`` says of which file;
+                :meth:`file_errors` has all. ``ETIMEDOUT``: a kernel, or a call of the host, does
+                not end.
         """
         self._finalizer()
 
@@ -402,7 +453,7 @@ class Mount:
 
     @property
     def device_name(self) -> str:
-        """The GPU's name, or that of the CPU twin with its number of threads."""
+        """The GPU's name, or that of the CPU device with its number of threads."""
         return self._core.device_name
 
     @property
@@ -412,7 +463,7 @@ class Mount:
 
     @property
     def multiprocessors(self) -> int:
-        """Multiprocessors of the GPU; threads of the twin."""
+        """Multiprocessors of the GPU; threads of the CPU device."""
         return self._core.multiprocessors
 
     @property
@@ -443,10 +494,11 @@ class Mount:
     def open(self, path: AnyPath, mode: str = "rb") -> File:
         """Opens a file of the host, by a kernel, for reads and writes between it and memory of the device.
 
-        ``mode`` is that of Python's ``open`` for binary files (the ``b`` may be left out): ``"rb"``, ``"r+b"``,
-        ``"wb"``, ``"w+b"``, ``"ab"``, ``"a+b"``, ``"xb"``, ``"x+b"``. What other programs wrote before is seen; what
-        they write as long as the file is open may not be (close-to-open consistency). A relative path is one of the
-        current directory, or of the mount's root.
+        ``mode`` is that of Python's ``open`` for binary files (the ``b`` may be left out):
+        ``"rb"``, ``"r+b"``, ``"wb"``, ``"w+b"``, ``"ab"``, ``"a+b"``, ``"xb"``, ``"x+b"``. What
+        other programs wrote before is seen; what they write as long as the file is open may not be
+        (close-to-open consistency). A relative path is one of the current directory, or of the
+        mount's root.
 
         Raises:
             OSError: as ``open``: ``FileNotFoundError`` and so on, with ``errno`` and ``filename``.
@@ -472,11 +524,12 @@ class Mount:
 
         Args:
             path: a ``.npy`` file; a ``.safetensors`` file, with ``name``; with ``dtype`` any file.
-            dtype: of a raw file: a NumPy type or its name (also ``"bfloat16"``, ``"float8_e4m3fn"``,
+            dtype: of a raw file: a NumPy type or its name (also ``"bfloat16"``,
+            ``"float8_e4m3fn"``,
                 ``"float8_e5m2"``), or one of PyTorch.
-            shape: of a raw file, in C order. One entry may be -1; ``None``: one dimension, as many items as there are.
-            offset: of a raw file: bytes in front of the first item.
-            name: of the tensor in a safetensors file.
+            shape: of a raw file, in C order. One entry may be -1; ``None``: one dimension, as many
+            items as there are. offset: of a raw file: bytes in front of the first item. name: of
+            the tensor in a safetensors file.
 
         Raises:
             OSError: the file cannot be opened or read.
@@ -494,8 +547,9 @@ class Mount:
     def tensors(self, path: AnyPath) -> dict[str, ArrayEntry]:
         """Returns the names of the tensors in a safetensors file, in the file's order, each with its type and place.
 
-        Those of a type that arrays here do not have are there too, with nothing but the type's name. The header is
-        parsed once, also for all tensors that are opened by :meth:`array`, as long as the file does not change.
+        Those of a type that arrays here do not have are there too, with nothing but the type's
+        name. The header is parsed once, also for all tensors that are opened by :meth:`array`, as
+        long as the file does not change.
 
         Raises:
             OSError: the file cannot be opened or read.
@@ -507,9 +561,9 @@ class Mount:
     def device_ref(self) -> DeviceRef:
         """Returns the handle for kernels of your own (``const gpufs::mount_ref*``), and wakes the service.
 
-        Call it at each launch: the handle is always the same, but a service that has had nothing to do for a while and
-        is not woken takes some milliseconds to see a kernel's first request. Kernels must have ended when the mount is
-        closed; it waits for them.
+        Call it at each launch: the handle is always the same, but a service that has had nothing to
+        do for a while and is not woken takes some milliseconds to see a kernel's first request.
+        Kernels must have ended when the mount is closed; it waits for them.
         """
         return DeviceRef(self, self._core.device_ref())
 
@@ -519,7 +573,10 @@ class Mount:
 
     def file_stats(self) -> list[FileStatistics]:
         """Returns what was counted for each file that kernels have open now. Does not wait for kernels."""
-        return [FileStatistics(os.fsdecode(path), *numbers) for path, *numbers in self._core.file_stats()]
+        return [
+            FileStatistics(os.fsdecode(path), *numbers)
+            for path, *numbers in self._core.file_stats()
+        ]
 
     def file_errors(self) -> FileErrors:
         """Returns what went wrong with files so far, also what a kernel was told of. Also after :meth:`unmount`."""
@@ -543,7 +600,8 @@ class Mount:
         """Makes what was created, renamed and removed in a folder durable, as ``os.fsync`` of it. Waits for the disk.
 
         Raises:
-            OSError: it cannot be opened as a folder, or what its sync gave; ``filename`` is the path.
+            OSError: it cannot be opened as a folder, or what its sync gave; ``filename`` is the
+            path.
         """
         self._core.sync_folder(os.fsencode(path))
 
@@ -551,9 +609,10 @@ class Mount:
     def timeline(self, path: AnyPath, *, events_max: SupportsIndex = 1_000_000) -> Iterator[None]:
         """Records what the service does in the ``with`` block, and writes it to a file at the block's end.
 
-        The file is JSON in the Trace Event Format, for Perfetto or ``chrome://tracing``: one bar for each open, staged
-        read, close and send on the worker that served it, and for each registration. Direct loads and hits never come
-        to the host; :meth:`stats` counts them. After ``events_max`` events the rest is counted, not kept.
+        The file is JSON in the Trace Event Format, for Perfetto or ``chrome://tracing``: one bar
+        for each open, staged read, close and send on the worker that served it, and for each
+        registration. Direct loads and hits never come to the host; :meth:`stats` counts them. After
+        ``events_max`` events the rest is counted, not kept.
 
         Raises:
             OSError: the file cannot be written.
@@ -570,7 +629,8 @@ class Mount:
     ) -> MetricsServer:
         """Serves :meth:`stats` to Prometheus and ``gpufs top``, until the mount or what is returned is closed.
 
-        See :func:`gpufs.metrics.serve`, also for several mounts at one address. ``port``: 0 for any that is free.
+        See :func:`gpufs.metrics.serve`, also for several mounts at one address. ``port``: 0 for any
+        that is free.
 
         Raises:
             OSError: it cannot listen there; ``filename`` is the address with the port.
@@ -588,8 +648,9 @@ class Mount:
     def register_file(self, path: AnyPath) -> int:
         """Maps and registers a file for direct loads now, as far as the budget (``pinned``) goes.
 
-        Returns the bytes registered: 0 where there is no direct path. Reads the file into the host's page cache first,
-        and waits for that. Other files are registered in the background, when they are in the host's page cache.
+        Returns the bytes registered: 0 where there is no direct path. Reads the file into the
+        host's page cache first, and waits for that. Other files are registered in the background,
+        when they are in the host's page cache.
 
         Raises:
             OSError: the file cannot be opened; ``errno`` and ``filename`` say why and which.
@@ -633,7 +694,9 @@ def _unmount(
     first: Exception | None = None
     try:
         left: list[File] = []
-        if not core.closed:  # in a forked process it is, where nobody may be left who would release the latch
+        if (
+            not core.closed
+        ):  # in a forked process it is, where nobody may be left who would release the latch
             with latch:
                 left = list(files)
         for file in left:

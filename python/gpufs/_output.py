@@ -40,20 +40,23 @@ def _half_written(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(
-    path: str | os.PathLike[str], made_of: Iterable[str | bytes | os.PathLike[str] | os.PathLike[bytes]] = ()
+    path: str | os.PathLike[str],
+    made_of: Iterable[str | bytes | os.PathLike[str] | os.PathLike[bytes]] = (),
 ) -> Iterator[str]:
     """Gives the name of a new, empty file, which gets the name ``path`` at the end of the ``with`` block.
 
-    If the block raises, or the process or the machine ends, nothing has happened to ``path``: the file is on the disk
-    before it gets the name, and the name is when the block has ended. The file lies in the same folder; if the process
-    is killed, the next one that writes ``path`` removes it. Where ``path`` is a link, the file that it leads to is
-    replaced. Permissions and the access control list stay, and the owner, if this user may give files away; a new file
-    has those of any.
+    If the block raises, or the process or the machine ends, nothing has happened to ``path``: the
+    file is on the disk before it gets the name, and the name is when the block has ended. The file
+    lies in the same folder; if the process is killed, the next one that writes ``path`` removes it.
+    Where ``path`` is a link, the file that it leads to is replaced. Permissions and the access
+    control list stay, and the owner, if this user may give files away; a new file has those of any.
 
     Raises:
-        OSError: no file can be made there, or ``path`` is something else than a file, has other names (hard links),
-            which would keep the old content, or is one of those that the new one is made of, ``made_of``; with
-            ``path`` as ``filename``, also where the block raises it with the other name.
+        OSError: no file can be made there, or ``path`` is something else than a file, has other
+        names (hard links),
+            which would keep the old content, or is one of those that the new one is made of,
+            ``made_of``; with ``path`` as ``filename``, also where the block raises it with the
+            other name.
     """
     target = os.fsdecode(path)
     folder, name = os.path.split(os.path.realpath(target))
@@ -65,8 +68,11 @@ def replacing(
             replaced = os.stat(target)  # noqa: PTH116 - it may be bytes that are no text
             if not stat.S_ISREG(replaced.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", target)
-            if any(os.path.samestat(replaced, os.stat(source)) for source in made_of):  # noqa: PTH116 - as above
-                raise OSError(errno.EINVAL, "would be lost: it is one of the files that are read", target)
+            # noqa: PTH116 - as above
+            if any(os.path.samestat(replaced, os.stat(source)) for source in made_of):
+                raise OSError(
+                    errno.EINVAL, "would be lost: it is one of the files that are read", target
+                )
             if replaced.st_nlink > 1:
                 text = f"has {replaced.st_nlink} names (hard links), of which the others would keep the old content"
                 raise OSError(errno.EINVAL, f"{text}: remove this one first", target)
@@ -224,7 +230,8 @@ def _sync_tree(folder: str) -> None:
     """Brings a folder to the disk, with all that is in it."""
     for path, _, names in os.walk(folder, topdown=False):
         for name in names:
-            descriptor = os.open(os.path.join(path, name), os.O_RDONLY | os.O_NOFOLLOW)  # noqa: PTH118
+            # noqa: PTH118
+            descriptor = os.open(os.path.join(path, name), os.O_RDONLY | os.O_NOFOLLOW)
             try:
                 os.fsync(descriptor)
             finally:
@@ -235,7 +242,9 @@ def _sync_tree(folder: str) -> None:
 def _umask() -> int:
     """The process's mask of permissions, which only the kernel tells without changing it."""
     with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+        for line in (
+            Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+        ):
             if line.startswith("Umask:"):
                 return int(line.split()[1], 8)
     return 0o077

@@ -1,11 +1,13 @@
 """NumPy's index expressions as reads: which bytes of an array's file go where in the result.
 
-:func:`select` and :func:`take` look at shapes, strides and indices, never at items. What they return is small (but for
-index arrays, which are as long as the caller made them) and made for a kernel: a walk over fixed steps, a list of
-places, more fixed steps, and for each of these one run of bytes.
+:func:`select` and :func:`take` look at shapes, strides and indices, never at items. What they
+return is small (but for index arrays, which are as long as the caller made them) and made for a
+kernel: a walk over fixed steps, a list of places, more fixed steps, and for each of these one run
+of bytes.
 
-The rules are NumPy's (https://numpy.org/doc/stable/user/basics.indexing.html). What differs: a bool that is no array is
-refused, and unsigned indices of 2**63 and more, which NumPy takes for negative ones, are out of bounds.
+The rules are NumPy's (https://numpy.org/doc/stable/user/basics.indexing.html). What differs: a bool
+that is no array is refused, and unsigned indices of 2**63 and more, which NumPy takes for negative
+ones, are out of bounds.
 """
 
 from __future__ import annotations
@@ -51,8 +53,9 @@ class HostList(NamedTuple):
 class DeviceList(NamedTuple):
     """Places that an integer array in GPU memory names, which the host does not look at.
 
-    Item i, in C order, means ``items[i] * stride`` bytes, or ``(items[i] + length) * stride`` where it is negative.
-    That it is at least ``-length`` and less than ``length`` is for the kernel to check.
+    Item i, in C order, means ``items[i] * stride`` bytes, or ``(items[i] + length) * stride`` where
+    it is negative. That it is at least ``-length`` and less than ``length`` is for the kernel to
+    check.
     """
 
     items: ForeignArray
@@ -64,12 +67,14 @@ class DeviceList(NamedTuple):
 class Selection(NamedTuple):
     """Which bytes of an array make up a result.
 
-    The result is C-contiguous. Its bytes are the runs in the order in which nested loops find them: over ``before``,
-    outermost first, over ``list``, over ``behind``. A run is ``run_bytes`` bytes, at ``offset`` plus the loops' steps.
+    The result is C-contiguous. Its bytes are the runs in the order in which nested loops find them:
+    over ``before``, outermost first, over ``list``, over ``behind``. A run is ``run_bytes`` bytes,
+    at ``offset`` plus the loops' steps.
 
-    Invariant: ``run_bytes`` times the product of all counts is the size of the result. Where that is 0, there is one
-    dimension of count 0 and no list, and ``offset`` is 0. No other count is less than 2, but that of a
-    :class:`DeviceList` may be 1. Without a list all dimensions are in ``before``.
+    Invariant: ``run_bytes`` times the product of all counts is the size of the result. Where that
+    is 0, there is one dimension of count 0 and no list, and ``offset`` is 0. No other count is less
+    than 2, but that of a :class:`DeviceList` may be 1. Without a list all dimensions are in
+    ``before``.
     """
 
     shape: tuple[int, ...]  # of the result
@@ -91,18 +96,19 @@ def select(
     """Returns what ``array[key]`` reads.
 
     Args:
-        shape: the array's.
-        strides: bytes; as many as the shape has dimensions. All offsets of the array must be less than 2**62.
-        itemsize: bytes of an item.
-        key: integers, slices, ``...``, ``None``, arrays (or lists) of integers or bools, or a tuple of them. One array
+        shape: the array's. strides: bytes; as many as the shape has dimensions. All offsets of the
+        array must be less than 2**62. itemsize: bytes of an item. key: integers, slices, ``...``,
+        ``None``, arrays (or lists) of integers or bools, or a tuple of them. One array
             of integers may be on the device, if no other index is an array.
-        on_device: describes an index that is an array in GPU memory; that its items are integers is for the caller to
+        on_device: describes an index that is an array in GPU memory; that its items are integers is
+        for the caller to
             check.
 
     Raises:
-        IndexError: an index is out of bounds (but for indices on the device), of the wrong type or shape, or there are
-            too many; arrays cannot be broadcast together; an array on the device is not the only array; the result has
-            more than 64 dimensions.
+        IndexError: an index is out of bounds (but for indices on the device), of the wrong type or
+        shape, or there are
+            too many; arrays cannot be broadcast together; an array on the device is not the only
+            array; the result has more than 64 dimensions.
         ValueError: the step of a slice is 0, or the rows of a list differ in length.
         TypeError: a slice of something else than integers.
     """
@@ -114,7 +120,9 @@ def select(
         raise IndexError("an index array on the device cannot be combined with other index arrays")
 
     offset = 0
-    dims: list[Steps] = []  # what slices, None and dimensions without an index leave, in the result's order
+    dims: list[
+        Steps
+    ] = []  # what slices, None and dimensions without an index leave, in the result's order
     lists: list[tuple[int, Array | _OnDevice]] = []  # with the dimensions that they index
     place: int | None = None  # how many of `dims` are in front of the first integer or array
     separated = False  # whether something is between two integers or arrays
@@ -146,7 +154,8 @@ def select(
             lists.extend((axis + number, part) for number, part in enumerate(parts))
         axis += _consumed(index)
 
-    # Integers count as arrays where there are arrays. If they are not all adjacent, what they select comes first.
+    # Integers count as arrays where there are arrays. If they are not all adjacent, what they
+    # select comes first.
     place = 0 if separated or place is None or not lists else place
     found, list_shape = _list(lists, shape, strides)
     repeats = [step.repeats for step in dims]
@@ -188,7 +197,8 @@ def take(
         on_device: as for :func:`select`.
 
     Raises:
-        IndexError: an index is out of bounds (also where the result would be empty all the same, unlike NumPy); no such
+        IndexError: an index is out of bounds (also where the result would be empty all the same,
+        unlike NumPy); no such
             axis (NumPy's ``AxisError``).
         TypeError: the indices are no integers, or the axis is none.
     """
@@ -238,7 +248,9 @@ def _classify(index: object, on_device: Callable[[object], ForeignArray | None])
     if array.dtype.kind in "iu":
         return array if array.ndim > 0 else int(array)
     raise IndexError(
-        "arrays used as indices must be of integer (or boolean) type" if isinstance(index, np.ndarray) else _WRONG_KIND
+        "arrays used as indices must be of integer (or boolean) type"
+        if isinstance(index, np.ndarray)
+        else _WRONG_KIND
     )
 
 
@@ -254,8 +266,8 @@ def _consumed(index: Index) -> int:
 def _without_ellipsis(indices: list[Index], dimensions: int) -> list[Index]:
     """Returns the indices, with :data:`_ALL` for all dimensions that have none.
 
-    An ellipsis stays, in front of what it stands for: integers and arrays on its two sides are not adjacent even if it
-    is for no dimension.
+    An ellipsis stays, in front of what it stands for: integers and arrays on its two sides are not
+    adjacent even if it is for no dimension.
     """
     consumed = 0
     place = len(indices)
@@ -267,7 +279,9 @@ def _without_ellipsis(indices: list[Index], dimensions: int) -> list[Index]:
         else:
             raise IndexError("an index can only have a single ellipsis ('...')")
     if consumed > dimensions:
-        raise IndexError(f"too many indices for array: array is {dimensions}-dimensional, but {consumed} were indexed")
+        raise IndexError(
+            f"too many indices for array: array is {dimensions}-dimensional, but {consumed} were indexed"
+        )
     return [*indices[:place], Ellipsis, *(_ALL,) * (dimensions - consumed), *indices[place + 1 :]]
 
 
@@ -281,7 +295,10 @@ def _in_bounds(index: int, axis: int, length: int) -> int:
 def _nonzero(mask: Array, axis: int, shape: Sequence[int]) -> Sequence[Array]:
     """Returns the places of a mask for the dimensions from ``axis`` on: an array of one dimension for each."""
     for number, length in enumerate(mask.shape):
-        if length not in (0, shape[axis + number]):  # as NumPy: an empty mask selects nothing of any length
+        if length not in (
+            0,
+            shape[axis + number],
+        ):  # as NumPy: an empty mask selects nothing of any length
             raise IndexError(
                 f"boolean index did not match indexed array along axis {axis + number}; size of axis is "
                 f"{shape[axis + number]} but size of corresponding boolean axis is {length}"
@@ -312,7 +329,9 @@ def _list(
         ) from None
     if math.prod(list_shape) == 0:  # as NumPy: no index is used, so none is out of bounds
         return HostList(np.zeros(0, np.int64)), list_shape
-    total = functools.reduce(np.add, (_offsets(array, axis, shape[axis], strides[axis]) for axis, array in arrays))
+    total = functools.reduce(
+        np.add, (_offsets(array, axis, shape[axis], strides[axis]) for axis, array in arrays)
+    )
     return HostList(np.ascontiguousarray(total.reshape(-1))), list_shape
 
 
@@ -333,8 +352,8 @@ def _merged(dims: Sequence[Steps], run_bytes: int) -> tuple[tuple[Steps, ...], i
     """Returns the same walk in as few dimensions as can be, and the bytes of its runs.
 
     Args:
-        dims: outermost first; no count is 0.
-        run_bytes: bytes that lie together at each place of the walk. 0: they have nothing to do with this walk's steps.
+        dims: outermost first; no count is 0. run_bytes: bytes that lie together at each place of
+        the walk. 0: they have nothing to do with this walk's steps.
     """
     merged: list[Steps] = []  # innermost first
     for steps in reversed(dims):

@@ -39,8 +39,8 @@ def open_vectors(mount: Mount, path: AnyPath, dimensions: int | None, files: Exi
     """Opens a file of vectors, which ``files`` closes. Nothing of it is read but where it says its shape.
 
     Args:
-        mount: whose file it will be.
-        path: its kind is told by how its name ends. ``.npy``: two dimensions, float32, in C order. ``.fvecs``: in front
+        mount: whose file it will be. path: its kind is told by how its name ends. ``.npy``: two
+        dimensions, float32, in C order. ``.fvecs``: in front
             of each vector how many numbers it has, int32. Anything else: numbers and nothing else.
         dimensions: numbers of a vector, if that is known: raw files do not say it.
         files: what closes it.
@@ -54,9 +54,13 @@ def open_vectors(mount: Mount, path: AnyPath, dimensions: int | None, files: Exi
         found = _in_npy(files.enter_context(mount.array(path)))
     else:
         file = files.enter_context(mount.open(path))
-        found = _in_fvecs(file, dimensions) if name.endswith(".fvecs") else _in_raw(file, dimensions)
+        found = (
+            _in_fvecs(file, dimensions) if name.endswith(".fvecs") else _in_raw(file, dimensions)
+        )
     if dimensions is not None and found.dimensions != dimensions:
-        raise ValueError(f"{name}: vectors of {found.dimensions:,} numbers, but {dimensions:,} are looked for")
+        raise ValueError(
+            f"{name}: vectors of {found.dimensions:,} numbers, but {dimensions:,} are looked for"
+        )
     return found
 
 
@@ -65,7 +69,9 @@ def _in_npy(array: FileArray) -> Vectors:
     if array.dtype.name != "float32":
         raise ValueError(f"{name}: numbers of type {array.dtype}, but vectors have float32")
     if array.ndim != 2:
-        raise ValueError(f"{name}: {array.ndim} dimensions, but vectors are in an array of 2, one in each row")
+        raise ValueError(
+            f"{name}: {array.ndim} dimensions, but vectors are in an array of 2, one in each row"
+        )
     count, dimensions = array.shape
     if dimensions == 0:
         raise ValueError(f"{name}: vectors without numbers")
@@ -88,7 +94,9 @@ def _in_fvecs(file: File, dimensions: int | None) -> Vectors:
         raise ValueError(f"{file.name}: not an .fvecs file: a vector of {found:,} numbers")
     stride = NUMBER_BYTES * (1 + found)
     if size % stride != 0:
-        raise ValueError(f"{file.name}: truncated: {size:,} bytes, but vectors of {found:,} numbers take {stride:,}")
+        raise ValueError(
+            f"{file.name}: truncated: {size:,} bytes, but vectors of {found:,} numbers take {stride:,}"
+        )
     last = _number_at(file, size - stride)
     if last != found:
         text = f"the first vector has {found:,} numbers, the last {last:,}"
@@ -98,7 +106,9 @@ def _in_fvecs(file: File, dimensions: int | None) -> Vectors:
 
 def _in_raw(file: File, dimensions: int | None) -> Vectors:
     if dimensions is None:
-        raise ValueError(f"{file.name}: a raw file does not say how many numbers a vector has: say the dimensions")
+        raise ValueError(
+            f"{file.name}: a raw file does not say how many numbers a vector has: say the dimensions"
+        )
     size, stride = file.size(), dimensions * NUMBER_BYTES
     if size % stride != 0:
         raise ValueError(

@@ -38,7 +38,8 @@ def pieces(
 ) -> Iterator[memoryview]:
     """Yields ``count`` bytes of a file from ``offset`` on, fewer at its end; ``None``: all. Waits for each piece.
 
-    The memory that it takes is that of one piece on the device and two on the host, however large the file is.
+    The memory that it takes is that of one piece on the device and two on the host, however large
+    the file is.
 
     Raises:
         OSError: they cannot be read.

@@ -2,15 +2,10 @@
 
 Kernels find the tiles, and read the dataset by themselves (SYSTOR 2016, section 2.4).
 
->>> import gpufs, os, tempfile
->>> from PIL import Image
->>> from gpufs import collage
->>> folder = tempfile.mkdtemp()
->>> dataset, picture, out = (os.path.join(folder, name) for name in ("tiles", "picture.png", "out.png"))
->>> collage.build(dataset, synthetic=1000).tiles
-1000
->>> Image.linear_gradient("L").save(picture)
->>> with gpufs.mount(device="cpu", cache="16MiB") as mount:
+>>> import gpufs, os, tempfile >>> from PIL import Image >>> from gpufs import collage >>> folder =
+tempfile.mkdtemp() >>> dataset, picture, out = (os.path.join(folder, name) for name in ("tiles",
+"picture.png", "out.png")) >>> collage.build(dataset, synthetic=1000).tiles 1000 >>>
+Image.linear_gradient("L").save(picture) >>> with gpufs.mount(device="cpu", cache="16MiB") as mount:
 ...     collage.make(mount, picture, dataset, out).blocks
 64
 >>> Image.open(out).size
@@ -79,7 +74,8 @@ class Result:
     rows: int
     candidates: int  # tiles that were compared, summed over the blocks
     tiles: int  # different ones in the collage
-    distance: float  # by how many of its 128 steps a pixel's colour is off, added over the channels; the mean
+    # by how many of its 128 steps a pixel's colour is off, added over the channels; the mean
+    distance: float
     seconds: float  # from the picture's way to the GPU until the tile of each block is known
 
     @property
@@ -89,7 +85,8 @@ class Result:
 
 def files_of(dataset: AnyPath) -> list[str]:
     """Returns the names of a dataset's files."""
-    return [os.path.join(os.fsdecode(dataset), name) for name in ("records", "tables")]  # noqa: PTH118 - maybe no text
+    # noqa: PTH118 - maybe no text
+    return [os.path.join(os.fsdecode(dataset), name) for name in ("records", "tables")]
 
 
 def build(
@@ -105,10 +102,10 @@ def build(
     """Makes a dataset: a new folder, which is there when it is whole. Waits for the end.
 
     Args:
-        dataset: the folder's name; one that is there must be empty.
-        sources: pictures, and folders with pictures, also in folders below: PNG and JPEG files. Each is shrunk so that
-            its shorter side has 32, 64, 128, ... pixels, and cut into tiles each time; what is left over on the right
-            and at the bottom is in none.
+        dataset: the folder's name; one that is there must be empty. sources: pictures, and folders
+        with pictures, also in folders below: PNG and JPEG files. Each is shrunk so that
+            its shorter side has 32, 64, 128, ... pixels, and cut into tiles each time; what is left
+            over on the right and at the bottom is in none.
         synthetic: so many tiles besides, drawn by a program.
         seed: of those; others are drawn with another one.
         finest: the most that the shorter side is shrunk to.
@@ -116,9 +113,9 @@ def build(
         tell: is called from time to time.
 
     Raises:
-        OSError: a folder cannot be read, the dataset not be written; the disk is full; something is there already.
-        ValueError: there is no picture in a folder, or no tile at all.
-        ImportError: Pillow is not installed.
+        OSError: a folder cannot be read, the dataset not be written; the disk is full; something is
+        there already. ValueError: there is no picture in a folder, or no tile at all. ImportError:
+        Pillow is not installed.
     """
     start = time.perf_counter()
     paths = [os.fsdecode(path) for path in sources]
@@ -127,7 +124,9 @@ def build(
     if synthetic >= TILES_END:
         raise ValueError(f"{synthetic:,} synthetic tiles: a dataset has less than 2^32")
     if finest < SIDE:
-        raise ValueError(f"pictures cannot be cut finer than their tiles: {finest} is less than {SIDE} pixels")
+        raise ValueError(
+            f"pictures cannot be cut finer than their tiles: {finest} is less than {SIDE} pixels"
+        )
     if synthetic == 0 and not paths:
         raise ValueError("a dataset without tiles")
     if paths:
@@ -154,17 +153,18 @@ def make(mount: Mount, image: AnyPath, dataset: AnyPath, out: AnyPath) -> Result
     """Makes a collage. Waits for the end.
 
     Args:
-        mount: one with pages of 1 KiB, which hold what most tiles are asked for, or more.
-        image: a picture. What is left over of whole blocks, on the right and at the bottom, is cut off.
-        dataset: a folder that ``build`` made.
-        out: where the collage goes, a PNG or JPEG file by its name. It is there when it is whole; until then what was
+        mount: one with pages of 1 KiB, which hold what most tiles are asked for, or more. image: a
+        picture. What is left over of whole blocks, on the right and at the bottom, is cut off.
+        dataset: a folder that ``build`` made. out: where the collage goes, a PNG or JPEG file by
+        its name. It is there when it is whole; until then what was
             there before.
 
     Raises:
-        OSError: a file cannot be opened, read or written, or is shorter than it should be; ``out`` is one of those that
+        OSError: a file cannot be opened, read or written, or is shorter than it should be; ``out``
+        is one of those that
             are read; the disk is full.
-        ValueError: the image is none, or has no whole block; the name of ``out`` says no format; pages are too small.
-        ImportError: Pillow is not installed.
+        ValueError: the image is none, or has no whole block; the name of ``out`` says no format;
+        pages are too small. ImportError: Pillow is not installed.
     """
     pillow = _import_pillow()
     target = os.fsdecode(out)
@@ -187,9 +187,14 @@ def make(mount: Mount, image: AnyPath, dataset: AnyPath, out: AnyPath) -> Result
         # Not written by Pillow, whose errors do not all say which file, and what is wrong with it.
         encoded = io.BytesIO()
         size = (columns * SIDE, rows * SIDE)
-        pillow.frombytes("RGB", size, collage).save(encoded, kind, **({"compress_level": 1} if kind == "PNG" else {}))
+        pillow.frombytes("RGB", size, collage).save(
+            encoded, kind, **({"compress_level": 1} if kind == "PNG" else {})
+        )
         Path(part).write_bytes(encoded.getbuffer())
-    used, mean = len(set(memoryview(tiles).cast("I"))), sum(memoryview(distances).cast("I")) / (columns * rows)
+    used, mean = (
+        len(set(memoryview(tiles).cast("I"))),
+        sum(memoryview(distances).cast("I")) / (columns * rows),
+    )
     return Result(columns, rows, candidates, used, mean / SIDE**2, seconds)
 
 
@@ -219,13 +224,17 @@ def _open_picture(path: str) -> Image.Image:
     from PIL import Image, ImageOps
 
     # With O_NONBLOCK, so that a FIFO without a writer is not waited for.
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
+    with open(
+        path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    ) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError(f"{path}: not a regular file")
         try:
             with Image.open(file, formats=("PNG", "JPEG")) as picture:
                 upright = ImageOps.exif_transpose(picture)
-                if upright.mode.startswith("I"):  # 16 bits of grey, of which Pillow would take all above 255 for white
+                if upright.mode.startswith(
+                    "I"
+                ):  # 16 bits of grey, of which Pillow would take all above 255 for white
                     upright = upright.convert("I").point(lambda grey: grey * (1 / 256)).convert("L")
                 return upright.convert("RGB")
         except Image.DecompressionBombError:

@@ -1,6 +1,7 @@
 """Scripts that make a shell complete the command line, as ``gpufs completion`` prints them.
 
-They are made from the commands and their options as they are, and hold all of them: completing starts no Python.
+They are made from the commands and their options as they are, and hold all of them: completing
+starts no Python.
 """
 
 from __future__ import annotations
@@ -40,7 +41,12 @@ def describe(group: Made, words: Mapping[str, Sequence[str]]) -> tuple[list[Opti
         words: for commands whose arguments are words, these.
     """
     commands = [
-        Command(name, command.get_short_help_str(80), _options_of_all(command), list(words.get(name, ())))
+        Command(
+            name,
+            command.get_short_help_str(80),
+            _options_of_all(command),
+            list(words.get(name, ())),
+        )
         for name, command in group.commands.items()
         if not command.hidden
     ]
@@ -98,7 +104,11 @@ def bash(options: list[Option], commands: list[Command]) -> str:
             if option.takes_value:
                 patterns = " | ".join(f'"{command.name} {name}"' for name in option.names)
                 lines.append(f'    {patterns}) offered="{" ".join(option.choices)}" ;;')
-    lines += ["    *)", '      case "$command $word" in', f'        " "*) offered="{_all(options, names)}" ;;']
+    lines += [
+        "    *)",
+        '      case "$command $word" in',
+        f'        " "*) offered="{_all(options, names)}" ;;',
+    ]
     for command in commands:
         lines.append(f'        "{command.name} -"*) offered="{_all(command.options, [])}" ;;')
         if command.words:
@@ -140,13 +150,27 @@ def fish(options: list[Option], commands: list[Command]) -> str:
 
 
 def _fish_option(option: Option, condition: str) -> str:
-    names = (f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
-    value = f" -x -a {_fish_quote(' '.join(option.choices))}" if option.choices else " -r" if option.takes_value else ""
-    return f"complete -c gpufs -n '{condition}' {' '.join(names)}{value} -d {_fish_quote(option.help)}"
+    names = (
+        f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names
+    )
+    value = (
+        f" -x -a {_fish_quote(' '.join(option.choices))}"
+        if option.choices
+        else " -r"
+        if option.takes_value
+        else ""
+    )
+    return (
+        f"complete -c gpufs -n '{condition}' {' '.join(names)}{value} -d {_fish_quote(option.help)}"
+    )
 
 
 def _fish_quote(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-SHELLS: Final[dict[str, Callable[[list[Option], list[Command]], str]]] = {"bash": bash, "zsh": zsh, "fish": fish}
+SHELLS: Final[dict[str, Callable[[list[Option], list[Command]], str]]] = {
+    "bash": bash,
+    "zsh": zsh,
+    "fish": fish,
+}

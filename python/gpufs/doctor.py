@@ -1,8 +1,9 @@
 """What this machine supports and lacks, which way files take to the device, and whether all of it works.
 
-:func:`examine` asks the driver and the kernel, makes a small mount and searches a file with it. ``gpufs doctor`` prints
-the result; ``gpufs doctor --json`` prints one object, :meth:`Report.to_json`, whose fields stay as they are here (new
-ones may come; ``schema`` grows when one changes or goes):
+:func:`examine` asks the driver and the kernel, makes a small mount and searches a file with it.
+``gpufs doctor`` prints the result; ``gpufs doctor --json`` prints one object,
+:meth:`Report.to_json`, whose fields stay as they are here (new ones may come; ``schema`` grows when
+one changes or goes):
 
 ``schema``
     1.
@@ -11,25 +12,25 @@ ones may come; ``schema`` grows when one changes or goes):
 ``usable``
     True when no finding is a ``fail``.
 ``device``, ``device_name``, ``direct_path``
-    Of the trial mount, made with ``device="auto"``: ``"cuda"`` or ``"cpu"``, the name, and ``"on"`` or why every load
-    is staged. All null when there was none.
+    Of the trial mount, made with ``device="auto"``: ``"cuda"`` or ``"cpu"``, the name, and ``"on"``
+    or why every load is staged. All null when there was none.
 ``host``
-    ``kernel``, ``architecture``, ``cpus``, ``memory_bytes``, ``memory_limit_bytes`` (of the control group),
-    ``open_files_soft``, ``open_files_hard``, ``locked_memory_bytes``, ``directory`` (the working directory),
-    ``file_system`` (its type). Null where there is no limit.
+    ``kernel``, ``architecture``, ``cpus``, ``memory_bytes``, ``memory_limit_bytes`` (of the control
+    group), ``open_files_soft``, ``open_files_hard``, ``locked_memory_bytes``, ``directory`` (the
+    working directory), ``file_system`` (its type). Null where there is no limit.
 ``cuda``
-    ``built_with`` and ``driver_supports`` (CUDA versions such as ``"13.0"``, or null), ``driver`` (its release, or
-    null), ``obstacle`` (why there is no GPU, or an empty string).
+    ``built_with`` and ``driver_supports`` (CUDA versions such as ``"13.0"``, or null), ``driver``
+    (its release, or null), ``obstacle`` (why there is no GPU, or an empty string).
 ``gpus``
     For each GPU ``ordinal``, ``name``, ``pci_address``, ``compute_capability`` (such as ``"9.0"``),
-    ``multiprocessors``, ``memory_bytes``, the booleans ``host_register``, ``host_register_read_only``,
-    ``virtual_memory``, ``unified_addressing``, ``mapped_host_memory``, ``pageable_memory_access``,
-    ``host_native_atomics``, ``prohibited``, and ``pcie``: null, or ``generation``, ``generation_max``, ``width``,
-    ``width_max``, each a number or null.
+    ``multiprocessors``, ``memory_bytes``, the booleans ``host_register``,
+    ``host_register_read_only``, ``virtual_memory``, ``unified_addressing``, ``mapped_host_memory``,
+    ``pageable_memory_access``, ``host_native_atomics``, ``prohibited``, and ``pcie``: null, or
+    ``generation``, ``generation_max``, ``width``, ``width_max``, each a number or null.
 ``findings``
-    A list of ``check`` (a name such as ``"gpu.memory"``), ``gpu`` (an ordinal, or null), ``level``, ``text`` and
-    ``advice`` (what to do; may be empty). Levels: ``ok``, as it should be; ``info``, nothing to do; ``warn``, works,
-    but slower or with limits; ``fail``, does not work.
+    A list of ``check`` (a name such as ``"gpu.memory"``), ``gpu`` (an ordinal, or null), ``level``,
+    ``text`` and ``advice`` (what to do; may be empty). Levels: ``ok``, as it should be; ``info``,
+    nothing to do; ``warn``, works, but slower or with limits; ``fail``, does not work.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ OLDEST_CAPABILITY: Final = (8, 0)  # for which the binaries hold code
 INDEPENDENT_THREADS_CAPABILITY: Final = (7, 0)  # lanes of a warp that wait for each other go on
 TRIAL_CACHE: Final = "4MiB"
 TRIAL_PAGES: Final = 256
-SETTLING_S: Final = 2.5  # a file that changed less than two seconds ago gets a new version at its next open
+SETTLING_S: Final = (
+    2.5  # a file that changed less than two seconds ago gets a new version at its next open
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ def examine() -> Report:
     findings = [*_judge_cuda(cuda, gpus), *_judge_host(host, _core.examine_host())]
     trial = _try_mount("auto", findings)
     if trial is None and gpus:
-        _try_mount("cpu", findings)  # does at least the twin work?
+        _try_mount("cpu", findings)  # does at least the CPU device work?
     return Report(host, cuda, gpus, trial, findings)
 
 
@@ -146,13 +149,15 @@ def _judge_cuda(cuda: dict[str, Any], gpus: list[dict[str, Any]]) -> Iterator[Fi
         yield Finding(
             "cuda.build",
             "info",
-            "built without CUDA: everything runs on the CPU twin",
-            "To use a GPU, install gpufs again with GPUFS_CUDA=ON in the environment." if release else "",
+            "built without CUDA: everything runs on the CPU device",
+            "To use a GPU, install gpufs again with GPUFS_CUDA=ON in the environment."
+            if release
+            else "",
         )
         return
     yield Finding("cuda.build", "ok", f"built with CUDA {built}")
     if supported is None:
-        yield Finding("cuda.driver", "info", "no NVIDIA driver: everything runs on the CPU twin")
+        yield Finding("cuda.driver", "info", "no NVIDIA driver: everything runs on the CPU device")
         return
     named = f"driver {release}" if release else "driver"
     if not gpus:
@@ -191,14 +196,24 @@ def _judge_gpu(gpu: dict[str, Any]) -> Iterator[Finding]:
         f"{format_size(gpu['memory_bytes'])} of memory; a quarter of what is free is the default cache",
     )
     yield _judge_capability(gpu["compute_capability"])
-    yield _needed(gpu["virtual_memory"], "gpu.virtual_memory", "virtual memory management (the page cache's memory)")
     yield _needed(
-        gpu["mapped_host_memory"], "gpu.mapped_host_memory", "kernels reach pinned host memory (requests, staging)"
+        gpu["virtual_memory"],
+        "gpu.virtual_memory",
+        "virtual memory management (the page cache's memory)",
     )
-    yield _needed(gpu["unified_addressing"], "gpu.unified_addressing", "one address space with the host")
+    yield _needed(
+        gpu["mapped_host_memory"],
+        "gpu.mapped_host_memory",
+        "kernels reach pinned host memory (requests, staging)",
+    )
+    yield _needed(
+        gpu["unified_addressing"], "gpu.unified_addressing", "one address space with the host"
+    )
     if gpu["host_register"] and gpu["host_register_read_only"]:
         yield Finding(
-            "gpu.host_register", "ok", "can register mapped files: the GPU pulls pages by itself (direct loads)"
+            "gpu.host_register",
+            "ok",
+            "can register mapped files: the GPU pulls pages by itself (direct loads)",
         )
     else:
         missing = "read-only memory" if gpu["host_register"] else "host memory"
@@ -240,20 +255,24 @@ def _judge_capability(text: str) -> Finding:
         "gpu.compute_capability",
         "warn",
         f"compute capability {text} is too old: gpufs needs 7.0, where threads of a warp can wait for each other",
-        'Use another GPU, or the CPU twin (device="cpu").',
+        'Use another GPU, or the CPU device (device="cpu").',
     )
 
 
 def _needed(there: bool, check: str, what: str) -> Finding:
     if there:
         return Finding(check, "ok", what)
-    return Finding(check, "fail", f"lacks {what}", 'Use another GPU, or the CPU twin (device="cpu").')
+    return Finding(
+        check, "fail", f"lacks {what}", 'Use another GPU, or the CPU device (device="cpu").'
+    )
 
 
 def _judge_pcie(link: dict[str, int | None] | None) -> Finding:
     if link is None:
         return Finding(
-            "gpu.pcie", "info", "neither sysfs nor NVML tells of its PCI Express link (usual in virtual machines)"
+            "gpu.pcie",
+            "info",
+            "neither sysfs nor NVML tells of its PCI Express link (usual in virtual machines)",
         )
     generation = link["generation_max"] or link["generation"]
     text = f"PCI Express {generation or '?'} x{link['width'] or '?'}"
@@ -271,26 +290,42 @@ def _judge_pcie(link: dict[str, int | None] | None) -> Finding:
 
 
 def _judge_host(host: _machine.HostFacts, calls: _core.HostCalls) -> Iterator[Finding]:
-    yield Finding("host.kernel", "info", f"Linux {host.kernel}, {host.architecture}, {host.cpus} cores")
+    yield Finding(
+        "host.kernel", "info", f"Linux {host.kernel}, {host.architecture}, {host.cpus} cores"
+    )
     yield _judge_memory(host)
     yield _judge_open_files(host)
-    limit = "no limit" if host.locked_memory_bytes is None else format_size(host.locked_memory_bytes)
+    limit = (
+        "no limit" if host.locked_memory_bytes is None else format_size(host.locked_memory_bytes)
+    )
     yield Finding(
         "host.locked_memory",
         "info",
         f"limit of locked memory (ulimit -l): {limit}; what the NVIDIA driver pins for gpufs does not count against it",
     )
-    yield Finding("host.file_system", "info", f"the working directory, {host.directory}, is on {host.file_system}")
+    yield Finding(
+        "host.file_system",
+        "info",
+        f"the working directory, {host.directory}, is on {host.file_system}",
+    )
     yield _judge_call(
         calls["process_vm_readv"],
         "host.process_vm_readv",
-        "process_vm_readv works: the CPU twin has direct loads",
-        "the CPU twin has no direct loads; GPUs are not concerned",
+        "process_vm_readv works: the CPU device has direct loads",
+        "the CPU device has no direct loads; GPUs are not concerned",
         "In a container, allow it in the seccomp profile, or add the capability SYS_PTRACE.",
     )
-    yield _judge_call(calls["cachestat"], "host.cachestat", "cachestat works (Linux 6.5)", "mincore serves instead")
     yield _judge_call(
-        calls["io_uring"], "host.io_uring", "io_uring works; gpufs does not need it", "gpufs does not need it"
+        calls["cachestat"],
+        "host.cachestat",
+        "cachestat works (Linux 6.5)",
+        "mincore serves instead",
+    )
+    yield _judge_call(
+        calls["io_uring"],
+        "host.io_uring",
+        "io_uring works; gpufs does not need it",
+        "gpufs does not need it",
     )
 
 
@@ -305,7 +340,11 @@ def _judge_memory(host: _machine.HostFacts) -> Finding:
     text = f"{format_size(host.memory_bytes)} of host memory"
     limit = host.memory_limit_bytes
     if limit is None or limit >= host.memory_bytes:
-        return Finding("host.memory", "ok", f"{text}; up to half of it may be registered for direct loads (pinned)")
+        return Finding(
+            "host.memory",
+            "ok",
+            f"{text}; up to half of it may be registered for direct loads (pinned)",
+        )
     text = f"{text}, of which this control group may use {format_size(limit)}"
     if limit >= host.memory_bytes // 2:
         return Finding("host.memory", "ok", text)
@@ -339,18 +378,35 @@ def _judge_open_files(host: _machine.HostFacts) -> Finding:
 
 def _try_mount(device: Device, findings: list[Finding]) -> Trial | None:
     """Mounts, searches a file whose pages differ, and compares; appends what it found."""
-    where = "the CPU twin" if device == "cpu" else "the default device"
+    where = "the CPU device" if device == "cpu" else "the default device"
     try:
-        with Mount(device=device, cache=TRIAL_CACHE, pinned="64MiB", workers=1, open_files=64, read_only=True) as mount:
+        with Mount(
+            device=device,
+            cache=TRIAL_CACHE,
+            pinned="64MiB",
+            workers=1,
+            open_files=64,
+            read_only=True,
+        ) as mount:
             direct = mount.direct_path
-            findings.append(Finding("mount.device", "ok", f"a mount works; kernels run on: {mount.device_name}"))
+            findings.append(
+                Finding("mount.device", "ok", f"a mount works; kernels run on: {mount.device_name}")
+            )
             if direct == "on":
                 findings.append(
-                    Finding("mount.direct_path", "ok", "files in the host's page cache are loaded directly")
+                    Finding(
+                        "mount.direct_path",
+                        "ok",
+                        "files in the host's page cache are loaded directly",
+                    )
                 )
             else:
                 findings.append(
-                    Finding("mount.direct_path", "warn", f"every load is staged by a host worker: {direct}")
+                    Finding(
+                        "mount.direct_path",
+                        "warn",
+                        f"every load is staged by a host worker: {direct}",
+                    )
                 )
             findings.append(_self_test(mount))
             return Trial(mount.device, mount.device_name, direct, mount.stats())
@@ -360,14 +416,15 @@ def _try_mount(device: Device, findings: list[Finding]) -> Trial | None:
                 "mount.device",
                 "fail",
                 f"a mount on {where} does not work: {error}",
-                'The CPU twin may still do (device="cpu").' if device != "cpu" else "",
+                'The CPU device may still do (device="cpu").' if device != "cpu" else "",
             )
         )
         return None
 
 
 def _self_test(mount: Mount) -> Finding:
-    # A word of its own in each page, so that a page that is lost, doubled or taken for another is seen.
+    # A word of its own in each page, so that a page that is lost, doubled or taken for another is
+    # seen.
     words = [f"page{_letters(number)}" for number in range(TRIAL_PAGES)]
     page_bytes = mount.page_bytes
     content = b"".join((word.encode() + b"\n").ljust(page_bytes, b".") for word in words)
@@ -380,7 +437,9 @@ def _self_test(mount: Mount) -> Finding:
                 "mount.self_test",
                 "warn",
                 f"not done, because no test file could be written: {error}",
-                "Free some space, or set TMPDIR to a folder that has it." if error.errno == errno.ENOSPC else "",
+                "Free some space, or set TMPDIR to a folder that has it."
+                if error.errno == errno.ENOSPC
+                else "",
             )
         if mount.direct_path == "on":
             # What is registered for a file that has just changed does not serve its next open.
@@ -427,7 +486,9 @@ def format_report(report: Report) -> list[tuple[Level, str, str]]:
     return [
         (
             finding.level,
-            finding.text if finding.gpu is None or finding.check == "gpu.name" else f"  {finding.text}",
+            finding.text
+            if finding.gpu is None or finding.check == "gpu.name"
+            else f"  {finding.text}",
             finding.advice,
         )
         for finding in report.findings

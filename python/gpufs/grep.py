@@ -7,8 +7,8 @@
     >>> [match.word for match in result]
     ['mount']
 
-Paths and words are bytes to the engine. As ``str`` they are what :func:`os.fsencode` and :func:`os.fsdecode` make of
-them, so that bytes which are no UTF-8 survive.
+Paths and words are bytes to the engine. As ``str`` they are what :func:`os.fsencode` and
+:func:`os.fsdecode` make of them, so that bytes which are no UTF-8 survive.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Dictionary:
     """The words to look for.
 
     Args:
-        words: in any order, each once or more often; empty ones are ignored.
-        ignore_case: of A to Z; other letters stay different. Words that differ in nothing else are one word, in the
+        words: in any order, each once or more often; empty ones are ignored. ignore_case: of A to
+        Z; other letters stay different. Words that differ in nothing else are one word, in the
             spelling that comes first.
 
     Raises:
@@ -63,7 +63,9 @@ class Dictionary:
         self._core = _core.Dictionary([os.fsencode(word) for word in words], ignore_case)
 
     @classmethod
-    def read(cls, *paths: AnyPath, more: Iterable[str | bytes] = (), ignore_case: bool = False) -> Dictionary:
+    def read(
+        cls, *paths: AnyPath, more: Iterable[str | bytes] = (), ignore_case: bool = False
+    ) -> Dictionary:
         r"""Reads files with one word a line; empty lines are ignored. Lines end with ``\n`` or ``\r\n``.
 
         Args:
@@ -72,11 +74,13 @@ class Dictionary:
             ignore_case: as for the constructor.
 
         Raises:
-            OSError: a file cannot be read, or (``EINVAL``) has a word with a NUL in it or of more than 255 bytes.
-            ValueError: as for the constructor, of ``more``.
+            OSError: a file cannot be read, or (``EINVAL``) has a word with a NUL in it or of more
+            than 255 bytes. ValueError: as for the constructor, of ``more``.
         """
         made = cls.__new__(cls)
-        made._core = _core.Dictionary.read(list(map(os.fsencode, paths)), list(map(os.fsencode, more)), ignore_case)
+        made._core = _core.Dictionary.read(
+            list(map(os.fsencode, paths)), list(map(os.fsencode, more)), ignore_case
+        )
         return made
 
     def __len__(self) -> int:
@@ -88,16 +92,22 @@ class Result:
     """What a search found: iterates over :class:`Match`, ordered by path, then word, both bytewise.
 
     Attributes:
-        files: that were searched to their end.
-        bytes: of these.
-        words_found: different words with a match.
-        occurrences: the sum of all counts.
-        seconds: that listing and searching took.
-        binary: paths of files with a NUL byte, which were searched up to it at most.
-        failures: an ``OSError`` with ``errno`` and ``filename`` for each file or folder that could not be read.
+        files: that were searched to their end. bytes: of these. words_found: different words with a
+        match. occurrences: the sum of all counts. seconds: that listing and searching took. binary:
+        paths of files with a NUL byte, which were searched up to it at most. failures: an
+        ``OSError`` with ``errno`` and ``filename`` for each file or folder that could not be read.
     """
 
-    __slots__ = ("_core", "binary", "bytes", "failures", "files", "occurrences", "seconds", "words_found")
+    __slots__ = (
+        "_core",
+        "binary",
+        "bytes",
+        "failures",
+        "files",
+        "occurrences",
+        "seconds",
+        "words_found",
+    )
 
     def __init__(self, result: _core.SearchResult, seconds: float) -> None:
         self._core = result
@@ -122,8 +132,8 @@ class Result:
     def lines(self) -> Iterator[bytes]:
         """Yields the matches as text: pieces of many lines ``PATH<TAB>WORD<TAB>COUNT``, each line with its end.
 
-        Made for output: some hundred times faster than formatting each :class:`Match`. What is special in a path (a
-        tab, an end of line) stands there as it is.
+        Made for output: some hundred times faster than formatting each :class:`Match`. What is
+        special in a path (a tab, an end of line) stands there as it is.
         """
         for start in range(0, len(self._core), MATCHES_AT_ONCE):
             yield self._core.lines(start, start + MATCHES_AT_ONCE)
@@ -141,11 +151,9 @@ class LineCounts:
     """What :func:`count_lines` found: iterates over :class:`FileLines`, of all files searched, ordered by path.
 
     Attributes:
-        files: that were searched.
-        bytes: of these.
-        lines: the sum over all files.
-        seconds: that listing and searching took.
-        failures: an ``OSError`` with ``errno`` and ``filename`` for each file or folder that could not be read.
+        files: that were searched. bytes: of these. lines: the sum over all files. seconds: that
+        listing and searching took. failures: an ``OSError`` with ``errno`` and ``filename`` for
+        each file or folder that could not be read.
     """
 
     __slots__ = ("_counts", "bytes", "failures", "files", "lines", "seconds")
@@ -170,7 +178,8 @@ class LineCounts:
 
 def _failures(result: _core.SearchResult) -> list[OSError]:
     return [
-        OSError(number, reason or os.strerror(number), os.fsdecode(path)) for path, number, reason in result.failures()
+        OSError(number, reason or os.strerror(number), os.fsdecode(path))
+        for path, number, reason in result.failures()
     ]
 
 
@@ -183,16 +192,18 @@ def search(
 ) -> Result:
     """Searches files, and folders with all that is below them.
 
-    Waits for the end, without holding the GIL. ``on_progress`` is called about twenty times a second, and at the end.
-    When it raises, or on Ctrl-C, the exception goes on at once; the kernels go on to their end, for which closing the
-    mount does not wait.
+    Waits for the end, without holding the GIL. ``on_progress`` is called about twenty times a
+    second, and at the end. When it raises, or on Ctrl-C, the exception goes on at once; the kernels
+    go on to their end, for which closing the mount does not wait.
 
-    The count of a word in a file is the number of lines that ``LC_ALL=C grep -o -w -F -e WORD FILE`` prints (with
-    ``-i``, where the dictionary ignores the case): whole
-    words (of ``A-Za-z0-9_``), none of which overlap. As with grep, a file with a NUL byte counts at most up to it; see
-    :attr:`Result.binary`. Symbolic links are followed where they are in ``paths``, not below.
+    The count of a word in a file is the number of lines that ``LC_ALL=C grep -o -w -F -e WORD
+    FILE`` prints (with ``-i``, where the dictionary ignores the case): whole words (of
+    ``A-Za-z0-9_``), none of which overlap. As with grep, a file with a NUL byte counts at most up
+    to it; see :attr:`Result.binary`. Symbolic links are followed where they are in ``paths``, not
+    below.
 
-    A file or folder that cannot be read does not end the search: it stands in :attr:`Result.failures`.
+    A file or folder that cannot be read does not end the search: it stands in
+    :attr:`Result.failures`.
 
     Raises:
         OSError: the device failed, or there is not enough memory.
@@ -211,8 +222,8 @@ def count_lines(
 ) -> LineCounts:
     """Counts, for each file, the lines in which any of the words stands; else as :func:`search`.
 
-    The count of a file is what ``LC_ALL=C grep -c -w -F`` prints with an ``-e WORD`` for each word. As for grep, a NUL
-    byte ends a line, so all of a binary file is searched.
+    The count of a file is what ``LC_ALL=C grep -c -w -F`` prints with an ``-e WORD`` for each word.
+    As for grep, a NUL byte ends a line, so all of a binary file is searched.
     """
     return LineCounts(*_run(mount, dictionary, paths, on_progress, lines=True))
 

@@ -6,11 +6,13 @@
 >>> for name, array in (("a.npy", np.eye(3, dtype="f4") * 2), ("x.npy", np.arange(3, dtype="f4"))):
 ...     np.save(os.path.join(folder, name), array)
 >>> with gpufs.mount(device="cpu", cache="16MiB") as mount:
-...     done = linear.matvec(mount, *(os.path.join(folder, name) for name in ("a.npy", "x.npy", "y.npy")))
+...     done = linear.matvec(mount, *(os.path.join(folder, name) for name in ("a.npy", "x.npy",
+        "y.npy")))
 >>> np.load(os.path.join(folder, "y.npy")).tolist()
 [0.0, 2.0, 4.0]
 >>> with gpufs.mount(device="cpu", cache="16MiB") as mount:
-...     done = linear.matmul(mount, *(os.path.join(folder, name) for name in ("a.npy", "a.npy", "c.npy")))
+...     done = linear.matmul(mount, *(os.path.join(folder, name) for name in ("a.npy", "a.npy",
+        "c.npy")))
 >>> np.load(os.path.join(folder, "c.npy"))[0].tolist()
 [4.0, 0.0, 0.0]
 """
@@ -77,19 +79,20 @@ def matvec(
     """Multiplies a matrix with a vector: ``out[i] = sum(matrix[i, k] * vector[k])``, in float32. Waits for the end.
 
     Args:
-        mount: one that may write.
-        matrix: two dimensions, float32 or bfloat16, in C order: a ``.npy`` file; or with ``dtype`` and ``shape`` a raw
+        mount: one that may write. matrix: two dimensions, float32 or bfloat16, in C order: a
+        ``.npy`` file; or with ``dtype`` and ``shape`` a raw
             one. It may be larger than the GPU's memory.
-        vector: as many numbers as the matrix has columns, of the same type, in a file of the same kind.
-        out: where the product goes, float32: in a ``.npy`` file if its name ends so, else in a raw one. It is there
+        vector: as many numbers as the matrix has columns, of the same type, in a file of the same
+        kind. out: where the product goes, float32: in a ``.npy`` file if its name ends so, else in
+        a raw one. It is there
             when it is whole; until then what was there before.
-        dtype: of raw files.
-        shape: of a raw matrix: rows and columns.
-        alone: nothing else in this process uses the GPU meanwhile. Then the copy engine brings what is read, which is
+        dtype: of raw files. shape: of a raw matrix: rows and columns. alone: nothing else in this
+        process uses the GPU meanwhile. Then the copy engine brings what is read, which is
             the fastest way; a call of the CUDA driver by another thread could keep it waiting.
 
     Raises:
-        OSError: a file cannot be opened, read or written, or is shorter than it says; ``out`` is one of those that are
+        OSError: a file cannot be opened, read or written, or is shorter than it says; ``out`` is
+        one of those that are
             read; the disk is full.
         ValueError: it is not what it should be, or the sizes do not fit.
         TypeError: numbers of another type.
@@ -133,20 +136,22 @@ def matmul(
 ) -> MatmulResult:
     """Multiplies two matrices: ``out[i, j] = sum(a[i, k] * b[k, j])``, in float32. Waits for the end.
 
-    On a GPU by its matrix units; float32 numbers as three bfloat16 parts each, whose products are added up in float32,
-    which is as good as products of float32.
+    On a GPU by its matrix units; float32 numbers as three bfloat16 parts each, whose products are
+    added up in float32, which is as good as products of float32.
 
     Args:
-        mount: one that may write.
-        a: two dimensions, in C order: a ``.npy`` file of float32; or with ``dtype`` (float32 or bfloat16) and ``shape``
+        mount: one that may write. a: two dimensions, in C order: a ``.npy`` file of float32; or
+        with ``dtype`` (float32 or bfloat16) and ``shape``
             a raw one. It may be larger than the GPU's memory.
-        b: as many rows as ``a`` has columns, of the same type, in a file of the same kind. It must have room in the
+        b: as many rows as ``a`` has columns, of the same type, in a file of the same kind. It must
+        have room in the
             GPU's memory beside the cache; one and a half times as much, if it is float32.
-        out: where the product goes, float32: in a ``.npy`` file if its name ends so, else in a raw one. It is there
-            when it is whole; until then what was there before. It may be larger than the GPU's memory.
-        dtype: of raw files.
-        shape: of raw matrices: rows of ``a``, its columns, which are the rows of ``b``, and the columns of ``b``.
-        alone: as of :func:`matvec`.
+        out: where the product goes, float32: in a ``.npy`` file if its name ends so, else in a raw
+        one. It is there
+            when it is whole; until then what was there before. It may be larger than the GPU's
+            memory.
+        dtype: of raw files. shape: of raw matrices: rows of ``a``, its columns, which are the rows
+        of ``b``, and the columns of ``b``. alone: as of :func:`matvec`.
 
     Raises:
         OSError: as of :func:`matvec`; there is no room for ``b`` (``ENOMEM``).
@@ -166,7 +171,10 @@ def matmul(
         if right.shape[0] != depth:
             text = f"{right.shape[0]:,} rows, but {depth:,} columns in {left.file.name}"
             raise ValueError(f"{right.file.name}: {text}")
-        with told_as_given(left.file, right.file), _product_file(out, (rows, columns), left, right) as (part, header):
+        with (
+            told_as_given(left.file, right.file),
+            _product_file(out, (rows, columns), left, right) as (part, header),
+        ):
             _core.matmul(
                 mount.core,
                 left.file.opened_path,
@@ -186,7 +194,9 @@ def matmul(
 
 
 @contextlib.contextmanager
-def _product_file(out: AnyPath, shape: tuple[int, ...], *factors: FileArray) -> Iterator[tuple[bytes, int]]:
+def _product_file(
+    out: AnyPath, shape: tuple[int, ...], *factors: FileArray
+) -> Iterator[tuple[bytes, int]]:
     """Gives the name of a new file for a product, and how much of it is its header; at the end it gets its own name."""
     import numpy as np
 
@@ -212,7 +222,9 @@ def _array(mount: Mount, path: AnyPath, dtype: object, shape: tuple[int, ...] | 
     if shape is not None and size != array.nbytes:
         array.close()
         text = " x ".join(f"{length:,}" for length in shape)
-        raise ValueError(f"{array.file.name}: {size:,} bytes, but {text} numbers are {array.nbytes:,}")
+        raise ValueError(
+            f"{array.file.name}: {size:,} bytes, but {text} numbers are {array.nbytes:,}"
+        )
     return array
 
 
@@ -220,15 +232,21 @@ def _check(array: FileArray, ndim: int, what: str) -> None:
     if array.ndim != ndim:
         raise ValueError(f"{array.file.name}: {array.ndim} dimensions, but a {what} has {ndim}")
     if array.dtype.name not in ("float32", "bfloat16"):
-        raise TypeError(f"{array.file.name}: numbers of type {array.dtype}; a {what} may have float32 and bfloat16")
+        raise TypeError(
+            f"{array.file.name}: numbers of type {array.dtype}; a {what} may have float32 and bfloat16"
+        )
     if array.size == 0:
         raise ValueError(f"{array.file.name}: a {what} without numbers")
     if ndim == 2 and array.shape[0] > 1 and array.strides[1] != array.itemsize:
         raise ValueError(f"{array.file.name}: in Fortran order, but a {what} must be in C order")
     if array.offset % array.itemsize != 0:
-        raise ValueError(f"{array.file.name}: numbers that do not begin at a multiple of their size")
+        raise ValueError(
+            f"{array.file.name}: numbers that do not begin at a multiple of their size"
+        )
 
 
 def _check_types(first: FileArray, second: FileArray) -> None:
     if second.dtype != first.dtype:
-        raise TypeError(f"{second.file.name}: numbers of type {second.dtype}, but {first.dtype} in {first.file.name}")
+        raise TypeError(
+            f"{second.file.name}: numbers of type {second.dtype}, but {first.dtype} in {first.file.name}"
+        )

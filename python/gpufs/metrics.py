@@ -1,31 +1,34 @@
 r"""The statistics of mounts as an endpoint for Prometheus, on request.
 
-    >>> import gpufs
-    >>> from gpufs import metrics
-    >>> with gpufs.mount(device="cpu", cache="4MiB") as mount, metrics.serve(mount, port=0) as server:
+    >>> import gpufs >>> from gpufs import metrics >>> with gpufs.mount(device="cpu", cache="4MiB")
+    as mount, metrics.serve(mount, port=0) as server:
     ...     server.url.startswith("http://127.0.0.1:")
     True
 
-:func:`serve` gives one endpoint for any number of mounts, :meth:`gpufs.Mount.serve_metrics` one for a single mount.
-``gpufs top`` shows in a terminal what such an endpoint says; a scrape of Prometheus asks for it in the same way.
+:func:`serve` gives one endpoint for any number of mounts, :meth:`gpufs.Mount.serve_metrics` one for
+a single mount. ``gpufs top`` shows in a terminal what such an endpoint says; a scrape of Prometheus
+asks for it in the same way.
 
-The answer is the text exposition format 0.0.4. Every sample has the labels ``mount`` (which of the mounts that the
-endpoint was given, counted from 0), ``device`` (``cuda`` or ``cpu``) and ``ordinal`` (which GPU). Names follow
-Prometheus' habits: what only grows is a counter and ends in ``_total``, times are seconds, sizes bytes. Loads and their
-bytes are one metric each, with the path that the pages took in the label ``path``: ``direct``, ``staged``, ``bulk`` or
-``open``. ``gpufs_build_info`` and ``gpufs_mounts`` (how many mounts are open) are always there.
+The answer is the text exposition format 0.0.4. Every sample has the labels ``mount`` (which of the
+mounts that the endpoint was given, counted from 0), ``device`` (``cuda`` or ``cpu``) and
+``ordinal`` (which GPU). Names follow Prometheus' habits: what only grows is a counter and ends in
+``_total``, times are seconds, sizes bytes. Loads and their bytes are one metric each, with the path
+that the pages took in the label ``path``: ``direct``, ``staged``, ``bulk`` or ``open``.
+``gpufs_build_info`` and ``gpufs_mounts`` (how many mounts are open) are always there.
 
 The latency of major faults, and of pages that come with an open, is a histogram without
-``gpufs_fault_latency_seconds_sum``: a mount counts them by powers of two and adds up no times, the format does not ask
-for a sum, and a made-up one would give wrong averages without a word. ``histogram_quantile`` needs none. The bounds are
-the largest times of their buckets (``2**(b + 1) - 1`` nanoseconds): ``le`` includes its bound, and the next power of
-two is counted in the next bucket.
+``gpufs_fault_latency_seconds_sum``: a mount counts them by powers of two and adds up no times, the
+format does not ask for a sum, and a made-up one would give wrong averages without a word.
+``histogram_quantile`` needs none. The bounds are the largest times of their buckets (``2**(b + 1) -
+1`` nanoseconds): ``le`` includes its bound, and the next power of two is counted in the next
+bucket.
 
-With ``files=True`` there are also metrics of each file that kernels have open at that moment, with its path in the
-label ``file``. They begin at 0 whenever the file is opened, and go when it is closed; opens of one path in different
-ways are added up. A label is text, a path is bytes: bytes that are no UTF-8 become U+FFFD, and then the label
-``file_bytes`` has all bytes of the path in hexadecimal digits, so that no two files have the same labels. A mount may
-have 131,072 files open, and each makes six lines: that is why this is off by default.
+With ``files=True`` there are also metrics of each file that kernels have open at that moment, with
+its path in the label ``file``. They begin at 0 whenever the file is opened, and go when it is
+closed; opens of one path in different ways are added up. A label is text, a path is bytes: bytes
+that are no UTF-8 become U+FFFD, and then the label ``file_bytes`` has all bytes of the path in
+hexadecimal digits, so that no two files have the same labels. A mount may have 131,072 files open,
+and each makes six lines: that is why this is off by default.
 """
 
 from __future__ import annotations
@@ -56,10 +59,14 @@ HINT: Final = f"gpufs: metrics for Prometheus are at {METRICS_PATH}\n"
 BUILD_INFO: Final = "gpufs_build_info"  # its presence tells an endpoint of gpufs from others
 LATENCY: Final = "gpufs_fault_latency_seconds"
 CLIENT_TIMEOUT_S: Final = 10.0  # of a client that asks for nothing, or takes nothing
-ACCEPT_PAUSE_S: Final = 0.1  # before the next try where a connection could not be accepted, as for want of descriptors
+ACCEPT_PAUSE_S: Final = (
+    0.1  # before the next try where a connection could not be accepted, as for want of descriptors
+)
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
-_Socket: TypeAlias = Any  # of a connection; socketserver has the same name for a datagram with its socket
+_Socket: TypeAlias = (
+    Any  # of a connection; socketserver has the same name for a datagram with its socket
+)
 _ClientAddress: TypeAlias = Any  # its form is that of the address family
 
 
@@ -80,29 +87,54 @@ class _Metric:
 
 _METRICS: Final = (
     _Metric("gpufs_hits_total", "counter", "Pages found in the cache.", "hits"),
-    _Metric("gpufs_minor_faults_total", "counter", "Pages that another group was loading just then.", "minor_faults"),
+    _Metric(
+        "gpufs_minor_faults_total",
+        "counter",
+        "Pages that another group was loading just then.",
+        "minor_faults",
+    ),
     _Metric(
         "gpufs_loads_total",
         "counter",
         "Pages brought in, by path.",
-        key_of_path={"direct": "direct_loads", "staged": "staged_loads", "bulk": "bulk_loads", "open": "open_loads"},
+        key_of_path={
+            "direct": "direct_loads",
+            "staged": "staged_loads",
+            "bulk": "bulk_loads",
+            "open": "open_loads",
+        },
     ),
     _Metric(
         "gpufs_loaded_bytes_total",
         "counter",
         "File bytes brought in, by path.",
-        key_of_path={"direct": "direct_bytes", "staged": "staged_bytes", "bulk": "bulk_bytes", "open": "open_bytes"},
+        key_of_path={
+            "direct": "direct_bytes",
+            "staged": "staged_bytes",
+            "bulk": "bulk_bytes",
+            "open": "open_bytes",
+        },
     ),
     _Metric("gpufs_load_errors_total", "counter", "Loads that failed.", "load_errors"),
     _Metric("gpufs_evictions_total", "counter", "Pages given up for others.", "evictions"),
-    _Metric("gpufs_reclaims_total", "counter", "Pages given up ahead of need; evictions count them too.", "reclaims"),
     _Metric(
-        "gpufs_lost_races_total", "counter", "Loads given up because another group had begun the same.", "lost_races"
+        "gpufs_reclaims_total",
+        "counter",
+        "Pages given up ahead of need; evictions count them too.",
+        "reclaims",
+    ),
+    _Metric(
+        "gpufs_lost_races_total",
+        "counter",
+        "Loads given up because another group had begun the same.",
+        "lost_races",
     ),
     _Metric("gpufs_no_frames_total", "counter", "Calls that ended in ENOBUFS.", "no_frames"),
     _Metric("gpufs_read_bytes_total", "counter", "Bytes given to callers of gread.", "read_bytes"),
     _Metric("gpufs_opens_total", "counter", "Opens that asked the host.", "opens"),
-    _Metric("gpufs_reopens_total", "counter", "Opens of files that were open: no round trip.", "reopens"),
+    _Metric(
+        "gpufs_reopens_total", "counter", "Opens of files that were open: no round trip.", "reopens"
+    ),
     _Metric("gpufs_closes_total", "counter", "Closes.", "closes"),
     _Metric("gpufs_rpcs_total", "counter", "Requests to the host.", "rpcs"),
     _Metric(
@@ -119,15 +151,54 @@ _METRICS: Final = (
         "rpc_failures",
     ),
     _Metric("gpufs_sent_bytes_total", "counter", "Bytes sent to sinks.", "sent_bytes"),
-    _Metric("gpufs_written_bytes_total", "counter", "Bytes taken from callers of gwrite.", "written_bytes"),
-    _Metric("gpufs_write_backs_total", "counter", "Dirty pages written to their files.", "write_backs"),
-    _Metric("gpufs_write_back_bytes_total", "counter", "Dirty bytes written to their files.", "write_back_bytes"),
-    _Metric("gpufs_write_back_errors_total", "counter", "Requests to write that failed.", "write_back_errors"),
-    _Metric("gpufs_extents", "gauge", "Ranges of files that are registered for direct loads.", "extents_registered"),
-    _Metric("gpufs_extent_bytes", "gauge", "Bytes that are registered for direct loads.", "extent_bytes"),
-    _Metric("gpufs_extents_refused_total", "counter", "Ranges that were not registered.", "extents_refused"),
-    _Metric("gpufs_host_open_files", "gauge", "Files that the service has open on the host.", "host_open_files"),
-    _Metric("gpufs_requests_served_total", "counter", "Requests that the service answered.", "requests_served"),
+    _Metric(
+        "gpufs_written_bytes_total",
+        "counter",
+        "Bytes taken from callers of gwrite.",
+        "written_bytes",
+    ),
+    _Metric(
+        "gpufs_write_backs_total", "counter", "Dirty pages written to their files.", "write_backs"
+    ),
+    _Metric(
+        "gpufs_write_back_bytes_total",
+        "counter",
+        "Dirty bytes written to their files.",
+        "write_back_bytes",
+    ),
+    _Metric(
+        "gpufs_write_back_errors_total",
+        "counter",
+        "Requests to write that failed.",
+        "write_back_errors",
+    ),
+    _Metric(
+        "gpufs_extents",
+        "gauge",
+        "Ranges of files that are registered for direct loads.",
+        "extents_registered",
+    ),
+    _Metric(
+        "gpufs_extent_bytes", "gauge", "Bytes that are registered for direct loads.", "extent_bytes"
+    ),
+    _Metric(
+        "gpufs_extents_refused_total",
+        "counter",
+        "Ranges that were not registered.",
+        "extents_refused",
+    ),
+    _Metric(
+        "gpufs_host_open_files",
+        "gauge",
+        "Files that the service has open on the host.",
+        "host_open_files",
+    ),
+    _Metric(
+        "gpufs_requests_served_total",
+        "counter",
+        "Requests that the service answered.",
+        "requests_served",
+    ),
 )
 
 
@@ -140,8 +211,18 @@ class _FileMetric:
 
 
 _FILE_METRICS: Final = (
-    _FileMetric("gpufs_file_hits_total", "counter", "Pages of the file found in the cache.", lambda file: file.hits),
-    _FileMetric("gpufs_file_loads_total", "counter", "Pages of the file brought in.", lambda file: file.page_loads),
+    _FileMetric(
+        "gpufs_file_hits_total",
+        "counter",
+        "Pages of the file found in the cache.",
+        lambda file: file.hits,
+    ),
+    _FileMetric(
+        "gpufs_file_loads_total",
+        "counter",
+        "Pages of the file brought in.",
+        lambda file: file.page_loads,
+    ),
     _FileMetric(
         "gpufs_file_direct_loads_total",
         "counter",
@@ -149,11 +230,22 @@ _FILE_METRICS: Final = (
         lambda file: file.direct_loads,
     ),
     _FileMetric(
-        "gpufs_file_loaded_bytes_total", "counter", "Bytes of the file brought in.", lambda file: file.loaded_bytes
+        "gpufs_file_loaded_bytes_total",
+        "counter",
+        "Bytes of the file brought in.",
+        lambda file: file.loaded_bytes,
     ),
-    _FileMetric("gpufs_file_holders", "gauge", "Opens of the file not closed yet.", lambda file: file.holders),
     _FileMetric(
-        "gpufs_file_extents", "gauge", "Ranges of the file registered for direct loads.", lambda file: file.extents
+        "gpufs_file_holders",
+        "gauge",
+        "Opens of the file not closed yet.",
+        lambda file: file.holders,
+    ),
+    _FileMetric(
+        "gpufs_file_extents",
+        "gauge",
+        "Ranges of the file registered for direct loads.",
+        lambda file: file.extents,
     ),
 )
 
@@ -182,7 +274,9 @@ def exposition(mounts: Iterable[Mount], *, files: bool = False) -> str:
 
 
 def _exposition(mounts: Sequence[tuple[int, Mount]], files: bool) -> str:
-    readings = [made for number, mount in mounts if (made := _read(number, mount, files)) is not None]
+    readings = [
+        made for number, mount in mounts if (made := _read(number, mount, files)) is not None
+    ]
     return "".join(f"{line}\n" for line in _lines(readings, files))
 
 
@@ -227,7 +321,9 @@ def _lines(readings: Sequence[_Reading], files: bool) -> Iterator[str]:
                 yield _sample(metric.name, reading.labels, value)
             for path, key in metric.key_of_path.items():
                 yield _sample(metric.name, reading.labels | {"path": path}, counts[key])
-    yield from _head(LATENCY, "histogram", "Time that loads of single pages took, by whatever path.")
+    yield from _head(
+        LATENCY, "histogram", "Time that loads of single pages took, by whatever path."
+    )
     for reading in readings:
         yield from _histogram(LATENCY, reading.labels, reading.statistics["fault_latency_ns"])
     if files:
@@ -291,29 +387,35 @@ def serve(
     """Serves the statistics of mounts over HTTP, at ``/metrics``, from a thread of its own.
 
     Args:
-        mounts: one or several. They may be closed while they are served, and are left out then; being served does not
+        mounts: one or several. They may be closed while they are served, and are left out then;
+        being served does not
             keep a mount from being garbage.
-        address: where to listen: a name or number of this host. By default only programs of this host can connect:
-            there is no password, and the statistics, file names above all, are nobody else's business. ``"0.0.0.0"``
-            or ``"::"`` lets everybody who can reach this host read them.
-        port: 0 for any that is free; see :attr:`MetricsServer.port`. The default, 9464, is where ``gpufs top`` looks.
-        files: whether to add the metrics of each open file; see the documentation of :mod:`gpufs.metrics`.
+        address: where to listen: a name or number of this host. By default only programs of this
+        host can connect:
+            there is no password, and the statistics, file names above all, are nobody else's
+            business. ``"0.0.0.0"`` or ``"::"`` lets everybody who can reach this host read them.
+        port: 0 for any that is free; see :attr:`MetricsServer.port`. The default, 9464, is where
+        ``gpufs top`` looks. files: whether to add the metrics of each open file; see the
+        documentation of :mod:`gpufs.metrics`.
 
-    The server goes on until it is closed or the interpreter ends, also when nobody keeps what was returned.
+    The server goes on until it is closed or the interpreter ends, also when nobody keeps what was
+    returned.
 
     Raises:
         OSError: it cannot listen there; ``filename`` is the address with the port.
         ValueError: a port that cannot be.
     """
-    return MetricsServer([mounts] if isinstance(mounts, Mount) else mounts, address=address, port=port, files=files)
+    return MetricsServer(
+        [mounts] if isinstance(mounts, Mount) else mounts, address=address, port=port, files=files
+    )
 
 
 class MetricsServer:
     """An endpoint made by :func:`serve`. A context manager, closed at the end of the ``with`` block.
 
-    ``GET`` and ``HEAD`` of ``/metrics`` give the statistics, of ``/`` a line that says so; other paths are 404, other
-    methods 405. Any number of clients may ask at once. All methods may be called from several threads. A process that
-    is forked off does not serve.
+    ``GET`` and ``HEAD`` of ``/metrics`` give the statistics, of ``/`` a line that says so; other
+    paths are 404, other methods 405. Any number of clients may ask at once. All methods may be
+    called from several threads. A process that is forked off does not serve.
     """
 
     __slots__ = ("__weakref__", "_address", "_listener")
@@ -324,7 +426,11 @@ class MetricsServer:
         references = [(number, weakref.ref(mount)) for number, mount in enumerate(mounts)]
 
         def read() -> str:
-            there = [(number, mount) for number, reference in references if (mount := reference()) is not None]
+            there = [
+                (number, mount)
+                for number, reference in references
+                if (mount := reference()) is not None
+            ]
             return _exposition(there, files)
 
         self._address = address
@@ -337,7 +443,10 @@ class MetricsServer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Closes the server."""
         self.close()
@@ -409,14 +518,19 @@ class _Listener(ThreadingHTTPServer):
     def __init__(self, address: str, port: int, read: Callable[[], str]) -> None:
         self.read: Final = read
         self._ending: Final = threading.Event()
-        # Guards `_connections`, and that a socket is not closed while another thread shuts it down. A garbage
-        # collection under it may close a mount, and with it a server: hence one that its holder may take again.
+        # Guards `_connections`, and that a socket is not closed while another thread shuts it down.
+        # A garbage collection under it may close a mount, and with it a server: hence one that its
+        # holder may take again.
         self._latch: Final = threading.RLock()
         self._connections: dict[threading.Thread, socket.socket] = {}
         self._owner: Final = os.getpid()
-        self._thread: Final = threading.Thread(target=self._accept, name="gpufs-metrics", daemon=True)
+        self._thread: Final = threading.Thread(
+            target=self._accept, name="gpufs-metrics", daemon=True
+        )
         try:
-            found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            found = socket.getaddrinfo(
+                address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
             self.address_family = found[0][0]
             super().__init__((address, port), _Handler)
         except OSError as error:
@@ -465,20 +579,26 @@ class _Listener(ThreadingHTTPServer):
         try:
             return super().get_request()
         except OSError:
-            # The caller tries again at once; the connection that could not be accepted is still there.
+            # The caller tries again at once; the connection that could not be accepted is still
+            # there.
             self._ending.wait(ACCEPT_PAUSE_S)
             raise
 
     def process_request(self, request: _Socket, client_address: _ClientAddress) -> None:
         thread = threading.Thread(
-            target=self.process_request_thread, args=(request, client_address), name="gpufs-metrics", daemon=True
+            target=self.process_request_thread,
+            args=(request, client_address),
+            name="gpufs-metrics",
+            daemon=True,
         )
         with self._latch:
             for ended in [other for other in self._connections if not other.is_alive()]:
                 del self._connections[ended]
             try:
                 thread.start()
-            except RuntimeError:  # no more threads, or the interpreter ends: this client gets no answer
+            except (
+                RuntimeError
+            ):  # no more threads, or the interpreter ends: this client gets no answer
                 self.shutdown_request(request)
             else:
                 self._connections[thread] = request
@@ -519,9 +639,14 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(HTTPStatus.NOT_FOUND, HINT)
 
-    def _send(self, status: HTTPStatus, text: str, headers: Mapping[str, str] | None = None) -> None:
+    def _send(
+        self, status: HTTPStatus, text: str, headers: Mapping[str, str] | None = None
+    ) -> None:
         body = text.encode("utf-8", "backslashreplace")
-        fields = {"Content-Type": "text/plain; charset=utf-8", "Content-Length": str(len(body))} | dict(headers or {})
+        fields = {
+            "Content-Type": "text/plain; charset=utf-8",
+            "Content-Length": str(len(body)),
+        } | dict(headers or {})
         self.send_response(status)
         for name, value in fields.items():
             self.send_header(name, value)

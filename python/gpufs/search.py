@@ -47,9 +47,15 @@ NOTHING: Final = 2**64 - 1  # the extension module's index where there is no vec
 class Result:
     """What was found: of each query a row, with as many columns as vectors were wanted, the nearest first."""
 
-    databases: np.ndarray[Any, np.dtype[np.int64]]  # which, by its place among those given; -1 where there is none
-    indices: np.ndarray[Any, np.dtype[np.int64]]  # of the vector in its database, from 0 on; -1 where there is none
-    distances: np.ndarray[Any, np.dtype[np.float64]]  # Euclidean, computed in float64; infinite where there is none
+    databases: np.ndarray[
+        Any, np.dtype[np.int64]
+    ]  # which, by its place among those given; -1 where there is none
+    indices: np.ndarray[
+        Any, np.dtype[np.int64]
+    ]  # of the vector in its database, from 0 on; -1 where there is none
+    distances: np.ndarray[
+        Any, np.dtype[np.float64]
+    ]  # Euclidean, computed in float64; infinite where there is none
     queries: int
     vectors: int  # in all databases
     dimensions: int  # numbers of a vector
@@ -74,25 +80,31 @@ def find(
 ) -> Result:
     """Looks for vectors that are near those of a file of queries. Waits for the end.
 
-    What is found is exact: distances are computed in float64. A vector with a NaN is near to nothing.
+    What is found is exact: distances are computed in float64. A vector with a NaN is near to
+    nothing.
 
     Args:
-        mount: where.
-        queries: float32 vectors: a ``.npy`` file of two dimensions; ``.fvecs``; any other file is raw numbers. They
+        mount: where. queries: float32 vectors: a ``.npy`` file of two dimensions; ``.fvecs``; any
+        other file is raw numbers. They
             have to fit into the GPU's memory, beside the cache.
-        databases: such files, in the order in which they are looked through. They may be larger than the GPU's memory.
-            All are opened; nothing is read of those that lie behind all first matches but where they say their shape.
-        threshold: the largest distance that counts. Alone, it asks for the first match of each query, in the order of
+        databases: such files, in the order in which they are looked through. They may be larger
+        than the GPU's memory.
+            All are opened; nothing is read of those that lie behind all first matches but where
+            they say their shape.
+        threshold: the largest distance that counts. Alone, it asks for the first match of each
+        query, in the order of
             the databases and of their vectors.
-        top: asks for so many of the nearest of each query, from all databases, within the threshold if there is one.
+        top: asks for so many of the nearest of each query, from all databases, within the threshold
+        if there is one.
             Of two that are equally far the first counts as nearer. At most 1,024.
-        dimensions: numbers of a vector. Raw files need it, but for databases, if the queries' file says it.
-        alone: nothing else in this process uses the GPU meanwhile. Then the copy engine brings what is read, which is
+        dimensions: numbers of a vector. Raw files need it, but for databases, if the queries' file
+        says it. alone: nothing else in this process uses the GPU meanwhile. Then the copy engine
+        brings what is read, which is
             the fastest way; a call of the CUDA driver by another thread could keep it waiting.
 
     Raises:
-        OSError: a file cannot be opened or read, or has become shorter.
-        ValueError: it is not what it should be; vectors of several lengths; neither a threshold nor ``top``, or one
+        OSError: a file cannot be opened or read, or has become shorter. ValueError: it is not what
+        it should be; vectors of several lengths; neither a threshold nor ``top``, or one
             that cannot be.
     """
     import numpy as np
@@ -102,7 +114,10 @@ def find(
         raise ValueError("neither a threshold nor how many of the nearest are wanted (top)")
     if top is not None and not 1 <= operator.index(top) <= TOP_MAX:
         raise ValueError(f"top must be from 1 to {TOP_MAX:,}: {top}")
-    if dimensions is not None and not 1 <= operator.index(dimensions) < ARRAY_BYTES_LIMIT // NUMBER_BYTES:
+    if (
+        dimensions is not None
+        and not 1 <= operator.index(dimensions) < ARRAY_BYTES_LIMIT // NUMBER_BYTES
+    ):
         raise ValueError(f"no vector has so many dimensions: {dimensions}")
     if isinstance(databases, str | bytes):
         raise TypeError("databases must be a sequence of paths, not one path")

@@ -14,17 +14,21 @@ LARGEST: Final = 2**63 - 1
 
 _PREFIXES: Final = "kmgtp"
 _BINARY_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_PATTERN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgtp])(i?b?)|b)?", re.IGNORECASE | re.ASCII)
+_PATTERN: Final = re.compile(
+    r"([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgtp])(i?b?)|b)?", re.IGNORECASE | re.ASCII
+)
 
 
 def parse_size(size: Size) -> int:
     """Returns a size in bytes.
 
-    ``KiB``, ``MiB``, ``GiB``, ``TiB``, ``PiB`` and the bare letters ``K`` ... ``P`` are powers of 1024; ``kB`` ...
-    ``PB`` are powers of 1000; ``B`` or nothing means bytes. Case does not matter; a space before the unit may stand.
+    ``KiB``, ``MiB``, ``GiB``, ``TiB``, ``PiB`` and the bare letters ``K`` ... ``P`` are powers of
+    1024; ``kB`` ... ``PB`` are powers of 1000; ``B`` or nothing means bytes. Case does not matter;
+    a space before the unit may stand.
 
     Raises:
-        ValueError: the text is no size, is no whole number of bytes, or is larger than 2**63 - 1; or a number is
+        ValueError: the text is no size, is no whole number of bytes, or is larger than 2**63 - 1;
+        or a number is
             negative or that large.
         TypeError: ``size`` is neither text nor an integer.
     """
@@ -43,7 +47,9 @@ def parse_size(size: Size) -> int:
         digits, prefix, suffix = match.groups()
         factor = 1
         if prefix:
-            factor = (1000 if suffix.lower() == "b" else 1024) ** (_PREFIXES.index(prefix.lower()) + 1)
+            factor = (1000 if suffix.lower() == "b" else 1024) ** (
+                _PREFIXES.index(prefix.lower()) + 1
+            )
         exact = Fraction(digits) * factor
         if exact.denominator != 1:
             raise ValueError(f"not a whole number of bytes: {size!r}")

@@ -1,8 +1,9 @@
 """What ``gpufs stat`` shows: files as kernels find them, and the arrays that lie in them.
 
-:func:`describe` asks; :func:`lines` and :meth:`Description.to_json` show. ``gpufs stat --json`` prints one object:
-``version``; ``device``, as of :class:`gpufs.Mount`; ``files``, an object for each (:meth:`Description.to_json`);
-``failures``, objects with ``path``, ``errno`` and ``error``. Bytes of paths that are no UTF-8 become lone surrogates.
+:func:`describe` asks; :func:`lines` and :meth:`Description.to_json` show. ``gpufs stat --json``
+prints one object: ``version``; ``device``, as of :class:`gpufs.Mount`; ``files``, an object for
+each (:meth:`Description.to_json`); ``failures``, objects with ``path``, ``errno`` and ``error``.
+Bytes of paths that are no UTF-8 become lone surrogates.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class Description:
     def to_json(self) -> dict[str, Any]:
         """Returns ``path``, what :class:`gpufs.FileStatus` has, and ``arrays``: objects as :class:`ArrayEntry`."""
         status = {name: getattr(self.status, name) for name in FileStatus.__slots__}
-        arrays = [{name: getattr(entry, name) for name in ArrayEntry.__slots__} for entry in self.arrays]
+        arrays = [
+            {name: getattr(entry, name) for name in ArrayEntry.__slots__} for entry in self.arrays
+        ]
         return {"path": self.path, **status, "arrays": arrays}
 
 

@@ -1,7 +1,8 @@
 """What ``gpufs top`` shows: rates of mounts, from an endpoint of :mod:`gpufs.metrics` that is asked again and again.
 
-:func:`updates` asks and compares; :func:`line`, :func:`table` and :meth:`Update.to_json` show. ``gpufs top --json``
-prints one object for each update, :meth:`Update.to_json`, whose fields stay as they are here (new ones may come):
+:func:`updates` asks and compares; :func:`line`, :func:`table` and :meth:`Update.to_json` show.
+``gpufs top --json`` prints one object for each update, :meth:`Update.to_json`, whose fields stay as
+they are here (new ones may come):
 
 ``time``
     Seconds since 1970.
@@ -12,12 +13,14 @@ prints one object for each update, :meth:`Update.to_json`, whose fields stay as 
 ``all``
     The rates of all mounts together.
 
-The rates: ``hits_per_s``, ``minor_faults_per_s``, ``hit_ratio`` (the share of accesses to pages that found them in the
-cache, or null when there were none), ``loads_per_s`` and ``loaded_bytes_per_s`` (objects with a number for each path:
-``direct``, ``staged``, ``bulk``, ``open``), ``read_bytes_per_s``, ``written_bytes_per_s``, ``opens_per_s``,
-``reopens_per_s``, ``evictions_per_s``, ``write_backs_per_s``, ``write_back_bytes_per_s``, ``latency_p50_s`` and
-``latency_p99_s`` (of major faults, as exact as a histogram by powers of two is; null when there were none), ``errors``
-(that happened since the answer before) and ``errors_total`` (since the mounts began).
+The rates: ``hits_per_s``, ``minor_faults_per_s``, ``hit_ratio`` (the share of accesses to pages
+that found them in the cache, or null when there were none), ``loads_per_s`` and
+``loaded_bytes_per_s`` (objects with a number for each path: ``direct``, ``staged``, ``bulk``,
+``open``), ``read_bytes_per_s``, ``written_bytes_per_s``, ``opens_per_s``, ``reopens_per_s``,
+``evictions_per_s``, ``write_backs_per_s``, ``write_back_bytes_per_s``, ``latency_p50_s`` and
+``latency_p99_s`` (of major faults, as exact as a histogram by powers of two is; null when there
+were none), ``errors`` (that happened since the answer before) and ``errors_total`` (since the
+mounts began).
 """
 
 from __future__ import annotations
@@ -69,7 +72,9 @@ def locate(where: str | None) -> str:
     parts = urlsplit(where if "://" in where else f"http://{where}")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError(f"neither a port nor a URL of http: {where!r}")
-    return parts._replace(path=metrics.METRICS_PATH if parts.path in ("", "/") else parts.path, fragment="").geturl()
+    return parts._replace(
+        path=metrics.METRICS_PATH if parts.path in ("", "/") else parts.path, fragment=""
+    ).geturl()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,9 @@ class Counts:
     """What the counters of a mount were: values by name, with the path behind a space where there is one."""
 
     values: dict[str, float]
-    buckets: dict[float, float]  # major faults by the upper bound of their time in seconds, cumulative
+    buckets: dict[
+        float, float
+    ]  # major faults by the upper bound of their time in seconds, cumulative
 
     def since(self, before: Counts | None) -> Counts:
         """Returns how much was counted since; a counter that is smaller now has begun again."""
@@ -86,7 +93,9 @@ class Counts:
         if any(count < before.buckets.get(bound, 0) for bound, count in self.buckets.items()):
             buckets = self.buckets
         else:
-            buckets = {bound: count - before.buckets.get(bound, 0) for bound, count in self.buckets.items()}
+            buckets = {
+                bound: count - before.buckets.get(bound, 0) for bound, count in self.buckets.items()
+            }
         values = {}
         for name, value in self.values.items():
             old = before.values.get(name, 0)
@@ -173,10 +182,14 @@ def fetch(url: str) -> str:
     try:
         with opener.open(url, timeout=ANSWER_TIMEOUT_S) as answer:
             content: bytes = answer.read(ANSWER_BYTES_MAX + 1)
-            missing = answer.length  # of the announced bytes; a read of so many says nothing of it by itself
+            missing = (
+                answer.length
+            )  # of the announced bytes; a read of so many says nothing of it by itself
     except urllib.error.HTTPError as error:
         error.close()
-        raise NotAnEndpointError(f"{url}: not metrics of gpufs: {error.code} {error.reason}") from error
+        raise NotAnEndpointError(
+            f"{url}: not metrics of gpufs: {error.code} {error.reason}"
+        ) from error
     except urllib.error.URLError as error:
         cause = error.reason
         if isinstance(cause, TimeoutError):
@@ -193,7 +206,9 @@ def fetch(url: str) -> str:
     except http.client.HTTPException as error:
         raise NotAnEndpointError(f"{url}: not metrics of gpufs: no HTTP") from error
     if len(content) > ANSWER_BYTES_MAX:
-        raise NotAnEndpointError(f"{url}: not metrics of gpufs: more than {ANSWER_BYTES_MAX:,} bytes")
+        raise NotAnEndpointError(
+            f"{url}: not metrics of gpufs: more than {ANSWER_BYTES_MAX:,} bytes"
+        )
     if missing:
         raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET), url)
     try:
@@ -239,7 +254,9 @@ def _bound(labels: dict[str, str], url: str) -> float:
     try:
         return float(labels["le"])
     except (KeyError, ValueError) as error:
-        raise NotAnEndpointError(f"{url}: not metrics of gpufs: a bucket without a bound") from error
+        raise NotAnEndpointError(
+            f"{url}: not metrics of gpufs: a bucket without a bound"
+        ) from error
 
 
 def compare(before: dict[Label, Counts], counts: dict[Label, Counts], seconds: float) -> Update:
@@ -272,7 +289,11 @@ def _rates(gained: Counts, counts: Counts, seconds: float) -> Rates:
     # What comes in runs or with an open is there before anybody looks for it.
     misses = sum(
         gained.values.get(name, 0)
-        for name in ("gpufs_minor_faults_total", "gpufs_loads_total direct", "gpufs_loads_total staged")
+        for name in (
+            "gpufs_minor_faults_total",
+            "gpufs_loads_total direct",
+            "gpufs_loads_total staged",
+        )
     )
     return Rates(
         hits_per_s=per_s("gpufs_hits_total"),
@@ -297,8 +318,8 @@ def _rates(gained: Counts, counts: Counts, seconds: float) -> Rates:
 def quantile(buckets: dict[float, float], share: float) -> float | None:
     """Returns the time in seconds that this share of faults did not exceed, or None without any faults.
 
-    Within a bucket, faults are taken to lie evenly, as ``histogram_quantile`` of Prometheus does; of the last, which
-    has no upper bound, the lower one is returned.
+    Within a bucket, faults are taken to lie evenly, as ``histogram_quantile`` of Prometheus does;
+    of the last, which has no upper bound, the lower one is returned.
     """
     below, below_bound = 0.0, 0.0
     ordered = sorted(buckets.items())
@@ -366,7 +387,9 @@ def table(update: Update, url: str) -> Group:
         for name, _ in rows(update.all):
             failed = name == "errors" and update.all.errors_total
             shown.add_row(
-                Text(name), *(Text(texts[name]) for _, texts in columns), style="bold red" if failed else None
+                Text(name),
+                *(Text(texts[name]) for _, texts in columns),
+                style="bold red" if failed else None,
             )
     return Group(Text(f"{url}  {clock}", style="bold"), shown)
 

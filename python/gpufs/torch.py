@@ -6,7 +6,7 @@
     ...     rows = table[torch.randint(len(table), (1024,), device="cuda")]
     ...     same = torch.nn.functional.embedding(ids, table)
 
-On the CPU twin the tensors are on the CPU. Needs PyTorch, which gpufs itself does not.
+On the CPU device the tensors are on the CPU. Needs PyTorch, which gpufs itself does not.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _DTYPES: Final = {
 class FileTensor(torch.utils.data.Dataset[torch.Tensor]):
     """A tensor that lies in a file; what is taken from it by an index is read then.
 
-    Reads are made on the current CUDA stream (``torch.cuda.stream``), and their results can be used there at once;
-    errors come as :class:`gpufs.File` says. No gradients go through it.
+    Reads are made on the current CUDA stream (``torch.cuda.stream``), and their results can be used
+    there at once; errors come as :class:`gpufs.File` says. No gradients go through it.
 
-    It is a map-style ``Dataset``. One read for each batch, and no copy: ``DataLoader(table, batch_size=None,
-    sampler=BatchSampler(RandomSampler(table), 512, False))``; with ``batch_size=512`` alone there is one read for each
-    batch too, and then a copy when PyTorch stacks the items. Both with ``num_workers=0``: a mount cannot be used after
-    a fork.
+    It is a map-style ``Dataset``. One read for each batch, and no copy: ``DataLoader(table,
+    batch_size=None, sampler=BatchSampler(RandomSampler(table), 512, False))``; with
+    ``batch_size=512`` alone there is one read for each batch too, and then a copy when PyTorch
+    stacks the items. Both with ``num_workers=0``: a mount cannot be used after a fork.
 
     ``torch.index_select`` and ``torch.nn.functional.embedding`` take it in the place of a tensor.
     """
@@ -129,11 +129,13 @@ class FileTensor(torch.utils.data.Dataset[torch.Tensor]):
         return NotImplemented
 
     def _read(self, selection: Selection) -> torch.Tensor:
-        # Into memory of PyTorch's, which knows on which streams it is used (record_stream). As bytes, because not every
-        # version of NumPy and of the array interface has every type.
+        # Into memory of PyTorch's, which knows on which streams it is used (record_stream). As
+        # bytes, because not every version of NumPy and of the array interface has every type.
         tensor = torch.empty(selection.shape, dtype=self._dtype, device=self.device)
         flat = tensor.reshape(-1).view(torch.uint8)
-        self._array.read_selection(selection, out=flat if flat.is_cuda else flat.numpy(), keep=self._keep)
+        self._array.read_selection(
+            selection, out=flat if flat.is_cuda else flat.numpy(), keep=self._keep
+        )
         return tensor
 
 

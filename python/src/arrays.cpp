@@ -97,26 +97,30 @@ struct py_memory {
   }
 };
 
-// The buffer as a DLPack capsule, which keeps `owner`: the buffer, and the stream in whose order it is freed.
-nb::object as_dlpack(const py_buffer& self, const nb::handle owner, const std::vector<std::size_t>& shape, int code,
-                     int bits, int device_type, int ordinal) {
+// The buffer as a DLPack capsule, which keeps `owner`: the buffer, and the stream in whose order it
+// is freed.
+nb::object as_dlpack(const py_buffer& self, const nb::handle owner,
+                     const std::vector<std::size_t>& shape, int code, int bits, int device_type,
+                     int ordinal) {
   nb::dlpack::dtype type{};
   type.code = static_cast<std::uint8_t>(code);
   type.bits = static_cast<std::uint8_t>(bits);
   type.lanes = 1;
-  return nb::cast(
-      nb::ndarray<>(self.held->data(), shape.size(), shape.data(), owner, nullptr, type, device_type, ordinal));
+  return nb::cast(nb::ndarray<>(self.held->data(), shape.size(), shape.data(), owner, nullptr, type,
+                                device_type, ordinal));
 }
 
-// Of an array that has __dlpack__: address, shape, strides in items, type code, bits, device type, device number.
+// Of an array that has __dlpack__: address, shape, strides in items, type code, bits, device type,
+// device number.
 nb::tuple dlpack_facts(const nb::ndarray<nb::ro>& a) {
   nb::list shape, strides;
   for (std::size_t i = 0; i < a.ndim(); ++i) {
     shape.append(a.shape(i));
     strides.append(a.stride(i));
   }
-  return nb::make_tuple(reinterpret_cast<std::uintptr_t>(a.data()), nb::tuple(shape), nb::tuple(strides),
-                        a.dtype().code, a.dtype().bits, a.device_type(), a.device_id());
+  return nb::make_tuple(reinterpret_cast<std::uintptr_t>(a.data()), nb::tuple(shape),
+                        nb::tuple(strides), a.dtype().code, a.dtype().bits, a.device_type(),
+                        a.device_id());
 }
 
 // A place in a stream, after which the work of another one begins.
@@ -162,7 +166,8 @@ std::shared_ptr<arrays::outcome> shared_outcome(const py_outcome* own) {
 
 // What calls of a file share, of which some go on when Python has the file no more.
 struct file_state {
-  // Shared by calls, exclusive for closing: device calls need an open descriptor to the end. Taken after the mount's.
+  // Shared by calls, exclusive for closing: device calls need an open descriptor to the end. Taken
+  // after the mount's.
   std::shared_mutex in_use;
   const std::shared_ptr<leftovers> left = std::make_shared<leftovers>();
 };
@@ -195,7 +200,9 @@ file_pointer open_file(const std::shared_ptr<mount_holder>& holder, bool writes,
                 }
                 delete std::exchange(file, nullptr);
               });
-            } catch (const std::exception&) {  // closed, or of another process: nobody is left who could close the file
+            } catch (const std::
+                         // closed, or of another process: nobody is left who could close the file
+                     exception&) {
               file->forget();
               if (!holder->forked()) delete file;  // else its memory is the parent's
             }
@@ -219,8 +226,8 @@ class py_file {
     if (file_ == nullptr) throw_closed();
     return file_;
   }
-  // Gives f(file), which waits, and which a signal handler may interrupt: f owns what it uses, but for memory of `kept`. Neither mount nor
-  // file is closed meanwhile.
+  // Gives f(file), which waits, and which a signal handler may interrupt: f owns what it uses, but
+  // for memory of `kept`. Neither mount nor file is closed meanwhile.
   template <class F>
   auto wait(nb::handle kept, F f) const {
     return interruptibly(
@@ -230,7 +237,7 @@ class py_file {
         },
         {}, keeper());
   }
-  // The same for what only waits on the twin, where it is done when it returns.
+  // The same for what only waits on the CPU device, where it is done when it returns.
   template <class F>
   auto start(nb::handle kept, F f) const {
     if (waits_) return wait(kept, std::move(f));
@@ -251,7 +258,9 @@ class py_file {
   void close() {
     if (holder_->forked()) return;
     if (file_ == nullptr) return;
-    const auto close = [holder = holder_, state = state_, file = file_] { close_now(*holder, *state, *file); };
+    const auto close = [holder = holder_, state = state_, file = file_] {
+      close_now(*holder, *state, *file);
+    };
     const auto forget = [this] {
       if (file_ == nullptr) return;  // another thread did it
       failures_ = file_->failures();
@@ -277,9 +286,13 @@ class py_file {
  private:
   // Of errors of calls that have no caller any more.
   std::function<void(const std::exception_ptr&)> keeper() const {
-    return [holder = holder_, writes = writes_](const std::exception_ptr& failed) { keep(*holder, writes, failed); };
+    return [holder = holder_, writes = writes_](const std::exception_ptr& failed) {
+      keep(*holder, writes, failed);
+    };
   }
-  [[noreturn]] static void throw_closed() { throw std::invalid_argument("the gpufs file is closed"); }
+  [[noreturn]] static void throw_closed() {
+    throw std::invalid_argument("the gpufs file is closed");
+  }
 
   template <class F>
   static auto use(mount_holder& holder, file_state& state, arrays::file& file, const F& f) {
@@ -327,8 +340,12 @@ std::uint32_t fill(arrays::steps (&to)[arrays::selection::dimensions_max], const
 
 void bind_memory(nb::module_& m) {
   nb::class_<py_buffer>(m, "DeviceBuffer")
-      .def_prop_ro("address", [](const py_buffer& b) { return reinterpret_cast<std::uintptr_t>(b.held->data()); })
-      .def_prop_ro("stream", [](const py_buffer& b) { return reinterpret_cast<std::uintptr_t>(b.held->stream()); })
+      .def_prop_ro(
+          "address",
+          [](const py_buffer& b) { return reinterpret_cast<std::uintptr_t>(b.held->data()); })
+      .def_prop_ro(
+          "stream",
+          [](const py_buffer& b) { return reinterpret_cast<std::uintptr_t>(b.held->stream()); })
       .def("note_use_elsewhere", [](const py_buffer& b) { b.held->note_use_elsewhere(); })
       .def(
           "hold_back",
@@ -343,31 +360,39 @@ void bind_memory(nb::module_& m) {
           "copy_to_host",
           [](const py_buffer& b, std::uintptr_t to, std::uint64_t bytes, nb::handle kept) {
             interruptibly({}, kept, [=, from = b.held] {
-              from->memory().copy_to_host(reinterpret_cast<void*>(to), from->data(), bytes, from->stream());
+              from->memory().copy_to_host(reinterpret_cast<void*>(to), from->data(), bytes,
+                                          from->stream());
             });
           },
           "address"_a, "bytes"_a, "kept"_a.none())
-      .def("dlpack", as_dlpack, "owner"_a, "shape"_a, "code"_a, "bits"_a, "device_type"_a, "ordinal"_a);
+      .def("dlpack", as_dlpack, "owner"_a, "shape"_a, "code"_a, "bits"_a, "device_type"_a,
+           "ordinal"_a);
   nb::class_<py_memory>(m, "DeviceMemory")
       .def("__init__",
            [](py_memory* place, const py_mount& mount_) {
-             auto memory = use(*mount_.holder, [](const mount& m) { return arrays::make_device_memory(m); });
+             auto memory =
+                 use(*mount_.holder, [](const mount& m) { return arrays::make_device_memory(m); });
              new (place) py_memory(mount_.holder, std::move(memory));
            })
       .def(
           "allocate",
-          [](const py_memory& self, std::uint64_t bytes, std::uintptr_t stream, std::uintptr_t home) {
-            return self.own(stream_at(home), [&] { return self.memory->allocate(bytes, stream_at(stream)); });
+          [](const py_memory& self, std::uint64_t bytes, std::uintptr_t stream,
+             std::uintptr_t home) {
+            return self.own(stream_at(home),
+                            [&] { return self.memory->allocate(bytes, stream_at(stream)); });
           },
           "bytes"_a, "stream"_a, "home"_a)
       .def(
           "upload",
-          [](const py_memory& self, std::uintptr_t from, std::uint64_t bytes, std::uintptr_t stream, nb::handle kept) {
+          [](const py_memory& self, std::uintptr_t from, std::uint64_t bytes, std::uintptr_t stream,
+             nb::handle kept) {
             self.holder->refuse_forked();
-            return new py_buffer(interruptibly({self.holder->left()}, kept, [=, memory = self.memory] {
-              void* const data = memory->upload(reinterpret_cast<const void*>(from), bytes, stream_at(stream));
-              return std::make_shared<buffer>(memory, data, stream_at(stream));
-            }));
+            return new py_buffer(
+                interruptibly({self.holder->left()}, kept, [=, memory = self.memory] {
+                  void* const data =
+                      memory->upload(reinterpret_cast<const void*>(from), bytes, stream_at(stream));
+                  return std::make_shared<buffer>(memory, data, stream_at(stream));
+                }));
           },
           "address"_a, "bytes"_a, "stream"_a, "kept"_a)
       .def("background_stream",
@@ -411,7 +436,9 @@ void bind_memory(nb::module_& m) {
             self.event->hold_back(stream_at(stream));
           },
           "stream"_a);
-  nb::class_<py_outcome>(m, "Outcome").def(nb::init<const py_memory&>(), "memory"_a).def("wait", &py_outcome::wait);
+  nb::class_<py_outcome>(m, "Outcome")
+      .def(nb::init<const py_memory&>(), "memory"_a)
+      .def("wait", &py_outcome::wait);
   m.def("dlpack_facts", dlpack_facts, "array"_a);
 }
 
@@ -431,7 +458,8 @@ void bind_arrays(nb::module_& m) {
           "__init__",
           [](py_file* place, const py_mount& mount_, const py_memory& memory, const nb::bytes& path,
              const nb::bytes& name, int flags, unsigned mode) {
-            const std::string to_open(path.c_str(), path.size()), to_tell(name.c_str(), name.size());
+            const std::string to_open(path.c_str(), path.size()),
+                to_tell(name.c_str(), name.size());
             const std::shared_ptr<mount_holder>& holder = mount_.holder;
             holder->refuse_forked();
             bool waits = false;
@@ -440,21 +468,25 @@ void bind_arrays(nb::module_& m) {
               waits = holder->use([](const mount& m) { return m.device() == device_kind::cpu; });
             }
             const bool writes = (flags & O_ACCMODE) != O_RDONLY;
-            auto file = interruptibly({holder->left()}, nb::none(), [=, own_memory = memory.memory] {
-              return open_file(holder, writes, [&](const mount& m) {
-                return std::make_unique<arrays::file>(m, own_memory, to_open, to_tell, flags, mode);
-              });
-            });
+            auto file =
+                interruptibly({holder->left()}, nb::none(), [=, own_memory = memory.memory] {
+                  return open_file(holder, writes, [&](const mount& m) {
+                    return std::make_unique<arrays::file>(m, own_memory, to_open, to_tell, flags,
+                                                          mode);
+                  });
+                });
             new (place) py_file(holder, std::move(file), writes, waits);
           },
           "mount"_a, "memory"_a, "path"_a, "name"_a, "flags"_a, "mode"_a)
       .def_prop_ro("closed", &py_file::closed)
       .def_prop_ro("descriptor", [](const py_file& f) { return f.get()->descriptor(); })
       .def("close", &py_file::close)
-      .def("wait", [](const py_file& f) { f.wait(nb::none(), [](arrays::file& file) { file.wait(); }); })
+      .def("wait",
+           [](const py_file& f) { f.wait(nb::none(), [](arrays::file& file) { file.wait(); }); })
       .def("check", [](const py_file& f) { f.get()->check(); })
       .def_prop_ro("failures", &py_file::failures)
-      .def("sync", [](const py_file& f) { f.wait(nb::none(), [](arrays::file& file) { file.sync(); }); })
+      .def("sync",
+           [](const py_file& f) { f.wait(nb::none(), [](arrays::file& file) { file.sync(); }); })
       .def(
           "truncate",
           [](const py_file& f, std::uint64_t size) {
@@ -468,14 +500,16 @@ void bind_arrays(nb::module_& m) {
                const file_status status = file.status(shared);
                return std::pair(status, shared);
              });
-             return nb::make_tuple(s.size, s.modified_ns, s.changed_ns, s.inode, s.device, s.mode, is_shared);
+             return nb::make_tuple(s.size, s.modified_ns, s.changed_ns, s.inode, s.device, s.mode,
+                                   is_shared);
            })
       .def(
           "read",
-          [](const py_file& f, std::uintptr_t to, std::uint64_t bytes, std::uint64_t offset, std::uintptr_t stream,
-             nb::handle kept, const py_outcome* own) {
+          [](const py_file& f, std::uintptr_t to, std::uint64_t bytes, std::uint64_t offset,
+             std::uintptr_t stream, nb::handle kept, const py_outcome* own) {
             f.start(kept, [=, outcome = shared_outcome(own)](arrays::file& file) {
-              file.read(reinterpret_cast<char*>(to), bytes, offset, stream_at(stream), outcome.get());
+              file.read(reinterpret_cast<char*>(to), bytes, offset, stream_at(stream),
+                        outcome.get());
             });
           },
           "to"_a, "bytes"_a, "offset"_a, "stream"_a, "kept"_a.none(), "outcome"_a.none())
@@ -500,32 +534,41 @@ void bind_arrays(nb::module_& m) {
           "memory"_a, "bytes"_a, "offset"_a, "stream"_a)
       .def(
           "write",
-          [](const py_file& f, std::uintptr_t from, std::uint64_t bytes, std::uint64_t offset, bool appends,
-             std::uintptr_t stream, nb::handle kept, const py_outcome* own) {
+          [](const py_file& f, std::uintptr_t from, std::uint64_t bytes, std::uint64_t offset,
+             bool appends, std::uintptr_t stream, nb::handle kept, const py_outcome* own) {
             f.start(kept, [=, outcome = shared_outcome(own)](arrays::file& file) {
-              file.write(reinterpret_cast<const char*>(from), bytes, offset, appends, stream_at(stream), outcome.get());
+              file.write(reinterpret_cast<const char*>(from), bytes, offset, appends,
+                         stream_at(stream), outcome.get());
             });
           },
-          "data"_a, "bytes"_a, "offset"_a, "appends"_a, "stream"_a, "kept"_a.none(), "outcome"_a.none())
+          "data"_a, "bytes"_a, "offset"_a, "appends"_a, "stream"_a, "kept"_a.none(),
+          "outcome"_a.none())
       .def(
           "read_selection",
-          [](const py_file& f, std::uintptr_t to, std::int64_t offset, const nb::tuple& before, const nb::tuple& behind,
-             std::uint64_t run_bytes, std::uintptr_t list, std::uint64_t list_count, std::uint32_t item_bytes,
-             bool is_signed, std::int64_t length, std::int64_t stride, int keep, std::uintptr_t stream, nb::handle kept,
-             const py_outcome* own) {
+          [](const py_file& f, std::uintptr_t to, std::int64_t offset, const nb::tuple& before,
+             const nb::tuple& behind, std::uint64_t run_bytes, std::uintptr_t list,
+             std::uint64_t list_count, std::uint32_t item_bytes, bool is_signed,
+             std::int64_t length, std::int64_t stride, int keep, std::uintptr_t stream,
+             nb::handle kept, const py_outcome* own) {
             arrays::selection s;
             s.offset = offset;
             s.before_count = fill(s.before, before);
             s.behind_count = fill(s.behind, behind);
             s.run_bytes = run_bytes;
-            s.list = {reinterpret_cast<const void*>(list), list_count, item_bytes, is_signed, length, stride};
+            s.list = {reinterpret_cast<const void*>(list),
+                      list_count,
+                      item_bytes,
+                      is_signed,
+                      length,
+                      stride};
             f.start(kept, [=, outcome = shared_outcome(own)](arrays::file& file) {
-              file.read(reinterpret_cast<char*>(to), s, static_cast<arrays::keep>(keep), stream_at(stream),
-                        outcome.get());
+              file.read(reinterpret_cast<char*>(to), s, static_cast<arrays::keep>(keep),
+                        stream_at(stream), outcome.get());
             });
           },
-          "to"_a, "offset"_a, "before"_a, "behind"_a, "run_bytes"_a, "list"_a, "list_count"_a, "item_bytes"_a,
-          "is_signed"_a, "length"_a, "stride"_a, "keep"_a, "stream"_a, "kept"_a.none(), "outcome"_a.none());
+          "to"_a, "offset"_a, "before"_a, "behind"_a, "run_bytes"_a, "list"_a, "list_count"_a,
+          "item_bytes"_a, "is_signed"_a, "length"_a, "stride"_a, "keep"_a, "stream"_a,
+          "kept"_a.none(), "outcome"_a.none());
 }
 
 }  // namespace gpufs::python

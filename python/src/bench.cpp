@@ -58,7 +58,8 @@ struct held {
   std::shared_ptr<mount_holder> holder;
   std::unique_ptr<T> thing;
 
-  held(std::shared_ptr<mount_holder> h, std::unique_ptr<T> t) : holder(std::move(h)), thing(std::move(t)) {}
+  held(std::shared_ptr<mount_holder> h, std::unique_ptr<T> t)
+      : holder(std::move(h)), thing(std::move(t)) {}
   held(held&&) = default;
   ~held() { give_back(); }
   T& get() const {
@@ -87,11 +88,13 @@ void bind_walk(nb::module_& m) {
       .def(
           "__init__",
           [](bench::walk* place, const std::string& access, bool random, std::uint64_t span_bytes,
-             std::uint64_t chunk_bytes, std::uint64_t operations, std::uint32_t blocks, std::uint32_t threads) {
-            new (place) bench::walk{access_named(access), random, span_bytes, chunk_bytes, operations, blocks, threads};
+             std::uint64_t chunk_bytes, std::uint64_t operations, std::uint32_t blocks,
+             std::uint32_t threads) {
+            new (place) bench::walk{access_named(access), random, span_bytes, chunk_bytes,
+                                    operations,           blocks, threads};
           },
-          nb::kw_only(), "access"_a, "random"_a, "span_bytes"_a, "chunk_bytes"_a, "operations"_a, "blocks"_a,
-          "threads"_a)
+          nb::kw_only(), "access"_a, "random"_a, "span_bytes"_a, "chunk_bytes"_a, "operations"_a,
+          "blocks"_a, "threads"_a)
       .def("positions", [](const bench::walk& self) {
         const std::vector<std::uint64_t> numbers = bench::positions(self);
         return nb::bytes(numbers.data(), numbers.size() * sizeof numbers[0]);
@@ -105,18 +108,21 @@ void bind_walk(nb::module_& m) {
 }
 
 void bind_memory(nb::module_& m) {
-  nb::class_<py_plain_memory>(m, "BenchPlainMemory").def("give_back", give_back<bench::plain_memory>);
+  nb::class_<py_plain_memory>(m, "BenchPlainMemory")
+      .def("give_back", give_back<bench::plain_memory>);
   m.def(
       "bench_copy_on_device",
       [](const py_mount& mount_, std::uint64_t bytes) {
-        return py_plain_memory(mount_.holder,
-                               use(mount_, [&](const mount& m) { return bench::copy_on_device(m, bytes); }));
+        return py_plain_memory(mount_.holder, use(mount_, [&](const mount& m) {
+                                 return bench::copy_on_device(m, bytes);
+                               }));
       },
       "mount"_a, "bytes"_a);
   m.def(
       "bench_registered_file",
       [](const py_mount& mount_, const nb::bytes& path, std::uint64_t bytes) {
-        return py_plain_memory(mount_.holder, use(mount_, [bytes, file = path_of(path)](const mount& m) {
+        return py_plain_memory(mount_.holder,
+                               use(mount_, [bytes, file = path_of(path)](const mount& m) {
                                  return bench::registered_file(m, file, bytes);
                                }));
       },
@@ -126,16 +132,21 @@ void bind_memory(nb::module_& m) {
       .def(
           "__init__",
           [](py_device_memory* place, const py_mount& mount_, std::uint64_t bytes) {
-            auto memory = use(mount_, [&](const mount& m) { return std::make_unique<bench::device_memory>(m, bytes); });
+            auto memory = use(mount_, [&](const mount& m) {
+              return std::make_unique<bench::device_memory>(m, bytes);
+            });
             new (place) py_device_memory(mount_.holder, std::move(memory));
           },
           "mount"_a, "bytes"_a)
       .def_prop_ro("address",
-                   [](const py_device_memory& self) { return reinterpret_cast<std::uintptr_t>(self.get().data()); })
+                   [](const py_device_memory& self) {
+                     return reinterpret_cast<std::uintptr_t>(self.get().data());
+                   })
       .def(
           "copy_from_host",
           [](const py_device_memory& self, std::uintptr_t address, std::uint64_t bytes) {
-            without_gil([&] { self.get().copy_from_host(reinterpret_cast<const void*>(address), bytes); });
+            without_gil(
+                [&] { self.get().copy_from_host(reinterpret_cast<const void*>(address), bytes); });
           },
           "address"_a, "bytes"_a)
       .def(
@@ -157,21 +168,30 @@ void bind_files(nb::module_& m) {
   m.def(
       "bench_write_small_files",
       [](const nb::bytes& folder, std::uint64_t first, std::uint64_t count) {
-        without_gil([&, place = path_of(folder)] { bench::write_small_files(place, first, count); });
+        without_gil(
+            [&, place = path_of(folder)] { bench::write_small_files(place, first, count); });
       },
       "folder"_a, "first"_a, "count"_a);
-  m.def("bench_holds_content", [](const nb::bytes& path) { return bench::holds_content(path_of(path)); }, "path"_a);
-  m.def("bench_cached_share", [](const nb::bytes& path) { return bench::cached_share(path_of(path)); }, "path"_a);
+  m.def(
+      "bench_holds_content",
+      [](const nb::bytes& path) { return bench::holds_content(path_of(path)); }, "path"_a);
+  m.def(
+      "bench_cached_share",
+      [](const nb::bytes& path) { return bench::cached_share(path_of(path)); }, "path"_a);
   m.def(
       "bench_drop_from_cache",
-      [](const nb::bytes& path) { without_gil([file = path_of(path)] { bench::drop_from_cache(file); }); }, "path"_a);
+      [](const nb::bytes& path) {
+        without_gil([file = path_of(path)] { bench::drop_from_cache(file); });
+      },
+      "path"_a);
 }
 
 void bind_ours(nb::module_& m) {
   m.def(
       "bench_open",
       [](const py_mount& mount_, const nb::bytes& path) {
-        return use(mount_, [file = path_of(path)](const mount& m) { return bench::open_file(m, file); });
+        return use(mount_,
+                   [file = path_of(path)](const mount& m) { return bench::open_file(m, file); });
       },
       "mount"_a, "path"_a);
   m.def(
@@ -194,7 +214,8 @@ void bind_ours(nb::module_& m) {
       "mount"_a, "fd"_a, "walk"_a);
   m.def(
       "bench_open_small_files",
-      [](const py_mount& mount_, const nb::bytes& folder, std::uint64_t first, std::uint64_t count) {
+      [](const py_mount& mount_, const nb::bytes& folder, std::uint64_t first,
+         std::uint64_t count) {
         return use(mount_, [first, count, place = path_of(folder)](const mount& m) {
           return bench::open_small_files(m, place, first, count);
         });
@@ -205,8 +226,8 @@ void bind_ours(nb::module_& m) {
   };
   m.def(
       "bench_write_file",
-      [=](const py_mount& mount_, const nb::bytes& path, const py_plain_memory& content, std::uint64_t bytes,
-          std::uint64_t chunk_bytes, std::uint32_t blocks) {
+      [=](const py_mount& mount_, const nb::bytes& path, const py_plain_memory& content,
+          std::uint64_t bytes, std::uint64_t chunk_bytes, std::uint32_t blocks) {
         return use(mount_, [&, file = path_of(path)](const mount& m) {
           return bench::write_file(m, file, content.get(), writing(bytes, chunk_bytes, blocks));
         });
@@ -214,8 +235,8 @@ void bind_ours(nb::module_& m) {
       "mount"_a, "path"_a, "content"_a, "bytes"_a, "chunk_bytes"_a, "blocks"_a);
   m.def(
       "bench_write_cached",
-      [=](const py_mount& mount_, const nb::bytes& path, std::uint64_t bytes, std::uint64_t chunk_bytes,
-          std::uint32_t blocks, std::uint64_t operations) {
+      [=](const py_mount& mount_, const nb::bytes& path, std::uint64_t bytes,
+          std::uint64_t chunk_bytes, std::uint32_t blocks, std::uint64_t operations) {
         return use(mount_, [&, file = path_of(path)](const mount& m) {
           return bench::write_cached(m, file, writing(bytes, chunk_bytes, blocks), operations);
         });
@@ -223,8 +244,8 @@ void bind_ours(nb::module_& m) {
       "mount"_a, "path"_a, "bytes"_a, "chunk_bytes"_a, "blocks"_a, "operations"_a);
   m.def(
       "bench_append",
-      [=](const py_mount& mount_, const nb::bytes& path, std::uint64_t bytes, std::uint64_t chunk_bytes,
-          std::uint32_t blocks) {
+      [=](const py_mount& mount_, const nb::bytes& path, std::uint64_t bytes,
+          std::uint64_t chunk_bytes, std::uint32_t blocks) {
         return use(mount_, [&, file = path_of(path)](const mount& m) {
           return bench::append(m, file, writing(bytes, chunk_bytes, blocks));
         });
@@ -232,8 +253,8 @@ void bind_ours(nb::module_& m) {
       "mount"_a, "path"_a, "bytes"_a, "chunk_bytes"_a, "blocks"_a);
   m.def(
       "bench_raw_write",
-      [=](const py_mount& mount_, std::uint64_t bytes, std::uint64_t chunk_bytes, std::uint32_t blocks,
-          std::uint64_t operations) {
+      [=](const py_mount& mount_, std::uint64_t bytes, std::uint64_t chunk_bytes,
+          std::uint32_t blocks, std::uint64_t operations) {
         return use(mount_, [&](const mount& m) {
           return bench::raw_write(m, writing(bytes, chunk_bytes, blocks), operations);
         });
@@ -242,8 +263,9 @@ void bind_ours(nb::module_& m) {
   m.def(
       "bench_reopen",
       [](const py_mount& mount_, const nb::bytes& path, std::uint64_t operations) {
-        return use(mount_,
-                   [operations, file = path_of(path)](const mount& m) { return bench::reopen(m, file, operations); });
+        return use(mount_, [operations, file = path_of(path)](const mount& m) {
+          return bench::reopen(m, file, operations);
+        });
       },
       "mount"_a, "path"_a, "operations"_a);
 }
@@ -264,7 +286,8 @@ void bind_limits(nb::module_& m) {
   m.def(
       "bench_copy_engine",
       [](const py_mount& mount_, std::uint64_t bytes, std::uint64_t chunk_bytes) {
-        return use(mount_, [&](const mount& m) { return bench::copy_engine(m, bytes, chunk_bytes); });
+        return use(mount_,
+                   [&](const mount& m) { return bench::copy_engine(m, bytes, chunk_bytes); });
       },
       "mount"_a, "bytes"_a, "chunk_bytes"_a);
 }
@@ -273,14 +296,15 @@ void bind_peers(nb::module_& m) {
   m.def(
       "bench_read_then_copy",
       [](const py_mount& mount_, const nb::bytes& path, std::uint64_t bytes) {
-        return use(mount_,
-                   [bytes, file = path_of(path)](const mount& m) { return bench::read_then_copy(m, file, bytes); });
+        return use(mount_, [bytes, file = path_of(path)](const mount& m) {
+          return bench::read_then_copy(m, file, bytes);
+        });
       },
       "mount"_a, "path"_a, "bytes"_a);
   m.def(
       "bench_pipeline",
-      [](const py_mount& mount_, const nb::bytes& path, std::uint64_t bytes, std::uint64_t chunk_bytes,
-         unsigned threads) {
+      [](const py_mount& mount_, const nb::bytes& path, std::uint64_t bytes,
+         std::uint64_t chunk_bytes, unsigned threads) {
         return use(mount_, [=, file = path_of(path)](const mount& m) {
           return bench::pipeline(m, file, bytes, chunk_bytes, threads);
         });
@@ -289,20 +313,23 @@ void bind_peers(nb::module_& m) {
   m.def(
       "bench_host_read",
       [](const nb::bytes& path, const std::string& way, const bench::walk& w, unsigned threads) {
-        return without_gil([&, file = path_of(path)] { return bench::host_read(file, way_named(way), w, threads); });
+        return without_gil([&, file = path_of(path)] {
+          return bench::host_read(file, way_named(way), w, threads);
+        });
       },
       "path"_a, "way"_a, "walk"_a, "threads"_a);
   m.def(
       "bench_host_open_small_files",
       [](const nb::bytes& folder, std::uint64_t first, std::uint64_t count, unsigned threads) {
-        return without_gil(
-            [&, place = path_of(folder)] { return bench::host_open_small_files(place, first, count, threads); });
+        return without_gil([&, place = path_of(folder)] {
+          return bench::host_open_small_files(place, first, count, threads);
+        });
       },
       "folder"_a, "first"_a, "count"_a, "threads"_a);
   m.def(
       "bench_host_write",
-      [](const nb::bytes& path, const std::string& way, std::uint64_t bytes, std::uint64_t chunk_bytes,
-         unsigned threads, bool in_memory) {
+      [](const nb::bytes& path, const std::string& way, std::uint64_t bytes,
+         std::uint64_t chunk_bytes, unsigned threads, bool in_memory) {
         return without_gil([&, file = path_of(path), how = way_named(way)] {
           return bench::host_write(file, how, bytes, chunk_bytes, threads, in_memory);
         });
@@ -311,7 +338,8 @@ void bind_peers(nb::module_& m) {
   m.def(
       "bench_host_reopen",
       [](const nb::bytes& path, std::uint64_t operations, unsigned threads) {
-        return without_gil([&, file = path_of(path)] { return bench::host_reopen(file, operations, threads); });
+        return without_gil(
+            [&, file = path_of(path)] { return bench::host_reopen(file, operations, threads); });
       },
       "path"_a, "operations"_a, "threads"_a);
 }

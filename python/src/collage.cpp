@@ -24,7 +24,8 @@ nb::bytes bytes_of(const std::vector<T>& values) {
   return nb::bytes(values.data(), values.size() * sizeof(T));
 }
 
-// A new object, to be filled before anybody else has it: what is large is written once then, and not zeroed and copied before.
+// A new object, to be filled before anybody else has it: what is large is written once then, and
+// not zeroed and copied before.
 nb::bytes new_bytes(std::size_t size) {
   PyObject* const made = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
   if (made == nullptr) throw nb::python_error();
@@ -35,9 +36,12 @@ T* memory_of(const nb::bytes& made) {
   return reinterpret_cast<T*>(const_cast<char*>(made.c_str()));
 }
 
-collage::block_picture picture_of(const nb::bytes& pixels, std::uint32_t columns, std::uint32_t rows) {
-  const collage::block_picture picture{reinterpret_cast<const std::uint8_t*>(pixels.c_str()), columns, rows};
-  if (picture.bytes() != pixels.size()) throw error(EINVAL, "pixels that do not make up the blocks");
+collage::block_picture picture_of(const nb::bytes& pixels, std::uint32_t columns,
+                                  std::uint32_t rows) {
+  const collage::block_picture picture{reinterpret_cast<const std::uint8_t*>(pixels.c_str()),
+                                       columns, rows};
+  if (picture.bytes() != pixels.size())
+    throw error(EINVAL, "pixels that do not make up the blocks");
   return picture;
 }
 
@@ -58,14 +62,16 @@ void bind_building(nb::module_& m) {
           [](const shared& self, const nb::bytes& pictures) {
             const auto* const bytes = reinterpret_cast<const std::uint8_t*>(pictures.c_str());
             const std::uint64_t count = pictures.size() / collage::picture_bytes;
-            if (count * collage::picture_bytes != pictures.size()) throw error(EINVAL, "parts of tiles");
+            if (count * collage::picture_bytes != pictures.size())
+              throw error(EINVAL, "parts of tiles");
             interruptibly({}, pictures, [=, own = self.made] { own->add(bytes, count); });
           },
           "pictures"_a)
       .def(
           "add_synthetic",
           [](const shared& self, std::uint64_t seed, std::uint64_t first, std::uint64_t count) {
-            interruptibly({}, nb::none(), [=, own = self.made] { own->add_synthetic(seed, first, count); });
+            interruptibly({}, nb::none(),
+                          [=, own = self.made] { own->add_synthetic(seed, first, count); });
           },
           "seed"_a, "first"_a, "count"_a)
       // Calls tell(tables written) now and then.
@@ -78,7 +84,8 @@ void bind_building(nb::module_& m) {
           },
           "tell"_a = nb::none())
       .def_prop_ro("tiles", [](const shared& self) { return self.made->tiles(); })
-      .def_prop_ro("tables_written", [](const shared& self) { return self.made->tables_written(); });
+      .def_prop_ro("tables_written",
+                   [](const shared& self) { return self.made->tables_written(); });
   m.def(
       "collage_tiles",
       [](std::uint64_t seed, std::uint64_t first, std::uint64_t count) {
@@ -94,29 +101,32 @@ void bind_building(nb::module_& m) {
 
 void bind_collage(nb::module_& m) {
   bind_building(m);
-  // Tiles and distances (uint32), the collage's pixels, how many candidates there were, and seconds.
+  // Tiles and distances (uint32), the collage's pixels, how many candidates there were, and
+  // seconds.
   m.def(
       "collage",
-      [](const py_mount& mount_, const nb::bytes& folder, const nb::bytes& pixels, std::uint32_t columns,
-         std::uint32_t rows) {
+      [](const py_mount& mount_, const nb::bytes& folder, const nb::bytes& pixels,
+         std::uint32_t columns, std::uint32_t rows) {
         const std::string from = text_of(folder);
         const collage::block_picture picture = picture_of(pixels, columns, rows);
         const nb::bytes tiles = new_bytes(picture.blocks() * sizeof(std::uint32_t));
         const nb::bytes distances = new_bytes(picture.blocks() * sizeof(std::uint32_t));
         const nb::bytes made = new_bytes(picture.bytes());
-        const collage::tiles_found to{memory_of<std::uint32_t>(tiles), memory_of<std::uint32_t>(distances),
+        const collage::tiles_found to{memory_of<std::uint32_t>(tiles),
+                                      memory_of<std::uint32_t>(distances),
                                       memory_of<std::uint8_t>(made)};
         const collage::summary told = use_interruptibly(
-            mount_.holder, nb::make_tuple(pixels, tiles, distances, made),
-            [=](const mount& m) { return collage::make_collage(m, collage::open_dataset(from), picture, to); });
+            mount_.holder, nb::make_tuple(pixels, tiles, distances, made), [=](const mount& m) {
+              return collage::make_collage(m, collage::open_dataset(from), picture, to);
+            });
         return nb::make_tuple(tiles, distances, made, told.candidates, told.seconds);
       },
       "mount"_a, "folder"_a, "pixels"_a, "columns"_a, "rows"_a);
   // The tiles, and seconds. `way`: cpu, cuda or resident.
   m.def(
       "bench_collage_rival",
-      [](const char* name, const nb::bytes& folder, const nb::bytes& pixels, std::uint32_t columns, std::uint32_t rows,
-         unsigned threads) {
+      [](const char* name, const nb::bytes& folder, const nb::bytes& pixels, std::uint32_t columns,
+         std::uint32_t rows, unsigned threads) {
         const std::string_view way = name;
         const std::string from = text_of(folder);
         const collage::block_picture picture = picture_of(pixels, columns, rows);

@@ -15,15 +15,18 @@ namespace {
 
 // Paths are bytes; what is not UTF-8 in them survives as surrogates, as os.fsdecode does it.
 nb::object decode(const std::string& bytes) {
-  return nb::steal(PyUnicode_DecodeFSDefaultAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size())));
+  return nb::steal(
+      PyUnicode_DecodeFSDefaultAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size())));
 }
 
-// The exception's text without the path and the errno's text, which gpufs::error and std::system_error append.
+// The exception's text without the path and the errno's text, which gpufs::error and
+// std::system_error append.
 std::string text_of(const error& e) {
   std::string text = e.what();
   for (const std::string& end : {e.code().message(), e.path()}) {
     const std::string suffix = ": " + end;
-    if (text.size() > suffix.size() && text.ends_with(suffix)) text.resize(text.size() - suffix.size());
+    if (text.size() > suffix.size() && text.ends_with(suffix))
+      text.resize(text.size() - suffix.size());
   }
   return text;
 }
@@ -35,7 +38,8 @@ std::string nested_text(const error& e) {
   try {
     nested->rethrow_nested();
   } catch (const error& before) {
-    return "; before that: " + text_of(before) + ": " + before.code().message() + nested_text(before);
+    return "; before that: " + text_of(before) + ": " + before.code().message() +
+           nested_text(before);
   } catch (const std::exception& before) {
     return std::string("; before that: ") + before.what();
   } catch (...) {
@@ -55,9 +59,11 @@ void raise(const error& e) {
   } else {
     // "Invalid argument" says nothing of what is wrong in a file, and "No data available" not all.
     const std::string message = e.code().message();
-    const std::string text = number == EINVAL ? text_of(e) : number == ENODATA ? text_of(e) + ": " + message : message;
-    arguments =
-        Py_BuildValue("(iNN)", number, decode(text + nested_text(e)).release().ptr(), decode(e.path()).release().ptr());
+    const std::string text = number == EINVAL    ? text_of(e)
+                             : number == ENODATA ? text_of(e) + ": " + message
+                                                 : message;
+    arguments = Py_BuildValue("(iNN)", number, decode(text + nested_text(e)).release().ptr(),
+                              decode(e.path()).release().ptr());
   }
   if (arguments == nullptr) return;  // the error of Py_BuildValue is set
   PyErr_SetObject(PyExc_OSError, arguments);

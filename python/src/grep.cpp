@@ -60,8 +60,10 @@ struct search_result {
   // When all was found.
   void add_up() {
     for (const grep::failure& f : found.failures) {
-      // By now something else has the name that was listed, or the file's contents are not those of a file.
-      const char* reason = f.error == EINVAL ? "cannot be searched: it is no regular file" : nullptr;
+      // By now something else has the name that was listed, or the file's contents are not those of
+      // a file.
+      const char* reason =
+          f.error == EINVAL ? "cannot be searched: it is no regular file" : nullptr;
       failures.push_back({files[f.file].path, f.error, reason});
     }
     std::vector<bool> seen(words.words().size());
@@ -127,7 +129,8 @@ struct search_result {
 
   nb::list line_counts() const {
     nb::list list;
-    for (std::size_t k = 0; k < lines.size(); ++k) list.append(nb::make_tuple(to_bytes(files[k].path), lines[k]));
+    for (std::size_t k = 0; k < lines.size(); ++k)
+      list.append(nb::make_tuple(to_bytes(files[k].path), lines[k]));
     return list;
   }
 
@@ -147,12 +150,14 @@ struct search_result {
   }
 };
 
-// A search on a thread of its own. That thread shares this with Python's object, which may go before the search ends;
-// the mount then waits for it when it is closed.
+// A search on a thread of its own. That thread shares this with Python's object, which may go
+// before the search ends; the mount then waits for it when it is closed.
 class search_job {
  public:
-  search_job(std::shared_ptr<mount_holder> holder, grep::dictionary words, std::vector<std::string> roots, bool lines)
-      : holder_(std::move(holder)), words_(std::move(words)), roots_(std::move(roots)), lines_(lines) {}
+  search_job(std::shared_ptr<mount_holder> holder, grep::dictionary words,
+             std::vector<std::string> roots, bool lines)
+      : holder_(std::move(holder)), words_(std::move(words)), roots_(std::move(roots)),
+        lines_(lines) {}
   search_job(const search_job&) = delete;
   search_job& operator=(const search_job&) = delete;
 
@@ -203,8 +208,10 @@ class search_job {
   // Files and bytes: done, and in all.
   std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t> progress() const {
     // Relaxed: four numbers for people to look at, each correct by itself.
-    return {progress_.files_done.load(std::memory_order_relaxed), files_total_.load(std::memory_order_relaxed),
-            progress_.bytes_done.load(std::memory_order_relaxed), bytes_total_.load(std::memory_order_relaxed)};
+    return {progress_.files_done.load(std::memory_order_relaxed),
+            files_total_.load(std::memory_order_relaxed),
+            progress_.bytes_done.load(std::memory_order_relaxed),
+            bytes_total_.load(std::memory_order_relaxed)};
   }
 
  private:
@@ -239,7 +246,8 @@ class search_job {
   std::exception_ptr error_;
 };
 
-// What Python holds. Only wrappers around shared state: the search's thread may hold that state longer.
+// What Python holds. Only wrappers around shared state: the search's thread may hold that state
+// longer.
 struct py_search {
   std::shared_ptr<search_job> job;
 };
@@ -247,8 +255,8 @@ struct py_search_result {
   std::shared_ptr<const search_result> result;
 };
 
-void start_search(py_search* place, const py_mount& m, const grep::dictionary& words, const nb::list& roots,
-                  bool lines) {
+void start_search(py_search* place, const py_mount& m, const grep::dictionary& words,
+                  const nb::list& roots, bool lines) {
   auto job = std::make_shared<search_job>(m.holder, words, to_strings(roots), lines);
   m.holder->refuse_forked();
   std::thread([job] { job->run(); }).detach();
@@ -264,9 +272,10 @@ nb::list failures_of(const py_search_result& self) {
   return list;
 }
 
-// What a program without gpufs finds, and the seconds that listing and searching took. `way`: "cpu" or "cuda".
-nb::tuple search_by_rival(const std::string& way, const grep::dictionary& words, const nb::list& roots,
-                          unsigned threads, std::uint64_t chunk_bytes) {
+// What a program without gpufs finds, and the seconds that listing and searching took. `way`: "cpu"
+// or "cuda".
+nb::tuple search_by_rival(const std::string& way, const grep::dictionary& words,
+                          const nb::list& roots, unsigned threads, std::uint64_t chunk_bytes) {
   const std::vector<std::string> paths = to_strings(roots);
   auto r = std::make_shared<search_result>(words);
   double seconds = 0;
@@ -286,7 +295,8 @@ nb::tuple search_by_rival(const std::string& way, const grep::dictionary& words,
 
 nb::list binary_of(const py_search_result& self) {
   nb::list list;
-  for (const std::uint32_t file : self.result->found.binary) list.append(to_bytes(self.result->files[file].path));
+  for (const std::uint32_t file : self.result->found.binary)
+    list.append(to_bytes(self.result->files[file].path));
   return list;
 }
 
@@ -297,8 +307,8 @@ void bind_grep(nb::module_& m) {
       .def(
           "__init__",
           [](grep::dictionary* place, const nb::list& words, bool ignore_case) {
-            new (place)
-                grep::dictionary(interruptibly({}, nb::none(), [ignore_case, own = to_strings(words)]() mutable {
+            new (place) grep::dictionary(
+                interruptibly({}, nb::none(), [ignore_case, own = to_strings(words)]() mutable {
                   return grep::dictionary(std::move(own), case_of(ignore_case));
                 }));
           },
@@ -306,19 +316,24 @@ void bind_grep(nb::module_& m) {
       .def_static(
           "read",
           [](const nb::list& paths, const nb::list& more, bool ignore_case) {
-            return interruptibly({}, nb::none(),
-                                 [ignore_case, files = to_strings(paths), words = to_strings(more)]() mutable {
-                                   return grep::dictionary::read(files, std::move(words), case_of(ignore_case));
-                                 });
+            return interruptibly(
+                {}, nb::none(),
+                [ignore_case, files = to_strings(paths), words = to_strings(more)]() mutable {
+                  return grep::dictionary::read(files, std::move(words), case_of(ignore_case));
+                });
           },
           "paths"_a, "more"_a, "ignore_case"_a)
       .def("__len__", [](const grep::dictionary& self) { return self.words().size(); });
 
   nb::class_<py_search_result>(m, "SearchResult")
-      .def_prop_ro("file_count", [](const py_search_result& self) { return self.result->found.files; })
-      .def_prop_ro("byte_count", [](const py_search_result& self) { return self.result->found.bytes; })
-      .def_prop_ro("words_found", [](const py_search_result& self) { return self.result->words_found; })
-      .def_prop_ro("occurrences", [](const py_search_result& self) { return self.result->occurrences; })
+      .def_prop_ro("file_count",
+                   [](const py_search_result& self) { return self.result->found.files; })
+      .def_prop_ro("byte_count",
+                   [](const py_search_result& self) { return self.result->found.bytes; })
+      .def_prop_ro("words_found",
+                   [](const py_search_result& self) { return self.result->words_found; })
+      .def_prop_ro("occurrences",
+                   [](const py_search_result& self) { return self.result->occurrences; })
       .def("__len__", [](const py_search_result& self) { return self.result->size(); })
       .def(
           "differing",
@@ -367,7 +382,8 @@ void bind_grep(nb::module_& m) {
         return grep::is_searched(names, file);
       },
       "roots"_a, "path"_a);
-  m.def("bench_grep_rival", search_by_rival, "way"_a, "dictionary"_a, "roots"_a, "threads"_a, "chunk_bytes"_a);
+  m.def("bench_grep_rival", search_by_rival, "way"_a, "dictionary"_a, "roots"_a, "threads"_a,
+        "chunk_bytes"_a);
 }
 
 }  // namespace gpufs::python

@@ -45,7 +45,8 @@ namespace {
 
 constexpr std::chrono::milliseconds patience{50};
 
-// Objects that ended calls have kept. Their threads cannot release them: who takes the GIL while the interpreter ends never comes back.
+// Objects that ended calls have kept. Their threads cannot release them: who takes the GIL while
+// the interpreter ends never comes back.
 struct objects {
   std::mutex latch;
   std::vector<PyObject*> all;
@@ -114,7 +115,8 @@ class blocked_signals {
   blocked_signals() {
     sigset_t all;
     sigfillset(&all);
-    for (const int own : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) sigdelset(&all, own);
+    for (const int own : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT})
+      sigdelset(&all, own);
     (void)pthread_sigmask(SIG_BLOCK, &all, &before_);
   }
   ~blocked_signals() { (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
@@ -125,13 +127,15 @@ class blocked_signals {
   sigset_t before_;
 };
 
-// Python handles signals in the process's first thread, or, after a fork, in the one that forked, which is the first then.
+// Python handles signals in the process's first thread, or, after a fork, in the one that forked,
+// which is the first then.
 bool is_main_thread() { return syscall(SYS_gettid) == getpid(); }
 
 }  // namespace
 
 bool detail::run_beside(const leftover_of& owners, nb::handle kept, std::function<void()> work,
-                        const std::function<void()>& meanwhile, const std::function<void()>& unheard) {
+                        const std::function<void()>& meanwhile,
+                        const std::function<void()>& unheard) {
   release_objects();
   if (!is_main_thread()) return false;
   const auto call = std::make_shared<running_call>();

@@ -18,9 +18,11 @@ namespace gpufs::python {
 class leftovers {
  public:
   void add();
-  // By the thread of a call that has ended. The last one does what was put off, in the order in which it came.
+  // By the thread of a call that has ended. The last one does what was put off, in the order in
+  // which it came.
   void remove() noexcept;
-  // Puts `work` off until all of them have ended; it may throw nothing. False where there is none: then it is not taken.
+  // Puts `work` off until all of them have ended; it may throw nothing. False where there is none:
+  // then it is not taken.
   bool put_off(std::function<void()> work);
 
  private:
@@ -50,7 +52,8 @@ bool run_beside(const leftover_of& owners, nanobind::handle kept, std::function<
 template <class Work>
 auto interruptibly(const leftover_of& owners, nanobind::handle kept, Work work,
                    const std::function<void()>& meanwhile = {},
-                   std::function<void(const std::exception_ptr&)> unheard = {}) -> std::invoke_result_t<Work&> {
+                   std::function<void(const std::exception_ptr&)> unheard = {})
+    -> std::invoke_result_t<Work&> {
   using value = std::invoke_result_t<Work&>;
   struct outcome {
     std::optional<std::conditional_t<std::is_void_v<value>, bool, value>> result;

@@ -14,7 +14,8 @@ nb::dict describe(const gpu_facts& gpu) {
   d["ordinal"] = gpu.ordinal;
   d["name"] = gpu.name;
   d["pci_address"] = gpu.pci_address;
-  d["compute_capability"] = std::to_string(gpu.capability_major) + "." + std::to_string(gpu.capability_minor);
+  d["compute_capability"] =
+      std::to_string(gpu.capability_major) + "." + std::to_string(gpu.capability_minor);
   d["multiprocessors"] = gpu.multiprocessors;
   d["memory_bytes"] = gpu.memory_bytes;
   d["host_register"] = gpu.host_register;

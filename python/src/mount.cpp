@@ -39,11 +39,13 @@ auto use(py_mount& self, F&& f) {
   return self.holder->use(std::forward<F>(f));
 }
 
-void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t cache_bytes, std::uint64_t page_bytes,
-          unsigned workers, std::uint64_t extent_budget_bytes, std::uint64_t extent_bytes, unsigned channel_slots,
-          std::uint32_t staging_bytes, std::uint64_t bulk_bytes, unsigned rings, unsigned open_files,
-          unsigned twin_threads, std::uint64_t reclaim_timeout_ns, std::uint64_t request_timeout_ns,
-          std::uint64_t unmount_timeout_ns, bool read_only, bool maps_files, const std::optional<nb::bytes>& root) {
+void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t cache_bytes,
+          std::uint64_t page_bytes, unsigned workers, std::uint64_t extent_budget_bytes,
+          std::uint64_t extent_bytes, unsigned channel_slots, std::uint32_t staging_bytes,
+          std::uint64_t bulk_bytes, unsigned rings, unsigned open_files, unsigned cpu_threads,
+          std::uint64_t reclaim_timeout_ns, std::uint64_t request_timeout_ns,
+          std::uint64_t unmount_timeout_ns, bool read_only, bool maps_files,
+          const std::optional<nb::bytes>& root) {
   mount_options options;
   options.device = device_named(device);
   options.ordinal = ordinal;
@@ -57,7 +59,7 @@ void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t
   options.bulk_bytes = bulk_bytes;
   options.rings = rings;
   options.open_files = open_files;
-  options.twin_threads = twin_threads;
+  options.cpu_threads = cpu_threads;
   options.reclaim_timeout_ns = reclaim_timeout_ns;
   options.request_timeout_ns = request_timeout_ns;
   options.unmount_timeout_ns = unmount_timeout_ns;
@@ -65,7 +67,8 @@ void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t
   options.maps_files = maps_files;
   if (root) options.root = bytes_of(*root);
   // Allocates and pins memory: seconds on some machines.
-  new (place) py_mount(interruptibly({}, nb::none(), [options] { return std::make_shared<mount_holder>(options); }));
+  new (place) py_mount(
+      interruptibly({}, nb::none(), [options] { return std::make_shared<mount_holder>(options); }));
 }
 
 nb::dict options_of(py_mount& self) {
@@ -82,13 +85,14 @@ nb::dict options_of(py_mount& self) {
   d["bulk_bytes"] = o.bulk_bytes;
   d["rings"] = o.rings;
   d["open_files"] = o.open_files;
-  d["twin_threads"] = o.twin_threads;
+  d["cpu_threads"] = o.cpu_threads;
   d["reclaim_timeout_ns"] = o.reclaim_timeout_ns;
   d["request_timeout_ns"] = o.request_timeout_ns;
   d["unmount_timeout_ns"] = o.unmount_timeout_ns;
   d["read_only"] = o.read_only;
   d["maps_files"] = o.maps_files;
-  d["root"] = o.root ? nb::object(nb::bytes(o.root->data(), o.root->size())) : nb::object(nb::none());
+  d["root"] =
+      o.root ? nb::object(nb::bytes(o.root->data(), o.root->size())) : nb::object(nb::none());
   return d;
 }
 
@@ -111,11 +115,12 @@ nb::dict stats_of(py_mount& self) {
 
 // Tuples in the order of gpufs::file_statistics; gpufs._mount.FileStatistics has the same.
 nb::list file_stats_of(py_mount& self) {
-  const std::vector<file_statistics> files = use(self, [](const mount& m) { return m.file_stats(); });
+  const std::vector<file_statistics> files =
+      use(self, [](const mount& m) { return m.file_stats(); });
   nb::list list;
   for (const file_statistics& f : files) {
-    list.append(nb::make_tuple(nb::bytes(f.path.data(), f.path.size()), f.size, f.hits, f.page_loads, f.direct_loads,
-                               f.loaded_bytes, f.holders, f.extents));
+    list.append(nb::make_tuple(nb::bytes(f.path.data(), f.path.size()), f.size, f.hits,
+                               f.page_loads, f.direct_loads, f.loaded_bytes, f.holders, f.extents));
   }
   return list;
 }
@@ -129,8 +134,8 @@ nb::tuple file_errors_of(py_mount& self) {
   }();
   nb::list list;
   for (const file_error& e : all.errors) {
-    list.append(nb::make_tuple(nb::bytes(e.path.data(), e.path.size()), e.error_number, e.operation_name(),
-                               e.at_unmount, e.count, e.given_up));
+    list.append(nb::make_tuple(nb::bytes(e.path.data(), e.path.size()), e.error_number,
+                               e.operation_name(), e.at_unmount, e.count, e.given_up));
   }
   return nb::make_tuple(list, all.dropped);
 }
@@ -140,9 +145,10 @@ nb::tuple file_errors_of(py_mount& self) {
 void bind_mount(nb::module_& m) {
   m.attr("device_ref_bytes") = sizeof(mount_ref);
   nb::class_<py_mount>(m, "Mount")
-      .def("__init__", make, nb::kw_only(), "device"_a, "ordinal"_a, "cache_bytes"_a, "page_bytes"_a, "workers"_a,
-           "extent_budget_bytes"_a, "extent_bytes"_a, "channel_slots"_a, "staging_bytes"_a, "bulk_bytes"_a, "rings"_a,
-           "open_files"_a, "twin_threads"_a, "reclaim_timeout_ns"_a, "request_timeout_ns"_a, "unmount_timeout_ns"_a,
+      .def("__init__", make, nb::kw_only(), "device"_a, "ordinal"_a, "cache_bytes"_a,
+           "page_bytes"_a, "workers"_a, "extent_budget_bytes"_a, "extent_bytes"_a,
+           "channel_slots"_a, "staging_bytes"_a, "bulk_bytes"_a, "rings"_a, "open_files"_a,
+           "cpu_threads"_a, "reclaim_timeout_ns"_a, "request_timeout_ns"_a, "unmount_timeout_ns"_a,
            "read_only"_a, "maps_files"_a, "root"_a.none())
       .def("close",
            [](py_mount& self) {
@@ -164,7 +170,8 @@ void bind_mount(nb::module_& m) {
                  std::fprintf(stderr, "gpufs: %s\n", e.what());
                }
              };
-             interruptibly({holder->left()}, nb::none(), [holder] { holder->unmount(); }, {}, print);
+             interruptibly(
+                 {holder->left()}, nb::none(), [holder] { holder->unmount(); }, {}, print);
            })
       .def("file_errors", file_errors_of)
       .def(
@@ -180,27 +187,39 @@ void bind_mount(nb::module_& m) {
                      return self.holder->closed();
                    })
       .def_prop_ro("device",
-                   [](py_mount& self) { return name_of(use(self, [](const mount& m) { return m.device(); })); })
-      .def_prop_ro("ordinal", [](py_mount& self) { return use(self, [](const mount& m) { return m.ordinal(); }); })
-      .def_prop_ro("device_name",
-                   [](py_mount& self) { return use(self, [](const mount& m) { return m.device_name(); }); })
-      .def_prop_ro("direct_path",
-                   [](py_mount& self) { return use(self, [](const mount& m) { return m.direct_path(); }); })
-      .def_prop_ro("bulk_path", [](py_mount& self) { return use(self, [](const mount& m) { return m.bulk_path(); }); })
+                   [](py_mount& self) {
+                     return name_of(use(self, [](const mount& m) { return m.device(); }));
+                   })
+      .def_prop_ro(
+          "ordinal",
+          [](py_mount& self) { return use(self, [](const mount& m) { return m.ordinal(); }); })
+      .def_prop_ro(
+          "device_name",
+          [](py_mount& self) { return use(self, [](const mount& m) { return m.device_name(); }); })
+      .def_prop_ro(
+          "direct_path",
+          [](py_mount& self) { return use(self, [](const mount& m) { return m.direct_path(); }); })
+      .def_prop_ro(
+          "bulk_path",
+          [](py_mount& self) { return use(self, [](const mount& m) { return m.bulk_path(); }); })
       .def_prop_ro("multiprocessors",
-                   [](py_mount& self) { return use(self, [](const mount& m) { return m.multiprocessors(); }); })
+                   [](py_mount& self) {
+                     return use(self, [](const mount& m) { return m.multiprocessors(); });
+                   })
       .def_prop_ro("options", options_of)
       .def("device_ref",
            [](py_mount& self) {
-             return reinterpret_cast<std::uintptr_t>(use(self, [](const mount& m) { return m.device_ref(); }));
+             return reinterpret_cast<std::uintptr_t>(
+                 use(self, [](const mount& m) { return m.device_ref(); }));
            })
       .def("stats", stats_of)
       .def("file_stats", file_stats_of)
       .def(
           "register_file",
           [](py_mount& self, const nb::bytes& path) {
-            return use_interruptibly(self.holder, nb::none(),
-                                     [file = bytes_of(path)](mount& m) { return m.register_file(file); });
+            return use_interruptibly(self.holder, nb::none(), [file = bytes_of(path)](mount& m) {
+              return m.register_file(file);
+            });
           },
           "path"_a)
       .def(
@@ -209,15 +228,20 @@ void bind_mount(nb::module_& m) {
             use(self, [&](const mount& m) { m.start_timeline(events_max); });
           },
           "events_max"_a)
-      .def("stop_timeline", [](py_mount& self) { return use(self, [](const mount& m) { return m.stop_timeline(); }); })
+      .def("stop_timeline",
+           [](py_mount& self) {
+             return use(self, [](const mount& m) { return m.stop_timeline(); });
+           })
       .def("drop_extents",
            [](py_mount& self) {
              self.holder->refuse_forked();
-             interruptibly({self.holder->left()}, nb::none(),
-                           [holder = self.holder] { holder->use_alone([](mount& m) { m.drop_extents(); }); });
+             interruptibly({self.holder->left()}, nb::none(), [holder = self.holder] {
+               holder->use_alone([](mount& m) { m.drop_extents(); });
+             });
            })
-      .def("synchronize",
-           [](py_mount& self) { use_interruptibly(self.holder, nb::none(), [](const mount& m) { m.synchronize(); }); });
+      .def("synchronize", [](py_mount& self) {
+        use_interruptibly(self.holder, nb::none(), [](const mount& m) { m.synchronize(); });
+      });
 }
 
 }  // namespace gpufs::python

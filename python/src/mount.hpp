@@ -1,4 +1,5 @@
-// gpufs::mount as Python holds it: closable, and safe against threads that use it while another closes it.
+// gpufs::mount as Python holds it: closable, and safe against threads that use it while another
+// closes it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,8 +20,8 @@
 
 namespace gpufs::python {
 
-// Shared by the Python object and what works with it in the background. Its methods may be called from any thread of
-// the process that made it, without the GIL.
+// Shared by the Python object and what works with it in the background. Its methods may be called
+// from any thread of the process that made it, without the GIL.
 class mount_holder {
  public:
   explicit mount_holder(const mount_options& options) : mount_(std::make_unique<mount>(options)) {}
@@ -28,14 +29,18 @@ class mount_holder {
   mount_holder(const mount_holder&) = delete;
   mount_holder& operator=(const mount_holder&) = delete;
 
-  // Throws std::runtime_error in a process that was forked off: the service's threads and the GPU's context are not there.
+  // Throws std::runtime_error in a process that was forked off: the service's threads and the GPU's
+  // context are not there.
   void refuse_forked() const {
-    if (forked()) throw std::runtime_error("this gpufs mount belongs to the parent process: make one after fork()");
+    if (forked())
+      throw std::runtime_error(
+          "this gpufs mount belongs to the parent process: make one after fork()");
   }
 
   bool forked() const noexcept { return getpid() != owner_; }
 
-  // Calls f(mount), during which the mount stays open. Throws std::invalid_argument when it is closed.
+  // Calls f(mount), during which the mount stays open. Throws std::invalid_argument when it is
+  // closed.
   template <class F>
   auto use(F&& f) {
     refuse_forked();
@@ -51,8 +56,8 @@ class mount_holder {
     return std::forward<F>(f)(opened());
   }
 
-  // Waits until nobody uses it, then unmounts. Nothing happens the second time. In a forked process the memory is left
-  // as it is: the destructor would wait for threads that are not there.
+  // Waits until nobody uses it, then unmounts. Nothing happens the second time. In a forked process
+  // the memory is left as it is: the destructor would wait for threads that are not there.
   void close() noexcept {
     if (forked()) {
       (void)mount_.release();
@@ -83,8 +88,8 @@ class mount_holder {
     if (failure != nullptr) std::rethrow_exception(failure);
   }
 
-  // Of a file that was closed when nobody was left who could be told: unmount() throws the first, unless it
-  // has one of its own.
+  // Of a file that was closed when nobody was left who could be told: unmount() throws the first,
+  // unless it has one of its own.
   void keep_error(std::exception_ptr error) noexcept {
     const std::lock_guard lock(lost_latch_);
     if (lost_ == nullptr) lost_ = std::move(error);
@@ -127,7 +132,8 @@ class mount_holder {
   }
 
   const pid_t owner_ = getpid();
-  std::shared_mutex in_use_;  // guards mount_: shared by users, exclusive for close(), unmount() and use_alone()
+  std::shared_mutex
+      in_use_;  // guards mount_: shared by users, exclusive for close(), unmount() and use_alone()
   std::unique_ptr<mount> mount_;
   file_error_list last_errors_;  // of the mount that was unmounted; guarded by in_use_
   std::mutex lost_latch_;        // guards lost_, but for unmount(), which has the mount for itself
@@ -136,11 +142,13 @@ class mount_holder {
   const std::shared_ptr<leftovers> left_ = std::make_shared<leftovers>();
 };
 
-// Gives f(mount), which a signal handler may interrupt (interruptibly()): f owns what it uses, but for memory of `kept`.
+// Gives f(mount), which a signal handler may interrupt (interruptibly()): f owns what it uses, but
+// for memory of `kept`.
 template <class F>
 auto use_interruptibly(const std::shared_ptr<mount_holder>& holder, nanobind::handle kept, F f) {
   holder->refuse_forked();
-  return interruptibly({holder->left()}, kept, [holder, own = std::move(f)]() mutable { return holder->use(own); });
+  return interruptibly({holder->left()}, kept,
+                       [holder, own = std::move(f)]() mutable { return holder->use(own); });
 }
 
 // What Python's gpufs._core.Mount is.
@@ -150,7 +158,8 @@ struct py_mount {
   explicit py_mount(std::shared_ptr<mount_holder> h) : holder(std::move(h)) {}
   py_mount(const py_mount&) = delete;
   py_mount& operator=(const py_mount&) = delete;
-  // Closing waits for the GPU, and for a search that still runs: other Python threads go on meanwhile.
+  // Closing waits for the GPU, and for a search that still runs: other Python threads go on
+  // meanwhile.
   ~py_mount() {
     const nanobind::gil_scoped_release released;
     holder.reset();

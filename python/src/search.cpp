@@ -17,12 +17,12 @@ namespace {
 // (path, offset, stride, count)
 search::vectors_file file_of(const nb::tuple& file) {
   const auto path = nb::cast<nb::bytes>(file[0]);
-  return {std::string(path.c_str(), path.size()), nb::cast<std::uint64_t>(file[1]), nb::cast<std::uint64_t>(file[2]),
-          nb::cast<std::uint64_t>(file[3])};
+  return {std::string(path.c_str(), path.size()), nb::cast<std::uint64_t>(file[1]),
+          nb::cast<std::uint64_t>(file[2]), nb::cast<std::uint64_t>(file[3])};
 }
 
-search::question question_of(const nb::tuple& queries, const nb::list& databases, std::uint64_t dimensions,
-                             double threshold, std::uint32_t top) {
+search::question question_of(const nb::tuple& queries, const nb::list& databases,
+                             std::uint64_t dimensions, double threshold, std::uint32_t top) {
   search::question q{file_of(queries), {}, dimensions, threshold, top};
   for (const nb::handle d : databases) q.databases.push_back(file_of(nb::cast<nb::tuple>(d)));
   return q;
@@ -45,11 +45,11 @@ std::pair<nb::bytes, nb::bytes> to_bytes(const std::vector<search::found>& lists
 void bind_search(nb::module_& m) {
   m.def(
       "search",
-      [](const py_mount& mount_, const nb::tuple& queries, const nb::list& databases, std::uint64_t dimensions,
-         double threshold, std::uint32_t top, bool alone) {
+      [](const py_mount& mount_, const nb::tuple& queries, const nb::list& databases,
+         std::uint64_t dimensions, double threshold, std::uint32_t top, bool alone) {
         const search::question q = question_of(queries, databases, dimensions, threshold, top);
-        const std::vector<search::found> lists =
-            use_interruptibly(mount_.holder, nb::none(), [=](const mount& m) { return search::search(m, q, alone); });
+        const std::vector<search::found> lists = use_interruptibly(
+            mount_.holder, nb::none(), [=](const mount& m) { return search::search(m, q, alone); });
         const auto [distances, indices] = to_bytes(lists);
         return nb::make_tuple(distances, indices);
       },
@@ -57,8 +57,8 @@ void bind_search(nb::module_& m) {
   // What search gives, and seconds. `piece_bytes` 0: by the CPU.
   m.def(
       "bench_search_rival",
-      [](const nb::tuple& queries, const nb::list& databases, std::uint64_t dimensions, double threshold,
-         std::uint32_t top, unsigned threads, std::uint64_t piece_bytes) {
+      [](const nb::tuple& queries, const nb::list& databases, std::uint64_t dimensions,
+         double threshold, std::uint32_t top, unsigned threads, std::uint64_t piece_bytes) {
         const search::question q = question_of(queries, databases, dimensions, threshold, top);
         search::rival_result r;
         {
@@ -69,7 +69,8 @@ void bind_search(nb::module_& m) {
         const auto [distances, indices] = to_bytes(r.lists);
         return nb::make_tuple(distances, indices, r.seconds);
       },
-      "queries"_a, "databases"_a, "dimensions"_a, "threshold"_a, "top"_a, "threads"_a, "piece_bytes"_a);
+      "queries"_a, "databases"_a, "dimensions"_a, "threshold"_a, "top"_a, "threads"_a,
+      "piece_bytes"_a);
 }
 
 }  // namespace gpufs::python

@@ -33,7 +33,8 @@ class counted_mapping {
     // Relaxed: numbers, by which nothing else becomes known.
     const bool fits = count().fetch_add(1, std::memory_order_relaxed) < most;
     if (all_bytes().fetch_add(bytes, std::memory_order_relaxed) <= bytes_most - bytes && fits) {
-      void* const data = mmap(nullptr, bytes, protection, MAP_SHARED, fd, static_cast<off_t>(offset));
+      void* const data =
+          mmap(nullptr, bytes, protection, MAP_SHARED, fd, static_cast<off_t>(offset));
       if (data != MAP_FAILED) return static_cast<char*>(data);
     }
     forget(bytes);

@@ -29,23 +29,32 @@ constexpr long pidfd_open_call = 434, pidfd_getfd_call = 438;
 constexpr long faccessat2_call = 439;
 constexpr unsigned pidfd_thread = O_EXCL;
 constexpr std::int64_t looks_at_locks_ms = 100;
-constexpr std::size_t handed_at_first = 1024;  // many more are handed over only to a thread that hangs
+constexpr std::size_t handed_at_first =
+    1024;  // many more are handed over only to a thread that hangs
 
-// Linux copies a table by whole words of 64 numbers, and then closes the copies that were not asked for. That is a close
-// like any other: the file system reports to it what it would have reported to the next one, and it goes nowhere.
+// Linux copies a table by whole words of 64 numbers, and then closes the copies that were not asked
+// for. That is a close like any other: the file system reports to it what it would have reported to
+// the next one, and it goes nowhere.
 constexpr int copied_at_least = 64;
 
-// A table with nothing but copies of the numbers below `end`: of 0, 1 and 2. Never by unshare(2), which would copy all: then the program's pipes would not
-// end, nor its locks go, when it closes them.
-bool take_own_table(unsigned end = 3) { return syscall(close_range_call, end, ~0u, close_range_unshare) == 0; }
+// A table with nothing but copies of the numbers below `end`: of 0, 1 and 2. Never by unshare(2),
+// which would copy all: then the program's pipes would not end, nor its locks go, when it closes
+// them.
+bool take_own_table(unsigned end = 3) {
+  return syscall(close_range_call, end, ~0u, close_range_unshare) == 0;
+}
 
-bool identify(int descriptor, struct statx& s) { return statx(descriptor, "", AT_EMPTY_PATH, STATX_INO, &s) == 0; }
+bool identify(int descriptor, struct statx& s) {
+  return statx(descriptor, "", AT_EMPTY_PATH, STATX_INO, &s) == 0;
+}
 bool is_same(const struct statx& a, const struct statx& b) {
-  return a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor && a.stx_ino == b.stx_ino;
+  return a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor &&
+         a.stx_ino == b.stx_ino;
 }
 
 // Whether the calling thread finds the file of a descriptor of another thread's table.
-bool leads_to(const std::string& proc, long thread, int descriptor, const struct statx& identity) noexcept {
+bool leads_to(const std::string& proc, long thread, int descriptor,
+              const struct statx& identity) noexcept {
   try {
     const int fd = descriptor_table(proc, thread).reopen(descriptor);
     struct statx found{};
@@ -57,8 +66,8 @@ bool leads_to(const std::string& proc, long thread, int descriptor, const struct
   }
 }
 
-// Whether anyone holds a POSIX lock on a descriptor's file, or a lock that may hide one: a query for an open file description
-// sees also those of this process, and gives the first.
+// Whether anyone holds a POSIX lock on a descriptor's file, or a lock that may hide one: a query
+// for an open file description sees also those of this process, and gives the first.
 bool is_locked(int descriptor) {
   struct flock lock{};
   lock.l_type = F_WRLCK;
@@ -82,7 +91,9 @@ descriptor_table& descriptor_table::of_process() {
   return *table;
 }
 
-descriptor_table::descriptor_table() : links_("/proc/self/fd/") { handed_.reserve(handed_at_first); }
+descriptor_table::descriptor_table() : links_("/proc/self/fd/") {
+  handed_.reserve(handed_at_first);
+}
 descriptor_table::descriptor_table(const std::string& proc, long thread)
     : thread_(thread), links_(proc + "/self/task/" + std::to_string(thread) + "/fd/") {
   handed_.reserve(handed_at_first);
@@ -103,7 +114,8 @@ bool descriptor_table::can_be_own(const std::string& proc) noexcept {
     std::thread other([&opened, may_end = seen.get_future()] {
       probe p;
       p.thread = syscall(SYS_gettid);
-      if (take_own_table()) p.descriptor = static_cast<int>(syscall(SYS_memfd_create, "gpufs", 1u /* MFD_CLOEXEC */));
+      if (take_own_table())
+        p.descriptor = static_cast<int>(syscall(SYS_memfd_create, "gpufs", 1u /* MFD_CLOEXEC */));
       if (p.descriptor >= 0 && !identify(p.descriptor, p.identity)) p.descriptor = -1;
       opened.set_value(p);
       may_end.wait();
@@ -120,7 +132,7 @@ bool descriptor_table::can_be_own(const std::string& proc) noexcept {
 }
 
 // Of the thread whose table it is.
-class own_table_stay final : public opener_stay {
+class own_table_stay final : public descriptor_table_guard {
  public:
   explicit own_table_stay(std::shared_ptr<descriptor_table> table) : table_(std::move(table)) {}
   ~own_table_stay() override {
@@ -136,7 +148,8 @@ class own_table_stay final : public opener_stay {
   const std::shared_ptr<descriptor_table> table_;
 };
 
-std::unique_ptr<opener_stay> descriptor_table::make_own(const std::string& proc) noexcept {
+std::unique_ptr<descriptor_table_guard> descriptor_table::make_own(
+    const std::string& proc) noexcept {
   try {
     auto table = std::make_shared<descriptor_table>(proc, syscall(SYS_gettid));
     auto stay = std::make_unique<own_table_stay>(std::move(table));
@@ -150,12 +163,13 @@ std::unique_ptr<opener_stay> descriptor_table::make_own(const std::string& proc)
   }
 }
 
-// ---- ThreadSanitizer knows of one table only: for it a number that one thread closes is the number that another one uses. So
-// what happens in an opener's table passes by the functions that it sees.
+// ---- ThreadSanitizer knows of one table only: for it a number that one thread closes is the
+// number that another one uses. So what happens in an opener's table passes by the functions that
+// it sees.
 
 int descriptor_table::open(const char* path, int flags, unsigned mode, int folder) const {
-  const auto fd =
-      is_own() ? static_cast<int>(syscall(SYS_openat, folder, path, flags, mode)) : ::openat(folder, path, flags, mode);
+  const auto fd = is_own() ? static_cast<int>(syscall(SYS_openat, folder, path, flags, mode))
+                           : ::openat(folder, path, flags, mode);
   if (fd < 0) return -errno;
   return (flags & O_PATH) != 0 ? fd : above_streams(fd);
 }
@@ -169,13 +183,16 @@ int descriptor_table::above_streams(int descriptor) const {
   return result;
 }
 
-std::int64_t descriptor_table::read(int descriptor, char* to, std::uint64_t bytes, std::uint64_t offset) const {
-  const std::int64_t n = is_own() ? syscall(SYS_pread64, descriptor, to, bytes, static_cast<off_t>(offset))
-                                  : pread(descriptor, to, bytes, static_cast<off_t>(offset));
+std::int64_t descriptor_table::read(int descriptor, char* to, std::uint64_t bytes,
+                                    std::uint64_t offset) const {
+  const std::int64_t n =
+      is_own() ? syscall(SYS_pread64, descriptor, to, bytes, static_cast<off_t>(offset))
+               : pread(descriptor, to, bytes, static_cast<off_t>(offset));
   return n < 0 ? -errno : n;
 }
 
-// An error of close on a descriptor that was only read loses nothing; there is nobody to tell either.
+// An error of close on a descriptor that was only read loses nothing; there is nobody to tell
+// either.
 void descriptor_table::close_now(int descriptor) const noexcept {
   if (is_own()) (void)syscall(SYS_close, descriptor);
   else (void)::close(descriptor);
@@ -197,7 +214,8 @@ void descriptor_table::close(int descriptor) noexcept {
 }
 
 int descriptor_table::move_from_copied(int descriptor) const {
-  if (is_own() || descriptor < 0 || descriptor >= copied_at_least || is_locked(descriptor)) return descriptor;
+  if (is_own() || descriptor < 0 || descriptor >= copied_at_least || is_locked(descriptor))
+    return descriptor;
   const int moved = fcntl(descriptor, F_DUPFD_CLOEXEC, copied_at_least);
   if (moved < 0) return descriptor;
   close_now(descriptor);
@@ -209,7 +227,8 @@ int descriptor_table::report_close(int descriptor) const {
     const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
     return copy >= 0 && ::close(copy) == 0 ? 0 : -errno;
   }
-  // A close in this table would drop the program's locks on the file, so a thread with another one makes it.
+  // A close in this table would drop the program's locks on the file, so a thread with another one
+  // makes it.
   int status = -EIO;
   try {
     const blocked_signals meanwhile;
@@ -220,7 +239,8 @@ int descriptor_table::report_close(int descriptor) const {
         int copy = descriptor;
         if (descriptor >= copied_at_least) {
           const auto process = static_cast<int>(syscall(pidfd_open_call, getpid(), 0u));
-          copy = process < 0 ? -1 : static_cast<int>(syscall(pidfd_getfd_call, process, descriptor, 0u));
+          copy = process < 0 ? -1
+                             : static_cast<int>(syscall(pidfd_getfd_call, process, descriptor, 0u));
         }
         return copy >= 0 && syscall(SYS_close, copy) == 0;
       };
@@ -271,7 +291,8 @@ void descriptor_table::close_kept() noexcept {
   std::int64_t due = look_at_ms_.load(std::memory_order_relaxed);
   const std::int64_t now = coarse_ms();
   // Relaxed: who wins looks, and the mutex passes what it looks at.
-  if (now < due || !look_at_ms_.compare_exchange_strong(due, now + looks_at_locks_ms, std::memory_order_relaxed))
+  if (now < due ||
+      !look_at_ms_.compare_exchange_strong(due, now + looks_at_locks_ms, std::memory_order_relaxed))
     return;
   std::vector<kept_descriptor> seen;
   {
@@ -298,28 +319,33 @@ int descriptor_table::take_kept(const kept_name& name, int path) {
   }
   kept_count_.fetch_sub(1, std::memory_order_relaxed);
   const int wanted = name.access == O_RDONLY ? R_OK : name.access == O_WRONLY ? W_OK : R_OK | W_OK;
-  if (path < 0 || syscall(faccessat2_call, path, "", wanted, AT_EACCESS | AT_EMPTY_PATH) == 0) return taken.number;
+  if (path < 0 || syscall(faccessat2_call, path, "", wanted, AT_EACCESS | AT_EMPTY_PATH) == 0)
+    return taken.number;
   const int status = -errno;
   close_or_keep(taken.number);
   return status;
 }
 
 int descriptor_table::reopen(int descriptor) {
-  // The thread whose table it is may end, but not now: after it the links could be those of a new thread with its number.
+  // The thread whose table it is may end, but not now: after it the links could be those of a new
+  // thread with its number.
   const std::shared_lock lock(life_);
   if (ended_) return -ESTALE;
   const std::string link = links_ + std::to_string(descriptor);
-  const int fd =
-      uninterrupted([&] { return of_this_thread().open(link.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); });
+  const int fd = uninterrupted([&] {
+    return of_this_thread().open(link.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  });
   // Where the link is, it is the file that cannot be opened.
   char to = 0;
-  if (fd < 0 && fd != -EMFILE && fd != -ENFILE && thread_ != 0 && readlink(link.c_str(), &to, 1) > 0) {
+  if (fd < 0 && fd != -EMFILE && fd != -ENFILE && thread_ != 0 &&
+      readlink(link.c_str(), &to, 1) > 0) {
     if (const int copied = copy(descriptor); copied >= 0) return copied;
   }
   return fd;
 }
 
-// The descriptor itself, rather than its file opened again: asks for no permission. It closes when the program calls exec.
+// The descriptor itself, rather than its file opened again: asks for no permission. It closes when
+// the program calls exec.
 int descriptor_table::copy(int descriptor) const {
   const auto thread = static_cast<int>(syscall(pidfd_open_call, thread_, pidfd_thread));
   if (thread < 0) return -errno;
@@ -334,7 +360,8 @@ void descriptor_table::end() {
   const std::lock_guard lock(mutex_);
   ended_ = true;
   handed_.clear();
-  // All that is open in it, now: the thread's end would close it too, but perhaps only after others have seen it end.
+  // All that is open in it, now: the thread's end would close it too, but perhaps only after others
+  // have seen it end.
   (void)syscall(close_range_call, 3u, ~0u, 0u);
 }
 

@@ -21,8 +21,8 @@ struct guarded_range {
   sigjmp_buf missing;
 };
 
-// A thread that copies has a place here for as long as it lives, and the handler finds it by the thread's number: asking
-// for a thread_local could allocate memory, which a handler must not.
+// A thread that copies has a place here for as long as it lives, and the handler finds it by the
+// thread's number: asking for a thread_local could allocate memory, which a handler must not.
 struct place {
   std::atomic<pid_t> thread{0};  // 0: nobody's
   guarded_range* volatile range = nullptr;
@@ -34,7 +34,8 @@ place places[places_max];
 class own_place {
  public:
   own_place() {
-    // A fault whose signal is blocked ends the process, whatever the handler. Threads inherit what their maker blocked.
+    // A fault whose signal is blocked ends the process, whatever the handler. Threads inherit what
+    // their maker blocked.
     sigset_t bus_error;
     sigemptyset(&bus_error);
     sigaddset(&bus_error, SIGBUS);
@@ -66,7 +67,8 @@ place* find_place() {
   return nullptr;
 }
 
-// What was there before. Written before the handler is in place, then only by an exchange of `reset`.
+// What was there before. Written before the handler is in place, then only by an exchange of
+// `reset`.
 struct sigaction previous;
 std::atomic<bool> reset{false};  // it was SA_RESETHAND, and has been called
 
@@ -74,21 +76,25 @@ void on_bus_error(int number, siginfo_t* info, void* context);
 
 bool in_place() {
   struct sigaction now{};
-  return sigaction(SIGBUS, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_bus_error;
+  return sigaction(SIGBUS, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 &&
+         now.sa_sigaction == on_bus_error;
 }
 
 bool is_handler(const struct sigaction& action) {
-  return action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;  // one field, with or without SA_SIGINFO
+  return action.sa_handler != SIG_DFL &&
+         action.sa_handler != SIG_IGN;  // one field, with or without SA_SIGINFO
 }
 
-// Of this thread, at this instruction: neither a signal that somebody sent, nor news of memory that nobody has touched yet.
+// Of this thread, at this instruction: neither a signal that somebody sent, nor news of memory that
+// nobody has touched yet.
 bool is_fault(const siginfo_t& info) { return info.si_code > 0 && info.si_code != BUS_MCEERR_AO; }
 
 void end_by_default(const siginfo_t& info) {
   struct sigaction standard{};
   standard.sa_handler = SIG_DFL;
   (void)sigaction(SIGBUS, &standard, nullptr);
-  // Waits, blocked, until this handler returns. A fault needs none of it: it happens again, and a dump shows its address.
+  // Waits, blocked, until this handler returns. A fault needs none of it: it happens again, and a
+  // dump shows its address.
   if (!is_fault(info) || info.si_code == SI_KERNEL) (void)raise(SIGBUS);
 }
 
@@ -169,7 +175,8 @@ bool copy_guarded(char* to, const char* from, std::size_t bytes, guarded side) n
   // Without the signal mask, which would be a system call; the handler sets it.
   if (sigsetjmp(range.missing, 0) != 0) return false;
   here->range = &range;
-  // The copy stays between the two: the handler runs in this thread, so the compiler is all that could move it.
+  // The copy stays between the two: the handler runs in this thread, so the compiler is all that
+  // could move it.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   std::memcpy(to, from, bytes);
   std::atomic_signal_fence(std::memory_order_seq_cst);

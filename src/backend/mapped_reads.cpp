@@ -15,7 +15,8 @@
 namespace gpufs {
 namespace {
 
-// The last byte is looked at after all have been copied. g++ does not let ThreadSanitizer see fences; x86 needs none.
+// The last byte is looked at after all have been copied. g++ does not let ThreadSanitizer see
+// fences; x86 needs none.
 void after_all_copied() {
 #if defined(__SANITIZE_THREAD__)
   std::atomic_signal_fence(std::memory_order_acquire);
@@ -28,19 +29,22 @@ void after_all_copied() {
 
 std::unique_ptr<mapped_reads> mapped_reads::make(int fd) noexcept {
   struct stat s;
-  if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode) || static_cast<std::uint64_t>(s.st_size) < file_bytes_min)
+  if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode) ||
+      static_cast<std::uint64_t>(s.st_size) < file_bytes_min)
     return nullptr;
   if (!guard_copies()) return nullptr;
   const auto size = static_cast<std::uint64_t>(s.st_size);
   // First the mapping: it bounds the windows of a sparse file, too, to 8 MiB for all files.
   char* const data = copy_mapping::make(fd, size, 0, PROT_READ);
   if (data == nullptr) return nullptr;
-  std::unique_ptr<window[]> windows(new (std::nothrow) window[(size + window_bytes - 1) / window_bytes]());
+  std::unique_ptr<window[]> windows(new (std::nothrow)
+                                        window[(size + window_bytes - 1) / window_bytes]());
   if (windows == nullptr) {
     copy_mapping::end(data, size);
     return nullptr;
   }
-  // Only what has left the page cache since it was looked for is read through the mapping: what is needed, no more.
+  // Only what has left the page cache since it was looked for is read through the mapping: what is
+  // needed, no more.
   (void)madvise(data, size, MADV_RANDOM);
   auto* made = new (std::nothrow) mapped_reads(data, size, std::move(windows));
   if (made == nullptr) copy_mapping::end(data, size);
@@ -108,8 +112,8 @@ bool mapped_reads::prepare(std::uint64_t number) const noexcept {
   const std::uint64_t bytes = std::min(window_bytes, size_ - offset);
   if (!are_in_page_cache<window_bytes>(data_ + offset, bytes)) return false;
 #if defined(MADV_POPULATE_READ)
-  // Linux 5.14; before it, each page is faulted in by its first read. An error when the file has become shorter, which large
-  // folios hide from mincore.
+  // Linux 5.14; before it, each page is faulted in by its first read. An error when the file has
+  // become shorter, which large folios hide from mincore.
   if (madvise(data_ + offset, bytes, MADV_POPULATE_READ) != 0 && errno != EINVAL) return false;
 #endif
   return true;

@@ -1,21 +1,27 @@
-// Reads of a file that is in the page cache, by copying from a mapping of it instead of asking the kernel each time.
+// Reads of a file that is in the page cache, by copying from a mapping of it instead of asking the
+// kernel each time.
 //
-// The copy costs half of a pread; but a fault of each page would cost as much again. So pages are faulted in before, many at a
-// time, and only where the file is read more than now and then: it is mapped whole, but used in windows:
+// The copy costs half of a pread; but a fault of each page would cost as much again. So pages are
+// faulted in before, many at a time, and only where the file is read more than now and then: it is
+// mapped whole, but used in windows:
 //
-//   counting -> ready    after `reads_before` reads, if all of it is in the page cache; its pages are faulted in
-//   ready -> counting    when it was not seen in the page cache for `trusted_seconds` and is not now, or a page was missing
+//   counting -> ready    after `reads_before` reads, if all of it is in the page cache; its pages
+//                        are faulted in
+//   ready -> counting    when it was not seen in the page cache for `trusted_seconds` and is not
+//                        now, or a page was missing
 //
-// Reads of windows that are not ready are for pread, which reads ahead; so is everything that read() says no to.
+// Reads of windows that are not ready are for pread, which reads ahead; so is everything that
+// read() says no to.
 //
-// The bytes are those that pread gives. What a truncated file lacks is missing from its mapping too (guarded_copy.hpp), but
-// for the page that it ends in: there the mapping shows zeros where pread gives less. So a read counts only if its last
-// byte is not zero after all bytes were copied: then the file has reached to there. (Unless it was truncated and written again
-// during the copy of these few kilobytes; ext4's pread can show zeros then, too.) Other reads (one in 256 of random bytes,
-// most of whole numbers of a fixed width) are for pread.
+// The bytes are those that pread gives. What a truncated file lacks is missing from its mapping too
+// (guarded_copy.hpp), but for the page that it ends in: there the mapping shows zeros where pread
+// gives less. So a read counts only if its last byte is not zero after all bytes were copied: then
+// the file has reached to there. (Unless it was truncated and written again during the copy of
+// these few kilobytes; ext4's pread can show zeros then, too.) Other reads (one in 256 of random
+// bytes, most of whole numbers of a fixed width) are for pread.
 //
-// What it costs: 8 bytes of page tables for each page that was read, until the file is closed; the pages count as the
-// program's resident memory, though they stay the page cache's.
+// What it costs: 8 bytes of page tables for each page that was read, until the file is closed; the
+// pages count as the program's resident memory, though they stay the page cache's.
 #pragma once
 
 #include <atomic>
@@ -29,7 +35,8 @@ class mapped_reads {
  public:
   static constexpr std::uint64_t window_bytes = std::uint64_t{256} << 10;
   static constexpr std::uint64_t file_bytes_min = window_bytes;
-  static constexpr std::uint32_t reads_before = 4;  // faulting in 64 pages costs about 10 to 20 reads
+  static constexpr std::uint32_t reads_before =
+      4;  // faulting in 64 pages costs about 10 to 20 reads
   static constexpr std::uint32_t trusted_seconds = 8;
 
   // Null when the file cannot be mapped, is too small to be worth it, or copies cannot be guarded.
@@ -44,7 +51,8 @@ class mapped_reads {
   void expect(std::uint64_t bytes, std::uint64_t offset) const noexcept;
 
  private:
-  // A window: 0 to reads_before, the reads counted; or `ready` and the second in which it was last seen in the page cache.
+  // A window: 0 to reads_before, the reads counted; or `ready` and the second in which it was last
+  // seen in the page cache.
   static constexpr std::uint32_t ready = 0x8000'0000u;
   using window = std::atomic<std::uint32_t>;
 

@@ -27,7 +27,8 @@ bool reaches(int fd, std::uint64_t end) {
 
 std::unique_ptr<mapped_writes> mapped_writes::make(int fd, std::uint64_t end) noexcept {
   struct statfs s;
-  if (!reaches(fd, end) || fstatfs(fd, &s) != 0 || static_cast<unsigned long>(s.f_type) != tmpfs || !guard_copies())
+  if (!reaches(fd, end) || fstatfs(fd, &s) != 0 || static_cast<unsigned long>(s.f_type) != tmpfs ||
+      !guard_copies())
     return nullptr;
   return std::unique_ptr<mapped_writes>(new (std::nothrow) mapped_writes);
 }
@@ -39,14 +40,17 @@ mapped_writes::~mapped_writes() {
   for (const std::atomic<part*>& p : parts_) delete p.load(std::memory_order_relaxed);
 }
 
-bool mapped_writes::write(int fd, const char* from, std::uint64_t bytes, std::uint64_t offset) noexcept {
+bool mapped_writes::write(int fd, const char* from, std::uint64_t bytes,
+                          std::uint64_t offset) noexcept {
   const bool done = try_write(fd, from, bytes, offset);
   // Relaxed: a hint. Stored only when it changes, as all writers share its line.
-  if (is_used_.load(std::memory_order_relaxed) != done) is_used_.store(done, std::memory_order_relaxed);
+  if (is_used_.load(std::memory_order_relaxed) != done)
+    is_used_.store(done, std::memory_order_relaxed);
   return done;
 }
 
-bool mapped_writes::try_write(int fd, const char* from, std::uint64_t bytes, std::uint64_t offset) noexcept {
+bool mapped_writes::try_write(int fd, const char* from, std::uint64_t bytes,
+                              std::uint64_t offset) noexcept {
   const std::uint64_t number = offset / part_bytes, in_part = offset % part_bytes;
   if (bytes < bytes_min || number >= parts_max || bytes > part_bytes - in_part) return false;
   struct stat s;
@@ -65,7 +69,8 @@ bool mapped_writes::try_write(int fd, const char* from, std::uint64_t bytes, std
   return false;
 }
 
-// Relaxed throughout: a window says only how to write, never what is there. Several threads may ask at once, and do the same.
+// Relaxed throughout: a window says only how to write, never what is there. Several threads may ask
+// at once, and do the same.
 bool mapped_writes::is_ready(part& of, std::uint64_t window, std::uint64_t bytes) noexcept {
   std::atomic<std::uint32_t>& w = of.windows[window];
   const std::uint32_t seen = w.load(std::memory_order_relaxed), now = coarse_seconds();
@@ -73,7 +78,8 @@ bool mapped_writes::is_ready(part& of, std::uint64_t window, std::uint64_t bytes
   char* const data = of.data + window * window_bytes;
   if (!are_in_page_cache<window_bytes>(data, bytes)) return false;
 #if defined(MADV_POPULATE_WRITE)
-  // Linux 5.14; before it, each page is faulted in by its first byte. An error when the file has become shorter.
+  // Linux 5.14; before it, each page is faulted in by its first byte. An error when the file has
+  // become shorter.
   if (madvise(data, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) return false;
 #endif
   w.store(ready | now, std::memory_order_relaxed);
@@ -84,11 +90,14 @@ mapped_writes::part* mapped_writes::find_part(int fd, std::uint64_t number) noex
   // Acquire: pairs with the release below.
   part* known = parts_[number].load(std::memory_order_acquire);
   if (known != nullptr) return known;
-  char* const data = copy_mapping::make(fd, part_bytes, number * part_bytes, PROT_READ | PROT_WRITE);
+  char* const data =
+      copy_mapping::make(fd, part_bytes, number * part_bytes, PROT_READ | PROT_WRITE);
   if (data == nullptr) return nullptr;
   part* const made = new (std::nothrow) part(data);
   if (made == nullptr) copy_mapping::end(data, part_bytes);
-  if (made == nullptr || parts_[number].compare_exchange_strong(known, made, std::memory_order_acq_rel)) return made;
+  if (made == nullptr ||
+      parts_[number].compare_exchange_strong(known, made, std::memory_order_acq_rel))
+    return made;
   delete made;  // another thread was faster
   return known;
 }

@@ -18,13 +18,15 @@ inline std::uint32_t coarse_seconds() {
   return static_cast<std::uint32_t>(t.tv_sec) & 0x7fff'ffffu;
 }
 
-// Whether all pages of a part of a mapping are, which is at most `Most` bytes long and begins with a page.
+// Whether all pages of a part of a mapping are, which is at most `Most` bytes long and begins with
+// a page.
 template <std::uint64_t Most>
 bool are_in_page_cache(char* data, std::uint64_t bytes) {
   static const auto page_bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   std::array<unsigned char, Most / 4096> resident;  // pages are no smaller
   if (bytes > Most || mincore(data, bytes, resident.data()) != 0) return false;
-  const auto end = resident.begin() + static_cast<std::ptrdiff_t>((bytes + page_bytes - 1) / page_bytes);
+  const auto end =
+      resident.begin() + static_cast<std::ptrdiff_t>((bytes + page_bytes - 1) / page_bytes);
   return std::all_of(resident.begin(), end, [](unsigned char r) { return (r & 1) != 0; });
 }
 

@@ -32,8 +32,8 @@ int check_file_system(int descriptor) {
   return is_kernel_file_system(static_cast<std::uint32_t>(s.f_type)) ? -EINVAL : 0;
 }
 
-// 0 if a descriptor is of a regular file that may be opened, or -errno. By statx(2): ThreadSanitizer takes fstat(2) for a use of
-// the process's table (descriptor_table.cpp).
+// 0 if a descriptor is of a regular file that may be opened, or -errno. By statx(2):
+// ThreadSanitizer takes fstat(2) for a use of the process's table (descriptor_table.cpp).
 int check_file(int descriptor, struct statx& s) {
   if (statx(descriptor, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &s) != 0) return -errno;
   if (S_ISDIR(s.stx_mode)) return -EISDIR;
@@ -52,7 +52,8 @@ std::pair<std::string, std::string> split(const std::string& path) {
 
 }  // namespace
 
-path_descriptor::path_descriptor(int number) : table_(descriptor_table::of_this_thread()), number_(number) {
+path_descriptor::path_descriptor(int number)
+    : table_(descriptor_table::of_this_thread()), number_(number) {
   for (int& low : low_) {
     if (number_ < 0 || number_ > 2) return;
     low = number_;
@@ -97,7 +98,9 @@ path_opener::~path_opener() {
 
 // As open(2) of an existing file, below the root. A descriptor, or -errno.
 int path_opener::find(const std::string& path, int flags) const {
-  if (!has_root()) return uninterrupted([&] { return descriptor_table::of_this_thread().open(path.c_str(), flags); });
+  if (!has_root())
+    return uninterrupted(
+        [&] { return descriptor_table::of_this_thread().open(path.c_str(), flags); });
   // As in the kernel's uapi header (openat2, Linux 5.6).
   struct {
     std::uint64_t flags, mode, resolve;
@@ -122,8 +125,10 @@ int path_opener::open(const std::string& path, const open_how& how, bool& readab
     }
     const int fd = create(at, how);
     if (fd != -EEXIST || how.exclusive) return fd;
-    // Another program made it meanwhile; or it is a link that leads nowhere yet, and the file is to be there.
-    if (const int status = follow(at); status < 0 && status != -EINVAL && status != -ENOENT) return status;
+    // Another program made it meanwhile; or it is a link that leads nowhere yet, and the file is to
+    // be there.
+    if (const int status = follow(at); status < 0 && status != -EINVAL && status != -ENOENT)
+      return status;
   }
   return -ELOOP;
 }
@@ -133,14 +138,17 @@ int path_opener::open_existing(const std::string& path, const open_how& how, boo
   if (found.number() < 0) return found.number();
   if (!how.write) return reopen(found, path, O_RDONLY, how.no_follow);
   const int fd = reopen(found, path, O_RDWR, how.no_follow);
-  // It is to be written only, and may not be read: then its pages cannot be fetched, but it can be written.
+  // It is to be written only, and may not be read: then its pages cannot be fetched, but it can be
+  // written.
   if (fd != -EACCES || how.read) return fd;
   readable = false;
   return reopen(found, path, O_WRONLY, how.no_follow);
 }
 
-int path_opener::reopen(const path_descriptor& found, const std::string& path, int access, bool no_follow) const {
-  // O_NONBLOCK: means nothing for a regular file, but that a lease of another program is not waited for.
+int path_opener::reopen(const path_descriptor& found, const std::string& path, int access,
+                        bool no_follow) const {
+  // O_NONBLOCK: means nothing for a regular file, but that a lease of another program is not waited
+  // for.
   const int flags = access | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
   if (const int fd = open_found(found, flags); fd != -ESTALE && fd != no_links) return fd;
   const int fd = find(path, flags | (no_follow ? O_NOFOLLOW : 0));
@@ -159,7 +167,8 @@ int path_opener::open_found(const path_descriptor& found, int flags) const {
   if (const int status = check_file(found.number(), s); status < 0) return status;
   descriptor_table& table = descriptor_table::of_this_thread();
   if (const int kept =
-          table.take_kept({makedev(s.stx_dev_major, s.stx_dev_minor), s.stx_ino, flags & O_ACCMODE}, found.number());
+          table.take_kept({makedev(s.stx_dev_major, s.stx_dev_minor), s.stx_ino, flags & O_ACCMODE},
+                          found.number());
       kept != -ENOENT)
     return kept;
   const int links = table.is_own() ? table.links() : links_;
@@ -171,7 +180,8 @@ int path_opener::open_found(const path_descriptor& found, int flags) const {
 }
 
 int path_opener::create(const std::string& path, const open_how& how) const {
-  const int flags = (how.write ? O_RDWR : O_RDONLY) | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+  const int flags =
+      (how.write ? O_RDWR : O_RDONLY) | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
   return at_parent(path, [&](int folder, const char* name) {
     return uninterrupted([&] {
       const int fd = openat(folder, name, flags, how.mode);
@@ -193,7 +203,8 @@ int path_opener::follow(std::string& path) const {
   return 0;
 }
 
-// What `act(folder, name)` gives for the folder that the last part of a path is in, which holds data; or -errno.
+// What `act(folder, name)` gives for the folder that the last part of a path is in, which holds
+// data; or -errno.
 template <class Act>
 int path_opener::at_parent(const std::string& path, const Act& act) const {
   const auto [parent, name] = split(path);
@@ -208,7 +219,9 @@ int path_opener::at_parent(const std::string& path, const Act& act) const {
 }
 
 int path_opener::unlink(const std::string& path) const {
-  return at_parent(path, [](int folder, const char* name) { return unlinkat(folder, name, 0) == 0 ? 0 : -errno; });
+  return at_parent(path, [](int folder, const char* name) {
+    return unlinkat(folder, name, 0) == 0 ? 0 : -errno;
+  });
 }
 
 int path_opener::rename(const std::string& path, const std::string& new_path) const {

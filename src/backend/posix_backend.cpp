@@ -1,8 +1,9 @@
 // The POSIX backend: files of the host through open, pread and mmap (mapped_reads.hpp).
 //
-// A file that an opener opened is open in that opener's descriptor table (descriptor_table.hpp), and stays so until it is
-// destroyed. The first thread with the process's table that needs a descriptor of it opens it there too, for all that follow. A
-// small file that is read by its opener alone, with its open, is in one table only.
+// A file that an opener opened is open in that opener's descriptor table (descriptor_table.hpp),
+// and stays so until it is destroyed. The first thread with the process's table that needs a
+// descriptor of it opens it there too, for all that follow. A small file that is read by its opener
+// alone, with its open, is in one table only.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -59,15 +60,17 @@ class posix_file final : public backend_file {
  public:
   // `fd`: of the calling thread's table.
   posix_file(int fd, const posix_backend_options& options, bool readable = true)
-      : readable_(readable), home_(descriptor_table::shared_of_this_thread()), home_fd_(home_ != nullptr ? fd : -1),
-        unmapped_reads_(options.mapped_reads ? 0 : unmapped_reads_max), maps_writes_(options.mapped_writes && readable),
-        fd_(home_ != nullptr ? -1 : fd) {}
+      : readable_(readable), home_(descriptor_table::shared_of_this_thread()),
+        home_fd_(home_ != nullptr ? fd : -1),
+        unmapped_reads_(options.mapped_reads ? 0 : unmapped_reads_max),
+        maps_writes_(options.mapped_writes && readable), fd_(home_ != nullptr ? -1 : fd) {}
   ~posix_file() override {
     delete mapped_.load(std::memory_order_acquire);
     delete mapped_to_write_.load(std::memory_order_acquire);
     if (home_ != nullptr) home_->close(home_fd_);
     // Acquire: pairs with the release of whoever opened it.
-    if (const int fd = fd_.load(std::memory_order_acquire); fd >= 0) descriptor_table::of_process().close(fd);
+    if (const int fd = fd_.load(std::memory_order_acquire); fd >= 0)
+      descriptor_table::of_process().close(fd);
   }
   posix_file(const posix_file&) = delete;
   posix_file& operator=(const posix_file&) = delete;
@@ -78,7 +81,8 @@ class posix_file final : public backend_file {
     const descriptor fd(*this);
     if (!fd) return fd.number();
     struct statx s;
-    if (statx(fd.number(), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &s) != 0) return -errno;
+    if (statx(fd.number(), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &s) != 0)
+      return -errno;
     identity.device = makedev(s.stx_dev_major, s.stx_dev_minor);
     identity.inode = s.stx_ino;
     identity.size = s.stx_size;
@@ -95,13 +99,15 @@ class posix_file final : public backend_file {
   std::int64_t read(char* to, std::uint64_t bytes, std::uint64_t offset) override {
     // Acquire: pairs with the release of whoever mapped the file.
     mapped_reads* const mapped = mapped_.load(std::memory_order_acquire);
-    if (mapped != nullptr && mapped->read(to, bytes, offset)) return static_cast<std::int64_t>(bytes);
+    if (mapped != nullptr && mapped->read(to, bytes, offset))
+      return static_cast<std::int64_t>(bytes);
     const descriptor fd(*this);
     if (!fd) return fd.number();
     if (!readable_) return -EBADF;
     descriptor_table& table = descriptor_table::of_this_thread();
     // Openers read a file once; it is not for them to map it.
-    if (mapped == nullptr && !table.is_own() && unmapped_reads_.load(std::memory_order_relaxed) < unmapped_reads_max &&
+    if (mapped == nullptr && !table.is_own() &&
+        unmapped_reads_.load(std::memory_order_relaxed) < unmapped_reads_max &&
         unmapped_reads_.fetch_add(1, std::memory_order_relaxed) == unmapped_reads_max - 1) {
       // One thread is the last to count, and tries once.
       mapped_.store(mapped_reads::make(fd.number()).release(), std::memory_order_release);
@@ -110,7 +116,8 @@ class posix_file final : public backend_file {
   }
 
   void expect(std::uint64_t bytes, std::uint64_t offset) override {
-    if (const mapped_reads* mapped = mapped_.load(std::memory_order_acquire)) mapped->expect(bytes, offset);
+    if (const mapped_reads* mapped = mapped_.load(std::memory_order_acquire))
+      mapped->expect(bytes, offset);
   }
 
   std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) override {
@@ -136,15 +143,16 @@ class posix_file final : public backend_file {
 
   void fault_in(const file_mapping& mapping) override {
 #if defined(MADV_POPULATE_READ)
-    // Linux 5.14. The driver would otherwise take each page's fault by itself, which costs more than the rest of a
-    // registration.
+    // Linux 5.14. The driver would otherwise take each page's fault by itself, which costs more
+    // than the rest of a registration.
     (void)madvise(mapping.data(), mapping.bytes(), MADV_POPULATE_READ);
 #endif
   }
 
   bool readable() const override { return readable_; }
 
-  // Files that are changed are opened by threads that have the process's descriptors, and used by such.
+  // Files that are changed are opened by threads that have the process's descriptors, and used by
+  // such.
   std::int64_t write(const char* from, std::uint64_t bytes, std::uint64_t offset) override {
     const descriptor fd(*this);
     if (!fd) return fd.number();
@@ -155,7 +163,8 @@ class posix_file final : public backend_file {
       if (mapped != nullptr && mapped->write(fd.number(), from, bytes, offset))
         done = bytes - mapped_writes::tail_bytes;
     }
-    const ssize_t n = pwrite(fd.number(), from + done, bytes - done, static_cast<off_t>(offset + done));
+    const ssize_t n =
+        pwrite(fd.number(), from + done, bytes - done, static_cast<off_t>(offset + done));
     return n < 0 ? -errno : static_cast<std::int64_t>(done) + n;
   }
   bool writes_together() const override {
@@ -183,18 +192,20 @@ class posix_file final : public backend_file {
     // Only advice: when it is not taken, the extent is not registered and loads stay staged.
     const descriptor fd(*this);
     if (!fd) return;
-    // In pieces: of one call Linux takes no more than the device's read_ahead_kb, or max_sectors_kb if that is more. These
-    // are the 128 KiB that read_ahead_kb is by default.
+    // In pieces: of one call Linux takes no more than the device's read_ahead_kb, or max_sectors_kb
+    // if that is more. These are the 128 KiB that read_ahead_kb is by default.
     constexpr std::uint64_t piece_bytes = std::uint64_t{128} << 10;
     for (std::uint64_t done = 0; done < bytes; done += piece_bytes) {
       (void)posix_fadvise(fd.number(), static_cast<off_t>(offset + done),
-                          static_cast<off_t>(std::min(piece_bytes, bytes - done)), POSIX_FADV_WILLNEED);
+                          static_cast<off_t>(std::min(piece_bytes, bytes - done)),
+                          POSIX_FADV_WILLNEED);
     }
   }
 
  private:
-  // A descriptor of the calling thread's table, as long as this lives; or an error. It borrows those that the file keeps. There
-  // is none only in an opener that has the file from another thread: then it is opened for this one use.
+  // A descriptor of the calling thread's table, as long as this lives; or an error. It borrows
+  // those that the file keeps. There is none only in an opener that has the file from another
+  // thread: then it is opened for this one use.
   class descriptor {
    public:
     explicit descriptor(posix_file& file) : table_(descriptor_table::of_this_thread()) {
@@ -216,13 +227,15 @@ class posix_file final : public backend_file {
     bool passing_ = false;
   };
 
-  // Null where that is not to be had for a write that ends there; tried again then, at the price of a system call or two for a large write.
+  // Null where that is not to be had for a write that ends there; tried again then, at the price of
+  // a system call or two for a large write.
   mapped_writes* map_to_write(int fd, std::uint64_t end) {
     // Acquire: pairs with the release of whoever mapped the file.
     mapped_writes* known = mapped_to_write_.load(std::memory_order_acquire);
     if (known != nullptr) return known;
     std::unique_ptr<mapped_writes> made = mapped_writes::make(fd, end);
-    if (made == nullptr || !mapped_to_write_.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel))
+    if (made == nullptr ||
+        !mapped_to_write_.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel))
       return known;
     return made.release();
   }
@@ -238,15 +251,19 @@ class posix_file final : public backend_file {
     return known;
   }
 
-  // Opens it in the calling thread's table, from the one where it is open as long as this lives. A descriptor, or -errno.
+  // Opens it in the calling thread's table, from the one where it is open as long as this lives. A
+  // descriptor, or -errno.
   int reopen() {
     const int kept = descriptor_table::of_this_thread().take_kept(
-        {device_.load(std::memory_order_relaxed), inode_.load(std::memory_order_relaxed), O_RDONLY});
+        {device_.load(std::memory_order_relaxed), inode_.load(std::memory_order_relaxed),
+         O_RDONLY});
     if (kept >= 0) return kept;
-    const int fd = home_ != nullptr ? home_->reopen(home_fd_)
-                                    : descriptor_table::of_process().reopen(fd_.load(std::memory_order_acquire));
+    const int fd = home_ != nullptr
+                       ? home_->reopen(home_fd_)
+                       : descriptor_table::of_process().reopen(fd_.load(std::memory_order_acquire));
     if (fd < 0) return fd;
-    // It cannot be another file; but the link was a matter of numbers, and a wrong file would be read without a sign.
+    // It cannot be another file; but the link was a matter of numbers, and a wrong file would be
+    // read without a sign.
     struct statx s;
     const int known = statx(fd, "", AT_EMPTY_PATH, STATX_INO, &s) == 0 ? 0 : -errno;
     if (known == 0 && s.stx_ino == inode_.load(std::memory_order_relaxed) &&
@@ -269,17 +286,20 @@ class posix_file final : public backend_file {
     const descriptor fd(*this);
     if (!fd || syscall(cachestat, fd.number(), &asked, &pages, 0) != 0) return -1;
     const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-    return std::min(1.0, static_cast<double>(pages.cached) / static_cast<double>((bytes + page - 1) / page));
+    return std::min(
+        1.0, static_cast<double>(pages.cached) / static_cast<double>((bytes + page - 1) / page));
   }
 
   static constexpr std::uint32_t unmapped_reads_max = 64;  // a mapping costs a few of them
 
   const bool readable_;
-  const std::shared_ptr<descriptor_table> home_;  // of the opener that opened it; null: the process's
-  const int home_fd_;                             // in home_
-  std::atomic<std::uint32_t> unmapped_reads_;     // counted up to the limit, at which the file is mapped if it can be
+  const std::shared_ptr<descriptor_table>
+      home_;           // of the opener that opened it; null: the process's
+  const int home_fd_;  // in home_
+  std::atomic<std::uint32_t>
+      unmapped_reads_;  // counted up to the limit, at which the file is mapped if it can be
   const bool maps_writes_;
-  std::atomic<int> fd_;                              // in the process's table; -1: not open there yet
+  std::atomic<int> fd_;  // in the process's table; -1: not open there yet
   std::atomic<std::uint64_t> device_{0}, inode_{0};  // as identify() saw them last
   std::atomic<mapped_reads*> mapped_{nullptr};
   std::atomic<mapped_writes*> mapped_to_write_{nullptr};
@@ -294,7 +314,8 @@ class posix_backend final : public backend {
     return open_to_change(path, {.no_follow = no_follow, .write = false}, file);
   }
 
-  int open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& file) override {
+  int open_to_change(const std::string& path, const open_how& how,
+                     std::unique_ptr<backend_file>& file) override {
     bool readable = true;
     int fd = paths_.open(path, how, readable);
     if (fd < 0) return fd;
@@ -309,18 +330,22 @@ class posix_backend final : public backend {
   }
 
   int unlink(const std::string& path) override { return paths_.unlink(path); }
-  int rename(const std::string& path, const std::string& new_path) override { return paths_.rename(path, new_path); }
+  int rename(const std::string& path, const std::string& new_path) override {
+    return paths_.rename(path, new_path);
+  }
 
   int sync_folder(const std::string& path) override { return paths_.sync_folder(path); }
 
-  std::unique_ptr<opener_stay> enter_opener() override {
+  std::unique_ptr<descriptor_table_guard> enter_opener() override {
     if (!options_.own_descriptors || paths_.has_root()) return nullptr;
     std::call_once(tried_, [this] { own_tables_ = descriptor_table::can_be_own(proc_); });
     return own_tables_ ? descriptor_table::make_own(proc_) : nullptr;
   }
 
   void close_handed() override { descriptor_table::of_this_thread().close_handed(); }
-  std::size_t kept_descriptors() const override { return descriptor_table::of_process().kept_count(); }
+  std::size_t kept_descriptors() const override {
+    return descriptor_table::of_process().kept_count();
+  }
 
  private:
   const posix_backend_options options_;
@@ -332,7 +357,8 @@ class posix_backend final : public backend {
 
 }  // namespace
 
-std::shared_ptr<backend> make_posix_backend(const posix_backend_options& options, const std::string& proc) {
+std::shared_ptr<backend> make_posix_backend(const posix_backend_options& options,
+                                            const std::string& proc) {
   return std::make_shared<posix_backend>(options, proc);
 }
 std::shared_ptr<backend> make_posix_backend(const posix_backend_options& options) {

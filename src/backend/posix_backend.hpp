@@ -9,6 +9,7 @@
 namespace gpufs {
 
 // `proc`: where the proc file system is mounted.
-std::shared_ptr<backend> make_posix_backend(const posix_backend_options& options, const std::string& proc);
+std::shared_ptr<backend> make_posix_backend(const posix_backend_options& options,
+                                            const std::string& proc);
 
 }  // namespace gpufs

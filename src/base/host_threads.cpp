@@ -22,7 +22,8 @@ std::uint64_t lived_ns() {
   const std::uint64_t now = platform::now_ns();
   // Relaxed: numbers, by which nothing else becomes known. Two threads that look at once may count
   // some nanoseconds twice.
-  const std::uint64_t since = platform::duration_ns(looked.exchange(now, std::memory_order_relaxed), now);
+  const std::uint64_t since =
+      platform::duration_ns(looked.exchange(now, std::memory_order_relaxed), now);
   const std::uint64_t counted = std::min(since, deadline::look_ns_max);
   return lived.fetch_add(counted, std::memory_order_relaxed) + counted;
 }
@@ -39,7 +40,9 @@ std::uint64_t deadline::left_ns() const {
   return end_ns_ == never ? never : end_ns_ > now ? end_ns_ - now : 0;
 }
 
-deadline deadline::or_after(std::uint64_t ns) const { return deadline(std::min(end_ns_, after(ns).end_ns_)); }
+deadline deadline::or_after(std::uint64_t ns) const {
+  return deadline(std::min(end_ns_, after(ns).end_ns_));
+}
 
 host_threads::~host_threads() { (void)wait_until(deadline::after(deadline::never)); }
 
@@ -79,7 +82,8 @@ bool host_threads::wait_until(const deadline& end) {
     while (progress_->running != 0) {
       const std::uint64_t left = end.left_ns();
       if (left == 0) return false;
-      (void)progress_->ended.wait_for(lock, std::chrono::nanoseconds(std::min(left, deadline::look_ns)));
+      (void)progress_->ended.wait_for(lock,
+                                      std::chrono::nanoseconds(std::min(left, deadline::look_ns)));
     }
   }
   for (std::thread& t : threads_) t.join();

@@ -1,7 +1,7 @@
 // Threads of the host that may hang: in a call of a backend, of a sink, or of a driver.
 //
-// The owner waits for them until a deadline. What has not ended by then is left behind, and then everything that the threads
-// use must stay for ever.
+// The owner waits for them until a deadline. What has not ended by then is left behind, and then
+// everything that the threads use must stay for ever.
 #pragma once
 
 #include <condition_variable>
@@ -43,10 +43,11 @@ class host_threads {
   host_threads(const host_threads&) = delete;
   host_threads& operator=(const host_threads&) = delete;
 
-  // Throws gpufs::error EAGAIN when the system gives no thread (`what` says for what), or std::bad_alloc.
-  // `body` must not throw. The thread gets none of the program's signals.
+  // Throws gpufs::error EAGAIN when the system gives no thread (`what` says for what), or
+  // std::bad_alloc. `body` must not throw. The thread gets none of the program's signals.
   void start(const char* what, std::function<void()> body);
-  // True when all threads have ended, false at the deadline. After true no thread is left that uses anything.
+  // True when all threads have ended, false at the deadline. After true no thread is left that uses
+  // anything.
   [[nodiscard]] bool wait_until(const deadline& end);
   // Leaves the threads that still run to themselves.
   void leave() noexcept;
@@ -63,8 +64,8 @@ class host_threads {
   std::vector<std::thread> threads_;
 };
 
-// A thread that makes one call, so that the caller can stop waiting for it. It exists from the beginning, because a thread may not
-// be had at the end.
+// A thread that makes one call, so that the caller can stop waiting for it. It exists from the
+// beginning, because a thread may not be had at the end.
 class spare_thread {
  public:
   // As host_threads::start.
@@ -73,7 +74,8 @@ class spare_thread {
   spare_thread(const spare_thread&) = delete;
   spare_thread& operator=(const spare_thread&) = delete;
 
-  // Has the thread make the call, once. False when it has not returned by the deadline; then what it uses must stay.
+  // Has the thread make the call, once. False when it has not returned by the deadline; then what
+  // it uses must stay.
   [[nodiscard]] bool run(void (*call)(void*), void* argument, const deadline& end);
   // The thread is not needed any more. It ends by itself; nothing waits for it.
   void dismiss();

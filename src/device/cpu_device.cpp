@@ -1,4 +1,4 @@
-// The CPU twin's device: plain host memory.
+// The CPU device's device: plain host memory.
 #include <sys/mman.h>
 #include <sys/sysinfo.h>
 #include <sys/uio.h>
@@ -19,8 +19,10 @@ namespace gpufs {
 namespace {
 
 char* map_zeroed(std::uint64_t bytes, const char* what) {
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) throw error(ENOMEM, std::string(what) + ": " + std::to_string(bytes) + " bytes");
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED)
+    throw error(ENOMEM, std::string(what) + ": " + std::to_string(bytes) + " bytes");
   return static_cast<char*>(p);
 }
 
@@ -31,7 +33,9 @@ class cpu_device final : public device {
   cpu_device(const cpu_device&) = delete;
   cpu_device& operator=(const cpu_device&) = delete;
 
-  std::string name() const override { return "CPU twin, " + std::to_string(threads_) + " threads"; }
+  std::string name() const override {
+    return "CPU device, " + std::to_string(threads_) + " threads";
+  }
   unsigned multiprocessors() const override { return threads_; }
   std::uint64_t free_bytes() const override {
     struct sysinfo info;
@@ -52,11 +56,16 @@ class cpu_device final : public device {
     char* p = map_zeroed(bytes, "channel");
     return {p, p};
   }
-  void free_shared(const shared_memory& memory, std::uint64_t bytes) noexcept override { munmap(memory.host, bytes); }
+  void free_shared(const shared_memory& memory, std::uint64_t bytes) noexcept override {
+    munmap(memory.host, bytes);
+  }
   shared_memory allocate_buffers(std::uint64_t bytes) override { return allocate_shared(bytes); }
-  void free_buffers(const shared_memory& memory, std::uint64_t bytes) noexcept override { free_shared(memory, bytes); }
+  void free_buffers(const shared_memory& memory, std::uint64_t bytes) noexcept override {
+    free_shared(memory, bytes);
+  }
 
-  // Direct copies go through process_vm_readv (base/copy.cuh), which a container's policy may forbid.
+  // Direct copies go through process_vm_readv (base/copy.cuh), which a container's policy may
+  // forbid.
   std::string direct_obstacle() const override {
     char from = 1;
     char to = 0;
@@ -76,7 +85,8 @@ class cpu_device final : public device {
   std::string bulk_obstacle() const override { return direct_obstacle(); }
   std::uint64_t bulk_bytes_min() const override { return 0; }
   // As a direct load, a copy by the kernel: the file may have been truncated under its mapping.
-  std::int64_t bulk_copy(unsigned, char* to, std::uint64_t from, std::uint64_t bytes, char*, std::uint64_t) override {
+  std::int64_t bulk_copy(unsigned, char* to, std::uint64_t from, std::uint64_t bytes, char*,
+                         std::uint64_t) override {
     return static_cast<std::int64_t>(copy_from_extent(thread_group(), to, from, bytes));
   }
 
@@ -88,13 +98,18 @@ class cpu_device final : public device {
     return p;
   }
   void free(void* memory) noexcept override { std::free(memory); }
-  void copy_to_device(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
-  void copy_to_host(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
+  void copy_to_device(void* to, const void* from, std::size_t bytes) override {
+    std::memcpy(to, from, bytes);
+  }
+  void copy_to_host(void* to, const void* from, std::size_t bytes) override {
+    std::memcpy(to, from, bytes);
+  }
   void snapshot(std::uint64_t* to, const std::uint64_t* from, std::size_t words) override {
     for (std::size_t i = 0; i < words; ++i) to[i] = __atomic_load_n(from + i, __ATOMIC_RELAXED);
   }
   void synchronize() override {}
-  // Sequentially consistent: who ends the mount says so first and then looks here; who launches comes the other way.
+  // Sequentially consistent: who ends the mount says so first and then looks here; who launches
+  // comes the other way.
   void begin_launch() noexcept override { ++launches_; }
   void end_launch() noexcept override { --launches_; }
   bool wait_idle(std::uint64_t timeout_ns) noexcept override {
@@ -117,6 +132,8 @@ class cpu_device final : public device {
 
 }  // namespace
 
-std::unique_ptr<device> make_cpu_device(unsigned threads) { return std::make_unique<cpu_device>(threads); }
+std::unique_ptr<device> make_cpu_device(unsigned threads) {
+  return std::make_unique<cpu_device>(threads);
+}
 
 }  // namespace gpufs

@@ -54,8 +54,8 @@ void check(CUresult status, const char* what) {
               std::string(what) + ": CUDA driver error " + std::to_string(status));
 }
 
-// Memory that was freed, kept for who wants as much again: the driver takes a tenth of a millisecond and more to allocate and to free.
-// Of the current GPU. Thread-safe.
+// Memory that was freed, kept for who wants as much again: the driver takes a tenth of a
+// millisecond and more to allocate and to free. Of the current GPU. Thread-safe.
 class kept_memory {
  public:
   // Throws gpufs::error, ENOMEM.
@@ -131,14 +131,16 @@ class cuda_device final : public device {
     check(cudaGetDeviceProperties(&properties_, ordinal_), "cudaGetDeviceProperties");
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     int value = 0;
-    if (cudaDeviceGetAttribute(&value, cudaDevAttrHostRegisterReadOnlySupported, ordinal_) == cudaSuccess)
+    if (cudaDeviceGetAttribute(&value, cudaDevAttrHostRegisterReadOnlySupported, ordinal_) ==
+        cudaSuccess)
       read_only_registration_ = value != 0;
     prepare_bulk();
   }
   ~cuda_device() override {
     const current_scope scope(*this, std::nothrow);
     memory_.clear();
-    if (staged_.has_value()) free_buffers({staged_->buffers(), nullptr}, staged_copies::buffers_bytes());
+    if (staged_.has_value())
+      free_buffers({staged_->buffers(), nullptr}, staged_copies::buffers_bytes());
     staged_.reset();
     for (const cudaStream_t stream : bulk_streams_) {
       if (stream != nullptr) (void)cudaStreamDestroy(stream);
@@ -149,7 +151,9 @@ class cuda_device final : public device {
   cuda_device& operator=(const cuda_device&) = delete;
 
   std::string name() const override { return properties_.name; }
-  unsigned multiprocessors() const override { return static_cast<unsigned>(properties_.multiProcessorCount); }
+  unsigned multiprocessors() const override {
+    return static_cast<unsigned>(properties_.multiProcessorCount);
+  }
   std::uint64_t free_bytes() const override {
     const current_scope scope(*this);
     std::size_t free = 0;
@@ -161,10 +165,11 @@ class cuda_device final : public device {
   // Virtual memory management, so that the arena can later be exported, grown and shrunk.
   char* allocate_arena(std::uint64_t bytes) override {
     const current_scope scope(*this);
-    const auto granularity_of =
-        driver_function<decltype(&cuMemGetAllocationGranularity)>("cuMemGetAllocationGranularity", 10020);
+    const auto granularity_of = driver_function<decltype(&cuMemGetAllocationGranularity)>(
+        "cuMemGetAllocationGranularity", 10020);
     const auto create = driver_function<decltype(&cuMemCreate)>("cuMemCreate", 10020);
-    const auto reserve = driver_function<decltype(&cuMemAddressReserve)>("cuMemAddressReserve", 10020);
+    const auto reserve =
+        driver_function<decltype(&cuMemAddressReserve)>("cuMemAddressReserve", 10020);
     const auto map = driver_function<decltype(&cuMemMap)>("cuMemMap", 10020);
     const auto set_access = driver_function<decltype(&cuMemSetAccess)>("cuMemSetAccess", 10020);
     const auto release = driver_function<decltype(&cuMemRelease)>("cuMemRelease", 10020);
@@ -195,7 +200,8 @@ class cuda_device final : public device {
     access.location = properties.location;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     check(set_access(address, size, &access, 1), "page cache: cuMemSetAccess");
-    check(cudaMemsetAsync(reinterpret_cast<void*>(address), 0, bytes, stream_), "page cache: cudaMemset");
+    check(cudaMemsetAsync(reinterpret_cast<void*>(address), 0, bytes, stream_),
+          "page cache: cudaMemset");
     check(cudaStreamSynchronize(stream_), "page cache: cudaMemset");
     return reinterpret_cast<char*>(address);
   }
@@ -210,7 +216,8 @@ class cuda_device final : public device {
     const current_scope scope(*this);
     void* host = nullptr;
     void* seen = nullptr;
-    check(cudaHostAlloc(&host, bytes, cudaHostAllocMapped | cudaHostAllocPortable), "channel: cudaHostAlloc");
+    check(cudaHostAlloc(&host, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
+          "channel: cudaHostAlloc");
     std::memset(host, 0, bytes);
     check(cudaHostGetDevicePointer(&seen, host, 0), "channel: cudaHostGetDevicePointer");
     return {static_cast<char*>(host), static_cast<char*>(seen)};
@@ -220,13 +227,14 @@ class cuda_device final : public device {
     (void)cudaFreeHost(memory.host);
   }
 
-  // Huge pages, faulted in before the driver is asked: cudaHostAlloc takes half a millisecond for each MiB, one caller at a
-  // time, and keeps other threads from enqueueing copies.
+  // Huge pages, faulted in before the driver is asked: cudaHostAlloc takes half a millisecond for
+  // each MiB, one caller at a time, and keeps other threads from enqueueing copies.
   shared_memory allocate_buffers(std::uint64_t bytes) override {
     const current_scope scope(*this);
     const std::uint64_t size = whole_pages(bytes);
-    char* const reserved = static_cast<char*>(
-        mmap(nullptr, size + huge_page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    char* const reserved =
+        static_cast<char*>(mmap(nullptr, size + huge_page_bytes, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (reserved == MAP_FAILED) throw error(ENOMEM, "buffers: mmap");
     const std::uint64_t before = -reinterpret_cast<std::uintptr_t>(reserved) % huge_page_bytes;
     char* const host = reserved + before;
@@ -237,7 +245,8 @@ class cuda_device final : public device {
     (void)madvise(host, size, MADV_DONTFORK);
     for (std::uint64_t at = 0; at < size; at += page_bytes()) host[at] = 0;
     void* seen = nullptr;
-    const cudaError_t status = cudaHostRegister(host, size, cudaHostRegisterMapped | cudaHostRegisterPortable);
+    const cudaError_t status =
+        cudaHostRegister(host, size, cudaHostRegisterMapped | cudaHostRegisterPortable);
     if (status != cudaSuccess) (void)munmap(host, size);
     check(status, "buffers: cudaHostRegister");
     check(cudaHostGetDevicePointer(&seen, host, 0),
@@ -250,20 +259,22 @@ class cuda_device final : public device {
   }
 
   std::string direct_obstacle() const override {
-    return read_only_registration_
-               ? ""
-               : "this GPU cannot register read-only host memory (cudaDevAttrHostRegisterReadOnlySupported)";
+    return read_only_registration_ ? ""
+                                   : "this GPU cannot register read-only host memory "
+                                     "(cudaDevAttrHostRegisterReadOnlySupported)";
   }
   bool register_range(char* host, std::uint64_t bytes, std::uint64_t& device_address) override {
     const current_scope scope(*this);
-    if (cudaHostRegister(host, bytes, cudaHostRegisterMapped | cudaHostRegisterReadOnly) != cudaSuccess) {
+    if (cudaHostRegister(host, bytes, cudaHostRegisterMapped | cudaHostRegisterReadOnly) !=
+        cudaSuccess) {
       (void)cudaGetLastError();
       return false;
     }
     void* seen = nullptr;
     if (cudaHostGetDevicePointer(&seen, host, 0) != cudaSuccess) {
       (void)cudaGetLastError();
-      return false;  // stays registered until the process ends: unregistering would wait for kernels
+      // stays registered until the process ends: unregistering would wait for kernels
+      return false;
     }
     device_address = reinterpret_cast<std::uint64_t>(seen);
     return true;
@@ -278,18 +289,18 @@ class cuda_device final : public device {
 
   std::string bulk_obstacle() const override { return bulk_obstacle_; }
   std::uint64_t bulk_bytes_min() const override { return 65536; }
-  std::int64_t bulk_copy(unsigned lane, char* to, std::uint64_t from, std::uint64_t bytes, char* told,
-                         std::uint64_t word) override {
+  std::int64_t bulk_copy(unsigned lane, char* to, std::uint64_t from, std::uint64_t bytes,
+                         char* told, std::uint64_t word) override {
     const current_scope scope(*this);
     const cudaStream_t stream = bulk_streams_[lane % bulk_stream_count];
-    if (cudaMemcpyAsync(to, reinterpret_cast<const void*>(from), bytes, cudaMemcpyHostToDevice, stream) !=
-        cudaSuccess) {
+    if (cudaMemcpyAsync(to, reinterpret_cast<const void*>(from), bytes, cudaMemcpyHostToDevice,
+                        stream) != cudaSuccess) {
       (void)cudaGetLastError();
       return -EIO;
     }
     // Ordered behind the copy, with a barrier for memory: whoever sees the word sees the bytes.
-    const CUresult status =
-        write_value_(stream, reinterpret_cast<CUdeviceptr>(told), word, CU_STREAM_WRITE_VALUE_DEFAULT);
+    const CUresult status = write_value_(stream, reinterpret_cast<CUdeviceptr>(told), word,
+                                         CU_STREAM_WRITE_VALUE_DEFAULT);
     if (status == CUDA_SUCCESS) return -EINPROGRESS;
     // Nobody may hear that the frames are free before the copy has ended.
     (void)cudaStreamSynchronize(stream);
@@ -302,7 +313,9 @@ class cuda_device final : public device {
   void* allocate(std::size_t bytes) override {
     const current_scope scope(*this);
     void* const p = memory_.take(bytes);
-    if (cudaMemsetAsync(p, 0, bytes, stream_) == cudaSuccess && cudaStreamSynchronize(stream_) == cudaSuccess) return p;
+    if (cudaMemsetAsync(p, 0, bytes, stream_) == cudaSuccess &&
+        cudaStreamSynchronize(stream_) == cudaSuccess)
+      return p;
     memory_.give(p);
     check(cudaGetLastError(), "cudaMemset");
     throw error(EIO, "cudaMemset");
@@ -352,7 +365,8 @@ class cuda_device final : public device {
   }
 
  private:
-  // The driver has no bounded wait for a device, so a thread of its own waits; if the kernel never ends, neither does it.
+  // The driver has no bounded wait for a device, so a thread of its own waits; if the kernel never
+  // ends, neither does it.
   std::shared_ptr<std::atomic<bool>> start_waiting() const {
     auto done = std::make_shared<std::atomic<bool>>(false);
     const blocked_signals for_good;
@@ -378,11 +392,14 @@ class cuda_device final : public device {
   }
 
   void prepare_bulk() {
-    const auto attribute = driver_function<decltype(&cuDeviceGetAttribute)>("cuDeviceGetAttribute", 2000);
+    const auto attribute =
+        driver_function<decltype(&cuDeviceGetAttribute)>("cuDeviceGetAttribute", 2000);
     int supported = 0;
-    if (attribute(&supported, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, ordinal_) != CUDA_SUCCESS ||
+    if (attribute(&supported, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, ordinal_) !=
+            CUDA_SUCCESS ||
         supported == 0) {
-      bulk_obstacle_ = "this GPU's streams cannot store 64-bit words (CAN_USE_64_BIT_STREAM_MEM_OPS)";
+      bulk_obstacle_ =
+          "this GPU's streams cannot store 64-bit words (CAN_USE_64_BIT_STREAM_MEM_OPS)";
       return;
     }
     write_value_ = driver_function<decltype(&cuStreamWriteValue64)>("cuStreamWriteValue64", 12000);
@@ -398,8 +415,10 @@ class cuda_device final : public device {
 
   struct current_scope {
     explicit current_scope(const cuda_device& d) : owner(d), previous(d.make_current()) {}
-    // Where nothing may throw: a call that needs the device as the current one fails by itself, if it is not to be had.
-    current_scope(const cuda_device& d, std::nothrow_t) noexcept : owner(d), previous(d.try_make_current()) {}
+    // Where nothing may throw: a call that needs the device as the current one fails by itself, if
+    // it is not to be had.
+    current_scope(const cuda_device& d, std::nothrow_t) noexcept
+        : owner(d), previous(d.try_make_current()) {}
     ~current_scope() { owner.restore(previous); }
     current_scope(const current_scope&) = delete;
     current_scope& operator=(const current_scope&) = delete;
@@ -414,7 +433,8 @@ class cuda_device final : public device {
     if (copies == nullptr) return copy_by_driver(to, from, bytes, kind);
     check(copies->copy(to, from, bytes, kind), "cudaMemcpy");
   }
-  // Null while its buffers or streams are not to be had: the driver does without, only slower. Asked again by the next copy.
+  // Null while its buffers or streams are not to be had: the driver does without, only slower.
+  // Asked again by the next copy.
   staged_copies* staged() {
     const std::lock_guard lock(staged_mutex_);
     if (staged_.has_value()) return &*staged_;

@@ -1,5 +1,6 @@
-// Large copies between a GPU and host memory that is not pinned: in pieces through pinned buffers, which several threads fill or empty at a
-// time. The driver has a single thread do it, which is far from what the bus takes.
+// Large copies between a GPU and host memory that is not pinned: in pieces through pinned buffers,
+// which several threads fill or empty at a time. The driver has a single thread do it, which is far
+// from what the bus takes.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,11 +18,13 @@ namespace gpufs {
 // Thread-safe: one copy at a time. Made while its GPU is the current one.
 class staged_copies {
  public:
-  static constexpr std::size_t bytes_min = std::size_t{4} << 20;  // of less the driver has done much before threads run
+  static constexpr std::size_t bytes_min =
+      std::size_t{4} << 20;  // of less the driver has done much before threads run
   static constexpr std::size_t piece_bytes_max = std::size_t{1} << 20;
   // The same whenever it is asked, whatever becomes of the processors.
   static unsigned thread_count() {
-    static const unsigned count = std::clamp(std::thread::hardware_concurrency() / 2, 1u, threads_max);
+    static const unsigned count =
+        std::clamp(std::thread::hardware_concurrency() / 2, 1u, threads_max);
     return count;
   }
   static std::size_t buffers_bytes() { return 2 * thread_count() * piece_bytes_max; }
@@ -39,7 +42,9 @@ class staged_copies {
   staged_copies(const staged_copies&) = delete;
   staged_copies& operator=(const staged_copies&) = delete;
   char* buffers() const { return buffers_; }
-  bool is_usable() const { return made_ == cudaSuccess; }  // false: there were not as many streams as it needs
+  bool is_usable() const {
+    return made_ == cudaSuccess;
+  }  // false: there were not as many streams as it needs
 
   // Returns when all of it is where it should be. Does not wait for kernels.
   cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
@@ -65,7 +70,8 @@ class staged_copies {
 
  private:
   static constexpr unsigned threads_max = 8;
-  // Several for each thread, so that none waits long for the last ones; and not so small that calls of the driver count.
+  // Several for each thread, so that none waits long for the last ones; and not so small that calls
+  // of the driver count.
   static constexpr std::size_t pieces_of_thread = 4, piece_step = std::size_t{128} << 10;
 
   struct piece {
@@ -86,7 +92,8 @@ class staged_copies {
     }
     bool check(cudaError_t status) {
       cudaError_t none = cudaSuccess;
-      if (status != cudaSuccess) (void)failed.compare_exchange_strong(none, status, std::memory_order_relaxed);
+      if (status != cudaSuccess)
+        (void)failed.compare_exchange_strong(none, status, std::memory_order_relaxed);
       return status == cudaSuccess;
     }
   };
@@ -100,11 +107,14 @@ class staged_copies {
     unsigned turn = 0;
     for (piece p; (p = work.take()).bytes != 0; ++turn) {
       const unsigned h = half_of(thread, turn);
-      if (!work.check(cudaStreamSynchronize(streams_[h]))) break;  // what was in the buffer has left
+      if (!work.check(cudaStreamSynchronize(streams_[h])))
+        break;  // what was in the buffer has left
       std::memcpy(buffer(h), work.from + p.at, p.bytes);
-      (void)work.check(cudaMemcpyAsync(work.to + p.at, buffer(h), p.bytes, cudaMemcpyHostToDevice, streams_[h]));
+      (void)work.check(
+          cudaMemcpyAsync(work.to + p.at, buffer(h), p.bytes, cudaMemcpyHostToDevice, streams_[h]));
     }
-    for (unsigned k = 0; k < 2; ++k) (void)work.check(cudaStreamSynchronize(streams_[half_of(thread, k)]));
+    for (unsigned k = 0; k < 2; ++k)
+      (void)work.check(cudaStreamSynchronize(streams_[half_of(thread, k)]));
   }
   void receive(task& work, unsigned thread) {
     (void)work.check(cudaSetDevice(ordinal_));
@@ -113,7 +123,8 @@ class staged_copies {
       const unsigned h = half_of(thread, turn), before = half_of(thread, turn + 1);
       const piece p = work.take();
       if (p.bytes != 0)
-        (void)work.check(cudaMemcpyAsync(buffer(h), work.from + p.at, p.bytes, cudaMemcpyDeviceToHost, streams_[h]));
+        (void)work.check(cudaMemcpyAsync(buffer(h), work.from + p.at, p.bytes,
+                                         cudaMemcpyDeviceToHost, streams_[h]));
       if (last.bytes != 0 && work.check(cudaStreamSynchronize(streams_[before])))
         std::memcpy(work.to + last.at, buffer(before), last.bytes);
       if (p.bytes == 0) break;
@@ -126,7 +137,7 @@ class staged_copies {
   const unsigned threads_ = thread_count();
   cudaError_t made_ = cudaSuccess;
   std::array<cudaStream_t, 2 * threads_max> streams_{};  // one for each buffer
-  std::mutex mutex_;                                     // held over a copy, which uses all the buffers
+  std::mutex mutex_;  // held over a copy, which uses all the buffers
 };
 
 }  // namespace gpufs

@@ -30,24 +30,26 @@ constexpr std::uint64_t chunk_bytes = std::uint64_t{16} << 20;
 // One version that is open for writing, with all files through which it is.
 struct written_version {
   std::vector<std::shared_ptr<host_file>> files;
-  std::optional<file_node> node;  // as the device has it; read when the first dirty page is met
+  std::optional<inode_state> node;  // as the device has it; read when the first dirty page is met
 };
 using written_versions = std::map<std::uint64_t, written_version>;
 
 written_versions versions_of(const file_table& files) {
   written_versions all;
-  for (std::shared_ptr<host_file>& file : files.writers()) all[file->version().number].files.push_back(std::move(file));
+  for (std::shared_ptr<host_file>& file : files.writers())
+    all[file->version().number].files.push_back(std::move(file));
   return all;
 }
 
-file_node node_of(device& gpu, const mount_ref& fs, const host_file& file) {
-  return snapshot<file_node>(gpu, fs, fs.layout.nodes + sizeof(file_node) * file.node(), 1)[0];
+inode_state node_of(device& gpu, const mount_ref& fs, const host_file& file) {
+  return snapshot<inode_state>(gpu, fs, fs.layout.nodes + sizeof(inode_state) * file.node(), 1)[0];
 }
 
 // Shared by who flushes and who waits for it.
 struct flush_state {
   std::atomic<std::uint64_t> steps{0};  // raised whenever a call returns
-  std::atomic<bool> done{false};        // release: pairs with the waiter, after which what the flush used may go
+  std::atomic<bool> done{
+      false};  // release: pairs with the waiter, after which what the flush used may go
   std::atomic<bool> given_up{false};
   std::mutex mutex;  // guards unfinished
   written_versions unfinished;
@@ -56,8 +58,10 @@ struct flush_state {
 // By one thread.
 class flusher {
  public:
-  flusher(device& gpu, const mount_ref& fs, file_table& files, bool service_hangs, flush_state& state)
-      : gpu_(gpu), fs_(fs), files_(files), service_hangs_(service_hangs), state_(state), versions_(state.unfinished) {}
+  flusher(device& gpu, const mount_ref& fs, file_table& files, bool service_hangs,
+          flush_state& state)
+      : gpu_(gpu), fs_(fs), files_(files), service_hangs_(service_hangs), state_(state),
+        versions_(state.unfinished) {}
 
   void run() {
     try {
@@ -89,13 +93,17 @@ class flusher {
 
   void write_dirty_pages() {
     const arena_layout& l = fs_.layout;
-    const auto chunk = static_cast<std::uint32_t>(std::max<std::uint64_t>(chunk_bytes >> l.page_shift, 1));
+    const auto chunk =
+        static_cast<std::uint32_t>(std::max<std::uint64_t>(chunk_bytes >> l.page_shift, 1));
     for (std::uint32_t at = 0; at < l.frame_count && !state_.given_up;) {
       const std::uint32_t count = std::min(chunk, l.frame_count - at);
-      const auto dirt = snapshot<frame_dirt>(gpu_, fs_, l.dirt + sizeof(frame_dirt) * std::uint64_t{at}, count);
+      const auto dirt =
+          snapshot<frame_dirt>(gpu_, fs_, l.dirt + sizeof(frame_dirt) * std::uint64_t{at}, count);
       const auto first = std::find_if(dirt.begin(), dirt.end(), is_dirty);
-      const auto end = std::find_if(dirt.rbegin(), std::make_reverse_iterator(first), is_dirty).base();
-      if (first != end) write_chunk(at + static_cast<std::uint32_t>(first - dirt.begin()), {first, end});
+      const auto end =
+          std::find_if(dirt.rbegin(), std::make_reverse_iterator(first), is_dirty).base();
+      if (first != end)
+        write_chunk(at + static_cast<std::uint32_t>(first - dirt.begin()), {first, end});
       at += count;
       ++state_.steps;
     }
@@ -104,7 +112,8 @@ class flusher {
   // Of frames from `first_frame` on.
   void write_chunk(std::uint32_t first_frame, const std::vector<frame_dirt>& dirt) {
     const arena_layout& l = fs_.layout;
-    const auto frames = snapshot<frame>(gpu_, fs_, l.frames + sizeof(frame) * std::uint64_t{first_frame}, dirt.size());
+    const auto frames = snapshot<frame>(
+        gpu_, fs_, l.frames + sizeof(frame) * std::uint64_t{first_frame}, dirt.size());
     std::vector<dirty_page> pages;
     for (std::uint32_t i = 0; i < dirt.size(); ++i) {
       if (!is_dirty(dirt[i])) continue;
@@ -120,14 +129,16 @@ class flusher {
     std::vector<char> bytes(dirt.size() << l.page_shift);
     gpu_.copy_to_host(bytes.data(), fs_.page(first_frame), bytes.size());
     const auto masks = snapshot<std::uint64_t>(
-        gpu_, fs_, l.masks + sizeof(std::uint64_t) * words * std::uint64_t{first_frame}, words * dirt.size());
+        gpu_, fs_, l.masks + sizeof(std::uint64_t) * words * std::uint64_t{first_frame},
+        words * dirt.size());
     std::sort(pages.begin(), pages.end(), [](const dirty_page& a, const dirty_page& b) {
       return a.key.high != b.key.high ? a.key.high < b.key.high : a.key.low < b.key.low;
     });
     for (const dirty_page& page : pages) {
       if (state_.given_up) return;
-      const int status = write_page(page, bytes.data() + (std::uint64_t{page.place} << l.page_shift),
-                                    masks.data() + words * page.place);
+      const int status =
+          write_page(page, bytes.data() + (std::uint64_t{page.place} << l.page_shift),
+                     masks.data() + words * page.place);
       if (status < 0) report(*page.version->files.back(), status, file_operation::write_back);
     }
   }
@@ -136,10 +147,11 @@ class flusher {
   int write_page(const dirty_page& page, const char* bytes, const std::uint64_t* mask) {
     host_file& file = *page.version->files.back();
     if (!page.version->node.has_value()) page.version->node = node_of(gpu_, fs_, file);
-    const file_node& node = *page.version->node;
-    // A page that a kernel was writing back when it ended: which of its bytes are dirty is not known any more. And a file
-    // whose size is not known.
-    if ((page.flags & page_dirt::cleaning) != 0 || node.version.value != file.version().number) return -EIO;
+    const inode_state& node = *page.version->node;
+    // A page that a kernel was writing back when it ended: which of its bytes are dirty is not
+    // known any more. And a file whose size is not known.
+    if ((page.flags & page_dirt::cleaning) != 0 || node.version.value != file.version().number)
+      return -EIO;
     if (service_hangs_ && node.lost.value != node.settled.value) return -EIO;
     const std::uint64_t begin = page.key.low << fs_.layout.page_shift;
     const std::uint64_t size = std::min(node.size.value, limits::file_bytes_max);
@@ -148,7 +160,8 @@ class flusher {
     const bool whole = (page.flags & page_dirt::whole) != 0;
     if (!whole && (page.flags & page_dirt::partial) == 0) return 0;
     return by_backend(file, [&](backend_file& reached) {
-      return std::min<std::int64_t>(file_table::write(reached, bytes, length, begin, whole ? nullptr : mask), 0);
+      return std::min<std::int64_t>(
+          file_table::write(reached, bytes, length, begin, whole ? nullptr : mask), 0);
     });
   }
 
@@ -175,9 +188,10 @@ class flusher {
   };
   earlier earlier_failures(const host_file& file) {
     try {
-      const file_node node = node_of(gpu_, fs_, file);
+      const inode_state node = node_of(gpu_, fs_, file);
       if (node.version.value != file.version().number) return {};
-      return {std::clamp(node.failed.value, -4095, 0), std::clamp(node.given_up.value, -4095, 0), node.closings.value};
+      return {std::clamp(node.failed.value, -4095, 0), std::clamp(node.given_up.value, -4095, 0),
+              node.closings.value};
     } catch (const error&) {
       return {-EIO, 0, 0};  // the device answers no more
     } catch (const std::bad_alloc&) {
@@ -199,7 +213,8 @@ class flusher {
     // An earlier sync that failed may have dropped bytes for good.
     else if (before.failed != 0) report(one, before.failed, file_operation::sync);
     for (const std::shared_ptr<host_file>& file : version.files) {
-      const int closed = by_backend(*file, [&](backend_file& reached) { return files_.report_close(*file, reached); });
+      const int closed = by_backend(
+          *file, [&](backend_file& reached) { return files_.report_close(*file, reached); });
       if (closed < 0) report(*file, closed, file_operation::close);
     }
   }
@@ -209,7 +224,8 @@ class flusher {
     if (!state_.given_up) files_.errors().add(file.path(), status, what, true);
   }
   void fail_all(int status) {
-    for (const auto& [number, version] : versions_) report(*version.files.back(), status, file_operation::write_back);
+    for (const auto& [number, version] : versions_)
+      report(*version.files.back(), status, file_operation::write_back);
   }
 
   device& gpu_;
@@ -277,7 +293,7 @@ void report_unwritten(device& gpu, const mount_ref& fs, file_table& files, int s
     const host_file& file = *version.files.back();
     bool is_dirty = true;  // unless it can be seen that it is not
     try {
-      const file_node node = node_of(gpu, fs, file);
+      const inode_state node = node_of(gpu, fs, file);
       is_dirty = node.version.value != number || node.dirty.value != 0 || node.given_up.value != 0;
     } catch (const error&) {
       // The device answers no more.

@@ -42,7 +42,8 @@ int try_cachestat() noexcept {
 }
 
 int try_io_uring() noexcept {
-  std::array<std::uint32_t, 30> parameters{};  // struct io_uring_params, 120 bytes, which old headers lack
+  std::array<std::uint32_t, 30>
+      parameters{};  // struct io_uring_params, 120 bytes, which old headers lack
   const long fd = syscall(SYS_io_uring_setup, 1, parameters.data());
   if (fd < 0) return errno;
   (void)close(static_cast<int>(fd));
@@ -61,14 +62,15 @@ bool has(cudaDeviceAttr attribute, int ordinal) {
 bool has_virtual_memory(int ordinal) {
   void* address = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  if (cudaGetDriverEntryPointByVersion("cuDeviceGetAttribute", &address, 2000, cudaEnableDefault, &found) !=
-          cudaSuccess ||
+  if (cudaGetDriverEntryPointByVersion("cuDeviceGetAttribute", &address, 2000, cudaEnableDefault,
+                                       &found) != cudaSuccess ||
       found != cudaDriverEntryPointSuccess) {
     return false;
   }
   const auto get_attribute = reinterpret_cast<decltype(&cuDeviceGetAttribute)>(address);
   int value = 0;
-  return get_attribute(&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal) == CUDA_SUCCESS &&
+  return get_attribute(&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal) ==
+             CUDA_SUCCESS &&
          value != 0;
 }
 
@@ -91,7 +93,8 @@ gpu_facts examine_gpu(int ordinal) {
     facts.memory_bytes = properties.totalGlobalMem;
   }
   std::array<char, 32> address{};
-  if (cudaDeviceGetPCIBusId(address.data(), static_cast<int>(address.size()), ordinal) == cudaSuccess) {
+  if (cudaDeviceGetPCIBusId(address.data(), static_cast<int>(address.size()), ordinal) ==
+      cudaSuccess) {
     facts.pci_address = lower_case(address.data());
   }
   facts.host_register = has(cudaDevAttrHostRegisterSupported, ordinal);
@@ -102,9 +105,12 @@ gpu_facts examine_gpu(int ordinal) {
   facts.pageable_memory_access = has(cudaDevAttrPageableMemoryAccess, ordinal);
   facts.host_native_atomics = has(cudaDevAttrHostNativeAtomicSupported, ordinal);
   int mode = cudaComputeModeDefault;
-  facts.prohibited = cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, ordinal) == cudaSuccess &&
-                     mode == cudaComputeModeProhibited;
-  (void)cudaGetLastError();  // a fact that could not be had must not surface in the caller's next CUDA call
+  facts.prohibited =
+      cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, ordinal) == cudaSuccess &&
+      mode == cudaComputeModeProhibited;
+  (void)
+      // a fact that could not be had must not surface in the caller's next CUDA call
+      cudaGetLastError();
   return facts;
 }
 
@@ -141,6 +147,8 @@ cuda_facts examine_cuda() {
   return facts;
 }
 
-host_facts examine_host() noexcept { return {try_process_vm_readv(), try_cachestat(), try_io_uring()}; }
+host_facts examine_host() noexcept {
+  return {try_process_vm_readv(), try_cachestat(), try_io_uring()};
+}
 
 }  // namespace gpufs

@@ -16,38 +16,42 @@
 
 #include "gpufs/backend.hpp"
 #include "gpufs/gpufs.hpp"
+#include "mount/cpu_launch.hpp"
 #include "mount/flush.hpp"
 #include "mount/plan.hpp"
 #include "mount/snapshot.hpp"
-#include "mount/twin_launch.hpp"
 #include "service/service.hpp"
 
 namespace gpufs {
 namespace {
 
-// With fewer threads the kernel's lock on descriptors is no bound yet (two threads open as many files with one table as with
-// two), and on the few cores of such a machine twice the threads only take them from each other.
+// With fewer threads the kernel's lock on descriptors is no bound yet (two threads open as many
+// files with one table as with two), and on the few cores of such a machine twice the threads only
+// take them from each other.
 constexpr unsigned openers_from_workers = 4;
 // In which a device that is idle says so, on a busy machine too.
 constexpr std::uint64_t idle_answer_ns = 1'000'000'000;
 // In which files are closed that do not hang, also when what ended before has used up the time.
 constexpr std::uint64_t closing_ns = 1'000'000'000;
-constexpr const char* dropped_losses = "bytes of files may be lost whose errors the list has no room for";
+constexpr const char* dropped_losses =
+    "bytes of files may be lost whose errors the list has no room for";
 
-// Of the first descriptors, how many the process has open. Where there may be more than these, a quarter of all is plenty.
+// Of the first descriptors, how many the process has open. Where there may be more than these, a
+// quarter of all is plenty.
 std::size_t descriptors_open(std::uint64_t limit) {
   std::array<pollfd, 1024> looked_at;
   const std::size_t count = std::min<std::uint64_t>(limit, looked_at.size());
   for (std::size_t fd = 0; fd < count; ++fd) looked_at[fd] = {static_cast<int>(fd), 0, POLLNVAL};
   if (poll(looked_at.data(), count, 0) < 0) return 0;
-  return static_cast<std::size_t>(std::count_if(looked_at.begin(),
-                                                looked_at.begin() + static_cast<std::ptrdiff_t>(count),
-                                                [](const pollfd& p) { return (p.revents & POLLNVAL) == 0; }));
+  return static_cast<std::size_t>(
+      std::count_if(looked_at.begin(), looked_at.begin() + static_cast<std::ptrdiff_t>(count),
+                    [](const pollfd& p) { return (p.revents & POLLNVAL) == 0; }));
 }
 
-// Host descriptors of files that a mount may hold at once. Raises the process's soft limit to its hard limit, as language
-// run-times do: nothing gets less by it. Of what the process has not open, a quarter stays for the rest of the program; and each of
-// the mount's `threads` has some for a moment.
+// Host descriptors of files that a mount may hold at once. Raises the process's soft limit to its
+// hard limit, as language run-times do: nothing gets less by it. Of what the process has not open,
+// a quarter stays for the rest of the program; and each of the mount's `threads` has some for a
+// moment.
 std::size_t descriptors_max(std::size_t threads) {
   constexpr std::size_t of_a_thread = 2;
   rlimit limit{};
@@ -56,7 +60,8 @@ std::size_t descriptors_max(std::size_t threads) {
     const rlimit raised{limit.rlim_max, limit.rlim_max};
     if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
   }
-  const std::uint64_t all = limit.rlim_cur == RLIM_INFINITY ? std::uint64_t{1} << 20 : std::uint64_t{limit.rlim_cur};
+  const std::uint64_t all =
+      limit.rlim_cur == RLIM_INFINITY ? std::uint64_t{1} << 20 : std::uint64_t{limit.rlim_cur};
   const std::size_t taken = descriptors_open(all) + of_a_thread * threads;
   return std::clamp<std::size_t>(all > taken ? (all - taken) / 4 * 3 : 0, 8, std::size_t{1} << 20);
 }
@@ -67,7 +72,8 @@ std::string printable(const std::string& path) {
   for (std::size_t i = 0; i < path.size(); ++i) {
     const auto byte = static_cast<unsigned char>(path[i]);
     // U+0080 to U+009F are control characters, too.
-    const bool is_first_of_two = byte == 0xc2 && i + 1 < path.size() && static_cast<unsigned char>(path[i + 1]) < 0xa0;
+    const bool is_first_of_two =
+        byte == 0xc2 && i + 1 < path.size() && static_cast<unsigned char>(path[i + 1]) < 0xa0;
     if (byte >= ' ' && byte != 0x7f && byte != '\\' && !is_first_of_two) {
       text += path[i];
       continue;
@@ -83,8 +89,9 @@ std::unique_ptr<device> make_device(mount_options& options) {
   if (options.device == device_kind::automatic)
     options.device = cuda_device_count() > 0 ? device_kind::cuda : device_kind::cpu;
   if (options.device == device_kind::cuda) return make_cuda_device(options.ordinal);
-  const unsigned threads =
-      options.twin_threads != 0 ? options.twin_threads : std::max(1u, std::thread::hardware_concurrency());
+  const unsigned threads = options.cpu_threads != 0
+                               ? options.cpu_threads
+                               : std::max(1u, std::thread::hardware_concurrency());
   return make_cpu_device(threads);
 }
 
@@ -109,10 +116,12 @@ struct mount::implementation {
     }
 
     bulk_obstacle = gpu->bulk_obstacle();
-    ref.layout = lay_out(options, gpu->multiprocessors(), direct_obstacle.empty(), bulk_obstacle.empty());
+    ref.layout =
+        lay_out(options, gpu->multiprocessors(), direct_obstacle.empty(), bulk_obstacle.empty());
     if (bulk_obstacle.empty() && ref.layout.bulk.most == 0)
-      bulk_obstacle = options.bulk_bytes == 0 ? "the bulk size is 0"
-                                              : "the cache or its extents are too small, or its pages too large";
+      bulk_obstacle = options.bulk_bytes == 0
+                          ? "the bulk size is 0"
+                          : "the cache or its extents are too small, or its pages too large";
     ref.arena = gpu->allocate_arena(ref.layout.total_bytes);
     try {
       initialize();
@@ -122,12 +131,13 @@ struct mount::implementation {
     }
   }
 
-  // Ends kernels, service and files, once. `obstacle` says afterwards which of them still runs; then this object must stay for ever,
-  // with all that they may come back to.
+  // Ends kernels, service and files, once. `obstacle` says afterwards which of them still runs;
+  // then this object must stay for ever, with all that they may come back to.
   void end() {
     if (ended.exchange(true)) return;
     const deadline all = deadline::after(options.unmount_timeout_ns);
-    // Kernels get half of the time. One that waits for a service that hangs ends when the service is stopped.
+    // Kernels get half of the time. One that waits for a service that hangs ends when the service
+    // is stopped.
     (void)gpu->wait_idle(all.or_after(options.unmount_timeout_ns / 2).left_ns());
     extents->ask_to_end();
     requests->ask_to_end();
@@ -135,8 +145,9 @@ struct mount::implementation {
     if (service_hangs) obstacle = "a service thread hangs in I/O";
     if (!sinks->stop(all)) obstacle = "a sink has not returned";
     if (!extents->stop(all)) obstacle = "the registrar hangs in I/O";
-    // Once more: a worker may have begun a copy for a group that had given up. Also when a thread that hangs has used up the
-    // time: a GPU takes a moment to say that it is idle, and without that nothing would be written.
+    // Once more: a worker may have begun a copy for a group that had given up. Also when a thread
+    // that hangs has used up the time: a GPU takes a moment to say that it is idle, and without
+    // that nothing would be written.
     const bool idle = gpu->wait_idle(std::max(all.left_ns(), idle_answer_ns));
     if (!idle) obstacle = "a kernel is still running";
     const std::uint64_t rest_ns = all.left_ns();
@@ -149,11 +160,13 @@ struct mount::implementation {
       failure = std::current_exception();
     }
     const auto close = [](void* self) { static_cast<implementation*>(self)->close_files(); };
-    if (obstacle == nullptr && !closer.run(close, this, deadline::after(std::max(rest_ns, closing_ns))))
+    if (obstacle == nullptr &&
+        !closer.run(close, this, deadline::after(std::max(rest_ns, closing_ns))))
       obstacle = "closing a file hangs";
     if (failure != nullptr) std::rethrow_exception(failure);
   }
-  // Whether this process is a child of the one that mounted, which has neither the mount's threads nor its device.
+  // Whether this process is a child of the one that mounted, which has neither the mount's threads
+  // nor its device.
   bool is_forked() const { return getpid() != owner; }
   void refuse_forked() const {
     if (is_forked()) throw error(EPERM, "the mount is the parent process's");
@@ -181,7 +194,8 @@ struct mount::implementation {
       rings[r].first = r * share;
       rings[r].count = r + 1 == ref.layout.ring_count ? ref.layout.frame_count - r * share : share;
     }
-    gpu->copy_to_device(ref.at<slot_ring>(ref.layout.rings), rings.data(), rings.size() * sizeof(slot_ring));
+    gpu->copy_to_device(ref.at<slot_ring>(ref.layout.rings), rings.data(),
+                        rings.size() * sizeof(slot_ring));
     slot_ring files{};
     files.count = ref.layout.file_count;
     gpu->copy_to_device(ref.at<slot_ring>(ref.layout.file_ring), &files, sizeof files);
@@ -204,21 +218,24 @@ struct mount::implementation {
     const bool openers = options.workers >= openers_from_workers;
     const unsigned copiers = ref.layout.bulk.most == 0 ? 0 : std::max(options.workers, 2u);
     files_open = std::make_unique<file_table>(
-        options.backend, descriptors_max((openers ? 2 : 1) * options.workers + copiers), ref.layout.node_count);
-    extents =
-        std::make_unique<extent_registrar>(*gpu, *files_open, *record,
-                                           extent_options{direct_obstacle.empty() ? options.extent_budget_bytes : 0,
-                                                          options.extent_bytes, options.staging_bytes + 1u, 8});
-    // A GPU's next request is a few microseconds away; a twin wakes the workers itself.
+        options.backend, descriptors_max((openers ? 2 : 1) * options.workers + copiers),
+        ref.layout.node_count);
+    extents = std::make_unique<extent_registrar>(
+        *gpu, *files_open, *record,
+        extent_options{direct_obstacle.empty() ? options.extent_budget_bytes : 0,
+                       options.extent_bytes, options.staging_bytes + 1u, 8});
+    // A GPU's next request is a few microseconds away; a CPU device wakes the workers itself.
     const std::uint64_t spin_ns = options.device == device_kind::cuda ? 200'000 : 20'000;
-    requests = std::make_unique<service>(*gpu, channel_view{shared.host, channel}, ref.channel,
-                                         bulk_frames{ref.page(0), ref.layout.page_shift, ref.layout.frame_count,
-                                                     std::uint64_t{ref.layout.bulk.most} << ref.layout.page_shift},
-                                         *files_open, *extents, *sinks, *record,
-                                         service_options{options.workers, spin_ns, openers, copiers});
+    requests = std::make_unique<service>(
+        *gpu, channel_view{shared.host, channel}, ref.channel,
+        bulk_frames{ref.page(0), ref.layout.page_shift, ref.layout.frame_count,
+                    std::uint64_t{ref.layout.bulk.most} << ref.layout.page_shift},
+        *files_open, *extents, *sinks, *record,
+        service_options{options.workers, spin_ns, openers, copiers});
   }
 
-  // Everything that the backend may wait in: mappings end, files are closed. Nothing else runs any more.
+  // Everything that the backend may wait in: mappings end, files are closed. Nothing else runs any
+  // more.
   void close_files() {
     extents->drop_all();
     files_open->close_all();
@@ -243,7 +260,8 @@ struct mount::implementation {
   std::string direct_obstacle;
   std::string bulk_obstacle;
   mount_ref ref{};
-  mount_ref* device_ref = nullptr;  // a copy, in memory of the device; its launches differ by the grid's number alone
+  mount_ref* device_ref =
+      nullptr;  // a copy, in memory of the device; its launches differ by the grid's number alone
   std::atomic<std::uint64_t> last_launch{0};
   gpufs::device::shared_memory shared{nullptr, nullptr};
   std::uint64_t shared_bytes = 0;
@@ -275,7 +293,8 @@ void leave_behind(Implementation* left) noexcept {
 
 mount::mount(const mount_options& options) : self_(std::make_unique<implementation>(options)) {}
 mount::~mount() {
-  // A child's copy lacks the threads that its end would wait for, and the files are the parent's to write.
+  // A child's copy lacks the threads that its end would wait for, and the files are the parent's to
+  // write.
   if (self_->is_forked()) {
     leave_behind(self_.release());
     return;
@@ -285,17 +304,18 @@ mount::~mount() {
       self_->end();
       for (const file_error& e : file_errors().errors) {
         if (file_error_log::is_lost(e))
-          std::fprintf(stderr, "gpufs: unmount: %s: %s: %s\n", printable(e.path).c_str(), e.operation_name(),
-                       std::generic_category().message(e.error_number).c_str());
+          std::fprintf(stderr, "gpufs: unmount: %s: %s: %s\n", printable(e.path).c_str(),
+                       e.operation_name(), std::generic_category().message(e.error_number).c_str());
       }
-      if (self_->files_open->errors().has_dropped_loss()) std::fprintf(stderr, "gpufs: unmount: %s\n", dropped_losses);
+      if (self_->files_open->errors().has_dropped_loss())
+        std::fprintf(stderr, "gpufs: unmount: %s\n", dropped_losses);
     }
   } catch (const std::exception& e) {  // no memory, most likely
     std::fprintf(stderr, "gpufs: unmount: %s\n", e.what());
   }
   if (self_->obstacle == nullptr) return;
-  std::fprintf(stderr, "gpufs: unmount: %s after %.1f s; what it may use stays allocated\n", self_->obstacle,
-               static_cast<double>(self_->options.unmount_timeout_ns) / 1e9);
+  std::fprintf(stderr, "gpufs: unmount: %s after %.1f s; what it may use stays allocated\n",
+               self_->obstacle, static_cast<double>(self_->options.unmount_timeout_ns) / 1e9);
   self_->closer.dismiss();
   leave_behind(self_.release());
 }
@@ -305,17 +325,21 @@ void mount::unmount() {
   self_->refuse_forked();
   self_->end();
   for (const file_error& e : file_errors().errors) {
-    if (file_error_log::is_lost(e)) throw error(e.error_number, std::string("unmount: ") + e.operation_name(), e.path);
+    if (file_error_log::is_lost(e))
+      throw error(e.error_number, std::string("unmount: ") + e.operation_name(), e.path);
   }
-  if (self_->files_open->errors().has_dropped_loss()) throw error(EIO, std::string("unmount: ") + dropped_losses);
-  if (self_->obstacle != nullptr) throw error(ETIMEDOUT, std::string("unmount: ") + self_->obstacle);
+  if (self_->files_open->errors().has_dropped_loss())
+    throw error(EIO, std::string("unmount: ") + dropped_losses);
+  if (self_->obstacle != nullptr)
+    throw error(ETIMEDOUT, std::string("unmount: ") + self_->obstacle);
 }
 
 file_error_list mount::file_errors() const { return self_->files_open->errors().list(); }
 
 void mount::sync_folder(const std::string& path) const {
   const int status = self_->options.backend->sync_folder(path);
-  if (status < 0) throw error(-status, status == -EINVAL ? "not a folder that holds data" : "sync_folder", path);
+  if (status < 0)
+    throw error(-status, status == -EINVAL ? "not a folder that holds data" : "sync_folder", path);
 }
 
 mount_ref mount::ref(bool bulk) const {
@@ -337,16 +361,22 @@ device_kind mount::device() const { return self_->options.device; }
 int mount::ordinal() const { return self_->options.ordinal; }
 std::string mount::device_name() const { return self_->gpu->name(); }
 const mount_options& mount::options() const { return self_->options; }
-std::string mount::direct_path() const { return self_->direct_obstacle.empty() ? "on" : self_->direct_obstacle; }
-std::string mount::bulk_path() const { return self_->bulk_obstacle.empty() ? "on" : self_->bulk_obstacle; }
+std::string mount::direct_path() const {
+  return self_->direct_obstacle.empty() ? "on" : self_->direct_obstacle;
+}
+std::string mount::bulk_path() const {
+  return self_->bulk_obstacle.empty() ? "on" : self_->bulk_obstacle;
+}
 unsigned mount::multiprocessors() const { return self_->gpu->multiprocessors(); }
 
 statistics mount::stats() const {
-  const auto sets = self_->snapshot<counter_set>(self_->ref.layout.counters, self_->ref.layout.processor_count);
+  const auto sets =
+      self_->snapshot<counter_set>(self_->ref.layout.counters, self_->ref.layout.processor_count);
   statistics s;
   for (const counter_set& set : sets) {
     for (std::uint32_t i = 0; i < counter_count; ++i) s.values[i] += set.values[i].value;
-    for (std::uint32_t i = 0; i < latency_bucket_count; ++i) s.fault_latency[i] += set.fault_latency[i].value;
+    for (std::uint32_t i = 0; i < latency_bucket_count; ++i)
+      s.fault_latency[i] += set.fault_latency[i].value;
   }
   const extent_registrar::counts e = self_->extents->count();
   s.extents_registered = e.registered;
@@ -361,7 +391,8 @@ std::vector<file_statistics> mount::file_stats() const {
   const std::uint32_t count = self_->ref.layout.file_count;
   const auto records = self_->snapshot<open_file>(self_->ref.layout.files, count);
   const auto facts = self_->snapshot<file_facts>(self_->ref.layout.file_facts, count);
-  const auto counts = self_->snapshot<file_counts>(self_->ref.layout.file_counts, std::size_t{file_copies} * count);
+  const auto counts =
+      self_->snapshot<file_counts>(self_->ref.layout.file_counts, std::size_t{file_copies} * count);
   std::vector<file_statistics> all;
   std::unordered_set<std::uint64_t> counted;  // handles
   for (std::uint32_t slot = 0; slot < count; ++slot) {
@@ -380,14 +411,18 @@ std::vector<file_statistics> mount::file_stats() const {
     const auto node = static_cast<std::uint32_t>(size);
     if ((size & file_facts::size_in_node) == 0) s.size = size;
     else if (node >= self_->ref.layout.node_count) s.size = file->version().identity.size;
-    else s.size = self_->snapshot<file_node>(self_->ref.layout.nodes + sizeof(file_node) * node, 1)[0].size.value;
+    else
+      s.size =
+          self_->snapshot<inode_state>(self_->ref.layout.nodes + sizeof(inode_state) * node, 1)[0]
+              .size.value;
     for (std::size_t at = slot; at < counts.size(); at += count) {
       s.hits += counts[at].hits.value;
       s.page_loads += counts[at].page_loads.value;
       s.direct_loads += counts[at].direct_loads.value;
       s.loaded_bytes += counts[at].loaded_bytes.value;
     }
-    s.holders = static_cast<std::uint32_t>(std::max(0, open_file::holders_in(f.tag_holders.value).holders));
+    s.holders =
+        static_cast<std::uint32_t>(std::max(0, open_file::holders_in(f.tag_holders.value).holders));
     s.extents = extent_registrar::registered_in(file->version());
     all.push_back(std::move(s));
   }
@@ -426,7 +461,8 @@ void mount::drop_extents() {
   // Copies for groups that gave up may be under way.
   if (!self_->gpu->wait_idle(self_->options.unmount_timeout_ns))
     throw error(EBUSY, "drop_extents: the device is not idle");
-  const std::vector<char> zeros(l.extents + sizeof(extent_entry) * std::uint64_t{l.extent_slots} - l.extent_head);
+  const std::vector<char> zeros(l.extents + sizeof(extent_entry) * std::uint64_t{l.extent_slots} -
+                                l.extent_head);
   self_->gpu->copy_to_device(self_->ref.arena + l.extent_head, zeros.data(), zeros.size());
   self_->extents->drop_all();
 }
@@ -444,11 +480,12 @@ void mount::copy_to_host(void* to, const void* from, std::size_t bytes) const {
   self_->gpu->copy_to_host(to, from, bytes);
 }
 
-device_guard::device_guard(const mount& m) : device_(m.self_->gpu.get()), previous_(device_->make_current()) {}
+device_guard::device_guard(const mount& m)
+    : device_(m.self_->gpu.get()), previous_(device_->make_current()) {}
 device_guard::~device_guard() { device_->restore(previous_); }
 
-twin_launch::twin_launch(const mount& m) : device_(*m.self_->gpu) { device_.begin_launch(); }
-twin_launch::~twin_launch() { device_.end_launch(); }
+cpu_launch::cpu_launch(const mount& m) : device_(*m.self_->gpu) { device_.begin_launch(); }
+cpu_launch::~cpu_launch() { device_.end_launch(); }
 
 bool cuda_available() { return cuda_device_count() > 0; }
 

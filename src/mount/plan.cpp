@@ -19,12 +19,15 @@ std::uint64_t host_memory_bytes() {
   return sysinfo(&info) == 0 ? std::uint64_t{info.totalram} * info.mem_unit : 0;
 }
 
-// So that the lead, and how unevenly hashing fills the rings, are a few percent of them: a cache that is an eighth larger
-// than what is used evicts nothing.
+// So that the lead, and how unevenly hashing fills the rings, are a few percent of them: a cache
+// that is an eighth larger than what is used evicts nothing.
 constexpr std::uint64_t ring_frames_min = 4096;
 
-// Buckets for so many slots: half full when all slots are in use, so that few entries overflow their bucket.
-std::uint64_t buckets_for(std::uint64_t slots) { return std::bit_ceil(slots * 2 / index_bucket::entry_count + 1); }
+// Buckets for so many slots: half full when all slots are in use, so that few entries overflow
+// their bucket.
+std::uint64_t buckets_for(std::uint64_t slots) {
+  return std::bit_ceil(slots * 2 / index_bucket::entry_count + 1);
+}
 
 }  // namespace
 
@@ -33,9 +36,10 @@ mount_options complete(const mount_options& asked, const device& d) {
   const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   const bool gpu = o.device == device_kind::cuda;
 
-  require(std::has_single_bit(o.page_bytes) && o.page_bytes >= limits::page_bytes_min &&
-              o.page_bytes <= limits::page_bytes_max,
-          "page size " + std::to_string(o.page_bytes) + ": must be a power of two from 512 B to 2 MiB");
+  require(
+      std::has_single_bit(o.page_bytes) && o.page_bytes >= limits::page_bytes_min &&
+          o.page_bytes <= limits::page_bytes_max,
+      "page size " + std::to_string(o.page_bytes) + ": must be a power of two from 512 B to 2 MiB");
   if (o.cache_bytes == 0) o.cache_bytes = gpu ? d.free_bytes() / 4 : std::uint64_t{256} << 20;
   o.cache_bytes = o.cache_bytes / o.page_bytes * o.page_bytes;
   require(o.cache_bytes >= 8 * o.page_bytes,
@@ -43,7 +47,8 @@ mount_options complete(const mount_options& asked, const device& d) {
   require(o.cache_bytes / o.page_bytes <= limits::frames_max,
           "cache size: more pages than 2^32 - 16; use larger pages");
 
-  require(!o.root || o.backend == nullptr, "root: only without a backend, which may have one of its own");
+  require(!o.root || o.backend == nullptr,
+          "root: only without a backend, which may have one of its own");
   if (o.workers == 0) o.workers = std::clamp(cores / 2, 1u, 8u);
   require(o.workers <= 256, "workers: at most 256");
   if (o.channel_slots == 0) o.channel_slots = gpu ? 512 : 64;
@@ -54,8 +59,8 @@ mount_options complete(const mount_options& asked, const device& d) {
   require(std::has_single_bit(o.write_bytes) && o.write_bytes <= limits::write_bytes_max,
           "write size: must be a power of two up to 4 MiB");
   if (o.read_only) o.write_bytes = o.staging_bytes;
-  require(std::has_single_bit(o.extent_bytes) && o.extent_bytes >= o.page_bytes && o.extent_bytes >= 65536 &&
-              o.extent_bytes <= (std::uint64_t{1} << 31),
+  require(std::has_single_bit(o.extent_bytes) && o.extent_bytes >= o.page_bytes &&
+              o.extent_bytes >= 65536 && o.extent_bytes <= (std::uint64_t{1} << 31),
           "extent size: must be a power of two, at least a page and 64 KiB, at most 2 GiB");
   if (o.extent_budget_bytes == ~std::uint64_t{0}) o.extent_budget_bytes = host_memory_bytes() / 2;
   const std::uint64_t frames = o.cache_bytes / o.page_bytes;
@@ -64,22 +69,25 @@ mount_options complete(const mount_options& asked, const device& d) {
         std::clamp<std::uint64_t>(frames / ring_frames_min, 1, std::max(1u, d.multiprocessors())));
   require(o.rings <= frames, "rings: more than the cache has pages");
   require(o.bulk_bytes <= limits::bulk_bytes_max, "bulk size: at most 16 MiB");
-  require(o.open_files >= 1 && o.open_files <= limits::open_files_max, "open files: from 1 to 131,072");
-  if (o.twin_threads == 0) o.twin_threads = cores;
+  require(o.open_files >= 1 && o.open_files <= limits::open_files_max,
+          "open files: from 1 to 131,072");
+  if (o.cpu_threads == 0) o.cpu_threads = cores;
   return o;
 }
 
-// Runs that are small enough for the cache, as it is shared out among the rings; and large enough: a copy of less than a
-// sixteenth of what was asked for would take the engine longer than threads take to pull the pages.
+// Runs that are small enough for the cache, as it is shared out among the rings; and large enough:
+// a copy of less than a sixteenth of what was asked for would take the engine longer than threads
+// take to pull the pages.
 bulk_layout bulk_for(const mount_options& o, std::uint64_t frames) {
   bulk_layout b{};
-  const std::uint64_t most =
-      std::bit_floor(std::min({o.bulk_bytes / o.page_bytes, o.extent_bytes / o.page_bytes, frames / o.rings / 4}));
+  const std::uint64_t most = std::bit_floor(
+      std::min({o.bulk_bytes / o.page_bytes, o.extent_bytes / o.page_bytes, frames / o.rings / 4}));
   const std::uint64_t least = std::max<std::uint64_t>(1, o.bulk_bytes / o.page_bytes / 16);
   if (most < 2 || most < least || o.channel_slots < 2) return b;
   b.most = static_cast<std::uint32_t>(most);
   b.least = static_cast<std::uint32_t>(least);
-  b.chunk = static_cast<std::uint32_t>(std::max<std::uint64_t>({most / 4, std::bit_floor(least), 2}));
+  b.chunk =
+      static_cast<std::uint32_t>(std::max<std::uint64_t>({most / 4, std::bit_floor(least), 2}));
   b.ahead = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(frames / 4 / b.chunk, 1, 64));
   b.step = std::bit_floor(std::max(1u, b.chunk / 16));
   b.frames_max = static_cast<std::uint32_t>(frames / 4);
@@ -97,11 +105,13 @@ arena_layout lay_out(const mount_options& o, unsigned multiprocessors, bool dire
   l.bucket_count = buckets_for(l.frame_count);
   l.file_bucket_count = buckets_for(l.file_count);
   l.extent_shift = static_cast<std::uint32_t>(std::countr_zero(o.extent_bytes));
-  // The table is at most half full: room for twice what the budget holds in whole extents, and for many small files.
+  // The table is at most half full: room for twice what the budget holds in whole extents, and for
+  // many small files.
   if (bulk) l.bulk = bulk_for(o, l.frame_count);
-  l.extent_slots = direct ? static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
-                                std::bit_ceil(4 * (o.extent_budget_bytes / o.extent_bytes)), 16384, 1u << 20))
-                          : 0;
+  l.extent_slots =
+      direct ? static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+                   std::bit_ceil(4 * (o.extent_budget_bytes / o.extent_bytes)), 16384, 1u << 20))
+             : 0;
 
   std::uint64_t at = 0;
   const auto place = [&at](std::uint64_t bytes, std::uint64_t alignment = 128) {
@@ -126,12 +136,14 @@ arena_layout lay_out(const mount_options& o, unsigned multiprocessors, bool dire
   if (!o.read_only) {
     // Twice the records: closes arrive late.
     l.node_count = 2 * l.file_count;
-    l.nodes = place(sizeof(file_node) * std::uint64_t{l.node_count});
+    l.nodes = place(sizeof(inode_state) * std::uint64_t{l.node_count});
     l.names = place(sizeof(name_state));
     l.dirt = place(sizeof(frame_dirt) * std::uint64_t{l.frame_count});
-    l.masks = place(sizeof(std::uint64_t) * mask_words(o.page_bytes) * std::uint64_t{l.frame_count});
+    l.masks =
+        place(sizeof(std::uint64_t) * mask_words(o.page_bytes) * std::uint64_t{l.frame_count});
   }
-  l.pages = place(o.page_bytes * std::uint64_t{l.frame_count}, std::max<std::uint64_t>(4096, o.page_bytes));
+  l.pages = place(o.page_bytes * std::uint64_t{l.frame_count},
+                  std::max<std::uint64_t>(4096, o.page_bytes));
   l.total_bytes = at;
   return l;
 }

@@ -6,11 +6,13 @@
 
 namespace gpufs {
 
-// The options with defaults filled in. Throws gpufs::error EINVAL, naming the option that is impossible.
+// The options with defaults filled in. Throws gpufs::error EINVAL, naming the option that is
+// impossible.
 mount_options complete(const mount_options& asked, const device& d);
 
 // Where everything lies in an arena for these (complete) options.
 // `direct`, `bulk`: whether there are these paths.
-arena_layout lay_out(const mount_options& options, unsigned multiprocessors, bool direct, bool bulk);
+arena_layout lay_out(const mount_options& options, unsigned multiprocessors, bool direct,
+                     bool bulk);
 
 }  // namespace gpufs

@@ -1,4 +1,5 @@
-// Copies of parts of an arena, which kernels may be changing meanwhile: each word is one that was there.
+// Copies of parts of an arena, which kernels may be changing meanwhile: each word is one that was
+// there.
 #pragma once
 
 #include <cstdint>

@@ -1,14 +1,16 @@
 // The copiers' calls of the CUDA driver: one at a time, and watched.
 //
-// The driver lets one thread in at a time, and a thread may be in it until a kernel ends: one that copies to pageable
-// memory after the kernel, frees memory, or loads another kernel. If that kernel waits for a bulk request whose copier
-// waits to get into the driver, none of the three goes on by itself. So the supervisor looks at the calls: one that
-// takes too long is reported, and until it returns all other requests that need the driver are refused. Their groups
-// load page by page then, which needs no driver.
+// The driver lets one thread in at a time, and a thread may be in it until a kernel ends: one that
+// copies to pageable memory after the kernel, frees memory, or loads another kernel. If that kernel
+// waits for a bulk request whose copier waits to get into the driver, none of the three goes on by
+// itself. So the supervisor looks at the calls: one that takes too long is reported, and until it
+// returns all other requests that need the driver are refused. Their groups load page by page then,
+// which needs no driver.
 //
-// The same may happen after the driver has taken a copy: the first launch of a kernel that CUDA has yet to load keeps
-// the copy engine from all copies until the kernels that run have ended. So copies that the device is to answer are
-// watched, too: while some wait and none ends for a while, all are reported, and nobody is let in.
+// The same may happen after the driver has taken a copy: the first launch of a kernel that CUDA has
+// yet to load keeps the copy engine from all copies until the kernels that run have ended. So
+// copies that the device is to answer are watched, too: while some wait and none ends for a while,
+// all are reported, and nobody is let in.
 #pragma once
 
 #include <atomic>
@@ -24,8 +26,8 @@ namespace gpufs {
 // Thread-safe.
 class driver_gate {
  public:
-  // A call that takes longer may never return by itself. The driver's calls take microseconds, but for a few that
-  // allocate buffers and take milliseconds.
+  // A call that takes longer may never return by itself. The driver's calls take microseconds, but
+  // for a few that allocate buffers and take milliseconds.
   static constexpr std::uint64_t call_ns_max = 50'000'000;
 
   // The request that a call is for.
@@ -33,16 +35,17 @@ class driver_gate {
     std::uint32_t slot, sequence;
   };
 
-  // The engine takes a millisecond for the longest copy, some more while kernels use the bus. It is stuck when it ends
-  // none of those that wait for so long.
+  // The engine takes a millisecond for the longest copy, some more while kernels use the bus. It is
+  // stuck when it ends none of those that wait for so long.
   static constexpr std::uint64_t copy_ns_max = 100'000'000;
 
-  // `slots`: of the channel. `exclusive`: one thread at a time, as the others would wait in the driver, spinning.
+  // `slots`: of the channel. `exclusive`: one thread at a time, as the others would wait in the
+  // driver, spinning.
   driver_gate(unsigned threads, std::uint32_t slots, bool exclusive)
       : calls_(threads), copies_(slots), exclusive_(exclusive) {}
 
-  // Lets thread `thread` in, while it lives. Waits for others at most call_ns_max; converts to false when they do not
-  // come out, or one of them is reported to take too long.
+  // Lets thread `thread` in, while it lives. Waits for others at most call_ns_max; converts to
+  // false when they do not come out, or one of them is reported to take too long.
   class pass {
    public:
     pass(driver_gate& gate, unsigned thread, const request_name& name)
@@ -60,8 +63,8 @@ class driver_gate {
     const bool is_in_;
   };
 
-  // The answer of a request depends on the device alone from now on. Called before the caller of the request can see
-  // the answer and post another one in the slot.
+  // The answer of a request depends on the device alone from now on. Called before the caller of
+  // the request can see the answer and post another one in the slot.
   void expect_answer(const request_name& name) {
     // Relaxed: the supervisor only compares it with the answer.
     std::atomic<std::uint64_t>& copy = copies_[name.slot];
@@ -70,9 +73,10 @@ class driver_gate {
     waits_.store(true, std::memory_order_relaxed);
   }
 
-  // Adds requests whose calls or copies take too long; a call only once. From then on until the call returns, or a copy
-  // ends, nobody is let in. Returns whether there is such a call or copy, found now or before. `is_answered(name)`:
-  // whether a request has been answered. By one thread, again and again; calls nothing that may wait.
+  // Adds requests whose calls or copies take too long; a call only once. From then on until the
+  // call returns, or a copy ends, nobody is let in. Returns whether there is such a call or copy,
+  // found now or before. `is_answered(name)`: whether a request has been answered. By one thread,
+  // again and again; calls nothing that may wait.
   template <class IsAnswered>
   bool find_stalled(std::vector<request_name>& found, const IsAnswered& is_answered) {
     if (waits_.load(std::memory_order_relaxed)) watch_copies(found, is_answered);
@@ -102,7 +106,8 @@ class driver_gate {
       std::uint64_t copy = copies_[slot].load(std::memory_order_relaxed);
       if (copy == 0) continue;
       if (!is_answered({slot, static_cast<std::uint32_t>(copy)})) waits = true;
-      else if (copies_[slot].compare_exchange_strong(copy, 0, std::memory_order_relaxed)) ended = true;
+      else if (copies_[slot].compare_exchange_strong(copy, 0, std::memory_order_relaxed))
+        ended = true;
     }
     const std::uint64_t now = platform::now_ns();
     if (ended || !waits || last_end_ns_ == 0) last_end_ns_ = now;
@@ -123,11 +128,13 @@ class driver_gate {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<call> calls_;  // of each thread
-  // Of each slot: the number of the request that the device is to answer, and a bit above it; 0: none.
+  // Of each slot: the number of the request that the device is to answer, and a bit above it; 0:
+  // none.
   std::vector<std::atomic<std::uint64_t>> copies_;
   std::atomic<bool> waits_{false};  // there may be such a request
   std::atomic<bool> ended_{false};  // one has been answered since the supervisor looked
-  std::uint64_t last_end_ns_ = 0;   // the supervisor's: when an answer was seen last, while others wait
+  std::uint64_t last_end_ns_ =
+      0;  // the supervisor's: when an answer was seen last, while others wait
   std::atomic<bool> closed_{false};
   const bool exclusive_;
   bool engine_stuck_ = false;

@@ -20,18 +20,20 @@ std::uint64_t name_of(std::uint64_t version, std::uint64_t number) {
   return (x ^ (x >> 32)) | 1;
 }
 
-// Whether a file with this identity, of which the bytes before `end` are to be loaded, is in the state that its version stands
-// for. One that is open for writing here is, whatever its times say (service/file_table.hpp).
+// Whether a file with this identity, of which the bytes before `end` are to be loaded, is in the
+// state that its version stands for. One that is open for writing here is, whatever its times say
+// (service/file_table.hpp).
 bool is_of_version(const host_file& file, const file_identity& now, std::uint64_t end) {
   const file_identity& version = file.version().identity;
   if (file.node() == no_node) return now == version;
-  return now.device == version.device && now.inode == version.inode && now.born_ns == version.born_ns &&
-         now.size >= end;
+  return now.device == version.device && now.inode == version.inode &&
+         now.born_ns == version.born_ns && now.size >= end;
 }
 
 }  // namespace
 
-extent_registrar::extent_registrar(device& d, file_table& files, timeline& record, const extent_options& options)
+extent_registrar::extent_registrar(device& d, file_table& files, timeline& record,
+                                   const extent_options& options)
     : device_(d), files_(files), timeline_(record), options_(options) {
   thread_.start("the registrar", [this] { run(); });
 }
@@ -71,7 +73,8 @@ extent_set::extent* extent_registrar::remember(extent_set& set, std::uint64_t nu
   }
 }
 
-extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, std::uint64_t offset, urgency when) {
+extent_hint extent_registrar::touch(const std::shared_ptr<host_file>& file, std::uint64_t offset,
+                                    urgency when) {
   const std::uint64_t size = file->version().identity.size;
   if (options_.budget_bytes == 0 || size < options_.file_bytes_min || offset >= size) return {};
   const std::uint64_t number = offset / options_.extent_bytes;
@@ -87,15 +90,16 @@ extent_notice extent_registrar::touch(const std::shared_ptr<host_file>& file, st
       const auto known = set.extents.find(n);
       if (known == set.extents.end()) continue;
       extent_set::phase& state = known->second.state;
-      if (state == extent_set::phase::wanted || state == extent_set::phase::deferred) state = extent_set::phase::none;
+      if (state == extent_set::phase::wanted || state == extent_set::phase::deferred)
+        state = extent_set::phase::none;
     }
     return {};
   }
 }
 
 // `end`: set past the last extent whose state it changes.
-extent_notice extent_registrar::note(const std::shared_ptr<host_file>& file, std::uint64_t number, std::uint64_t& end,
-                                     urgency when) {
+extent_hint extent_registrar::note(const std::shared_ptr<host_file>& file, std::uint64_t number,
+                                   std::uint64_t& end, urgency when) {
   file_version& version = file->version();
   const std::uint64_t name = name_of(version.number, number);
   std::atomic<std::uint64_t>& refused = known_refused_[(name >> 1) % known_refused_.size()];
@@ -121,17 +125,20 @@ extent_notice extent_registrar::note(const std::shared_ptr<host_file>& file, std
     if (e.state == extent_set::phase::wanted) return {};
     if (when == urgency::when_quiet) {
       if (e.state == extent_set::phase::deferred) return {};
-      // Not for those that wait already: a file that is read again and again would never be registered.
+      // Not for those that wait already: a file that is read again and again would never be
+      // registered.
       last_deferred_.store(platform::now_ns(), std::memory_order_relaxed);
     }
     e.reads = 0;
     e.state = when == urgency::when_quiet ? extent_set::phase::deferred : extent_set::phase::wanted;
-    const std::uint64_t count = (version.identity.size + options_.extent_bytes - 1) / options_.extent_bytes;
+    const std::uint64_t count =
+        (version.identity.size + options_.extent_bytes - 1) / options_.extent_bytes;
     if (when == urgency::now && number != 0 && set.extents.contains(number - 1)) {
       for (; end < count && end <= number + options_.ahead; ++end) {
         extent_set::extent* const next = remember(set, end);
         if (next == nullptr) break;
-        if (next->state != extent_set::phase::none && next->state != extent_set::phase::deferred) break;
+        if (next->state != extent_set::phase::none && next->state != extent_set::phase::deferred)
+          break;
         next->state = extent_set::phase::wanted;
       }
     }
@@ -149,7 +156,8 @@ extent_notice extent_registrar::note(const std::shared_ptr<host_file>& file, std
 std::uint64_t extent_registrar::register_all(const std::shared_ptr<host_file>& file) {
   if (options_.budget_bytes == 0) return 0;
   std::uint64_t bytes = 0;
-  const std::uint64_t count = (file->version().identity.size + options_.extent_bytes - 1) / options_.extent_bytes;
+  const std::uint64_t count =
+      (file->version().identity.size + options_.extent_bytes - 1) / options_.extent_bytes;
   for (std::uint64_t number = 0; number < count; ++number) bytes += register_one({file, number});
   return bytes;
 }
@@ -167,7 +175,8 @@ void extent_registrar::run() {
     if (recording) {
       try {
         timeline_.add({"register", timeline::registrar_thread, begin_ns, platform::now_ns(),
-                       next->number * options_.extent_bytes, bytes, bytes != 0 ? 0 : -EAGAIN, next->file->path()});
+                       next->number * options_.extent_bytes, bytes, bytes != 0 ? 0 : -EAGAIN,
+                       next->file->path()});
       } catch (const std::bad_alloc&) {
         // Then the timeline lacks it.
       }
@@ -204,14 +213,16 @@ bool extent_registrar::still_wanted(const deferred_job& j, bool is_open) {
   extent_set& set = *j.version->extents();
   const std::lock_guard lock(set.mutex);
   const auto known = set.extents.find(j.number);
-  if (known == set.extents.end() || known->second.state != extent_set::phase::deferred) return false;
+  if (known == set.extents.end() || known->second.state != extent_set::phase::deferred)
+    return false;
   known->second.state = is_open ? extent_set::phase::wanted : extent_set::phase::none;
   return is_open;
 }
 
 std::uint64_t extent_registrar::register_one(const job& j) {
   extent_set& set = *j.file->version().extents();
-  // All memory that this needs is taken before anything is registered, so that no registration is lost.
+  // All memory that this needs is taken before anything is registered, so that no registration is
+  // lost.
   std::forward_list<std::unique_ptr<file_mapping>> orphan(1);
   {
     const std::lock_guard lock(mutex_);
@@ -223,7 +234,7 @@ std::uint64_t extent_registrar::register_one(const job& j) {
       sets_.push_back(j.file->version().extents());
   }
   std::unique_ptr<file_mapping> mapping;
-  const extent_notice notice = prepare(j, mapping);
+  const extent_hint notice = prepare(j, mapping);
   const std::lock_guard set_lock(set.mutex);
   extent_set::extent& e = set.extents.find(j.number)->second;  // made above, and never removed
   if (notice.bytes != 0 && e.state != extent_set::phase::registered) {
@@ -234,8 +245,8 @@ std::uint64_t extent_registrar::register_one(const job& j) {
     registered_.fetch_add(1);
     return notice.bytes;
   }
-  // Registered for nothing (the file changed, or two asked at once): stays until it is given back, because unregistering may
-  // wait for kernels. No kernel knows of it.
+  // Registered for nothing (the file changed, or two asked at once): stays until it is given back,
+  // because unregistering may wait for kernels. No kernel knows of it.
   if (mapping != nullptr) {
     orphan.front() = std::move(mapping);
     set.orphans.splice_after(set.orphans.before_begin(), orphan);
@@ -270,7 +281,7 @@ bool extent_registrar::take_budget(std::uint64_t bytes) {
   return take();
 }
 
-extent_notice extent_registrar::prepare(const job& j, std::unique_ptr<file_mapping>& mapping) {
+extent_hint extent_registrar::prepare(const job& j, std::unique_ptr<file_mapping>& mapping) {
   const file_identity& identity = j.file->version().identity;
   const std::uint64_t offset = j.number * options_.extent_bytes;
   if (offset >= identity.size) return {};
@@ -285,14 +296,16 @@ extent_notice extent_registrar::prepare(const job& j, std::unique_ptr<file_mappi
       // Whole pages of the host: the last one is there in full, zeros behind the end of the file.
       const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
       std::uint64_t address = 0;
-      registered = device_.register_range(mapping->data(), (bytes + page - 1) / page * page, address);
+      registered =
+          device_.register_range(mapping->data(), (bytes + page - 1) / page * page, address);
       // The pages pinned now belong to the version only if the file did not change until now.
       file_identity now;
       if (registered && file->identify(now) == 0 && is_of_version(*j.file, now, offset + bytes))
         return {j.number, address, bytes};
     }
   } catch (...) {
-    // Out of memory, or a backend that threw: refused, as for any other reason, and loads stay staged.
+    // Out of memory, or a backend that threw: refused, as for any other reason, and loads stay
+    // staged.
   }
   if (!registered) {
     mapping.reset();
@@ -301,7 +314,8 @@ extent_notice extent_registrar::prepare(const job& j, std::unique_ptr<file_mappi
   return {};
 }
 
-bool extent_registrar::bring_into_cache(backend_file& file, const file_mapping& mapping, std::uint64_t offset) {
+bool extent_registrar::bring_into_cache(backend_file& file, const file_mapping& mapping,
+                                        std::uint64_t offset) {
   double share = file.cached(mapping, offset);
   if (share >= cached_min) return true;
   file.read_ahead(offset, mapping.bytes());
@@ -320,7 +334,8 @@ bool extent_registrar::bring_into_cache(backend_file& file, const file_mapping& 
 void extent_registrar::unregister(std::unique_ptr<file_mapping>& mapping) {
   if (mapping == nullptr) return;
   device_.unregister_range(mapping->data());
-  bytes_.fetch_sub(mapping->bytes());  // not all of it: the registrar may have taken more for what it is at now
+  bytes_.fetch_sub(
+      mapping->bytes());  // not all of it: the registrar may have taken more for what it is at now
   mapping.reset();
 }
 
@@ -332,8 +347,11 @@ void extent_registrar::give_back_unreachable() {
     const std::lock_guard lock(mutex_);
     gone.reserve(sets_.size());
     // Nobody but its version shares a set, and whoever registers holds the version.
-    const auto is_gone = [](const std::shared_ptr<extent_set>& set) { return set.use_count() == 1; };
-    const auto first = std::partition(sets_.begin(), sets_.end(), [&](const auto& set) { return !is_gone(set); });
+    const auto is_gone = [](const std::shared_ptr<extent_set>& set) {
+      return set.use_count() == 1;
+    };
+    const auto first =
+        std::partition(sets_.begin(), sets_.end(), [&](const auto& set) { return !is_gone(set); });
     gone.assign(std::move_iterator(first), std::move_iterator(sets_.end()));
     sets_.erase(first, sets_.end());
     for (const auto& set : sets_) {

@@ -1,7 +1,7 @@
-// Failures of a mount's files. Bounded, because a full disk fails at each write: equal failures are counted, and after
-// `errors_max` different ones the rest is only counted.
-// But a failure that loses bytes takes the place of the last one that does not: a kernel may cause as
-// many others as it likes, and the unmount must still say what was lost.
+// Failures of a mount's files. Bounded, because a full disk fails at each write: equal failures are
+// counted, and after `errors_max` different ones the rest is only counted. But a failure that loses
+// bytes takes the place of the last one that does not: a kernel may cause as many others as it
+// likes, and the unmount must still say what was lost.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,8 @@ class file_error_log {
   static constexpr std::size_t errors_max = 1024;
 
   // `status`: -errno. Never fails: what there is no memory for is counted as dropped.
-  void add(const std::string& path, int status, file_operation what, bool at_unmount = false) noexcept {
+  void add(const std::string& path, int status, file_operation what,
+           bool at_unmount = false) noexcept {
     add(path, {{}, -status, what, at_unmount, false, 1});
   }
   // The same for bytes that a last gclose gave up.
@@ -27,7 +28,9 @@ class file_error_log {
   file_error_list list() const;
 
   // Whether bytes of a file are lost after such a failure, or may be.
-  static bool is_lost(const file_error& e) { return e.at_unmount || e.given_up || e.what == file_operation::close; }
+  static bool is_lost(const file_error& e) {
+    return e.at_unmount || e.given_up || e.what == file_operation::close;
+  }
   // Whether such a failure is not in the list, because there was no room or no memory for it.
   bool has_dropped_loss() const;
 

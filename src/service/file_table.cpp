@@ -72,17 +72,18 @@ file_table::numbering file_table::numbering::random() {
   return numbers;
 }
 
-file_table::file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max,
-                       const numbering& numbers)
-    : io_(std::move(io)), descriptors_max_(descriptors_max), numbers_(numbers), nodes_max_(nodes_max),
-      next_version_(numbers.first_version) {}
+file_table::file_table(std::shared_ptr<backend> io, std::size_t descriptors_max,
+                       std::uint32_t nodes_max, const numbering& numbers)
+    : io_(std::move(io)), descriptors_max_(descriptors_max), numbers_(numbers),
+      nodes_max_(nodes_max), next_version_(numbers.first_version) {}
 
 template <class Attempt>
 int file_table::with_room(unsigned first_shard, const Attempt& attempt) {
   int status = attempt();
-  for (unsigned again = 1; again < attempts_max && (status == -EMFILE || status == -ENFILE); ++again) {
-    // What others left for this thread to close; then what it can close itself. Others close theirs when they come to it, so
-    // later attempts wait a little.
+  for (unsigned again = 1; again < attempts_max && (status == -EMFILE || status == -ENFILE);
+       ++again) {
+    // What others left for this thread to close; then what it can close itself. Others close theirs
+    // when they come to it, so later attempts wait a little.
     io_->close_handed();
     const bool made = make_room(first_shard);
     if (again > 1) {
@@ -95,7 +96,8 @@ int file_table::with_room(unsigned first_shard, const Attempt& attempt) {
 }
 
 template <class Open>
-int file_table::open_backend(const Open& open, bool writes, unsigned first_shard, std::shared_ptr<backend_file>& file) {
+int file_table::open_backend(const Open& open, bool writes, unsigned first_shard,
+                             std::shared_ptr<backend_file>& file) {
   const std::size_t kept = io_->kept_descriptors();
   if (writes && written_->load() + kept >= written_max()) return -EMFILE;
   if (descriptors_->load() + kept >= descriptors_max_) (void)make_room(first_shard);
@@ -103,23 +105,26 @@ int file_table::open_backend(const Open& open, bool writes, unsigned first_shard
   // there is one more now.
   if (io_->kept_descriptors() >= written_max()) return -EMFILE;
   std::unique_ptr<backend_file> opened;
-  const int status = uninterrupted([&] { return with_room(first_shard, [&] { return open(opened); }); });
+  const int status =
+      uninterrupted([&] { return with_room(first_shard, [&] { return open(opened); }); });
   if (status < 0) return status;
   descriptors_->fetch_add(1);
   if (writes) written_->fetch_add(1);
-  file = std::shared_ptr<backend_file>(opened.release(),
-                                       [count = descriptors_, written = writes ? written_ : nullptr](backend_file* f) {
-                                         delete f;
-                                         count->fetch_sub(1);
-                                         if (written != nullptr) written->fetch_sub(1);
-                                       });
+  file = std::shared_ptr<backend_file>(
+      opened.release(),
+      [count = descriptors_, written = writes ? written_ : nullptr](backend_file* f) {
+        delete f;
+        count->fetch_sub(1);
+        if (written != nullptr) written->fetch_sub(1);
+      });
   return 0;
 }
 
 int file_table::open_to_read(const std::string& path, bool no_follow, unsigned first_shard,
                              std::shared_ptr<backend_file>& file) {
-  return open_backend([&](std::unique_ptr<backend_file>& opened) { return io_->open(path, no_follow, opened); }, false,
-                      first_shard, file);
+  return open_backend(
+      [&](std::unique_ptr<backend_file>& opened) { return io_->open(path, no_follow, opened); },
+      false, first_shard, file);
 }
 
 int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
@@ -140,9 +145,11 @@ int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
   if (status < 0) return status;
   file_identity identity;
   if (const int known = reached->identify(identity); known < 0) return known;
-  // Another file under this path: what the descriptor stood for cannot be reached any more (as NFS says it).
+  // Another file under this path: what the descriptor stood for cannot be reached any more (as NFS
+  // says it).
   const file_identity& expected = file.version_->identity;
-  if (identity.device != expected.device || identity.inode != expected.inode || identity.born_ns != expected.born_ns)
+  if (identity.device != expected.device || identity.inode != expected.inode ||
+      identity.born_ns != expected.born_ns)
     return -ESTALE;
   const std::lock_guard lock(file.mutex_);
   if (file.file_ == nullptr) file.file_ = reached;
@@ -163,10 +170,12 @@ int file_table::report_close(host_file& file, backend_file& reached) {
   }
   // Those who remember it as the node's writer look again.
   epoch_.fetch_add(1, std::memory_order_release);
-  return with_room(next_room_.fetch_add(1, std::memory_order_relaxed), [&] { return reached.report_close(); });
+  return with_room(next_room_.fetch_add(1, std::memory_order_relaxed),
+                   [&] { return reached.report_close(); });
 }
 
-std::int64_t file_table::read(backend_file& file, char* to, std::uint64_t bytes, std::uint64_t offset) {
+std::int64_t file_table::read(backend_file& file, char* to, std::uint64_t bytes,
+                              std::uint64_t offset) {
   std::uint64_t done = 0;
   while (done < bytes) {
     const std::int64_t n = file.read(to + done, bytes - done, offset + done);
@@ -178,15 +187,18 @@ std::int64_t file_table::read(backend_file& file, char* to, std::uint64_t bytes,
   return static_cast<std::int64_t>(done);
 }
 
-std::int64_t file_table::write(backend_file& file, const char* from, std::uint64_t bytes, std::uint64_t offset,
-                               const std::uint64_t* mask) {
-  const auto is_set = [mask](std::uint64_t i) { return mask == nullptr || (mask[i / 64] >> i % 64 & 1) != 0; };
+std::int64_t file_table::write(backend_file& file, const char* from, std::uint64_t bytes,
+                               std::uint64_t offset, const std::uint64_t* mask) {
+  const auto is_set = [mask](std::uint64_t i) {
+    return mask == nullptr || (mask[i / 64] >> i % 64 & 1) != 0;
+  };
   // Where bytes from `i` on are, or are not, to be written; a word at a time where it can be.
   const auto end_of_run = [&](std::uint64_t i, bool set) {
     if (mask == nullptr) return bytes;
     while (i < bytes) {
       const std::uint64_t others = (set ? ~mask[i / 64] : mask[i / 64]) >> i % 64;
-      if (others != 0) return std::min<std::uint64_t>(bytes, i + static_cast<unsigned>(std::countr_zero(others)));
+      if (others != 0)
+        return std::min<std::uint64_t>(bytes, i + static_cast<unsigned>(std::countr_zero(others)));
       i = (i / 64 + 1) * 64;
     }
     return bytes;
@@ -223,7 +235,8 @@ int file_table::look_up_writer(std::uint64_t name, lookups& known, lookups::entr
 }
 
 // `among`: the entries of `known` for names of this kind.
-int file_table::look_up(lookups::entries& among, std::uint64_t name, lookups& known, lookups::entry*& found) {
+int file_table::look_up(lookups::entries& among, std::uint64_t name, lookups& known,
+                        lookups::entry*& found) {
   const std::uint64_t epoch = epoch_.load(std::memory_order_acquire);
   if (known.epoch != epoch) {
     known.clear();
@@ -239,8 +252,8 @@ int file_table::look_up(lookups::entries& among, std::uint64_t name, lookups& kn
   return 0;
 }
 
-int file_table::open(std::string path, bool no_follow, std::uint64_t& handle, std::shared_ptr<host_file>& result,
-                     unsigned shard) {
+int file_table::open(std::string path, bool no_follow, std::uint64_t& handle,
+                     std::shared_ptr<host_file>& result, unsigned shard) {
   counted_path counted(std::move(path), path_bytes_);
   if (!counted.fits(path_bytes_max)) return -ENFILE;
   std::shared_ptr<backend_file> file;
@@ -255,15 +268,18 @@ int file_table::open_to_change(std::string path, const open_how& how, std::uint6
   if (!counted.fits(path_bytes_max)) return -ENFILE;
   std::shared_ptr<backend_file> file;
   const int status = open_backend(
-      [&](std::unique_ptr<backend_file>& opened) { return io_->open_to_change(counted.text(), how, opened); },
+      [&](std::unique_ptr<backend_file>& opened) {
+        return io_->open_to_change(counted.text(), how, opened);
+      },
       how.write, 0, file);
   if (status < 0) return status;
   return enter(std::move(counted), how.no_follow, how.write, std::move(file), handle, result, 0);
 }
 
 // What the backend has opened becomes one of the service's files.
-int file_table::enter(counted_path path, bool no_follow, bool writes, std::shared_ptr<backend_file> file,
-                      std::uint64_t& handle, std::shared_ptr<host_file>& result, unsigned shard) {
+int file_table::enter(counted_path path, bool no_follow, bool writes,
+                      std::shared_ptr<backend_file> file, std::uint64_t& handle,
+                      std::shared_ptr<host_file>& result, unsigned shard) {
   // Before the look at the file: a change that comes after it must count as later than this.
   const std::int64_t seen_ns = wall_clock_ns();
   file_identity identity;
@@ -280,8 +296,8 @@ int file_table::enter(counted_path path, bool no_follow, bool writes, std::share
   };
   result = nullptr;
   try {
-    result = std::make_shared<host_file>(std::move(path), no_follow, writes, node, given.is_fresh, given.joined,
-                                         version, std::move(file));
+    result = std::make_shared<host_file>(std::move(path), no_follow, writes, node, given.is_fresh,
+                                         given.joined, version, std::move(file));
     // Before there is a handle, which may be closed as soon as it is one.
     if (writes) {
       writer_list one{result};
@@ -303,7 +319,8 @@ int file_table::enter(counted_path path, bool no_follow, bool writes, std::share
 }
 
 // False when the shard is full.
-bool file_table::put(shard& s, std::uint32_t number, const std::shared_ptr<host_file>& file, std::uint64_t& handle) {
+bool file_table::put(shard& s, std::uint32_t number, const std::shared_ptr<host_file>& file,
+                     std::uint64_t& handle) {
   const std::unique_lock lock(s.mutex);
   auto place = static_cast<std::uint32_t>(s.entries.size());
   if (!s.unused.empty()) {
@@ -364,7 +381,8 @@ int file_table::close(std::uint64_t handle) {
     e.file = nullptr;
     e.generation = (e.generation + 1) & generation_mask;
     // A place that has had all its generations stays empty, so that no handle comes again.
-    if (e.generation == ((numbers_.first_generation + numbers_.generations) & generation_mask)) ++s.retired;
+    if (e.generation == ((numbers_.first_generation + numbers_.generations) & generation_mask))
+      ++s.retired;
     else s.unused.push_back(static_cast<std::uint32_t>(found - s.entries.data()));
     epoch_.fetch_add(1);  // sequentially consistent: see is_open()
   }
@@ -391,7 +409,8 @@ bool file_table::join(file_version& version, bool writes, std::uint32_t& node) {
     const std::lock_guard lock(nodes_mutex_);
     if (version.node == no_node && nodes_unused_.empty()) {
       if (writers_.size() == nodes_max_) return false;
-      if (nodes_unused_.capacity() <= writers_.size()) nodes_unused_.reserve(2 * writers_.size() + 1);
+      if (nodes_unused_.capacity() <= writers_.size())
+        nodes_unused_.reserve(2 * writers_.size() + 1);
       writers_.emplace_back();
       nodes_unused_.push_back(static_cast<std::uint32_t>(writers_.size() - 1));
     }
@@ -429,21 +448,25 @@ void file_table::leave(file_version& version, bool writes) {
   version.writing = nullptr;
 }
 
-// Whether calls are under way that write or cut the file. Of a version without writers: none begins any more.
+// Whether calls are under way that write or cut the file. Of a version without writers: none begins
+// any more.
 bool file_table::is_changed(const file_version& version) {
   // Sequentially consistent: see change_under_way.
   return version.changes != nullptr && version.changes->load() != 0;
 }
 
-int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, bool writes, given_version& given) {
-  const std::int64_t changed = identity.modified_ns > identity.changed_ns ? identity.modified_ns : identity.changed_ns;
+int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
+                           given_version& given) {
+  const std::int64_t changed =
+      identity.modified_ns > identity.changed_ns ? identity.modified_ns : identity.changed_ns;
   const bool racy = seen_ns - changed < racy_ns;
   const key name{identity.device, identity.inode};
   version_shard& s = versions_[shard_of_version(name)];
   const auto holds = [&](const version_map::const_iterator& at) {
     if (at == s.versions.end()) return false;
     const file_version& v = *at->second;
-    // One that is being written is what it is; one that was is not given again, nor one that was opened to be read only.
+    // One that is being written is what it is; one that was is not given again, nor one that was
+    // opened to be read only.
     if (v.writers != 0) return true;
     return !writes && !v.was_written && !v.racy && v.identity == identity;
   };
@@ -481,13 +504,15 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
     known->second.swap(place.mapped());
     return 0;
   }
-  // Forgotten versions cost pages that are read again, and the memory of who emptied the file. Those with open files live on in
-  // their files; those that are being written must not be forgotten.
+  // Forgotten versions cost pages that are read again, and the memory of who emptied the file.
+  // Those with open files live on in their files; those that are being written must not be
+  // forgotten.
   if (s.versions.size() >= versions_max) {
     s.versions.swap(forgotten);
     for (auto at = forgotten.begin(); at != forgotten.end();) {
       const auto next = std::next(at);
-      if (at->second->writers != 0 || is_changed(*at->second)) s.versions.insert(forgotten.extract(at));
+      if (at->second->writers != 0 || is_changed(*at->second))
+        s.versions.insert(forgotten.extract(at));
       at = next;
     }
   }
@@ -495,11 +520,11 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
   return 0;
 }
 
-// True when files were closed, or left to others to close. Looks into all shards, the given one first: an opener's own files are
-// there, which it closes at once.
+// True when files were closed, or left to others to close. Looks into all shards, the given one
+// first: an opener's own files are there, which it closes at once.
 bool file_table::make_room(unsigned first_shard) {
-  // Half of what is open at a time, so that a large table is not walked at each open. Files that are not open now do not
-  // count: among many they would hide the few that are.
+  // Half of what is open at a time, so that a large table is not walked at each open. Files that
+  // are not open now do not count: among many they would hide the few that are.
   std::vector<std::shared_ptr<host_file>> seen;
   const std::size_t want = descriptors_max_ / 2 + 16;
   seen.reserve(std::min(want, descriptors_->load()));
@@ -513,7 +538,7 @@ bool file_table::make_room(unsigned first_shard) {
     }
   }
   epoch_.fetch_add(1, std::memory_order_release);  // descriptors that workers remember cannot rest
-  for (int pass = 0; pass < 2; ++pass) {           // the first pass may only take the marks of use away
+  for (int pass = 0; pass < 2; ++pass) {  // the first pass may only take the marks of use away
     bool closed = false;
     for (const auto& file : seen) closed = file->rest() != nullptr || closed;
     if (closed) return true;

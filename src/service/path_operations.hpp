@@ -1,10 +1,12 @@
-// Calls of the backend that change what paths stand for: removals, renames, opens that create. One that hangs outlives its caller,
-// which gives up in time. It may then take place when the path stands for another file, remove that one, or give it another
-// name. So a later operation on such a path is refused until the call has returned. Operations whose callers still wait refuse
-// nothing: they take place in any order.
+// Calls of the backend that change what paths stand for: removals, renames, opens that create. One
+// that hangs outlives its caller, which gives up in time. It may then take place when the path
+// stands for another file, remove that one, or give it another name. So a later operation on such a
+// path is refused until the call has returned. Operations whose callers still wait refuse nothing:
+// they take place in any order.
 //
-// Paths are compared as they were given, but for repeated slashes and "." between them. Another path to the same file is not
-// recognized. Each operation is one thread's, so there are no more of them than the service has threads.
+// Paths are compared as they were given, but for repeated slashes and "." between them. Another
+// path to the same file is not recognized. Each operation is one thread's, so there are no more of
+// them than the service has threads.
 #pragma once
 
 #include <errno.h>
@@ -31,7 +33,8 @@ struct path_operation {
 // Thread-safe.
 class path_operations {
  public:
-  // Without what does not change where it leads, so that fewer spellings of a path seem to be different ones.
+  // Without what does not change where it leads, so that fewer spellings of a path seem to be
+  // different ones.
   static std::string plain(std::string_view path) {
     std::string plain;
     plain.reserve(path.size());
@@ -48,8 +51,9 @@ class path_operations {
     return plain;
   }
 
-  // Does the operation, by calling `run`, and returns what that does. -EBUSY instead: an earlier one on one of the paths goes on
-  // though its caller has given up, as `given_up(slot, sequence)` says. -ECANCELED: this one's caller has.
+  // Does the operation, by calling `run`, and returns what that does. -EBUSY instead: an earlier
+  // one on one of the paths goes on though its caller has given up, as `given_up(slot, sequence)`
+  // says. -ECANCELED: this one's caller has.
   template <class GivenUp, class Run>
   int run(path_operation operation, const GivenUp& given_up, const Run& run) {
     for (std::string& path : operation.paths) path = plain(path);
@@ -83,7 +87,8 @@ class path_operations {
   static bool must_wait(const path_operation& later, const path_operation& earlier) {
     using kind = path_operation::kind;
     // Its file is not changed when it is opened, nor the other way round.
-    const bool earlier_creates = earlier.what == kind::creates || earlier.what == kind::creates_exclusively;
+    const bool earlier_creates =
+        earlier.what == kind::creates || earlier.what == kind::creates_exclusively;
     if (earlier.what == kind::opens) return false;
     if (earlier_creates && (later.what == kind::opens || later.what == kind::creates)) return false;
     for (const std::string& path : later.paths) {

@@ -13,7 +13,8 @@ namespace gpufs {
 
 namespace {
 
-constexpr unsigned stage_first_copiers = 6;  // together they read faster than the registrar registers
+constexpr unsigned stage_first_copiers =
+    6;  // together they read faster than the registrar registers
 
 // Whether a request may change something of the host's files.
 bool may_change(request_code code) {
@@ -39,8 +40,9 @@ bool may_change(request_code code) {
 }  // namespace
 
 request_server::request_server(device& d, const channel_view& channel, const channel_view& seen,
-                               const bulk_frames& frames, file_table& files, extent_registrar& extents,
-                               unsigned copiers, const std::atomic<bool>& stopping)
+                               const bulk_frames& frames, file_table& files,
+                               extent_registrar& extents, unsigned copiers,
+                               const std::atomic<bool>& stopping)
     : device_(d), channel_(channel), seen_(seen), frames_(frames), files_(files), extents_(extents),
       gate_(copiers, channel.layout.slot_count, d.bulk_copies_exclude()) {
   stalled_.reserve(copiers + channel.layout.slot_count);  // find_stalled() allocates nothing
@@ -58,8 +60,9 @@ bool request_server::report_stalled() {
   return any;
 }
 
-std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
-                                   file_table::lookups& known, opened_file& opened) {
+std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::uint32_t sequence,
+                                   unsigned worker, file_table::lookups& known,
+                                   opened_file& opened) {
   // Device code does not ask in a read-only mount; a kernel may write such a request by itself.
   if (files_.is_read_only() && may_change(r.code)) return -EROFS;
   switch (r.code) {
@@ -86,7 +89,8 @@ void request_server::keep_error(const request& r, std::int32_t status) noexcept 
   if (!writes && r.code != request_code::sync && r.code != request_code::report_close) return;
   // A request that cannot be is the kernel's error, and none of a file.
   if (status == -EBADF || (writes && status == -EINVAL)) return;
-  const std::shared_ptr<host_file> file = writes ? files_.find_writer(r.handle) : files_.find(r.handle);
+  const std::shared_ptr<host_file> file =
+      writes ? files_.find_writer(r.handle) : files_.find(r.handle);
   if (file == nullptr) return;
   files_.errors().add(file->path(), status,
                       writes                         ? file_operation::write_back
@@ -94,7 +98,8 @@ void request_server::keep_error(const request& r, std::int32_t status) noexcept 
                                                      : file_operation::close);
 }
 
-std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned opener,
+std::int32_t request_server::serve_open(const request& r, std::uint32_t slot,
+                                        std::uint32_t sequence, unsigned opener,
                                         opened_file& opened) {
   if (r.length == 0 || r.length >= limits::path_bytes_max) return -ENAMETOOLONG;
   std::string path(channel_.staging(slot), r.length);
@@ -102,16 +107,20 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, st
   std::uint64_t handle = 0;
   std::shared_ptr<host_file> file;
   const bool changes = r.code == request_code::open_write;
-  const open_how how{(r.handle & open_no_follow) != 0, (r.handle & open_reads) != 0,
-                     (r.handle & open_writes) != 0,    (r.handle & open_creates) != 0,
-                     (r.handle & open_exclusive) != 0, static_cast<std::uint32_t>(r.offset) & 0777u};
+  const open_how how{
+      (r.handle & open_no_follow) != 0, (r.handle & open_reads) != 0,
+      (r.handle & open_writes) != 0,    (r.handle & open_creates) != 0,
+      (r.handle & open_exclusive) != 0, static_cast<std::uint32_t>(r.offset) & 0777u};
   const auto open_to_change = [&] {
     using kind = path_operation::kind;
-    const kind what = !how.create ? kind::opens : how.exclusive ? kind::creates_exclusively : kind::creates;
+    const kind what = !how.create     ? kind::opens
+                      : how.exclusive ? kind::creates_exclusively
+                                      : kind::creates;
     return paths_.run({what, {path}, slot, sequence}, given_up(),
                       [&] { return files_.open_to_change(std::move(path), how, handle, file); });
   };
-  const int status = changes ? open_to_change() : files_.open(std::move(path), how.no_follow, handle, file, opener);
+  const int status = changes ? open_to_change()
+                             : files_.open(std::move(path), how.no_follow, handle, file, opener);
   if (status < 0) return status;
   const file_identity& identity = file->version().identity;
   std::int32_t delivered = 0;
@@ -139,22 +148,28 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot, st
   return delivered;
 }
 
-// A small file comes with the answer to its open, once per version: later its pages are cached, or come one by one.
-// Returns its bytes, now in the slot's staging memory, or 0.
+// A small file comes with the answer to its open, once per version: later its pages are cached, or
+// come one by one. Returns its bytes, now in the slot's staging memory, or 0.
 std::int32_t request_server::deliver(host_file& file, std::uint64_t wanted, std::uint32_t slot) {
   file_version& version = file.version();
   const std::uint64_t size = version.identity.size;
-  if (size == 0 || size > wanted || size > channel_.layout.staging_bytes || version.delivered.load()) return 0;
+  if (size == 0 || size > wanted || size > channel_.layout.staging_bytes ||
+      version.delivered.load())
+    return 0;
   std::shared_ptr<backend_file> reached;
   if (files_.reach(file, reached) < 0) return 0;
   // An error, or another length than the open saw, is for the read that meets it.
-  if (file_table::read(*reached, channel_.staging(slot), size, 0) != static_cast<std::int64_t>(size)) return 0;
+  if (file_table::read(*reached, channel_.staging(slot), size, 0) !=
+      static_cast<std::int64_t>(size))
+    return 0;
   version.delivered = true;
   return static_cast<std::int32_t>(size);
 }
 
-std::int32_t request_server::serve_read(const request& r, std::uint32_t slot, file_table::lookups& known) {
-  if (r.length > channel_.layout.staging_bytes || r.offset >= limits::file_bytes_max) return -EINVAL;
+std::int32_t request_server::serve_read(const request& r, std::uint32_t slot,
+                                        file_table::lookups& known) {
+  if (r.length > channel_.layout.staging_bytes || r.offset >= limits::file_bytes_max)
+    return -EINVAL;
   file_table::lookups::entry* file = nullptr;
   if (const int status = files_.look_up(r.handle, known, file); status < 0) return status;
   const std::uint64_t length = readable_bytes(*file, r.offset, r.length);
@@ -163,11 +178,11 @@ std::int32_t request_server::serve_read(const request& r, std::uint32_t slot, fi
   return static_cast<std::int32_t>(n) | tell_extent(slot, extents_.touch(file->file, r.offset));
 }
 
-// How many of these bytes are in the file, as the host knows its size. Some files give bytes past their size that are no data. The file may
-// have grown since its open, so it is asked again for an offset past the size. One that is open for writing here has a node,
-// and grows at any time.
-std::uint64_t request_server::readable_bytes(const file_table::lookups::entry& file, std::uint64_t offset,
-                                             std::uint64_t length) {
+// How many of these bytes are in the file, as the host knows its size. Some files give bytes past
+// their size that are no data. The file may have grown since its open, so it is asked again for an
+// offset past the size. One that is open for writing here has a node, and grows at any time.
+std::uint64_t request_server::readable_bytes(const file_table::lookups::entry& file,
+                                             std::uint64_t offset, std::uint64_t length) {
   if (file.file->node() != no_node) return length;
   std::uint64_t size = file.file->version().identity.size;
   if (file_identity now; offset >= size && file.reached->identify(now) == 0) size = now.size;
@@ -180,12 +195,16 @@ int request_server::reach_to_write(std::uint64_t handle, file_table::lookups& kn
   return status < 0 ? status : file->file->writes() ? 0 : -EBADF;
 }
 
-std::int32_t request_server::serve_write(const request& r, std::uint32_t slot, file_table::lookups& known) {
+std::int32_t request_server::serve_write(const request& r, std::uint32_t slot,
+                                         file_table::lookups& known) {
   const bool masked = (r.length & masked_flag) != 0;
   const std::uint64_t bytes = r.length & ~masked_flag;
   const std::uint64_t room = channel_.layout.write_bytes(slot);
-  if (r.offset > limits::file_bytes_max || bytes > limits::file_bytes_max - r.offset || bytes > room) return -EINVAL;
-  if (masked && mask_offset(bytes) + mask_words(bytes) * sizeof(std::uint64_t) > room) return -EINVAL;
+  if (r.offset > limits::file_bytes_max || bytes > limits::file_bytes_max - r.offset ||
+      bytes > room)
+    return -EINVAL;
+  if (masked && mask_offset(bytes) + mask_words(bytes) * sizeof(std::uint64_t) > room)
+    return -EINVAL;
   file_table::lookups::entry* file = nullptr;
   if (const int status = files_.look_up_writer(r.handle, known, file); status < 0) return status;
   const char* const data = channel_.write_staging(slot);
@@ -198,21 +217,25 @@ std::int32_t request_server::serve_write(const request& r, std::uint32_t slot, f
   GPUFS_SCHEDULE_POINT("service.change");
   const change_under_way change(file->file->version());
   if (!files_.is_written_through(r.handle, known)) return -EBADF;
-  const std::int64_t written = file_table::write(*file->reached, data, bytes, r.offset, masked ? mask.data() : nullptr);
-  file->file->writing().seats.write_together(file->reached->writes_together());
+  const std::int64_t written =
+      file_table::write(*file->reached, data, bytes, r.offset, masked ? mask.data() : nullptr);
+  file->file->writing().permits.write_together(file->reached->writes_together());
   // Its close may have been reported before these bytes were there.
   if (written > 0 && file->file->is_close_reported()) {
-    const int reported = uninterrupted([&] { return files_.report_close(*file->file, *file->reached); });
+    const int reported =
+        uninterrupted([&] { return files_.report_close(*file->file, *file->reached); });
     if (reported < 0) return reported;
   }
   return static_cast<std::int32_t>(written);
 }
 
 void request_server::bring_near(const request& r, std::uint32_t slot) const {
-  const std::uint64_t bytes = std::min<std::uint64_t>(r.length & ~masked_flag, channel_.layout.write_bytes(slot));
+  const std::uint64_t bytes =
+      std::min<std::uint64_t>(r.length & ~masked_flag, channel_.layout.write_bytes(slot));
   const char* const data = channel_.write_staging(slot);
   constexpr std::uint64_t cache_line = 64;
-  for (std::uint64_t at = 0; at < bytes; at += cache_line) (void)*static_cast<const volatile char*>(data + at);
+  for (std::uint64_t at = 0; at < bytes; at += cache_line)
+    (void)*static_cast<const volatile char*>(data + at);
 }
 
 std::int32_t request_server::serve_truncate(const request& r, file_table::lookups& known) {
@@ -235,7 +258,9 @@ std::int32_t request_server::serve_emptied(const request& r, file_table::lookups
 std::int32_t request_server::serve_sync(const request& r, file_table::lookups& known) {
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
-  const auto sync = [&] { return std::min(uninterrupted([&] { return file->reached->sync(); }), 0); };
+  const auto sync = [&] {
+    return std::min(uninterrupted([&] { return file->reached->sync(); }), 0);
+  };
   return file->file->writing().syncs.run(static_cast<std::uint32_t>(r.offset), sync);
 }
 
@@ -255,7 +280,8 @@ std::int32_t request_server::serve_report_close(const request& r, file_table::lo
   return uninterrupted([&] { return files_.report_close(*file->file, *file->reached); });
 }
 
-std::int32_t request_server::serve_paths(const request& r, std::uint32_t slot, std::uint32_t sequence) {
+std::int32_t request_server::serve_paths(const request& r, std::uint32_t slot,
+                                         std::uint32_t sequence) {
   if (r.length == 0 || r.length > limits::staging_bytes_min) return -ENAMETOOLONG;
   const std::string both(channel_.staging(slot), r.length);
   const std::size_t end = both.find('\0');
@@ -264,7 +290,8 @@ std::int32_t request_server::serve_paths(const request& r, std::uint32_t slot, s
   if (renames != (end != std::string::npos)) return -EINVAL;
   using kind = path_operation::kind;
   if (!renames) {
-    return paths_.run({kind::changes_names, {both}, slot, sequence}, given_up(), [&] { return files_.unlink(both); });
+    return paths_.run({kind::changes_names, {both}, slot, sequence}, given_up(),
+                      [&] { return files_.unlink(both); });
   }
   const std::string path = both.substr(0, end), new_path = both.substr(end + 1);
   if (path.empty() || new_path.empty()) return -ENOENT;
@@ -274,45 +301,49 @@ std::int32_t request_server::serve_paths(const request& r, std::uint32_t slot, s
 }
 
 // Says in the reply where an extent lies, if it is registered; what to add to the result.
-std::int32_t request_server::tell_extent(std::uint32_t slot, const extent_notice& notice) {
+std::int32_t request_server::tell_extent(std::uint32_t slot, const extent_hint& notice) {
   if (notice.bytes == 0) return 0;
   reply_record& reply = channel_.reply(slot);
   reply.extent_number.store_relaxed(notice.number);
   reply.extent_address.store_relaxed(notice.address);
   reply.extent_bytes.store_relaxed(notice.bytes);
-  return notice_flag;
+  return hint_flag;
 }
 
-// From the file's own pages where they are registered. Otherwise they are read; meanwhile few copiers ask for registration,
-// so that both bring in a file that is new here, and many for a registration afterwards. An error is for the loads of single
-// pages, which follow it.
-std::int32_t request_server::serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned copier,
+// From the file's own pages where they are registered. Otherwise they are read; meanwhile few
+// copiers ask for registration, so that both bring in a file that is new here, and many for a
+// registration afterwards. An error is for the loads of single pages, which follow it.
+std::int32_t request_server::serve_bulk(const request& r, std::uint32_t slot,
+                                        std::uint32_t sequence, unsigned copier,
                                         file_table::lookups& known) {
   bulk_target to{};
   std::memcpy(&to, channel_.staging(slot), sizeof to);
   const std::uint64_t page_bytes = std::uint64_t{1} << frames_.page_shift;
   const std::uint64_t pages = (r.length + page_bytes - 1) >> frames_.page_shift;
-  if (r.length == 0 || r.length > frames_.run_bytes_max || r.offset >= limits::file_bytes_max) return -EINVAL;
+  if (r.length == 0 || r.length > frames_.run_bytes_max || r.offset >= limits::file_bytes_max)
+    return -EINVAL;
   if (to.frame >= frames_.count || pages > frames_.count - to.frame) return -EINVAL;
   file_table::lookups::entry* file = nullptr;
   if (const int status = files_.look_up(r.handle, known, file); status < 0) return status;
   const std::uint64_t length = readable_bytes(*file, r.offset, r.length);
   if (length == 0) return 0;
-  const auto when =
-      stagers_.size() < stage_first_copiers ? extent_registrar::urgency::now : extent_registrar::urgency::when_quiet;
-  const extent_notice notice = extents_.touch(file->file, r.offset, when);
+  const auto when = stagers_.size() < stage_first_copiers ? extent_registrar::urgency::now
+                                                          : extent_registrar::urgency::when_quiet;
+  const extent_hint notice = extents_.touch(file->file, r.offset, when);
   const std::uint64_t extent_begin = notice.number * extents_.extent_bytes();
   // Registered pages end where the file ended at its open: a longer run is read.
   char* const frames = frames_.pages + (std::uint64_t{to.frame} << frames_.page_shift);
-  const run_stager::reply_place reply{&channel_.reply(slot).word, &seen_.reply(slot).word, {slot, sequence}};
+  const run_stager::reply_place reply{
+      &channel_.reply(slot).word, &seen_.reply(slot).word, {slot, sequence}};
   if (r.offset + r.length > extent_begin + notice.bytes || length < device_.bulk_bytes_min())
     return stagers_[copier].read(*file->reached, r.offset, frames, length, reply,
                                  staged_flag | tell_extent(slot, notice));
   const std::int32_t result = static_cast<std::int32_t>(length) | tell_extent(slot, notice);
-  const std::int64_t copied =
-      stagers_[copier].copy_and_answer(frames, notice.address + (r.offset - extent_begin), length, reply, result);
+  const std::int64_t copied = stagers_[copier].copy_and_answer(
+      frames, notice.address + (r.offset - extent_begin), length, reply, result);
   if (copied == -EINPROGRESS) return run_stager::device_answers;
-  return copied < 0 ? static_cast<std::int32_t>(copied) : static_cast<std::int32_t>(copied) | (result & notice_flag);
+  return copied < 0 ? static_cast<std::int32_t>(copied)
+                    : static_cast<std::int32_t>(copied) | (result & hint_flag);
 }
 
 }  // namespace gpufs

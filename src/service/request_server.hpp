@@ -1,5 +1,5 @@
-// What is done for each request. What a request says is checked here, before anything is done: it comes from a kernel, which may write
-// what it likes.
+// What is done for each request. What a request says is checked here, before anything is done: it
+// comes from a kernel, which may write what it likes.
 #pragma once
 
 #include <atomic>
@@ -26,9 +26,11 @@ struct bulk_frames {
 // Thread-safe: by several threads at a time, each with lookups of its own.
 class request_server {
  public:
-  // `seen`: the channel as the device addresses it. `copiers`: threads that serve bulk requests. `stopping`: nothing is waited for any more.
-  request_server(device& d, const channel_view& channel, const channel_view& seen, const bulk_frames& frames,
-                 file_table& files, extent_registrar& extents, unsigned copiers, const std::atomic<bool>& stopping);
+  // `seen`: the channel as the device addresses it. `copiers`: threads that serve bulk requests.
+  // `stopping`: nothing is waited for any more.
+  request_server(device& d, const channel_view& channel, const channel_view& seen,
+                 const bulk_frames& frames, file_table& files, extent_registrar& extents,
+                 unsigned copiers, const std::atomic<bool>& stopping);
 
   // What an open has opened; handle 0: nothing.
   struct opened_file {
@@ -36,14 +38,18 @@ class request_server {
     std::uint32_t node = no_node;
     bool joined = false;  // its version was being written already
   };
-  // The result that answers the request in a slot, which is not for a sink, by thread `worker` of its kind; or run_stager::device_answers.
+  // The result that answers the request in a slot, which is not for a sink, by thread `worker` of
+  // its kind; or run_stager::device_answers.
   std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                      file_table::lookups& known, opened_file& opened);
-  // Keeps the failure of a request that writes, syncs or closes a file, for the host: see file_table::errors().
+  // Keeps the failure of a request that writes, syncs or closes a file, for the host: see
+  // file_table::errors().
   void keep_error(const request& r, std::int32_t status) noexcept;
-  // Brings the bytes of a request to write, which the caller has claimed, into its processor's caches.
+  // Brings the bytes of a request to write, which the caller has claimed, into its processor's
+  // caches.
   void bring_near(const request& r, std::uint32_t slot) const;
-  // Tells callers whose requests are in the driver for too long to go on without them. Whether there are any.
+  // Tells callers whose requests are in the driver for too long to go on without them. Whether
+  // there are any.
   bool report_stalled();
   // Tells the caller of one request.
   void report_stalled(std::uint32_t slot, std::uint32_t sequence) const {
@@ -52,8 +58,8 @@ class request_server {
   }
 
  private:
-  std::int32_t serve_open(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned opener,
-                          opened_file& opened);
+  std::int32_t serve_open(const request& r, std::uint32_t slot, std::uint32_t sequence,
+                          unsigned opener, opened_file& opened);
   std::int32_t deliver(host_file& file, std::uint64_t wanted, std::uint32_t slot);
   std::int32_t serve_read(const request& r, std::uint32_t slot, file_table::lookups& known);
   std::int32_t serve_write(const request& r, std::uint32_t slot, file_table::lookups& known);
@@ -63,19 +69,20 @@ class request_server {
   std::int32_t serve_close(const request& r);
   std::int32_t serve_report_close(const request& r, file_table::lookups& known);
   std::int32_t serve_paths(const request& r, std::uint32_t slot, std::uint32_t sequence);
-  // Whether the caller of a request that changes files has given up. Relaxed: what it asked for afterwards came by a bell, which
-  // orders it behind this.
+  // Whether the caller of a request that changes files has given up. Relaxed: what it asked for
+  // afterwards came by a bell, which orders it behind this.
   auto given_up() const {
     return [this](std::uint32_t slot, std::uint32_t sequence) {
       return channel_.withdrawn(slot).load_relaxed() == sequence;
     };
   }
-  std::int32_t serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned copier,
-                          file_table::lookups& known);
+  std::int32_t serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence,
+                          unsigned copier, file_table::lookups& known);
   static std::uint64_t readable_bytes(const file_table::lookups::entry& file, std::uint64_t offset,
                                       std::uint64_t length);
-  int reach_to_write(std::uint64_t handle, file_table::lookups& known, file_table::lookups::entry*& file);
-  std::int32_t tell_extent(std::uint32_t slot, const extent_notice& notice);
+  int reach_to_write(std::uint64_t handle, file_table::lookups& known,
+                     file_table::lookups::entry*& file);
+  std::int32_t tell_extent(std::uint32_t slot, const extent_hint& notice);
 
   device& device_;
   const channel_view channel_;

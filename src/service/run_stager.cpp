@@ -15,13 +15,15 @@ run_stager::~run_stager() {
   if (memory_.host != nullptr) device_.free_buffers(memory_, memory_bytes);
 }
 
-// Reads a run piece by piece, each of which the device copies while the next is read. `flags`: what to add to the answer.
-// An answer says that nothing is on its way into the frames any more. Where that is not known there is none, and the frames
-// are lost with the request.
-std::int32_t run_stager::read(backend_file& file, std::uint64_t offset, char* to, std::uint64_t length,
-                              const reply_place& reply, std::int32_t flags) {
+// Reads a run piece by piece, each of which the device copies while the next is read. `flags`: what
+// to add to the answer. An answer says that nothing is on its way into the frames any more. Where
+// that is not known there is none, and the frames are lost with the request.
+std::int32_t run_stager::read(backend_file& file, std::uint64_t offset, char* to,
+                              std::uint64_t length, const reply_place& reply, std::int32_t flags) {
   std::uint64_t done = 0;
-  const auto give_up = [&](std::int32_t error) { return done == 0 || drain(reply.name) ? error : device_answers; };
+  const auto give_up = [&](std::int32_t error) {
+    return done == 0 || drain(reply.name) ? error : device_answers;
+  };
   try {
     for (;;) {
       bounce_buffer* buffer = free_buffer(reply.name);
@@ -36,7 +38,8 @@ std::int32_t run_stager::read(backend_file& file, std::uint64_t offset, char* to
       const std::int64_t copied =
           last ? copy_piece(*buffer, to + done, bytes, reply.here, reply.seen,
                             make_reply_word(reply.name.sequence, result), reply.name)
-               : copy_piece(*buffer, to + done, bytes, buffer->emptied, buffer->emptied_seen, ++count_, reply.name);
+               : copy_piece(*buffer, to + done, bytes, buffer->emptied, buffer->emptied_seen,
+                            ++count_, reply.name);
       if (copied < 0 && copied != -EINPROGRESS) return give_up(static_cast<std::int32_t>(copied));
       if (last) return copied < 0 ? device_answers : result;
       done += bytes;
@@ -48,10 +51,11 @@ std::int32_t run_stager::read(backend_file& file, std::uint64_t offset, char* to
 }
 
 std::int64_t run_stager::copy_piece(bounce_buffer& buffer, char* to, std::uint64_t bytes,
-                                    const channel_word<std::uint64_t>* told, channel_word<std::uint64_t>* told_seen,
-                                    std::uint64_t word, const driver_gate::request_name& name) {
-  const std::int64_t copied = copy(to, reinterpret_cast<std::uint64_t>(buffer.memory.device), bytes, told_seen, word,
-                                   name, told != buffer.emptied);
+                                    const channel_word<std::uint64_t>* told,
+                                    channel_word<std::uint64_t>* told_seen, std::uint64_t word,
+                                    const driver_gate::request_name& name) {
+  const std::int64_t copied = copy(to, reinterpret_cast<std::uint64_t>(buffer.memory.device), bytes,
+                                   told_seen, word, name, told != buffer.emptied);
   buffer.told = copied == -EINPROGRESS ? told : nullptr;
   if (copied >= 0 && copied != static_cast<std::int64_t>(bytes)) return -EIO;
   buffer.word = word;
@@ -59,25 +63,29 @@ std::int64_t run_stager::copy_piece(bounce_buffer& buffer, char* to, std::uint64
   return copied;
 }
 
-std::int64_t run_stager::copy_and_answer(char* to, std::uint64_t from, std::uint64_t bytes, const reply_place& reply,
-                                         std::int32_t result) {
-  return copy(to, from, bytes, reply.seen, make_reply_word(reply.name.sequence, result), reply.name, true);
+std::int64_t run_stager::copy_and_answer(char* to, std::uint64_t from, std::uint64_t bytes,
+                                         const reply_place& reply, std::int32_t result) {
+  return copy(to, from, bytes, reply.seen, make_reply_word(reply.name.sequence, result), reply.name,
+              true);
 }
 
-std::int64_t run_stager::copy(char* to, std::uint64_t from, std::uint64_t bytes, channel_word<std::uint64_t>* told,
-                              std::uint64_t word, const driver_gate::request_name& name, bool answers) {
+std::int64_t run_stager::copy(char* to, std::uint64_t from, std::uint64_t bytes,
+                              channel_word<std::uint64_t>* told, std::uint64_t word,
+                              const driver_gate::request_name& name, bool answers) {
   const driver_gate::pass in(gate_, thread_, name);
   if (!in) return -EAGAIN;
   if (answers) gate_.expect_answer(name);
   return device_.bulk_copy(thread_, to, from, bytes, reinterpret_cast<char*>(told), word);
 }
 
-// Waits until the device has emptied all buffers; as long as that takes, because the frames are not free before. The
-// group that waits for the answer is told when it takes long. False: the mount ends.
+// Waits until the device has emptied all buffers; as long as that takes, because the frames are not
+// free before. The group that waits for the answer is told when it takes long. False: the mount
+// ends.
 bool run_stager::drain(const driver_gate::request_name& name) {
   gate_.expect_answer(name);
   for (bounce_buffer& buffer : buffers_) {
-    for (; buffer.told != nullptr && !buffer.is_empty(); std::this_thread::sleep_for(std::chrono::microseconds(100))) {
+    for (; buffer.told != nullptr && !buffer.is_empty();
+         std::this_thread::sleep_for(std::chrono::microseconds(100))) {
       if (stopping_) return false;
     }
     buffer.told = nullptr;
@@ -85,7 +93,8 @@ bool run_stager::drain(const driver_gate::request_name& name) {
   return true;
 }
 
-// A buffer that the device has emptied. Null when there is no memory for one, or the device does not answer.
+// A buffer that the device has emptied. Null when there is no memory for one, or the device does
+// not answer.
 run_stager::bounce_buffer* run_stager::free_buffer(const driver_gate::request_name& name) {
   bounce_buffer& buffer = buffers_[next_];
   next_ = (next_ + 1) % buffers_.size();
@@ -103,7 +112,8 @@ bool run_stager::allocate(const driver_gate::request_name& name) {
     return false;
   }
   const auto word = [this](char* memory, std::size_t i) {
-    return reinterpret_cast<channel_word<std::uint64_t>*>(memory + buffers_.size() * piece_bytes) + i;
+    return reinterpret_cast<channel_word<std::uint64_t>*>(memory + buffers_.size() * piece_bytes) +
+           i;
   };
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     buffers_[i].memory = {memory_.host + i * piece_bytes, memory_.device + i * piece_bytes};
@@ -116,7 +126,8 @@ bool run_stager::allocate(const driver_gate::request_name& name) {
 bool run_stager::wait_until_empty(bounce_buffer& buffer) {
   const std::uint64_t start = platform::now_ns();
   for (std::uint32_t attempt = 0; buffer.told != nullptr && !buffer.is_empty(); ++attempt) {
-    if (stopping_ || gate_.is_closed() || platform::elapsed_ns(start) > answer_time_ns) return false;
+    if (stopping_ || gate_.is_closed() || platform::elapsed_ns(start) > answer_time_ns)
+      return false;
     platform::pause(attempt);
   }
   buffer.told = nullptr;

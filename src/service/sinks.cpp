@@ -123,7 +123,8 @@ void sink_table::serve(entry& e) {
     } catch (...) {
       status = -EIO;
     }
-    m.to(status > 0 ? -status : status, begin_ns);  // an errno with the wrong sign is no success either
+    m.to(status > 0 ? -status : status,
+         begin_ns);  // an errno with the wrong sign is no success either
     lock.lock();
   }
 }

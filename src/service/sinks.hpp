@@ -1,11 +1,12 @@
 // Sinks: functions of the host that take what device code sends.
 //
-// Each sink has a thread and a queue of its own, so that one that is slow holds up neither the service's workers nor another
-// sink. A slot of the channel holds one request at a time, so a queue has one entry for each slot at most. A kernel that
-// rings a bell again before the answer could make it longer: it is refused.
+// Each sink has a thread and a queue of its own, so that one that is slow holds up neither the
+// service's workers nor another sink. A slot of the channel holds one request at a time, so a queue
+// has one entry for each slot at most. A kernel that rings a bell again before the answer could
+// make it longer: it is refused.
 //
-// A sink's number comes again after 2^31 others, as kernels have it in an int. So what is sent to a sink that is closed
-// reaches no other one.
+// A sink's number comes again after 2^31 others, as kernels have it in an int. So what is sent to a
+// sink that is closed reaches no other one.
 #pragma once
 
 #include <array>
@@ -35,13 +36,15 @@ class sink_table {
   sink_table(const sink_table&) = delete;
   sink_table& operator=(const sink_table&) = delete;
 
-  std::int32_t open(taker take);  // throws gpufs::error: EMFILE, or EAGAIN when the sink cannot have a thread
-  // No call of the sink begins any more; sends that wait get -EBADF. False when the call under way has not returned by the
-  // deadline: then what the function uses must stay until it returns, and stop() waits for it
-  // again.
+  std::int32_t open(
+      taker take);  // throws gpufs::error: EMFILE, or EAGAIN when the sink cannot have a thread
+  // No call of the sink begins any more; sends that wait get -EBADF. False when the call under way
+  // has not returned by the deadline: then what the function uses must stay until it returns, and
+  // stop() waits for it again.
   [[nodiscard]] bool close(std::int32_t sink, const deadline& end);
-  // 0: the bytes are queued, and must stay until the sink's thread calls `to`, which must not throw. Or -EBADF; -ENOBUFS
-  // when more messages wait than a channel has slots; or throws std::bad_alloc: then `to` is not called. Does not wait for the sink.
+  // 0: the bytes are queued, and must stay until the sink's thread calls `to`, which must not
+  // throw. Or -EBADF; -ENOBUFS when more messages wait than a channel has slots; or throws
+  // std::bad_alloc: then `to` is not called. Does not wait for the sink.
   int send(std::uint64_t sink, const char* bytes, std::size_t count, answer to);
   // Closes all sinks, and waits also for those whose close() returned false. False when a call has
   // not returned by the deadline: then its thread is left behind, and answers the send later, so

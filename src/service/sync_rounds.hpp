@@ -18,7 +18,7 @@ namespace gpufs {
 class sync_rounds {
  public:
   // Calls `sync`, or waits for another caller's that begins after this call. 0, or -errno: that of
-  // the round, or of an earlier one with the same `closings` (file_node). What `sync` throws comes
+  // the round, or of an earlier one with the same `closings` (inode_state). What `sync` throws comes
   // out of the call that made it; the other callers get -EIO.
   template <class Sync>
   int run(std::uint32_t closings, const Sync& sync) {

@@ -11,9 +11,12 @@
 namespace gpufs {
 namespace {
 
-// Length of the UTF-8 sequence at `at`, or 0 when there is none (RFC 3629: no overlong forms, no surrogates).
+// Length of the UTF-8 sequence at `at`, or 0 when there is none (RFC 3629: no overlong forms, no
+// surrogates).
 std::size_t utf8_length(const std::string& s, std::size_t at) {
-  const auto byte = [&](std::size_t i) { return i < s.size() ? static_cast<unsigned char>(s[i]) : 0u; };
+  const auto byte = [&](std::size_t i) {
+    return i < s.size() ? static_cast<unsigned char>(s[i]) : 0u;
+  };
   const auto continues = [&](std::size_t i) { return (byte(i) & 0xc0u) == 0x80u; };
   const unsigned first = byte(at);
   if (first < 0x80) return 1;
@@ -77,7 +80,8 @@ void timeline::add(timeline_event event) {
   }
   try {
     // A copy, so that the memory of the longer text goes.
-    if (event.path.size() > path_bytes_max) event.path = event.path.substr(event.path.size() - path_bytes_max);
+    if (event.path.size() > path_bytes_max)
+      event.path = event.path.substr(event.path.size() - path_bytes_max);
     events_.push_back(std::move(event));
   } catch (const std::bad_alloc&) {
     ++dropped_;
@@ -97,29 +101,32 @@ std::string timeline::stop() {
   }
   const auto microseconds = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e3; };
   std::set<std::uint32_t> threads;
-  std::string json = "{\"displayTimeUnit\": \"ns\",\n\"otherData\": {\"dropped\": " + std::to_string(dropped) +
-                     "},\n\"traceEvents\": [\n"
-                     R"({"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "gpufs service"}})";
+  std::string json =
+      "{\"displayTimeUnit\": \"ns\",\n\"otherData\": {\"dropped\": " + std::to_string(dropped) +
+      "},\n\"traceEvents\": [\n"
+      R"({"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "gpufs service"}})";
   char text[320];
   for (const timeline_event& e : events) {
     threads.insert(e.thread);
     std::snprintf(text, sizeof text,
-                  ",\n{\"name\": \"%s\", \"cat\": \"gpufs\", \"ph\": \"X\", \"pid\": 1, \"tid\": %u, \"ts\": %.3f, "
+                  ",\n{\"name\": \"%s\", \"cat\": \"gpufs\", \"ph\": \"X\", \"pid\": 1, \"tid\": "
+                  "%u, \"ts\": %.3f, "
                   "\"dur\": %.3f, \"args\": {\"offset\": %" PRIu64 ", \"bytes\": %" PRIu64
                   ", \"result\": %d, \"path\": ",
-                  e.name, e.thread, microseconds(e.begin_ns - start_ns), microseconds(e.end_ns - e.begin_ns), e.offset,
-                  e.bytes, e.result);
+                  e.name, e.thread, microseconds(e.begin_ns - start_ns),
+                  microseconds(e.end_ns - e.begin_ns), e.offset, e.bytes, e.result);
     json += text;
     json += quoted(e.path) + "}}";
   }
   for (const std::uint32_t thread : threads) {
-    const std::string name = thread == registrar_thread ? "registrar"
-                             : thread < first_opener    ? "worker " + std::to_string(thread - first_worker)
-                             : thread < first_copier    ? "opener " + std::to_string(thread - first_opener)
-                             : thread < first_sink      ? "copier " + std::to_string(thread - first_copier)
-                                                        : "sink " + std::to_string(thread - first_sink);
-    json += ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": 1, \"tid\": " + std::to_string(thread) +
-            ", \"args\": {\"name\": \"" + name + "\"}}";
+    const std::string name =
+        thread == registrar_thread ? "registrar"
+        : thread < first_opener    ? "worker " + std::to_string(thread - first_worker)
+        : thread < first_copier    ? "opener " + std::to_string(thread - first_opener)
+        : thread < first_sink      ? "copier " + std::to_string(thread - first_copier)
+                                   : "sink " + std::to_string(thread - first_sink);
+    json += ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": 1, \"tid\": " +
+            std::to_string(thread) + ", \"args\": {\"name\": \"" + name + "\"}}";
   }
   return json + "\n]}\n";
 }

@@ -1,5 +1,5 @@
-// The timeline: what the service did, request by request, on the threads that did it. Off until somebody asks: then each
-// request costs two looks at the clock and one short lock.
+// The timeline: what the service did, request by request, on the threads that did it. Off until
+// somebody asks: then each request costs two looks at the clock and one short lock.
 #pragma once
 
 #include <atomic>
@@ -34,8 +34,8 @@ class timeline {
   bool on() const { return on_.load(std::memory_order_relaxed); }
   // Nothing when it is off by now; counted as dropped when there is no more room.
   void add(timeline_event event);
-  // Ends the recording. JSON in the Trace Event Format, which Perfetto and chrome://tracing show; times in microseconds
-  // since start(). What was dropped stands in "otherData".
+  // Ends the recording. JSON in the Trace Event Format, which Perfetto and chrome://tracing show;
+  // times in microseconds since start(). What was dropped stands in "otherData".
   std::string stop();
 
  private:

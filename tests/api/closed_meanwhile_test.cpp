@@ -1,5 +1,5 @@
-// A descriptor that is closed while a call writes through it: an error of the program's; but what the call had stored is not left for
-// others to find, or to write.
+// A descriptor that is closed while a call writes through it: an error of the program's; but what
+// the call had stored is not left for others to find, or to write.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -34,8 +34,8 @@ class closed_meanwhile : public conformance {
     EXPECT_EQ(result, -EBADF);
   }
 };
-INSTANTIATE_TEST_SUITE_P(conformance, closed_meanwhile, ::testing::ValuesIn(settings_of_one_page_size()),
-                         name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, closed_meanwhile,
+                         ::testing::ValuesIn(settings_of_one_page_size()), name_of_setting);
 
 TEST_P(closed_meanwhile, a_write_of_a_whole_page_leaves_what_the_file_has) {
   create("a", 3 * page_bytes());
@@ -70,8 +70,8 @@ TEST_P(closed_meanwhile, a_write_of_bytes_is_not_made_later) {
   expect_same_bytes(files->content("a"), content, "a");
 }
 
-// One close too many, which looks while the file is open and takes its step when the next open has the record; then that one is
-// closed, before the step is taken back.
+// One close too many, which looks while the file is open and takes its step when the next open has
+// the record; then that one is closed, before the step is taken back.
 TEST_P(closed_meanwhile, a_close_too_many_lets_no_other_fail) {
   create("a", 100);
   create("b", 100);

@@ -1,5 +1,5 @@
-// Several users at once: many groups on one page, several launches on one mount, several mounts on the same files; and
-// that the counters add up afterwards.
+// Several users at once: many groups on one page, several launches on one mount, several mounts on
+// the same files; and that the counters add up afterwards.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@
 namespace gpufs::testing {
 namespace {
 
-// A stream of the mount's device, so that launches run at the same time. The twin needs none.
+// A stream of the mount's device, so that launches run at the same time. The CPU device needs none.
 class launch_stream {
  public:
   explicit launch_stream([[maybe_unused]] const mount& m) {
@@ -54,7 +54,8 @@ struct known_file {
 
 constexpr std::uint64_t part_bytes = 3000;
 
-reading make_reading(const std::vector<known_file>& files, std::uint32_t groups, std::uint64_t seed) {
+reading make_reading(const std::vector<known_file>& files, std::uint32_t groups,
+                     std::uint64_t seed) {
   reading r;
   std::mt19937_64 random(seed);
   std::vector<std::uint64_t> paths;
@@ -104,7 +105,8 @@ totals check_reading(const std::vector<known_file>& files, const reading& r, con
       } else {
         const std::string expected = content->substr(static_cast<std::uint64_t>(c.offset), c.bytes);
         EXPECT_EQ(result, static_cast<std::int64_t>(expected.size()));
-        expect_same_bytes(p.output.substr(c.memory, expected.size()), expected, "group " + std::to_string(g));
+        expect_same_bytes(p.output.substr(c.memory, expected.size()), expected,
+                          "group " + std::to_string(g));
         t.bytes += expected.size();
         t.pages += (static_cast<std::uint64_t>(c.offset) + expected.size() - 1) / page_bytes -
                    static_cast<std::uint64_t>(c.offset) / page_bytes + 1;
@@ -114,17 +116,20 @@ totals check_reading(const std::vector<known_file>& files, const reading& r, con
   return t;
 }
 
-// On the twin: everybody who misses a page or a file waits a little before taking a place for it, so that all have missed.
+// On the CPU device: everybody who misses a page or a file waits a little before taking a place for it,
+// so that all have missed.
 class slow_misses {
  private:
   const schedule_hook hook_{[](const char* name) {
-    if (std::string_view(name) == "index.insert") std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (std::string_view(name) == "index.insert")
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }};
 };
 
 class concurrency_test : public ::testing::TestWithParam<group_kind> {
  protected:
-  concurrency_test() : world(file_world::make(source::posix)), io(std::make_shared<fault_backend>(world->io())) {
+  concurrency_test()
+      : world(file_world::make(source::posix)), io(std::make_shared<fault_backend>(world->io())) {
     options = base_options();
     options.page_bytes = 1024;
     options.cache_bytes = 24 * 1024;
@@ -150,8 +155,9 @@ TEST_P(concurrency_test, counters_add_up) {
   const mount fs(options);
   for (std::uint64_t round = 0; round < 5; ++round) {
     const reading r = make_reading(files, groups, round);
-    const totals t = check_reading(files, r, stage(fs, GetParam(), groups).run(r.scripts, r.input, r.output_bytes),
-                                   options.page_bytes);
+    const totals t = check_reading(
+        files, r, stage(fs, GetParam(), groups).run(r.scripts, r.input, r.output_bytes),
+        options.page_bytes);
     pages += t.pages;
     bytes += t.bytes;
   }
@@ -160,11 +166,14 @@ TEST_P(concurrency_test, counters_add_up) {
   const statistics s = fs.stats();
   EXPECT_EQ(s.requests_served, s[counter::rpcs]);
   EXPECT_EQ(s[counter::read_bytes], bytes);
-  EXPECT_EQ(s[counter::hits] + s[counter::minor_faults] + s[counter::staged_loads] + s[counter::direct_loads], pages);
+  EXPECT_EQ(s[counter::hits] + s[counter::minor_faults] + s[counter::staged_loads] +
+                s[counter::direct_loads],
+            pages);
   EXPECT_EQ(s[counter::load_errors] + s[counter::no_frames] + s[counter::rpc_failures], 0u);
   std::uint64_t measured = 0;
   for (const std::uint64_t n : s.fault_latency) measured += n;
-  const std::uint64_t loads = s[counter::staged_loads] + s[counter::direct_loads] + s[counter::open_loads];
+  const std::uint64_t loads =
+      s[counter::staged_loads] + s[counter::direct_loads] + s[counter::open_loads];
   EXPECT_EQ(measured, loads);
   EXPECT_LE(s[counter::evictions], loads);
   EXPECT_GE(s[counter::evictions] + fs.options().cache_bytes / options.page_bytes, loads);
@@ -198,8 +207,8 @@ TEST_P(concurrency_test, groups_that_meet_at_a_page_load_it_once) {
   const slow_misses together;
   const performance p = stage(fs, GetParam(), groups).run(scripts, {}, groups * read.bytes);
   for (std::uint64_t g = 0; g < groups; ++g) {
-    expect_same_bytes(p.output.substr(g * read.bytes, read.bytes), files.back().content.substr(0, read.bytes),
-                      "group " + std::to_string(g));
+    expect_same_bytes(p.output.substr(g * read.bytes, read.bytes),
+                      files.back().content.substr(0, read.bytes), "group " + std::to_string(g));
   }
   EXPECT_EQ(fs.stats()[counter::staged_loads], 20u);
   EXPECT_GT(fs.stats()[counter::minor_faults], 0u);
@@ -216,7 +225,8 @@ TEST_P(concurrency_test, groups_that_open_one_file_open_it_once) {
   std::string input;
   device_call open{action::open};
   open.memory = add_string(input, files[0].path);
-  const performance p = stage(fs, GetParam(), groups).run(std::vector<script>(groups, {open}), input, 0);
+  const performance p =
+      stage(fs, GetParam(), groups).run(std::vector<script>(groups, {open}), input, 0);
   for (const auto& outcomes : p.outcomes) EXPECT_EQ(outcomes[0].result, p.outcomes[0][0].result);
   EXPECT_GE(p.outcomes[0][0].result, 0);
   EXPECT_EQ(fs.stats()[counter::opens], 1u);
@@ -230,7 +240,8 @@ TEST_P(concurrency_test, as_many_closes_succeed_as_opens) {
   const mount fs(options);
   const random_delays delays(7);
   std::string input;
-  const std::uint64_t paths[] = {add_string(input, files[0].path), add_string(input, files[1].path)};
+  const std::uint64_t paths[] = {add_string(input, files[0].path),
+                                 add_string(input, files[1].path)};
   std::vector<script> scripts(groups);
   for (std::uint32_t g = 0; g < groups; ++g) {
     for (int i = 0; i < rounds; ++i) {
@@ -261,7 +272,8 @@ TEST_P(concurrency_test, as_many_closes_succeed_as_opens) {
   EXPECT_EQ(fs.stats()[counter::opens], fs.stats()[counter::closes]);
 }
 
-// Each group opens the output, writes its part and closes it, by and by: some have closed it before others open it.
+// Each group opens the output, writes its part and closes it, by and by: some have closed it before
+// others open it.
 TEST_P(concurrency_test, groups_that_empty_one_output_keep_each_others_parts) {
   constexpr std::uint32_t groups = 24;
   const mount fs(options);
@@ -304,7 +316,8 @@ TEST_P(concurrency_test, several_launches_at_once_on_one_mount) {
       for (std::uint64_t round = 0; round < 4; ++round) {
         const reading r = make_reading(files, groups, u * 100 + round);
         stage s(fs, GetParam(), groups, stream.get());
-        (void)check_reading(files, r, s.run(r.scripts, r.input, r.output_bytes), options.page_bytes);
+        (void)check_reading(files, r, s.run(r.scripts, r.input, r.output_bytes),
+                            options.page_bytes);
       }
     });
   }

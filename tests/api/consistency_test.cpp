@@ -1,5 +1,5 @@
-// Close-to-open consistency: what was written before an open is seen after it, unless the file was still open here; and
-// what a reader may see of a file that changes under it.
+// Close-to-open consistency: what was written before an open is seen after it, unless the file was
+// still open here; and what a reader may see of a file that changes under it.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -21,13 +21,16 @@ class consistency_test : public conformance {
     EXPECT_EQ(calls().close(fd), 0);
   }
 };
-INSTANTIATE_TEST_SUITE_P(conformance, consistency_test, ::testing::ValuesIn(all_settings()), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, consistency_test, ::testing::ValuesIn(all_settings()),
+                         name_of_setting);
 
 // Settling takes seconds with files of the host, so they take part once.
 class unchanged_file_test : public consistency_test {};
 INSTANTIATE_TEST_SUITE_P(conformance, unchanged_file_test,
-                         ::testing::ValuesIn(settings({source::memory}, {512, 4096, 65536})), name_of_setting);
-INSTANTIATE_TEST_SUITE_P(conformance_on_host, unchanged_file_test, ::testing::Values(setting{}), name_of_setting);
+                         ::testing::ValuesIn(settings({source::memory}, {512, 4096, 65536})),
+                         name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance_on_host, unchanged_file_test, ::testing::Values(setting{}),
+                         name_of_setting);
 
 TEST_P(unchanged_file_test, a_file_that_stayed_the_same_stays_cached) {
   const std::string content = create("a", 3 * page_bytes() + 9000);
@@ -66,8 +69,8 @@ TEST_P(consistency_test, one_changed_byte_is_seen) {
 TEST_P(consistency_test, a_file_that_shrank_or_grew_while_closed_has_its_new_size) {
   std::string content = create("a", 3 * page_bytes() + 9000);
   expect_at_next_open("a", content);
-  for (const std::uint64_t size :
-       {2 * page_bytes() + 10, 5 * page_bytes(), std::uint64_t{7}, std::uint64_t{0}, page_bytes() + 1}) {
+  for (const std::uint64_t size : {2 * page_bytes() + 10, 5 * page_bytes(), std::uint64_t{7},
+                                   std::uint64_t{0}, page_bytes() + 1}) {
     files->truncate("a", size);
     content.resize(size, '\0');
     expect_at_next_open("a", content);
@@ -161,22 +164,26 @@ TEST_P(consistency_test, reads_behind_a_truncation_are_short) {
   const std::string content = create("a", 6 * page_bytes() + 9000);
   const std::int32_t fd = open("a");
   ASSERT_GE(fd, 0);
-  calls().expect_read(fd, content, static_cast<std::int64_t>(4 * page_bytes()), 10);  // this page is cached
+  calls().expect_read(fd, content, static_cast<std::int64_t>(4 * page_bytes()),
+                      10);  // this page is cached
   files->truncate("a", 2 * page_bytes() + 100);
   const auto page = static_cast<std::int64_t>(page_bytes());
   EXPECT_EQ(calls().read(fd, 2 * page + 50, 1000).bytes, content.substr(2 * page_bytes() + 50, 50));
-  EXPECT_EQ(calls().read(fd, page, 5 * page_bytes()).bytes, content.substr(page_bytes(), page_bytes() + 100));
+  EXPECT_EQ(calls().read(fd, page, 5 * page_bytes()).bytes,
+            content.substr(page_bytes(), page_bytes() + 100));
   EXPECT_EQ(calls().read(fd, 2 * page + 100, 10).result, 0);
   EXPECT_EQ(calls().read(fd, 3 * page, 10).result, 0);
   EXPECT_EQ(calls().map(fd, 3 * page, 10).result, 0);
   EXPECT_EQ(calls().map(fd, 2 * page + 90, 100).result, 10);
-  calls().expect_read(fd, content, 4 * page, 10);  // old bytes, as promised: no other than the file had
+  calls().expect_read(fd, content, 4 * page,
+                      10);  // old bytes, as promised: no other than the file had
   EXPECT_EQ(calls().view(fd, static_cast<std::uint64_t>(5 * page), 1).error, -EINVAL);
 }
 
-// Readers while the host truncates and extends the file: each byte is the file's or zero, and nobody is killed.
-void read_while_truncated(const mount& m, group_kind kind, file_world& files, const std::string& content,
-                          std::int32_t fd) {
+// Readers while the host truncates and extends the file: each byte is the file's or zero, and
+// nobody is killed.
+void read_while_truncated(const mount& m, group_kind kind, file_world& files,
+                          const std::string& content, std::int32_t fd) {
   std::atomic<bool> done{false};
   std::thread truncater([&] {
     for (std::uint64_t i = 0; !done; ++i) {
@@ -206,12 +213,14 @@ void read_while_truncated(const mount& m, group_kind kind, file_world& files, co
     for (std::uint32_t g = 0; g < groups; ++g) {
       for (std::size_t i = 1; i < scripts[g].size(); ++i) {
         const std::int64_t result = p.outcomes[g][i].result;
-        EXPECT_TRUE(result >= 0 && result <= 5000) << result;  // not an assertion: the truncater is to be joined
+        EXPECT_TRUE(result >= 0 && result <= 5000)
+            << result;  // not an assertion: the truncater is to be joined
         for (std::uint64_t k = 0; k < static_cast<std::uint64_t>(result); ++k) {
           const char byte = p.output[scripts[g][i].memory + k];
           const char expected = content[static_cast<std::uint64_t>(scripts[g][i].offset) + k];
           if (byte == 0 || byte == expected) continue;
-          ADD_FAILURE() << "a byte that the file never had, at " << scripts[g][i].offset << " + " << k;
+          ADD_FAILURE() << "a byte that the file never had, at " << scripts[g][i].offset << " + "
+                        << k;
           break;
         }
       }
@@ -231,7 +240,8 @@ TEST_P(consistency_test, truncation_under_readers_kills_nobody) {
 
 class direct_consistency_test : public conformance {};
 INSTANTIATE_TEST_SUITE_P(conformance, direct_consistency_test,
-                         ::testing::ValuesIn(settings({source::posix}, {512, 4096, 65536})), name_of_setting);
+                         ::testing::ValuesIn(settings({source::posix}, {512, 4096, 65536})),
+                         name_of_setting);
 
 TEST_P(direct_consistency_test, truncation_under_readers_of_the_direct_path_kills_nobody) {
   options.cache_bytes = 8 * page_bytes();
@@ -240,7 +250,8 @@ TEST_P(direct_consistency_test, truncation_under_readers_of_the_direct_path_kill
   const std::string content = create("a", 20 * page_bytes() + 20000);
   const std::int32_t fd = open("a");
   ASSERT_GE(fd, 0);
-  // Registered before anything is truncated: an extent of a file that has changed since its open would be refused.
+  // Registered before anything is truncated: an extent of a file that has changed since its open
+  // would be refused.
   for (std::uint64_t at = 0; at < content.size(); at += options.extent_bytes)
     EXPECT_EQ(calls().read(fd, static_cast<std::int64_t>(at), 1).result, 1);
   const std::uint64_t extents = (content.size() + options.extent_bytes - 1) / options.extent_bytes;
@@ -255,7 +266,8 @@ TEST_P(direct_consistency_test, a_file_changed_while_closed_is_read_anew) {
   if (fs().direct_path() != "on") GTEST_SKIP() << "no direct path: " << fs().direct_path();
   for (unsigned generation = 0; generation < 5; ++generation) {
     const std::string content = self_checking(7, generation, 0, 65536 + 20000);
-    // Rewritten in place, an extent of an old version would show the new bytes; of a replaced file it shows the old ones.
+    // Rewritten in place, an extent of an old version would show the new bytes; of a replaced file
+    // it shows the old ones.
     if (generation % 2 == 0) files->write("a", content);
     else files->replace("a", content);
     const std::int32_t fd = open("a");

@@ -1,5 +1,5 @@
-// The process dies at every call of the backend in turn. What was synced before is in the file then, and no byte is there that was
-// never written.
+// The process dies at every call of the backend in turn. What was synced before is in the file
+// then, and no byte is there that was never written.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,8 +35,8 @@ std::vector<step> make_steps() {
 }
 
 // Dies at the k-th of these calls. Tells through `told` how many steps were synced.
-[[noreturn]] void write_and_die(const std::string& path, const std::vector<step>& steps, operation on, std::uint64_t k,
-                                int told) {
+[[noreturn]] void write_and_die(const std::string& path, const std::vector<step>& steps,
+                                operation on, std::uint64_t k, int told) {
   auto io = std::make_shared<fault_backend>(make_posix_backend());
   fault death;
   death.on = on;
@@ -49,7 +49,7 @@ std::vector<step> make_steps() {
   options.page_bytes = page_bytes;
   options.cache_bytes = 12 * page_bytes;  // dirty pages leave for want of frames, too
   options.workers = 2;
-  options.twin_threads = 2;
+  options.cpu_threads = 2;
   const mount fs(options);
   session calls(fs, group_kind::warp);
   const std::int32_t fd = calls.open(path, O_RDWR | O_CREAT);
@@ -69,7 +69,9 @@ void check_file(const std::string& path, const std::string& before, const std::v
     std::ifstream in(path, std::ios::binary);
     return std::string(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
   }();
-  const auto covers = [](const step& s, std::uint64_t i) { return i >= s.at && i < s.at + s.bytes.size(); };
+  const auto covers = [](const step& s, std::uint64_t i) {
+    return i >= s.at && i < s.at + s.bytes.size();
+  };
   std::uint64_t size_synced = before.size();
   for (std::size_t i = 0; i < synced; ++i)
     size_synced = std::max<std::uint64_t>(size_synced, steps[i].at + steps[i].bytes.size());
@@ -84,12 +86,14 @@ void check_file(const std::string& path, const std::string& before, const std::v
       else allowed.insert(steps[k].bytes[0]);
     }
     allowed.insert(last);
-    ASSERT_TRUE(allowed.contains(content[i])) << "byte " << i << " is " << content[i] << ", synced " << last;
+    ASSERT_TRUE(allowed.contains(content[i]))
+        << "byte " << i << " is " << content[i] << ", synced " << last;
   }
 }
 
 class crash : public ::testing::TestWithParam<operation> {};
-INSTANTIATE_TEST_SUITE_P(at, crash, ::testing::Values(operation::write, operation::sync, operation::read),
+INSTANTIATE_TEST_SUITE_P(at, crash,
+                         ::testing::Values(operation::write, operation::sync, operation::read),
                          [](const auto& info) {
                            return info.param == operation::write  ? "write"
                                   : info.param == operation::sync ? "sync"

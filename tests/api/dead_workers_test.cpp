@@ -1,5 +1,6 @@
-// Workers of the host die while they serve a program that writes: its calls say so, what was not written stays dirty as long as
-// somebody can write it, and without the last worker everything ends, unmounting too.
+// Workers of the host die while they serve a program that writes: its calls say so, what was not
+// written stays dirty as long as somebody can write it, and without the last worker everything
+// ends, unmounting too.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +32,8 @@ class dead_workers : public conformance {
     return result;
   }
 };
-INSTANTIATE_TEST_SUITE_P(conformance, dead_workers, ::testing::ValuesIn(settings({source::memory}, {4096, 65536})),
+INSTANTIATE_TEST_SUITE_P(conformance, dead_workers,
+                         ::testing::ValuesIn(settings({source::memory}, {4096, 65536})),
                          name_of_setting);
 
 TEST_P(dead_workers, leave_what_was_not_written_to_the_others) {
@@ -41,15 +43,20 @@ TEST_P(dead_workers, leave_what_was_not_written_to_the_others) {
     const std::int32_t fd = open("a", O_RDWR);
     ASSERT_GE(fd, 0);
     for (unsigned death = 1; death < options.workers; ++death) {
-      const operation on = death == 1 ? operation::write : death == 2 ? operation::sync : operation::truncate;
+      const operation on = death == 1   ? operation::write
+                           : death == 2 ? operation::sync
+                                        : operation::truncate;
       const ::testing::ScopedTrace trace(__FILE__, __LINE__, "death " + std::to_string(death));
       const std::string part = self_checking(5, death, 0, 2 * page_bytes() + 11);
       const std::uint64_t at = death * page_bytes() - 5;
-      ASSERT_EQ(calls().write(fd, part, static_cast<std::int64_t>(at)), static_cast<std::int64_t>(part.size()));
+      ASSERT_EQ(calls().write(fd, part, static_cast<std::int64_t>(at)),
+                static_cast<std::int64_t>(part.size()));
       content.replace(at, part.size(), part);
       kill(on);
       const auto size = static_cast<std::int64_t>(content.size());
-      EXPECT_EQ(ends_soon([&] { return on == operation::truncate ? calls().truncate(fd, size) : calls().sync(fd); }),
+      EXPECT_EQ(ends_soon([&] {
+                  return on == operation::truncate ? calls().truncate(fd, size) : calls().sync(fd);
+                }),
                 -EIO);
       io->clear();
       calls().expect_read(fd, content, 0, content.size() + 1);
@@ -63,7 +70,8 @@ TEST_P(dead_workers, leave_what_was_not_written_to_the_others) {
   }
 }
 
-// A page leaves for want of frames, and the worker dies that writes it: all is written in the end, but somebody is to know.
+// A page leaves for want of frames, and the worker dies that writes it: all is written in the end,
+// but somebody is to know.
 TEST_P(dead_workers, are_told_of_once_when_nobody_asked) {
   options.cache_bytes = 16 * page_bytes();
   const std::int32_t fd = open("new", O_RDWR | O_CREAT);
@@ -80,7 +88,8 @@ TEST_P(dead_workers, are_told_of_once_when_nobody_asked) {
 TEST_P(dead_workers, without_the_last_one_every_call_ends_and_the_close_tells) {
   options.workers = 1;
   for (const operation on : {operation::write, operation::truncate, operation::sync}) {
-    const ::testing::ScopedTrace trace(__FILE__, __LINE__, "dies in " + std::to_string(static_cast<int>(on)));
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__,
+                                       "dies in " + std::to_string(static_cast<int>(on)));
     const std::string content = create("a", 4 * page_bytes());
     const std::int32_t fd = open("a", O_RDWR), other = open("a", O_WRONLY);
     ASSERT_GE(fd, 0);
@@ -88,12 +97,16 @@ TEST_P(dead_workers, without_the_last_one_every_call_ends_and_the_close_tells) {
     ASSERT_EQ(calls().write(fd, "some", 5), 4);
     kill(on);
     const auto size = static_cast<std::int64_t>(content.size()) / 2;
-    EXPECT_EQ(ends_soon([&] { return on == operation::truncate ? calls().truncate(fd, size) : calls().sync(fd); }),
+    EXPECT_EQ(ends_soon([&] {
+                return on == operation::truncate ? calls().truncate(fd, size) : calls().sync(fd);
+              }),
               -EIO);
     for (int i = 0; i < 2; ++i) {
       EXPECT_EQ(ends_soon([&] { return calls().sync(fd); }), -EIO);
       EXPECT_EQ(ends_soon([&] { return calls().truncate(fd, size); }), -EIO);
-      EXPECT_EQ(ends_soon([&] { return calls().read(fd, 2 * static_cast<std::int64_t>(page_bytes()), 5).result; }),
+      EXPECT_EQ(ends_soon([&] {
+                  return calls().read(fd, 2 * static_cast<std::int64_t>(page_bytes()), 5).result;
+                }),
                 -EIO);
       EXPECT_EQ(ends_soon([&] { return open("none", O_WRONLY | O_CREAT); }), -EIO);
       EXPECT_EQ(ends_soon([&] { return calls().unlink(files->path("a")); }), -EIO);
@@ -129,7 +142,8 @@ TEST_P(dead_workers, lose_nothing_of_which_a_sync_was_answered) {
     opens.bytes = 0644;
     scripts[g].push_back(opens);
     for (int i = 0; i < rounds; ++i) {
-      const std::string& part = parts[g].emplace_back(page_bytes() / 2 + 100, static_cast<char>('a' + i));
+      const std::string& part =
+          parts[g].emplace_back(page_bytes() / 2 + 100, static_cast<char>('a' + i));
       device_call write{action::write};
       write.offset = static_cast<std::int64_t>(i * part.size());
       write.bytes = part.size();
@@ -153,15 +167,19 @@ TEST_P(dead_workers, lose_nothing_of_which_a_sync_was_answered) {
     for (std::size_t i = 0; i < rounds; ++i) {
       const std::string& part = parts[g][i];
       const std::int64_t wrote = results[1 + 2 * i].result, synced = results[2 + 2 * i].result;
-      EXPECT_TRUE(wrote == -EIO || (wrote > 0 && wrote <= static_cast<std::int64_t>(part.size()))) << wrote;
+      EXPECT_TRUE(wrote == -EIO || (wrote > 0 && wrote <= static_cast<std::int64_t>(part.size())))
+          << wrote;
       EXPECT_TRUE(synced == 0 || synced == -EIO) << synced;
       if (synced != 0) ++told;
       // A later sync or the close that went well is of all that was written before.
       bool is_synced = results.back().result == 0;
-      for (std::size_t k = i; k < rounds; ++k) is_synced = is_synced || results[2 + 2 * k].result == 0;
+      for (std::size_t k = i; k < rounds; ++k)
+        is_synced = is_synced || results[2 + 2 * k].result == 0;
       const std::string there = at < after.size() ? after.substr(at, part.size()) : std::string();
       const std::size_t whole = wrote < 0 ? 0 : static_cast<std::size_t>(wrote);
-      if (is_synced) expect_same_bytes(there.substr(0, whole), part.substr(0, whole), name + " " + std::to_string(i));
+      if (is_synced)
+        expect_same_bytes(there.substr(0, whole), part.substr(0, whole),
+                          name + " " + std::to_string(i));
       for (const char c : there) ASSERT_TRUE(c == part[0] || c == '\0') << name << " " << i;
       at += part.size();
     }

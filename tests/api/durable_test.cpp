@@ -1,5 +1,6 @@
-// What is durable when: the table of docs/api.md. A file that the backend was asked to sync after its last write is on the disk;
-// what it was asked to write is the host's, and outlives the process.
+// What is durable when: the table of docs/api.md. A file that the backend was asked to sync after
+// its last write is on the disk; what it was asked to write is the host's, and outlives the
+// process.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -14,7 +15,8 @@ namespace {
 class durable_test : public conformance {
  protected:
   durable_test() {
-    for (const operation on : {operation::write, operation::sync, operation::rename, operation::sync_folder}) {
+    for (const operation on :
+         {operation::write, operation::sync, operation::rename, operation::sync_folder}) {
       fault note;
       note.on = on;
       note.before = [this, on] {
@@ -36,7 +38,8 @@ class durable_test : public conformance {
   std::vector<operation> order_;
 };
 using operations = std::vector<operation>;
-INSTANTIATE_TEST_SUITE_P(conformance, durable_test, ::testing::ValuesIn(settings_of_one_page_size()), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, durable_test,
+                         ::testing::ValuesIn(settings_of_one_page_size()), name_of_setting);
 
 TEST_P(durable_test, what_gwrite_wrote_is_in_the_mount_only) {
   const std::string content = create("a", page_bytes());

@@ -46,7 +46,8 @@ class endless_kernel : public ::testing::Test {
   }
   void begin(bool closes = false) {
     fs_ = std::make_unique<mount>(options_);
-    kernel_ = std::thread([this, closes] { launch(*fs_, {}, waiting_writer{"/a", &has_written_, &go_on_, closes}); });
+    kernel_ = std::thread(
+        [this, closes] { launch(*fs_, {}, waiting_writer{"/a", &has_written_, &go_on_, closes}); });
     wait_until([&] { return has_written_.load(); });
     ASSERT_TRUE(has_written_);
   }
@@ -113,7 +114,8 @@ TEST_F(endless_kernel, has_nothing_written_and_its_files_are_reported) {
   EXPECT_EQ(io_->content("/a"), std::string(5000, '-'));
   ::testing::internal::CaptureStderr();
   fs_.reset();
-  EXPECT_NE(::testing::internal::GetCapturedStderr().find("a kernel is still running"), std::string::npos);
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("a kernel is still running"),
+            std::string::npos);
   // Its memory is there.
   go_on_ = true;
   kernel_.join();

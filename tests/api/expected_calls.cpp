@@ -33,8 +33,8 @@ void expected_calls::add_open(const device_call& c, std::string what) {
   (void)add(c, std::move(e));
 }
 
-void expected_calls::add_write(int from, std::uint64_t at, const std::string& bytes, std::string& input,
-                               std::uint64_t misalignment, std::string what) {
+void expected_calls::add_write(int from, std::uint64_t at, const std::string& bytes,
+                               std::string& input, std::uint64_t misalignment, std::string what) {
   device_call c{action::write};
   c.from = from;
   c.offset = static_cast<std::int64_t>(at);
@@ -45,8 +45,9 @@ void expected_calls::add_write(int from, std::uint64_t at, const std::string& by
   add(c, static_cast<std::int64_t>(bytes.size()), std::move(what));
 }
 
-expectation& expected_calls::add_read(device_call c, std::uint64_t bytes, const std::string& expected,
-                                      std::uint64_t& output_bytes, std::uint64_t misalignment, std::string what) {
+expectation& expected_calls::add_read(device_call c, std::uint64_t bytes,
+                                      const std::string& expected, std::uint64_t& output_bytes,
+                                      std::uint64_t misalignment, std::string what) {
   c.bytes = bytes;
   c.memory = output_bytes + misalignment;
   output_bytes = c.memory + bytes;
@@ -59,7 +60,8 @@ expectation& expected_calls::add_read(device_call c, std::uint64_t bytes, const 
 }
 
 std::string expected_calls::describe(std::size_t i) const {
-  return "call " + std::to_string(i) + ": " + expected_[i].what + ", " + std::to_string(calls_[i].bytes) + " bytes";
+  return "call " + std::to_string(i) + ": " + expected_[i].what + ", " +
+         std::to_string(calls_[i].bytes) + " bytes";
 }
 
 // The calls that lead to a failure are among the last ones.
@@ -77,7 +79,8 @@ void expected_calls::check(const std::string& who, const std::vector<outcome>& o
     const std::int64_t result = outcomes[i].result;
     const bool is_right = result >= e.least && result <= e.most;
     if (is_right && output.compare(e.memory, e.bytes.size(), e.bytes) == 0 && !e.judge) continue;
-    const ::testing::ScopedTrace trace(__FILE__, __LINE__, who + ", " + describe(i) + "; before it:" + before(i));
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__,
+                                       who + ", " + describe(i) + "; before it:" + before(i));
     if (!is_right) ADD_FAILURE() << "result " << result << ", not " << e.least << " to " << e.most;
     if (!is_right) continue;
     expect_same_bytes(output.substr(e.memory, e.bytes.size()), e.bytes, "bytes read");

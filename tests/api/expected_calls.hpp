@@ -1,5 +1,5 @@
-// A script of one group, with what each of its calls must give: a test plans calls beside its model, runs the script, and
-// has the answers checked.
+// A script of one group, with what each of its calls must give: a test plans calls beside its
+// model, runs the script, and has the answers checked.
 #pragma once
 
 #include <cstdint>
@@ -35,16 +35,18 @@ class expected_calls {
   // A call that returns a descriptor.
   void add_open(const device_call& c, std::string what);
   expectation& add(const device_call& c, expectation e);
-  // gwrite of `bytes`, all of which it takes. They are added to the input, after a gap of `misalignment` bytes.
-  void add_write(int from, std::uint64_t at, const std::string& bytes, std::string& input, std::uint64_t misalignment,
-                 std::string what);
-  // A call that puts `expected` into the output, where room for `bytes` is added after a gap of `misalignment` bytes. It
-  // returns how much that is.
-  expectation& add_read(device_call c, std::uint64_t bytes, const std::string& expected, std::uint64_t& output_bytes,
-                        std::uint64_t misalignment, std::string what);
+  // gwrite of `bytes`, all of which it takes. They are added to the input, after a gap of
+  // `misalignment` bytes.
+  void add_write(int from, std::uint64_t at, const std::string& bytes, std::string& input,
+                 std::uint64_t misalignment, std::string what);
+  // A call that puts `expected` into the output, where room for `bytes` is added after a gap of
+  // `misalignment` bytes. It returns how much that is.
+  expectation& add_read(device_call c, std::uint64_t bytes, const std::string& expected,
+                        std::uint64_t& output_bytes, std::uint64_t misalignment, std::string what);
 
   // Fails the running test for each answer that is not right. `who`: the group, for messages.
-  void check(const std::string& who, const std::vector<outcome>& outcomes, const std::string& output) const;
+  void check(const std::string& who, const std::vector<outcome>& outcomes,
+             const std::string& output) const;
 
  private:
   std::string describe(std::size_t i) const;

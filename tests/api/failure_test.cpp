@@ -1,4 +1,5 @@
-// Faults of the host's I/O: the error reaches the call that met it, no wrong byte reaches anybody, and nothing stays broken.
+// Faults of the host's I/O: the error reaches the call that met it, no wrong byte reaches anybody,
+// and nothing stays broken.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +9,8 @@ namespace gpufs::testing {
 namespace {
 
 class failure_test : public conformance {};
-INSTANTIATE_TEST_SUITE_P(conformance, failure_test, ::testing::ValuesIn(all_settings()), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, failure_test, ::testing::ValuesIn(all_settings()),
+                         name_of_setting);
 
 TEST_P(failure_test, a_failed_read_gives_its_error_and_the_next_one_the_bytes) {
   const std::string content = create("a", 8 * page_bytes() + 8192);
@@ -61,15 +63,17 @@ TEST_P(failure_test, cached_pages_come_before_an_error_in_a_large_cache_too) {
   const read_answer answer = calls().read(fd, 100, 20 * page_bytes());
   EXPECT_EQ(answer.result, static_cast<std::int64_t>(11 * page_bytes() - 100));
   expect_same_bytes(answer.bytes, content.substr(100, 11 * page_bytes() - 100), "before the error");
-  EXPECT_EQ(calls().read(fd, static_cast<std::int64_t>(11 * page_bytes()), 20 * page_bytes()).result, -ENXIO);
+  EXPECT_EQ(
+      calls().read(fd, static_cast<std::int64_t>(11 * page_bytes()), 20 * page_bytes()).result,
+      -ENXIO);
   io->clear();
   calls().expect_read(fd, content, 100, 30 * page_bytes());
 }
 
 // A page that comes in several pieces.
 class large_page_failure_test : public conformance {};
-INSTANTIATE_TEST_SUITE_P(conformance, large_page_failure_test, ::testing::ValuesIn(settings({source::memory}, {65536})),
-                         name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, large_page_failure_test,
+                         ::testing::ValuesIn(settings({source::memory}, {65536})), name_of_setting);
 
 TEST_P(large_page_failure_test, an_error_within_a_page_leaves_no_part_of_it) {
   ASSERT_GT(page_bytes(), 3 * options.staging_bytes);

@@ -1,4 +1,5 @@
-// Errors that reach one group of many, or come when the host closes a file: the host can ask for them.
+// Errors that reach one group of many, or come when the host closes a file: the host can ask for
+// them.
 #include <errno.h>
 
 #include "api/matrix.hpp"
@@ -21,11 +22,12 @@ class file_errors_test : public conformance {
     EXPECT_EQ(list.dropped, 0u);
   }
 };
-INSTANTIATE_TEST_SUITE_P(conformance, file_errors_test, ::testing::ValuesIn(settings_of_one_page_size()),
-                         name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, file_errors_test,
+                         ::testing::ValuesIn(settings_of_one_page_size()), name_of_setting);
 
 TEST_P(file_errors_test, what_a_close_of_the_host_reports_is_told_by_the_last_gclose_and_kept) {
-  for (const unsigned workers : {2u, 4u}) {  // from 4 on openers close, which do not have the descriptor
+  for (const unsigned workers :
+       {2u, 4u}) {  // from 4 on openers close, which do not have the descriptor
     options.workers = workers;
     create("a", page_bytes());
     const std::int32_t fd = open("a", O_RDWR);
@@ -107,12 +109,14 @@ TEST_P(file_errors_test, unmount_reports_what_the_last_gclose_gave_up) {
     mount fs(options);
     {
       session calls(fs, GetParam().kind);
-      const std::int32_t fd = calls.open(files->path("a"), O_RDWR), other = calls.open(files->path("a"), O_WRONLY);
+      const std::int32_t fd = calls.open(files->path("a"), O_RDWR),
+                         other = calls.open(files->path("a"), O_WRONLY);
       ASSERT_EQ(calls.write(fd, "some", 5), 4);
       fail(operation::write, ENOSPC);
       EXPECT_EQ(calls.sync(fd), -ENOSPC);
       EXPECT_EQ(calls.close(fd), -ENOSPC);
-      for (const file_error& e : fs.file_errors().errors) EXPECT_FALSE(e.given_up) << "another may write it";
+      for (const file_error& e : fs.file_errors().errors)
+        EXPECT_FALSE(e.given_up) << "another may write it";
       EXPECT_EQ(calls.close(other), -ENOSPC);
     }
     io->clear();

@@ -26,7 +26,8 @@ class posix_world final : public file_world {
  public:
   explicit posix_world(const std::string& in) : io_(make_posix_backend()) {
     std::string name =
-        (in.empty() ? std::filesystem::temp_directory_path() : std::filesystem::path(in)) / "gpufs-test-XXXXXX";
+        (in.empty() ? std::filesystem::temp_directory_path() : std::filesystem::path(in)) /
+        "gpufs-test-XXXXXX";
     check(mkdtemp(name.data()) != nullptr, "mkdtemp", name);
     folder_ = name;
   }
@@ -43,7 +44,9 @@ class posix_world final : public file_world {
     return folder_ + std::string(bytes - folder_.size() - name.size(), '/') + name;
   }
 
-  void write(const std::string& name, std::string_view content) override { put(name, content, 0, O_TRUNC); }
+  void write(const std::string& name, std::string_view content) override {
+    put(name, content, 0, O_TRUNC);
+  }
   void write_at(const std::string& name, std::uint64_t offset, std::string_view content) override {
     put(name, content, offset, 0);
   }
@@ -54,13 +57,17 @@ class posix_world final : public file_world {
     write(name + ".new", content);
     check(rename(path(name + ".new").c_str(), path(name).c_str()) == 0, "rename", path(name));
   }
-  void remove(const std::string& name) override { check(unlink(path(name).c_str()) == 0, "unlink", path(name)); }
+  void remove(const std::string& name) override {
+    check(unlink(path(name).c_str()) == 0, "unlink", path(name));
+  }
   std::string content(const std::string& name) const override {
     std::ifstream in(path(name), std::ios::binary);
     check(in.is_open(), "open", path(name));
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   }
-  bool exists(const std::string& name) const override { return access(path(name).c_str(), F_OK) == 0; }
+  bool exists(const std::string& name) const override {
+    return access(path(name).c_str(), F_OK) == 0;
+  }
   void make_directory(const std::string& name) override {
     check(mkdir(path(name).c_str(), 0755) == 0, "mkdir", path(name));
   }
@@ -71,7 +78,8 @@ class posix_world final : public file_world {
     check(symlink(target.c_str(), path(name).c_str()) == 0, "symlink", path(name));
   }
   void settle() override {
-    std::this_thread::sleep_for(std::chrono::nanoseconds(file_table::racy_ns) + std::chrono::milliseconds(100));
+    std::this_thread::sleep_for(std::chrono::nanoseconds(file_table::racy_ns) +
+                                std::chrono::milliseconds(100));
   }
 
  private:
@@ -101,12 +109,18 @@ class memory_world final : public file_world {
     return other;
   }
 
-  void write(const std::string& name, std::string_view content) override { io_->write(path(name), content); }
+  void write(const std::string& name, std::string_view content) override {
+    io_->write(path(name), content);
+  }
   void write_at(const std::string& name, std::uint64_t offset, std::string_view content) override {
     io_->write_at(path(name), offset, content);
   }
-  void truncate(const std::string& name, std::uint64_t size) override { io_->truncate(path(name), size); }
-  void replace(const std::string& name, std::string_view content) override { io_->replace(path(name), content); }
+  void truncate(const std::string& name, std::uint64_t size) override {
+    io_->truncate(path(name), size);
+  }
+  void replace(const std::string& name, std::string_view content) override {
+    io_->replace(path(name), content);
+  }
   void remove(const std::string& name) override { io_->remove(path(name)); }
   std::string content(const std::string& name) const override { return io_->content(path(name)); }
   bool exists(const std::string& name) const override { return io_->exists(path(name)); }
@@ -123,11 +137,13 @@ class memory_world final : public file_world {
 
 }  // namespace
 
-std::string self_checking(unsigned file, unsigned generation, std::uint64_t offset, std::uint64_t bytes) {
+std::string self_checking(unsigned file, unsigned generation, std::uint64_t offset,
+                          std::uint64_t bytes) {
   const std::uint64_t first = offset / 8;
   std::string words((offset + bytes + 7) / 8 * 8 - first * 8, '\0');
   for (std::uint64_t w = 0; w < words.size() / 8; ++w) {
-    const std::uint64_t word = (std::uint64_t{file} << 56 | std::uint64_t{generation} << 48) ^ (first + w);
+    const std::uint64_t word =
+        (std::uint64_t{file} << 56 | std::uint64_t{generation} << 48) ^ (first + w);
     std::memcpy(words.data() + w * 8, &word, 8);
   }
   return words.substr(offset - first * 8, bytes);

@@ -1,5 +1,6 @@
-// A file system that is really full: the kernel takes a part of what is written, then says ENOSPC. The program hears of it, what
-// was synced stays what it was, and nothing is lost that can be written once there is room.
+// A file system that is really full: the kernel takes a part of what is written, then says ENOSPC.
+// The program hears of it, what was synced stays what it was, and nothing is lost that can be
+// written once there is room.
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -142,7 +143,8 @@ TEST_P(full_disk, a_file_larger_than_cache_and_disk_ends_in_errors_and_its_close
     std::uint64_t written = 0;
     std::int64_t result = 0;
     while (written < content.size()) {
-      result = world.calls().write(fd, content.substr(written, 50'000), static_cast<std::int64_t>(written));
+      result = world.calls().write(fd, content.substr(written, 50'000),
+                                   static_cast<std::int64_t>(written));
       if (result < 0) break;
       written += static_cast<std::uint64_t>(result);
     }

@@ -1,4 +1,5 @@
-// A call of the backend hangs, whichever it is: every call of the device ends in time, and so does unmounting.
+// A call of the backend hangs, whichever it is: every call of the device ends in time, and so does
+// unmounting.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +27,8 @@ constexpr std::uint64_t extent_bytes = 65536;
 
 std::size_t threads_now() {
   std::size_t count = 0;
-  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) count += thread.exists() ? 1u : 0u;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task"))
+    count += thread.exists() ? 1u : 0u;
   return count;
 }
 
@@ -66,7 +68,9 @@ class hanging_backend_test : public ::testing::TestWithParam<unsigned> {
     const std::int32_t fd = in_time("open", [&] { return s.open("a"); });
     bool has_read = true;  // on a busy machine a call may be given up without a hang
     for (const std::uint64_t at : {std::uint64_t{0}, extent_bytes, extent_bytes + 1})
-      has_read &= in_time("read", [&] { return s.read(fd, static_cast<std::int64_t>(at), 1000).result; }) == 1000;
+      has_read &= in_time("read", [&] {
+                    return s.read(fd, static_cast<std::int64_t>(at), 1000).result;
+                  }) == 1000;
     EXPECT_TRUE(!has_read || eventually([&] {
       const statistics now = fs.stats();
       return now.extents_registered + now.extents_refused >= 2 || gate.has_hung();
@@ -93,7 +97,8 @@ class hanging_backend_test : public ::testing::TestWithParam<unsigned> {
     in_time("unmount", [&] { return fs.reset(), 0; });
     const bool has_hung = gate->has_hung();
     gate->release();
-    EXPECT_TRUE(eventually([&] { return !gate->is_occupied() && threads_now() <= threads_before_; }, 60s))
+    EXPECT_TRUE(
+        eventually([&] { return !gate->is_occupied() && threads_now() <= threads_before_; }, 60s))
         << "a thread that was left behind does not end";
     return has_hung;
   }
@@ -117,8 +122,9 @@ INSTANTIATE_TEST_SUITE_P(with_workers, hanging_backend_test, ::testing::Values(1
 
 TEST_P(hanging_backend_test, any_call_may_hang_and_everything_ends_in_time) {
   constexpr std::uint64_t most = 100;
-  for (const char* call : {"open", "open_to_change", "identify", "prepare", "read", "map", "cached", "fault_in",
-                           "munmap", "write", "truncate", "sync", "report_close", "unlink", "rename", "close"}) {
+  for (const char* call :
+       {"open", "open_to_change", "identify", "prepare", "read", "map", "cached", "fault_in",
+        "munmap", "write", "truncate", "sync", "report_close", "unlink", "rename", "close"}) {
     // Not at the first attempt if a request before it timed out.
     EXPECT_TRUE(happens([&] { return run(call, 1); })) << "the program makes no call of " << call;
     std::uint64_t nth = 2;
@@ -140,7 +146,8 @@ TEST_P(hanging_backend_test, from_any_call_on_all_may_hang_and_everything_ends_i
 
 // They come at the beginning of a thread, and all the time.
 TEST_P(hanging_backend_test, so_may_the_calls_that_no_request_makes) {
-  for (const std::uint64_t nth : {1, 10}) EXPECT_TRUE(happens([&] { return run("close_handed", nth); }));
+  for (const std::uint64_t nth : {1, 10})
+    EXPECT_TRUE(happens([&] { return run("close_handed", nth); }));
   EXPECT_EQ(run("enter_opener", 1), GetParam() >= 4) << "openers are there from four workers on";
 }
 
@@ -184,7 +191,8 @@ TEST_P(hanging_backend_test, so_may_a_sink) {
   }
   in_time("unmount", [&] { return fs.reset(), 0; });
   go_on = true;
-  EXPECT_TRUE(eventually([&] { return used.use_count() == 1 && threads_now() <= threads_before_; }, 60s));
+  EXPECT_TRUE(
+      eventually([&] { return used.use_count() == 1 && threads_now() <= threads_before_; }, 60s));
 }
 
 // Its function returns after the mount has ended, and then its thread answers the kernel.
@@ -210,7 +218,8 @@ TEST_P(hanging_backend_test, so_may_a_sink_that_could_not_be_closed) {
   }
   in_time("destructor", [&] { return fs.reset(), 0; });
   go_on = true;
-  EXPECT_TRUE(eventually([&] { return used.use_count() == 1 && threads_now() <= threads_before_; }, 60s));
+  EXPECT_TRUE(
+      eventually([&] { return used.use_count() == 1 && threads_now() <= threads_before_; }, 60s));
 }
 
 // A sink that could not be closed in time and has returned since is no obstacle.
@@ -244,10 +253,12 @@ TEST_P(hanging_backend_test, so_may_a_close_of_what_the_service_left_open) {
    public:
     leaving_backend(std::shared_ptr<backend> wrapped, std::shared_ptr<gate> calls)
         : wrapped_(std::move(wrapped)), gate_(std::move(calls)) {}
-    int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override {
+    int open(const std::string& path, bool no_follow,
+             std::unique_ptr<backend_file>& file) override {
       return wrapped_->open(path, no_follow, file);
     }
-    int open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& file) override {
+    int open_to_change(const std::string& path, const open_how& how,
+                       std::unique_ptr<backend_file>& file) override {
       return wrapped_->open_to_change(path, how, file);
     }
     void close_handed() override {

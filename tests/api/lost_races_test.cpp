@@ -1,4 +1,5 @@
-// Groups that lose every race, or wait for one that does not get an answer: their calls end all the same.
+// Groups that lose every race, or wait for one that does not get an answer: their calls end all the
+// same.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -20,15 +21,16 @@ class patience {
   bool is_over() const { return std::chrono::steady_clock::now() > end_; }
 
  private:
-  const std::chrono::steady_clock::time_point end_ = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const std::chrono::steady_clock::time_point end_ =
+      std::chrono::steady_clock::now() + std::chrono::seconds(20);
 };
 
 struct load_nothing {
   std::int32_t operator()(char*) const { return 512; }
 };
 
-// Another group brings the page in just before this one, and evicts it before this one has found it. Its steps are made inside of
-// this one's.
+// Another group brings the page in just before this one, and evicts it before this one has found
+// it. Its steps are made inside of this one's.
 TEST(lost_races, a_page_that_is_always_evicted_first_ends_in_an_error) {
   bare_cache_options options;
   options.request_timeout_ns = 1'000'000'000;
@@ -57,7 +59,8 @@ TEST(lost_races, a_page_that_is_always_evicted_first_ends_in_an_error) {
   EXPECT_GT(cache.count(counter::lost_races), 1u);
 }
 
-// Whenever it is about to ask the host, another thread is first, and does not ask for the file to be created.
+// Whenever it is about to ask the host, another thread is first, and does not ask for the file to
+// be created.
 TEST(lost_races, an_open_that_others_fail_for_each_time_ends_in_an_error) {
   const patience limit;
   const auto files = std::make_shared<memory_backend>();

@@ -32,11 +32,17 @@ class numbered_backend final : public backend {
  private:
   class file final : public backend_file {
    public:
-    file(std::uint64_t number, numbered_backend& owner) : number_(number), owner_(owner) { ++owner_.open_now_; }
+    file(std::uint64_t number, numbered_backend& owner) : number_(number), owner_(owner) {
+      ++owner_.open_now_;
+    }
     ~file() override { --owner_.open_now_; }
     int identify(file_identity& identity) override {
-      identity = {
-          .device = 1, .inode = number_ + 1, .size = 8, .modified_ns = 1, .changed_ns = 1, .mode = S_IFREG | 0444};
+      identity = {.device = 1,
+                  .inode = number_ + 1,
+                  .size = 8,
+                  .modified_ns = 1,
+                  .changed_ns = 1,
+                  .mode = S_IFREG | 0444};
       return 0;
     }
     std::int64_t read(char* to, std::uint64_t bytes, std::uint64_t offset) override {
@@ -70,9 +76,11 @@ class many_files_test : public ::testing::Test {
     options.backend = io;
   }
 
-  // Makes one call on each file, spread over the groups; `describe(number)` gives the calls, the last of which counts.
+  // Makes one call on each file, spread over the groups; `describe(number)` gives the calls, the
+  // last of which counts.
   template <class Describe>
-  std::vector<std::int64_t> on_each_file(stage& s, const std::string& input, const Describe& describe) {
+  std::vector<std::int64_t> on_each_file(stage& s, const std::string& input,
+                                         const Describe& describe) {
     std::vector<script> scripts(groups);
     std::vector<std::size_t> place(file_count);
     for (std::uint32_t n = 0; n < file_count; ++n) {
@@ -83,7 +91,8 @@ class many_files_test : public ::testing::Test {
     const performance p = s.run(scripts, input, file_count * sizeof(std::uint64_t));
     output = p.output;
     std::vector<std::int64_t> results(file_count);
-    for (std::uint32_t n = 0; n < file_count; ++n) results[n] = p.outcomes[n % groups][place[n]].result;
+    for (std::uint32_t n = 0; n < file_count; ++n)
+      results[n] = p.outcomes[n % groups][place[n]].result;
     return results;
   }
 
@@ -138,10 +147,11 @@ TEST_F(many_files_test, more_than_65536_files_are_open_at_once) {
     ASSERT_EQ(word, content_of(n)) << "file " << n;
   }
 
-  const std::vector<std::int64_t> closed =
-      on_each_file(s, {}, [&](std::uint32_t n) { return script{set_register(fds[n]), {action::close}}; });
+  const std::vector<std::int64_t> closed = on_each_file(
+      s, {}, [&](std::uint32_t n) { return script{set_register(fds[n]), {action::close}}; });
   for (std::uint32_t n = 0; n < file_count; ++n) ASSERT_EQ(closed[n], 0) << "file " << n;
-  // Nobody waits for the host's close; and what a worker remembers of a file goes when it looks for work the next time.
+  // Nobody waits for the host's close; and what a worker remembers of a file goes when it looks for
+  // work the next time.
   for (int i = 0; i < 10000 && (fs.stats().host_open_files != 0 || io->open_now() != 0); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(fs.stats().host_open_files, 0u);

@@ -8,14 +8,16 @@ namespace gpufs::testing {
 namespace {
 
 class map_test : public conformance {};
-INSTANTIATE_TEST_SUITE_P(conformance, map_test, ::testing::ValuesIn(all_settings()), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, map_test, ::testing::ValuesIn(all_settings()),
+                         name_of_setting);
 
 TEST_P(map_test, maps_up_to_the_end_of_the_page) {
   const std::string content = create("a", 3 * page_bytes() + 8192);
   const std::int32_t fd = open("a");
   ASSERT_GE(fd, 0);
   for (const std::uint64_t page : {0, 1, 2}) {
-    for (const std::uint64_t within : {std::uint64_t{0}, std::uint64_t{1}, page_bytes() / 2 + 3, page_bytes() - 1}) {
+    for (const std::uint64_t within :
+         {std::uint64_t{0}, std::uint64_t{1}, page_bytes() / 2 + 3, page_bytes() - 1}) {
       const std::uint64_t offset = page * page_bytes() + within;
       const std::uint64_t room = page_bytes() - within;
       for (const std::uint64_t bytes : {std::uint64_t{1}, room, room + 1, ~std::uint64_t{0}}) {
@@ -43,7 +45,8 @@ TEST_P(map_test, maps_up_to_the_end_of_the_file_and_zeros_behind_it) {
   const map_answer m = calls().map(fd, static_cast<std::int64_t>(page_bytes() + 20), page_bytes());
   ASSERT_EQ(m.result, 80);
   expect_same_bytes(calls().peek(m.pointer, page_bytes() - 20),
-                    content.substr(page_bytes() + 20) + std::string(page_bytes() - 100, '\0'), "the last page");
+                    content.substr(page_bytes() + 20) + std::string(page_bytes() - 100, '\0'),
+                    "the last page");
   EXPECT_EQ(calls().unmap(m.pointer), 0);
 }
 
@@ -52,8 +55,8 @@ TEST_P(map_test, nothing_is_mapped_at_the_end_or_behind_it) {
   create("empty", 0);
   const std::int32_t fd = open("a");
   const std::int32_t empty = open("empty");
-  for (const std::int64_t offset :
-       {std::int64_t{100}, std::int64_t{101}, std::int64_t{1} << 40, std::int64_t{0x7fffffffffffffff}}) {
+  for (const std::int64_t offset : {std::int64_t{100}, std::int64_t{101}, std::int64_t{1} << 40,
+                                    std::int64_t{0x7fffffffffffffff}}) {
     const map_answer m = calls().map(fd, offset, 10);
     EXPECT_EQ(m.result, 0) << offset;
     EXPECT_EQ(m.pointer, 0) << offset;
@@ -76,7 +79,8 @@ TEST_P(map_test, only_what_is_mapped_can_be_unmapped) {
     const map_answer m = calls().map(fd, 10, 100);
     ASSERT_EQ(m.result, 100);
     const auto unmap = [&](std::int64_t pointer) { return calls().unmap(pointer, hands_over); };
-    const auto frames_begin = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(fs().ref().page(0)));
+    const auto frames_begin =
+        static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(fs().ref().page(0)));
     const auto cache_bytes = static_cast<std::int64_t>(fs().options().cache_bytes);
     EXPECT_EQ(unmap(0), -EINVAL);
     EXPECT_EQ(unmap(-1), -EINVAL);
@@ -116,7 +120,8 @@ TEST_P(map_test, mapped_pages_stay_when_others_are_evicted) {
   const std::int32_t fd = open("a");
   std::vector<map_answer> mappings;
   for (const std::int64_t page : {3, 5, 50}) {
-    mappings.push_back(calls().map(fd, page * static_cast<std::int64_t>(page_bytes()), page_bytes()));
+    mappings.push_back(
+        calls().map(fd, page * static_cast<std::int64_t>(page_bytes()), page_bytes()));
     ASSERT_EQ(mappings.back().result, static_cast<std::int64_t>(page_bytes()));
   }
   calls().expect_read(fd, content, 0, content.size());
@@ -142,18 +147,22 @@ TEST_P(map_test, each_member_maps_a_part_of_its_own) {
   EXPECT_EQ(a.result, static_cast<std::int64_t>(70 * page_bytes()));
   EXPECT_EQ(a.error, 0);
   expect_same_bytes(a.bytes, content.substr(0, 70 * page_bytes()), "whole pages");
-  const auto loads = [&] { return counted(counter::staged_loads) + counted(counter::direct_loads); };
+  const auto loads = [&] {
+    return counted(counter::staged_loads) + counted(counter::direct_loads);
+  };
   const std::uint64_t before = loads();
   a = calls().map_each(fd, 256, 70 * page_bytes() - 256, 256);
   EXPECT_EQ(a.error, 0);
-  expect_same_bytes(a.bytes, content.substr(256, 70 * page_bytes() - 256), "parts of pages, several members a page");
+  expect_same_bytes(a.bytes, content.substr(256, 70 * page_bytes() - 256),
+                    "parts of pages, several members a page");
   EXPECT_EQ(loads(), before);
 
   // The last page's part, and nothing behind it.
   a = calls().map_each(fd, 129 * page, 3 * page_bytes(), page);
   EXPECT_EQ(a.result, static_cast<std::int64_t>(page_bytes() + 77));
   EXPECT_EQ(a.error, 0);
-  expect_same_bytes(a.bytes.substr(0, page_bytes() + 77), content.substr(129 * page_bytes()), "the end");
+  expect_same_bytes(a.bytes.substr(0, page_bytes() + 77), content.substr(129 * page_bytes()),
+                    "the end");
   EXPECT_EQ(a.bytes.substr(page_bytes() + 77), std::string(2 * page_bytes() - 77, untouched));
 }
 
@@ -172,11 +181,13 @@ TEST_P(map_test, what_each_member_mapped_can_be_evicted_afterwards) {
   const std::string content = create("a", 200 * page_bytes());
   const std::int32_t fd = open("a");
   const auto page = static_cast<std::int32_t>(page_bytes());
-  for (std::int32_t first = 0; first < 200; first += 8) {  // a block's warps together must not want more than there are
+  for (std::int32_t first = 0; first < 200;
+       first += 8) {  // a block's warps together must not want more than there are
     const map_each_answer a = calls().map_each(fd, first * page, 8 * page_bytes(), page);
     ASSERT_EQ(a.error, 0);
-    expect_same_bytes(a.bytes, content.substr(static_cast<std::uint64_t>(first) * page_bytes(), 8 * page_bytes()),
-                      "from page " + std::to_string(first));
+    expect_same_bytes(
+        a.bytes, content.substr(static_cast<std::uint64_t>(first) * page_bytes(), 8 * page_bytes()),
+        "from page " + std::to_string(first));
   }
   EXPECT_GT(counted(counter::evictions), 100u);
   calls().expect_read(fd, content, 0, content.size());
@@ -199,10 +210,12 @@ TEST_P(map_test, calls_end_when_every_frame_is_mapped) {
   EXPECT_EQ(calls().map(fd, 8 * page, 1).result, -ENOBUFS);
   EXPECT_EQ(calls().read(fd, 9 * page, 10).result, -ENOBUFS);
   EXPECT_EQ(calls().view(fd, static_cast<std::uint64_t>(8 * page), 1).error, -ENOBUFS);
-  const map_each_answer each = calls().map_each(fd, 7 * page + 1, page_bytes(), static_cast<std::int32_t>(page - 1));
+  const map_each_answer each =
+      calls().map_each(fd, 7 * page + 1, page_bytes(), static_cast<std::int32_t>(page - 1));
   EXPECT_EQ(each.error, -ENOBUFS);
   EXPECT_EQ(each.result, page - 1) << "who finds its page has it";
-  EXPECT_EQ(calls().read(fd, 8 * page - 5, 10).result, 5) << "what is there comes first, then the error";
+  EXPECT_EQ(calls().read(fd, 8 * page - 5, 10).result, 5)
+      << "what is there comes first, then the error";
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
   EXPECT_EQ(counted(counter::no_frames), 5u);
 

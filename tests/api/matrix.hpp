@@ -1,5 +1,5 @@
-// The matrix of the conformance tests: where the bytes come from, who calls, and the size of a page. Each test has its
-// own files and its own mount.
+// The matrix of the conformance tests: where the bytes come from, who calls, and the size of a
+// page. Each test has its own files and its own mount.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,9 @@ inline constexpr group_kind all_kinds[] = {group_kind::thread, group_kind::warp,
 inline const char* name_of(group_kind kind) {
   return kind == group_kind::thread ? "thread" : kind == group_kind::warp ? "warp" : "block";
 }
-inline std::string name_of_kind(const ::testing::TestParamInfo<group_kind>& info) { return name_of(info.param); }
+inline std::string name_of_kind(const ::testing::TestParamInfo<group_kind>& info) {
+  return name_of(info.param);
+}
 inline void PrintTo(group_kind kind, std::ostream* out) { *out << name_of(kind); }
 
 struct setting {
@@ -35,11 +37,14 @@ inline std::string name_of(const setting& s) {
   const char* where = s.where == source::posix ? "posix" : "memory";
   return std::string(where) + "_" + name_of(s.kind) + "_" + std::to_string(s.page_bytes);
 }
-inline std::string name_of_setting(const ::testing::TestParamInfo<setting>& info) { return name_of(info.param); }
+inline std::string name_of_setting(const ::testing::TestParamInfo<setting>& info) {
+  return name_of(info.param);
+}
 inline void PrintTo(const setting& s, std::ostream* out) { *out << name_of(s); }
 
 // These sources and sizes of a page, with every kind of group.
-inline std::vector<setting> settings(std::vector<source> sources, std::vector<std::uint64_t> page_sizes) {
+inline std::vector<setting> settings(std::vector<source> sources,
+                                     std::vector<std::uint64_t> page_sizes) {
   std::vector<setting> all;
   for (const source where : sources) {
     for (const group_kind kind : all_kinds) {
@@ -48,31 +53,40 @@ inline std::vector<setting> settings(std::vector<source> sources, std::vector<st
   }
   const std::size_t sizes = page_sizes.size();
   if (!is_sanitized || sizes < 2) return all;
-  // Every second: of several sources one for each kind and size of pages in turn; of one source one size for each kind in turn.
+  // Every second: of several sources one for each kind and size of pages in turn; of one source one
+  // size for each kind in turn.
   std::vector<setting> some;
   for (std::size_t i = 0; i < all.size(); ++i) {
     if ((i / sizes + i % sizes) % 2 == 0) some.push_back(all[i]);
   }
   return some;
 }
-inline std::vector<setting> all_settings() { return settings({source::posix, source::memory}, {512, 4096, 65536}); }
+inline std::vector<setting> all_settings() {
+  return settings({source::posix, source::memory}, {512, 4096, 65536});
+}
 // For calls that see no pages.
-inline std::vector<setting> settings_of_one_page_size() { return settings({source::posix, source::memory}, {4096}); }
+inline std::vector<setting> settings_of_one_page_size() {
+  return settings({source::posix, source::memory}, {4096});
+}
 
 // Waits for what another thread is about to do; the caller then checks that it has happened.
 template <class Condition>
-void wait_until(const Condition& condition, std::chrono::milliseconds longest = std::chrono::milliseconds(20000)) {
+void wait_until(const Condition& condition,
+                std::chrono::milliseconds longest = std::chrono::milliseconds(20000)) {
   const auto end = std::chrono::steady_clock::now() + longest;
   while (!condition() && std::chrono::steady_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// So many that the warps of a block read several pages at once (detail::reads_by_warps), on any GPU of today.
+// So many that the warps of a block read several pages at once (detail::reads_by_warps), on any GPU
+// of today.
 inline std::uint64_t large_cache_frames() { return device() == device_kind::cuda ? 32768 : 4096; }
 
 class conformance : public ::testing::TestWithParam<setting> {
  protected:
-  conformance() : files(file_world::make(GetParam().where)), io(std::make_shared<fault_backend>(files->io())) {
+  conformance()
+      : files(file_world::make(GetParam().where)),
+        io(std::make_shared<fault_backend>(files->io())) {
     options = base_options();
     options.page_bytes = page_bytes();
     options.cache_bytes = 64 * page_bytes();
@@ -102,7 +116,9 @@ class conformance : public ::testing::TestWithParam<setting> {
     files->write(name, content);
     return content;
   }
-  std::int32_t open(const std::string& name, int flags = O_RDONLY) { return calls().open(files->path(name), flags); }
+  std::int32_t open(const std::string& name, int flags = O_RDONLY) {
+    return calls().open(files->path(name), flags);
+  }
   // As it is in the file.
   void expect_content(const std::string& name, const std::string& expected) {
     expect_same_bytes(files->content(name), expected, name);

@@ -1,4 +1,5 @@
-// Every option of a mount at its limits: the values next to a limit on its good side work, those on its other side are refused.
+// Every option of a mount at its limits: the values next to a limit on its good side work, those on
+// its other side are refused.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -27,11 +28,13 @@ constexpr std::uint64_t KiB = 1024, MiB = 1024 * KiB, GiB = 1024 * MiB;
 constexpr std::uint64_t one_second_ns = 1'000'000'000;
 
 template <class T>
-option_limits limits_of(const char* name, T mount_options::* option, std::vector<std::uint64_t> accepted,
-                        std::vector<std::uint64_t> refused) {
+option_limits limits_of(const char* name, T mount_options::* option,
+                        std::vector<std::uint64_t> accepted, std::vector<std::uint64_t> refused) {
   option_limits o;
   o.name = name;
-  o.set = [option](mount_options& options, std::uint64_t value) { options.*option = static_cast<T>(value); };
+  o.set = [option](mount_options& options, std::uint64_t value) {
+    options.*option = static_cast<T>(value);
+  };
   o.get = [option](const mount_options& options) { return std::uint64_t{options.*option}; };
   o.accepted = std::move(accepted);
   o.refused = std::move(refused);
@@ -50,13 +53,15 @@ std::vector<option_limits> all_limits() {
     o.extent_bytes = o.page_bytes;
   };
   option_limits largest_cache =
-      limits_of("cache size", &options::cache_bytes, {(limits::frames_max - 1) * 512ull, limits::frames_max * 512ull},
+      limits_of("cache size", &options::cache_bytes,
+                {(limits::frames_max - 1) * 512ull, limits::frames_max * 512ull},
                 {(limits::frames_max + 1ull) * 512, ~std::uint64_t{0}});
   largest_cache.prepare = [](options& o) { o.page_bytes = 512; };
   largest_cache.is_mounted = false;
   return {
       limits_of("page size", &options::page_bytes, {512, 1 * KiB}, {0, 1, 256, 511, 513, 1023}),
-      with(limits_of("page size", &options::page_bytes, {1 * MiB, 2 * MiB}, {2 * MiB - 1, 2 * MiB + 1, 4 * MiB}),
+      with(limits_of("page size", &options::page_bytes, {1 * MiB, 2 * MiB},
+                     {2 * MiB - 1, 2 * MiB + 1, 4 * MiB}),
            large_pages),
       limits_of("cache size", &options::cache_bytes, {8 * 4096, 9 * 4096}, {1, 4096, 8 * 4096 - 1}),
       largest_cache,
@@ -66,10 +71,14 @@ std::vector<option_limits> all_limits() {
                 {0, 4 * KiB, 8 * KiB - 1, 8 * KiB + 1, 1 * MiB - 1, 1 * MiB + 1, 2 * MiB}),
       limits_of("write size", &options::write_bytes, {1, 2, 2 * MiB, 4 * MiB},
                 {0, 3, 4 * MiB - 1, 4 * MiB + 1, 8 * MiB}),
-      limits_of("extent size", &options::extent_bytes, {64 * KiB, 128 * KiB, 1 * GiB, 2 * GiB},
-                {0, 4 * KiB, 32 * KiB, 64 * KiB - 1, 64 * KiB + 1, 2 * GiB - 1, 2 * GiB + 1, 4 * GiB}),
-      with(limits_of("extent size", &options::extent_bytes, {2 * MiB, 4 * MiB}, {64 * KiB, 1 * MiB}), large_pages),
-      limits_of("extent budget", &options::extent_budget_bytes, {0, 1, 64 * KiB, ~std::uint64_t{0} - 1}, {}),
+      limits_of(
+          "extent size", &options::extent_bytes, {64 * KiB, 128 * KiB, 1 * GiB, 2 * GiB},
+          {0, 4 * KiB, 32 * KiB, 64 * KiB - 1, 64 * KiB + 1, 2 * GiB - 1, 2 * GiB + 1, 4 * GiB}),
+      with(
+          limits_of("extent size", &options::extent_bytes, {2 * MiB, 4 * MiB}, {64 * KiB, 1 * MiB}),
+          large_pages),
+      limits_of("extent budget", &options::extent_budget_bytes,
+                {0, 1, 64 * KiB, ~std::uint64_t{0} - 1}, {}),
       with(limits_of("bulk size", &options::bulk_bytes, {0, 1, 4096, 8192, 16 * MiB - 1, 16 * MiB},
                      {16 * MiB + 1, 32 * MiB, ~std::uint64_t{0}}),
            [](options& o) {
@@ -79,10 +88,12 @@ std::vector<option_limits> all_limits() {
            }),
       limits_of("rings", &options::rings, {1, 2, 255, 256}, {257, ~0u}),
       limits_of("open files", &options::open_files, {1, 2, 131071, 131072}, {0, 131073, ~0u}),
-      limits_of("twin threads", &options::twin_threads, {1, 2}, {}),
+      limits_of("CPU threads", &options::cpu_threads, {1, 2}, {}),
       limits_of("reclaim timeout", &options::reclaim_timeout_ns, {0, 1, ~std::uint64_t{0}}, {}),
-      limits_of("unmount timeout", &options::unmount_timeout_ns, {60 * one_second_ns, ~std::uint64_t{0}}, {}),
-      limits_of("request timeout", &options::request_timeout_ns, {60 * one_second_ns, ~std::uint64_t{0}}, {}),
+      limits_of("unmount timeout", &options::unmount_timeout_ns,
+                {60 * one_second_ns, ~std::uint64_t{0}}, {}),
+      limits_of("request timeout", &options::request_timeout_ns,
+                {60 * one_second_ns, ~std::uint64_t{0}}, {}),
   };
 }
 
@@ -97,7 +108,8 @@ mount_options with_option(const option_limits& limits, std::uint64_t value) {
 // Reads a file that is there, and writes another one.
 void use(const mount_options& asked) {
   const auto io = std::make_shared<memory_backend>(memory_backend_options{true});
-  const std::string content = self_checking(1, 0, 0, 300'000), more = self_checking(2, 0, 0, 300'000);
+  const std::string content = self_checking(1, 0, 0, 300'000),
+                    more = self_checking(2, 0, 0, 300'000);
   io->write("a", content);
   mount_options options = asked;
   options.backend = io;
@@ -135,9 +147,11 @@ TEST_P(mount_limits_test, what_is_within_them_works) {
     EXPECT_EQ(GetParam().get(complete_options), value);
     const arena_layout l = lay_out(complete_options, 1, true, true);
     EXPECT_EQ(l.frame_count * l.page_bytes(), complete_options.cache_bytes);
-    EXPECT_GT(l.bucket_count * index_bucket::entry_count, l.frame_count) << "a free cell always exists";
+    EXPECT_GT(l.bucket_count * index_bucket::entry_count, l.frame_count)
+        << "a free cell always exists";
     EXPECT_EQ(l.pages + l.frame_count * l.page_bytes(), l.total_bytes);
-    EXPECT_LE(l.masks + sizeof(std::uint64_t) * mask_words(l.page_bytes()) * l.frame_count, l.pages);
+    EXPECT_LE(l.masks + sizeof(std::uint64_t) * mask_words(l.page_bytes()) * l.frame_count,
+              l.pages);
   }
 }
 

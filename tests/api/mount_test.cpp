@@ -79,7 +79,7 @@ TEST(mount_test, the_smallest_mount_works) {
   options.workers = 1;
   options.channel_slots = 1;
   options.open_files = 1;
-  options.twin_threads = 1;
+  options.cpu_threads = 1;
   const mount fs(options);
   EXPECT_EQ(fs.options().cache_bytes, 8u * 512);
   session s(fs, group_kind::warp);
@@ -138,7 +138,8 @@ TEST(mount_test, a_gpu_that_is_not_there_is_an_error) {
 
 TEST(mount_test, every_counter_has_a_name_of_its_own) {
   std::set<std::string> names;
-  for (std::uint32_t c = 0; c < counter_count; ++c) names.insert(statistics::name(static_cast<counter>(c)));
+  for (std::uint32_t c = 0; c < counter_count; ++c)
+    names.insert(statistics::name(static_cast<counter>(c)));
   EXPECT_EQ(names.size(), counter_count);
 }
 
@@ -169,7 +170,8 @@ TEST(mount_test, a_file_can_be_registered_ahead_and_dropped_again) {
   ASSERT_EQ(fs.file_stats().size(), 1u);
   EXPECT_EQ(fs.file_stats().front().extents, 4u);
   s.expect_read(fd, content, 0, content.size());
-  EXPECT_EQ(fs.stats()[counter::staged_loads], 4u) << "one for each extent, which tells where it is";
+  EXPECT_EQ(fs.stats()[counter::staged_loads], 4u)
+      << "one for each extent, which tells where it is";
   EXPECT_EQ(fs.stats()[counter::direct_loads], 49u - 4u);
   EXPECT_EQ(fs.file_stats().front().page_loads, 49u);
   EXPECT_EQ(fs.file_stats().front().direct_loads, 49u - 4u);
@@ -228,8 +230,8 @@ TEST(mount_test, unmounting_leaves_no_descriptor_and_no_thread) {
   const std::size_t threads = entries_of("/proc/self/task");
   constexpr std::size_t rounds = 20;
   for (std::size_t i = 0; i < rounds; ++i) use();
-  // Fewer than one a round: a GPU's driver has some of its own, which come and go. A thread is gone a little after its
-  // join.
+  // Fewer than one a round: a GPU's driver has some of its own, which come and go. A thread is gone
+  // a little after its join.
   EXPECT_LT(entries_of("/proc/self/fd"), descriptors + rounds / 2);
   wait_until([&] { return entries_of("/proc/self/task") < threads + rounds / 2; });
   EXPECT_LT(entries_of("/proc/self/task"), threads + rounds / 2);
@@ -288,7 +290,8 @@ TEST(mount_test, device_memory_can_be_filled_and_read) {
 
 TEST(mount_test, large_copies_arrive_whole_from_several_threads_at_once) {
   const mount fs(base_options());
-  constexpr std::size_t limit = (std::size_t{4} << 20) / sizeof(std::uint64_t);  // from which on threads copy
+  constexpr std::size_t limit =
+      (std::size_t{4} << 20) / sizeof(std::uint64_t);  // from which on threads copy
   std::vector<std::jthread> pool;
   for (const std::size_t count : {limit - 1, limit, 2 * limit + 12'345}) {
     pool.emplace_back([&fs, count] {
@@ -394,7 +397,8 @@ TEST(mount_test, modes_are_honoured) {
   EXPECT_EQ(calls.close(writer), 0);
 }
 
-// The kernel would end the program with SIGXFSZ, which is not for the service's threads to bring upon it.
+// The kernel would end the program with SIGXFSZ, which is not for the service's threads to bring
+// upon it.
 TEST(mount_test, a_limit_of_file_size_reaches_who_syncs) {
   const temporary_folder folder;
   const mount fs(base_options());

@@ -1,6 +1,6 @@
-// The nth call of the system, allocation or start of a thread fails, once or for ever, whichever it is:
-// nothing crashes or hangs, nothing is lost without an error, nothing is left behind, and after a single
-// failure the mount still works.
+// The nth call of the system, allocation or start of a thread fails, once or for ever, whichever it
+// is: nothing crashes or hangs, nothing is lost without an error, nothing is left behind, and after
+// a single failure the mount still works.
 #include <dirent.h>
 #include <errno.h>
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ mount_options options_of(const setup& s, const std::string& root) {
   o.extent_budget_bytes = s.budget;
   o.extent_bytes = extent_bytes;
   o.bulk_bytes = s.bulk_bytes;
-  o.twin_threads = 2;
+  o.cpu_threads = 2;
   o.open_files = 64;
   o.request_timeout_ns = 20'000'000'000;
   if (s.has_root) o.root = root;
@@ -79,8 +79,8 @@ bool is_mapped(const std::string& folder) {
   return all.str().find(folder) != std::string::npos;
 }
 
-// A program that uses a mount, and checks all that it was promised. Calls of it are the test's own; only
-// what it asks of the library may fail.
+// A program that uses a mount, and checks all that it was promised. Calls of it are the test's own;
+// only what it asks of the library may fail.
 class program {
  public:
   explicit program(const setup& s) : setup_(s) {
@@ -129,7 +129,8 @@ class program {
     expect_same_bytes(content("again"), bytes, "what was written afterwards");
     EXPECT_EQ(calls.truncate(written, 100), 0);
     EXPECT_EQ(calls.close(written), 0);
-    expect_same_bytes(content("again"), bytes.substr(0, 100), "what was written and cut afterwards");
+    expect_same_bytes(content("again"), bytes.substr(0, 100),
+                      "what was written and cut afterwards");
     EXPECT_EQ(calls.unlink(path("again")), 0);
   }
 
@@ -153,7 +154,9 @@ class program {
   }
 
  private:
-  std::string path(const char* name) const { return setup_.has_root ? std::string(name) : folder_ / name; }
+  std::string path(const char* name) const {
+    return setup_.has_root ? std::string(name) : folder_ / name;
+  }
   std::string content(const std::string& name) const {
     const own_calls own;
     std::ifstream file(folder_ / name, std::ios::binary);
@@ -197,14 +200,19 @@ class program {
   }
 
   void read_files() {
-    const auto small = static_cast<std::int32_t>(result_of("open", [&] { return calls_->open(path("small")); }));
+    const auto small =
+        static_cast<std::int32_t>(result_of("open", [&] { return calls_->open(path("small")); }));
     if (small >= 0) read(small, small_, 0, 100);
-    const auto fd = static_cast<std::int32_t>(result_of("open", [&] { return calls_->open(path("large")); }));
+    const auto fd =
+        static_cast<std::int32_t>(result_of("open", [&] { return calls_->open(path("large")); }));
     if (fd >= 0) {
-      (void)result_of("advise", [&] { return calls_->advise(fd, 0, large_.size(), POSIX_FADV_WILLNEED); });
+      (void)result_of("advise",
+                      [&] { return calls_->advise(fd, 0, large_.size(), POSIX_FADV_WILLNEED); });
       // More than the cache holds.
-      for (std::uint64_t at = 0; at + 20'000 < large_.size(); at += 20'000) read(fd, large_, at, 20'000);
-      for (std::uint64_t at = 0; at + 20'000 < large_.size(); at += 40'000) read(fd, large_, at, 3000);
+      for (std::uint64_t at = 0; at + 20'000 < large_.size(); at += 20'000)
+        read(fd, large_, at, 20'000);
+      for (std::uint64_t at = 0; at + 20'000 < large_.size(); at += 40'000)
+        read(fd, large_, at, 3000);
       read(fd, large_, large_.size() - 10, 100);
       std::int64_t pointer = 0;
       const std::int64_t mapped = result_of("map", [&] {
@@ -227,10 +235,11 @@ class program {
     if (small >= 0) (void)result_of("close", [&] { return calls_->close(small); });
   }
 
-  // A file that is created, written, synced, cut, written again, closed and renamed; and one that goes.
+  // A file that is created, written, synced, cut, written again, closed and renamed; and one that
+  // goes.
   void write_files() {
-    const auto fd = static_cast<std::int32_t>(
-        result_of("open to write", [&] { return calls_->open(path("written"), O_RDWR | O_CREAT); }));
+    const auto fd = static_cast<std::int32_t>(result_of(
+        "open to write", [&] { return calls_->open(path("written"), O_RDWR | O_CREAT); }));
     if (fd < 0) return;
     bool good = result_of("write", [&] { return calls_->write(fd, written_, 0); }) >= 0;
     const auto sync = [&](const std::string& expected) {
@@ -247,8 +256,8 @@ class program {
     sync(written_);
     (void)result_of("close", [&] { return calls_->close(fd); });
     (void)result_of("rename", [&] { return calls_->rename(path("written"), path("renamed")); });
-    const auto other = static_cast<std::int32_t>(
-        result_of("open to write", [&] { return calls_->open(path("removed"), O_WRONLY | O_CREAT); }));
+    const auto other = static_cast<std::int32_t>(result_of(
+        "open to write", [&] { return calls_->open(path("removed"), O_WRONLY | O_CREAT); }));
     if (other < 0) return;
     (void)result_of("write", [&] { return calls_->write(other, "some", 0); });
     (void)result_of("close", [&] { return calls_->close(other); });
@@ -263,7 +272,8 @@ class program {
   }
 
   void use_host_calls() {
-    (void)result_of("register_file", [&] { return static_cast<std::int64_t>(fs_->register_file(path("large"))); });
+    (void)result_of("register_file",
+                    [&] { return static_cast<std::int64_t>(fs_->register_file(path("large"))); });
     (void)result_of("sync_folder", [&] {
       fs_->sync_folder(path("."));
       return 0;
@@ -324,7 +334,8 @@ class program {
 
   const setup& setup_;
   const temporary_folder folder_;
-  const std::string large_ = self_checking(1, 0, 0, 4 * extent_bytes + 40'000), small_ = self_checking(2, 0, 0, 100),
+  const std::string large_ = self_checking(1, 0, 0, 4 * extent_bytes + 40'000),
+                    small_ = self_checking(2, 0, 0, 100),
                     written_ = self_checking(3, 0, 0, 100'000), cut_ = written_.substr(0, 50'000),
                     rest_ = written_.substr(40'000), open_ = self_checking(4, 0, 0, 20'000);
   std::unique_ptr<mount> fs_;
@@ -337,15 +348,16 @@ class program {
 
 constexpr std::uint64_t timed = ~std::uint64_t{0};
 
-// Calls of a kind that the program makes, at most, for each of the setups; some more than were seen.
-// 0 for none, and `timed` where the number depends on time.
+// Calls of a kind that the program makes, at most, for each of the setups; some more than were
+// seen. 0 for none, and `timed` where the number depends on time.
 struct known_calls {
   std::string_view kind;
   std::array<std::uint64_t, std::size(setups)> most;
   std::array<std::uint64_t, std::size(setups)> more_without_cachestat{};  // before Linux 6.5
 
   constexpr std::uint64_t most_of(std::size_t setup, bool has_cachestat) const {
-    return most[setup] == timed || has_cachestat ? most[setup] : most[setup] + more_without_cachestat[setup];
+    return most[setup] == timed || has_cachestat ? most[setup]
+                                                 : most[setup] + more_without_cachestat[setup];
   }
 };
 constexpr known_calls all_known_calls[] = {
@@ -405,15 +417,17 @@ struct failing_case {
 };
 
 std::string text_of(const failing_case& f) {
-  return std::string(f.where->name) + ": " + std::string(f.kind.name) + " number " + std::to_string(f.nth) +
-         (f.for_ever ? " and all after it" : "") + (f.recovers ? " until it is over" : "") +
+  return std::string(f.where->name) + ": " + std::string(f.kind.name) + " number " +
+         std::to_string(f.nth) + (f.for_ever ? " and all after it" : "") +
+         (f.recovers ? " until it is over" : "") +
          (f.error == done_in_part ? " done in part" : ", error " + std::to_string(f.error));
 }
 
 // `number`: less than cases_of(known).
 failing_case case_of_kind(const known_calls& known, std::uint64_t number, std::uint64_t seed) {
   const failing_kind& kind = *std::ranges::find(failing_kinds(), known.kind, &failing_kind::name);
-  failing_case c{&setups[0], kind, 1, number % 2 != 0, kind.errors[seed % kind.errors.size()], false};
+  failing_case c{&setups[0], kind, 1, number % 2 != 0, kind.errors[seed % kind.errors.size()],
+                 false};
   c.recovers = c.for_ever && seed % 4 < 2;
   // A call that is always interrupted is made again for ever.
   if (c.for_ever && c.error == EINTR) c.error = kind.errors[0];
@@ -427,14 +441,15 @@ failing_case case_of_kind(const known_calls& known, std::uint64_t number, std::u
   return c;
 }
 
-// Odd seeds take the kinds in turn, so that few of them meet all kinds; even ones take all cases, each
-// once in twice as many seeds as there are cases.
+// Odd seeds take the kinds in turn, so that few of them meet all kinds; even ones take all cases,
+// each once in twice as many seeds as there are cases.
 failing_case case_of(std::uint64_t seed) {
   constexpr std::uint64_t stride = 7919;  // a prime that divides no number of cases
   const std::uint64_t step = (seed - 1) / 2;
   if (seed % 2 != 0) {
     const known_calls& known = all_known_calls[step % std::size(all_known_calls)];
-    return case_of_kind(known, step / std::size(all_known_calls) * stride % cases_of(known), seed / 2);
+    return case_of_kind(known, step / std::size(all_known_calls) * stride % cases_of(known),
+                        seed / 2);
   }
   std::uint64_t all = 0;
   for (const known_calls& known : all_known_calls) all += cases_of(known);
@@ -448,7 +463,8 @@ class nth_failure : public ::testing::Test {
  protected:
   // Nothing that a mount had is there any more.
   static void expect_nothing_left(const belongings& before, const temporary_folder& folder) {
-    EXPECT_TRUE(eventually([&] { return belongings().threads <= before.threads; })) << "threads are left";
+    EXPECT_TRUE(eventually([&] { return belongings().threads <= before.threads; }))
+        << "threads are left";
     EXPECT_LE(belongings().descriptors, before.descriptors) << "descriptors are left";
     EXPECT_FALSE(is_mapped(folder / "")) << "a file's mapping is left";
   }
@@ -476,23 +492,25 @@ class nth_failure : public ::testing::Test {
   }
 };
 
-// Calls of each kind, in the order of the table, that the program makes when nothing fails but, perhaps, cachestat: then
-// they are those of an older system.
+// Calls of each kind, in the order of the table, that the program makes when nothing fails but,
+// perhaps, cachestat: then they are those of an older system.
 using call_counts = std::array<std::uint64_t, std::size(all_known_calls)>;
 call_counts calls_without_failure(const setup& where, bool has_cachestat) {
   program p(where);
-  const failing_calls counting(has_cachestat ? std::string_view(operator_new) : "cachestat", has_cachestat ? 0 : 1,
-                               !has_cachestat, has_cachestat ? ENOMEM : ENOSYS);
+  const failing_calls counting(has_cachestat ? std::string_view(operator_new) : "cachestat",
+                               has_cachestat ? 0 : 1, !has_cachestat,
+                               has_cachestat ? ENOMEM : ENOSYS);
   p.run([] {});
   EXPECT_EQ(p.told(), "") << where.name;
   p.check_files();
   call_counts counts;
-  for (std::size_t k = 0; k < counts.size(); ++k) counts[k] = failing_calls::count_of(all_known_calls[k].kind);
+  for (std::size_t k = 0; k < counts.size(); ++k)
+    counts[k] = failing_calls::count_of(all_known_calls[k].kind);
   return counts;
 }
 
-// On a busy machine the program asks more often, as extents come later: page by page for what they would have had. So
-// the fewest of some runs count.
+// On a busy machine the program asks more often, as extents come later: page by page for what they
+// would have had. So the fewest of some runs count.
 void expect_table_knows_all_calls(std::size_t i, bool has_cachestat) {
   const auto is_in_table = [&](const call_counts& counts) {
     for (std::size_t k = 0; k < counts.size(); ++k) {
@@ -508,8 +526,8 @@ void expect_table_knows_all_calls(std::size_t i, bool has_cachestat) {
   for (std::size_t k = 0; k < fewest.size(); ++k) {
     const known_calls& known = all_known_calls[k];
     const std::uint64_t most = known.most_of(i, has_cachestat);
-    const ::testing::ScopedTrace trace(__FILE__, __LINE__,
-                                       std::string(setups[i].name) + ": " + std::string(known.kind));
+    const ::testing::ScopedTrace trace(
+        __FILE__, __LINE__, std::string(setups[i].name) + ": " + std::string(known.kind));
     EXPECT_LE(fewest[k], most) << "more than the table has: not each of them fails in some seed";
     if (most != timed) {
       EXPECT_EQ(fewest[k] != 0, most != 0) << "none of them can fail";

@@ -13,7 +13,8 @@ namespace gpufs::testing {
 namespace {
 
 class open_test : public conformance {};
-INSTANTIATE_TEST_SUITE_P(conformance, open_test, ::testing::ValuesIn(settings_of_one_page_size()), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, open_test, ::testing::ValuesIn(settings_of_one_page_size()),
+                         name_of_setting);
 
 TEST_P(open_test, opens_and_closes) {
   create("a", 100);
@@ -131,7 +132,8 @@ TEST_P(open_test, numbers_that_are_no_descriptors_are_bad) {
   const std::int32_t fd = open("a");
   ASSERT_GE(fd, 0);
   for (const std::int32_t bad :
-       {-1, -EBADF, std::int32_t{0x7fffffff}, std::int32_t{-0x7fffffff - 1}, fd + 1, fd ^ (1 << 17), fd ^ (1 << 30)}) {
+       {-1, -EBADF, std::int32_t{0x7fffffff}, std::int32_t{-0x7fffffff - 1}, fd + 1, fd ^ (1 << 17),
+        fd ^ (1 << 30)}) {
     EXPECT_EQ(calls().read(bad, 0, 10).result, -EBADF) << bad;
     EXPECT_EQ(calls().map(bad, 0, 10).result, -EBADF) << bad;
     EXPECT_EQ(calls().status(bad).result, -EBADF) << bad;
@@ -189,7 +191,8 @@ TEST_P(open_test, gives_what_the_backend_refuses_with) {
 TEST_P(open_test, a_mount_that_is_read_only_changes_nothing) {
   options.read_only = true;
   create("a", 100);
-  for (const int flags : {O_WRONLY, O_RDWR, O_ACCMODE, O_CREAT, O_TRUNC, O_APPEND, O_RDWR | O_CREAT | O_TRUNC}) {
+  for (const int flags :
+       {O_WRONLY, O_RDWR, O_ACCMODE, O_CREAT, O_TRUNC, O_APPEND, O_RDWR | O_CREAT | O_TRUNC}) {
     EXPECT_EQ(open("a", flags), -EROFS) << flags;
     EXPECT_EQ(open("new", flags), -EROFS) << flags;
   }
@@ -201,8 +204,9 @@ TEST_P(open_test, a_mount_that_is_read_only_changes_nothing) {
 
 TEST_P(open_test, unknown_flags_are_refused) {
   create("a", 100);
-  for (const int flags : {O_DIRECTORY, O_NONBLOCK, O_SYNC, 1 << 30, -1 & ~(O_ACCMODE | O_CREAT | O_TRUNC | O_APPEND),
-                          O_ACCMODE, O_TRUNC, O_APPEND, O_RDWR | O_GWRONCE, int{O_GWRONCE}}) {
+  for (const int flags :
+       {O_DIRECTORY, O_NONBLOCK, O_SYNC, 1 << 30, -1 & ~(O_ACCMODE | O_CREAT | O_TRUNC | O_APPEND),
+        O_ACCMODE, O_TRUNC, O_APPEND, O_RDWR | O_GWRONCE, int{O_GWRONCE}}) {
     EXPECT_EQ(open("a", flags), -EINVAL) << flags;
   }
   EXPECT_EQ(counted(counter::rpcs), 0u);
@@ -304,8 +308,8 @@ TEST_P(open_test, status_describes_the_file_as_it_was_opened) {
 
 // What only folders have.
 class host_file_test : public conformance {};
-INSTANTIATE_TEST_SUITE_P(conformance, host_file_test, ::testing::ValuesIn(settings({source::posix}, {4096})),
-                         name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, host_file_test,
+                         ::testing::ValuesIn(settings({source::posix}, {4096})), name_of_setting);
 
 TEST_P(host_file_test, gives_the_errors_of_names) {
   create("a", 100);
@@ -323,8 +327,8 @@ TEST_P(host_file_test, relative_paths_begin_at_the_working_directory) {
 }
 
 class large_file_test : public conformance {};
-INSTANTIATE_TEST_SUITE_P(conformance, large_file_test, ::testing::ValuesIn(settings({source::memory}, {4096})),
-                         name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, large_file_test,
+                         ::testing::ValuesIn(settings({source::memory}, {4096})), name_of_setting);
 
 TEST_P(large_file_test, files_of_2_to_the_48_bytes_are_too_large) {
   create("a", 10);

@@ -1,5 +1,6 @@
-// Random operations against a naive model, in random mounts: far smaller than the files, with delays that widen races, and
-// with faults of the host. A failure prints the seed; GPUFS_TEST_SEED=<seed> runs that one again.
+// Random operations against a naive model, in random mounts: far smaller than the files, with
+// delays that widen races, and with faults of the host. A failure prints the seed;
+// GPUFS_TEST_SEED=<seed> runs that one again.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -46,7 +47,7 @@ void random_operations::choose() {
   options = base_options();
   options.page_bytes = std::uint64_t{512} << (chance(4) ? below(8) : below(4));
   options.workers = 1 + static_cast<unsigned>(below(4));
-  options.twin_threads = 2 + static_cast<unsigned>(below(8));
+  options.cpu_threads = 2 + static_cast<unsigned>(below(8));
   options.staging_bytes = 8192u << below(4);
   options.channel_slots = chance(3) ? 1 + static_cast<unsigned>(below(3)) : 16;
   options.extent_budget_bytes = chance(2) ? std::uint64_t{4} << 20 : 0;
@@ -58,16 +59,18 @@ void random_operations::choose() {
   limits.bytes_max = std::min<std::uint64_t>(4 * options.page_bytes, 30000);
   limits.calls = calls_of_a_script;
 
-  // Either frames are plenty for all pins that there can be at once, or calls may find none. A pin for each mapping, and one
-  // for the call that a group is making.
+  // Either frames are plenty for all pins that there can be at once, or calls may find none. A pin
+  // for each mapping, and one for the call that a group is making.
   const bool tight = chance(2);
   limits.mappings = static_cast<std::uint32_t>(below(4));
   limits.keep_mappings = tight;
-  const std::uint64_t at_once =
-      device() == device_kind::cpu ? std::min<std::uint64_t>(options.twin_threads, group_count) : group_count;
+  const std::uint64_t at_once = device() == device_kind::cpu
+                                    ? std::min<std::uint64_t>(options.cpu_threads, group_count)
+                                    : group_count;
   const std::uint64_t pins = at_once * (limits.mappings + 1);
   // Runs under way hold a quarter of the frames.
-  const std::uint64_t frames = tight ? 8 + below(9) : std::max<std::uint64_t>(8, (pins + below(50)) * 4 / 3 + 1);
+  const std::uint64_t frames =
+      tight ? 8 + below(9) : std::max<std::uint64_t>(8, (pins + below(50)) * 4 / 3 + 1);
   also.no_frames = frames < pins || limits.keep_mappings;
   options.reclaim_timeout_ns = also.no_frames ? 1'000'000 : 60'000'000'000;
   options.cache_bytes = frames * options.page_bytes;
@@ -93,7 +96,8 @@ void random_operations::create_files() {
   options.backend = io;
   if (chance(3)) {
     also.host_errors = true;
-    for (const operation on : {operation::read, operation::open, operation::identify, operation::map}) {
+    for (const operation on :
+         {operation::read, operation::open, operation::identify, operation::map}) {
       fault f;
       f.on = on;
       f.error_number = EIO;
@@ -159,7 +163,8 @@ void random_operations::launch_once(stage& s, std::vector<random_group>& groups)
   std::vector<script> scripts;
   for (random_group& g : groups) scripts.push_back(g.next(files, limits, input, output_bytes));
   const performance p = s.run(scripts, input, output_bytes + 64);
-  for (std::size_t g = 0; g < groups.size(); ++g) groups[g].check(files, limits, also, p.outcomes[g], p.output);
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    groups[g].check(files, limits, also, p.outcomes[g], p.output);
   check_descriptors(groups);
 }
 
@@ -178,13 +183,15 @@ void random_operations::check_descriptors(const std::vector<random_group>& group
 }
 
 TEST_P(random_operations, agree_with_a_naive_model) {
-  const ::testing::ScopedTrace trace(__FILE__, __LINE__, "GPUFS_TEST_SEED=" + std::to_string(GetParam()));
+  const ::testing::ScopedTrace trace(__FILE__, __LINE__,
+                                     "GPUFS_TEST_SEED=" + std::to_string(GetParam()));
   choose();
   create_files();
   std::unique_ptr<random_delays> delays;
   if (chance(2)) delays = std::make_unique<random_delays>(GetParam());
   std::vector<random_group> groups;
-  for (std::uint32_t g = 0; g < group_count; ++g) groups.emplace_back(random(), "group " + std::to_string(g));
+  for (std::uint32_t g = 0; g < group_count; ++g)
+    groups.emplace_back(random(), "group " + std::to_string(g));
 
   mount fs(options);
   std::mutex received_mutex;
@@ -204,7 +211,8 @@ TEST_P(random_operations, agree_with_a_naive_model) {
     for (const file_statistics& f : fs.file_stats()) holders[f.path] = f.holders;
     for (std::size_t i = 0; i < files.size(); ++i) {
       const auto found = holders.find(files[i].path);
-      EXPECT_EQ(found == holders.end() ? 0 : found->second, held.count(i) != 0 ? held[i] : 0) << files[i].path;
+      EXPECT_EQ(found == holders.end() ? 0 : found->second, held.count(i) != 0 ? held[i] : 0)
+          << files[i].path;
     }
   }
 
@@ -216,14 +224,16 @@ TEST_P(random_operations, agree_with_a_naive_model) {
     of_group[received.substr(at, received.find(':', at) - at)] += received.substr(at, end + 1 - at);
     at = end + 1;
   }
-  for (std::size_t g = 0; g < groups.size(); ++g) EXPECT_EQ(of_group["group " + std::to_string(g)], groups[g].sent());
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    EXPECT_EQ(of_group["group " + std::to_string(g)], groups[g].sent());
   const statistics counted = fs.stats();
   EXPECT_EQ(counted[counter::rpc_failures], 0u);
   EXPECT_TRUE(also.host_errors || counted[counter::load_errors] == 0);
   EXPECT_TRUE(also.no_frames || counted[counter::no_frames] == 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(seed, random_operations, ::testing::ValuesIn(seeds()), ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(seed, random_operations, ::testing::ValuesIn(seeds()),
+                         ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace gpufs::testing

@@ -13,7 +13,8 @@ namespace gpufs::testing {
 namespace {
 
 // Room for an answer, with a border around it that nobody may write.
-std::uint64_t take_output(std::uint64_t& output_bytes, std::uint64_t bytes, std::uint64_t misalignment) {
+std::uint64_t take_output(std::uint64_t& output_bytes, std::uint64_t bytes,
+                          std::uint64_t misalignment) {
   constexpr std::uint64_t border = 16;
   const std::uint64_t at = (output_bytes + border + 15) / 16 * 16 + misalignment;
   output_bytes = at + bytes + border;
@@ -38,7 +39,8 @@ void random_group::plan_set(int to, std::int64_t value) {
   plan(c);
 }
 
-void random_group::plan_open(const std::vector<model_file>& files, const script_limits& limits, std::string& input) {
+void random_group::plan_open(const std::vector<model_file>& files, const script_limits& limits,
+                             std::string& input) {
   const auto to = static_cast<int>(below(descriptors));
   if (guess_[to] >= 0) return plan_close(to);
   const std::size_t file = below(files.size());
@@ -70,8 +72,10 @@ void random_group::plan_unmap(int from) {
 }
 
 // Anywhere in the file, with a preference for its end and for the borders of pages.
-std::int64_t random_group::some_offset(const std::vector<model_file>& files, const script_limits& limits, int from) {
-  const std::uint64_t size = guess_[from] < 0 ? 10000 : files[static_cast<std::size_t>(guess_[from])].content.size();
+std::int64_t random_group::some_offset(const std::vector<model_file>& files,
+                                       const script_limits& limits, int from) {
+  const std::uint64_t size =
+      guess_[from] < 0 ? 10000 : files[static_cast<std::size_t>(guess_[from])].content.size();
   std::uint64_t at = below(size + 1);
   if (below(3) == 0) at = at / limits.page_bytes * limits.page_bytes + below(3);
   if (below(8) == 0) at = size + below(100);
@@ -90,7 +94,9 @@ void random_group::plan_map(const std::vector<model_file>& files, const script_l
   c.offset = some_offset(files, limits, c.from);
   c.bytes = below(2) == 0 ? 1 + below(limits.page_bytes) : ~std::uint64_t{0};
   plan(c);
-  guess_room_[to] = c.offset < 0 ? 1 : limits.page_bytes - static_cast<std::uint64_t>(c.offset) % limits.page_bytes;
+  guess_room_[to] =
+      c.offset < 0 ? 1
+                   : limits.page_bytes - static_cast<std::uint64_t>(c.offset) % limits.page_bytes;
 }
 
 void random_group::plan_read(const std::vector<model_file>& files, const script_limits& limits,
@@ -140,10 +146,11 @@ void random_group::plan_advise(const std::vector<model_file>& files, const scrip
   plan(c);
 }
 
-script random_group::next(const std::vector<model_file>& files, const script_limits& limits, std::string& input,
-                          std::uint64_t& output_bytes) {
+script random_group::next(const std::vector<model_file>& files, const script_limits& limits,
+                          std::string& input, std::uint64_t& output_bytes) {
   plan_.clear();
-  for (int i = 0; i < descriptors; ++i) guess_[i] = open_[i] ? static_cast<int>(open_[i]->file) : -1;
+  for (int i = 0; i < descriptors; ++i)
+    guess_[i] = open_[i] ? static_cast<int>(open_[i]->file) : -1;
   for (int i = 0; i < mappings; ++i) guess_room_[i] = mapped_[i] ? mapped_[i]->rest.size() : 0;
   plan_set(sink_register, limits.sink);
   // Registers that were never written hold -1, which is no pointer.
@@ -184,7 +191,8 @@ bool random_group::tolerates(const tolerated& also, std::int64_t result) {
   return (also.host_errors && result == -EIO) || (also.no_frames && result == -ENOBUFS);
 }
 
-void random_group::check_open(const model_file& file, const planned& p, const tolerated& also, std::int64_t result) {
+void random_group::check_open(const model_file& file, const planned& p, const tolerated& also,
+                              std::int64_t result) {
   std::optional<open_file>& held = open_[p.call.to];
   held.reset();
   if ((p.call.flags & O_ACCMODE) != O_RDONLY) {
@@ -203,8 +211,9 @@ void random_group::check_open(const model_file& file, const planned& p, const to
   }
 }
 
-void random_group::check_read(const std::string& content, const device_call& c, std::uint64_t page_bytes,
-                              const tolerated& also, std::int64_t result, const std::string& output) {
+void random_group::check_read(const std::string& content, const device_call& c,
+                              std::uint64_t page_bytes, const tolerated& also, std::int64_t result,
+                              const std::string& output) {
   if (c.offset < 0) {
     EXPECT_EQ(result, -EINVAL);
     return;
@@ -223,11 +232,12 @@ void random_group::check_read(const std::string& content, const device_call& c, 
   }
   expected.resize(c.bytes, untouched);
   expected = std::string(16, untouched) + expected + std::string(16, untouched);
-  expect_same_bytes(output.substr(c.memory - 16, c.bytes + 32), expected, "bytes read, with 16 around them");
+  expect_same_bytes(output.substr(c.memory - 16, c.bytes + 32), expected,
+                    "bytes read, with 16 around them");
 }
 
-void random_group::check_map(const std::string& content, const device_call& c, std::uint64_t page_bytes,
-                             const tolerated& also, const outcome& o) {
+void random_group::check_map(const std::string& content, const device_call& c,
+                             std::uint64_t page_bytes, const tolerated& also, const outcome& o) {
   std::optional<mapped>& held = mapped_[c.to - descriptors];
   held.reset();
   if (c.offset < 0) {
@@ -245,8 +255,8 @@ void random_group::check_map(const std::string& content, const device_call& c, s
   held = {std::move(rest)};
 }
 
-void random_group::check_view(const std::string& content, const device_call& c, const tolerated& also, const outcome& o,
-                              const std::string& output) {
+void random_group::check_view(const std::string& content, const device_call& c,
+                              const tolerated& also, const outcome& o, const std::string& output) {
   const auto at = static_cast<std::uint64_t>(c.offset);
   const std::uint64_t size = at < content.size() ? (content.size() - at) / 8 : 0;
   EXPECT_EQ(o.result, static_cast<std::int64_t>(size));
@@ -261,16 +271,18 @@ void random_group::check_view(const std::string& content, const device_call& c, 
   }
 }
 
-void random_group::check(const std::vector<model_file>& files, const script_limits& limits, const tolerated& also,
-                         const std::vector<outcome>& outcomes, const std::string& output) {
+void random_group::check(const std::vector<model_file>& files, const script_limits& limits,
+                         const tolerated& also, const std::vector<outcome>& outcomes,
+                         const std::string& output) {
   for (std::size_t i = 0; i < plan_.size(); ++i) {
     const planned& p = plan_[i];
     const device_call& c = p.call;
     const std::int64_t result = outcomes[i].result;
     const ::testing::ScopedTrace trace(
         __FILE__, __LINE__,
-        name_ + ", call " + std::to_string(i) + ": action " + std::to_string(static_cast<int>(c.what)) + " from " +
-            std::to_string(c.from) + " offset " + std::to_string(c.offset) + " bytes " + std::to_string(c.bytes));
+        name_ + ", call " + std::to_string(i) + ": action " +
+            std::to_string(static_cast<int>(c.what)) + " from " + std::to_string(c.from) +
+            " offset " + std::to_string(c.offset) + " bytes " + std::to_string(c.bytes));
     if (c.what == action::set) continue;
     if (c.what == action::open) {
       check_open(files[p.file], p, also, result);
@@ -290,14 +302,17 @@ void random_group::check(const std::vector<model_file>& files, const script_limi
     if (c.what == action::peek) {
       const std::optional<mapped>& held = mapped_[c.from - descriptors];
       EXPECT_EQ(result, held ? static_cast<std::int64_t>(c.bytes) : -EFAULT);
-      if (held) expect_same_bytes(output.substr(c.memory, c.bytes), held->rest.substr(0, c.bytes), "mapped bytes");
+      if (held)
+        expect_same_bytes(output.substr(c.memory, c.bytes), held->rest.substr(0, c.bytes),
+                          "mapped bytes");
       continue;
     }
     std::optional<open_file>& held = open_[c.from];
     if (!held) {
       if (c.what == action::view) {
         EXPECT_EQ(outcomes[i].value, -EBADF);
-      } else if ((c.what == action::read || c.what == action::map || c.what == action::advise) && c.offset < 0) {
+      } else if ((c.what == action::read || c.what == action::map || c.what == action::advise) &&
+                 c.offset < 0) {
         EXPECT_EQ(result, -EINVAL);
       } else {
         EXPECT_EQ(result, -EBADF);

@@ -1,6 +1,7 @@
-// Random scripts, and the naive model that says what each of their calls must give: files are strings in memory, and a
-// group's registers hold what its own calls put there. Files change only between launches, so groups need no model of each
-// other; only descriptors are shared (an open of an open file gives the same one).
+// Random scripts, and the naive model that says what each of their calls must give: files are
+// strings in memory, and a group's registers hold what its own calls put there. Files change only
+// between launches, so groups need no model of each other; only descriptors are shared (an open of
+// an open file gives the same one).
 #pragma once
 
 #include <array>
@@ -22,7 +23,8 @@ struct model_file {
   unsigned generation = 0;
 };
 
-// What may come instead of the right answer. It must then be exactly this: an error, or the bytes before it.
+// What may come instead of the right answer. It must then be exactly this: an error, or the bytes
+// before it.
 struct tolerated {
   bool host_errors = false;  // -EIO, from faults that were injected
   bool no_frames = false;    // -ENOBUFS, where all frames may be mapped
@@ -44,14 +46,17 @@ class random_group {
  public:
   random_group(std::uint64_t seed, std::string name) : random_(seed), name_(std::move(name)) {}
 
-  // The script of the next launch. Paths and messages are added to `input`, room for bytes to `output_bytes`.
+  // The script of the next launch. Paths and messages are added to `input`, room for bytes to
+  // `output_bytes`.
   script next(const std::vector<model_file>& files, const script_limits& limits, std::string& input,
               std::uint64_t& output_bytes);
   // Fails the running test for each answer that is not right.
-  void check(const std::vector<model_file>& files, const script_limits& limits, const tolerated& also,
-             const std::vector<outcome>& outcomes, const std::string& output);
+  void check(const std::vector<model_file>& files, const script_limits& limits,
+             const tolerated& also, const std::vector<outcome>& outcomes,
+             const std::string& output);
 
-  // Descriptors that the group holds, each with the number of its file, and what it has sent to the sink.
+  // Descriptors that the group holds, each with the number of its file, and what it has sent to the
+  // sink.
   std::vector<std::pair<std::int64_t, std::size_t>> held() const;
   const std::string& sent() const { return sent_; }
 
@@ -77,30 +82,34 @@ class random_group {
     plan_.push_back({call, file, std::move(message)});
   }
   void plan_set(int to, std::int64_t value);
-  void plan_open(const std::vector<model_file>& files, const script_limits& limits, std::string& input);
+  void plan_open(const std::vector<model_file>& files, const script_limits& limits,
+                 std::string& input);
   void plan_close(int from);
   void plan_map(const std::vector<model_file>& files, const script_limits& limits);
   void plan_unmap(int from);
-  void plan_read(const std::vector<model_file>& files, const script_limits& limits, std::uint64_t& output_bytes,
-                 action what);
+  void plan_read(const std::vector<model_file>& files, const script_limits& limits,
+                 std::uint64_t& output_bytes, action what);
   void plan_peek(const script_limits& limits, std::uint64_t& output_bytes);
   void plan_send(std::string& input);
   void plan_advise(const std::vector<model_file>& files, const script_limits& limits);
-  std::int64_t some_offset(const std::vector<model_file>& files, const script_limits& limits, int from);
+  std::int64_t some_offset(const std::vector<model_file>& files, const script_limits& limits,
+                           int from);
 
-  void check_open(const model_file& file, const planned& p, const tolerated& also, std::int64_t result);
-  void check_read(const std::string& content, const device_call& c, std::uint64_t page_bytes, const tolerated& also,
-                  std::int64_t result, const std::string& output);
-  void check_map(const std::string& content, const device_call& c, std::uint64_t page_bytes, const tolerated& also,
-                 const outcome& o);
-  void check_view(const std::string& content, const device_call& c, const tolerated& also, const outcome& o,
-                  const std::string& output);
+  void check_open(const model_file& file, const planned& p, const tolerated& also,
+                  std::int64_t result);
+  void check_read(const std::string& content, const device_call& c, std::uint64_t page_bytes,
+                  const tolerated& also, std::int64_t result, const std::string& output);
+  void check_map(const std::string& content, const device_call& c, std::uint64_t page_bytes,
+                 const tolerated& also, const outcome& o);
+  void check_view(const std::string& content, const device_call& c, const tolerated& also,
+                  const outcome& o, const std::string& output);
   static bool tolerates(const tolerated& also, std::int64_t result);
 
   std::mt19937_64 random_;
   const std::string name_;
   std::vector<planned> plan_;
-  std::array<int, descriptors> guess_{};  // while planning: the file that a register probably has open, or -1
+  std::array<int, descriptors>
+      guess_{};  // while planning: the file that a register probably has open, or -1
   std::array<std::uint64_t, mappings>
       guess_room_{};  // while planning: bytes up to the end of the mapped page; 0: no mapping
   std::array<std::optional<open_file>, descriptors> open_;

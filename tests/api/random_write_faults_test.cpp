@@ -1,11 +1,13 @@
-// Random calls that change files while the host's calls fail at random. What a program may rely on (docs/api.md): reads give what
-// was written; an error is returned by gfsync, gmsync or gclose, at most once for each write that failed, and at least once if
-// any did; that of a sync that failed by every gfsync and gclose of the file, up to the last gclose; a gfsync or a last gclose that
-// went well is of all bytes; no byte that was never written reaches the file. A failure prints the seed; GPUFS_TEST_SEED=<seed> runs that one again.
+// Random calls that change files while the host's calls fail at random. What a program may rely on
+// (docs/api.md): reads give what was written; an error is returned by gfsync, gmsync or gclose, at
+// most once for each write that failed, and at least once if any did; that of a sync that failed by
+// every gfsync and gclose of the file, up to the last gclose; a gfsync or a last gclose that went
+// well is of all bytes; no byte that was never written reaches the file. A failure prints the seed;
+// GPUFS_TEST_SEED=<seed> runs that one again.
 //
-// Groups run at the same time, in a cache so small that they write each other's pages back. Each has files of its own, and all
-// write their own stripes of one file. A kernel's calls are chosen without knowing which will fail; the model follows what they
-// have returned, afterwards.
+// Groups run at the same time, in a cache so small that they write each other's pages back. Each
+// has files of its own, and all write their own stripes of one file. A kernel's calls are chosen
+// without knowing which will fail; the model follows what they have returned, afterwards.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -55,7 +57,8 @@ class faulty_writer {
  public:
   faulty_writer(std::uint64_t seed, std::uint32_t number, std::uint64_t page_bytes)
       : random_(seed), number_(number), page_bytes_(page_bytes) {
-    for (int i = 0; i < own_files; ++i) files_[i].name = "own-" + std::to_string(number) + "-" + std::to_string(i);
+    for (int i = 0; i < own_files; ++i)
+      files_[i].name = "own-" + std::to_string(number) + "-" + std::to_string(i);
   }
 
   failing_file& file(int i) { return files_[i]; }
@@ -64,8 +67,8 @@ class faulty_writer {
   bool all_of_shared_closed_well() const { return shared_closed_well_; }
 
   // `stripe` bytes of each `round` are its own in the shared file.
-  script next(const file_world& world, const std::string& shared, std::uint64_t round, std::uint64_t stripe,
-              std::string& input, std::uint64_t& output_bytes);
+  script next(const file_world& world, const std::string& shared, std::uint64_t round,
+              std::uint64_t stripe, std::string& input, std::uint64_t& output_bytes);
   void follow(const performance& p, const failing_file& shared);
   void check_files(const file_world& world);
 
@@ -77,7 +80,9 @@ class faulty_writer {
     c.from = c.to = file;
     return c;
   }
-  planned& plan(action what, int file) { return planned_.emplace_back(planned{what, file, calls_.size()}); }
+  planned& plan(action what, int file) {
+    return planned_.emplace_back(planned{what, file, calls_.size()});
+  }
   std::uint64_t output(std::uint64_t bytes, std::uint64_t& output_bytes) {
     const std::uint64_t at = (output_bytes + 7) / 8 * 8;
     output_bytes = at + bytes;
@@ -87,8 +92,10 @@ class faulty_writer {
     p.memory = output(sizeof(file_status), output_bytes);
     add(action::status, p.file).memory = p.memory;
   }
-  void plan_open(const std::string& path, int file, int flags, std::string& input, std::uint64_t& output_bytes);
-  void plan_write(int file, std::uint64_t at, std::uint64_t bytes, std::string& input, int flags = 0);
+  void plan_open(const std::string& path, int file, int flags, std::string& input,
+                 std::uint64_t& output_bytes);
+  void plan_write(int file, std::uint64_t at, std::uint64_t bytes, std::string& input,
+                  int flags = 0);
   void plan_read(int file, std::uint64_t at, std::uint64_t bytes, std::uint64_t& output_bytes);
   void plan_store(int file, std::uint64_t at, std::string& input);
   void plan_end(action what, int file) {
@@ -100,7 +107,8 @@ class faulty_writer {
                   const failing_file& f);
   void follow_store(const planned& p, const std::vector<outcome>& outcomes, const failing_file& f);
   // Of a call that writes back: whether it went well.
-  bool went_well(std::int64_t result, const failing_file& f, told_errors& told, bool tells_of_syncs);
+  bool went_well(std::int64_t result, const failing_file& f, told_errors& told,
+                 bool tells_of_syncs);
 
   std::mt19937_64 random_;
   const std::uint32_t number_;
@@ -128,7 +136,8 @@ void faulty_writer::plan_open(const std::string& path, int file, int flags, std:
   plan_status(p, output_bytes);
 }
 
-void faulty_writer::plan_write(int file, std::uint64_t at, std::uint64_t bytes, std::string& input, int flags) {
+void faulty_writer::plan_write(int file, std::uint64_t at, std::uint64_t bytes, std::string& input,
+                               int flags) {
   planned& p = plan(action::write, file);
   p.at = at;
   p.flags = flags;
@@ -141,7 +150,8 @@ void faulty_writer::plan_write(int file, std::uint64_t at, std::uint64_t bytes, 
   input += p.bytes;
 }
 
-void faulty_writer::plan_read(int file, std::uint64_t at, std::uint64_t bytes, std::uint64_t& output_bytes) {
+void faulty_writer::plan_read(int file, std::uint64_t at, std::uint64_t bytes,
+                              std::uint64_t& output_bytes) {
   planned& p = plan(action::read, file);
   p.at = at;
   p.count = bytes;
@@ -174,15 +184,16 @@ void faulty_writer::plan_store(int file, std::uint64_t at, std::string& input) {
   }
 }
 
-void faulty_writer::use_own(const file_world& world, int i, std::string& input, std::uint64_t& output_bytes) {
+void faulty_writer::use_own(const file_world& world, int i, std::string& input,
+                            std::uint64_t& output_bytes) {
   const std::uint64_t at = below(8 * page_bytes_);
   const std::uint64_t bytes = 1 + (below(3) == 0 ? below(3 * page_bytes_) : below(60));
   int& open = planned_open_[i];
   if (open == 0) {
     open = 1 + static_cast<int>(below(4));  // read and write, write, append, once
     constexpr int kinds[] = {O_RDWR, O_WRONLY, O_RDWR | O_APPEND, O_WRONLY | O_GWRONCE};
-    plan_open(world.path(files_[i].name), i, O_CREAT | kinds[open - 1] | (below(4) == 0 ? O_TRUNC : 0), input,
-              output_bytes);
+    plan_open(world.path(files_[i].name), i,
+              O_CREAT | kinds[open - 1] | (below(4) == 0 ? O_TRUNC : 0), input, output_bytes);
     return;
   }
   switch (below(12)) {
@@ -245,14 +256,16 @@ script faulty_writer::next(const file_world& world, const std::string& shared, s
   return calls_;
 }
 
-bool faulty_writer::went_well(std::int64_t result, const failing_file& f, told_errors& told, bool tells_of_syncs) {
+bool faulty_writer::went_well(std::int64_t result, const failing_file& f, told_errors& told,
+                              bool tells_of_syncs) {
   if (result == -f.write_error) ++told.writes;
   else if (tells_of_syncs && result == -f.sync_error) ++told.syncs;
   else EXPECT_EQ(result, 0);
   return result == 0;
 }
 
-void faulty_writer::follow_store(const planned& p, const std::vector<outcome>& outcomes, const failing_file& f) {
+void faulty_writer::follow_store(const planned& p, const std::vector<outcome>& outcomes,
+                                 const failing_file& f) {
   uncertain_file& model = models_[p.file];
   const std::int64_t mapped = outcomes[p.call].result;
   if (p.at >= model.size()) {
@@ -266,8 +279,8 @@ void faulty_writer::follow_store(const planned& p, const std::vector<outcome>& o
   EXPECT_EQ(outcomes[p.call + 3].result, 0);
 }
 
-void faulty_writer::follow_one(const planned& p, const std::vector<outcome>& outcomes, const std::string& output,
-                               const failing_file& f) {
+void faulty_writer::follow_one(const planned& p, const std::vector<outcome>& outcomes,
+                               const std::string& output, const failing_file& f) {
   const std::int64_t result = outcomes[p.call].result;
   uncertain_file& model = models_[p.file];
   told_errors& told = told_[p.file];
@@ -299,7 +312,8 @@ void faulty_writer::follow_one(const planned& p, const std::vector<outcome>& out
     }
     case action::close: {
       // One of the other groups' may have failed, too.
-      const bool all_written = went_well(result, f, told, sync_failed_[p.file] || p.file == shared_file);
+      const bool all_written =
+          went_well(result, f, told, sync_failed_[p.file] || p.file == shared_file);
       EXPECT_FALSE(sync_failed_[p.file] && all_written);
       sync_failed_[p.file] = false;
       is_open_[p.file] = false;
@@ -343,9 +357,10 @@ void faulty_writer::follow(const performance& p, const failing_file& shared) {
   for (const planned& call : planned_) {
     const failing_file& f = call.file == shared_file ? shared : files_[call.file];
     const ::testing::ScopedTrace trace(__FILE__, __LINE__,
-                                       "group " + std::to_string(number_) + ", call " + std::to_string(call.call) +
-                                           " of kind " + std::to_string(static_cast<int>(call.what)) + " on " + f.name +
-                                           " at " + std::to_string(call.at));
+                                       "group " + std::to_string(number_) + ", call " +
+                                           std::to_string(call.call) + " of kind " +
+                                           std::to_string(static_cast<int>(call.what)) + " on " +
+                                           f.name + " at " + std::to_string(call.at));
     follow_one(call, p.outcomes[number_], p.output, f);
   }
 }
@@ -357,9 +372,11 @@ void faulty_writer::check_files(const file_world& world) {
     ASSERT_EQ(world.exists(name), exists_[i]) << name;
     if (!exists_[i]) continue;
     const std::string content = world.content(name);
-    EXPECT_TRUE(models_[i].may_have_size_on_host(content.size())) << name << " has " << content.size();
+    EXPECT_TRUE(models_[i].may_have_size_on_host(content.size()))
+        << name << " has " << content.size();
     for (std::uint64_t at = 0; at < content.size(); ++at)
-      ASSERT_TRUE(models_[i].may_be_on_host(at, content[at])) << name << ", byte " << at << " of " << content.size();
+      ASSERT_TRUE(models_[i].may_be_on_host(at, content[at]))
+          << name << ", byte " << at << " of " << content.size();
     models_[i].set_content(content);
   }
 }
@@ -389,7 +406,8 @@ class random_write_faults : public ::testing::TestWithParam<std::uint64_t> {
     add(operation::truncate, f.truncate_error, f.truncations);
   }
   void add_interruptions() {
-    for (const operation on : {operation::open, operation::write, operation::sync, operation::truncate}) {
+    for (const operation on :
+         {operation::open, operation::write, operation::sync, operation::truncate}) {
       fault interrupted;
       interrupted.on = on;
       interrupted.error_number = EINTR;
@@ -425,21 +443,23 @@ class random_write_faults : public ::testing::TestWithParam<std::uint64_t> {
 };
 
 TEST_P(random_write_faults, are_told_and_lose_nothing_that_went_well) {
-  const ::testing::ScopedTrace trace(__FILE__, __LINE__, "GPUFS_TEST_SEED=" + std::to_string(GetParam()));
+  const ::testing::ScopedTrace trace(__FILE__, __LINE__,
+                                     "GPUFS_TEST_SEED=" + std::to_string(GetParam()));
   const auto kind = static_cast<group_kind>(below(3));
   mount_options options = base_options();
   options.page_bytes = std::uint64_t{512} << below(4);
   options.workers = 1 + static_cast<unsigned>(below(4));
-  options.twin_threads = 2 + static_cast<unsigned>(below(5));
+  options.cpu_threads = 2 + static_cast<unsigned>(below(5));
   options.channel_slots = below(3) == 0 ? 2 : 16;
   // Waiting for a frame ends when a write has gone well at last.
   options.request_timeout_ns = options.reclaim_timeout_ns = 60'000'000'000;
   const auto group_count = 3 + static_cast<std::uint32_t>(below(8));
   // A group holds a page, the two frames of a mapping, and one that it writes back.
-  options.cache_bytes = (3 * options.twin_threads + 8 + below(30)) * options.page_bytes;
+  options.cache_bytes = (3 * options.cpu_threads + 8 + below(30)) * options.page_bytes;
   options.rings = 1 + static_cast<unsigned>(below(3));
 
-  const std::unique_ptr<file_world> world = file_world::make(below(2) == 0 ? source::posix : source::memory);
+  const std::unique_ptr<file_world> world =
+      file_world::make(below(2) == 0 ? source::posix : source::memory);
   io_ = std::make_shared<fault_backend>(world->io(), GetParam());
   options.backend = io_;
   if (below(2) == 0) add_interruptions();
@@ -466,7 +486,8 @@ TEST_P(random_write_faults, are_told_and_lose_nothing_that_went_well) {
     std::string input;
     std::uint64_t output_bytes = 0;
     std::vector<script> scripts;
-    for (faulty_writer& w : writers) scripts.push_back(w.next(*world, shared.name, round, stripe, input, output_bytes));
+    for (faulty_writer& w : writers)
+      scripts.push_back(w.next(*world, shared.name, round, stripe, input, output_bytes));
     const performance p = s.run(scripts, input, output_bytes + 64);
     told_errors told;
     bool all_written = true;
@@ -494,7 +515,8 @@ TEST_P(random_write_faults, are_told_and_lose_nothing_that_went_well) {
   EXPECT_EQ(fs.stats()[counter::no_frames], 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(seed, random_write_faults, ::testing::ValuesIn(seeds()), ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(seed, random_write_faults, ::testing::ValuesIn(seeds()),
+                         ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace gpufs::testing

@@ -1,10 +1,12 @@
-// Random calls that change files, in random mounts, against a naive model: bytes, sizes, and what others see, after every call of
-// a group and after every close. A failure prints the seed; GPUFS_TEST_SEED=<seed> runs that one again.
+// Random calls that change files, in random mounts, against a naive model: bytes, sizes, and what
+// others see, after every call of a group and after every close. A failure prints the seed;
+// GPUFS_TEST_SEED=<seed> runs that one again.
 //
-// Groups run at the same time. Each has files of its own, with which it does everything there is; for those the model is a
-// string. All write to the same shared files too, each of them only its own bytes (stripes that are narrower than pages), as
-// does a thread of the host that knows nothing of them; so all must find their bytes, and in the end the files have
-// everybody's. And all append records to one file, each of which must be there once and whole. In every other seed the groups
+// Groups run at the same time. Each has files of its own, with which it does everything there is;
+// for those the model is a string. All write to the same shared files too, each of them only its
+// own bytes (stripes that are narrower than pages), as does a thread of the host that knows nothing
+// of them; so all must find their bytes, and in the end the files have everybody's. And all append
+// records to one file, each of which must be there once and whole. In every other seed the groups
 // are those of two mounts, each with its file of records.
 #include <gtest/gtest.h>
 
@@ -24,7 +26,8 @@ namespace {
 constexpr std::size_t calls_of_a_script = is_sanitized ? 40 : 120;
 constexpr int launches = is_sanitized ? 2 : 5;
 
-// Files that all share: byte `i` belongs to writer `i / stripe % writers`; the last of them is the host.
+// Files that all share: byte `i` belongs to writer `i / stripe % writers`; the last of them is the
+// host.
 struct shared_file {
   std::string name;
   std::string content;
@@ -39,8 +42,8 @@ class writer {
 
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
 
-  script next(const file_world& world, std::vector<shared_file>& shared, std::uint64_t writers, std::string& input,
-              std::uint64_t& output_bytes);
+  script next(const file_world& world, std::vector<shared_file>& shared, std::uint64_t writers,
+              std::string& input, std::uint64_t& output_bytes);
   void check(const std::vector<outcome>& outcomes, const std::string& output) const {
     calls_.check("group " + std::to_string(number_), outcomes, output);
   }
@@ -66,7 +69,9 @@ class writer {
     bool was_emptied = false;
   };
 
-  std::string name_of(int i) const { return "own-" + std::to_string(number_) + "-" + std::to_string(i); }
+  std::string name_of(int i) const {
+    return "own-" + std::to_string(number_) + "-" + std::to_string(i);
+  }
   std::string fresh(std::uint64_t bytes) {
     std::string s(bytes, '\0');
     for (char& c : s) c = static_cast<char>('a' + random_() % 26);
@@ -79,12 +84,16 @@ class writer {
     return at;
   }
   std::uint64_t length() {
-    return 1 + (below(3) == 0 ? below(3 * page_bytes_) : below(3) == 0 ? page_bytes_ - 1 : below(60));
+    return 1 + (below(3) == 0   ? below(3 * page_bytes_)
+                : below(3) == 0 ? page_bytes_ - 1
+                                : below(60));
   }
   void open_own(const file_world& world, int i, std::string& input);
   void use_own(const file_world& world, int i, std::string& input, std::uint64_t& output_bytes);
-  void use_shared(shared_file& f, int from, std::uint64_t writers, std::string& input, std::uint64_t& output_bytes);
-  void plan_write(int from, std::uint64_t at, const std::string& bytes, std::string& input, const std::string& what) {
+  void use_shared(shared_file& f, int from, std::uint64_t writers, std::string& input,
+                  std::uint64_t& output_bytes);
+  void plan_write(int from, std::uint64_t at, const std::string& bytes, std::string& input,
+                  const std::string& what) {
     calls_.add_write(from, at, bytes, input, below(16), what);
   }
   void plan_read(int from, std::uint64_t at, std::uint64_t bytes, const std::string& expected,
@@ -111,14 +120,19 @@ void writer::open_own(const file_world& world, int i, std::string& input) {
   c.to = i;
   c.bytes = 0644;
   c.memory = add_string(input, world.path(name_of(i)));
-  c.flags = kind == 0 ? O_RDWR : kind == 1 ? O_WRONLY : kind == 2 ? O_RDWR | O_APPEND : O_WRONLY | O_GWRONCE;
+  c.flags = kind == 0   ? O_RDWR
+            : kind == 1 ? O_WRONLY
+            : kind == 2 ? O_RDWR | O_APPEND
+                        : O_WRONLY | O_GWRONCE;
   if (below(3) != 0) c.flags |= O_CREAT;
-  // A file that was just made may be taken for one that was just removed, and that this launch had emptied
-  // (service/file_table.hpp).
+  // A file that was just made may be taken for one that was just removed, and that this launch had
+  // emptied (service/file_table.hpp).
   if (below(4) == 0 && !f.was_made) c.flags |= O_TRUNC;
   if (below(6) == 0) c.flags |= O_CREAT | O_EXCL;
   const bool creates = (c.flags & O_CREAT) != 0;
-  const std::int64_t error = f.exists && (c.flags & O_EXCL) != 0 ? -EEXIST : !f.exists && !creates ? -ENOENT : 0;
+  const std::int64_t error = f.exists && (c.flags & O_EXCL) != 0 ? -EEXIST
+                             : !f.exists && !creates             ? -ENOENT
+                                                                 : 0;
   if (error != 0) return calls_.add(c, error, "open " + name_of(i));
   calls_.add_open(c, "open " + name_of(i));
   f.was_made = f.was_made || (!f.exists && (c.flags & O_TRUNC) == 0);
@@ -129,7 +143,8 @@ void writer::open_own(const file_world& world, int i, std::string& input) {
   f.open = 1 + kind;
 }
 
-void writer::use_own(const file_world& world, int i, std::string& input, std::uint64_t& output_bytes) {
+void writer::use_own(const file_world& world, int i, std::string& input,
+                     std::uint64_t& output_bytes) {
   own_file& f = files_[i];
   if (f.open == 0) {
     if (f.exists && below(8) == 0) {
@@ -184,8 +199,8 @@ void writer::use_own(const file_world& world, int i, std::string& input, std::ui
     case 5: {
       if (f.open != 1 && f.open != 3) break;
       const std::uint64_t at = place(f.content), n = length();
-      plan_read(i, at, n, at < f.content.size() ? f.content.substr(at, n) : std::string(), output_bytes,
-                "read " + what + " at " + std::to_string(at));
+      plan_read(i, at, n, at < f.content.size() ? f.content.substr(at, n) : std::string(),
+                output_bytes, "read " + what + " at " + std::to_string(at));
       break;
     }
     default: {
@@ -216,8 +231,8 @@ void writer::use_shared(shared_file& f, int from, std::uint64_t writers, std::st
   }
 }
 
-script writer::next(const file_world& world, std::vector<shared_file>& shared, std::uint64_t writers,
-                    std::string& input, std::uint64_t& output_bytes) {
+script writer::next(const file_world& world, std::vector<shared_file>& shared,
+                    std::uint64_t writers, std::string& input, std::uint64_t& output_bytes) {
   calls_.clear();
   for (own_file& f : files_) f.was_made = f.was_emptied = false;
   for (std::size_t i = 0; i <= shared.size(); ++i) {
@@ -235,12 +250,13 @@ script writer::next(const file_world& world, std::vector<shared_file>& shared, s
       case 1: use_own(world, static_cast<int>(below(own_files)), input, output_bytes); break;
       case 2: {
         const auto i = static_cast<int>(below(shared.size()));
-        use_shared(shared[static_cast<std::size_t>(i)], shared_register + i, writers, input, output_bytes);
+        use_shared(shared[static_cast<std::size_t>(i)], shared_register + i, writers, input,
+                   output_bytes);
         break;
       }
       default: {
-        std::string record =
-            std::to_string(number_) + ":" + std::to_string(appended_.size()) + ":" + fresh(below(100)) + ";";
+        std::string record = std::to_string(number_) + ":" + std::to_string(appended_.size()) +
+                             ":" + fresh(below(100)) + ";";
         plan_write(append_register, 0, record, input, "append");
         appended_.push_back(std::move(record));
         if (below(30) == 0) {
@@ -269,7 +285,8 @@ script writer::next(const file_world& world, std::vector<shared_file>& shared, s
 class random_writes : public ::testing::TestWithParam<std::uint64_t> {};
 
 TEST_P(random_writes, agree_with_a_naive_model) {
-  const ::testing::ScopedTrace trace(__FILE__, __LINE__, "GPUFS_TEST_SEED=" + std::to_string(GetParam()));
+  const ::testing::ScopedTrace trace(__FILE__, __LINE__,
+                                     "GPUFS_TEST_SEED=" + std::to_string(GetParam()));
   std::mt19937_64 random(GetParam());
   const auto below = [&](std::uint64_t n) { return random() % n; };
   const auto chance = [&](std::uint64_t n) { return below(n) == 0; };
@@ -278,7 +295,7 @@ TEST_P(random_writes, agree_with_a_naive_model) {
   mount_options options = base_options();
   options.page_bytes = std::uint64_t{512} << (chance(4) ? below(8) : below(4));
   options.workers = 1 + static_cast<unsigned>(below(4));
-  options.twin_threads = 2 + static_cast<unsigned>(below(8));
+  options.cpu_threads = 2 + static_cast<unsigned>(below(8));
   options.staging_bytes = 8192u << below(4);
   options.write_bytes = options.staging_bytes << GetParam() % 4;
   options.channel_slots = chance(3) ? 1 + static_cast<unsigned>(below(3)) : 16;
@@ -287,12 +304,14 @@ TEST_P(random_writes, agree_with_a_naive_model) {
   options.reclaim_timeout_ns = 60'000'000'000;
   const auto group_count = 4 + static_cast<std::uint32_t>(below(20));
   // A pin for each call under way; all others have to be written back for others.
-  const std::uint64_t at_once =
-      device() == device_kind::cpu ? std::min<std::uint64_t>(options.twin_threads, group_count) : group_count;
+  const std::uint64_t at_once = device() == device_kind::cpu
+                                    ? std::min<std::uint64_t>(options.cpu_threads, group_count)
+                                    : group_count;
   options.cache_bytes = (at_once + 8 + below(chance(3) ? 1000 : 20)) * options.page_bytes;
   options.rings = 1 + static_cast<unsigned>(below(4));
 
-  const std::unique_ptr<file_world> world = file_world::make(chance(2) ? source::posix : source::memory);
+  const std::unique_ptr<file_world> world =
+      file_world::make(chance(2) ? source::posix : source::memory);
   const auto io = std::make_shared<fault_backend>(world->io(), GetParam());
   options.backend = io;
   if (chance(3)) {
@@ -315,7 +334,8 @@ TEST_P(random_writes, agree_with_a_naive_model) {
   for (std::size_t i = 0; i < shared.size(); ++i) {
     shared[i].name = "shared-" + std::to_string(i);
     shared[i].stripe = 1 + below(chance(2) ? 10 : 300);
-    shared[i].content = self_checking(static_cast<unsigned>(i) + 1, 0, 0, below(40 * options.page_bytes));
+    shared[i].content =
+        self_checking(static_cast<unsigned>(i) + 1, 0, 0, below(40 * options.page_bytes));
     if (shared[i].content.size() > 300'000) shared[i].content.resize(300'000);
     world->write(shared[i].name, shared[i].content);
   }
@@ -330,7 +350,8 @@ TEST_P(random_writes, agree_with_a_naive_model) {
   for (unsigned m = 0; m < mounts; ++m) {
     options.ordinal = m == 0 ? 0 : another_gpu();
     all.push_back(std::make_unique<mount>(options));
-    stages.push_back(std::make_unique<stage>(*all[m], kind, (group_count + mounts - 1 - m) / mounts));
+    stages.push_back(
+        std::make_unique<stage>(*all[m], kind, (group_count + mounts - 1 - m) / mounts));
   }
   for (int round = 0; round < launches && !HasFailure(); ++round) {
     struct of_mount {
@@ -342,10 +363,11 @@ TEST_P(random_writes, agree_with_a_naive_model) {
     std::vector<of_mount> parts(mounts);
     for (std::size_t g = 0; g < writers.size(); ++g) {
       of_mount& part = parts[g % mounts];
-      part.scripts.push_back(writers[g].next(*world, shared, writers_count, part.input, part.output_bytes));
+      part.scripts.push_back(
+          writers[g].next(*world, shared, writers_count, part.input, part.output_bytes));
     }
-    // The host writes its bytes meanwhile. What it has written when the kernel begins, a group may see or not; what it writes in
-    // the end everybody must.
+    // The host writes its bytes meanwhile. What it has written when the kernel begins, a group may
+    // see or not; what it writes in the end everybody must.
     std::vector<std::pair<std::size_t, std::uint64_t>> of_host;
     for (std::size_t i = 0; i < shared.size(); ++i) {
       const std::uint64_t rounds = shared[i].content.size() / (shared[i].stripe * writers_count);
@@ -375,7 +397,8 @@ TEST_P(random_writes, agree_with_a_naive_model) {
       writers[g].check(done.outcomes[g / mounts], done.output);
     }
     for (const writer& w : writers) w.check_files(*world);
-    for (const shared_file& f : shared) expect_same_bytes(world->content(f.name), f.content, f.name);
+    for (const shared_file& f : shared)
+      expect_same_bytes(world->content(f.name), f.content, f.name);
   }
 
   std::multiset<std::string> records, wanted;
@@ -397,7 +420,8 @@ TEST_P(random_writes, agree_with_a_naive_model) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(seed, random_writes, ::testing::ValuesIn(seeds()), ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(seed, random_writes, ::testing::ValuesIn(seeds()),
+                         ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace gpufs::testing

@@ -8,7 +8,8 @@ namespace gpufs::testing {
 namespace {
 
 class read_test : public conformance {};
-INSTANTIATE_TEST_SUITE_P(conformance, read_test, ::testing::ValuesIn(all_settings()), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, read_test, ::testing::ValuesIn(all_settings()),
+                         name_of_setting);
 
 TEST_P(read_test, reads_what_the_file_holds) {
   const std::string content = create("a", 5 * page_bytes() + 123);
@@ -49,8 +50,10 @@ class many_reads {
       expected.replace(c.memory, bytes.size(), bytes);
       ASSERT_EQ(p.outcomes[0][i].result, static_cast<std::int64_t>(bytes.size()))
           << "offset " << c.offset << ", bytes " << c.bytes;
-      expect_same_bytes(p.output.substr(c.memory - 16, c.bytes + 32), expected.substr(c.memory - 16, c.bytes + 32),
-                        "offset " + std::to_string(c.offset) + ", bytes " + std::to_string(c.bytes));
+      expect_same_bytes(
+          p.output.substr(c.memory - 16, c.bytes + 32),
+          expected.substr(c.memory - 16, c.bytes + 32),
+          "offset " + std::to_string(c.offset) + ", bytes " + std::to_string(c.bytes));
     }
   }
 
@@ -78,7 +81,8 @@ TEST_P(read_test, any_alignment_of_memory_against_offset) {
   ASSERT_GE(fd, 0);
   many_reads reads;
   for (std::uint64_t misalignment = 0; misalignment < 16; ++misalignment) {
-    for (std::uint64_t offset = 0; offset < 16; ++offset) reads.add(offset, 300 + offset, misalignment);
+    for (std::uint64_t offset = 0; offset < 16; ++offset)
+      reads.add(offset, 300 + offset, misalignment);
   }
   reads.run(fs(), GetParam().kind, fd, content);
 }
@@ -158,7 +162,8 @@ TEST_P(read_test, no_bytes_need_no_memory_and_no_page) {
   EXPECT_EQ(calls().read_to_null(fd, 0, 0), 0);
   EXPECT_EQ(calls().read_to_null(fd, 20000, 10), 0);
   EXPECT_EQ(calls().read_to_null(fd, 0x7fffffffffffffff, 0), 0);
-  EXPECT_EQ(calls().read_result(fd, 19990, (std::uint64_t{1} << 63) - 20000, 10), 10) << "as much as there is";
+  EXPECT_EQ(calls().read_result(fd, 19990, (std::uint64_t{1} << 63) - 20000, 10), 10)
+      << "as much as there is";
   EXPECT_EQ(counted(counter::staged_loads), loads + 1);
 }
 
@@ -237,25 +242,29 @@ TEST_P(read_test, offsets_up_to_2_to_the_48) {
 
 class direct_read_test : public conformance {};
 INSTANTIATE_TEST_SUITE_P(conformance, direct_read_test,
-                         ::testing::ValuesIn(settings({source::posix}, {512, 4096, 65536})), name_of_setting);
+                         ::testing::ValuesIn(settings({source::posix}, {512, 4096, 65536})),
+                         name_of_setting);
 
 TEST_P(direct_read_test, the_direct_path_gives_the_same_bytes) {
   options.extent_budget_bytes = std::uint64_t{64} << 20;
   if (fs().direct_path() != "on") GTEST_SKIP() << "no direct path: " << fs().direct_path();
   constexpr std::int64_t extents = 6;
   const auto extent_bytes = static_cast<std::int64_t>(options.extent_bytes);
-  const std::string content = create("a", static_cast<std::uint64_t>((extents - 1) * extent_bytes) + 34321);
+  const std::string content =
+      create("a", static_cast<std::uint64_t>((extents - 1) * extent_bytes) + 34321);
   const std::int32_t fd = open("a");
   ASSERT_GE(fd, 0);
 
-  // The first read of an extent has it registered; a later one tells where it is; the rest comes without the host.
+  // The first read of an extent has it registered; a later one tells where it is; the rest comes
+  // without the host.
   for (std::int64_t e = 0; e < extents; ++e) calls().expect_read(fd, content, e * extent_bytes, 1);
   wait_until([&] { return fs().stats().extents_registered == extents; });
   ASSERT_EQ(fs().stats().extents_registered, static_cast<std::uint64_t>(extents));
   EXPECT_EQ(fs().stats().extent_bytes, content.size());
   const std::uint64_t pages_of_an_extent = options.extent_bytes / page_bytes();
   if (pages_of_an_extent > 1) {
-    for (std::int64_t e = 0; e < extents; ++e) calls().expect_read(fd, content, e * extent_bytes + 32768, 1);
+    for (std::int64_t e = 0; e < extents; ++e)
+      calls().expect_read(fd, content, e * extent_bytes + 32768, 1);
     const std::uint64_t staged = counted(counter::staged_loads);
     for (std::uint64_t at = 0; at < content.size(); at += 50000) {
       calls().expect_read(fd, content, static_cast<std::int64_t>(at), 60000, at % 16);
@@ -272,20 +281,24 @@ TEST_P(read_test, each_member_reads_a_part_of_its_own) {
   const std::string content = create("a", 130 * page_bytes() + 77);
   const std::int32_t fd = open("a");
   // Some pages are there, others are not.
-  calls().expect_read(fd, content, static_cast<std::int64_t>(3 * page_bytes() + 1), 2 * page_bytes());
+  calls().expect_read(fd, content, static_cast<std::int64_t>(3 * page_bytes() + 1),
+                      2 * page_bytes());
   calls().expect_read(fd, content, static_cast<std::int64_t>(60 * page_bytes()), 1);
   for (const std::uint64_t piece : {page_bytes(), page_bytes() / 2 - 8, std::uint64_t{77}}) {
-    for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{256}, 90 * page_bytes() + 3}) {
+    for (const std::uint64_t offset :
+         {std::uint64_t{0}, std::uint64_t{256}, 90 * page_bytes() + 3}) {
       const std::uint64_t bytes = 300 * piece;  // also behind the end
-      const map_each_answer a =
-          calls().read_each(fd, static_cast<std::int64_t>(offset), bytes, static_cast<std::int32_t>(piece));
+      const map_each_answer a = calls().read_each(fd, static_cast<std::int64_t>(offset), bytes,
+                                                  static_cast<std::int32_t>(piece));
       const std::string expected = offset < content.size() ? content.substr(offset, bytes) : "";
       EXPECT_EQ(a.result, static_cast<std::int64_t>(expected.size()));
       EXPECT_EQ(a.error, 0);
-      expect_same_bytes(a.bytes, expected + std::string(bytes - expected.size(), untouched), "pieces");
+      expect_same_bytes(a.bytes, expected + std::string(bytes - expected.size(), untouched),
+                        "pieces");
     }
   }
-  EXPECT_EQ(calls().read_each(fd, -2, 6, 2).error, -EINVAL) << "of the member whose part begins before the file";
+  EXPECT_EQ(calls().read_each(fd, -2, 6, 2).error, -EINVAL)
+      << "of the member whose part begins before the file";
   EXPECT_EQ(calls().read_each(-1, 0, 8, 4).error, -EBADF);
 }
 

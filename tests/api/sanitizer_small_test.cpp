@@ -1,5 +1,5 @@
-// Every call by every kind of group, with eviction and with groups that meet at pages and files, small enough for
-// compute-sanitizer, under which each access costs a hundred times more.
+// Every call by every kind of group, with eviction and with groups that meet at pages and files,
+// small enough for compute-sanitizer, under which each access costs a hundred times more.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -20,15 +20,16 @@ struct visit {
   std::uint64_t read, peek, view, status;
 };
 
-visit add_visit(script& s, std::uint64_t path, std::int64_t offset, std::int32_t sink, std::uint64_t message,
-                std::uint64_t& output_bytes) {
+visit add_visit(script& s, std::uint64_t path, std::int64_t offset, std::int32_t sink,
+                std::uint64_t message, std::uint64_t& output_bytes) {
   const auto room = [&output_bytes](std::uint64_t bytes) {
     const std::uint64_t at = output_bytes;
     output_bytes += (bytes + 15) / 16 * 16;
     return at;
   };
   visit v{room(read_bytes + 3) + 3, room(512), room(64), room(sizeof(file_status))};
-  const auto add = [&s](action what, int from, std::int64_t at, std::uint64_t bytes, std::uint64_t memory) {
+  const auto add = [&s](action what, int from, std::int64_t at, std::uint64_t bytes,
+                        std::uint64_t memory) {
     device_call c{what};
     c.from = from;
     c.to = what == action::map ? 1 : 0;
@@ -76,7 +77,8 @@ TEST_P(SanitizerSmall, all_calls_with_eviction_and_meetings) {
   options.channel_slots = 4;
   options.reclaim_timeout_ns = 60'000'000'000;
   mount fs(options);
-  // Now, and not in the background: compute-sanitizer takes memory that was registered while a kernel runs for foreign.
+  // Now, and not in the background: compute-sanitizer takes memory that was registered while a
+  // kernel runs for foreign.
   EXPECT_EQ(fs.register_file("1"), 20000u);
   std::mutex received_mutex;
   std::string received;
@@ -95,11 +97,14 @@ TEST_P(SanitizerSmall, all_calls_with_eviction_and_meetings) {
   const auto file_of = [](std::uint32_t g, int i) {
     return static_cast<std::size_t>(g + static_cast<unsigned>(i)) % 2;
   };
-  const auto offset_of = [](std::size_t file, int i) { return file == 0 ? 100 + i * 1800 : 1000 + i * 4000; };
+  const auto offset_of = [](std::size_t file, int i) {
+    return file == 0 ? 100 + i * 1800 : 1000 + i * 4000;
+  };
   for (std::uint32_t g = 0; g < groups; ++g) {
     for (int i = 0; i < visits; ++i) {
       const std::size_t file = file_of(g, i);
-      answers.push_back(add_visit(scripts[g], paths[file], offset_of(file, i), sink, message, output_bytes));
+      answers.push_back(
+          add_visit(scripts[g], paths[file], offset_of(file, i), sink, message, output_bytes));
     }
     device_call open{action::open};
     open.memory = missing;
@@ -112,22 +117,28 @@ TEST_P(SanitizerSmall, all_calls_with_eviction_and_meetings) {
       const std::size_t file = file_of(g, i);
       const auto at = static_cast<std::uint64_t>(offset_of(file, i));
       const visit& v = answers[g * visits + static_cast<unsigned>(i)];
-      expect_same_bytes(p.output.substr(v.read, read_bytes), contents[file].substr(at, read_bytes), "read");
-      expect_same_bytes(p.output.substr(v.peek, 512), contents[file].substr(at / 512 * 512, 512), "mapped");
-      expect_same_bytes(p.output.substr(v.view, 64), contents[file].substr(at / 8 * 8, 64), "viewed");
+      expect_same_bytes(p.output.substr(v.read, read_bytes), contents[file].substr(at, read_bytes),
+                        "read");
+      expect_same_bytes(p.output.substr(v.peek, 512), contents[file].substr(at / 512 * 512, 512),
+                        "mapped");
+      expect_same_bytes(p.output.substr(v.view, 64), contents[file].substr(at / 8 * 8, 64),
+                        "viewed");
       file_status status;
       std::memcpy(&status, p.output.data() + v.status, sizeof status);
       EXPECT_EQ(status.size, contents[file].size());
     }
     EXPECT_EQ(p.outcomes[g].back().result, -ENOENT);
-    for (std::size_t i = 0; i + 1 < p.outcomes[g].size(); ++i) EXPECT_GE(p.outcomes[g][i].result, 0) << "call " << i;
+    for (std::size_t i = 0; i + 1 < p.outcomes[g].size(); ++i)
+      EXPECT_GE(p.outcomes[g][i].result, 0) << "call " << i;
   }
   EXPECT_EQ(received.size(), groups * visits * 5u);
   const statistics counted = fs.stats();
   EXPECT_GT(counted[counter::open_loads], 0u);
   EXPECT_GT(counted[counter::staged_loads], 0u);
   EXPECT_GT(counted[counter::evictions], 0u);
-  EXPECT_EQ(counted[counter::no_frames] + counted[counter::load_errors] + counted[counter::rpc_failures], 0u);
+  EXPECT_EQ(
+      counted[counter::no_frames] + counted[counter::load_errors] + counted[counter::rpc_failures],
+      0u);
 }
 
 TEST_P(SanitizerSmall, groups_that_wait_for_one_load) {
@@ -154,7 +165,8 @@ TEST_P(SanitizerSmall, groups_that_wait_for_one_load) {
   }
   const performance p = stage(fs, GetParam(), groups).run(scripts, {}, groups * 5000);
   for (std::uint64_t g = 0; g < groups; ++g) {
-    expect_same_bytes(p.output.substr(g * 5000, 5000), content.substr(0, 5000), "group " + std::to_string(g));
+    expect_same_bytes(p.output.substr(g * 5000, 5000), content.substr(0, 5000),
+                      "group " + std::to_string(g));
   }
   EXPECT_GT(fs.stats()[counter::minor_faults], 0u);
   EXPECT_EQ(fs.stats()[counter::staged_loads], 2u);
@@ -172,13 +184,15 @@ TEST_P(SanitizerSmall, groups_that_find_no_frame) {
   session s(fs, GetParam());
   const std::int32_t fd = s.open("a");
   std::vector<std::int64_t> pointers;
-  for (std::int64_t page = 0; page < 8; ++page) pointers.push_back(s.map(fd, page * 512, 512).pointer);
+  for (std::int64_t page = 0; page < 8; ++page)
+    pointers.push_back(s.map(fd, page * 512, 512).pointer);
   EXPECT_EQ(s.read(fd, 8 * 512, 10).result, -ENOBUFS);
   EXPECT_EQ(s.unmap(pointers[3]), 0);
   EXPECT_EQ(s.read(fd, 8 * 512, 10).result, 10);
 }
 
-// Every group writes stripes of one file, with eviction of dirty pages and truncation of a file of its own; and reads them back.
+// Every group writes stripes of one file, with eviction of dirty pages and truncation of a file of
+// its own; and reads them back.
 TEST_P(SanitizerSmall, writes_with_eviction_and_meetings) {
   const auto files = std::make_shared<memory_backend>();
   constexpr std::uint64_t stripe = 300, rounds = 8;
@@ -202,8 +216,8 @@ TEST_P(SanitizerSmall, writes_with_eviction_and_meetings) {
   };
   std::vector<answer> answers;
   for (std::uint32_t g = 0; g < groups; ++g) {
-    const auto add = [&](action what, int from, std::int64_t at, std::uint64_t bytes, std::uint64_t memory,
-                         int flags = 0) {
+    const auto add = [&](action what, int from, std::int64_t at, std::uint64_t bytes,
+                         std::uint64_t memory, int flags = 0) {
       device_call c{what};
       c.from = c.to = from;
       c.flags = flags;
@@ -234,7 +248,8 @@ TEST_P(SanitizerSmall, writes_with_eviction_and_meetings) {
   for (const std::vector<outcome>& of_group : p.outcomes) {
     for (const outcome& o : of_group) EXPECT_GE(o.result, 0);
   }
-  for (const answer& a : answers) expect_same_bytes(p.output.substr(a.memory, a.bytes.size()), a.bytes, "read");
+  for (const answer& a : answers)
+    expect_same_bytes(p.output.substr(a.memory, a.bytes.size()), a.bytes, "read");
   EXPECT_EQ(files->content("shared"), expected);
   for (std::uint32_t g = 0; g < groups; ++g) {
     std::string own(1000, '\0');

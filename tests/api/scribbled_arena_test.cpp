@@ -1,5 +1,5 @@
-// A kernel may write anything into all memory that it shares with the host: the arena, the channel and its staging memory. What
-// the host reads of it is not followed anywhere.
+// A kernel may write anything into all memory that it shares with the host: the arena, the channel
+// and its staging memory. What the host reads of it is not followed anywhere.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -65,7 +65,8 @@ TEST_F(scribbled_arena, records_that_name_the_same_file_count_once) {
   auto* const files = reinterpret_cast<char*>(ref.at<open_file>(ref.layout.files));
   // The first two records are those of the open files.
   for (std::uint32_t record = 2; record < ref.layout.file_count; ++record)
-    std::memcpy(files + sizeof(open_file) * record, files + sizeof(open_file) * (record % 2), sizeof(open_file));
+    std::memcpy(files + sizeof(open_file) * record, files + sizeof(open_file) * (record % 2),
+                sizeof(open_file));
   EXPECT_EQ(fs_.file_stats().size(), 2u);
 }
 
@@ -85,10 +86,12 @@ TEST_F(scribbled_arena, the_host_reads_on_whatever_is_there) {
 
 // ---- all of it, by a kernel that goes on while the host works
 
-// Writes words into shared memory as fast as it can until it is destroyed. Relaxed, as a kernel's stores.
+// Writes words into shared memory as fast as it can until it is destroyed. Relaxed, as a kernel's
+// stores.
 class scribbler {
  public:
-  scribbler(const mount_ref& fs, std::uint64_t seed) : fs_(fs), thread_([this, seed] { run(seed); }) {}
+  scribbler(const mount_ref& fs, std::uint64_t seed)
+      : fs_(fs), thread_([this, seed] { run(seed); }) {}
   ~scribbler() {
     ends_ = true;
     thread_.join();
@@ -113,7 +116,8 @@ class scribbler {
     }
   }
   static void put(char* base, std::uint64_t bytes, std::uint64_t place, std::uint64_t word) {
-    __atomic_store_n(reinterpret_cast<std::uint64_t*>(base + place % (bytes / 8) * 8), word, __ATOMIC_RELAXED);
+    __atomic_store_n(reinterpret_cast<std::uint64_t*>(base + place % (bytes / 8) * 8), word,
+                     __ATOMIC_RELAXED);
   }
   // A request that is one, whatever it asks for: one of the others seldom is.
   void ring(std::mt19937_64& random) const {
@@ -144,7 +148,8 @@ class scribbled_memory : public ::testing::TestWithParam<unsigned> {
         {"device_ref", [](mount& m) { (void)m.device_ref(); }},
         {"start_timeline", [](mount& m) { m.start_timeline(1000); }},
         {"stop_timeline", [](mount& m) { (void)m.stop_timeline(); }},
-        {"open_sink", [this](mount& m) { sink_ = m.open_sink([](const char*, std::size_t) { return 0; }); }},
+        {"open_sink",
+         [this](mount& m) { sink_ = m.open_sink([](const char*, std::size_t) { return 0; }); }},
         {"close_sink", [this](mount& m) { EXPECT_TRUE(m.close_sink(sink_)); }},
         {"register_file", [](mount& m) { EXPECT_LE(m.register_file("kept"), 200'000u); }},
         {"drop_extents", [](mount& m) { m.drop_extents(); }},
@@ -178,7 +183,8 @@ class scribbled_memory : public ::testing::TestWithParam<unsigned> {
     std::filesystem::create_directories(folder / "outside");
     folder.write("outside/file", "nobody may touch it");
     const auto before = look(folder / "outside");
-    for (const char* name : {"root/kept", "root/read", "root/written"}) folder.write(name, std::string(200'000, 'r'));
+    for (const char* name : {"root/kept", "root/read", "root/written"})
+      folder.write(name, std::string(200'000, 'r'));
     mount_options options = base_options();
     options.root = folder / "root";
     options.workers = GetParam();

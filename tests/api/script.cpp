@@ -1,4 +1,5 @@
-// The interpreter of scripts, in device code. The only place of these tests where most calls are instantiated.
+// The interpreter of scripts, in device code. The only place of these tests where most calls are
+// instantiated.
 #include "api/script.hpp"
 
 #include "gpufs/launch.cuh"
@@ -48,13 +49,14 @@ struct script_kernel {
                            const std::int64_t* registers) const {
     const std::int64_t value = registers[op.from];
     const auto fd = static_cast<std::int32_t>(value);
-    const char* pointer =
-        reinterpret_cast<const char*>(static_cast<std::uint64_t>(value) + static_cast<std::uint64_t>(op.offset));
+    const char* pointer = reinterpret_cast<const char*>(static_cast<std::uint64_t>(value) +
+                                                        static_cast<std::uint64_t>(op.offset));
     const char* input = op.memory == no_memory ? nullptr : memory.input + op.memory;
     char* output = op.memory == no_memory ? nullptr : memory.output + op.memory;
     switch (op.what) {
       case action::set: return {};
-      case action::open: return {gopen(g, fs, input, op.flags, static_cast<std::uint32_t>(op.bytes)), 0};
+      case action::open:
+        return {gopen(g, fs, input, op.flags, static_cast<std::uint32_t>(op.bytes)), 0};
       case action::close: return {gclose(g, fs, fd), 0};
       case action::read:
         if (memory.scratch_bytes != 0) return {read_to_scratch(g, fs, fd, op, output), 0};
@@ -67,7 +69,8 @@ struct script_kernel {
         if (value == 0) return {-EFAULT, 0};
         for (std::uint64_t k = g.rank(); k < op.bytes; k += g.size()) output[k] = pointer[k];
         return {static_cast<std::int64_t>(op.bytes), 0};
-      case action::unmap: return {op.flags == 0 ? gmunmap(g, fs, pointer) : gmunmap(g, fs, pointer, op.flags), 0};
+      case action::unmap:
+        return {op.flags == 0 ? gmunmap(g, fs, pointer) : gmunmap(g, fs, pointer, op.flags), 0};
       case action::read_each: return read_each(g, fs, fd, op, output);
       case action::map_each: return map_each(g, fs, fd, op, output);
       case action::advise: return {gfadvise(g, fs, fd, op.offset, op.bytes, op.flags), 0};
@@ -106,10 +109,10 @@ struct script_kernel {
   }
 
   // As aligned as the output.
-  GPUFS_HD std::int64_t read_to_scratch(const Group& g, const mount_ref& fs, std::int32_t fd, const device_call& op,
-                                        char* output) const {
-    char* const scratch =
-        block_group::scratch() + block_group::rank() / g.size() * memory.scratch_bytes + (op.memory & 15);
+  GPUFS_HD std::int64_t read_to_scratch(const Group& g, const mount_ref& fs, std::int32_t fd,
+                                        const device_call& op, char* output) const {
+    char* const scratch = block_group::scratch() +
+                          block_group::rank() / g.size() * memory.scratch_bytes + (op.memory & 15);
     const std::int64_t result = gread(g, fs, fd, scratch, op.bytes, op.offset);
     for (std::int64_t k = g.rank(); k < result; k += g.size()) output[k] = scratch[k];
     g.sync();  // before the next one overwrites it
@@ -122,8 +125,8 @@ struct script_kernel {
     else return g;
   }
 
-  // Calls `act(part, at, bytes, turn)` for each member's pieces, [at, at + bytes) of what is asked for; it returns bytes, or -errno.
-  // All turns are made by all members of a part.
+  // Calls `act(part, at, bytes, turn)` for each member's pieces, [at, at + bytes) of what is asked
+  // for; it returns bytes, or -errno. All turns are made by all members of a part.
   template <class Act>
   GPUFS_HD outcome each_piece(const Group& g, const device_call& op, const Act& act) const {
     const auto part = part_of(g);
@@ -136,44 +139,53 @@ struct script_kernel {
       const std::uint64_t left = at < op.bytes ? op.bytes - at : 0;
       const std::int64_t got = act(part, at, left < piece ? left : piece, first / piece);
       if (got > 0) copied += static_cast<std::uint64_t>(got);
-      else if (got < 0 && static_cast<std::uint64_t>(-got) < error) error = static_cast<std::uint64_t>(-got);
+      else if (got < 0 && static_cast<std::uint64_t>(-got) < error)
+        error = static_cast<std::uint64_t>(-got);
     }
     error = g.least(error);
     return {static_cast<std::int64_t>(g.sum(copied)),
             error == ~std::uint64_t{0} ? 0 : -static_cast<std::int64_t>(error)};
   }
 
-  GPUFS_HD outcome read_each(const Group& g, const mount_ref& fs, std::int32_t fd, const device_call& op,
-                             char* output) const {
-    return each_piece(g, op, [&](const auto& part, std::uint64_t at, std::uint64_t bytes, std::uint64_t turn) {
-      const std::int64_t from = op.offset + static_cast<std::int64_t>(at);
-      return turn % 2 != 0 ? gread_each(part, fs, fd, output + at, bytes, from)
-                           : gread_once_each(part, fs, fd, output + at, bytes, from);
-    });
+  GPUFS_HD outcome read_each(const Group& g, const mount_ref& fs, std::int32_t fd,
+                             const device_call& op, char* output) const {
+    return each_piece(
+        g, op, [&](const auto& part, std::uint64_t at, std::uint64_t bytes, std::uint64_t turn) {
+          const std::int64_t from = op.offset + static_cast<std::int64_t>(at);
+          return turn % 2 != 0 ? gread_each(part, fs, fd, output + at, bytes, from)
+                               : gread_uncached_each(part, fs, fd, output + at, bytes, from);
+        });
   }
 
-  GPUFS_HD outcome map_each(const Group& g, const mount_ref& fs, std::int32_t fd, const device_call& op,
+  GPUFS_HD outcome map_each(const Group& g, const mount_ref& fs, std::int32_t fd,
+                            const device_call& op, char* output) const {
+    return each_piece(
+        g, op, [&](const auto& part, std::uint64_t at, std::uint64_t bytes, std::uint64_t turn) {
+          const mapping m =
+              gmmap_each(part, fs, fd, op.offset + static_cast<std::int64_t>(at), bytes);
+          unsigned char made = 0;
+          for (std::int64_t k = 0; k < m.bytes; ++k) {
+            output[at + static_cast<std::uint64_t>(k)] = m.data[k];
+            made ^= static_cast<unsigned char>(m.data[k]);
+          }
+          const bool hands_over = turn % 2 != 0;
+          if ((hands_over ? gmunmap_each(part, fs, m.data, made)
+                          : gmunmap_each(part, fs, m.data)) != 0)
+            disagree();
+          return m.bytes;
+        });
+  }
+
+  GPUFS_HD outcome describe(const Group& g, const mount_ref& fs, std::int32_t fd,
                             char* output) const {
-    return each_piece(g, op, [&](const auto& part, std::uint64_t at, std::uint64_t bytes, std::uint64_t turn) {
-      const mapping m = gmmap_each(part, fs, fd, op.offset + static_cast<std::int64_t>(at), bytes);
-      unsigned char made = 0;
-      for (std::int64_t k = 0; k < m.bytes; ++k) {
-        output[at + static_cast<std::uint64_t>(k)] = m.data[k];
-        made ^= static_cast<unsigned char>(m.data[k]);
-      }
-      const bool hands_over = turn % 2 != 0;
-      if ((hands_over ? gmunmap_each(part, fs, m.data, made) : gmunmap_each(part, fs, m.data)) != 0) disagree();
-      return m.bytes;
-    });
-  }
-
-  GPUFS_HD outcome describe(const Group& g, const mount_ref& fs, std::int32_t fd, char* output) const {
     file_status mine{};
     const outcome result{gfstat(g, fs, fd, mine), 0};
     auto* theirs = reinterpret_cast<file_status*>(output);
     if (g.is_leader()) *theirs = mine;
     g.sync();
-    if (theirs->size != mine.size || theirs->modified_ns != mine.modified_ns || theirs->inode != mine.inode) disagree();
+    if (theirs->size != mine.size || theirs->modified_ns != mine.modified_ns ||
+        theirs->inode != mine.inode)
+      disagree();
     return result;
   }
 
@@ -186,8 +198,8 @@ struct script_kernel {
     return {static_cast<std::int64_t>(words.size()), words.error()};
   }
 
-  GPUFS_HD outcome use_stream(const Group& g, const mount_ref& fs, std::int32_t fd, const device_call& op,
-                              char* buffer) const {
+  GPUFS_HD outcome use_stream(const Group& g, const mount_ref& fs, std::int32_t fd,
+                              const device_call& op, char* buffer) const {
     file_stream<Group> stream(g, fs, fd, buffer, static_cast<std::uint64_t>(op.flags));
     std::int64_t result = stream.seek(op.offset, SEEK_SET);
     if (result < 0) return {result, stream.tell()};
@@ -197,8 +209,8 @@ struct script_kernel {
       case action::tokens: result = copy_pieces(g, stream, op, output); break;
       case action::print: {
         const char* const text = memory.input + op.bytes;
-        result =
-            op.to < 0 ? stream.print("%s%d", text) : stream.print("%s|%*d|%.3f\n", text, op.to, op.to, op.to / 8.0);
+        result = op.to < 0 ? stream.print("%s%d", text)
+                           : stream.print("%s|%*d|%.3f\n", text, op.to, op.to, op.to / 8.0);
         break;
       }
       case action::edit: result = edit(g, stream, output); break;
@@ -209,15 +221,17 @@ struct script_kernel {
     return {result, stream.tell()};
   }
 
-  GPUFS_HD static std::int64_t copy_pieces(const Group& g, file_stream<Group>& stream, const device_call& op,
-                                           char* output) {
+  GPUFS_HD static std::int64_t copy_pieces(const Group& g, file_stream<Group>& stream,
+                                           const device_call& op, char* output) {
     for (std::uint64_t copied = 0;;) {
       text_piece piece{};
-      const std::int64_t result = op.what == action::lines ? stream.read_line(piece) : stream.read_token(" ,\n", piece);
+      const std::int64_t result =
+          op.what == action::lines ? stream.read_line(piece) : stream.read_token(" ,\n", piece);
       if (result <= 0) return result;
       const std::uint64_t bytes = piece.text.bytes;
       if (copied + bytes + 1 > op.bytes) return -ENOBUFS;
-      for (std::uint64_t k = g.rank(); k < bytes; k += g.size()) output[copied + k] = piece.text.data[k];
+      for (std::uint64_t k = g.rank(); k < bytes; k += g.size())
+        output[copied + k] = piece.text.data[k];
       if (g.is_leader()) output[copied + bytes] = piece.cut ? '~' : '$';
       copied += bytes + 1;
     }
@@ -229,7 +243,8 @@ struct script_kernel {
     if (result > 0) result = stream.write(line.text.data, line.text.bytes);
     if (result > 0) result = stream.read_line(line);
     if (result > 0 && stream.seek(-result, SEEK_CUR) >= 0) result = stream.read_line(line);
-    for (std::uint64_t k = g.rank(); k < line.text.bytes; k += g.size()) output[k] = line.text.data[k];
+    for (std::uint64_t k = g.rank(); k < line.text.bytes; k += g.size())
+      output[k] = line.text.data[k];
     return result;
   }
 };
@@ -241,8 +256,10 @@ launch_shape shape_of(const mount& m, group_kind kind, std::uint32_t groups) {
   constexpr std::uint32_t threads = 128;
   if (m.device() == device_kind::cpu) return {groups};
   switch (kind) {
-    case group_kind::thread: return {(groups + threads - 1) / threads, groups < threads ? groups : threads};
-    case group_kind::warp: return {(groups + threads / 32 - 1) / (threads / 32), groups < 4 ? groups * 32 : threads};
+    case group_kind::thread:
+      return {(groups + threads - 1) / threads, groups < threads ? groups : threads};
+    case group_kind::warp:
+      return {(groups + threads / 32 - 1) / (threads / 32), groups < 4 ? groups * 32 : threads};
     // Whole warps, or a last one that lacks members.
     case group_kind::block: return {groups, groups % 2 == 0 ? threads : threads - 28};
   }
@@ -255,8 +272,8 @@ void launch_scripts(const mount& m, group_kind kind, const script_memory& memory
   launch_shape shape = shape_of(m, kind, memory.group_count);
   shape.stream = stream;
   const bool one_a_block = m.device() == device_kind::cpu || kind == group_kind::block;
-  shape.scratch_bytes =
-      memory.scratch_bytes * (one_a_block ? 1 : shape.threads / (kind == group_kind::thread ? 1 : 32));
+  shape.scratch_bytes = memory.scratch_bytes *
+                        (one_a_block ? 1 : shape.threads / (kind == group_kind::thread ? 1 : 32));
   switch (kind) {
     case group_kind::thread: return launch(m, shape, script_kernel<thread_group>{memory});
     case group_kind::warp: return launch(m, shape, script_kernel<warp_group>{memory});

@@ -30,8 +30,8 @@ class send_test : public conformance {
     });
   }
 };
-INSTANTIATE_TEST_SUITE_P(conformance, send_test, ::testing::ValuesIn(settings({source::memory}, {4096})),
-                         name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, send_test,
+                         ::testing::ValuesIn(settings({source::memory}, {4096})), name_of_setting);
 
 TEST_P(send_test, bytes_arrive_in_order) {
   received r;
@@ -79,12 +79,14 @@ TEST_P(send_test, sinks_that_are_not_open_are_bad) {
 
 TEST_P(send_test, the_sender_gets_the_error_of_the_sink) {
   int calls_made = 0;
-  const std::int32_t sink = fs().open_sink([&](const char*, std::size_t) { return ++calls_made == 2 ? ENOSPC : 0; });
+  const std::int32_t sink =
+      fs().open_sink([&](const char*, std::size_t) { return ++calls_made == 2 ? ENOSPC : 0; });
   const std::string three_pieces(3 * options.staging_bytes, 'x');
   EXPECT_EQ(calls().send(sink, three_pieces), -ENOSPC);
   EXPECT_EQ(calls_made, 2) << "nothing is sent behind what failed";
   EXPECT_EQ(counted(counter::sent_bytes), options.staging_bytes);
-  const std::int32_t throws = fs().open_sink([](const char*, std::size_t) -> int { throw std::runtime_error("sink"); });
+  const std::int32_t throws =
+      fs().open_sink([](const char*, std::size_t) -> int { throw std::runtime_error("sink"); });
   EXPECT_EQ(calls().send(throws, "x"), -EIO);
   EXPECT_EQ(calls().send(sink, "x"), 1) << "the service lives on";
 }

@@ -12,7 +12,8 @@ constexpr std::uint64_t guard_bytes = 64;
 
 }  // namespace
 
-outcome session::call(device_call c, std::int64_t from, const std::string& input, std::size_t output_bytes) {
+outcome session::call(device_call c, std::int64_t from, const std::string& input,
+                      std::size_t output_bytes) {
   device_call set;
   set.offset = from;
   performance p = stage_.run({{set, c}}, input, output_bytes);
@@ -36,9 +37,12 @@ std::int32_t session::open_null_path() {
   return static_cast<std::int32_t>(call(c, 0).result);
 }
 
-std::int32_t session::close(std::int32_t fd) { return static_cast<std::int32_t>(call({action::close}, fd).result); }
+std::int32_t session::close(std::int32_t fd) {
+  return static_cast<std::int32_t>(call({action::close}, fd).result);
+}
 
-read_answer session::read(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::uint64_t misalignment) {
+read_answer session::read(std::int32_t fd, std::int64_t offset, std::uint64_t bytes,
+                          std::uint64_t misalignment) {
   device_call c{action::read};
   c.offset = offset;
   c.bytes = bytes;
@@ -50,26 +54,28 @@ read_answer session::read(std::int32_t fd, std::int64_t offset, std::uint64_t by
   for (std::uint64_t i = 0; i < output_.size(); ++i) {
     if (i >= c.memory && i < c.memory + got) continue;
     if (output_[i] == untouched) continue;
-    ADD_FAILURE() << "read(offset " << offset << ", bytes " << bytes << ") gave " << got << " bytes and wrote at "
-                  << static_cast<std::int64_t>(i - c.memory);
+    ADD_FAILURE() << "read(offset " << offset << ", bytes " << bytes << ") gave " << got
+                  << " bytes and wrote at " << static_cast<std::int64_t>(i - c.memory);
     break;
   }
   answer.bytes = output_.substr(c.memory, std::min(got, bytes));
   return answer;
 }
 
-void session::expect_read(std::int32_t fd, const std::string& content, std::int64_t offset, std::uint64_t bytes,
-                          std::uint64_t misalignment) {
+void session::expect_read(std::int32_t fd, const std::string& content, std::int64_t offset,
+                          std::uint64_t bytes, std::uint64_t misalignment) {
   const read_answer answer = read(fd, offset, bytes, misalignment);
   const auto at = static_cast<std::uint64_t>(offset);
   const std::string expected = at < content.size() ? content.substr(at, bytes) : std::string();
-  const std::string what = "read(offset " + std::to_string(offset) + ", bytes " + std::to_string(bytes) +
-                           ", misaligned by " + std::to_string(misalignment) + ")";
+  const std::string what = "read(offset " + std::to_string(offset) + ", bytes " +
+                           std::to_string(bytes) + ", misaligned by " +
+                           std::to_string(misalignment) + ")";
   EXPECT_EQ(answer.result, static_cast<std::int64_t>(expected.size())) << what;
   expect_same_bytes(answer.bytes, expected, what);
 }
 
-std::int64_t session::read_result(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::uint64_t room) {
+std::int64_t session::read_result(std::int32_t fd, std::int64_t offset, std::uint64_t bytes,
+                                  std::uint64_t room) {
   device_call c{action::read};
   c.offset = offset;
   c.bytes = bytes;
@@ -107,8 +113,8 @@ std::int32_t session::unmap(std::int64_t pointer, bool hands_over) {
   return static_cast<std::int32_t>(call(c, pointer).result);
 }
 
-map_each_answer session::each(action what, std::int32_t fd, std::int64_t offset, std::uint64_t bytes,
-                              std::int32_t piece_bytes) {
+map_each_answer session::each(action what, std::int32_t fd, std::int64_t offset,
+                              std::uint64_t bytes, std::int32_t piece_bytes) {
   device_call c{what};
   c.flags = piece_bytes;
   c.offset = offset;
@@ -118,7 +124,8 @@ map_each_answer session::each(action what, std::int32_t fd, std::int64_t offset,
   return {o.result, o.value, output_};
 }
 
-std::int32_t session::advise(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, int advice) {
+std::int32_t session::advise(std::int32_t fd, std::int64_t offset, std::uint64_t bytes,
+                             int advice) {
   device_call c{action::advise};
   c.offset = offset;
   c.bytes = bytes;
@@ -144,7 +151,9 @@ std::int64_t session::write(std::int32_t fd, const std::string& bytes, std::int6
   return call(c, fd, std::string(misalignment, '.') + bytes).result;
 }
 
-std::int32_t session::sync(std::int32_t fd) { return static_cast<std::int32_t>(call({action::sync}, fd).result); }
+std::int32_t session::sync(std::int32_t fd) {
+  return static_cast<std::int32_t>(call({action::sync}, fd).result);
+}
 
 std::int32_t session::truncate(std::int32_t fd, std::int64_t size) {
   device_call c{action::truncate};
@@ -168,7 +177,8 @@ std::int64_t session::poke(std::int64_t pointer, const std::string& bytes) {
   return call(c, pointer, bytes).result;
 }
 
-std::int32_t session::end_write(action what, std::int32_t fd, std::int64_t pointer, std::uint64_t bytes) {
+std::int32_t session::end_write(action what, std::int32_t fd, std::int64_t pointer,
+                                std::uint64_t bytes) {
   device_call set{action::set}, c{what};
   set.to = 2;
   set.offset = fd;
@@ -215,8 +225,8 @@ view_answer session::view(std::int32_t fd, std::uint64_t offset, std::uint64_t c
   return answer;
 }
 
-stream_answer session::use_stream(device_call c, std::int32_t fd, std::uint64_t buffer_bytes, const std::string& input,
-                                  std::uint64_t output_bytes) {
+stream_answer session::use_stream(device_call c, std::int32_t fd, std::uint64_t buffer_bytes,
+                                  const std::string& input, std::uint64_t output_bytes) {
   constexpr std::uint64_t misalignment = 5;
   c.memory = misalignment;
   c.flags = static_cast<std::int32_t>(buffer_bytes);
@@ -225,16 +235,16 @@ stream_answer session::use_stream(device_call c, std::int32_t fd, std::uint64_t 
   return {o.result, o.value, output.substr(0, output.find(untouched))};
 }
 
-stream_answer session::stream(action what, std::int32_t fd, std::int64_t offset, std::uint64_t buffer_bytes,
-                              std::uint64_t output_bytes) {
+stream_answer session::stream(action what, std::int32_t fd, std::int64_t offset,
+                              std::uint64_t buffer_bytes, std::uint64_t output_bytes) {
   device_call c{what};
   c.offset = offset;
   c.bytes = output_bytes;
   return use_stream(c, fd, buffer_bytes, {}, output_bytes);
 }
 
-stream_answer session::print(std::int32_t fd, std::int64_t offset, std::uint64_t buffer_bytes, const std::string& text,
-                             std::int32_t number) {
+stream_answer session::print(std::int32_t fd, std::int64_t offset, std::uint64_t buffer_bytes,
+                             const std::string& text, std::int32_t number) {
   std::string input;
   device_call c{action::print};
   c.offset = offset;
@@ -243,7 +253,8 @@ stream_answer session::print(std::int32_t fd, std::int64_t offset, std::uint64_t
   return use_stream(c, fd, buffer_bytes, input, 1);
 }
 
-stream_answer session::seek(std::int32_t fd, std::int64_t position, std::int64_t offset, int whence) {
+stream_answer session::seek(std::int32_t fd, std::int64_t position, std::int64_t offset,
+                            int whence) {
   device_call c{action::seek};
   c.offset = position;
   c.bytes = static_cast<std::uint64_t>(offset);
@@ -251,19 +262,21 @@ stream_answer session::seek(std::int32_t fd, std::int64_t position, std::int64_t
   return use_stream(c, fd, 1, {}, 1);
 }
 
-void expect_same_bytes(const std::string& actual, const std::string& expected, const std::string& what) {
+void expect_same_bytes(const std::string& actual, const std::string& expected,
+                       const std::string& what) {
   if (actual == expected) return;
   const std::size_t both = std::min(actual.size(), expected.size());
-  const auto differ =
-      std::mismatch(actual.begin(), actual.begin() + static_cast<std::ptrdiff_t>(both), expected.begin());
+  const auto differ = std::mismatch(
+      actual.begin(), actual.begin() + static_cast<std::ptrdiff_t>(both), expected.begin());
   const auto at = static_cast<std::size_t>(differ.first - actual.begin());
   const auto word = [at](const std::string& s) {
     std::uint64_t w = 0;
     std::memcpy(&w, s.data() + at / 8 * 8, std::min<std::size_t>(8, s.size() - at / 8 * 8));
     return w;
   };
-  ADD_FAILURE() << what << ": " << actual.size() << " bytes, expected " << expected.size() << "; they differ at " << at
-                << std::hex << (at < both ? ": word " : "") << (at < both ? word(actual) : 0) << ", expected "
+  ADD_FAILURE() << what << ": " << actual.size() << " bytes, expected " << expected.size()
+                << "; they differ at " << at << std::hex << (at < both ? ": word " : "")
+                << (at < both ? word(actual) : 0) << ", expected "
                 << (at < both ? word(expected) : 0);
 }
 

@@ -52,27 +52,32 @@ class session {
   std::int32_t open(const std::string& path, int flags = O_RDONLY, unsigned mode = 0666);
   std::int32_t open_null_path();
   std::int32_t close(std::int32_t fd);
-  // Into memory that begins `misalignment` bytes behind a 64-byte boundary. Fails the test when bytes around what the
-  // call says it has read were written.
-  read_answer read(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::uint64_t misalignment = 0);
-  // As read(), of a file that holds `content`: fails the test when the answer is not what POSIX's pread gives.
-  void expect_read(std::int32_t fd, const std::string& content, std::int64_t offset, std::uint64_t bytes,
+  // Into memory that begins `misalignment` bytes behind a 64-byte boundary. Fails the test when
+  // bytes around what the call says it has read were written.
+  read_answer read(std::int32_t fd, std::int64_t offset, std::uint64_t bytes,
                    std::uint64_t misalignment = 0);
+  // As read(), of a file that holds `content`: fails the test when the answer is not what POSIX's
+  // pread gives.
+  void expect_read(std::int32_t fd, const std::string& content, std::int64_t offset,
+                   std::uint64_t bytes, std::uint64_t misalignment = 0);
   std::int64_t read_to_null(std::int32_t fd, std::int64_t offset, std::uint64_t bytes);
   map_answer map(std::int32_t fd, std::int64_t offset, std::uint64_t bytes);
   std::string peek(std::int64_t pointer, std::uint64_t bytes);
   // `hands_over`: with what was made of the mapping.
   std::int32_t unmap(std::int64_t pointer, bool hands_over = false);
   // In pieces, one for each member.
-  map_each_answer map_each(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::int32_t piece_bytes) {
+  map_each_answer map_each(std::int32_t fd, std::int64_t offset, std::uint64_t bytes,
+                           std::int32_t piece_bytes) {
     return each(action::map_each, fd, offset, bytes, piece_bytes);
   }
-  map_each_answer read_each(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::int32_t piece_bytes) {
+  map_each_answer read_each(std::int32_t fd, std::int64_t offset, std::uint64_t bytes,
+                            std::int32_t piece_bytes) {
     return each(action::read_each, fd, offset, bytes, piece_bytes);
   }
   std::int32_t advise(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, int advice);
   status_answer status(std::int32_t fd);
-  std::int64_t write(std::int32_t fd, const std::string& bytes, std::int64_t offset, std::uint64_t misalignment = 0);
+  std::int64_t write(std::int32_t fd, const std::string& bytes, std::int64_t offset,
+                     std::uint64_t misalignment = 0);
   std::int32_t sync(std::int32_t fd);
   std::int32_t truncate(std::int32_t fd, std::int64_t size);
   map_answer map_write(std::int32_t fd, std::int64_t offset, std::uint64_t bytes);
@@ -88,29 +93,33 @@ class session {
   std::int64_t send(std::int32_t sink, const std::string& bytes);
   view_answer view(std::int32_t fd, std::uint64_t offset, std::uint64_t count);
 
-  // What a stream with a buffer of `buffer_bytes` does, from `offset` on: `what` of script.hpp's actions of streams.
-  stream_answer stream(action what, std::int32_t fd, std::int64_t offset, std::uint64_t buffer_bytes,
-                       std::uint64_t output_bytes = 4096);
-  stream_answer print(std::int32_t fd, std::int64_t offset, std::uint64_t buffer_bytes, const std::string& text,
-                      std::int32_t number);
+  // What a stream with a buffer of `buffer_bytes` does, from `offset` on: `what` of script.hpp's
+  // actions of streams.
+  stream_answer stream(action what, std::int32_t fd, std::int64_t offset,
+                       std::uint64_t buffer_bytes, std::uint64_t output_bytes = 4096);
+  stream_answer print(std::int32_t fd, std::int64_t offset, std::uint64_t buffer_bytes,
+                      const std::string& text, std::int32_t number);
   stream_answer seek(std::int32_t fd, std::int64_t position, std::int64_t offset, int whence);
 
   // A read that asks for more than can be; the output has room for `room` bytes.
-  std::int64_t read_result(std::int32_t fd, std::int64_t offset, std::uint64_t bytes, std::uint64_t room);
+  std::int64_t read_result(std::int32_t fd, std::int64_t offset, std::uint64_t bytes,
+                           std::uint64_t room);
 
  private:
   map_each_answer each(action what, std::int32_t fd, std::int64_t offset, std::uint64_t bytes,
                        std::int32_t piece_bytes);
   std::int32_t end_write(action what, std::int32_t fd, std::int64_t pointer, std::uint64_t bytes);
-  stream_answer use_stream(device_call c, std::int32_t fd, std::uint64_t buffer_bytes, const std::string& input,
-                           std::uint64_t output_bytes);
-  outcome call(device_call c, std::int64_t from, const std::string& input = {}, std::size_t output_bytes = 0);
+  stream_answer use_stream(device_call c, std::int32_t fd, std::uint64_t buffer_bytes,
+                           const std::string& input, std::uint64_t output_bytes);
+  outcome call(device_call c, std::int64_t from, const std::string& input = {},
+               std::size_t output_bytes = 0);
 
   stage stage_;
   std::string output_;  // of the last call
 };
 
 // Fails the test, and says where, when two byte strings differ.
-void expect_same_bytes(const std::string& actual, const std::string& expected, const std::string& what);
+void expect_same_bytes(const std::string& actual, const std::string& expected,
+                       const std::string& what);
 
 }  // namespace gpufs::testing

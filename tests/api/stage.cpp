@@ -6,15 +6,18 @@
 
 namespace gpufs::testing {
 
-stage::stage(const mount& m, group_kind kind, std::uint32_t groups, void* stream, std::uint32_t scratch_bytes)
+stage::stage(const mount& m, group_kind kind, std::uint32_t groups, void* stream,
+             std::uint32_t scratch_bytes)
     : mount_(m), kind_(kind), stream_(stream), scratch_bytes_(scratch_bytes),
       registers_(m, std::size_t{groups} * register_count) {
   registers_.upload(std::vector<std::int64_t>(registers_.size(), -1));
 }
 
-performance stage::run(const std::vector<script>& scripts, const std::string& input, std::size_t output_bytes) {
+performance stage::run(const std::vector<script>& scripts, const std::string& input,
+                       std::size_t output_bytes) {
   std::vector<std::uint32_t> first{0};
-  for (const script& s : scripts) first.push_back(first.back() + static_cast<std::uint32_t>(s.size()));
+  for (const script& s : scripts)
+    first.push_back(first.back() + static_cast<std::uint32_t>(s.size()));
 
   // One piece of memory: what the kernel reads, then what it writes.
   std::size_t total = 0;
@@ -45,13 +48,13 @@ performance stage::run(const std::vector<script>& scripts, const std::string& in
   }
   memory_->upload(image);
   char* there = memory_->data();
-  launch_scripts(
-      mount_, kind_,
-      {reinterpret_cast<const device_call*>(there + calls_at), reinterpret_cast<const std::uint32_t*>(there + first_at),
-       registers_.data(), reinterpret_cast<outcome*>(there + outcomes_at), there + input_at, there + output_at,
-       reinterpret_cast<std::uint32_t*>(there + disagreements_at), static_cast<std::uint32_t>(scripts.size()),
-       scratch_bytes_},
-      stream_);
+  launch_scripts(mount_, kind_,
+                 {reinterpret_cast<const device_call*>(there + calls_at),
+                  reinterpret_cast<const std::uint32_t*>(there + first_at), registers_.data(),
+                  reinterpret_cast<outcome*>(there + outcomes_at), there + input_at,
+                  there + output_at, reinterpret_cast<std::uint32_t*>(there + disagreements_at),
+                  static_cast<std::uint32_t>(scripts.size()), scratch_bytes_},
+                 stream_);
   mount_.synchronize();
   mount_.copy_to_host(image.data() + outcomes_at, there + outcomes_at, total - outcomes_at);
 

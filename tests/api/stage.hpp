@@ -20,15 +20,18 @@ struct performance {
   std::string output;
 };
 
-// Registers of a fixed number of groups, which live from launch to launch. One thread uses it at a time.
+// Registers of a fixed number of groups, which live from launch to launch. One thread uses it at a
+// time.
 class stage {
  public:
   // `scratch_bytes`: see script_memory.
-  stage(const mount& m, group_kind kind, std::uint32_t groups, void* stream = nullptr, std::uint32_t scratch_bytes = 0);
+  stage(const mount& m, group_kind kind, std::uint32_t groups, void* stream = nullptr,
+        std::uint32_t scratch_bytes = 0);
 
-  // Runs scripts[g] in group g and waits. `output_bytes` of memory are at the calls' disposal, and come back.
-  // Fails the running test when members of a group got different results.
-  performance run(const std::vector<script>& scripts, const std::string& input, std::size_t output_bytes);
+  // Runs scripts[g] in group g and waits. `output_bytes` of memory are at the calls' disposal, and
+  // come back. Fails the running test when members of a group got different results.
+  performance run(const std::vector<script>& scripts, const std::string& input,
+                  std::size_t output_bytes);
 
  private:
   const mount& mount_;
@@ -36,7 +39,8 @@ class stage {
   void* const stream_;
   const std::uint32_t scratch_bytes_;
   device_buffer<std::int64_t> registers_;
-  std::unique_ptr<device_buffer<char>> memory_;  // all else that a launch needs; kept, because allocating takes long
+  std::unique_ptr<device_buffer<char>>
+      memory_;  // all else that a launch needs; kept, because allocating takes long
 };
 
 // Adds a zero-terminated string to a script's input; returns where it is.

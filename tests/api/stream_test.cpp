@@ -15,7 +15,8 @@ namespace {
 
 class stream_test : public conformance {
  protected:
-  std::int32_t open_new(const std::string& content, int flags = O_RDONLY, const std::string& name = "a") {
+  std::int32_t open_new(const std::string& content, int flags = O_RDONLY,
+                        const std::string& name = "a") {
     files->write(name, content);
     const std::int32_t fd = open(name, flags);
     EXPECT_GE(fd, 0);
@@ -26,17 +27,21 @@ class stream_test : public conformance {
     const stream_answer got = calls().stream(what, fd, offset, buffer_bytes, wanted.size() + 100);
     EXPECT_EQ(got.result, 0) << "buffer of " << buffer_bytes;
     EXPECT_EQ(got.position, end) << "buffer of " << buffer_bytes;
-    expect_same_bytes(got.output, wanted,
-                      "from " + std::to_string(offset) + ", buffer of " + std::to_string(buffer_bytes));
+    expect_same_bytes(
+        got.output, wanted,
+        "from " + std::to_string(offset) + ", buffer of " + std::to_string(buffer_bytes));
   }
   static std::string formatted(const std::string& text, int number) {
     std::array<char, 500> line{};
-    std::snprintf(line.data(), line.size(), "%s|%*d|%.3f\n", text.c_str(), number, number, number / 8.0);
+    std::snprintf(line.data(), line.size(), "%s|%*d|%.3f\n", text.c_str(), number, number,
+                  number / 8.0);
     return line.data();
   }
 };
 INSTANTIATE_TEST_SUITE_P(conformance, stream_test,
-                         ::testing::ValuesIn(settings({source::posix, source::memory}, {512, 4096})), name_of_setting);
+                         ::testing::ValuesIn(settings({source::posix, source::memory},
+                                                      {512, 4096})),
+                         name_of_setting);
 
 // As script.hpp's action writes them, of a stream whose text can have `room` bytes.
 std::string lines_of(const std::string& content, std::uint64_t room) {
@@ -91,21 +96,24 @@ TEST_P(stream_test, a_file_that_is_empty_or_only_newlines) {
 TEST_P(stream_test, lines_longer_than_the_buffer_are_cut) {
   const std::int32_t fd = open_new("12345678\n1234567\nabcdefghijklmnopqrst\nz");
   expect_pieces(action::lines, fd, 0, 8, "12345678~$1234567$abcdefgh~ijklmnop~qrst$z$", 39);
-  expect_pieces(action::lines, fd, 0, 1, lines_of("12345678\n1234567\nabcdefghijklmnopqrst\nz", 1), 39);
+  expect_pieces(action::lines, fd, 0, 1, lines_of("12345678\n1234567\nabcdefghijklmnopqrst\nz", 1),
+                39);
 }
 
 TEST_P(stream_test, a_token_that_is_cut_is_never_taken_for_a_whole_one) {
   const std::int32_t fd = open_new("abcd efgh abcdefgh ijkl");
   expect_pieces(action::tokens, fd, 0, 4, "abc~d$efg~h$abc~def~gh$ijk~l$", 23);
   expect_pieces(action::tokens, fd, 0, 5, "abcd$efgh$abcd~efgh$ijkl$", 23);
-  EXPECT_EQ(calls().stream(action::tokens, fd, 0, 1).result, -EINVAL) << "there is room for no byte and the next";
+  EXPECT_EQ(calls().stream(action::tokens, fd, 0, 1).result, -EINVAL)
+      << "there is room for no byte and the next";
 }
 
 TEST_P(stream_test, random_text_in_buffers_of_any_size) {
   std::mt19937_64 random(1);
   std::string content;
   while (content.size() < 3 * page_bytes() + 100) {
-    content += std::string(random() % 5 == 0 ? random() % 700 : random() % 40, static_cast<char>('a' + random() % 26));
+    content += std::string(random() % 5 == 0 ? random() % 700 : random() % 40,
+                           static_cast<char>('a' + random() % 26));
     content += " ,\n\n"[random() % 4];
   }
   const std::int32_t fd = open_new(content);
@@ -114,8 +122,10 @@ TEST_P(stream_test, random_text_in_buffers_of_any_size) {
     const std::uint64_t from = random() % 1000;
     const auto end = static_cast<std::int64_t>(content.size());
     const std::string rest = content.substr(from);
-    expect_pieces(action::lines, fd, static_cast<std::int64_t>(from), buffer_bytes, lines_of(rest, room), end);
-    expect_pieces(action::tokens, fd, static_cast<std::int64_t>(from), buffer_bytes, tokens_of(rest, room), end);
+    expect_pieces(action::lines, fd, static_cast<std::int64_t>(from), buffer_bytes,
+                  lines_of(rest, room), end);
+    expect_pieces(action::tokens, fd, static_cast<std::int64_t>(from), buffer_bytes,
+                  tokens_of(rest, room), end);
   }
 }
 
@@ -138,7 +148,8 @@ TEST_P(stream_test, what_is_no_descriptor_or_no_buffer) {
   EXPECT_EQ(calls().stream(action::tokens, fd, 0, 0).result, -EINVAL);
   EXPECT_EQ(calls().print(fd, 0, 0, "", 1).result, -EOVERFLOW);
   EXPECT_EQ(calls().print(open("a"), 0, 100, "", 1).result, -EBADF) << "it only reads";
-  EXPECT_EQ(calls().stream(action::lines, open("a", O_WRONLY), 0, 100).result, -EBADF) << "it only writes";
+  EXPECT_EQ(calls().stream(action::lines, open("a", O_WRONLY), 0, 100).result, -EBADF)
+      << "it only writes";
 }
 
 TEST_P(stream_test, formatted_text_is_written_at_the_position) {
@@ -156,7 +167,8 @@ TEST_P(stream_test, text_that_does_not_fit_and_a_wrong_format_write_nothing) {
   const std::string line = formatted("text", 12);
   EXPECT_EQ(calls().print(fd, 0, line.size(), "text", 12).result, -EOVERFLOW);
   EXPECT_EQ(calls().print(fd, 0, 100, "text", -1).result, -EINVAL);
-  EXPECT_EQ(calls().print(fd, 4, line.size() + 1, "text", 12).result, static_cast<std::int64_t>(line.size()));
+  EXPECT_EQ(calls().print(fd, 4, line.size() + 1, "text", 12).result,
+            static_cast<std::int64_t>(line.size()));
   EXPECT_EQ(calls().close(fd), 0);
   expect_same_bytes(files->content("a"), "0123" + line, "a");
 }
@@ -168,7 +180,8 @@ TEST_P(stream_test, a_write_is_seen_by_the_lines_that_follow) {
   EXPECT_EQ(got.position, 10);
   EXPECT_EQ(calls().close(fd), 0);
   expect_same_bytes(files->content("a"), "abcd\nabcd\nijkl\n", "a");
-  // Without a newline in the way: the second line was in the buffer when its first bytes were changed.
+  // Without a newline in the way: the second line was in the buffer when its first bytes were
+  // changed.
   const std::int32_t longer = open_new("ab\nefgh\n", O_RDWR, "b");
   const stream_answer rest = calls().stream(action::edit, longer, 0, 100);
   EXPECT_EQ(rest.output, "gh");
@@ -177,7 +190,8 @@ TEST_P(stream_test, a_write_is_seen_by_the_lines_that_follow) {
 
 TEST_P(stream_test, positions) {
   const std::int32_t fd = open_new("0123456789");
-  const auto expect_byte = [&](std::int64_t from, std::int64_t offset, int whence, char wanted, std::int64_t position) {
+  const auto expect_byte = [&](std::int64_t from, std::int64_t offset, int whence, char wanted,
+                               std::int64_t position) {
     const stream_answer got = calls().seek(fd, from, offset, whence);
     EXPECT_EQ(got.result, 1);
     EXPECT_EQ(got.output, std::string(1, wanted));
@@ -210,7 +224,8 @@ TEST_P(stream_test, appends_of_many_groups_land_whole) {
     set.offset = fd;
     scripts[g].push_back(set);
     for (std::uint32_t i = 0; i < prints; ++i) {
-      const std::string text = "group " + std::to_string(g) + std::string((g * 7 + i * 13) % 100, '.');
+      const std::string text =
+          "group " + std::to_string(g) + std::string((g * 7 + i * 13) % 100, '.');
       device_call c{action::print};
       c.flags = buffer_bytes;
       c.memory = g * buffer_bytes;

@@ -1,4 +1,5 @@
-// The driver lets no copier in until a kernel ends that waits for a bulk request: the kernel must end.
+// The driver lets no copier in until a kernel ends that waits for a bulk request: the kernel must
+// end.
 #include <gtest/gtest.h>
 
 #include <condition_variable>
@@ -12,7 +13,7 @@ namespace gpufs::testing {
 namespace {
 
 // Calls of the driver do not return while it is closed.
-class driver_door {
+class driver_gate {
  public:
   void close() {
     const std::lock_guard lock(mutex_);
@@ -29,7 +30,7 @@ class driver_door {
     const std::lock_guard lock(mutex_);
     return inside_;
   }
-  ~driver_door() { open(); }
+  ~driver_gate() { open(); }
 
  private:
   void pass() {
@@ -60,13 +61,15 @@ class stuck_driver_test : public conformance {
 
   static constexpr std::uint64_t run_pages = 16, cache_pages = 256, file_pages = 96;
 };
-INSTANTIATE_TEST_SUITE_P(conformance, stuck_driver_test, ::testing::ValuesIn(settings({source::posix}, {4096, 65536})),
+INSTANTIATE_TEST_SUITE_P(conformance, stuck_driver_test,
+                         ::testing::ValuesIn(settings({source::posix}, {4096, 65536})),
                          name_of_setting);
 
-// Again and again: all runs together may hold a quarter of the frames. If those of the runs that were given up did not
-// come back there would soon be no more runs, and the driver would not be asked.
+// Again and again: all runs together may hold a quarter of the frames. If those of the runs that
+// were given up did not come back there would soon be no more runs, and the driver would not be
+// asked.
 TEST_P(stuck_driver_test, a_read_ends_and_its_frames_come_back) {
-  driver_door driver;
+  driver_gate driver;
   for (unsigned round = 0; round < 8; ++round) {
     const std::string name = "f" + std::to_string(round);
     const std::string content = create(name, file_pages * page_bytes() + 123, round);
@@ -74,7 +77,9 @@ TEST_P(stuck_driver_test, a_read_ends_and_its_frames_come_back) {
     driver.close();
     calls().expect_read(fd, content, 0, content.size());
     ASSERT_GT(driver.inside(), 0u) << "round " << round;
-    EXPECT_EQ(counted(counter::load_errors) + counted(counter::rpc_failures) + counted(counter::no_frames), 0u);
+    EXPECT_EQ(counted(counter::load_errors) + counted(counter::rpc_failures) +
+                  counted(counter::no_frames),
+              0u);
     // What the copier does now is done to frames that nobody reads.
     driver.open();
     wait_until([&] { return driver.inside() == 0; });
@@ -99,7 +104,7 @@ TEST_P(stuck_driver_test, a_read_ends_and_its_frames_come_back) {
 TEST_P(stuck_driver_test, all_groups_go_on) {
   constexpr std::uint32_t groups = 8;
   const std::string content = create("a", (cache_pages - 32) * page_bytes());
-  driver_door driver;
+  driver_gate driver;
   const std::int32_t fd = open("a");
   driver.close();
   stage many(fs(), GetParam().kind, groups);

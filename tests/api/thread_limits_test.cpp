@@ -1,4 +1,5 @@
-// The system gives no thread, or no memory: a mount says so, or goes on, and nothing is left behind.
+// The system gives no thread, or no memory: a mount says so, or goes on, and nothing is left
+// behind.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +34,8 @@ mount_options options_with(unsigned workers, std::shared_ptr<backend> io) {
 
 // ---- threads
 
-// While it lives, the nth thread that the library makes is not to be had, and if asked for all after it.
+// While it lives, the nth thread that the library makes is not to be had, and if asked for all
+// after it.
 class failing_threads {
  public:
   failing_threads(std::uint64_t nth, bool for_ever)
@@ -51,7 +53,8 @@ class failing_threads {
 };
 
 class thread_limits : public ::testing::TestWithParam<unsigned> {};
-INSTANTIATE_TEST_SUITE_P(with_workers, thread_limits, ::testing::Values(1u, 5u), ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(with_workers, thread_limits, ::testing::Values(1u, 5u),
+                         ::testing::PrintToStringParamName());
 
 TEST_P(thread_limits, a_mount_without_one_of_its_threads_is_an_error) {
   const auto memory = std::make_shared<memory_backend>();
@@ -75,7 +78,7 @@ TEST_P(thread_limits, a_launch_goes_on_with_those_that_there_are) {
   const auto memory = std::make_shared<memory_backend>();
   memory->write("a", "some bytes");
   mount_options o = options_with(GetParam(), memory);
-  o.twin_threads = 4;
+  o.cpu_threads = 4;
   const mount fs(o);
   for (std::uint64_t nth = 1; nth <= 5; ++nth) {
     const failing_threads fail(nth, true);
@@ -127,7 +130,7 @@ TEST_P(thread_limits, a_mount_without_memory_is_an_error) {
 TEST_P(thread_limits, a_launch_without_memory_is_an_error) {
   const auto memory = std::make_shared<memory_backend>();
   mount_options o = options_with(GetParam(), memory);
-  o.twin_threads = 4;
+  o.cpu_threads = 4;
   const mount fs(o);
   for (std::uint64_t nth = 1, struck = 1; struck != 0; ++nth) {
     constexpr std::uint32_t blocks = 8;
@@ -152,7 +155,8 @@ std::vector<std::int32_t> use(service_rig& rig, std::int32_t sink, bool wait_for
   for (const std::uint64_t at : {0, 65536, 131072}) (void)note(rig.read(large, at, 4096));
   (void)note(rig.bulk(large, 65536, 8192, 3));
   if (wait_for_extents) {
-    EXPECT_TRUE(eventually([&] { return rig.read(large, 65536, 64).extent_bytes != 0; })) << "no direct path any more";
+    EXPECT_TRUE(eventually([&] { return rig.read(large, 65536, 64).extent_bytes != 0; }))
+        << "no direct path any more";
   }
   const rig_reply written = note(rig.open_to_write("/new"));
   (void)note(rig.write(written.node, 7, "written"));
@@ -183,7 +187,8 @@ TEST_P(thread_limits, requests_without_memory_are_errors_and_the_service_goes_on
     service_rig rig(memory, options);
     const std::int32_t sink = rig.sinks().open([](const char*, std::size_t) { return 0; });
     rig.record().start(1000);
-    for (const std::int32_t result : use(rig, sink, false)) EXPECT_TRUE(allowed.contains(result)) << result;
+    for (const std::int32_t result : use(rig, sink, false))
+      EXPECT_TRUE(allowed.contains(result)) << result;
     // The registrar may still be at it.
     EXPECT_TRUE(eventually([&] {
       const extent_registrar::counts now = rig.extents().count();

@@ -1,5 +1,5 @@
-// An error of a write-back is for the call that met it, and for no other that goes on meanwhile; and a close that meets one takes
-// nothing from those who have opened the file since.
+// An error of a write-back is for the call that met it, and for no other that goes on meanwhile;
+// and a close that meets one takes nothing from those who have opened the file since.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,8 @@ namespace {
 
 class told_once : public conformance {
  protected:
-  // `meets` is a call that has met an error, and has not returned when `other` is made. Both results.
+  // `meets` is a call that has met an error, and has not returned when `other` is made. Both
+  // results.
   template <class Meets, class Other>
   std::pair<std::int32_t, std::int32_t> between(const Meets& meets, const Other& other) {
     std::atomic<bool> has_met{false}, go_on{false};
@@ -34,7 +35,8 @@ class told_once : public conformance {
     return {met, others};
   }
 };
-INSTANTIATE_TEST_SUITE_P(conformance, told_once, ::testing::ValuesIn(settings_of_one_page_size()), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, told_once, ::testing::ValuesIn(settings_of_one_page_size()),
+                         name_of_setting);
 
 TEST_P(told_once, by_the_sync_that_met_it) {
   std::string content = create("a", 3 * page_bytes());
@@ -42,7 +44,8 @@ TEST_P(told_once, by_the_sync_that_met_it) {
   session other(fs(), GetParam().kind);
   ASSERT_EQ(calls().write(fd, "some", 5), 4);
   fail(operation::write, ENOSPC, 1);
-  const auto [met, others] = between([&] { return calls().sync(fd); }, [&] { return other.sync(fd); });
+  const auto [met, others] =
+      between([&] { return calls().sync(fd); }, [&] { return other.sync(fd); });
   EXPECT_EQ(met, -ENOSPC);
   EXPECT_EQ(others, 0) << "it wrote all there was";
   expect_same_bytes(files->content("a"), content.replace(5, 4, "some"), "a");
@@ -58,7 +61,8 @@ TEST_P(told_once, by_the_msync_that_met_it) {
   ASSERT_EQ(m.result, 100);
   EXPECT_EQ(calls().poke(m.pointer + 5, "some"), 4);
   fail(operation::write, EDQUOT, 1);
-  const auto [met, others] = between([&] { return calls().msync(fd, m.pointer, 100); }, [&] { return other.sync(fd); });
+  const auto [met, others] =
+      between([&] { return calls().msync(fd, m.pointer, 100); }, [&] { return other.sync(fd); });
   EXPECT_EQ(met, -EDQUOT);
   EXPECT_EQ(others, 0) << "it wrote all there was";
   expect_same_bytes(files->content("a"), content.replace(5, 4, "some"), "a");
@@ -75,14 +79,16 @@ TEST_P(told_once, by_the_last_close_whose_bytes_are_written_by_who_opened_it_mea
     fail(operation::write, ENOSPC, 1);
     const auto [met, again] = between([&] { return calls().close(fd); },
                                       [&] {
-                                        const std::int32_t opened = other.open(files->path("a"), flags);
+                                        const std::int32_t opened =
+                                            other.open(files->path("a"), flags);
                                         EXPECT_EQ(other.write(opened, "more", 20), 4);
                                         return opened;
                                       });
     EXPECT_EQ(met, -ENOSPC);
     ASSERT_GE(again, 0);
     EXPECT_EQ(calls().sync(again), 0);
-    expect_same_bytes(files->content("a"), content.replace(5, 4, "some").replace(20, 4, "more"), "a");
+    expect_same_bytes(files->content("a"), content.replace(5, 4, "some").replace(20, 4, "more"),
+                      "a");
     EXPECT_EQ(calls().close(again), 0);
     io->clear();
   }

@@ -1,5 +1,6 @@
-// gftruncate beside groups that write and sync: each takes place before the other or after it. Afterwards the cache and the file
-// agree, and what a gfsync said to be in the file is there, unless a later truncation has cut it.
+// gftruncate beside groups that write and sync: each takes place before the other or after it.
+// Afterwards the cache and the file agree, and what a gfsync said to be in the file is there,
+// unless a later truncation has cut it.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -27,15 +28,17 @@ class truncation_test : public conformance {
     expect_same_bytes(seen.bytes, there, "the cache, beside the file");
   }
 };
-INSTANTIATE_TEST_SUITE_P(conformance, truncation_test, ::testing::ValuesIn(all_settings()), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, truncation_test, ::testing::ValuesIn(all_settings()),
+                         name_of_setting);
 
-// Another group writes past the new size and syncs while the host is asked to truncate, at each of its calls.
+// Another group writes past the new size and syncs while the host is asked to truncate, at each of
+// its calls.
 TEST_P(truncation_test, beside_a_write_and_its_sync_is_before_or_after_both) {
   const std::string record = self_checking(3, 1, 0, 100);
   for (const std::uint64_t pages : {1, 9}) {  // a cut, and a file that grows
     for (std::uint64_t call = 1; call <= 2; ++call) {
-      const ::testing::ScopedTrace trace(__FILE__, __LINE__,
-                                         std::to_string(pages) + " pages, call " + std::to_string(call));
+      const ::testing::ScopedTrace trace(
+          __FILE__, __LINE__, std::to_string(pages) + " pages, call " + std::to_string(call));
       const std::string content = create("a", 5 * page_bytes());
       const std::int32_t fd = open("a", O_RDWR);
       const std::uint64_t size = pages * page_bytes(), at = size + 10;
@@ -92,7 +95,8 @@ TEST_P(truncation_test, before_the_marks_of_a_write_leaves_it_whole_or_cuts_it) 
         if (std::strcmp(name, "write.mark") != 0 || stands.exchange(true)) return;
         wait_until([&] { return go_on.load(); });
       });
-      writer = std::thread([&] { EXPECT_EQ(other.write(fd, record, static_cast<std::int64_t>(at)), 100); });
+      writer = std::thread(
+          [&] { EXPECT_EQ(other.write(fd, record, static_cast<std::int64_t>(at)), 100); });
       wait_until([&] { return stands.load(); });
       ASSERT_TRUE(stands);
       EXPECT_EQ(calls().truncate(fd, static_cast<std::int64_t>(size)), 0);
@@ -101,7 +105,8 @@ TEST_P(truncation_test, before_the_marks_of_a_write_leaves_it_whole_or_cuts_it) 
     }
     expect_agreement(fd, "a");
     const std::string now = files->content("a");
-    ASSERT_EQ(now.size(), at + record.size()) << "it had not ended when the file was cut, and returned afterwards";
+    ASSERT_EQ(now.size(), at + record.size())
+        << "it had not ended when the file was cut, and returned afterwards";
     expect_same_bytes(now.substr(at), record, "the record");
     expect_same_bytes(now.substr(size, at - size), std::string(at - size, 0), "between them");
     EXPECT_EQ(calls().close(fd), 0);
@@ -128,7 +133,8 @@ TEST_P(truncation_test, and_writes_at_random_leave_cache_and_file_equal) {
               EXPECT_EQ(own.truncate(fd, static_cast<std::int64_t>(at)), 0);
             } else {
               const std::string part = self_checking(t, i, 0, 1 + random() % (2 * page_bytes()));
-              EXPECT_EQ(own.write(fd, part, static_cast<std::int64_t>(at)), static_cast<std::int64_t>(part.size()));
+              EXPECT_EQ(own.write(fd, part, static_cast<std::int64_t>(at)),
+                        static_cast<std::int64_t>(part.size()));
               if (random() % 3 == 0) {
                 EXPECT_EQ(own.sync(fd), 0);
               }
@@ -143,8 +149,8 @@ TEST_P(truncation_test, and_writes_at_random_leave_cache_and_file_equal) {
   }
 }
 
-// An append has its place and its bytes, and not yet its marks, when another group cuts the file and then appends more than
-// there was.
+// An append has its place and its bytes, and not yet its marks, when another group cuts the file
+// and then appends more than there was.
 TEST_P(truncation_test, beside_an_append_leaves_every_record_whole_and_no_hole) {
   constexpr std::uint64_t record_bytes = 100, old_records = 10, new_records = 11;
   const auto record = [](unsigned number) { return self_checking(5, number, 0, record_bytes); };
@@ -160,7 +166,8 @@ TEST_P(truncation_test, beside_an_append_leaves_every_record_whole_and_no_hole) 
       if (std::strcmp(name, "write.mark") != 0 || stands.exchange(true)) return;
       wait_until([&] { return go_on.load(); });
     });
-    slow = std::thread([&] { EXPECT_EQ(appender.write(fd, record(99), 0), std::int64_t{record_bytes}); });
+    slow = std::thread(
+        [&] { EXPECT_EQ(appender.write(fd, record(99), 0), std::int64_t{record_bytes}); });
     wait_until([&] { return stands.load(); });
     ASSERT_TRUE(stands);
     others = std::thread([&] {

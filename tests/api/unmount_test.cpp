@@ -1,5 +1,5 @@
-// The end of a mount: what was written and not closed is in the files then, or its loss is reported; whatever kernels left in
-// the arena.
+// The end of a mount: what was written and not closed is in the files then, or its loss is
+// reported; whatever kernels left in the arena.
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -32,7 +32,9 @@ class unmount_test : public conformance {
     return *fs_;
   }
   session& calls() { return *session_; }
-  std::int32_t open(const std::string& name, int flags) { return calls().open(files->path(name), flags); }
+  std::int32_t open(const std::string& name, int flags) {
+    return calls().open(files->path(name), flags);
+  }
   std::int64_t write(std::int32_t fd, const std::string& bytes, std::uint64_t at) {
     return calls().write(fd, bytes, static_cast<std::int64_t>(at));
   }
@@ -69,7 +71,8 @@ class unmount_test : public conformance {
   std::unique_ptr<mount> fs_;
   std::unique_ptr<session> session_;
 };
-INSTANTIATE_TEST_SUITE_P(conformance, unmount_test, ::testing::ValuesIn(all_settings()), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, unmount_test, ::testing::ValuesIn(all_settings()),
+                         name_of_setting);
 
 TEST_P(unmount_test, what_was_not_closed_is_in_the_files) {
   for (const bool explicitly : {true, false}) {
@@ -113,7 +116,8 @@ TEST_P(unmount_test, what_was_cut_stays_cut) {
   const std::string content = create("a", 4 * page_bytes());
   begin();
   const std::int32_t fd = open("a", O_RDWR);
-  ASSERT_EQ(write(fd, std::string(3 * page_bytes(), 'x'), 0), static_cast<std::int64_t>(3 * page_bytes()));
+  ASSERT_EQ(write(fd, std::string(3 * page_bytes(), 'x'), 0),
+            static_cast<std::int64_t>(3 * page_bytes()));
   ASSERT_EQ(calls().truncate(fd, static_cast<std::int64_t>(page_bytes() + 5)), 0);
   expect_clean_end();
   expect_content("a", std::string(page_bytes() + 5, 'x'));
@@ -147,7 +151,8 @@ TEST_P(unmount_test, a_mapping_that_was_not_synced_is_dropped) {
 
 TEST_P(unmount_test, random_writes_that_nobody_closes_are_all_in_the_files) {
   for (const std::uint64_t seed : first_seeds(is_sanitized ? 2 : 4)) {
-    const ::testing::ScopedTrace trace(__FILE__, __LINE__, "GPUFS_TEST_SEED=" + std::to_string(seed));
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__,
+                                       "GPUFS_TEST_SEED=" + std::to_string(seed));
     std::mt19937_64 random(seed);
     const auto below = [&](std::uint64_t n) { return random() % n; };
     options.cache_bytes = (8 + below(60)) * page_bytes();
@@ -172,7 +177,8 @@ TEST_P(unmount_test, random_writes_that_nobody_closes_are_all_in_the_files) {
       written& w = all[below(all.size())];
       const std::int32_t fd = w.fds[below(w.fds.size())];
       const std::uint64_t at = below(w.content.size() + 2 * page_bytes());
-      const std::string bytes = self_checking(9, static_cast<unsigned>(i), at, 1 + below(3 * page_bytes()));
+      const std::string bytes =
+          self_checking(9, static_cast<unsigned>(i), at, 1 + below(3 * page_bytes()));
       const std::uint64_t kind = below(12);
       if (kind == 0) {
         ASSERT_EQ(calls().truncate(fd, static_cast<std::int64_t>(at)), 0);
@@ -186,7 +192,8 @@ TEST_P(unmount_test, random_writes_that_nobody_closes_are_all_in_the_files) {
       }
     }
     for (std::uint64_t at = below(50); at < once.content.size();) {
-      const std::uint64_t n = std::min<std::uint64_t>(1 + below(page_bytes()), once.content.size() - at);
+      const std::uint64_t n =
+          std::min<std::uint64_t>(1 + below(page_bytes()), once.content.size() - at);
       const std::string bytes = self_checking(3, 1, at, n);
       ASSERT_EQ(write(once.fds[0], bytes, at), static_cast<std::int64_t>(n));
       once.content.replace(at, n, bytes);
@@ -232,13 +239,15 @@ TEST_P(unmount_test, a_destructor_says_what_is_lost_a_line_for_each_file) {
   create("b", page_bytes());
   begin();
   const std::int32_t a = open("a", O_RDWR);
-  for (std::uint64_t page = 0; page < 9; page += 2) ASSERT_EQ(write(a, "lost", page * page_bytes()), 4);
+  for (std::uint64_t page = 0; page < 9; page += 2)
+    ASSERT_EQ(write(a, "lost", page * page_bytes()), 4);
   ASSERT_EQ(write(open("b", O_RDWR), "unsure", 0), 6);
   fail_on("a", operation::write, EDQUOT);
   fail_on("b", operation::sync, EIO);
   const std::string said = destroy();
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 2) << said;
-  EXPECT_NE(said.find(files->path("a") + ": write-back: Disk quota exceeded"), std::string::npos) << said;
+  EXPECT_NE(said.find(files->path("a") + ": write-back: Disk quota exceeded"), std::string::npos)
+      << said;
   EXPECT_NE(said.find(files->path("b") + ": sync: Input/output error"), std::string::npos) << said;
 }
 
@@ -370,14 +379,15 @@ fault hanging_write(const std::string& path, const std::shared_ptr<std::atomic<b
   return hang;
 }
 
-// A worker hangs in a write, which may land on top of what is newer whenever it comes back: nothing more is written to that
-// file. The others are written.
+// A worker hangs in a write, which may land on top of what is newer whenever it comes back: nothing
+// more is written to that file. The others are written.
 TEST(unmount_of_a_hanging_service, writes_all_files_but_those_that_lack_an_answer) {
   const auto files = std::make_shared<memory_backend>();
   const auto io = std::make_shared<fault_backend>(files);
   files->write("/a", std::string(5000, '-'));
   files->write("/b", std::string(5000, '-'));
-  const auto go_on = std::make_shared<std::atomic<bool>>(false), has_ended = std::make_shared<std::atomic<bool>>(false);
+  const auto go_on = std::make_shared<std::atomic<bool>>(false),
+             has_ended = std::make_shared<std::atomic<bool>>(false);
   io->add(hanging_write("/a", go_on, has_ended));
   mount_options options = base_options();
   options.backend = io;
@@ -408,7 +418,8 @@ TEST(unmount_of_a_hanging_service, writes_all_files_but_those_that_lack_an_answe
   wait_until([&] { return has_ended->load(); });
 }
 
-// A call of the backend that does not return is given up; what it writes is reported, and all else ends.
+// A call of the backend that does not return is given up; what it writes is reported, and all else
+// ends.
 TEST(unmount_of_a_hanging_backend, gives_up_and_reports) {
   const auto files = std::make_shared<memory_backend>();
   const auto io = std::make_shared<fault_backend>(files);
@@ -421,7 +432,8 @@ TEST(unmount_of_a_hanging_backend, gives_up_and_reports) {
     session calls(*fs, group_kind::thread);
     ASSERT_EQ(calls.write(calls.open("/a", O_RDWR), "lost", 0), 4);
   }
-  const auto go_on = std::make_shared<std::atomic<bool>>(false), has_ended = std::make_shared<std::atomic<bool>>(false);
+  const auto go_on = std::make_shared<std::atomic<bool>>(false),
+             has_ended = std::make_shared<std::atomic<bool>>(false);
   io->add(hanging_write("/a", go_on, has_ended));
   try {
     fs->unmount();
@@ -457,7 +469,8 @@ TEST(unmount_message, has_no_control_characters) {
   ::testing::internal::CaptureStderr();
   fs.reset();
   EXPECT_EQ(::testing::internal::GetCapturedStderr(),
-            "gpufs: unmount: /a\\x0a\\x1b]0;title\\x07\\x5c \\x7f\\xc2\x9b\xc3\xa9: write-back: Input/output error\n");
+            "gpufs: unmount: /a\\x0a\\x1b]0;title\\x07\\x5c \\x7f\\xc2\x9b\xc3\xa9: write-back: "
+            "Input/output error\n");
 }
 
 // The kernel would end the program with SIGXFSZ.
@@ -496,16 +509,19 @@ class hostile_unmount : public conformance {
     fs.copy_to_device(fs.ref().arena + offset, &value, sizeof value);
   }
 };
-INSTANTIATE_TEST_SUITE_P(conformance, hostile_unmount, ::testing::ValuesIn(settings({source::memory}, {512, 4096})),
+INSTANTIATE_TEST_SUITE_P(conformance, hostile_unmount,
+                         ::testing::ValuesIn(settings({source::memory}, {512, 4096})),
                          name_of_setting);
 
 TEST_P(hostile_unmount, no_word_of_the_arena_leads_out_of_it_or_to_another_file) {
   options.cache_bytes = 32 * page_bytes();
   options.open_files = 16;
   for (const std::uint64_t seed : first_seeds(is_sanitized ? 12 : 48)) {
-    const ::testing::ScopedTrace trace(__FILE__, __LINE__, "GPUFS_TEST_SEED=" + std::to_string(seed));
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__,
+                                       "GPUFS_TEST_SEED=" + std::to_string(seed));
     std::mt19937_64 random(seed);
-    const std::string read_only = create("read", 3 * page_bytes()), closed = create("closed", 3 * page_bytes(), 1);
+    const std::string read_only = create("read", 3 * page_bytes()),
+                      closed = create("closed", 3 * page_bytes(), 1);
     create("written", 3 * page_bytes(), 2);
     auto fs = std::make_unique<mount>(options);
     {
@@ -517,7 +533,8 @@ TEST_P(hostile_unmount, no_word_of_the_arena_leads_out_of_it_or_to_another_file)
       ASSERT_EQ(calls.close(closes), 0);
       const std::int32_t fd = calls.open(files->path("written"), O_RDWR);
       for (std::uint64_t page = 0; page < 3; ++page)
-        ASSERT_EQ(calls.write(fd, "dirty", static_cast<std::int64_t>(page * page_bytes() + page)), 5);
+        ASSERT_EQ(calls.write(fd, "dirty", static_cast<std::int64_t>(page * page_bytes() + page)),
+                  5);
     }
     const arena_layout l = fs->ref().layout;
     const std::uint64_t metadata_words = l.pages / 8;
@@ -532,7 +549,8 @@ TEST_P(hostile_unmount, no_word_of_the_arena_leads_out_of_it_or_to_another_file)
         default: return random();
       }
     };
-    for (std::uint64_t i = random() % 300; i != 0; --i) put(*fs, random() % metadata_words * 8, word());
+    for (std::uint64_t i = random() % 300; i != 0; --i)
+      put(*fs, random() % metadata_words * 8, word());
     // Frames that claim to be dirty pages of some version.
     for (std::uint32_t f = 0; f < l.frame_count; ++f) {
       if (random() % 2 != 0) continue;
@@ -545,8 +563,8 @@ TEST_P(hostile_unmount, no_word_of_the_arena_leads_out_of_it_or_to_another_file)
       put(*fs, l.dirt + f * sizeof(frame_dirt) + 4, static_cast<std::uint32_t>(word()));
     }
     for (std::uint32_t n = 0; n < 3; ++n) {
-      if (random() % 2 == 0) put(*fs, l.nodes + n * sizeof(file_node) + 8, word());
-      if (random() % 4 == 0) put(*fs, l.nodes + n * sizeof(file_node), word());
+      if (random() % 2 == 0) put(*fs, l.nodes + n * sizeof(inode_state) + 8, word());
+      if (random() % 4 == 0) put(*fs, l.nodes + n * sizeof(inode_state), word());
     }
     try {
       fs->unmount();

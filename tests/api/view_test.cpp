@@ -68,7 +68,8 @@ namespace {
 template <class T>
 class view_test : public ::testing::Test {
  protected:
-  view_test() : files(file_world::make(source::memory)), io(std::make_shared<fault_backend>(files->io())) {
+  view_test()
+      : files(file_world::make(source::memory)), io(std::make_shared<fault_backend>(files->io())) {
     options = base_options();
     options.page_bytes = 512;
     options.backend = io;
@@ -78,7 +79,9 @@ class view_test : public ::testing::Test {
     if (mounted == nullptr) mounted = std::make_unique<mount>(options);
     return *mounted;
   }
-  std::int32_t open(const std::string& name) { return session(fs(), group_kind::thread).open(files->path(name)); }
+  std::int32_t open(const std::string& name) {
+    return session(fs(), group_kind::thread).open(files->path(name));
+  }
 
   struct answer {
     std::uint64_t size;
@@ -90,7 +93,9 @@ class view_test : public ::testing::Test {
     const device_buffer<T> output(fs(), count);
     const device_buffer<std::uint64_t> size(fs(), 1);
     const device_buffer<std::int32_t> errors(fs(), count);
-    launch(fs(), shape, view_kernel<T>{fd, offset, first, count, how, output.data(), size.data(), errors.data()});
+    launch(
+        fs(), shape,
+        view_kernel<T>{fd, offset, first, count, how, output.data(), size.data(), errors.data()});
     return {size.download().front(), output.download(), errors.download()};
   }
   static std::string bytes_of(const std::vector<T>& values) {
@@ -103,8 +108,8 @@ class view_test : public ::testing::Test {
   std::unique_ptr<mount> mounted;
 };
 
-using element_types = ::testing::Types<std::uint8_t, std::uint16_t, packed<3>, float, std::uint64_t, three_floats,
-                                       vector16, three_doubles>;
+using element_types = ::testing::Types<std::uint8_t, std::uint16_t, packed<3>, float, std::uint64_t,
+                                       three_floats, vector16, three_doubles>;
 TYPED_TEST_SUITE(view_test, element_types);
 
 TYPED_TEST(view_test, gives_every_element_also_across_pages) {
@@ -114,10 +119,12 @@ TYPED_TEST(view_test, gives_every_element_also_across_pages) {
   ASSERT_GE(fd, 0);
   for (const std::uint64_t offset : {0, 1, 3, 8, 500, 511}) {
     const std::uint64_t size = (content.size() - offset) / sizeof(TypeParam);
-    for (const reading how : {reading::three_at_a_time, reading::forwards, reading::three_at_a_time}) {
+    for (const reading how :
+         {reading::three_at_a_time, reading::forwards, reading::three_at_a_time}) {
       const auto answer = this->read(fd, offset, 0, size, {2, 64}, how);
       EXPECT_EQ(answer.size, size);
-      expect_same_bytes(this->bytes_of(answer.values), content.substr(offset, size * sizeof(TypeParam)),
+      expect_same_bytes(this->bytes_of(answer.values),
+                        content.substr(offset, size * sizeof(TypeParam)),
                         "from offset " + std::to_string(offset));
       EXPECT_EQ(answer.errors, std::vector<std::int32_t>(size, 0));
     }
@@ -130,18 +137,20 @@ TYPED_TEST(view_test, elements_that_are_not_there_are_zero_and_an_error) {
   const auto answer = this->read(fd, 0, 4, 3);
   EXPECT_EQ(answer.size, 5u);
   EXPECT_EQ(answer.errors, (std::vector<std::int32_t>{0, -EINVAL, -EINVAL}));
-  EXPECT_EQ(this->bytes_of(answer.values).substr(sizeof(TypeParam)), std::string(2 * sizeof(TypeParam), '\0'));
+  EXPECT_EQ(this->bytes_of(answer.values).substr(sizeof(TypeParam)),
+            std::string(2 * sizeof(TypeParam), '\0'));
   const auto together = this->read(fd, 0, 4, 3, {1, 1}, reading::three_at_a_time);
   EXPECT_EQ(this->bytes_of(together.values), this->bytes_of(answer.values));
   EXPECT_EQ(together.errors, std::vector<std::int32_t>(3, -EINVAL));
 
-  for (const std::uint64_t offset :
-       {std::uint64_t{5 * sizeof(TypeParam) + sizeof(TypeParam)}, std::uint64_t{1} << 60, ~std::uint64_t{0}}) {
+  for (const std::uint64_t offset : {std::uint64_t{5 * sizeof(TypeParam) + sizeof(TypeParam)},
+                                     std::uint64_t{1} << 60, ~std::uint64_t{0}}) {
     const auto behind = this->read(fd, offset, 0, 1);
     EXPECT_EQ(behind.size, 0u);
     EXPECT_EQ(behind.errors.front(), -EINVAL);
   }
-  const auto far = this->read(fd, 1, ~std::uint64_t{0} / sizeof(TypeParam), 1);  // index times size does not fit
+  const auto far =
+      this->read(fd, 1, ~std::uint64_t{0} / sizeof(TypeParam), 1);  // index times size does not fit
   EXPECT_EQ(far.errors.front(), -EINVAL);
 }
 
@@ -151,8 +160,8 @@ TYPED_TEST(view_test, one_error_leaves_the_other_elements) {
   const auto answer = this->read(this->open("a"), 0, 0, 7, {1, 1}, reading::backwards);
   EXPECT_EQ(answer.size, 5u);
   EXPECT_EQ(answer.errors, std::vector<std::int32_t>(7, -EINVAL)) << "the first error stays";
-  expect_same_bytes(this->bytes_of(answer.values), content + std::string(2 * sizeof(TypeParam), '\0'),
-                    "behind an error");
+  expect_same_bytes(this->bytes_of(answer.values),
+                    content + std::string(2 * sizeof(TypeParam), '\0'), "behind an error");
 }
 
 TYPED_TEST(view_test, an_error_of_the_host_is_told_and_not_kept) {
@@ -168,7 +177,8 @@ TYPED_TEST(view_test, an_error_of_the_host_is_told_and_not_kept) {
   this->io->clear();
   const auto again = this->read(fd, 0, 0, 10);
   EXPECT_EQ(again.errors, std::vector<std::int32_t>(10, 0));
-  expect_same_bytes(this->bytes_of(again.values), content.substr(0, 10 * sizeof(TypeParam)), "after the error");
+  expect_same_bytes(this->bytes_of(again.values), content.substr(0, 10 * sizeof(TypeParam)),
+                    "after the error");
 }
 
 TYPED_TEST(view_test, a_truncated_file_gives_errors_and_no_rest_of_it) {
@@ -178,10 +188,10 @@ TYPED_TEST(view_test, a_truncated_file_gives_errors_and_no_rest_of_it) {
   const auto answer = this->read(fd, 0, 8, 4);
   EXPECT_EQ(answer.size, 20000 / sizeof(TypeParam)) << "as of its open";
   EXPECT_EQ(answer.errors, (std::vector<std::int32_t>{0, 0, -EINVAL, -EINVAL}));
-  expect_same_bytes(
-      this->bytes_of(answer.values),
-      self_checking(3, 0, 8 * sizeof(TypeParam), 2 * sizeof(TypeParam)) + std::string(2 * sizeof(TypeParam), '\0'),
-      "around the new end");
+  expect_same_bytes(this->bytes_of(answer.values),
+                    self_checking(3, 0, 8 * sizeof(TypeParam), 2 * sizeof(TypeParam)) +
+                        std::string(2 * sizeof(TypeParam), '\0'),
+                    "around the new end");
 }
 
 TYPED_TEST(view_test, a_warp_that_reads_one_page_faults_once) {
@@ -194,7 +204,8 @@ TYPED_TEST(view_test, a_warp_that_reads_one_page_faults_once) {
   EXPECT_EQ(s[counter::staged_loads], 1u);
   EXPECT_EQ(s[counter::lost_races], 0u);
   if (this->fs().device() == device_kind::cuda) {
-    EXPECT_EQ(s[counter::hits] + s[counter::minor_faults], 0u) << "lanes did not fault as one group";
+    EXPECT_EQ(s[counter::hits] + s[counter::minor_faults], 0u)
+        << "lanes did not fault as one group";
   }
 }
 
@@ -207,7 +218,8 @@ TYPED_TEST(view_test, a_warp_that_reads_many_pages_gets_them_all) {
   const std::uint64_t stride = 200 / sizeof(TypeParam) + 1;
   std::string all;
   std::string expected;
-  for (std::uint64_t first = 0; first + 64 < content.size() / sizeof(TypeParam); first += 64 * stride) {
+  for (std::uint64_t first = 0; first + 64 < content.size() / sizeof(TypeParam);
+       first += 64 * stride) {
     const auto answer = this->read(fd, 0, first, 64, {1, 64});
     EXPECT_EQ(answer.errors, std::vector<std::int32_t>(64, 0));
     all += this->bytes_of(answer.values);

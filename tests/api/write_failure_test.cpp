@@ -1,4 +1,5 @@
-// Writes that the host cuts short, or fails: who is told, what the file has afterwards, what stays dirty.
+// Writes that the host cuts short, or fails: who is told, what the file has afterwards, what stays
+// dirty.
 #include <errno.h>
 
 #include <array>
@@ -34,7 +35,8 @@ class write_failure_test : public conformance {
 
   std::atomic<bool> stands_{false}, go_on_{false};
 };
-INSTANTIATE_TEST_SUITE_P(conformance, write_failure_test, ::testing::ValuesIn(all_settings()), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, write_failure_test, ::testing::ValuesIn(all_settings()),
+                         name_of_setting);
 
 TEST_P(write_failure_test, an_error_reaches_who_syncs_and_the_bytes_stay) {
   std::string content = create("a", 3 * page_bytes());
@@ -53,8 +55,8 @@ TEST_P(write_failure_test, an_error_reaches_who_syncs_and_the_bytes_stay) {
   }
 }
 
-// Linux marks pages that it could not write as clean: the next fdatasync(2) succeeds, and the bytes are lost. (Rebello et al., "Can
-// Applications Recover from fsync Failures?", ATC 2020.)
+// Linux marks pages that it could not write as clean: the next fdatasync(2) succeeds, and the bytes
+// are lost. (Rebello et al., "Can Applications Recover from fsync Failures?", ATC 2020.)
 TEST_P(write_failure_test, after_a_failed_sync_every_sync_and_close_fails_up_to_the_last_close) {
   std::string content = create("a", 3 * page_bytes());
   for (const int error : {EIO, ENOSPC, EDQUOT}) {
@@ -115,7 +117,8 @@ TEST_P(write_failure_test, writes_that_are_cut_short_go_on) {
   expect_content("new", content);
 }
 
-// A write-back of whole and of other pages together that fails: what is written of them afterwards is what was written to them.
+// A write-back of whole and of other pages together that fails: what is written of them afterwards
+// is what was written to them.
 TEST_P(write_failure_test, a_failed_write_back_leaves_no_bits_behind) {
   std::string content = create("a", 4 * page_bytes());
   const std::int32_t fd = open("a", O_RDWR);
@@ -164,7 +167,8 @@ TEST_P(write_failure_test, an_append_that_fails_leaves_no_hole) {
   expect_content("a", content + "xyz");
 }
 
-// Of an append of several pages, of which the first cannot be fetched; a block's warps have written others.
+// Of an append of several pages, of which the first cannot be fetched; a block's warps have written
+// others.
 TEST_P(write_failure_test, an_append_that_fails_in_part_leaves_the_file_as_long_as_it_says) {
   const std::string content = create("a", page_bytes() + 100);
   const std::string more = self_checking(4, 0, 0, 12 * page_bytes());
@@ -186,10 +190,11 @@ TEST_P(write_failure_test, an_append_that_fails_in_part_leaves_the_file_as_long_
   }
 }
 
-// Every call of the backend fails in turn, once: one call of the program returns its error, and nothing is lost. After a failed
-// sync all later ones and the close return it.
+// Every call of the backend fails in turn, once: one call of the program returns its error, and
+// nothing is lost. After a failed sync all later ones and the close return it.
 TEST_P(write_failure_test, each_failure_is_told_and_loses_nothing) {
-  options.cache_bytes = 16 * page_bytes();  // so that pages are written back for want of frames, too
+  options.cache_bytes =
+      16 * page_bytes();  // so that pages are written back for want of frames, too
   const std::uint64_t size = 30 * page_bytes();
   for (const operation on : {operation::write, operation::sync, operation::truncate}) {
     std::uint64_t struck = 1;
@@ -197,7 +202,8 @@ TEST_P(write_failure_test, each_failure_is_told_and_loses_nothing) {
       constexpr std::array<int, 3> errors{EIO, ENOSPC, EDQUOT};
       const int error = errors[k % errors.size()];
       const ::testing::ScopedTrace trace(
-          __FILE__, __LINE__, "call " + std::to_string(k) + " of kind " + std::to_string(static_cast<int>(on)));
+          __FILE__, __LINE__,
+          "call " + std::to_string(k) + " of kind " + std::to_string(static_cast<int>(on)));
       std::string content = create("a", size);
       const std::int32_t fd = open("a", O_RDWR);
       fail(on, error, k);
@@ -211,7 +217,8 @@ TEST_P(write_failure_test, each_failure_is_told_and_loses_nothing) {
       for (unsigned i = 0; i < 4; ++i) {
         const std::string part = self_checking(8, i, 0, 9 * page_bytes() + 31 * i);
         const std::uint64_t at = i * 5 * page_bytes() + 17 * i;
-        ASSERT_EQ(calls().write(fd, part, static_cast<std::int64_t>(at)), static_cast<std::int64_t>(part.size()));
+        ASSERT_EQ(calls().write(fd, part, static_cast<std::int64_t>(at)),
+                  static_cast<std::int64_t>(part.size()));
         if (content.size() < at + part.size()) content.resize(at + part.size(), '\0');
         content.replace(at, part.size(), part);
         if (i == 1) (void)tell(calls().sync(fd));
@@ -235,8 +242,9 @@ TEST_P(write_failure_test, each_failure_is_told_and_loses_nothing) {
   }
 }
 
-// A write that the host has begun and not answered in time may still land on top of later ones. So none is made until its answer has
-// come, however late; then the file is written as if nothing had happened.
+// A write that the host has begun and not answered in time may still land on top of later ones. So
+// none is made until its answer has come, however late; then the file is written as if nothing had
+// happened.
 TEST_P(write_failure_test, a_write_that_is_answered_late_costs_time_and_no_data) {
   options.request_timeout_ns = 150'000'000;
   options.workers = 3;
@@ -273,7 +281,8 @@ TEST_P(write_failure_test, a_write_that_is_answered_late_costs_time_and_no_data)
   expect_content("a", content);
 }
 
-// A truncation that the host has begun and not answered in time may still take place: then no sync says that all is well.
+// A truncation that the host has begun and not answered in time may still take place: then no sync
+// says that all is well.
 TEST_P(write_failure_test, after_a_truncation_without_an_answer_every_sync_and_close_fails) {
   options.request_timeout_ns = 150'000'000;
   options.workers = 3;
@@ -293,7 +302,8 @@ TEST_P(write_failure_test, after_a_truncation_without_an_answer_every_sync_and_c
   EXPECT_EQ(calls().close(fd), -EIO);
 }
 
-// The late write would bring bytes back that the truncation has cut. So the truncation waits for its answer.
+// The late write would bring bytes back that the truncation has cut. So the truncation waits for
+// its answer.
 TEST_P(write_failure_test, a_truncation_waits_for_a_write_without_an_answer) {
   begin_hanging(operation::write);
   const std::int32_t fd = open("a", O_RDWR | O_CREAT);
@@ -314,7 +324,8 @@ TEST_P(write_failure_test, a_truncation_waits_for_a_write_without_an_answer) {
   expect_content("a", "");
 }
 
-// Also when nothing is dirty any more: the last close has given up the bytes, and another descriptor goes on.
+// Also when nothing is dirty any more: the last close has given up the bytes, and another
+// descriptor goes on.
 TEST_P(write_failure_test, a_write_that_follows_a_late_truncation_is_not_cut) {
   (void)create("a", 3 * page_bytes());
   begin_hanging(operation::truncate);
@@ -323,14 +334,17 @@ TEST_P(write_failure_test, a_write_that_follows_a_late_truncation_is_not_cut) {
   ASSERT_EQ(calls().write(fd, "some", 5), 4);
   EXPECT_EQ(calls().sync(fd), -EIO) << "it is held back";
   go_on_ = true;
-  wait_until([&] { return calls().sync(fd) == -EIO && files->content("a").size() != 3 * page_bytes(); });
+  wait_until(
+      [&] { return calls().sync(fd) == -EIO && files->content("a").size() != 3 * page_bytes(); });
   wait_until([&] { return calls().sync(fd) == -EIO && files->content("a").size() == 9; });
   expect_content("a", std::string(5, '\0') + "some");
   EXPECT_EQ(calls().close(fd), -EIO) << "what was there before is lost";
 }
 
-// A write that was given up, and lands when the file has been closed and opened again, would lie on top of what is written then.
-TEST_P(write_failure_test, a_file_is_not_opened_for_writing_before_a_write_that_was_given_up_has_ended) {
+// A write that was given up, and lands when the file has been closed and opened again, would lie on
+// top of what is written then.
+TEST_P(write_failure_test,
+       a_file_is_not_opened_for_writing_before_a_write_that_was_given_up_has_ended) {
   begin_hanging(operation::write);
   std::int32_t fd = open("a", O_RDWR | O_CREAT);
   ASSERT_EQ(calls().write(fd, "old bytes", 0), 9);
@@ -351,7 +365,8 @@ TEST_P(write_failure_test, a_file_is_not_opened_for_writing_before_a_write_that_
   EXPECT_EQ(calls().close(fd), 0);
 }
 
-TEST_P(write_failure_test, a_file_is_not_opened_for_writing_before_a_truncation_that_was_given_up_has_ended) {
+TEST_P(write_failure_test,
+       a_file_is_not_opened_for_writing_before_a_truncation_that_was_given_up_has_ended) {
   for (const bool as_it_opens : {false, true}) {
     const std::string content = create("a", 10);
     go_on_ = stands_ = false;
@@ -398,7 +413,8 @@ TEST_P(write_failure_test, a_path_is_busy_until_a_removal_that_was_given_up_has_
   expect_content("a", "new");
 }
 
-// A rename that was given up, and takes place later, would publish what has the temporary name then.
+// A rename that was given up, and takes place later, would publish what has the temporary name
+// then.
 TEST_P(write_failure_test, both_paths_are_busy_until_a_rename_that_was_given_up_has_ended) {
   const std::string content = create("a", 10);
   begin_hanging(operation::rename);

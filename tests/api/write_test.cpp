@@ -10,7 +10,8 @@ namespace gpufs::testing {
 namespace {
 
 class write_test : public conformance {};
-INSTANTIATE_TEST_SUITE_P(conformance, write_test, ::testing::ValuesIn(all_settings()), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(conformance, write_test, ::testing::ValuesIn(all_settings()),
+                         name_of_setting);
 
 TEST_P(write_test, a_new_file_has_what_was_written_after_its_close) {
   const std::string content = self_checking(3, 0, 0, 3 * page_bytes() + 100);
@@ -20,7 +21,8 @@ TEST_P(write_test, a_new_file_has_what_was_written_after_its_close) {
   EXPECT_EQ(calls().status(fd).status.size, content.size());
   EXPECT_EQ(calls().close(fd), 0);
   expect_content("new", content);
-  EXPECT_EQ(counted(counter::staged_loads) + counted(counter::direct_loads), 0u) << "nothing of it had to be fetched";
+  EXPECT_EQ(counted(counter::staged_loads) + counted(counter::direct_loads), 0u)
+      << "nothing of it had to be fetched";
   const std::int32_t again = open("new");
   calls().expect_read(again, content, 0, content.size() + 10);
 }
@@ -30,10 +32,13 @@ TEST_P(write_test, what_was_written_is_read_at_once) {
   const std::int32_t fd = open("a", O_RDWR);
   ASSERT_GE(fd, 0);
   unsigned generation = 1;
-  for (const std::uint64_t at : {std::uint64_t{0}, page_bytes() - 3, 2 * page_bytes(), 4 * page_bytes() + 5}) {
-    for (const std::uint64_t n : {std::uint64_t{1}, std::uint64_t{17}, page_bytes(), page_bytes() + 9}) {
+  for (const std::uint64_t at :
+       {std::uint64_t{0}, page_bytes() - 3, 2 * page_bytes(), 4 * page_bytes() + 5}) {
+    for (const std::uint64_t n :
+         {std::uint64_t{1}, std::uint64_t{17}, page_bytes(), page_bytes() + 9}) {
       const std::string part = self_checking(7, ++generation, at, n);
-      ASSERT_EQ(calls().write(fd, part, static_cast<std::int64_t>(at), n % 5), static_cast<std::int64_t>(n));
+      ASSERT_EQ(calls().write(fd, part, static_cast<std::int64_t>(at), n % 5),
+                static_cast<std::int64_t>(n));
       if (at + n > content.size()) content.resize(at + n);
       content.replace(at, n, part);
       calls().expect_read(fd, content, 0, content.size() + 10);
@@ -61,7 +66,8 @@ TEST_P(write_test, only_bytes_that_were_written_reach_the_file) {
   std::string content = create("a", 4 * page_bytes());
   const std::int32_t fd = open("a", O_RDWR);
   calls().expect_read(fd, content, 0, content.size());
-  // Somebody else changes other bytes of the same pages; and one that is written here with the value that it had.
+  // Somebody else changes other bytes of the same pages; and one that is written here with the
+  // value that it had.
   const std::string theirs(5, 'T'), ours(3, 'O'), same = content.substr(20, 4);
   files->write_at("a", 20, "????");
   files->write_at("a", 2 * page_bytes(), theirs);
@@ -88,7 +94,8 @@ TEST_P(write_test, what_is_not_needed_any_more_reaches_the_file) {
   const std::string first(half, '1'), second(half, '2');
   const std::int32_t fd = open("a", O_RDWR);
   ASSERT_EQ(calls().write(fd, first, 0), static_cast<std::int64_t>(half));
-  ASSERT_EQ(calls().write(fd, second, static_cast<std::int64_t>(half)), static_cast<std::int64_t>(half));
+  ASSERT_EQ(calls().write(fd, second, static_cast<std::int64_t>(half)),
+            static_cast<std::int64_t>(half));
   EXPECT_EQ(calls().advise(fd, 0, half - 1, POSIX_FADV_DONTNEED), 0);
   // Some of what lies behind it may have gone with it.
   EXPECT_EQ(files->content("a").substr(0, half), first);
@@ -96,7 +103,8 @@ TEST_P(write_test, what_is_not_needed_any_more_reaches_the_file) {
   expect_content("a", first + second);
   const std::uint64_t loads = counted(counter::staged_loads) + counted(counter::direct_loads);
   calls().expect_read(fd, first + second, 0, 2 * half);
-  EXPECT_EQ(counted(counter::staged_loads) + counted(counter::direct_loads), loads) << "it is in the cache still";
+  EXPECT_EQ(counted(counter::staged_loads) + counted(counter::direct_loads), loads)
+      << "it is in the cache still";
   EXPECT_EQ(calls().close(fd), 0);
 }
 
@@ -105,7 +113,9 @@ TEST_P(write_test, whole_pages_are_not_fetched) {
   const std::int32_t fd = open("a", O_RDWR);
   const std::string fresh = self_checking(9, 9, 0, 8 * page_bytes());
   ASSERT_EQ(calls().write(fd, fresh, 0), static_cast<std::int64_t>(fresh.size()));
-  EXPECT_EQ(counted(counter::staged_loads) + counted(counter::direct_loads) + counted(counter::bulk_loads), 0u);
+  EXPECT_EQ(counted(counter::staged_loads) + counted(counter::direct_loads) +
+                counted(counter::bulk_loads),
+            0u);
   EXPECT_EQ(calls().close(fd), 0);
   expect_content("a", fresh);
 }
@@ -130,7 +140,8 @@ TEST_P(write_test, truncation_cuts_what_is_cached_and_what_is_dirty) {
   std::string content = create("a", 6 * page_bytes());
   const std::int32_t fd = open("a", O_RDWR);
   calls().expect_read(fd, content, 0, content.size());
-  ASSERT_EQ(calls().write(fd, std::string(3 * page_bytes(), 'x'), static_cast<std::int64_t>(page_bytes() + 7)),
+  ASSERT_EQ(calls().write(fd, std::string(3 * page_bytes(), 'x'),
+                          static_cast<std::int64_t>(page_bytes() + 7)),
             static_cast<std::int64_t>(3 * page_bytes()));
   content.replace(page_bytes() + 7, 3 * page_bytes(), std::string(3 * page_bytes(), 'x'));
   const std::uint64_t size = 2 * page_bytes() + 5;
@@ -238,7 +249,8 @@ TEST_P(write_test, o_trunc_that_fails_is_tried_again) {
   open_it.flags = O_RDWR | O_TRUNC;
   open_it.memory = add_string(input, files->path("a"));
   const performance p =
-      stage(fs(), GetParam().kind, 1).run({{open_it, open_it, {action::close}, open_it, {action::close}}}, input, 0);
+      stage(fs(), GetParam().kind, 1)
+          .run({{open_it, open_it, {action::close}, open_it, {action::close}}}, input, 0);
   EXPECT_EQ(p.outcomes[0][0].result, -EIO);
   for (std::size_t i = 1; i < 5; ++i) EXPECT_GE(p.outcomes[0][i].result, 0);
   expect_content("a", "");
@@ -405,7 +417,8 @@ TEST_P(write_test, what_is_stored_back_after_a_cut_of_a_mapped_page_reaches_the_
   EXPECT_EQ(calls().close(fd), 0);
 }
 
-// What gwrite wrote to a mapped page goes to the file once: others may write the same bytes afterwards.
+// What gwrite wrote to a mapped page goes to the file once: others may write the same bytes
+// afterwards.
 TEST_P(write_test, a_mapping_writes_nothing_that_was_not_stored_through_it) {
   std::string content = create("a", page_bytes());
   const std::int32_t fd = open("a", O_RDWR);
@@ -426,7 +439,8 @@ TEST_P(write_test, mappings_for_writing_end_with_page_and_file) {
   std::string content = create("a", 2 * page_bytes() + 50);
   const std::int32_t fd = open("a", O_RDWR), reader = open("a"), writer = open("a", O_WRONLY);
   const auto size = static_cast<std::int64_t>(content.size());
-  const map_answer whole = calls().map_write(fd, 0, ~std::uint64_t{0}), last = calls().map_write(fd, size - 50, 100);
+  const map_answer whole = calls().map_write(fd, 0, ~std::uint64_t{0}),
+                   last = calls().map_write(fd, size - 50, 100);
   EXPECT_EQ(whole.result, static_cast<std::int64_t>(page_bytes()));
   EXPECT_EQ(last.result, 50);
   EXPECT_EQ(calls().map_write(fd, size, 1).result, 0);
@@ -470,7 +484,8 @@ TEST_P(write_test, wrong_calls_are_refused) {
   expect_content("a", self_checking(7, 0, 0, 100));
 }
 
-// Two writes of one byte must not reach the file in the wrong order, however slow the host is with the first.
+// Two writes of one byte must not reach the file in the wrong order, however slow the host is with
+// the first.
 TEST_P(write_test, one_group_at_a_time_writes_a_page_back) {
   create("a", 2 * page_bytes());
   const std::int32_t fd = open("a", O_RDWR);
@@ -496,7 +511,8 @@ TEST_P(write_test, one_group_at_a_time_writes_a_page_back) {
   expect_content("a", content.replace(5, 3, "new"));
 }
 
-// Many groups open one output, truncating it, and write: nobody's bytes are thrown away by who opened it first.
+// Many groups open one output, truncating it, and write: nobody's bytes are thrown away by who
+// opened it first.
 TEST_P(write_test, truncating_opens_of_many_groups_are_one) {
   create("a", 3 * page_bytes());
   constexpr std::uint32_t groups = 12;
@@ -522,7 +538,8 @@ TEST_P(write_test, truncating_opens_of_many_groups_are_one) {
       EXPECT_GE(of_group[0].result, 0);
       EXPECT_EQ(of_group[1].result, 50);
     }
-    // All hold it until everybody has opened it: who closes last and who opens then would empty it again.
+    // All hold it until everybody has opened it: who closes last and who opens then would empty it
+    // again.
     for (const std::vector<outcome>& of_group :
          s.run(std::vector<script>(groups, script{{action::close}}), {}, 16).outcomes)
       EXPECT_EQ(of_group[0].result, 0);
@@ -530,7 +547,8 @@ TEST_P(write_test, truncating_opens_of_many_groups_are_one) {
   }
 }
 
-// As two GPUs, or two processes: what each wrote is there after both have closed, and each sees the other's at its next open.
+// As two GPUs, or two processes: what each wrote is there after both have closed, and each sees the
+// other's at its next open.
 TEST_P(write_test, two_mounts_write_other_bytes_of_the_same_pages) {
   std::string content = create("a", 3 * page_bytes() + 20);
   mount_options theirs_too = options;
@@ -544,7 +562,8 @@ TEST_P(write_test, two_mounts_write_other_bytes_of_the_same_pages) {
     calls().expect_read(fd, content, 0, content.size());
     other.expect_read(theirs, content, 0, content.size());
     for (std::uint64_t at = 0; at + 40 < content.size(); at += page_bytes() / 4) {
-      const std::string mine(11, static_cast<char>('a' + round)), its(13, static_cast<char>('A' + round));
+      const std::string mine(11, static_cast<char>('a' + round)),
+          its(13, static_cast<char>('A' + round));
       ASSERT_EQ(calls().write(fd, mine, static_cast<std::int64_t>(at)), 11);
       ASSERT_EQ(other.write(theirs, its, static_cast<std::int64_t>(at) + 11), 13);
       content.replace(at, 11, mine);
@@ -556,7 +575,8 @@ TEST_P(write_test, two_mounts_write_other_bytes_of_the_same_pages) {
   }
 }
 
-// What one has cached, directly or staged, it does not serve once the other has changed the file and closed it.
+// What one has cached, directly or staged, it does not serve once the other has changed the file
+// and closed it.
 TEST_P(write_test, two_mounts_see_what_the_other_made_of_a_file) {
   std::string content = create("a", 5 * page_bytes() + 20);
   options.extent_budget_bytes = std::uint64_t{4} << 20;
@@ -574,7 +594,8 @@ TEST_P(write_test, two_mounts_see_what_the_other_made_of_a_file) {
     writer.expect_read(fd, content, 0, content.size());
     const std::string part = self_checking(8, round, 0, page_bytes() + 100 * round);
     const std::uint64_t at = page_bytes() / 2 * (round + 1);
-    ASSERT_EQ(writer.write(fd, part, static_cast<std::int64_t>(at)), static_cast<std::int64_t>(part.size()));
+    ASSERT_EQ(writer.write(fd, part, static_cast<std::int64_t>(at)),
+              static_cast<std::int64_t>(part.size()));
     if (content.size() < at + part.size()) content.resize(at + part.size(), '\0');
     content.replace(at, part.size(), part);
     // Once longer, once shorter.

@@ -1,4 +1,5 @@
-// What the host of a search makes of messages that make no sense: a kernel may send a sink whatever it likes.
+// What the host of a search makes of messages that make no sense: a kernel may send a sink whatever
+// it likes.
 #include "grep/collect.hpp"
 
 #include <gtest/gtest.h>
@@ -31,7 +32,9 @@ class message {
   std::vector<char> bytes_;
 };
 
-section of(std::uint32_t item, std::uint32_t count) { return {item, count, section_kind::done, 0, 1, no_nul}; }
+section of(std::uint32_t item, std::uint32_t count) {
+  return {item, count, section_kind::done, 0, 1, no_nul};
+}
 
 TEST(grep_collect, keeps_what_makes_sense) {
   collector c(items, words, nullptr);
@@ -52,7 +55,8 @@ TEST(grep_collect, refuses_words_that_do_not_exist) {
     EXPECT_FALSE(c.ends()[0].done);
   }
   collector lines(items, 0, nullptr);
-  EXPECT_EQ(message().add(of(0, 1), {{0, 1}}).give(lines), EPROTO) << "where lines are counted there are no words";
+  EXPECT_EQ(message().add(of(0, 1), {{0, 1}}).give(lines), EPROTO)
+      << "where lines are counted there are no words";
 }
 
 TEST(grep_collect, refuses_items_and_lengths_that_do_not_exist) {

@@ -42,10 +42,14 @@ class temporary_folder {
 TEST(GrepText, ClassifiesEveryByteAtEveryPlace) {
   for (int byte = 0; byte < 256; ++byte) {
     for (int place = 0; place < 8; ++place) {
-      for (const std::uint64_t around : {std::uint64_t{0}, ~std::uint64_t{0}, eightfold('a'), eightfold(0x80)}) {
-        const std::uint64_t text = (around & ~(std::uint64_t{0xff} << 8 * place)) | std::uint64_t(byte) << 8 * place;
-        const std::uint32_t others = is_word_byte(static_cast<char>(around & 0xff)) ? 0xff & ~(1u << place) : 0;
-        EXPECT_EQ(grep::word_characters(text), others | (is_word_byte(static_cast<char>(byte)) ? 1u << place : 0))
+      for (const std::uint64_t around :
+           {std::uint64_t{0}, ~std::uint64_t{0}, eightfold('a'), eightfold(0x80)}) {
+        const std::uint64_t text =
+            (around & ~(std::uint64_t{0xff} << 8 * place)) | std::uint64_t(byte) << 8 * place;
+        const std::uint32_t others =
+            is_word_byte(static_cast<char>(around & 0xff)) ? 0xff & ~(1u << place) : 0;
+        EXPECT_EQ(grep::word_characters(text),
+                  others | (is_word_byte(static_cast<char>(byte)) ? 1u << place : 0))
             << byte << " at " << place;
         EXPECT_EQ(has_zero_byte(text), byte == 0 || around == 0);
       }
@@ -57,10 +61,11 @@ TEST(GrepText, FoldsTheCaseOfAsciiLettersOnly) {
   for (int byte = 0; byte < 256; ++byte) {
     const int folded = byte >= 'A' && byte <= 'Z' ? byte + ('a' - 'A') : byte;
     for (int place = 0; place < 8; ++place) {
-      for (const std::uint64_t around : {std::uint64_t{0}, ~std::uint64_t{0}, eightfold('a'), eightfold(0x80)}) {
+      for (const std::uint64_t around :
+           {std::uint64_t{0}, ~std::uint64_t{0}, eightfold('a'), eightfold(0x80)}) {
         const std::uint64_t others = around & ~(std::uint64_t{0xff} << 8 * place);
-        EXPECT_EQ(grep::fold_case(others | std::uint64_t(byte) << 8 * place), others | std::uint64_t(folded)
-                                                                                           << 8 * place)
+        EXPECT_EQ(grep::fold_case(others | std::uint64_t(byte) << 8 * place),
+                  others | std::uint64_t(folded) << 8 * place)
             << byte << " at " << place;
       }
     }
@@ -93,13 +98,14 @@ TEST(GrepDictionary, IsSortedAndHasEachWordOnce) {
 TEST(GrepDictionary, ReadsOneWordALine) {
   const temporary_folder folder;
   const std::string longest(255, 'x');
-  const grep::dictionary d =
-      grep::dictionary::read({folder.write("words", "foo\n\nbar \r\n" + longest + "\r\n\r\nfoo\n'tis")});
+  const grep::dictionary d = grep::dictionary::read(
+      {folder.write("words", "foo\n\nbar \r\n" + longest + "\r\n\r\nfoo\n'tis")});
   EXPECT_EQ(d.words(), (std::vector<std::string>{"'tis", "bar ", "foo", longest}));
 }
 
 TEST(GrepDictionary, KeepsTheFirstSpellingWhereTheCaseIsIgnored) {
-  const grep::dictionary d({"foo", "Foo", "B", "b", "a-A", "\xc4", "\xe4", "FOO"}, grep::letter_case::ignored);
+  const grep::dictionary d({"foo", "Foo", "B", "b", "a-A", "\xc4", "\xe4", "FOO"},
+                           grep::letter_case::ignored);
   EXPECT_EQ(d.words(), (std::vector<std::string>{"B", "a-A", "foo", "\xc4", "\xe4"}));
   EXPECT_EQ(d.flat().overlapping, 1u);
 }
@@ -126,7 +132,10 @@ TEST(GrepDictionary, RefusesWordsThatCannotBeSearched) {
   EXPECT_EQ(number, EINVAL);
   EXPECT_NE(text.find("line 3"), std::string::npos) << text;
   EXPECT_NE(text.find(path), std::string::npos) << text;
-  EXPECT_EQ(refusal([&] { grep::dictionary::read({folder.write("nul", std::string("a\0b\n", 4))}); }).first, EINVAL);
+  EXPECT_EQ(refusal([&] {
+              grep::dictionary::read({folder.write("nul", std::string("a\0b\n", 4))});
+            }).first,
+            EINVAL);
   EXPECT_EQ(refusal([&] { grep::dictionary::read({folder.path + "/missing"}); }).first, ENOENT);
   EXPECT_EQ(refusal([&] { grep::dictionary::read({folder.path}); }).first, EISDIR);
   EXPECT_EQ(refusal([] { grep::dictionary({"a\nb"}); }).first, EINVAL);
@@ -135,7 +144,8 @@ TEST(GrepDictionary, RefusesWordsThatCannotBeSearched) {
 }
 
 TEST(GrepDictionary, KnowsWhichWordsOverlapThemselves) {
-  const grep::dictionary d({"a-a", "banana", "bye-bye", "--", "a-b", "''", "a", "-", "aa", "a-ba", "x y x"});
+  const grep::dictionary d(
+      {"a-a", "banana", "bye-bye", "--", "a-b", "''", "a", "-", "aa", "a-ba", "x y x"});
   std::set<std::string> overlapping;
   for (const grep::table_entry& entry : d.flat().entries) {
     if (entry.bytes != 0 && entry.overlaps != 0) overlapping.insert(d.words()[entry.word]);
@@ -165,19 +175,24 @@ TEST(GrepWalk, FindsTheFilesThatGrepFinds) {
   ASSERT_EQ(mkfifo((root + "/tree/fifo").c_str(), 0600), 0);
 
   std::vector<grep::path_failure> failures;
-  const auto found =
-      grep::walk({root + "/tree///", root + "/root_link", root + "/tree/link_to_file", root + "/tree/a"}, failures);
+  const auto found = grep::walk(
+      {root + "/tree///", root + "/root_link", root + "/tree/link_to_file", root + "/tree/a"},
+      failures);
   std::vector<std::pair<std::string, std::uint64_t>> listed;
-  for (const grep::file_item& file : found) listed.emplace_back(file.path.substr(root.size()), file.size_hint);
-  EXPECT_EQ(listed, (std::vector<std::pair<std::string, std::uint64_t>>{{"/root_link/d", 4},
-                                                                        {"/tree/.b", 2},
-                                                                        {"/tree/a", 1},
-                                                                        {"/tree/a", 1},
-                                                                        {"/tree/link_to_file", 4},
-                                                                        {"/tree/sub/.hidden/deep/c", 3}}));
+  for (const grep::file_item& file : found)
+    listed.emplace_back(file.path.substr(root.size()), file.size_hint);
+  EXPECT_EQ(listed,
+            (std::vector<std::pair<std::string, std::uint64_t>>{{"/root_link/d", 4},
+                                                                {"/tree/.b", 2},
+                                                                {"/tree/a", 1},
+                                                                {"/tree/a", 1},
+                                                                {"/tree/link_to_file", 4},
+                                                                {"/tree/sub/.hidden/deep/c", 3}}));
   EXPECT_TRUE(failures.empty());
 
-  EXPECT_TRUE(grep::walk({root + "/nowhere", root + "/tree/fifo", root + "/tree/dangling"}, failures).empty());
+  EXPECT_TRUE(
+      grep::walk({root + "/nowhere", root + "/tree/fifo", root + "/tree/dangling"}, failures)
+          .empty());
   ASSERT_EQ(failures.size(), 3u);
   EXPECT_EQ(failures[0].error, ENOENT);
   EXPECT_EQ(failures[1].error, ENOENT);  // sorted: the dangling link
@@ -187,7 +202,8 @@ TEST(GrepWalk, FindsTheFilesThatGrepFinds) {
 
 TEST(GrepWalk, RefusesPseudoFileSystems) {
   struct statfs file_system;
-  if (statfs("/proc/self", &file_system) != 0 || file_system.f_type != PROC_SUPER_MAGIC) GTEST_SKIP() << "no /proc";
+  if (statfs("/proc/self", &file_system) != 0 || file_system.f_type != PROC_SUPER_MAGIC)
+    GTEST_SKIP() << "no /proc";
   const temporary_folder folder;
   folder.write("a", "1");
   fs::create_symlink("/proc/self/status", folder.path + "/link");

@@ -39,11 +39,14 @@ TEST(GrepFiles, ALateNulLeavesTheLinesThatWereCompleteBefore) {
   grep_world world;
   const std::size_t lines = first_read / line.size();
   const std::map<std::string, std::string> files = {
-      {"a", repeat(line, lines) + std::string("foo\n\0foo\n", 9)},           // the first read ends with a line
-      {"b", repeat(line, lines - 1) + "foo foo foo\n" + std::string(1, 0)},  // a line crosses its end
+      {"a",
+       repeat(line, lines) + std::string("foo\n\0foo\n", 9)},  // the first read ends with a line
+      {"b",
+       repeat(line, lines - 1) + "foo foo foo\n" + std::string(1, 0)},  // a line crosses its end
       {"c", repeat(line, 2 * lines) + std::string(1, 0)},
       {"d", repeat("foo ", first_read / 4) + std::string(1, 0)},  // one line
-      {"e", repeat(line, 5 * lines) + repeat("foo ", 1000) + std::string(1, 0) + repeat(line, 100'000)},
+      {"e",
+       repeat(line, 5 * lines) + repeat("foo ", 1000) + std::string(1, 0) + repeat(line, 100'000)},
       {"f", repeat(line, 400'000)},
   };
   const counts found = world.search(files, {"foo", "bar"});
@@ -70,7 +73,8 @@ class GrepRealFiles : public ::testing::Test {
     std::string path = folder_ + "/" + name;
     made_.push_back(path);
     const int fd = open(path.c_str(), O_CREAT | O_WRONLY, 0600);
-    EXPECT_EQ(pwrite(fd, text.data(), text.size(), static_cast<off_t>(at)), static_cast<ssize_t>(text.size()));
+    EXPECT_EQ(pwrite(fd, text.data(), text.size(), static_cast<off_t>(at)),
+              static_cast<ssize_t>(text.size()));
     close(fd);
     return path;
   }
@@ -87,8 +91,10 @@ TEST_F(GrepRealFiles, AHoleMakesALongFileBinaryFromItsBeginning) {
   const std::string nuls = make("nuls", 0, text + std::string(1 << 20, '\0') + "foo\n");
   mount_options options = grep_world::grep_options();
   const mount m(options);
-  const grep::result r = grep::search(m, grep::dictionary({"foo"}), {{full, 1}, {holed, 1}, {nuls, 1}});
-  // A file system without holes stores the NULs, and grep sees a late one: then both files are alike.
+  const grep::result r =
+      grep::search(m, grep::dictionary({"foo"}), {{full, 1}, {holed, 1}, {nuls, 1}});
+  // A file system without holes stores the NULs, and grep sees a late one: then both files are
+  // alike.
   const int fd = open(holed.c_str(), O_RDONLY);
   const bool has_holes = lseek(fd, 0, SEEK_HOLE) < (3 << 20);
   close(fd);
@@ -115,7 +121,8 @@ TEST(GrepFiles, AreCutIntoAMillionPartsAtMost) {
     for (const std::uint32_t blocks : {1u, 528u}) {
       const std::uint64_t part_bytes = grep::part_bytes_for(bytes, blocks);
       EXPECT_LE(grep::count_parts(bytes, part_bytes), grep::parts_max) << bytes;
-      EXPECT_LE(10 * grep::count_parts(bytes / 10, part_bytes), grep::parts_max + 10) << "ten files of " << bytes / 10;
+      EXPECT_LE(10 * grep::count_parts(bytes / 10, part_bytes), grep::parts_max + 10)
+          << "ten files of " << bytes / 10;
     }
   }
   EXPECT_EQ(grep::part_bytes_for(std::uint64_t{1} << 40, 528), std::uint64_t{1} << 20);
@@ -125,7 +132,8 @@ TEST(GrepFiles, OneOfAnySizeDoesNotFailTheSearch) {
   grep_world world;
   world.backend().write("good", repeat(line, 60'000));
   std::vector<grep::file_item> list = {{"good", 480'000}};
-  for (const std::uint64_t size : {limits::file_bytes_max, std::uint64_t{1} << 52, ~std::uint64_t{0}}) {
+  for (const std::uint64_t size :
+       {limits::file_bytes_max, std::uint64_t{1} << 52, ~std::uint64_t{0}}) {
     list.push_back({"huge" + std::to_string(size), size});
     world.backend().write(list.back().path, "foo");
   }
@@ -142,14 +150,15 @@ TEST(GrepFiles, OneThatCannotBeOpenedIsReportedAndTheRestIsSearched) {
   world.backend().make_fifo("fifo");
   world.backend().write("refused", "foo");
   world.backend().refuse("refused", EACCES);
-  const std::vector<grep::file_item> list = {{"missing", 5}, {"good", 3},          {"directory", 0},
-                                             {"fifo", 0},    {"refused", 1 << 20}, {std::string(5000, 'p'), 1}};
+  const std::vector<grep::file_item> list = {{"missing", 5},       {"good", 3},
+                                             {"directory", 0},     {"fifo", 0},
+                                             {"refused", 1 << 20}, {std::string(5000, 'p'), 1}};
   const counts found = world.search_list(grep::dictionary({"foo"}), list);
   EXPECT_EQ(found, (counts{{{"good", "foo"}, 1}}));
   std::map<std::uint32_t, int> errors;
   for (const grep::failure& f : world.last.failures) errors[f.file] = f.error;
-  EXPECT_EQ(errors,
-            (std::map<std::uint32_t, int>{{0, ENOENT}, {2, EISDIR}, {3, EINVAL}, {4, EACCES}, {5, ENAMETOOLONG}}));
+  EXPECT_EQ(errors, (std::map<std::uint32_t, int>{
+                        {0, ENOENT}, {2, EISDIR}, {3, EINVAL}, {4, EACCES}, {5, ENAMETOOLONG}}));
 }
 
 TEST(GrepFiles, OneThatCannotBeReadToItsEndHasNoMatches) {
@@ -162,7 +171,8 @@ TEST(GrepFiles, OneThatCannotBeReadToItsEndHasNoMatches) {
   mount_options options = grep_world::grep_options();
   options.backend = faulty;
   grep_world world(options);
-  const counts found = world.search_list(grep::dictionary({"foo"}), {{"bad", 480'000}, {"good", 480'000}});
+  const counts found =
+      world.search_list(grep::dictionary({"foo"}), {{"bad", 480'000}, {"good", 480'000}});
   EXPECT_EQ(found, (counts{{{"good", "foo"}, 60'000}}));
   ASSERT_EQ(world.last.failures.size(), 1u);
   EXPECT_EQ(world.last.failures[0].error, EIO);
@@ -172,7 +182,8 @@ TEST(GrepFiles, OneThatIsCutOffWhileItIsReadEndsThere) {
   const auto memory = std::make_shared<memory_backend>();
   const auto faulty = std::make_shared<fault_backend>(memory);
   memory->write("f", repeat(line, 60'000));
-  faulty->add({.on = operation::read, .nth = 3, .before = [&memory] { memory->truncate("f", 8000); }});
+  faulty->add(
+      {.on = operation::read, .nth = 3, .before = [&memory] { memory->truncate("f", 8000); }});
   mount_options options = grep_world::grep_options();
   options.backend = faulty;
   grep_world world(options);
@@ -230,7 +241,8 @@ TEST(GrepFiles, ManySearchesCanFollowEachOtherAndRunAtOnce) {
   }
   const grep::dictionary words({"foo", "bar", "o"});
   const auto search = [&](int times) {
-    for (int k = 0; k < times; ++k) EXPECT_EQ(grep::search(world.m(), words, list).matches.size(), 40u);
+    for (int k = 0; k < times; ++k)
+      EXPECT_EQ(grep::search(world.m(), words, list).matches.size(), 40u);
   };
   search(70);  // more than there are sinks
   std::vector<std::thread> threads;

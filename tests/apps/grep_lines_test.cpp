@@ -17,13 +17,15 @@ void expect_counts(grep_world& world, const std::map<std::string, std::string>& 
     list.push_back({path, text.size()});
     bytes += text.size();
   }
-  const grep::line_result r = grep::count_lines(world.m(), grep::dictionary({words.begin(), words.end()}), list);
+  const grep::line_result r =
+      grep::count_lines(world.m(), grep::dictionary({words.begin(), words.end()}), list);
   EXPECT_TRUE(r.failures.empty());
   EXPECT_EQ(r.files, files.size());
   EXPECT_EQ(r.bytes, bytes);
   ASSERT_EQ(r.lines.size(), files.size());
   for (std::size_t k = 0; k < list.size(); ++k)
-    EXPECT_EQ(r.lines[k], count_lines(files.at(list[k].path), words)) << what << ": " << list[k].path;
+    EXPECT_EQ(r.lines[k], count_lines(files.at(list[k].path), words))
+        << what << ": " << list[k].path;
 }
 
 // Every text of a few symbols, cut into three parts at every two places.
@@ -59,7 +61,8 @@ TEST(GrepLines, PartsAddUpToTheWhole) {
 
 TEST(GrepLines, CountsAsANaiveSearchDoes) {
   grep_world world;
-  for (std::uint64_t seed = 1; seed <= (is_sanitized ? 4 : 24) && !::testing::Test::HasFailure(); ++seed) {
+  for (std::uint64_t seed = 1; seed <= (is_sanitized ? 4 : 24) && !::testing::Test::HasFailure();
+       ++seed) {
     random_text random(seed);
     std::map<std::string, std::string> files;
     std::set<std::string> words;
@@ -81,10 +84,12 @@ TEST(GrepLines, FollowsLinesAcrossWindows) {
   const std::size_t window = grep::window_bytes - grep::lookahead_bytes;
   for (std::size_t shift = 0; shift < 600; shift += is_sanitized ? 37 : 5) {
     const std::size_t at = window - 300 + shift;
-    for (const std::string& between : {std::string(" "), std::string("\n"), std::string(1, 0), std::string("\n\n")}) {
+    for (const std::string& between :
+         {std::string(" "), std::string("\n"), std::string(1, 0), std::string("\n\n")}) {
       std::string text(at, ' ');
       text += "needle" + between + "needle" + repeat(" ", 9000) + "needle\nneedle";
-      files["f" + std::to_string(shift) + "-" + std::to_string(between.size()) + std::to_string(between[0])] = text;
+      files["f" + std::to_string(shift) + "-" + std::to_string(between.size()) +
+            std::to_string(between[0])] = text;
     }
   }
   expect_counts(world, files, {"needle", "other"}, "windows");
@@ -93,13 +98,14 @@ TEST(GrepLines, FollowsLinesAcrossWindows) {
 TEST(GrepLines, FollowsLinesAcrossParts) {
   grep_world world;
   const std::string blank = repeat(" ", 500'000);
-  const std::map<std::string, std::string> files = {{"many", repeat("foo bar\nbar\n", 100'000)},
-                                                    {"one", repeat("foo bar ", 100'000)},
-                                                    {"none", repeat("bar\n", 300'000)},
-                                                    {"far", "foo" + blank + "foo\n" + blank + "foo" + blank},
-                                                    {"ends", "foo\n" + blank + "\nfoo"},
-                                                    {"nuls", repeat(std::string("foo\0bar\n\0foo", 12), 40'000)},
-                                                    {"empty", ""}};
+  const std::map<std::string, std::string> files = {
+      {"many", repeat("foo bar\nbar\n", 100'000)},
+      {"one", repeat("foo bar ", 100'000)},
+      {"none", repeat("bar\n", 300'000)},
+      {"far", "foo" + blank + "foo\n" + blank + "foo" + blank},
+      {"ends", "foo\n" + blank + "\nfoo"},
+      {"nuls", repeat(std::string("foo\0bar\n\0foo", 12), 40'000)},
+      {"empty", ""}};
   expect_counts(world, files, {"foo", "a-a"}, "parts");
   expect_counts(world, files, {"foo", "bar"}, "parts");
   expect_counts(world, files, {" "}, "parts");
@@ -109,13 +115,15 @@ TEST(GrepLines, IgnoresTheCase) {
   grep_world world;
   world.backend().write("f", "Foo\nfoo FOO\nfoos\nf\n");
   const grep::dictionary words({"fOO"}, grep::letter_case::ignored);
-  EXPECT_EQ(grep::count_lines(world.m(), words, {{"f", 20}}).lines, (std::vector<std::uint64_t>{2}));
+  EXPECT_EQ(grep::count_lines(world.m(), words, {{"f", 20}}).lines,
+            (std::vector<std::uint64_t>{2}));
 }
 
 TEST(GrepLines, LeavesOutWhatFails) {
   grep_world world;
   world.backend().write("f", "foo\n");
-  const grep::line_result r = grep::count_lines(world.m(), grep::dictionary({"foo"}), {{"missing", 9}, {"f", 4}});
+  const grep::line_result r =
+      grep::count_lines(world.m(), grep::dictionary({"foo"}), {{"missing", 9}, {"f", 4}});
   ASSERT_EQ(r.failures.size(), 1u);
   EXPECT_EQ(r.failures[0].file, 0u);
   EXPECT_EQ(r.failures[0].error, ENOENT);
@@ -126,7 +134,8 @@ TEST(GrepLines, LeavesOutWhatFails) {
 TEST(GrepLines, CountsNothingInNothing) {
   grep_world world;
   EXPECT_TRUE(grep::count_lines(world.m(), grep::dictionary({"foo"}), {}).lines.empty());
-  EXPECT_EQ(grep::count_lines(world.m(), grep::dictionary({}), {{"f", 1}}).lines, (std::vector<std::uint64_t>{0}));
+  EXPECT_EQ(grep::count_lines(world.m(), grep::dictionary({}), {{"f", 1}}).lines,
+            (std::vector<std::uint64_t>{0}));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// GNU grep's counts, computed in the plainest way; tests/python/test_grep_against_grep.py holds this algorithm against
-// the real grep. And a fixture that searches files in memory.
+// GNU grep's counts, computed in the plainest way; tests/python/test_grep_against_grep.py holds
+// this algorithm against the real grep. And a fixture that searches files in memory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,8 @@ inline std::uint64_t count_word(const std::string& text, const std::string& word
   std::uint64_t count = 0;
   for (std::size_t at = text.find(word); at != std::string::npos;) {
     const std::size_t end = at + word.size();
-    const bool whole = (at == 0 || !is_word_byte(text[at - 1])) && (end == text.size() || !is_word_byte(text[end]));
+    const bool whole = (at == 0 || !is_word_byte(text[at - 1])) &&
+                       (end == text.size() || !is_word_byte(text[end]));
     if (whole) ++count;
     at = text.find(word, whole ? end : at + 1);
   }
@@ -59,7 +60,8 @@ inline std::uint64_t count_lines(const std::string& text, const std::set<std::st
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find_first_of(ends, at), text.size());
     const std::string line = text.substr(at, end - at);
-    count += std::any_of(words.begin(), words.end(), [&](const std::string& w) { return count_word(line, w) != 0; });
+    count += std::any_of(words.begin(), words.end(),
+                         [&](const std::string& w) { return count_word(line, w) != 0; });
     at = end + 1;
   }
   return count;
@@ -67,7 +69,8 @@ inline std::uint64_t count_lines(const std::string& text, const std::set<std::st
 
 using counts = std::map<std::pair<std::string, std::string>, std::uint64_t>;  // by path and word
 
-inline counts expected_counts(const std::map<std::string, std::string>& files, const std::set<std::string>& words) {
+inline counts expected_counts(const std::map<std::string, std::string>& files,
+                              const std::set<std::string>& words) {
   counts all;
   for (const auto& [path, text] : files) {
     const std::string part = counted_part(text);
@@ -98,7 +101,8 @@ class grep_world {
   std::shared_ptr<memory_backend> shared_backend() { return backend_; }
 
   // Searches and checks the form of the result; failures are the caller's to expect.
-  counts search(const std::map<std::string, std::string>& files, const std::set<std::string>& words) {
+  counts search(const std::map<std::string, std::string>& files,
+                const std::set<std::string>& words) {
     std::vector<grep::file_item> list;
     for (const auto& [path, text] : files) {
       backend_->write(path, text);
@@ -139,8 +143,8 @@ inline void expect_same(const counts& expected, const counts& found, const std::
         << what << ": " << key.first << ", " << ::testing::PrintToString(key.second);
   }
   for (const auto& [key, count] : found) {
-    EXPECT_TRUE(expected.contains(key)) << what << ": " << key.first << ", " << ::testing::PrintToString(key.second)
-                                        << " x " << count;
+    EXPECT_TRUE(expected.contains(key)) << what << ": " << key.first << ", "
+                                        << ::testing::PrintToString(key.second) << " x " << count;
   }
 }
 

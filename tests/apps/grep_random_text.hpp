@@ -14,13 +14,24 @@ namespace gpufs::testing {
 class random_text {
  public:
   explicit random_text(std::uint64_t seed) : random_(seed) {
-    static const std::string alphabets[] = {
-        "a-",    "a-'", "ab- \n",  "a\n-", std::string("ab_-+ \n\r"), "a\xe9\xff- \n", "-- a ", "\\.*[a \n",
-        "ab \n", "-",   "aZ09_ -", "a"};
+    static const std::string alphabets[] = {"a-",
+                                            "a-'",
+                                            "ab- \n",
+                                            "a\n-",
+                                            std::string("ab_-+ \n\r"),
+                                            "a\xe9\xff- \n",
+                                            "-- a ",
+                                            "\\.*[a \n",
+                                            "ab \n",
+                                            "-",
+                                            "aZ09_ -",
+                                            "a"};
     alphabet_ = alphabets[below(std::size(alphabets))];
   }
 
-  std::size_t below(std::size_t limit) { return std::uniform_int_distribution<std::size_t>(0, limit - 1)(random_); }
+  std::size_t below(std::size_t limit) {
+    return std::uniform_int_distribution<std::size_t>(0, limit - 1)(random_);
+  }
 
   std::string bytes(std::size_t count) {
     std::string text(count, ' ');
@@ -29,7 +40,8 @@ class random_text {
   }
 
   std::string file() {
-    static constexpr std::size_t sizes[] = {0, 1, 5, 60, 1000, 4096, 8192, 8464, 20'000, 98'304, 140'000};
+    static constexpr std::size_t sizes[] = {0,    1,    5,      60,     1000,   4096,
+                                            8192, 8464, 20'000, 98'304, 140'000};
     std::size_t size = sizes[below(std::size(sizes))];
     if (size > 100) size += below(7) - 3;
     std::string text;
@@ -56,7 +68,8 @@ class random_text {
   std::string word(const std::string& text) {
     static constexpr std::size_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 40, 200, 254, 255};
     const std::size_t size = sizes[below(std::size(sizes))];
-    std::string word = text.empty() || below(5) == 0 ? bytes(size) : text.substr(below(text.size()), size);
+    std::string word =
+        text.empty() || below(5) == 0 ? bytes(size) : text.substr(below(text.size()), size);
     std::erase(word, '\n');
     std::erase(word, '\0');
     return word;

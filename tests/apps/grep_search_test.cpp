@@ -9,7 +9,8 @@ namespace gpufs::testing {
 namespace {
 
 void search_random_files(grep_world& world, std::uint64_t first_seed, std::uint64_t seeds) {
-  for (std::uint64_t seed = first_seed; seed < first_seed + seeds && !::testing::Test::HasFailure(); ++seed) {
+  for (std::uint64_t seed = first_seed; seed < first_seed + seeds && !::testing::Test::HasFailure();
+       ++seed) {
     random_text random(seed);
     std::map<std::string, std::string> files;
     std::set<std::string> words;
@@ -19,7 +20,8 @@ void search_random_files(grep_world& world, std::uint64_t first_seed, std::uint6
       for (int w = 0; w < 6; ++w) words.insert(random.word(text));
     }
     words.erase("");
-    expect_same(expected_counts(files, words), world.search(files, words), "seed " + std::to_string(seed));
+    expect_same(expected_counts(files, words), world.search(files, words),
+                "seed " + std::to_string(seed));
   }
 }
 
@@ -45,10 +47,12 @@ std::string lower(std::string text) {
 
 TEST(GrepSearch, IgnoresTheCaseAsASearchOfLowerCaseDoes) {
   grep_world world;
-  for (std::uint64_t seed = 1; seed <= (is_sanitized ? 3 : 12) && !::testing::Test::HasFailure(); ++seed) {
+  for (std::uint64_t seed = 1; seed <= (is_sanitized ? 3 : 12) && !::testing::Test::HasFailure();
+       ++seed) {
     random_text random(seed);
     const auto capitals = [&random](std::string text) {
-      for (char& c : text) c = random.below(2) == 0 && c >= 'a' && c <= 'z' ? static_cast<char>(c - ('a' - 'A')) : c;
+      for (char& c : text)
+        c = random.below(2) == 0 && c >= 'a' && c <= 'z' ? static_cast<char>(c - ('a' - 'A')) : c;
       return text;
     };
     std::map<std::string, std::string> files;
@@ -129,13 +133,14 @@ TEST(GrepSearch, OfMatchesThatOverlapTheLeftmostCounts) {
   }
 }
 
-// Windows, parts and pages end at multiples of 4096; a word is moved across such places byte by byte.
+// Windows, parts and pages end at multiples of 4096; a word is moved across such places byte by
+// byte.
 TEST(GrepSearch, FindsWordsAtEveryPlaceOfAWindow) {
   grep_world world;
   const std::string longest = "b" + repeat("x", 253) + "e";
   const std::set<std::string> words = {"needle", longest, "a-a", "-", longest.substr(1)};
-  for (const std::size_t border :
-       {std::size_t{4096}, std::size_t{8192}, std::size_t{12288}, std::size_t{1} << 17, std::size_t{1} << 18}) {
+  for (const std::size_t border : {std::size_t{4096}, std::size_t{8192}, std::size_t{12288},
+                                   std::size_t{1} << 17, std::size_t{1} << 18}) {
     std::map<std::string, std::string> files;
     for (std::size_t shift = 0; shift < 600; shift += is_sanitized ? 37 : shift % 8 == 7 ? 25 : 1) {
       const std::size_t at = border - 560 + shift;
@@ -146,15 +151,18 @@ TEST(GrepSearch, FindsWordsAtEveryPlaceOfAWindow) {
       text.resize(at + 13 + longest.size() + (shift % 3 == 0 ? 0 : 5000));
       files["f" + std::to_string(shift)] = text;
       // The character behind decides, also where it is the last that is looked at.
-      if (shift % 3 != 0) files["g" + std::to_string(shift)] = text.replace(at + 13 + longest.size(), 1, "_");
+      if (shift % 3 != 0)
+        files["g" + std::to_string(shift)] = text.replace(at + 13 + longest.size(), 1, "_");
     }
-    expect_same(expected_counts(files, words), world.search(files, words), "border " + std::to_string(border));
+    expect_same(expected_counts(files, words), world.search(files, words),
+                "border " + std::to_string(border));
   }
 }
 
 TEST(GrepSearch, FollowsChainsAcrossWindowsAndParts) {
   grep_world world;
-  std::set<std::string> words = {"a-a", "a-a-a", "-", "--", "---", repeat("-", 30), repeat("-", 31)};
+  std::set<std::string> words = {"a-a",           "a-a-a",        "-", "--", "---",
+                                 repeat("-", 30), repeat("-", 31)};
   std::map<std::string, std::string> files;
   for (const std::size_t size : {5000, 8464, 20'001, 300'003}) {
     files["a-" + std::to_string(size)] = repeat("a-", size / 2) + "a";
@@ -175,13 +183,15 @@ TEST(GrepSearch, SharesOutLargeFilesWithoutLosingMatches) {
   std::string lines;
   std::string one_line;
   while (lines.size() < 1'500'000) {
-    static const char* const pieces[] = {"foo", "bar", "a-a", "a-a-a", "bye-bye-bye", "x", "'tis", "foo_bar"};
+    static const char* const pieces[] = {"foo",         "bar", "a-a",  "a-a-a",
+                                         "bye-bye-bye", "x",   "'tis", "foo_bar"};
     const std::string piece = pieces[random() % std::size(pieces)];
     lines += piece + (random() % 5 == 0 ? "\n" : " ");
     one_line += piece + (random() % 50 == 0 ? " " : "-");
   }
   const std::map<std::string, std::string> files = {{"lines", lines}, {"one_line", one_line}};
-  const std::set<std::string> words = {"foo", "bar", "a-a", "bye-bye", "'tis", "foo-bar", "x-x", "x x"};
+  const std::set<std::string> words = {"foo",  "bar",     "a-a", "bye-bye",
+                                       "'tis", "foo-bar", "x-x", "x x"};
   expect_same(expected_counts(files, words), world.search(files, words), "parts");
   EXPECT_EQ(world.last.bytes, lines.size() + one_line.size());
 }
@@ -195,24 +205,28 @@ TEST(GrepSearch, IsRightWhateverTheSizeHints) {
   world.search(files, words);
   const grep::dictionary dictionary({words.begin(), words.end()});
   for (const std::uint64_t hint : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{3'000'000}}) {
-    expect_same(expected, world.search_list(dictionary, {{"small", hint}, {"large", hint}, {"empty", hint}}),
+    expect_same(expected,
+                world.search_list(dictionary, {{"small", hint}, {"large", hint}, {"empty", hint}}),
                 "hint " + std::to_string(hint));
     EXPECT_EQ(world.last.bytes, files.at("large").size() + 3);
   }
 }
 
-// More different matches in one window than a block's table has room for, and messages of the smallest size.
+// More different matches in one window than a block's table has room for, and messages of the
+// smallest size.
 TEST(GrepSearch, CountsMoreWordsThanABlockHasRoomFor) {
   grep_world world;
   std::mt19937 random(6);
   std::string text;
   while (text.size() < 8000) {
-    for (std::size_t k = random() % 3 + 1; k != 0; --k) text += static_cast<char>('a' + random() % 26);
+    for (std::size_t k = random() % 3 + 1; k != 0; --k)
+      text += static_cast<char>('a' + random() % 26);
     text += "- ."[random() % 3];
   }
   std::set<std::string> words;
   for (std::size_t at = 0; at < text.size(); ++at) {
-    for (std::size_t end = at; (at == 0 || !is_word_byte(text[at - 1])) && end < at + 16 && end < text.size(); ++end) {
+    for (std::size_t end = at;
+         (at == 0 || !is_word_byte(text[at - 1])) && end < at + 16 && end < text.size(); ++end) {
       if (!is_word_byte(text[end])) words.insert(text.substr(at, end - at));
     }
   }

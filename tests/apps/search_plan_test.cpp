@@ -17,7 +17,9 @@ struct random_search {
   job::mount_facts mount{};
   question q;
   explicit random_search(std::mt19937_64& random) {
-    const auto below = [&](std::uint64_t n) { return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random); };
+    const auto below = [&](std::uint64_t n) {
+      return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random);
+    };
     const auto size = [&](unsigned bits) { return 1 + below(std::uint64_t{1} << below(bits + 1)); };
     mount.page_bytes = std::uint64_t{512} << below(13);
     mount.cache_bytes = mount.page_bytes * (16 + size(20));
@@ -27,7 +29,8 @@ struct random_search {
     q.queries = {"", 0, q.dimensions * sizeof(float), size(14)};
     q.top = static_cast<std::uint32_t>(below(2) * size(10));
     for (std::uint64_t n = below(5); n > 0; --n)
-      q.databases.push_back({"", 4 * below(100), q.dimensions * sizeof(float) + 4 * below(3), below(2) * size(14)});
+      q.databases.push_back(
+          {"", 4 * below(100), q.dimensions * sizeof(float) + 4 * below(3), below(2) * size(14)});
   }
 };
 
@@ -71,8 +74,9 @@ TEST_P(search_plan, half_of_the_cache_has_room_for_what_is_mapped) {
     ASSERT_LE(how.rows, tile::side);
     ASSERT_GE(how.blocks, 1u);
     ASSERT_LE(how.blocks, 2 * search.mount.multiprocessors);
-    const std::uint64_t mapped =
-        how.part_columns != search.q.dimensions ? 2 * how.rows : how.rows * stride / search.mount.page_bytes + 2;
+    const std::uint64_t mapped = how.part_columns != search.q.dimensions
+                                     ? 2 * how.rows
+                                     : how.rows * stride / search.mount.page_bytes + 2;
     EXPECT_LE(how.blocks * mapped, half);
   }
 }
@@ -112,7 +116,8 @@ TEST_P(search_plan, each_chunk_is_brought_once_by_one_that_is_not_behind_it) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(seed, search_plan, ::testing::ValuesIn(testing::seeds()), ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(seed, search_plan, ::testing::ValuesIn(testing::seeds()),
+                         ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace gpufs::search

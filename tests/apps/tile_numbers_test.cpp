@@ -19,7 +19,8 @@ double sum_of_parts(float x, bool is_high) {
   std::uint32_t words[Parts][1];
   split_all(two, words);
   double sum = 0;
-  for (const auto& word : words) sum += static_cast<double>(float_of(is_high ? word[0] & 0xffff'0000 : word[0] << 16));
+  for (const auto& word : words)
+    sum += static_cast<double>(float_of(is_high ? word[0] & 0xffff'0000 : word[0] << 16));
   return sum;
 }
 
@@ -41,7 +42,8 @@ TEST(TileNumbers, PartsSumUpToTheNumber) {
     expect_close<2>(x, 0x1p-16);
     expect_close<3>(x, 0);
   }
-  for (const float x : {0.0F, 1.0F, limits_of_float::min(), 0x1.fffffep0F, 0x1.00ffffp5F}) expect_close<2>(x, 0x1p-16);
+  for (const float x : {0.0F, 1.0F, limits_of_float::min(), 0x1.fffffep0F, 0x1.00ffffp5F})
+    expect_close<2>(x, 0x1p-16);
 }
 
 TEST(TileNumbers, TheLargestStayWhatTheyAre) {
@@ -51,14 +53,16 @@ TEST(TileNumbers, TheLargestStayWhatTheyAre) {
       expect_close<3>(signed_x, 0);
     }
   }
-  EXPECT_FALSE(std::isfinite(sum_of_parts<1>(limits_of_float::max(), false))) << "as any that is rounded up";
+  EXPECT_FALSE(std::isfinite(sum_of_parts<1>(limits_of_float::max(), false)))
+      << "as any that is rounded up";
 }
 
 TEST(TileNumbers, WhatIsNotFiniteStaysSo) {
   for (const bool is_high : {false, true}) {
     for (const float sign : {1.0F, -1.0F}) {
       const float x = sign * limits_of_float::infinity();
-      for (const double sum : {sum_of_parts<1>(x, is_high), sum_of_parts<2>(x, is_high), sum_of_parts<3>(x, is_high)})
+      for (const double sum :
+           {sum_of_parts<1>(x, is_high), sum_of_parts<2>(x, is_high), sum_of_parts<3>(x, is_high)})
         EXPECT_EQ(sum, static_cast<double>(x));
     }
     EXPECT_TRUE(std::isnan(sum_of_parts<1>(limits_of_float::quiet_NaN(), is_high)));

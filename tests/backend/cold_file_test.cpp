@@ -16,7 +16,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint64_t bytes = std::uint64_t{32} << 20;  // far more than Linux reads ahead for one call
+constexpr std::uint64_t bytes = std::uint64_t{32}
+                                << 20;  // far more than Linux reads ahead for one call
 
 class cold_file : public ::testing::Test {
  protected:
@@ -31,7 +32,8 @@ class cold_file : public ::testing::Test {
     mapping_ = file_->map(0, bytes);
     ASSERT_NE(mapping_, nullptr);
     if (const double share = file_->cached(*mapping_, 0); share > 0.1)
-      GTEST_SKIP() << "this file system keeps " << 100 * share << " % in the page cache, whatever it is told";
+      GTEST_SKIP() << "this file system keeps " << 100 * share
+                   << " % in the page cache, whatever it is told";
   }
 
   const temporary_folder folder_;
@@ -43,7 +45,8 @@ class cold_file : public ::testing::Test {
 
 TEST_F(cold_file, comes_whole_when_it_is_read_ahead) {
   file_->read_ahead(0, bytes);
-  EXPECT_TRUE(eventually([&] { return file_->cached(*mapping_, 0) > 0.99; }, 120s)) << file_->cached(*mapping_, 0);
+  EXPECT_TRUE(eventually([&] { return file_->cached(*mapping_, 0) > 0.99; }, 120s))
+      << file_->cached(*mapping_, 0);
 }
 
 TEST_F(cold_file, is_registered_as_one_extent) {

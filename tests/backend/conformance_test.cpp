@@ -26,7 +26,8 @@ class world {
   virtual ~world() = default;
   virtual std::shared_ptr<backend> io() = 0;
   virtual std::string path(const std::string& name) = 0;
-  virtual void write(const std::string& name, std::string_view content, std::uint64_t offset = 0) = 0;
+  virtual void write(const std::string& name, std::string_view content,
+                     std::uint64_t offset = 0) = 0;
   virtual void truncate(const std::string& name, std::uint64_t bytes) = 0;
   virtual void replace(const std::string& name, std::string_view content) = 0;
   virtual void remove(const std::string& name) = 0;
@@ -43,14 +44,20 @@ class posix_world : public world {
   void write(const std::string& name, std::string_view content, std::uint64_t offset) override {
     folder_.write(name, content, offset);
   }
-  void truncate(const std::string& name, std::uint64_t bytes) override { folder_.truncate(name, bytes); }
+  void truncate(const std::string& name, std::uint64_t bytes) override {
+    folder_.truncate(name, bytes);
+  }
   void replace(const std::string& name, std::string_view content) override {
     folder_.write(name + ".new", content);
     std::filesystem::rename(path(name + ".new"), path(name));
   }
   void remove(const std::string& name) override { std::filesystem::remove(path(name)); }
-  void make_directory(const std::string& name) override { std::filesystem::create_directory(path(name)); }
-  void make_fifo(const std::string& name) override { ASSERT_EQ(mkfifo(path(name).c_str(), 0600), 0); }
+  void make_directory(const std::string& name) override {
+    std::filesystem::create_directory(path(name));
+  }
+  void make_fifo(const std::string& name) override {
+    ASSERT_EQ(mkfifo(path(name).c_str(), 0600), 0);
+  }
   void make_link(const std::string& name, const std::string& target) override {
     std::filesystem::create_symlink(path(target), path(name));
   }
@@ -62,20 +69,27 @@ class posix_world : public world {
 // The same behind a fault_backend that has no faults: what it wraps must not change.
 class faultless_world final : public posix_world {
  public:
-  std::shared_ptr<backend> io() override { return std::make_shared<fault_backend>(posix_world::io()); }
+  std::shared_ptr<backend> io() override {
+    return std::make_shared<fault_backend>(posix_world::io());
+  }
 };
 
 class memory_world final : public world {
  public:
   explicit memory_world(bool mappings)
-      : io_(std::make_shared<memory_backend>(memory_backend_options{.mappings = mappings})), mappings_(mappings) {}
+      : io_(std::make_shared<memory_backend>(memory_backend_options{.mappings = mappings})),
+        mappings_(mappings) {}
   std::shared_ptr<backend> io() override { return io_; }
   std::string path(const std::string& name) override { return "/" + name; }
   void write(const std::string& name, std::string_view content, std::uint64_t offset) override {
     io_->write_at(path(name), offset, content);
   }
-  void truncate(const std::string& name, std::uint64_t bytes) override { io_->truncate(path(name), bytes); }
-  void replace(const std::string& name, std::string_view content) override { io_->replace(path(name), content); }
+  void truncate(const std::string& name, std::uint64_t bytes) override {
+    io_->truncate(path(name), bytes);
+  }
+  void replace(const std::string& name, std::string_view content) override {
+    io_->replace(path(name), content);
+  }
   void remove(const std::string& name) override { io_->remove(path(name)); }
   void make_directory(const std::string& name) override { io_->make_directory(path(name)); }
   void make_fifo(const std::string& name) override { io_->make_fifo(path(name)); }
@@ -132,10 +146,11 @@ class backend_conformance : public ::testing::TestWithParam<world_parameter> {
 
 INSTANTIATE_TEST_SUITE_P(
     , backend_conformance,
-    ::testing::Values(world_parameter{"posix", [] { return std::make_unique<posix_world>(); }},
-                      world_parameter{"memory", [] { return std::make_unique<memory_world>(false); }},
-                      world_parameter{"mapped_memory", [] { return std::make_unique<memory_world>(true); }},
-                      world_parameter{"fault", [] { return std::make_unique<faultless_world>(); }}),
+    ::testing::Values(
+        world_parameter{"posix", [] { return std::make_unique<posix_world>(); }},
+        world_parameter{"memory", [] { return std::make_unique<memory_world>(false); }},
+        world_parameter{"mapped_memory", [] { return std::make_unique<memory_world>(true); }},
+        world_parameter{"fault", [] { return std::make_unique<faultless_world>(); }}),
     [](const auto& p) { return std::string(p.param.name); });
 
 // ---- writing
@@ -202,7 +217,8 @@ TEST_P(backend_conformance, reads_any_part_of_a_file) {
   const auto file = open("file");
   for (const std::uint64_t offset : {0, 1, 4095, 4096, 4097, 19'999}) {
     for (const std::uint64_t bytes : {1, 2, 4095, 4096, 20'000})
-      EXPECT_EQ(read(*file, bytes, offset), content.substr(offset, bytes)) << offset << " " << bytes;
+      EXPECT_EQ(read(*file, bytes, offset), content.substr(offset, bytes))
+          << offset << " " << bytes;
   }
 }
 
@@ -267,7 +283,8 @@ TEST_P(backend_conformance, several_threads_read_one_file) {
       std::string to(1000, '\0');
       for (std::uint64_t i = 0; i < 200; ++i) {
         const std::uint64_t offset = (i * 487 + t * 1001) % 99'000;
-        if (file->read(to.data(), 1000, offset) != 1000 || content.compare(offset, 1000, to) != 0) ++wrong;
+        if (file->read(to.data(), 1000, offset) != 1000 || content.compare(offset, 1000, to) != 0)
+          ++wrong;
       }
     });
   }
@@ -288,9 +305,12 @@ TEST_P(backend_conformance, a_file_that_is_read_often_reads_as_before) {
       for (std::uint64_t offset = 0; offset < bytes; offset += page) {
         file->expect(page, offset);
         const std::int64_t n = file->read(to.data(), page, offset);
-        const std::uint64_t there = offset < content.size() ? std::min(page, content.size() - offset) : 0;
+        const std::uint64_t there =
+            offset < content.size() ? std::min(page, content.size() - offset) : 0;
         ASSERT_EQ(n, static_cast<std::int64_t>(there)) << offset;
-        ASSERT_EQ(content.compare(std::min<std::size_t>(offset, content.size()), there, to, 0, there), 0) << offset;
+        ASSERT_EQ(
+            content.compare(std::min<std::size_t>(offset, content.size()), there, to, 0, there), 0)
+            << offset;
       }
     }
   };
@@ -355,7 +375,8 @@ TEST_P(backend_conformance, a_mapping_shows_the_file_as_reads_do) {
   EXPECT_EQ(mapping->bytes(), 50'000u - 8192);
   EXPECT_EQ(std::memcmp(mapping->data(), content.data() + 8192, mapping->bytes()), 0);
   world_->write("file", "changed", 9000);
-  EXPECT_EQ(std::memcmp(mapping->data() + (9000 - 8192), "changed", 7), 0) << "the mapping is shared";
+  EXPECT_EQ(std::memcmp(mapping->data() + (9000 - 8192), "changed", 7), 0)
+      << "the mapping is shared";
   file->fault_in(*mapping);
   const double cached = file->cached(*mapping, 8192);
   EXPECT_GE(cached, 0.0);

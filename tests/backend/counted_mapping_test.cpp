@@ -43,7 +43,8 @@ TEST(counted_mappings, leave_most_of_the_address_space_to_the_program) {
   const sparse_file file(2 * copy_mapping::bytes_most);
   EXPECT_EQ(copy_mapping::make(file.number(), copy_mapping::bytes_most + 1, 0, PROT_READ), nullptr);
   std::vector<char*> made;
-  for (char* data = nullptr; made.size() < 8 && (data = copy_mapping::make(file.number(), large, 0, PROT_READ));)
+  for (char* data = nullptr;
+       made.size() < 8 && (data = copy_mapping::make(file.number(), large, 0, PROT_READ));)
     made.push_back(data);
   EXPECT_EQ(made.size(), 4u);
   for (char* const data : made) copy_mapping::end(data, large);
@@ -63,7 +64,8 @@ TEST(counted_mappings, of_copies_have_page_tables_of_a_gibibyte_at_most) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer leaves no room for such mappings";
 #endif
-  constexpr std::uint64_t size = std::uint64_t{100} << 30, page_bytes = 4096, bytes_of_page = std::uint64_t{2} << 20;
+  constexpr std::uint64_t size = std::uint64_t{100} << 30, page_bytes = 4096,
+                          bytes_of_page = std::uint64_t{2} << 20;
   const sparse_file file(size);
   std::vector<std::unique_ptr<mapped_reads>> made;
   while (made.size() < 100) {

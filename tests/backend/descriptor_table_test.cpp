@@ -1,4 +1,5 @@
-// Descriptor tables of single threads: what others reach in them, and how long their descriptors stay.
+// Descriptor tables of single threads: what others reach in them, and how long their descriptors
+// stay.
 #include "backend/descriptor_table.hpp"
 
 #include <errno.h>
@@ -27,12 +28,14 @@ std::string link_to(long thread, int descriptor) {
 }
 bool is_open_in(long thread, int descriptor) {
   std::error_code ignored;
-  return std::filesystem::is_symlink(std::filesystem::symlink_status(link_to(thread, descriptor), ignored));
+  return std::filesystem::is_symlink(
+      std::filesystem::symlink_status(link_to(thread, descriptor), ignored));
 }
 
 std::string read_all(int descriptor) {
   std::string text(100, '\0');
-  const std::int64_t n = descriptor_table::of_this_thread().read(descriptor, text.data(), text.size(), 0);
+  const std::int64_t n =
+      descriptor_table::of_this_thread().read(descriptor, text.data(), text.size(), 0);
   text.resize(n < 0 ? 0 : static_cast<std::size_t>(n));
   return text;
 }
@@ -91,7 +94,7 @@ class other_thread {
   const std::function<void()>* task_ = nullptr;
   bool ending_ = false;
   long id_ = 0;
-  std::unique_ptr<opener_stay> stay_;
+  std::unique_ptr<descriptor_table_guard> stay_;
   std::shared_ptr<descriptor_table> table_;
   std::thread thread_;
 };
@@ -99,14 +102,16 @@ class other_thread {
 class descriptor_tables : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!descriptor_table::can_be_own("/proc")) GTEST_SKIP() << "this system has no tables for single threads";
+    if (!descriptor_table::can_be_own("/proc"))
+      GTEST_SKIP() << "this system has no tables for single threads";
     ASSERT_NE(other_.table(), nullptr);
   }
   const temporary_folder folder_;
   other_thread other_;
 };
 
-TEST_F(descriptor_tables, a_thread_that_has_its_own_sees_none_of_the_programs_and_the_program_none_of_its) {
+TEST_F(descriptor_tables,
+       a_thread_that_has_its_own_sees_none_of_the_programs_and_the_program_none_of_its) {
   const int outside = ::open(folder_.write("a", "content").c_str(), flags);
   const other_thread later;
   EXPECT_TRUE(is_open_in(getpid(), outside));
@@ -123,7 +128,8 @@ TEST_F(descriptor_tables, others_reach_a_file_that_was_renamed_or_removed_since)
   std::filesystem::rename(folder_ / "renamed", folder_ / "elsewhere");
   folder_.write("renamed", "other");
   std::filesystem::remove(folder_ / "gone");
-  for (const auto& [descriptor, content] : {std::pair{renamed, "first"}, std::pair{removed, "second"}}) {
+  for (const auto& [descriptor, content] :
+       {std::pair{renamed, "first"}, std::pair{removed, "second"}}) {
     const int fd = other_.table()->reopen(descriptor);
     ASSERT_GE(fd, 0) << std::generic_category().message(-fd);
     EXPECT_EQ(read_all(fd), content);

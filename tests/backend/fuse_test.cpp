@@ -1,5 +1,5 @@
-// A file system whose server goes wrong, as FUSE and NFS know it: what the host reports late reaches the program, and nothing
-// else of the mount suffers.
+// A file system whose server goes wrong, as FUSE and NFS know it: what the host reports late
+// reaches the program, and nothing else of the mount suffers.
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -45,7 +45,8 @@ mount_options options_of(unsigned workers) {
   return o;
 }
 
-// The number of workers: from four on the openers open and close, which have not the descriptors of the others.
+// The number of workers: from four on the openers open and close, which have not the descriptors of
+// the others.
 class fuse : public ::testing::TestWithParam<unsigned> {
  protected:
   static constexpr group_kind kind = group_kind::warp;
@@ -53,7 +54,8 @@ class fuse : public ::testing::TestWithParam<unsigned> {
     in_fuse_folder(options, body);
   }
 };
-INSTANTIATE_TEST_SUITE_P(with_workers, fuse, ::testing::Values(2u, 4u), ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(with_workers, fuse, ::testing::Values(2u, 4u),
+                         ::testing::PrintToStringParamName());
 
 TEST_P(fuse, files_are_served_as_any_others) {
   run({}, [](fuse_folder& files) {
@@ -129,7 +131,8 @@ TEST_P(fuse, the_error_of_close_of_a_file_that_nobody_closed_is_that_of_unmount)
 
 // A close of the process's would drop the program's locks on the file.
 TEST_P(fuse, the_error_of_close_of_a_locked_file_is_told_and_the_lock_stays) {
-  if (!descriptor_table::can_be_own("/proc")) GTEST_SKIP() << "this system has no tables for single threads";
+  if (!descriptor_table::can_be_own("/proc"))
+    GTEST_SKIP() << "this system has no tables for single threads";
   run({}, [](fuse_folder& files) {
     mount fs(options_of(GetParam()));
     session calls(fs, kind);
@@ -163,7 +166,8 @@ TEST_P(fuse, what_the_server_refuses_after_the_write_is_the_error_of_close) {
   });
 }
 
-// A thread that takes a descriptor table of its own closes what it has copied, at which the server is asked, too.
+// A thread that takes a descriptor table of its own closes what it has copied, at which the server
+// is asked, too.
 TEST_P(fuse, the_error_of_close_is_not_lost_to_a_mount_that_begins) {
   run({.writes_back = true}, [](fuse_folder& files) {
     put(files.on_server("other"), "content");
@@ -187,7 +191,8 @@ TEST_P(fuse, the_error_of_close_is_not_lost_to_a_mount_that_begins) {
 }
 
 TEST_P(fuse, what_the_server_refuses_after_the_write_is_the_error_of_close_of_a_locked_file) {
-  if (!descriptor_table::can_be_own("/proc")) GTEST_SKIP() << "this system has no tables for single threads";
+  if (!descriptor_table::can_be_own("/proc"))
+    GTEST_SKIP() << "this system has no tables for single threads";
   for (const bool is_locked_first : {true, false}) {
     run({.writes_back = true}, [is_locked_first](fuse_folder& files) {
       mount fs(options_of(GetParam()));
@@ -322,7 +327,8 @@ TEST_P(fuse, a_read_that_fails_is_the_greads_and_the_next_one_tries_again) {
       files.mend();
       calls.expect_read(fd, content, 500'000, 4096);
       // From the client's memory, by mappings, too.
-      for (std::int64_t at = 0; at < 1'000'000; at += 5000) calls.expect_read(fd, content, at, 5000);
+      for (std::int64_t at = 0; at < 1'000'000; at += 5000)
+        calls.expect_read(fd, content, at, 5000);
       EXPECT_EQ(calls.close(fd), 0);
       EXPECT_TRUE(fs.file_errors().errors.empty());
     });
@@ -372,9 +378,11 @@ TEST_P(fuse, an_open_that_fails_says_why_and_the_next_one_tries_again) {
 
 TEST_P(fuse, a_file_that_was_replaced_on_the_server_is_stale_and_a_new_open_has_the_new_one) {
   constexpr double long_s = 3600;
-  for (const fuse_options& options : {fuse_options{}, fuse_options{long_s, 0}, fuse_options{long_s, long_s}}) {
+  for (const fuse_options& options :
+       {fuse_options{}, fuse_options{long_s, 0}, fuse_options{long_s, long_s}}) {
     run(options, [](fuse_folder& files) {
-      const std::string before = self_checking(1, 0, 0, 300'000), after = self_checking(2, 0, 0, 200'000);
+      const std::string before = self_checking(1, 0, 0, 300'000),
+                        after = self_checking(2, 0, 0, 200'000);
       for (const std::string& content : {before, after}) {
         replace(files.on_server("b"), content);
         ASSERT_EQ(content_of(files / "b"), content) << "with open(2) it is so";
@@ -438,7 +446,8 @@ TEST_P(fuse, a_server_that_hangs_costs_its_callers_the_time_of_a_request_and_oth
     ASSERT_GE(other, 0);
     calls.expect_read(other, content, 0, 50'000);
     files.mend();
-    EXPECT_TRUE(eventually([&] { return calls.read(fd, 50'000, 100).bytes == content.substr(50'000, 100); }));
+    EXPECT_TRUE(eventually(
+        [&] { return calls.read(fd, 50'000, 100).bytes == content.substr(50'000, 100); }));
     EXPECT_EQ(calls.close(fd), 0);
   });
 }
@@ -471,7 +480,8 @@ TEST_P(fuse, a_server_that_dies_is_an_error_and_the_mount_ends) {
     put(files.on_server("a"), content);
     mount fs(options_of(GetParam()));
     session calls(fs, kind);
-    const std::int32_t read = calls.open(files / "a"), written = calls.open(files / "b", O_RDWR | O_CREAT),
+    const std::int32_t read = calls.open(files / "a"),
+                       written = calls.open(files / "b", O_RDWR | O_CREAT),
                        left = calls.open(files / "c", O_RDWR | O_CREAT);
     ASSERT_EQ(calls.write(written, "bytes", 0), 5);
     ASSERT_EQ(calls.write(left, "bytes", 0), 5);
@@ -487,7 +497,8 @@ TEST_P(fuse, a_server_that_dies_is_an_error_and_the_mount_ends) {
       EXPECT_EQ(e.code().value(), ENOTCONN);
     }
     bool is_told = false;
-    for (const file_error& e : fs.file_errors().errors) is_told = is_told || (e.path == files / "c" && e.at_unmount);
+    for (const file_error& e : fs.file_errors().errors)
+      is_told = is_told || (e.path == files / "c" && e.at_unmount);
     EXPECT_TRUE(is_told);
   });
 }

@@ -31,7 +31,8 @@ class holed_memory {
   holed_memory(std::size_t pages, std::size_t pages_there) : bytes_(pages * page_bytes) {
     fd_ = memfd_create("gpufs guarded_copy_test", MFD_CLOEXEC);
     const std::string content(bytes_, 'm');
-    const bool written = fd_ >= 0 && write(fd_, content.data(), bytes_) == static_cast<ssize_t>(bytes_);
+    const bool written =
+        fd_ >= 0 && write(fd_, content.data(), bytes_) == static_cast<ssize_t>(bytes_);
     void* data = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
     if (!written || data == MAP_FAILED) throw std::runtime_error("holed_memory");
     data_ = static_cast<char*>(data);
@@ -46,7 +47,8 @@ class holed_memory {
   char* page(std::size_t i) const { return data_ + i * page_bytes; }
   int descriptor() const { return fd_; }
   void shrink(std::size_t pages_there) const {
-    if (ftruncate(fd_, static_cast<off_t>(pages_there * page_bytes)) != 0) throw std::runtime_error("ftruncate");
+    if (ftruncate(fd_, static_cast<off_t>(pages_there * page_bytes)) != 0)
+      throw std::runtime_error("ftruncate");
   }
 
  private:
@@ -77,7 +79,8 @@ TEST(guarded_copy, says_when_a_part_is_missing_and_goes_on) {
     EXPECT_TRUE(copy_guarded(to.data(), memory.page(0), page_bytes));
   }
   pthread_sigmask(SIG_SETMASK, nullptr, &after);
-  for (int s = 1; s < SIGRTMIN; ++s) EXPECT_EQ(sigismember(&before, s), sigismember(&after, s)) << "signal " << s;
+  for (int s = 1; s < SIGRTMIN; ++s)
+    EXPECT_EQ(sigismember(&before, s), sigismember(&after, s)) << "signal " << s;
 }
 
 TEST(guarded_copy, guards_the_other_side_where_it_is_asked_to) {
@@ -163,7 +166,8 @@ TEST_F(guarded_copy_death, a_fault_after_a_copy_from_there_is_none_of_its_own) {
   EXPECT_EXIT(
       {
         const holed_memory memory(2, 2);
-        use_handler_stack();  // or the handler's frame would overwrite what the copy left on this one
+        // or the handler's frame would overwrite what the copy left on this one
+        use_handler_stack();
         (void)signal(SIGBUS, SIG_DFL);
         guard();
         std::string to(2 * page_bytes, '\0');
@@ -235,7 +239,8 @@ void check_fault(int number, siginfo_t* info, void* context) {
   sigset_t mask;
   pthread_sigmask(SIG_SETMASK, nullptr, &mask);
   const char here = 0;
-  if (number != SIGBUS || info->si_addr != expected_address || info->si_code != BUS_ADRERR) _exit(80);
+  if (number != SIGBUS || info->si_addr != expected_address || info->si_code != BUS_ADRERR)
+    _exit(80);
   if (context == nullptr) _exit(81);
   if (sigismember(&mask, SIGUSR1) != 1 || sigismember(&mask, SIGBUS) != 1) _exit(82);
   if (&here < handler_stack || &here >= handler_stack + sizeof handler_stack) _exit(83);
@@ -244,7 +249,8 @@ void check_fault(int number, siginfo_t* info, void* context) {
 }
 
 [[gnu::noinline]] void touch_and_come_back() {
-  if (sigsetjmp(after_the_fault, 1) == 0) (void)*static_cast<const volatile char*>(expected_address);
+  if (sigsetjmp(after_the_fault, 1) == 0)
+    (void)*static_cast<const volatile char*>(expected_address);
 }
 
 TEST_F(guarded_copy_death, a_handler_gets_its_faults_with_address_mask_and_stack) {

@@ -27,7 +27,8 @@ constexpr std::uint64_t window = mapped_reads::window_bytes;
 class reads_by_mapping : public ::testing::Test {
  protected:
   reads_by_mapping() : content_(2 * window + 10'000, '\0') {
-    for (std::size_t i = 0; i < content_.size(); ++i) content_[i] = static_cast<char>(i * 31 % 255 + 1);  // no zeros
+    for (std::size_t i = 0; i < content_.size(); ++i)
+      content_[i] = static_cast<char>(i * 31 % 255 + 1);  // no zeros
     fd_ = ::open(folder_.write("file", content_).c_str(), O_RDWR | O_CLOEXEC);
     mapped_ = mapped_reads::make(fd_);
   }
@@ -37,12 +38,14 @@ class reads_by_mapping : public ::testing::Test {
   bool read(std::uint64_t offset, std::uint64_t bytes) {
     std::string to(bytes, '\x55'), expected(bytes, '\x55');
     if (!mapped_->read(to.data(), bytes, offset)) return false;
-    EXPECT_EQ(pread(fd_, expected.data(), bytes, static_cast<off_t>(offset)), static_cast<ssize_t>(bytes));
+    EXPECT_EQ(pread(fd_, expected.data(), bytes, static_cast<off_t>(offset)),
+              static_cast<ssize_t>(bytes));
     EXPECT_TRUE(to == expected) << bytes << " bytes at " << offset;
     return true;
   }
   void make_ready(std::uint64_t offset) {
-    for (std::uint32_t i = 0; i < mapped_reads::reads_before; ++i) EXPECT_FALSE(read(offset, 64)) << i;
+    for (std::uint32_t i = 0; i < mapped_reads::reads_before; ++i)
+      EXPECT_FALSE(read(offset, 64)) << i;
     EXPECT_TRUE(read(offset, 64));
   }
 
@@ -52,7 +55,8 @@ class reads_by_mapping : public ::testing::Test {
     std::vector<unsigned char> resident(window / 4096);
     EXPECT_EQ(mincore(data, window, resident.data()), 0);
     (void)munmap(data, window);
-    return std::any_of(resident.begin(), resident.end(), [](unsigned char r) { return (r & 1) != 0; });
+    return std::any_of(resident.begin(), resident.end(),
+                       [](unsigned char r) { return (r & 1) != 0; });
   }
 
   const temporary_folder folder_;
@@ -64,7 +68,8 @@ class reads_by_mapping : public ::testing::Test {
 TEST_F(reads_by_mapping, begin_when_a_window_was_read_often) {
   ASSERT_NE(mapped_, nullptr);
   make_ready(0);
-  for (std::uint64_t offset = 0; offset + 4096 <= window; offset += 4096) EXPECT_TRUE(read(offset, 4096));
+  for (std::uint64_t offset = 0; offset + 4096 <= window; offset += 4096)
+    EXPECT_TRUE(read(offset, 4096));
   EXPECT_FALSE(read(window, 4096)) << "another window";
   make_ready(2 * window);
   EXPECT_TRUE(read(2 * window + 1, 9'999)) << "the last one ends with the file";
@@ -99,7 +104,8 @@ TEST_F(reads_by_mapping, are_not_for_what_is_not_in_the_page_cache) {
   for (std::uint32_t i = 0; i < 3 * mapped_reads::reads_before; ++i)
     EXPECT_FALSE(mapped_->read(to.data(), 64, 0)) << "after " << i;
   for (std::uint64_t offset = 0; offset < window; offset += to.size())
-    ASSERT_EQ(pread(fd_, to.data(), to.size(), static_cast<off_t>(offset)), static_cast<ssize_t>(to.size()));
+    ASSERT_EQ(pread(fd_, to.data(), to.size(), static_cast<off_t>(offset)),
+              static_cast<ssize_t>(to.size()));
   bool ready = false;
   for (std::uint32_t i = 0; i < 2 * mapped_reads::reads_before; ++i) ready = read(0, 64);
   EXPECT_TRUE(ready);
@@ -152,7 +158,9 @@ TEST_F(reads_by_mapping, of_a_file_that_is_truncated_just_before_the_copy_have_n
 TEST_F(reads_by_mapping, while_the_file_is_truncated_have_no_zeros) {
   std::atomic<bool> done{false}, pause{false};
   std::atomic<std::uint64_t> served{0}, wrong{0};
-  std::shared_mutex writing;  // nobody reads while the file gets longer; what was cut off is missing all that time
+  std::shared_mutex
+      // nobody reads while the file gets longer; what was cut off is missing all that time
+      writing;
   std::vector<std::thread> readers;
   for (std::uint64_t t = 0; t < 3; ++t) {
     readers.emplace_back([&, t] {

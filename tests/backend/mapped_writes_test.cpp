@@ -1,4 +1,5 @@
-// Writes by mapping: which ones they are, that they leave what pwrite would, and what becomes of them when the file changes under them.
+// Writes by mapping: which ones they are, that they leave what pwrite would, and what becomes of
+// them when the file changes under them.
 #include "backend/mapped_writes.hpp"
 
 #include <fcntl.h>
@@ -25,7 +26,8 @@ namespace {
 
 constexpr std::uint64_t large = mapped_writes::bytes_min, page = 4096;
 
-// A file in memory, which is a tmpfs's, and one in a folder, opened by the POSIX backend as for a mount that writes.
+// A file in memory, which is a tmpfs's, and one in a folder, opened by the POSIX backend as for a
+// mount that writes.
 class writes_by_mapping : public ::testing::TestWithParam<bool> {
  protected:
   writes_by_mapping() {
@@ -62,7 +64,8 @@ class writes_by_mapping : public ::testing::TestWithParam<bool> {
     return s.f_type == 0x0102'1994;
   }
   void write(const std::string& bytes, std::uint64_t offset) const {
-    EXPECT_EQ(file_->write(bytes.data(), bytes.size(), offset), static_cast<std::int64_t>(bytes.size()));
+    EXPECT_EQ(file_->write(bytes.data(), bytes.size(), offset),
+              static_cast<std::int64_t>(bytes.size()));
   }
 
   static constexpr std::uint64_t content_bytes = 300 * page + 123;
@@ -78,8 +81,8 @@ INSTANTIATE_TEST_SUITE_P(, writes_by_mapping, ::testing::Bool(),
 TEST_P(writes_by_mapping, are_large_ones_to_what_the_file_has) {
   std::string expected = content();
   constexpr std::uint64_t border = std::uint64_t{1} << 20;  // of windows
-  for (const std::uint64_t offset :
-       {std::uint64_t{0}, page, page - 1, 3 * page + 77, border - large, border - 100, content_bytes - large}) {
+  for (const std::uint64_t offset : {std::uint64_t{0}, page, page - 1, 3 * page + 77,
+                                     border - large, border - 100, content_bytes - large}) {
     const std::string bytes(large, static_cast<char>('a' + offset % 26));
     write(bytes, offset);
     expected.replace(offset, bytes.size(), bytes);
@@ -91,7 +94,8 @@ TEST_P(writes_by_mapping, are_large_ones_to_what_the_file_has) {
 TEST_P(writes_by_mapping, are_not_such_as_make_it_longer) {
   std::string expected = content();
   const std::string bytes(large, 'l');
-  for (const std::uint64_t offset : {content_bytes - large + 1, content_bytes + 1, content_bytes + 5 * page}) {
+  for (const std::uint64_t offset :
+       {content_bytes - large + 1, content_bytes + 1, content_bytes + 5 * page}) {
     write(bytes, offset);
     expected.resize(std::max(expected.size(), offset + large));
     expected.replace(offset, bytes.size(), bytes);
@@ -128,8 +132,8 @@ TEST_P(writes_by_mapping, are_not_to_holes) {
   ASSERT_EQ(ftruncate(fd_, content_bytes), 0);
   write(std::string(large, 'h'), page);
   EXPECT_FALSE(file_->writes_together());
-  EXPECT_TRUE(content() ==
-              std::string(page, '\0') + std::string(large, 'h') + std::string(content_bytes - page - large, '\0'));
+  EXPECT_TRUE(content() == std::string(page, '\0') + std::string(large, 'h') +
+                               std::string(content_bytes - page - large, '\0'));
 }
 
 TEST_P(writes_by_mapping, leave_errors_to_pwrite) {
@@ -159,7 +163,8 @@ TEST_P(writes_by_mapping, to_a_file_that_becomes_shorter_under_the_copy_come_who
   }
 }
 
-// Each thread has stretches of its own, so whatever the order is, they hold what their thread wrote last.
+// Each thread has stretches of its own, so whatever the order is, they hold what their thread wrote
+// last.
 TEST_P(writes_by_mapping, of_several_threads_leave_what_each_wrote_last) {
   constexpr std::uint64_t threads = 4, stretch = 5 * large / 2, stretches = 9;
   std::vector<std::string> last(threads * stretches, std::string(stretch, 'o'));
@@ -193,7 +198,8 @@ TEST(mapped_writes, are_not_for_files_that_cannot_be_mapped) {
 // As many as all mounts together may have; then writes and reads go on without.
 TEST_P(writes_by_mapping, are_none_when_there_are_too_many_mappings) {
   std::vector<char*> mappings;
-  for (char* data; (data = copy_mapping::make(fd_, page, 0, PROT_READ)) != nullptr;) mappings.push_back(data);
+  for (char* data; (data = copy_mapping::make(fd_, page, 0, PROT_READ)) != nullptr;)
+    mappings.push_back(data);
   EXPECT_LE(mappings.size(), static_cast<std::size_t>(copy_mapping::most));
   EXPECT_GE(mappings.size(), static_cast<std::size_t>(copy_mapping::most) / 2);
   std::string expected = content();

@@ -1,5 +1,5 @@
-// What the POSIX backend refuses to open: everything but regular files of file systems that hold data. A refused open has no
-// effect on what it was asked for.
+// What the POSIX backend refuses to open: everything but regular files of file systems that hold
+// data. A refused open has no effect on what it was asked for.
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -29,14 +29,16 @@
 namespace gpufs::testing {
 namespace {
 
-// How the backend reaches files: without a root, below one, and where the proc file system is missing.
+// How the backend reaches files: without a root, below one, and where the proc file system is
+// missing.
 enum class world { plain, rooted, no_proc };
 void PrintTo(world w, std::ostream* out) {
   *out << (w == world::plain ? "plain" : w == world::rooted ? "rooted" : "no_proc");
 }
 
 TEST(kernel_file_systems, are_told_by_their_numbers) {
-  for (const std::uint32_t gadget_spu_ibmasm_oprofile : {0xaee71ee7u, 0x23c9b64eu, 0x67321273u, 0x6f70726fu})
+  for (const std::uint32_t gadget_spu_ibmasm_oprofile :
+       {0xaee71ee7u, 0x23c9b64eu, 0x67321273u, 0x6f70726fu})
     EXPECT_TRUE(is_kernel_file_system(gadget_spu_ibmasm_oprofile)) << gadget_spu_ibmasm_oprofile;
   EXPECT_TRUE(is_kernel_file_system(0x9fa0)) << "proc";
   for (const std::uint32_t ext4_tmpfs : {0xef53u, 0x01021994u})
@@ -70,7 +72,9 @@ class special_files : public ::testing::TestWithParam<world> {
     io_ = make_posix_backend(options, GetParam() == world::no_proc ? folder_ / "no-proc" : "/proc");
   }
   // As the backend of this world is to be asked for it.
-  static std::string name(const std::string& path) { return GetParam() == world::rooted ? path.substr(1) : path; }
+  static std::string name(const std::string& path) {
+    return GetParam() == world::rooted ? path.substr(1) : path;
+  }
   int open(const std::string& path, bool no_follow = false) const {
     std::unique_ptr<backend_file> file;
     const int status = io_->open(name(path), no_follow, file);
@@ -87,7 +91,8 @@ class special_files : public ::testing::TestWithParam<world> {
     EXPECT_EQ(open(path), expected) << path;
     for (const bool read : {false, true}) {
       for (const bool create : {false, true}) {
-        EXPECT_EQ(open_to_change(path, {.read = read, .create = create, .mode = 0600}), expected) << path;
+        EXPECT_EQ(open_to_change(path, {.read = read, .create = create, .mode = 0600}), expected)
+            << path;
       }
     }
   }
@@ -104,7 +109,8 @@ class special_files : public ::testing::TestWithParam<world> {
   const temporary_folder folder_;
   std::shared_ptr<backend> io_;
 };
-INSTANTIATE_TEST_SUITE_P(, special_files, ::testing::Values(world::plain, world::rooted, world::no_proc),
+INSTANTIATE_TEST_SUITE_P(, special_files,
+                         ::testing::Values(world::plain, world::rooted, world::no_proc),
                          ::testing::PrintToStringParamName());
 
 // Says which files were really opened. An O_PATH descriptor is no open.
@@ -145,7 +151,8 @@ TEST_P(special_files, each_kind_has_its_errno) {
   const std::string path = folder_ / "socket";
   ASSERT_LT(path.size(), sizeof address.sun_path);
   std::memcpy(address.sun_path, path.c_str(), path.size());
-  ASSERT_EQ(::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0) << strerror(errno);
+  ASSERT_EQ(::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0)
+      << strerror(errno);
   expect_refused(path, -EINVAL);
   EXPECT_EQ(::close(listener), 0);
 
@@ -157,9 +164,11 @@ TEST_P(special_files, each_kind_has_its_errno) {
 }
 
 TEST_P(special_files, a_refused_open_does_not_touch_the_file) {
-  // Files of the test's own: others open the machine's devices all the time. Only root may make a device, and not everywhere.
+  // Files of the test's own: others open the machine's devices all the time. Only root may make a
+  // device, and not everywhere.
   std::vector<std::string> files{make_fifo(folder_)};
-  if (mknod((folder_ / "device").c_str(), S_IFCHR | 0600, makedev(1, 5)) == 0) files.push_back(folder_ / "device");
+  if (mknod((folder_ / "device").c_str(), S_IFCHR | 0600, makedev(1, 5)) == 0)
+    files.push_back(folder_ / "device");
   for (const std::string& path : files) {
     const open_watch watch(path);
     EXPECT_EQ(open(path), -EINVAL);
@@ -174,11 +183,13 @@ TEST_P(special_files, a_refused_open_does_not_touch_the_file) {
 }
 
 TEST_P(special_files, files_of_the_kernel_are_refused) {
-  // The first is the memory of this process, regular and of size 0: the host's code could be changed through it.
+  // The first is the memory of this process, regular and of size 0: the host's code could be
+  // changed through it.
   for (const std::string path :
        {"/proc/self/mem", "/proc/self/maps", "/proc/self/comm", "/proc/sys/kernel/core_pattern",
-        "/sys/kernel/uevent_seqnum", "/sys/fs/cgroup/cgroup.procs", "/sys/kernel/debug/sched/features",
-        "/sys/kernel/tracing/trace", "/sys/kernel/security/lsm", "/sys/fs/selinux/enforce"}) {
+        "/sys/kernel/uevent_seqnum", "/sys/fs/cgroup/cgroup.procs",
+        "/sys/kernel/debug/sched/features", "/sys/kernel/tracing/trace", "/sys/kernel/security/lsm",
+        "/sys/fs/selinux/enforce"}) {
     if (access(path.c_str(), F_OK) != 0) continue;
     expect_refused(path, -EINVAL);
     EXPECT_EQ(open_to_change(path, {.write = false, .create = true}), -EINVAL) << path;
@@ -223,7 +234,8 @@ TEST_P(special_files, files_are_made_through_links) {
   EXPECT_EQ(open_to_change(folder_ / "first", {.create = true, .mode = 0600}), 0);
   EXPECT_TRUE(std::filesystem::is_regular_file(folder_ / "made"));
   std::filesystem::create_symlink(folder_ / "elsewhere", folder_ / "absolute");
-  EXPECT_EQ(open_to_change(folder_ / "absolute", {.create = true}), GetParam() == world::rooted ? -EXDEV : 0);
+  EXPECT_EQ(open_to_change(folder_ / "absolute", {.create = true}),
+            GetParam() == world::rooted ? -EXDEV : 0);
   EXPECT_EQ(std::filesystem::exists(folder_ / "elsewhere"), GetParam() != world::rooted);
   std::filesystem::create_symlink("round", folder_ / "round");
   EXPECT_EQ(open_to_change(folder_ / "round", {.create = true}), -ELOOP);
@@ -259,7 +271,8 @@ TEST_P(special_files, the_programs_locks_outlive_the_close_of_a_locked_file) {
       io_->close_handed();
       ASSERT_TRUE(is_locked(mine)) << "after an open for writing, lock of type " << type;
     }
-    // What waits for the end of the lock is used again: one descriptor that reads, and one that writes.
+    // What waits for the end of the lock is used again: one descriptor that reads, and one that
+    // writes.
     EXPECT_LE(open_descriptors_of(path), before + 2);
     lock.l_type = F_UNLCK;
     ASSERT_EQ(fcntl(mine, F_SETLK, &lock), 0);
@@ -271,7 +284,8 @@ TEST_P(special_files, the_programs_locks_outlive_the_close_of_a_locked_file) {
   }
 }
 
-// Openers have descriptor tables of their own, whose closes drop no locks. Workers open the file once more, in the process's.
+// Openers have descriptor tables of their own, whose closes drop no locks. Workers open the file
+// once more, in the process's.
 TEST_P(special_files, openers_refuse_the_same_and_keep_the_locks) {
   const std::string path = folder_.write("database", "content"), fifo = make_fifo(folder_);
   const int mine = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
@@ -282,7 +296,7 @@ TEST_P(special_files, openers_refuse_the_same_and_keep_the_locks) {
   std::vector<std::unique_ptr<backend_file>> files(50);
   std::promise<void> opened, used;
   std::thread opener([&] {
-    const std::unique_ptr<opener_stay> stay = io_->enter_opener();
+    const std::unique_ptr<descriptor_table_guard> stay = io_->enter_opener();
     is_own = stay != nullptr;
     EXPECT_EQ(open(fifo), -EINVAL);
     EXPECT_EQ(open(folder_ / ""), -EISDIR);

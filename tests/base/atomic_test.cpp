@@ -1,4 +1,5 @@
-// Atomic words: no update is lost, and what was written before a release is read after the acquire that sees it.
+// Atomic words: no update is lost, and what was written before a release is read after the acquire
+// that sees it.
 #include <gtest/gtest.h>
 
 #include "gpufs/base/atomic.cuh"
@@ -29,7 +30,8 @@ struct count_together_kernel {
       while (!words->taken.compare_exchange_acquire(taken, taken + 5)) {
       }
       std::uint64_t wide_seen = words->wide_exchanged.load_relaxed();
-      while (!words->wide_exchanged.compare_exchange_relaxed(wide_seen, wide_seen + (std::uint64_t{1} << 40))) {
+      while (!words->wide_exchanged.compare_exchange_relaxed(
+          wide_seen, wide_seen + (std::uint64_t{1} << 40))) {
       }
     }
   }
@@ -40,7 +42,8 @@ TEST(atomic_word, loses_no_update) {
   const device_buffer<atomic_words> words(m, 1);
   const launch_shape shape{8, 64, 0, nullptr};
   const bool gpu = device() == device_kind::cuda;
-  const std::uint32_t rounds = gpu ? 500 : 20'000;  // long enough for the twin's threads to meet
+  const std::uint32_t rounds =
+      gpu ? 500 : 20'000;  // long enough for the CPU device's threads to meet
   launch(m, shape, count_together_kernel{words.data(), rounds});
   const std::uint64_t updates = std::uint64_t{rounds} * shape.blocks * (gpu ? shape.threads : 1);
   const atomic_words got = words.download()[0];
@@ -68,7 +71,8 @@ struct hand_over_kernel {
     const auto me = static_cast<std::uint32_t>(block_group::grid_rank());
     for (std::uint32_t turn = me; turn < mailbox_turns; turn += 2) {
       if (g.is_leader()) {
-        for (std::uint32_t attempt = 0; box->turn.load_acquire() != turn; ++attempt) platform::pause(attempt);
+        for (std::uint32_t attempt = 0; box->turn.load_acquire() != turn; ++attempt)
+          platform::pause(attempt);
       }
       g.sync();
       std::uint32_t wrong = 0;
@@ -104,8 +108,8 @@ TEST(atomic_word, a_failed_exchange_tells_what_is_there) {
 TEST(counter_set, sorts_latencies_by_powers_of_two) {
   counter_set set{};
   for (const std::uint64_t ns :
-       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{3}, std::uint64_t{4}, std::uint64_t{1023},
-        std::uint64_t{1024}, std::uint64_t{1} << 31, ~std::uint64_t{0}}) {
+       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{3}, std::uint64_t{4},
+        std::uint64_t{1023}, std::uint64_t{1024}, std::uint64_t{1} << 31, ~std::uint64_t{0}}) {
     set.add_latency(ns);
   }
   std::vector<std::uint64_t> expected(latency_bucket_count, 0);

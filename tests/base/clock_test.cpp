@@ -29,7 +29,8 @@ TEST(clock, a_pull_during_a_step_back_counts_as_a_quick_one) {
 TEST(holders, are_counted_below_zero_without_a_change_of_generation) {
   for (const std::uint32_t generation : {0u, 1u, 77u, 0x7fffffffu, 0xffffffffu}) {
     for (const std::int32_t holders : {0, 1, -1, -1000, 1 << 30}) {
-      const std::uint64_t word = (std::uint64_t{generation} << 32) + static_cast<std::uint64_t>(std::int64_t{holders});
+      const std::uint64_t word =
+          (std::uint64_t{generation} << 32) + static_cast<std::uint64_t>(std::int64_t{holders});
       EXPECT_EQ(open_file::holders_in(word).generation, generation);
       EXPECT_EQ(open_file::holders_in(word).holders, holders);
     }

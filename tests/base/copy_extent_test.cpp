@@ -1,4 +1,4 @@
-// The twin's copy out of a mapped file, which may end early.
+// The CPU device's copy out of a mapped file, which may end early.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -25,7 +25,9 @@ class mapped_file : public ::testing::Test {
     munmap(data_, bytes);
     close(fd_);
   }
-  std::uint64_t address(std::uint64_t offset) const { return reinterpret_cast<std::uint64_t>(data_ + offset); }
+  std::uint64_t address(std::uint64_t offset) const {
+    return reinterpret_cast<std::uint64_t>(data_ + offset);
+  }
 
   int fd_;
   std::vector<char> content_;

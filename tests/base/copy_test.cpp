@@ -1,5 +1,5 @@
-// Copies made by groups: every alignment of both sides, sizes around those at which the code goes other ways, and not one
-// byte beyond.
+// Copies made by groups: every alignment of both sides, sizes around those at which the code goes
+// other ways, and not one byte beyond.
 #include <gtest/gtest.h>
 
 #include "gpufs/base/copy.cuh"
@@ -10,7 +10,8 @@ namespace gpufs::testing {
 
 enum class copy_way : std::uint32_t { from_frame, from_host, to_host, fill_zero };
 
-// One group makes one copy for each of the 16 x 16 alignments; each has a region of the target for itself.
+// One group makes one copy for each of the 16 x 16 alignments; each has a region of the target for
+// itself.
 template <class Group>
 struct copy_alignments_kernel {
   const char* from;
@@ -41,7 +42,8 @@ class group_copy : public ::testing::Test {
   group_copy()
       : mount_(base_options()), source_(bytes_max + 16), from_(mount_, source_.size()),
         to_(mount_, 256 * region_bytes) {
-    for (std::size_t i = 0; i < source_.size(); ++i) source_[i] = static_cast<char>(1 + i * 7 % 255);  // never 0
+    for (std::size_t i = 0; i < source_.size(); ++i)
+      source_[i] = static_cast<char>(1 + i * 7 % 255);  // never 0
     from_.upload(source_);
   }
 
@@ -50,7 +52,8 @@ class group_copy : public ::testing::Test {
     if (device() == device_kind::cuda) {
       for (std::uint64_t n = 2; n < 50; ++n) sizes.push_back(n);
       // Around a vector per member, and around eight, of a warp and of a block of 96 threads.
-      for (const std::uint64_t n : {64, 127, 128, 129, 512, 513, 1535, 1536, 1537, 4095, 4097}) sizes.push_back(n);
+      for (const std::uint64_t n : {64, 127, 128, 129, 512, 513, 1535, 1536, 1537, 4095, 4097})
+        sizes.push_back(n);
     }
     const std::vector<char> untouched(256 * region_bytes, '\xee');
     for (const std::uint64_t bytes : sizes) {
@@ -69,8 +72,8 @@ class group_copy : public ::testing::Test {
       expected.assign(region_bytes, '\xee');
       for (std::uint64_t b = 0; b < bytes; ++b)
         expected[i % 16 + b] = way == copy_way::fill_zero ? '\0' : source_[i / 16 + b];
-      ASSERT_TRUE(
-          std::equal(expected.begin(), expected.end(), got.begin() + static_cast<std::ptrdiff_t>(i * region_bytes)))
+      ASSERT_TRUE(std::equal(expected.begin(), expected.end(),
+                             got.begin() + static_cast<std::ptrdiff_t>(i * region_bytes)))
           << bytes << " bytes, target at " << i % 16 << ", source at " << i / 16;
     }
   }

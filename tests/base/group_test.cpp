@@ -1,4 +1,5 @@
-// What groups promise: ranks, one leader, broadcasts that reach every member, numbers for sharing out work.
+// What groups promise: ranks, one leader, broadcasts that reach every member, numbers for sharing
+// out work.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,7 +55,8 @@ struct describe_group_kernel {
   }
 };
 
-// The lanes of a warp split by their number modulo 3; each part finds its own size and the first lane's number.
+// The lanes of a warp split by their number modulo 3; each part finds its own size and the first
+// lane's number.
 struct matching_record {
   std::uint32_t size, rank, first;
 };
@@ -73,9 +75,11 @@ struct matching_kernel {
   }
 };
 
-// What members learn from each other: for the whole warp, for every third lane of it, and for the block.
+// What members learn from each other: for the whole warp, for every third lane of it, and for the
+// block.
 struct together_record {
-  std::uint32_t count, count_of_some, leading, leading_of_some, from_last, from_second_of_some, all_true, all_but_one;
+  std::uint32_t count, count_of_some, leading, leading_of_some, from_last, from_second_of_some,
+      all_true, all_but_one;
   std::uint64_t least, least_again;
 };
 struct together_kernel {
@@ -116,7 +120,8 @@ struct split_kernel {
     };
     if (lane % 3 == 0) {
       const std::uint64_t start = platform::now_ns();
-      for (std::uint32_t attempt = 0; platform::elapsed_ns(start) < 100'000; ++attempt) platform::pause(attempt);
+      for (std::uint32_t attempt = 0; platform::elapsed_ns(start) < 100'000; ++attempt)
+        platform::pause(attempt);
       use(this_warp());
     } else {
       const lane_group some = converged_lanes();
@@ -151,7 +156,7 @@ struct tile_kernel {
 };
 #endif
 
-// A block has 96 threads on a GPU and one on the twin.
+// A block has 96 threads on a GPU and one on the CPU device.
 constexpr std::uint32_t group_test_blocks = 5;
 constexpr std::uint32_t group_test_threads = 96;
 
@@ -162,7 +167,8 @@ void expect_group(std::uint32_t size_on_gpu) {
   const std::uint32_t size = gpu ? size_on_gpu : 1;
   const mount m(base_options());
   const device_buffer<group_record> records(m, threads);
-  launch(m, {group_test_blocks, group_test_threads, 0, nullptr}, describe_group_kernel<Group>{records.data()});
+  launch(m, {group_test_blocks, group_test_threads, 0, nullptr},
+         describe_group_kernel<Group>{records.data()});
   const std::vector<group_record> got = records.download();
   for (std::uint32_t t = 0; t < threads; ++t) {
     const group_record& r = got[t];
@@ -174,7 +180,8 @@ void expect_group(std::uint32_t size_on_gpu) {
     ASSERT_EQ(r.grid_size, threads / size);
     ASSERT_EQ(r.small, 1000 + leader) << "thread " << t;
     ASSERT_EQ(r.medium, (std::uint64_t{leader} << 32) | 7u) << "thread " << t;
-    for (std::uint32_t i = 0; i < 10; ++i) ASSERT_EQ(r.large.words[i], leader * 16 + i) << "thread " << t;
+    for (std::uint32_t i = 0; i < 10; ++i)
+      ASSERT_EQ(r.large.words[i], leader * 16 + i) << "thread " << t;
     ASSERT_EQ(r.rounds_wrong, 0u) << "thread " << t;
   }
 }
@@ -222,7 +229,9 @@ TEST(group, converged_lanes_have_no_number_in_the_launch) {
   EXPECT_EQ(some.size(), 1u);
   EXPECT_TRUE(some.is_leader());
   EXPECT_EQ(some.apart().size(), 1u);
-  constexpr auto has_number = [](auto g) { return requires { g.grid_rank(); } || requires { g.grid_size(); }; };
+  constexpr auto has_number = [](auto g) {
+    return requires { g.grid_rank(); } || requires { g.grid_size(); };
+  };
   EXPECT_FALSE(has_number(some));
   EXPECT_TRUE(has_number(this_warp()));
 }
@@ -253,7 +262,8 @@ TEST(group, members_learn_from_each_other) {
   launch(m, {1, threads, 0, nullptr}, together_kernel{records.data()});
   const auto got = records.download();
   std::uint64_t least = ~std::uint64_t{0};
-  for (std::uint32_t t = 0; t < threads; ++t) least = std::min(least, (std::uint64_t{1} << 40) + (t * 37 + 11) % 101);
+  for (std::uint32_t t = 0; t < threads; ++t)
+    least = std::min(least, (std::uint64_t{1} << 40) + (t * 37 + 11) % 101);
   for (std::uint32_t t = 0; t < threads; ++t) {
     const together_record& r = got[t];
     const std::uint32_t lane = t % 32, lanes = gpu ? (t < 64 ? 32 : 16) : 1;

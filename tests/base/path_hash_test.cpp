@@ -1,5 +1,6 @@
-// The path hash against the published vectors of SipHash-2-4 with 128 bits of output: key 00 01 .. 0f, input 00 01 .. of
-// each length. Those of 0, 1 and 2 bytes are in the authors' vectors.h; all were computed by OpenSSL too.
+// The path hash against the published vectors of SipHash-2-4 with 128 bits of output: key 00 01 ..
+// 0f, input 00 01 .. of each length. Those of 0, 1 and 2 bytes are in the authors' vectors.h; all
+// were computed by OpenSSL too.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -83,9 +84,10 @@ TEST(path_hash, gives_the_same_in_a_kernel) {
   const std::string input = counted_bytes(sip_vectors.size());
   const device_buffer<char> bytes(m, std::vector<char>(input.begin(), input.end()));
   const device_buffer<slot_key> digests(m, sip_vectors.size());
-  launch(m, {4, 32, 0, nullptr},
-         hash_prefixes_kernel{bytes.data(), digests.data(), static_cast<std::uint32_t>(sip_vectors.size()), sip_key[0],
-                              sip_key[1]});
+  launch(
+      m, {4, 32, 0, nullptr},
+      hash_prefixes_kernel{bytes.data(), digests.data(),
+                           static_cast<std::uint32_t>(sip_vectors.size()), sip_key[0], sip_key[1]});
   const std::vector<slot_key> got = digests.download();
   for (std::uint32_t n = 0; n < sip_vectors.size(); ++n) {
     EXPECT_TRUE(got[n] == sip_vectors[n]) << n << " bytes";
@@ -96,8 +98,8 @@ TEST(path_hash, takes_paths_of_the_longest_length_and_any_byte) {
   std::string path(limits::path_bytes_max - 1, '\0');
   for (std::size_t i = 0; i < path.size(); ++i) path[i] = static_cast<char>(i % 251);
   // OpenSSL's digest under the key 00 ff 11 22 33 44 55 66 77 88 99 aa bb cc dd ee.
-  const slot_key digest =
-      path_hasher(0x665544332211ff00ull, 0xeeddccbbaa998877ull)(path.data(), limits::path_bytes_max - 1);
+  const slot_key digest = path_hasher(0x665544332211ff00ull, 0xeeddccbbaa998877ull)(
+      path.data(), limits::path_bytes_max - 1);
   EXPECT_EQ(digest.high, 0xe0551ea7780f45a6ull);
   EXPECT_EQ(digest.low, 0x9e0b03489350d214ull);
 }

@@ -1,5 +1,6 @@
-// Many threads in a cache of a few frames. Each page says in every word whose it is, so that a page changed under a pin, half
-// a load or a mistaken hit shows; failing loads must give their own error. Invariants as in models/slot_state.pml.
+// Many threads in a cache of a few frames. Each page says in every word whose it is, so that a page
+// changed under a pin, half a load or a mistaken hit shows; failing loads must give their own
+// error. Invariants as in models/slot_state.pml.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -40,11 +41,14 @@ class cache_stress : public ::testing::TestWithParam<stress_parameters> {
 #endif
 
   page_key key(std::uint64_t number) const {
-    const slot_key k = GetParam().same_hash ? key_with_hash(0x7700000000ull | (GetParam().buckets - 1), number)
-                                            : slot_key{number % 3, number};
+    const slot_key k = GetParam().same_hash
+                           ? key_with_hash(0x7700000000ull | (GetParam().buckets - 1), number)
+                           : slot_key{number % 3, number};
     return {k.high, k.low};
   }
-  static std::uint64_t word(const page_key& k, std::uint64_t i) { return mix(k.version * 31 + k.page + i); }
+  static std::uint64_t word(const page_key& k, std::uint64_t i) {
+    return mix(k.version * 31 + k.page + i);
+  }
 
   // Who loads a key now, and how often it was loaded: no two loads of a key at once.
   std::array<std::atomic<int>, 64> loading_{};
@@ -127,7 +131,7 @@ class cache_stress : public ::testing::TestWithParam<stress_parameters> {
     std::vector<std::thread> all;
     for (unsigned t = 0; t < threads; ++t) {
       all.emplace_back([&, t] {
-        platform::twin().processor = t;
+        platform::position_on_cpu().processor = t;
         std::mt19937_64 random(t);
         use(cache, random, delays ? delayed_operations : operations, held_max);
       });
@@ -145,13 +149,14 @@ class cache_stress : public ::testing::TestWithParam<stress_parameters> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(, cache_stress,
-                         ::testing::Values(stress_parameters{"two_frames", 2, 1, 1, 3, true, false},
-                                           stress_parameters{"two_frames_failing", 2, 2, 1, 3, true, true},
-                                           stress_parameters{"colliding", 6, 2, 1, 12, true, false},
-                                           stress_parameters{"overflowing", 28, 3, 2, 40, true, true},
-                                           stress_parameters{"spread", 16, 4, 4, 40, false, false}),
-                         [](const auto& p) { return std::string(p.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    , cache_stress,
+    ::testing::Values(stress_parameters{"two_frames", 2, 1, 1, 3, true, false},
+                      stress_parameters{"two_frames_failing", 2, 2, 1, 3, true, true},
+                      stress_parameters{"colliding", 6, 2, 1, 12, true, false},
+                      stress_parameters{"overflowing", 28, 3, 2, 40, true, true},
+                      stress_parameters{"spread", 16, 4, 4, 40, false, false}),
+    [](const auto& p) { return std::string(p.param.name); });
 
 TEST_P(cache_stress, pages_under_a_pin_are_whole_and_their_own) { run(0, false); }
 TEST_P(cache_stress, also_when_threads_are_delayed) { run(0, true); }

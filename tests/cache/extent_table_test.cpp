@@ -48,7 +48,8 @@ TEST(extent_table, tells_extents_apart_that_meet_in_the_table) {
       const std::uint64_t expected = version == 7 && number == 3   ? 0x1000000
                                      : version == 8 && number == 5 ? 0x2000000
                                                                    : 0;
-      EXPECT_EQ(table.find(version, number * extent_bytes, 1), expected) << version << " " << number;
+      EXPECT_EQ(table.find(version, number * extent_bytes, 1), expected)
+          << version << " " << number;
     }
   }
 }
@@ -112,7 +113,8 @@ TEST(extent_table, never_shows_a_half_filled_entry) {
   extent_table table(cache.ref());
   for (std::uint64_t n = 0; n < 1000; ++n)
     EXPECT_EQ(table.find(n % 5, n * extent_bytes, 1), address(n % 5, n)) << "extent " << n;
-  EXPECT_EQ(cache.ref().at<extent_table_head>(cache.ref().layout.extent_head)->used.load_relaxed(), 1000u);
+  EXPECT_EQ(cache.ref().at<extent_table_head>(cache.ref().layout.extent_head)->used.load_relaxed(),
+            1000u);
 }
 
 }  // namespace

@@ -41,7 +41,8 @@ TEST(file_facts, each_bit_is_kept_and_changes_no_other) {
 
 // Generations are odd while a record is open.
 TEST(file_facts, generations_that_follow_each_other_have_different_tags) {
-  for (const std::uint32_t generation : {0u, largest_tag - 1, largest_tag, 0x7fffffffu, 0xfffffffeu, 0xffffffffu}) {
+  for (const std::uint32_t generation :
+       {0u, largest_tag - 1, largest_tag, 0x7fffffffu, 0xfffffffeu, 0xffffffffu}) {
     EXPECT_NE(file_facts::tag_of(generation), file_facts::tag_of(generation + 1));
     EXPECT_NE(file_facts::tag_of(generation), file_facts::tag_of(generation + 2));
     EXPECT_NE(file_facts::tag_of(generation), file_facts::tag_of(generation + largest_tag));

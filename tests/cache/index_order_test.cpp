@@ -41,9 +41,10 @@ void make_resident(const bare_cache& cache, const slot_key& key, std::uint32_t s
   cache.frames().unpin(slot);
 }
 
-// A reader that is held up between reading an entry and pinning its slot sees the slot again when a group that wants the
-// same key has it, and loses it to a third one. Nothing failed, so the reader must not say so: with the error of a failed
-// load it would give a wrong error, or, when it is 0, a page that nobody pinned.
+// A reader that is held up between reading an entry and pinning its slot sees the slot again when a
+// group that wants the same key has it, and loses it to a third one. Nothing failed, so the reader
+// must not say so: with the error of a failed load it would give a wrong error, or, when it is 0, a
+// page that nobody pinned.
 TEST(index_order, a_slot_given_back_to_a_faster_loader_is_no_failed_load) {
   const bare_cache cache;
   const slot_key key{1, 7};
@@ -72,12 +73,14 @@ TEST(index_order, a_slot_given_back_to_a_faster_loader_is_no_failed_load) {
   make_resident(cache, key, 1);
 
   reader_pins.open();
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the reader comes to wait, if it does
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(20));  // the reader comes to wait, if it does
   loser_inserts.open();
   loser.join();
   reader.join();
 
-  EXPECT_NE(seen.what, lookup_result::kind::failed) << "error " << seen.error << " of a load that never was";
+  EXPECT_NE(seen.what, lookup_result::kind::failed)
+      << "error " << seen.error << " of a load that never was";
   if (seen.what == lookup_result::kind::resident) {
     EXPECT_EQ(seen.slot, 1u);
     cache.frames().unpin(seen.slot);
@@ -85,7 +88,8 @@ TEST(index_order, a_slot_given_back_to_a_faster_loader_is_no_failed_load) {
   cache.expect_at_rest();
 }
 
-// Of many that miss one key at the same moment, those who find it there behind the latch need not wait for the latch.
+// Of many that miss one key at the same moment, those who find it there behind the latch need not
+// wait for the latch.
 TEST(index_order, who_sees_the_key_does_not_wait_for_the_latch) {
   const bare_cache cache;
   const slot_key key{1, 7};

@@ -1,4 +1,5 @@
-// The index by one thread: colliding keys, overflow into following buckets, and the `passed` counters that lead there.
+// The index by one thread: colliding keys, overflow into following buckets, and the `passed`
+// counters that lead there.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +17,8 @@ namespace {
 
 constexpr std::uint32_t cells = index_bucket::entry_count;
 
-// A key at home in a bucket (for up to 2^16 buckets), with a tag that all keys share: the worst case.
+// A key at home in a bucket (for up to 2^16 buckets), with a tag that all keys share: the worst
+// case.
 slot_key key_at_home(std::uint64_t home, std::uint64_t number) {
   return key_with_hash((std::uint64_t{77} << 32) | home, number);
 }
@@ -44,7 +46,8 @@ std::optional<std::uint32_t> where(const bare_cache& cache, const slot_key& key)
 
 std::uint64_t passed_in_all(const bare_cache& cache) {
   std::uint64_t n = 0;
-  for (std::uint64_t b = 0; b < cache.ref().layout.bucket_count; ++b) n += cache.bucket(b).passed.load_relaxed();
+  for (std::uint64_t b = 0; b < cache.ref().layout.bucket_count; ++b)
+    n += cache.bucket(b).passed.load_relaxed();
   return n;
 }
 
@@ -97,7 +100,8 @@ TEST_P(index_of_buckets, agrees_with_a_map) {
     const std::uint64_t number = random() % (options.frames + options.frames / 2);
     const slot_key key = key_at_home(number % 3 == 0 ? 0 : number % options.buckets, number);
     const auto known = naive.find(number);
-    ASSERT_EQ(where(cache, key), known == naive.end() ? std::nullopt : std::optional(known->second)) << "step " << step;
+    ASSERT_EQ(where(cache, key), known == naive.end() ? std::nullopt : std::optional(known->second))
+        << "step " << step;
     if (known != naive.end()) {
       remove(cache, known->second);
       unused.push_back(known->second);
@@ -111,8 +115,8 @@ TEST_P(index_of_buckets, agrees_with_a_map) {
   cache.expect_at_rest();
 }
 
-// Every sequence of so many insertions and removals of four keys around a bucket that has one cell left: all ways in which
-// they can overflow, free a cell before one that passed it, and come back.
+// Every sequence of so many insertions and removals of four keys around a bucket that has one cell
+// left: all ways in which they can overflow, free a cell before one that passed it, and come back.
 TEST(index, finds_every_key_after_each_short_sequence_of_changes) {
   constexpr int length = 6;
   constexpr std::array<std::uint64_t, 4> homes{0, 0, 0, 1};
@@ -122,8 +126,10 @@ TEST(index, finds_every_key_after_each_short_sequence_of_changes) {
   options.buckets = 4;
   options.frames = static_cast<std::uint32_t>(2 * (cells - 1) + homes.size());
   const bare_cache cache(options);
-  for (std::uint32_t slot = 4; slot < 4 + (cells - 1); ++slot) insert(cache, key_at_home(0, slot), slot);
-  for (std::uint32_t slot = 4 + (cells - 1); slot < options.frames; ++slot) insert(cache, key_at_home(1, slot), slot);
+  for (std::uint32_t slot = 4; slot < 4 + (cells - 1); ++slot)
+    insert(cache, key_at_home(0, slot), slot);
+  for (std::uint32_t slot = 4 + (cells - 1); slot < options.frames; ++slot)
+    insert(cache, key_at_home(1, slot), slot);
   for (std::uint64_t sequence = 0; sequence < sequences; ++sequence) {
     std::array<bool, 4> there{};
     std::uint64_t rest = sequence;
@@ -133,7 +139,8 @@ TEST(index, finds_every_key_after_each_short_sequence_of_changes) {
       else insert(cache, key_at_home(homes[k], k), k);
       there[k] = !there[k];
       for (std::uint32_t other = 0; other < homes.size(); ++other) {
-        ASSERT_EQ(where(cache, key_at_home(homes[other], other)), there[other] ? std::optional(other) : std::nullopt)
+        ASSERT_EQ(where(cache, key_at_home(homes[other], other)),
+                  there[other] ? std::optional(other) : std::nullopt)
             << "sequence " << sequence << ", step " << i;
       }
     }
@@ -168,9 +175,11 @@ TEST(index, claims_a_slot_only_for_a_key_that_is_absent) {
   EXPECT_TRUE(first.what == index::begun::yes);
   EXPECT_EQ(first.slot, 5u);
   EXPECT_EQ(slot_state::phase(cache.frames().header(5).state.peek()), slot_phase::loading);
-  EXPECT_TRUE(cache.index().begin_load_with(key, claim).what == index::begun::present) << "while it is loading";
+  EXPECT_TRUE(cache.index().begin_load_with(key, claim).what == index::begun::present)
+      << "while it is loading";
   cache.frames().header(5).state.publish();
-  EXPECT_TRUE(cache.index().begin_load_with(key, claim).what == index::begun::present) << "when it is resident";
+  EXPECT_TRUE(cache.index().begin_load_with(key, claim).what == index::begun::present)
+      << "when it is resident";
   EXPECT_EQ(claims, 1);
   EXPECT_TRUE(cache.index().begin_load_with({3, 5}, claim).what == index::begun::no_slot);
   EXPECT_EQ(claims, 2);
@@ -197,12 +206,14 @@ TEST(index, gives_the_error_of_a_failed_load_to_those_who_wait_and_forgets_the_k
   cache.expect_at_rest();
 }
 
-// Other writers may keep taking the free cells ahead of one that looks for one, so that it comes past full buckets only.
+// Other writers may keep taking the free cells ahead of one that looks for one, so that it comes
+// past full buckets only.
 TEST(index, takes_its_counts_back_when_every_bucket_looked_full) {
   bare_cache_options options;
   options.buckets = 2;
   const bare_cache cache(options);
-  const std::uint64_t foreign = (std::uint64_t{1} << 32) | 8u;  // another tag, and a slot that is free
+  const std::uint64_t foreign =
+      (std::uint64_t{1} << 32) | 8u;  // another tag, and a slot that is free
   for (std::uint64_t b = 0; b < options.buckets; ++b) {
     for (auto& cell : cache.bucket(b).entries) cell.store_relaxed(foreign);
   }

@@ -1,5 +1,5 @@
-// The page cache by itself, in kernels: pages that say in every word whose they are, loaded by a function of the test. No
-// file and no service takes part.
+// The page cache by itself, in kernels: pages that say in every word whose they are, loaded by a
+// function of the test. No file and no service takes part.
 #include <gtest/gtest.h>
 
 #include "gpufs/cache/page_cache.cuh"
@@ -34,11 +34,12 @@ struct page_filler {
 };
 
 template <class Group>
-GPUFS_HD void check_page(const Group& g, const mount_ref& fs, const page_key& key, const page_pin& pin,
-                         page_cache_results* results) {
+GPUFS_HD void check_page(const Group& g, const mount_ref& fs, const page_key& key,
+                         const page_pin& pin, page_cache_results* results) {
   std::uint64_t wrong = pin.valid == 512 ? 0 : 1;
   const auto* words = reinterpret_cast<const std::uint64_t*>(fs.page(pin.frame));
-  for (std::uint32_t i = g.rank(); i < test_page_words; i += g.size()) wrong += words[i] == page_word(key, i) ? 0 : 1;
+  for (std::uint32_t i = g.rank(); i < test_page_words; i += g.size())
+    wrong += words[i] == page_word(key, i) ? 0 : 1;
   if (wrong != 0) (void)results->wrong.fetch_add_relaxed(wrong);
 }
 
@@ -56,7 +57,8 @@ struct hammer_pages_kernel {
       const page_key key{7 + random % 2, (random >> 8) % pages};
       const bool fails = failing && (random >> 40) % 8 == 0;
       const std::int32_t error = -static_cast<std::int32_t>(1000 + key.page);
-      const page_pin pin = cache.acquire(key, page_filler<Group>{g, key, fails ? error : 0, results});
+      const page_pin pin =
+          cache.acquire(key, page_filler<Group>{g, key, fails ? error : 0, results});
       if (pin.valid >= 0) {
         check_page(g, fs, key, pin, results);
         cache.release(pin.frame);
@@ -86,13 +88,15 @@ TYPED_TEST_SUITE(page_cache_of_groups, page_cache_groups);
 
 TYPED_TEST(page_cache_of_groups, gives_every_group_the_pages_it_asked_for) {
   for (const bool failing : {false, true}) {
-    // As many frames as groups that may hold one at a time on a GPU, with few to spare, and three times as many pages.
+    // As many frames as groups that may hold one at a time on a GPU, with few to spare, and three
+    // times as many pages.
     const bool gpu = device() == device_kind::cuda;
     const std::uint32_t blocks = gpu ? 16 : 8;
     const std::uint32_t threads = 64;
-    const auto groups = static_cast<std::uint32_t>(!gpu || std::is_same_v<TypeParam, block_group> ? blocks
-                                                   : std::is_same_v<TypeParam, warp_group> ? blocks * threads / 32
-                                                                                           : blocks * threads);
+    const auto groups =
+        static_cast<std::uint32_t>(!gpu || std::is_same_v<TypeParam, block_group> ? blocks
+                                   : std::is_same_v<TypeParam, warp_group> ? blocks * threads / 32
+                                                                           : blocks * threads);
     const mount m(tiny_cache(groups + 8, 3));
     const device_buffer<page_cache_results> results(m, 1);
     const std::uint32_t rounds = gpu ? 300 : 1500;
@@ -106,7 +110,8 @@ TYPED_TEST(page_cache_of_groups, gives_every_group_the_pages_it_asked_for) {
     const statistics s = m.stats();
     EXPECT_GT(s[counter::evictions], 0u);
     EXPECT_LE(s[counter::evictions], got.loads.value);
-    EXPECT_EQ(s[counter::hits] + s[counter::minor_faults] + got.loads.value, std::uint64_t{groups} * rounds)
+    EXPECT_EQ(s[counter::hits] + s[counter::minor_faults] + got.loads.value,
+              std::uint64_t{groups} * rounds)
         << "each call is a hit, a minor fault or a load";
   }
 }
@@ -176,7 +181,8 @@ TEST(page_cache, refuses_within_its_bound_when_all_frames_are_pinned_and_recover
   }
 }
 
-// Pins stay when the kernel that took them ends; the next one gives them back while its other block waits for a frame.
+// Pins stay when the kernel that took them ends; the next one gives them back while its other block
+// waits for a frame.
 struct pin_for_later_kernel {
   std::uint32_t* frames;
   page_cache_results* loads;
@@ -199,7 +205,8 @@ struct wait_for_a_frame_kernel {
     page_cache<block_group> cache(fs, g, 0);
     if (block_group::grid_rank() == 0) {
       const std::uint64_t start = platform::now_ns();
-      for (std::uint32_t attempt = 0; platform::elapsed_ns(start) < 20'000'000; ++attempt) platform::pause(attempt);
+      for (std::uint32_t attempt = 0; platform::elapsed_ns(start) < 20'000'000; ++attempt)
+        platform::pause(attempt);
       cache.release(frames[5]);
     } else {
       const page_key key{2, 0};
@@ -216,7 +223,8 @@ TEST(page_cache, waits_for_a_frame_that_another_group_gives_back_in_time) {
   const device_buffer<page_cache_results> loads(m, 1);
   launch(m, {1, 32, 0, nullptr}, pin_for_later_kernel{frames.data(), loads.data()});
   m.synchronize();
-  launch(m, {2, 32, 0, nullptr}, wait_for_a_frame_kernel{frames.data(), result.data(), loads.data()});
+  launch(m, {2, 32, 0, nullptr},
+         wait_for_a_frame_kernel{frames.data(), result.data(), loads.data()});
   EXPECT_EQ(result.download()[0], 512);
   EXPECT_EQ(m.stats()[counter::no_frames], 0u);
 }
@@ -228,7 +236,8 @@ struct slow_filler {
   std::uint64_t load_ns;
   GPUFS_HD std::int32_t operator()(char* to) const {
     const std::uint64_t start = platform::now_ns();
-    for (std::uint32_t attempt = 0; platform::elapsed_ns(start) < load_ns; ++attempt) platform::pause(attempt);
+    for (std::uint32_t attempt = 0; platform::elapsed_ns(start) < load_ns; ++attempt)
+      platform::pause(attempt);
     return fill(to);
   }
 };
@@ -239,7 +248,8 @@ struct slow_pages_kernel {
     const block_group g{};
     page_cache<block_group> cache(fs, g, 0);
     const page_key key{1, block_group::grid_rank()};
-    const page_pin pin = cache.acquire(key, slow_filler<block_group>{{g, key, 0, results}, load_ns});
+    const page_pin pin =
+        cache.acquire(key, slow_filler<block_group>{{g, key, 0, results}, load_ns});
     if (pin.valid >= 0) {
       check_page(g, fs, key, pin, results);
       cache.release(pin.frame);
@@ -255,17 +265,19 @@ TEST(page_cache, waits_for_a_frame_as_long_as_others_are_loading) {
   constexpr std::uint32_t groups = 12;
   mount_options options = tiny_cache(8, 1);
   options.reclaim_timeout_ns = 500'000'000;
-  options.twin_threads = groups;
+  options.cpu_threads = groups;
   const mount m(options);
   const device_buffer<page_cache_results> results(m, 1);
-  launch(m, {groups, 32, 0, nullptr}, slow_pages_kernel{results.data(), 3 * options.reclaim_timeout_ns});
+  launch(m, {groups, 32, 0, nullptr},
+         slow_pages_kernel{results.data(), 3 * options.reclaim_timeout_ns});
   const page_cache_results got = results.download()[0];
   EXPECT_EQ(got.no_frames.value, 0u);
   EXPECT_EQ(got.acquired.value, groups);
   EXPECT_EQ(got.wrong.value, 0u);
 }
 
-// All frames stay pinned; one block reads a page that is there, again and again, until the other was refused.
+// All frames stay pinned; one block reads a page that is there, again and again, until the other
+// was refused.
 struct refuse_beside_hits_kernel {
   std::int32_t* result;
   atomic_word<std::uint32_t>* done;
@@ -301,7 +313,8 @@ TEST(page_cache, refuses_when_all_frames_stay_pinned_although_they_are_read) {
   const device_buffer<page_cache_results> loads(m, 1);
   launch(m, {1, 32, 0, nullptr}, pin_for_later_kernel{frames.data(), loads.data()});
   m.synchronize();
-  launch(m, {2, 32, 0, nullptr}, refuse_beside_hits_kernel{result.data(), done.data(), loads.data()});
+  launch(m, {2, 32, 0, nullptr},
+         refuse_beside_hits_kernel{result.data(), done.data(), loads.data()});
   EXPECT_EQ(result.download()[0], -ENOBUFS);
   EXPECT_EQ(m.stats()[counter::no_frames], 1u);
 }
@@ -315,7 +328,9 @@ struct offer_results {
 struct offer_kernel {
   offer_results* results;
   page_cache_results* loads;
-  GPUFS_HD std::uint32_t loads_now() const { return static_cast<std::uint32_t>(loads->loads.load_relaxed()); }
+  GPUFS_HD std::uint32_t loads_now() const {
+    return static_cast<std::uint32_t>(loads->loads.load_relaxed());
+  }
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g{};
     page_cache<block_group> cache(fs, g, 0);
@@ -329,7 +344,9 @@ struct offer_kernel {
     g.sync();
     r.loads_there = loads_now();
     const page_pin pin = cache.acquire(key, page_filler<block_group>{g, key, -EIO, loads});
-    r.pinned_after = pin.valid == 512 ? slot_state::pins(detail::frame_table(fs).header(pin.frame).state.peek()) : 0;
+    r.pinned_after = pin.valid == 512
+                         ? slot_state::pins(detail::frame_table(fs).header(pin.frame).state.peek())
+                         : 0;
     for (std::uint32_t i = 0; i + 1 < fs.layout.frame_count; ++i) {
       const page_key other{2, i};
       (void)cache.acquire(other, page_filler<block_group>{g, other, 0, loads});

@@ -174,7 +174,8 @@ TEST(ring, gives_free_slots_without_evicting) {
 TEST(ring, passes_over_slots_in_use_in_its_search_for_a_free_one) {
   const bare_cache cache(one_ring(16));
   for (std::uint64_t n = 0; n < 2; ++n) load(cache, n);
-  const pinned_slot one = cache.index().find_and_pin({1, 0}), two = cache.index().find_and_pin({1, 1});
+  const pinned_slot one = cache.index().find_and_pin({1, 0}),
+                    two = cache.index().find_and_pin({1, 1});
   (void)cache.frames().header(2).state.pin();  // by a reader that followed an old entry
   cache.ref().at<slot_ring>(cache.ref().layout.rings)->next.store_relaxed(16);
   slot_claim victim{};
@@ -278,7 +279,8 @@ TEST(ring, offers_again_what_was_given_back_behind_others) {
 TEST(ring, forgets_what_there_is_no_room_to_remember) {
   const bare_cache cache(one_ring(64));
   auto rings = cache.rings();
-  for (std::uint32_t n = 0; n < 20; ++n) ASSERT_EQ(rings.take_consecutive(this_thread(), 0, 2, 2).first, n * 2);
+  for (std::uint32_t n = 0; n < 20; ++n)
+    ASSERT_EQ(rings.take_consecutive(this_thread(), 0, 2, 2).first, n * 2);
   for (std::uint32_t n = 0; n < 19; ++n) rings.give_back(0, n * 2, 2);
   std::set<std::uint32_t> again;
   for (std::uint32_t n = 0; n < slot_ring::returned_max; ++n)
@@ -291,7 +293,8 @@ TEST(ring, forgets_what_there_is_no_room_to_remember) {
 TEST(ring, remembers_the_longest_of_what_was_given_back) {
   const bare_cache cache(one_ring(64));
   auto rings = cache.rings();
-  for (std::uint32_t n = 0; n < 8; ++n) ASSERT_EQ(rings.take_consecutive(this_thread(), 0, 6, 2).first, n * 6);
+  for (std::uint32_t n = 0; n < 8; ++n)
+    ASSERT_EQ(rings.take_consecutive(this_thread(), 0, 6, 2).first, n * 6);
   for (std::uint32_t n = 0; n < slot_ring::returned_max; ++n) rings.give_back(0, n * 5, 1);
   rings.give_back(0, 40, 4);
   const slot_run run = rings.take_consecutive(this_thread(), 0, 8, 2);

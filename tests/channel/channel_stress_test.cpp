@@ -1,5 +1,5 @@
-// Clients and the real service: each request is served once and each answer reaches its own request, however the threads
-// are delayed.
+// Clients and the real service: each request is served once and each answer reaches its own
+// request, however the threads are delayed.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -49,7 +49,8 @@ class channel_stress : public ::testing::TestWithParam<stress_shape> {};
 INSTANTIATE_TEST_SUITE_P(, channel_stress,
                          ::testing::Values(stress_shape{"one_slot", 4, 4, 1},
                                            stress_shape{"fewer_slots_than_clients", 8, 4, 3},
-                                           stress_shape{"many_slots", 8, 3, 32}, stress_shape{"one_worker", 8, 1, 4}),
+                                           stress_shape{"many_slots", 8, 3, 32},
+                                           stress_shape{"one_worker", 8, 1, 4}),
                          [](const auto& p) { return std::string(p.param.name); });
 
 service_rig_options rig_of(const stress_shape& shape) {
@@ -75,7 +76,8 @@ TEST_P(channel_stress, every_answer_belongs_to_its_request) {
         std::mt19937_64 random(c);
         for (std::uint64_t i = 0; i < requests_per_client; ++i) {
           const std::uint64_t f = random() % 3, first = random() % 5000, count = 1 + random() % 64;
-          const rig_reply r = rig.read(handles[f], first * 8, static_cast<std::uint32_t>(count * 8));
+          const rig_reply r =
+              rig.read(handles[f], first * 8, static_cast<std::uint32_t>(count * 8));
           const std::uint64_t expected = std::min<std::uint64_t>(count, 5000 - first);
           bool good = r.result == static_cast<std::int32_t>(expected * 8);
           for (std::uint64_t w = 0; good && w < expected; ++w) {
@@ -98,7 +100,8 @@ TEST_P(channel_stress, every_answer_belongs_to_its_request) {
 
 TEST_P(channel_stress, every_request_is_served_once) {
   service_rig rig(std::make_shared<memory_backend>(), rig_of(GetParam()));
-  // Per client: the numbers arrive in order, none is left out, none comes twice. Called one at a time.
+  // Per client: the numbers arrive in order, none is left out, none comes twice. Called one at a
+  // time.
   std::vector<std::uint64_t> next(GetParam().clients, 0);
   std::uint64_t wrong = 0;
   const std::int32_t sink = rig.sinks().open([&](const char* bytes, std::size_t count) {
@@ -116,7 +119,8 @@ TEST_P(channel_stress, every_request_is_served_once) {
       clients.emplace_back([&, c] {
         for (std::uint64_t i = 0; i < requests_per_client; ++i) {
           const std::uint64_t message[2] = {c, i};
-          if (rig.send(sink, {reinterpret_cast<const char*>(message), sizeof message}).result != 0) ++failed;
+          if (rig.send(sink, {reinterpret_cast<const char*>(message), sizeof message}).result != 0)
+            ++failed;
         }
       });
     }
@@ -128,7 +132,8 @@ TEST_P(channel_stress, every_request_is_served_once) {
   for (const std::uint64_t n : next) EXPECT_EQ(n, requests_per_client);
 }
 
-// Clients that lose patience, while the backend is slow now and then: late answers land in nobody's request.
+// Clients that lose patience, while the backend is slow now and then: late answers land in nobody's
+// request.
 TEST_P(channel_stress, late_answers_reach_nobody_else) {
   const auto io = std::make_shared<memory_backend>();
   io->write("/0", numbered_words(0, 5000));
@@ -148,7 +153,8 @@ TEST_P(channel_stress, late_answers_reach_nobody_else) {
         const auto goes_on = [&] {
           const auto time = std::chrono::steady_clock::now() - start;
           return time < 400ms ||
-                 (time < 60s && (given_up == 0 || answered == 0));  // on a busy machine both take longer
+                 (time < 60s &&
+                  (given_up == 0 || answered == 0));  // on a busy machine both take longer
         };
         while (goes_on()) {
           channel_client client = rig.memory().client({2'000'000});
@@ -178,11 +184,13 @@ TEST_P(channel_stress, late_answers_reach_nobody_else) {
   EXPECT_GT(given_up, 0u);
   EXPECT_GT(answered, 0u);
   // Every slot comes back into use.
-  for (std::uint32_t i = 0; i < GetParam().slots; ++i) EXPECT_EQ(rig.read(handle, 8 * i, 8).result, 8);
+  for (std::uint32_t i = 0; i < GetParam().slots; ++i)
+    EXPECT_EQ(rig.read(handle, 8 * i, 8).result, 8);
 }
 
-// A worker is held up in its scan while others serve a request and the next one in the same slot. When it goes on, it must
-// see that what it read is old. (Reading the bell before `served_` it did not, and served an old bell again.)
+// A worker is held up in its scan while others serve a request and the next one in the same slot.
+// When it goes on, it must see that what it read is old. (Reading the bell before `served_` it did
+// not, and served an old bell again.)
 TEST(channel_order, a_worker_that_was_held_up_serves_no_old_bell) {
   service_rig_options options;
   options.workers = 2;

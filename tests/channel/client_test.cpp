@@ -1,5 +1,5 @@
-// The device's side of the channel against a service that a script plays: late, dead, silent, or in the way that the test
-// needs. No worker threads.
+// The device's side of the channel against a service that a script plays: late, dead, silent, or in
+// the way that the test needs. No worker threads.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -27,8 +27,12 @@ class channel_client_test : public ::testing::Test {
     memory_.view().reply(slot).word.store_release(make_reply_word(sequence, result));
   }
   std::uint32_t bell(std::uint32_t slot) { return memory_.view().bell(slot).load_acquire(); }
-  slot_owner owner(std::uint32_t slot) { return static_cast<slot_owner>(memory_.record(slot).owner.load_relaxed()); }
-  std::uint64_t count(counter c) { return memory_.counters().values[static_cast<std::uint32_t>(c)].load_relaxed(); }
+  slot_owner owner(std::uint32_t slot) {
+    return static_cast<slot_owner>(memory_.record(slot).owner.load_relaxed());
+  }
+  std::uint64_t count(counter c) {
+    return memory_.counters().values[static_cast<std::uint32_t>(c)].load_relaxed();
+  }
   channel_client client(std::uint64_t request_ns) { return memory_.client({request_ns}); }
   channel_client patient_client() { return client(60'000 * ms); }
 
@@ -97,11 +101,14 @@ TEST_F(channel_client_test, posts_the_request_before_the_bell_and_returns_the_an
   const std::int32_t slot = c.acquire();
   ASSERT_GE(slot, 0);
   std::memcpy(memory_.view().staging(static_cast<std::uint32_t>(slot)), "to the host", 11);
-  c.post(static_cast<std::uint32_t>(slot), {request_code::send, 17, 300, (std::uint64_t{1} << 40) + 5});
+  c.post(static_cast<std::uint32_t>(slot),
+         {request_code::send, 17, 300, (std::uint64_t{1} << 40) + 5});
   const channel_client::answer got = c.wait(static_cast<std::uint32_t>(slot));
   EXPECT_EQ(got.result, 13);
   EXPECT_FALSE(got.abandoned);
-  EXPECT_EQ(std::memcmp(memory_.view().staging(static_cast<std::uint32_t>(slot)), "to the device", 13), 0);
+  EXPECT_EQ(
+      std::memcmp(memory_.view().staging(static_cast<std::uint32_t>(slot)), "to the device", 13),
+      0);
   c.release(static_cast<std::uint32_t>(slot));
   service.join();
   EXPECT_EQ(count(counter::rpcs), 1u);
@@ -177,7 +184,8 @@ TEST_F(channel_client_test, time_without_a_heartbeat_does_not_count) {
     // It stands still for ten times the timeout, as after Ctrl-Z, goes on, and answers.
     std::this_thread::sleep_for(400ms);
     answered = true;
-    answer(slot, bell(slot), 7);  // before it beats: the first beat counts for more than this wait may take
+    answer(slot, bell(slot),
+           7);  // before it beats: the first beat counts for more than this wait may take
     const heart beats(memory_);
     std::this_thread::sleep_for(5ms);
   });

@@ -9,11 +9,14 @@ namespace gpufs::testing {
 namespace {
 
 static_assert(std::is_trivially_copyable_v<channel_view>, "it goes to kernels by value");
-static_assert(std::is_trivially_copyable_v<channel_header> && std::is_trivially_copyable_v<request_record> &&
+static_assert(std::is_trivially_copyable_v<channel_header> &&
+                  std::is_trivially_copyable_v<request_record> &&
                   std::is_trivially_copyable_v<reply_record>,
               "they live in zeroed memory");
-static_assert(sizeof(channel_word<std::uint32_t>) == 4 && sizeof(channel_word<std::uint64_t>) == 8, "words of the bus");
-static_assert(static_cast<std::uint32_t>(service_phase::starting) == 0, "zeroed memory says that nobody serves yet");
+static_assert(sizeof(channel_word<std::uint32_t>) == 4 && sizeof(channel_word<std::uint64_t>) == 8,
+              "words of the bus");
+static_assert(static_cast<std::uint32_t>(service_phase::starting) == 0,
+              "zeroed memory says that nobody serves yet");
 
 // Where in the channel's memory something lies.
 template <class T>
@@ -23,7 +26,8 @@ std::uint64_t at(const channel_view& v, const T* p) {
 
 TEST(channel_layout, parts_follow_each_other_and_do_not_overlap) {
   for (const std::uint32_t slots : {1u, 2u, 15u, 16u, 512u, limits::channel_slots_max}) {
-    for (std::uint32_t staging = limits::staging_bytes_min; staging <= limits::staging_bytes_max; staging *= 2) {
+    for (std::uint32_t staging = limits::staging_bytes_min; staging <= limits::staging_bytes_max;
+         staging *= 2) {
       const channel_layout l = channel_layout::make(slots, staging);
       EXPECT_GE(l.bells, sizeof(channel_header));
       EXPECT_GE(l.requests, l.bells + 4ull * slots);
@@ -42,8 +46,10 @@ TEST(channel_layout, what_host_and_device_write_is_in_different_lines) {
     constexpr std::uint64_t line = 128;
     EXPECT_LT(at(v, &v.header()) / line, at(v, &v.bell(0)) / line);
     EXPECT_LT((at(v, &v.bell(slots - 1)) + 3) / line, at(v, &v.request(0)) / line);
-    EXPECT_LT((at(v, &v.request(slots - 1)) + sizeof(request_record) - 1) / line, at(v, &v.reply(0)) / line);
-    EXPECT_LT((at(v, &v.reply(slots - 1)) + sizeof(reply_record) - 1) / line, at(v, v.staging(0)) / line);
+    EXPECT_LT((at(v, &v.request(slots - 1)) + sizeof(request_record) - 1) / line,
+              at(v, &v.reply(0)) / line);
+    EXPECT_LT((at(v, &v.reply(slots - 1)) + sizeof(reply_record) - 1) / line,
+              at(v, v.staging(0)) / line);
     EXPECT_EQ(at(v, &v.reply(0)) % line, 0u);
     EXPECT_EQ(at(v, &v.request(0)) % sizeof(request_record), 0u);
   }
@@ -85,12 +91,14 @@ TEST(channel_layout, some_slots_have_more_room_for_writes) {
     else EXPECT_EQ(v.write_staging(slot), v.staging(slot));
   }
   EXPECT_EQ(wide_slots, 3u);
-  EXPECT_EQ(channel_layout::make(slots, staging, staging).write_bytes_max(), staging) << "no wide slots";
+  EXPECT_EQ(channel_layout::make(slots, staging, staging).write_bytes_max(), staging)
+      << "no wide slots";
 }
 
 TEST(channel_layout, a_request_is_there_when_all_its_words_are) {
   request_record whole{};
-  const request sent{request_code::read, 0xfedc'ba98'7654'3210ull, 0x3fffffe, 0x0000'8765'4321'0fedull};
+  const request sent{request_code::read, 0xfedc'ba98'7654'3210ull, 0x3fffffe,
+                     0x0000'8765'4321'0fedull};
   whole.store(sent, 0xffffffffu);
   request got{};
   ASSERT_TRUE(whole.load(0xffffffffu, got));
@@ -141,8 +149,9 @@ TEST(channel_layout, every_bit_of_a_request_arrives_and_changes_no_other) {
     for (request r : all) {
       for (const bool inverted : {false, true}) {
         if (inverted)
-          r = {static_cast<request_code>(static_cast<std::uint32_t>(r.code) ^ (request_record::codes - 1)), ~r.handle,
-               r.length ^ request_record::length_max, ~r.offset};
+          r = {static_cast<request_code>(static_cast<std::uint32_t>(r.code) ^
+                                         (request_record::codes - 1)),
+               ~r.handle, r.length ^ request_record::length_max, ~r.offset};
         request_record record{};
         record.store(r, sequence);
         request got{};

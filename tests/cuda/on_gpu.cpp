@@ -1,5 +1,5 @@
-// `on_gpu [PROGRAM ARGUMENT...]` runs the program where a GPU can be used, and exits with 77 where none can, which
-// CTest shows as a skipped test.
+// `on_gpu [PROGRAM ARGUMENT...]` runs the program where a GPU can be used, and exits with 77 where
+// none can, which CTest shows as a skipped test.
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
@@ -10,7 +10,8 @@ int main(int argc, char** argv) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {
-    std::printf("skipped: no GPU here (%s)\n", status == cudaSuccess ? "none is visible" : cudaGetErrorString(status));
+    std::printf("skipped: no GPU here (%s)\n",
+                status == cudaSuccess ? "none is visible" : cudaGetErrorString(status));
     return skipped;
   }
   if (argc < 2) {

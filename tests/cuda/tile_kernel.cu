@@ -1,5 +1,6 @@
-// Products of tiles, as each kind of matrix units makes them: so that all are compiled and assembled, wherever that is done. That the
-// numbers are right is seen where applications multiply (tests/python/test_linear.py).
+// Products of tiles, as each kind of matrix units makes them: so that all are compiled and
+// assembled, wherever that is done. That the numbers are right is seen where applications multiply
+// (tests/python/test_linear.py).
 #include "tile/rows.cuh"
 
 namespace gpufs::tile {

@@ -24,13 +24,16 @@ std::string difference(const std::string& actual, const std::string& expected) {
   if (actual == expected) return {};
   const std::size_t both = std::min(actual.size(), expected.size());
   const auto at = static_cast<std::size_t>(
-      std::mismatch(actual.begin(), actual.begin() + static_cast<std::ptrdiff_t>(both), expected.begin()).first -
+      std::mismatch(actual.begin(), actual.begin() + static_cast<std::ptrdiff_t>(both),
+                    expected.begin())
+          .first -
       actual.begin());
   const auto byte = [&](const std::string& s) {
-    return at < s.size() ? std::to_string(static_cast<unsigned char>(s[at])) : std::string("the end");
+    return at < s.size() ? std::to_string(static_cast<unsigned char>(s[at]))
+                         : std::string("the end");
   };
-  return "byte " + std::to_string(at) + " is " + byte(actual) + ", not " + byte(expected) + "; sizes " +
-         std::to_string(actual.size()) + ", " + std::to_string(expected.size());
+  return "byte " + std::to_string(at) + " is " + byte(actual) + ", not " + byte(expected) +
+         "; sizes " + std::to_string(actual.size()) + ", " + std::to_string(expected.size());
 }
 
 }  // namespace
@@ -73,7 +76,8 @@ std::vector<std::string> host_steps::take_failures() {
 
 // ---- choices
 
-fsx_group::fsx_group(const fsx_world& world, std::uint64_t seed, std::uint32_t number, std::vector<std::size_t> ranges)
+fsx_group::fsx_group(const fsx_world& world, std::uint64_t seed, std::uint32_t number,
+                     std::vector<std::size_t> ranges)
     : world_(world), random_(seed), number_(number), ranges_(std::move(ranges)) {}
 
 std::string fsx_group::fresh(std::uint64_t bytes) {
@@ -85,7 +89,8 @@ std::string fsx_group::fresh(std::uint64_t bytes) {
   return s;
 }
 
-// An offset in a file of this size, or past its end: around pages of the mount and of the host, and around the end.
+// An offset in a file of this size, or past its end: around pages of the mount and of the host, and
+// around the end.
 std::uint64_t fsx_group::place(std::uint64_t size) {
   const std::uint64_t page = chance(3) ? host_page_bytes : world_.page_bytes;
   std::uint64_t at = chance(8) ? size + below(3 * page) : below(size + 1);
@@ -111,13 +116,19 @@ std::uint64_t fsx_group::new_size(std::uint64_t size) {
 
 // ---- the model
 
-std::string fsx_group::name_of(int name) const { return "own-" + std::to_string(number_) + "-" + std::to_string(name); }
+std::string fsx_group::name_of(int name) const {
+  return "own-" + std::to_string(number_) + "-" + std::to_string(name);
+}
 // Another spelling is another record of the same file.
-std::string fsx_group::path_of(int name) { return world_.files.path((chance(3) ? "./" : "") + name_of(name)); }
+std::string fsx_group::path_of(int name) {
+  return world_.files.path((chance(3) ? "./" : "") + name_of(name));
+}
 
 bool fsx_group::is_written(const file& f) { return std::ranges::any_of(f.open, writes); }
 // Whether a descriptor sees at once what is written to the file.
-bool fsx_group::shares(const file& f, const descriptor& d) const { return is_written(f) && !d.unknown; }
+bool fsx_group::shares(const file& f, const descriptor& d) const {
+  return is_written(f) && !d.unknown;
+}
 
 fsx_group::descriptor* fsx_group::pick(file& f, bool (*fits)(const descriptor&)) {
   const std::size_t first = f.open.empty() ? 0 : below(f.open.size());
@@ -167,10 +178,12 @@ void fsx_group::plan_host(std::function<void()> step, std::string what) {
 }
 
 // What lies past the end of the host's file is zeros that nobody wrote.
-void fsx_group::expect_on_host(const file& f, std::uint64_t at, std::uint64_t bytes, const std::string& after) {
+void fsx_group::expect_on_host(const file& f, std::uint64_t at, std::uint64_t bytes,
+                               const std::string& after) {
   if (f.name < 0 || at >= f.content.size()) return;
   plan_host(
-      [&files = world_.files, name = name_of(f.name), at, expected = f.content.substr(at, bytes), after] {
+      [&files = world_.files, name = name_of(f.name), at, expected = f.content.substr(at, bytes),
+       after] {
         std::string there = files.content(name);
         there = at < there.size() ? there.substr(at, expected.size()) : std::string();
         there.resize(expected.size(), '\0');
@@ -186,7 +199,8 @@ void fsx_group::expect_all_on_host(const file& f, const std::string& after) {
   plan_host(
       [&files = world_.files, name = name_of(f.name), expected = f.content, after] {
         const std::string there = files.content(name);
-        if (there != expected) throw std::runtime_error(name + " after " + after + ": " + difference(there, expected));
+        if (there != expected)
+          throw std::runtime_error(name + " after " + after + ": " + difference(there, expected));
       },
       "compare " + name_of(f.name));
 }
@@ -198,7 +212,8 @@ void fsx_group::open(int name, kind how) {
   if (f != nullptr && f->open.size() == descriptors_max) return;
   const bool is_open = f != nullptr && !f->open.empty();
   if (is_open && (how == kind::once || f->open.front().how == kind::once)) return;
-  static constexpr int flags_of[] = {O_RDONLY, O_RDWR, O_WRONLY, O_RDWR | O_APPEND, O_WRONLY | O_GWRONCE};
+  static constexpr int flags_of[] = {O_RDONLY, O_RDWR, O_WRONLY, O_RDWR | O_APPEND,
+                                     O_WRONLY | O_GWRONCE};
   device_call c{action::open};
   c.to = to;
   c.bytes = 0644;
@@ -206,8 +221,8 @@ void fsx_group::open(int name, kind how) {
   c.memory = add_string(*input_, path_of(name));
   if (how != kind::read) {
     if (!chance(3)) c.flags |= O_CREAT;
-    // A file that was just made may be taken for one that was just removed, and that this launch had emptied
-    // (service/file_table.hpp).
+    // A file that was just made may be taken for one that was just removed, and that this launch
+    // had emptied (service/file_table.hpp).
     if (chance(4) && (f == nullptr || !f->was_made)) c.flags |= O_TRUNC;
     if (chance(8)) c.flags |= O_CREAT | O_EXCL;
   }
@@ -256,7 +271,8 @@ void fsx_group::change_names(int name) {
     calls_.add(c, 0, "unlink " + name_of(name));
     f->name = -1;
   } else {
-    const auto other = static_cast<int>((static_cast<std::uint64_t>(name) + 1 + below(names_count - 1)) % names_count);
+    const auto other = static_cast<int>(
+        (static_cast<std::uint64_t>(name) + 1 + below(names_count - 1)) % names_count);
     device_call c{action::rename};
     c.memory = add_string(*input_, path_of(name));
     c.bytes = add_string(*input_, path_of(other));
@@ -286,8 +302,9 @@ void fsx_group::change_outside(int name) {
       made.name = name;
       made.was_made = true;
       made.content = fresh(new_size(0) + below(5) * world_.page_bytes);
-      plan_host([&files, text, content = made.content] { files.replace(text, content); },
-                "outside: replace " + text + " by " + std::to_string(made.content.size()) + " bytes");
+      plan_host(
+          [&files, text, content = made.content] { files.replace(text, content); },
+          "outside: replace " + text + " by " + std::to_string(made.content.size()) + " bytes");
       files_.push_back(std::move(made));
     }
     return forget_gone();
@@ -306,7 +323,8 @@ void fsx_group::change_outside(int name) {
     if (f->content.size() < at + bytes.size()) f->content.resize(at + bytes.size(), '\0');
     f->content.replace(at, bytes.size(), bytes);
     plan_host([&files, text, at, bytes] { files.write_at(text, at, bytes); },
-              "outside: write " + text + " from " + std::to_string(at) + " to " + std::to_string(at + bytes.size()));
+              "outside: write " + text + " from " + std::to_string(at) + " to " +
+                  std::to_string(at + bytes.size()));
   }
   for (descriptor& d : f->open) {
     if (d.seen.empty()) d.seen.push_back(before);
@@ -336,9 +354,9 @@ void fsx_group::truncate(file& f, descriptor& d) {
   device_call c = call_of(action::truncate, d.in_register);
   const std::uint64_t size = new_size(f.content.size());
   c.offset = static_cast<std::int64_t>(size);
-  calls_.add(
-      c, 0,
-      "truncate " + name_of(f.name) + " from " + std::to_string(f.content.size()) + " to " + std::to_string(size));
+  calls_.add(c, 0,
+             "truncate " + name_of(f.name) + " from " + std::to_string(f.content.size()) + " to " +
+                 std::to_string(size));
   f.content.resize(size, '\0');
 }
 
@@ -353,7 +371,9 @@ void fsx_group::advise(file& f, descriptor& d) {
   c.offset = static_cast<std::int64_t>(at);
   c.bytes = chance(4) ? 0 : length();
   c.flags = chance(2) && reads(d) ? POSIX_FADV_WILLNEED : POSIX_FADV_DONTNEED;
-  calls_.add(c, 0, "advise " + std::to_string(c.flags) + " of " + name_of(f.name) + " at " + std::to_string(at));
+  calls_.add(
+      c, 0,
+      "advise " + std::to_string(c.flags) + " of " + name_of(f.name) + " at " + std::to_string(at));
   // Others may be writing a part of it.
   if (c.flags == POSIX_FADV_DONTNEED && shares(f, d) && world_.is_alone)
     expect_on_host(f, at, c.bytes == 0 ? std::string::npos : c.bytes, "POSIX_FADV_DONTNEED");
@@ -378,7 +398,8 @@ void fsx_group::status(file& f, descriptor& d) {
 void fsx_group::store(file& f, descriptor& d) {
   if (!reads(d) || f.content.empty()) return;
   const std::uint64_t at = std::min<std::uint64_t>(place(f.content.size()), f.content.size() - 1);
-  const std::uint64_t bytes = std::min({length(), world_.page_bytes - at % world_.page_bytes, f.content.size() - at});
+  const std::uint64_t bytes =
+      std::min({length(), world_.page_bytes - at % world_.page_bytes, f.content.size() - at});
   device_call c = call_of(action::map_write, d.in_register);
   c.to = first_map;
   c.offset = static_cast<std::int64_t>(at);
@@ -403,7 +424,8 @@ void fsx_group::store(file& f, descriptor& d) {
     f.content.replace(at + skip, stored.size(), stored);
     if (chance(2)) {
       c = call_of(action::peek, first_map);
-      (void)calls_.add_read(c, bytes, f.content.substr(at, bytes), *output_bytes_, 0, "look at " + what);
+      (void)calls_.add_read(c, bytes, f.content.substr(at, bytes), *output_bytes_, 0,
+                            "look at " + what);
     }
     if (chance(3)) {
       end(action::msync);
@@ -414,8 +436,8 @@ void fsx_group::store(file& f, descriptor& d) {
 }
 
 // A read of one that may give more than one answer.
-void fsx_group::expect_some_content(const descriptor& d, std::uint64_t at, std::uint64_t bytes, device_call c,
-                                    std::string what) {
+void fsx_group::expect_some_content(const descriptor& d, std::uint64_t at, std::uint64_t bytes,
+                                    device_call c, std::string what) {
   c.bytes = bytes;
   c.memory = *output_bytes_;
   *output_bytes_ += bytes;
@@ -423,7 +445,8 @@ void fsx_group::expect_some_content(const descriptor& d, std::uint64_t at, std::
   e.most = static_cast<std::int64_t>(bytes);
   e.what = std::move(what);
   if (!d.unknown) {
-    e.judge = [at, memory = c.memory, seen = d.seen, joined = d.joined](const outcome& o, const std::string& output) {
+    e.judge = [at, memory = c.memory, seen = d.seen, joined = d.joined](const outcome& o,
+                                                                        const std::string& output) {
       for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(o.result); ++i) {
         const char byte = output[memory + i];
         // A page that the file ends in has zeros after the end, and may be read directly.
@@ -448,14 +471,16 @@ void fsx_group::read(file& f, descriptor& d) {
   // Pieces for each member, or all of it together.
   device_call c = call_of(chance(4) ? action::read_each : action::read, d.in_register);
   c.offset = static_cast<std::int64_t>(at);
-  if (c.what == action::read_each) c.flags = static_cast<std::int32_t>(1 + below(world_.page_bytes + 50));
+  if (c.what == action::read_each)
+    c.flags = static_cast<std::int32_t>(1 + below(world_.page_bytes + 50));
   const std::string what = "read of " + name_of(f.name) + " at " + std::to_string(at);
   if (d.unknown || !d.seen.empty()) {
     c.what = action::read;
     return expect_some_content(d, at, bytes, c, what);
   }
-  (void)calls_.add_read(c, bytes, at < f.content.size() ? f.content.substr(at, bytes) : std::string(), *output_bytes_,
-                        below(16), what);
+  (void)calls_.add_read(c, bytes,
+                        at < f.content.size() ? f.content.substr(at, bytes) : std::string(),
+                        *output_bytes_, below(16), what);
 }
 
 void fsx_group::read_view(file& f, descriptor& d) {
@@ -474,7 +499,9 @@ void fsx_group::read_view(file& f, descriptor& d) {
   e.what = "view of " + name_of(f.name) + " at " + std::to_string(at);
   e.memory = c.memory;
   e.bytes = f.content.substr(std::min<std::uint64_t>(at, f.content.size()), count * 8);
-  e.judge = [](const outcome& o, const std::string&) { EXPECT_EQ(o.value, 0) << "the view's error"; };
+  e.judge = [](const outcome& o, const std::string&) {
+    EXPECT_EQ(o.value, 0) << "the view's error";
+  };
   (void)calls_.add(c, std::move(e));
 }
 
@@ -492,8 +519,8 @@ void fsx_group::read_map(file& f, descriptor& d) {
   calls_.add(c, static_cast<std::int64_t>(bytes), what);
   if (bytes == 0) return;
   const auto look = [&] {
-    (void)calls_.add_read(call_of(action::peek, first_map + 1), bytes, f.content.substr(at, bytes), *output_bytes_, 0,
-                          "look at " + what);
+    (void)calls_.add_read(call_of(action::peek, first_map + 1), bytes, f.content.substr(at, bytes),
+                          *output_bytes_, 0, "look at " + what);
   };
   look();
   descriptor* const writer = pick(f, [](const descriptor& w) { return w.how == kind::read_write; });
@@ -518,7 +545,8 @@ void fsx_group::use_open(file& f) {
     }
   }
   descriptor* const writer = pick(f, writes);
-  if (writer == nullptr || chance(12)) return chance(3) ? advise(f, f.open.front()) : status(f, f.open.front());
+  if (writer == nullptr || chance(12))
+    return chance(3) ? advise(f, f.open.front()) : status(f, f.open.front());
   switch (below(8)) {
     case 0: return truncate(f, *writer);
     case 1: return store(f, *writer);
@@ -597,8 +625,9 @@ void fsx_group::use_shared(fsx_shared_file& shared) {
     default: {
       device_call c = call_of(action::read, shared_register);
       c.offset = static_cast<std::int64_t>(at);
-      (void)calls_.add_read(c, bytes, at < end ? shared.content.substr(at, std::min(bytes, end - at)) : std::string(),
-                            *output_bytes_, below(16), "read " + what);
+      (void)calls_.add_read(
+          c, bytes, at < end ? shared.content.substr(at, std::min(bytes, end - at)) : std::string(),
+          *output_bytes_, below(16), "read " + what);
     }
   }
 }
@@ -663,7 +692,8 @@ void fsx_group::check_files() const {
   for (int name = 0; name < names_count; ++name) {
     const auto f = std::ranges::find(files_, name, &file::name);
     ASSERT_EQ(world_.files.exists(name_of(name)), f != files_.end()) << name_of(name);
-    if (f != files_.end()) expect_same_bytes(world_.files.content(name_of(name)), f->content, name_of(name));
+    if (f != files_.end())
+      expect_same_bytes(world_.files.content(name_of(name)), f->content, name_of(name));
   }
 }
 

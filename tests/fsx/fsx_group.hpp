@@ -1,11 +1,14 @@
-// One group of the fsx test: plans random calls on files of its own, beside a naive model of them, and has what they gave checked.
+// One group of the fsx test: plans random calls on files of its own, beside a naive model of them,
+// and has what they gave checked.
 //
-// The model of a file is a string. It says exactly what each call must give, with two exceptions, which the documents
-// make: a descriptor that reads, of a file that an outside program changes meanwhile, may see old or new bytes; and a
-// descriptor that was opened before the file was opened for writing keeps what it opened.
+// The model of a file is a string. It says exactly what each call must give, with two exceptions,
+// which the documents make: a descriptor that reads, of a file that an outside program changes
+// meanwhile, may see old or new bytes; and a descriptor that was opened before the file was opened
+// for writing keeps what it opened.
 //
-// Between a close and the next open an outside program changes the file: the group sends the host the number of a step, and goes on
-// when the host has done it. Other steps compare the host's file with the model, after each close, sync and gmsync.
+// Between a close and the next open an outside program changes the file: the group sends the host
+// the number of a step, and goes on when the host has done it. Other steps compare the host's file
+// with the model, after each close, sync and gmsync.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +23,8 @@
 
 namespace gpufs::testing {
 
-// What the host does in the midst of a kernel. A group sends a step's number (8 bytes) to a sink that calls run().
+// What the host does in the midst of a kernel. A group sends a step's number (8 bytes) to a sink
+// that calls run().
 class host_steps {
  public:
   // A step fails by what it throws. Returns its number.
@@ -46,8 +50,8 @@ struct fsx_world {
   bool is_alone;      // there is one group
 };
 
-// A file that all groups use at the same time, each a range of its own; the last range reaches to the file's end, wherever that
-// is. Ranges begin in the midst of pages.
+// A file that all groups use at the same time, each a range of its own; the last range reaches to
+// the file's end, wherever that is. Ranges begin in the midst of pages.
 struct fsx_shared_file {
   std::string name;
   std::string content;
@@ -62,10 +66,12 @@ struct fsx_launch {
 class fsx_group {
  public:
   // `ranges`: those of the shared file that are the group's.
-  fsx_group(const fsx_world& world, std::uint64_t seed, std::uint32_t number, std::vector<std::size_t> ranges);
+  fsx_group(const fsx_world& world, std::uint64_t seed, std::uint32_t number,
+            std::vector<std::size_t> ranges);
 
   // The script of the next launch.
-  const script& next(fsx_shared_file& shared, const fsx_launch& how, std::string& input, std::uint64_t& output_bytes);
+  const script& next(fsx_shared_file& shared, const fsx_launch& how, std::string& input,
+                     std::uint64_t& output_bytes);
   void check(const std::vector<outcome>& outcomes, const std::string& output) const;
   // The host's files, after what was open was closed or unmounted.
   void check_files() const;
@@ -75,18 +81,22 @@ class fsx_group {
   struct descriptor {
     int in_register = 0;
     kind how = kind::read;
-    // Of one that only reads: the contents that the file had since an outside program changed it; none: it did not.
+    // Of one that only reads: the contents that the file had since an outside program changed it;
+    // none: it did not.
     std::vector<std::string> seen;
     bool unknown = false;  // opened before the file was opened for writing
-    bool joined = false;   // opened while the file was open for writing: what others cut off since reads as zeros
+    bool joined =
+        // opened while the file was open for writing: what others cut off since reads as zeros
+        false;
   };
   struct file {
     int name = -1;  // -1: none any more
     std::string content;
     std::vector<descriptor> open;
-    bool was_made = false;       // in this launch, without O_TRUNC
-    bool was_emptied = false;    // by O_TRUNC, in this launch
-    std::uint64_t once_end = 0;  // what follows was not written yet through a descriptor of kind::once
+    bool was_made = false;     // in this launch, without O_TRUNC
+    bool was_emptied = false;  // by O_TRUNC, in this launch
+    std::uint64_t once_end =
+        0;  // what follows was not written yet through a descriptor of kind::once
   };
   static constexpr int names_count = 3, descriptors_max = 3, first_map = 9, maps_max = 2;
   static constexpr int shared_register = 12, shared_map = 13, sink_register = 14;
@@ -111,7 +121,8 @@ class fsx_group {
 
   device_call call_of(action what, int from) const;
   void plan_host(std::function<void()> step, std::string what);
-  void expect_on_host(const file& f, std::uint64_t at, std::uint64_t bytes, const std::string& after);
+  void expect_on_host(const file& f, std::uint64_t at, std::uint64_t bytes,
+                      const std::string& after);
   void expect_all_on_host(const file& f, const std::string& after);
 
   void use(int name);
@@ -132,7 +143,8 @@ class fsx_group {
   void read(file& f, descriptor& d);
   void read_view(file& f, descriptor& d);
   void read_map(file& f, descriptor& d);
-  void expect_some_content(const descriptor& d, std::uint64_t at, std::uint64_t bytes, device_call c, std::string what);
+  void expect_some_content(const descriptor& d, std::uint64_t at, std::uint64_t bytes,
+                           device_call c, std::string what);
   void use_shared(fsx_shared_file& shared);
 
   const fsx_world& world_;
@@ -140,7 +152,9 @@ class fsx_group {
   const std::uint32_t number_;
   const std::vector<std::size_t> ranges_;
   std::vector<file> files_;
-  std::vector<int> blocked_;  // names that an outside program gave to others while the files of before are open here
+  std::vector<int>
+      // names that an outside program gave to others while the files of before are open here
+      blocked_;
   expected_calls calls_;
   std::string* input_ = nullptr;  // of the script that is being planned, as the next
   std::uint64_t* output_bytes_ = nullptr;

@@ -56,7 +56,7 @@ void run::choose() {
   options_.backend = io_;
   options_.page_bytes = std::uint64_t{512} << below(8);
   options_.workers = 1 + static_cast<unsigned>(below(5));
-  options_.twin_threads = 2 + static_cast<unsigned>(below(8));
+  options_.cpu_threads = 2 + static_cast<unsigned>(below(8));
   options_.staging_bytes = 8192u << below(4);
   options_.write_bytes = options_.staging_bytes << below(4);
   options_.channel_slots = chance(3) ? 1 + static_cast<unsigned>(below(3)) : 16;
@@ -64,10 +64,11 @@ void run::choose() {
   options_.bulk_bytes = options_.page_bytes * (std::uint64_t{2} << below(4));
   options_.request_timeout_ns = 120'000'000'000;
   options_.reclaim_timeout_ns = 60'000'000'000;
-  // A group holds four frames at the most: a page mapped to read, one mapped to write with its copy, and one of a call. Runs
-  // under way hold a quarter.
-  const std::uint64_t at_once =
-      device() == device_kind::cpu ? std::min<std::uint64_t>(options_.twin_threads, group_count_) : group_count_;
+  // A group holds four frames at the most: a page mapped to read, one mapped to write with its
+  // copy, and one of a call. Runs under way hold a quarter.
+  const std::uint64_t at_once = device() == device_kind::cpu
+                                    ? std::min<std::uint64_t>(options_.cpu_threads, group_count_)
+                                    : group_count_;
   const std::uint64_t frames = (4 * at_once + 8 + below(chance(3) ? 500 : 10)) * 4 / 3 + 1;
   options_.cache_bytes = frames * options_.page_bytes;
   options_.rings = 1 + static_cast<unsigned>(below(4));
@@ -129,19 +130,21 @@ void run::launch_once(stage& s, std::vector<fsx_group>& groups, const fsx_launch
 
 std::uint64_t run::make() {
   mount fs(options_);
-  const fsx_world world{
-      *world_,
-      steps_,
-      options_.page_bytes,
-      fs.open_sink([this](const char* number, std::size_t bytes) { return steps_.run(number, bytes); }),
-      calls_of_a_script,
-      group_count_ == 1};
+  const fsx_world world{*world_,
+                        steps_,
+                        options_.page_bytes,
+                        fs.open_sink([this](const char* number, std::size_t bytes) {
+                          return steps_.run(number, bytes);
+                        }),
+                        calls_of_a_script,
+                        group_count_ == 1};
   std::vector<std::vector<std::size_t>> ranges(group_count_);
   for (std::size_t r = 0, g = 0; r < shared_.begins.size(); ++r) {
     if (r != host_range_) ranges[g++].push_back(r);
   }
   std::vector<fsx_group> groups;
-  for (std::uint32_t g = 0; g < group_count_; ++g) groups.emplace_back(world, random_(), g, ranges[g]);
+  for (std::uint32_t g = 0; g < group_count_; ++g)
+    groups.emplace_back(world, random_(), g, ranges[g]);
   {
     stage s(fs, kind_, group_count_);
     for (int round = 1; round <= launches && !::testing::Test::HasFailure(); ++round) {
@@ -150,7 +153,9 @@ std::uint64_t run::make() {
       const bool settles = seed_ % 16 == 3;
       const bool is_settled = settles && round == 2;
       if (is_settled) world_->settle();
-      launch_once(s, groups, {.begins_settled = is_settled, .closes_all = settles || (round == launches && chance(2))});
+      launch_once(s, groups,
+                  {.begins_settled = is_settled,
+                   .closes_all = settles || (round == launches && chance(2))});
     }
   }
   const statistics counted = fs.stats();
@@ -167,6 +172,8 @@ std::uint64_t run::make() {
 
 }  // namespace
 
-std::uint64_t run_fsx(std::uint64_t seed, const std::string& folder) { return run(seed, folder).make(); }
+std::uint64_t run_fsx(std::uint64_t seed, const std::string& folder) {
+  return run(seed, folder).make();
+}
 
 }  // namespace gpufs::testing

@@ -1,5 +1,6 @@
-// Random calls on real files, beside outside programs that change them, against a naive model: every byte that is read, and every
-// file after each close and sync. As fsx of xfstests does, by many groups.
+// Random calls on real files, beside outside programs that change them, against a naive model:
+// every byte that is read, and every file after each close and sync. As fsx of xfstests does, by
+// many groups.
 #include <gtest/gtest.h>
 
 #include <filesystem>

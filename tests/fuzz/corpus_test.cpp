@@ -40,7 +40,8 @@ std::string decoded(const std::string& text) {
 
 std::vector<std::string> corpus_of(const fuzz_target& target) {
   std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(GPUFS_TEST_CORPUS) / target.name))
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(GPUFS_TEST_CORPUS) / target.name))
     paths.push_back(entry.path());
   std::sort(paths.begin(), paths.end());
   std::vector<std::string> corpus;
@@ -61,8 +62,12 @@ class fuzz : public ::testing::TestWithParam<fuzz_target> {
   }
 };
 
-std::string name_of_target(const ::testing::TestParamInfo<fuzz_target>& info) { return info.param.name; }
-INSTANTIATE_TEST_SUITE_P(of, fuzz, ::testing::ValuesIn(fuzz_targets().begin(), fuzz_targets().end()), name_of_target);
+std::string name_of_target(const ::testing::TestParamInfo<fuzz_target>& info) {
+  return info.param.name;
+}
+INSTANTIATE_TEST_SUITE_P(of, fuzz,
+                         ::testing::ValuesIn(fuzz_targets().begin(), fuzz_targets().end()),
+                         name_of_target);
 TEST_P(fuzz, finds_nothing_in_the_corpus) {
   const std::vector<std::string> corpus = corpus_of(GetParam());
   EXPECT_GE(corpus.size(), 5u) << "inputs to begin with";

@@ -1,5 +1,5 @@
-// Formats that device code carries out, with arguments of any kinds; against snprintf where that has a
-// meaning for them.
+// Formats that device code carries out, with arguments of any kinds; against snprintf where that
+// has a meaning for them.
 #include <errno.h>
 
 #include <array>
@@ -36,7 +36,8 @@ bool split(const std::string& format, one_conversion& c) {
   if (at == std::string::npos || format.find('%', at + 1) != std::string::npos) return false;
   c.before = format.substr(0, at++);
   std::string modifiers;
-  if (!take_while(format, at, "-0+ #", c.flags) || !take_while(format, at, "0123456789", c.width)) return false;
+  if (!take_while(format, at, "-0+ #", c.flags) || !take_while(format, at, "0123456789", c.width))
+    return false;
   if (format[at] == '.') {
     if (!take_while(format, ++at, "0123456789", c.precision)) return false;
     c.precision = "." + c.precision;
@@ -58,12 +59,15 @@ std::string printed(const one_conversion& c, const char* modifier, T value) {
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
   const int bytes = std::snprintf(text.data(), text.size(), format.c_str(), value);
 #pragma GCC diagnostic pop
-  require(bytes >= 0 && bytes < static_cast<int>(text.size()), "the test's own memory is too small");
+  require(bytes >= 0 && bytes < static_cast<int>(text.size()),
+          "the test's own memory is too small");
   return c.before + text.data() + c.after;
 }
 
-// What the C library prints for the same; false where it has no meaning, or is known to be wrong (tests/text/format_test.cpp).
-bool expected(const std::string& format, const format_argument& a, std::int64_t integer, std::string& text) {
+// What the C library prints for the same; false where it has no meaning, or is known to be wrong
+// (tests/text/format_test.cpp).
+bool expected(const std::string& format, const format_argument& a, std::int64_t integer,
+              std::string& text) {
   one_conversion c;
   if (!split(format, c)) return false;
   if (a.kind == argument_kind::integer && is_one_of(c.letter, "diuxXo")) {
@@ -81,7 +85,8 @@ bool expected(const std::string& format, const format_argument& a, std::int64_t 
 
 }  // namespace
 
-// The arguments: a letter and eight bytes for each, then a newline; the room; a newline; the format.
+// The arguments: a letter and eight bytes for each, then a newline; the room; a newline; the
+// format.
 void fuzz_format(std::span<const std::uint8_t> input) {
   fuzz_input in(input);
   std::vector<format_argument> arguments;
@@ -104,23 +109,27 @@ void fuzz_format(std::span<const std::uint8_t> input) {
         integer = static_cast<char>(bits & 0x7f);
         arguments.push_back(pack_argument(static_cast<char>(integer)));
         break;
-      default: integer = static_cast<std::int64_t>(bits); arguments.push_back(pack_argument(integer));
+      default:
+        integer = static_cast<std::int64_t>(bits);
+        arguments.push_back(pack_argument(integer));
     }
   }
   const std::string room_text = in.line();
   const std::size_t room =
-      room_text.empty() ? 1000 : std::min<std::size_t>(std::strtoul(room_text.c_str(), nullptr, 10), 4000);
+      room_text.empty() ? 1000
+                        : std::min<std::size_t>(std::strtoul(room_text.c_str(), nullptr, 10), 4000);
   const std::string format = in.text(in.left());
   // Exactly so many bytes each, with the zero of the format.
   const auto buffer = std::make_unique<char[]>(room);
   const auto exact_format = std::make_unique<char[]>(format.size() + 1);
   std::copy(format.begin(), format.end(), exact_format.get());
-  const std::int64_t result =
-      detail::format_packed(room == 0 ? texts.emplace_back(1, 'x').data() : buffer.get(), room, exact_format.get(),
-                            arguments.data(), static_cast<std::uint32_t>(arguments.size()));
+  const std::int64_t result = detail::format_packed(
+      room == 0 ? texts.emplace_back(1, 'x').data() : buffer.get(), room, exact_format.get(),
+      arguments.data(), static_cast<std::uint32_t>(arguments.size()));
   require(result >= -4095 && result < static_cast<std::int64_t>(std::max<std::size_t>(room, 1)),
           "a result out of bounds");
-  require(result >= 0 || result == -EINVAL || result == -EOVERFLOW, "another error than the format has");
+  require(result >= 0 || result == -EINVAL || result == -EOVERFLOW,
+          "another error than the format has");
   if (room == 0) {
     require(result == -EOVERFLOW, "a text where there is no room");
     return;
@@ -134,7 +143,8 @@ void fuzz_format(std::span<const std::uint8_t> input) {
     require(result == -EOVERFLOW, "a text that does not fit");
   } else {
     require(result == static_cast<std::int64_t>(wanted.size()), "another length than snprintf's");
-    require(std::memcmp(buffer.get(), wanted.data(), wanted.size()) == 0, "another text than snprintf's");
+    require(std::memcmp(buffer.get(), wanted.data(), wanted.size()) == 0,
+            "another text than snprintf's");
   }
 }
 

@@ -17,14 +17,16 @@ void fuzz_grep(std::span<const std::uint8_t> input) {
   for (std::size_t at = 0; at < line.size();) {
     const std::size_t end = std::min(line.find(' ', at), line.size());
     const std::string word = line.substr(at, std::min<std::size_t>(end - at, 255));
-    if (!word.empty() && word.find('\0') == std::string::npos && words.size() < 16) words.insert(word);
+    if (!word.empty() && word.find('\0') == std::string::npos && words.size() < 16)
+      words.insert(word);
     at = end + 1;
   }
   if (words.empty()) return;
   const std::string text = in.text(in.left());
   world.backend().write("text", text);
   const std::vector<grep::file_item> files{{"text", text.size()}};
-  const grep::result found = grep::search(world.m(), grep::dictionary({words.begin(), words.end()}), files);
+  const grep::result found =
+      grep::search(world.m(), grep::dictionary({words.begin(), words.end()}), files);
   counts got;
   const std::vector<std::string> sorted(words.begin(), words.end());
   for (const grep::match& m : found.matches) got[{"text", sorted.at(m.word)}] = m.count;

@@ -1,4 +1,5 @@
-// What the targets of the fuzzers share: an input is bytes, of which some say what is done with the rest.
+// What the targets of the fuzzers share: an input is bytes, of which some say what is done with the
+// rest.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +9,8 @@
 
 namespace gpufs::testing {
 
-// Says `what`, and of which input, and aborts, unless it is as it should be: a fuzzer then keeps the input.
+// Says `what`, and of which input, and aborts, unless it is as it should be: a fuzzer then keeps
+// the input.
 void require(bool is_so, const char* what);
 
 // As long as it lives, require() means this input.

@@ -14,7 +14,8 @@ namespace gpufs::testing {
 class mutator {
  public:
   // `corpus`: not empty. It is used as long as this lives.
-  mutator(const std::vector<std::string>& corpus, std::uint64_t seed) : corpus_(corpus), random_(seed) {}
+  mutator(const std::vector<std::string>& corpus, std::uint64_t seed)
+      : corpus_(corpus), random_(seed) {}
 
   std::string next() {
     std::string input = one();

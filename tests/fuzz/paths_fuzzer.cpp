@@ -1,5 +1,5 @@
-// Paths that a kernel names in a mount with a root: whatever they are, nothing outside of it is opened,
-// made, changed or removed.
+// Paths that a kernel names in a mount with a root: whatever they are, nothing outside of it is
+// opened, made, changed or removed.
 #include <errno.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -34,21 +34,26 @@ class guarded_tree {
     fs::create_directories(root() + "/d/e");
     std::ofstream(root() + "/f") << "inside";
     std::ofstream(root() + "/d/g") << "inside";
-    for (const auto& [name, target] : std::map<std::string, std::string>{{"l", outside()},
-                                                                         {"m", outside() + "/secret"},
-                                                                         {"n", "../outside/secret"},
-                                                                         {"d/o", "../../outside"},
-                                                                         {"p", "f"},
-                                                                         {"q", "q"},
-                                                                         {"r", "../outside/new"},
-                                                                         {"s", "/"}})
+    for (const auto& [name, target] :
+         std::map<std::string, std::string>{{"l", outside()},
+                                            {"m", outside() + "/secret"},
+                                            {"n", "../outside/secret"},
+                                            {"d/o", "../../outside"},
+                                            {"p", "f"},
+                                            {"q", "q"},
+                                            {"r", "../outside/new"},
+                                            {"s", "/"}})
       fs::create_symlink(target, root() + "/" + name);
     io_ = make_posix_backend({.root = root()});
   }
   backend& io() { return *io_; }
   // What is outside is as it was, also what is in its files.
-  void check() const { require(look(outside()) == outside_before_, "something outside of the root has changed"); }
-  bool is_outside(const file_identity& f) const { return inodes_.contains(f.inode) && f.device == device_; }
+  void check() const {
+    require(look(outside()) == outside_before_, "something outside of the root has changed");
+  }
+  bool is_outside(const file_identity& f) const {
+    return inodes_.contains(f.inode) && f.device == device_;
+  }
 
  private:
   std::string root() const { return folder_ / "root"; }
@@ -73,7 +78,8 @@ class guarded_tree {
   std::shared_ptr<backend> io_;
 };
 
-// Parts of paths, so that what a fuzzer makes up leads somewhere; and so that a mistake could not harm this machine.
+// Parts of paths, so that what a fuzzer makes up leads somewhere; and so that a mistake could not
+// harm this machine.
 constexpr const char* parts[] = {"/", "..", ".", "d", "e", "f", "g",   "l",  "m",  "n",
                                  "o", "p",  "q", "r", "s", "t", "/..", "/.", "//", "secret"};
 

@@ -17,13 +17,16 @@ constexpr int requests_max = 40;  // of an input
 // What a slot is posted with, beside its number.
 constexpr std::uint8_t with_the_next = 16, bell_first = 32, number_jumps = 64;
 
-const char* const names[] = {"/a", "/page", "/new", "/newer", "/folder", "/link", "/precious", "/page/"};
+const char* const names[] = {"/a",      "/page", "/new",      "/newer",
+                             "/folder", "/link", "/precious", "/page/"};
 
 bool names_paths(request_code code) {
-  return code == request_code::open || code == request_code::open_write || code == request_code::unlink ||
-         code == request_code::rename;
+  return code == request_code::open || code == request_code::open_write ||
+         code == request_code::unlink || code == request_code::rename;
 }
-bool opens(request_code code) { return code == request_code::open || code == request_code::open_write; }
+bool opens(request_code code) {
+  return code == request_code::open || code == request_code::open_write;
+}
 
 std::uint64_t likely_offset(fuzz_input& in) {
   const std::uint8_t kind = in.byte();
@@ -33,19 +36,23 @@ std::uint64_t likely_offset(fuzz_input& in) {
 }
 
 void put(std::string& to, std::size_t at, const std::string& bytes) {
-  if (at < to.size()) to.replace(at, std::min(bytes.size(), to.size() - at), bytes, 0, to.size() - at);
+  if (at < to.size())
+    to.replace(at, std::min(bytes.size(), to.size() - at), bytes, 0, to.size() - at);
 }
 
 std::uint64_t bytes_to_write(const request& r) { return r.length & ~masked_flag; }
 bool is_masked(const request& r) { return (r.length & masked_flag) != 0; }
 bool is_written(const request& r, const std::string& staging, std::uint64_t i) {
   if (!is_masked(r)) return true;
-  return (static_cast<unsigned char>(staging[mask_offset(bytes_to_write(r)) + i / 8]) >> i % 8 & 1) != 0;
+  return (static_cast<unsigned char>(staging[mask_offset(bytes_to_write(r)) + i / 8]) >> i % 8 &
+          1) != 0;
 }
 // What of the limits has to hold, or it is refused.
 bool may_be_written(const request& r, std::uint64_t room) {
   const std::uint64_t bytes = bytes_to_write(r);
-  if (bytes > room || r.offset > limits::file_bytes_max || bytes > limits::file_bytes_max - r.offset) return false;
+  if (bytes > room || r.offset > limits::file_bytes_max ||
+      bytes > limits::file_bytes_max - r.offset)
+    return false;
   return !is_masked(r) || mask_offset(bytes) + 8 * mask_words(bytes) <= room;
 }
 
@@ -55,7 +62,9 @@ service_rig_options one_worker() {
   options.openers = false;
   options.slots = 4;
   options.spin_ns =
-      0;  // it sleeps at once, and a request wakes it: on a busy machine that is quicker than to spin beside the caller
+      // it sleeps at once, and a request wakes it: on a busy machine that is quicker than to spin
+      // beside the caller
+      0;
   options.timeouts = {30'000'000'000};
   return options;
 }
@@ -63,7 +72,8 @@ service_rig_options one_worker() {
 }  // namespace
 
 slot_fuzzer::slot_fuzzer()
-    : io_(std::make_shared<watched_backend>(std::uint64_t{service_rig::frame_count} * service_rig::frame_bytes)),
+    : io_(std::make_shared<watched_backend>(std::uint64_t{service_rig::frame_count} *
+                                            service_rig::frame_bytes)),
       rig_(io_, one_worker()), client_(rig_.client()),
       sink_(static_cast<std::uint32_t>(rig_.sinks().open([](const char* bytes, std::size_t count) {
         unsigned sum = 0;  // every byte can be read
@@ -89,14 +99,17 @@ void slot_fuzzer::run(std::span<const std::uint8_t> input) {
     if ((how & with_the_next) == 0) finish();
   }
   finish();
-  require(rig_.files().open_count() == reading_.size() + writing_.size(), "files that are open, and should not");
+  require(rig_.files().open_count() == reading_.size() + writing_.size(),
+          "files that are open, and should not");
   std::set<std::uint64_t> handles = std::move(reading_);
   for (const auto& [handle, node] : writing_) handles.insert(handle);
-  for (const std::uint64_t handle : handles) require(rig_.close(handle).result == 0, "a file that does not close");
+  for (const std::uint64_t handle : handles)
+    require(rig_.close(handle).result == 0, "a file that does not close");
   reading_.clear();
   writing_.clear();
   require(rig_.files().open_count() == 0, "files that are open after they were closed");
-  require(rig_.call({static_cast<request_code>(0), 0, 0, 0}).result == -ENOSYS, "a service that does not go on");
+  require(rig_.call({static_cast<request_code>(0), 0, 0, 0}).result == -ENOSYS,
+          "a service that does not go on");
   require(io_->is_precious_untouched(), "a file that nobody may open");
 }
 
@@ -125,11 +138,13 @@ request slot_fuzzer::make_request(fuzz_input& in, std::string& staging) {
     if (names_paths(r.code)) likely = static_cast<std::uint32_t>(bytes.size());
   } else if (names_paths(r.code)) {
     std::string path = names[how / 4 % std::size(names)];
-    if (r.code == request_code::rename) path += std::string(1, '\0') + names[in.byte() % std::size(names)];
+    if (r.code == request_code::rename)
+      path += std::string(1, '\0') + names[in.byte() % std::size(names)];
     put(staging, 0, path);
     likely = static_cast<std::uint32_t>(path.size());
   }
-  r.length = (how & 1) != 0 ? static_cast<std::uint32_t>(in.number(4)) & request_record::length_max : likely;
+  r.length = (how & 1) != 0 ? static_cast<std::uint32_t>(in.number(4)) & request_record::length_max
+                            : likely;
   if (r.code == request_code::write && (how & 128) != 0) {
     r.length |= masked_flag;
     put(staging, mask_offset(bytes_to_write(r)), in.text(in.byte() % 64));
@@ -207,16 +222,19 @@ bool slot_fuzzer::is_open(std::uint64_t handle, bool to_write) const {
 }
 
 bool slot_fuzzer::is_node(std::uint64_t node) const {
-  return std::any_of(writing_.begin(), writing_.end(), [node](const auto& file) { return file.second == node; });
+  return std::any_of(writing_.begin(), writing_.end(),
+                     [node](const auto& file) { return file.second == node; });
 }
 
-void slot_fuzzer::check_answer(const posted& p, std::uint32_t slot, std::int32_t result, bool alone) {
+void slot_fuzzer::check_answer(const posted& p, std::uint32_t slot, std::int32_t result,
+                               bool alone) {
   const request& r = p.asked;
   const auto limit = [&](bool may_succeed) {
     require(may_succeed || result < 0, "an answer to what is out of bounds");
   };
   const auto of_file = [&](bool to_write) {
-    require(!alone || result < 0 || is_open(r.handle, to_write), "an answer by a handle that is none");
+    require(!alone || result < 0 || is_open(r.handle, to_write),
+            "an answer by a handle that is none");
   };
   require(result >= -4095, "an answer that is no error number");
   std::uint64_t may_change = 0;  // so many bytes of the slot's staging memory
@@ -251,7 +269,8 @@ void slot_fuzzer::check_answer(const posted& p, std::uint32_t slot, std::int32_t
       limit(may_be_written(r, staging_bytes));
       require(!alone || result < 0 || is_node(r.handle), "a write to a file that nobody may write");
       std::int32_t count = 0;
-      for (std::uint64_t i = 0; result >= 0 && i < bytes_to_write(r); ++i) count += is_written(r, p.staging, i) ? 1 : 0;
+      for (std::uint64_t i = 0; result >= 0 && i < bytes_to_write(r); ++i)
+        count += is_written(r, p.staging, i) ? 1 : 0;
       require(result < 0 || result == count, "not as many as were to be written");
       require(!alone || result >= 0 || !may_be_written(r, staging_bytes) || !is_node(r.handle),
               "a write that is refused");
@@ -275,14 +294,15 @@ void slot_fuzzer::check_answer(const posted& p, std::uint32_t slot, std::int32_t
     case request_code::rename: {
       const std::string all = p.staging.substr(0, std::min<std::size_t>(r.length, staging_bytes));
       const auto zeros = std::count(all.begin(), all.end(), '\0');
-      limit(r.length != 0 && r.length <= staging_bytes && zeros == (r.code == request_code::rename ? 1 : 0));
+      limit(r.length != 0 && r.length <= staging_bytes &&
+            zeros == (r.code == request_code::rename ? 1 : 0));
       require(result <= 0, "a change of names that gives more than 0");
       break;
     }
     default: require(result == -ENOSYS, "an answer to a code that does not exist");
   }
-  require(std::memcmp(rig_.memory().view().staging(slot) + may_change, p.staging.data() + may_change,
-                      staging_bytes - may_change) == 0,
+  require(std::memcmp(rig_.memory().view().staging(slot) + may_change,
+                      p.staging.data() + may_change, staging_bytes - may_change) == 0,
           "bytes in staging memory that nobody asked for");
 }
 
@@ -293,9 +313,10 @@ void slot_fuzzer::check_open(const posted& p, std::uint32_t slot, std::int32_t r
   require(is_path || result < 0, "a file of no path");
   if (result < 0) return;
   const bool changes = r.code == request_code::open_write;
-  require(
-      changes ? result == 0 : static_cast<std::uint64_t>(result) <= std::min<std::uint64_t>(r.offset, staging_bytes),
-      "more bytes with an open than there is room for");
+  require(changes ? result == 0
+                  : static_cast<std::uint64_t>(result) <=
+                        std::min<std::uint64_t>(r.offset, staging_bytes),
+          "more bytes with an open than there is room for");
   const reply_record& reply = rig_.memory().view().reply(slot);
   const std::uint64_t handle = reply.handle.load_relaxed();
   require(handle != 0 && !is_open(handle, false), "a handle that is none, or somebody else's");
@@ -310,9 +331,10 @@ void slot_fuzzer::check_bulk(const posted& p, std::int32_t result, bool alone) {
   bulk_target to{};
   std::memcpy(&to, p.staging.data(), sizeof to);
   const std::uint64_t begin = std::uint64_t{to.frame} * service_rig::frame_bytes;
-  const std::uint64_t whole =
-      (std::uint64_t{r.length} + service_rig::frame_bytes - 1) / service_rig::frame_bytes * service_rig::frame_bytes;
-  const bool fits = r.length != 0 && begin + whole <= frames_.size() && r.offset < limits::file_bytes_max;
+  const std::uint64_t whole = (std::uint64_t{r.length} + service_rig::frame_bytes - 1) /
+                              service_rig::frame_bytes * service_rig::frame_bytes;
+  const bool fits =
+      r.length != 0 && begin + whole <= frames_.size() && r.offset < limits::file_bytes_max;
   require(fits || result < 0, "an answer to what is out of bounds");
   const std::uint64_t bytes = result < 0 ? 0 : static_cast<std::uint64_t>(result & bulk_bytes_mask);
   require(bytes <= r.length, "more than was asked for");
@@ -343,7 +365,8 @@ void slot_fuzzer::check_written(const std::vector<std::pair<posted, std::int32_t
     if (p.asked.code == request_code::write && result > 0) said += result;
   }
   // Requests of one moment that write the same bytes may be one write.
-  require(answers.size() == 1 ? bytes == said : bytes <= said, "another number of bytes than was said");
+  require(answers.size() == 1 ? bytes == said : bytes <= said,
+          "another number of bytes than was said");
 }
 
 void fuzz_slots(std::span<const std::uint8_t> input) {

@@ -1,5 +1,6 @@
-// What a kernel may put into the channel is anything: an input, of any bytes, is taken for requests in slots, and for the bytes in
-// their staging memory. The service has to answer each, within what was asked for, and go on.
+// What a kernel may put into the channel is anything: an input, of any bytes, is taken for requests
+// in slots, and for the bytes in their staging memory. The service has to answer each, within what
+// was asked for, and go on.
 #pragma once
 
 #include <array>

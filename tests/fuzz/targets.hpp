@@ -1,7 +1,7 @@
-// The parsers of bytes that others write, each as a function of any bytes. It ends the program when the
-// parser does what it should not. libFuzzer drives them (make fuzz), and tests/fuzz/corpus_test.cpp does
-// without it. A new one needs a line in targets.cpp, one in tests/CMakeLists.txt, and a folder corpus/NAME
-// with inputs to begin with.
+// The parsers of bytes that others write, each as a function of any bytes. It ends the program when
+// the parser does what it should not. libFuzzer drives them (make fuzz), and
+// tests/fuzz/corpus_test.cpp does without it. A new one needs a line in targets.cpp, one in
+// tests/CMakeLists.txt, and a folder corpus/NAME with inputs to begin with.
 #pragma once
 
 #include <cstdint>

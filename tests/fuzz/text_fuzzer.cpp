@@ -19,7 +19,8 @@ namespace {
 // Memory of exactly so many bytes: what is read past it is seen.
 class exact_text {
  public:
-  explicit exact_text(const std::string& text) : bytes_(text.size()), data_(std::make_unique<char[]>(text.size())) {
+  explicit exact_text(const std::string& text)
+      : bytes_(text.size()), data_(std::make_unique<char[]>(text.size())) {
     std::copy(text.begin(), text.end(), data_.get());
   }
   text_span span() const { return {data_.get(), bytes_}; }
@@ -36,13 +37,15 @@ void check_integer(const std::string& text, std::uint32_t base) {
   const std::int64_t result = parse_integer(exact.span(), got, base);
   char* end = nullptr;
   errno = 0;
-  // Of a negative number for an unsigned type strtoull gives another one, so it is asked for the size.
+  // Of a negative number for an unsigned type strtoull gives another one, so it is asked for the
+  // size.
   const bool is_negative = text.find('-') < text.find_first_not_of(" \t\n\v\f\r-");
-  const auto most =
-      static_cast<unsigned long long>(std::numeric_limits<T>::max()) + (is_negative && std::is_signed_v<T> ? 1u : 0u);
+  const auto most = static_cast<unsigned long long>(std::numeric_limits<T>::max()) +
+                    (is_negative && std::is_signed_v<T> ? 1u : 0u);
   std::string positive = text;
   if (is_negative) positive[text.find('-')] = '+';
-  const unsigned long long magnitude = std::strtoull(positive.c_str(), &end, static_cast<int>(base));
+  const unsigned long long magnitude =
+      std::strtoull(positive.c_str(), &end, static_cast<int>(base));
   const bool fits = errno == 0 && magnitude <= (is_negative && !std::is_signed_v<T> ? 0 : most);
   const std::int64_t taken = end - positive.c_str();
   if (taken == 0) {
@@ -53,7 +56,8 @@ void check_integer(const std::string& text, std::uint32_t base) {
   } else {
     require(result == taken, "not as many bytes of an integer as strtoull takes");
     require(static_cast<unsigned long long>(is_negative ? ~static_cast<unsigned long long>(got) + 1
-                                                        : static_cast<unsigned long long>(got)) == magnitude,
+                                                        : static_cast<unsigned long long>(got)) ==
+                magnitude,
             "another integer than strtoull reads");
   }
 }
@@ -72,7 +76,8 @@ void check_number(const std::string& text) {
   const exact_text exact(text);
   double got = 77;
   const std::int64_t result = parse_number(exact.span(), got);
-  require(result <= static_cast<std::int64_t>(text.size()), "more bytes of a number than there are");
+  require(result <= static_cast<std::int64_t>(text.size()),
+          "more bytes of a number than there are");
   if (is_of_strtod_alone(text)) return;
   char* end = nullptr;
   errno = 0;
@@ -83,7 +88,8 @@ void check_number(const std::string& text) {
     return;
   }
   const bool is_infinite = std::isinf(wanted) && errno == ERANGE;
-  require(result == (is_infinite ? -ERANGE : taken), "not as many bytes of a number as strtod takes");
+  require(result == (is_infinite ? -ERANGE : taken),
+          "not as many bytes of a number as strtod takes");
   require(std::isnan(wanted) ? std::isnan(got) : std::memcmp(&wanted, &got, sizeof got) == 0,
           "another number than strtod reads");
 }
@@ -94,8 +100,10 @@ void check_searches(const std::string& text, const std::string& set, char byte) 
   const byte_set members(text_span{set.data(), set.size()});
   require(find_byte(me, exact.span(), byte) == text.find(byte), "another first byte");
   require(find_last_byte(me, exact.span(), byte) == text.rfind(byte), "another last byte");
-  require(find_of_set(me, exact.span(), members, true) == text.find_first_of(set), "another first of a set");
-  require(find_of_set(me, exact.span(), members, false) == text.find_first_not_of(set), "another first not of a set");
+  require(find_of_set(me, exact.span(), members, true) == text.find_first_of(set),
+          "another first of a set");
+  require(find_of_set(me, exact.span(), members, false) == text.find_first_not_of(set),
+          "another first not of a set");
 }
 
 void check_tokens(const std::string& text, const std::string& delimiters) {
@@ -105,9 +113,11 @@ void check_tokens(const std::string& text, const std::string& delimiters) {
   for (;;) {
     const std::size_t begin = std::min(text.find_first_not_of(delimiters, at), text.size());
     const std::size_t end = std::min(text.find_first_of(delimiters, begin), text.size());
-    const text_span token = next_token(rest, byte_set(text_span{delimiters.data(), delimiters.size()}));
+    const text_span token =
+        next_token(rest, byte_set(text_span{delimiters.data(), delimiters.size()}));
     require(token.bytes == end - begin, "a token of another length");
-    require(token.bytes == 0 || token.data == exact.span().data + begin, "a token at another place");
+    require(token.bytes == 0 || token.data == exact.span().data + begin,
+            "a token at another place");
     if (token.bytes == 0) return;
     at = end;
   }

@@ -16,8 +16,8 @@ class watched_backend::file final : public backend_file {
  public:
   file(std::shared_ptr<memory_backend> files, std::unique_ptr<backend_file> wrapped, bool writes,
        std::uint64_t bytes_max, std::shared_ptr<log> l)
-      : files_(std::move(files)), wrapped_(std::move(wrapped)), writes_(writes), bytes_max_(bytes_max),
-        log_(std::move(l)) {}
+      : files_(std::move(files)), wrapped_(std::move(wrapped)), writes_(writes),
+        bytes_max_(bytes_max), log_(std::move(l)) {}
 
   int identify(file_identity& identity) override { return wrapped_->identify(identity); }
   std::int64_t read(char* to, std::uint64_t bytes, std::uint64_t offset) override {
@@ -91,7 +91,8 @@ int watched_backend::check_name(const std::string& path) {
   return path == precious_path ? -EACCES : 0;
 }
 
-int watched_backend::open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& opened) {
+int watched_backend::open(const std::string& path, bool no_follow,
+                          std::unique_ptr<backend_file>& opened) {
   const std::lock_guard lock(mutex_);
   if (const int status = check_name(path); status < 0) return status;
   std::unique_ptr<backend_file> wrapped;

@@ -1,5 +1,5 @@
-// Files in memory for a service that is asked for anything: what it does to them must have been asked for. What was not ends the
-// program, so that a fuzzer keeps the input.
+// Files in memory for a service that is asked for anything: what it does to them must have been
+// asked for. What was not ends the program, so that a fuzzer keeps the input.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,8 @@ class watched_backend final : public backend {
   bool is_precious_untouched() const;
 
   int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override;
-  int open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& file) override;
+  int open_to_change(const std::string& path, const open_how& how,
+                     std::unique_ptr<backend_file>& file) override;
   int unlink(const std::string& path) override;
   int rename(const std::string& path, const std::string& new_path) override;
 

@@ -1,4 +1,5 @@
-// Lists of words for grep, which come in pieces of any size, against a splitter that has the whole text.
+// Lists of words for grep, which come in pieces of any size, against a splitter that has the whole
+// text.
 #include <algorithm>
 #include <vector>
 

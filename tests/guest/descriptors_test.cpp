@@ -39,7 +39,8 @@ struct flock lock_of(short type, off_t start, off_t bytes) {
 
 class guest_locks : public guest {
  protected:
-  // One that is written under, and one that is read under, and the same by flock(2), which knows no processes.
+  // One that is written under, and one that is read under, and the same by flock(2), which knows no
+  // processes.
   void take() {
     path_ = folder_.write("database", std::string(300'000, 'd'));
     mine_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
@@ -73,7 +74,8 @@ class guest_locks : public guest {
   std::string path_;
   int mine_ = -1;
 };
-INSTANTIATE_TEST_SUITE_P(in, guest_locks, ::testing::ValuesIn(guest_settings()), ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(in, guest_locks, ::testing::ValuesIn(guest_settings()),
+                         ::testing::PrintToStringParamName());
 
 TEST_P(guest_locks, survive_all_that_a_mount_does_with_the_file) {
   in_child([this] {
@@ -116,7 +118,8 @@ TEST_P(guest_locks, taken_while_the_mount_has_the_file_open_survive_its_close) {
     const std::string written = folder_.write("database", std::string(300'000, 'd'));
     mount fs(options());
     session calls(fs, group_kind::warp);
-    const std::int32_t reads = calls.open(path("database")), writes = calls.open(path("database"), O_RDWR);
+    const std::int32_t reads = calls.open(path("database")),
+                       writes = calls.open(path("database"), O_RDWR);
     for (std::int64_t at = 0; at < 300'000; at += 4096) (void)calls.read(reads, at, 4096);
     EXPECT_EQ(calls.write(writes, "bytes", 7), 5);
     take();
@@ -134,7 +137,8 @@ class guest_descriptors : public guest {};
 INSTANTIATE_TEST_SUITE_P(in, guest_descriptors, ::testing::ValuesIn(guest_settings()),
                          ::testing::PrintToStringParamName());
 
-// A file that became descriptor 2 would get what the program, or the library, writes to its standard error.
+// A file that became descriptor 2 would get what the program, or the library, writes to its
+// standard error.
 TEST_P(guest_descriptors, none_to_two_that_the_program_has_closed_stay_closed) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "sanitizers open pipes of their own to see what may be read";
@@ -149,7 +153,8 @@ TEST_P(guest_descriptors, none_to_two_that_the_program_has_closed_stay_closed) {
     std::thread program([&] {
       while (!is_done) {
         for (int i = 0; i < 3; ++i) {
-          // Not write(): ThreadSanitizer takes a write to what others may open for a race, which it is.
+          // Not write(): ThreadSanitizer takes a write to what others may open for a race, which it
+          // is.
           if (syscall(SYS_write, i, "an error message", 16) >= 0 || errno != EBADF) ++taken;
         }
       }
@@ -161,7 +166,8 @@ TEST_P(guest_descriptors, none_to_two_that_the_program_has_closed_stay_closed) {
         const std::int32_t few = calls.open(path("small")), many = calls.open(path("large")),
                            made = calls.open(path("made"), O_RDWR | O_CREAT | O_TRUNC);
         calls.expect_read(few, "few bytes", 0, 100);
-        for (std::int64_t at = 0; at < 100'000; at += 10'000) calls.expect_read(many, large, at, 10'000);
+        for (std::int64_t at = 0; at < 100'000; at += 10'000)
+          calls.expect_read(many, large, at, 10'000);
         EXPECT_EQ(calls.write(made, large, 0), 100'000);
         EXPECT_EQ(calls.sync(made), 0);
         for (const std::int32_t fd : {few, many, made}) EXPECT_EQ(calls.close(fd), 0);
@@ -185,7 +191,8 @@ TEST_P(guest_descriptors, that_were_open_before_are_the_same_after) {
       for (const auto& link : std::filesystem::directory_iterator("/proc/self/fd")) {
         std::error_code gone;
         const std::string to = std::filesystem::read_symlink(link.path(), gone);
-        if (!gone && to.find("/fd") == std::string::npos) all.emplace_back(link.path().filename(), to);
+        if (!gone && to.find("/fd") == std::string::npos)
+          all.emplace_back(link.path().filename(), to);
       }
       return all;
     };
@@ -206,12 +213,13 @@ TEST_P(guest_descriptors, of_the_mount_do_not_reach_programs_that_the_program_st
     use(fs);
     session calls(fs, group_kind::warp);
     (void)folder_.write("read", std::string(100'000, 'r'));
-    const std::int32_t read = calls.open(path("read")), written = calls.open(path("written"), O_RDWR | O_CREAT);
+    const std::int32_t read = calls.open(path("read")),
+                       written = calls.open(path("written"), O_RDWR | O_CREAT);
     for (std::int64_t at = 0; at < 100'000; at += 4096) (void)calls.read(read, at, 4096);
     EXPECT_EQ(calls.write(written, "bytes", 0), 5);
     // One that was open before this test is not the mount's.
-    const std::string lists =
-        "for fd in /proc/self/fd/*; do readlink $fd; done | grep -q " + (folder_ / "") + " && exit 1; exit 0";
+    const std::string lists = "for fd in /proc/self/fd/*; do readlink $fd; done | grep -q " +
+                              (folder_ / "") + " && exit 1; exit 0";
     EXPECT_EQ(std::system(lists.c_str()), 0);
     EXPECT_EQ(calls.close(written), 0);
     EXPECT_EQ(calls.close(read), 0);
@@ -254,8 +262,8 @@ TEST_P(guest_descriptors, are_left_to_the_program_where_there_are_few) {
       expect_some_for_the_program(i);
     }
     for (int i = 0; i < files; ++i) {
-      calls.expect_read(open[static_cast<std::size_t>(i)], self_checking(3, static_cast<unsigned>(i), 0, 50'000),
-                        40'000, 5000);
+      calls.expect_read(open[static_cast<std::size_t>(i)],
+                        self_checking(3, static_cast<unsigned>(i), 0, 50'000), 40'000, 5000);
       expect_some_for_the_program(files);
     }
     for (const std::int32_t fd : open) EXPECT_EQ(calls.close(fd), 0);

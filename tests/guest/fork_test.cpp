@@ -1,4 +1,5 @@
-// A process that forks while it has a mount: the child may end, run another program, or go on; the parent's mount is its own.
+// A process that forks while it has a mount: the child may end, run another program, or go on; the
+// parent's mount is its own.
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -19,7 +20,8 @@ namespace {
 
 class guest_forks : public guest {
  protected:
-  // Has children made, one after the other, while kernels of this process use files; then compares the files.
+  // Has children made, one after the other, while kernels of this process use files; then compares
+  // the files.
   void fork_meanwhile(const std::function<void()>& be_the_child, int expected_status) {
     mount fs(options());
     std::atomic<bool> is_done{false};
@@ -43,14 +45,16 @@ class guest_forks : public guest {
     ASSERT_GE(kept, 0);
     for (unsigned i = 0; i < 4; ++i) {
       use(fs, i);
-      EXPECT_EQ(calls.write(kept, std::string(30'000, static_cast<char>('a' + i)), i * 20'000), 30'000);
+      EXPECT_EQ(calls.write(kept, std::string(30'000, static_cast<char>('a' + i)), i * 20'000),
+                30'000);
     }
     is_done = true;
     program.join();
     EXPECT_EQ(wrong, 0) << "of " << made;
     EXPECT_NO_THROW(fs.unmount());
     std::string expected;
-    for (unsigned i = 0; i < 4; ++i) expected.resize(i * 20'000), expected.append(30'000, static_cast<char>('a' + i));
+    for (unsigned i = 0; i < 4; ++i)
+      expected.resize(i * 20'000), expected.append(30'000, static_cast<char>('a' + i));
     expect_same_bytes(content("kept"), expected, "kept");
   }
 };
@@ -62,7 +66,8 @@ TEST_P(guest_forks, whose_children_end_at_once) {
 }
 
 TEST_P(guest_forks, whose_children_run_another_program) {
-  in_child([this] { fork_meanwhile([] { (void)execl("/bin/sh", "sh", "-c", "exit 7", nullptr); }, 7); });
+  in_child(
+      [this] { fork_meanwhile([] { (void)execl("/bin/sh", "sh", "-c", "exit 7", nullptr); }, 7); });
 }
 
 TEST_P(guest_forks, whose_children_are_killed) {
@@ -84,8 +89,8 @@ TEST_P(guest_forks, whose_children_are_killed) {
   });
 }
 
-// A child that ends as programs do destroys what it has of the parent's mount. Its threads are not there; it must neither wait for them
-// nor write the parent's files.
+// A child that ends as programs do destroys what it has of the parent's mount. Its threads are not
+// there; it must neither wait for them nor write the parent's files.
 TEST_P(guest_forks, whose_children_destroy_their_copy_of_the_mount) {
   in_child([this] {
     (void)folder_.write("kept", std::string(20'000, '-'));
@@ -104,7 +109,8 @@ TEST_P(guest_forks, whose_children_destroy_their_copy_of_the_mount) {
     (void)::close(ends[1]);
     std::string said;
     char part[200];
-    for (ssize_t n = 0; (n = ::read(ends[0], part, sizeof part)) > 0;) said.append(part, static_cast<std::size_t>(n));
+    for (ssize_t n = 0; (n = ::read(ends[0], part, sizeof part)) > 0;)
+      said.append(part, static_cast<std::size_t>(n));
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;

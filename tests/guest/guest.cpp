@@ -26,7 +26,8 @@ std::string guest::content(const std::string& name) const {
 }
 
 void guest::use(const mount& fs, unsigned round) const {
-  const std::string small = self_checking(1, round, 0, 3000), large = self_checking(2, round, 0, 400'000);
+  const std::string small = self_checking(1, round, 0, 3000),
+                    large = self_checking(2, round, 0, 400'000);
   (void)folder_.write("small", small);
   (void)folder_.write("large", large);
   session calls(fs, group_kind::warp);

@@ -1,4 +1,5 @@
-// Limits that the system sets to a process: a mount says what it lacks, or goes on with what there is.
+// Limits that the system sets to a process: a mount says what it lacks, or goes on with what there
+// is.
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -33,7 +34,8 @@ class guest_limits : public guest {
     const rlimit none{1, 1};
     ASSERT_EQ(setrlimit(RLIMIT_NPROC, &none), 0);
     pthread_t one;
-    const int status = pthread_create(&one, nullptr, [](void*) -> void* { return nullptr; }, nullptr);
+    const int status =
+        pthread_create(&one, nullptr, [](void*) -> void* { return nullptr; }, nullptr);
     if (status == 0) {
       (void)pthread_join(one, nullptr);
       throw not_possible("the system sets no limit to threads");
@@ -86,7 +88,8 @@ std::uint64_t mapped_bytes() {
   return pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-// With so many bytes more than the process has mapped: copies a file, or an error says that there is no memory.
+// With so many bytes more than the process has mapped: copies a file, or an error says that there
+// is no memory.
 void guest_limits::copy_within(std::uint64_t more) const {
   const std::string large = self_checking(2, 0, 0, 400'000);
   (void)folder_.write("large", large);
@@ -95,7 +98,8 @@ void guest_limits::copy_within(std::uint64_t more) const {
   try {
     mount fs(options());
     session calls(fs, group_kind::warp);
-    const std::int32_t fd = calls.open(path("large")), made = calls.open(path("made"), O_RDWR | O_CREAT);
+    const std::int32_t fd = calls.open(path("large")),
+                       made = calls.open(path("made"), O_RDWR | O_CREAT);
     std::string copied;
     bool is_whole = fd >= 0 && made >= 0;
     for (std::int64_t at = 0; is_whole && at < 400'000; at += 4096) {
@@ -110,18 +114,20 @@ void guest_limits::copy_within(std::uint64_t more) const {
     }
     fs.unmount();
   } catch (const error& e) {
-    EXPECT_TRUE(e.code().value() == ENOMEM || e.code().value() == EAGAIN || e.code().value() == EIO) << e.what();
+    EXPECT_TRUE(e.code().value() == ENOMEM || e.code().value() == EAGAIN || e.code().value() == EIO)
+        << e.what();
   } catch (const std::bad_alloc&) {
   }
 }
 
-// As much of it as there is for each size: then the mount works, or says that there is no memory or no thread. Never does a read give
-// other bytes than the file's.
+// As much of it as there is for each size: then the mount works, or says that there is no memory or
+// no thread. Never does a read give other bytes than the file's.
 TEST_P(guest_limits, little_address_space_is_an_error_or_enough) {
   if (is_sanitized) GTEST_SKIP() << "sanitizers need all of the address space";
   in_child([this] {
     constexpr std::uint64_t step = 400'000;  // a thread takes 8 MiB, what else a mount has less
-    for (std::uint64_t more = 0; more < 500 * step && !HasFailure(); more += more < 60 * step ? step : 30 * step) {
+    for (std::uint64_t more = 0; more < 500 * step && !HasFailure();
+         more += more < 60 * step ? step : 30 * step) {
       (void)std::fflush(nullptr);
       const pid_t child = fork();
       if (child == 0) {

@@ -1,4 +1,5 @@
-// The program's signals, beside a mount: handlers that were there before it and that come after, and masks.
+// The program's signals, beside a mount: handlers that were there before it and that come after,
+// and masks.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -20,7 +21,8 @@ namespace {
 
 class guest_signals : public guest {
  protected:
-  // A mapping of a file that is not there any more: touching it raises SIGBUS, as the program's own fault.
+  // A mapping of a file that is not there any more: touching it raises SIGBUS, as the program's own
+  // fault.
   const volatile char* make_gone() const {
     const std::string own = folder_.write("own", std::string(8192, 'o'));
     const int fd = ::open(own.c_str(), O_RDWR | O_CLOEXEC);
@@ -128,7 +130,8 @@ TEST_P(guest_signals, handlers_from_after_see_no_truncated_file_of_a_kernels) {
     session calls(fs, group_kind::warp);
     const std::int32_t fd = calls.open(path("truncated"));
     for (int i = 0; i < 2; ++i) {
-      for (std::int64_t at = 0; at < 1'000'000; at += 4096) ASSERT_GE(calls.read(fd, at, 4096).result, 0);
+      for (std::int64_t at = 0; at < 1'000'000; at += 4096)
+        ASSERT_GE(calls.read(fd, at, 4096).result, 0);
     }
     struct sigaction action{};
     action.sa_handler = [](int) {
@@ -183,13 +186,15 @@ void note_signal(int) {
   if (pthread_equal(pthread_self(), program_thread) == 0) ++received_elsewhere;
 }
 
-// Handlers of the program run in threads of the program: they may use what is the thread's, or jump.
+// Handlers of the program run in threads of the program: they may use what is the thread's, or
+// jump.
 TEST_P(guest_signals, handlers_run_in_threads_of_the_program) {
   for (const bool is_before : {true, false}) {
     in_child([this, is_before] {
       program_thread = pthread_self();
       const auto handle = [] {
-        for (const int number : {SIGINT, SIGTERM, SIGUSR1}) ASSERT_NE(signal(number, note_signal), SIG_ERR);
+        for (const int number : {SIGINT, SIGTERM, SIGUSR1})
+          ASSERT_NE(signal(number, note_signal), SIG_ERR);
       };
       if (is_before) handle();
       mount fs(options());
@@ -215,7 +220,8 @@ TEST_P(guest_signals, handlers_run_in_threads_of_the_program) {
   }
 }
 
-// A program that takes its signals by sigwait(3) or signalfd(2) blocks them in all of its threads, also after the mount.
+// A program that takes its signals by sigwait(3) or signalfd(2) blocks them in all of its threads,
+// also after the mount.
 TEST_P(guest_signals, that_the_program_has_blocked_stay_pending) {
   in_child([this] {
     mount fs(options());

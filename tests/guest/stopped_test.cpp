@@ -1,4 +1,5 @@
-// A process that is stopped and goes on (Ctrl-Z, a debugger, a frozen container), with requests under way.
+// A process that is stopped and goes on (Ctrl-Z, a debugger, a frozen container), with requests
+// under way.
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -31,11 +32,13 @@ struct progress {
   std::atomic<bool> goes_on{false};
 };
 progress* map_progress() {
-  void* const memory = mmap(nullptr, sizeof(progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const memory =
+      mmap(nullptr, sizeof(progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   return memory != MAP_FAILED ? new (memory) progress : nullptr;
 }
 
-// A process that stops this one for 4.5 s as soon as so many calls are under way, and lets these go on `later_us` after.
+// A process that stops this one for 4.5 s as soon as so many calls are under way, and lets these go
+// on `later_us` after.
 pid_t fork_stopper(progress& all, int calls, useconds_t later_us) {
   const pid_t self = getpid(), stopper = fork();
   if (stopper != 0) return stopper;
@@ -48,7 +51,8 @@ pid_t fork_stopper(progress& all, int calls, useconds_t later_us) {
   _exit(0);
 }
 
-// Stopped for longer than a request may take, with a read and a write that the host has begun. They end a while after.
+// Stopped for longer than a request may take, with a read and a write that the host has begun. They
+// end a while after.
 TEST_P(guest_stopped, requests_under_way_get_their_answers) {
   in_child([this] {
     progress* const shared = map_progress();
@@ -70,7 +74,8 @@ TEST_P(guest_stopped, requests_under_way_get_their_answers) {
     mount_options o = options();
     o.backend = io;
     o.request_timeout_ns = 4'000'000'000;
-    const std::string read = self_checking(1, 0, 0, 100'000), written = self_checking(2, 0, 0, 20'000);
+    const std::string read = self_checking(1, 0, 0, 100'000),
+                      written = self_checking(2, 0, 0, 20'000);
     (void)folder_.write("read", read);
     mount fs(o);
     const pid_t stopper = fork_stopper(all, 2, 0);

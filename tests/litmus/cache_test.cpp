@@ -1,5 +1,6 @@
-// The litmus tests of what cached pages and open files rely on: the very steps of hits and lookups on one side, evictions, loads, opens and
-// closes on the other. Each has a weakened reader, whose mistakes are counted, to show that the two sides meet.
+// The litmus tests of what cached pages and open files rely on: the very steps of hits and lookups
+// on one side, evictions, loads, opens and closes on the other. Each has a weakened reader, whose
+// mistakes are counted, to show that the two sides meet.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,13 +16,17 @@
 
 namespace gpufs::testing::litmus {
 
-static std::uint64_t count_of(const atomic_word<std::uint64_t>& word) { return word.load_relaxed(); }
+static std::uint64_t count_of(const atomic_word<std::uint64_t>& word) {
+  return word.load_relaxed();
+}
 
-static void print_counts(const std::string& name, const read_counts& used, const read_counts& weak) {
-  std::printf(
-      "litmus: %s: %llu of %llu reads wrong; weakened %llu of %llu\n", name.c_str(),
-      static_cast<unsigned long long>(count_of(used.wrong)), static_cast<unsigned long long>(count_of(used.reads)),
-      static_cast<unsigned long long>(count_of(weak.wrong)), static_cast<unsigned long long>(count_of(weak.reads)));
+static void print_counts(const std::string& name, const read_counts& used,
+                         const read_counts& weak) {
+  std::printf("litmus: %s: %llu of %llu reads wrong; weakened %llu of %llu\n", name.c_str(),
+              static_cast<unsigned long long>(count_of(used.wrong)),
+              static_cast<unsigned long long>(count_of(used.reads)),
+              static_cast<unsigned long long>(count_of(weak.wrong)),
+              static_cast<unsigned long long>(count_of(weak.reads)));
 }
 
 static std::uint64_t steps() { return device() == device_kind::cuda ? 4 : 2; }
@@ -31,9 +36,10 @@ static std::uint64_t steps() { return device() == device_kind::cuda ? 4 : 2; }
 enum class reads_by {
   pins,             // pin_and_look(), and ordinary loads
   pins_for_stores,  // weakened: the same with a pin that acquires nothing
-  copies,           // into shared memory by asynchronous copies, after which the pin is given back by a relaxed store
-  glances,          // without a pin
-  half_a_glance     // weakened: the frame is not looked at again
+  // into shared memory by asynchronous copies, after which the pin is given back by a relaxed store
+  copies,
+  glances,       // without a pin
+  half_a_glance  // weakened: the frame is not looked at again
 };
 
 struct frames_shape {
@@ -63,13 +69,15 @@ struct frames_kernel {
     if (me < shape.frames) {
       const auto readers = static_cast<std::uint32_t>(warp_group::grid_size()) - shape.frames;
       load_anew(fs, g, me, 0);
-      for (std::uint32_t n = 1; n < shape.tries && g.broadcast(counts->is_read(readers) ? 1u : 0u) != 0; ++n)
+      for (std::uint32_t n = 1;
+           n < shape.tries && g.broadcast(counts->is_read(readers) ? 1u : 0u) != 0; ++n)
         load_anew(fs, g, me, n);
       return;
     }
     std::uint32_t misses = 0;
     for (std::uint32_t n = 0, hits = 0; n < shape.tries && hits < shape.hits; ++n) {
-      const auto frame_number = static_cast<std::uint32_t>(mix(seed + (std::uint64_t{me} << 32) + n) % shape.frames);
+      const auto frame_number =
+          static_cast<std::uint32_t>(mix(seed + (std::uint64_t{me} << 32) + n) % shape.frames);
       const bool hit = how == reads_by::glances || how == reads_by::half_a_glance
                            ? read_at_a_glance(fs, g, frame_number, n)
                            : read_pinned(fs, g, frame_number, n);
@@ -81,18 +89,20 @@ struct frames_kernel {
   }
 
  private:
-  // On the twin, so that the other thread comes between two steps.
+  // On the CPU device, so that the other thread comes between two steps.
   GPUFS_HD static void wait_now_and_then([[maybe_unused]] std::uint32_t n) {
     if constexpr (!platform::is_gpu) {
       if (n % 256 == 0) platform::pause(40);
     }
   }
   // As a fault does it (page_cache.cuh), but for the index.
-  GPUFS_HD void load_anew(const mount_ref& fs, const warp_group& g, std::uint32_t frame_number, std::uint32_t n) const {
+  GPUFS_HD void load_anew(const mount_ref& fs, const warp_group& g, std::uint32_t frame_number,
+                          std::uint32_t n) const {
     slot_header& header = detail::frame_table(fs).header(frame_number);
     const known_page page = known_page::number(seed + (std::uint64_t{frame_number} << 32) + n);
     std::uint32_t mine = 0;
-    if (g.is_leader() && (header.state.claim(slot_phase::resident) || header.state.claim(slot_phase::free))) {
+    if (g.is_leader() &&
+        (header.state.claim(slot_phase::resident) || header.state.claim(slot_phase::free))) {
       header.set_key(page.key);
       header.state.begin_load();
       mine = 1;
@@ -117,10 +127,11 @@ struct frames_kernel {
     } pin{};
     if (g.is_leader()) {
       pin.key = header.key();
-      constexpr auto use = how == reads_by::pins_for_stores ? slot_header::use::stores : slot_header::use::loads;
+      constexpr auto use =
+          how == reads_by::pins_for_stores ? slot_header::use::stores : slot_header::use::loads;
       const slot_header::seen seen = header.template pin_and_look<use>();
-      const bool there = slot_state::phase(seen.state) == slot_phase::resident && seen.key == pin.key &&
-                         (seen.valid & slot_header::unknown) == 0;
+      const bool there = slot_state::phase(seen.state) == slot_phase::resident &&
+                         seen.key == pin.key && (seen.valid & slot_header::unknown) == 0;
       pin.there = there ? 1 : 0;
       pin.valid = seen.valid;
     }
@@ -137,7 +148,8 @@ struct frames_kernel {
       }
       const auto* const words = reinterpret_cast<const std::uint64_t*>(from);
       bool right = pin.valid == page.valid();
-      for (std::uint32_t i = g.rank(); i < known_page::words; i += g.size()) right = right && words[i] == page.word(i);
+      for (std::uint32_t i = g.rank(); i < known_page::words; i += g.size())
+        right = right && words[i] == page.word(i);
       g.sync();
       right = g.all(right);
       if (g.is_leader()) counts->add(right);
@@ -151,18 +163,20 @@ struct frames_kernel {
 
   // As a view does it, each lane for itself.
   // Whether all lanes have read.
-  GPUFS_HD bool read_at_a_glance(const mount_ref& fs, const warp_group& g, std::uint32_t frame_number,
-                                 std::uint32_t n) const {
+  GPUFS_HD bool read_at_a_glance(const mount_ref& fs, const warp_group& g,
+                                 std::uint32_t frame_number, std::uint32_t n) const {
     const bool has_read = glance(fs, g.rank(), frame_number, n);
     return g.all(has_read);
   }
-  GPUFS_HD bool glance(const mount_ref& fs, std::uint32_t rank, std::uint32_t frame_number, std::uint32_t n) const {
+  GPUFS_HD bool glance(const mount_ref& fs, std::uint32_t rank, std::uint32_t frame_number,
+                       std::uint32_t n) const {
     const detail::frame_table frames(fs);
     const known_page page{frames.header(frame_number).key()};
     const detail::glimpse found = detail::look_at(frames, frame_number, page.key);
     if (!found.there) return false;
     wait_now_and_then(n);
-    const std::uint32_t a = (rank + n) % known_page::words, b = (rank * 7 + n * 5) % known_page::words;
+    const std::uint32_t a = (rank + n) % known_page::words,
+                        b = (rank * 7 + n * 5) % known_page::words;
     const char* const bytes = fs.page(frame_number);
     const auto first = detail::load_at_a_glance<std::uint64_t>(bytes + a * 8);
     const auto second = detail::load_at_a_glance<std::uint64_t>(bytes + b * 8);
@@ -181,7 +195,8 @@ static read_counts read_frames(work_budget* budget, std::uint64_t steps) {
     const mount m(base_options());
     const device_buffer<read_counts> counts(m, 1);
     const frames_kernel<how> kernel{counts.data(), shape, budget == nullptr ? n : budget->seed()};
-    const std::uint32_t warps = (shape.threads + 31) / 32, loaders = (shape.frames + warps - 1) / warps;
+    const std::uint32_t warps = (shape.threads + 31) / 32,
+                        loaders = (shape.frames + warps - 1) / warps;
     const std::size_t scratch = std::size_t{known_page::words} * 8 * warps;
     // First the loaders alone, so that there is something to read.
     launch(m, {loaders, shape.threads, scratch, nullptr}, kernel);
@@ -229,8 +244,8 @@ static records_shape shape_of_records() {
 #endif
 }
 
-// A thread of each of the first `slots` blocks opens and closes a record, as long as the threads of the others look descriptors up, old
-// ones too.
+// A thread of each of the first `slots` blocks opens and closes a record, as long as the threads of
+// the others look descriptors up, old ones too.
 template <bool weak>
 struct records_kernel {
   read_counts* counts;
@@ -243,13 +258,15 @@ struct records_kernel {
     if (block < shape.slots) {
       const auto readers = static_cast<std::uint32_t>(block_group::grid_size()) - shape.slots;
       if (!block_group::is_leader()) return;
-      for (std::uint32_t n = 0; n < shape.rounds && counts->is_read(readers); ++n) open_and_close(fs, block);
+      for (std::uint32_t n = 0; n < shape.rounds && counts->is_read(readers); ++n)
+        open_and_close(fs, block);
       return;
     }
     const std::uint64_t me = thread_group::grid_rank();
     std::uint32_t misses = 0;
     for (std::uint32_t n = 0, hits = 0; n < shape.rounds && hits < shape.lookups; ++n) {
-      const bool hit = look_up(fs, static_cast<std::uint32_t>(mix(seed + (me << 32) + n) % shape.slots));
+      const bool hit =
+          look_up(fs, static_cast<std::uint32_t>(mix(seed + (me << 32) + n) % shape.slots));
       if (hit) ++hits;
       misses = hit ? 0 : misses + 1;
       if (misses % 64 == 63) platform::pause(40);
@@ -272,7 +289,8 @@ struct records_kernel {
     header.state.publish();
     (void)header.state.unpin();
     // Release: who looks a descriptor up has it from who opened the record, in whatever way.
-    descriptors[slot].store_release(static_cast<std::uint32_t>(detail::make_descriptor(slot, file.generation)));
+    descriptors[slot].store_release(
+        static_cast<std::uint32_t>(detail::make_descriptor(slot, file.generation)));
     GPUFS_SCHEDULE_POINT("litmus.close");
     if (!header.state.claim(slot_phase::resident)) return;
     records.set_generation(slot, file.generation + 1, 0, 0, 0);
@@ -308,11 +326,12 @@ static read_counts look_up_records(work_budget* budget, std::uint64_t steps) {
   read_counts all{};
   for (std::uint64_t n = 0; budget == nullptr ? n < steps : budget->next(); ++n) {
     const mount m(base_options());
-    const random_delays delays(n);  // of the twin
+    const random_delays delays(n);  // of the CPU device
     const device_buffer<read_counts> counts(m, 1);
     const device_buffer<atomic_word<std::uint32_t>> descriptors(m, shape.slots);
     launch(m, {shape.blocks, shape.threads, 0, nullptr},
-           records_kernel<weak>{counts.data(), descriptors.data(), shape, budget == nullptr ? n : budget->seed()});
+           records_kernel<weak>{counts.data(), descriptors.data(), shape,
+                                budget == nullptr ? n : budget->seed()});
     const read_counts got = counts.download()[0];
     all.reads.value += got.reads.value;
     all.wrong.value += got.wrong.value;
@@ -339,8 +358,8 @@ struct late_lookup_kernel {
   GPUFS_HD void operator()(const mount_ref& fs) const { *error = detail::look_up(fs, fd).error; }
 };
 
-// A descriptor has 14 bits of the generation, so a closed one looks like that of the 8,192nd open after it. A lookup that stands
-// still for that long must not put the facts of the two together.
+// A descriptor has 14 bits of the generation, so a closed one looks like that of the 8,192nd open
+// after it. A lookup that stands still for that long must not put the facts of the two together.
 TEST(LitmusCache, a_lookup_that_stands_still_takes_no_facts_of_two_opens) {
   for (const std::string point : {"tagged.load_word", "tagged.load"}) {
     for (int wanted = 0; wanted < 2; ++wanted) {  // the first word or the second
@@ -359,10 +378,12 @@ TEST(LitmusCache, a_lookup_that_stands_still_takes_no_facts_of_two_opens) {
       int met = 0;
       const schedule_hook hook([&](const char* name) {
         if (name != point || met++ != wanted) return;
-        for (std::uint32_t n = 1; n < (1u << limits::generation_bits) / 2; ++n) open_and_close(false);
+        for (std::uint32_t n = 1; n < (1u << limits::generation_bits) / 2; ++n)
+          open_and_close(false);
         open_and_close(true);
       });
-      launch(m, {1, 1, 0, nullptr}, late_lookup_kernel{detail::make_descriptor(0, 1), error.data()});
+      launch(m, {1, 1, 0, nullptr},
+             late_lookup_kernel{detail::make_descriptor(0, 1), error.data()});
       EXPECT_GT(met, wanted) << point;
       EXPECT_EQ(error.download()[0], -EBADF) << point << " " << wanted;
     }
@@ -373,8 +394,8 @@ TEST(LitmusCache, a_lookup_that_stands_still_takes_no_facts_of_two_opens) {
 
 // ---- bytes that are stored while they are copied out
 
-// The first warps store pages of one byte, another one each time, as long as the others copy them out. Weakened: a copy is taken for all of
-// a page.
+// The first warps store pages of one byte, another one each time, as long as the others copy them
+// out. Weakened: a copy is taken for all of a page.
 template <bool weak>
 struct racing_bytes_kernel {
   read_counts* counts;
@@ -392,13 +413,15 @@ struct racing_bytes_kernel {
     const auto me = static_cast<std::uint32_t>(warp_group::grid_rank());
     if (me < places) {
       const auto readers = static_cast<std::uint32_t>(warp_group::grid_size()) - places;
-      for (std::uint32_t n = 0; n < stores && g.broadcast(counts->is_read(readers) ? 1u : 0u) != 0; ++n)
+      for (std::uint32_t n = 0; n < stores && g.broadcast(counts->is_read(readers) ? 1u : 0u) != 0;
+           ++n)
         copy_into_page(g, pages + me * bytes, pages + (places + n % 2) * bytes, bytes);
       return;
     }
     char* const copy = block_group::scratch() + block_group::warp_rank() * bytes;
     for (std::uint32_t n = 0; n < copies; ++n) {
-      copy_out_of_page(g, copy, pages + mix(seed + (std::uint64_t{me} << 32) + n) % places * bytes, bytes);
+      copy_out_of_page(g, copy, pages + mix(seed + (std::uint64_t{me} << 32) + n) % places * bytes,
+                       bytes);
       g.sync();
       bool known = true, has_first = false, has_second = false;
       for (std::uint32_t i = g.rank(); i < bytes; i += g.size()) {
@@ -431,10 +454,11 @@ static read_counts copy_racing_bytes(work_budget* budget, std::uint64_t rounds) 
     std::fill(content.end() - kernel::bytes, content.end(), static_cast<char>(kernel::second));
     const device_buffer<char> pages(m, content);
     const device_buffer<read_counts> counts(m, 1);
-    const launch_shape shape =
-        gpu ? launch_shape{64, 128, 4 * kernel::bytes, nullptr} : launch_shape{2, 1, kernel::bytes, nullptr};
+    const launch_shape shape = gpu ? launch_shape{64, 128, 4 * kernel::bytes, nullptr}
+                                   : launch_shape{2, 1, kernel::bytes, nullptr};
     launch(m, shape,
-           kernel{counts.data(), pages.data(), places, 3000, 100'000u, budget == nullptr ? n : budget->seed()});
+           kernel{counts.data(), pages.data(), places, 3000, 100'000u,
+                  budget == nullptr ? n : budget->seed()});
     const read_counts got = counts.download()[0];
     all.reads.value += got.reads.value;
     all.wrong.value += got.wrong.value;
@@ -481,7 +505,8 @@ struct sixteen_bytes_kernel {
       return;
     }
     std::uint64_t wrong = 0;
-    for (std::uint32_t n = 0; n < rounds; ++n) wrong += is_right(all[mix(seed + (me << 32) + n) % places]) ? 0 : 1;
+    for (std::uint32_t n = 0; n < rounds; ++n)
+      wrong += is_right(all[mix(seed + (me << 32) + n) % places]) ? 0 : 1;
     counts->reads.add_relaxed(rounds);
     if (wrong != 0) counts->wrong.add_relaxed(wrong);
   }
@@ -525,9 +550,9 @@ static read_counts read_sixteen_bytes(work_budget* budget, std::uint64_t steps) 
   for (std::uint64_t n = 0; budget == nullptr ? n < steps : budget->next(); ++n) {
     const device_buffer<sixteen_bytes> memory(m, places);
     const device_buffer<read_counts> counts(m, 1);
-    launch(
-        m, {128, 128, 0, nullptr},
-        sixteen_bytes_kernel<how>{memory.data(), counts.data(), places, 4000, budget == nullptr ? n : budget->seed()});
+    launch(m, {128, 128, 0, nullptr},
+           sixteen_bytes_kernel<how>{memory.data(), counts.data(), places, 4000,
+                                     budget == nullptr ? n : budget->seed()});
     const read_counts got = counts.download()[0];
     all.reads.value += got.reads.value;
     all.wrong.value += got.wrong.value;
@@ -555,7 +580,8 @@ TEST(LitmusCache, sixteen_bytes_are_of_one_moment_beside_stores_of_sixteen) {
   test_sixteen_bytes<sixteen_by::whole_stores>("16 bytes beside stores of 16");
 }
 
-// A pin, and then the half of the header that it is in: by many threads, of few words. Weakened: the load does not follow the addition.
+// A pin, and then the half of the header that it is in: by many threads, of few words. Weakened:
+// the load does not follow the addition.
 template <bool weak>
 struct add_and_look_kernel {
   sixteen_bytes* all;
@@ -592,9 +618,9 @@ static read_counts add_and_look(work_budget* budget, std::uint64_t steps) {
   for (std::uint64_t n = 0; budget == nullptr ? n < steps : budget->next(); ++n) {
     const device_buffer<sixteen_bytes> memory(m, places);
     const device_buffer<read_counts> counts(m, 1);
-    launch(
-        m, {256, 128, 0, nullptr},
-        add_and_look_kernel<weak>{memory.data(), counts.data(), places, 1000, budget == nullptr ? n : budget->seed()});
+    launch(m, {256, 128, 0, nullptr},
+           add_and_look_kernel<weak>{memory.data(), counts.data(), places, 1000,
+                                     budget == nullptr ? n : budget->seed()});
     const read_counts got = counts.download()[0];
     all.reads.value += got.reads.value;
     all.wrong.value += got.wrong.value;

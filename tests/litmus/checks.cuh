@@ -1,4 +1,5 @@
-// What must hold of what litmus kernels read, and the counts of what was read. Plain functions, so that they are tested themselves.
+// What must hold of what litmus kernels read, and the counts of what was read. Plain functions, so
+// that they are tested themselves.
 #pragma once
 
 #include "gpufs/base/atomic.cuh"
@@ -19,7 +20,8 @@ struct read_counts {
   GPUFS_HD bool is_read(std::uint32_t readers) const { return ended.load_relaxed() < readers; }
 };
 
-// Four counters, of which one writer raises the first, then the second, and so on: at each moment those in front are at most one ahead.
+// Four counters, of which one writer raises the first, then the second, and so on: at each moment
+// those in front are at most one ahead.
 struct four_counters {
   std::uint32_t value[4];
 };
@@ -47,7 +49,9 @@ struct known_page {
   GPUFS_HD std::uint32_t valid() const {
     return static_cast<std::uint32_t>(words * 8 - 8 * ((key.high * 4 + key.low) & 31));
   }
-  GPUFS_HD std::uint64_t word(std::uint32_t i) const { return mix((key.high * 1'000'003 + key.low) * words + i); }
+  GPUFS_HD std::uint64_t word(std::uint32_t i) const {
+    return mix((key.high * 1'000'003 + key.low) * words + i);
+  }
 };
 
 // What an open record says in its generation (file/open_files.cuh), while it is open: an odd one.
@@ -65,7 +69,9 @@ GPUFS_HD inline std::uint64_t known_word(std::uint32_t slot, std::uint32_t round
 }
 
 // A word whose halves are equal, and was stored as one.
-GPUFS_HD constexpr std::uint64_t twice(std::uint32_t half) { return std::uint64_t{half} << 32 | half; }
+GPUFS_HD constexpr std::uint64_t twice(std::uint32_t half) {
+  return std::uint64_t{half} << 32 | half;
+}
 GPUFS_HD constexpr bool is_whole(std::uint64_t word) {
   return static_cast<std::uint32_t>(word >> 32) == static_cast<std::uint32_t>(word);
 }

@@ -20,7 +20,8 @@ TEST(LitmusChecks, four_counters_are_in_turn_as_their_writer_leaves_them) {
 // All states of a small space: those that the writer leaves, and no others.
 TEST(LitmusChecks, four_counters_are_in_turn_in_no_other_way) {
   for (std::uint32_t code = 0; code < 256; ++code) {
-    const four_counters c{{5 + (code & 3), 5 + (code >> 2 & 3), 5 + (code >> 4 & 3), 5 + (code >> 6 & 3)}};
+    const four_counters c{
+        {5 + (code & 3), 5 + (code >> 2 & 3), 5 + (code >> 4 & 3), 5 + (code >> 6 & 3)}};
     four_counters left{{c.value[0] - 1, c.value[0] - 1, c.value[0] - 1, c.value[0] - 1}};
     bool can_be = false;
     for (int n = 0; n < 4; ++n) {

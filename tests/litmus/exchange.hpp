@@ -1,11 +1,12 @@
-// A kernel and a host thread that pass messages to and fro through the slots of a channel, as groups and workers do, in rounds that follow
-// each other in each slot. A test says what one side and the other do in a round:
+// A kernel and a host thread that pass messages to and fro through the slots of a channel, as
+// groups and workers do, in rounds that follow each other in each slot. A test says what one side
+// and the other do in a round:
 //
 //   struct some_test {
-//     // By a warp. False when it has waited for too long.
-//     GPUFS_HD bool device_round(const exchange_side&, const warp_group&, std::uint32_t slot, std::uint32_t round) const;
-//     // By the host thread, again and again until it returns true: then the slot's next round begins.
-//     bool host_round(exchange_host&, std::uint32_t slot, std::uint32_t round) const;
+//     // By a warp. False when it has waited for too long. GPUFS_HD bool device_round(const
+//     exchange_side&, const warp_group&, std::uint32_t slot, std::uint32_t round) const; // By the
+//     host thread, again and again until it returns true: then the slot's next round begins. bool
+//     host_round(exchange_host&, std::uint32_t slot, std::uint32_t round) const;
 //   };
 #pragma once
 
@@ -37,13 +38,16 @@ struct exchange_side {
   std::uint64_t mapping;  // what the host has registered: a message for each slot; or 0
   read_counts* counts;    // rounds, and those with something wrong
 
-  GPUFS_HD char* message(std::uint32_t slot) const { return memory + std::uint64_t{slot} * shape.bytes; }
+  GPUFS_HD char* message(std::uint32_t slot) const {
+    return memory + std::uint64_t{slot} * shape.bytes;
+  }
   GPUFS_HD std::uint64_t mapped_message(std::uint32_t slot) const {
     return mapping + std::uint64_t{slot} * shape.bytes;
   }
 
   static constexpr std::uint32_t looks_max = 1u << 20;
-  // Until the host has answered the round, as channel_client::wait() does it. False when it has not for long.
+  // Until the host has answered the round, as channel_client::wait() does it. False when it has not
+  // for long.
   GPUFS_HD bool wait(const warp_group& g, std::uint32_t slot, std::uint32_t round) const {
     std::uint32_t there = 0;
     if (g.is_leader()) {
@@ -128,11 +132,14 @@ class exchange {
   void use_buffers() { buffer_ = device_->allocate_buffers(buffer_bytes()); }
   gpufs::device::shared_memory buffer() const { return buffer_; }
   char* memory() const { return memory_.data(); }
-  char* spare_word() const { return reinterpret_cast<char*>(&view(channel_.device).reply(shape_.slots).word); }
+  char* spare_word() const {
+    return reinterpret_cast<char*>(&view(channel_.device).reply(shape_.slots).word);
+  }
   void synchronize() const { mount_.synchronize(); }
   // Registers the mapping of a file. False when the driver does not.
   bool use_file(int file, char* mapping) {
-    if (!device_->register_range(mapping, std::uint64_t{shape_.slots} * shape_.bytes, mapped_at_)) return false;
+    if (!device_->register_range(mapping, std::uint64_t{shape_.slots} * shape_.bytes, mapped_at_))
+      return false;
     mapping_ = mapping;
     file_ = file;
     return true;
@@ -147,7 +154,8 @@ class exchange {
   template <class Test>
   exchange_result run(const Test& test) {
     const device_buffer<read_counts> counts(mount_, 1);
-    exchange_host host{shape_, view(channel_.host), *device_, memory_.data(), buffer_, channel_, file_, mapping_};
+    exchange_host host{
+        shape_, view(channel_.host), *device_, memory_.data(), buffer_, channel_, file_, mapping_};
     std::memset(channel_.host, 0, layout_.total_bytes);
     std::atomic<bool> over{false};
     std::thread server([&] {
@@ -160,7 +168,8 @@ class exchange {
     });
     try {
       launch(mount_, {shape_.slots, 32, 0, nullptr},
-             exchange_kernel<Test>{test, {shape_, view(channel_.device), memory_.data(), mapped_at_, counts.data()}});
+             exchange_kernel<Test>{
+                 test, {shape_, view(channel_.device), memory_.data(), mapped_at_, counts.data()}});
       mount_.synchronize();
     } catch (...) {
       over = true;
@@ -204,10 +213,12 @@ class exchange {
   std::uint64_t mapped_at_ = 0;
 };
 
-inline void print_result(const char* name, const exchange_result& used, const exchange_result& weak) {
-  std::printf("litmus: %s: %llu of %llu rounds wrong; weakened %llu of %llu\n", name,
-              static_cast<unsigned long long>(used.wrong), static_cast<unsigned long long>(used.rounds),
-              static_cast<unsigned long long>(weak.wrong), static_cast<unsigned long long>(weak.rounds));
+inline void print_result(const char* name, const exchange_result& used,
+                         const exchange_result& weak) {
+  std::printf(
+      "litmus: %s: %llu of %llu rounds wrong; weakened %llu of %llu\n", name,
+      static_cast<unsigned long long>(used.wrong), static_cast<unsigned long long>(used.rounds),
+      static_cast<unsigned long long>(weak.wrong), static_cast<unsigned long long>(weak.rounds));
 }
 
 }  // namespace gpufs::testing::litmus

@@ -1,6 +1,7 @@
-// The litmus tests of what passes between the device and the host: replies and their bytes, requests and theirs, withdrawals, pages of files
-// that are registered, copies of the copy engine, and counters that the host reads beside a kernel. Weakened variants break the order on
-// purpose, and are counted, to show that the two sides meet.
+// The litmus tests of what passes between the device and the host: replies and their bytes,
+// requests and theirs, withdrawals, pages of files that are registered, copies of the copy engine,
+// and counters that the host reads beside a kernel. Weakened variants break the order on purpose,
+// and are counted, to show that the two sides meet.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -40,7 +41,8 @@ static void store_racing(char* to, const std::vector<std::uint64_t>& words) {
 static bool are_equal_racing(const char* from, const std::vector<std::uint64_t>& words) {
   bool equal = true;
   for (std::size_t i = 0; i < words.size(); ++i)
-    equal = equal && __atomic_load_n(reinterpret_cast<const std::uint64_t*>(from) + i, __ATOMIC_RELAXED) == words[i];
+    equal = equal && __atomic_load_n(reinterpret_cast<const std::uint64_t*>(from) + i,
+                                     __ATOMIC_RELAXED) == words[i];
   return equal;
 }
 static bool are_equal(const char* from, const std::vector<std::uint64_t>& words) {
@@ -63,20 +65,23 @@ static void test_exchange(const char* name, const exchange_shape& shape) {
   EXPECT_GT(all.rounds, 0u);
 }
 
-// ---- from the host: a reply, and the bytes in staging. And back: the bell says that they have been read.
+// ---- from the host: a reply, and the bytes in staging. And back: the bell says that they have
+// been read.
 
 template <bool weak>
 struct bytes_with_a_reply {
   GPUFS_HD bool device_round(const exchange_side& side, const warp_group& g, std::uint32_t slot,
                              std::uint32_t round) const {
     if (!side.wait(g, slot, round)) return false;
-    // Weakened: in one half of the slots the bell comes before the bytes have been read, in the other the reply comes before them.
+    // Weakened: in one half of the slots the bell comes before the bytes have been read, in the
+    // other the reply comes before them.
     const bool rings_early = weak && slot % 2 == 0;
     if (rings_early) {
       if (g.is_leader()) side.channel.bell(slot).store_relaxed(round);
       dawdle(round);
     }
-    if constexpr (weak) copy_out_of_page(g, side.message(slot), side.channel.staging(slot), side.shape.bytes);
+    if constexpr (weak)
+      copy_out_of_page(g, side.message(slot), side.channel.staging(slot), side.shape.bytes);
     else copy_from_host(g, side.message(slot), side.channel.staging(slot), side.shape.bytes);
     g.sync();
     const bool right = side.is_right(g, slot, round);
@@ -116,7 +121,8 @@ struct bytes_with_a_bell {
   GPUFS_HD bool device_round(const exchange_side& side, const warp_group& g, std::uint32_t slot,
                              std::uint32_t round) const {
     auto* const words = reinterpret_cast<std::uint64_t*>(side.message(slot));
-    for (std::uint32_t i = g.rank(); i < side.shape.bytes / 8; i += g.size()) words[i] = known_word(slot, round, i);
+    for (std::uint32_t i = g.rank(); i < side.shape.bytes / 8; i += g.size())
+      words[i] = known_word(slot, round, i);
     g.sync();
     if (weak) {
       if (g.is_leader()) side.channel.bell(slot).store_relaxed(round);
@@ -134,8 +140,8 @@ struct bytes_with_a_bell {
   bool host_round(exchange_host& host, std::uint32_t slot, std::uint32_t round) const {
     if (host.channel.bell(slot).load_acquire() != round) return false;
     const std::vector<std::uint64_t> words = host.message_of(slot, round);
-    const bool equal =
-        weak ? are_equal_racing(host.channel.staging(slot), words) : are_equal(host.channel.staging(slot), words);
+    const bool equal = weak ? are_equal_racing(host.channel.staging(slot), words)
+                            : are_equal(host.channel.staging(slot), words);
     if (!equal) ++host.wrong;
     host.answer(slot, round);
     return true;
@@ -146,13 +152,15 @@ TEST(LitmusHost, a_bell_comes_after_its_bytes) {
   test_exchange<bytes_with_a_bell>("bell and bytes", shape_of(1024, 3000));
 }
 
-// ---- requests without order: each word says which request it is of. Weakened: the host does not look at that.
+// ---- requests without order: each word says which request it is of. Weakened: the host does not
+// look at that.
 
 template <bool weak>
 struct request_words {
   GPUFS_HD static request asked(std::uint32_t slot, std::uint32_t round) {
     const std::uint64_t word = known_word(slot, round, 0);
-    return {request_code::read, word, static_cast<std::uint32_t>(word >> 40), known_word(slot, round, 1)};
+    return {request_code::read, word, static_cast<std::uint32_t>(word >> 40),
+            known_word(slot, round, 1)};
   }
   GPUFS_HD bool device_round(const exchange_side& side, const warp_group& g, std::uint32_t slot,
                              std::uint32_t round) const {
@@ -174,13 +182,15 @@ struct request_words {
     const bool whole = host.channel.request(slot).load(round, got);
     // Weakened: what is there as soon as one word is new.
     if (weak) {
-      if (host.channel.request(slot).words[0].load_relaxed() >> request_record::payload_bits != round) return false;
+      if (host.channel.request(slot).words[0].load_relaxed() >> request_record::payload_bits !=
+          round)
+        return false;
     } else if (!whole) {
       return false;
     }
     const request expected = asked(slot, round);
-    if (got.code != expected.code || got.handle != expected.handle || got.length != expected.length ||
-        got.offset != expected.offset)
+    if (got.code != expected.code || got.handle != expected.handle ||
+        got.length != expected.length || got.offset != expected.offset)
       ++host.wrong;
     host.answer(slot, round);
     return true;
@@ -291,7 +301,8 @@ struct later_writes {
   GPUFS_HD bool device_round(const exchange_side& side, const warp_group& g, std::uint32_t slot,
                              std::uint32_t round) const {
     if (!side.wait(g, slot, round)) return false;
-    const std::uint64_t n = copy_from_extent(g, side.message(slot), side.mapped_message(slot), side.shape.bytes);
+    const std::uint64_t n =
+        copy_from_extent(g, side.message(slot), side.mapped_message(slot), side.shape.bytes);
     g.sync();
     const bool right = side.is_right(g, slot, round) && n == side.shape.bytes;
     if (!g.is_leader()) return true;
@@ -308,7 +319,8 @@ struct later_writes {
     }
     const std::uint64_t at = std::uint64_t{slot} * host.shape.bytes;
     if (round % 2 == 0) std::memcpy(other_mapping + at, words.data(), host.shape.bytes);
-    else if (pwrite(host.file, words.data(), host.shape.bytes, static_cast<off_t>(at)) != host.shape.bytes)
+    else if (pwrite(host.file, words.data(), host.shape.bytes, static_cast<off_t>(at)) !=
+             host.shape.bytes)
       ++host.wrong;
     if (!weak) host.answer(slot, round);
     return true;
@@ -318,7 +330,8 @@ struct later_writes {
 TEST(LitmusHost, what_is_registered_shows_what_is_written_to_the_file_later) {
   const exchange_shape shape = shape_of(4096, 1000);
   exchange both(shape);
-  if (const std::string obstacle = both.device().direct_obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  if (const std::string obstacle = both.device().direct_obstacle(); !obstacle.empty())
+    GTEST_SKIP() << obstacle;
   const temporary_folder folder;
   const std::size_t bytes = std::size_t{shape.slots} * shape.bytes;
   const std::string path = folder.write("file", std::string(bytes, '\0'));
@@ -328,7 +341,8 @@ TEST(LitmusHost, what_is_registered_shows_what_is_written_to_the_file_later) {
   void* const other = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   ASSERT_NE(registered, MAP_FAILED);
   ASSERT_NE(other, MAP_FAILED);
-  if (!both.use_file(file, static_cast<char*>(registered))) GTEST_SKIP() << "the driver does not register the mapping";
+  if (!both.use_file(file, static_cast<char*>(registered)))
+    GTEST_SKIP() << "the driver does not register the mapping";
   work_budget budget(2);
   exchange_result all{0, 0};
   while (budget.next()) {
@@ -337,7 +351,8 @@ TEST(LitmusHost, what_is_registered_shows_what_is_written_to_the_file_later) {
     all.wrong += used.wrong;
   }
   budget.covers("rounds", all.rounds);
-  print_result("writes to a registered file", all, both.run(later_writes<true>{static_cast<char*>(other)}));
+  print_result("writes to a registered file", all,
+               both.run(later_writes<true>{static_cast<char*>(other)}));
   both.forget_file();
   (void)munmap(other, bytes);
   (void)munmap(registered, bytes);
@@ -366,10 +381,12 @@ struct bulk_copies {
     const std::vector<std::uint64_t> words = host.message_of(slot, round);
     std::memcpy(host.buffer.host + at, words.data(), host.shape.bytes);
     // Weakened: the host answers itself, as soon as the copy was begun.
-    char* const told = reinterpret_cast<char*>(&host.channel.reply(weak ? host.shape.slots : slot).word);
+    char* const told =
+        reinterpret_cast<char*>(&host.channel.reply(weak ? host.shape.slots : slot).word);
     const std::int64_t n = host.device.bulk_copy(
-        slot, host.memory + at, reinterpret_cast<std::uint64_t>(host.buffer.device + at), host.shape.bytes,
-        host.channel_memory.device + (told - host.channel_memory.host), make_reply_word(round, 0));
+        slot, host.memory + at, reinterpret_cast<std::uint64_t>(host.buffer.device + at),
+        host.shape.bytes, host.channel_memory.device + (told - host.channel_memory.host),
+        make_reply_word(round, 0));
     if (n != -EINPROGRESS && n != host.shape.bytes) ++host.wrong;
     if (weak || n != -EINPROGRESS) host.answer(slot, round);
     return true;
@@ -380,11 +397,13 @@ TEST(LitmusHost, a_word_stored_after_a_copy_comes_after_its_bytes) {
   exchange_shape shape = shape_of(65536, 400);
   if (device() == device_kind::cuda) shape.slots = 8;
   exchange both(shape);
-  if (const std::string obstacle = both.device().bulk_obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  if (const std::string obstacle = both.device().bulk_obstacle(); !obstacle.empty())
+    GTEST_SKIP() << obstacle;
   both.use_buffers();
   // The driver prepares what it needs for copies now, and not beside a kernel that waits for them.
   for (unsigned lane = 0; lane < 2; ++lane)
-    (void)both.device().bulk_copy(lane, both.memory(), reinterpret_cast<std::uint64_t>(both.buffer().device),
+    (void)both.device().bulk_copy(lane, both.memory(),
+                                  reinterpret_cast<std::uint64_t>(both.buffer().device),
                                   shape.bytes, both.spare_word(), 0);
   both.synchronize();
   work_budget budget(2);
@@ -395,7 +414,7 @@ TEST(LitmusHost, a_word_stored_after_a_copy_comes_after_its_bytes) {
     all.wrong += used.wrong;
   }
   budget.covers("rounds", all.rounds);
-  // On the twin a copy is made at once.
+  // On the CPU device a copy is made at once.
   print_result("copies and the word after them", all, both.run(bulk_copies<true>{}));
   EXPECT_EQ(all.wrong, 0u);
   EXPECT_GT(all.rounds, 0u);
@@ -438,7 +457,8 @@ static exchange_result read_beside_a_kernel(work_budget* budget, std::uint64_t s
     const auto look = [&] {
       d->snapshot(now.data(), reinterpret_cast<const std::uint64_t*>(counters.data()), count);
       bool right = true;
-      for (std::uint32_t i = 0; i < count; ++i) right = right && is_whole(now[i]) && now[i] >= before[i];
+      for (std::uint32_t i = 0; i < count; ++i)
+        right = right && is_whole(now[i]) && now[i] >= before[i];
       before = now;
       ++result.rounds;
       if (!right) ++result.wrong;
@@ -446,9 +466,11 @@ static exchange_result read_beside_a_kernel(work_budget* budget, std::uint64_t s
     std::thread reader([&] {
       while (!over) look();
     });
-    const launch_shape shape = gpu ? launch_shape{32, 128, 0, nullptr} : launch_shape{2, 1, 0, nullptr};
+    const launch_shape shape =
+        gpu ? launch_shape{32, 128, 0, nullptr} : launch_shape{2, 1, 0, nullptr};
     try {
-      launch(m, shape, count_while_read_kernel<weak>{counters.data(), count, gpu ? 20'000u : 200'000u});
+      launch(m, shape,
+             count_while_read_kernel<weak>{counters.data(), count, gpu ? 20'000u : 200'000u});
       m.synchronize();
     } catch (...) {
       over = true;

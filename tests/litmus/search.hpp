@@ -1,6 +1,6 @@
-// What outcomes a litmus shape can have on a machine that makes each thread's accesses in any order that the orders named in
-// them leave, one at a time and for all to see: fewer than PTX allows, but enough to show that a shape's outcome is forbidden by
-// its orders and by nothing else.
+// What outcomes a litmus shape can have on a machine that makes each thread's accesses in any order
+// that the orders named in them leave, one at a time and for all to see: fewer than PTX allows, but
+// enough to show that a shape's outcome is forbidden by its orders and by nothing else.
 #pragma once
 
 #include <set>
@@ -34,8 +34,12 @@ class outcome_search {
   bool stays_before(std::size_t j, std::size_t i) const {
     const step &a = steps_[j], &b = steps_[i];
     if (a.variable == b.variable) return true;
-    if (a.what == access::load_acquire || a.what == access::add_acquire || a.what == access::add_acq_rel) return true;
-    if (b.what == access::store_release || b.what == access::add_release || b.what == access::add_acq_rel) return true;
+    if (a.what == access::load_acquire || a.what == access::add_acquire ||
+        a.what == access::add_acq_rel)
+      return true;
+    if (b.what == access::store_release || b.what == access::add_release ||
+        b.what == access::add_acq_rel)
+      return true;
     if (a.what == access::load_that_arrives) return true;
     if (b.what == access::store_if && is_load(a.what)) return true;
     return a.what == access::store_before_load && b.what == access::load_after_store;
@@ -45,7 +49,8 @@ class outcome_search {
     if (done == (1u << steps_.size()) - 1) {
       outcome o{};
       for (std::uint32_t r = 0; r < registers_max; ++r) o.registers[r] = t.registers[r];
-      if (final_variable_ != no_register) o.registers[registers_max - 1] = m.variables[final_variable_];
+      if (final_variable_ != no_register)
+        o.registers[registers_max - 1] = m.variables[final_variable_];
       outcomes_.insert(o.code());
       return;
     }
@@ -56,7 +61,8 @@ class outcome_search {
   }
   bool may_go(std::uint32_t done, std::size_t i) const {
     for (std::size_t j = 0; j < i; ++j) {
-      if (steps_[j].thread == steps_[i].thread && (done >> j & 1) == 0 && stays_before(j, i)) return false;
+      if (steps_[j].thread == steps_[i].thread && (done >> j & 1) == 0 && stays_before(j, i))
+        return false;
     }
     return true;
   }

@@ -1,5 +1,5 @@
-// The shapes themselves, and what counts their outcomes: each shape's outcome is forbidden by the orders that it names, and by nothing
-// else; and a forbidden outcome that was seen is counted.
+// The shapes themselves, and what counts their outcomes: each shape's outcome is forbidden by the
+// orders that it names, and by nothing else; and a forbidden outcome that was seen is counted.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -11,9 +11,9 @@ namespace {
 
 template <class Shape>
 class LitmusSearch : public ::testing::Test {};
-using shapes = ::testing::Types<message_passing, message_through_counts, store_buffering, store_buffering_by_counts,
-                                load_buffering, store_after_look, read_twice, write_to_read_causality, handed_on,
-                                independent_reads>;
+using shapes = ::testing::Types<message_passing, message_through_counts, store_buffering,
+                                store_buffering_by_counts, load_buffering, store_after_look,
+                                read_twice, write_to_read_causality, handed_on, independent_reads>;
 TYPED_TEST_SUITE(LitmusSearch, shapes);
 
 template <class Shape>
@@ -31,7 +31,8 @@ TYPED_TEST(LitmusSearch, without_them_it_can_happen) {
 
 // A thread may order two accesses twice, by the first and by the second; but it must order them.
 TYPED_TEST(LitmusSearch, each_thread_needs_its_orders) {
-  if (program<TypeParam, true>::has_own_weak_steps) return;  // there is one place only, whose order has no name
+  if (program<TypeParam, true>::has_own_weak_steps)
+    return;  // there is one place only, whose order has no name
   const std::vector<step> steps = steps_of<program<TypeParam, false>>();
   for (std::uint32_t thread = 0; thread < TypeParam::threads; ++thread) {
     std::vector<step> without = steps;
@@ -63,11 +64,15 @@ TYPED_TEST(LitmusSearch, a_forbidden_outcome_that_was_seen_is_counted) {
   EXPECT_EQ(h.template forbidden<TypeParam>(), forbidden) << "what is allowed does not count";
 }
 
-// On a machine that makes everything in turn there are three outcomes of store buffering, and four with stores that wait.
+// On a machine that makes everything in turn there are three outcomes of store buffering, and four
+// with stores that wait.
 TEST(LitmusSearch, knows_the_outcomes_of_store_buffering) {
-  const auto in_turn = outcome_search(steps_of<program<store_buffering, false>>(), no_register).outcomes();
-  EXPECT_EQ(in_turn, (std::set<std::uint32_t>{outcome{{0, 1}}.code(), outcome{{1, 0}}.code(), outcome{{1, 1}}.code()}));
-  const auto buffered = outcome_search(steps_of<program<store_buffering, true>>(), no_register).outcomes();
+  const auto in_turn =
+      outcome_search(steps_of<program<store_buffering, false>>(), no_register).outcomes();
+  EXPECT_EQ(in_turn, (std::set<std::uint32_t>{outcome{{0, 1}}.code(), outcome{{1, 0}}.code(),
+                                              outcome{{1, 1}}.code()}));
+  const auto buffered =
+      outcome_search(steps_of<program<store_buffering, true>>(), no_register).outcomes();
   EXPECT_EQ(buffered.size(), 4u);
 }
 

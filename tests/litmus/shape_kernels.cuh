@@ -1,6 +1,6 @@
-// Runs litmus shapes by the million. On a GPU every thread of a launch plays each role of a shape, but of other instances, so that those
-// who play with each other are in different warps, blocks and multiprocessors, and nobody waits for anybody. On the twin each role is a
-// block, and so a thread.
+// Runs litmus shapes by the million. On a GPU every thread of a launch plays each role of a shape,
+// but of other instances, so that those who play with each other are in different warps, blocks and
+// multiprocessors, and nobody waits for anybody. On the CPU device each role is a block, and so a thread.
 #pragma once
 
 #include "gpufs/base/atomic.cuh"
@@ -12,11 +12,12 @@ namespace gpufs::testing::litmus {
 
 // The memory of `instances` runs of a shape.
 struct arena_of_runs {
-  atomic_word<std::uint32_t>* variables;  // one after the other, `stride` words apart, `instances` of each
+  atomic_word<std::uint32_t>*
+      variables;  // one after the other, `stride` words apart, `instances` of each
   atomic_word<std::uint32_t>* registers;  // [register][instance]
   std::uint32_t instances;                // a power of two
   std::uint32_t stride;
-  atomic_word<std::uint32_t>* met;  // how often threads of the twin have met
+  atomic_word<std::uint32_t>* met;  // how often threads of the CPU device have met
 
   GPUFS_HD atomic_word<std::uint32_t>& variable(std::uint32_t v, std::uint32_t instance) const {
     return variables[(std::uint64_t{v} * instances + instance) * stride];
@@ -26,11 +27,15 @@ struct arena_of_runs {
   }
 };
 
-// As the compiler makes it of a pointer: a first-level cache may have it. The twin has no such cache.
+// As the compiler makes it of a pointer: a first-level cache may have it. The CPU device has no such
+// cache.
 GPUFS_HD inline std::uint32_t load_from_cache(const atomic_word<std::uint32_t>& word) {
 #if defined(__CUDA_ARCH__)
   std::uint32_t value;
-  asm volatile("ld.global.ca.u32 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(&word)) : "memory");
+  asm volatile("ld.global.ca.u32 %0, [%1];"
+               : "=r"(value)
+               : "l"(__cvta_generic_to_global(&word))
+               : "memory");
   return value;
 #else
   return word.load_relaxed();
@@ -77,17 +82,22 @@ template <class Program, std::uint32_t role, std::uint32_t i = 0>
 GPUFS_HD void make_steps(const arena_of_runs& runs, std::uint32_t instance, seen_by_thread& seen) {
   if constexpr (i < Program::count()) {
     constexpr step s = Program::at(i);
-    if constexpr (s.thread == role) make_step<Program, i>(runs.variable(s.variable, instance), seen);
+    if constexpr (s.thread == role)
+      make_step<Program, i>(runs.variable(s.variable, instance), seen);
     make_steps<Program, role, i + 1>(runs, instance, seen);
   }
 }
 template <class Program, std::uint32_t role, std::uint32_t i = 0>
-GPUFS_HD void keep_registers(const arena_of_runs& runs, std::uint32_t instance, const seen_by_thread& seen) {
+GPUFS_HD void keep_registers(const arena_of_runs& runs, std::uint32_t instance,
+                             const seen_by_thread& seen) {
   if constexpr (i < Program::count()) {
     constexpr step s = Program::at(i);
-    constexpr std::uint32_t kept = is_load(s.what) ? s.value : is_add(s.what) ? s.into : no_register;
+    constexpr std::uint32_t kept = is_load(s.what)  ? s.value
+                                   : is_add(s.what) ? s.into
+                                                    : no_register;
     if constexpr (s.thread == role && kept != no_register)
-      runs.registers[std::uint64_t{kept} * runs.instances + instance].store_relaxed(seen.registers[kept]);
+      runs.registers[std::uint64_t{kept} * runs.instances + instance].store_relaxed(
+          seen.registers[kept]);
     keep_registers<Program, role, i + 1>(runs, instance, seen);
   }
 }
@@ -134,19 +144,22 @@ struct play_kernel {
     }
   }
   // Another one for each role, of a thread that is about as far.
-  GPUFS_HD std::uint32_t instance_for(std::uint32_t base, std::uint32_t role, std::uint64_t all) const {
+  GPUFS_HD std::uint32_t instance_for(std::uint32_t base, std::uint32_t role,
+                                      std::uint64_t all) const {
     std::uint64_t near = 1;
     while (near * 2 <= all && near < runs.instances) near *= 2;
     return base ^ static_cast<std::uint32_t>(mix(seed * 8 + role) & (near - 1));
   }
 
-  // The twin has few threads, which meet before each run. Not for ever: one may be kept from running.
+  // The CPU device has few threads, which meet before each run. Not for ever: one may be kept from
+  // running.
   GPUFS_HD void play_one_role() const {
     const auto role = static_cast<std::uint32_t>(thread_group::grid_rank());
     std::uint32_t patience = 3'000'000;
     for (std::uint32_t instance = 0; instance < runs.instances; ++instance) {
       (void)runs.met->fetch_add_acq_rel(1);
-      while (runs.met->load_acquire() < (instance + 1) * Shape::threads && patience != 0) --patience;
+      while (runs.met->load_acquire() < (instance + 1) * Shape::threads && patience != 0)
+        --patience;
       play_role(role, instance);
     }
   }
@@ -165,12 +178,14 @@ struct count_kernel {
       const auto instance = static_cast<std::uint32_t>(at);
       outcome o{};
       for (std::uint32_t r = 0; r < registers_max; ++r) {
-        atomic_word<std::uint32_t>& kept = runs.registers[std::uint64_t{r} * runs.instances + instance];
+        atomic_word<std::uint32_t>& kept =
+            runs.registers[std::uint64_t{r} * runs.instances + instance];
         o.registers[r] = kept.load_relaxed();
         kept.store_relaxed(0);
       }
       if (Shape::final_variable != no_register)
-        o.registers[registers_max - 1] = runs.variable(Shape::final_variable, instance).load_relaxed();
+        o.registers[registers_max - 1] =
+            runs.variable(Shape::final_variable, instance).load_relaxed();
       for (std::uint32_t v = 0; v < variables_max; ++v) runs.variable(v, instance).store_relaxed(0);
       counts[o.code()].add_relaxed(1);
     }

@@ -1,5 +1,6 @@
-// The litmus shapes that device code relies on, between the blocks of a launch. As the code has them their outcome must never be seen; with
-// no order it may be, and is counted, to show that the runs meet each other.
+// The litmus shapes that device code relies on, between the blocks of a launch. As the code has
+// them their outcome must never be seen; with no order it may be, and is counted, to show that the
+// runs meet each other.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,22 +28,26 @@ static size_of_runs size_for(device_kind kind) {
 }
 
 template <class Shape, bool weak>
-static histogram play_rounds(const mount& m, const size_of_runs& size, work_budget* budget, std::uint64_t rounds) {
+static histogram play_rounds(const mount& m, const size_of_runs& size, work_budget* budget,
+                             std::uint64_t rounds) {
   // Allocated without a copy of zeros, which would take longer than the runs.
   const std::size_t words = arena_of_runs::words(size.instances, size.stride_max);
-  auto* const variables = static_cast<atomic_word<std::uint32_t>*>(m.allocate(words * sizeof(std::uint32_t)));
+  auto* const variables =
+      static_cast<atomic_word<std::uint32_t>*>(m.allocate(words * sizeof(std::uint32_t)));
   auto* const registers = static_cast<atomic_word<std::uint32_t>*>(
       m.allocate(std::size_t{registers_max} * size.instances * sizeof(std::uint32_t)));
   const device_buffer<histogram> counts(m, 1);
   const device_buffer<atomic_word<std::uint32_t>> met(m, 1);
-  const launch_shape shape{size.blocks != 0 ? size.blocks : Shape::threads, size.threads, 0, nullptr};
+  const launch_shape shape{size.blocks != 0 ? size.blocks : Shape::threads, size.threads, 0,
+                           nullptr};
   for (std::uint64_t round = 0; budget == nullptr ? round < rounds : budget->next(); ++round) {
     const std::uint64_t seed = budget == nullptr ? round : budget->seed();
     // Neighbours share a sector of memory, or do not.
-    const arena_of_runs runs{variables, registers, size.instances, std::min(1u << mix(seed) % 4, size.stride_max),
-                             met.data()};
+    const arena_of_runs runs{variables, registers, size.instances,
+                             std::min(1u << mix(seed) % 4, size.stride_max), met.data()};
     launch(m, shape, play_kernel<Shape, weak>{runs, seed});
-    launch(m, shape, count_kernel<Shape>{runs, reinterpret_cast<atomic_word<std::uint64_t>*>(counts.data())});
+    launch(m, shape,
+           count_kernel<Shape>{runs, reinterpret_cast<atomic_word<std::uint64_t>*>(counts.data())});
   }
   const histogram h = counts.download()[0];
   m.free(variables);
@@ -52,9 +57,9 @@ static histogram play_rounds(const mount& m, const size_of_runs& size, work_budg
 
 template <class Shape>
 class LitmusShapes : public ::testing::Test {};
-using shapes = ::testing::Types<message_passing, message_through_counts, store_buffering, store_buffering_by_counts,
-                                load_buffering, store_after_look, read_twice, write_to_read_causality, handed_on,
-                                independent_reads>;
+using shapes = ::testing::Types<message_passing, message_through_counts, store_buffering,
+                                store_buffering_by_counts, load_buffering, store_after_look,
+                                read_twice, write_to_read_causality, handed_on, independent_reads>;
 struct name_of_shape {
   template <class Shape>
   static std::string GetName(int) {
@@ -77,7 +82,8 @@ TYPED_TEST(LitmusShapes, shows_no_forbidden_outcome) {
   const histogram weak = play_rounds<TypeParam, true>(m, size, nullptr, size.rounds);
   std::printf("litmus: %s: %llu of %llu runs%s; with no order %llu of %llu\n", TypeParam::name,
               static_cast<unsigned long long>(used.template forbidden<TypeParam>()),
-              static_cast<unsigned long long>(used.all()), is_relied_on<TypeParam> ? "" : " (not relied on)",
+              static_cast<unsigned long long>(used.all()),
+              is_relied_on<TypeParam> ? "" : " (not relied on)",
               static_cast<unsigned long long>(weak.template forbidden<TypeParam>()),
               static_cast<unsigned long long>(weak.all()));
   budget.covers("runs", used.all());

@@ -57,7 +57,8 @@ struct world {
 // Byte i of a file is group (i / stripe) % groups's.
 class syncing_group {
  public:
-  syncing_group(world& all, std::uint32_t number, std::uint64_t seed) : all_(all), number_(number), random_(seed) {
+  syncing_group(world& all, std::uint32_t number, std::uint64_t seed)
+      : all_(all), number_(number), random_(seed) {
     for (own_file& f : own_) f.bytes.resize(all.file_bytes);
   }
 
@@ -77,7 +78,8 @@ class syncing_group {
     for (std::uint64_t i = 0; i < all_.file_bytes; ++i) {
       const own_byte b = own_[file].bytes[i];
       if (b.is != known::unknown && (i >= content.size() || content[i] != b.value))
-        return all_.fail("byte " + std::to_string(i) + " of " + all_.files[file].path + " is not in the host's file");
+        return all_.fail("byte " + std::to_string(i) + " of " + all_.files[file].path +
+                         " is not in the host's file");
     }
   }
   // The power may go now; `synced`: all that was written was synced just now.
@@ -95,8 +97,8 @@ class syncing_group {
           is_there = is_there && sector[i % durable_backend::sector_bytes] == b.value;
       }
       if (!is_there)
-        return all_.fail("gfsync returned 0 and byte " + std::to_string(i) + " of " + all_.files[file].path +
-                         " may be lost: group " + std::to_string(number_));
+        return all_.fail("gfsync returned 0 and byte " + std::to_string(i) + " of " +
+                         all_.files[file].path + " may be lost: group " + std::to_string(number_));
     }
   }
   // Bytes that were written and not synced may be lost from now on.
@@ -144,7 +146,8 @@ class syncing_group {
   void write(const Group& g, const mount_ref& fs, std::size_t file) {
     own_file& own = own_[file];
     const std::uint64_t round = all_.stripe * all_.groups;
-    const std::uint64_t begin = random_() % (all_.file_bytes / round) * round + number_ * all_.stripe;
+    const std::uint64_t begin =
+        random_() % (all_.file_bytes / round) * round + number_ * all_.stripe;
     const std::uint64_t skip = random_() % all_.stripe, n = 1 + random_() % (all_.stripe - skip);
     std::string bytes;
     for (std::uint64_t i = begin + skip; i < begin + skip + n; ++i) {
@@ -153,17 +156,20 @@ class syncing_group {
       b.is = known::written;
       bytes += b.value;
     }
-    const std::int64_t written = gwrite(g, fs, own.fd, bytes.data(), n, static_cast<std::int64_t>(begin + skip));
-    if (written != static_cast<std::int64_t>(n)) all_.fail("gwrite returned " + std::to_string(written));
+    const std::int64_t written =
+        gwrite(g, fs, own.fd, bytes.data(), n, static_cast<std::int64_t>(begin + skip));
+    if (written != static_cast<std::int64_t>(n))
+      all_.fail("gwrite returned " + std::to_string(written));
   }
 
   // Of a call that is to fail if a sync has failed since the file's first open.
   void check(std::int32_t result, bool must_fail, std::size_t file, const char* what) {
     own_file& own = own_[file];
-    if (result != 0 && result != -EIO) all_.fail(std::string(what) + " returned " + std::to_string(result));
+    if (result != 0 && result != -EIO)
+      all_.fail(std::string(what) + " returned " + std::to_string(result));
     if (result == 0 && must_fail)
-      all_.fail(std::string(what) + " of " + all_.files[file].path + " returned 0 after a sync that failed: group " +
-                std::to_string(number_));
+      all_.fail(std::string(what) + " of " + all_.files[file].path +
+                " returned 0 after a sync that failed: group " + std::to_string(number_));
     if (result == 0) return;
     own.failed = true;
     all_.files[file].failed = true;
@@ -218,7 +224,7 @@ class failing_syncs_run {
     options_.page_bytes = std::uint64_t{512} << below(3);
     options_.workers = 1 + static_cast<unsigned>(below(4));
     all_.groups = 2 + static_cast<std::uint32_t>(below(6));
-    options_.twin_threads = all_.groups;
+    options_.cpu_threads = all_.groups;
     options_.cache_bytes = (3 * all_.groups + 8 + below(20)) * options_.page_bytes;
     options_.reclaim_timeout_ns = options_.request_timeout_ns;
     all_.io = std::make_shared<durable_backend>(seed);
@@ -246,7 +252,8 @@ class failing_syncs_run {
   std::string run() {
     mount fs(options_);
     session calls(fs, group_kind::thread);
-    for (int i = 0; i < launches && all_.failure.empty(); ++i) launch_groups(fs, calls, i + 1 == launches);
+    for (int i = 0; i < launches && all_.failure.empty(); ++i)
+      launch_groups(fs, calls, i + 1 == launches);
     return all_.failure;
   }
 
@@ -269,7 +276,8 @@ class failing_syncs_run {
     // What the host failed to write by itself the first sync may be told.
     if (synced != 0 && synced != -EIO) all_.fail("gfsync of the test");
     if (synced == 0 && fails) all_.fail("the last gfsync returned 0 after a sync that failed");
-    if ((closed == 0) != (synced == 0)) all_.fail("the last gclose returned " + std::to_string(closed));
+    if ((closed == 0) != (synced == 0))
+      all_.fail("the last gclose returned " + std::to_string(closed));
     settle(0, synced == 0);
   }
 
@@ -293,7 +301,8 @@ class failing_syncs_run {
     for (const shared_file& f : all_.files) {
       bool is_reported = false;
       for (const file_error& e : list.errors)
-        is_reported = is_reported || (e.path == f.path && e.what == file_operation::sync && e.error_number == EIO);
+        is_reported = is_reported ||
+                      (e.path == f.path && e.what == file_operation::sync && e.error_number == EIO);
       if (f.failed && !is_reported) all_.fail("file_errors() does not have " + f.path);
     }
   }
@@ -305,7 +314,8 @@ class failing_syncs_run {
     } catch (const error& e) {
       thrown = e.code().value();
     }
-    if (all_.files[0].failed && thrown != EIO) all_.fail("unmount() did not throw after a sync that failed");
+    if (all_.files[0].failed && thrown != EIO)
+      all_.fail("unmount() did not throw after a sync that failed");
     settle(0, thrown == 0);
   }
 

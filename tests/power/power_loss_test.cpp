@@ -1,9 +1,9 @@
-// The power goes at every call of the backend, and between any two. Scripts of eight steps of a small
-// alphabet, a share of all that there are, and all of few steps, are run by one group; the backend says at each point what
-// the disk may have (support/durable_backend.hpp), and the model what was promised
-// (promised_files.hpp). A promise names single bytes, the size and the names of a folder, and the
-// disk's sectors are independent of each other. So it is enough to look at each value of each
-// sector once: that covers all their combinations.
+// The power goes at every call of the backend, and between any two. Scripts of eight steps of a
+// small alphabet, a share of all that there are, and all of few steps, are run by one group; the
+// backend says at each point what the disk may have (support/durable_backend.hpp), and the model
+// what was promised (promised_files.hpp). A promise names single bytes, the size and the names of a
+// folder, and the disk's sectors are independent of each other. So it is enough to look at each
+// value of each sector once: that covers all their combinations.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -44,11 +44,14 @@ constexpr char contents_steps[] = "oOwpabetgmdsFcU";
 // right after an open; a second F; what would be a shorter script.
 class contents_rule {
  public:
-  std::optional<script_space::state> operator()(script_space::state packed, char step, unsigned left) const {
+  std::optional<script_space::state> operator()(script_space::state packed, char step,
+                                                unsigned left) const {
     state s = unpack(packed);
     const std::string writes = "abe";
     const std::size_t write = writes.find(step);
-    const auto last_was = [&](const char* some) { return s.last != 0 && std::string(some).find(s.last) != npos; };
+    const auto last_was = [&](const char* some) {
+      return s.last != 0 && std::string(some).find(s.last) != npos;
+    };
     const std::size_t opens = std::string("oOwp").find(step);
     if (step == s.last || (s.kind == closed) != (opens != npos)) return std::nullopt;
     if (opens != npos) {
@@ -86,7 +89,9 @@ class contents_rule {
     unsigned kind = closed, written = 0, failed = 0;
     char last = 0;
   };
-  static state unpack(script_space::state p) { return {p & 3, p >> 2 & 7, p >> 5 & 1, static_cast<char>(p >> 6)}; }
+  static state unpack(script_space::state p) {
+    return {p & 3, p >> 2 & 7, p >> 5 & 1, static_cast<char>(p >> 6)};
+  }
   static script_space::state pack(const state& s) {
     return s.kind | s.written << 2 | s.failed << 5 | static_cast<unsigned>(s.last) << 6;
   }
@@ -106,7 +111,8 @@ constexpr char names_steps[] = "nNkaescUrRxXuvDE";
 // what would be a shorter script.
 class names_rule {
  public:
-  std::optional<script_space::state> operator()(script_space::state packed, char step, unsigned left) const {
+  std::optional<script_space::state> operator()(script_space::state packed, char step,
+                                                unsigned left) const {
     state s = unpack(packed);
     if (step == s.last) return std::nullopt;
     const auto needs = [&](unsigned names) { return (s.absent & names) == 0; };
@@ -175,7 +181,8 @@ class names_rule {
     return {p & 1, (p >> 1 & 7) ^ (dn | en), p >> 4 & 3, static_cast<char>(p >> 6)};
   }
   static script_space::state pack(const state& s) {
-    return s.open | (s.absent ^ (dn | en)) << 1 | s.changed << 4 | static_cast<unsigned>(s.last) << 6;
+    return s.open | (s.absent ^ (dn | en)) << 1 | s.changed << 4 |
+           static_cast<unsigned>(s.last) << 6;
   }
 };
 
@@ -192,14 +199,17 @@ struct setting {
 setting setting_of(std::uint64_t number) {
   constexpr unsigned workers[] = {1, 2, 4};  // four: with openers
   constexpr unsigned pages[] = {8, 64};      // eight: pages are written back for want of frames
-  return {static_cast<group_kind>(number % 3), workers[number / 3 % 3], pages[number / 9 % 2], number % 4 == 0};
+  return {static_cast<group_kind>(number % 3), workers[number / 3 % 3], pages[number / 9 % 2],
+          number % 4 == 0};
 }
 
 class script_run {
  public:
-  script_run(const setting& how, std::uint64_t seed) : how_(how), io_(std::make_shared<durable_backend>(seed)) {
+  script_run(const setting& how, std::uint64_t seed)
+      : how_(how), io_(std::make_shared<durable_backend>(seed)) {
     std::string content;
-    for (unsigned i = 0; i < 3 * durable_backend::sector_bytes; ++i) content += static_cast<char>('A' + i % 26);
+    for (unsigned i = 0; i < 3 * durable_backend::sector_bytes; ++i)
+      content += static_cast<char>('A' + i % 26);
     model_.add_folder("d");
     model_.add_folder("e");
     io_->make_folder("e");
@@ -244,7 +254,7 @@ class script_run {
     options.open_files = 8;
     options.channel_slots = 4;
     options.write_bytes = 8192;
-    options.twin_threads = 1;
+    options.cpu_threads = 1;
     options.reclaim_timeout_ns = options.request_timeout_ns;
     fs_ = std::make_unique<mount>(options);
     calls_ = std::make_unique<session>(*fs_, how_.kind);
@@ -355,7 +365,8 @@ class script_run {
     const std::int32_t ended = calls_->unmap_write(fd_, mapped.pointer, there);
     model([&] {
       expect(ended, 0);
-      if (content.size() < at + there || content.compare(at, there, bytes) != 0) failure_ = "gmsync wrote nothing";
+      if (content.size() < at + there || content.compare(at, there, bytes) != 0)
+        failure_ = "gmsync wrote nothing";
     });
   }
 
@@ -461,21 +472,24 @@ void run_scripts(script_space space, bool of_names, std::uint64_t usual) {
   work_budget budget(usual);
   while (budget.begun() < space.count() && budget.next()) {
     const std::string script = space.scattered(budget.seed());
-    const std::string why = script_run(setting_of(budget.seed()), budget.seed()).run(script, of_names);
+    const std::string why =
+        script_run(setting_of(budget.seed()), budget.seed()).run(script, of_names);
     if (!why.empty()) ADD_FAILURE() << script << ": " << why << "\n" << budget.replay();
     budget.covers("of " + std::to_string(space.count()) + " scripts", 1);
   }
 }
 
 TEST(power_loss, keeps_the_contents_that_were_promised) {
-  run_scripts({contents_steps, steps_of_a_script, contents_rule()}, false, is_sanitized ? 100 : 1000);
+  run_scripts({contents_steps, steps_of_a_script, contents_rule()}, false,
+              is_sanitized ? 100 : 1000);
 }
 
 TEST(power_loss, keeps_the_names_that_were_promised) {
   run_scripts({names_steps, steps_of_a_script, names_rule()}, true, is_sanitized ? 60 : 600);
 }
 
-// All scripts of up to some steps. GPUFS_TEST_SCRIPT_STEPS says how many; each more takes about eight times as long.
+// All scripts of up to some steps. GPUFS_TEST_SCRIPT_STEPS says how many; each more takes about
+// eight times as long.
 TEST(power_loss, keeps_what_was_promised_in_all_short_scripts) {
   const char* const wanted = std::getenv("GPUFS_TEST_SCRIPT_STEPS");
   const unsigned most = wanted != nullptr ? static_cast<unsigned>(std::strtoul(wanted, nullptr, 10))
@@ -494,15 +508,16 @@ TEST(power_loss, keeps_what_was_promised_in_all_short_scripts) {
       scripts += space.count();
     }
   }
-  std::printf("covered: power_loss: all %llu scripts of up to %u steps\n", static_cast<unsigned long long>(scripts),
-              most);
+  std::printf("covered: power_loss: all %llu scripts of up to %u steps\n",
+              static_cast<unsigned long long>(scripts), most);
 }
 
 // The steps that docs/api.md names, and what d/f is at each point.
 class replacement_run {
  public:
   explicit replacement_run(const setting& how)
-      : old_(2000, 'o'), new_(20 * durable_backend::sector_bytes + 100, 'n'), io_(std::make_shared<durable_backend>()) {
+      : old_(2000, 'o'), new_(20 * durable_backend::sector_bytes + 100, 'n'),
+        io_(std::make_shared<durable_backend>()) {
     io_->create("d/f", old_);
     const durable_backend::disk now = io_->possible_disk();
     files_[io_->inode("d/f")] = now.files[0];

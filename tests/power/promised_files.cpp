@@ -9,7 +9,8 @@ namespace {
 constexpr std::uint64_t zero = 1;
 
 std::string at_byte(const char* what, std::uint64_t at, char c) {
-  return std::string(what) + " byte " + std::to_string(at) + " is " + (c == '\0' ? "0" : std::string(1, c));
+  return std::string(what) + " byte " + std::to_string(at) + " is " +
+         (c == '\0' ? "0" : std::string(1, c));
 }
 
 }  // namespace
@@ -71,16 +72,18 @@ std::string promised_file::refute(const durable_backend::file_on_disk& possible)
   for (const std::uint64_t size : possible.sizes) {
     longest = std::max(longest, size);
     if (size >= disk_size_min_ && size <= disk_.size()) continue;
-    return "a size of " + std::to_string(size) + ", not from " + std::to_string(disk_size_min_) + " to " +
-           std::to_string(disk_.size());
+    return "a size of " + std::to_string(size) + ", not from " + std::to_string(disk_size_min_) +
+           " to " + std::to_string(disk_.size());
   }
   const std::vector<durable_backend::sector> only_zeros(1);
   for (std::uint64_t begin = 0; begin < longest; begin += durable_backend::sector_bytes) {
     const std::uint64_t number = begin / durable_backend::sector_bytes;
     const std::uint64_t end = std::min(longest, begin + durable_backend::sector_bytes);
-    for (const auto& sector : number < possible.sectors.size() ? possible.sectors[number] : only_zeros) {
+    for (const auto& sector :
+         number < possible.sectors.size() ? possible.sectors[number] : only_zeros) {
       for (std::uint64_t i = begin; i < end; ++i) {
-        if ((disk_[i] & value(sector[i - begin])) == 0) return at_byte("on the disk,", i, sector[i - begin]);
+        if ((disk_[i] & value(sector[i - begin])) == 0)
+          return at_byte("on the disk,", i, sector[i - begin]);
       }
     }
   }
@@ -89,7 +92,8 @@ std::string promised_file::refute(const durable_backend::file_on_disk& possible)
 
 std::string promised_file::refute_host(const std::string& content) const {
   if (content.size() != shown_.size())
-    return "the host's file has " + std::to_string(content.size()) + " bytes, not " + std::to_string(shown_.size());
+    return "the host's file has " + std::to_string(content.size()) + " bytes, not " +
+           std::to_string(shown_.size());
   for (std::uint64_t i = 0; i < content.size(); ++i) {
     const values allowed = lost_ ? shown_[i] | disk_[i] : shown_[i];
     if ((allowed & value(content[i])) == 0) return at_byte("in the host's file,", i, content[i]);
@@ -135,7 +139,8 @@ void promised_files::may_rename(const std::string& path, const std::string& new_
 void promised_files::create(const std::string& path, std::uint64_t inode) {
   files_.emplace(inode, promised_file());
   for (entries& state : folders_.at(folder_of(path))) {
-    if (const auto found = state.find(path); found != state.end() && found->second == unborn) found->second = inode;
+    if (const auto found = state.find(path); found != state.end() && found->second == unborn)
+      found->second = inode;
   }
 }
 
@@ -147,7 +152,8 @@ void promised_files::sync_folder(const std::string& folder) {
 std::string promised_files::refute(const durable_backend::disk& possible) const {
   for (const auto& file : possible.files) {
     const auto known = files_.find(file.inode);
-    const std::string why = known != files_.end() ? known->second.refute(file) : promised_file().refute(file);
+    const std::string why =
+        known != files_.end() ? known->second.refute(file) : promised_file().refute(file);
     if (!why.empty()) return "file " + std::to_string(file.inode) + ": " + why;
   }
   for (const auto& [folder, states] : possible.folders) {
@@ -157,7 +163,8 @@ std::string promised_files::refute(const durable_backend::disk& possible) const 
         if (!files_.contains(inode)) inode = unborn;
       }
       if (std::find(allowed.begin(), allowed.end(), state) == allowed.end())
-        return "folder " + folder + " may have names that it never had, or not those that were synced";
+        return "folder " + folder +
+               " may have names that it never had, or not those that were synced";
     }
   }
   return {};

@@ -18,7 +18,8 @@ class script_space {
   using rule = std::function<std::optional<state>(state, char step, unsigned left)>;
 
   script_space(std::string steps, unsigned length, rule allows)
-      : steps_(std::move(steps)), length_(length), allows_(std::move(allows)), count_(count(0, length)) {}
+      : steps_(std::move(steps)), length_(length), allows_(std::move(allows)),
+        count_(count(0, length)) {}
 
   std::uint64_t count() const { return count_; }
 
@@ -58,7 +59,8 @@ class script_space {
     if (!is_new) return known->second;
     std::uint64_t sum = 0;
     for (const char step : steps_) {
-      if (const std::optional<state> next = allows_(at, step, left - 1)) sum += count(*next, left - 1);
+      if (const std::optional<state> next = allows_(at, step, left - 1))
+        sum += count(*next, left - 1);
     }
     return counts_[{at, left}] = sum;
   }

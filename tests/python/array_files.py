@@ -31,7 +31,11 @@ SAFETENSORS_NAMES = {
     "<f8": "F64",
     "<c8": "C64",
 }
-EXTENSIONS = {"BF16": ml_dtypes.bfloat16, "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2}
+EXTENSIONS = {
+    "BF16": ml_dtypes.bfloat16,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "F8_E5M2": ml_dtypes.float8_e5m2,
+}
 TENSOR_TYPES = {np.dtype(name): text for name, text in SAFETENSORS_NAMES.items()} | {
     np.dtype(kind): text for text, kind in EXTENSIONS.items()
 }
@@ -43,13 +47,17 @@ def filled(shape: tuple[int, ...], dtype: Any, order: Any = "C") -> Array:
     """Distinct bytes, as far as they go; bools are 0 and 1."""
     kind = np.dtype(dtype)
     count = int(np.prod(shape, dtype=np.int64))
-    raw = np.random.default_rng(count).integers(0, 2 if kind.kind == "b" else 256, count * kind.itemsize, np.uint8)
+    raw = np.random.default_rng(count).integers(
+        0, 2 if kind.kind == "b" else 256, count * kind.itemsize, np.uint8
+    )
     return raw.view(kind).reshape(shape, order=order)
 
 
 def npy(path: Path, array: Array, version: tuple[int, int] | None = None) -> Path:
     with path.open("wb") as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # NumPy says of 2.0 and 3.0 that they are newer than need be
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # NumPy says of 2.0 and 3.0 that they are newer than need be
         np.lib.format.write_array(file, array, version)
     return path
 
@@ -95,7 +103,9 @@ def cases(draw: st.DrawFn, mount: gpufs.Mount, folder: Path) -> Case:
         return Case(array, mount.array(npy(path, array, version)))
     if form == "safetensors":
         other = filled((draw(st.integers(0, 5)),), "u1")  # so that items lie at odd offsets too
-        return Case(array, mount.array(safetensors(path, {"other": other, "this": array}), name="this"))
+        return Case(
+            array, mount.array(safetensors(path, {"other": other, "this": array}), name="this")
+        )
     offset = draw(st.sampled_from([0, 1, 3, 64, 4095]))
     rest = draw(st.integers(0, 3))
     path.write_bytes(bytes(offset) + array.tobytes() + bytes(rest))
@@ -103,7 +113,11 @@ def cases(draw: st.DrawFn, mount: gpufs.Mount, folder: Path) -> Case:
 
 
 def same(found: object, expected: Array) -> bool:
-    """Compares what a read gave, on the twin or on a GPU, with what NumPy gave."""
+    """Compares what a read gave, on the CPU device or on a GPU, with what NumPy gave."""
     array = found.numpy() if isinstance(found, gpufs.DeviceArray) else found
     assert isinstance(array, np.ndarray)
-    return (array.shape, array.dtype, array.tobytes()) == (expected.shape, expected.dtype, expected.tobytes())
+    return (array.shape, array.dtype, array.tobytes()) == (
+        expected.shape,
+        expected.dtype,
+        expected.tobytes(),
+    )

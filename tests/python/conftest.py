@@ -1,4 +1,4 @@
-"""What several test files use. All of it but ``fs`` runs on the CPU twin."""
+"""What several test files use. All of it but ``fs`` runs on the CPU device."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _interruptible() -> Iterator[None]:
 
 @pytest.fixture
 def mount() -> Iterator[gpufs.Mount]:
-    with gpufs.mount(device="cpu", cache="4MiB", twin_threads=2, workers=1) as made:
+    with gpufs.mount(device="cpu", cache="4MiB", cpu_threads=2, workers=1) as made:
         yield made
 
 
@@ -86,9 +86,21 @@ def names(folder: Path) -> list[str]:
 
 def run_program(program: str, *arguments: str | os.PathLike[str], **environment: str) -> str:
     """Runs a Python program, which must end well and say nothing on standard error; returns what it printed."""
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, *map(os.fspath, arguments)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore::DeprecationWarning",
+        "-c",
+        program,
+        *map(os.fspath, arguments),
+    ]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=os.environ | environment
+        command,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env=os.environ | environment,
     )
     assert (done.stderr, done.returncode) == ("", 0)
     return done.stdout
@@ -103,10 +115,15 @@ def run() -> Command:
     """Runs the command line; standard error is no terminal."""
 
     def command(
-        *arguments: str | bytes | os.PathLike[str], stdin: bytes = b"", prefix: Sequence[str] = (), **keywords: object
+        *arguments: str | bytes | os.PathLike[str],
+        stdin: bytes = b"",
+        prefix: Sequence[str] = (),
+        **keywords: object,
     ) -> subprocess.CompletedProcess[bytes]:
         words = [*map(os.fsencode, prefix), *command_line(*arguments)]
-        return subprocess.run(words, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False, **keywords)  # type: ignore[call-overload, no-any-return]
+        return subprocess.run(
+            words, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False, **keywords
+        )  # type: ignore[call-overload, no-any-return]
 
     return command
 

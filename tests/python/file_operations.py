@@ -32,10 +32,17 @@ def random_operations(mount: gpufs.Mount, path: Path, seed: int, operations: int
     for _ in range(operations):
         offset = rng.choice([0, rng.randrange(limit), rng.randrange(len(model) + 1)])
         count = rng.choice([rng.randrange(10), rng.randrange(10_000), rng.randrange(100_000)])
-        match rng.choice(["write", "write", "read", "readinto", "gather", "truncate", "sync", "reopen"]):
+        match rng.choice(
+            ["write", "write", "read", "readinto", "gather", "truncate", "sync", "reopen"]
+        ):
             case "write":
                 data = rng.randbytes(count)
-                assert opened.write(data if rng.randrange(2) else np.frombuffer(data, np.uint8), offset) == count
+                assert (
+                    opened.write(
+                        data if rng.randrange(2) else np.frombuffer(data, np.uint8), offset
+                    )
+                    == count
+                )
                 if count:
                     model.extend(bytes(max(offset - len(model), 0)))
                     model[offset : offset + count] = data
@@ -51,10 +58,15 @@ def random_operations(mount: gpufs.Mount, path: Path, seed: int, operations: int
                 record = rng.choice([1, 30, 100, 3000, 9000])
                 first = rng.choice([0, 1, 77])
                 records = max(len(model) - first, 0) // record
-                index = [rng.randrange(-records, records) for _ in range(rng.randrange(20))] if records else []
+                index = (
+                    [rng.randrange(-records, records) for _ in range(rng.randrange(20))]
+                    if records
+                    else []
+                )
                 expected = [model[first + (i % records) * record :][:record] for i in index]
                 keep = rng.choice(["auto", "always", "never"])
-                found = opened.gather(index, record, offset=first, keep=keep)  # type: ignore[arg-type]
+                # type: ignore[arg-type]
+                found = opened.gather(index, record, offset=first, keep=keep)
                 assert bytes_of(found) == b"".join(expected)
             case "truncate":
                 size = min(offset, limit)

@@ -14,13 +14,17 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def lengths(largest: int) -> st.SearchStrategy[int]:
     """Lengths of dimensions; 0 now and then, since nothing can be seen of an empty array."""
-    return st.integers(0, 12).flatmap(lambda number: st.just(0) if number == 0 else st.integers(1, largest))
+    return st.integers(0, 12).flatmap(
+        lambda number: st.just(0) if number == 0 else st.integers(1, largest)
+    )
 
 
 def integers(length: int) -> st.SearchStrategy[int]:
     """Indices of a dimension; now and then one that is out of bounds."""
     within = st.integers(-length, length - 1) if length else st.integers(-1, 0)
-    return st.integers(0, 24).flatmap(lambda number: st.integers(-length - 1, length) if number == 0 else within)
+    return st.integers(0, 24).flatmap(
+        lambda number: st.integers(-length - 1, length) if number == 0 else within
+    )
 
 
 @st.composite
@@ -40,11 +44,17 @@ def keys(draw: st.DrawFn, shape: tuple[int, ...]) -> object:
     key: list[object] = []
     axis = 0
     end = len(shape) - (draw(st.integers(0, len(shape))) if draw(st.integers(0, 2)) == 0 else 0)
-    kinds = draw(st.sampled_from([["slice", "integer"], ["slice", "array"], ["slice", "integer", "array", "mask"]]))
+    kinds = draw(
+        st.sampled_from(
+            [["slice", "integer"], ["slice", "array"], ["slice", "integer", "array", "mask"]]
+        )
+    )
     while axis < end:
         if draw(st.integers(0, 6)) == 0:
             key.append(None)
-        if draw(st.integers(0, 5)) == 0 and Ellipsis not in [item if item is Ellipsis else None for item in key]:
+        if draw(st.integers(0, 5)) == 0 and Ellipsis not in [
+            item if item is Ellipsis else None for item in key
+        ]:
             key.append(Ellipsis)
             skipped = draw(st.integers(0, len(shape) - end))
             axis, end = axis + skipped, end + skipped

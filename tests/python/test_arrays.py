@@ -26,13 +26,15 @@ from .conftest import run_program
 from .index_keys import axes, index_arrays, keys
 
 # Each example writes files of its own.
-SHARED_FIXTURES = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SHARED_FIXTURES = settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @pytest.fixture(params=[(512, "32KiB"), (4096, "128KiB")], ids=lambda shape: f"pages of {shape[0]}")
 def small(request: pytest.FixtureRequest) -> Iterator[gpufs.Mount]:
     page, cache = request.param
-    with gpufs.mount(device="cpu", page=page, cache=cache, twin_threads=2, workers=1) as made:
+    with gpufs.mount(device="cpu", page=page, cache=cache, cpu_threads=2, workers=1) as made:
         yield made
 
 
@@ -41,11 +43,21 @@ KEEPS = st.sampled_from(["auto", "always", "never"])
 
 @settings(SHARED_FIXTURES, max_examples=60)
 @given(st.data())
-def test_keys_read_what_numpy_reads(small: gpufs.Mount, tmp_path: Path, data: st.DataObject) -> None:
+def test_keys_read_what_numpy_reads(
+    small: gpufs.Mount, tmp_path: Path, data: st.DataObject
+) -> None:
     case = data.draw(cases(small, tmp_path))
     with case.file as file:
-        assert (file.shape, file.dtype, file.ndim) == (case.array.shape, case.array.dtype, case.array.ndim)
-        assert (file.size, file.itemsize, file.nbytes) == (case.array.size, case.array.itemsize, case.array.nbytes)
+        assert (file.shape, file.dtype, file.ndim) == (
+            case.array.shape,
+            case.array.dtype,
+            case.array.ndim,
+        )
+        assert (file.size, file.itemsize, file.nbytes) == (
+            case.array.size,
+            case.array.itemsize,
+            case.array.nbytes,
+        )
         if file.size:  # a step along a dimension of one item means nothing
             assert [s for s, n in zip(file.strides, file.shape, strict=True) if n > 1] == [
                 s for s, n in zip(case.array.strides, file.shape, strict=True) if n > 1
@@ -68,11 +80,15 @@ def test_keys_read_what_numpy_reads(small: gpufs.Mount, tmp_path: Path, data: st
 
 @settings(SHARED_FIXTURES, max_examples=30)
 @given(st.data())
-def test_take_reads_what_numpy_takes(small: gpufs.Mount, tmp_path: Path, data: st.DataObject) -> None:
+def test_take_reads_what_numpy_takes(
+    small: gpufs.Mount, tmp_path: Path, data: st.DataObject
+) -> None:
     case = data.draw(cases(small, tmp_path))
     axis = data.draw(axes(case.array.ndim))
     length = case.array.shape[axis] if case.array.ndim else 1
-    indices = data.draw(index_arrays(length, tuple(data.draw(st.lists(st.integers(0, 3), max_size=2)))))
+    indices = data.draw(
+        index_arrays(length, tuple(data.draw(st.lists(st.integers(0, 3), max_size=2))))
+    )
     with case.file as file:
         if any(not -length <= index < length for index in indices.reshape(-1)):
             with pytest.raises(IndexError):
@@ -90,7 +106,9 @@ def test_take_reads_what_numpy_takes(small: gpufs.Mount, tmp_path: Path, data: s
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["u1", "<f4"])
-def test_arrays_larger_than_the_cache(small: gpufs.Mount, tmp_path: Path, order: Any, dtype: str) -> None:
+def test_arrays_larger_than_the_cache(
+    small: gpufs.Mount, tmp_path: Path, order: Any, dtype: str
+) -> None:
     shape = (100, 41, 37)
     array = filled(shape, dtype, order)
     assert small.cache_bytes < array.nbytes
@@ -117,7 +135,9 @@ def test_arrays_larger_than_the_cache(small: gpufs.Mount, tmp_path: Path, order:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("offset", [0, 1, 4097])
-def test_items_of_every_type_at_every_offset(mount: gpufs.Mount, tmp_path: Path, dtype: Any, offset: int) -> None:
+def test_items_of_every_type_at_every_offset(
+    mount: gpufs.Mount, tmp_path: Path, dtype: Any, offset: int
+) -> None:
     array = filled((30, 50), dtype)
     (tmp_path / "raw").write_bytes(bytes(offset) + array.tobytes())
     with mount.array(tmp_path / "raw", dtype, array.shape, offset) as file:
@@ -128,7 +148,9 @@ def test_items_of_every_type_at_every_offset(mount: gpufs.Mount, tmp_path: Path,
 def test_runs_of_every_length(mount: gpufs.Mount, tmp_path: Path) -> None:
     content = filled((3_000_000,), "u1")
     (tmp_path / "raw").write_bytes(content.tobytes())
-    for run, offset in itertools.product([1, 2, 63, 64, 65, 2047, 2048, 4096, 32769, 2**20 - 1, 2**20 + 1], [0, 3]):
+    for run, offset in itertools.product(
+        [1, 2, 63, 64, 65, 2047, 2048, 4096, 32769, 2**20 - 1, 2**20 + 1], [0, 3]
+    ):
         count = (len(content) - offset) // (run + 1)
         array = content[offset : offset + count * (run + 1)].reshape(count, run + 1)
         with mount.array(tmp_path / "raw", "u1", array.shape, offset) as file:
@@ -139,12 +161,17 @@ def test_runs_of_every_length(mount: gpufs.Mount, tmp_path: Path) -> None:
 def test_8_dimensions_may_lie_apart(mount: gpufs.Mount, tmp_path: Path) -> None:
     array = filled((3,) * 10, "u1")
     with mount.array(npy(tmp_path / "array.npy", array)) as file:
-        for key in ((slice(None, None, 2),) * 8, (slice(None, None, -1),) * 7 + (1, slice(None), 1)):
+        for key in (
+            (slice(None, None, 2),) * 8,
+            (slice(None, None, -1),) * 7 + (1, slice(None), 1),
+        ):
             assert same(file[key], array[key])
 
 
 @pytest.mark.parametrize("dimensions", [9, 10])
-def test_more_than_8_dimensions_that_lie_apart_are_refused(mount: gpufs.Mount, tmp_path: Path, dimensions: int) -> None:
+def test_more_than_8_dimensions_that_lie_apart_are_refused(
+    mount: gpufs.Mount, tmp_path: Path, dimensions: int
+) -> None:
     array = filled((3,) * 10, "u1")
     with mount.array(npy(tmp_path / "array.npy", array)) as file:
         key = (slice(None, None, 2),) * dimensions
@@ -232,10 +259,14 @@ def parses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 TENSORS = {f"layers.{number}": np.full(3, number, "<i4") for number in range(50)}
 
 
-def test_a_header_is_parsed_once_for_all_tensors(mount: gpufs.Mount, tmp_path: Path, parses: list[int]) -> None:
+def test_a_header_is_parsed_once_for_all_tensors(
+    mount: gpufs.Mount, tmp_path: Path, parses: list[int]
+) -> None:
     path = safetensors(tmp_path / "model.safetensors", TENSORS)
     other = safetensors(tmp_path / "other.safetensors", {"layers.0": np.zeros(9, "u1")})
-    time.sleep(2.1)  # what changed less than two seconds before may change once more without a trace
+    time.sleep(
+        2.1
+    )  # what changed less than two seconds before may change once more without a trace
     for name, array in TENSORS.items():
         with mount.array(path, name=name) as file:
             assert same(file[...], array)
@@ -249,8 +280,13 @@ def test_a_header_is_parsed_once_for_all_tensors(mount: gpufs.Mount, tmp_path: P
     assert len(parses) == 3
 
 
-def test_headers_of_many_files_take_bounded_memory(mount: gpufs.Mount, tmp_path: Path, parses: list[int]) -> None:
-    paths = [safetensors(tmp_path / f"{number}.safetensors", {"a": np.zeros(9, "u1")}) for number in range(9)]
+def test_headers_of_many_files_take_bounded_memory(
+    mount: gpufs.Mount, tmp_path: Path, parses: list[int]
+) -> None:
+    paths = [
+        safetensors(tmp_path / f"{number}.safetensors", {"a": np.zeros(9, "u1")})
+        for number in range(9)
+    ]
     time.sleep(2.1)
     for path in [*paths, paths[-1], paths[0]]:
         mount.array(path, name="a").close()
@@ -273,7 +309,11 @@ def test_a_header_that_changes_is_seen(mount: gpufs.Mount, tmp_path: Path) -> No
 
 
 def test_tensors_are_listed(mount: gpufs.Mount, tmp_path: Path) -> None:
-    content = {"b": np.zeros((2, 3), "<f4"), "a": np.zeros(5, ml_dtypes.bfloat16), "scalar": np.zeros((), "u1")}
+    content = {
+        "b": np.zeros((2, 3), "<f4"),
+        "a": np.zeros(5, ml_dtypes.bfloat16),
+        "scalar": np.zeros((), "u1"),
+    }
     path = safetensors(tmp_path / "model.safetensors", content)
     path.write_bytes(path.read_bytes().replace(b'"U8"', b'"F4"'))
     found = mount.tensors(path)
@@ -293,7 +333,9 @@ def test_tensors_are_listed(mount: gpufs.Mount, tmp_path: Path) -> None:
 
 
 def test_tensors_of_safetensors_have_names(mount: gpufs.Mount, tmp_path: Path) -> None:
-    tensors = {f"layer.{number}": filled((number, 3), dtype) for number, dtype in enumerate(TENSOR_TYPES)}
+    tensors = {
+        f"layer.{number}": filled((number, 3), dtype) for number, dtype in enumerate(TENSOR_TYPES)
+    }
     for padding in (0, 1, 10_000):
         path = safetensors(tmp_path / "model.safetensors", tensors, padding)
         for name, expected in tensors.items():
@@ -323,7 +365,9 @@ def test_a_file_that_changed_is_another_array(mount: gpufs.Mount, tmp_path: Path
 
 
 GOOD_NPY = (
-    b"\x93NUMPY\x01\x00\x76\x00" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }".ljust(117) + b"\n"
+    b"\x93NUMPY\x01\x00\x76\x00"
+    + b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }".ljust(117)
+    + b"\n"
 )
 
 
@@ -408,16 +452,30 @@ def test_closed_arrays_refuse_work(mount: gpufs.Mount, tmp_path: Path) -> None:
     file.close()
     assert file.file.closed
     assert (file.shape, len(file)) == ((3,), 3)
-    for use in (lambda: file[...], lambda: file[:0], lambda: file.take([0]), lambda: list(file.batches(1))):
+    for use in (
+        lambda: file[...],
+        lambda: file[:0],
+        lambda: file.take([0]),
+        lambda: list(file.batches(1)),
+    ):
         with pytest.raises(ValueError, match="closed"):
             use()
 
 
 def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
     path = npy(tmp_path / "array.npy", filled((1000, 1000), "<i4"))
-    with gpufs.mount(device="cpu", cache="512KiB", workers=1, twin_threads=2) as mount, mount.array(path) as file:
+    with (
+        gpufs.mount(device="cpu", cache="512KiB", workers=1, cpu_threads=2) as mount,
+        mount.array(path) as file,
+    ):
         os.truncate(path, 5000)
-        for key in (..., 500, (slice(None, None, 300), 3), (slice(900, 1000), slice(100, 200)), [700, 900]):
+        for key in (
+            ...,
+            500,
+            (slice(None, None, 300), 3),
+            (slice(900, 1000), slice(100, 200)),
+            [700, 900],
+        ):
             for keep in ("auto", "never"):
                 with pytest.raises(OSError, match="the file ends at byte") as caught:
                     file.read(key, keep=keep)  # type: ignore[arg-type]
@@ -443,8 +501,13 @@ def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
         (slice("a"), TypeError),
     ],
 )
-def test_keys_that_cannot_be_are_refused(mount: gpufs.Mount, tmp_path: Path, key: Any, error: type[Exception]) -> None:
-    with mount.array(npy(tmp_path / "array.npy", filled((5, 3), "<i4"))) as file, pytest.raises(error):
+def test_keys_that_cannot_be_are_refused(
+    mount: gpufs.Mount, tmp_path: Path, key: Any, error: type[Exception]
+) -> None:
+    with (
+        mount.array(npy(tmp_path / "array.npy", filled((5, 3), "<i4"))) as file,
+        pytest.raises(error),
+    ):
         file[key]
 
 
@@ -462,7 +525,10 @@ def test_arrays_that_cannot_be_filled_are_refused(mount: gpufs.Mount, tmp_path: 
             (np.zeros((5, 3), object), TypeError, "objects"),
             (bytearray(60), TypeError, "NumPy"),
         ):
-            for use in (lambda out=out: file.read(out=out), lambda out=out: file.take(range(5), out=out)):
+            for use in (
+                lambda out=out: file.read(out=out),
+                lambda out=out: file.take(range(5), out=out),
+            ):
                 with pytest.raises(error, match=text):
                     use()
         with pytest.raises(ValueError, match="'maybe'"):
@@ -495,7 +561,7 @@ import numpy as np
 
 folder = pathlib.Path(sys.argv[1])
 np.save(folder / "array.npy", np.arange(1000).reshape(10, 100))
-with gpufs.mount(device="cpu", cache="1MiB", workers=1, twin_threads=2) as mount:
+with gpufs.mount(device="cpu", cache="1MiB", workers=1, cpu_threads=2) as mount:
     with mount.open(folder / "new", "w+") as file:
         file.write(b"alpha beta")
         assert bytes(file.read()) == b"alpha beta"
@@ -510,7 +576,7 @@ with gpufs.mount(device="cpu", cache="1MiB", workers=1, twin_threads=2) as mount
     found = gpufs.grep.search(mount, gpufs.grep.Dictionary(["alpha"]), [folder / "new"])
     assert [match.count for match in found] == [1]
     mount.stats(), mount.file_stats()
-left = gpufs.mount(device="cpu", cache="1MiB", workers=1, twin_threads=2)
+left = gpufs.mount(device="cpu", cache="1MiB", workers=1, cpu_threads=2)
 left_file = left.open(folder / "new")
 if sys.argv[2] == "forgotten":
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(left_file))
@@ -547,7 +613,10 @@ def test_out_of_another_type_is_refused(mount: gpufs.Mount, tmp_path: Path) -> N
         for dtype in ("<i8", "<f4", "<c16"):
             with pytest.raises((TypeError, ValueError), match="out has"):
                 file.read(out=np.empty(array.nbytes // np.dtype(dtype).itemsize, dtype))
-        for flat in (np.empty(array.nbytes, np.uint8), np.empty((30, 5), "V8")):  # bytes, whatever they mean
+        for flat in (
+            np.empty(array.nbytes, np.uint8),
+            np.empty((30, 5), "V8"),
+        ):  # bytes, whatever they mean
             file.read(out=flat)
             assert flat.tobytes() == array.tobytes()
 
@@ -570,12 +639,19 @@ def test_out_of_a_type_of_the_same_size_is_refused(
     (tmp_path / "raw").write_bytes(bytes(range(1, 13)) * wanted.itemsize)
     with mount.array(tmp_path / "raw", dtype, (4, 3)) as file:
         for other in others:
-            wrong = np.dtype(getattr(ml_dtypes, other)) if str(other).startswith(("bf", "float8")) else np.dtype(other)
+            wrong = (
+                np.dtype(getattr(ml_dtypes, other))
+                if str(other).startswith(("bf", "float8"))
+                else np.dtype(other)
+            )
             out = np.zeros((4, 3), wrong)
             assert out.itemsize == wanted.itemsize
             said = str(wrong) if wrong.names or not wrong.isnative else wrong.name
             text = f"out has items of type {said}, the result of type {dtype}"
-            for use in (lambda out=out: file.read(out=out), lambda out=out: file.take(range(4), out=out)):
+            for use in (
+                lambda out=out: file.read(out=out),
+                lambda out=out: file.take(range(4), out=out),
+            ):
                 with pytest.raises(TypeError, match=re.escape(text)):
                     use()
             assert out.tobytes() == bytes(out.nbytes)

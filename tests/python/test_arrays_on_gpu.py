@@ -1,4 +1,4 @@
-"""Files and arrays on a GPU: what the other files show on the CPU twin, and what only a GPU has."""
+"""Files and arrays on a GPU: what the other files show on the CPU device, and what only a GPU has."""
 
 from __future__ import annotations
 
@@ -42,10 +42,12 @@ def saved(mount: gpufs.Mount, folder: Path, array: Any) -> Iterator[gpufs.FileAr
         yield file
 
 
-# ---- As on the twin
+# ---- As on the CPU device
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.data())
 def test_keys_read_what_numpy_reads(gpu: gpufs.Mount, tmp_path: Path, data: st.DataObject) -> None:
     case = data.draw(cases(gpu, tmp_path))
@@ -69,20 +71,31 @@ def test_arrays_larger_than_the_cache(gpu: gpufs.Mount, tmp_path: Path, order: A
     rows = np.random.default_rng(1).integers(-3000, 3000, 500)
     with saved(gpu, tmp_path, array) as file:
         assert file.nbytes > gpu.cache_bytes
-        for key in (..., 7, slice(10, 2000, 7), (..., 5), (slice(None, None, -60), 3), rows, (rows, 3), (0, [4, -1])):
+        for key in (
+            ...,
+            7,
+            slice(10, 2000, 7),
+            (..., 5),
+            (slice(None, None, -60), 3),
+            rows,
+            (rows, 3),
+            (0, [4, -1]),
+        ):
             assert same(file[key], np.asarray(array[key]))
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_operations_do_what_they_do_to_bytes(gpu: gpufs.Mount, tmp_path: Path, seed: int) -> None:
+def test_random_operations_do_what_they_do_to_bytes(
+    gpu: gpufs.Mount, tmp_path: Path, seed: int
+) -> None:
     random_operations(gpu, tmp_path / "file", seed, 60)
 
 
-def test_twin_and_gpu_read_the_same(gpu: gpufs.Mount, mount: gpufs.Mount, tmp_path: Path) -> None:
+def test_cpu_and_gpu_read_the_same(gpu: gpufs.Mount, mount: gpufs.Mount, tmp_path: Path) -> None:
     path = npy(tmp_path / "array.npy", filled((200, 300), "<f8"))
-    with gpu.array(path) as ours, mount.array(path) as twins:
+    with gpu.array(path) as ours, mount.array(path) as on_cpu:
         for key in (..., [5, -3], (slice(None, None, -7), 3)):
-            assert same(ours[key], np.asarray(twins[key]))
+            assert same(ours[key], np.asarray(on_cpu[key]))
 
 
 # ---- What a read gives
@@ -120,7 +133,9 @@ def test_pytorch_takes_results_without_a_copy(gpu: gpufs.Mount, tmp_path: Path) 
             assert tensor.dtype == getattr(torch, name)
             del found  # the tensor keeps the memory
             host = tensor.cpu()
-            host = host.view(torch.int16) if name == "bfloat16" else host  # which NumPy does not know
+            host = (
+                host.view(torch.int16) if name == "bfloat16" else host
+            )  # which NumPy does not know
             assert host.numpy().tobytes() == array[::-1].tobytes()
 
 
@@ -161,7 +176,9 @@ def test_dlpack_refuses_other_devices_and_copies(gpu: gpufs.Mount, tmp_path: Pat
 # ---- Index arrays on the device
 
 
-def check_index_arrays(gpu: gpufs.Mount, folder: Path, make: Callable[[Any], Any], dtypes: list[str]) -> None:
+def check_index_arrays(
+    gpu: gpufs.Mount, folder: Path, make: Callable[[Any], Any], dtypes: list[str]
+) -> None:
     """`make` puts an array of NumPy on the device."""
     array = filled((100, 3, 50), "<f4")
     rng = np.random.default_rng(2)
@@ -177,7 +194,9 @@ def check_index_arrays(gpu: gpufs.Mount, folder: Path, make: Callable[[Any], Any
                 assert same(file[place], array[indices])
                 assert same(file[place, :, 5:9], array[indices, :, 5:9])
                 assert same(file.take(place), array[indices])
-                assert same(file[:, 1, make((indices // 2).astype(dtype))], array[:, 1][:, indices // 2])
+                assert same(
+                    file[:, 1, make((indices // 2).astype(dtype))], array[:, 1][:, indices // 2]
+                )
                 records = opened.gather(place, array[0].nbytes, offset=file.offset)
                 assert np.asarray(records).tobytes() == array[indices].tobytes()
         for dtype in dtypes:
@@ -202,7 +221,9 @@ def check_index_arrays(gpu: gpufs.Mount, folder: Path, make: Callable[[Any], Any
 
 def test_index_arrays_of_pytorch(gpu: gpufs.Mount, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    check_index_arrays(gpu, tmp_path, lambda array: torch.from_numpy(array).cuda(), [*SIGNED, "uint8"])
+    check_index_arrays(
+        gpu, tmp_path, lambda array: torch.from_numpy(array).cuda(), [*SIGNED, "uint8"]
+    )
 
 
 def test_index_arrays_of_cupy(gpu: gpufs.Mount, tmp_path: Path) -> None:
@@ -276,7 +297,9 @@ def test_arrays_of_pytorch_are_filled(gpu: gpufs.Mount, tmp_path: Path) -> None:
                 file.read(slice(10), out=wrong)
 
 
-def test_pinned_memory_may_be_changed_when_a_write_returns(gpu: gpufs.Mount, tmp_path: Path) -> None:
+def test_pinned_memory_may_be_changed_when_a_write_returns(
+    gpu: gpufs.Mount, tmp_path: Path
+) -> None:
     torch = pytest.importorskip("torch")
     pinned = torch.zeros(1000, dtype=torch.uint8).pin_memory()
     with gpu.open(tmp_path / "file", "w+b") as file:
@@ -294,7 +317,10 @@ def test_tensors_are_described_as_by_their_interface() -> None:
         for part in (tensor, tensor.T, tensor[:, :2], tensor[:1], tensor[2, 3], tensor[:0]):
             found = device_array(part)
             facts = part.__cuda_array_interface__
-            assert (found.shape, found.nbytes) == (facts["shape"], part.numel() * part.element_size())
+            assert (found.shape, found.nbytes) == (
+                facts["shape"],
+                part.numel() * part.element_size(),
+            )
             assert (found.kind, found.itemsize) == (facts["typestr"][1], int(facts["typestr"][2:]))
             assert found.is_contiguous == part.is_contiguous()
             assert found.address == facts["data"][0] or part.numel() == 0
@@ -356,7 +382,10 @@ def test_errors_come_with_the_next_call_that_waits(
         found = file[1500]
         with pytest.raises(OSError, match="data") as caught:
             wait(file, found)
-        assert (caught.value.errno, caught.value.filename) == (errno.ENODATA, str(tmp_path / "array.npy"))
+        assert (caught.value.errno, caught.value.filename) == (
+            errno.ENODATA,
+            str(tmp_path / "array.npy"),
+        )
         file.close()
 
 

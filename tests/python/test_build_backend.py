@@ -31,7 +31,9 @@ def choose_cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
         ({"other": "x"}, {"CMAKE_ARGS": "-DOTHER=GPUFS_CUDA"}, "AUTO"),
     ],
 )
-def test_what_is_asked_for_is_understood(choose_cuda: Any, settings: Any, environment: Any, request_: str) -> None:
+def test_what_is_asked_for_is_understood(
+    choose_cuda: Any, settings: Any, environment: Any, request_: str
+) -> None:
     assert choose_cuda.requested(settings, environment) == request_
 
 

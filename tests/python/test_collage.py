@@ -1,4 +1,4 @@
-"""Collages against a plain implementation of the algorithm in NumPy, on the CPU twin and on a GPU."""
+"""Collages against a plain implementation of the algorithm in NumPy, on the CPU device and on a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from PIL import Image
 
 from .conftest import Command, names, run_program
 
-SETTINGS = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 TABLES, BITS_MAX, TAKEN, PAGE = 32, 24, 16, 4096
 FUNCTION = np.dtype([("terms", "u1", 8), ("threshold", "<i4")])
 
@@ -55,7 +57,9 @@ def build_of(folder: Path, tiles: Any) -> Path:
 def picture_of(blocks: Any, columns: int) -> Any:
     """Blocks, row by row, as one array of pixels."""
     rows = len(blocks) // columns
-    return blocks.reshape(rows, columns, 32, 32, 3).swapaxes(1, 2).reshape(rows * 32, columns * 32, 3)
+    return (
+        blocks.reshape(rows, columns, 32, 32, 3).swapaxes(1, 2).reshape(rows * 32, columns * 32, 3)
+    )
 
 
 def blocks_of(picture: Any) -> Any:
@@ -65,14 +69,20 @@ def blocks_of(picture: Any) -> Any:
 
 def histograms(tiles: Any) -> Any:
     """Of each tile and channel: how many pixels are in a bin or in one before."""
-    counts = [np.bincount(c.ravel() // 2, minlength=128) for tile in tiles for c in np.moveaxis(tile, 2, 0)]
+    counts = [
+        np.bincount(c.ravel() // 2, minlength=128)
+        for tile in tiles
+        for c in np.moveaxis(tile, 2, 0)
+    ]
     return np.cumsum(counts, 1).reshape(len(tiles), 3, 128)
 
 
 def projections(functions: Any, of: Any) -> Any:
     """Of each tile or block, table and bit."""
     features = of.reshape(len(of), 48, 8).sum(2)
-    return (features[:, functions["terms"] & 127] * np.where(functions["terms"] & 128, -1, 1)).sum(3)
+    return (features[:, functions["terms"] & 127] * np.where(functions["terms"] & 128, -1, 1)).sum(
+        3
+    )
 
 
 def keys(functions: Any, of: Any) -> Any:
@@ -88,7 +98,9 @@ class Dataset:
         records = np.fromfile(folder / "records", np.uint8).reshape(-1, PAGE)
         self.count = len(records)
         self.tiles = records[:, :3072].reshape(-1, 32, 32, 3)
-        self.histograms = records[:, 3072:3840].copy().view("<u2").astype(np.int64).reshape(-1, 3, 128)
+        self.histograms = (
+            records[:, 3072:3840].copy().view("<u2").astype(np.int64).reshape(-1, 3, 128)
+        )
         self.rest = records[:, 3840:]
         tables = np.fromfile(folder / "tables", np.uint8)
         assert tables[:8].tobytes() == b"gpufscol"
@@ -140,7 +152,9 @@ def check(fs: gpufs.Mount, folder: Path, picture: Any) -> int:
     assert found[2] == picture_of(dataset.tiles[tiles], columns).tobytes()
     assert found[3] == candidates
     for way in ("cpu", "cuda", "resident") if fs.device == "cuda" else ("cpu",):
-        assert np.frombuffer(_core.bench_collage_rival(way, *given, 2)[0], np.uint32).tolist() == tiles, way
+        assert (
+            np.frombuffer(_core.bench_collage_rival(way, *given, 2)[0], np.uint32).tolist() == tiles
+        ), way
     return without
 
 
@@ -163,7 +177,9 @@ def test_collages_are_the_naive_ones(
     rows: int,
     seed: int,
 ) -> None:
-    folder = build_of(tmp_path_factory.mktemp("tiles") / "dataset", kinds_of_tiles(tiles, seed, count))
+    folder = build_of(
+        tmp_path_factory.mktemp("tiles") / "dataset", kinds_of_tiles(tiles, seed, count)
+    )
     check(fs, folder, picture_of(kinds_of_tiles(blocks, seed + 1, columns * rows), columns))
 
 
@@ -184,7 +200,9 @@ def test_a_dataset_is_what_its_layout_says(tmp_path: Path) -> None:
     for table in range(TABLES):
         order = np.argsort(of_tiles[:, table], kind="stable")
         assert np.array_equal(dataset.numbers[table], order)
-        assert np.array_equal(np.diff(dataset.offsets[table]), np.bincount(of_tiles[:, table], minlength=256))
+        assert np.array_equal(
+            np.diff(dataset.offsets[table]), np.bincount(of_tiles[:, table], minlength=256)
+        )
     medians = np.sort(projections(dataset.functions, of), 0)[len(tiles) // 2]
     assert np.array_equal(dataset.functions["threshold"], medians)
     used = dataset.functions["terms"] & 127
@@ -197,7 +215,9 @@ def test_a_dataset_does_not_depend_on_threads_and_batches(tmp_path: Path) -> Non
         collage.build(tmp_path / name, synthetic=1500, seed=4, threads=threads)
     build_of(tmp_path / "parts", synthetic(4, 1500))
     for file in ("records", "tables"):
-        first, *others = [(tmp_path / name / file).read_bytes() for name in ("one", "many", "parts")]
+        first, *others = [
+            (tmp_path / name / file).read_bytes() for name in ("one", "many", "parts")
+        ]
         assert all(other == first for other in others)
 
 
@@ -206,19 +226,25 @@ def test_caches_smaller_than_the_dataset(fs: gpufs.Mount, tmp_path: Path, page: 
     folder = build_of(tmp_path / "dataset", synthetic(5, 6000))
     picture = picture_of(synthetic(6, 48), 8)
     # Each warp of a GPU holds a page.
-    with gpufs.mount(device=fs.device, cache="16MiB" if fs.device == "cuda" else "2MiB", page=page) as mount:
+    with gpufs.mount(
+        device=fs.device, cache="16MiB" if fs.device == "cuda" else "2MiB", page=page
+    ) as mount:
         check(mount, folder, picture)
         check(mount, folder, picture)
 
 
-def test_blocks_that_are_alike_find_in_a_small_cache_what_the_one_before_loaded(tmp_path: Path) -> None:
+def test_blocks_that_are_alike_find_in_a_small_cache_what_the_one_before_loaded(
+    tmp_path: Path,
+) -> None:
     """Wherever in the picture they are."""
     folder, blocks = build_of(tmp_path / "dataset", synthetic(5, 6000)), synthetic(6, 24)
     loads = []
     for times in (1, 8):
         with gpufs.mount(device="cpu", cache="1MiB", page="1KiB") as mount:
             check(mount, folder, picture_of(np.tile(blocks, (times, 1, 1, 1)), 24))
-            loads.append(sum(mount.stats()[name] for name in ("direct_loads", "staged_loads", "bulk_loads")))
+            loads.append(
+                sum(mount.stats()[name] for name in ("direct_loads", "staged_loads", "bulk_loads"))
+            )
     assert loads[1] < 3 * loads[0]
 
 
@@ -229,12 +255,18 @@ def test_large_pictures_go_to_the_device_in_bands(fs: gpufs.Mount, tmp_path: Pat
     given = (os.fsencode(folder), picture_of(blocks, columns).tobytes(), columns, rows)
     tiles, _, made, _, _ = _core.collage(fs.core, *given)
     assert tiles == _core.bench_collage_rival("cpu", *given, 2)[0]
-    assert made == picture_of(Dataset(folder).tiles[np.frombuffer(tiles, np.uint32)], columns).tobytes()
+    assert (
+        made
+        == picture_of(Dataset(folder).tiles[np.frombuffer(tiles, np.uint32)], columns).tobytes()
+    )
 
 
 def test_pages_that_hold_no_histogram_are_refused(tmp_path: Path) -> None:
     folder = build_of(tmp_path / "dataset", synthetic(5, 10))
-    with gpufs.mount(device="cpu", cache="1MiB", page="512") as mount, pytest.raises(ValueError, match="1 KiB"):
+    with (
+        gpufs.mount(device="cpu", cache="1MiB", page="512") as mount,
+        pytest.raises(ValueError, match="1 KiB"),
+    ):
         _core.collage(mount.core, os.fsencode(folder), bytes(3072), 1, 1)
 
 
@@ -267,11 +299,22 @@ def test_what_is_wrong_in_a_dataset_is_told(fs: gpufs.Mount, tmp_path: Path) -> 
     fails("tables", changed(24, 1, 60), errno.EINVAL, "no tables of a collage dataset")
     fails("tables", changed(16, 8, 0), errno.EINVAL, "no tables of a collage dataset")
     fails("tables", changed(PAGE, 8, 127), errno.EINVAL, "hash function")
-    fails("tables", changed(first_offsets, PAGE, 255), errno.EINVAL, "not what a collage dataset holds")
-    many = b"".join(  # tile numbers that there are none of, in all tables
-        whole["tables"][at : at + PAGE] + b"\xfe" * PAGE for at in range(first_offsets, len(whole["tables"]), 2 * PAGE)
+    fails(
+        "tables",
+        changed(first_offsets, PAGE, 255),
+        errno.EINVAL,
+        "not what a collage dataset holds",
     )
-    fails("tables", whole["tables"][:first_offsets] + many, errno.EINVAL, "not what a collage dataset holds")
+    many = b"".join(  # tile numbers that there are none of, in all tables
+        whole["tables"][at : at + PAGE] + b"\xfe" * PAGE
+        for at in range(first_offsets, len(whole["tables"]), 2 * PAGE)
+    )
+    fails(
+        "tables",
+        whole["tables"][:first_offsets] + many,
+        errno.EINVAL,
+        "not what a collage dataset holds",
+    )
     _core.collage(fs.core, os.fsencode(folder), picture, 1, 1)
 
 
@@ -291,7 +334,11 @@ def test_pictures_are_cut_at_all_scales(fs: gpufs.Mount, tmp_path: Path) -> None
     told: list[tuple[str, int, int | None]] = []
     built = collage.build(tmp_path / "out", [tmp_path / "in"], tell=lambda *what: told.append(what))
     skipped = [Path(path).name for path in built.skipped]
-    assert (built.tiles, built.pictures, skipped) == (1 + 6 + 1, 2, ["small.png", "text.png", "z.png"])
+    assert (built.tiles, built.pictures, skipped) == (
+        1 + 6 + 1,
+        2,
+        ["small.png", "text.png", "z.png"],
+    )
     tiles = Dataset(tmp_path / "out").tiles.astype(int)
     halved = picture[:, :].reshape(32, 2, 50, 2, 3).mean((1, 3))
     assert np.abs(tiles[0] - halved[:, :32]).max() <= 1
@@ -318,7 +365,9 @@ try:
 except ValueError as error:
     print(error)
 """
-    assert "a.png: not a regular file" in run_program(program, tmp_path / "none", tmp_path / "in")  # it does not wait
+    assert "a.png: not a regular file" in run_program(
+        program, tmp_path / "none", tmp_path / "in"
+    )  # it does not wait
     save(tmp_path / "in" / "b.png", synthetic(9, 1)[0])
     built = collage.build(tmp_path / "out", [tmp_path / "in"])
     assert (built.tiles, built.skipped) == (1, [str(fifo)])
@@ -335,7 +384,9 @@ def test_pictures_of_16_bit_grey(tmp_path: Path) -> None:
     assert [np.unique(tile).tolist() for tile in tiles] == [[0], [0], [1], [156], [255]]
 
 
-def test_large_pictures_are_welcome_up_to_where_pillow_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_pictures_are_welcome_up_to_where_pillow_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     collage.build(tmp_path / "tiles", synthetic=50)
     save(tmp_path / "a.png", picture_of(synthetic(1, 6), 3))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4000)
@@ -381,7 +432,9 @@ def test_what_cannot_be_built_leaves_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == before
 
 
-def test_what_cannot_be_made_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_made_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     collage.build(tmp_path / "tiles", synthetic=50)
     (tmp_path / "no tiles").mkdir()
     picture = picture_of(synthetic(1, 6), 3)
@@ -392,7 +445,9 @@ def test_what_cannot_be_made_leaves_what_was_there(tmp_path: Path, monkeypatch: 
     (tmp_path / "old.png").write_bytes(b"what was there")
     before = names(tmp_path)
 
-    def fails(error: type[Exception], text: str, image: str, dataset: str, out: str = "old.png") -> None:
+    def fails(
+        error: type[Exception], text: str, image: str, dataset: str, out: str = "old.png"
+    ) -> None:
         with pytest.raises(error, match=text):
             collage.make(mount, tmp_path / image, tmp_path / dataset, tmp_path / out)
         assert names(tmp_path) == before
@@ -457,14 +512,29 @@ def test_the_command_line(run: Command, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     save(tmp_path / "in" / "b.png", picture_of(synthetic(2, 64), 8))
     (tmp_path / "in" / "text").write_text("no picture")
-    done = run("collage", "build", tiles, tmp_path / "in", "--synthetic", "500", "--finest", "128", "--stats")
+    done = run(
+        "collage",
+        "build",
+        tiles,
+        tmp_path / "in",
+        "--synthetic",
+        "500",
+        "--finest",
+        "128",
+        "--stats",
+    )
     assert (done.stdout, done.returncode) == (b"", 0)
     assert b"gpufs: 1 files are no pictures, or too small, such as " in done.stderr
     assert b"tiles     521, of 1 pictures" in done.stderr
-    done = run("collage", picture, "-d", tiles, "-o", out, "--device", "cpu", "--cache", "8MiB", "--stats")
+    done = run(
+        "collage", picture, "-d", tiles, "-o", out, "--device", "cpu", "--cache", "8MiB", "--stats"
+    )
     assert (done.stdout, done.returncode) == (b"", 0)
     assert b"blocks    5 x 3, " in done.stderr
-    expected = picture_of(Dataset(tiles).tiles[naive(Dataset(tiles), np.asarray(Image.open(picture))[:96, :160])[0]], 5)
+    expected = picture_of(
+        Dataset(tiles).tiles[naive(Dataset(tiles), np.asarray(Image.open(picture))[:96, :160])[0]],
+        5,
+    )
     assert np.array_equal(np.asarray(Image.open(out)), expected)
     quiet = run("collage", "-d", tiles, "-o", tmp_path / "c.jpg", picture, "--device", "cpu")
     assert (quiet.stdout, quiet.stderr, quiet.returncode) == (b"", b"", 0)

@@ -25,7 +25,9 @@ def on_terminal(arguments: list[bytes], *, interrupt_at: bytes = b"") -> tuple[i
     """
     ours, theirs = pty.openpty()
     environment = dict(os.environ) | {"TERM": "xterm", "COLUMNS": "200"}
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=theirs, env=environment) as process:
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=theirs, env=environment
+    ) as process:
         os.close(theirs)
         shown = b""
         deadline = time.monotonic() + TIMEOUT_S
@@ -81,7 +83,9 @@ def test_the_dictionary_may_come_from_standard_input(run: Command, words: Path, 
     assert (done.stdout, done.stderr, done.returncode) == (tree_lines(tree), b"", 0)
 
 
-def test_what_cannot_be_read_is_one_line_and_the_rest_is_done(run: Command, words: Path, tree: Path) -> None:
+def test_what_cannot_be_read_is_one_line_and_the_rest_is_done(
+    run: Command, words: Path, tree: Path
+) -> None:
     (tree / "dangling").symlink_to("nowhere")
     done = run("grep", "--device", "cpu", "-f", words, tree / "missing", tree, tree / "dangling")
     assert done.stdout == tree_lines(tree)
@@ -117,7 +121,9 @@ def test_files_without_permission_are_reported(run: Command, words: Path, tree: 
     assert done.returncode == 2
 
 
-@pytest.mark.parametrize("name", [b"caf\xc3\xa9", b"caf\xe9", b"with space", b"line\nend", b"-f", b"tab\there"])
+@pytest.mark.parametrize(
+    "name", [b"caf\xc3\xa9", b"caf\xe9", b"with space", b"line\nend", b"-f", b"tab\there"]
+)
 def test_paths_are_bytes(run: Command, words: Path, tmp_path: Path, name: bytes) -> None:
     folder = os.fsencode(tmp_path) + b"/folder"
     Path(os.fsdecode(folder)).mkdir()
@@ -135,7 +141,15 @@ def test_paths_are_bytes(run: Command, words: Path, tmp_path: Path, name: bytes)
 def test_paths_are_bytes_in_any_locale(run: Command, words: Path, tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/caf\xc3\xa9\xff"
     Path(os.fsdecode(path)).write_text("alpha")
-    done = run("grep", "--device", "cpu", "-f", words, path, env=dict(os.environ) | {"LC_ALL": "C", "PYTHONUTF8": "0"})
+    done = run(
+        "grep",
+        "--device",
+        "cpu",
+        "-f",
+        words,
+        path,
+        env=dict(os.environ) | {"LC_ALL": "C", "PYTHONUTF8": "0"},
+    )
     assert (done.stdout, done.stderr, done.returncode) == (path + b"\talpha\t1\n", b"", 0)
 
 
@@ -145,7 +159,10 @@ def test_paths_are_bytes_in_any_locale(run: Command, words: Path, tmp_path: Path
         (["grep"], "PATH"),
         (["grep", "PATH"], "PATH"),
         (["grep", "-f", "WORDS"], "PATH"),
-        (["grep", "-f", "WORDS", "--device", "gpu", "PATH"], "'gpu' is not one of auto, cpu and cuda"),
+        (
+            ["grep", "-f", "WORDS", "--device", "gpu", "PATH"],
+            "'gpu' is not one of auto, cpu and cuda",
+        ),
         (["grep", "-f", "WORDS", "--cache", "much", "PATH"], "'much'"),
         (["grep", "-f", "WORDS", "--page", "-1", "PATH"], "'-1'"),
         (["grep", "-f", "WORDS", "--page", "1000", "--device", "cpu", "PATH"], "1000"),
@@ -171,7 +188,9 @@ def test_wrong_use_is_one_line_and_status_2(
     assert done.returncode == 2
 
 
-def test_a_dictionary_with_an_impossible_word_is_one_line(run: Command, tmp_path: Path, tree: Path) -> None:
+def test_a_dictionary_with_an_impossible_word_is_one_line(
+    run: Command, tmp_path: Path, tree: Path
+) -> None:
     bad = tmp_path / "bad"
     bad.write_bytes(b"good\nx\0y\n")
     done = run("grep", "--device", "cpu", "-f", bad, tree)
@@ -189,7 +208,9 @@ def test_help_is_shown(run: Command) -> None:
 
 
 @pytest.mark.parametrize("command", ["grep", "stat", "cat"])
-def test_a_terminal_gets_no_control_characters_of_names(tmp_path: Path, words: Path, command: str) -> None:
+def test_a_terminal_gets_no_control_characters_of_names(
+    tmp_path: Path, words: Path, command: str
+) -> None:
     name = tmp_path / "missing\x1b]0;owned\x07\x9b2J\nfake"
     more = ("--no-progress", "-f", words) if command == "grep" else ()
     status, _, shown = on_terminal(command_line(command, "--device", "cpu", *more, name))
@@ -211,7 +232,16 @@ def completed(script: bytes, *words: str) -> list[str]:
     """What bash offers for the last of these words."""
     call = 'eval "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _gpufs; printf "%s\\n" "${COMPREPLY[@]}"'
     done = subprocess.run(
-        [b"bash", b"--norc", b"-u", b"-c", os.fsencode(call), b"bash", script, *map(os.fsencode, words)],
+        [
+            b"bash",
+            b"--norc",
+            b"-u",
+            b"-c",
+            os.fsencode(call),
+            b"bash",
+            script,
+            *map(os.fsencode, words),
+        ],
         capture_output=True,
         timeout=60,
         check=False,
@@ -222,16 +252,32 @@ def completed(script: bytes, *words: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def bash_script() -> bytes:
-    done = subprocess.run(command_line("completion", "bash"), capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        command_line("completion", "bash"), capture_output=True, timeout=60, check=False
+    )
     assert (done.stderr, done.returncode) == (b"", 0)
     return done.stdout
 
 
-COMMANDS = ["grep", "cat", "matvec", "matmul", "search", "collage", "stat", "doctor", "bench", "top", "completion"]
+COMMANDS = [
+    "grep",
+    "cat",
+    "matvec",
+    "matmul",
+    "search",
+    "collage",
+    "stat",
+    "doctor",
+    "bench",
+    "top",
+    "completion",
+]
 
 
 def test_bash_completes_commands_and_words(bash_script: bytes) -> None:
-    assert sorted(completed(bash_script, "gpufs", "")) == sorted([*COMMANDS, "--help", "-h", "--version"])
+    assert sorted(completed(bash_script, "gpufs", "")) == sorted(
+        [*COMMANDS, "--help", "-h", "--version"]
+    )
     for words, offered in (
         (["gr"], ["grep"]),
         (["--v"], ["--version"]),
@@ -252,12 +298,21 @@ def test_bash_completes_commands_and_words(bash_script: bytes) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_bash_completes_the_options_that_the_help_shows(run: Command, bash_script: bytes, command: str) -> None:
+def test_bash_completes_the_options_that_the_help_shows(
+    run: Command, bash_script: bytes, command: str
+) -> None:
     options = set()
     for below in ([], ["build"], ["make"]) if command == "collage" else ([],):
-        shown = run(command, *below, "--help", env=dict(os.environ) | {"COLUMNS": "200"}).stdout.decode()
+        shown = run(
+            command, *below, "--help", env=dict(os.environ) | {"COLUMNS": "200"}
+        ).stdout.decode()
         table = shown[shown.index("Options") :]
-        options |= {word for line in table.splitlines() for word in line[:50].split() if word.startswith("-")}
+        options |= {
+            word
+            for line in table.splitlines()
+            for word in line[:50].split()
+            if word.startswith("-")
+        }
     assert len(options) >= 2
     assert set(completed(bash_script, "gpufs", command, "-")) == options
 
@@ -272,12 +327,19 @@ def test_scripts_for_other_shells_name_all(run: Command, bash_script: bytes, she
     else:
         lines = done.stdout.decode().splitlines()
         for line in lines:  # quoted as fish wants it
-            assert re.fullmatch(r"complete -c gpufs(?: -\w| [\w-]+| '(?:[^'\\]|\\')*')+", line), line
-        assert [name for name in COMMANDS if any(f"-a '{name}' -d" in line for line in lines)] == COMMANDS
+            assert re.fullmatch(r"complete -c gpufs(?: -\w| [\w-]+| '(?:[^'\\]|\\')*')+", line), (
+                line
+            )
+        assert [
+            name for name in COMMANDS if any(f"-a '{name}' -d" in line for line in lines)
+        ] == COMMANDS
         for option in ("device -x -a 'auto cpu cuda'", "no-progress", "interval -r"):
             assert any(f"-l {option}" in line for line in lines)
     if (found := shutil.which(shell)) is not None:
-        assert subprocess.run([found, "-n"], input=done.stdout, timeout=60, check=False).returncode == 0
+        assert (
+            subprocess.run([found, "-n"], input=done.stdout, timeout=60, check=False).returncode
+            == 0
+        )
 
 
 def test_an_unknown_shell_is_wrong_use(run: Command) -> None:
@@ -296,7 +358,9 @@ def test_json_is_one_object(run: Command, words: Path, tree: Path) -> None:
         {"path": f"{tree}/b", "word": "beta", "count": 1},
         {"path": f"{tree}/below/c", "word": "beta", "count": 10},
     ]
-    assert found["failures"] == [{"path": f"{tree}/missing", "errno": 2, "error": "No such file or directory"}]
+    assert found["failures"] == [
+        {"path": f"{tree}/missing", "errno": 2, "error": "No such file or directory"}
+    ]
     assert found["binary"] == [f"{tree}/binary"]
     assert (found["version"], found["device"], found["files"]) == (gpufs.__version__, "cpu", 5)
     assert found["bytes"] == sum(file.stat().st_size for file in tree.rglob("*") if file.is_file())
@@ -305,7 +369,17 @@ def test_json_is_one_object(run: Command, words: Path, tree: Path) -> None:
     assert found["gb_per_s"] == pytest.approx(found["bytes"] / found["seconds"] / 1e9)
     assert set(found["statistics"]) == set(gpufs.Statistics.__annotations__)
     assert set(found) == {
-        *("version", "device", "device_name", "direct_path", "files", "bytes", "seconds", "gb_per_s", "words_found"),
+        *(
+            "version",
+            "device",
+            "device_name",
+            "direct_path",
+            "files",
+            "bytes",
+            "seconds",
+            "gb_per_s",
+            "words_found",
+        ),
         *("occurrences", "binary", "failures", "statistics", "matches"),
     }
     assert done.stderr == f"gpufs grep: {tree}/missing: No such file or directory\n".encode()
@@ -322,7 +396,17 @@ def test_a_summary_tells_what_was_done(run: Command, words: Path, tree: Path) ->
     done = run("grep", "--device", "cpu", "--summary", "-f", words, tree)
     assert done.stdout == tree_lines(tree)
     text = done.stderr.decode()
-    for part in ("CPU twin", "4 files", "3 words", "15 times", "4 lines", "GB/s", "hits", "staged", "direct"):
+    for part in (
+        "CPU device",
+        "4 files",
+        "3 words",
+        "15 times",
+        "4 lines",
+        "GB/s",
+        "hits",
+        "staged",
+        "direct",
+    ):
         assert part in text
     assert "\x1b" not in text
     assert done.returncode == 0
@@ -368,9 +452,14 @@ def test_an_interrupt_ends_it_at_once_with_status_130(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_without_a_terminal_is_quiet(tmp_path: Path) -> None:
-    with subprocess.Popen(endless(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        endless(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         deadline = time.monotonic() + TIMEOUT_S
-        while len(list(Path(f"/proc/{process.pid}/task").iterdir())) < 3 and time.monotonic() < deadline:
+        while (
+            len(list(Path(f"/proc/{process.pid}/task").iterdir())) < 3
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.05)  # the mount's threads are not there yet
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=TIMEOUT_S)
@@ -393,19 +482,27 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
         assert process.wait(TIMEOUT_S) == -signal.SIGPIPE
 
 
-@pytest.mark.parametrize("arguments", [["grep"], ["grep", "--json"], ["doctor"], ["doctor", "--json"], ["--version"]])
-def test_output_that_cannot_be_written_is_an_error(words: Path, tree: Path, arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["grep"], ["grep", "--json"], ["doctor"], ["doctor", "--json"], ["--version"]]
+)
+def test_output_that_cannot_be_written_is_an_error(
+    words: Path, tree: Path, arguments: list[str]
+) -> None:
     if arguments[0] == "grep":
         arguments = [*arguments, "--device", "cpu", "-f", str(words), str(tree)]
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(command_line(*arguments), stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+        done = subprocess.run(
+            command_line(*arguments), stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+        )
     assert done.stderr == b"gpufs: standard output: No space left on device\n"
     assert done.returncode == 2
 
 
 def test_a_closed_standard_output_is_an_error(words: Path, tree: Path) -> None:
     arguments = command_line("grep", "--device", "cpu", "-f", words, tree)
-    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *arguments], capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *arguments], capture_output=True, timeout=60, check=False
+    )
     assert done.returncode == 2
     assert done.stderr.startswith(b"gpufs: standard output")
 

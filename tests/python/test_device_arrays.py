@@ -18,7 +18,12 @@ class WithInterface:
     """Has the CUDA Array Interface."""
 
     def __init__(self, **facts: object) -> None:
-        self.facts = {"version": 3, "shape": (2, 3), "typestr": "<f4", "data": (4096, False)} | facts
+        self.facts = {
+            "version": 3,
+            "shape": (2, 3),
+            "typestr": "<f4",
+            "data": (4096, False),
+        } | facts
 
     @property
     def __cuda_array_interface__(self) -> dict[str, object]:
@@ -54,9 +59,22 @@ class LikeATensor(WithDlpack):
 
 def test_what_is_in_memory_of_a_gpu_is_known() -> None:
     array = np.zeros(3)
-    for found in (WithInterface(), WithDlpack(array), WithDlpack(array, 13), LikeATensor(array, KeyError())):
+    for found in (
+        WithInterface(),
+        WithDlpack(array),
+        WithDlpack(array, 13),
+        LikeATensor(array, KeyError()),
+    ):
         assert is_on_device(found)
-    for other in (array, [1], 5, None, "x", WithDlpack(array, 1), LikeATensor(array, AttributeError(), False)):
+    for other in (
+        array,
+        [1],
+        5,
+        None,
+        "x",
+        WithDlpack(array, 1),
+        LikeATensor(array, AttributeError(), False),
+    ):
         assert not is_on_device(other)
         with pytest.raises(TypeError, match="not an array in GPU memory"):
             device_array(other)
@@ -69,9 +87,18 @@ def test_what_is_in_memory_of_a_gpu_is_known() -> None:
         ({"strides": None, "stream": 7}, ForeignArray(4096, (2, 3), True, 4, "float32", 7, False)),
         ({"strides": (12, 4)}, ForeignArray(4096, (2, 3), True, 4, "float32", None, False)),
         ({"strides": (4, 8)}, ForeignArray(4096, (2, 3), False, 4, "float32", None, False)),
-        ({"strides": (99, 4), "shape": (1, 3)}, ForeignArray(4096, (1, 3), True, 4, "float32", None, False)),
-        ({"strides": (99, 4), "shape": (5, 0)}, ForeignArray(4096, (5, 0), True, 4, "float32", None, False)),
-        ({"data": (None, True), "shape": (0,)}, ForeignArray(0, (0,), True, 4, "float32", None, True)),
+        (
+            {"strides": (99, 4), "shape": (1, 3)},
+            ForeignArray(4096, (1, 3), True, 4, "float32", None, False),
+        ),
+        (
+            {"strides": (99, 4), "shape": (5, 0)},
+            ForeignArray(4096, (5, 0), True, 4, "float32", None, False),
+        ),
+        (
+            {"data": (None, True), "shape": (0,)},
+            ForeignArray(0, (0,), True, 4, "float32", None, True),
+        ),
         ({"typestr": "<c8"}, ForeignArray(4096, (2, 3), True, 8, "complex64", None, False)),
         ({"typestr": "|b1"}, ForeignArray(4096, (2, 3), True, 1, "bool", None, False)),
         ({"typestr": "|V2"}, ForeignArray(4096, (2, 3), True, 2, "void16", None, False)),
@@ -99,16 +126,27 @@ def test_results_are_known_without_being_given_away() -> None:
     assert buffer.calls == []
 
 
-@pytest.mark.parametrize("error", [KeyError("torch.float8_e5m2"), TypeError("type"), RuntimeError("requires grad")])
+@pytest.mark.parametrize(
+    "error", [KeyError("torch.float8_e5m2"), TypeError("type"), RuntimeError("requires grad")]
+)
 def test_dlpack_is_asked_where_the_interface_fails(error: Exception) -> None:
     array = np.arange(6, dtype="<i2").reshape(2, 3)
-    for content, is_contiguous in ((array, True), (array.T, False), (array[:, :1], False), (array[:1], True)):
+    for content, is_contiguous in (
+        (array, True),
+        (array.T, False),
+        (array[:, :1], False),
+        (array[:1], True),
+    ):
         found = device_array(LikeATensor(content, error))
-        assert found == ForeignArray(content.ctypes.data, content.shape, is_contiguous, 2, "int16", None, False)
+        assert found == ForeignArray(
+            content.ctypes.data, content.shape, is_contiguous, 2, "int16", None, False
+        )
         assert found.nbytes == content.nbytes
 
 
-@pytest.mark.parametrize(("dtype", "kind"), [("i1", "i"), ("<u8", "u"), ("<f2", "f"), ("<c8", "c"), ("?", "b")])
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [("i1", "i"), ("<u8", "u"), ("<f2", "f"), ("<c8", "c"), ("?", "b")]
+)
 def test_kinds_of_dlpack_are_numpys(dtype: str, kind: str) -> None:
     found = device_array(WithDlpack(np.zeros(3, dtype)))
     assert (found.kind, found.itemsize) == (kind, np.dtype(dtype).itemsize)
@@ -134,7 +172,8 @@ def test_streams_have_handles(stream: object, handle: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stream", "error"), [(-1, ValueError), (2, ValueError), ("s", TypeError), (1.5, TypeError), ([], TypeError)]
+    ("stream", "error"),
+    [(-1, ValueError), (2, ValueError), ("s", TypeError), (1.5, TypeError), ([], TypeError)],
 )
 def test_what_is_no_stream_is_refused(stream: object, error: type[Exception]) -> None:
     with pytest.raises(error, match="stream"):
@@ -149,7 +188,9 @@ def test_the_current_stream_is_pytorchs_or_cupys(monkeypatch: pytest.MonkeyPatch
             current_stream=lambda ordinal: types.SimpleNamespace(cuda_stream=50 + ordinal),
         )
     )
-    cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(get_current_stream=lambda: types.SimpleNamespace(ptr=60)))
+    cupy = types.SimpleNamespace(
+        cuda=types.SimpleNamespace(get_current_stream=lambda: types.SimpleNamespace(ptr=60))
+    )
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
     assert chosen_stream(None, 0) == (0, None)
@@ -184,7 +225,8 @@ class FakeBuffer:
 def made(stream: int, dtype: Any = "<f4") -> tuple[_device.DeviceArray, FakeBuffer]:
     buffer = FakeBuffer(stream)
     file: Any = types.SimpleNamespace(ordinal=1, failures=lambda: 0)
-    return _device.DeviceArray(buffer, (2, 3), np.dtype(dtype), file, None, 0), buffer  # type: ignore[arg-type]
+    # type: ignore[arg-type]
+    return _device.DeviceArray(buffer, (2, 3), np.dtype(dtype), file, None, 0), buffer
 
 
 @pytest.mark.parametrize(
@@ -199,7 +241,9 @@ def made(stream: int, dtype: Any = "<f4") -> tuple[_device.DeviceArray, FakeBuff
         (7, -1, ["elsewhere"]),  # the taker sees to the order
     ],
 )
-def test_who_takes_an_array_to_another_stream_waits(own: int, stream: int | None, calls: list[object]) -> None:
+def test_who_takes_an_array_to_another_stream_waits(
+    own: int, stream: int | None, calls: list[object]
+) -> None:
     array, buffer = made(own)
     assert array.__dlpack__(stream=stream) == (array, [2, 3], 2, 32, 2, 1)
     assert buffer.calls == calls
@@ -228,6 +272,9 @@ def test_the_interface_of_a_result_has_its_stream() -> None:
         array, buffer = made(own)
         facts = array.__cuda_array_interface__
         seen = device_array(WithInterface(**facts))
-        assert (facts["stream"], seen) == (told, ForeignArray(4096, (2, 3), True, 4, "float32", own, False))
+        assert (facts["stream"], seen) == (
+            told,
+            ForeignArray(4096, (2, 3), True, 4, "float32", own, False),
+        )
         assert facts["version"] == 3
         assert "elsewhere" in buffer.calls

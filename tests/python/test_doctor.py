@@ -38,8 +38,15 @@ def report() -> doctor.Report:
 
 def findings_with(monkeypatch: pytest.MonkeyPatch, **changes: object) -> dict[str, doctor.Finding]:
     """Examines a machine that claims to have a GPU, or something else."""
-    monkeypatch.setattr(doctor, "SETTLING_S", 0.0)  # what is asked here is not whether pages were kept
-    cuda: dict[str, Any] = {"built_version": 13000, "driver_version": 13000, "obstacle": "", "gpus": [GPU]}
+    monkeypatch.setattr(
+        doctor, "SETTLING_S", 0.0
+    )  # what is asked here is not whether pages were kept
+    cuda: dict[str, Any] = {
+        "built_version": 13000,
+        "driver_version": 13000,
+        "obstacle": "",
+        "gpus": [GPU],
+    }
     monkeypatch.setattr(_core, "examine_cuda", lambda: cuda | changes)
     return {finding.check: finding for finding in doctor.examine().findings}
 
@@ -75,7 +82,14 @@ def test_every_finding_says_something(report: doctor.Report) -> None:
         assert finding.level != "fail" or finding.advice
     checks = {finding.check for finding in report.findings}
     assert {
-        *("cuda.build", "host.kernel", "host.memory", "host.open_files", "host.locked_memory", "host.file_system"),
+        *(
+            "cuda.build",
+            "host.kernel",
+            "host.memory",
+            "host.open_files",
+            "host.locked_memory",
+            "host.file_system",
+        ),
         *("host.process_vm_readv", "host.cachestat", "host.io_uring"),
         *("mount.device", "mount.direct_path", "mount.self_test"),
     } <= checks
@@ -90,10 +104,29 @@ def test_json_has_the_documented_fields(run: Command) -> None:
     assert found["version"] == _core.__version__
     assert found["device"] in ("cpu", "cuda")
     assert set(found) == {
-        *("schema", "version", "usable", "device", "device_name", "direct_path", "host", "cuda", "gpus", "findings"),
+        *(
+            "schema",
+            "version",
+            "usable",
+            "device",
+            "device_name",
+            "direct_path",
+            "host",
+            "cuda",
+            "gpus",
+            "findings",
+        ),
     }
     assert set(found["host"]) == {
-        *("kernel", "architecture", "cpus", "memory_bytes", "memory_limit_bytes", "open_files_soft", "open_files_hard"),
+        *(
+            "kernel",
+            "architecture",
+            "cpus",
+            "memory_bytes",
+            "memory_limit_bytes",
+            "open_files_soft",
+            "open_files_hard",
+        ),
         *("locked_memory_bytes", "directory", "file_system"),
     }
     assert set(found["cuda"]) == {"built_with", "driver_supports", "driver", "obstacle"}
@@ -101,7 +134,16 @@ def test_json_has_the_documented_fields(run: Command) -> None:
         assert set(gpu) == {*GPU, "pcie"}
     for finding in found["findings"]:
         assert set(finding) == {"check", "gpu", "level", "text", "advice"}
-    for name in ("schema", "usable", "device_name", "direct_path", *found["host"], *found["cuda"], *GPU, *finding):
+    for name in (
+        "schema",
+        "usable",
+        "device_name",
+        "direct_path",
+        *found["host"],
+        *found["cuda"],
+        *GPU,
+        *finding,
+    ):
         assert f"``{name}``" in (doctor.__doc__ or ""), name
 
 
@@ -154,7 +196,9 @@ def test_a_narrow_link_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_old_driver_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    findings = findings_with(monkeypatch, driver_version=12040, gpus=[], obstacle="insufficient driver")
+    findings = findings_with(
+        monkeypatch, driver_version=12040, gpus=[], obstacle="insufficient driver"
+    )
     assert findings["cuda.driver"].level == "warn"
     assert "insufficient driver" in findings["cuda.driver"].text
     assert "13.0" in findings["cuda.driver"].advice
@@ -176,7 +220,7 @@ def test_a_mount_that_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> Non
     assert report.to_json()["device"] is None
     assert "does not work" in doctor.conclude(report)
     failures = [finding for finding in report.findings if finding.level == "fail"]
-    assert len(failures) == (2 if report.gpus else 1)  # with a GPU the twin is tried too
+    assert len(failures) == (2 if report.gpus else 1)  # with a GPU the CPU device is tried too
     for finding in failures:
         assert "the driver is broken" in finding.text
 
@@ -204,7 +248,9 @@ def test_few_descriptors_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "opens files again" in few.text
     assert few.advice
     for enough in (None, 1 << 20):
-        finding = host_with(monkeypatch, open_files_soft=1024, open_files_hard=enough)["host.open_files"]
+        finding = host_with(monkeypatch, open_files_soft=1024, open_files_hard=enough)[
+            "host.open_files"
+        ]
         assert (finding.level, finding.advice) == ("ok", "")
 
 
@@ -226,7 +272,10 @@ def test_a_small_control_group_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = host_with(monkeypatch, memory_limit_bytes=host.memory_bytes // 4)["host.memory"]
     assert finding.level == "warn"
     assert "pinned" in finding.advice
-    assert host_with(monkeypatch, memory_limit_bytes=host.memory_bytes // 4 * 3)["host.memory"].level == "ok"
+    assert (
+        host_with(monkeypatch, memory_limit_bytes=host.memory_bytes // 4 * 3)["host.memory"].level
+        == "ok"
+    )
 
 
 def test_no_space_for_the_test_file_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

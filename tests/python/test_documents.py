@@ -19,7 +19,12 @@ from gpufs import _core
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("models/*.md")]
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("benchmarks/*.md"),
+        *ROOT.glob("models/*.md"),
+    ]
 )
 
 
@@ -43,18 +48,33 @@ def test_code_in_documents_compiles(name: str, code: str, tmp_path: Path) -> Non
     # A functor that nothing calls is still compiled when it is instantiated by a launch.
     kernels = re.findall(r"^struct (\w+) \{", code, re.MULTILINE)
     uses = "".join(
-        f"void use(const gpufs::mount& m, const {k}& kernel) {{ gpufs::launch(m, {{}}, kernel); }}\n" for k in kernels
+        f"void use(const gpufs::mount& m, const {k}& kernel) {{ gpufs::launch(m, {{}}, kernel); }}\n"
+        for k in kernels
     )
     source.write_text(code + uses)
     subprocess.run(
-        ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{ROOT / 'include'}", str(source)],
+        [
+            "g++",
+            "-std=c++20",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fsyntax-only",
+            f"-I{ROOT / 'include'}",
+            str(source),
+        ],
         check=True,
         timeout=120,
     )
 
 
 def test_each_row_of_what_is_durable_names_a_test() -> None:
-    section = (ROOT / "docs" / "api.md").read_text().partition("### What is durable when")[2].partition("\n### ")[0]
+    section = (
+        (ROOT / "docs" / "api.md")
+        .read_text()
+        .partition("### What is durable when")[2]
+        .partition("\n### ")[0]
+    )
     rows = [line for line in section.splitlines() if line.startswith("|")][2:]
     sources = "".join(source.read_text() for source in ROOT.glob("tests/*/*.cpp"))
     assert len(rows) >= 8
@@ -62,7 +82,9 @@ def test_each_row_of_what_is_durable_names_a_test() -> None:
         named = re.findall(r"`(\w+)\.(\w+)`", row.split("|")[-2])
         assert named, row
         for suite, test in named:
-            assert re.search(rf"^TEST(_P|_F)?\({suite}, {test}\)", sources, re.MULTILINE), f"{suite}.{test}"
+            assert re.search(rf"^TEST(_P|_F)?\({suite}, {test}\)", sources, re.MULTILINE), (
+                f"{suite}.{test}"
+            )
 
 
 # --- Python ---
@@ -101,7 +123,12 @@ def python_blocks(document: Path) -> list[PythonBlock]:
     text = document.read_text()
     found = re.finditer(r"^( *)```python( gpu)?\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE)
     return [
-        PythonBlock(document, text[: block.start(3)].count("\n") + 1, textwrap.dedent(block[3]), block[2] is not None)
+        PythonBlock(
+            document,
+            text[: block.start(3)].count("\n") + 1,
+            textwrap.dedent(block[3]),
+            block[2] is not None,
+        )
         for block in found
     ]
 
@@ -134,7 +161,7 @@ def test_every_python_block_is_found_and_compiles(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", RUN, ids=[d.name for d in RUN])
-def test_python_in_documents_runs_on_the_twin(
+def test_python_in_documents_runs_on_the_cpu(
     document: Path, folder: Path, namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpufs, "mount", functools.partial(gpufs.Mount, device="cpu"))
@@ -145,12 +172,19 @@ def test_python_in_documents_runs_on_the_twin(
 
 
 def test_the_guide_shows_each_library() -> None:
-    assert set.union(*(block.libraries() for block in GPU_BLOCKS)) == {"cupy", "gpufs", "numba", "torch"}
+    assert set.union(*(block.libraries() for block in GPU_BLOCKS)) == {
+        "cupy",
+        "gpufs",
+        "numba",
+        "torch",
+    }
 
 
 @pytest.mark.skipif(not _core.examine_cuda()["gpus"], reason="no GPU here")
 @pytest.mark.parametrize("document", RUN, ids=[d.name for d in RUN])
-def test_python_in_documents_runs_on_a_gpu(document: Path, folder: Path, namespace: dict[str, Any]) -> None:
+def test_python_in_documents_runs_on_a_gpu(
+    document: Path, folder: Path, namespace: dict[str, Any]
+) -> None:
     for block in python_blocks(document):
         if not block.for_gpu:
             exec(block.compile(), namespace)
@@ -158,7 +192,9 @@ def test_python_in_documents_runs_on_a_gpu(document: Path, folder: Path, namespa
 
 @pytest.mark.skipif(not _core.examine_cuda()["gpus"], reason="no GPU here")
 @pytest.mark.parametrize("wanted", GPU_BLOCKS, ids=map(str, GPU_BLOCKS))
-def test_python_for_gpus_runs_on_a_gpu(wanted: PythonBlock, folder: Path, namespace: dict[str, Any]) -> None:
+def test_python_for_gpus_runs_on_a_gpu(
+    wanted: PythonBlock, folder: Path, namespace: dict[str, Any]
+) -> None:
     for library in wanted.libraries():
         pytest.importorskip(library, reason=f"no {library} here")
     for block in python_blocks(wanted.document):

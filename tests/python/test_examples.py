@@ -27,7 +27,9 @@ def run(tmp_path: Path) -> Example:
     """Runs an example in a folder where nothing else is."""
 
     def example(name: str, *options: str) -> subprocess.CompletedProcess[str]:
-        package = str(Path(gpufs.__file__).parents[1])  # the one that is tested, also where it is not installed
+        package = str(
+            Path(gpufs.__file__).parents[1]
+        )  # the one that is tested, also where it is not installed
         return subprocess.run(
             [sys.executable, FOLDER / f"{name}.py", *options],
             capture_output=True,
@@ -44,10 +46,17 @@ def run(tmp_path: Path) -> Example:
 def numbers_of(output: str) -> dict[str, float]:
     """What the last line of an example says."""
     last = output.splitlines()[-1]
-    found = re.search(r"([\d,.]+) MB in .*?([\d.]+) GB/s; .*? ([\d,]+) direct, .* ([\d,.]+) MB from the file$", last)
+    found = re.search(
+        r"([\d,.]+) MB in .*?([\d.]+) GB/s; .*? ([\d,]+) direct, .* ([\d,.]+) MB from the file$",
+        last,
+    )
     assert found is not None, last
     return dict(
-        zip(("read", "gb_per_s", "direct", "loaded"), (float(n.replace(",", "")) for n in found.groups()), strict=True)
+        zip(
+            ("read", "gb_per_s", "direct", "loaded"),
+            (float(n.replace(",", "")) for n in found.groups()),
+            strict=True,
+        )
     )
 
 
@@ -56,14 +65,16 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_runs_on_the_twin(run: Example, tmp_path: Path, name: str) -> None:
+def test_an_example_runs_on_the_cpu(run: Example, tmp_path: Path, name: str) -> None:
     done = run(name, "--device", "cpu")
     assert (done.stderr, done.returncode) == ("", 0)
     first, last = done.stdout.splitlines()
     data, cache = re.search(r"([\d,.]+) MB", first), re.search(r"cache (\d+) bytes", first)
     assert data is not None
     assert cache is not None
-    assert float(data[1].replace(",", "")) * 1e6 > 2 * int(cache[1])  # larger than the cache, as it says
+    assert float(data[1].replace(",", "")) * 1e6 > 2 * int(
+        cache[1]
+    )  # larger than the cache, as it says
     assert "by NumPy" in first
     assert "all as NumPy's" in last
     told = numbers_of(done.stdout)
@@ -103,20 +114,40 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_notices_wrong_data(tmp_path: Path, name: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SPOILT.format(folder=str(FOLDER)), FOLDER / f"{name}.py", "--device", "cpu"],
+        [
+            sys.executable,
+            "-c",
+            SPOILT.format(folder=str(FOLDER)),
+            FOLDER / f"{name}.py",
+            "--device",
+            "cpu",
+        ],
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,
         check=False,
         env=dict(os.environ) | {"TMPDIR": str(tmp_path)},
     )
-    assert re.fullmatch(r"(batch|pass) 0(, hop \d)?: not what NumPy makes of the file\n", done.stderr)
+    assert re.fullmatch(
+        r"(batch|pass) 0(, hop \d)?: not what NumPy makes of the file\n", done.stderr
+    )
     assert done.returncode == 1
 
 
 def test_options_reach_the_example(run: Example, tmp_path: Path) -> None:
     folder = tmp_path / "kept"
-    options = ("--device", "cpu", "--cache", "1MiB", "--folder", str(folder), "--rows", "5000", "--batches", "2")
+    options = (
+        "--device",
+        "cpu",
+        "--cache",
+        "1MiB",
+        "--folder",
+        str(folder),
+        "--rows",
+        "5000",
+        "--batches",
+        "2",
+    )
     done = run("recommender_embeddings", *options, "--no-register", "--keep", "always")
     assert (done.stderr, done.returncode) == ("", 0)
     assert "cache 1048576 bytes" in done.stdout

@@ -30,7 +30,7 @@ SHAPES = [(512, "64KiB"), (4096, "128KiB"), (65536, "512KiB")]
 @pytest.fixture(params=SHAPES, ids=lambda shape: f"pages of {shape[0]}")
 def small(request: pytest.FixtureRequest) -> Iterator[gpufs.Mount]:
     page, cache = request.param
-    with gpufs.mount(device="cpu", page=page, cache=cache, twin_threads=2, workers=1) as made:
+    with gpufs.mount(device="cpu", page=page, cache=cache, cpu_threads=2, workers=1) as made:
         assert made.cache_bytes < len(CONTENT)
         yield made
 
@@ -42,8 +42,10 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def mount_of_twin(**options: object) -> gpufs.Mount:
-    return gpufs.mount(**({"device": "cpu", "cache": "4MiB", "workers": 1, "twin_threads": 2} | options))  # type: ignore[arg-type]
+def mount_of_cpu(**options: object) -> gpufs.Mount:
+    return gpufs.mount(
+        **({"device": "cpu", "cache": "4MiB", "workers": 1, "cpu_threads": 2} | options)
+    )  # type: ignore[arg-type]
 
 
 def errno_of(error: type[OSError], use: Callable[[], object], path: Path | None) -> int | None:
@@ -81,7 +83,9 @@ def outcome_of(work: Callable[[], object]) -> object:
         return errno.errorcode[error.errno or 0]
 
 
-def write_and_read(write: Callable[[bytes, int], object], read: Callable[[int, int], bytes]) -> list[object]:
+def write_and_read(
+    write: Callable[[bytes, int], object], read: Callable[[int, int], bytes]
+) -> list[object]:
     return [
         outcome_of(lambda: read(100, 1)),
         outcome_of(lambda: write(b"new", 2)),
@@ -99,7 +103,8 @@ def by_python(path: Path, mode: str) -> list[object]:
     with path.open(mode if "b" in mode else mode + "b", buffering=0) as opened:
         number = opened.fileno()
         return write_and_read(
-            lambda data, offset: os.pwrite(number, data, offset), lambda n, offset: os.pread(number, n, offset)
+            lambda data, offset: os.pwrite(number, data, offset),
+            lambda n, offset: os.pread(number, n, offset),
         )
 
 
@@ -108,7 +113,9 @@ def by_python(path: Path, mode: str) -> list[object]:
     "mode",
     [plain + rest for plain in "rwax" for rest in ("", "b", "+", "+b", "b+")],
 )
-def test_modes_are_those_of_open(mount: gpufs.Mount, tmp_path: Path, mode: str, exists: bool) -> None:
+def test_modes_are_those_of_open(
+    mount: gpufs.Mount, tmp_path: Path, mode: str, exists: bool
+) -> None:
     paths = [tmp_path / "ours", tmp_path / "pythons"]
     if exists:
         for path in paths:
@@ -121,7 +128,9 @@ def test_modes_are_those_of_open(mount: gpufs.Mount, tmp_path: Path, mode: str, 
         assert paths[0].stat().st_mode == paths[1].stat().st_mode
 
 
-@pytest.mark.parametrize("mode", ["", "b", "+", "b+", "t", "rt", "w+t", "rw", "wa", "rr", "r++", "rbb", "U", "read"])
+@pytest.mark.parametrize(
+    "mode", ["", "b", "+", "b+", "t", "rt", "w+t", "rw", "wa", "rr", "r++", "rbb", "U", "read"]
+)
 def test_other_modes_are_value_errors(mount: gpufs.Mount, file: Path, mode: str) -> None:
     with pytest.raises(ValueError, match="mode"):
         mount.open(file, mode)
@@ -129,7 +138,9 @@ def test_other_modes_are_value_errors(mount: gpufs.Mount, file: Path, mode: str)
 
 
 @pytest.mark.parametrize("mode", [0, None, b"r"])
-def test_a_mode_that_is_no_text_is_a_type_error(mount: gpufs.Mount, file: Path, mode: object) -> None:
+def test_a_mode_that_is_no_text_is_a_type_error(
+    mount: gpufs.Mount, file: Path, mode: object
+) -> None:
     with pytest.raises(TypeError, match="mode"):
         mount.open(file, mode)  # type: ignore[arg-type]
 
@@ -152,7 +163,15 @@ def test_reads_give_what_is_in_the_file(small: gpufs.Mount, file: Path) -> None:
     size = len(CONTENT)
     with small.open(file) as opened:
         assert opened.size() == size
-        for n, offset in [(-1, 0), (-1, 100_000), (10, 0), (70_000, 4095), (1, size - 1), (0, 5), (10**30, 7)]:
+        for n, offset in [
+            (-1, 0),
+            (-1, 100_000),
+            (10, 0),
+            (70_000, 4095),
+            (1, size - 1),
+            (0, 5),
+            (10**30, 7),
+        ]:
             part = opened.read(n, offset)
             assert isinstance(part, np.ndarray)
             assert part.dtype == np.uint8
@@ -207,7 +226,9 @@ class Number:
 
 # 200 + 200 does not fit into uint8.
 @pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int64, np.uint64, Number])
-def test_integers_of_other_libraries_are_taken(mount: gpufs.Mount, file: Path, kind: Callable[[int], Any]) -> None:
+def test_integers_of_other_libraries_are_taken(
+    mount: gpufs.Mount, file: Path, kind: Callable[[int], Any]
+) -> None:
     with mount.open(file, "r+") as opened:
         assert opened.read(kind(200), kind(200)).tobytes() == CONTENT[200:400]
         assert opened.read(kind(0)).shape == (0,)
@@ -293,10 +314,16 @@ class OnAGpu:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, object]:
-        return {"version": 3, "shape": self.shape, "typestr": "<i8", "data": (8, False), "strides": None}
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "typestr": "<i8",
+            "data": (8, False),
+            "strides": None,
+        }
 
 
-def test_arrays_of_a_gpu_are_not_for_the_twin(mount: gpufs.Mount, file: Path) -> None:
+def test_arrays_of_a_gpu_are_not_for_the_cpu(mount: gpufs.Mount, file: Path) -> None:
     with mount.open(file, "r+") as opened, mount.array(file, "u1") as array:
         for use in (
             lambda: opened.read(16, out=OnAGpu()),
@@ -314,9 +341,13 @@ def test_arrays_of_a_gpu_are_not_for_the_twin(mount: gpufs.Mount, file: Path) ->
 
 @pytest.mark.parametrize("record_bytes", [1, 7, 64, 4096, 5000, 70_000])
 @pytest.mark.parametrize("offset", [0, 13])
-def test_gather_reads_records(small: gpufs.Mount, file: Path, record_bytes: int, offset: int) -> None:
+def test_gather_reads_records(
+    small: gpufs.Mount, file: Path, record_bytes: int, offset: int
+) -> None:
     count = (len(CONTENT) - offset) // record_bytes
-    records = np.frombuffer(CONTENT, np.uint8)[offset : offset + count * record_bytes].reshape(count, record_bytes)
+    records = np.frombuffer(CONTENT, np.uint8)[offset : offset + count * record_bytes].reshape(
+        count, record_bytes
+    )
     rng = np.random.default_rng(record_bytes)
     with small.open(file) as opened:
         for keep in ("auto", "always", "never"):
@@ -329,7 +360,8 @@ def test_gather_reads_records(small: gpufs.Mount, file: Path, record_bytes: int,
                 [],
             ):
                 expected = records[np.asarray(index, np.int64)]
-                found = opened.gather(index, record_bytes, offset=offset, keep=keep)  # type: ignore[arg-type]
+                # type: ignore[arg-type]
+                found = opened.gather(index, record_bytes, offset=offset, keep=keep)
                 assert found.shape == expected.shape
                 assert np.array_equal(found, expected)
         for wrong in (count, -count - 1, [0, count], 2**63 - 1, -(2**63)):
@@ -355,7 +387,7 @@ def test_pages_stay_as_keep_says(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(CONTENT)
     time.sleep(2.1)  # what has changed less than two seconds ago gets a new version at each open
     # Without direct loads a page must come to the cache.
-    with gpufs.mount(device="cpu", cache="1MiB", workers=1, twin_threads=2) as mount:
+    with gpufs.mount(device="cpu", cache="1MiB", workers=1, cpu_threads=2) as mount:
         mount.register_file(tmp_path / "file")
         opened = mount.open(tmp_path / "file")
         for keep in ("never", "always"):
@@ -452,8 +484,11 @@ def test_what_other_programs_wrote_is_read_at_the_next_open(mount: gpufs.Mount, 
         np.zeros((0, 3)),
     ],
 )
-def test_bytes_of_buffers_and_arrays_are_written(mount: gpufs.Mount, tmp_path: Path, data: object) -> None:
-    expected = data.tobytes() if isinstance(data, (np.ndarray, np.generic)) else bytes(data)  # type: ignore[call-overload]
+def test_bytes_of_buffers_and_arrays_are_written(
+    mount: gpufs.Mount, tmp_path: Path, data: object
+) -> None:
+    # type: ignore[call-overload]
+    expected = data.tobytes() if isinstance(data, (np.ndarray, np.generic)) else bytes(data)
     with mount.open(tmp_path / "new", "w") as opened:
         assert opened.write(data, 3) == len(expected)
     assert (tmp_path / "new").read_bytes() == (b"\0\0\0" + expected if expected else b"")
@@ -509,7 +544,10 @@ def test_truncating_cuts_and_extends(mount: gpufs.Mount, file: Path) -> None:
 def test_sizes_and_offsets_have_an_end(mount: gpufs.Mount, file: Path) -> None:
     with mount.open(file, "r+") as opened:
         for size in (2**63 - 1, 2**63, 2**64, 2**80):
-            for use in (lambda end=size: opened.write(b"x", end), lambda end=size: opened.truncate(end)):
+            for use in (
+                lambda end=size: opened.write(b"x", end),
+                lambda end=size: opened.truncate(end),
+            ):
                 assert errno_of(OSError, use, file) == errno.EFBIG
         opened.write(b"still", 1)
     assert file.read_bytes()[1:6] == b"still"
@@ -529,7 +567,9 @@ def test_status_is_the_hosts(mount: gpufs.Mount, file: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_operations_do_what_they_do_to_bytes(small: gpufs.Mount, tmp_path: Path, seed: int) -> None:
+def test_random_operations_do_what_they_do_to_bytes(
+    small: gpufs.Mount, tmp_path: Path, seed: int
+) -> None:
     random_operations(small, tmp_path / "file", seed, 60)
 
 
@@ -540,11 +580,17 @@ def test_errors_of_opens_name_the_file(mount: gpufs.Mount, tmp_path: Path, file:
     missing = tmp_path / "none"
     assert errno_of(FileNotFoundError, lambda: mount.open(missing), missing) == errno.ENOENT
     assert errno_of(FileNotFoundError, lambda: mount.open(missing, "r+"), missing) == errno.ENOENT
-    assert errno_of(FileNotFoundError, lambda: mount.open(missing / "x", "w"), missing / "x") == errno.ENOENT
+    assert (
+        errno_of(FileNotFoundError, lambda: mount.open(missing / "x", "w"), missing / "x")
+        == errno.ENOENT
+    )
     assert errno_of(NotADirectoryError, lambda: mount.open(file / "x"), file / "x") == errno.ENOTDIR
     assert errno_of(FileExistsError, lambda: mount.open(file, "x"), file) == errno.EEXIST
     for mode in ("r", "r+", "w", "a"):
-        assert errno_of(IsADirectoryError, lambda mode=mode: mount.open(tmp_path, mode), tmp_path) == errno.EISDIR
+        assert (
+            errno_of(IsADirectoryError, lambda mode=mode: mount.open(tmp_path, mode), tmp_path)
+            == errno.EISDIR
+        )
     long = tmp_path / ("n" * 5000)
     assert errno_of(OSError, lambda: mount.open(long), long) == errno.ENAMETOOLONG
     assert errno_of(OSError, lambda: mount.open("/dev/null"), Path("/dev/null")) == errno.EINVAL
@@ -563,14 +609,22 @@ def test_files_of_others_are_refused(mount: gpufs.Mount, file: Path) -> None:
         os.seteuid(65534)  # of all threads
     try:
         for mode in ("r", "r+", "w", "a"):
-            assert errno_of(PermissionError, lambda mode=mode: mount.open(file, mode), file) == errno.EACCES
+            assert (
+                errno_of(PermissionError, lambda mode=mode: mount.open(file, mode), file)
+                == errno.EACCES
+            )
     finally:
         os.seteuid(user)
 
 
 def test_what_a_file_was_not_opened_for_it_refuses(mount: gpufs.Mount, file: Path) -> None:
     with mount.open(file) as opened:
-        for use in (lambda: opened.write(b""), lambda: opened.write(b"x"), lambda: opened.truncate(0), opened.fsync):
+        for use in (
+            lambda: opened.write(b""),
+            lambda: opened.write(b"x"),
+            lambda: opened.truncate(0),
+            opened.fsync,
+        ):
             assert errno_of(OSError, use, file) == errno.EBADF
     with mount.open(file, "a") as opened:
         for use in (
@@ -617,7 +671,7 @@ def test_a_file_that_shrinks_is_an_error(tmp_path: Path, pinned: int | None) -> 
     path = tmp_path / "file"
     path.write_bytes(CONTENT * 10)
     with (
-        gpufs.mount(device="cpu", cache="512KiB", workers=1, twin_threads=2, pinned=pinned) as mount,
+        gpufs.mount(device="cpu", cache="512KiB", workers=1, cpu_threads=2, pinned=pinned) as mount,
         mount.open(path) as opened,
     ):
         assert opened.read(10, 5).tobytes() == CONTENT[5:15]
@@ -630,7 +684,7 @@ def test_a_file_that_shrinks_is_an_error(tmp_path: Path, pinned: int | None) -> 
         ):
             assert errno_of(OSError, use, path) == errno.ENODATA
         assert opened.read(100, 9000).tobytes() == CONTENT[9000:9100]  # an error is told once
-    with mount_of_twin() as mount, mount.open(path) as opened:
+    with mount_of_cpu() as mount, mount.open(path) as opened:
         assert opened.size() == 10_000
 
 
@@ -656,7 +710,8 @@ def test_what_does_not_fit_is_told_by_close(mount: gpufs.Mount, tmp_path: Path) 
     assert path.read_bytes() == CONTENT[: path.stat().st_size]
 
 
-# On the twin Python checks each call at its end. What these tests ask of the core, a GPU has not checked yet.
+# On the CPU device Python checks each call at its end. What these tests ask of the core, a GPU has not
+# checked yet.
 
 
 def begin_to_read(opened: gpufs.File, offset: int) -> None:
@@ -670,14 +725,16 @@ def test_what_is_lost_is_told_before_a_read_that_failed(mount: gpufs.Mount, tmp_
     with file_size_limit(100_000):
         opened.write(CONTENT)
         begin_to_read(opened, 2_000_000)  # past the end
-        with pytest.raises(OSError, match="File too large; before that: the file ends at byte") as caught:
+        with pytest.raises(
+            OSError, match="File too large; before that: the file ends at byte"
+        ) as caught:
             opened.close()
     assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(path))
 
 
 def test_unmounting_tells_what_is_lost_before_a_read_that_failed(tmp_path: Path) -> None:
     path = tmp_path / "new"
-    mount = mount_of_twin()
+    mount = mount_of_cpu()
     opened = mount.open(path, "w+")
     with file_size_limit(100_000):
         opened.write(CONTENT)
@@ -689,14 +746,18 @@ def test_unmounting_tells_what_is_lost_before_a_read_that_failed(tmp_path: Path)
     assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(path))
 
 
-def test_a_read_that_fails_later_hides_no_write_that_failed(mount: gpufs.Mount, tmp_path: Path) -> None:
+def test_a_read_that_fails_later_hides_no_write_that_failed(
+    mount: gpufs.Mount, tmp_path: Path
+) -> None:
     path, size = tmp_path / "long", 64 << 20
     path.touch()
     os.truncate(path, size)
     with mount.open(path, "r+") as opened:
         before = mount.stats()["read_bytes"]
         to, data = np.empty(size + 10, np.uint8), np.zeros(10, np.uint8)
-        read = functools.partial(opened._core.read, to.ctypes.data, to.nbytes, 0, 0, to, None)  # past the end
+        read = functools.partial(
+            opened._core.read, to.ctypes.data, to.nbytes, 0, 0, to, None
+        )  # past the end
         reading = threading.Thread(target=read)
         reading.start()
         while mount.stats()["read_bytes"] == before and reading.is_alive():
@@ -710,7 +771,11 @@ def test_a_read_that_fails_later_hides_no_write_that_failed(mount: gpufs.Mount, 
                 told.append(error.errno)
 
         for _ in range(2):  # the first call may tell of the read
-            ask(lambda: opened._core.write(data.ctypes.data, data.nbytes, 1 << 48, False, 0, data, None))
+            ask(
+                lambda: opened._core.write(
+                    data.ctypes.data, data.nbytes, 1 << 48, False, 0, data, None
+                )
+            )
             if told != [errno.ENODATA]:
                 break
         reading.join()
@@ -720,7 +785,7 @@ def test_a_read_that_fails_later_hides_no_write_that_failed(mount: gpufs.Mount, 
 
 
 def test_unmounting_closes_files_and_raises_their_first_error(tmp_path: Path) -> None:
-    mount = mount_of_twin()
+    mount = mount_of_cpu()
     files = [mount.open(tmp_path / str(number), "w+") for number in range(3)]
     with file_size_limit(100_000):
         for opened in files:
@@ -735,7 +800,7 @@ def test_unmounting_closes_files_and_raises_their_first_error(tmp_path: Path) ->
 
 
 def test_unmounting_writes_back_what_open_files_have(tmp_path: Path) -> None:
-    with mount_of_twin() as mount:
+    with mount_of_cpu() as mount:
         opened = mount.open(tmp_path / "new", "w")
         opened.write(CONTENT)
     assert opened.closed
@@ -765,7 +830,9 @@ def uses(opened: gpufs.File) -> list[Callable[[], object]]:
 
 
 @pytest.mark.parametrize("mode", ["r", "r+", "a"])
-def test_closed_files_refuse_work_but_not_closing(mount: gpufs.Mount, file: Path, mode: str) -> None:
+def test_closed_files_refuse_work_but_not_closing(
+    mount: gpufs.Mount, file: Path, mode: str
+) -> None:
     with mount.open(file, mode) as opened:
         assert not opened.closed
         assert repr(opened) == f"<gpufs.File {str(file)!r}>"
@@ -782,7 +849,7 @@ def test_closed_files_refuse_work_but_not_closing(mount: gpufs.Mount, file: Path
 
 @pytest.mark.parametrize("mode", ["r", "r+"])
 def test_files_are_closed_with_their_mount(file: Path, mode: str) -> None:
-    with mount_of_twin() as mount:
+    with mount_of_cpu() as mount:
         opened = mount.open(file, mode)
         opened.size()
     assert opened.closed
@@ -820,7 +887,7 @@ def test_garbage_is_written_back(mount: gpufs.Mount, tmp_path: Path) -> None:
 
 
 def test_a_file_keeps_its_mount(file: Path) -> None:
-    opened = mount_of_twin().open(file)
+    opened = mount_of_cpu().open(file)
     gc.collect()
     assert opened.read().tobytes() == CONTENT
     opened.mount.close()
@@ -848,14 +915,17 @@ def test_threads_share_a_file(small: gpufs.Mount, tmp_path: Path) -> None:
 
 
 def test_threads_share_a_mount(mount: gpufs.Mount, tmp_path: Path) -> None:
-    works = [functools.partial(random_operations, mount, tmp_path / str(number), number, 30) for number in range(4)]
+    works = [
+        functools.partial(random_operations, mount, tmp_path / str(number), number, 30)
+        for number in range(4)
+    ]
     assert run_threads(*works) == []
     assert mount.file_stats() == []
 
 
 def test_threads_open_while_others_close(file: Path) -> None:
     for _ in range(3):
-        mount = mount_of_twin()
+        mount = mount_of_cpu()
 
         def work(mount: gpufs.Mount = mount) -> None:
             while True:
@@ -889,15 +959,24 @@ def test_closing_a_file_waits_for_other_threads(mount: gpufs.Mount, file: Path) 
             opened.close()
 
         errors = run_threads(work, work, close)
-        assert [(type(error), "closed" in str(error)) for error in errors] == [(ValueError, True)] * 2
+        assert [(type(error), "closed" in str(error)) for error in errors] == [
+            (ValueError, True)
+        ] * 2
     assert file.read_bytes() == CONTENT
 
 
 @FORKS
-def test_forked_processes_get_an_error_and_the_parent_goes_on(mount: gpufs.Mount, file: Path) -> None:
+def test_forked_processes_get_an_error_and_the_parent_goes_on(
+    mount: gpufs.Mount, file: Path
+) -> None:
     with mount.open(file, "r+") as opened, mount.array(file, "u1") as array:
         opened.write(b"x", 5)
-        for use in [*uses(opened), lambda: array[3], lambda: mount.open(file), lambda: mount.array(file, "u1")]:
+        for use in [
+            *uses(opened),
+            lambda: array[3],
+            lambda: mount.open(file),
+            lambda: mount.array(file, "u1"),
+        ]:
             assert "RuntimeError: this gpufs mount belongs to the parent process" in in_child(use)
         assert in_child(lambda: opened.closed) == "returned True"
         assert in_child(opened.close) == "returned None"
@@ -960,7 +1039,9 @@ def test_reads_into_new_memory_end_with_their_error(mount: gpufs.Mount, tmp_path
         found = np.zeros(100, np.uint8)
         buffer.copy_to_host(found.ctypes.data, 100, found)
         assert found.tobytes() == bytes(range(50, 150))
-        core.read_new(memory, 100, 150, 0)  # beyond the end, which the next call tells, before it reads
+        core.read_new(
+            memory, 100, 150, 0
+        )  # beyond the end, which the next call tells, before it reads
         with pytest.raises(OSError, match="the file ends at byte 200") as caught:
             core.read_new(memory, 100, 50, 0)
         assert caught.value.errno == errno.ENODATA
@@ -972,12 +1053,14 @@ def test_every_close_waits_until_all_is_written(tmp_path: Path) -> None:
     data = bytes(range(256)) * 64
     for attempt in range(150):
         path = tmp_path / str(attempt)
-        mount = gpufs.mount(device="cpu", cache="1MiB", workers=1, twin_threads=2)
+        mount = gpufs.mount(device="cpu", cache="1MiB", workers=1, cpu_threads=2)
         file = mount.open(path, "wb")
         file.write(data)
         both = threading.Barrier(2)
 
-        def close_in_another_thread(file: gpufs.File = file, both: threading.Barrier = both) -> None:
+        def close_in_another_thread(
+            file: gpufs.File = file, both: threading.Barrier = both
+        ) -> None:
             both.wait()
             file.close()
 
@@ -996,7 +1079,12 @@ def test_every_close_waits_until_all_is_written(tmp_path: Path) -> None:
 def test_who_opens_sees_what_is_there_now(mount: gpufs.Mount, tmp_path: Path) -> None:
     path = tmp_path / "file"
     opened = []
-    for content in (b"one", b"two", b"three and more", b"four"):  # as a cell of a notebook, run again
+    for content in (
+        b"one",
+        b"two",
+        b"three and more",
+        b"four",
+    ):  # as a cell of a notebook, run again
         path.write_bytes(content)
         opened.append(mount.open(path))
         assert opened[-1].read().tobytes() == content
@@ -1024,7 +1112,9 @@ def test_a_file_that_goes_on_changing_has_the_size_of_its_open(
             assert (file.size(), file.read().tobytes()) == (14, b"three and more")
 
 
-def test_relative_paths_are_those_of_now(mount: gpufs.Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_are_those_of_now(
+    mount: gpufs.Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()

@@ -12,7 +12,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gpufs import _formats
-from gpufs._formats import ArrayLayout, parse_dtype, plain, read_npy, read_safetensors, safetensors_names
+from gpufs._formats import (
+    ArrayLayout,
+    parse_dtype,
+    plain,
+    read_npy,
+    read_safetensors,
+    safetensors_names,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -41,14 +48,28 @@ class OnlyHeader(io.BytesIO):
 def npy(array: Array, version: tuple[int, int] | None = None) -> bytes:
     file = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # NumPy says of 2.0 and 3.0 that they are newer than need be
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # NumPy says of 2.0 and 3.0 that they are newer than need be
         np.lib.format.write_array(file, array, version)
     return file.getvalue()
 
 
-def npy_with_header(header: str | bytes, content: bytes = b"", version: tuple[int, int] = (1, 0)) -> bytes:
-    text = header if isinstance(header, bytes) else header.encode("utf-8" if version == (3, 0) else "latin1")
-    return b"\x93NUMPY" + bytes(version) + struct.pack("<H" if version == (1, 0) else "<I", len(text)) + text + content
+def npy_with_header(
+    header: str | bytes, content: bytes = b"", version: tuple[int, int] = (1, 0)
+) -> bytes:
+    text = (
+        header
+        if isinstance(header, bytes)
+        else header.encode("utf-8" if version == (3, 0) else "latin1")
+    )
+    return (
+        b"\x93NUMPY"
+        + bytes(version)
+        + struct.pack("<H" if version == (1, 0) else "<I", len(text))
+        + text
+        + content
+    )
 
 
 def safetensors(header: object, content: bytes = b"") -> bytes:
@@ -74,13 +95,18 @@ def check_inside(layout: ArrayLayout, size: int) -> None:
     assert layout.itemsize == layout.dtype.itemsize
     assert len(layout.shape) == len(layout.strides) <= _formats.DIMENSIONS_MAX
     assert all(length >= 0 for length in layout.shape)
-    last = sum((length - 1) * stride for length, stride in zip(layout.shape, layout.strides, strict=True))
+    last = sum(
+        (length - 1) * stride for length, stride in zip(layout.shape, layout.strides, strict=True)
+    )
     assert layout.nbytes == 0 or last + layout.itemsize == layout.nbytes
 
 
 @settings(deadline=None, max_examples=150)
 @given(
-    npst.arrays(st.sampled_from(NUMPY_DTYPES), npst.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)),
+    npst.arrays(
+        st.sampled_from(NUMPY_DTYPES),
+        npst.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4),
+    ),
     st.sampled_from("CF"),
     st.sampled_from([None, (1, 0), (2, 0), (3, 0)]),
     st.binary(max_size=3),
@@ -90,7 +116,9 @@ def test_arrays_that_numpy_saved_are_found(
 ) -> None:
     content = npy(array.copy(order=order), version)
     header_bytes = len(content) - array.nbytes
-    layout = read_npy(cast(BinaryIO, OnlyHeader(content + rest, header_bytes)), len(content) + len(rest))
+    layout = read_npy(
+        cast(BinaryIO, OnlyHeader(content + rest, header_bytes)), len(content) + len(rest)
+    )
     assert layout.dtype == array.dtype
     assert layout.dtype.isnative
     assert layout.shape == array.shape
@@ -127,13 +155,18 @@ def test_truncated_npy_files_are_refused(version: tuple[int, int], data: st.Data
     end = data.draw(st.integers(0, len(content) - 1))
     with pytest.raises(ValueError, match="truncated"):
         layout_of_npy(content[:end])
-    with pytest.raises(ValueError, match="truncated"):  # the file became shorter since its size was asked
+    with pytest.raises(
+        ValueError, match="truncated"
+    ):  # the file became shorter since its size was asked
         read_npy(io.BytesIO(content[: min(end, len(content) - 6 * 8 - 1)]), len(content))
 
 
 def test_truncated_files_say_what_is_missing() -> None:
     content = npy(np.arange(6.0))
-    with pytest.raises(ValueError, match=rf"^truncated: 170 bytes, an array of shape \(6,\) asks for {len(content)}$"):
+    with pytest.raises(
+        ValueError,
+        match=rf"^truncated: 170 bytes, an array of shape \(6,\) asks for {len(content)}$",
+    ):
         layout_of_npy(content[:170])
 
 
@@ -228,7 +261,11 @@ def test_headers_have_a_bound() -> None:
 
 @pytest.mark.parametrize(
     ("start", "text"),
-    [(b"\x93NUMPY\4\0", "version 4.0"), (b"\x93NUMPY\1\1", "version 1.1"), (b"PK\3\4....", "not an .npy file")],
+    [
+        (b"\x93NUMPY\4\0", "version 4.0"),
+        (b"\x93NUMPY\1\1", "version 1.1"),
+        (b"PK\3\4....", "not an .npy file"),
+    ],
 )
 def test_other_files_are_refused(start: bytes, text: str) -> None:
     with pytest.raises(ValueError, match=text):
@@ -277,7 +314,11 @@ TENSORS = {
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.lists(st.tuples(st.sampled_from(sorted(TENSORS)), npst.array_shapes(min_dims=0, min_side=0, max_side=4))),
+    st.lists(
+        st.tuples(
+            st.sampled_from(sorted(TENSORS)), npst.array_shapes(min_dims=0, min_side=0, max_side=4)
+        )
+    ),
     st.booleans(),
 )
 def test_tensors_are_found(tensors: list[tuple[str, tuple[int, ...]]], with_metadata: bool) -> None:
@@ -285,7 +326,11 @@ def test_tensors_are_found(tensors: list[tuple[str, tuple[int, ...]]], with_meta
     body = b""
     for number, (dtype, shape) in enumerate(tensors):
         array = np.full(shape, number, np.uint8).astype(TENSORS[dtype])
-        header[f"t.{number}"] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + array.nbytes]}
+        header[f"t.{number}"] = {
+            "dtype": dtype,
+            "shape": shape,
+            "data_offsets": [len(body), len(body) + array.nbytes],
+        }
         body += array.tobytes()
     content = safetensors(header, body)
     only_header = cast(BinaryIO, OnlyHeader(content, len(content) - len(body)))
@@ -296,7 +341,10 @@ def test_tensors_are_found(tensors: list[tuple[str, tuple[int, ...]]], with_meta
         assert layout == found[f"t.{number}"]
         assert (layout.dtype, layout.shape) == (np.dtype(TENSORS[dtype]), shape)
         check_inside(layout, len(content))
-        assert items(content, layout).tobytes() == np.full(shape, number, np.uint8).astype(TENSORS[dtype]).tobytes()
+        assert (
+            items(content, layout).tobytes()
+            == np.full(shape, number, np.uint8).astype(TENSORS[dtype]).tobytes()
+        )
 
 
 def tensor(**changes: object) -> dict[str, object]:
@@ -304,9 +352,13 @@ def tensor(**changes: object) -> dict[str, object]:
 
 
 def test_unknown_names_are_answered_with_close_ones() -> None:
-    content = safetensors({"layers.0.weight": tensor(), "layers.1.weight": tensor(), "head": tensor()}, bytes(24))
+    content = safetensors(
+        {"layers.0.weight": tensor(), "layers.1.weight": tensor(), "head": tensor()}, bytes(24)
+    )
     file = io.BytesIO(content)
-    with pytest.raises(KeyError, match=r"'layer.0.weight'.*; close: 'layers.0.weight', 'layers.1.weight'"):
+    with pytest.raises(
+        KeyError, match=r"'layer.0.weight'.*; close: 'layers.0.weight', 'layers.1.weight'"
+    ):
         read_safetensors(file, len(content), "layer.0.weight")
     with pytest.raises(KeyError, match=r"no array 'zzz' in the file, which has 3: 'layers"):
         read_safetensors(file, len(content), "zzz")
@@ -329,7 +381,10 @@ def test_tensors_of_other_types_do_not_hide_the_others() -> None:
         ({"a": tensor(dtype="F64")}, "span 24 bytes"),
         ({"a": tensor(shape=[2, 2])}, "span 24 bytes; shape .* of F32 has 16"),
         ({"a": tensor(data_offsets=[1, 25])}, "truncated: .* bytes, array 'a' asks for"),
-        ({"a": tensor(dtype="F4", data_offsets=[1, 25])}, "truncated: .* bytes, array 'a' asks for"),
+        (
+            {"a": tensor(dtype="F4", data_offsets=[1, 25])},
+            "truncated: .* bytes, array 'a' asks for",
+        ),
         ({"a": tensor(data_offsets=[2**63, 2**63 + 24])}, "truncated"),
         ({"a": tensor(data_offsets=[-24, 0])}, "negative"),
         ({"a": tensor(data_offsets=[24, 0])}, "must not fall"),
@@ -396,11 +451,15 @@ def test_safetensors_headers_have_a_bound() -> None:
             lambda inner: (
                 st.lists(inner, max_size=3)
                 | st.dictionaries(st.sampled_from(["dtype", "shape", "data_offsets"]), inner)
-                | st.builds(lambda shape, offsets: tensor(shape=shape, data_offsets=offsets), inner, inner)
+                | st.builds(
+                    lambda shape, offsets: tensor(shape=shape, data_offsets=offsets), inner, inner
+                )
             ),
         ).map(lambda value: safetensors({"a": value}, bytes(24))),
         st.builds(
-            lambda shape, offsets: safetensors({"a": tensor(dtype="U8", shape=shape, data_offsets=offsets)}, bytes(24)),
+            lambda shape, offsets: safetensors(
+                {"a": tensor(dtype="U8", shape=shape, data_offsets=offsets)}, bytes(24)
+            ),
             st.lists(st.integers(-1, 4), max_size=3),
             st.lists(st.integers(-1, 30), min_size=2, max_size=2),
         ),
@@ -435,7 +494,9 @@ def test_garbage_gives_value_error_or_tensors_inside_the_file(content: bytes) ->
         (np.int64(5), np.int64(0), 26, (5,)),
     ],
 )
-def test_raw_files_are_arrays(shape: Any, offset: int, size: int, expected: tuple[int, ...]) -> None:
+def test_raw_files_are_arrays(
+    shape: Any, offset: int, size: int, expected: tuple[int, ...]
+) -> None:
     layout = plain("float32", shape, offset, size)
     assert (layout.dtype, layout.shape, layout.offset) == (np.dtype("<f4"), expected, offset)
     check_inside(layout, size)

@@ -1,6 +1,7 @@
 """Parsers of bytes that others write, fed with a corpus (tests/fuzz/corpus) and what is made of it.
 
-Whatever comes in, a parser gives what its contract says or its own kind of error, with one line, and in time.
+Whatever comes in, a parser gives what its contract says or its own kind of error, with one line,
+and in time.
 """
 
 from __future__ import annotations
@@ -30,8 +31,32 @@ STEP_INPUTS = 100
 INPUT_TIME_MAX_S = 20.0  # generous, also for a busy machine; what it would catch takes minutes
 LIKELY = [*b"\0\n\r \t\"'\\%()*+,-./0189:<=>[]{}_aeELT", 0x7F, 0x80, 0xC3, 0xFF]
 TOKENS = [
-    *(b"None", b"True", b"1e999", b"-1", b"18446744073709551616", b"0x10", b"[[", b"{}", b"}}", b"()", b",,", b"nan"),
-    *(b"shape", b"descr", b"dtype", b"data_offsets", b"__metadata__", b"F64", b"'<f4'", b"null", b'"a"', b"le"),
+    *(
+        b"None",
+        b"True",
+        b"1e999",
+        b"-1",
+        b"18446744073709551616",
+        b"0x10",
+        b"[[",
+        b"{}",
+        b"}}",
+        b"()",
+        b",,",
+        b"nan",
+    ),
+    *(
+        b"shape",
+        b"descr",
+        b"dtype",
+        b"data_offsets",
+        b"__metadata__",
+        b"F64",
+        b"'<f4'",
+        b"null",
+        b'"a"',
+        b"le",
+    ),
 ]
 
 
@@ -56,14 +81,34 @@ def mutated(rng: random.Random, corpus: list[bytes]) -> bytes:
             case 4:
                 data[at:at] = rng.choice(TOKENS)
             case _ if at < len(data):
-                data[at] = rng.choice(LIKELY) if rng.random() < 0.5 else data[at] ^ (1 << rng.randrange(8))
+                data[at] = (
+                    rng.choice(LIKELY) if rng.random() < 0.5 else data[at] ^ (1 << rng.randrange(8))
+                )
     return bytes(data[:20_000])
 
 
 def odd_value(rng: random.Random) -> Any:
     """A value that a file of JSON may have anywhere."""
     return rng.choice(
-        [None, True, -1, 0, 1, 2**63, -(2**70), 10**400, 0.5, 1e308, float("nan"), "", "F32", [], {}, [0], [[]]]
+        [
+            None,
+            True,
+            -1,
+            0,
+            1,
+            2**63,
+            -(2**70),
+            10**400,
+            0.5,
+            1e308,
+            float("nan"),
+            "",
+            "F32",
+            [],
+            {},
+            [0],
+            [[]],
+        ]
     )
 
 
@@ -103,7 +148,9 @@ def mutated_json(rng: random.Random, corpus: list[bytes]) -> bytes:
 def check_inside(layout: ArrayLayout, size: int) -> None:
     assert layout.offset >= 0
     assert layout.offset + layout.nbytes <= size
-    last = sum((length - 1) * stride for length, stride in zip(layout.shape, layout.strides, strict=True))
+    last = sum(
+        (length - 1) * stride for length, stride in zip(layout.shape, layout.strides, strict=True)
+    )
     assert layout.nbytes == 0 or last + layout.itemsize == layout.nbytes
 
 
@@ -238,7 +285,9 @@ def test_the_corpus_is_read(target: Target, tmp_path: Path) -> None:
 @pytest.mark.timeout(0)  # soak says how long
 def test_what_is_made_of_the_corpus_is_read_or_refused(target: Target, tmp_path: Path) -> None:
     corpus = corpus_of(target)
-    name = f"{Path(__file__).name}::test_what_is_made_of_the_corpus_is_read_or_refused[{target.name}]"
+    name = (
+        f"{Path(__file__).name}::test_what_is_made_of_the_corpus_is_read_or_refused[{target.name}]"
+    )
     for seed in work_budget(f"tests/python/{name}", target.usual, "inputs", STEP_INPUTS):
         rng = random.Random(seed)
         for _ in range(STEP_INPUTS):

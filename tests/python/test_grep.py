@@ -34,7 +34,9 @@ def test_matches_are_ordered_by_path_and_word(mount: gpufs.Mount, words: Path, t
 def test_failures_are_exceptions_with_their_path(mount: gpufs.Mount, tree: Path) -> None:
     (tree / "dangling").symlink_to("nowhere")
     missing = tree / "missing"
-    result = grep.search(mount, grep.Dictionary(["alpha"]), [missing, tree / "b", tree / "dangling"])
+    result = grep.search(
+        mount, grep.Dictionary(["alpha"]), [missing, tree / "b", tree / "dangling"]
+    )
     assert [match.count for match in result] == [2]
     assert {(type(failure), failure.errno, failure.filename) for failure in result.failures} == {
         (FileNotFoundError, errno.ENOENT, str(missing)),
@@ -53,7 +55,9 @@ def test_paths_and_words_may_be_any_bytes(mount: gpufs.Mount, tmp_path: Path) ->
     name, word = b"\xff \xc3\xa9\n", b"caf\xe9"
     file = os.path.join(os.fsencode(tmp_path), name)  # noqa: PTH118
     Path(os.fsdecode(file)).write_bytes(b"- " + word + b" -")
-    result = grep.search(mount, grep.Dictionary([word, "caf\N{LATIN SMALL LETTER E WITH ACUTE}"]), [file])
+    result = grep.search(
+        mount, grep.Dictionary([word, "caf\N{LATIN SMALL LETTER E WITH ACUTE}"]), [file]
+    )
     (match,) = result
     assert (os.fsencode(match.path), os.fsencode(match.word), match.count) == (file, word, 1)
     assert b"".join(result.lines()) == file + b"\t" + word + b"\t1\n"
@@ -118,7 +122,9 @@ def test_many_matches_come_in_pieces(mount: gpufs.Mount, tmp_path: Path) -> None
     pieces = list(result.lines())
     assert len(pieces) > 2
     assert all(piece.endswith(b"\n") for piece in pieces)
-    assert b"".join(pieces).decode() == "".join(f"{path}\t{word}\t{count}\n" for path, word, count in expected)
+    assert b"".join(pieces).decode() == "".join(
+        f"{path}\t{word}\t{count}\n" for path, word, count in expected
+    )
 
 
 def test_a_result_outlives_its_mount(words: Path, tree: Path) -> None:
@@ -140,4 +146,6 @@ def test_lines_are_counted_of_each_file(mount: gpufs.Mount, words: Path, tree: P
     assert (result.files, len(result), result.lines) == (5, 5, 15)
     assert result.bytes == sum(file.stat().st_size for file in tree.rglob("*") if file.is_file())
     assert result.seconds > 0
-    assert [(failure.errno, failure.filename) for failure in result.failures] == [(errno.ENOENT, str(tree / "missing"))]
+    assert [(failure.errno, failure.filename) for failure in result.failures] == [
+        (errno.ENOENT, str(tree / "missing"))
+    ]

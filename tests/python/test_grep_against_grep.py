@@ -21,7 +21,9 @@ from hypothesis import strategies as st
 
 from .conftest import Command
 
-SETTINGS = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(
+    deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 FIRST_READ = 98304  # bytes that grep reads first: a NUL in them makes the file binary
 ENVIRONMENT = dict(os.environ) | {"LC_ALL": "C"}
 
@@ -47,14 +49,18 @@ def in_threads(work: Callable[[bytes], Counts], words: Iterable[bytes]) -> Count
     return counts
 
 
-def grep_each(files: Sequence[Path], words: Iterable[bytes], options: Sequence[bytes] = ()) -> Counts:
+def grep_each(
+    files: Sequence[Path], words: Iterable[bytes], options: Sequence[bytes] = ()
+) -> Counts:
     """One grep for each file and word, as the definition has it."""
 
     def work(word: bytes) -> Counts:
         counts: Counts = {}
         for file in files:
             command = [b"grep", b"-o", b"-w", b"-F", *options, b"-e", word, bytes(file)]
-            lines = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False).stdout.count(b"\n")
+            lines = subprocess.run(
+                command, env=ENVIRONMENT, capture_output=True, check=False
+            ).stdout.count(b"\n")
             if lines:
                 counts[bytes(file), word] = lines
         return counts
@@ -69,16 +75,22 @@ def grep_all(files: Sequence[Path], words: Iterable[bytes]) -> Counts:
     def work(word: bytes) -> Counts:
         command = [b"grep", b"-o", b"-w", b"-F", b"-H", b"-Z", b"-e", word, *paths]
         output = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False).stdout
-        lines = collections.Counter(line.partition(b"\0")[0] for line in output.split(b"\n") if line)
+        lines = collections.Counter(
+            line.partition(b"\0")[0] for line in output.split(b"\n") if line
+        )
         return {(path, word): count for path, count in lines.items()}
 
     return in_threads(work, words)
 
 
-def gpufs_counts(run: Command, folder: Path, files: Sequence[Path], words: Iterable[bytes]) -> Counts:
+def gpufs_counts(
+    run: Command, folder: Path, files: Sequence[Path], words: Iterable[bytes]
+) -> Counts:
     dictionary = folder / "dictionary"
     # Of "\r\n" both belong to the line's end.
-    dictionary.write_bytes(b"".join(word + (b"\r\n" if word.endswith(b"\r") else b"\n") for word in words))
+    dictionary.write_bytes(
+        b"".join(word + (b"\r\n" if word.endswith(b"\r") else b"\n") for word in words)
+    )
     done = run("grep", "--device", "cpu", "--no-progress", "-f", dictionary, *files)
     assert done.stderr == b""
     counts = counts_of(done.stdout)
@@ -98,12 +110,23 @@ def counts_of(output: bytes) -> Counts:
 
 
 def assert_same(found: Counts, expected: Counts) -> None:
-    different = {key: (found.get(key, 0), expected.get(key, 0)) for key in found.keys() | expected.keys()}
+    different = {
+        key: (found.get(key, 0), expected.get(key, 0)) for key in found.keys() | expected.keys()
+    }
     different = {key: pair for key, pair in different.items() if pair[0] != pair[1]}
     assert different == {}, "(gpufs, grep)"
 
 
-ALPHABETS = (b"a-", b"a-'", b"ab- \n", b"ab_-+ \n\r", b"a\xe9\xff- \n", b"--a ", b"\\.*[a \n", bytes(range(1, 256)))
+ALPHABETS = (
+    b"a-",
+    b"a-'",
+    b"ab- \n",
+    b"ab_-+ \n\r",
+    b"a\xe9\xff- \n",
+    b"--a ",
+    b"\\.*[a \n",
+    bytes(range(1, 256)),
+)
 
 
 class RandomText:
@@ -117,7 +140,9 @@ class RandomText:
         pieces = []
         while sum(map(len, pieces)) < size:
             piece = bytes(self.random.choices(self.alphabet, k=self.random.randint(1, 12)))
-            pieces.append(piece * self.random.choice((1, 2, 5, 30)) + self.random.choice((b"", b" ", b"\n")))
+            pieces.append(
+                piece * self.random.choice((1, 2, 5, 30)) + self.random.choice((b"", b" ", b"\n"))
+            )
         return b"".join(pieces)[:size]
 
     def word(self, text: bytes) -> bytes:
@@ -156,7 +181,9 @@ def test_words_on_the_command_line(run: Command, tmp_path: Path, seed: int) -> N
     for word in sorted(words)[:5]:
         done = run("grep", "--device", "cpu", "--", word, file)
         command = [b"grep", b"-o", b"-w", b"-F", b"--", word, bytes(file)]
-        status = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False).returncode
+        status = subprocess.run(
+            command, env=ENVIRONMENT, capture_output=True, check=False
+        ).returncode
         assert (counts_of(done.stdout), done.returncode) == (grep_each([file], [word]), status)
 
 
@@ -165,7 +192,9 @@ FOLDED = (b"aA-", b"abAB- \n", b"aZz@[`{_ \n", b"kK\xe2\x84\xaa\xc3\xa9\xc9 \n",
 
 @SETTINGS
 @given(data=st.data(), alphabet=st.sampled_from(FOLDED))
-def test_the_case_is_ignored(mount: gpufs.Mount, tmp_path: Path, data: st.DataObject, alphabet: bytes) -> None:
+def test_the_case_is_ignored(
+    mount: gpufs.Mount, tmp_path: Path, data: st.DataObject, alphabet: bytes
+) -> None:
     some = st.lists(st.sampled_from(list(alphabet)), max_size=60).map(bytes)
     text = data.draw(some)
     words = data.draw(st.lists(some.map(lambda word: word.replace(b"\n", b"")[:4]), max_size=6))
@@ -186,7 +215,12 @@ def test_the_case_is_ignored(mount: gpufs.Mount, tmp_path: Path, data: st.DataOb
     line=st.integers(0, 40),
 )
 def test_lines_are_counted(
-    mount: gpufs.Mount, tmp_path: Path, data: st.DataObject, alphabet: bytes, ignore_case: bool, line: int
+    mount: gpufs.Mount,
+    tmp_path: Path,
+    data: st.DataObject,
+    alphabet: bytes,
+    ignore_case: bool,
+    line: int,
 ) -> None:
     some = st.lists(st.sampled_from(list(alphabet)), max_size=80).map(bytes)
     text = b"\n".join([b"x" * line, data.draw(some)])
@@ -196,8 +230,18 @@ def test_lines_are_counted(
     file.write_bytes(text)
     ((found),) = grep.count_lines(mount, grep.Dictionary(words, ignore_case=ignore_case), [file])
     options = [option for word in words for option in (b"-e", word)]
-    command = [b"grep", b"-c", b"-w", b"-F", *([b"-i"] if ignore_case else []), *options, bytes(file)]
-    assert found.lines == int(subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False).stdout)
+    command = [
+        b"grep",
+        b"-c",
+        b"-w",
+        b"-F",
+        *([b"-i"] if ignore_case else []),
+        *options,
+        bytes(file),
+    ]
+    assert found.lines == int(
+        subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False).stdout
+    )
 
 
 def test_c_prints_what_grep_prints(run: Command, tmp_path: Path) -> None:
@@ -210,7 +254,12 @@ def test_c_prints_what_grep_prints(run: Command, tmp_path: Path) -> None:
         sparse.seek(4 << 20)
         sparse.write(b"a")
     for options in (["-e", "a"], ["-e", "a-a", "-e", "'"], ["-i", "A"], ["no-such-word"]):
-        for paths in ([folder], [folder / "f1"], [folder / "f1", folder / "f2"], [folder, folder / "missing"]):
+        for paths in (
+            [folder],
+            [folder / "f1"],
+            [folder / "f1", folder / "f2"],
+            [folder, folder / "missing"],
+        ):
             ours = run("grep", "--device", "cpu", "-rc", *options, *paths)
             command = ["grep", "-r", "-c", "-w", "-F", *options, *map(str, paths)]
             theirs = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False)
@@ -231,7 +280,13 @@ def test_files_with_a_late_nul(run: Command, tmp_path: Path) -> None:
             size += len(line) + 1
         text = bytearray(b"\n".join(lines))
         boundary = rnd.randrange(1, wanted // FIRST_READ + 1) * FIRST_READ
-        places = (boundary - 1, boundary, boundary + rnd.randrange(100), rnd.randrange(wanted), len(text) - 1)
+        places = (
+            boundary - 1,
+            boundary,
+            boundary + rnd.randrange(100),
+            rnd.randrange(wanted),
+            len(text) - 1,
+        )
         text[min(places[number % len(places)], len(text) - 1)] = 0
         files.append(tmp_path / f"f{number}")
         files[-1].write_bytes(text)
@@ -252,7 +307,9 @@ def test_a_sparse_file_is_binary(run: Command, tmp_path: Path) -> None:
 
 def files_below(root: Path, kept: Callable[[Path], bool], total_bytes: int) -> list[Path]:
     """Files spread evenly over a tree, of about this size together."""
-    files = sorted(file for file in root.rglob("*") if not file.is_symlink() and file.is_file() and kept(file))
+    files = sorted(
+        file for file in root.rglob("*") if not file.is_symlink() and file.is_file() and kept(file)
+    )
     random.Random(1).shuffle(files)
     chosen = []
     for file in files:
@@ -272,13 +329,32 @@ def words_of(files: Sequence[Path]) -> set[bytes]:
         text = file.read_bytes()
         counts.update(re.findall(rb"\w+", text))
         others.update(
-            rnd.sample(pieces, min(3, len(pieces))) if (pieces := re.findall(rb"\S+[ \t]\S+|\S+", text)) else ()
+            rnd.sample(pieces, min(3, len(pieces)))
+            if (pieces := re.findall(rb"\S+[ \t]\S+|\S+", text))
+            else ()
         )
     common = [word for word, _ in counts.most_common(60)]
     rare = rnd.sample(sorted(counts), min(len(counts), 250))
     hard = rnd.sample(sorted(others), min(len(others), 150))
-    made = [b"--", b"==", b"...", b"''", b'""', b"-----", b"/*", b"-*-", b"# #", b"::", b"self", b"a-a", b"0 0", b", 0"]
-    return {word for word in {*common, *rare, *hard, *made} if len(word) <= 255 and b"\0" not in word}
+    made = [
+        b"--",
+        b"==",
+        b"...",
+        b"''",
+        b'""',
+        b"-----",
+        b"/*",
+        b"-*-",
+        b"# #",
+        b"::",
+        b"self",
+        b"a-a",
+        b"0 0",
+        b", 0",
+    ]
+    return {
+        word for word in {*common, *rare, *hard, *made} if len(word) <= 255 and b"\0" not in word
+    }
 
 
 def is_text(file: Path) -> bool:

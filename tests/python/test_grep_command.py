@@ -32,7 +32,12 @@ def special_path(kind: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["FIFO", "socket", "device", "pseudo file", "pseudo folder"])
 def test_what_cannot_be_searched_is_one_line_and_the_rest_is_done(
-    run: Command, words: Path, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    run: Command,
+    words: Path,
+    tree: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a socket's path is short
     path = special_path(kind, Path())
@@ -44,7 +49,9 @@ def test_what_cannot_be_searched_is_one_line_and_the_rest_is_done(
     assert done.returncode == 2
 
 
-def test_what_is_special_below_a_folder_is_passed_over(run: Command, words: Path, tree: Path) -> None:
+def test_what_is_special_below_a_folder_is_passed_over(
+    run: Command, words: Path, tree: Path
+) -> None:
     os.mkfifo(tree / "fifo")
     (tree / "link").symlink_to("a")
     done = run("grep", "--device", "cpu", "-f", words, tree)
@@ -69,21 +76,34 @@ def names_of_input(tmp_path: Path, words: Path, tree: Path) -> dict[str, Path]:
     }
 
 
-KINDS = ("a file", "a file below a folder", "a symbolic link", "a hard link", "a linked folder", "the words")
+KINDS = (
+    "a file",
+    "a file below a folder",
+    "a symbolic link",
+    "a hard link",
+    "a linked folder",
+    "the words",
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_timeline_overwrites_no_input(run: Command, words: Path, tree: Path, tmp_path: Path, kind: str) -> None:
+def test_a_timeline_overwrites_no_input(
+    run: Command, words: Path, tree: Path, tmp_path: Path, kind: str
+) -> None:
     output = names_of_input(tmp_path, words, tree)[kind]
     before = output.read_bytes()
-    done = run("grep", "--device", "cpu", "--timeline", output, "-f", words, tree / "b", tree / "below")
+    done = run(
+        "grep", "--device", "cpu", "--timeline", output, "-f", words, tree / "b", tree / "below"
+    )
     assert output.read_bytes() == before
     (line,) = done.stderr.decode().splitlines()
     assert line.startswith(f"gpufs grep: {output}: would be lost: ")
     assert (done.stdout, done.returncode) == (b"", 2)
 
 
-def test_a_timeline_overwrites_no_input_that_an_empty_list_leaves_unread(run: Command, tree: Path) -> None:
+def test_a_timeline_overwrites_no_input_that_an_empty_list_leaves_unread(
+    run: Command, tree: Path
+) -> None:
     before = (tree / "b").read_bytes()
     done = run("grep", "--device", "cpu", "--timeline", tree / "b", "-f", os.devnull, tree)
     assert (tree / "b").read_bytes() == before
@@ -95,13 +115,17 @@ def test_a_timeline_does_not_overwrite_words_on_standard_input(words: Path, tree
     before = words.read_bytes()
     arguments = command_line("grep", "--device", "cpu", "--timeline", words, "-f", "-", tree)
     with words.open("rb") as stdin:
-        done = subprocess.run(arguments, stdin=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            arguments, stdin=stdin, capture_output=True, timeout=TIMEOUT_S, check=False
+        )
     assert words.read_bytes() == before
     assert done.stderr == f"gpufs grep: {words}: would be lost: it is a list of words\n".encode()
     assert done.returncode == 2
 
 
-def test_a_timeline_may_replace_another_file(run: Command, words: Path, tree: Path, tmp_path: Path) -> None:
+def test_a_timeline_may_replace_another_file(
+    run: Command, words: Path, tree: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "timeline"
     for before in (None, "old"):
         if before is not None:
@@ -116,7 +140,9 @@ def test_a_timeline_may_go_where_nothing_is_kept(run: Command, words: Path, tree
     assert (done.stdout, done.stderr, done.returncode) == (tree_lines(tree), b"", 0)
 
 
-def test_a_timeline_that_cannot_be_written_is_one_line(run: Command, words: Path, tree: Path) -> None:
+def test_a_timeline_that_cannot_be_written_is_one_line(
+    run: Command, words: Path, tree: Path
+) -> None:
     done = run("grep", "--device", "cpu", "--timeline", tree / "no" / "folder", "-f", words, tree)
     assert done.stderr == f"gpufs grep: {tree}/no/folder: No such file or directory\n".encode()
     assert (done.stdout, done.returncode) == (b"", 2)
@@ -128,7 +154,11 @@ def test_a_timeline_that_cannot_be_written_is_one_line(run: Command, words: Path
 def lines_of(tree: Path, *words: str) -> bytes:
     """The output of a search of `tree` for some of its words."""
     wanted = {word.encode() for word in words}
-    return b"".join(line for line in tree_lines(tree).splitlines(keepends=True) if line.split(b"\t")[1] in wanted)
+    return b"".join(
+        line
+        for line in tree_lines(tree).splitlines(keepends=True)
+        if line.split(b"\t")[1] in wanted
+    )
 
 
 @pytest.mark.parametrize(
@@ -158,11 +188,19 @@ def test_words_stand_on_the_command_line(
     (tmp_path / "list").write_text("alpha\ngamma\n")
     (tmp_path / "other").write_text("beta\n")
     paths = {"TREE": tree, "LIST": tmp_path / "list", "OTHER": tmp_path / "other"}
-    done = run("grep", "--device", "cpu", *(paths.get(argument, argument) for argument in arguments))
-    assert (done.stdout, done.stderr, done.returncode) == (lines_of(tree, *found), b"", 0 if found else 1)
+    done = run(
+        "grep", "--device", "cpu", *(paths.get(argument, argument) for argument in arguments)
+    )
+    assert (done.stdout, done.stderr, done.returncode) == (
+        lines_of(tree, *found),
+        b"",
+        0 if found else 1,
+    )
 
 
-def test_with_a_word_of_e_or_f_all_operands_are_paths(run: Command, words: Path, tree: Path) -> None:
+def test_with_a_word_of_e_or_f_all_operands_are_paths(
+    run: Command, words: Path, tree: Path
+) -> None:
     for option in (["-e", "beta"], ["-f", words]):
         done = run("grep", "--device", "cpu", *option, "alpha", tree / "nothing")
         assert done.stderr == b"gpufs grep: alpha: No such file or directory\n"
@@ -207,7 +245,9 @@ def test_r_without_a_path_searches_the_working_folder(run: Command, tree: Path) 
         (["-f", os.devnull, "-e", "x" * 256, "."], "longer than 255 bytes"),
     ],
 )
-def test_wrong_use_is_one_line(run: Command, tmp_path: Path, arguments: list[str], text: str) -> None:
+def test_wrong_use_is_one_line(
+    run: Command, tmp_path: Path, arguments: list[str], text: str
+) -> None:
     done = run("grep", "--device", "cpu", *arguments, cwd=tmp_path)
     (line,) = done.stderr.decode().splitlines()
     assert line.startswith("gpufs grep: ")
@@ -236,7 +276,9 @@ def test_a_list_without_words_reads_nothing(run: Command, tree: Path) -> None:
         (["errors"], []),
     ],
 )
-def test_the_case_of_ascii_letters_is_ignored(run: Command, tmp_path: Path, words: list[str], lines: list[str]) -> None:
+def test_the_case_of_ascii_letters_is_ignored(
+    run: Command, tmp_path: Path, words: list[str], lines: list[str]
+) -> None:
     file = tmp_path / "file"
     text = "error Error ERROR,eRRoR error_ x-X \N{LATIN SMALL LETTER E WITH ACUTE}"
     cafes = "CAF\N{LATIN SMALL LETTER E WITH ACUTE} caf\N{LATIN CAPITAL LETTER E WITH ACUTE}"
@@ -261,8 +303,12 @@ def test_a_list_is_read_ignoring_the_case(run: Command, words: Path, tree: Path)
     assert (done.stdout, done.returncode) == (f"{tree}/capitals\talpha\t1\n".encode(), 0)
 
 
-def test_the_spelling_of_the_command_line_comes_before_that_of_a_list(run: Command, words: Path, tree: Path) -> None:
-    done = run("grep", "--device", "cpu", "-i", "-f", words, "-e", "Gamma", "-e", "gaMMA", tree / "a")
+def test_the_spelling_of_the_command_line_comes_before_that_of_a_list(
+    run: Command, words: Path, tree: Path
+) -> None:
+    done = run(
+        "grep", "--device", "cpu", "-i", "-f", words, "-e", "Gamma", "-e", "gaMMA", tree / "a"
+    )
     assert (done.stdout, done.returncode) == (f"{tree}/a\tGamma\t2\n".encode(), 0)
 
 

@@ -17,7 +17,9 @@ from gpufs.bench._measure import AbsentError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-SETTINGS = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(
+    deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 CHUNK = 4096  # the smallest
 CHUNKS_OF_PART = 8  # of the program for the CPU
 FIRST_READ = 98304  # bytes in which a NUL makes all of a file binary
@@ -27,7 +29,9 @@ def ways(fs: gpufs.Mount) -> tuple[str, ...]:
     return ("cpu", "cuda") if fs.device == "cuda" else ("cpu",)
 
 
-def check(fs: gpufs.Mount, words: Iterable[bytes], roots: list[Path], chunk: int = CHUNK) -> grep.Result:
+def check(
+    fs: gpufs.Mount, words: Iterable[bytes], roots: list[Path], chunk: int = CHUNK
+) -> grep.Result:
     """Holds the rivals' results against gpufs', which it returns."""
     dictionary = grep.Dictionary(words)
     expected = grep.search(fs, dictionary, roots)
@@ -54,7 +58,16 @@ def write(folder: Path, *texts: bytes) -> list[Path]:
     return files
 
 
-ALPHABETS = (b"a-", b"a-'", b"ab- \n", b"ab_-+ \n\r", b"a\xe9\xff- \n", b"--a ", b"abcdefgh \n", b"a \n\0")
+ALPHABETS = (
+    b"a-",
+    b"a-'",
+    b"ab- \n",
+    b"ab_-+ \n\r",
+    b"a\xe9\xff- \n",
+    b"--a ",
+    b"abcdefgh \n",
+    b"a \n\0",
+)
 
 
 @st.composite
@@ -67,14 +80,22 @@ def texts_and_words(draw: st.DrawFn) -> tuple[list[bytes], set[bytes]]:
         return bytes(random.choices(alphabet, k=count))
 
     def text(size: int) -> bytes:
-        pieces = [some(random.randint(1, 300)) * random.choice((1, 1, 2, 50)) for _ in range(1 + size // 100)]
+        pieces = [
+            some(random.randint(1, 300)) * random.choice((1, 1, 2, 50))
+            for _ in range(1 + size // 100)
+        ]
         return b"\n".join(pieces)[:size]
 
-    sizes = st.sampled_from((0, 1, 5, 60, 1000, CHUNK, 2 * CHUNK + 1, CHUNKS_OF_PART * CHUNK + 3, 70_000, 140_000))
+    sizes = st.sampled_from(
+        (0, 1, 5, 60, 1000, CHUNK, 2 * CHUNK + 1, CHUNKS_OF_PART * CHUNK + 3, 70_000, 140_000)
+    )
     texts = [text(size) for size in draw(st.lists(sizes, min_size=1, max_size=6))]
     words = set()
     for _ in range(30):
-        size, whole = random.choice((1, 2, 3, 4, 5, 8, 9, 16, 17, 18, 40, 255)), random.choice(texts)
+        size, whole = (
+            random.choice((1, 2, 3, 4, 5, 8, 9, 16, 17, 18, 40, 255)),
+            random.choice(texts),
+        )
         at = random.randrange(len(whole) + 1)
         words.add(whole[at : at + size] if random.random() < 0.8 else some(size))
     return texts, {word for word in words if b"\n" not in word and b"\0" not in word}
@@ -94,13 +115,22 @@ def test_words_at_the_ends_of_what_is_read(fs: gpufs.Mount, tmp_path: Path, size
     word = bytes(itertools.islice(itertools.cycle(b"abcdefghijk"), size))
     # Of an odd length, so that words lie differently at each end.
     cycle = word + b" " if size % 2 == 0 else word + b", "
-    texts = (cycle * (200_000 // len(cycle)) + word, b"x" * (CHUNK - 3) + b" " + word, b"-" * (9 * CHUNK) + word)
+    texts = (
+        cycle * (200_000 // len(cycle)) + word,
+        b"x" * (CHUNK - 3) + b" " + word,
+        b"-" * (9 * CHUNK) + word,
+    )
     result = check(fs, [word, word[:-1], word[1:], b"k" + word[:-1]], write(tmp_path, *texts))
     assert [match.count for match in result] == [200_000 // len(cycle) + 1, 1, 1]
 
 
 def test_overlapping_words_across_the_ends_of_what_is_read(fs: gpufs.Mount, tmp_path: Path) -> None:
-    texts = (b"a-" * 50_000 + b"a", b"-" * 100_000, b"a-a " * 30_000, (b"x" * 97 + b"--" * 150) * 100)
+    texts = (
+        b"a-" * 50_000 + b"a",
+        b"-" * 100_000,
+        b"a-a " * 30_000,
+        (b"x" * 97 + b"--" * 150) * 100,
+    )
     check(fs, [b"a-a", b"--", b"---", b"-", b"a-a-a", b"-a-"], write(tmp_path, *texts))
 
 
@@ -110,12 +140,24 @@ def test_more_than_there_is_room_for(fs: gpufs.Mount, tmp_path: Path) -> None:
     pairs = [first + b"." + second for first, second in itertools.pairwise(parts)]
     text = b" ".join(pairs)
     check(fs, {*parts, *pairs}, write(tmp_path, text, text * 3, b"ab.cd " * 9, b""), 1 << 16)
-    starts = {b"." * count + b"x" for count in range(1, 100)} | {b"." * count for count in range(1, 100)}
+    starts = {b"." * count + b"x" for count in range(1, 100)} | {
+        b"." * count for count in range(1, 100)
+    }
     check(fs, starts, write(tmp_path, (b"." * 120 + b"x ") * 300), 1 << 16)
 
 
 def test_small_and_empty_files(fs: gpufs.Mount, tmp_path: Path) -> None:
-    texts = (b"", b"word", b"word\n", b"\n", b"w", b"no", b"word-word", b"_word word_ word", b"\xffword\xff word2")
+    texts = (
+        b"",
+        b"word",
+        b"word\n",
+        b"\n",
+        b"w",
+        b"no",
+        b"word-word",
+        b"_word word_ word",
+        b"\xffword\xff word2",
+    )
     result = check(fs, [b"word"], write(tmp_path, *texts))
     assert [match.count for match in result] == [1, 1, 2, 1, 1]
     folder = tmp_path / "many"
@@ -170,14 +212,16 @@ def test_a_benchmark_calls_matches_that_differ_wrong(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_grep, "DICTIONARIES", ())
-    with World.make("cpu", file=None, size=1 << 20, quick=True, tree=[str(tree)], tell=print) as world:
+    with World.make(
+        "cpu", file=None, size=1 << 20, quick=True, tree=[str(tree)], tell=print
+    ) as world:
         text = _grep.Text(world, 500)
         assert {"alpha", "beta", "gamma"} < set(text.words)
-        by_cpu, by_twin = _grep.rival(world, text, "cpu", 2), _grep.search(text, device="cpu")
-        assert [next(source()).wrong_bytes for source in (by_cpu, by_twin)] == [0, 0]
+        by_cpu, by_cpu = _grep.rival(world, text, "cpu", 2), _grep.search(text, device="cpu")
+        assert [next(source()).wrong_bytes for source in (by_cpu, by_cpu)] == [0, 0]
         with (tree / "b").open("a") as file:
             file.write("alpha\n")
-        assert [next(source()).wrong_bytes for source in (by_cpu, by_twin)] == [32, 32]
+        assert [next(source()).wrong_bytes for source in (by_cpu, by_cpu)] == [32, 32]
         with pytest.raises(AbsentError, match="needs a GPU"):
             next(_grep.rival(world, text, "cuda", 2)())
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from .conftest import Command, tree_lines
 
-SETTINGS = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(
+    deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 WORD_MAX = 255
 
 pieces = st.sampled_from(
@@ -56,11 +58,17 @@ def test_a_list_has_one_word_a_line(mount: gpufs.Mount, tmp_path: Path, text: by
     assert len(dictionary) == len(expected)
     searched = tmp_path / "searched"
     searched.write_bytes(b"\n".join(expected))
-    assert {word.encode("utf-8", "surrogateescape") for _, word, _ in found(mount, dictionary, searched)} == expected
+    assert {
+        word.encode("utf-8", "surrogateescape") for _, word, _ in found(mount, dictionary, searched)
+    } == expected
 
 
-def found(mount: gpufs.Mount, dictionary: grep.Dictionary, file: Path) -> list[tuple[str, str, int]]:
-    return [(match.path, match.word, match.count) for match in grep.search(mount, dictionary, [file])]
+def found(
+    mount: gpufs.Mount, dictionary: grep.Dictionary, file: Path
+) -> list[tuple[str, str, int]]:
+    return [
+        (match.path, match.word, match.count) for match in grep.search(mount, dictionary, [file])
+    ]
 
 
 def test_lines_may_end_as_on_windows(run: Command, tree: Path, tmp_path: Path) -> None:
@@ -78,7 +86,15 @@ def test_a_folder_is_no_list(run: Command, tree: Path) -> None:
 
 @pytest.mark.parametrize("endless", ["/dev/zero", "/dev/urandom"])
 def test_a_list_without_end_is_refused(run: Command, tree: Path, endless: str) -> None:
-    done = run("grep", "--device", "cpu", "-f", endless, tree, prefix=["sh", "-c", 'ulimit -v 16000000; "$0" "$@"'])
+    done = run(
+        "grep",
+        "--device",
+        "cpu",
+        "-f",
+        endless,
+        tree,
+        prefix=["sh", "-c", 'ulimit -v 16000000; "$0" "$@"'],
+    )
     assert done.stderr.startswith(f"gpufs grep: {endless}: line ".encode())
     assert done.stderr.count(b"\n") == 1
     assert (done.stdout, done.returncode) == (b"", 2)

@@ -11,7 +11,7 @@ import pytest
 
 from .conftest import TIMEOUT_S, run_program
 
-# Read byte by byte, it keeps the twin busy for minutes.
+# Read byte by byte, it keeps the CPU device busy for minutes.
 LONG_BYTES = 1 << 30
 
 # Of a program whose main thread is interrupted as soon as `begun()`.
@@ -23,7 +23,7 @@ from gpufs import linear
 
 folder = sys.argv[1]
 threads_before = len(os.listdir("/proc/self/task"))
-mount = gpufs.mount(device="cpu", cache="1MiB", workers=1, twin_threads=2)
+mount = gpufs.mount(device="cpu", cache="1MiB", workers=1, cpu_threads=2)
 
 def interrupt(begun):
     def wait():
@@ -157,7 +157,8 @@ def thread_count():
     time.sleep(0.02)
     return len(os.listdir("/proc/self/task"))
 
-threads = min(thread_count() for _ in range(50))  # threads of calls that have returned may not have ended
+# threads of calls that have returned may not have ended
+threads = min(thread_count() for _ in range(50))
 size = 50_000  # as above
 while not interrupted(lambda: part_of(size).gather(np.arange(size)[::-1], 1)):
     size *= 4
@@ -259,7 +260,7 @@ for number in range(60):
             assert np.array_equal(file.read(), content.view("u1"))
             file.truncate(100)
             assert file.stat().size == 100
-        with gpufs.mount(device="cpu", cache="64KiB", workers=1, twin_threads=1) as other:
+        with gpufs.mount(device="cpu", cache="64KiB", workers=1, cpu_threads=1) as other:
             other.register_file(folder + "/content")
             other.synchronize()
         armed = False
@@ -283,25 +284,37 @@ def test_calls_survive_a_storm_of_interruptions(folder: Path, seed: str) -> None
 # ---- Commands
 
 
-@pytest.mark.parametrize("program", [["-m", "gpufs"], ["-c", "from gpufs.__main__ import main; main()"]])
+@pytest.mark.parametrize(
+    "program", [["-m", "gpufs"], ["-c", "from gpufs.__main__ import main; main()"]]
+)
 def test_a_command_that_is_still_imported_ends_quietly(tmp_path: Path, program: list[str]) -> None:
     # The first module that the command line imports stands in for all of them.
-    (tmp_path / "typer.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    (tmp_path / "typer.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    )
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     command = [sys.executable, *program, "stat", "x"]
-    done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, timeout=TIMEOUT_S, check=False, env=environment
+    )
     assert (done.stdout, done.stderr, done.returncode) == (b"", b"", 130)
 
 
 def test_a_command_that_ignores_interrupts_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nraise SystemExit(7)\n")
+    (tmp_path / "typer.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nraise SystemExit(7)\n"
+    )
     program = (
         "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
         "os.execv(sys.executable, [sys.executable, '-m', 'gpufs', 'stat', 'x'])"
     )
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, timeout=TIMEOUT_S, check=False, env=environment
+        [sys.executable, "-c", program],
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env=environment,
     )
     assert (done.stdout, done.stderr, done.returncode) == (b"", b"", 7)
 
@@ -348,7 +361,9 @@ int fsync(int fd) {
 def test_the_sync_of_a_folder_is_interrupted_and_goes_on(folder: Path) -> None:
     (folder / "slow.c").write_text(SLOW_FSYNC)
     built = folder / "slow.so"
-    subprocess.run(["g++", "-shared", "-fPIC", "-O1", "-xc", folder / "slow.c", "-o", built], check=True)
+    subprocess.run(
+        ["g++", "-shared", "-fPIC", "-O1", "-xc", folder / "slow.c", "-o", built], check=True
+    )
     program = """
 interrupt(lambda: os.path.exists(folder + "/begun"))
 try:

@@ -27,7 +27,8 @@ HEADERS = Path(gpufs.include_dirs()[0])
 DEVICE_CODE = Path(gpufs.__file__).parent / "numba" / "device_calls.fatbin"
 
 needs_device_code = pytest.mark.skipif(
-    _core.built_cuda_version == 0 and not DEVICE_CODE.exists(), reason="gpufs was built without CUDA"
+    _core.built_cuda_version == 0 and not DEVICE_CODE.exists(),
+    reason="gpufs was built without CUDA",
 )
 
 
@@ -67,19 +68,26 @@ def test_headers_are_those_of_the_source() -> None:
     installed = HEADERS / "gpufs"
     names = sorted(file.relative_to(source) for file in source.rglob("*.*"))
     assert sorted(file.relative_to(installed) for file in installed.rglob("*.*")) == names
-    assert [name for name in names if (installed / name).read_bytes() != (source / name).read_bytes()] == []
+    assert [
+        name for name in names if (installed / name).read_bytes() != (source / name).read_bytes()
+    ] == []
 
 
 # launch.cuh is for launching from C++; *.hpp are for the host.
 @pytest.mark.parametrize(
-    "header", sorted(str(file.relative_to(HEADERS)) for file in HEADERS.rglob("*.cuh") if file.stem != "launch")
+    "header",
+    sorted(
+        str(file.relative_to(HEADERS)) for file in HEADERS.rglob("*.cuh") if file.stem != "launch"
+    ),
 )
 def test_a_header_needs_no_other(header: str) -> None:
     assert compile_to("LTOIR", f'#include <{header}>\nextern "C" __global__ void nothing() {{}}\n')
 
 
 # CuPy sets both.
-@pytest.mark.parametrize("options", [(), ("-default-device", "-ftz=true")], ids=["plain", "as CuPy"])
+@pytest.mark.parametrize(
+    "options", [(), ("-default-device", "-ftz=true")], ids=["plain", "as CuPy"]
+)
 def test_all_calls_of_all_groups_compile(options: Sequence[str]) -> None:
     assert compile_to("LTOIR", (ROOT / "python" / "src" / "device_calls.cu").read_text(), options)
 
@@ -181,18 +189,28 @@ def h100_for_numba(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     from numba.cuda import dispatcher
 
     h100 = (9, 0)
-    monkeypatch.setattr(dispatcher, "get_current_device", lambda: SimpleNamespace(compute_capability=h100))
+    monkeypatch.setattr(
+        dispatcher, "get_current_device", lambda: SimpleNamespace(compute_capability=h100)
+    )
     return h100
 
 
-def link_numba(kernel: Callable[..., None], signature: object, capability: tuple[int, int]) -> bytes:
+def link_numba(
+    kernel: Callable[..., None], signature: object, capability: tuple[int, int]
+) -> bytes:
     """Compiles a kernel by Numba and links it as it would."""
     from numba import cuda
 
-    (code, *linked), _ = cuda.compile_all(kernel, signature, device=False, abi="numba", output="ltoir", cc=capability)
+    (code, *linked), _ = cuda.compile_all(
+        kernel, signature, device=False, abi="numba", output="ltoir", cc=capability
+    )
     assert [file.data for file in linked] == [DEVICE_CODE.read_bytes()]
     parts = [ObjectCode.from_ltoir(code), *(ObjectCode.from_fatbin(file.data) for file in linked)]
-    return Linker(*parts, options=LinkerOptions(arch="sm_90", link_time_optimization=True)).link("cubin").code
+    return (
+        Linker(*parts, options=LinkerOptions(arch="sm_90", link_time_optimization=True))
+        .link("cubin")
+        .code
+    )
 
 
 @needs_device_code
@@ -220,7 +238,9 @@ def test_each_call_links_in_numba(h100_for_numba: tuple[int, int], name: str) ->
         result[2] = group.gwrite(fs, fd, gpufs.numba.address_of(matrix) + 16, 100, 0)
         result[3] = group.gfsize(fs, fd)
         result[4] = group.gfsync(fs, fd) + group.gftruncate(fs, fd, 50)
-        result[5] = group.gclose(fs, fd) + group.grename(fs, path, path[1:]) + group.gunlink(fs, path)
+        result[5] = (
+            group.gclose(fs, fd) + group.grename(fs, path, path[1:]) + group.gunlink(fs, path)
+        )
 
     path, result = types.Array(types.uint8, 1, "C"), types.Array(types.int64, 1, "C")
     # The handle as an array, as those have it who pass the object itself.
@@ -256,7 +276,9 @@ def test_without_device_code_the_error_says_so(tmp_path: Path) -> None:
     for file in package.iterdir():
         if file.name != "numba":
             (tmp_path / "gpufs" / file.name).symlink_to(file)
-    shutil.copytree(package / "numba", tmp_path / "gpufs" / "numba", ignore=shutil.ignore_patterns("*.fatbin"))
+    shutil.copytree(
+        package / "numba", tmp_path / "gpufs" / "numba", ignore=shutil.ignore_patterns("*.fatbin")
+    )
     program = """
 try:
     import gpufs.numba
@@ -284,17 +306,21 @@ try:
 except ImportError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     assert "numba-cuda" in done.stdout
 
 
 def test_importing_gpufs_imports_no_compiler() -> None:
-    program = "import sys, gpufs; print([name for name in ('numba', 'numpy', 'cuda') if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    program = "import sys, gpufs; print([name for name in ('numba', 'numpy', 'cuda') if name in
+    sys.modules])" done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout == "[]\n"
 
 
-def test_the_handle_of_the_twin_is_in_host_memory(mount: gpufs.Mount) -> None:
+def test_the_handle_of_the_cpu_is_in_host_memory(mount: gpufs.Mount) -> None:
     ref = mount.device_ref()
     assert ref.address == mount.device_ref().address
     assert ref.mount is mount
@@ -305,7 +331,9 @@ def test_the_handle_of_the_twin_is_in_host_memory(mount: gpufs.Mount) -> None:
         mount.device_ref()
 
 
-def test_the_handle_of_a_gpu_is_an_array_of_bytes(monkeypatch: pytest.MonkeyPatch, mount: gpufs.Mount) -> None:
+def test_the_handle_of_a_gpu_is_an_array_of_bytes(
+    monkeypatch: pytest.MonkeyPatch, mount: gpufs.Mount
+) -> None:
     monkeypatch.setattr(gpufs.Mount, "device", "cuda")
     ref = mount.device_ref()
     interface = ref.__cuda_array_interface__

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.skipif(not _core.examine_cuda()["gpus"], reason="no GPU
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "python"
-# pytest's way of importing leaves sys.path alone; programs that it starts are to find the same package.
+# pytest's way of importing leaves sys.path alone; programs that it starts are to find the same
+# package.
 PACKAGES = Path(gpufs.__file__).parent.parent
 
 # To compile a kernel takes some 40 s of one processor, where nothing was kept of an earlier run.

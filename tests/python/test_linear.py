@@ -1,4 +1,4 @@
-"""Products of matrices in files against NumPy's, on the CPU twin and on a GPU."""
+"""Products of matrices in files against NumPy's, on the CPU device and on a GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 
 from .conftest import Command, names
 
-SETTINGS = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 DTYPES = {"float32": np.dtype("<f4"), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 
@@ -30,7 +32,11 @@ def npy_at(path: Path, array: Any, offset: int) -> Path:
     """A .npy file whose numbers begin anywhere, not at a multiple of 64 bytes as NumPy's."""
     header = str({"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}).encode()
     path.write_bytes(
-        b"\x93NUMPY\x01\x00" + struct.pack("<H", offset - 10) + header.ljust(offset - 11) + b"\n" + array.tobytes()
+        b"\x93NUMPY\x01\x00"
+        + struct.pack("<H", offset - 10)
+        + header.ljust(offset - 11)
+        + b"\n"
+        + array.tobytes()
     )
     return path
 
@@ -58,7 +64,9 @@ def check(found: Any, matrix: Any, vector: Any) -> None:
     dtype=st.sampled_from(sorted(DTYPES)),
     seed=st.integers(0, 100),
 )
-def test_products_are_numpys(fs: gpufs.Mount, tmp_path: Path, rows: int, columns: int, dtype: str, seed: int) -> None:
+def test_products_are_numpys(
+    fs: gpufs.Mount, tmp_path: Path, rows: int, columns: int, dtype: str, seed: int
+) -> None:
     matrix, vector = numbers(seed, (rows, columns), dtype), numbers(seed + 1, columns, dtype)
     a, x = save(tmp_path / "a", matrix), save(tmp_path / "x", vector)
     result = linear.matvec(fs, a, x, tmp_path / "y", dtype=dtype, shape=(rows, columns))
@@ -67,8 +75,12 @@ def test_products_are_numpys(fs: gpufs.Mount, tmp_path: Path, rows: int, columns
     assert names(tmp_path) == ["a", "x", "y"]
 
 
-@pytest.mark.parametrize("shape", [(1, 3_000_000), (3, 1_000_001), (40_000, 100), (400_000, 3), (5, 65_536)])
-def test_matrices_larger_than_the_cache(fs: gpufs.Mount, tmp_path: Path, shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    "shape", [(1, 3_000_000), (3, 1_000_001), (40_000, 100), (400_000, 3), (5, 65_536)]
+)
+def test_matrices_larger_than_the_cache(
+    fs: gpufs.Mount, tmp_path: Path, shape: tuple[int, int]
+) -> None:
     matrix, vector = numbers(1, shape, "float32"), numbers(2, shape[1], "float32")
     np.save(tmp_path / "a.npy", matrix)
     np.save(tmp_path / "x.npy", vector)
@@ -131,7 +143,20 @@ def test_large_matrices_by_the_command_line(run: Command, tmp_path: Path) -> Non
 def test_the_command_line(run: Command, tmp_path: Path) -> None:
     matrix, vector = numbers(1, (70, 300), "bfloat16"), numbers(2, 300, "bfloat16")
     a, x, y = save(tmp_path / "a", matrix), save(tmp_path / "x", vector), tmp_path / "y.npy"
-    done = run("matvec", a, x, "-o", y, "--shape", "70x300", "--dtype", "bfloat16", "--cache", "8MiB", "--stats")
+    done = run(
+        "matvec",
+        a,
+        x,
+        "-o",
+        y,
+        "--shape",
+        "70x300",
+        "--dtype",
+        "bfloat16",
+        "--cache",
+        "8MiB",
+        "--stats",
+    )
     assert (done.stdout, done.returncode) == (b"", 0)
     assert b"matrix    70 x 300" in done.stderr
     check(np.load(y), matrix, vector)
@@ -161,11 +186,15 @@ BOTH = pytest.mark.parametrize("what", ["matvec", "matmul"])
 def multiply(what: str, mount: gpufs.Mount, folder: Path, rows: int, depth: int) -> None:
     """Multiplies the raw files a and x there into y."""
     sizes = (rows, depth) if what == "matvec" else (rows, depth, 1)
-    getattr(linear, what)(mount, folder / "a", folder / "x", folder / "y", dtype="float32", shape=sizes)
+    getattr(linear, what)(
+        mount, folder / "a", folder / "x", folder / "y", dtype="float32", shape=sizes
+    )
 
 
 @BOTH
-def test_a_matrix_that_shrinks_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_a_matrix_that_shrinks_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     matrix = numbers(1, (500, 1000), "float32")
     save(Path("a"), matrix), save(Path("x"), matrix[0])
@@ -176,7 +205,10 @@ def test_a_matrix_that_shrinks_is_an_error(tmp_path: Path, monkeypatch: pytest.M
         in_core(*arguments)
 
     monkeypatch.setattr(_core, what, shrink_and_multiply)
-    with gpufs.mount(device="cpu", cache="1MiB") as mount, pytest.raises(OSError, match="shorter") as caught:
+    with (
+        gpufs.mount(device="cpu", cache="1MiB") as mount,
+        pytest.raises(OSError, match="shorter") as caught,
+    ):
         multiply(what, mount, Path(), 500, 1000)
     assert (caught.value.errno, caught.value.filename) == (errno.ENODATA, "a")
     assert names(tmp_path) == ["a", "x"]
@@ -184,8 +216,14 @@ def test_a_matrix_that_shrinks_is_an_error(tmp_path: Path, monkeypatch: pytest.M
 
 @BOTH
 def test_a_mount_that_writes_nothing_is_refused(tmp_path: Path, what: str) -> None:
-    save(tmp_path / "a", numbers(1, (5, 4), "float32")), save(tmp_path / "x", numbers(1, 4, "float32"))
-    with gpufs.mount(device="cpu", cache="1MiB", read_only=True) as mount, pytest.raises(OSError) as caught:
+    (
+        save(tmp_path / "a", numbers(1, (5, 4), "float32")),
+        save(tmp_path / "x", numbers(1, 4, "float32")),
+    )
+    with (
+        gpufs.mount(device="cpu", cache="1MiB", read_only=True) as mount,
+        pytest.raises(OSError) as caught,
+    ):
         multiply(what, mount, tmp_path, 5, 4)
     assert (caught.value.errno, caught.value.filename) == (errno.EROFS, str(tmp_path / "y"))
     assert names(tmp_path) == ["a", "x"]
@@ -195,10 +233,15 @@ def test_a_mount_that_writes_nothing_is_refused(tmp_path: Path, what: str) -> No
 def test_a_full_disk_leaves_nothing(tmp_path: Path, what: str) -> None:
     import resource
 
-    save(tmp_path / "a", numbers(1, (50_000, 4), "float32")), save(tmp_path / "x", numbers(1, 4, "float32"))
+    (
+        save(tmp_path / "a", numbers(1, (50_000, 4), "float32")),
+        save(tmp_path / "x", numbers(1, 4, "float32")),
+    )
     with gpufs.mount(device="cpu", cache="1MiB") as mount:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))  # as a disk that is full after so many bytes
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (50_000, hard)
+        )  # as a disk that is full after so many bytes
         try:
             with pytest.raises(OSError) as caught:
                 multiply(what, mount, tmp_path, 50_000, 4)
@@ -210,7 +253,10 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, what: str) -> None:
 
 @BOTH
 def test_raw_files_of_another_size_are_refused(tmp_path: Path, what: str) -> None:
-    save(tmp_path / "a", numbers(1, (6, 4), "float32")), save(tmp_path / "x", numbers(1, 4, "float32"))
+    (
+        save(tmp_path / "a", numbers(1, (6, 4), "float32")),
+        save(tmp_path / "x", numbers(1, 4, "float32")),
+    )
     with gpufs.mount(device="cpu", cache="1MiB") as mount:
         with pytest.raises(ValueError, match="a: 96 bytes, but 5 x 4 numbers are 80"):
             multiply(what, mount, tmp_path, 5, 4)
@@ -229,13 +275,20 @@ def check_matrix(found: Any, a: Any, b: Any) -> None:
 
 @SETTINGS
 @given(
-    sizes=st.tuples(*3 * [st.integers(1, 300) | st.sampled_from([1, 31, 32, 33, 127, 128, 129, 256])]),
+    sizes=st.tuples(
+        *3 * [st.integers(1, 300) | st.sampled_from([1, 31, 32, 33, 127, 128, 129, 256])]
+    ),
     dtype=st.sampled_from(sorted(DTYPES)),
     offsets=st.none() | st.tuples(*3 * [st.integers(0, 40)]),
     seed=st.integers(0, 100),
 )
 def test_products_of_matrices_are_numpys(
-    fs: gpufs.Mount, tmp_path: Path, sizes: tuple[int, int, int], dtype: str, offsets: Any, seed: int
+    fs: gpufs.Mount,
+    tmp_path: Path,
+    sizes: tuple[int, int, int],
+    dtype: str,
+    offsets: Any,
+    seed: int,
 ) -> None:
     rows, depth, columns = sizes
     a, b = numbers(seed, (rows, depth), dtype), numbers(seed + 1, (depth, columns), dtype)
@@ -243,7 +296,10 @@ def test_products_of_matrices_are_numpys(
     if offsets is None:
         save(left, a), save(right, b)
         result = linear.matmul(fs, left, right, out, dtype=dtype, shape=sizes)
-        assert (result.rows, result.depth, result.columns, result.bytes) == (*sizes, a.nbytes + b.nbytes)
+        assert (result.rows, result.depth, result.columns, result.bytes) == (
+            *sizes,
+            a.nbytes + b.nbytes,
+        )
         found = np.fromfile(out, np.float32)
     else:
         at, right_at, out_at = offsets[0] * a.itemsize, offsets[1] * a.itemsize, offsets[2] * 4
@@ -278,12 +334,16 @@ def test_products_of_npy_files_are_npy_files(fs: gpufs.Mount, tmp_path: Path, of
     linear.matmul(fs, left, right, tmp_path / "c.npy")
     check_matrix(np.load(tmp_path / "c.npy"), a, b)
     linear.matmul(fs, left, right, tmp_path / "c")
-    assert np.fromfile(tmp_path / "c", np.float32).tobytes() == np.load(tmp_path / "c.npy").tobytes()
+    assert (
+        np.fromfile(tmp_path / "c", np.float32).tobytes() == np.load(tmp_path / "c.npy").tobytes()
+    )
     assert names(tmp_path) == ["a.npy", "b.npy", "c", "c.npy"]
 
 
 # The last: a row of the left one alone is more than the cache.
-@pytest.mark.parametrize("sizes", [(700, 1500, 300), (130, 10_001, 5), (70, 4096, 130), (3, 70_000, 2)])
+@pytest.mark.parametrize(
+    "sizes", [(700, 1500, 300), (130, 10_001, 5), (70, 4096, 130), (3, 70_000, 2)]
+)
 def test_matrices_larger_than_the_cache_are_multiplied(
     fs: gpufs.Mount, tmp_path: Path, sizes: tuple[int, int, int]
 ) -> None:
@@ -302,7 +362,9 @@ def test_matrices_larger_than_the_cache_are_multiplied(
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 @pytest.mark.parametrize("skipped", [0, 1, 32, 33, 64, 100, 128])
-def test_rows_longer_than_pages_begin_anywhere(fs: gpufs.Mount, tmp_path: Path, dtype: str, skipped: int) -> None:
+def test_rows_longer_than_pages_begin_anywhere(
+    fs: gpufs.Mount, tmp_path: Path, dtype: str, skipped: int
+) -> None:
     a, b = numbers(1, (150, 1024), dtype), numbers(2, (1024, 140), dtype)
     left, right, out = (tmp_path / name for name in "abc")
     at = skipped * a.itemsize
@@ -316,11 +378,15 @@ def test_rows_longer_than_pages_begin_anywhere(fs: gpufs.Mount, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
-def test_special_numbers_are_multiplied_as_numpy_does(fs: gpufs.Mount, tmp_path: Path, dtype: str) -> None:
+def test_special_numbers_are_multiplied_as_numpy_does(
+    fs: gpufs.Mount, tmp_path: Path, dtype: str
+) -> None:
     """What is not finite there is not here, and everything else is as near as it would be without such neighbours."""
     a, b = numbers(1, (200, 150), dtype), numbers(2, (150, 140), dtype)
     huge = 3.4e38 if dtype == "float32" else 3.38e38
-    for row, special in enumerate((np.nan, np.inf, -np.inf, huge, -huge, 1e38, 2e-38, 1e-30, 0.0, 1e-44)):
+    for row, special in enumerate(
+        (np.nan, np.inf, -np.inf, huge, -huge, 1e38, 2e-38, 1e-30, 0.0, 1e-44)
+    ):
         a[3 + 7 * row, 5 + row] = special
         b[9 + row, 11 * row] = special
     a[100] = np.float32(1e30) * a[100]
@@ -345,7 +411,9 @@ def test_special_numbers_are_multiplied_as_numpy_does(fs: gpufs.Mount, tmp_path:
     assert found[101, 131] == expected[101, 131] == a[101, 0].astype(np.float32)
 
 
-def test_what_is_wrong_with_matrices_is_told_and_nothing_is_left(fs: gpufs.Mount, tmp_path: Path) -> None:
+def test_what_is_wrong_with_matrices_is_told_and_nothing_is_left(
+    fs: gpufs.Mount, tmp_path: Path
+) -> None:
     a, b = numbers(1, (50, 40), "float32"), numbers(2, (40, 30), "float32")
     for name, array in {
         "a": a,
@@ -363,9 +431,13 @@ def test_what_is_wrong_with_matrices_is_told_and_nothing_is_left(fs: gpufs.Mount
     (tmp_path / "old.npy").write_bytes(b"what was there")
     before = names(tmp_path)
 
-    def fails(error: type[Exception], text: str, left: str, right: str, out: str = "old.npy", **raw: Any) -> None:
+    def fails(
+        error: type[Exception], text: str, left: str, right: str, out: str = "old.npy", **raw: Any
+    ) -> None:
         with pytest.raises(error, match=text):
-            linear.matmul(fs, tmp_path / f"{left}.npy", tmp_path / f"{right}.npy", tmp_path / out, **raw)
+            linear.matmul(
+                fs, tmp_path / f"{left}.npy", tmp_path / f"{right}.npy", tmp_path / out, **raw
+            )
         assert names(tmp_path) == before
         assert (tmp_path / "old.npy").read_bytes() == b"what was there"
 
@@ -386,10 +458,25 @@ def test_what_is_wrong_with_matrices_is_told_and_nothing_is_left(fs: gpufs.Mount
 
 
 def test_matrices_by_the_command_line(run: Command, tmp_path: Path) -> None:
-    a, b, c = numbers(1, (70, 300), "bfloat16"), numbers(2, (300, 90), "bfloat16"), tmp_path / "c.npy"
+    a, b, c = (
+        numbers(1, (70, 300), "bfloat16"),
+        numbers(2, (300, 90), "bfloat16"),
+        tmp_path / "c.npy",
+    )
     left, right = save(tmp_path / "a", a), save(tmp_path / "b", b)
     done = run(
-        "matmul", left, right, "-o", c, "--shape", "70x300x90", "--dtype", "bfloat16", "--cache", "8MiB", "--stats"
+        "matmul",
+        left,
+        right,
+        "-o",
+        c,
+        "--shape",
+        "70x300x90",
+        "--dtype",
+        "bfloat16",
+        "--cache",
+        "8MiB",
+        "--stats",
     )
     assert (done.stdout, done.returncode) == (b"", 0)
     assert b"matrices  70 x 300 x 90, 93.8 KiB" in done.stderr

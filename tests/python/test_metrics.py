@@ -114,7 +114,9 @@ def check_histograms(series: Series, names: list[str]) -> None:
             assert sample != f"{name}_sum", "not known"
             if sample == f"{name}_bucket":
                 bound = float(dict(labels)["le"])
-                found.setdefault(tuple(label for label in labels if label[0] != "le"), []).append((bound, value))
+                found.setdefault(tuple(label for label in labels if label[0] != "le"), []).append(
+                    (bound, value)
+                )
         assert len(found) == sum(sample == f"{name}_count" for sample, _ in series)
         for labels, buckets in found.items():
             assert buckets == sorted(buckets), "bounds grow, and cumulative counts do not shrink"
@@ -123,7 +125,9 @@ def check_histograms(series: Series, names: list[str]) -> None:
             assert buckets[-1][1] == series[f"{name}_count", labels]
 
 
-def get(server: metrics.MetricsServer, path: str = "/metrics", method: str = "GET") -> tuple[int, str, dict[str, str]]:
+def get(
+    server: metrics.MetricsServer, path: str = "/metrics", method: str = "GET"
+) -> tuple[int, str, dict[str, str]]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=CLIENT_TIMEOUT_S)
     try:
         connection.request(method, path)
@@ -164,7 +168,9 @@ def _nothing_is_left() -> Iterator[None]:
 # --- The text ---
 
 
-def test_all_statistics_are_served(mount: gpufs.Mount, server: metrics.MetricsServer, tree: Path) -> None:
+def test_all_statistics_are_served(
+    mount: gpufs.Mount, server: metrics.MetricsServer, tree: Path
+) -> None:
     grep.search(mount, grep.Dictionary(["alpha"]), [str(tree)])
     status, text, headers = get(server)
     assert status == 200
@@ -182,9 +188,13 @@ def test_all_statistics_are_served(mount: gpufs.Mount, server: metrics.MetricsSe
     for key, value in statistics.items():
         loads = re.fullmatch(r"(direct|staged|bulk|open)_(loads|bytes)", key)
         if key == "fault_latency_ns":
-            assert told["gpufs_fault_latency_seconds_count"] == sum(statistics["fault_latency_ns"]) > 0
+            assert (
+                told["gpufs_fault_latency_seconds_count"] == sum(statistics["fault_latency_ns"]) > 0
+            )
         elif key == "rpc_wait_ns":
-            assert told["gpufs_rpc_wait_seconds_total"] == pytest.approx(statistics["rpc_wait_ns"] / 1e9)
+            assert told["gpufs_rpc_wait_seconds_total"] == pytest.approx(
+                statistics["rpc_wait_ns"] / 1e9
+            )
         elif loads:
             name = {"loads": "gpufs_loads_total", "bytes": "gpufs_loaded_bytes_total"}[loads[2]]
             assert by_path[name, loads[1]] == value
@@ -199,12 +209,18 @@ def test_all_statistics_are_served(mount: gpufs.Mount, server: metrics.MetricsSe
 @given(st.lists(st.integers(0, 2**40), min_size=1, max_size=32))
 def test_buckets_hold_what_their_bounds_say(counts: list[int]) -> None:
     text = "".join(
-        f"{line}\n" for line in [*metrics._head("x", "histogram", "-"), *metrics._histogram("x", {}, counts)]
+        f"{line}\n"
+        for line in [*metrics._head("x", "histogram", "-"), *metrics._histogram("x", {}, counts)]
     )
     series = validate(text)
-    bounds = {float(dict(labels)["le"]): value for (name, labels), value in series.items() if name == "x_bucket"}
+    bounds = {
+        float(dict(labels)["le"]): value
+        for (name, labels), value in series.items()
+        if name == "x_bucket"
+    }
     for bit in range(len(counts) - 1):
-        # Times are whole nanoseconds: the next power of two, which `le` must not include, is in the next bucket.
+        # Times are whole nanoseconds: the next power of two, which `le` must not include, is in the
+        # next bucket.
         bound = max(bound for bound in bounds if bound * 1e9 < 2 ** (bit + 1) - 0.5)
         assert bounds[bound] == sum(counts[: bit + 1])
         assert bound * 1e9 == pytest.approx(2 ** (bit + 1) - 1, rel=1e-12)
@@ -232,7 +248,9 @@ def test_every_path_is_a_label_of_its_own(paths: list[bytes]) -> None:
     assert decoded == paths
 
 
-def test_files_are_told_on_request_only(mount: gpufs.Mount, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_told_on_request_only(
+    mount: gpufs.Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = 'a\\b"c\nd\udcff'
     files = [
         gpufs.FileStatistics(name, 10, 1, 2, 3, 4, 5, 6),
@@ -240,7 +258,9 @@ def test_files_are_told_on_request_only(mount: gpufs.Mount, monkeypatch: pytest.
         gpufs.FileStatistics("plain", 10, 10, 0, 0, 0, 1, 0),  # opened in another way
     ]
     monkeypatch.setattr(gpufs.Mount, "file_stats", lambda _mount: files)
-    assert "file" not in {label for _, labels in validate(metrics.exposition([mount])) for label, _ in labels}
+    assert "file" not in {
+        label for _, labels in validate(metrics.exposition([mount])) for label, _ in labels
+    }
     series = validate(metrics.exposition([mount], files=True))
     told = {
         (name, dict(labels)["file"], dict(labels).get("file_bytes")): value
@@ -275,8 +295,27 @@ def test_what_the_format_allows_is_parsed() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        *("a", "a b", "1a 1", 'a{x="1" 1', "a{x=1} 1", 'a{x="\\t"} 1', 'a{x="1"y="2"} 1', 'a{x="1",,} 1', "a{,} 1"),
-        *('a{x="1"}', "a 1 2 3", "a 1 2.5", "<html>", 'a{="1"} 1', 'a{x="1"} 1 }', "é 1", 'a{x="1\n"} 1'),
+        *(
+            "a",
+            "a b",
+            "1a 1",
+            'a{x="1" 1',
+            "a{x=1} 1",
+            'a{x="\\t"} 1',
+            'a{x="1"y="2"} 1',
+            'a{x="1",,} 1',
+            "a{,} 1",
+        ),
+        *(
+            'a{x="1"}',
+            "a 1 2 3",
+            "a 1 2.5",
+            "<html>",
+            'a{="1"} 1',
+            'a{x="1"} 1 }',
+            "é 1",
+            'a{x="1\n"} 1',
+        ),
     ],
 )
 def test_what_the_format_does_not_have_is_an_error(line: str) -> None:
@@ -307,7 +346,9 @@ def test_paths_and_methods(server: metrics.MetricsServer) -> None:
         status, text, headers = get(server, path, "HEAD")
         assert (status, text) == (200, "")
         assert int(headers["Content-Length"]) > 0
-        with socket.create_connection(("127.0.0.1", server.port), timeout=CLIENT_TIMEOUT_S) as client:
+        with socket.create_connection(
+            ("127.0.0.1", server.port), timeout=CLIENT_TIMEOUT_S
+        ) as client:
             client.sendall(f"HEAD {path} HTTP/1.0\r\n\r\n".encode())
             assert b"".join(iter(lambda: client.recv(65536), b"")).endswith(b"\r\n\r\n")
         for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"):
@@ -326,7 +367,7 @@ def test_only_this_host_can_connect_by_default(server: metrics.MetricsServer) ->
 
 
 def test_several_mounts_keep_their_numbers_and_closed_ones_are_left_out(mount: gpufs.Mount) -> None:
-    other = gpufs.mount(device="cpu", cache="1MiB", twin_threads=1, workers=1)
+    other = gpufs.mount(device="cpu", cache="1MiB", cpu_threads=1, workers=1)
     with other, metrics.serve([other, mount], port=0) as server:
         sizes = cache_sizes(server)
         assert sizes == {"0": 1 << 20, "1": 4 << 20}
@@ -339,11 +380,15 @@ def test_several_mounts_keep_their_numbers_and_closed_ones_are_left_out(mount: g
 
 def cache_sizes(server: metrics.MetricsServer) -> dict[str, float]:
     series = validate(get(server)[1])
-    return {dict(labels)["mount"]: value for (name, labels), value in series.items() if name == "gpufs_cache_bytes"}
+    return {
+        dict(labels)["mount"]: value
+        for (name, labels), value in series.items()
+        if name == "gpufs_cache_bytes"
+    }
 
 
 def test_serving_keeps_no_mount() -> None:
-    made = gpufs.mount(device="cpu", cache="1MiB", twin_threads=1, workers=1)
+    made = gpufs.mount(device="cpu", cache="1MiB", cpu_threads=1, workers=1)
     core = made._core
     with metrics.serve(made, port=0) as server:
         assert set(cache_sizes(server)) == {"0"}
@@ -354,7 +399,7 @@ def test_serving_keeps_no_mount() -> None:
 
 
 def test_a_mount_ends_its_own_server() -> None:
-    with gpufs.mount(device="cpu", cache="1MiB", twin_threads=1, workers=1) as mount:
+    with gpufs.mount(device="cpu", cache="1MiB", cpu_threads=1, workers=1) as mount:
         mount.serve_metrics(port=0)  # kept by nobody
         gc.collect()
         (server,) = mount._servers
@@ -368,17 +413,22 @@ def test_a_mount_ends_its_own_server() -> None:
 
 
 def test_a_mount_that_is_garbage_ends_its_own_server() -> None:
-    mount = gpufs.mount(device="cpu", cache="1MiB", twin_threads=1, workers=1)
+    mount = gpufs.mount(device="cpu", cache="1MiB", cpu_threads=1, workers=1)
     server = mount.serve_metrics(port=0)
     del mount
     gc.collect()
     assert server.closed
 
 
-def test_errors_of_listening_name_the_address(mount: gpufs.Mount, server: metrics.MetricsServer) -> None:
+def test_errors_of_listening_name_the_address(
+    mount: gpufs.Mount, server: metrics.MetricsServer
+) -> None:
     with pytest.raises(OSError, match=f"127.0.0.1:{server.port}") as raised:
         metrics.serve(mount, port=server.port)
-    assert (raised.value.errno, raised.value.filename) == (errno.EADDRINUSE, f"127.0.0.1:{server.port}")
+    assert (raised.value.errno, raised.value.filename) == (
+        errno.EADDRINUSE,
+        f"127.0.0.1:{server.port}",
+    )
     with pytest.raises(OSError, match=r"192\.0\.2\.1:1") as raised:
         metrics.serve(mount, address="192.0.2.1", port=1)
     assert raised.value.errno == errno.EADDRNOTAVAIL
@@ -426,10 +476,16 @@ def test_scrapes_of_several_threads_during_a_search(mount: gpufs.Mount, tmp_path
         try:
             while not stop.is_set() or len(mine) < 2:
                 series = validate(get(server)[1])
-                mine.append(series["gpufs_hits_total", (("device", "cpu"), ("mount", "0"), ("ordinal", "0"))])
+                mine.append(
+                    series[
+                        "gpufs_hits_total", (("device", "cpu"), ("mount", "0"), ("ordinal", "0"))
+                    ]
+                )
                 opened = [dict(labels) for name, labels in series if name == "gpufs_file_holders"]
                 found = [
-                    bytes.fromhex(labels["file_bytes"]) if "file_bytes" in labels else labels["file"].encode()
+                    bytes.fromhex(labels["file_bytes"])
+                    if "file_bytes" in labels
+                    else labels["file"].encode()
                     for labels in opened
                 ]
                 assert set(paths[:2]) <= set(found) <= set(paths)
@@ -454,7 +510,7 @@ def test_scrapes_of_several_threads_during_a_search(mount: gpufs.Mount, tmp_path
 @pytest.mark.parametrize("what", ["server", "mount"])
 def test_closing_while_scraping(what: str) -> None:
     for _ in range(10):
-        with gpufs.mount(device="cpu", cache="1MiB", twin_threads=1, workers=1) as mount:
+        with gpufs.mount(device="cpu", cache="1MiB", cpu_threads=1, workers=1) as mount:
             server = metrics.serve(mount, port=0)
             failures: list[BaseException] = []
             stop = threading.Event()
@@ -491,7 +547,10 @@ def test_closing_while_scraping(what: str) -> None:
 def test_clients_that_say_nothing_do_not_hold_up_others_or_the_end(
     mount: gpufs.Mount, server: metrics.MetricsServer
 ) -> None:
-    clients = [socket.create_connection(("127.0.0.1", server.port), timeout=3 * CLIENT_TIMEOUT_S) for _ in range(5)]
+    clients = [
+        socket.create_connection(("127.0.0.1", server.port), timeout=3 * CLIENT_TIMEOUT_S)
+        for _ in range(5)
+    ]
     try:
         clients[0].sendall(b"GET /met")
         for _ in range(3):
@@ -568,7 +627,7 @@ import atexit, socket, sys, threading, time, urllib.request
 atexit.register(lambda: print([thread.name for thread in threading.enumerate() if "gpufs" in thread.name]))
 import gpufs
 from gpufs import metrics
-mount = gpufs.mount(device="cpu", cache="1MiB", twin_threads=1, workers=1)
+mount = gpufs.mount(device="cpu", cache="1MiB", cpu_threads=1, workers=1)
 server = metrics.serve(mount, port=0)
 mount.serve_metrics(port=0)
 url = server.url
@@ -590,11 +649,16 @@ del server
 {ending}
 """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
 
 
 def test_who_serves_nothing_imports_nothing_of_it() -> None:
-    program = "import sys, gpufs; sys.exit('http.server' in sys.modules or 'gpufs.metrics' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+    program = "import sys, gpufs; sys.exit('http.server' in sys.modules or 'gpufs.metrics' in
+    sys.modules)" assert subprocess.run([sys.executable, "-c", program], timeout=60,
+    check=False).returncode == 0

@@ -47,7 +47,7 @@ def test_options_reach_the_host_api() -> None:
         bulk="1MiB",
         rings=3,
         open_files=16,
-        twin_threads=3,
+        cpu_threads=3,
         reclaim_timeout_s=0.25,
         request_timeout_s=3.5,
         unmount_timeout_s=4.5,
@@ -65,7 +65,7 @@ def test_options_reach_the_host_api() -> None:
             "bulk_bytes": 1 << 20,
             "rings": 3,
             "open_files": 16,
-            "twin_threads": 3,
+            "cpu_threads": 3,
             "reclaim_timeout_ns": 250_000_000,
             "request_timeout_ns": 3_500_000_000,
             "unmount_timeout_ns": 4_500_000_000,
@@ -103,7 +103,9 @@ def test_options_that_cannot_be_are_value_errors(options: dict[str, object], tex
         gpufs.mount(**({"device": "cpu"} | options))
 
 
-@pytest.mark.parametrize("options", [{"device": 1}, {"ordinal": "0"}, {"cache": 1.5}, {"no_such_option": 1}])
+@pytest.mark.parametrize(
+    "options", [{"device": 1}, {"ordinal": "0"}, {"cache": 1.5}, {"no_such_option": 1}]
+)
 def test_options_of_the_wrong_type_are_type_errors(options: dict[str, object]) -> None:
     with pytest.raises(TypeError):
         gpufs.mount(**({"device": "cpu"} | options))
@@ -187,7 +189,11 @@ def test_a_timeline_is_json_that_names_what_was_opened(mount: gpufs.Mount, tmp_p
         grep.search(mount, grep.Dictionary(["word"]), [file])
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     bars = [event for event in events if event["ph"] == "X"]
-    assert {"open", "close", "send"} <= {bar["name"] for bar in bars} <= {"open", "read", "close", "send", "register"}
+    assert (
+        {"open", "close", "send"}
+        <= {bar["name"] for bar in bars}
+        <= {"open", "read", "close", "send", "register"}
+    )
     assert any(bar["args"]["path"] == str(file) for bar in bars)
     assert all(bar["dur"] >= 0 and bar["ts"] >= 0 for bar in bars)
     with pytest.raises(FileNotFoundError), mount.timeline(tmp_path / "nowhere" / "trace.json"):
@@ -211,7 +217,9 @@ def test_registered_files_are_loaded_directly(mount: gpufs.Mount, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["missing", "missing \N{SNOWMAN}", b"missing \xff"])
-def test_errors_of_files_have_errno_and_filename(mount: gpufs.Mount, tmp_path: Path, name: str | bytes) -> None:
+def test_errors_of_files_have_errno_and_filename(
+    mount: gpufs.Mount, tmp_path: Path, name: str | bytes
+) -> None:
     path = os.path.join(os.fsencode(tmp_path), os.fsencode(name))  # noqa: PTH118
     with pytest.raises(FileNotFoundError) as caught:
         mount.register_file(path)
@@ -228,7 +236,12 @@ def test_a_folder_cannot_be_registered(mount: gpufs.Mount, tmp_path: Path) -> No
 @FORKS
 def test_a_forked_process_gets_an_error_and_the_parent_goes_on(mount: gpufs.Mount) -> None:
     words = grep.Dictionary(["word"])
-    for use in (mount.stats, mount.synchronize, lambda: mount.device, lambda: grep.search(mount, words, [])):
+    for use in (
+        mount.stats,
+        mount.synchronize,
+        lambda: mount.device,
+        lambda: grep.search(mount, words, []),
+    ):
         assert "RuntimeError: this gpufs mount belongs to the parent process" in in_child(use)
     assert in_child(mount.close) == "returned None"
     assert in_child(lambda: mount.closed) == "returned True"
@@ -261,7 +274,9 @@ print(os.waitstatus_to_exitcode(status), mount.device)
 
 def test_a_mount_left_open_is_closed_when_the_interpreter_ends() -> None:
     program = "import gpufs; kept = [gpufs.mount(device='cpu', cache='1MiB')]; kept.append(kept)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
@@ -345,10 +360,10 @@ def test_options_may_be_integers_of_other_libraries(count: SupportsIndex) -> Non
         slots=count,
         rings=count,
         open_files=count,
-        twin_threads=count,
+        cpu_threads=count,
     ) as mount:
         options = mount.options
-        names = ("workers", "channel_slots", "rings", "open_files", "twin_threads")
+        names = ("workers", "channel_slots", "rings", "open_files", "cpu_threads")
         assert [options[name] for name in names] == [2] * 5  # type: ignore[literal-required]
 
 
@@ -360,12 +375,21 @@ def test_an_empty_root_is_refused(root: str | bytes) -> None:
 
 
 def test_a_gpu_that_is_not_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    for built_version, devices, warns in ((0, ["/dev/nvidia0"], True), (0, [], False), (13000, ["x"], False)):
-        monkeypatch.setattr(_core, "examine_cuda", lambda built=built_version: {"built_version": built})
+    for built_version, devices, warns in (
+        (0, ["/dev/nvidia0"], True),
+        (0, [], False),
+        (13000, ["x"], False),
+    ):
+        monkeypatch.setattr(
+            _core, "examine_cuda", lambda built=built_version: {"built_version": built}
+        )
         monkeypatch.setattr("gpufs._machine.gpu_devices", lambda found=devices: found)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            with gpufs.mount(device="auto", cache="1MiB") as made, gpufs.mount(device="cpu", cache="1MiB"):
+            with (
+                gpufs.mount(device="auto", cache="1MiB") as made,
+                gpufs.mount(device="cpu", cache="1MiB"),
+            ):
                 assert len(told) == int(warns and made.device == "cpu")
         for warning in told:
             assert (warning.category, warning.filename) == (RuntimeWarning, __file__)
@@ -387,7 +411,10 @@ with gpufs.Mount(device="cpu", cache=1 << 20, request_timeout_s=0.5, workers=2) 
 print("done", flush=True)
 """
     with subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""What the other files show on the CPU twin, on a GPU."""
+"""What the other files show on the CPU device, on a GPU."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_a_gpu_is_the_default() -> None:
         assert mount.device_name == _core.examine_cuda()["gpus"][0]["name"]
 
 
-def test_twin_and_gpu_find_the_same(gpu: gpufs.Mount, mount: gpufs.Mount, tmp_path: Path) -> None:
+def test_cpu_and_gpu_find_the_same(gpu: gpufs.Mount, mount: gpufs.Mount, tmp_path: Path) -> None:
     for number in range(200):
         (tmp_path / str(number)).write_text("alpha beta\ngamma " * (number * number))
     dictionary = grep.Dictionary(["alpha", "beta", "gamma", "delta"])
     on_gpu = grep.search(gpu, dictionary, [tmp_path])
-    on_twin = grep.search(mount, dictionary, [tmp_path])
-    assert list(on_gpu) == list(on_twin)
-    assert on_gpu.bytes == on_twin.bytes
+    on_cpu = grep.search(mount, dictionary, [tmp_path])
+    assert list(on_gpu) == list(on_cpu)
+    assert on_gpu.bytes == on_cpu.bytes
     counts = gpu.stats()
     assert counts["direct_bytes"] + counts["staged_bytes"] + counts["open_bytes"] >= on_gpu.bytes
 
@@ -45,7 +45,8 @@ def test_registered_files_are_pulled_by_the_gpu(gpu: gpufs.Mount, tmp_path: Path
     if gpu.direct_path != "on":
         pytest.skip(f"no direct path here: {gpu.direct_path}")
     file = tmp_path / "file"
-    lines = 8_000_000  # the first pages of each extent are staged, by all who come before its address is known
+    # the first pages of each extent are staged, by all who come before its address is known
+    lines = 8_000_000
     file.write_text("alpha beta\n" * lines)
     time.sleep(SETTLING_S)
     assert gpu.register_file(file) >= file.stat().st_size

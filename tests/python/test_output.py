@@ -98,7 +98,9 @@ def test_an_access_control_list_stays(tmp_path: Path) -> None:
     target.touch()
     nobody = 0xFFFFFFFF
     # The group's bits of the mode are the mask's: without the list the group could write.
-    acl = access_list((1, 6, nobody), (2, 6, os.getuid() + 1), (4, 0, nobody), (16, 6, nobody), (32, 0, nobody))
+    acl = access_list(
+        (1, 6, nobody), (2, 6, os.getuid() + 1), (4, 0, nobody), (16, 6, nobody), (32, 0, nobody)
+    )
     try:
         os.setxattr(target, name, acl)
     except OSError as error:
@@ -116,7 +118,11 @@ def test_a_file_with_other_names_is_not_parted_from_them(tmp_path: Path) -> None
     with pytest.raises(OSError, match="has 2 names") as caught, replacing(target):
         pass
     assert caught.value.filename == str(target)
-    assert (target.stat().st_nlink, target.read_text(), names(tmp_path)) == (2, "before", ["other", "target"])
+    assert (target.stat().st_nlink, target.read_text(), names(tmp_path)) == (
+        2,
+        "before",
+        ["other", "target"],
+    )
 
 
 def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +131,14 @@ def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
 
         def record(*arguments: Any, call: str = call, own: Callable[..., None] = own) -> None:
             seen = arguments[0]
-            done.append((call, os.fstat(seen).st_ino if isinstance(seen, int) else Path(str(seen)).stat().st_ino))
+            done.append(
+                (
+                    call,
+                    os.fstat(seen).st_ino
+                    if isinstance(seen, int)
+                    else Path(str(seen)).stat().st_ino,
+                )
+            )
             own(*arguments)
 
         monkeypatch.setattr(os, call, record)
@@ -138,9 +151,16 @@ def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
     with replacing_folder(tmp_path / "folder") as part:
         (Path(part) / "inner").mkdir()
         (Path(part) / "inner" / "file").touch()
-    folder, inner = (tmp_path / "folder").stat().st_ino, (tmp_path / "folder" / "inner").stat().st_ino
+    folder, inner = (
+        (tmp_path / "folder").stat().st_ino,
+        (tmp_path / "folder" / "inner").stat().st_ino,
+    )
     file = (tmp_path / "folder" / "inner" / "file").stat().st_ino
-    assert done == [*(("fsync", one) for one in (file, inner, folder)), ("rename", folder), ("fsync", above)]
+    assert done == [
+        *(("fsync", one) for one in (file, inner, folder)),
+        ("rename", folder),
+        ("fsync", above),
+    ]
 
 
 KILLED = """
@@ -215,14 +235,19 @@ def inputs(tmp_path: Path) -> Path:
         (("collage", "p.png", "-d", "tiles"), "link.png"),  # to the dataset's records
     ],
 )
-def test_what_is_read_is_not_replaced(run: Command, inputs: Path, arguments: tuple[str, ...], out: str) -> None:
+def test_what_is_read_is_not_replaced(
+    run: Command, inputs: Path, arguments: tuple[str, ...], out: str
+) -> None:
     (inputs / "link.png").symlink_to("tiles/records")
     (inputs / "hard").hardlink_to(inputs / out)
     before = {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()}
     for name in (out, "hard") if arguments[0] != "collage" else (out,):
         done = run(*arguments, "-o", name, "--device", "cpu", cwd=inputs)
         assert (done.stdout, done.returncode) == (b"", 2)
-        assert done.stderr == f"gpufs: {name}: would be lost: it is one of the files that are read\n".encode()
+        assert (
+            done.stderr
+            == f"gpufs: {name}: would be lost: it is one of the files that are read\n".encode()
+        )
     assert {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()} == before
 
 
@@ -235,7 +260,7 @@ def test_a_library_user_is_told_so_too(inputs: Path) -> None:
     assert caught.value.filename == str(inputs / "x.npy")
 
 
-# More than a minute of work for the twin, in a call that Python does not interrupt.
+# More than a minute of work for the CPU device, in a call that Python does not interrupt.
 ENDLESS = {
     "matmul": ("matmul", "a", "a", "--shape", "6000x6000x6000", "-o", "out"),
     "build": ("collage", "build", "out", "--synthetic", "1000000"),
@@ -244,12 +269,16 @@ ENDLESS = {
 
 @pytest.mark.parametrize("what", ENDLESS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_end_it_soon_and_leave_nothing(tmp_path: Path, what: str, number: signal.Signals) -> None:
+def test_signals_end_it_soon_and_leave_nothing(
+    tmp_path: Path, what: str, number: signal.Signals
+) -> None:
     with (tmp_path / "a").open("wb") as file:
         file.truncate(6000 * 6000 * 4)
     arguments = command_line(*ENDLESS[what])
     environment = dict(os.environ) | {"CUDA_VISIBLE_DEVICES": ""}
-    with subprocess.Popen(arguments, cwd=tmp_path, stderr=subprocess.PIPE, env=environment) as process:
+    with subprocess.Popen(
+        arguments, cwd=tmp_path, stderr=subprocess.PIPE, env=environment
+    ) as process:
         deadline = time.monotonic() + TIMEOUT_S
         while names(tmp_path) == ["a"] and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -269,4 +298,6 @@ def test_who_ignores_a_signal_goes_on_ignoring_it(run: Command, inputs: Path) ->
         "assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL"
     )
     assert run("--version").returncode == 0
-    subprocess.run([*command_line()[:1], b"-c", program], cwd=inputs, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*command_line()[:1], b"-c", program], cwd=inputs, check=True, stdout=subprocess.DEVNULL
+    )

@@ -1,4 +1,4 @@
-"""Vectors of files that are near others against NumPy's float64, on the CPU twin and on a GPU."""
+"""Vectors of files that are near others against NumPy's float64, on the CPU device and on a GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 
 from .conftest import Command
 
-SETTINGS = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 KINDS = ("npy", "fvecs", "raw")
 EMPTY = 2**64 - 1
 
@@ -42,11 +44,15 @@ def whole_numbers(rng: np.random.Generator, count: int, dimensions: int) -> Any:
     return rng.integers(-2, 3, (count, dimensions)).astype(np.float32)
 
 
-def expected(queries: Any, databases: Sequence[Any], threshold: float, top: int | None) -> tuple[Any, Any, Any]:
+def expected(
+    queries: Any, databases: Sequence[Any], threshold: float, top: int | None
+) -> tuple[Any, Any, Any]:
     """Of each query databases, indices and distances."""
     columns = top or 1
     which = np.repeat(np.arange(len(databases)), [len(database) for database in databases])
-    index = np.concatenate([np.zeros(0, int), *(np.arange(len(database)) for database in databases)])
+    index = np.concatenate(
+        [np.zeros(0, int), *(np.arange(len(database)) for database in databases)]
+    )
     vectors = np.concatenate([np.zeros((0, queries.shape[1])), *databases]).astype(np.float64)
     places = np.full((2, len(queries), columns), -1)
     distances = np.full((len(queries), columns), np.inf)
@@ -62,7 +68,9 @@ def expected(queries: Any, databases: Sequence[Any], threshold: float, top: int 
     return *places, distances
 
 
-def check(found: search.Result, queries: Any, databases: Sequence[Any], threshold: float, top: int | None) -> None:
+def check(
+    found: search.Result, queries: Any, databases: Sequence[Any], threshold: float, top: int | None
+) -> None:
     which, index, distances = expected(queries, databases, threshold, top)
     assert found.databases.tolist() == which.tolist()
     assert found.indices.tolist() == index.tolist()
@@ -99,11 +107,15 @@ def test_what_is_found_is_what_numpy_finds(
     if seed % 2 == 0:
         asked, *searched = (whole_numbers(rng, count, dimensions) for count in (queries, *counts))
     else:
-        asked, *searched = (rng.standard_normal((count, dimensions), np.float32) for count in (queries, *counts))
+        asked, *searched = (
+            rng.standard_normal((count, dimensions), np.float32) for count in (queries, *counts)
+        )
     for database in searched:  # some are equal to a query, and some to each other
         some = rng.integers(0, len(database), len(database) // 3) if len(database) else []
         database[some] = asked[rng.integers(0, queries, len(some))]
-    files = [save(tmp_path / f"database{i}", database, kinds[i]) for i, database in enumerate(searched)]
+    files = [
+        save(tmp_path / f"database{i}", database, kinds[i]) for i, database in enumerate(searched)
+    ]
     found = search.find(
         fs,
         save(tmp_path / "queries", asked, kinds[3]),
@@ -116,14 +128,20 @@ def test_what_is_found_is_what_numpy_finds(
 
 
 @pytest.mark.parametrize("top", [None, 3])
-def test_numbers_that_are_no_numbers_or_at_the_ends(fs: gpufs.Mount, tmp_path: Path, top: int | None) -> None:
+def test_numbers_that_are_no_numbers_or_at_the_ends(
+    fs: gpufs.Mount, tmp_path: Path, top: int | None
+) -> None:
     rng = np.random.default_rng(1)
     database = rng.standard_normal((60, 40), np.float32)
-    special = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e19, 1e-20, 3e-23, 1e-45, 0], np.float32)
+    special = np.array(
+        [np.nan, np.inf, -np.inf, 3e38, -3e38, 1e19, 1e-20, 3e-23, 1e-45, 0], np.float32
+    )
     database[:40] = rng.choice(special, (40, 40), p=[0.01, 0.01, 0.01, *[0.97 / 7] * 7])
     database[30:40] = rng.choice(special[5:], (10, 40))
     database[40:45] = special[7] * rng.standard_normal((5, 40))  # squares are too small for float32
-    queries = np.concatenate([database[::7], database[40:45] * np.float32(1.01), np.zeros((2, 40), np.float32)])
+    queries = np.concatenate(
+        [database[::7], database[40:45] * np.float32(1.01), np.zeros((2, 40), np.float32)]
+    )
     q, d = save(tmp_path / "q", queries), save(tmp_path / "d", database)
     for threshold in (0.0, 1e-22, 1e-19, 5.0, 1e20, math.inf):
         found = search.find(fs, q, [d], threshold=threshold, top=top)
@@ -140,13 +158,20 @@ def test_squares_at_the_ends_of_float32(fs: gpufs.Mount, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("dimensions", "page"), [(5000, "4KiB"), (300, "512"), (100, "64KiB")])
-def test_databases_larger_than_the_cache(fs: gpufs.Mount, tmp_path: Path, dimensions: int, page: str) -> None:
+def test_databases_larger_than_the_cache(
+    fs: gpufs.Mount, tmp_path: Path, dimensions: int, page: str
+) -> None:
     rng = np.random.default_rng(1)
     queries = rng.standard_normal((20, dimensions), np.float32)
-    databases = [rng.standard_normal((700_000 // dimensions, dimensions), np.float32) for _ in range(2)]
+    databases = [
+        rng.standard_normal((700_000 // dimensions, dimensions), np.float32) for _ in range(2)
+    ]
     databases[1][-1] = queries[3] + np.float32(1e-3)
     q = save(tmp_path / "q", queries)
-    files = [save(tmp_path / f"d{kind}", database, kind) for kind, database in zip(KINDS, databases, strict=False)]
+    files = [
+        save(tmp_path / f"d{kind}", database, kind)
+        for kind, database in zip(KINDS, databases, strict=False)
+    ]
     with gpufs.mount(device=fs.device, cache="1MiB", page=page) as mount:
         check(search.find(mount, q, files, top=5), queries, databases, math.inf, 5)
         near = 0.1 * math.sqrt(dimensions)
@@ -186,7 +211,9 @@ def test_what_lies_behind_the_first_matches_is_not_read(
     rng = np.random.default_rng(1)
     databases = [rng.standard_normal((8000, 100), np.float32) for _ in range(2)]
     databases[0][5] = 100
-    q = save(tmp_path / "q", databases[0][5:120:50], "raw")  # in the vectors that are looked through by themselves
+    q = save(
+        tmp_path / "q", databases[0][5:120:50], "raw"
+    )  # in the vectors that are looked through by themselves
     files = [save(tmp_path / f"d{i}", database, "raw") for i, database in enumerate(databases)]
     loaded: dict[str, int] = {}
     look = _core.search
@@ -211,11 +238,15 @@ def saved_place(path: Path, vectors: Any) -> tuple[bytes, int, int, int]:
     return (os.fsencode(save(path, vectors, "fvecs")), 4, 4 * vectors.shape[1] + 4, len(vectors))
 
 
-def test_databases_that_are_shorter_than_what_is_brought_ahead(fs: gpufs.Mount, tmp_path: Path) -> None:
+def test_databases_that_are_shorter_than_what_is_brought_ahead(
+    fs: gpufs.Mount, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(1)
     queries = whole_numbers(rng, 200, 32)
     databases = [whole_numbers(rng, count, 32) for count in (1000, 900, 0, 1000, 10, 950)]
-    q, *d = (saved_place(tmp_path / f"v{i}", vectors) for i, vectors in enumerate([queries, *databases]))
+    q, *d = (
+        saved_place(tmp_path / f"v{i}", vectors) for i, vectors in enumerate([queries, *databases])
+    )
     with gpufs.mount(device=fs.device, cache="16MiB", page="4KiB", bulk="64KiB") as mount:
         _, found = _core.search(mount.core, q, d, 32, math.inf, 5, True)
     which, index, _ = expected(queries, databases, math.inf, 5)
@@ -244,11 +275,18 @@ def test_databases_that_no_file_has_are_refused(
     assert refused.value.filename == str(tmp_path / "d.fvecs")
 
 
-def test_the_next_database_is_brought_ahead_as_far_as_it_may_be_needed(fs: gpufs.Mount, tmp_path: Path) -> None:
+def test_the_next_database_is_brought_ahead_as_far_as_it_may_be_needed(
+    fs: gpufs.Mount, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(1)
     first, second = (rng.standard_normal((count, 128), np.float32) for count in (256, 4000))
-    q, *d = (saved_place(tmp_path / f"v{i}", v) for i, v in enumerate([first[:1].repeat(200, axis=0), first, second]))
-    with gpufs.mount(device=fs.device, cache="16MiB", page="4KiB", bulk="256KiB", twin_threads=1) as mount:
+    q, *d = (
+        saved_place(tmp_path / f"v{i}", v)
+        for i, v in enumerate([first[:1].repeat(200, axis=0), first, second])
+    )
+    with gpufs.mount(
+        device=fs.device, cache="16MiB", page="4KiB", bulk="256KiB", cpu_threads=1
+    ) as mount:
         _, found = _core.search(mount.core, q, d, 128, 1.0, 0, True)
         stats = mount.stats()
         brings = mount.bulk_path == "on"
@@ -270,7 +308,12 @@ def test_the_rivals_find_the_same(fs: gpufs.Mount, tmp_path: Path) -> None:
         searched[-1][-20:] = asked[:1]
         q = (os.fsencode(save(tmp_path / "q", asked, "fvecs")), 4, 4 * dimensions + 4, queries)
         d = [
-            (os.fsencode(save(tmp_path / f"d{i}", database, "raw")), 0, 4 * dimensions, len(database))
+            (
+                os.fsencode(save(tmp_path / f"d{i}", database, "raw")),
+                0,
+                4 * dimensions,
+                len(database),
+            )
             for i, database in enumerate(searched)
         ]
         for top in (0, 1, 10):
@@ -317,15 +360,25 @@ def test_what_is_wrong_is_told(fs: gpufs.Mount, tmp_path: Path) -> None:
         header[:8] + (118 - 1).to_bytes(2, "little") + header[10:126] + b"\n" + bytes(160)
     )
 
-    def fails(error: type[Exception], text: str, queries: str, database: str, **options: Any) -> None:
+    def fails(
+        error: type[Exception], text: str, queries: str, database: str, **options: Any
+    ) -> None:
         with pytest.raises(error, match=text):
-            search.find(fs, tmp_path / queries, [tmp_path / database], **({"threshold": 1.0} | options))
+            search.find(
+                fs, tmp_path / queries, [tmp_path / database], **({"threshold": 1.0} | options)
+            )
 
     fails(ValueError, "flat.npy: 1 dimensions", "good.npy", "flat.npy")
     fails(ValueError, "double.npy: numbers of type float64", "double.npy", "good.npy")
     fails(ValueError, "fortran.npy: in Fortran order", "good.npy", "fortran.npy")
     fails(ValueError, "nine.npy: vectors of 9 numbers, but 8 are", "good.npy", "nine.npy")
-    fails(ValueError, "good.npy: vectors of 8 numbers, but 9 are", "good.npy", "nine.npy", dimensions=9)
+    fails(
+        ValueError,
+        "good.npy: vectors of 8 numbers, but 9 are",
+        "good.npy",
+        "nine.npy",
+        dimensions=9,
+    )
     fails(ValueError, "narrow.npy: vectors without numbers", "narrow.npy", "good.npy")
     fails(ValueError, "text.npy", "good.npy", "text.npy")
     fails(ValueError, "odd.npy: numbers at places", "good.npy", "odd.npy")
@@ -360,7 +413,9 @@ def test_files_without_vectors(fs: gpufs.Mount, tmp_path: Path) -> None:
     assert search.find(fs, empty, [full], top=3).indices.shape == (0, 3)
 
 
-def test_a_database_that_shrinks_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_shrinks_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     vectors = np.random.default_rng(1).standard_normal((2000, 100), np.float32)
     for name in ("q", "a", "b"):
@@ -372,7 +427,10 @@ def test_a_database_that_shrinks_is_an_error(tmp_path: Path, monkeypatch: pytest
         return look(*arguments)
 
     monkeypatch.setattr(_core, "search", shrink_and_look)
-    with gpufs.mount(device="cpu", cache="1MiB") as mount, pytest.raises(OSError, match="shorter") as caught:
+    with (
+        gpufs.mount(device="cpu", cache="1MiB") as mount,
+        pytest.raises(OSError, match="shorter") as caught,
+    ):
         search.find(mount, "q.raw", ["a.raw", "b.raw"], threshold=0.5, top=1, dimensions=100)
     assert (caught.value.errno, caught.value.filename) == (errno.ENODATA, "b.raw")
 
@@ -389,7 +447,11 @@ def images(tmp_path: Path) -> tuple[Path, Path, Path]:
     vectors = np.arange(60, dtype=np.float32).reshape(6, 10) ** 2
     first, second = vectors[[3, 2, 4]], vectors[[0, 2]]
     second[0, 0] += 0.25
-    return save(tmp_path / "q", vectors[:3]), save(tmp_path / "first", first), save(tmp_path / SECOND, second, "raw")
+    return (
+        save(tmp_path / "q", vectors[:3]),
+        save(tmp_path / "first", first),
+        save(tmp_path / SECOND, second, "raw"),
+    )
 
 
 def test_the_command_line(run: Command, images: tuple[Path, Path, Path]) -> None:
@@ -412,10 +474,22 @@ def test_the_command_line(run: Command, images: tuple[Path, Path, Path]) -> None
     assert (done.stdout, done.returncode) == (b"2\t" + second + b"\t1\t0.0\n", 0)
 
 
-def test_status_1_when_nothing_is_found(run: Command, images: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_status_1_when_nothing_is_found(
+    run: Command, images: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
     queries, first, _ = images
     save(tmp_path / "far", np.full((1, 10), 1e6, np.float32))
-    done = run("search", "-q", tmp_path / "far.npy", "-d", first, "--threshold", "1", "-o", tmp_path / "out")
+    done = run(
+        "search",
+        "-q",
+        tmp_path / "far.npy",
+        "-d",
+        first,
+        "--threshold",
+        "1",
+        "-o",
+        tmp_path / "out",
+    )
     assert (done.stdout, done.stderr, done.returncode) == (b"", b"", 1)
     assert (tmp_path / "out").read_bytes() == b""
     done = run("search", "-q", queries, "-d", first, "--threshold", "1", "-o", tmp_path / "out")
@@ -438,7 +512,10 @@ def test_status_2_and_one_line_when_something_is_wrong(
         (("-d", tmp_path / "gone.npy", "--top", "1"), "gone.npy: No such file or directory"),
         (("-d", second, "--top", "1", "--dimensions", "9"), "q.npy: vectors of 10 numbers"),
         (("-d", first, "--top", "1", "--page", "1000"), "page"),
-        (("-d", first, "--top", "1", "-o", tmp_path / "no" / "out"), "out: No such file or directory"),
+        (
+            ("-d", first, "--top", "1", "-o", tmp_path / "no" / "out"),
+            "out: No such file or directory",
+        ),
         (("-d", first, "--top", "1", "-o", tmp_path), "not a regular file"),
     ):
         done = run("search", "-q", queries, *arguments)
@@ -451,8 +528,15 @@ def test_status_2_and_one_line_when_something_is_wrong(
 def test_a_full_disk_leaves_what_was_there(run: Command, tmp_path: Path) -> None:
     vectors = save(tmp_path / "v", np.arange(1000, dtype=np.float32).reshape(-1, 1))
     (tmp_path / "out").write_bytes(b"what was there")
-    limited = ("bash", "-c", 'ulimit -f 8; exec "$@"', "bash")  # as a disk that is full after so much
-    done = run("search", "-q", vectors, "-d", vectors, "--top", "9", "-o", tmp_path / "out", prefix=limited)
+    limited = (
+        "bash",
+        "-c",
+        'ulimit -f 8; exec "$@"',
+        "bash",
+    )  # as a disk that is full after so much
+    done = run(
+        "search", "-q", vectors, "-d", vectors, "--top", "9", "-o", tmp_path / "out", prefix=limited
+    )
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert b"out: File too large" in done.stderr
     assert (tmp_path / "out").read_bytes() == b"what was there"

@@ -45,7 +45,9 @@ def select(array: Array, key: object) -> Selection:
 
 
 def take(array: Array, indices: object, axis: int) -> Selection:
-    return _selection.take(array.shape, array.strides, array.itemsize, indices, axis, on_device=on_device)
+    return _selection.take(
+        array.shape, array.strides, array.itemsize, indices, axis, on_device=on_device
+    )
 
 
 def list_offsets(places: HostList | DeviceList | None) -> list[int]:
@@ -151,10 +153,14 @@ def test_every_key_selects_what_numpy_selects(data: st.DataObject) -> None:
 def test_take_reads_what_numpy_takes(data: st.DataObject) -> None:
     array = data.draw(arrays())
     axis = data.draw(
-        st.integers(-array.ndim - 1, array.ndim) if data.draw(st.integers(0, 9)) == 0 else axes(array.ndim)
+        st.integers(-array.ndim - 1, array.ndim)
+        if data.draw(st.integers(0, 9)) == 0
+        else axes(array.ndim)
     )
     length = array.shape[axis] if -array.ndim <= axis < array.ndim else 1
-    indices: object = data.draw(index_arrays(length, tuple(data.draw(st.lists(st.integers(0, 3), max_size=2)))))
+    indices: object = data.draw(
+        index_arrays(length, tuple(data.draw(st.lists(st.integers(0, 3), max_size=2))))
+    )
     if data.draw(st.booleans()):
         indices = np.asarray(indices).tolist()
     try:
@@ -165,7 +171,9 @@ def test_take_reads_what_numpy_takes(data: st.DataObject) -> None:
             take(array, indices, axis)
         return
     flat = np.asarray(indices).reshape(-1)
-    if any(not -length <= index < length for index in flat):  # NumPy does not look where the result is empty
+    if any(
+        not -length <= index < length for index in flat
+    ):  # NumPy does not look where the result is empty
         assert expected.size == 0
         with pytest.raises(IndexError):
             take(array, indices, axis)
@@ -175,12 +183,16 @@ def test_take_reads_what_numpy_takes(data: st.DataObject) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_an_index_array_on_the_device_selects_what_one_of_the_host_does(data: st.DataObject) -> None:
+def test_an_index_array_on_the_device_selects_what_one_of_the_host_does(
+    data: st.DataObject,
+) -> None:
     array = data.draw(arrays().filter(lambda array: array.ndim > 0))
     axis = data.draw(st.integers(0, array.ndim - 1))
     length = array.shape[axis]
     shape = tuple(data.draw(st.lists(st.integers(0, 3), max_size=2)))
-    indices = data.draw(npst.arrays(np.int64, shape, elements=st.integers(-length, max(length - 1, 0))))
+    indices = data.draw(
+        npst.arrays(np.int64, shape, elements=st.integers(-length, max(length - 1, 0)))
+    )
     key: list[object] = []
     for number, size in enumerate(array.shape):
         if data.draw(st.integers(0, 4)) == 0:
@@ -193,7 +205,8 @@ def test_an_index_array_on_the_device_selects_what_one_of_the_host_does(data: st
             key.append(data.draw(st.integers(-size, size - 1)))
     if data.draw(st.integers(0, 2)) == 0:
         key.insert(data.draw(st.integers(0, len(key))), ...)
-    # As an array of one dimension more, so that NumPy does not take an array without dimensions for an integer.
+    # As an array of one dimension more, so that NumPy does not take an array without dimensions for
+    # an integer.
     on_device = tuple(FakeDeviceArray(indices) if item is indices else item for item in key)
     if length == 0 and indices.size:
         with pytest.raises(IndexError, match=r"axis \d with size 0"):
@@ -207,11 +220,14 @@ def test_an_index_array_on_the_device_selects_what_one_of_the_host_does(data: st
     if indices.ndim > 0:
         assert selection.shape == expected.shape
         assert (
-            gather(array, take(array, FakeDeviceArray(indices), axis)).tobytes() == array.take(indices, axis).tobytes()
+            gather(array, take(array, FakeDeviceArray(indices), axis)).tobytes()
+            == array.take(indices, axis).tobytes()
         )
     if 0 not in selection.shape:
         assert isinstance(selection.list, DeviceList)
-        assert selection.list.items is next(item for item in on_device if isinstance(item, FakeDeviceArray))
+        assert selection.list.items is next(
+            item for item in on_device if isinstance(item, FakeDeviceArray)
+        )
         assert (selection.list.length, selection.list.stride) == (length, array.strides[axis])
 
 
@@ -278,7 +294,10 @@ def test_an_array_of_one_index_is_no_list() -> None:
         ((..., [0, 4, 9]), "index 4 is out of bounds for axis 2 with size 4"),
         (2**70, f"index {2**70} is out of bounds for axis 0 with size 2"),
         ((0, 0, 0, 0), "too many indices for array: array is 3-dimensional, but 4 were indexed"),
-        (np.ones((2, 3, 4, 1), bool), "too many indices for array: array is 3-dimensional, but 4 were indexed"),
+        (
+            np.ones((2, 3, 4, 1), bool),
+            "too many indices for array: array is 3-dimensional, but 4 were indexed",
+        ),
         ((..., ...), r"an index can only have a single ellipsis \('...'\)"),
         (1.0, "only integers, slices"),
         (np.float32(1), "only integers, slices"),
@@ -287,9 +306,18 @@ def test_an_array_of_one_index_is_no_list() -> None:
         (np.array([1.0]), "arrays used as indices must be of integer"),
         (np.array([]), "arrays used as indices must be of integer"),
         (([0, 1], [0, 1, 2]), r"shape mismatch: indexing arrays .* with shapes \(2,\) \(3,\)"),
-        ([True, False, True], "boolean index did not match indexed array along axis 0; size of axis is 2 but .* is 3"),
-        ([True], "boolean index did not match indexed array along axis 0; size of axis is 2 but .* is 1"),
-        ((0, np.ones((3, 5), bool)), "boolean index did not match .* axis 2; size of axis is 4 but .* is 5"),
+        (
+            [True, False, True],
+            "boolean index did not match indexed array along axis 0; size of axis is 2 but .* is 3",
+        ),
+        (
+            [True],
+            "boolean index did not match indexed array along axis 0; size of axis is 2 but .* is 1",
+        ),
+        (
+            (0, np.ones((3, 5), bool)),
+            "boolean index did not match .* axis 2; size of axis is 4 but .* is 5",
+        ),
         ((None,) * 62, r"number of dimensions must be within \[0, 64\], indexing result has 65"),
     ],
 )
@@ -307,7 +335,9 @@ def test_empty_masks_fit_dimensions_of_any_length(shape: tuple[int, ...]) -> Non
 
 
 def test_large_unsigned_indices_are_not_negative_ones() -> None:
-    with pytest.raises(IndexError, match=f"index {2**64 - 1} is out of bounds for axis 0 with size 2"):
+    with pytest.raises(
+        IndexError, match=f"index {2**64 - 1} is out of bounds for axis 0 with size 2"
+    ):
         select(C, np.array([2**64 - 1], np.uint64))
 
 
@@ -327,7 +357,9 @@ def test_other_errors_are_numpys(key: object, error: type[Exception]) -> None:
             index()
 
 
-@pytest.mark.parametrize("other", [[0], np.array([0, 1]), [True, False, True], FakeDeviceArray(np.array([0]))])
+@pytest.mark.parametrize(
+    "other", [[0], np.array([0, 1]), [True, False, True], FakeDeviceArray(np.array([0]))]
+)
 def test_an_array_on_the_device_must_be_alone(other: object) -> None:
     indices = FakeDeviceArray(np.array([0, 1]))
     for key in ((indices, other), (other, slice(None), indices)):
@@ -349,7 +381,14 @@ def test_take_counts_bools_as_integers() -> None:
 
 def test_large_arrays_cost_no_memory() -> None:
     shape = (2**20, 2**24)
-    selection = _selection.select(shape, (2**24, 1), 1, (slice(None, None, -3), slice(5, -5)), on_device=on_device)
+    selection = _selection.select(
+        shape, (2**24, 1), 1, (slice(None, None, -3), slice(5, -5)), on_device=on_device
+    )
     assert selection == Selection(
-        (349526, 2**24 - 10), (2**20 - 1) * 2**24 + 5, (Steps(349526, -3 * 2**24),), None, (), 2**24 - 10
+        (349526, 2**24 - 10),
+        (2**20 - 1) * 2**24 + 5,
+        (Steps(349526, -3 * 2**24),),
+        None,
+        (),
+        2**24 - 10,
     )

@@ -53,7 +53,13 @@ def test_another_process_opens_the_same_files(
     npy(tmp_path / "array.npy", rows)
     safetensors(tmp_path / "model.safetensors", {"other": rows, "bias": np.arange(3, dtype="<f4")})
     monkeypatch.chdir(tmp_path)
-    options: dict[str, Any] = {"device": "cpu", "cache": "1MiB", "page": 8192, "workers": 1, "twin_threads": 2}
+    options: dict[str, Any] = {
+        "device": "cpu",
+        "cache": "1MiB",
+        "page": 8192,
+        "workers": 1,
+        "cpu_threads": 2,
+    }
     with (
         gpufs.mount(**options, **({"root": "."} if rooted else {})) as mount,
         mount.array("array.npy") as array,
@@ -62,7 +68,12 @@ def test_another_process_opens_the_same_files(
     ):
         sent = pickle.dumps({"array": array, "file": plain, "tensor": tensor})
     done = subprocess.run(
-        [sys.executable, "-c", WORKER], input=sent, capture_output=True, timeout=TIMEOUT_S, check=False, cwd="/"
+        [sys.executable, "-c", WORKER],
+        input=sent,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        cwd="/",
     )
     assert done.stderr == b""
     assert json.loads(done.stdout) == [
@@ -104,7 +115,11 @@ def test_a_file_that_is_gone_is_told_when_it_is_opened(mount: gpufs.Mount, file:
 
 
 def test_a_reader_is_a_file_of_python(mount: gpufs.Mount, file: Path) -> None:
-    with mount.open(file) as opened, opened.reader() as reader, file.open("rb", buffering=0) as expected:
+    with (
+        mount.open(file) as opened,
+        opened.reader() as reader,
+        file.open("rb", buffering=0) as expected,
+    ):
         assert isinstance(reader, io.RawIOBase)
         assert (reader.readable(), reader.seekable(), reader.writable()) == (True, True, False)
         assert reader.name == str(file)
@@ -138,7 +153,11 @@ def test_libraries_read_it(mount: gpufs.Mount, tmp_path: Path) -> None:
     with mount.open(tmp_path / "arrays.npz") as opened, np.load(opened.reader()) as arrays:
         assert same(arrays["x"], np.arange(10))
     with mount.open(tmp_path / "text") as opened:
-        assert list(io.TextIOWrapper(io.BufferedReader(opened.reader()))) == ["one\n", "two\n", "three"]
+        assert list(io.TextIOWrapper(io.BufferedReader(opened.reader()))) == [
+            "one\n",
+            "two\n",
+            "three",
+        ]
     with mount.open(tmp_path / "zip") as opened, (tmp_path / "copy").open("wb") as copy:
         shutil.copyfileobj(opened.reader(), copy)
     assert (tmp_path / "copy").read_bytes() == (tmp_path / "zip").read_bytes()

@@ -67,7 +67,11 @@ def test_futures_give_what_calls_give(fs: gpufs.Mount, path: Path) -> None:
         assert np.array_equal(result_of(whole), CONTENT)
         assert result_of(past_the_end).size == 0
         table = CONTENT[:1_000_000].reshape(1000, 1000)
-        for found, wanted in ((records, table[index]), (rows, table[index]), (column, table[::-1, 3])):
+        for found, wanted in (
+            (records, table[index]),
+            (rows, table[index]),
+            (column, table[::-1, 3]),
+        ):
             assert np.array_equal(result_of(found), wanted)
         assert result_of(item) == table[5, 7]
 
@@ -82,7 +86,8 @@ def test_out_is_filled_and_returned(mount: gpufs.Mount, path: Path) -> None:
 def test_the_error_of_a_call_is_told_to_its_own_future_only(fs: gpufs.Mount, path: Path) -> None:
     for _ in range(5):
         path.write_bytes(CONTENT.tobytes())
-        # Without direct loads, which may still find the bytes that the file had when it was registered.
+        # Without direct loads, which may still find the bytes that the file had when it was
+        # registered.
         with gpufs.mount(device=fs.device, cache="4MiB", pinned=0) as made, made.open(path) as file:
             os.truncate(path, 500_000)  # of which the mount has heard nothing
             good, bad = [], []
@@ -115,7 +120,9 @@ def test_arguments_are_refused_by_the_future(fs: gpufs.Mount, path: Path) -> Non
 def test_closing_waits_for_what_was_submitted(fs: gpufs.Mount, tmp_path: Path) -> None:
     target = tmp_path / "new"
     with fs.open(target, "wb") as file:
-        futures = [file.submit_write(CONTENT[at : at + 5000], at) for at in range(0, len(CONTENT), 5000)]
+        futures = [
+            file.submit_write(CONTENT[at : at + 5000], at) for at in range(0, len(CONTENT), 5000)
+        ]
     assert target.read_bytes() == CONTENT.tobytes()
     assert all(future.done() for future in futures)
     assert sum(future.result() for future in futures) == len(CONTENT)
@@ -151,7 +158,9 @@ def test_the_error_of_a_write_stays_with_the_file(fs: gpufs.Mount, tmp_path: Pat
     assert (tmp_path / "new").read_bytes() == b"good"
 
 
-def test_what_has_not_begun_can_be_cancelled(fs: gpufs.Mount, tmp_path: Path, busy: threading.Event) -> None:
+def test_what_has_not_begun_can_be_cancelled(
+    fs: gpufs.Mount, tmp_path: Path, busy: threading.Event
+) -> None:
     with fs.open(tmp_path / "new", "wb") as file:
         file.submit_write(b"stays")
         cancelled = file.submit_write(b"never")
@@ -180,7 +189,7 @@ def test_a_callback_may_close_the_file(fs: gpufs.Mount, path: Path, busy: thread
 
 
 def test_unmounting_waits_too_and_takes_no_more(path: Path) -> None:
-    mount = gpufs.mount(device="cpu", cache="4MiB", workers=1, twin_threads=2)
+    mount = gpufs.mount(device="cpu", cache="4MiB", workers=1, cpu_threads=2)
     file = mount.open(path)
     futures = [file.submit_read(100_000, at * 1000) for at in range(50)]
     mount.unmount()
@@ -210,7 +219,7 @@ def test_a_forked_process_submits_nothing(mount: gpufs.Mount, path: Path) -> Non
 def test_a_program_that_ends_loses_nothing(tmp_path: Path) -> None:
     program = """
 import sys, gpufs
-mount = gpufs.mount(device="cpu", cache="4MiB", workers=1, twin_threads=2)
+mount = gpufs.mount(device="cpu", cache="4MiB", workers=1, cpu_threads=2)
 file = mount.open(sys.argv[1], "wb")
 for i in range(100):
     file.submit_write(bytes([i]) * 3000, i * 3000)

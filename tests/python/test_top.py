@@ -87,7 +87,8 @@ def test_where_it_asks(where: str | None, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "where", ["", "0", "65536", "file:///etc/passwd", "ftp://host", "http://", "host:99999", "http://[::1"]
+    "where",
+    ["", "0", "65536", "file:///etc/passwd", "ftp://host", "http://", "host:99999", "http://[::1"],
 )
 def test_where_it_cannot_ask(where: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
@@ -98,10 +99,31 @@ def test_where_it_cannot_ask(where: str) -> None:
 
 
 def test_rates_are_what_was_counted_in_between() -> None:
-    before = answer(hits=100, minor_faults=1, loads_direct=10, loads_staged=0, loads_bulk=5, loads_open=7, opens=4)
+    before = answer(
+        hits=100,
+        minor_faults=1,
+        loads_direct=10,
+        loads_staged=0,
+        loads_bulk=5,
+        loads_open=7,
+        opens=4,
+    )
     after = answer(
-        **{"hits": 190, "minor_faults": 3, "loads_direct": 14, "loads_staged": 4, "loads_bulk": 9, "loads_open": 8},
-        **{"loaded_bytes_direct": 4_000_000, "opens": 10, "write_backs": 6, "load_errors": 2, "no_frames": 1},
+        **{
+            "hits": 190,
+            "minor_faults": 3,
+            "loads_direct": 14,
+            "loads_staged": 4,
+            "loads_bulk": 9,
+            "loads_open": 8,
+        },
+        **{
+            "loaded_bytes_direct": 4_000_000,
+            "opens": 10,
+            "write_backs": 6,
+            "load_errors": 2,
+            "no_frames": 1,
+        },
     )
     update = compared(before, after)
     ((label, rates),) = update.mounts.items()
@@ -116,7 +138,12 @@ def test_rates_are_what_was_counted_in_between() -> None:
     assert (rates.errors, rates.errors_total) == (3, 3)
     assert (rates.latency_p50_s, rates.latency_p99_s) == (None, None)
     shown = dict(top.rows(rates))
-    assert (shown["hits/s"], shown["hit ratio"], shown["direct MB/s"], shown["errors"]) == ("45", "90.0%", "2.0", "3")
+    assert (shown["hits/s"], shown["hit ratio"], shown["direct MB/s"], shown["errors"]) == (
+        "45",
+        "90.0%",
+        "2.0",
+        "3",
+    )
     assert compared(after, after).all.errors == 0
     assert compared(after, after).all.errors_total == 3
     assert compared(after, after).all.hit_ratio is None
@@ -163,7 +190,9 @@ def test_a_quantile_is_in_the_bucket_of_the_true_one(times_ns: list[int], share:
     assert found is not None
     wanted = share * len(times_ns)
     true = next(time for rank, time in enumerate(sorted(times_ns), 1) if rank >= wanted)
-    assert 2 ** (true.bit_length() - 1) - 1 - 1e-6 <= found * 1e9 <= 2 ** true.bit_length() - 1 + 1e-6
+    assert (
+        2 ** (true.bit_length() - 1) - 1 - 1e-6 <= found * 1e9 <= 2 ** true.bit_length() - 1 + 1e-6
+    )
 
 
 # --- The command ---
@@ -233,7 +262,10 @@ def test_nothing_listens(run: Command) -> None:
 
 def test_no_proxy_is_asked(run: Command, mount: gpufs.Mount) -> None:
     with mount.serve_metrics(port=0) as server:
-        environment = dict(os.environ) | {"http_proxy": f"http://127.0.0.1:{free_port()}", "no_proxy": ""}
+        environment = dict(os.environ) | {
+            "http_proxy": f"http://127.0.0.1:{free_port()}",
+            "no_proxy": "",
+        }
         assert run("top", server.url, "-n", "1", "-i", "0.05", env=environment).returncode == 0
 
 
@@ -245,10 +277,16 @@ def test_no_proxy_is_asked(run: Command, mount: gpufs.Mount) -> None:
         (b"", 200, "no gpufs_build_info"),
         (b"\xff\n", 200, "no text"),
         (b"nothing\n", 404, "404 Not Found"),
-        (answer().encode() + b'gpufs_fault_latency_seconds_bucket{mount="0"} 1\n', 200, "a bucket without a bound"),
+        (
+            answer().encode() + b'gpufs_fault_latency_seconds_bucket{mount="0"} 1\n',
+            200,
+            "a bucket without a bound",
+        ),
     ],
 )
-def test_what_answers_is_something_else(run: Command, content: bytes, status: int, text: str) -> None:
+def test_what_answers_is_something_else(
+    run: Command, content: bytes, status: int, text: str
+) -> None:
     with answering(content, status=status) as port:
         done = run("top", str(port))
     (line,) = done.stderr.decode().splitlines()
@@ -274,7 +312,9 @@ def test_what_answers_speaks_no_http(run: Command) -> None:
     assert (len(done.stderr.splitlines()), done.stdout, done.returncode) == (1, b"", 2)
 
 
-@pytest.mark.parametrize("piece", [b"", b"HTTP/1.0 200 OK\r\nContent-Length: 1000\r\n\r\ngpufs_build_info 1\n"])
+@pytest.mark.parametrize(
+    "piece", [b"", b"HTTP/1.0 200 OK\r\nContent-Length: 1000\r\n\r\ngpufs_build_info 1\n"]
+)
 def test_an_answer_that_is_cut_off(piece: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -300,19 +340,25 @@ def test_labels_cannot_command_the_terminal() -> None:
     assert label.device.isprintable()
 
 
-@pytest.mark.parametrize("arguments", [["-i", "0"], ["-i", "x"], ["-n", "0"], ["1", "2"], ["ftp://host"]])
+@pytest.mark.parametrize(
+    "arguments", [["-i", "0"], ["-i", "x"], ["-n", "0"], ["1", "2"], ["ftp://host"]]
+)
 def test_wrong_use_is_one_line(run: Command, arguments: list[str]) -> None:
     done = run("top", *arguments)
     assert done.stderr.startswith(b"gpufs: ")
     assert (len(done.stderr.splitlines()), done.stdout, done.returncode) == (1, b"", 2)
 
 
-def watch(arguments: list[bytes], ended: Callable[[bytes], bool], end: Callable[[int], None]) -> tuple[int, bytes]:
+def watch(
+    arguments: list[bytes], ended: Callable[[bytes], bool], end: Callable[[int], None]
+) -> tuple[int, bytes]:
     """Runs a command on a terminal; returns its status, and what the terminal got. `end` gets the process's id."""
     ours, theirs = pty.openpty()
     environment = dict(os.environ) | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
     shown = b""
-    with subprocess.Popen(arguments, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+    with subprocess.Popen(
+        arguments, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as process:
         os.close(theirs)
         done = False
         deadline = time.monotonic() + TIMEOUT_S
@@ -332,7 +378,7 @@ def watch(arguments: list[bytes], ended: Callable[[bytes], bool], end: Callable[
 
 
 def test_a_terminal_shows_a_table_until_an_interrupt(mount: gpufs.Mount) -> None:
-    other = gpufs.mount(device="cpu", cache="1MiB", twin_threads=1, workers=1)
+    other = gpufs.mount(device="cpu", cache="1MiB", cpu_threads=1, workers=1)
     with other, metrics.serve([mount, other], port=0) as server:
         status, shown = watch(
             command_line("top", str(server.port), "-i", "0.05"),
@@ -340,7 +386,15 @@ def test_a_terminal_shows_a_table_until_an_interrupt(mount: gpufs.Mount) -> None
             lambda process: os.kill(process, signal.SIGINT),
         )
     assert status == 0
-    for text in (server.url, "mount 0: cpu 0", "mount 1: cpu 0", "all", "hit ratio", "fault p99", "staged MB/s"):
+    for text in (
+        server.url,
+        "mount 0: cpu 0",
+        "mount 1: cpu 0",
+        "all",
+        "hit ratio",
+        "fault p99",
+        "staged MB/s",
+    ):
         assert text.encode() in shown
     assert b"Traceback" not in shown
     assert shown.rstrip().endswith(b"\x1b[?25h")  # the cursor is back
@@ -356,7 +410,9 @@ def test_a_terminal_is_told_when_the_program_ends(mount: gpufs.Mount) -> None:
     assert status == 2
     # The latter where the end came between a question and its answer.
     told = shown.rstrip().splitlines()[-1].removeprefix(b"\x1b[?25h").decode()
-    assert told in (f"gpufs: {server.url}: Connection {why}" for why in ("refused", "reset by peer"))
+    assert told in (
+        f"gpufs: {server.url}: Connection {why}" for why in ("refused", "reset by peer")
+    )
     assert b"\x1b[?25h" in shown
 
 

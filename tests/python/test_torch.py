@@ -1,4 +1,4 @@
-"""Arrays in files for PyTorch, on the CPU twin and on a GPU. PyTorch need not be here."""
+"""Arrays in files for PyTorch, on the CPU device and on a GPU. PyTorch need not be here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def table(fs: gpufs.Mount, tmp_path: Path) -> Iterator[FileTensor]:
 
 
 def whole(table: FileTensor) -> Any:
-    return torch.arange(ROWS * COLUMNS, dtype=torch.float32, device=table.device).reshape(ROWS, COLUMNS)
+    return torch.arange(ROWS * COLUMNS, dtype=torch.float32, device=table.device).reshape(
+        ROWS, COLUMNS
+    )
 
 
 def indices(table: FileTensor, *, on_device: bool = True, dtype: Any = None, least: int = 0) -> Any:
@@ -45,7 +47,12 @@ def indices(table: FileTensor, *, on_device: bool = True, dtype: Any = None, lea
 
 
 def test_it_describes_itself(table: FileTensor) -> None:
-    assert (table.shape, table.ndim, len(table), table.dtype) == (torch.Size((ROWS, COLUMNS)), 2, ROWS, torch.float32)
+    assert (table.shape, table.ndim, len(table), table.dtype) == (
+        torch.Size((ROWS, COLUMNS)),
+        2,
+        ROWS,
+        torch.float32,
+    )
     assert (table.size(), table.size(1), table[0].device) == (table.shape, COLUMNS, table.device)
 
 
@@ -55,14 +62,26 @@ def test_indexing_gives_what_a_tensor_gives(table: FileTensor, dtype: Any, on_de
     expected = whole(table)
     index = indices(table, on_device=on_device, dtype=dtype, least=-ROWS)
     assert torch.equal(table[index], expected[index.to(table.device).long()])
-    assert torch.equal(table[index.reshape(20, 25)], expected[index.reshape(20, 25).to(table.device).long()])
+    assert torch.equal(
+        table[index.reshape(20, 25)], expected[index.reshape(20, 25).to(table.device).long()]
+    )
     assert torch.equal(table[index, 3:40:2], expected[index.to(table.device).long(), 3:40:2])
 
 
 def test_other_expressions(table: FileTensor) -> None:
     expected = whole(table)
     mask = expected[:, 0] % 7 == 0
-    for key in (5, -1, slice(10, 900, 7), (slice(None), 4), (..., slice(3, 9)), mask, (mask, 2), [1, 5, 5], None):
+    for key in (
+        5,
+        -1,
+        slice(10, 900, 7),
+        (slice(None), 4),
+        (..., slice(3, 9)),
+        mask,
+        (mask, 2),
+        [1, 5, 5],
+        None,
+    ):
         assert torch.equal(table[key], expected[key])
 
 
@@ -82,22 +101,31 @@ def test_data_loaders_take_it(table: FileTensor) -> None:
     expected = whole(table)
     stacked = list(torch.utils.data.DataLoader(table, batch_size=128, shuffle=False))
     assert torch.equal(torch.cat(stacked), expected)
-    sampler = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(table), 128, drop_last=False)
+    sampler = torch.utils.data.BatchSampler(
+        torch.utils.data.SequentialSampler(table), 128, drop_last=False
+    )
     whole_batches = list(torch.utils.data.DataLoader(table, batch_size=None, sampler=sampler))
     assert [len(batch) for batch in whole_batches] == [128] * (ROWS // 128) + [ROWS % 128]
     assert torch.equal(torch.cat(whole_batches), expected)
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "bool", "complex64", "uint16", "int8"])
+@pytest.mark.parametrize(
+    "name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "bool", "complex64", "uint16", "int8"]
+)
 def test_types(fs: gpufs.Mount, tmp_path: Path, name: str) -> None:
     dtype = np.dtype(getattr(ml_dtypes, name, None) or name)
-    values = (np.arange(7 * 96) % 2 if name == "bool" else np.arange(7 * 96) % 50).reshape(-1, 7).astype(dtype)
+    values = (
+        (np.arange(7 * 96) % 2 if name == "bool" else np.arange(7 * 96) % 50)
+        .reshape(-1, 7)
+        .astype(dtype)
+    )
     values.tofile(tmp_path / "raw")
     with fs.array(tmp_path / "raw", getattr(torch, name), (-1, 7)) as array:
         taken = FileTensor(array)[3:90:4]
         assert taken.dtype == getattr(torch, name)
         assert np.array_equal(
-            taken.cpu().contiguous().view(torch.uint8).numpy(), np.ascontiguousarray(values[3:90:4]).view(np.uint8)
+            taken.cpu().contiguous().view(torch.uint8).numpy(),
+            np.ascontiguousarray(values[3:90:4]).view(np.uint8),
         )
 
 

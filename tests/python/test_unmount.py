@@ -15,7 +15,7 @@ from .conftest import FORKS, file_size_limit, in_child
 
 
 def small_mount() -> gpufs.Mount:
-    return gpufs.mount(device="cpu", cache="1MiB", twin_threads=1, workers=1)
+    return gpufs.mount(device="cpu", cache="1MiB", cpu_threads=1, workers=1)
 
 
 def test_what_no_file_object_closed_is_written(tmp_path: Path) -> None:

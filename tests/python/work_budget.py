@@ -2,8 +2,9 @@
 
     for seed in work_budget("test_fuzz.npy", usual=20, unit="inputs", replay=...):
 
-Environment: GPUFS_TEST_SEED (the first seed), GPUFS_TEST_SEED_COUNT (how many steps), GPUFS_TEST_SECONDS (begin steps
-until this time is over; overrides the count), GPUFS_TEST_STEP_FILE (a file that has the replay of the step under way).
+Environment: GPUFS_TEST_SEED (the first seed), GPUFS_TEST_SEED_COUNT (how many steps),
+GPUFS_TEST_SECONDS (begin steps until this time is over; overrides the count), GPUFS_TEST_STEP_FILE
+(a file that has the replay of the step under way).
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ def work_budget(test: str, usual: int, unit: str, of_step: int) -> Iterator[int]
     `test` is what pytest is asked for to run it again: ``FILE::FUNCTION``.
     """
     first = int(os.environ.get("GPUFS_TEST_SEED", "1"))
-    steps = int(os.environ.get("GPUFS_TEST_SEED_COUNT", "1" if "GPUFS_TEST_SEED" in os.environ else str(usual)))
+    steps = int(
+        os.environ.get(
+            "GPUFS_TEST_SEED_COUNT", "1" if "GPUFS_TEST_SEED" in os.environ else str(usual)
+        )
+    )
     seconds = os.environ.get("GPUFS_TEST_SECONDS")
     step_file = os.environ.get("GPUFS_TEST_STEP_FILE")
     end = time.monotonic() + float(seconds or 0)
@@ -37,7 +42,9 @@ def work_budget(test: str, usual: int, unit: str, of_step: int) -> Iterator[int]
                 print(replay(test, seed))  # the loop has failed
                 raise
     finally:
-        print(f"covered: {test}: {begun} steps (seeds {first} to {first + begun - 1}), {begun * of_step} {unit}")
+        print(
+            f"covered: {test}: {begun} steps (seeds {first} to {first + begun - 1}), {begun * of_step} {unit}"
+        )
 
 
 def replay(test: str, seed: int) -> str:

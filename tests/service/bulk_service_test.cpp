@@ -19,7 +19,8 @@ class bulk_service : public ::testing::Test {
     return o;
   }
   bulk_service() {
-    for (std::size_t i = 0; i < 100000; ++i) content_.push_back(static_cast<char>('a' + i * 7 % 26));
+    for (std::size_t i = 0; i < 100000; ++i)
+      content_.push_back(static_cast<char>('a' + i * 7 % 26));
     io_->write("/a", content_);
     file_ = rig_.open("/a").handle;
   }
@@ -29,7 +30,8 @@ class bulk_service : public ::testing::Test {
   }
 
   std::string content_;
-  const std::shared_ptr<memory_backend> io_ = std::make_shared<memory_backend>(memory_backend_options{true});
+  const std::shared_ptr<memory_backend> io_ =
+      std::make_shared<memory_backend>(memory_backend_options{true});
   service_rig rig_{io_, with_extents()};
   std::uint64_t file_ = 0;
 };
@@ -134,7 +136,8 @@ TEST_F(bulk_service, many_reads_share_the_buffers) {
 TEST_F(bulk_service, requests_are_checked) {
   register_all();
   EXPECT_EQ(rig_.bulk(file_, 0, 0, 0).result, -EINVAL);
-  EXPECT_EQ(rig_.bulk(file_, 0, service_rig::frame_count * service_rig::frame_bytes + 1, 0).result, -EINVAL);
+  EXPECT_EQ(rig_.bulk(file_, 0, service_rig::frame_count * service_rig::frame_bytes + 1, 0).result,
+            -EINVAL);
   EXPECT_EQ(rig_.bulk(file_, 0, 4096, service_rig::frame_count).result, -EINVAL);
   EXPECT_EQ(rig_.bulk(file_, 0, 4096, ~0u).result, -EINVAL);
   EXPECT_EQ(rig_.bulk(file_, 0, 2 * 4096, service_rig::frame_count - 1).result, -EINVAL);

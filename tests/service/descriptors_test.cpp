@@ -41,7 +41,8 @@ class descriptors : public ::testing::Test {
     std::string to(100, '\0');
     std::shared_ptr<backend_file> reached;
     const int status = table_.reach(file, reached);
-    const std::int64_t n = status < 0 ? status : file_table::read(*reached, to.data(), to.size(), 0);
+    const std::int64_t n =
+        status < 0 ? status : file_table::read(*reached, to.data(), to.size(), 0);
     to.resize(n < 0 ? 0 : static_cast<std::size_t>(n));
     return {n, to};
   }
@@ -276,7 +277,8 @@ TEST(locked_descriptors, do_not_use_up_what_is_left_to_the_program) {
     std::size_t count = 0;
     for (const auto& link : std::filesystem::directory_iterator("/proc/self/fd")) {
       std::error_code gone;
-      if (std::filesystem::read_symlink(link.path(), gone).string().starts_with(folder / "")) ++count;
+      if (std::filesystem::read_symlink(link.path(), gone).string().starts_with(folder / ""))
+        ++count;
     }
     return count - locks.size();
   };
@@ -289,7 +291,8 @@ TEST(locked_descriptors, do_not_use_up_what_is_left_to_the_program) {
       const std::string path = folder / (round % 2 == 0 ? "a" : "b");
       std::vector<std::uint64_t> handles;
       const auto open = [&] {
-        return writes ? table.open_to_change(path, {}, handle, file) : table.open(path, false, handle, file);
+        return writes ? table.open_to_change(path, {}, handle, file)
+                      : table.open(path, false, handle, file);
       };
       int status = 0;
       while (handles.size() < 40 && (status = open()) == 0) handles.push_back(handle);

@@ -70,7 +70,8 @@ TEST(driver_gate, copies_of_which_none_ends_close_the_gate_until_one_ends) {
   EXPECT_TRUE(gate.is_closed());
   EXPECT_FALSE(driver_gate::pass(gate, 0, {7, 1}));
   found.clear();
-  EXPECT_FALSE(gate.find_stalled(found, [](const driver_gate::request_name& r) { return r.slot == 5; }));
+  EXPECT_FALSE(
+      gate.find_stalled(found, [](const driver_gate::request_name& r) { return r.slot == 5; }));
   EXPECT_FALSE(gate.is_closed()) << "the engine works";
   EXPECT_TRUE(driver_gate::pass(gate, 0, {7, 1}));
   // The other one alone.

@@ -70,10 +70,11 @@ TEST_F(extents, a_read_leads_to_registration_and_later_reads_tell_of_it) {
   EXPECT_EQ(told.bytes, content_.substr(3 * extent_bytes + 5, 64));
   EXPECT_EQ(told.extent_number, 3u);
   EXPECT_EQ(told.extent_bytes, extent_bytes);
-  EXPECT_EQ(
-      std::memcmp(reinterpret_cast<const char*>(told.extent_address), content_.data() + 3 * extent_bytes, extent_bytes),
-      0);
-  EXPECT_EQ(rig.read(handle, 2 * extent_bytes, 64).extent_bytes, 0u) << "another part is another extent";
+  EXPECT_EQ(std::memcmp(reinterpret_cast<const char*>(told.extent_address),
+                        content_.data() + 3 * extent_bytes, extent_bytes),
+            0);
+  EXPECT_EQ(rig.read(handle, 2 * extent_bytes, 64).extent_bytes, 0u)
+      << "another part is another extent";
 }
 
 TEST_F(extents, the_last_one_ends_with_the_file) {
@@ -89,7 +90,8 @@ TEST_F(extents, all_opens_of_a_version_share_them) {
   (void)read_until_told(rig, rig.open("/a").handle, 0);
   EXPECT_EQ(rig.read(rig.open("/a").handle, 0, 64).extent_bytes, extent_bytes);
   memory_->touch("/a");
-  EXPECT_EQ(rig.read(rig.open("/a").handle, 0, 64).extent_bytes, 0u) << "a new version has none yet";
+  EXPECT_EQ(rig.read(rig.open("/a").handle, 0, 64).extent_bytes, 0u)
+      << "a new version has none yet";
 }
 
 TEST_F(extents, the_budget_is_kept) {
@@ -154,16 +156,20 @@ TEST_F(extents, one_that_was_refused_and_is_registered_by_hand_is_told_soon) {
   while (rig.read(handle, 0, 64).extent_bytes == 0 && ++reads < 500) {
   }
   EXPECT_LT(reads, 500);
-  for (int i = 0; i < 20; ++i) EXPECT_NE(rig.read(handle, 0, 64).extent_bytes, 0u) << "and then always";
+  for (int i = 0; i < 20; ++i)
+    EXPECT_NE(rig.read(handle, 0, 64).extent_bytes, 0u) << "and then always";
 }
 
 TEST_F(extents, a_file_that_changes_meanwhile_is_told_to_nobody) {
   service_rig rig(io_, with_budget(100));
   const std::uint64_t handle = rig.open("/a").handle;
-  io_->add({.on = operation::map, .times_max = 1, .before = [&] { memory_->write_at("/a", 7, "changed"); }});
+  io_->add({.on = operation::map, .times_max = 1, .before = [&] {
+              memory_->write_at("/a", 7, "changed");
+            }});
   expect_never_told(rig, handle, 0);
   EXPECT_EQ(rig.extents().register_all(rig.files().find(handle)), 0u);
-  EXPECT_EQ(read_until_told(rig, rig.open("/a").handle, 0).extent_bytes, extent_bytes) << "its new version is";
+  EXPECT_EQ(read_until_told(rig, rig.open("/a").handle, 0).extent_bytes, extent_bytes)
+      << "its new version is";
 }
 
 TEST_F(extents, an_exception_is_a_refusal) {
@@ -176,7 +182,8 @@ TEST_F(extents, an_exception_is_a_refusal) {
   expect_never_told(rig, handle, extent_bytes);
   io_->clear();
   EXPECT_EQ(rig.extents().count().bytes, 0u);
-  EXPECT_EQ(rig.extents().register_all(rig.files().find(handle)), content_.size()) << "the budget was given back";
+  EXPECT_EQ(rig.extents().register_all(rig.files().find(handle)), content_.size())
+      << "the budget was given back";
 }
 
 TEST_F(extents, those_behind_neighbours_in_use_are_registered_ahead) {
@@ -204,7 +211,8 @@ TEST_F(extents, register_all_registers_a_file_once) {
   EXPECT_EQ(rig.extents().count().registered, 11u);
   EXPECT_EQ(rig.extents().count().bytes, content_.size());
   EXPECT_EQ(extent_registrar::registered_in(rig.files().find(handle)->version()), 11u);
-  for (std::uint64_t e = 0; e <= 10; ++e) EXPECT_NE(rig.read(handle, e * extent_bytes, 64).extent_bytes, 0u);
+  for (std::uint64_t e = 0; e <= 10; ++e)
+    EXPECT_NE(rig.read(handle, e * extent_bytes, 64).extent_bytes, 0u);
 }
 
 TEST_F(extents, two_that_register_at_once_agree) {
@@ -229,7 +237,8 @@ TEST_F(extents, two_that_register_at_once_agree) {
 TEST_F(extents, a_file_that_is_written_here_is_registered_once_and_stays_so) {
   service_rig rig(io_, with_budget(3));
   const rig_reply file = rig.open_to_write("/a");
-  ASSERT_EQ(rig.write(file.node, 5, "changed").result, 7) << "its times are not the version's any more";
+  ASSERT_EQ(rig.write(file.node, 5, "changed").result, 7)
+      << "its times are not the version's any more";
   const rig_reply told = read_until_told(rig, file.handle, 0);
   ASSERT_EQ(told.extent_bytes, extent_bytes);
   EXPECT_EQ(std::memcmp(reinterpret_cast<const char*>(told.extent_address) + 5, "changed", 7), 0);
@@ -237,7 +246,8 @@ TEST_F(extents, a_file_that_is_written_here_is_registered_once_and_stays_so) {
     if (i % 100 == 0) {
       ASSERT_EQ(rig.write(file.node, 5, "again").result, 5);
     }
-    ASSERT_EQ(rig.read(file.handle, 0, 64).extent_bytes, extent_bytes) << "the direct path is lost after " << i;
+    ASSERT_EQ(rig.read(file.handle, 0, 64).extent_bytes, extent_bytes)
+        << "the direct path is lost after " << i;
   }
   EXPECT_EQ(rig.extents().count().bytes, extent_bytes);
   EXPECT_NE(read_until_told(rig, file.handle, extent_bytes).extent_bytes, 0u);
@@ -259,8 +269,11 @@ TEST_F(extents, of_files_that_changed_meanwhile_are_given_back) {
   service_rig rig(io_, with_budget(3));
   for (int i = 0; i < 10; ++i) {
     const std::uint64_t handle = rig.open("/a").handle;
-    io_->add({.on = operation::map, .times_max = 1, .before = [&] { memory_->write_at("/a", 7, "changed"); }});
-    EXPECT_EQ(rig.extents().register_all(rig.files().find(handle)), 0u) << "of all extents, as the file has changed";
+    io_->add({.on = operation::map, .times_max = 1, .before = [&] {
+                memory_->write_at("/a", 7, "changed");
+              }});
+    EXPECT_EQ(rig.extents().register_all(rig.files().find(handle)), 0u)
+        << "of all extents, as the file has changed";
     io_->clear();
     EXPECT_EQ(rig.close(handle).result, 0);
   }
@@ -280,10 +293,12 @@ TEST_F(extents, dropped_ones_are_gone_and_come_back) {
   EXPECT_EQ(extent_registrar::registered_in(rig.files().find(handle)->version()), 0u);
   EXPECT_EQ(rig.read(handle, 0, 64).extent_bytes, 0u);
   EXPECT_EQ(read_until_told(rig, handle, 0).extent_bytes, extent_bytes);
-  EXPECT_EQ(rig.extents().register_all(rig.files().find(handle)), content_.size()) << "the whole budget is there again";
+  EXPECT_EQ(rig.extents().register_all(rig.files().find(handle)), content_.size())
+      << "the whole budget is there again";
 }
 
-// The registrar works in the background also while nobody reads: between two kernels, when extents are dropped.
+// The registrar works in the background also while nobody reads: between two kernels, when extents
+// are dropped.
 TEST_F(extents, dropping_while_one_is_being_registered_keeps_the_accounts) {
   service_rig rig(io_, with_budget(11));
   const std::uint64_t handle = rig.open("/a").handle;
@@ -297,7 +312,9 @@ TEST_F(extents, dropping_while_one_is_being_registered_keeps_the_accounts) {
                     while (!go_on) std::this_thread::sleep_for(1ms);
                   },
               .error_number = fails ? EIO : 0});
-    const auto done = [&] { return rig.extents().count().registered + rig.extents().count().refused; };
+    const auto done = [&] {
+      return rig.extents().count().registered + rig.extents().count().refused;
+    };
     const std::uint64_t before = done();
     (void)rig.read(handle, 2 * extent_bytes, 64);
     EXPECT_TRUE(eventually([&] { return mapping.load(); }));
@@ -315,11 +332,13 @@ TEST_F(extents, dropping_while_one_is_being_registered_keeps_the_accounts) {
 
 // ---- the page cache
 
-// A backend whose files are never in the host's page cache, or become so some time after they were read ahead.
+// A backend whose files are never in the host's page cache, or become so some time after they were
+// read ahead.
 class cold_backend final : public backend {
  public:
   explicit cold_backend(std::shared_ptr<backend> wrapped) : wrapped_(std::move(wrapped)) {}
-  int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& opened) override {
+  int open(const std::string& path, bool no_follow,
+           std::unique_ptr<backend_file>& opened) override {
     std::unique_ptr<backend_file> f;
     const int status = wrapped_->open(path, no_follow, f);
     if (status == 0) opened = std::make_unique<file>(*this, std::move(f));
@@ -332,7 +351,8 @@ class cold_backend final : public backend {
  private:
   class file final : public backend_file {
    public:
-    file(cold_backend& owner, std::unique_ptr<backend_file> wrapped) : owner_(owner), wrapped_(std::move(wrapped)) {}
+    file(cold_backend& owner, std::unique_ptr<backend_file> wrapped)
+        : owner_(owner), wrapped_(std::move(wrapped)) {}
     int identify(file_identity& identity) override { return wrapped_->identify(identity); }
     std::int64_t read(char* to, std::uint64_t bytes, std::uint64_t offset) override {
       return wrapped_->read(to, bytes, offset);

@@ -29,7 +29,8 @@ TEST(file_error_log_test, keeps_failures_in_order_and_counts_equal_ones) {
   EXPECT_EQ(list.errors[4].count, 1u);
   EXPECT_TRUE(list.errors[5].given_up);
   EXPECT_STREQ(list.errors[5].operation_name(), "write-back");
-  for (std::size_t i = 0; i < list.errors.size(); ++i) EXPECT_EQ(file_error_log::is_lost(list.errors[i]), i >= 4);
+  for (std::size_t i = 0; i < list.errors.size(); ++i)
+    EXPECT_EQ(file_error_log::is_lost(list.errors[i]), i >= 4);
 }
 
 TEST(file_error_log_test, is_bounded_and_says_how_many_it_dropped) {

@@ -20,7 +20,8 @@ namespace {
 template <class Call>
 void for_each_flip(std::uint64_t number, const Call& call) {
   for (unsigned i = 0; i < 64; ++i) {
-    for (unsigned j = i; j < 64; ++j) call(number ^ (std::uint64_t{1} << i | std::uint64_t{1} << j));
+    for (unsigned j = i; j < 64; ++j)
+      call(number ^ (std::uint64_t{1} << i | std::uint64_t{1} << j));
   }
 }
 
@@ -88,7 +89,8 @@ TEST_F(file_table_test, an_old_handle_does_not_lead_to_the_next_file_in_its_plac
   }
 }
 
-// A request may be late: its caller has given up, and closed the file. It must not reach another file then.
+// A request may be late: its caller has given up, and closed the file. It must not reach another
+// file then.
 TEST_F(file_table_test, a_handle_does_not_come_again) {
   io_->write("/a", "a");
   io_->write("/b", "b");
@@ -116,7 +118,8 @@ TEST_F(file_table_test, the_name_of_a_writer_does_not_come_again) {
   std::shared_ptr<host_file> file;
   for (int i = 0; i < 300'000; ++i) {
     ASSERT_EQ(table.open_to_change("/a", {}, handle, file), 0);
-    ASSERT_TRUE(seen.insert(node_name(file->node(), file->version().number)).second) << "after " << i << " opens";
+    ASSERT_TRUE(seen.insert(node_name(file->node(), file->version().number)).second)
+        << "after " << i << " opens";
     ASSERT_EQ(table.close(handle), 0);
   }
   ASSERT_EQ(table.open_to_change("/a", {}, handle, file), 0);
@@ -126,12 +129,14 @@ TEST_F(file_table_test, the_name_of_a_writer_does_not_come_again) {
 
 // The descriptor whose close was reported first is written through last: what is written through
 // one after its report is reported to nobody.
-TEST_F(file_table_test, a_file_whose_close_was_reported_is_written_through_only_if_there_is_no_other) {
+TEST_F(file_table_test,
+       a_file_whose_close_was_reported_is_written_through_only_if_there_is_no_other) {
   io_->write("/a", "a");
   file_table table(io_, 64, 1024);
   std::array<std::uint64_t, 4> handles{};
   std::array<std::shared_ptr<host_file>, 4> files;
-  for (std::size_t i = 0; i < 3; ++i) ASSERT_EQ(table.open_to_change("/a", {}, handles[i], files[i]), 0);
+  for (std::size_t i = 0; i < 3; ++i)
+    ASSERT_EQ(table.open_to_change("/a", {}, handles[i], files[i]), 0);
   const std::uint64_t name = node_name(files[0]->node(), files[0]->version().number);
   file_table::lookups known;
   const auto writes_through = [&] {
@@ -156,7 +161,8 @@ TEST_F(file_table_test, a_file_whose_close_was_reported_is_written_through_only_
   report_close(0);
   EXPECT_EQ(writes_through(), files[1]);
   ASSERT_EQ(table.close(handles[1]), 0);
-  EXPECT_EQ(writes_through(), files[2]) << "all are reported; this one has been opened again, if any";
+  EXPECT_EQ(writes_through(), files[2])
+      << "all are reported; this one has been opened again, if any";
   report_close(2);
   EXPECT_EQ(writes_through(), files[3]);
   for (const std::size_t i : {3u, 0u}) ASSERT_EQ(table.close(handles[i]), 0);
@@ -180,7 +186,8 @@ TEST_F(file_table_test, mounts_do_not_give_the_same_handles) {
   }
 }
 
-// As long as a mount may live: a place's generations end, and go on after the largest number before that.
+// As long as a mount may live: a place's generations end, and go on after the largest number before
+// that.
 TEST_F(file_table_test, a_place_whose_generations_are_used_up_is_not_used_again) {
   io_->write("/a", "a");
   constexpr std::uint64_t largest = (std::uint64_t{1} << 46) - 1;
@@ -210,7 +217,8 @@ TEST_F(file_table_test, opens_end_where_handles_do) {
   std::uint64_t handle = 0, count = 0;
   std::shared_ptr<host_file> file;
   int status = 0;
-  while ((status = table.open("/a", false, handle, file)) == 0 && count < 2 * limits::open_files_max) {
+  while ((status = table.open("/a", false, handle, file)) == 0 &&
+         count < 2 * limits::open_files_max) {
     ASSERT_EQ(table.close(handle), 0);
     ++count;
   }
@@ -269,7 +277,8 @@ TEST_F(file_table_test, knows_no_handle_that_it_did_not_give) {
     ASSERT_EQ(table_.find(wrong), nullptr) << wrong;
     ASSERT_EQ(table_.close(wrong), -EBADF) << wrong;
   };
-  for (const std::uint64_t wrong : {std::uint64_t{0}, std::uint64_t{2}, handle + 1, ~handle, ~std::uint64_t{0}})
+  for (const std::uint64_t wrong :
+       {std::uint64_t{0}, std::uint64_t{2}, handle + 1, ~handle, ~std::uint64_t{0}})
     expect_none(wrong);
   for_each_flip(handle, expect_none);
   EXPECT_NE(table_.find(handle), nullptr);
@@ -333,23 +342,24 @@ void PrintTo(const change& c, std::ostream* out) { *out << c.name; }
 class version_change : public file_table_test, public ::testing::WithParamInterface<change> {};
 INSTANTIATE_TEST_SUITE_P(
     , version_change,
-    ::testing::Values(change{"overwritten", [](memory_backend& io) { io.write("/a", "CONTENT"); }},
-                      change{"rewritten_with_the_same", [](memory_backend& io) { io.write("/a", "content"); }},
-                      change{"one_byte_changed", [](memory_backend& io) { io.write_at("/a", 3, "X"); }},
-                      change{"appended", [](memory_backend& io) { io.write_at("/a", 7, "more"); }},
-                      change{"truncated", [](memory_backend& io) { io.truncate("/a", 3); }},
-                      change{"touched", [](memory_backend& io) { io.touch("/a"); }},
-                      change{"replaced", [](memory_backend& io) { io.replace("/a", "content"); }},
-                      change{"removed_and_written_again",
-                             [](memory_backend& io) {
-                               io.remove("/a");
-                               io.write("/a", "content");
-                             }},
-                      change{"resized_within_one_tick",
-                             [](memory_backend& io) {
-                               io.freeze_times(true);
-                               io.write_at("/a", 7, "more");
-                             }}),
+    ::testing::Values(
+        change{"overwritten", [](memory_backend& io) { io.write("/a", "CONTENT"); }},
+        change{"rewritten_with_the_same", [](memory_backend& io) { io.write("/a", "content"); }},
+        change{"one_byte_changed", [](memory_backend& io) { io.write_at("/a", 3, "X"); }},
+        change{"appended", [](memory_backend& io) { io.write_at("/a", 7, "more"); }},
+        change{"truncated", [](memory_backend& io) { io.truncate("/a", 3); }},
+        change{"touched", [](memory_backend& io) { io.touch("/a"); }},
+        change{"replaced", [](memory_backend& io) { io.replace("/a", "content"); }},
+        change{"removed_and_written_again",
+               [](memory_backend& io) {
+                 io.remove("/a");
+                 io.write("/a", "content");
+               }},
+        change{"resized_within_one_tick",
+               [](memory_backend& io) {
+                 io.freeze_times(true);
+                 io.write_at("/a", 7, "more");
+               }}),
     [](const auto& p) { return std::string(p.param.name); });
 
 TEST_P(version_change, gives_the_file_a_new_version) {
@@ -361,7 +371,8 @@ TEST_P(version_change, gives_the_file_a_new_version) {
   const std::uint64_t changed = version("/a");
   EXPECT_GT(changed, old);
   EXPECT_EQ(version("/a"), changed) << "once per change";
-  EXPECT_EQ(table_.find(before)->version().number, old) << "an open file keeps the version that it was opened with";
+  EXPECT_EQ(table_.find(before)->version().number, old)
+      << "an open file keeps the version that it was opened with";
 }
 
 TEST_F(file_table_test, an_unchanged_file_keeps_its_version_after_it_was_closed) {
@@ -426,7 +437,8 @@ class file_table_writers : public ::testing::Test {
   opened open_to_write(const std::string& path) {
     opened o{};
     std::shared_ptr<host_file> file;
-    EXPECT_EQ(table_.open_to_change(path, {false, true, true, true, false, 0600}, o.handle, file), 0);
+    EXPECT_EQ(table_.open_to_change(path, {false, true, true, true, false, 0600}, o.handle, file),
+              0);
     o.name = node_name(file->node(), file->version().number);
     return o;
   }
@@ -435,7 +447,8 @@ class file_table_writers : public ::testing::Test {
 };
 
 TEST_F(file_table_writers, a_version_is_written_through_any_file_that_is_open_for_it) {
-  const opened first = open_to_write("/a"), second = open_to_write("/a"), other = open_to_write("/b");
+  const opened first = open_to_write("/a"), second = open_to_write("/a"),
+               other = open_to_write("/b");
   EXPECT_EQ(first.name, second.name);
   EXPECT_NE(first.name, other.name);
   EXPECT_EQ(table_.find_writer(other.name)->path(), "/b");
@@ -448,7 +461,8 @@ TEST_F(file_table_writers, a_version_is_written_through_any_file_that_is_open_fo
 
 // What was asked in time may be looked at late.
 TEST_F(file_table_writers, a_late_write_finds_no_other_file_of_the_same_node) {
-  for (const char* path : {"/c", "/d", "/e"}) (void)open_to_write(path);  // the other nodes are taken
+  for (const char* path : {"/c", "/d", "/e"})
+    (void)open_to_write(path);  // the other nodes are taken
   const opened before = open_to_write("/a");
   file_table::lookups known;
   file_table::lookups::entry* found = nullptr;
@@ -470,8 +484,8 @@ TEST_F(file_table_writers, who_emptied_a_file_is_remembered) {
   const auto emptied_by = [&](bool writes) {
     std::uint64_t handle = 0;
     std::shared_ptr<host_file> file;
-    const int status =
-        writes ? table_.open_to_change("/a", {.write = true}, handle, file) : table_.open("/a", false, handle, file);
+    const int status = writes ? table_.open_to_change("/a", {.write = true}, handle, file)
+                              : table_.open("/a", false, handle, file);
     EXPECT_EQ(status, 0);
     const std::uint64_t launch = file->version().emptied_by;
     EXPECT_EQ(table_.close(handle), 0);
@@ -495,9 +509,11 @@ TEST_F(file_table_writers, who_emptied_a_file_is_remembered) {
 
 TEST_F(file_table_writers, wrong_names_find_nothing) {
   const opened a = open_to_write("/a");
-  for (const std::uint64_t name : {a.name + 1, std::uint64_t{node_of(a.name)}, std::uint64_t{no_node}, ~a.name})
+  for (const std::uint64_t name :
+       {a.name + 1, std::uint64_t{node_of(a.name)}, std::uint64_t{no_node}, ~a.name})
     EXPECT_EQ(table_.find_writer(name), nullptr);
-  for_each_flip(a.name, [&](std::uint64_t wrong) { ASSERT_EQ(table_.find_writer(wrong), nullptr) << wrong; });
+  for_each_flip(
+      a.name, [&](std::uint64_t wrong) { ASSERT_EQ(table_.find_writer(wrong), nullptr) << wrong; });
   EXPECT_NE(table_.find_writer(a.name), nullptr);
   EXPECT_EQ(table_.close(a.handle), 0);
 }

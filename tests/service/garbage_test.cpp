@@ -1,5 +1,5 @@
-// A kernel may write anything into its part of the channel. Whatever it asks for, the service answers, with an error or with
-// what was really asked for, and serves the next one.
+// A kernel may write anything into its part of the channel. Whatever it asks for, the service
+// answers, with an error or with what was really asked for, and serves the next one.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -26,8 +26,8 @@ std::vector<std::uint64_t> wrong_ones(std::uint64_t handle) {
 class garbage : public ::testing::Test {
  protected:
   garbage() { io_->write("/a", "0123456789"); }
-  rig_reply call(request_code code, std::uint64_t handle, std::uint32_t length, std::uint64_t offset,
-                 std::string_view staging = {}) {
+  rig_reply call(request_code code, std::uint64_t handle, std::uint32_t length,
+                 std::uint64_t offset, std::string_view staging = {}) {
     return rig_.call({code, handle, length, offset}, staging);
   }
   static constexpr std::uint32_t staging_bytes = limits::staging_bytes_min;
@@ -52,9 +52,11 @@ TEST_F(garbage, reads_are_checked) {
   EXPECT_EQ(rig_.read(handle, limits::file_bytes_max, 4).result, -EINVAL);
   EXPECT_EQ(rig_.read(handle, ~std::uint64_t{0}, 4).result, -EINVAL);
   EXPECT_EQ(rig_.read(handle, std::uint64_t{1} << 63, 4).result, -EINVAL);
-  EXPECT_EQ(rig_.read(handle, 0, staging_bytes + 1).result, -EINVAL) << "it would go into the next slot's memory";
+  EXPECT_EQ(rig_.read(handle, 0, staging_bytes + 1).result, -EINVAL)
+      << "it would go into the next slot's memory";
   EXPECT_EQ(rig_.read(handle, 0, 0xffffffffu).result, -EINVAL);
-  for (const std::uint64_t wrong : wrong_ones(handle)) EXPECT_EQ(rig_.read(wrong, 0, 4).result, -EBADF) << wrong;
+  for (const std::uint64_t wrong : wrong_ones(handle))
+    EXPECT_EQ(rig_.read(wrong, 0, 4).result, -EBADF) << wrong;
   EXPECT_EQ(rig_.close(handle).result, 0);
   EXPECT_EQ(rig_.read(handle, 0, 4).result, -EBADF);
   EXPECT_EQ(rig_.close(handle).result, -EBADF);
@@ -68,7 +70,8 @@ TEST_F(garbage, paths_are_checked) {
   EXPECT_EQ(call(request_code::open, 0, 0, 0).result, -ENAMETOOLONG);
   const std::string longest(limits::path_bytes_max - 1, 'x');
   EXPECT_EQ(rig_.open(longest).result, -ENOENT);
-  EXPECT_EQ(call(request_code::open, 0, limits::path_bytes_max, 0, longest + "x").result, -ENAMETOOLONG);
+  EXPECT_EQ(call(request_code::open, 0, limits::path_bytes_max, 0, longest + "x").result,
+            -ENAMETOOLONG);
   EXPECT_EQ(call(request_code::open, 0, 0xffffffffu, 0).result, -ENAMETOOLONG);
   EXPECT_EQ(rig_.open("\xff\xfe\x01").result, -ENOENT);
 }
@@ -77,7 +80,8 @@ TEST_F(garbage, a_small_file_comes_along_only_if_it_fits_what_was_asked_for) {
   EXPECT_EQ(rig_.open("/a", 9).result, 0);
   EXPECT_EQ(rig_.open("/a", 0).result, 0);
   io_->write("/big", std::string(staging_bytes + 1, 'b'));
-  EXPECT_EQ(rig_.open("/big", ~std::uint64_t{0}).result, 0) << "it is larger than the slot's memory";
+  EXPECT_EQ(rig_.open("/big", ~std::uint64_t{0}).result, 0)
+      << "it is larger than the slot's memory";
   EXPECT_EQ(rig_.open("/a", ~std::uint64_t{0}).bytes, "0123456789");
   io_->write("/empty", "");
   EXPECT_EQ(rig_.open("/empty", 100).result, 0);
@@ -137,17 +141,19 @@ TEST_F(garbage, random_requests_are_answered_and_harm_nobody) {
   std::string pool(3 * staging_bytes, '\0');
   for (char& c : pool) c = names[random() % names.size()];
   for (int i = 0; i < 30'000; ++i) {
-    const auto code =
-        static_cast<request_code>(random() % 8 == 0 ? word(2) % request_record::codes : 1 + random() % 14);
+    const auto code = static_cast<request_code>(random() % 8 == 0 ? word(2) % request_record::codes
+                                                                  : 1 + random() % 14);
     const std::uint64_t handle =
-        word(code == request_code::send ? static_cast<std::uint64_t>(sink) : handles[random() % handles.size()]);
+        word(code == request_code::send ? static_cast<std::uint64_t>(sink)
+                                        : handles[random() % handles.size()]);
     const auto length = static_cast<std::uint32_t>(word(random() % staging_bytes));
     std::string staging = pool.substr(random() % (2 * staging_bytes), staging_bytes);
     if (random() % 3 == 0) staging.replace(0, 5, "/page");
     const bool opens = code == request_code::open || code == request_code::open_write;
     // A file that grows for ever would only take long.
     const std::uint64_t offset = code == request_code::truncate ? random() % 100'000 : word(4096);
-    const rig_reply r = rig_.call({code, handle, opens && random() % 2 == 0 ? 5 : length, offset}, staging);
+    const rig_reply r =
+        rig_.call({code, handle, opens && random() % 2 == 0 ? 5 : length, offset}, staging);
     ASSERT_FALSE(r.abandoned) << "request " << i << " got no answer";
     ASSERT_LE(r.result, static_cast<std::int32_t>(staging_bytes));
     if (r.result < 0) continue;
@@ -163,7 +169,8 @@ TEST_F(garbage, random_requests_are_answered_and_harm_nobody) {
         ++opened;
       }
     }
-    if (code == request_code::unlink || code == request_code::rename) io_->write("/page", std::string(70'000, 'p'));
+    if (code == request_code::unlink || code == request_code::rename)
+      io_->write("/page", std::string(70'000, 'p'));
   }
   EXPECT_EQ(rig_.files().open_count(), opened - closed);
   EXPECT_EQ(io_->content("/precious"), "nobody opens it");
@@ -180,19 +187,24 @@ TEST(garbage_in_wide_slots, writes_are_as_long_as_the_slot_has_room) {
   for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 7 >> 3);
   EXPECT_EQ(rig.write(node, 5, content).result, 65536);
   EXPECT_EQ(io->content("/a"), std::string(5, '\0') + content);
-  EXPECT_EQ(rig.call({request_code::write, node, 65537, 0}, content).result, -EINVAL) << "of the next slot's memory";
+  EXPECT_EQ(rig.call({request_code::write, node, 65537, 0}, content).result, -EINVAL)
+      << "of the next slot's memory";
   EXPECT_EQ(rig.call({request_code::write, node, 65536 | masked_flag, 0}, content).result, -EINVAL);
-  EXPECT_EQ(rig.call({request_code::write, node, (65536 / 9 * 8) | masked_flag, 0}, content).result >= 0, true);
+  EXPECT_EQ(
+      rig.call({request_code::write, node, (65536 / 9 * 8) | masked_flag, 0}, content).result >= 0,
+      true);
 }
 
 TEST_F(garbage, writes_are_checked) {
-  const rig_reply opened = rig_.call({request_code::open_write, open_reads | open_writes, 2, 0}, "/a");
+  const rig_reply opened =
+      rig_.call({request_code::open_write, open_reads | open_writes, 2, 0}, "/a");
   const std::uint64_t handle = opened.handle, node = opened.node;
   ASSERT_GE(opened.result, 0);
   const rig_reply read_only = rig_.open("/a");
   const std::uint64_t reader = read_only.handle;
   const auto write = [&](std::uint64_t of, std::uint64_t offset, std::uint32_t length) {
-    return rig_.call({request_code::write, of, length, offset}, std::string(staging_bytes, 'w')).result;
+    return rig_.call({request_code::write, of, length, offset}, std::string(staging_bytes, 'w'))
+        .result;
   };
   EXPECT_EQ(read_only.node, node);
   EXPECT_EQ(rig_.call({request_code::truncate, reader, 0, 0}).result, -EBADF);
@@ -202,7 +214,8 @@ TEST_F(garbage, writes_are_checked) {
     EXPECT_EQ(rig_.call({request_code::truncate, wrong, 0, 0}).result, -EBADF) << wrong;
   for (const std::uint64_t wrong : wrong_ones(node)) EXPECT_EQ(write(wrong, 0, 3), -EBADF) << wrong;
   EXPECT_EQ(write(node, 0, staging_bytes + 1), -EINVAL) << "of the next slot's memory";
-  EXPECT_EQ(write(node, 0, staging_bytes | masked_flag), -EINVAL) << "with a mask that lies behind it";
+  EXPECT_EQ(write(node, 0, staging_bytes | masked_flag), -EINVAL)
+      << "with a mask that lies behind it";
   EXPECT_EQ(write(node, limits::file_bytes_max, 1), -EINVAL);
   EXPECT_EQ(write(node, ~std::uint64_t{0}, 3), -EINVAL);
   EXPECT_EQ(rig_.call({request_code::truncate, handle, 0, limits::file_bytes_max}).result, -EINVAL);
@@ -215,9 +228,12 @@ TEST_F(garbage, writes_are_checked) {
   EXPECT_EQ(rig_.close(handle).result, 0);
   EXPECT_EQ(write(node, 0, 3), -EBADF) << "it is open to be read only";
   EXPECT_EQ(io_->content("/a"), "01www56789");
-  for (const std::string& paths :
-       {std::string("/a"), std::string("/a\0", 3), std::string("/a\0/b\0", 6), std::string("\0/b", 3)})
-    EXPECT_LT(rig_.call({request_code::rename, 0, static_cast<std::uint32_t>(paths.size()), 0}, paths).result, 0);
+  for (const std::string& paths : {std::string("/a"), std::string("/a\0", 3),
+                                   std::string("/a\0/b\0", 6), std::string("\0/b", 3)})
+    EXPECT_LT(
+        rig_.call({request_code::rename, 0, static_cast<std::uint32_t>(paths.size()), 0}, paths)
+            .result,
+        0);
   EXPECT_EQ(rig_.call({request_code::unlink, 0, 4, 0}, std::string("/a\0x", 4)).result, -EINVAL);
   EXPECT_EQ(io_->content("/a"), "01www56789");
 }

@@ -1,4 +1,5 @@
-// What a kernel can make the host keep: not more memory than is documented (docs/security.md), whatever it asks for and however often.
+// What a kernel can make the host keep: not more memory than is documented (docs/security.md),
+// whatever it asks for and however often.
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -25,8 +26,10 @@
 #include "support/work_budget.hpp"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-// Of both sanitizers; not every compiler comes with the header that declares it (sanitizer/allocator_interface.h).
-extern "C" std::size_t __sanitizer_get_current_allocated_bytes();  // NOLINT(bugprone-reserved-identifier)
+// Of both sanitizers; not every compiler comes with the header that declares it
+// (sanitizer/allocator_interface.h).
+extern "C" std::size_t
+__sanitizer_get_current_allocated_bytes();  // NOLINT(bugprone-reserved-identifier)
 #endif
 
 namespace gpufs::testing {
@@ -43,7 +46,8 @@ service_rig_options with_extents() {
 
 // ---- as many requests as wanted, of all kinds
 
-// What the process has. A sanitizer's allocator is asked by its own call, as it does not fill mallinfo2().
+// What the process has. A sanitizer's allocator is asked by its own call, as it does not fill
+// mallinfo2().
 struct holdings {
   std::int64_t allocated_bytes = 0, resident_bytes = 0, descriptors = 0, threads = 0;
 
@@ -59,7 +63,8 @@ struct holdings {
     statm >> pages >> h.resident_bytes;
     h.resident_bytes *= sysconf(_SC_PAGESIZE);
     const auto entries = [](const char* folder) {
-      return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+      return std::distance(std::filesystem::directory_iterator(folder),
+                           std::filesystem::directory_iterator());
     };
     h.descriptors = entries("/proc/self/fd");
     h.threads = entries("/proc/self/task");
@@ -76,7 +81,8 @@ class hostile_kernel : public ::testing::TestWithParam<files_in> {
     // What waits for a disk to be registered is bounded, but not soon.
     if (GetParam() == files_in::a_folder) options.extent_budget_bytes = 0;
     rig_.emplace(make_backend(), options);
-    sink_ = static_cast<std::uint32_t>(rig_->sinks().open([](const char*, std::size_t) { return 0; }));
+    sink_ =
+        static_cast<std::uint32_t>(rig_->sinks().open([](const char*, std::size_t) { return 0; }));
   }
 
   // What the host keeps of files, and of those who sent, does not grow any more.
@@ -84,35 +90,41 @@ class hostile_kernel : public ::testing::TestWithParam<files_in> {
     for (std::uint64_t seed = 1; seed <= 10; ++seed) send(~seed, 1000);
   }
 
-  // All kinds of requests, right and wrong ones. A few files are open at a time: that many may be open for
-  // ever, which takes memory, is another limit.
+  // All kinds of requests, right and wrong ones. A few files are open at a time: that many may be
+  // open for ever, which takes memory, is another limit.
   void send(std::uint64_t seed, int requests) {
     std::mt19937_64 random(seed);
     const auto one_of = [&](const auto& some) { return some[random() % std::size(some)]; };
     for (int i = 0; i < requests; ++i) {
       std::string staging(random() % 64 == 0 ? limits::staging_bytes_min : random() % 300, '\0');
       for (char& c : staging) c = static_cast<char>(random());
-      request r{static_cast<request_code>(random() % 64 == 0 ? random() % request_record::codes : random() % 14), 0,
-                static_cast<std::uint32_t>(staging.size()), near(random)};
+      request r{static_cast<request_code>(random() % 64 == 0 ? random() % request_record::codes
+                                                             : random() % 14),
+                0, static_cast<std::uint32_t>(staging.size()), near(random)};
       r.handle = random() % 8 == 0 ? random() >> random() % 64 : handle(random());
       if (random() % 32 == 0) r.length = static_cast<std::uint32_t>(random());
       if (random() % 16 == 0) r.offset = random() >> random() % 64 | limits::file_bytes_max;
       // A host that does not use inode numbers again has more to remember with each.
-      if (GetParam() == files_in::a_folder && r.code == request_code::unlink) r.code = request_code::open;
-      if (GetParam() == files_in::a_folder && r.code == request_code::rename) r.code = request_code::open_write;
+      if (GetParam() == files_in::a_folder && r.code == request_code::unlink)
+        r.code = request_code::open;
+      if (GetParam() == files_in::a_folder && r.code == request_code::rename)
+        r.code = request_code::open_write;
       const bool opens = r.code == request_code::open || r.code == request_code::open_write;
       const bool names = opens || r.code == request_code::unlink || r.code == request_code::rename;
       if (names) {
         // There are at most so many names that files are made under.
         staging = one_of(names_);
-        if (r.code == request_code::open && random() % 4 == 0) staging += std::string(random() % 5000, 'x');
-        if (r.code == request_code::rename) staging += std::string(1, '\0') + std::string(one_of(names_));
+        if (r.code == request_code::open && random() % 4 == 0)
+          staging += std::string(random() % 5000, 'x');
+        if (r.code == request_code::rename)
+          staging += std::string(1, '\0') + std::string(one_of(names_));
         r.length = static_cast<std::uint32_t>(staging.size());
         if (staging.size() > limits::staging_bytes_min) staging.resize(limits::staging_bytes_min);
         if (opens) r.handle = static_cast<std::uint32_t>(random());
       }
       if (r.code == request_code::send) r.handle = random() % 4 == 0 ? r.handle : sink_;
-      if (r.code == request_code::write) r.handle = random() % 4 == 0 || nodes_.empty() ? r.handle : one_of(nodes_);
+      if (r.code == request_code::write)
+        r.handle = random() % 4 == 0 || nodes_.empty() ? r.handle : one_of(nodes_);
       if (r.code == request_code::bulk) {
         const bulk_target to{static_cast<std::uint32_t>(random() % (service_rig::frame_count + 2))};
         staging.replace(0, sizeof to, reinterpret_cast<const char*>(&to), sizeof to);
@@ -142,7 +154,9 @@ class hostile_kernel : public ::testing::TestWithParam<files_in> {
 
  private:
   // Within a megabyte, so that files stay small.
-  static std::uint64_t near(std::mt19937_64& random) { return random() % (1u << (1 + random() % 20)); }
+  static std::uint64_t near(std::mt19937_64& random) {
+    return random() % (1u << (1 + random() % 20));
+  }
   std::uint64_t handle(std::uint64_t random) const {
     return handles_.empty() ? random : handles_[random % handles_.size()];
   }
@@ -163,8 +177,11 @@ class hostile_kernel : public ::testing::TestWithParam<files_in> {
           ? std::vector<std::string>{"/a", "/b", "/new", "/other", "\xff"}
           : std::vector<std::string>{"a", "b", "new", "other", ".", "a/b", "../x", "\xff", ".."};
 };
-INSTANTIATE_TEST_SUITE_P(of_files_in, hostile_kernel, ::testing::Values(files_in::memory, files_in::a_folder),
-                         [](const auto& info) { return info.param == files_in::memory ? "memory" : "a_folder"; });
+INSTANTIATE_TEST_SUITE_P(of_files_in, hostile_kernel,
+                         ::testing::Values(files_in::memory, files_in::a_folder),
+                         [](const auto& info) {
+                           return info.param == files_in::memory ? "memory" : "a_folder";
+                         });
 
 TEST_P(hostile_kernel, leaves_memory_descriptors_and_threads_flat) {
   reach_all_bounds();
@@ -177,8 +194,10 @@ TEST_P(hostile_kernel, leaves_memory_descriptors_and_threads_flat) {
     budget.covers("requests", requests);
     sent += requests;
     const holdings now = holdings::now();
-    // Less than the smallest piece of memory for every 64th request, but for tables that are not full yet.
-    EXPECT_LT(now.allocated_bytes - before.allocated_bytes, 262144 + sent / 2) << "after " << sent << " requests";
+    // Less than the smallest piece of memory for every 64th request, but for tables that are not
+    // full yet.
+    EXPECT_LT(now.allocated_bytes - before.allocated_bytes, 262144 + sent / 2)
+        << "after " << sent << " requests";
     // A sanitizer keeps what is freed for a while.
     if (!is_sanitized) {
       EXPECT_LT(now.resident_bytes - before.resident_bytes, (std::int64_t{4} << 20) + sent / 2);
@@ -197,7 +216,8 @@ TEST(hostile_requests, only_so_many_extents_are_remembered) {
   std::uint64_t handle = 0;
   std::shared_ptr<host_file> file;
   ASSERT_EQ(rig.files().open("/a", false, handle, file), 0);
-  for (std::uint64_t n = 0; n < 2 * extent_registrar::known_min; ++n) (void)rig.extents().touch(file, n * extent_bytes);
+  for (std::uint64_t n = 0; n < 2 * extent_registrar::known_min; ++n)
+    (void)rig.extents().touch(file, n * extent_bytes);
   EXPECT_LE(rig.extents().known_count(), extent_registrar::known_min + 4);
   (void)rig.extents().touch(file, limits::file_bytes_max / 2);
   EXPECT_LE(rig.extents().known_count(), extent_registrar::known_min + 4);
@@ -210,7 +230,8 @@ TEST(hostile_requests, past_a_files_end_no_extent_is_remembered) {
   io->write("/a", std::string(2 * extent_bytes, 'a'));
   service_rig rig(io, with_extents());
   const rig_reply opened = rig.open_to_write("/a");
-  for (std::uint64_t n = 2; n < 2000; ++n) EXPECT_EQ(rig.bulk(opened.handle, n * extent_bytes, 4096, 0).result, 0);
+  for (std::uint64_t n = 2; n < 2000; ++n)
+    EXPECT_EQ(rig.bulk(opened.handle, n * extent_bytes, 4096, 0).result, 0);
   EXPECT_EQ(rig.extents().known_count(), 0u);
   EXPECT_GT(rig.bulk(opened.handle, extent_bytes, 4096, 0).result, 0);
   EXPECT_GE(rig.extents().known_count(), 1u);
@@ -232,10 +253,12 @@ TEST(hostile_requests, what_waits_to_be_registered_keeps_no_descriptor) {
     }
     EXPECT_TRUE(eventually([&] { return gate->has_hung(); }));
     // The registrar's, and what workers remember until they rest.
-    EXPECT_TRUE(eventually([&] { return io->open_now() <= 1; })) << io->open_now() << " files are open";
+    EXPECT_TRUE(eventually([&] { return io->open_now() <= 1; }))
+        << io->open_now() << " files are open";
     gate->release();
-    EXPECT_TRUE(eventually([&] { return rig.extents().count().registered + rig.extents().count().refused == 50; }))
-        << "those that were closed are registered all the same, as far as the budget goes";
+    EXPECT_TRUE(eventually([&] {
+      return rig.extents().count().registered + rig.extents().count().refused == 50;
+    })) << "those that were closed are registered all the same, as far as the budget goes";
     EXPECT_GT(rig.extents().count().registered, 1u);
   }
   EXPECT_EQ(io->open_now(), 0u);
@@ -265,18 +288,22 @@ TEST(hostile_requests, open_paths_are_bounded_in_bytes) {
   EXPECT_EQ(files.open(path, false, handle, file), -ENFILE);
   // Opens that fail keep nothing.
   EXPECT_EQ(files.close(handles.front()), 0);
-  for (int i = 0; i < 100; ++i) EXPECT_EQ(files.open("/none" + path.substr(0, 4000), false, handle, file), -ENOENT);
+  for (int i = 0; i < 100; ++i)
+    EXPECT_EQ(files.open("/none" + path.substr(0, 4000), false, handle, file), -ENOENT);
   EXPECT_EQ(files.open(path, false, handle, file), 0);
 }
 
-// Posts a request as a kernel can that heeds no rule: without a word to the host, and into a slot that may be in use.
+// Posts a request as a kernel can that heeds no rule: without a word to the host, and into a slot
+// that may be in use.
 void post(service_rig& rig, std::uint32_t slot, std::uint32_t sequence, const request& r) {
   const channel_view view = rig.memory().view();
   view.request(slot).store(r, sequence);
   view.bell(slot).store_release(sequence);
 }
 bool is_answered(service_rig& rig, std::uint32_t slot, std::uint32_t sequence) {
-  return eventually([&] { return reply_sequence(rig.memory().view().reply(slot).word.load_acquire()) == sequence; });
+  return eventually([&] {
+    return reply_sequence(rig.memory().view().reply(slot).word.load_acquire()) == sequence;
+  });
 }
 
 // Where the service's threads sleep is in memory that kernels can write.
@@ -289,7 +316,8 @@ TEST(hostile_requests, the_service_follows_nothing_that_the_channels_header_says
   for (std::uint32_t round = 1; round <= 60; ++round) {
     auto* const header = reinterpret_cast<std::uint32_t*>(rig.memory().view().base);
     for (std::size_t i = 0; i < sizeof(channel_header) / sizeof *header; ++i)
-      __atomic_store_n(header + i, round % 2 == 0 ? ~0u : random() >> random() % 32, __ATOMIC_RELAXED);
+      __atomic_store_n(header + i, round % 2 == 0 ? ~0u : random() >> random() % 32,
+                       __ATOMIC_RELAXED);
     const std::uint32_t slot = round % 8, sequence = 1000 + round;
     post(rig, slot, sequence, {request_code::read, handle, 7, 0});
     ASSERT_TRUE(is_answered(rig, slot, sequence));

@@ -40,7 +40,7 @@ TEST(idle_service, uses_less_than_a_hundredth_of_a_core) {
   EXPECT_LT((process_seconds() - before) / 2, share_max);
 }
 
-TEST(idle_service, answers_a_twin_soon_after_a_pause) {
+TEST(idle_service, answers_a_cpu_soon_after_a_pause) {
   const auto io = std::make_shared<memory_backend>();
   io->write("/a", "content");
   service_rig rig(io);
@@ -49,7 +49,8 @@ TEST(idle_service, answers_a_twin_soon_after_a_pause) {
     std::this_thread::sleep_for(pause);
     const std::uint64_t start = platform::now_ns();
     EXPECT_EQ(rig.read(handle, 0, 7).bytes, "content");
-    EXPECT_LT(platform::now_ns() - start, 20'000'000'000u) << "after a pause of " << pause.count() << " ms";
+    EXPECT_LT(platform::now_ns() - start, 20'000'000'000u)
+        << "after a pause of " << pause.count() << " ms";
   }
 }
 
@@ -94,7 +95,8 @@ TEST(idle_service, finds_a_request_that_nobody_woke_it_for) {
     std::this_thread::sleep_for(1ms);  // nothing orders the two on a GPU
     view.request(slot).store({request_code::read, handle, 7, 0}, sequence);
     EXPECT_EQ(client.wait(slot).result, 7);
-    EXPECT_LT(platform::now_ns() - start, 20'000'000'000u) << "after a pause of " << pause.count() << " ms";
+    EXPECT_LT(platform::now_ns() - start, 20'000'000'000u)
+        << "after a pause of " << pause.count() << " ms";
     client.release(slot);
   }
 }

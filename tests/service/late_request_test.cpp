@@ -70,19 +70,20 @@ class replaced_file : public ::testing::Test {
 };
 
 class late_requests : public replaced_file, public ::testing::WithParamInterface<request_code> {};
-INSTANTIATE_TEST_SUITE_P(, late_requests, ::testing::ValuesIn(names_a_file), [](const auto& p) -> std::string {
-  switch (p.param) {
-    case request_code::read: return "read";
-    case request_code::bulk: return "bulk";
-    case request_code::close: return "close";
-    case request_code::write: return "write";
-    case request_code::truncate: return "truncate";
-    case request_code::sync: return "sync";
-    case request_code::emptied: return "emptied";
-    case request_code::close_written: return "close_written";
-    default: return "report_close";
-  }
-});
+INSTANTIATE_TEST_SUITE_P(, late_requests, ::testing::ValuesIn(names_a_file),
+                         [](const auto& p) -> std::string {
+                           switch (p.param) {
+                             case request_code::read: return "read";
+                             case request_code::bulk: return "bulk";
+                             case request_code::close: return "close";
+                             case request_code::write: return "write";
+                             case request_code::truncate: return "truncate";
+                             case request_code::sync: return "sync";
+                             case request_code::emptied: return "emptied";
+                             case request_code::close_written: return "close_written";
+                             default: return "report_close";
+                           }
+                         });
 
 TEST_P(late_requests, do_not_reach_the_next_file_in_the_place_of_theirs) {
   const opened o = replace();
@@ -104,7 +105,8 @@ TEST_P(late_requests, nor_after_many_were_served_for_the_file) {
   expect_untouched(after);
 }
 
-// The same file, opened again: a request of the first open is none of the second one's, which may only read.
+// The same file, opened again: a request of the first open is none of the second one's, which may
+// only read.
 TEST_P(late_requests, do_not_reach_their_own_file_through_another_open) {
   const rig_reply before = rig_.open_to_write("/before");
   EXPECT_EQ(rig_.close(before.handle).result, 0);
@@ -150,7 +152,8 @@ TEST(late_sends, do_not_reach_the_next_sink_in_the_place_of_theirs) {
     for (const std::int32_t old : closed) ASSERT_NE(old, sink);
     if (i % 100 == 0) {
       for (const std::int32_t old : closed) ASSERT_EQ(rig.send(old, "late").result, -EBADF);
-      for (const std::int32_t old : closed) ASSERT_TRUE(rig.sinks().close(old, deadline::after(deadline::never)));
+      for (const std::int32_t old : closed)
+        ASSERT_TRUE(rig.sinks().close(old, deadline::after(deadline::never)));
       ASSERT_EQ(rig.send(sink, "x").result, 0) << "an old number closed it";
     }
     ASSERT_TRUE(rig.sinks().close(sink, deadline::after(deadline::never)));

@@ -41,7 +41,7 @@ class watched_backend final : public backend {
   int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override {
     return wrapped_->open(path, no_follow, file);
   }
-  std::unique_ptr<opener_stay> enter_opener() override {
+  std::unique_ptr<descriptor_table_guard> enter_opener() override {
     const std::lock_guard lock(mutex_);
     openers_.insert(this_thread());
     return nullptr;
@@ -154,7 +154,8 @@ TEST_F(kinds_of_threads, openers_open_and_workers_read) {
 TEST_F(kinds_of_threads, workers_that_all_hang_do_not_keep_openers_from_answering) {
   service_rig rig(io_, with_workers(2));
   const std::uint64_t handle = rig.open("/a").handle;
-  const stuck_calls stuck(*io_, operation::read, "/a", [&] { EXPECT_EQ(rig.read(handle, 0, 10).result, 10); });
+  const stuck_calls stuck(*io_, operation::read, "/a",
+                          [&] { EXPECT_EQ(rig.read(handle, 0, 10).result, 10); });
   for (int i = 0; i < 20; ++i) {
     const rig_reply r = rig.open("/small");
     EXPECT_EQ(r.size, 9u);
@@ -166,7 +167,8 @@ TEST_F(kinds_of_threads, workers_that_all_hang_do_not_keep_openers_from_answerin
 TEST_F(kinds_of_threads, openers_that_all_hang_do_not_keep_workers_from_answering) {
   service_rig rig(io_, with_workers(2));
   const std::uint64_t handle = rig.open("/a").handle;
-  const stuck_calls stuck(*io_, operation::open, "/small", [&] { EXPECT_EQ(rig.open("/small").size, 9u); });
+  const stuck_calls stuck(*io_, operation::open, "/small",
+                          [&] { EXPECT_EQ(rig.open("/small").size, 9u); });
   for (int i = 0; i < 20; ++i) EXPECT_EQ(rig.read(handle, 0, 10).result, 10);
   EXPECT_EQ(stuck.there(), 2) << "somebody else opened";
 }
@@ -179,7 +181,8 @@ TEST_F(kinds_of_threads, without_openers_the_service_is_dead) {
   EXPECT_EQ(rig.read(handle, 0, 10).result, 10) << "one is left";
   EXPECT_EQ(rig.open("/small").result, -EIO);
   EXPECT_TRUE(eventually([&] {
-    return rig.memory().view().reply(0).service.load_relaxed() == static_cast<std::uint32_t>(service_phase::dead);
+    return rig.memory().view().reply(0).service.load_relaxed() ==
+           static_cast<std::uint32_t>(service_phase::dead);
   }));
   const std::uint64_t start = platform::now_ns();
   EXPECT_EQ(rig.open("/small").result, -EIO);
@@ -249,10 +252,12 @@ TEST_F(kinds_of_threads, a_request_that_nobody_woke_anybody_for_is_found_by_its_
     const std::uint32_t read = post_silently(rig, client, {request_code::read, handle, 7, 0}, "");
     EXPECT_EQ(client.wait(read).result, 7);
     client.release(read);
-    const std::uint32_t closed = post_silently(rig, client, {request_code::close, handle, 0, 0}, "");
+    const std::uint32_t closed =
+        post_silently(rig, client, {request_code::close, handle, 0, 0}, "");
     EXPECT_EQ(client.wait(closed).result, 0);
     client.release(closed);
-    EXPECT_LT(platform::now_ns() - start, 20'000'000'000u) << "after a pause of " << pause.count() << " ms";
+    EXPECT_LT(platform::now_ns() - start, 20'000'000'000u)
+        << "after a pause of " << pause.count() << " ms";
   }
 }
 
@@ -283,11 +288,12 @@ TEST_F(kinds_of_threads, a_worker_that_hangs_does_not_keep_others_from_getting_u
     return took_ns;
   };
   for (const auto& pause : pauses) {
-    std::uint64_t shortest_ns = ~std::uint64_t{0};  // of several, as this machine may be busy elsewhere
+    std::uint64_t shortest_ns =
+        ~std::uint64_t{0};  // of several, as this machine may be busy elsewhere
     for (int i = 0; i < 10 && shortest_ns >= 300'000'000; ++i)
       shortest_ns = std::min(shortest_ns, answered_after_ns(pause));
-    EXPECT_LT(shortest_ns, 300'000'000u) << "after " << pause.before.count() << " and " << pause.between.count()
-                                         << " ms";
+    EXPECT_LT(shortest_ns, 300'000'000u)
+        << "after " << pause.before.count() << " and " << pause.between.count() << " ms";
   }
 }
 
@@ -307,7 +313,8 @@ class openers_descriptors : public ::testing::TestWithParam<tables> {
   std::shared_ptr<backend> io() const {
     posix_backend_options options;
     options.own_descriptors = GetParam() != tables::not_wanted;
-    return make_posix_backend(options, GetParam() == tables::no_proc ? folder_ / "no-proc" : "/proc");
+    return make_posix_backend(options,
+                              GetParam() == tables::no_proc ? folder_ / "no-proc" : "/proc");
   }
   static service_rig_options with_workers(unsigned workers) {
     service_rig_options options;
@@ -316,11 +323,13 @@ class openers_descriptors : public ::testing::TestWithParam<tables> {
   }
   std::string file(const std::string& name, std::size_t bytes) const {
     std::string content(bytes, '\0');
-    for (std::size_t i = 0; i < bytes; ++i) content[i] = static_cast<char>((i * 31 + name.size()) % 255 + 1);
+    for (std::size_t i = 0; i < bytes; ++i)
+      content[i] = static_cast<char>((i * 31 + name.size()) % 255 + 1);
     folder_.write(name, content);
     return content;
   }
-  // Descriptors of files in the folder, in the tables of all threads that have one of their own, and in the process's.
+  // Descriptors of files in the folder, in the tables of all threads that have one of their own,
+  // and in the process's.
   struct counts {
     std::size_t own = 0, process = 0;
   };
@@ -332,7 +341,8 @@ class openers_descriptors : public ::testing::TestWithParam<tables> {
     n.process = links("/proc/self/fd").size() - 1;
     for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
       const std::set<std::string> here = links(task.path() / "fd");
-      const bool is_own = std::none_of(here.begin(), here.end(), [](const auto& l) { return l.ends_with("/mark"); });
+      const bool is_own = std::none_of(here.begin(), here.end(),
+                                       [](const auto& l) { return l.ends_with("/mark"); });
       if (is_own) n.own += here.size();
     }
     close(mark);
@@ -351,15 +361,19 @@ class openers_descriptors : public ::testing::TestWithParam<tables> {
     std::error_code error;
     for (const auto& link : std::filesystem::directory_iterator(table, error)) {
       const std::string to = std::filesystem::read_symlink(link.path(), error).string();
-      if (!error && to.starts_with(folder_ / "")) found.insert(link.path().filename().string() + " " + to);
+      if (!error && to.starts_with(folder_ / ""))
+        found.insert(link.path().filename().string() + " " + to);
     }
     return found;
   }
 };
-INSTANTIATE_TEST_SUITE_P(
-    , openers_descriptors, ::testing::Values(tables::own, tables::not_wanted, tables::no_proc), [](const auto& p) {
-      return std::string(p.param == tables::own ? "own_tables" : p.param == tables::no_proc ? "no_proc" : "not_wanted");
-    });
+INSTANTIATE_TEST_SUITE_P(, openers_descriptors,
+                         ::testing::Values(tables::own, tables::not_wanted, tables::no_proc),
+                         [](const auto& p) {
+                           return std::string(p.param == tables::own       ? "own_tables"
+                                              : p.param == tables::no_proc ? "no_proc"
+                                                                           : "not_wanted");
+                         });
 
 TEST_P(openers_descriptors, a_small_file_that_comes_with_its_open_is_in_one_table_only) {
   const std::string content = file("small", 5000);
@@ -432,7 +446,8 @@ TEST_P(openers_descriptors, workers_read_a_file_that_was_renamed_over_or_removed
   const std::string replaced = file("replaced", 60'000), removed = file("removed", 60'001),
                     moved = file("moved", 60'002);
   service_rig rig(io());
-  const std::uint64_t a = rig.open(folder_ / "replaced").handle, b = rig.open(folder_ / "removed").handle,
+  const std::uint64_t a = rig.open(folder_ / "replaced").handle,
+                      b = rig.open(folder_ / "removed").handle,
                       c = rig.open(folder_ / "moved").handle;
   file("new", 60'000);
   std::filesystem::rename(folder_ / "new", folder_ / "replaced");
@@ -444,7 +459,8 @@ TEST_P(openers_descriptors, workers_read_a_file_that_was_renamed_over_or_removed
   EXPECT_TRUE(rig.read(c, 20'000, 5000).bytes == moved.substr(20'000, 5000));
 }
 
-// The folder is what is renamed: a file that was itself renamed or removed has another time, and is not registered.
+// The folder is what is renamed: a file that was itself renamed or removed has another time, and is
+// not registered.
 TEST_P(openers_descriptors, a_file_whose_path_leads_nowhere_any_more_is_registered) {
   std::filesystem::create_directory(folder_ / "before");
   const std::string content = file("before/file", 150'000);
@@ -459,7 +475,8 @@ TEST_P(openers_descriptors, a_file_whose_path_leads_nowhere_any_more_is_register
     return r.extent_bytes != 0;
   }));
   ASSERT_EQ(r.extent_bytes, 65536u);
-  EXPECT_TRUE(std::string(reinterpret_cast<const char*>(r.extent_address), 65536) == content.substr(65536, 65536));
+  EXPECT_TRUE(std::string(reinterpret_cast<const char*>(r.extent_address), 65536) ==
+              content.substr(65536, 65536));
 }
 
 TEST_P(openers_descriptors, many_threads_reach_for_a_file_at_once) {
@@ -469,8 +486,9 @@ TEST_P(openers_descriptors, many_threads_reach_for_a_file_at_once) {
     const std::uint64_t handle = rig.open(folder_ / "file").handle;
     std::vector<std::thread> clients;
     for (std::uint64_t c = 0; c < 4; ++c) {
-      clients.emplace_back(
-          [&, c] { EXPECT_TRUE(rig.read(handle, c * 1000, 1000).bytes == content.substr(c * 1000, 1000)); });
+      clients.emplace_back([&, c] {
+        EXPECT_TRUE(rig.read(handle, c * 1000, 1000).bytes == content.substr(c * 1000, 1000));
+      });
     }
     for (std::thread& t : clients) t.join();
     EXPECT_LE(open_now().process, 1u) << "it was opened more than once, and is still open";
@@ -513,7 +531,8 @@ class few_descriptors {
 TEST_P(openers_descriptors, more_files_are_open_than_a_table_has_numbers) {
   constexpr std::size_t count = 400;
   std::vector<std::string> contents;
-  for (std::size_t i = 0; i < count; ++i) contents.push_back(file("file " + std::to_string(i), 9000 + i));
+  for (std::size_t i = 0; i < count; ++i)
+    contents.push_back(file("file " + std::to_string(i), 9000 + i));
   const auto use_all = [&](service_rig& rig) {
     std::vector<std::uint64_t> handles;
     for (std::size_t i = 0; i < count; ++i) {
@@ -532,8 +551,8 @@ TEST_P(openers_descriptors, more_files_are_open_than_a_table_has_numbers) {
   };
   service_rig_options options;
   options.workers = 2;
-  // First with descriptors to spare: UBSan looks at the type of an object, the first time that it meets it, by means of a
-  // pipe, and takes it for a wrong one where none is to be had.
+  // First with descriptors to spare: UBSan looks at the type of an object, the first time that it
+  // meets it, by means of a pipe, and takes it for a wrong one where none is to be had.
   options.descriptors_max = 48;
   {
     service_rig rig(io(), options);

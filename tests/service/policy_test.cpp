@@ -1,5 +1,5 @@
-// What a kernel may do to its host, whatever it writes into the channel: requests x read-only or not x root or not x kinds of
-// files. The host's files are compared before and after.
+// What a kernel may do to its host, whatever it writes into the channel: requests x read-only or
+// not x root or not x kinds of files. The host's files are compared before and after.
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -80,13 +80,15 @@ class policies : public ::testing::TestWithParam<policy> {
   void TearDown() override { (void)::close(listener_); }
 
   // As this mount is to be asked for a file that lies in the root.
-  std::string name(const std::string& inside) const { return GetParam().rooted ? inside : outer_ / ("root/" + inside); }
+  std::string name(const std::string& inside) const {
+    return GetParam().rooted ? inside : outer_ / ("root/" + inside);
+  }
   struct subject {
     std::string path;
     int opened;  // what an open is to say
   };
-  // What requests that change names may be aimed at: only what lies in the test's own folder. If the policy fails in a test that
-  // root runs, nothing of the machine's is removed.
+  // What requests that change names may be aimed at: only what lies in the test's own folder. If
+  // the policy fails in a test that root runs, nothing of the machine's is removed.
   std::vector<subject> own_subjects() const {
     const bool rooted = GetParam().rooted;
     std::vector<subject> all{{name("file"), 0},
@@ -107,10 +109,12 @@ class policies : public ::testing::TestWithParam<policy> {
   std::vector<subject> subjects() const {
     const int refused = GetParam().rooted ? -EXDEV : -EINVAL;
     std::vector<subject> all = own_subjects();
-    for (const char* const path : {"/dev/null", "/dev/zero", "/proc/self/mem"}) all.push_back({path, refused});
+    for (const char* const path : {"/dev/null", "/dev/zero", "/proc/self/mem"})
+      all.push_back({path, refused});
     return all;
   }
-  rig_reply call(request_code code, std::uint64_t handle, std::uint64_t offset, const std::string& path) const {
+  rig_reply call(request_code code, std::uint64_t handle, std::uint64_t offset,
+                 const std::string& path) const {
     return rig_->call({code, handle, static_cast<std::uint32_t>(path.size()), offset}, path);
   }
   // Whatever may be done with a handle, or a node, by a kernel that guesses.
@@ -130,8 +134,8 @@ class policies : public ::testing::TestWithParam<policy> {
   std::unique_ptr<service_rig> rig_;
 };
 INSTANTIATE_TEST_SUITE_P(, policies,
-                         ::testing::Values(policy{false, false}, policy{false, true}, policy{true, false},
-                                           policy{true, true}),
+                         ::testing::Values(policy{false, false}, policy{false, true},
+                                           policy{true, false}, policy{true, true}),
                          ::testing::PrintToStringParamName());
 
 TEST_P(policies, opens_to_read_change_nothing) {
@@ -159,14 +163,15 @@ TEST_P(policies, opens_to_change_follow_the_policy) {
         EXPECT_EQ(opened.result, -EROFS) << s.path << " " << bits;
         continue;
       }
-      const bool links =
-          std::filesystem::is_symlink(s.path) || s.path == "in" || s.path == "out" || s.path == "nowhere";
+      const bool links = std::filesystem::is_symlink(s.path) || s.path == "in" || s.path == "out" ||
+                         s.path == "nowhere";
       int expected = s.opened;
       if ((bits & open_creates) != 0 && (bits & open_exclusive) != 0) {
         // The folder that the name is in decides first.
-        expected = GetParam().rooted && (s.path.starts_with("/") || s.path.starts_with("..")) ? -EXDEV
-                   : s.path.starts_with("/proc")                                              ? -EINVAL
-                                                                                              : -EEXIST;
+        expected = GetParam().rooted && (s.path.starts_with("/") || s.path.starts_with(".."))
+                       ? -EXDEV
+                   : s.path.starts_with("/proc") ? -EINVAL
+                                                 : -EEXIST;
       } else if ((bits & open_no_follow) != 0 && links) {
         expected = -ELOOP;
       }
@@ -200,7 +205,8 @@ TEST_P(policies, names_change_only_in_a_writable_mount_and_below_its_root) {
     EXPECT_EQ(tree_of(outer_ / ""), before);
     return;
   }
-  EXPECT_EQ(call(request_code::unlink, 0, 0, "/proc/self/mem").result, GetParam().rooted ? -EXDEV : -EINVAL);
+  EXPECT_EQ(call(request_code::unlink, 0, 0, "/proc/self/mem").result,
+            GetParam().rooted ? -EXDEV : -EINVAL);
   EXPECT_EQ(renamed(name("file"), "/proc/self/file"), GetParam().rooted ? -EXDEV : -EINVAL);
   if (GetParam().rooted) {
     EXPECT_EQ(call(request_code::unlink, 0, 0, outside).result, -EXDEV);
@@ -210,7 +216,8 @@ TEST_P(policies, names_change_only_in_a_writable_mount_and_below_its_root) {
   }
   EXPECT_EQ(call(request_code::unlink, 0, 0, name("folder")).result, -EISDIR);
   EXPECT_EQ(tree_of(outer_ / ""), before);
-  EXPECT_EQ(call(request_code::unlink, 0, 0, name("out")).result, 0) << "the link, not what it leads to";
+  EXPECT_EQ(call(request_code::unlink, 0, 0, name("out")).result, 0)
+      << "the link, not what it leads to";
   EXPECT_EQ(renamed(name("file"), name("folder/file")), 0);
   tree after = before;
   after.erase(outer_ / "root/out");

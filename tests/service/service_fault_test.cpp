@@ -1,4 +1,5 @@
-// What goes wrong behind the service, and what the caller gets: interrupted and short reads, errors, exceptions, dead workers.
+// What goes wrong behind the service, and what the caller gets: interrupted and short reads,
+// errors, exceptions, dead workers.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +27,8 @@ class service_faults : public ::testing::Test {
     memory_->write("/a", content_);
     memory_->write("/small", "few bytes");
   }
-  void expect_read(service_rig& rig, std::uint64_t handle, std::uint64_t offset, std::uint32_t length) {
+  void expect_read(service_rig& rig, std::uint64_t handle, std::uint64_t offset,
+                   std::uint32_t length) {
     const rig_reply r = rig.read(handle, offset, length);
     const std::string expected = offset < content_.size() ? content_.substr(offset, length) : "";
     EXPECT_EQ(r.result, static_cast<std::int32_t>(expected.size()));
@@ -43,7 +45,8 @@ TEST_F(service_faults, interrupted_and_short_reads_are_continued) {
   io_->add({.on = operation::read, .probability = 0.8, .bytes_max = 700});
   service_rig rig(io_);
   const std::uint64_t handle = rig.open("/a").handle;
-  for (std::uint64_t offset = 0; offset < 101'000; offset += 7001) expect_read(rig, handle, offset, 8192);
+  for (std::uint64_t offset = 0; offset < 101'000; offset += 7001)
+    expect_read(rig, handle, offset, 8192);
   expect_read(rig, handle, 99'990, 8192);
   EXPECT_GT(io_->strikes(), 100u);
 }
@@ -185,7 +188,8 @@ TEST_F(service_faults, when_all_workers_are_dead_every_caller_ends_soon) {
         const std::uint64_t start = platform::now_ns();
         const rig_reply r = rig.read(handle, 4000, 100);
         const std::uint64_t took = platform::now_ns() - start;
-        for (std::uint64_t seen = slowest; took > seen && !slowest.compare_exchange_weak(seen, took);) {
+        for (std::uint64_t seen = slowest;
+             took > seen && !slowest.compare_exchange_weak(seen, took);) {
         }
         if (r.result == -EIO) ++failed;
         else if (r.bytes != content_.substr(4000, 100)) ++wrong;
@@ -196,7 +200,8 @@ TEST_F(service_faults, when_all_workers_are_dead_every_caller_ends_soon) {
   EXPECT_EQ(wrong, 0);
   // A request may take 60 s.
   EXPECT_LT(slowest, 3'000'000'000u);
-  EXPECT_EQ(rig.memory().view().reply(0).service.load_relaxed(), static_cast<std::uint32_t>(service_phase::dead));
+  EXPECT_EQ(rig.memory().view().reply(0).service.load_relaxed(),
+            static_cast<std::uint32_t>(service_phase::dead));
 }
 
 TEST_F(service_faults, a_worker_that_hangs_in_one_read_does_not_keep_the_others_from_answering) {
@@ -227,7 +232,8 @@ class service_rounds : public service_faults {
                 ++at_gate_;
                 while (!open_) std::this_thread::sleep_for(1ms);
               }});
-    for (unsigned w = 0; w < workers; ++w) clients_.emplace_back([this, &rig] { (void)rig.read(gate_, 0, 4); });
+    for (unsigned w = 0; w < workers; ++w)
+      clients_.emplace_back([this, &rig] { (void)rig.read(gate_, 0, 4); });
     EXPECT_TRUE(eventually([&] { return at_gate_ == static_cast<int>(workers); }));
   }
   // Posts reads of one byte each, which all wait.
@@ -243,7 +249,10 @@ class service_rounds : public service_faults {
       unsigned posted = 0;
       const channel_view view = rig.memory().view();
       for (std::uint32_t slot = 0; slot < view.layout.slot_count; ++slot) {
-        posted += view.bell(slot).load_acquire() != reply_sequence(view.reply(slot).word.load_acquire()) ? 1u : 0u;
+        posted +=
+            view.bell(slot).load_acquire() != reply_sequence(view.reply(slot).word.load_acquire())
+                ? 1u
+                : 0u;
       }
       return posted == count + static_cast<unsigned>(at_gate_);
     }));
@@ -290,7 +299,8 @@ TEST_F(service_rounds, each_request_is_answered_before_the_next_is_begun) {
   EXPECT_EQ(with_result(1), 8u);
 }
 
-TEST_F(service_rounds, a_worker_that_hangs_in_one_request_does_not_hold_the_others_that_it_has_seen) {
+TEST_F(service_rounds,
+       a_worker_that_hangs_in_one_request_does_not_hold_the_others_that_it_has_seen) {
   service_rig rig(io_, with_workers(2));
   const std::uint64_t handle = rig.open("/a").handle;
   keep_busy(rig, 2);
@@ -306,7 +316,8 @@ TEST_F(service_rounds, a_worker_that_hangs_in_one_request_does_not_hold_the_othe
   EXPECT_EQ(with_result(1), 12u);
 }
 
-TEST_F(service_rounds, a_worker_that_dies_fails_one_request_and_the_others_that_it_has_seen_are_served) {
+TEST_F(service_rounds,
+       a_worker_that_dies_fails_one_request_and_the_others_that_it_has_seen_are_served) {
   service_rig rig(io_, with_workers(2));
   const std::uint64_t handle = rig.open("/a").handle;
   keep_busy(rig, 2);

@@ -32,7 +32,8 @@ class sinks : public ::testing::Test {
 
 TEST_F(sinks, get_what_was_sent_to_them) {
   std::vector<std::string> first, second;
-  const std::int32_t one = rig_.sinks().open([&](const char* b, std::size_t n) { return first.emplace_back(b, n), 0; });
+  const std::int32_t one =
+      rig_.sinks().open([&](const char* b, std::size_t n) { return first.emplace_back(b, n), 0; });
   const std::int32_t two =
       rig_.sinks().open([&](const char* b, std::size_t n) { return second.emplace_back(b, n), 0; });
   EXPECT_NE(one, two);
@@ -121,7 +122,8 @@ TEST_F(sinks, a_slow_one_leaves_the_workers_to_others) {
     return 0;
   });
   std::vector<std::thread> senders;
-  for (int i = 0; i < 8; ++i) senders.emplace_back([&] { EXPECT_EQ(rig.send(slow, "x").result, 0); });
+  for (int i = 0; i < 8; ++i)
+    senders.emplace_back([&] { EXPECT_EQ(rig.send(slow, "x").result, 0); });
   EXPECT_TRUE(eventually([&] { return calls > 0; }));
   const std::int32_t fast = rig.sinks().open(accept);
   for (int i = 0; i < 20; ++i) {
@@ -148,7 +150,8 @@ TEST_F(sinks, closing_one_that_hangs_ends_in_time_and_so_do_those_that_wait_for_
   std::thread first([&] { EXPECT_EQ(rig_.send(sink, "x").result, 0); });
   EXPECT_TRUE(eventually([&] { return inside.load(); }));
   std::thread second([&] { EXPECT_EQ(rig_.send(sink, "y").result, -EBADF); });
-  EXPECT_TRUE(eventually([&] { return rig_.workers().served_count() == 2; })) << "it is not in the queue";
+  EXPECT_TRUE(eventually([&] { return rig_.workers().served_count() == 2; }))
+      << "it is not in the queue";
   EXPECT_FALSE(rig_.sinks().close(sink, deadline::after(50'000'000)));
   EXPECT_EQ(rig_.send(sink, "z").result, -EBADF);
   // Its place is free, so there is room for as many as ever.

@@ -1,4 +1,5 @@
-// A file of the host that is truncated while it is read by staged loads: short reads, and no signal ends the program.
+// A file of the host that is truncated while it is read by staged loads: short reads, and no signal
+// ends the program.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +28,8 @@ TEST(staged_truncation, gives_short_reads_and_no_signal) {
     }
   };
   for (int i = 0; i < 3; ++i) read_all(bytes);
-  for (const std::uint64_t end : {bytes - 1, bytes - 5000, bytes / 2 + 100, page, std::uint64_t{0}}) {
+  for (const std::uint64_t end :
+       {bytes - 1, bytes - 5000, bytes / 2 + 100, page, std::uint64_t{0}}) {
     folder.truncate("file", end);
     for (int i = 0; i < 2; ++i) read_all(end);
   }

@@ -28,14 +28,16 @@ TEST(sync_rounds_test, a_failure_is_returned_until_the_file_was_closed) {
 
 TEST(sync_rounds_test, a_sync_that_throws_has_failed) {
   sync_rounds syncs;
-  EXPECT_THROW((void)syncs.run(0, []() -> int { throw std::runtime_error("no sync"); }), std::runtime_error);
+  EXPECT_THROW((void)syncs.run(0, []() -> int { throw std::runtime_error("no sync"); }),
+               std::runtime_error);
   EXPECT_EQ(syncs.run(0, [] { return 0; }), -EIO);
   EXPECT_EQ(syncs.run(1, [] { return 0; }), 0);
 }
 
 // Of a file like Linux's: a sync takes what was written before it began, and one that fails loses
 // it and is the only one that says so.
-TEST(sync_rounds_test, callers_at_the_same_time_get_a_sync_that_began_later_and_all_failures_before_it) {
+TEST(sync_rounds_test,
+     callers_at_the_same_time_get_a_sync_that_began_later_and_all_failures_before_it) {
   constexpr unsigned callers = 6, rounds = 200;
   for (const bool fails : {false, true}) {
     sync_rounds syncs;

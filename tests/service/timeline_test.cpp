@@ -38,12 +38,15 @@ TEST(timeline_test, shows_each_request_of_the_service_with_its_file) {
   EXPECT_EQ(count_of(text, R"("ph": "X")"), 5u) << text;
   EXPECT_EQ(count_of(text, R"("name": "open")"), 2u);
   EXPECT_EQ(count_of(text, R"("path": "some/file")"), 3u);
-  EXPECT_EQ(count_of(text, R"("offset": 4096, "bytes": 1000, "result": 1000, "path": "some/file")"), 1u);
-  EXPECT_EQ(count_of(text, "\"result\": " + std::to_string(-ENOENT) + R"(, "path": "nothing")"), 1u);
+  EXPECT_EQ(count_of(text, R"("offset": 4096, "bytes": 1000, "result": 1000, "path": "some/file")"),
+            1u);
+  EXPECT_EQ(count_of(text, "\"result\": " + std::to_string(-ENOENT) + R"(, "path": "nothing")"),
+            1u);
   EXPECT_EQ(count_of(text, R"("path": "sink 7")"), 1u);
   EXPECT_GE(count_of(text, R"("args": {"name": "worker )"), 1u);
   EXPECT_EQ(count_of(text, R"("dropped": 0)"), 1u);
-  EXPECT_EQ(count_of(rig.record().stop(), R"("ph": "X")"), 0u) << "nothing is recorded when it is off";
+  EXPECT_EQ(count_of(rig.record().stop(), R"("ph": "X")"), 0u)
+      << "nothing is recorded when it is off";
 }
 
 TEST(timeline_test, times_are_microseconds_since_the_start) {
@@ -91,13 +94,15 @@ TEST(timeline_test, any_path_becomes_valid_text) {
   };
   EXPECT_EQ(shown("a\"b\\c"), R"("a\"b\\c")");
   EXPECT_EQ(shown("tab\tand\x01"), R"("tab\u0009and\u0001")");
-  EXPECT_EQ(shown("\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80"), "\"\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80\"");
+  EXPECT_EQ(shown("\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80"),
+            "\"\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80\"");
   EXPECT_EQ(shown("\xff"
                   "a\xc3"),
             R"("\ufffda\ufffd")");
   EXPECT_EQ(shown("\xc0\x80"), R"("\ufffd\ufffd")") << "overlong";
   EXPECT_EQ(shown("\xed\xa0\x80"), R"("\ufffd\ufffd\ufffd")") << "surrogate";
-  EXPECT_EQ(shown("\xf4\x90\x80\x80"), R"("\ufffd\ufffd\ufffd\ufffd")") << "beyond the last code point";
+  EXPECT_EQ(shown("\xf4\x90\x80\x80"), R"("\ufffd\ufffd\ufffd\ufffd")")
+      << "beyond the last code point";
 }
 
 }  // namespace

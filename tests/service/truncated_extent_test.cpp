@@ -1,4 +1,5 @@
-// A file that is truncated while a part of it is mapped: the twin reads what is left, and no signal ends the program.
+// A file that is truncated while a part of it is mapped: the CPU device reads what is left, and no signal
+// ends the program.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -28,10 +29,11 @@ struct read_pages_kernel {
     if (results->fd == 0) results->fd = gopen(g, fs, path);
     std::uint64_t words[512];
     for (std::uint64_t p = 0; p < count; ++p) {
-      results->bytes[p] = gread(g, fs, results->fd, words, sizeof words, static_cast<std::int64_t>((first + p) * 4096));
+      results->bytes[p] = gread(g, fs, results->fd, words, sizeof words,
+                                static_cast<std::int64_t>((first + p) * 4096));
       for (std::int64_t w = 0; w < results->bytes[p] / 8; ++w) {
-        if (words[w] !=
-            (first + p) * 512 * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(w) * 0x9e3779b97f4a7c15ull)
+        if (words[w] != (first + p) * 512 * 0x9e3779b97f4a7c15ull +
+                            static_cast<std::uint64_t>(w) * 0x9e3779b97f4a7c15ull)
           ++results->wrong;
       }
     }

@@ -1,5 +1,6 @@
-// Requests whose callers have given up: one that no worker has begun never takes effect, however late the service comes to it;
-// of one that was begun the caller knows that it may, and what it would meet is refused until it has.
+// Requests whose callers have given up: one that no worker has begun never takes effect, however
+// late the service comes to it; of one that was begun the caller knows that it may, and what it
+// would meet is refused until it has.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +30,8 @@ class withdrawn_test : public ::testing::TestWithParam<request_code> {
     memory_->write("b", "other");
   }
   // The request, in a slot that is the caller's.
-  static request prepare(service_rig& rig, request_code code, const rig_reply& file, std::uint32_t slot) {
+  static request prepare(service_rig& rig, request_code code, const rig_reply& file,
+                         std::uint32_t slot) {
     const channel_view view = rig.memory().view();
     const auto send = [](char* to, std::string_view bytes) {
       std::memcpy(to, bytes.data(), bytes.size());
@@ -37,19 +39,21 @@ class withdrawn_test : public ::testing::TestWithParam<request_code> {
     };
     using namespace std::string_view_literals;
     switch (code) {
-      case request_code::write: return {code, file.node, send(view.write_staging(slot), "late"sv), 3};
+      case request_code::write:
+        return {code, file.node, send(view.write_staging(slot), "late"sv), 3};
       case request_code::truncate: return {code, file.handle, 0, 4};
       case request_code::unlink: return {code, 0, send(view.staging(slot), "b"sv), 0};
       case request_code::rename: return {code, 0, send(view.staging(slot), "b\0c"sv), 0};
       default:
-        return {request_code::open_write, open_reads | open_writes | open_creates, send(view.staging(slot), "new"sv),
-                0644};
+        return {request_code::open_write, open_reads | open_writes | open_creates,
+                send(view.staging(slot), "new"sv), 0644};
     }
   }
   std::string everything() const {
     std::string all;
     for (const char* path : {"a", "b", "c", "new"}) {
-      all += std::string(path) + (memory_->exists(path) ? "=" + memory_->content(path) : " is not there") + "\n";
+      all += std::string(path) +
+             (memory_->exists(path) ? "=" + memory_->content(path) : " is not there") + "\n";
     }
     return all;
   }
@@ -59,8 +63,9 @@ class withdrawn_test : public ::testing::TestWithParam<request_code> {
   const std::shared_ptr<fault_backend> io_ = std::make_shared<fault_backend>(memory_);
 };
 INSTANTIATE_TEST_SUITE_P(request, withdrawn_test,
-                         ::testing::Values(request_code::open_write, request_code::write, request_code::truncate,
-                                           request_code::unlink, request_code::rename),
+                         ::testing::Values(request_code::open_write, request_code::write,
+                                           request_code::truncate, request_code::unlink,
+                                           request_code::rename),
                          [](const auto& info) {
                            switch (info.param) {
                              case request_code::open_write: return "open";
@@ -103,7 +108,8 @@ TEST_P(withdrawn_test, a_request_that_was_not_begun_never_takes_effect) {
 }
 
 // The backend stands still with it.
-TEST_P(withdrawn_test, of_a_request_that_was_begun_the_caller_knows_and_what_it_would_meet_is_refused) {
+TEST_P(withdrawn_test,
+       of_a_request_that_was_begun_the_caller_knows_and_what_it_would_meet_is_refused) {
   std::atomic<bool> stands{false}, go_on{false};
   options_.workers = 2;
   service_rig rig(io_, options_);
@@ -132,10 +138,12 @@ TEST_P(withdrawn_test, of_a_request_that_was_begun_the_caller_knows_and_what_it_
   EXPECT_EQ(everything(), before);
   const bool writes = GetParam() == request_code::write;
   EXPECT_EQ(c.has_unanswered_write(file.node), writes);
-  // A file that it may change is not opened to be written, and a path that it may change stands for nothing else.
+  // A file that it may change is not opened to be written, and a path that it may change stands for
+  // nothing else.
   const auto meets_it = [&] {
     const auto unlink = [&](std::string_view path) {
-      return rig.call({request_code::unlink, 0, static_cast<std::uint32_t>(path.size()), 0}, path).result;
+      return rig.call({request_code::unlink, 0, static_cast<std::uint32_t>(path.size()), 0}, path)
+          .result;
     };
     switch (GetParam()) {
       case request_code::write:
@@ -157,9 +165,10 @@ TEST_P(withdrawn_test, of_a_request_that_was_begun_the_caller_knows_and_what_it_
   EXPECT_EQ(meets_it(), 0);
 }
 
-// The worker has found the file, and stands still before it calls the backend. So nothing is known to be under way, and the file is
-// opened again.
-TEST_P(withdrawn_test, a_request_whose_file_was_closed_before_the_backend_was_called_changes_nothing) {
+// The worker has found the file, and stands still before it calls the backend. So nothing is known
+// to be under way, and the file is opened again.
+TEST_P(withdrawn_test,
+       a_request_whose_file_was_closed_before_the_backend_was_called_changes_nothing) {
   const bool writes = GetParam() == request_code::write;
   if (!writes && GetParam() != request_code::truncate) return;  // they name no open file
   options_.workers = 2;
@@ -209,7 +218,8 @@ class late_open : public ::testing::TestWithParam<request_code> {
     return slot;
   }
   void expect_nothing_left(service_rig& rig) {
-    EXPECT_TRUE(eventually([&] { return memory_->open_total() > opened_ && rig.files().open_count() == 0; }));
+    EXPECT_TRUE(eventually(
+        [&] { return memory_->open_total() > opened_ && rig.files().open_count() == 0; }));
     EXPECT_TRUE(eventually([&] { return memory_->open_now() == 0; }));
     memory_->write_at("a", 10, "more");
     const rig_reply next = rig.open_to_write("a");
@@ -222,8 +232,11 @@ class late_open : public ::testing::TestWithParam<request_code> {
   const std::shared_ptr<memory_backend> memory_ = std::make_shared<memory_backend>();
   const std::shared_ptr<fault_backend> io_ = std::make_shared<fault_backend>(memory_);
 };
-INSTANTIATE_TEST_SUITE_P(request, late_open, ::testing::Values(request_code::open, request_code::open_write),
-                         [](const auto& p) { return p.param == request_code::open ? "open" : "open_to_write"; });
+INSTANTIATE_TEST_SUITE_P(request, late_open,
+                         ::testing::Values(request_code::open, request_code::open_write),
+                         [](const auto& p) {
+                           return p.param == request_code::open ? "open" : "open_to_write";
+                         });
 
 TEST_P(late_open, is_closed_by_its_worker_at_once) {
   std::atomic<bool> go_on{false};

@@ -1,4 +1,5 @@
-// Workers that die while they change a file: who asked is told, the others go on, and with none left every caller ends.
+// Workers that die while they change a file: who asked is told, the others go on, and with none
+// left every caller ends.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +32,8 @@ class worker_death_test : public ::testing::TestWithParam<operation> {
     return r;
   }
   // The call that the test is about; 0 or more when it went well.
-  static rig_reply change(service_rig& rig, const rig_reply& file, operation on, std::string_view bytes) {
+  static rig_reply change(service_rig& rig, const rig_reply& file, operation on,
+                          std::string_view bytes) {
     const std::uint64_t start = platform::now_ns();
     const rig_reply r = on == operation::write ? rig.write(file.node, 3, bytes)
                         : on == operation::truncate
@@ -42,7 +44,8 @@ class worker_death_test : public ::testing::TestWithParam<operation> {
   }
   void kill_once(operation on) { io_->add({.on = on, .times_max = 1, .worker_death = true}); }
   static bool is_dead(service_rig& rig) {
-    return rig.memory().view().reply(0).service.load_relaxed() == static_cast<std::uint32_t>(service_phase::dead);
+    return rig.memory().view().reply(0).service.load_relaxed() ==
+           static_cast<std::uint32_t>(service_phase::dead);
   }
 
   const std::shared_ptr<memory_backend> memory_ = std::make_shared<memory_backend>();
@@ -96,8 +99,8 @@ TEST_P(worker_death_test, of_the_only_one_ends_every_later_call) {
   EXPECT_TRUE(rig.workers().stop(soon_ns));
 }
 
-// Many write their own stretches of one file, neighbours of each other's. Who is told that it went well has its bytes in the
-// file; the others' are there or not, but nobody's elsewhere.
+// Many write their own stretches of one file, neighbours of each other's. Who is told that it went
+// well has its bytes in the file; the others' are there or not, but nobody's elsewhere.
 TEST_P(worker_death_test, under_load_loses_nothing_that_was_answered) {
   constexpr unsigned clients_count = 12, rounds = 60, stretch = 50;
   for (const unsigned workers : {1u, 3u}) {
@@ -108,7 +111,8 @@ TEST_P(worker_death_test, under_load_loses_nothing_that_was_answered) {
     options.slots = clients_count;
     service_rig rig(io_, options);
     const rig_reply file = open_to_write(rig, "/a");
-    for (const std::uint64_t nth : {20, 45, 70}) io_->add({.on = GetParam(), .nth = nth, .worker_death = true});
+    for (const std::uint64_t nth : {20, 45, 70})
+      io_->add({.on = GetParam(), .nth = nth, .worker_death = true});
     std::vector<std::vector<bool>> went_well(clients_count, std::vector<bool>(rounds));
     std::atomic<unsigned> wrong{0}, told{0};
     std::vector<std::thread> clients;
@@ -119,9 +123,10 @@ TEST_P(worker_death_test, under_load_loses_nothing_that_was_answered) {
           const std::uint64_t start = platform::now_ns();
           const rig_reply r = rig.write(file.node, (i * clients_count + c) * stretch, bytes);
           went_well[c][i] = r.result == static_cast<std::int32_t>(stretch);
-          const rig_reply other = GetParam() == operation::sync
-                                      ? rig.call({request_code::sync, file.handle, 0, 0})
-                                      : rig.call({request_code::truncate, file.handle, 0, before.size()});
+          const rig_reply other =
+              GetParam() == operation::sync
+                  ? rig.call({request_code::sync, file.handle, 0, 0})
+                  : rig.call({request_code::truncate, file.handle, 0, before.size()});
           if (platform::now_ns() - start > 2 * soon_ns) ++wrong;
           if (!went_well[c][i] && r.result != -EIO) ++wrong;
           if (other.result != 0 && other.result != -EIO) ++wrong;
@@ -139,7 +144,8 @@ TEST_P(worker_death_test, under_load_loses_nothing_that_was_answered) {
       for (unsigned c = 0; c < clients_count; ++c) {
         const std::string now = after.substr((i * clients_count + c) * stretch, stretch);
         const std::string bytes(stretch, static_cast<char>('a' + c));
-        EXPECT_TRUE(now == bytes || (!went_well[c][i] && now == std::string(stretch, '-'))) << c << " " << i << now;
+        EXPECT_TRUE(now == bytes || (!went_well[c][i] && now == std::string(stretch, '-')))
+            << c << " " << i << now;
       }
     }
     EXPECT_TRUE(rig.workers().stop(soon_ns));

@@ -1,4 +1,5 @@
-// Writes of one file are made by two threads at most at a time, or by six where that is faster; those of different files all at once.
+// Writes of one file are made by two threads at most at a time, or by six where that is faster;
+// those of different files all at once.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,9 +19,11 @@ using namespace std::chrono_literals;
 
 class write_turns : public ::testing::Test {
  protected:
-  // Several callers, each of which writes bytes of its own to one of the files in turn. How many writes were made at once at most. On a
-  // machine that is busy elsewhere short writes may never meet, so they become longer until as many as `enough` did.
-  int writes_at_once(service_rig& rig, fault_backend& io, const std::vector<std::uint64_t>& nodes, int enough) {
+  // Several callers, each of which writes bytes of its own to one of the files in turn. How many
+  // writes were made at once at most. On a machine that is busy elsewhere short writes may never
+  // meet, so they become longer until as many as `enough` did.
+  int writes_at_once(service_rig& rig, fault_backend& io, const std::vector<std::uint64_t>& nodes,
+                     int enough) {
     int most = 0;
     for (const auto takes : {500us, 5'000us, 50'000us})
       if (most < enough) most = std::max(most, writes_at_once(rig, io, nodes, takes));
@@ -88,15 +91,17 @@ TEST_F(write_turns, six_threads_are_at_a_file_whose_backend_says_that_they_write
 
 TEST_F(write_turns, different_files_are_written_at_the_same_time) {
   service_rig rig(io_, {.workers = 4, .slots = 16});
-  EXPECT_GT(
-      writes_at_once(rig, *io_,
-                     {rig.open_to_write("/a").node, rig.open_to_write("/b").node, rig.open_to_write("/c").node}, 3),
-      2);
+  EXPECT_GT(writes_at_once(rig, *io_,
+                           {rig.open_to_write("/a").node, rig.open_to_write("/b").node,
+                            rig.open_to_write("/c").node},
+                           3),
+            2);
 }
 
 TEST_F(write_turns, another_thread_takes_over_from_one_that_is_busy_elsewhere) {
   service_rig rig(io_, {.workers = 2, .slots = 16});
-  const std::uint64_t node = rig.open_to_write("/a").node, other = rig.open_to_write("/other").handle;
+  const std::uint64_t node = rig.open_to_write("/a").node,
+                      other = rig.open_to_write("/other").handle;
   constexpr std::uint64_t enough_ns = 250'000'000;  // less than a sync takes
   for (int i = 0; i < 20 && shortest_ns_ >= enough_ns; ++i) {
     EXPECT_EQ(rig.write(node, 0, "x").result, 1);
@@ -111,20 +116,20 @@ TEST_F(write_turns, another_thread_takes_over_from_one_that_is_busy_elsewhere) {
   EXPECT_LT(shortest_ns_, enough_ns) << "it waits for a thread that syncs another file";
 }
 
-TEST(write_seats, are_kept_for_who_had_them) {
-  const auto seats = std::make_shared<write_seats>();
+TEST(write_permits, are_kept_for_who_had_them) {
+  const auto permits = std::make_shared<write_permits>();
   const auto may_take = [&](unsigned who) {
     write_turn turn;
-    return turn.take(seats, who, 3);
+    return turn.take(permits, who, 3);
   };
   {
     write_turn first, second, third;
-    ASSERT_TRUE(first.take(seats, 1, 3));
+    ASSERT_TRUE(first.take(permits, 1, 3));
     EXPECT_FALSE(first.is_behind_another());
-    ASSERT_TRUE(second.take(seats, 2, 3));
+    ASSERT_TRUE(second.take(permits, 2, 3));
     EXPECT_TRUE(first.is_behind_another());
     EXPECT_TRUE(second.is_behind_another());
-    EXPECT_FALSE(third.take(seats, 3, 3));
+    EXPECT_FALSE(third.take(permits, 3, 3));
     EXPECT_FALSE(third.is_behind_another());
   }
   const std::uint64_t start = platform::now_ns();
@@ -138,34 +143,34 @@ TEST(write_seats, are_kept_for_who_had_them) {
   EXPECT_TRUE(may_take(3));
 }
 
-TEST(write_seats, of_those_who_write_together_nobody_is_behind_another) {
-  const auto seats = std::make_shared<write_seats>();
-  seats->write_together(true);
+TEST(write_permits, of_those_who_write_together_nobody_is_behind_another) {
+  const auto permits = std::make_shared<write_permits>();
+  permits->write_together(true);
   write_turn turns[7];
   for (unsigned who = 0; who < 7; ++who) {
-    EXPECT_EQ(turns[who].take(seats, who, 8), who < 6) << who;
+    EXPECT_EQ(turns[who].take(permits, who, 8), who < 6) << who;
     EXPECT_FALSE(turns[who].is_behind_another()) << who;
   }
-  seats->write_together(false);
+  permits->write_together(false);
   EXPECT_TRUE(turns[0].is_behind_another());
 }
 
 // A mount remembers a million states of files.
-TEST(write_seats, of_a_file_that_nobody_writes_take_no_memory) {
+TEST(write_permits, of_a_file_that_nobody_writes_take_no_memory) {
   const auto io = std::make_shared<memory_backend>();
   io->write("/a", "content");
   file_table table(io, 64, 16);
   std::uint64_t reader = 0, writer = 0;
   std::shared_ptr<host_file> file;
   ASSERT_EQ(table.open("/a", false, reader, file), 0);
-  EXPECT_EQ(file->seats(), nullptr);
+  EXPECT_EQ(file->permits(), nullptr);
   ASSERT_EQ(table.open_to_change("/a", {}, writer, file), 0);
-  const std::weak_ptr<write_seats> seats = file->seats();
+  const std::weak_ptr<write_permits> permits = file->permits();
   const std::shared_ptr<file_version> version = file->shared_version();
-  EXPECT_FALSE(seats.expired());
+  EXPECT_FALSE(permits.expired());
   file.reset();
   ASSERT_EQ(table.close(writer), 0);
-  EXPECT_TRUE(seats.expired());
+  EXPECT_TRUE(permits.expired());
   ASSERT_EQ(table.close(reader), 0);
   EXPECT_LE(sizeof(file_version), 256u);
 }

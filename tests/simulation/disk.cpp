@@ -45,8 +45,12 @@ class disk::file final : public backend_file {
   std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) override {
     return state_->begin(kind::reads) != 0 ? nullptr : inner_->map(offset, bytes);
   }
-  double cached(const file_mapping& mapping, std::uint64_t offset) override { return inner_->cached(mapping, offset); }
-  void read_ahead(std::uint64_t offset, std::uint64_t bytes) override { inner_->read_ahead(offset, bytes); }
+  double cached(const file_mapping& mapping, std::uint64_t offset) override {
+    return inner_->cached(mapping, offset);
+  }
+  void read_ahead(std::uint64_t offset, std::uint64_t bytes) override {
+    inner_->read_ahead(offset, bytes);
+  }
   bool readable() const override { return inner_->readable(); }
   std::int64_t write(const char* from, std::uint64_t bytes, std::uint64_t offset) override {
     // In two parts, so that others meet the half of it.
@@ -89,7 +93,8 @@ int disk::opened_by(const Call& call, std::unique_ptr<backend_file>& opened) {
 int disk::open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& opened) {
   return opened_by([&] { return files_->open(path, no_follow, opened); }, opened);
 }
-int disk::open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& opened) {
+int disk::open_to_change(const std::string& path, const open_how& how,
+                         std::unique_ptr<backend_file>& opened) {
   return opened_by([&] { return files_->open_to_change(path, how, opened); }, opened);
 }
 

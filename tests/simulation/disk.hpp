@@ -1,5 +1,5 @@
-// A backend of a simulation: files in memory behind a disk that takes its time by the seed, fails, hangs, and ends the
-// threads that use it.
+// A backend of a simulation: files in memory behind a disk that takes its time by the seed, fails,
+// hangs, and ends the threads that use it.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace gpufs::testing {
 
 struct disk_options {
   std::uint64_t delay_ns_max = 20'000;  // of a call; half of the times a thousandth of it
-  // Of 1024 calls that change or sync a file, at how many it fails: before or after it was done, or in part. And of calls
-  // that read or open one.
+  // Of 1024 calls that change or sync a file, at how many it fails: before or after it was done, or
+  // in part. And of calls that read or open one.
   unsigned failing_changes = 0, failing_reads = 0;
   unsigned deaths = 0;  // of 4096 calls, after how many the calling thread dies
   unsigned deaths_max = 0;
@@ -27,7 +27,8 @@ class disk final : public backend {
       : files_(std::move(files)), state_(std::make_shared<state>(options)) {}
 
   int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override;
-  int open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& file) override;
+  int open_to_change(const std::string& path, const open_how& how,
+                     std::unique_ptr<backend_file>& file) override;
 
   // From now on all calls are made, none fails, and what hangs goes on.
   void mend() { state_->is_mended = true; }

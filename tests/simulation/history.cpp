@@ -4,7 +4,8 @@
 
 namespace gpufs::testing {
 
-void history::add_read(const span& at, const std::vector<std::uint64_t>& values, const char* what, bool in_full) {
+void history::add_read(const span& at, const std::vector<std::uint64_t>& values, const char* what,
+                       bool in_full) {
   reads_.push_back({at, values, what, in_full, settlements_});
   reads_.back().values.resize(at.count);
 }
@@ -25,13 +26,16 @@ std::string history::contradiction(const found& read, std::uint64_t word) const 
   };
   const std::uint64_t value = read.values[word - read.at.first];
   const auto text = [&](const std::string& why) {
-    return std::string(read.what) + " from " + std::to_string(read.at.begin) + " to " + std::to_string(read.at.end) +
-           " found in word " + std::to_string(word) + " the value " + std::to_string(value) + ": " + why;
+    return std::string(read.what) + " from " + std::to_string(read.at.begin) + " to " +
+           std::to_string(read.at.end) + " found in word " + std::to_string(word) + " the value " +
+           std::to_string(value) + ": " + why;
   };
-  // The newest write since the last settlement that ended before the read began, and does not hide by failing.
+  // The newest write since the last settlement that ended before the read began, and does not hide
+  // by failing.
   std::uint64_t settled = 0;
   for (const written& w : writes_) {
-    if (w.after == read.after && is_there(w) && w.at.end < read.at.begin) settled = std::max(settled, w.at.begin);
+    if (w.after == read.after && is_there(w) && w.at.end < read.at.begin)
+      settled = std::max(settled, w.at.begin);
   }
   bool is_known = value == 0;
   bool may_be = value == 0 && settled == 0;

@@ -1,13 +1,15 @@
 // What groups did to files, in an order, and whether it can have been so.
 //
-// A file is a row of words. A write gives words a value that no other write has; cutting a file, and making one longer,
-// gives 0. A read may find in a word the value of any write that had begun before the read ended, unless another write
-// came wholly between the two. A write that failed may still happen, at any time after it began, or never.
+// A file is a row of words. A write gives words a value that no other write has; cutting a file,
+// and making one longer, gives 0. A read may find in a word the value of any write that had begun
+// before the read ended, unless another write came wholly between the two. A write that failed may
+// still happen, at any time after it began, or never.
 //
-// An error can mean that bytes of earlier calls are lost, perhaps before the error is returned. So reads are checked for
-// less from the settlement before it to the next: they may find any value that was ever written there. A settlement is made
-// when nobody has the file open: what may still happen has happened by the next open, or never does. So from then on a word
-// has any earlier value until a write gives it a new one.
+// An error can mean that bytes of earlier calls are lost, perhaps before the error is returned. So
+// reads are checked for less from the settlement before it to the next: they may find any value
+// that was ever written there. A settlement is made when nobody has the file open: what may still
+// happen has happened by the next open, or never does. So from then on a word has any earlier value
+// until a write gives it a new one.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +28,13 @@ class history {
   static constexpr std::uint64_t for_ever = ~std::uint64_t{0};
 
   // Of a write that failed `end` is for_ever.
-  void add_write(const span& at, std::uint64_t value) { writes_.push_back({at, value, settlements_}); }
-  // The words that were found; there may be fewer than were asked for, and the rest counts as 0. `in_full`: it is checked in
-  // full whatever errors there are.
-  void add_read(const span& at, const std::vector<std::uint64_t>& found, const char* what, bool in_full = false);
+  void add_write(const span& at, std::uint64_t value) {
+    writes_.push_back({at, value, settlements_});
+  }
+  // The words that were found; there may be fewer than were asked for, and the rest counts as 0.
+  // `in_full`: it is checked in full whatever errors there are.
+  void add_read(const span& at, const std::vector<std::uint64_t>& found, const char* what,
+                bool in_full = false);
   // Somebody was told of an error.
   void add_error() { errors_.insert(settlements_); }
   bool has_error() const { return errors_.contains(settlements_); }  // since the last settlement

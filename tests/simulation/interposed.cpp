@@ -74,7 +74,8 @@ using scheduling::is_simulated;
 using scheduling::never;
 
 std::uint64_t in_ns(const timespec& t) {
-  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec);
+  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(t.tv_nsec);
 }
 timespec in_timespec(std::uint64_t ns) {
   return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
@@ -110,9 +111,11 @@ long wait_for_word(const std::uint32_t* word, std::uint32_t value, const timespe
     errno = EAGAIN;
     return -1;
   }
-  const std::uint64_t until_ns = timeout == nullptr ? never : scheduling::now_ns() + in_ns(*timeout);
+  const std::uint64_t until_ns =
+      timeout == nullptr ? never : scheduling::now_ns() + in_ns(*timeout);
   // now_ns() is a point: another thread may have changed the word there.
-  if (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value && scheduling::wait_for(word, until_ns)) return 0;
+  if (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value && scheduling::wait_for(word, until_ns))
+    return 0;
   errno = EAGAIN;
   return -1;
 }
@@ -130,12 +133,14 @@ using namespace gpufs::testing;
 
 extern "C" {
 
-int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*), void* argument) {
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
+                   void* argument) {
   return is_simulated() ? scheduling::start_thread(thread, attributes, body, argument)
                         : real_calls().pthread_create(thread, attributes, body, argument);
 }
 int pthread_join(pthread_t thread, void** result) {
-  return is_simulated() ? scheduling::join_thread(thread, result) : real_calls().pthread_join(thread, result);
+  return is_simulated() ? scheduling::join_thread(thread, result)
+                        : real_calls().pthread_join(thread, result);
 }
 
 int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
@@ -160,13 +165,15 @@ int pthread_rwlock_unlock(pthread_rwlock_t* mutex) noexcept {
 }
 
 int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) {
-  return is_simulated() ? wait(condition, mutex, never) : real_calls().pthread_cond_wait(condition, mutex);
+  return is_simulated() ? wait(condition, mutex, never)
+                        : real_calls().pthread_cond_wait(condition, mutex);
 }
 int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex, const timespec* end) {
   return is_simulated() ? wait(condition, mutex, in_ns(*end))
                         : real_calls().pthread_cond_timedwait(condition, mutex, end);
 }
-int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock, const timespec* end) {
+int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
+                           const timespec* end) {
   return is_simulated() ? wait(condition, mutex, in_ns(*end))
                         : real_calls().pthread_cond_clockwait(condition, mutex, clock, end);
 }
@@ -193,7 +200,8 @@ int nanosleep(const timespec* time, timespec* left) {
 }
 int clock_nanosleep(clockid_t clock, int flags, const timespec* time, timespec* left) {
   if (!is_simulated()) return real_calls().clock_nanosleep(clock, flags, time, left);
-  return gpufs::testing::sleep(((flags & TIMER_ABSTIME) != 0 ? 0 : scheduling::now_ns()) + in_ns(*time));
+  return gpufs::testing::sleep(((flags & TIMER_ABSTIME) != 0 ? 0 : scheduling::now_ns()) +
+                               in_ns(*time));
 }
 int sched_yield() noexcept {
   if (!is_simulated()) return real_calls().sched_yield();
@@ -211,7 +219,8 @@ long syscall(long number, ...) noexcept {
     const auto* const word = reinterpret_cast<const std::uint32_t*>(a[0]);
     switch (a[1] & FUTEX_CMD_MASK) {
       case FUTEX_WAIT:
-        return wait_for_word(word, static_cast<std::uint32_t>(a[2]), reinterpret_cast<const timespec*>(a[3]));
+        return wait_for_word(word, static_cast<std::uint32_t>(a[2]),
+                             reinterpret_cast<const timespec*>(a[3]));
       case FUTEX_WAKE: scheduling::wake(word, static_cast<unsigned>(a[2])); return 0;
       default: break;
     }

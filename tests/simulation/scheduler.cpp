@@ -27,7 +27,8 @@ using scheduling::never;
 constexpr std::uint64_t begin_ns = 1'000'000'000'000;
 constexpr std::uint64_t steps_max = 200'000'000;
 
-// A thread waits here until it is told to go on. Calls of the system as they are: what is interposed comes back here.
+// A thread waits here until it is told to go on. Calls of the system as they are: what is
+// interposed comes back here.
 class turnstile {
  public:
   void pass() {
@@ -62,10 +63,12 @@ constinit thread_local task* this_task = nullptr;
 
 }  // namespace
 
-// Used by the thread that runs, and by no other at the same time: a turn passes all that it wrote on to the next one.
+// Used by the thread that runs, and by no other at the same time: a turn passes all that it wrote
+// on to the next one.
 class simulation::implementation {
  public:
-  explicit implementation(const schedule_options& options) : options_(options), random_(options.seed) {}
+  explicit implementation(const schedule_options& options)
+      : options_(options), random_(options.seed) {}
 
   void run(const std::function<void()>& body);
 
@@ -113,13 +116,15 @@ class simulation::implementation {
     }
   }
 
-  int start(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*), void* argument);
+  int start(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
+            void* argument);
   int join(pthread_t thread, void** result);
 
   void trace(const char* what, const std::string& of, std::int64_t result) const {
     if (!is_traced_) return;
-    std::fprintf(stderr, "%llu ns: thread %u: %s of %s: %lld\n", static_cast<unsigned long long>(now_ns_),
-                 this_task->number, what, of.c_str(), static_cast<long long>(result));
+    std::fprintf(stderr, "%llu ns: thread %u: %s of %s: %lld\n",
+                 static_cast<unsigned long long>(now_ns_), this_task->number, what, of.c_str(),
+                 static_cast<long long>(result));
   }
   std::uint64_t now_ns() const { return now_ns_; }
   void move_clock(std::uint64_t ns) { now_ns_ += ns; }
@@ -173,8 +178,8 @@ class simulation::implementation {
     hash_ = (hash_ ^ next.number) * 0x100000001b3ull ^ now_ns_;
     task& me = *this_task;
     if (is_traced_) {
-      std::fprintf(stderr, "%llu ns: thread %u at %s, thread %u goes on\n", static_cast<unsigned long long>(now_ns_),
-                   me.number, me.last_point, next.number);
+      std::fprintf(stderr, "%llu ns: thread %u at %s, thread %u goes on\n",
+                   static_cast<unsigned long long>(now_ns_), me.number, me.last_point, next.number);
     }
     if (&next == &me) return;
     next.turn.open();
@@ -182,7 +187,8 @@ class simulation::implementation {
   }
   [[noreturn]] void give_up(const char* why) const {
     std::fprintf(stderr, "simulation with seed %llu: %s, after %llu steps\n",
-                 static_cast<unsigned long long>(options_.seed), why, static_cast<unsigned long long>(steps_));
+                 static_cast<unsigned long long>(options_.seed), why,
+                 static_cast<unsigned long long>(steps_));
     for (const auto& t : tasks_) {
       if (t->has_ended) continue;
       std::fprintf(stderr, "  thread %u %s, last point: %s\n", t->number,
@@ -249,8 +255,8 @@ void simulation::implementation::end_task() {
   this_task = nullptr;
 }
 
-int simulation::implementation::start(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
-                                      void* argument) {
+int simulation::implementation::start(pthread_t* thread, const pthread_attr_t* attributes,
+                                      void* (*body)(void*), void* argument) {
   tasks_.push_back(std::make_unique<task>());
   task& t = *tasks_.back();
   t.number = static_cast<unsigned>(tasks_.size());
@@ -267,8 +273,9 @@ int simulation::implementation::start(pthread_t* thread, const pthread_attr_t* a
 
 int simulation::implementation::join(pthread_t thread, void** result) {
   // The last one of this name: names of threads are used again.
-  const auto found = std::find_if(tasks_.rbegin(), tasks_.rend(),
-                                  [&](const auto& t) { return pthread_equal(t->thread, thread) != 0; });
+  const auto found = std::find_if(tasks_.rbegin(), tasks_.rend(), [&](const auto& t) {
+    return pthread_equal(t->thread, thread) != 0;
+  });
   while (found != tasks_.rend() && !(*found)->has_ended) (void)wait(found->get(), never);
   return real_calls().pthread_join(thread, result);
 }
@@ -307,7 +314,8 @@ void simulation::implementation::run(const std::function<void()>& body) {
   if (first.failure != nullptr) std::rethrow_exception(first.failure);
 }
 
-simulation::simulation(const schedule_options& options) : self_(std::make_unique<implementation>(options)) {}
+simulation::simulation(const schedule_options& options)
+    : self_(std::make_unique<implementation>(options)) {}
 simulation::~simulation() = default;
 void simulation::run(const std::function<void()>& body) { self_->run(body); }
 std::uint64_t simulation::hash() const { return self_->hash(); }
@@ -328,7 +336,9 @@ std::uint64_t step() { return current->steps(); }
 void sleep_ns(std::uint64_t ns) { (void)current->wait(nullptr, current->now_ns() + ns); }
 void stop_process(std::uint64_t ns) { current->move_clock(ns); }
 void point() { current->point("test"); }
-void trace(const char* what, const std::string& of, std::int64_t result) { current->trace(what, of, result); }
+void trace(const char* what, const std::string& of, std::int64_t result) {
+  current->trace(what, of, result);
+}
 
 }  // namespace simulated
 
@@ -342,13 +352,16 @@ std::uint64_t now_ns() {
 unsigned random_number() { return static_cast<unsigned>(current->random()); }
 void give_way() { current->give_way(); }
 void sleep_until(std::uint64_t ns) { (void)current->wait(nullptr, ns); }
-int start_thread(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*), void* argument) {
+int start_thread(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
+                 void* argument) {
   const int e = current->start(thread, attributes, body, argument);
   current->point("new thread");
   return e;
 }
 int join_thread(pthread_t thread, void** result) { return current->join(thread, result); }
-bool wait_for(const void* object, std::uint64_t until_ns) { return current->wait(object, until_ns); }
+bool wait_for(const void* object, std::uint64_t until_ns) {
+  return current->wait(object, until_ns);
+}
 void wake(const void* object, unsigned most) { current->wake(object, most); }
 
 }  // namespace scheduling

@@ -1,4 +1,5 @@
-// The scheduler itself: the same seed does the same, all orders come, time costs nothing, and what waits for ever is seen.
+// The scheduler itself: the same seed does the same, all orders come, time costs nothing, and what
+// waits for ever is seen.
 #include "simulation/scheduler.hpp"
 
 #include <gtest/gtest.h>
@@ -156,7 +157,8 @@ TEST(histories, know_what_a_read_may_find) {
   h.add_write({0, 8, 10, 20}, 1);
   h.add_write({0, 4, 30, 40}, 2);
   h.add_write({0, 1, 50, history::for_ever}, 3);
-  const auto may_find = [&h](const history::span& at, std::vector<std::uint64_t> values, bool after_error = false) {
+  const auto may_find = [&h](const history::span& at, std::vector<std::uint64_t> values,
+                             bool after_error = false) {
     history with = h;
     if (after_error) with.add_error();
     with.add_read(at, values, "a read");

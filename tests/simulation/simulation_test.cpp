@@ -1,6 +1,7 @@
-// A mount, its service, groups that use files, and the disk below, all in one simulation: each schedule is a seed. What is
-// asked of each is what users were promised: a read finds what was written, no call waits for ever, what a sync has said is
-// on the disk is there, and what is lost is told.
+// A mount, its service, groups that use files, and the disk below, all in one simulation: each
+// schedule is a seed. What is asked of each is what users were promised: a read finds what was
+// written, no call waits for ever, what a sync has said is on the disk is there, and what is lost
+// is told.
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -63,7 +64,7 @@ mount_options options_by_chance(std::shared_ptr<backend> on, std::uint64_t reque
   o.staging_bytes = 8192;
   o.bulk_bytes = below(2) == 0 ? 0 : 4 * page_bytes;
   o.open_files = 16;
-  o.twin_threads = static_cast<unsigned>(1 + below(4));
+  o.cpu_threads = static_cast<unsigned>(1 + below(4));
   o.request_timeout_ns = o.reclaim_timeout_ns = request_timeout_ns;
   o.unmount_timeout_ns = 20 * second_ns;
   return o;
@@ -113,8 +114,8 @@ class program {
       ++failed_;
       f.known.add_error();
       if (adversity_.nothing_fails) {
-        problem(f.path + ": " + what + " gave " + std::to_string(result) + " at " + std::to_string(platform::now_ns()) +
-                " ns, after " + std::to_string(ns) + " ns");
+        problem(f.path + ": " + what + " gave " + std::to_string(result) + " at " +
+                std::to_string(platform::now_ns()) + " ns, after " + std::to_string(ns) + " ns");
       }
     }
     return result;
@@ -154,7 +155,8 @@ void program::body() {
     // One that is there before, with a first write that was over before anything.
     if (i == 0) continue;
     const std::vector<std::uint64_t> first(file_words / 2, next_value_);
-    files_on_disk_->write(files_[i].path, {reinterpret_cast<const char*>(first.data()), first.size() * word_bytes});
+    files_on_disk_->write(files_[i].path,
+                          {reinterpret_cast<const char*>(first.data()), first.size() * word_bytes});
     files_[i].known.add_write({0, first.size(), 0, 0}, next_value_++);
   }
 
@@ -162,7 +164,7 @@ void program::body() {
   bool unmount_told = false;
   {
     mount fs(o);
-    launch(fs, {.blocks = o.twin_threads, .threads = 1}, [this](const mount_ref& m) { group(m); });
+    launch(fs, {.blocks = o.cpu_threads, .threads = 1}, [this](const mount_ref& m) { group(m); });
     const std::uint64_t start = platform::now_ns();
     if (below(2) == 0) disk_->mend();
     try {
@@ -187,13 +189,15 @@ void program::body() {
   const std::uint64_t now = simulated::step();
   for (file& f : files_) {
     if (!files_on_disk_->exists(f.path)) continue;
-    f.known.add_read({0, file_words, now, now}, words_of(files_on_disk_->content(f.path)), "the end");
+    f.known.add_read({0, file_words, now, now}, words_of(files_on_disk_->content(f.path)),
+                     "the end");
   }
 }
 
 void program::write(const mount_ref& fs, file& f, std::int32_t fd) {
   using simulated::below;
-  const std::uint64_t first = below(file_words), count = 1 + below(std::min<std::uint64_t>(file_words - first, 100));
+  const std::uint64_t first = below(file_words),
+                      count = 1 + below(std::min<std::uint64_t>(file_words - first, 100));
   const std::uint64_t value = next_value_++;
   const std::vector<std::uint64_t> words(count, value);
   const std::uint64_t begin = simulated::step();
@@ -204,22 +208,27 @@ void program::write(const mount_ref& fs, file& f, std::int32_t fd) {
   const std::uint64_t end = simulated::step();
   const auto done = result < 0 ? 0 : static_cast<std::uint64_t>(result) / word_bytes;
   if (done != 0) f.known.add_write({first, done, begin, end}, value);
-  if (done != count) f.known.add_write({first + done, count - done, begin, history::for_ever}, value);
+  if (done != count)
+    f.known.add_write({first + done, count - done, begin, history::for_ever}, value);
 }
 
 void program::read(const mount_ref& fs, file& f, std::int32_t fd) {
   using simulated::below;
-  const std::uint64_t first = below(file_words), count = 1 + below(std::min<std::uint64_t>(file_words - first, 200));
+  const std::uint64_t first = below(file_words),
+                      count = 1 + below(std::min<std::uint64_t>(file_words - first, 200));
   std::string bytes(count * word_bytes, '?');
   const std::uint64_t begin = simulated::step();
   const std::int64_t result = made(f, "gread", [&] {
-    return gread(this_thread(), fs, fd, bytes.data(), bytes.size(), static_cast<std::int64_t>(first * word_bytes));
+    return gread(this_thread(), fs, fd, bytes.data(), bytes.size(),
+                 static_cast<std::int64_t>(first * word_bytes));
   });
   if (result < 0) return;
   const std::uint64_t end = simulated::step();
-  if (static_cast<std::uint64_t>(result) > bytes.size()) return problem("gread gave more than was asked for");
+  if (static_cast<std::uint64_t>(result) > bytes.size())
+    return problem("gread gave more than was asked for");
   bytes.resize(static_cast<std::size_t>(result));
-  // A read that failed on its way comes short, so only what it gave is known; less than a word is of a size in between.
+  // A read that failed on its way comes short, so only what it gave is known; less than a word is
+  // of a size in between.
   const std::uint64_t found = bytes.size() / word_bytes;
   const bool may_be_cut = !adversity_.nothing_fails;
   f.known.add_read({first, may_be_cut ? found : count, begin, end}, words_of(bytes), "a gread");
@@ -229,8 +238,10 @@ void program::sync(const mount_ref& fs, file& f, std::int32_t fd) {
   const std::uint64_t begin = simulated::step();
   const std::int64_t result = made(f, "gfsync", [&] { return gfsync(this_thread(), fs, fd); });
   if (result < 0 || f.known.has_error()) return;
-  const std::string content = files_on_disk_->content(f.path);  // a point: others may write meanwhile
-  f.known.add_read({0, file_words, begin, simulated::step()}, words_of(content), "the disk after a gfsync", true);
+  const std::string content =
+      files_on_disk_->content(f.path);  // a point: others may write meanwhile
+  f.known.add_read({0, file_words, begin, simulated::step()}, words_of(content),
+                   "the disk after a gfsync", true);
 }
 
 void program::truncate(const mount_ref& fs, file& f, std::int32_t fd) {
@@ -239,7 +250,8 @@ void program::truncate(const mount_ref& fs, file& f, std::int32_t fd) {
   const std::int64_t result = made(f, "gftruncate", [&] {
     return gftruncate(this_thread(), fs, fd, static_cast<std::int64_t>(words * word_bytes));
   });
-  f.known.add_write({words, history::for_ever, begin, result < 0 ? history::for_ever : simulated::step()}, 0);
+  f.known.add_write(
+      {words, history::for_ever, begin, result < 0 ? history::for_ever : simulated::step()}, 0);
 }
 
 void program::group(const mount_ref& fs) {
@@ -262,8 +274,9 @@ void program::group(const mount_ref& fs) {
     file& f = files_[i];
     if (fds[i] < 0) {
       if (f.holders++ == 0 && f.known.has_error()) f.known.settle();
-      fds[i] = static_cast<std::int32_t>(
-          made(f, "gopen", [&] { return gopen(this_thread(), fs, f.path.c_str(), O_RDWR | O_CREAT, 0666); }));
+      fds[i] = static_cast<std::int32_t>(made(f, "gopen", [&] {
+        return gopen(this_thread(), fs, f.path.c_str(), O_RDWR | O_CREAT, 0666);
+      }));
       if (fds[i] < 0) {
         --f.holders;
         continue;
@@ -304,8 +317,13 @@ constexpr adversity harmless[] = {
 };
 constexpr adversity harmful[] = {
     // A stop counts as a tenth of a second of life at most.
-    {.name = "stopped_process", .stops_process = true, .nothing_fails = true, .request_timeout_ns = 100 * second_ns},
-    {.name = "threads_that_stand_still_for_long", .stops = 256, .stop_ns_max = 3 * short_timeout_ns},
+    {.name = "stopped_process",
+     .stops_process = true,
+     .nothing_fails = true,
+     .request_timeout_ns = 100 * second_ns},
+    {.name = "threads_that_stand_still_for_long",
+     .stops = 256,
+     .stop_ns_max = 3 * short_timeout_ns},
     {.name = "late_answers", .disk = {.delay_ns_max = 2 * short_timeout_ns}, .schedules = 60},
     {.name = "failing_changes", .disk = {.failing_changes = 100}},
     {.name = "failing_disk", .disk = {.failing_changes = 100, .failing_reads = 50}},
@@ -393,7 +411,8 @@ struct appending {
         records.push_back(r);
         const std::vector<std::uint64_t> words(r.words, r.value);
         const auto bytes = static_cast<std::int64_t>(r.words * word_bytes);
-        expect(gwrite(this_thread(), fs, fd, words.data(), r.words * word_bytes, 0) == bytes, "gwrite");
+        expect(gwrite(this_thread(), fs, fd, words.data(), r.words * word_bytes, 0) == bytes,
+               "gwrite");
       }
     }
     expect(gclose(this_thread(), fs, fd) == 0, "gclose");
@@ -402,10 +421,12 @@ struct appending {
     simulation s(schedule_of(how, seed));
     s.run([this] {
       const auto files = std::make_shared<memory_backend>();
-      const mount_options o = options_by_chance(std::make_shared<disk>(files, how.disk), how.request_timeout_ns);
+      const mount_options o =
+          options_by_chance(std::make_shared<disk>(files, how.disk), how.request_timeout_ns);
       {
         mount fs(o);
-        launch(fs, {.blocks = o.twin_threads, .threads = 1}, [this](const mount_ref& m) { group(m); });
+        launch(fs, {.blocks = o.cpu_threads, .threads = 1},
+               [this](const mount_ref& m) { group(m); });
         fs.unmount();
       }
       if (files->exists("log")) content = files->content("log");
@@ -428,12 +449,14 @@ TEST_P(simulated_appends, are_each_in_the_file_once) {
     std::memcpy(words.data(), a.content.data(), words.size() * word_bytes);
     std::vector<bool> seen(a.records.size());
     for (std::size_t at = 0; at < words.size();) {
-      ASSERT_TRUE(words[at] != 0 && words[at] <= seen.size()) << "word " << at << " is " << words[at];
+      ASSERT_TRUE(words[at] != 0 && words[at] <= seen.size())
+          << "word " << at << " is " << words[at];
       const appending::record& r = a.records[words[at] - 1];
       ASSERT_FALSE(seen[r.value - 1]) << r.value << " is there twice";
       seen[r.value - 1] = true;
       ASSERT_LE(at + r.words, words.size());
-      for (std::uint64_t i = 0; i < r.words; ++i) ASSERT_EQ(words[at + i], r.value) << "word " << at + i;
+      for (std::uint64_t i = 0; i < r.words; ++i)
+        ASSERT_EQ(words[at + i], r.value) << "word " << at + i;
       at += r.words;
     }
     EXPECT_EQ(std::ranges::count(seen, true), static_cast<std::ptrdiff_t>(a.records.size()));

@@ -9,7 +9,8 @@ namespace gpufs::testing {
 namespace {
 
 std::uint64_t unmix(std::uint64_t x) {
-  // The inverses of mix()'s steps, backwards: a shift by more than half undoes itself, a factor has its inverse modulo 2^64.
+  // The inverses of mix()'s steps, backwards: a shift by more than half undoes itself, a factor has
+  // its inverse modulo 2^64.
   x ^= x >> 33;
   x *= 0x9cb4b2f8129337dbull;
   x ^= x >> 33;
@@ -76,7 +77,9 @@ bare_cache::bare_cache(const bare_cache_options& o) {
 std::uint64_t bare_cache::count(counter c) const {
   std::uint64_t n = 0;
   for (std::uint32_t p = 0; p < ref_.layout.processor_count; ++p) {
-    n += ref_.at<counter_set>(ref_.layout.counters)[p].values[static_cast<std::uint32_t>(c)].load_relaxed();
+    n += ref_.at<counter_set>(ref_.layout.counters)[p]
+             .values[static_cast<std::uint32_t>(c)]
+             .load_relaxed();
   }
   return n;
 }
@@ -97,7 +100,8 @@ void bare_cache::expect_at_rest() const {
       const slot_key key = frames().header(slot).key();
       const std::uint64_t h = hash(key);
       EXPECT_EQ(entry >> 32, h >> 32) << "tag of slot " << slot;
-      for (std::uint64_t p = h & (bucket_count - 1); p != b; p = (p + 1) & (bucket_count - 1)) ++passed[p];
+      for (std::uint64_t p = h & (bucket_count - 1); p != b; p = (p + 1) & (bucket_count - 1))
+        ++passed[p];
     }
   }
   for (std::uint64_t b = 0; b < bucket_count; ++b) {
@@ -108,8 +112,10 @@ void bare_cache::expect_at_rest() const {
     const std::uint32_t word = header.state.peek();
     EXPECT_EQ(slot_state::pins(word), 0u) << "slot " << slot << " is pinned";
     const slot_phase phase = slot_state::phase(word);
-    EXPECT_TRUE(phase == slot_phase::free || phase == slot_phase::resident) << "slot " << slot << " has an owner";
-    EXPECT_EQ(entries_of_slot[slot], phase == slot_phase::resident ? 1u : 0u) << "entries of slot " << slot;
+    EXPECT_TRUE(phase == slot_phase::free || phase == slot_phase::resident)
+        << "slot " << slot << " has an owner";
+    EXPECT_EQ(entries_of_slot[slot], phase == slot_phase::resident ? 1u : 0u)
+        << "entries of slot " << slot;
     if (phase != slot_phase::resident) continue;
     const slot_key key = header.key();
     const std::uint32_t of_key = ++resident_of_key[std::pair{key.high, key.low}];

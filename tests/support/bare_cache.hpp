@@ -1,6 +1,6 @@
-// A page cache by itself, in host memory: an arena without service or files, and a channel in which only the
-// heartbeat changes. For tests of the cache's parts on the twin, with sizes that a mount would not choose: as few
-// buckets as make every key meet.
+// A page cache by itself, in host memory: an arena without service or files, and a channel in which
+// only the heartbeat changes. For tests of the cache's parts on the CPU device, with sizes that a mount
+// would not choose: as few buckets as make every key meet.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,9 @@ class bare_cache {
   ring_set<detail::frame_table> rings() const {
     return {ref_.at<slot_ring>(ref_.layout.rings), ref_.layout.ring_count, frames()};
   }
-  index_bucket& bucket(std::uint64_t b) const { return ref_.at<index_bucket>(ref_.layout.buckets)[b]; }
+  index_bucket& bucket(std::uint64_t b) const {
+    return ref_.at<index_bucket>(ref_.layout.buckets)[b];
+  }
   std::uint64_t count(counter c) const;
 
   // When nobody uses the cache: the invariants of the state machine and the index (as at the end of
@@ -46,7 +48,8 @@ class bare_cache {
   std::jthread heart_;
 };
 
-// Keys whose 64-bit hashes are all `hash`, so that nothing but the keys themselves tells them apart.
+// Keys whose 64-bit hashes are all `hash`, so that nothing but the keys themselves tells them
+// apart.
 slot_key key_with_hash(std::uint64_t hash, std::uint64_t number);
 
 }  // namespace gpufs::testing

@@ -15,7 +15,8 @@ class channel_memory {
  public:
   channel_memory(std::uint32_t slots, std::uint32_t staging_bytes, std::uint32_t write_bytes = 0)
       : layout_(channel_layout::make(slots, staging_bytes, write_bytes)), records_(slots) {
-    void* p = mmap(nullptr, layout_.total_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* p = mmap(nullptr, layout_.total_bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) throw error(errno, "channel_memory");
     base_ = static_cast<char*>(p);
   }
@@ -27,7 +28,9 @@ class channel_memory {
   slot_record& record(std::uint32_t slot) { return records_[slot]; }
   counter_set& counters() { return counters_; }
   // For one thread.
-  channel_client client(const channel_timeouts& timeouts) { return {view(), records_.data(), timeouts, &counters_}; }
+  channel_client client(const channel_timeouts& timeouts) {
+    return {view(), records_.data(), timeouts, &counters_};
+  }
 
  private:
   channel_layout layout_;

@@ -21,23 +21,26 @@ constexpr const char* is_child_variable = "GPUFS_TEST_IS_CHILD";
 std::string all_of(int from) {
   std::string text;
   char part[512];
-  for (ssize_t n = 0; (n = ::read(from, part, sizeof part)) > 0;) text.append(part, static_cast<std::size_t>(n));
+  for (ssize_t n = 0; (n = ::read(from, part, sizeof part)) > 0;)
+    text.append(part, static_cast<std::size_t>(n));
   return text;
 }
 
 bool put(const char* path, const std::string& text) {
   const int fd = ::open(path, O_WRONLY | O_CLOEXEC);
-  const bool is_put = fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const bool is_put =
+      fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   if (fd >= 0) (void)::close(fd);
   return is_put;
 }
 
-// For the child, but whose results are the parent's. LeakSanitizer looks for leaks by a thread of its own, which the child may
-// not have, when the program ends.
+// For the child, but whose results are the parent's. LeakSanitizer looks for leaks by a thread of
+// its own, which the child may not have, when the program ends.
 std::vector<std::string> environment_of_child() {
   const char* const options = std::getenv("ASAN_OPTIONS");
-  std::vector<std::string> all{std::string(is_child_variable) + "=1",
-                               std::string("ASAN_OPTIONS=") + (options == nullptr ? "" : options) + ":detect_leaks=0"};
+  std::vector<std::string> all{
+      std::string(is_child_variable) + "=1",
+      std::string("ASAN_OPTIONS=") + (options == nullptr ? "" : options) + ":detect_leaks=0"};
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view v = *variable;
     if (!v.starts_with("GTEST_") && !v.starts_with("ASAN_OPTIONS=")) all.emplace_back(v);
@@ -58,7 +61,8 @@ void in_child(const std::function<void()>& body, unsigned longest_s) {
     return;
   }
   const ::testing::TestInfo& test = *::testing::UnitTest::GetInstance()->current_test_info();
-  const std::string filter = std::string("--gtest_filter=") + test.test_suite_name() + "." + test.name();
+  const std::string filter =
+      std::string("--gtest_filter=") + test.test_suite_name() + "." + test.name();
   std::vector<std::string> variables = environment_of_child();
   std::vector<char*> environment;
   for (std::string& v : variables) environment.push_back(v.data());
@@ -79,7 +83,8 @@ void in_child(const std::function<void()>& body, unsigned longest_s) {
   (void)::close(ends[0]);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status)) << "the child was ended by signal " << WTERMSIG(status) << " after " << told;
+  ASSERT_TRUE(WIFEXITED(status)) << "the child was ended by signal " << WTERMSIG(status)
+                                 << " after " << told;
   EXPECT_EQ(WEXITSTATUS(status), 0) << told;
   if (told.find("[  SKIPPED ]") != std::string::npos) GTEST_SKIP() << told;
 }
@@ -94,7 +99,9 @@ void enter_own_namespace() {
   }
   const int error_number = errno;
   // Nothing that is mounted there is to be seen elsewhere.
-  if (unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0) return;
+  if (unshare(CLONE_NEWNS) == 0 &&
+      ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0)
+    return;
   throw not_possible(std::string("no namespace of one's own: ") + std::strerror(error_number));
 }
 

@@ -1,4 +1,5 @@
-// On which device this build's tests run, mounts of a sensible size for tests, and memory of a mount's device.
+// On which device this build's tests run, mounts of a sensible size for tests, and memory of a
+// mount's device.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,8 @@
 
 namespace gpufs::testing {
 
-// Of internal linkage, as base_options(): the tests' helpers are compiled once for both programs, and each has its own answer.
+// Of internal linkage, as base_options(): the tests' helpers are compiled once for both programs,
+// and each has its own answer.
 [[maybe_unused]] static device_kind device() {
 #if defined(GPUFS_TESTS_ON_GPU)
   return device_kind::cuda;
@@ -19,8 +21,9 @@ namespace gpufs::testing {
 #endif
 }
 
-// A small mount: 256 frames of 4 KiB, so that tests reach eviction soon; no direct path, which tests that want it turn on.
-// The time-outs are long enough for a loaded machine under a sanitizer, and end a test that hangs.
+// A small mount: 256 frames of 4 KiB, so that tests reach eviction soon; no direct path, which
+// tests that want it turn on. The time-outs are long enough for a loaded machine under a sanitizer,
+// and end a test that hangs.
 [[maybe_unused]] static mount_options base_options() {
   mount_options options;
   options.device = device();
@@ -32,7 +35,7 @@ namespace gpufs::testing {
   options.channel_slots = 16;
   options.staging_bytes = 8192;
   options.open_files = 256;
-  options.twin_threads = 8;
+  options.cpu_threads = 8;
   options.reclaim_timeout_ns = 200'000'000;
   options.request_timeout_ns = 60'000'000'000;
   return options;

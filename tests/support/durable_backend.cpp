@@ -112,7 +112,8 @@ class durable_backend::file final : public backend_file {
     const std::uint64_t end = std::min(size - offset, bytes) + offset;
     for (std::uint64_t at = offset; at < end;) {
       const std::uint64_t n = std::min(end, (at / sector_bytes + 1) * sector_bytes) - at;
-      std::memcpy(to + (at - offset), node_->at(at / sector_bytes).now.data() + at % sector_bytes, n);
+      std::memcpy(to + (at - offset), node_->at(at / sector_bytes).now.data() + at % sector_bytes,
+                  n);
       at += n;
     }
     return static_cast<std::int64_t>(end - offset);
@@ -225,7 +226,8 @@ void durable_backend::store(node& n, std::uint64_t at, std::string_view bytes) {
   if (at + bytes.size() > n.size.now) n.size.change(at + bytes.size());
   changed(n);
   was_changed(&n);
-  if (hosts_writes_fail_ > 0 && !n.is_being_cleaned && strikes(0.1)) clean(n, strikes(hosts_writes_fail_));
+  if (hosts_writes_fail_ > 0 && !n.is_being_cleaned && strikes(0.1))
+    clean(n, strikes(hosts_writes_fail_));
 }
 
 // The file grows: bytes past its end, in its last sector, have to be zeros.

@@ -54,7 +54,8 @@ class durable_backend final : public backend {
   ~durable_backend() override;
 
   int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override;
-  int open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& file) override;
+  int open_to_change(const std::string& path, const open_how& how,
+                     std::unique_ptr<backend_file>& file) override;
   int unlink(const std::string& path) override;
   int rename(const std::string& path, const std::string& new_path) override;
   int sync_folder(const std::string& path) override;

@@ -6,9 +6,11 @@
 
 namespace gpufs::testing {
 
-// True as soon as the condition is, false when it still is not after `limit`, which is generous: it only bounds a failing test.
+// True as soon as the condition is, false when it still is not after `limit`, which is generous: it
+// only bounds a failing test.
 template <class Condition>
-bool eventually(const Condition& condition, std::chrono::milliseconds limit = std::chrono::seconds(20)) {
+bool eventually(const Condition& condition,
+                std::chrono::milliseconds limit = std::chrono::seconds(20)) {
   const auto end = std::chrono::steady_clock::now() + limit;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;

@@ -10,16 +10,20 @@ namespace {
 
 enum class mode : int { off, owner, others, all };
 std::atomic<mode> current{mode::off};
-std::atomic<std::uint64_t> calls{0}, first{0}, last{0};  // from the first to the last, counted from 1, they fail
+std::atomic<std::uint64_t> calls{0}, first{0},
+    last{0};  // from the first to the last, counted from 1, they fail
 thread_local bool is_owner = false;
 thread_local bool is_own = false;
 
 // Whether an allocation of the calling thread is one of them.
 bool fails() {
   const mode m = current.load(std::memory_order_relaxed);
-  if (m == mode::off || is_own || (m == mode::owner && !is_owner) || (m == mode::others && is_owner)) return false;
+  if (m == mode::off || is_own || (m == mode::owner && !is_owner) ||
+      (m == mode::others && is_owner))
+    return false;
   const std::uint64_t number = calls.fetch_add(1, std::memory_order_relaxed) + 1;
-  return number >= first.load(std::memory_order_relaxed) && number <= last.load(std::memory_order_relaxed);
+  return number >= first.load(std::memory_order_relaxed) &&
+         number <= last.load(std::memory_order_relaxed);
 }
 
 void* allocate(std::size_t bytes, std::size_t alignment) {
@@ -38,7 +42,9 @@ failing_allocation::failing_allocation(of whom, std::uint64_t nth, bool for_ever
   calls = 0;
   first = nth;
   last = nth != 0 && for_ever ? ~std::uint64_t{0} : nth;
-  current = whom == of::this_thread ? mode::owner : whom == of::other_threads ? mode::others : mode::all;
+  current = whom == of::this_thread     ? mode::owner
+            : whom == of::other_threads ? mode::others
+                                        : mode::all;
 }
 failing_allocation::~failing_allocation() {
   current = mode::off;
@@ -52,7 +58,8 @@ bool& own_thread() { return is_own; }
 
 }  // namespace gpufs::testing
 
-// All forms: a sanitizer has its own of those that are not replaced, whose memory these must not free.
+// All forms: a sanitizer has its own of those that are not replaced, whose memory these must not
+// free.
 namespace {
 template <class Allocate>
 void* or_null(const Allocate& allocate) noexcept {
@@ -69,7 +76,9 @@ void* operator new[](std::size_t bytes) { return gpufs::testing::allocate(bytes,
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return gpufs::testing::allocate(bytes, static_cast<std::size_t>(alignment));
 }
-void* operator new[](std::size_t bytes, std::align_val_t alignment) { return operator new(bytes, alignment); }
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return operator new(bytes, alignment);
+}
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   return or_null([bytes] { return operator new(bytes); });
 }
@@ -79,7 +88,8 @@ void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
 void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
   return or_null([bytes, alignment] { return operator new(bytes, alignment); });
 }
-void* operator new[](std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+void* operator new[](std::size_t bytes, std::align_val_t alignment,
+                     const std::nothrow_t&) noexcept {
   return or_null([bytes, alignment] { return operator new(bytes, alignment); });
 }
 void operator delete(void* p) noexcept { std::free(p); }

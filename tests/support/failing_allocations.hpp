@@ -22,7 +22,8 @@ class failing_allocation {
   std::uint64_t count() const;
 };
 
-// Whether what the calling thread does is the test's own (support/failing_calls.hpp). False at first.
+// Whether what the calling thread does is the test's own (support/failing_calls.hpp). False at
+// first.
 bool& own_thread();
 
 }  // namespace gpufs::testing

@@ -116,8 +116,9 @@ int failure(std::size_t kind) {
   if (!is_on_for_this_thread()) return 0;
   const std::uint64_t n = calls[kind].fetch_add(1, std::memory_order_relaxed) + 1;
   if (kind != chosen.load(std::memory_order_relaxed)) return 0;
-  return n >= first.load(std::memory_order_relaxed) && n <= last.load(std::memory_order_relaxed) ? chosen_error.load()
-                                                                                                 : 0;
+  return n >= first.load(std::memory_order_relaxed) && n <= last.load(std::memory_order_relaxed)
+             ? chosen_error.load()
+             : 0;
 }
 
 // -1 and errno, if the call is to fail; else what `call` gives.
@@ -148,14 +149,16 @@ failing_calls::failing_calls(std::string_view kind, std::uint64_t nth, bool for_
     : threads_(threads_hook()) {
   chosen = number_of(kind);
   if (chosen == std::size(kinds)) {
-    std::fprintf(stderr, "failing_calls: no such kind: %.*s\n", static_cast<int>(kind.size()), kind.data());
+    std::fprintf(stderr, "failing_calls: no such kind: %.*s\n", static_cast<int>(kind.size()),
+                 kind.data());
     std::abort();
   }
   first = nth;
   last = nth != 0 && for_ever ? ~std::uint64_t{0} : nth;
   chosen_error = error;
   for (auto& n : calls) n = 0;
-  allocations.emplace(failing_allocation::of::all_threads, kind == operator_new ? nth : 0, for_ever);
+  allocations.emplace(failing_allocation::of::all_threads, kind == operator_new ? nth : 0,
+                      for_ever);
   is_on = true;
 }
 
@@ -163,7 +166,8 @@ failing_calls::~failing_calls() {
   is_on = false;
   allocations.reset();
   const std::lock_guard lock(left_mutex);
-  for (std::size_t i = 0; i < left_count; ++i) (void)munmap(left_mapped[i].data, left_mapped[i].bytes);
+  for (std::size_t i = 0; i < left_count; ++i)
+    (void)munmap(left_mapped[i].data, left_mapped[i].bytes);
   left_count = 0;
 }
 
@@ -200,8 +204,8 @@ using gpufs::testing::number_of;
 namespace {
 
 template <class Pointer>
-ssize_t transferred(std::size_t kind, ssize_t (*call)(int, Pointer, std::size_t, off_t), int fd, Pointer data,
-                    std::size_t bytes, off_t offset) {
+ssize_t transferred(std::size_t kind, ssize_t (*call)(int, Pointer, std::size_t, off_t), int fd,
+                    Pointer data, std::size_t bytes, off_t offset) {
   const int e = failure(kind);
   if (e == done_in_part) return call(fd, data, bytes > 1 ? bytes / 2 : bytes, offset);
   if (e == 0) return call(fd, data, bytes, offset);
@@ -269,7 +273,8 @@ int __wrap_fcntl(int fd, int command, ...) {
   void* const argument = va_arg(rest, void*);
   va_end(rest);
   const bool copies = command == F_DUPFD_CLOEXEC || command == F_DUPFD;
-  return made(number_of(copies ? "dup" : "fcntl"), [&] { return __real_fcntl(fd, command, argument); });
+  return made(number_of(copies ? "dup" : "fcntl"),
+              [&] { return __real_fcntl(fd, command, argument); });
 }
 
 int __real_statx(int folder, const char* path, int flags, unsigned mask, struct statx* to);
@@ -304,7 +309,8 @@ int __wrap_ftruncate(int fd, off_t size) {
 
 int __real_fdatasync(int fd);
 int __wrap_fdatasync(int fd) {
-  return made(number_of("fdatasync"), [&] { return is_on_for_this_thread() ? 0 : __real_fdatasync(fd); });
+  return made(number_of("fdatasync"),
+              [&] { return is_on_for_this_thread() ? 0 : __real_fdatasync(fd); });
 }
 
 int __real_fsync(int fd);
@@ -319,7 +325,8 @@ int __wrap_unlinkat(int folder, const char* path, int flags) {
 
 int __real_renameat(int from_folder, const char* from, int to_folder, const char* to);
 int __wrap_renameat(int from_folder, const char* from, int to_folder, const char* to) {
-  return made(number_of("renameat"), [&] { return __real_renameat(from_folder, from, to_folder, to); });
+  return made(number_of("renameat"),
+              [&] { return __real_renameat(from_folder, from, to_folder, to); });
 }
 
 void* __real_mmap(void* at, std::size_t bytes, int protection, int flags, int fd, off_t offset);
@@ -352,12 +359,15 @@ int __wrap_mincore(void* data, std::size_t bytes, unsigned char* to) {
   return made(number_of("mincore"), [&] { return __real_mincore(data, bytes, to); });
 }
 
-ssize_t __real_process_vm_readv(pid_t process, const iovec* local, unsigned long local_count, const iovec* remote,
-                                unsigned long remote_count, unsigned long flags);
-ssize_t __wrap_process_vm_readv(pid_t process, const iovec* local, unsigned long local_count, const iovec* remote,
-                                unsigned long remote_count, unsigned long flags) {
-  return made(number_of("process_vm_readv"),
-              [&] { return __real_process_vm_readv(process, local, local_count, remote, remote_count, flags); });
+ssize_t __real_process_vm_readv(pid_t process, const iovec* local, unsigned long local_count,
+                                const iovec* remote, unsigned long remote_count,
+                                unsigned long flags);
+ssize_t __wrap_process_vm_readv(pid_t process, const iovec* local, unsigned long local_count,
+                                const iovec* remote, unsigned long remote_count,
+                                unsigned long flags) {
+  return made(number_of("process_vm_readv"), [&] {
+    return __real_process_vm_readv(process, local, local_count, remote, remote_count, flags);
+  });
 }
 
 int __real_sysinfo(struct sysinfo* to);

@@ -1,6 +1,6 @@
-// System calls, allocations and starts of threads of the library that fail. The test program is linked
-// with --wrap for the system calls (tests/CMakeLists.txt names them), so nothing is replaced in the
-// library, and a test without a failing_calls runs the real ones.
+// System calls, allocations and starts of threads of the library that fail. The test program is
+// linked with --wrap for the system calls (tests/CMakeLists.txt names them), so nothing is replaced
+// in the library, and a test without a failing_calls runs the real ones.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ inline constexpr std::string_view operator_new = "operator new", thread_start = 
 // All kinds, operator_new and thread_start among them.
 std::span<const failing_kind> failing_kinds();
 
-// As long as it lives, calls of one kind fail: the nth, counted from 1, and if asked for all that come
-// after it. Calls of all threads count but for those of an own_calls. No disk is waited for. One at a
-// time, and no other failing_allocation or schedule_hook beside it.
+// As long as it lives, calls of one kind fail: the nth, counted from 1, and if asked for all that
+// come after it. Calls of all threads count but for those of an own_calls. No disk is waited for.
+// One at a time, and no other failing_allocation or schedule_hook beside it.
 class failing_calls {
  public:
   // nth 0: none fails, and all are counted.

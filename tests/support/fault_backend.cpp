@@ -25,7 +25,8 @@ struct fault_backend::rules {
   std::uint64_t strikes = 0;
   std::mt19937_64 random;
 
-  // 0, or -errno; lowers `bytes`. The faults' effects are made without the lock: they may wait, or use the backend.
+  // 0, or -errno; lowers `bytes`. The faults' effects are made without the lock: they may wait, or
+  // use the backend.
   int strike(operation on, const std::string& path, std::uint64_t& bytes) {
     std::vector<fault> struck;
     {
@@ -56,7 +57,8 @@ struct fault_backend::rules {
     if (r.what.times_max != 0 && r.struck >= r.what.times_max) return false;
     if (r.what.nth != 0) return r.matching == r.what.nth;
     if (r.what.every != 0) return r.matching % r.what.every == 0;
-    if (r.what.probability > 0) return std::uniform_real_distribution<double>(0, 1)(random) < r.what.probability;
+    if (r.what.probability > 0)
+      return std::uniform_real_distribution<double>(0, 1)(random) < r.what.probability;
     return true;
   }
 };
@@ -76,16 +78,21 @@ class fault_backend::file final : public backend_file {
     const int status = rules_->strike(operation::read, path_, bytes);
     return status < 0 ? status : wrapped_->read(to, bytes, offset);
   }
-  void expect(std::uint64_t bytes, std::uint64_t offset) override { wrapped_->expect(bytes, offset); }
+  void expect(std::uint64_t bytes, std::uint64_t offset) override {
+    wrapped_->expect(bytes, offset);
+  }
   std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) override {
     std::uint64_t unused = 0;
-    return rules_->strike(operation::map, path_, unused) < 0 ? nullptr : wrapped_->map(offset, bytes);
+    return rules_->strike(operation::map, path_, unused) < 0 ? nullptr
+                                                             : wrapped_->map(offset, bytes);
   }
   double cached(const file_mapping& mapping, std::uint64_t offset) override {
     return wrapped_->cached(mapping, offset);
   }
   void fault_in(const file_mapping& mapping) override { wrapped_->fault_in(mapping); }
-  void read_ahead(std::uint64_t offset, std::uint64_t bytes) override { wrapped_->read_ahead(offset, bytes); }
+  void read_ahead(std::uint64_t offset, std::uint64_t bytes) override {
+    wrapped_->read_ahead(offset, bytes);
+  }
   bool readable() const override { return wrapped_->readable(); }
   bool writes_together() const override { return wrapped_->writes_together(); }
   std::int64_t write(const char* from, std::uint64_t bytes, std::uint64_t offset) override {
@@ -120,7 +127,8 @@ fault_backend::fault_backend(std::shared_ptr<backend> wrapped, std::uint64_t see
 }
 fault_backend::~fault_backend() = default;
 
-int fault_backend::open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& opened) {
+int fault_backend::open(const std::string& path, bool no_follow,
+                        std::unique_ptr<backend_file>& opened) {
   std::uint64_t unused = 0;
   if (const int status = rules_->strike(operation::open, path, unused); status < 0) return status;
   std::unique_ptr<backend_file> wrapped;
@@ -129,7 +137,8 @@ int fault_backend::open(const std::string& path, bool no_follow, std::unique_ptr
   return 0;
 }
 
-int fault_backend::open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& opened) {
+int fault_backend::open_to_change(const std::string& path, const open_how& how,
+                                  std::unique_ptr<backend_file>& opened) {
   std::uint64_t unused = 0;
   if (const int status = rules_->strike(operation::open, path, unused); status < 0) return status;
   std::unique_ptr<backend_file> wrapped;

@@ -11,10 +11,23 @@
 
 namespace gpufs::testing {
 
-enum class operation { open, identify, read, map, write, truncate, sync, unlink, rename, close, sync_folder };
+enum class operation {
+  open,
+  identify,
+  read,
+  map,
+  write,
+  truncate,
+  sync,
+  unlink,
+  rename,
+  close,
+  sync_folder
+};
 
-// When a fault strikes, and what it does. Of the conditions `nth`, `every` and `probability` exactly one is set; none: it
-// strikes always. Effects are made in the order of their fields; a call that did not get an error goes on to the file.
+// When a fault strikes, and what it does. Of the conditions `nth`, `every` and `probability`
+// exactly one is set; none: it strikes always. Effects are made in the order of their fields; a
+// call that did not get an error goes on to the file.
 struct fault {
   operation on = operation::read;
   std::string path{};           // only calls on this path; empty: on all
@@ -38,16 +51,19 @@ class fault_backend final : public backend {
   ~fault_backend() override;
 
   int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override;
-  int open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& file) override;
+  int open_to_change(const std::string& path, const open_how& how,
+                     std::unique_ptr<backend_file>& file) override;
   int unlink(const std::string& path) override;
   int rename(const std::string& path, const std::string& new_path) override;
   int sync_folder(const std::string& path) override;
-  std::unique_ptr<opener_stay> enter_opener() override { return wrapped_->enter_opener(); }
+  std::unique_ptr<descriptor_table_guard> enter_opener() override {
+    return wrapped_->enter_opener();
+  }
   void close_handed() override { wrapped_->close_handed(); }
   std::size_t kept_descriptors() const override { return wrapped_->kept_descriptors(); }
 
-  // Rules are asked in the order in which they were added; all that strike have their effect, up to the first that throws or
-  // gives an error.
+  // Rules are asked in the order in which they were added; all that strike have their effect, up to
+  // the first that throws or gives an error.
   void add(fault rule);
   // No more faults.
   void clear();

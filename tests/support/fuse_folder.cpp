@@ -22,11 +22,13 @@
 namespace gpufs::testing {
 namespace {
 
-[[noreturn]] void impossible(const char* what) { throw not_possible(std::string(what) + ": " + std::strerror(errno)); }
+[[noreturn]] void impossible(const char* what) {
+  throw not_possible(std::string(what) + ": " + std::strerror(errno));
+}
 
 // Ends with the one that started it.
-[[noreturn]] void be_the_server(pid_t parent, int device, const std::string& served, const fuse_options& options,
-                                fuse_folder::control& control) {
+[[noreturn]] void be_the_server(pid_t parent, int device, const std::string& served,
+                                const fuse_options& options, fuse_folder::control& control) {
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
 #if GPUFS_TESTS_HAVE_FUSE
@@ -46,14 +48,17 @@ fuse_folder::fuse_folder(const std::string& folder, const fuse_options& options)
   const std::string mounted = folder_ + "/mounted", served = folder_ + "/served";
   std::filesystem::create_directory(mounted);
   std::filesystem::create_directory(served);
-  void* const shared = mmap(nullptr, sizeof(control), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const shared =
+      mmap(nullptr, sizeof(control), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) impossible("mmap");
   control_ = new (shared) control;
   const int device = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
   if (device < 0) impossible("/dev/fuse");
-  const std::string how = "fd=" + std::to_string(device) + ",rootmode=40000,user_id=" + std::to_string(geteuid()) +
+  const std::string how = "fd=" + std::to_string(device) +
+                          ",rootmode=40000,user_id=" + std::to_string(geteuid()) +
                           ",group_id=" + std::to_string(getegid());
-  if (::mount("gpufs-test", mounted.c_str(), "fuse.gpufs-test", MS_NODEV | MS_NOSUID, how.c_str()) != 0)
+  if (::mount("gpufs-test", mounted.c_str(), "fuse.gpufs-test", MS_NODEV | MS_NOSUID,
+              how.c_str()) != 0)
     impossible("mounting a FUSE file system");
   const pid_t parent = getpid();
   server_ = fork();
@@ -72,14 +77,18 @@ void fuse_folder::fail(fuse_operation on, int error_number, std::uint64_t times)
   r.times = times;
   r.error = error_number;
 }
-void fuse_folder::hang(fuse_operation on) const { control_->rules[static_cast<int>(on)].hangs = true; }
+void fuse_folder::hang(fuse_operation on) const {
+  control_->rules[static_cast<int>(on)].hangs = true;
+}
 void fuse_folder::mend() const {
   for (rule& r : control_->rules) {
     r.error = 0;
     r.hangs = false;
   }
 }
-std::uint64_t fuse_folder::calls(fuse_operation on) const { return control_->rules[static_cast<int>(on)].calls; }
+std::uint64_t fuse_folder::calls(fuse_operation on) const {
+  return control_->rules[static_cast<int>(on)].calls;
+}
 std::uint64_t fuse_folder::hanging() const { return control_->hanging; }
 
 void fuse_folder::kill_server() {

@@ -1,5 +1,6 @@
-// A folder that a FUSE server serves from another folder, and that fails on command: as a network file system whose server, or whose
-// wire, goes wrong. What the test does in the other folder is what other clients do on the server.
+// A folder that a FUSE server serves from another folder, and that fails on command: as a network
+// file system whose server, or whose wire, goes wrong. What the test does in the other folder is
+// what other clients do on the server.
 #pragma once
 
 #include <sys/types.h>
@@ -12,8 +13,8 @@
 
 namespace gpufs::testing {
 
-// What the kernel asks the server for. Each close(2) of a descriptor asks for a flush, and the error of the flush is the error of
-// close(2). An error of a release reaches nobody.
+// What the kernel asks the server for. Each close(2) of a descriptor asks for a flush, and the
+// error of the flush is the error of close(2). An error of a release reaches nobody.
 enum class fuse_operation {
   lookup,
   getattr,
@@ -33,14 +34,15 @@ struct fuse_options {
   // So long the kernel trusts names, and attributes, without asking.
   double trusts_names_s = 0;
   double trusts_attributes_s = 0;
-  // The kernel keeps what is written, and writes it later, as clients of NFS do: errors come with fsync(2) and close(2).
+  // The kernel keeps what is written, and writes it later, as clients of NFS do: errors come with
+  // fsync(2) and close(2).
   bool writes_back = false;
 };
 
 class fuse_folder {
  public:
-  // Starts a server, as a child process, and mounts it on `folder`/mounted; `folder`/served is what it serves. By a process in a
-  // namespace of its own. Throws not_possible.
+  // Starts a server, as a child process, and mounts it on `folder`/mounted; `folder`/served is what
+  // it serves. By a process in a namespace of its own. Throws not_possible.
   fuse_folder(const std::string& folder, const fuse_options& options);
   ~fuse_folder();
   fuse_folder(const fuse_folder&) = delete;
@@ -50,8 +52,8 @@ class fuse_folder {
   // The same file where the server has it.
   std::string on_server(const std::string& name) const { return folder_ + "/served/" + name; }
 
-  // The next `times` requests of this kind fail with this error; all of them by default. Of requests about files only, not
-  // about the folder itself (but for fsyncdir).
+  // The next `times` requests of this kind fail with this error; all of them by default. Of
+  // requests about files only, not about the folder itself (but for fsyncdir).
   void fail(fuse_operation on, int error_number, std::uint64_t times = ~std::uint64_t{0}) const;
   // They wait until mend().
   void hang(fuse_operation on) const;
@@ -83,8 +85,8 @@ class fuse_folder {
   pid_t server_ = -1;
 };
 
-// Runs `body` in a child process with such a folder; see in_child(). Skips the calling test where there is no FUSE, or the tests
-// were built without libfuse. The last thing that a test does.
+// Runs `body` in a child process with such a folder; see in_child(). Skips the calling test where
+// there is no FUSE, or the tests were built without libfuse. The last thing that a test does.
 void in_fuse_folder(const fuse_options& options, const std::function<void(fuse_folder&)>& body);
 
 }  // namespace gpufs::testing

@@ -38,7 +38,9 @@ class server {
     root_.fd = ::open(served.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
   }
 
-  node& at(fuse_ino_t number) { return number == FUSE_ROOT_ID ? root_ : *reinterpret_cast<node*>(number); }
+  node& at(fuse_ino_t number) {
+    return number == FUSE_ROOT_ID ? root_ : *reinterpret_cast<node*>(number);
+  }
 
   // What a rule says to a request: 0, or an errno.
   int struck(op on) {
@@ -117,7 +119,9 @@ class server {
 
 server& of(fuse_req_t request) { return *static_cast<server*>(fuse_req_userdata(request)); }
 // The answer to a request without a result of its own.
-void answer(fuse_req_t request, int status) { (void)fuse_reply_err(request, status == 0 ? 0 : errno); }
+void answer(fuse_req_t request, int status) {
+  (void)fuse_reply_err(request, status == 0 ? 0 : errno);
+}
 
 void init(void* data, fuse_conn_info* connection) {
   auto& s = *static_cast<server*>(data);
@@ -152,13 +156,18 @@ void getattr(fuse_req_t request, fuse_ino_t number, fuse_file_info*) {
 void setattr(fuse_req_t request, fuse_ino_t number, struct stat* to, int what, fuse_file_info*) {
   server& s = of(request);
   const node& n = s.at(number);
-  if (const int error = s.struck(op::setattr, n); error != 0) return (void)fuse_reply_err(request, error);
+  if (const int error = s.struck(op::setattr, n); error != 0)
+    return (void)fuse_reply_err(request, error);
   const std::string link = server::link_to(n);
-  if ((what & FUSE_SET_ATTR_MODE) != 0 && chmod(link.c_str(), to->st_mode) != 0) return answer(request, -1);
-  if ((what & FUSE_SET_ATTR_SIZE) != 0 && truncate(link.c_str(), to->st_size) != 0) return answer(request, -1);
+  if ((what & FUSE_SET_ATTR_MODE) != 0 && chmod(link.c_str(), to->st_mode) != 0)
+    return answer(request, -1);
+  if ((what & FUSE_SET_ATTR_SIZE) != 0 && truncate(link.c_str(), to->st_size) != 0)
+    return answer(request, -1);
   if ((what & (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME)) != 0) {
     const auto time = [what](int set, int now, timespec given) {
-      return (what & now) != 0 ? timespec{0, UTIME_NOW} : (what & set) != 0 ? given : timespec{0, UTIME_OMIT};
+      return (what & now) != 0   ? timespec{0, UTIME_NOW}
+             : (what & set) != 0 ? given
+                                 : timespec{0, UTIME_OMIT};
     };
     const timespec times[] = {time(FUSE_SET_ATTR_ATIME, FUSE_SET_ATTR_ATIME_NOW, to->st_atim),
                               time(FUSE_SET_ATTR_MTIME, FUSE_SET_ATTR_MTIME_NOW, to->st_mtim)};
@@ -170,28 +179,35 @@ void setattr(fuse_req_t request, fuse_ino_t number, struct stat* to, int what, f
 void open(fuse_req_t request, fuse_ino_t number, fuse_file_info* info) {
   server& s = of(request);
   const node& n = s.at(number);
-  if (const int error = s.struck(op::open, n); error != 0) return (void)fuse_reply_err(request, error);
+  if (const int error = s.struck(op::open, n); error != 0)
+    return (void)fuse_reply_err(request, error);
   const int fd = s.open(n, info->flags);
   if (fd < 0) return answer(request, -1);
   info->fh = static_cast<std::uint64_t>(fd);
   (void)fuse_reply_open(request, info);
 }
-void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* info) {
+void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode,
+            fuse_file_info* info) {
   server& s = of(request);
-  if (const int error = s.struck(op::create); error != 0) return (void)fuse_reply_err(request, error);
-  const int made = openat(s.at(parent).fd, name, (info->flags & O_EXCL) | O_CREAT | O_WRONLY | O_CLOEXEC, mode);
+  if (const int error = s.struck(op::create); error != 0)
+    return (void)fuse_reply_err(request, error);
+  const int made =
+      openat(s.at(parent).fd, name, (info->flags & O_EXCL) | O_CREAT | O_WRONLY | O_CLOEXEC, mode);
   if (made < 0) return answer(request, -1);
   (void)::close(made);
   fuse_entry_param entry{};
-  if (const int error = s.find(s.at(parent), name, entry); error != 0) return (void)fuse_reply_err(request, error);
+  if (const int error = s.find(s.at(parent), name, entry); error != 0)
+    return (void)fuse_reply_err(request, error);
   const int fd = s.open(s.at(entry.ino), info->flags);
   if (fd < 0) return answer(request, -1);
   info->fh = static_cast<std::uint64_t>(fd);
   (void)fuse_reply_create(request, &entry, info);
 }
-void read(fuse_req_t request, fuse_ino_t number, std::size_t bytes, off_t offset, fuse_file_info* info) {
+void read(fuse_req_t request, fuse_ino_t number, std::size_t bytes, off_t offset,
+          fuse_file_info* info) {
   server& s = of(request);
-  if (const int error = s.struck(op::read, s.at(number)); error != 0) return (void)fuse_reply_err(request, error);
+  if (const int error = s.struck(op::read, s.at(number)); error != 0)
+    return (void)fuse_reply_err(request, error);
   std::vector<char> buffer(bytes);
   const ssize_t n = pread(static_cast<int>(info->fh), buffer.data(), bytes, offset);
   if (n < 0) return answer(request, -1);
@@ -200,7 +216,8 @@ void read(fuse_req_t request, fuse_ino_t number, std::size_t bytes, off_t offset
 void write(fuse_req_t request, fuse_ino_t number, const char* from, std::size_t bytes, off_t offset,
            fuse_file_info* info) {
   server& s = of(request);
-  if (const int error = s.struck(op::write, s.at(number)); error != 0) return (void)fuse_reply_err(request, error);
+  if (const int error = s.struck(op::write, s.at(number)); error != 0)
+    return (void)fuse_reply_err(request, error);
   const ssize_t n = pwrite(static_cast<int>(info->fh), from, bytes, offset);
   if (n < 0) return answer(request, -1);
   (void)fuse_reply_write(request, static_cast<std::size_t>(n));
@@ -224,8 +241,8 @@ void unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
   s.note_removed(s.at(parent), name);
   answer(request, unlinkat(s.at(parent).fd, name, 0));
 }
-void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent, const char* new_name,
-            unsigned flags) {
+void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
+            const char* new_name, unsigned flags) {
   server& s = of(request);
   if (flags != 0) return (void)fuse_reply_err(request, EINVAL);
   s.note_removed(s.at(new_parent), new_name);
@@ -235,7 +252,8 @@ void mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode)
   server& s = of(request);
   if (mkdirat(s.at(parent).fd, name, mode) != 0) return answer(request, -1);
   fuse_entry_param entry{};
-  if (const int error = s.find(s.at(parent), name, entry); error != 0) (void)fuse_reply_err(request, error);
+  if (const int error = s.find(s.at(parent), name, entry); error != 0)
+    (void)fuse_reply_err(request, error);
   else (void)fuse_reply_entry(request, &entry);
 }
 void rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
@@ -247,20 +265,22 @@ using names = std::vector<std::string>;
 void opendir(fuse_req_t request, fuse_ino_t number, fuse_file_info* info) {
   auto found = std::make_unique<names>();
   std::error_code error;
-  for (const auto& e : std::filesystem::directory_iterator(server::link_to(of(request).at(number)), error))
+  for (const auto& e :
+       std::filesystem::directory_iterator(server::link_to(of(request).at(number)), error))
     found->push_back(e.path().filename());
   if (error) return (void)fuse_reply_err(request, error.value());
   info->fh = reinterpret_cast<std::uint64_t>(found.release());
   (void)fuse_reply_open(request, info);
 }
-void readdir(fuse_req_t request, fuse_ino_t, std::size_t bytes, off_t offset, fuse_file_info* info) {
+void readdir(fuse_req_t request, fuse_ino_t, std::size_t bytes, off_t offset,
+             fuse_file_info* info) {
   const names& all = *reinterpret_cast<names*>(info->fh);
   std::vector<char> buffer(bytes);
   std::size_t used = 0;
   struct stat unknown{};
   for (auto i = static_cast<std::size_t>(offset); i < all.size(); ++i) {
-    const std::size_t more = fuse_add_direntry(request, buffer.data() + used, bytes - used, all[i].c_str(), &unknown,
-                                               static_cast<off_t>(i + 1));
+    const std::size_t more = fuse_add_direntry(request, buffer.data() + used, bytes - used,
+                                               all[i].c_str(), &unknown, static_cast<off_t>(i + 1));
     if (more > bytes - used) break;
     used += more;
   }
@@ -281,7 +301,8 @@ void statfs(fuse_req_t request, fuse_ino_t number) {
 
 }  // namespace
 
-void serve_fuse(int device, const std::string& served, const fuse_options& options, fuse_folder::control& control) {
+void serve_fuse(int device, const std::string& served, const fuse_options& options,
+                fuse_folder::control& control) {
   static server one(served, options, control);
   fuse_lowlevel_ops ops{};
   ops.init = init;
@@ -308,7 +329,9 @@ void serve_fuse(int device, const std::string& served, const fuse_options& optio
   char* arguments[] = {name, nullptr};
   fuse_args args = FUSE_ARGS_INIT(1, arguments);
   fuse_session* const session = fuse_session_new(&args, &ops, sizeof ops, &one);
-  if (session == nullptr || fuse_session_mount(session, ("/dev/fd/" + std::to_string(device)).c_str()) != 0) _exit(1);
+  if (session == nullptr ||
+      fuse_session_mount(session, ("/dev/fd/" + std::to_string(device)).c_str()) != 0)
+    _exit(1);
   fuse_loop_config config{};
   config.max_idle_threads = 10;
   (void)fuse_session_loop_mt(session, &config);

@@ -19,7 +19,8 @@ struct hanging_backend::gate::state {
   std::atomic<int> occupants{0};
 };
 
-hanging_backend::gate::gate(std::string call, std::uint64_t nth, bool for_ever) : state_(std::make_unique<state>()) {
+hanging_backend::gate::gate(std::string call, std::uint64_t nth, bool for_ever)
+    : state_(std::make_unique<state>()) {
   state_->call = std::move(call);
   state_->nth = nth;
   state_->for_ever = for_ever;
@@ -76,12 +77,16 @@ class hanging_backend::file final : public backend_file {
   std::int64_t read(char* to, std::uint64_t bytes, std::uint64_t offset) override {
     return passed("read").read(to, bytes, offset);
   }
-  void expect(std::uint64_t bytes, std::uint64_t offset) override { wrapped_->expect(bytes, offset); }
+  void expect(std::uint64_t bytes, std::uint64_t offset) override {
+    wrapped_->expect(bytes, offset);
+  }
   std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) override {
     std::unique_ptr<file_mapping> m = passed("map").map(offset, bytes);
     return m == nullptr ? nullptr : std::make_unique<mapping>(std::move(m), gate_);
   }
-  double cached(const file_mapping& m, std::uint64_t offset) override { return passed("cached").cached(m, offset); }
+  double cached(const file_mapping& m, std::uint64_t offset) override {
+    return passed("cached").cached(m, offset);
+  }
   void fault_in(const file_mapping& m) override { passed("fault_in").fault_in(m); }
   void read_ahead(std::uint64_t offset, std::uint64_t bytes) override {
     passed("read_ahead").read_ahead(offset, bytes);
@@ -104,11 +109,13 @@ class hanging_backend::file final : public backend_file {
   const std::shared_ptr<gate> gate_;
 };
 
-hanging_backend::hanging_backend(std::shared_ptr<backend> wrapped, std::string call, std::uint64_t nth, bool for_ever)
+hanging_backend::hanging_backend(std::shared_ptr<backend> wrapped, std::string call,
+                                 std::uint64_t nth, bool for_ever)
     : wrapped_(std::move(wrapped)), gate_(std::make_shared<gate>(std::move(call), nth, for_ever)) {}
 hanging_backend::~hanging_backend() = default;
 
-int hanging_backend::open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& opened) {
+int hanging_backend::open(const std::string& path, bool no_follow,
+                          std::unique_ptr<backend_file>& opened) {
   gate_->pass("open");
   std::unique_ptr<backend_file> f;
   const int status = wrapped_->open(path, no_follow, f);
@@ -135,7 +142,7 @@ int hanging_backend::rename(const std::string& path, const std::string& new_path
   return wrapped_->rename(path, new_path);
 }
 
-std::unique_ptr<opener_stay> hanging_backend::enter_opener() {
+std::unique_ptr<descriptor_table_guard> hanging_backend::enter_opener() {
   gate_->pass("enter_opener");
   return wrapped_->enter_opener();
 }

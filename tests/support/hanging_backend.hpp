@@ -1,4 +1,5 @@
-// A backend that wraps another one, and of whose calls one or all hang, as calls on a dead file server do.
+// A backend that wraps another one, and of whose calls one or all hang, as calls on a dead file
+// server do.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +11,22 @@
 
 namespace gpufs::testing {
 
-// Thread-safe. What may hang: calls of the backend, of its files and of their mappings, by their names; the end of a file, "close",
-// and that of a mapping, "munmap".
+// Thread-safe. What may hang: calls of the backend, of its files and of their mappings, by their
+// names; the end of a file, "close", and that of a mapping, "munmap".
 class hanging_backend final : public backend {
  public:
-  // The `nth` call of this name hangs, counted from 1, and if asked for all that come after it. An empty
-  // name means all calls but close_handed, which comes by the clock.
-  hanging_backend(std::shared_ptr<backend> wrapped, std::string call, std::uint64_t nth, bool for_ever = false);
+  // The `nth` call of this name hangs, counted from 1, and if asked for all that come after it. An
+  // empty name means all calls but close_handed, which comes by the clock.
+  hanging_backend(std::shared_ptr<backend> wrapped, std::string call, std::uint64_t nth,
+                  bool for_ever = false);
   ~hanging_backend() override;
 
   int open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& file) override;
-  int open_to_change(const std::string& path, const open_how& how, std::unique_ptr<backend_file>& file) override;
+  int open_to_change(const std::string& path, const open_how& how,
+                     std::unique_ptr<backend_file>& file) override;
   int unlink(const std::string& path) override;
   int rename(const std::string& path, const std::string& new_path) override;
-  std::unique_ptr<opener_stay> enter_opener() override;
+  std::unique_ptr<descriptor_table_guard> enter_opener() override;
   void close_handed() override;
   std::size_t kept_descriptors() const override { return wrapped_->kept_descriptors(); }
 

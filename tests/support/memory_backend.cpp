@@ -107,7 +107,9 @@ class heap_storage final : public storage {
 
 class memfd_storage final : public storage {
  public:
-  memfd_storage() : fd_(memfd_create("gpufs memory_backend", MFD_CLOEXEC)) { check(fd_ >= 0, "memfd_create"); }
+  memfd_storage() : fd_(memfd_create("gpufs memory_backend", MFD_CLOEXEC)) {
+    check(fd_ >= 0, "memfd_create");
+  }
   ~memfd_storage() override { (void)close(fd_); }
   memfd_storage(const memfd_storage&) = delete;
   memfd_storage& operator=(const memfd_storage&) = delete;
@@ -159,7 +161,8 @@ class memory_backend::file final : public backend_file {
   file(const memory_backend& owner, std::shared_ptr<node> n)
       : owner_(owner), node_(std::move(n)), counts_(owner.counts_) {
     const std::size_t now = ++counts_->now;
-    for (std::size_t most = counts_->most; now > most && !counts_->most.compare_exchange_weak(most, now);) {
+    for (std::size_t most = counts_->most;
+         now > most && !counts_->most.compare_exchange_weak(most, now);) {
     }
     ++counts_->total;
   }
@@ -246,7 +249,8 @@ void memory_backend::changed(node& n) const {
 
 // ---- for the service
 
-int memory_backend::open(const std::string& path, bool no_follow, std::unique_ptr<backend_file>& opened) {
+int memory_backend::open(const std::string& path, bool no_follow,
+                         std::unique_ptr<backend_file>& opened) {
   const std::lock_guard lock(mutex_);
   const auto refusal = refused_.find(path);
   if (refusal != refused_.end()) return -refusal->second;
@@ -311,7 +315,8 @@ void memory_backend::write(const std::string& path, std::string_view content) {
   changed(*n);
 }
 
-void memory_backend::write_at(const std::string& path, std::uint64_t offset, std::string_view content) {
+void memory_backend::write_at(const std::string& path, std::uint64_t offset,
+                              std::string_view content) {
   const std::lock_guard lock(mutex_);
   std::shared_ptr<node> n = find(path);
   if (n == nullptr) n = nodes_[path] = create(S_IFREG | 0644);

@@ -1,5 +1,5 @@
-// The service of a mount without the mount: channel, file table, extents, sinks and workers over a backend of the test, and
-// calls as device code makes them.
+// The service of a mount without the mount: channel, file table, extents, sinks and workers over a
+// backend of the test, and calls as device code makes them.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,8 @@ struct service_rig_options {
   bool read_only = false;
   channel_timeouts timeouts{60'000'000'000};
   // The same in each run. All bytes of a handle, and of a node's name, are used.
-  file_table::numbering numbers{.first_generation = 0x29e8'd7c6'b5a4, .first_version = 0x1234'5678'9abc};
+  file_table::numbering numbers{.first_generation = 0x29e8'd7c6'b5a4,
+                                .first_version = 0x1234'5678'9abc};
 };
 
 // What came back on a request: the reply's fields, and as many staging bytes as the result says.
@@ -58,7 +59,8 @@ class service_rig {
   rig_reply close(std::uint64_t handle);
   rig_reply send(std::int32_t sink, std::string_view bytes);
   // Into frames(), from this one on.
-  rig_reply bulk(std::uint64_t handle, std::uint64_t offset, std::uint32_t length, std::uint32_t frame);
+  rig_reply bulk(std::uint64_t handle, std::uint64_t offset, std::uint32_t length,
+                 std::uint32_t frame);
 
   static constexpr std::uint32_t nodes_max = 4096;
   static constexpr std::uint32_t frame_count = 16;

@@ -10,7 +10,8 @@
 
 namespace gpufs::testing {
 
-void in_small_file_system(std::uint64_t bytes, const std::function<void(const std::string& folder)>& body) {
+void in_small_file_system(std::uint64_t bytes,
+                          const std::function<void(const std::string& folder)>& body) {
   const temporary_folder place;
   const std::string folder = place / "small";
   std::filesystem::create_directory(folder);

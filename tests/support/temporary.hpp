@@ -32,11 +32,13 @@ class temporary_folder {
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
   // Writes a part of a file, which it creates if need be; returns its path.
-  std::string write(const std::string& name, std::string_view content, std::uint64_t offset = 0) const {
+  std::string write(const std::string& name, std::string_view content,
+                    std::uint64_t offset = 0) const {
     const std::string path = *this / name;
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-    const bool good = fd >= 0 && pwrite(fd, content.data(), content.size(), static_cast<off_t>(offset)) ==
-                                     static_cast<ssize_t>(content.size());
+    const bool good =
+        fd >= 0 && pwrite(fd, content.data(), content.size(), static_cast<off_t>(offset)) ==
+                       static_cast<ssize_t>(content.size());
     const int error_number = errno;
     if (fd >= 0) (void)::close(fd);
     if (!good) throw error(error_number, "write", path);

@@ -21,8 +21,10 @@ std::string current_test() {
 
 work_budget::work_budget(std::uint64_t usual)
     : first_seed_(from_environment("GPUFS_TEST_SEED", 1)),
-      steps_(from_environment("GPUFS_TEST_SEED_COUNT", std::getenv("GPUFS_TEST_SEED") == nullptr ? usual : 1)),
-      end_(std::chrono::steady_clock::now() + std::chrono::seconds(from_environment("GPUFS_TEST_SECONDS", 0))),
+      steps_(from_environment("GPUFS_TEST_SEED_COUNT",
+                              std::getenv("GPUFS_TEST_SEED") == nullptr ? usual : 1)),
+      end_(std::chrono::steady_clock::now() +
+           std::chrono::seconds(from_environment("GPUFS_TEST_SECONDS", 0))),
       by_time_(std::getenv("GPUFS_TEST_SECONDS") != nullptr) {
   if (const char* path = std::getenv("GPUFS_TEST_STEP_FILE"); path != nullptr)
     step_file_ = ::open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
@@ -30,11 +32,13 @@ work_budget::work_budget(std::uint64_t usual)
 
 work_budget::~work_budget() {
   if (step_file_ >= 0) (void)::close(step_file_);
-  std::printf("covered: %s: %llu steps", current_test().c_str(), static_cast<unsigned long long>(begun_));
+  std::printf("covered: %s: %llu steps", current_test().c_str(),
+              static_cast<unsigned long long>(begun_));
   if (begun_ != 0)
     std::printf(" (seeds %llu to %llu)", static_cast<unsigned long long>(first_seed_),
                 static_cast<unsigned long long>(seed()));
-  if (!unit_.empty()) std::printf(", %llu %s", static_cast<unsigned long long>(covered_), unit_.c_str());
+  if (!unit_.empty())
+    std::printf(", %llu %s", static_cast<unsigned long long>(covered_), unit_.c_str());
   std::printf("\n");
 }
 
@@ -57,7 +61,8 @@ void work_budget::covers(const std::string& unit, std::uint64_t count) {
 
 std::string work_budget::replay() const {
   return "replay: GPUFS_TEST_SEED=" + std::to_string(seed()) +
-         " GPUFS_TEST_SEED_COUNT=1 build/release/tests/gpufs_tests --gtest_filter=" + current_test();
+         " GPUFS_TEST_SEED_COUNT=1 build/release/tests/gpufs_tests --gtest_filter=" +
+         current_test();
 }
 
 }  // namespace gpufs::testing

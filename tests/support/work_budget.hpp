@@ -7,8 +7,9 @@
 //   }
 //
 // Environment: GPUFS_TEST_SEED (the first seed), GPUFS_TEST_SEED_COUNT (how many steps),
-// GPUFS_TEST_SECONDS (begin steps until this time is over; overrides the count), GPUFS_TEST_STEP_FILE
-// (a file that has the replay of the step under way, for what ends or hangs the program).
+// GPUFS_TEST_SECONDS (begin steps until this time is over; overrides the count),
+// GPUFS_TEST_STEP_FILE (a file that has the replay of the step under way, for what ends or hangs
+// the program).
 #pragma once
 
 #include <chrono>

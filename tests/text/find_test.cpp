@@ -49,17 +49,21 @@ TYPED_TEST_SUITE(group_find, group_types);
 TYPED_TEST(group_find, FindsTheFirstAndTheLast) {
   const mount m(base_options());
   std::mt19937_64 random(1);
-  // Neighbours of 'x' in value, and bytes that differ in the highest bit, are those that tricks with words confuse.
+  // Neighbours of 'x' in value, and bytes that differ in the highest bit, are those that tricks
+  // with words confuse.
   const std::string alphabet("xyw\xf8z\xff\0 ", 8);
   std::string text(6000, 'y');
   for (std::size_t i = 0; i < 1200; ++i) text[i] = alphabet[random() % 8];
-  for (std::size_t i = 1200; i < 2400; ++i) text[i] = random() % 64 == 0 ? alphabet[random() % 8] : 'x';
+  for (std::size_t i = 1200; i < 2400; ++i)
+    text[i] = random() % 64 == 0 ? alphabet[random() % 8] : 'x';
   text[4000] = 'x';
   std::vector<find_case> cases;
   for (std::uint64_t k = 0; k < 2000; ++k) {
     const std::uint64_t begin = random() % text.size();
     const std::uint64_t most = text.size() - begin;
-    cases.push_back({begin, random() % 2 == 0 ? std::min(most, random() % 40) : random() % (most + 1), 0, 0, 0, 0});
+    cases.push_back({begin,
+                     random() % 2 == 0 ? std::min(most, random() % 40) : random() % (most + 1), 0,
+                     0, 0, 0});
   }
   const device_buffer<char> pool(m, std::vector<char>(text.begin(), text.end()));
   const device_buffer<find_case> work(m, cases);
@@ -68,8 +72,10 @@ TYPED_TEST(group_find, FindsTheFirstAndTheLast) {
     const std::string part = text.substr(got.begin, got.bytes);
     ASSERT_EQ(got.first, part.find('x')) << got.begin << ", " << got.bytes << " bytes";
     ASSERT_EQ(got.last, part.rfind('x')) << got.begin << ", " << got.bytes << " bytes";
-    ASSERT_EQ(got.inside, part.find_first_of("xz\xff")) << got.begin << ", " << got.bytes << " bytes";
-    ASSERT_EQ(got.outside, part.find_first_not_of("xz\xff")) << got.begin << ", " << got.bytes << " bytes";
+    ASSERT_EQ(got.inside, part.find_first_of("xz\xff"))
+        << got.begin << ", " << got.bytes << " bytes";
+    ASSERT_EQ(got.outside, part.find_first_not_of("xz\xff"))
+        << got.begin << ", " << got.bytes << " bytes";
   }
 }
 
@@ -84,7 +90,8 @@ TEST(Find, NothingInNothing) {
 std::vector<std::string> tokens(const std::string& text, const char* delimiters) {
   std::vector<std::string> all;
   text_span rest{text.data(), text.size()};
-  for (text_span token = next_token(rest, delimiters); token.bytes != 0; token = next_token(rest, delimiters))
+  for (text_span token = next_token(rest, delimiters); token.bytes != 0;
+       token = next_token(rest, delimiters))
     all.emplace_back(token.data, token.bytes);
   EXPECT_EQ(rest.bytes, 0u);
   return all;

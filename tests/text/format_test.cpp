@@ -35,10 +35,13 @@ struct format_kernel {
     for (std::uint64_t i = thread_group::grid_rank(); i < count; i += thread_group::grid_size()) {
       char* const row = rows + i * row_bytes;
       const format_case& c = cases[i];
-      if (c.kind == format_case::number) results[i] = format_text(me, row, row_bytes, c.format, c.value);
-      if (c.kind == format_case::wide) results[i] = format_text(me, row, row_bytes, c.format, c.integer);
+      if (c.kind == format_case::number)
+        results[i] = format_text(me, row, row_bytes, c.format, c.value);
+      if (c.kind == format_case::wide)
+        results[i] = format_text(me, row, row_bytes, c.format, c.integer);
       if (c.kind == format_case::narrow)
-        results[i] = format_text(me, row, row_bytes, c.format, static_cast<std::int32_t>(c.integer));
+        results[i] =
+            format_text(me, row, row_bytes, c.format, static_cast<std::int32_t>(c.integer));
     }
   }
 };
@@ -55,18 +58,23 @@ std::string printed(const char* format, auto... arguments) {
   return std::string(text.data(), static_cast<std::size_t>(bytes));
 }
 
-// %#g of what is rounded up to a power of ten that needs an exponent: glibc 2.36 forgets the zeros ("1.e+06"), the standard has them.
+// %#g of what is rounded up to a power of ten that needs an exponent: glibc 2.36 forgets the zeros
+// ("1.e+06"), the standard has them.
 std::string expected_general(const format_case& c) {
   const std::string format = c.format;
   const std::string usual = printed(c.format, c.value);
-  if (format.find('#') == std::string::npos || (format.back() | 0x20) != 'g' || !std::isfinite(c.value)) return usual;
+  if (format.find('#') == std::string::npos || (format.back() | 0x20) != 'g' ||
+      !std::isfinite(c.value))
+    return usual;
   const std::size_t point = format.find('.');
   int precision = point == std::string::npos ? 6 : std::atoi(format.c_str() + point + 1);
   if (precision == 0) precision = 1;
   const std::string scientific = printed("%.*e", precision - 1, c.value);
   if (std::atoi(scientific.c_str() + scientific.find('e') + 1) != precision) return usual;
-  const std::string front = format.substr(0, point == std::string::npos ? format.size() - 1 : point);
-  return printed((front + ".*" + (format.back() == 'g' ? "e" : "E")).c_str(), precision - 1, c.value);
+  const std::string front =
+      format.substr(0, point == std::string::npos ? format.size() - 1 : point);
+  return printed((front + ".*" + (format.back() == 'g' ? "e" : "E")).c_str(), precision - 1,
+                 c.value);
 }
 
 std::string expected(const format_case& c) {
@@ -76,12 +84,14 @@ std::string expected(const format_case& c) {
 }
 
 format_case random_case(random_numbers& random) {
-  static const char* const flags[] = {"", "", "-", "0", "+", " ", "#", "-0+", "#0", "+#", "0 ", "- #"};
+  static const char* const flags[] = {"",  "",    "-",  "0",  "+",  " ",
+                                      "#", "-0+", "#0", "+#", "0 ", "- #"};
   format_case c{};
   std::string format = "%";
   format += flags[random.below(std::size(flags))];
   if (random.below(2) == 0) format += std::to_string(1 + random.below(45));
-  if (random.below(3) != 0) format += "." + (random.below(8) == 0 ? std::string() : std::to_string(random.below(26)));
+  if (random.below(3) != 0)
+    format += "." + (random.below(8) == 0 ? std::string() : std::to_string(random.below(26)));
   c.kind = static_cast<format_case::kind_type>(random.below(4) == 0 ? 1 + random.below(2) : 0);
   if (c.kind == format_case::wide) format += "ll";
   format += c.kind == format_case::number ? "feEgGF"[random.below(6)] : "diuxXo"[random.below(6)];
@@ -93,14 +103,16 @@ format_case random_case(random_numbers& random) {
 
 std::int64_t format_here(std::string& text, const char* format, const auto&... arguments) {
   std::array<char, 100> buffer{};
-  const std::int64_t result = format_text(this_thread(), buffer.data(), buffer.size(), format, arguments...);
+  const std::int64_t result =
+      format_text(this_thread(), buffer.data(), buffer.size(), format, arguments...);
   text = buffer.data();
   return result;
 }
 
 void expect_text(const std::string& wanted, const char* format, const auto&... arguments) {
   std::string text;
-  EXPECT_EQ(format_here(text, format, arguments...), static_cast<std::int64_t>(wanted.size())) << format;
+  EXPECT_EQ(format_here(text, format, arguments...), static_cast<std::int64_t>(wanted.size()))
+      << format;
   EXPECT_EQ(text, wanted) << format;
 }
 
@@ -119,17 +131,20 @@ TEST(Format, NumbersAreTheSameAsSnprintfGives) {
     std::vector<format_case> cases(count);
     for (format_case& c : cases) c = random_case(random);
     const device_buffer<format_case> uploaded(m, cases);
-    launch(m, {8, 128, 0, nullptr}, format_kernel{uploaded.data(), count, rows.data(), results.data()});
+    launch(m, {8, 128, 0, nullptr},
+           format_kernel{uploaded.data(), count, rows.data(), results.data()});
     const std::vector<std::int64_t> lengths = results.download();
     const std::vector<char> texts = rows.download();
     for (std::size_t i = 0; i < count; ++i) {
       const std::string wanted = expected(cases[i]);
       const bool fits = wanted.size() < format_kernel::row_bytes;
       ASSERT_EQ(lengths[i], fits ? static_cast<std::int64_t>(wanted.size()) : -EOVERFLOW)
-          << "seed " << seed << ", " << cases[i].format << " of " << cases[i].value << " or " << cases[i].integer;
+          << "seed " << seed << ", " << cases[i].format << " of " << cases[i].value << " or "
+          << cases[i].integer;
       if (!fits) continue;
       ASSERT_EQ(std::string(&texts[i * format_kernel::row_bytes]), wanted)
-          << "seed " << seed << ", " << cases[i].format << " of " << cases[i].value << " or " << cases[i].integer;
+          << "seed " << seed << ", " << cases[i].format << " of " << cases[i].value << " or "
+          << cases[i].integer;
     }
   }
 }
@@ -137,7 +152,8 @@ TEST(Format, NumbersAreTheSameAsSnprintfGives) {
 TEST(Format, AllDigitsOfTheLargestAndTheSmallestNumber) {
   std::array<char, 2000> text{};
   for (const double value : {5e-324, -1.7976931348623157e308, 2.2250738585072009e-308}) {
-    for (const char* format : {"%.1074f", "%.1100f", "%.770e", "%.0f", "%.1073f", "%.800g", "%.400f", "%#.1200g"}) {
+    for (const char* format :
+         {"%.1074f", "%.1100f", "%.770e", "%.0f", "%.1073f", "%.800g", "%.400f", "%#.1200g"}) {
       const std::string wanted = printed(format, value);
       EXPECT_EQ(format_text(this_thread(), text.data(), text.size(), format, value),
                 static_cast<std::int64_t>(wanted.size()));
@@ -148,18 +164,22 @@ TEST(Format, AllDigitsOfTheLargestAndTheSmallestNumber) {
 
 TEST(Format, TheTypeOfTheArgumentDecides) {
   const enum class color : std::uint8_t { blue = 200 } color = color::blue;
-  expect_text("4000000000 -1 18446744073709551615", "%d %lld %hhu", 4000000000u, -1, ~std::uint64_t{0});
-  expect_text("ff ffff ffffffff 1 200", "%x %x %x %d %d", static_cast<signed char>(-1), short{-1}, -1, true, color);
+  expect_text("4000000000 -1 18446744073709551615", "%d %lld %hhu", 4000000000u, -1,
+              ~std::uint64_t{0});
+  expect_text("ff ffff ffffffff 1 200", "%x %x %x %d %d", static_cast<signed char>(-1), short{-1},
+              -1, true, color);
   expect_text("97 a b 1.5 100%", "%d %c %c %g %.0f%%", 'a', 'a', 98, 1.5f, 99.9);
 }
 
 TEST(Format, TextAndPointers) {
   const char* const null = nullptr;
   char writable[] = "w";
-  expect_text("abc|  abc|abc  |ab|  a", "%s|%5s|%-5s|%.2s|%3.1s", "abc", "abc", "abc", "abc", "abc");
+  expect_text("abc|  abc|abc  |ab|  a", "%s|%5s|%-5s|%.2s|%3.1s", "abc", "abc", "abc", "abc",
+              "abc");
   expect_text("bc|b|w", "%s|%.1s|%s", text_span{"abcd" + 1, 2}, text_span{"abcd" + 1, 2}, writable);
   expect_text("(null)||  (nil)", "%s|%.3s|%7p", null, null, nullptr);
-  expect_text("0x1f0| 0x1f0", "%p|%6p", reinterpret_cast<void*>(0x1f0), reinterpret_cast<const char*>(0x1f0));
+  expect_text("0x1f0| 0x1f0", "%p|%6p", reinterpret_cast<void*>(0x1f0),
+              reinterpret_cast<const char*>(0x1f0));
   expect_text("", "");
 }
 
@@ -196,8 +216,8 @@ TEST(Format, TextThatDoesNotFitIsAnError) {
   EXPECT_EQ(buffer[5], 0) << "nothing behind the buffer was written";
   EXPECT_EQ(format_text(me, buffer.data(), 1, ""), 0);
   EXPECT_EQ(format_text(me, buffer.data(), 0, ""), -EOVERFLOW);
-  for (const char* format :
-       {"%.2147483647f", "%2147483647f", "%99999999999999999999f", "%-2147483648g", "%.2147483647e"})
+  for (const char* format : {"%.2147483647f", "%2147483647f", "%99999999999999999999f",
+                             "%-2147483648g", "%.2147483647e"})
     EXPECT_EQ(format_text(me, buffer.data(), 8, format, 1.5), -EOVERFLOW) << format;
   EXPECT_EQ(format_text(me, nullptr, 8, ""), -EFAULT);
   EXPECT_EQ(format_text(me, buffer.data(), 8, nullptr), -EFAULT);

@@ -70,7 +70,8 @@ std::string random_text(random_numbers& random) {
     case 6: return half_way(value, random);
     default: {
       std::string any;
-      for (std::size_t n = 1 + random.below(20); n != 0; --n) any += "0123456789.e-+ 00infaty"[random.below(23)];
+      for (std::size_t n = 1 + random.below(20); n != 0; --n)
+        any += "0123456789.e-+ 00infaty"[random.below(23)];
       return any;
     }
   }
@@ -98,7 +99,8 @@ TEST(Parse, NumbersAreTheSameAsStrtodGives) {
       const double wanted = std::strtod(text, &end);
       std::int64_t result = end == text ? -EINVAL : end - text;
       if (std::isinf(wanted) &&
-          std::string_view(text, static_cast<std::size_t>(end - text)).find_first_of("iI") == std::string::npos)
+          std::string_view(text, static_cast<std::size_t>(end - text)).find_first_of("iI") ==
+              std::string::npos)
         result = -ERANGE;
       ASSERT_EQ(got.result, result) << "seed " << seed << ": " << text;
       if (result == -EINVAL) continue;
@@ -134,11 +136,13 @@ TEST(Parse, NumbersAtTheEdges) {
   expect_number("-inFinity and", 9, -INFINITY);
   expect_number("infinit", 3, INFINITY);
   expect_number("0x10", 1, 0);
-  for (const char* nothing : {"", " ", "-", ".", "e5", "-.e1", "in", "x"}) expect_number(nothing, -EINVAL, 77);
+  for (const char* nothing : {"", " ", "-", ".", "e5", "-.e1", "in", "x"})
+    expect_number(nothing, -EINVAL, 77);
 }
 
 template <class T>
-void expect_integer(const std::string& text, std::int64_t result, T value, std::uint32_t base = 10) {
+void expect_integer(const std::string& text, std::int64_t result, T value,
+                    std::uint32_t base = 10) {
   T got = 77;
   EXPECT_EQ(parse_integer(text_span{text.data(), text.size()}, got, base), result) << text;
   EXPECT_EQ(got, value) << text;
@@ -157,7 +161,8 @@ TEST(Parse, IntegersOfAnyBase) {
   expect_integer("0x", 1, 0, 0);
   expect_integer("0xg", 1, 0, 16);
   expect_integer("08", 1, 0, 0);
-  for (const char* nothing : {"", " ", "-", "+-1", "x", "- 1"}) expect_integer(nothing, -EINVAL, 77);
+  for (const char* nothing : {"", " ", "-", "+-1", "x", "- 1"})
+    expect_integer(nothing, -EINVAL, 77);
   expect_integer("1", -EINVAL, 77, 1);
   expect_integer("1", -EINVAL, 77, 37);
 }
@@ -175,22 +180,28 @@ TEST(Parse, IntegersThatTheTypeDoesNotHold) {
   expect_integer<std::uint64_t>("18446744073709551616", -ERANGE, ~std::uint64_t{0});
   expect_integer<std::int64_t>("9223372036854775808", -ERANGE, numeric_limits<std::int64_t>::max());
   expect_integer<std::int64_t>("-9223372036854775808", 20, numeric_limits<std::int64_t>::min());
-  expect_integer<std::int64_t>("-" + std::string(100, '9'), -ERANGE, numeric_limits<std::int64_t>::min());
+  expect_integer<std::int64_t>("-" + std::string(100, '9'), -ERANGE,
+                               numeric_limits<std::int64_t>::min());
 }
 
 TEST(Parse, RandomIntegersAreTheSameAsStrtollGives) {
   random_numbers random(1);
   for (int i = 0; i < 100'000; ++i) {
     std::string text;
-    for (std::size_t n = random.below(24); n != 0; --n) text += "0123456789-+ xXafz9"[random.below(19)];
+    for (std::size_t n = random.below(24); n != 0; --n)
+      text += "0123456789-+ xXafz9"[random.below(19)];
     const int base = static_cast<int>(random.below(37));
     if (base == 1) continue;
     char* end = nullptr;
     errno = 0;
     const long long wanted = std::strtoll(text.c_str(), &end, base);
-    const std::int64_t result = errno == ERANGE ? -ERANGE : end == text.c_str() ? -EINVAL : end - text.c_str();
+    const std::int64_t result = errno == ERANGE       ? -ERANGE
+                                : end == text.c_str() ? -EINVAL
+                                                      : end - text.c_str();
     long long got = 0;
-    ASSERT_EQ(parse_integer(text_span{text.data(), text.size()}, got, static_cast<std::uint32_t>(base)), result)
+    ASSERT_EQ(
+        parse_integer(text_span{text.data(), text.size()}, got, static_cast<std::uint32_t>(base)),
+        result)
         << '"' << text << "\", base " << base;
     ASSERT_EQ(got, wanted) << text;
   }

@@ -1,4 +1,5 @@
-// Doubles that find mistakes: of any bits, denormal, half-way between shorter decimal numbers, powers of ten and their neighbours.
+// Doubles that find mistakes: of any bits, denormal, half-way between shorter decimal numbers,
+// powers of ten and their neighbours.
 #pragma once
 
 #include <cmath>
@@ -23,8 +24,11 @@ class random_numbers {
       case 1: return of_bits(b >> 12 >> below(52));  // a denormal
       case 2: return static_cast<double>(b % 2'000'001) / 1000 - 1000;
       case 3: return std::ldexp(static_cast<double>(b % 100'000), -static_cast<int>(below(18)));
-      case 4: return std::ldexp(static_cast<double>(static_cast<std::int64_t>(b)), -static_cast<int>(below(70)));
-      case 5: return std::pow(10, static_cast<double>(below(620)) - 310) * (below(2) == 0 ? 1 : 0.5);
+      case 4:
+        return std::ldexp(static_cast<double>(static_cast<std::int64_t>(b)),
+                          -static_cast<int>(below(70)));
+      case 5:
+        return std::pow(10, static_cast<double>(below(620)) - 310) * (below(2) == 0 ? 1 : 0.5);
       default: return edge();
     }
   }

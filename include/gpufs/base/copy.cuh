@@ -11,8 +11,9 @@ namespace gpufs {
 
 namespace detail {
 
-// How a source is read. Frames: ordinary loads (never the read-only path: frames are reused). Host memory: volatile
-// loads, so that nothing that an earlier reader left in a cache of this GPU is taken for the answer.
+// How a source is read. Frames: ordinary loads (never the read-only path: frames are reused). Host
+// memory: volatile loads, so that nothing that an earlier reader left in a cache of this GPU is
+// taken for the answer.
 struct frame_source {
   GPUFS_HD static vector16 load(const vector16* p) { return *p; }
   GPUFS_HD static unsigned char load(const unsigned char* p) { return *p; }
@@ -40,8 +41,9 @@ struct host_source {
 };
 
 #if defined(__CUDA_ARCH__)
-// For the second-level cache: these bytes go first. Pages that stream through it would push out what each access to any page needs,
-// the index and the headers; on an H100 each of these was then a trip to memory.
+// For the second-level cache: these bytes go first. Pages that stream through it would push out
+// what each access to any page needs, the index and the headers; on an H100 each of these was then
+// a trip to memory.
 GPUFS_HD inline std::uint64_t goes_first() {
   std::uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -56,7 +58,8 @@ struct any_target {
 struct page_target {
   GPUFS_HD static void store(vector16* p, const vector16& v) {
 #if defined(__CUDA_ARCH__)
-    asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1,%2,%3,%4}, %5;" ::"l"(__cvta_generic_to_global(p)),
+    asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1,%2,%3,%4}, %5;" ::"l"(
+                     __cvta_generic_to_global(p)),
                  "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "l"(goes_first())
                  : "memory");
 #else
@@ -65,12 +68,12 @@ struct page_target {
   }
 };
 
-// Of a group's copy, one member's vectors, `step` apart. Eight loads in flight per member before the first store: the bus is a
-// microsecond away. Where the compiler knows the step, addresses that are a constant apart are part of the instructions, and need
-// no registers.
+// Of a group's copy, one member's vectors, `step` apart. Eight loads in flight per member before
+// the first store: the bus is a microsecond away. Where the compiler knows the step, addresses that
+// are a constant apart are part of the instructions, and need no registers.
 template <class Source, class Target, class Step>
-GPUFS_HD std::uint64_t copy_eights(vector16* to, const vector16* from, std::uint64_t i, std::uint64_t count,
-                                   Step step) {
+GPUFS_HD std::uint64_t copy_eights(vector16* to, const vector16* from, std::uint64_t i,
+                                   std::uint64_t count, Step step) {
   GPUFS_NO_UNROLL
   for (; i + 7 * step < count; i += 8 * step) {
     vector16 v[8];
@@ -86,10 +89,12 @@ struct known {
   GPUFS_HD constexpr operator std::uint64_t() const { return n; }
 };
 template <class Source, class Target, class Group>
-GPUFS_HD void copy_vectors(const Group& g, vector16* to, const vector16* from, std::uint64_t count) {
+GPUFS_HD void copy_vectors(const Group& g, vector16* to, const vector16* from,
+                           std::uint64_t count) {
   const std::uint64_t size = g.size();
   std::uint64_t i = g.rank();
-  if constexpr (Group::is_one_thread) i = copy_eights<Source, Target>(to, from, i, count, known<1>());
+  if constexpr (Group::is_one_thread)
+    i = copy_eights<Source, Target>(to, from, i, count, known<1>());
   else if constexpr (Group::has_warps) i = copy_eights<Source, Target>(to, from, i, count, size);
   else if (size == 32) i = copy_eights<Source, Target>(to, from, i, count, known<32>());
   GPUFS_NO_UNROLL
@@ -123,20 +128,23 @@ GPUFS_HD void copy(const Group& g, char* to, const char* from, std::uint64_t byt
 #endif
 }
 
-// Into shared memory without registers (cp.async, sm_80): as many bytes under way as the memory system takes. False where
-// that cannot be done; nothing has been copied then.
+// Into shared memory without registers (cp.async, sm_80): as many bytes under way as the memory
+// system takes. False where that cannot be done; nothing has been copied then.
 template <class Group>
 GPUFS_HD bool start_copy_to_shared([[maybe_unused]] const Group& g, [[maybe_unused]] char* to,
-                                   [[maybe_unused]] const char* from, [[maybe_unused]] std::uint64_t bytes) {
+                                   [[maybe_unused]] const char* from,
+                                   [[maybe_unused]] std::uint64_t bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 && !GPUFS_STRICT_MEMORY
-  const std::uint64_t alignment = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | bytes;
+  const std::uint64_t alignment =
+      reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | bytes;
   if ((alignment & 15) != 0 || !__isShared(to)) return false;
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
   const std::uint64_t global = __cvta_generic_to_global(from);
   const auto start = [=](std::uint64_t at) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared + static_cast<std::uint32_t>(at)),
-                 "l"(global + at)
-                 : "memory");
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared + static_cast<std::uint32_t>(at)),
+        "l"(global + at)
+        : "memory");
   };
   std::uint64_t at = std::uint64_t{g.rank()} * 16;
   if (g.size() == 32) {
@@ -156,10 +164,13 @@ GPUFS_HD bool start_copy_to_shared([[maybe_unused]] const Group& g, [[maybe_unus
 
 }  // namespace detail
 
-// From a frame into the caller's memory. When it returns, the caller's part may still be under way, until finish_copies().
+// From a frame into the caller's memory. When it returns, the caller's part may still be under way,
+// until finish_copies().
 template <class Group>
-GPUFS_HD void start_copy_from_frame(const Group& g, char* to, const char* from, std::uint64_t bytes) {
-  if (!detail::start_copy_to_shared(g, to, from, bytes)) detail::copy<detail::frame_source>(g, to, from, bytes);
+GPUFS_HD void start_copy_from_frame(const Group& g, char* to, const char* from,
+                                    std::uint64_t bytes) {
+  if (!detail::start_copy_to_shared(g, to, from, bytes))
+    detail::copy<detail::frame_source>(g, to, from, bytes);
 }
 // Waits for the caller's parts of all copies, also for those that are none of ours.
 GPUFS_HD inline void finish_copies() {
@@ -179,11 +190,12 @@ GPUFS_HD void copy_from_host(const Group& g, char* to, const char* from, std::ui
   detail::copy<detail::host_source>(g, to, from, bytes);
 }
 
-// From a mapped file (an extent). Returns the bytes copied: all on a GPU, where registration has pinned the pages; on
-// the twin the mapping may end early because the file was truncated, and the kernel copies for us so that this gives a
-// short copy and not SIGBUS.
+// From a mapped file (an extent). Returns the bytes copied: all on a GPU, where registration has
+// pinned the pages; on the CPU device the mapping may end early because the file was truncated, and the
+// kernel copies for us so that this gives a short copy and not SIGBUS.
 template <class Group>
-GPUFS_HD std::uint64_t copy_from_extent(const Group& g, char* to, std::uint64_t from, std::uint64_t bytes) {
+GPUFS_HD std::uint64_t copy_from_extent(const Group& g, char* to, std::uint64_t from,
+                                        std::uint64_t bytes) {
 #if defined(__CUDA_ARCH__)
   copy_from_host(g, to, reinterpret_cast<const char*>(from), bytes);
   return bytes;
@@ -199,8 +211,9 @@ GPUFS_HD std::uint64_t copy_from_extent(const Group& g, char* to, std::uint64_t 
 namespace detail {
 
 #if !defined(__CUDA_ARCH__)
-// Between memory that others may write or read at the same time, and memory of our own. ThreadSanitizer is told of each
-// word; what a race gives is for the callers to say (cache/dirty.cuh).
+// Between memory that others may write or read at the same time, and memory of our own.
+// ThreadSanitizer is told of each word; what a race gives is for the callers to say
+// (cache/dirty.cuh).
 template <bool to_shared>
 inline void copy_racing(char* to, const char* from, std::uint64_t bytes) {
   const auto* const shared = to_shared ? to : from;
@@ -229,7 +242,8 @@ inline void copy_racing(char* to, const char* from, std::uint64_t bytes) {
 
 // Into a page that others may be reading, and from one that others may be writing.
 template <class Group>
-GPUFS_HD void copy_into_page([[maybe_unused]] const Group& g, char* to, const char* from, std::uint64_t bytes) {
+GPUFS_HD void copy_into_page([[maybe_unused]] const Group& g, char* to, const char* from,
+                             std::uint64_t bytes) {
 #if defined(__CUDA_ARCH__)
   detail::copy<detail::frame_source, detail::page_target>(g, to, from, bytes);
 #else
@@ -237,7 +251,8 @@ GPUFS_HD void copy_into_page([[maybe_unused]] const Group& g, char* to, const ch
 #endif
 }
 template <class Group>
-GPUFS_HD void copy_out_of_page([[maybe_unused]] const Group& g, char* to, const char* from, std::uint64_t bytes) {
+GPUFS_HD void copy_out_of_page([[maybe_unused]] const Group& g, char* to, const char* from,
+                               std::uint64_t bytes) {
 #if defined(__CUDA_ARCH__)
   detail::copy<detail::host_source>(g, to, from, bytes);
 #else

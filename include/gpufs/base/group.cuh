@@ -1,5 +1,6 @@
-// Groups: the threads that make one collective call. All members call with the same arguments and all get the same
-// result; the leader (rank 0) does the single-threaded part. On the CPU twin every group has one member.
+// Groups: the threads that make one collective call. All members call with the same arguments and
+// all get the same result; the leader (rank 0) does the single-threaded part. On the CPU device every
+// group has one member.
 #pragma once
 
 #include "gpufs/base/platform.cuh"
@@ -34,30 +35,35 @@ class thread_group {
     return value;
   }
 
-  // Number of this group among all of its kind in the launch, and how many there are: for sharing out work.
+  // Number of this group among all of its kind in the launch, and how many there are: for sharing
+  // out work.
   GPUFS_HD static std::uint64_t grid_rank() {
 #if defined(__CUDA_ARCH__)
-    const std::uint64_t block = blockIdx.x + gridDim.x * (blockIdx.y + std::uint64_t{gridDim.y} * blockIdx.z);
-    const std::uint32_t thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    const std::uint64_t block =
+        blockIdx.x + gridDim.x * (blockIdx.y + std::uint64_t{gridDim.y} * blockIdx.z);
+    const std::uint32_t thread =
+        threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
     return block * (blockDim.x * blockDim.y * blockDim.z) + thread;
 #else
-    return platform::twin().block;
+    return platform::position_on_cpu().block;
 #endif
   }
   GPUFS_HD static std::uint64_t grid_size() {
 #if defined(__CUDA_ARCH__)
-    return std::uint64_t{gridDim.x} * gridDim.y * gridDim.z * (blockDim.x * blockDim.y * blockDim.z);
+    return std::uint64_t{gridDim.x} * gridDim.y * gridDim.z *
+           (blockDim.x * blockDim.y * blockDim.z);
 #else
-    return platform::twin().block_count;
+    return platform::position_on_cpu().block_count;
 #endif
   }
 };
 
 namespace detail {
 
-// What groups within a warp have in common. `whole`: all lanes of the warp are members. Then the mask is a constant, also
-// where a block's last warp has fewer than 32 lanes: lanes that do not exist, or have ended, take no part in shuffles and
-// votes. The compiler then needs no register for it, and no instruction that brings lanes with the same mask together.
+// What groups within a warp have in common. `whole`: all lanes of the warp are members. Then the
+// mask is a constant, also where a block's last warp has fewer than 32 lanes: lanes that do not
+// exist, or have ended, take no part in shuffles and votes. The compiler then needs no register for
+// it, and no instruction that brings lanes with the same mask together.
 template <bool whole>
 class lanes_of_warp {
  public:
@@ -69,7 +75,8 @@ class lanes_of_warp {
   {
 #if defined(__CUDA_ARCH__)
     std::uint32_t below;
-    asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(below));  // volatile: once, and not again at each use
+    asm volatile("mov.u32 %0, %%lanemask_lt;"
+                 : "=r"(below));  // volatile: once, and not again at each use
     mask_ = lanes;
     rank_ = __popc(lanes & below);
     size_ = __popc(lanes);
@@ -87,8 +94,9 @@ class lanes_of_warp {
   GPUFS_HD std::uint32_t rank() const { return rank_; }
   GPUFS_HD std::uint32_t size() const { return size_; }
   GPUFS_HD bool is_leader() const { return rank_ == 0; }
-  // The same group, and the compiler does not know it. For what a hit does in a function that calls something if it is none: what lives
-  // across that call is kept in local memory, and each use of it would be a load.
+  // The same group, and the compiler does not know it. For what a hit does in a function that calls
+  // something if it is none: what lives across that call is kept in local memory, and each use of
+  // it would be a load.
   GPUFS_HD lanes_of_warp apart() const {
 #if defined(__CUDA_ARCH__)
     if constexpr (whole) return {};
@@ -98,7 +106,8 @@ class lanes_of_warp {
 #endif
   }
   // The members whose two values equal the caller's: a smaller group, in which they go on together.
-  GPUFS_HD lanes_of_warp<false> matching([[maybe_unused]] std::uint64_t a, [[maybe_unused]] std::uint64_t b) const {
+  GPUFS_HD lanes_of_warp<false> matching([[maybe_unused]] std::uint64_t a,
+                                         [[maybe_unused]] std::uint64_t b) const {
 #if defined(__CUDA_ARCH__)
     return lanes_of_warp<false>(__match_any_sync(mask(), a) & __match_any_sync(mask(), b));
 #else
@@ -135,7 +144,8 @@ class lanes_of_warp {
     // What the leader acquired, the members may use: the barrier orders memory, a shuffle does not.
     __syncwarp(mask());
     GPUFS_UNROLL
-    for (unsigned i = 0; i < sizeof(T) / 4; ++i) u.words[i] = __shfl_sync(mask(), u.words[i], leader);
+    for (unsigned i = 0; i < sizeof(T) / 4; ++i)
+      u.words[i] = __shfl_sync(mask(), u.words[i], leader);
     return u.whole_value;
 #else
     return value;
@@ -163,7 +173,8 @@ class lanes_of_warp {
   template <class T>
   GPUFS_HD T from(T value, [[maybe_unused]] std::uint32_t rank) const {
 #if defined(__CUDA_ARCH__)
-    const std::uint32_t lane = whole || mask() == ~0u ? rank : __fns(mask(), 0, static_cast<int>(rank) + 1);
+    const std::uint32_t lane =
+        whole || mask() == ~0u ? rank : __fns(mask(), 0, static_cast<int>(rank) + 1);
     return __shfl_sync(mask(), value, static_cast<int>(lane));
 #else
     return value;
@@ -172,12 +183,14 @@ class lanes_of_warp {
 
  private:
   GPUFS_HD std::uint32_t mask() const { return whole ? ~0u : mask_; }
-  // Not how many are converged: two halves of a warp that has split would both be the warp with this grid_rank().
+  // Not how many are converged: two halves of a warp that has split would both be the warp with
+  // this grid_rank().
   GPUFS_HD static std::uint32_t lanes_that_exist() {
 #if defined(__CUDA_ARCH__)
     const std::uint32_t threads = blockDim.x * blockDim.y * blockDim.z;
     if (threads % 32 == 0) return 32;
-    const std::uint32_t thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    const std::uint32_t thread =
+        threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
     const std::uint32_t left = threads - thread / 32 * 32;
     return left >= 32 ? 32 : left;
 #else
@@ -185,7 +198,8 @@ class lanes_of_warp {
 #endif
   }
   template <class Operation>
-  GPUFS_HD std::uint64_t reduce(std::uint64_t value, [[maybe_unused]] const Operation& operation) const {
+  GPUFS_HD std::uint64_t reduce(std::uint64_t value,
+                                [[maybe_unused]] const Operation& operation) const {
 #if defined(__CUDA_ARCH__)
     // Each step joins neighbours twice as far apart; so the leader has it in the end.
     for (std::uint32_t step = 1; step < size_; step *= 2) {
@@ -204,9 +218,10 @@ class lanes_of_warp {
 
 }  // namespace detail
 
-// All lanes of one warp: 32, or fewer in the last warp of a block. Made by `this_warp()`; every lane must take part in every call.
-// Lanes that have taken different ways wait for each other at the first call, as at __syncwarp(); a warp of which only some lanes
-// make a call, or have ended, is an error of the caller's. Those lanes use lane_group.
+// All lanes of one warp: 32, or fewer in the last warp of a block. Made by `this_warp()`; every
+// lane must take part in every call. Lanes that have taken different ways wait for each other at
+// the first call, as at __syncwarp(); a warp of which only some lanes make a call, or have ended,
+// is an error of the caller's. Those lanes use lane_group.
 class warp_group : public detail::lanes_of_warp<true> {
  public:
   warp_group() = default;
@@ -214,18 +229,20 @@ class warp_group : public detail::lanes_of_warp<true> {
   GPUFS_HD warp_group apart() const { return warp_group(lanes_of_warp::apart()); }
   GPUFS_HD static std::uint64_t grid_rank() {
 #if defined(__CUDA_ARCH__)
-    const std::uint64_t block = blockIdx.x + gridDim.x * (blockIdx.y + std::uint64_t{gridDim.y} * blockIdx.z);
-    const std::uint32_t thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    const std::uint64_t block =
+        blockIdx.x + gridDim.x * (blockIdx.y + std::uint64_t{gridDim.y} * blockIdx.z);
+    const std::uint32_t thread =
+        threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
     return block * warps_per_block() + thread / 32;
 #else
-    return platform::twin().block;
+    return platform::position_on_cpu().block;
 #endif
   }
   GPUFS_HD static std::uint64_t grid_size() {
 #if defined(__CUDA_ARCH__)
     return std::uint64_t{gridDim.x} * gridDim.y * gridDim.z * warps_per_block();
 #else
-    return platform::twin().block_count;
+    return platform::position_on_cpu().block_count;
 #endif
   }
 
@@ -239,11 +256,13 @@ class warp_group : public detail::lanes_of_warp<true> {
   }
 };
 
-// Some lanes of one warp, which act as a group of their own. Made by `converged_lanes()`, or of a tile by `as_group()`; every lane in
-// it must take part in every call. Work is not shared out by such groups, as a warp may have any number of them: it has no number.
+// Some lanes of one warp, which act as a group of their own. Made by `converged_lanes()`, or of a
+// tile by `as_group()`; every lane in it must take part in every call. Work is not shared out by
+// such groups, as a warp may have any number of them: it has no number.
 using lane_group = detail::lanes_of_warp<false>;
 
-// All threads of one block. Made by `this_block()`; every thread of the block must take part in every call.
+// All threads of one block. Made by `this_block()`; every thread of the block must take part in
+// every call.
 class block_group {
  public:
   static constexpr bool has_warps = true;
@@ -279,7 +298,8 @@ class block_group {
   GPUFS_HD T broadcast(T value) const {
 #if defined(__CUDA_ARCH__)
     __shared__ alignas(16) unsigned char cell[sizeof(T)];
-    // The first barrier keeps the cell from being overwritten while a slower thread still reads the last broadcast.
+    // The first barrier keeps the cell from being overwritten while a slower thread still reads the
+    // last broadcast.
     __syncthreads();
     if (is_leader()) *reinterpret_cast<T*>(cell) = value;
     __syncthreads();
@@ -292,46 +312,51 @@ class block_group {
 #if defined(__CUDA_ARCH__)
     return blockIdx.x + gridDim.x * (blockIdx.y + std::uint64_t{gridDim.y} * blockIdx.z);
 #else
-    return platform::twin().block;
+    return platform::position_on_cpu().block;
 #endif
   }
   GPUFS_HD static std::uint64_t grid_size() {
 #if defined(__CUDA_ARCH__)
     return std::uint64_t{gridDim.x} * gridDim.y * gridDim.z;
 #else
-    return platform::twin().block_count;
+    return platform::position_on_cpu().block_count;
 #endif
   }
 
-  // The warp of the calling thread, whole: for parts of a call that warps do better each for itself.
+  // The warp of the calling thread, whole: for parts of a call that warps do better each for
+  // itself.
   GPUFS_HD static warp_group warp() { return {}; }
   GPUFS_HD static std::uint32_t warp_rank() { return rank() / 32; }
   GPUFS_HD static std::uint32_t warp_count() { return (size() + 31) / 32; }
 
   GPUFS_HD std::uint64_t least(std::uint64_t value) const {
-    return reduce(warp().least(value), [](std::uint64_t a, std::uint64_t b) { return b < a ? b : a; });
+    return reduce(warp().least(value),
+                  [](std::uint64_t a, std::uint64_t b) { return b < a ? b : a; });
   }
   GPUFS_HD std::uint64_t sum(std::uint64_t value) const {
     return reduce(warp().sum(value), [](std::uint64_t a, std::uint64_t b) { return a + b; });
   }
 
-  // The block's scratch memory: dynamic shared memory on a GPU, heap memory on the twin; `launch_shape::scratch_bytes` long.
+  // The block's scratch memory: dynamic shared memory on a GPU, heap memory on the CPU device;
+  // `launch_shape::scratch_bytes` long.
   GPUFS_HD static char* scratch() {
 #if defined(__CUDA_ARCH__)
     extern __shared__ vector16 gpufs_block_scratch[];
     return reinterpret_cast<char*>(gpufs_block_scratch);
 #else
-    return platform::twin().scratch;
+    return platform::position_on_cpu().scratch;
 #endif
   }
 
  private:
   // `value`: what the member's warp has.
   template <class Operation>
-  GPUFS_HD static std::uint64_t reduce(std::uint64_t value, [[maybe_unused]] const Operation& operation) {
+  GPUFS_HD static std::uint64_t reduce(std::uint64_t value,
+                                       [[maybe_unused]] const Operation& operation) {
 #if defined(__CUDA_ARCH__)
     __shared__ std::uint64_t of_warps[32];
-    // The first barrier keeps the cells from being overwritten while a slower thread still reads those of the last call.
+    // The first barrier keeps the cells from being overwritten while a slower thread still reads
+    // those of the last call.
     __syncthreads();
     if (warp().is_leader()) of_warps[warp_rank()] = value;
     __syncthreads();
@@ -342,8 +367,9 @@ class block_group {
   }
 };
 
-// What `f` returns for the group; of a block, for its first warp, which acts alone while the others wait. A lambda names the
-// type of its argument: run-time compilers take those with `auto` for functions of the host.
+// What `f` returns for the group; of a block, for its first warp, which acts alone while the others
+// wait. A lambda names the type of its argument: run-time compilers take those with `auto` for
+// functions of the host.
 template <class Group>
 using one_warp_of = std::conditional_t<Group::has_warps, warp_group, Group>;
 template <class Group, class F>
@@ -362,7 +388,8 @@ GPUFS_HD inline thread_group this_thread() { return {}; }
 GPUFS_HD inline warp_group this_warp() { return {}; }
 GPUFS_HD inline block_group this_block() { return {}; }
 
-// The lanes of the caller's warp that are converged with the caller now: any that the hardware happens to run together.
+// The lanes of the caller's warp that are converged with the caller now: any that the hardware
+// happens to run together.
 GPUFS_HD inline lane_group converged_lanes() {
 #if defined(__CUDA_ARCH__)
   return lane_group(__activemask());
@@ -371,7 +398,8 @@ GPUFS_HD inline lane_group converged_lanes() {
 #endif
 }
 
-// The group of a cooperative_groups::thread_block_tile: of 32 threads a warp_group, of fewer a lane_group. For device code.
+// The group of a cooperative_groups::thread_block_tile: of 32 threads a warp_group, of fewer a
+// lane_group. For device code.
 template <class Tile>
   requires requires(const Tile& tile) {
     requires Tile::num_threads() <= 32;

@@ -13,9 +13,10 @@ namespace gpufs {
 // is this process's memory. Not among them: tmpfs, devtmpfs and hugetlbfs, whose regular files are
 // data.
 inline constexpr std::uint32_t kernel_file_systems[] = {
-    PROC_SUPER_MAGIC, SYSFS_MAGIC, DEBUGFS_MAGIC, TRACEFS_MAGIC, SECURITYFS_MAGIC, CGROUP_SUPER_MAGIC,
-    CGROUP2_SUPER_MAGIC, BPF_FS_MAGIC, PSTOREFS_MAGIC, EFIVARFS_MAGIC, SELINUX_MAGIC, SMACK_MAGIC, DEVPTS_SUPER_MAGIC,
-    BINFMTFS_MAGIC, NSFS_MAGIC, RDTGROUP_SUPER_MAGIC, XENFS_SUPER_MAGIC, BINDERFS_SUPER_MAGIC,
+    PROC_SUPER_MAGIC, SYSFS_MAGIC, DEBUGFS_MAGIC, TRACEFS_MAGIC, SECURITYFS_MAGIC,
+    CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, BPF_FS_MAGIC, PSTOREFS_MAGIC, EFIVARFS_MAGIC,
+    SELINUX_MAGIC, SMACK_MAGIC, DEVPTS_SUPER_MAGIC, BINFMTFS_MAGIC, NSFS_MAGIC,
+    RDTGROUP_SUPER_MAGIC, XENFS_SUPER_MAGIC, BINDERFS_SUPER_MAGIC,
     // Not in linux/magic.h:
     0x62656570,  // configfs
     0x19800202,  // mqueue
@@ -33,7 +34,8 @@ inline constexpr std::uint32_t kernel_file_systems[] = {
     0x6f70726f,  // oprofilefs
     AUTOFS_SUPER_MAGIC};
 
-// `type`: statfs's f_type, which is of a signed type on some architectures. All numbers have 32 bits.
+// `type`: statfs's f_type, which is of a signed type on some architectures. All numbers have 32
+// bits.
 constexpr bool is_kernel_file_system(std::uint32_t type) {
   return std::ranges::find(kernel_file_systems, type) != std::end(kernel_file_systems);
 }

@@ -1,5 +1,6 @@
-// What differs between a GPU and its CPU twin, and nothing else: every `#if` on the platform in device code is here
-// or in atomic.cuh. Needs no CUDA header, so that plain g++ and run-time compilers can include it.
+// What differs between a GPU and its CPU device, and nothing else: every `#if` on the platform in
+// device code is here or in atomic.cuh. Needs no CUDA header, so that plain g++ and run-time
+// compilers can include it.
 #pragma once
 
 #include "gpufs/base/standard.cuh"
@@ -26,28 +27,33 @@
 #define GPUFS_NO_UNROLL
 #endif
 
-// For what runs on misses, opens and waits only: kept out of line, so that hits stay short and compile times low.
+// For what runs on misses, opens and waits only: kept out of line, so that hits stay short and
+// compile times low.
 #if defined(__CUDA_ARCH__)
 #define GPUFS_OUT_OF_LINE __noinline__
 #else
 #define GPUFS_OUT_OF_LINE
 #endif
 
-// Invariants of the implementation, never conditions of input or I/O. On in the twin's test builds and in GPU tests
-// (GPUFS_CHECKS=1); a violated one ends the program at once, because going on would corrupt what others read.
+// Invariants of the implementation, never conditions of input or I/O. On in the CPU device's test builds
+// and in GPU tests (GPUFS_CHECKS=1); a violated one ends the program at once, because going on
+// would corrupt what others read.
 #if defined(GPUFS_CHECKS) && GPUFS_CHECKS
 #if defined(__CUDA_ARCH__)
 #define GPUFS_ASSERT(condition) ((condition) ? (void)0 : __trap())
 #else
-#define GPUFS_ASSERT(condition) \
-  ((condition) ? (void)0        \
-               : (std::fprintf(stderr, "gpufs: %s:%d: violated: %s\n", __FILE__, __LINE__, #condition), std::abort()))
+#define GPUFS_ASSERT(condition)                                                                 \
+  ((condition)                                                                                  \
+       ? (void)0                                                                                \
+       : (std::fprintf(stderr, "gpufs: %s:%d: violated: %s\n", __FILE__, __LINE__, #condition), \
+          std::abort()))
 #endif
 #else
 #define GPUFS_ASSERT(condition) ((void)sizeof(!(condition)))
 #endif
 
-// Places where tests delay a twin's thread to widen a race (tests/support/schedule.cpp defines the function).
+// Places where tests delay a CPU device's thread to widen a race (tests/support/schedule.cpp defines the
+// function).
 #if defined(GPUFS_SCHEDULE_POINTS) && !defined(__CUDA_ARCH__)
 namespace gpufs::testing {
 void schedule_point(const char* name);
@@ -57,14 +63,16 @@ void schedule_point(const char* name);
 #define GPUFS_SCHEDULE_POINT(name) ((void)0)
 #endif
 
-// 1: device code relies on nothing of a GPU but the memory model of PTX. 0: also on what docs/memory_model.md lists, which
-// saves a trip to the second-level cache for each hit. 1 in any case where a load of 16 bytes cannot be one access (PTX ISA
-// 8.3, of CUDA 12.3, has `.b128`). The twin is always strict.
+// 1: device code relies on nothing of a GPU but the memory model of PTX. 0: also on what
+// docs/memory_model.md lists, which saves a trip to the second-level cache for each hit. 1 in any
+// case where a load of 16 bytes cannot be one access (PTX ISA 8.3, of CUDA 12.3, has `.b128`). The
+// CPU device is always strict.
 #if !defined(GPUFS_STRICT_MEMORY)
 #define GPUFS_STRICT_MEMORY 0
 #endif
-#if defined(__CUDA_ARCH__) && (!defined(__CUDACC_VER_MAJOR__) || \
-                               __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1203 || __CUDA_ARCH__ < 700)
+#if defined(__CUDA_ARCH__) &&                                                                      \
+    (!defined(__CUDACC_VER_MAJOR__) || __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1203 || \
+     __CUDA_ARCH__ < 700)
 #undef GPUFS_STRICT_MEMORY
 #define GPUFS_STRICT_MEMORY 1
 #endif
@@ -88,20 +96,21 @@ inline constexpr bool is_gpu = false;
 
 #if !defined(__CUDA_ARCH__)
 // Position of the running OS thread in the launch that it serves; gpufs::launch sets it.
-struct twin_position {
+struct cpu_position {
   std::uint32_t block = 0;
   std::uint32_t block_count = 1;
   std::uint32_t processor = 0;
   char* scratch = nullptr;
 };
 
-inline twin_position& twin() {
-  static thread_local twin_position position;
+inline cpu_position& position_on_cpu() {
+  static thread_local cpu_position position;
   return position;
 }
 #endif
 
-// A clock for durations. Unit: nanoseconds. That of a GPU may step back a little, so readings are compared by the functions below.
+// A clock for durations. Unit: nanoseconds. That of a GPU may step back a little, so readings are
+// compared by the functions below.
 GPUFS_HD inline std::uint64_t now_ns() {
 #if defined(__CUDA_ARCH__)
   std::uint64_t t;
@@ -114,25 +123,29 @@ GPUFS_HD inline std::uint64_t now_ns() {
 #endif
 }
 
-// From one reading of now_ns() to another; 0 when the clock has stepped back in between, and not the huge number of a subtraction.
+// From one reading of now_ns() to another; 0 when the clock has stepped back in between, and not
+// the huge number of a subtraction.
 GPUFS_HD constexpr std::uint64_t duration_ns(std::uint64_t begin, std::uint64_t end) {
   return begin < end ? end - begin : 0;
 }
-GPUFS_HD inline std::uint64_t elapsed_ns(std::uint64_t begin) { return duration_ns(begin, now_ns()); }
+GPUFS_HD inline std::uint64_t elapsed_ns(std::uint64_t begin) {
+  return duration_ns(begin, now_ns());
+}
 
-// The multiprocessor (on the twin: the pool thread) that runs the caller. Only a hint for spreading load: a GPU may
-// move a block, so nothing may depend on two calls returning the same number.
+// The multiprocessor (on the CPU device: the pool thread) that runs the caller. Only a hint for spreading
+// load: a GPU may move a block, so nothing may depend on two calls returning the same number.
 GPUFS_HD inline std::uint32_t processor() {
 #if defined(__CUDA_ARCH__)
   std::uint32_t id;
   asm volatile("mov.u32 %0, %%smid;" : "=r"(id));
   return id;
 #else
-  return twin().processor;
+  return position_on_cpu().processor;
 #endif
 }
 
-// What tells the launches of one GPU context apart. The replays of a CUDA graph may have one number. 0 on the twin.
+// What tells the launches of one GPU context apart. The replays of a CUDA graph may have one
+// number. 0 on the CPU device.
 GPUFS_HD inline std::uint64_t grid_number() {
 #if defined(__CUDA_ARCH__)
   std::uint64_t number;
@@ -143,14 +156,15 @@ GPUFS_HD inline std::uint64_t grid_number() {
 #endif
 }
 
-// Which of `count` parts of something a processor uses. Mostly there is one part for each, and nothing to divide.
+// Which of `count` parts of something a processor uses. Mostly there is one part for each, and
+// nothing to divide.
 GPUFS_HD inline std::uint32_t part_of_processor(std::uint32_t count) {
   const std::uint32_t p = processor();
   return p < count ? p : p % count;
 }
 
-// Tells the compiler that a pointer is into global memory. Of a pointer that might be into shared memory it makes atomic
-// additions with two ways and a loop.
+// Tells the compiler that a pointer is into global memory. Of a pointer that might be into shared
+// memory it makes atomic additions with two ways and a loop.
 GPUFS_HD inline char* assume_global(char* p) {
 #if defined(__CUDA_ARCH__)
   __builtin_assume(__isGlobal(p));
@@ -158,24 +172,27 @@ GPUFS_HD inline char* assume_global(char* p) {
   return p;
 }
 
-// Returns when `value`, which was loaded, is there; loads that come later in the program are made later. Not for the
-// twin, whose loads do not pass each other (x86), or are ordered by a fence.
+// Returns when `value`, which was loaded, is there; loads that come later in the program are made
+// later. Not for the CPU device, whose loads do not pass each other (x86), or are ordered by a fence.
 GPUFS_HD inline void wait_for_arrival([[maybe_unused]] std::uint64_t value) {
 #if defined(__CUDA_ARCH__) && GPUFS_STRICT_MEMORY
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
 #elif defined(__CUDA_ARCH__)
-  // An instruction that needs the value; the multiprocessor issues a warp's instructions in order. The branch is never taken
-  // in practice, and harmless.
-  asm volatile("{\n .reg .pred p;\n setp.eq.u64 p, %0, 0x9e3779b97f4a7c15;\n @p membar.cta;\n}" ::"l"(value)
-               : "memory");
+  // An instruction that needs the value; the multiprocessor issues a warp's instructions in order.
+  // The branch is never taken in practice, and harmless.
+  asm volatile(
+      "{\n .reg .pred p;\n setp.eq.u64 p, %0, 0x9e3779b97f4a7c15;\n @p membar.cta;\n}" ::"l"(value)
+      : "memory");
 #elif !defined(__SANITIZE_THREAD__)
   __atomic_thread_fence(__ATOMIC_ACQUIRE);
 #endif
 }
 
-// One step of a waiting loop; `attempt` counts the steps. On a GPU each step sleeps about a sixth of the time waited so
-// far, up to `longest_ns`: pollers of host memory would otherwise take the bus from those whom they wait for.
-GPUFS_HD inline void pause(std::uint32_t attempt, [[maybe_unused]] std::uint32_t longest_ns = 1024) {
+// One step of a waiting loop; `attempt` counts the steps. On a GPU each step sleeps about a sixth
+// of the time waited so far, up to `longest_ns`: pollers of host memory would otherwise take the
+// bus from those whom they wait for.
+GPUFS_HD inline void pause(std::uint32_t attempt,
+                           [[maybe_unused]] std::uint32_t longest_ns = 1024) {
 #if defined(__CUDA_ARCH__)
   const std::uint32_t ns = attempt < 2 ? 32u : attempt < 64 ? attempt * attempt * 16u : 65536u;
   __nanosleep(ns < longest_ns ? ns : longest_ns);

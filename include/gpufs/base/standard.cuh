@@ -1,5 +1,6 @@
-// What device code uses of the C and C++ libraries. Run-time compilers (NVRTC) have no headers, so for them it is defined
-// here, with the values of Linux on x86-64, which the host answers in; everybody else gets the libraries' own.
+// What device code uses of the C and C++ libraries. Run-time compilers (NVRTC) have no headers, so
+// for them it is defined here, with the values of Linux on x86-64, which the host answers in;
+// everybody else gets the libraries' own.
 #pragma once
 
 #if !defined(__CUDACC_RTC__)
@@ -17,7 +18,8 @@
 
 static_assert(sizeof(long) == 8 && sizeof(void*) == 8, "64-bit Linux");
 
-// A kernel may include other headers that bring the same: types may be declared twice if they are the same, and so may macros.
+// A kernel may include other headers that bring the same: types may be declared twice if they are
+// the same, and so may macros.
 namespace std {
 
 using int8_t = signed char;
@@ -125,15 +127,17 @@ using conditional_t = typename gpufs::detail::choice<condition, T, U>::type;
 template <class T>
 using remove_cv_t = typename gpufs::detail::without_qualifiers<T>::type;
 template <class T>
-using decay_t = typename gpufs::detail::decayed<typename gpufs::detail::without_reference<T>::type>::type;
+using decay_t =
+    typename gpufs::detail::decayed<typename gpufs::detail::without_reference<T>::type>::type;
 template <class T>
 inline constexpr bool is_enum_v = __is_enum(T);
 template <class T>
 using underlying_type_t = __underlying_type(T);
 template <class T>
 inline constexpr bool is_integral_v =
-    gpufs::detail::one_of<remove_cv_t<T>, bool, char, signed char, unsigned char, wchar_t, char8_t, char16_t, char32_t,
-                          short, unsigned short, int, unsigned int, long, unsigned long, long long, unsigned long long>;
+    gpufs::detail::one_of<remove_cv_t<T>, bool, char, signed char, unsigned char, wchar_t, char8_t,
+                          char16_t, char32_t, short, unsigned short, int, unsigned int, long,
+                          unsigned long, long long, unsigned long long>;
 template <class T>
 inline constexpr bool is_floating_point_v = gpufs::detail::one_of<remove_cv_t<T>, float, double>;
 template <class T, bool = is_integral_v<T> || is_floating_point_v<T>>

@@ -1,5 +1,5 @@
-// The counters of a mount: one set per multiprocessor, so that counting costs one unordered add to a line that no
-// other multiprocessor touches; summed when somebody asks.
+// The counters of a mount: one set per multiprocessor, so that counting costs one unordered add to
+// a line that no other multiprocessor touches; summed when somebody asks.
 #pragma once
 
 #include "gpufs/base/atomic.cuh"
@@ -38,13 +38,16 @@ enum class counter : std::uint32_t {
 };
 
 inline constexpr std::uint32_t counter_count = static_cast<std::uint32_t>(counter::count_);
-inline constexpr std::uint32_t latency_bucket_count = 32;  // bucket b: major faults that took [2^b, 2^(b+1)) ns
+inline constexpr std::uint32_t latency_bucket_count =
+    32;  // bucket b: major faults that took [2^b, 2^(b+1)) ns
 
 struct alignas(128) counter_set {
   atomic_word<std::uint64_t> values[counter_count];
   atomic_word<std::uint64_t> fault_latency[latency_bucket_count];
 
-  GPUFS_HD void add(counter c, std::uint64_t n = 1) { values[static_cast<std::uint32_t>(c)].add_relaxed(n); }
+  GPUFS_HD void add(counter c, std::uint64_t n = 1) {
+    values[static_cast<std::uint32_t>(c)].add_relaxed(n);
+  }
   GPUFS_HD void add_latency(std::uint64_t ns) {
     std::uint32_t bucket = 0;
     while (bucket + 1 < latency_bucket_count && (ns >> (bucket + 1)) != 0) ++bucket;

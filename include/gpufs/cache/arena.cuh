@@ -1,5 +1,6 @@
-// The arena: the one device allocation that holds a mount's cache, and the handle through which kernels use it.
-// It refers to itself by offsets and indices only, so that it can be mapped at another address, or in another process.
+// The arena: the one device allocation that holds a mount's cache, and the handle through which
+// kernels use it. It refers to itself by offsets and indices only, so that it can be mapped at
+// another address, or in another process.
 #pragma once
 
 #include "gpufs/base/statistics.cuh"
@@ -13,45 +14,50 @@ struct frame {
   slot_header header;  // key: high = file version, low = page number
 };
 
-// What of a resident page its file does not have yet (cache/dirty.cuh); beside it a mask with a bit for each byte.
+// What of a resident page its file does not have yet (cache/dirty.cuh); beside it a mask with a bit
+// for each byte.
 struct frame_dirt {
   atomic_word<std::uint32_t> flags;
   atomic_word<std::uint32_t> node;  // of its file
 };
 
-// What all open files that stand for one version share, from when it is first opened for writing until its last close. The host
-// gives versions their nodes, and a version that has one is never opened without.
-struct alignas(128) file_node {
+// What all open files that stand for one version share, from when it is first opened for writing
+// until its last close. The host gives versions their nodes, and a version that has one is never
+// opened without.
+struct alignas(128) inode_state {
   atomic_word<std::uint64_t> version;  // 0: never used
   atomic_word<std::uint64_t> size;     // of the file as written so far
   atomic_word<std::uint64_t> stored;   // the host's file has nothing behind this
   atomic_word<std::uint32_t> dirty;    // pages that are dirty, or being written back
   atomic_word<std::int32_t> error;     // of a write-back that nobody has been told of; 0: none
-  // Writes and truncations that got no answer in time, though the host had begun them: they may still take place, on top of
-  // what is written after them. So nothing is written, cut or synced until all of them were answered: `settled` is how many
-  // were when no unanswered one was left.
+  // Writes and truncations that got no answer in time, though the host had begun them: they may
+  // still take place, on top of what is written after them. So nothing is written, cut or synced
+  // until all of them were answered: `settled` is how many were when no unanswered one was left.
   // Invariant: settled <= lost, but for wraps.
   atomic_word<std::uint32_t> lost;
   atomic_word<std::uint32_t> settled;
-  // An error after which bytes that were written may not be in the file, or not on its disk: every gfsync and gclose returns it,
-  // up to the last gclose. 0: none.
+  // An error after which bytes that were written may not be in the file, or not on its disk: every
+  // gfsync and gclose returns it, up to the last gclose. 0: none.
   atomic_word<std::int32_t> failed;
-  // Truncations begun and ended; odd while one is under way. Then nothing is written back, and calls that write wait
-  // (file/write.cuh). With `shrunk` when one has cut the file: what is registered of it may be pages that it has no more.
+  // Truncations begun and ended; odd while one is under way. Then nothing is written back, and
+  // calls that write wait (file/write.cuh). With `shrunk` when one has cut the file: what is
+  // registered of it may be pages that it has no more.
   atomic_word<std::uint32_t> cuts;
   static constexpr std::uint32_t shrunk = 1u << 31;
-  // The launch that emptied it last, as O_TRUNC asks; 0: none. Who changes it from `being_emptied` had set that.
+  // The launch that emptied it last, as O_TRUNC asks; 0: none. Who changes it from `being_emptied`
+  // had set that.
   atomic_word<std::uint64_t> emptied_by;
   static constexpr std::uint64_t being_emptied = ~std::uint64_t{0};
-  // Descriptors that may write it; with `closing` while the last one is being given back (file/open_files.cuh).
+  // Descriptors that may write it; with `closing` while the last one is being given back
+  // (file/open_files.cuh).
   atomic_word<std::uint32_t> writers;
   static constexpr std::uint32_t closing = 1u << 31;
-  // How often the last one of these was given back: `failed`, and what the host remembers of syncs that failed, is of
-  // those opened since.
+  // How often the last one of these was given back: `failed`, and what the host remembers of syncs
+  // that failed, is of those opened since.
   atomic_word<std::uint32_t> closings;
-  // Calls under way that rely on the file's size: appends, and the marking of stores in mappings. With
-  // `resizing` while a truncation waits for them or is under way: then no other such call begins
-  // (file/write.cuh). Never reset, because a call may outlive its descriptor.
+  // Calls under way that rely on the file's size: appends, and the marking of stores in mappings.
+  // With `resizing` while a truncation waits for them or is under way: then no other such call
+  // begins (file/write.cuh). Never reset, because a call may outlive its descriptor.
   atomic_word<std::uint32_t> size_users;
   static constexpr std::uint32_t resizing = 1u << 31;
 
@@ -62,22 +68,24 @@ struct alignas(128) file_node {
   // A version's name while its node is being made.
   static constexpr std::uint64_t being_made = ~std::uint64_t{0};
 };
-static_assert(sizeof(file_node) == 128, "one line: writers of different files share none");
+static_assert(sizeof(inode_state) == 128, "one line: writers of different files share none");
 
 // Of a mount that writes.
 struct alignas(128) name_state {
-  atomic_word<std::uint64_t> epoch;      // raised when a path may have come to stand for another file, by this mount
+  atomic_word<std::uint64_t>
+      epoch;  // raised when a path may have come to stand for another file, by this mount
   atomic_word<std::uint64_t> exclusive;  // opens that are to create their file so far
   atomic_word<std::uint32_t> mapped;     // mappings for writing, of all files
   atomic_word<std::uint32_t> unclosed;   // kept in open_file::unclosed
 };
 
 // What an open file is on the device: the record, which opens and closes change, and its shards.
-// Generation: odd while the record is open; raised at open and at close, so that a stale descriptor matches nothing.
+// Generation: odd while the record is open; raised at open and at close, so that a stale descriptor
+// matches nothing.
 struct alignas(128) open_file {
   slot_header header;  // key: keyed 128-bit hash of path and flags
-  // Generation (times 2^32) plus opens not closed yet. Beside the pins, because lookups pin for a moment too. Less than the
-  // holders, also below 0, while a close too many takes its step back.
+  // Generation (times 2^32) plus opens not closed yet. Beside the pins, because lookups pin for a
+  // moment too. Less than the holders, also below 0, while a close too many takes its step back.
   atomic_word<std::uint64_t> tag_holders;
   atomic_word<std::uint64_t> handle;  // the host's name for the file
   atomic_word<std::int64_t> modified_ns;
@@ -95,18 +103,24 @@ struct alignas(128) open_file {
   };
   GPUFS_HD static held holders_in(std::uint64_t word) {
     const auto holders = static_cast<std::int32_t>(static_cast<std::uint32_t>(word));
-    return {static_cast<std::uint32_t>((word - static_cast<std::uint64_t>(std::int64_t{holders})) >> 32), holders};
+    return {static_cast<std::uint32_t>((word - static_cast<std::uint64_t>(std::int64_t{holders})) >>
+                                       32),
+            holders};
   }
 
-  GPUFS_HD std::uint32_t generation() const { return holders_in(tag_holders.load_relaxed()).generation; }
+  GPUFS_HD std::uint32_t generation() const {
+    return holders_in(tag_holders.load_relaxed()).generation;
+  }
 };
 static_assert(sizeof(open_file) == 128, "one line a file");
 
-// What every call with a descriptor reads, and what it counts. All multiprocessors may use one file, and one line of memory
-// lies in one slice of the second-level cache, which a billion requests a second keep busy; so there are several copies
-// of both, and a multiprocessor uses its own. They lie in lines of their own: with the counts
-// beside it a quarter of the time of all hits was a wait for that line (benchmarks/results/c93bcbd/profile.txt), presumably
-// because each half of an H100's second-level cache keeps a copy of what it reads of the other until somebody writes there.
+// What every call with a descriptor reads, and what it counts. All multiprocessors may use one
+// file, and one line of memory lies in one slice of the second-level cache, which a billion
+// requests a second keep busy; so there are several copies of both, and a multiprocessor uses its
+// own. They lie in lines of their own: with the counts beside it a quarter of the time of all hits
+// was a wait for that line (benchmarks/results/c93bcbd/profile.txt), presumably because each half
+// of an H100's second-level cache keeps a copy of what it reads of the other until somebody writes
+// there.
 inline constexpr std::uint32_t file_copies = 8;
 
 // What an open file allows; beside its st_mode.
@@ -118,8 +132,8 @@ enum access_bits : std::uint32_t {
 };
 
 // The same in all copies; written while the record is closed. Two words, each beside a tag that has
-// the generation's low bits (load_tagged()). The host's name for the file lies in what the tags leave:
-// so a lookup reads one sector, as it would without the name.
+// the generation's low bits (load_tagged()). The host's name for the file lies in what the tags
+// leave: so a lookup reads one sector, as it would without the name.
 //
 //   tag_handle   63 ... 44 | 43 ....................... 0
 //                tag       | handle, low bits
@@ -143,7 +157,9 @@ struct alignas(32) file_facts {
     store_tagged(tag_handle, tag | (handle & low_mask));
     store_tagged(tag_mode, tag | handle >> low_bits << mode_bits | mode);
   }
-  GPUFS_HD static std::uint32_t tag_in(std::uint64_t tagged) { return static_cast<std::uint32_t>(tagged >> low_bits); }
+  GPUFS_HD static std::uint32_t tag_in(std::uint64_t tagged) {
+    return static_cast<std::uint32_t>(tagged >> low_bits);
+  }
   GPUFS_HD static std::uint64_t handle_in(std::uint64_t tag_handle, std::uint64_t tag_mode) {
     return (tag_handle & low_mask) | tag_mode >> mode_bits << low_bits;
   }
@@ -155,7 +171,8 @@ struct alignas(32) file_facts {
   static constexpr std::uint64_t low_mask = (std::uint64_t{1} << low_bits) - 1;
 };
 static_assert(sizeof(file_facts) == 32, "one sector");
-static_assert(file_facts::tag_bits >= limits::generation_bits, "a tag tells apart what a descriptor does");
+static_assert(file_facts::tag_bits >= limits::generation_bits,
+              "a tag tells apart what a descriptor does");
 static_assert(file_facts::low_bits + file_facts::tag_bits == 64 &&
                   2 * file_facts::tag_bits + file_facts::mode_bits == 64,
               "both pairs hold a tag, and together the handle");
@@ -163,14 +180,16 @@ static_assert(2 * access_once <= 1u << file_facts::mode_bits, "st_mode and acces
 
 // Since the open; to be summed over the copies.
 struct alignas(32) file_counts {
-  atomic_word<std::uint64_t> hits;          // pages found in the cache, waited for or not
-  atomic_word<std::uint64_t> page_loads;    // pages brought in, by whatever path
-  atomic_word<std::uint64_t> direct_loads;  // of these: pulled, or copied by the engine, from a registered extent
+  atomic_word<std::uint64_t> hits;        // pages found in the cache, waited for or not
+  atomic_word<std::uint64_t> page_loads;  // pages brought in, by whatever path
+  atomic_word<std::uint64_t>
+      direct_loads;  // of these: pulled, or copied by the engine, from a registered extent
   atomic_word<std::uint64_t> loaded_bytes;
 };
 
-// A range of a file that the host has mapped and registered, so that groups pull from it by themselves.
-// Filled once, under the latch of the table: phase 0 empty, 1 valid until no kernel runs.
+// A range of a file that the host has mapped and registered, so that groups pull from it by
+// themselves. Filled once, under the latch of the table: phase 0 empty, 1 valid until no kernel
+// runs.
 struct extent_entry {
   atomic_word<std::uint64_t> version;
   atomic_word<std::uint64_t> number;
@@ -187,16 +206,17 @@ struct extent_table_head {
 
 // How the bulk path (file/bulk.cuh) cuts its runs, in pages. Fixed at mount.
 struct bulk_layout {
-  std::uint32_t most;        // power of two: what a run loads at most; 0: no bulk path
-  std::uint32_t chunk;       // power of two: ... when it is only guessed that it is wanted
-  std::uint32_t least;       // shorter runs are loaded page by page
-  std::uint32_t ahead;       // chunks that runs may be ahead of their reader
-  std::uint32_t step;        // power of two: one page in so many may begin a run that is only guessed
+  std::uint32_t most;   // power of two: what a run loads at most; 0: no bulk path
+  std::uint32_t chunk;  // power of two: ... when it is only guessed that it is wanted
+  std::uint32_t least;  // shorter runs are loaded page by page
+  std::uint32_t ahead;  // chunks that runs may be ahead of their reader
+  std::uint32_t step;   // power of two: one page in so many may begin a run that is only guessed
   std::uint32_t frames_max;  // of all runs under way
   std::uint32_t runs_max;    // under way at once
 };
-// A run whose group stopped waiting for the answer. The copy engine may still fill its frames, so they belong to nobody
-// until the answer is there; then the next group that begins a run frees them.
+// A run whose group stopped waiting for the answer. The copy engine may still fill its frames, so
+// they belong to nobody until the answer is there; then the next group that begins a run frees
+// them.
 struct unanswered_run {
   enum class use : std::uint32_t { empty = 0, changing = 1, kept = 2 };
   atomic_word<std::uint32_t> used;  // use
@@ -214,16 +234,18 @@ struct unanswered_run {
   // Release: pairs with take().
   GPUFS_HD void give(use to) { used.store_release(static_cast<std::uint32_t>(to)); }
 };
-// More than there are copiers by default, each of which can be in the driver with one request. Frames of runs for which
-// there is no room are lost until the mount ends.
+// More than there are copiers by default, each of which can be in the driver with one request.
+// Frames of runs for which there is no room are lost until the mount ends.
 inline constexpr std::uint32_t unanswered_runs_max = 32;
 
 struct alignas(128) bulk_state {
   atomic_word<std::uint32_t> frames;     // of all runs under way
   atomic_word<std::uint32_t> runs;       // under way
   atomic_word<std::uint32_t> next_ring;  // free-running
-  // What pulling does to the bus, as far as a few noted pulls tell. Hints: groups that note at the same time lose some.
-  atomic_word<std::uint32_t> pull_ns;  // that a page took lately on average, while no run was under way: a run slows it
+  // What pulling does to the bus, as far as a few noted pulls tell. Hints: groups that note at the
+  // same time lose some.
+  atomic_word<std::uint32_t>
+      pull_ns;  // that a page took lately on average, while no run was under way: a run slows it
   atomic_word<std::uint32_t> pull_rate;         // bytes in a microsecond
   atomic_word<std::uint32_t> noted;             // pulls, free-running
   atomic_word<std::uint64_t> window_ns;         // when the rate was last taken
@@ -236,18 +258,22 @@ struct alignas(128) bulk_state {
     if (runs.load_relaxed() == 0) {
       const std::uint64_t ns = platform::duration_ns(began_ns, now_ns);
       const std::uint32_t before = pull_ns.load_relaxed();
-      pull_ns.store_relaxed(before - before / 8 + static_cast<std::uint32_t>(ns < 100'000'000 ? ns : 100'000'000) / 8);
+      pull_ns.store_relaxed(before - before / 8 +
+                            static_cast<std::uint32_t>(ns < 100'000'000 ? ns : 100'000'000) / 8);
     }
     constexpr std::uint32_t window = 32;
     if ((noted.fetch_add_relaxed(1) + 1) % window != 0) return;
     const std::uint64_t before = window_ns.load_relaxed();
     if (now_ns <= before) return;
-    pull_rate.store_relaxed(static_cast<std::uint32_t>(window * bytes / ((now_ns - before) / 1000 + 1)));
+    pull_rate.store_relaxed(
+        static_cast<std::uint32_t>(window * bytes / ((now_ns - before) / 1000 + 1)));
     window_ns.store_relaxed(now_ns);
   }
-  // Whether the host refused a run lately, because it cannot copy at present: runs would only take frames from others,
-  // and a trip to the host each. A clock that steps back ends the pause.
-  GPUFS_HD bool pauses(std::uint64_t now_ns) const { return now_ns - refused_ns.load_relaxed() < pause_ns; }
+  // Whether the host refused a run lately, because it cannot copy at present: runs would only take
+  // frames from others, and a trip to the host each. A clock that steps back ends the pause.
+  GPUFS_HD bool pauses(std::uint64_t now_ns) const {
+    return now_ns - refused_ns.load_relaxed() < pause_ns;
+  }
   static constexpr std::uint64_t pause_ns = 20'000'000;
   // What was true a second ago says nothing.
   GPUFS_HD std::uint32_t rate_at(std::uint64_t now_ns) const {
@@ -269,15 +295,15 @@ struct arena_layout {
   std::uint64_t bucket_count;
   std::uint64_t file_bucket_count;
   // Offsets from the arena's base.
-  std::uint64_t buckets, frames, rings, file_buckets, files, file_ring, file_facts, file_counts, extent_head, extents,
-      slots, counters, bulk_shared, nodes, names, dirt, masks, pages;
+  std::uint64_t buckets, frames, rings, file_buckets, files, file_ring, file_facts, file_counts,
+      extent_head, extents, slots, counters, bulk_shared, nodes, names, dirt, masks, pages;
   std::uint64_t total_bytes;
 
   GPUFS_HD std::uint64_t page_bytes() const { return std::uint64_t{1} << page_shift; }
 };
 
-// What a kernel gets, by value (or a pointer to it: mount::device_ref): everything that device calls need. Trivially copyable;
-// valid while the mount lives.
+// What a kernel gets, by value (or a pointer to it: mount::device_ref): everything that device
+// calls need. Trivially copyable; valid while the mount lives.
 struct mount_ref {
   char* arena;
   arena_layout layout;
@@ -306,16 +332,24 @@ struct mount_ref {
     return counts_of(record, platform::processor() % file_copies);
   }
   GPUFS_HD char* page(std::uint32_t frame_number) const {
-    return platform::assume_global(arena + layout.pages + (std::uint64_t{frame_number} << layout.page_shift));
+    return platform::assume_global(arena + layout.pages +
+                                   (std::uint64_t{frame_number} << layout.page_shift));
   }
   GPUFS_HD bool writes() const { return layout.node_count != 0; }
-  GPUFS_HD file_node& node(std::uint32_t number) const { return at<file_node>(layout.nodes)[number]; }
-  GPUFS_HD frame_dirt& dirt(std::uint32_t frame_number) const { return at<frame_dirt>(layout.dirt)[frame_number]; }
+  GPUFS_HD inode_state& node(std::uint32_t number) const {
+    return at<inode_state>(layout.nodes)[number];
+  }
+  GPUFS_HD frame_dirt& dirt(std::uint32_t frame_number) const {
+    return at<frame_dirt>(layout.dirt)[frame_number];
+  }
   // A bit for each byte of a page, as in a request to write.
   GPUFS_HD atomic_word<std::uint64_t>* mask(std::uint32_t frame_number) const {
-    return at<atomic_word<std::uint64_t>>(layout.masks) + std::uint64_t{frame_number} * mask_words(layout.page_bytes());
+    return at<atomic_word<std::uint64_t>>(layout.masks) +
+           std::uint64_t{frame_number} * mask_words(layout.page_bytes());
   }
-  GPUFS_HD channel_client client() const { return {channel, at<slot_record>(layout.slots), timeouts, &counters()}; }
+  GPUFS_HD channel_client client() const {
+    return {channel, at<slot_record>(layout.slots), timeouts, &counters()};
+  }
 };
 
 }  // namespace gpufs

@@ -1,37 +1,45 @@
-// Dirty pages: which bytes of a resident page were written here and are not in the file yet. Exactly those are written back, so
-// that others may write other bytes of the same page (the diff-and-merge of GPUfs, ACM TOCS 32(1), section 3.1, for which a
-// mask of what was written does, where bytes are written by calls; mappings are compared with a copy, file/write.cuh).
+// Dirty pages: which bytes of a resident page were written here and are not in the file yet.
+// Exactly those are written back, so that others may write other bytes of the same page (the
+// diff-and-merge of GPUfs, ACM TOCS 32(1), section 3.1, for which a mask of what was written does,
+// where bytes are written by calls; mappings are compared with a copy, file/write.cuh).
 //
 // A frame has flags (frame_dirt) and a mask with a bit for each byte. The flags:
 //
-//   dirty     bytes were written that the file does not have. While it is set the page has one pin more, the dirty pin: so a
-//             dirty page is never evicted, and eviction knows nothing of dirt.
+//   dirty     bytes were written that the file does not have. While it is set the page has one pin
+//             more, the dirty pin: so a dirty page is never evicted, and eviction knows nothing of
+//             dirt.
 //   whole     ... all of them (the mask is not looked at); or
 //   partial   ... those in the mask; or both
 //   alone     a hint: it could not be written with its neighbours (cache/dirty_run.cuh)
-//   cleaning  one group is writing them back; only that group clears it. No two at once: two writes of one byte could reach
-//             the file in the wrong order.
+//   cleaning  one group is writing them back; only that group clears it. No two at once: two writes
+//             of one byte could reach the file in the wrong order.
 //
-// and above them a count of cleanings, so that who finds the flags as they were knows that there was none meanwhile.
+// and above them a count of cleanings, so that who finds the flags as they were knows that there
+// was none meanwhile.
 //
-// A dirty page is written through whichever open file of its node the host likes, and one is open: who gives back the last of the
-// descriptors that may write the file leaves no dirty page behind (leave_writers(), file/open_files.cuh).
+// A dirty page is written through whichever open file of its node the host likes, and one is open:
+// who gives back the last of the descriptors that may write the file leaves no dirty page behind
+// (leave_writers(), file/open_files.cuh).
 //
 //              writer                                     cleaner
-//   pin the page                             pin the page; set `cleaning`, clear the others, in one step; the dirty pin is mine
+//   pin the page                             pin the page; set `cleaning`, clear the others, in one
+//                                            step; the dirty pin is mine
 //   store the bytes                          take the mask: exchange each word with 0
 //   set their bits in the mask               read the bytes, have them written
 //   set dirty, partial (take a dirty pin     clear `cleaning`, give back the dirty pin and my own
 //     when dirty was clear); unpin             (failed: put bits and flags back first)
 //
-// Nothing is lost: a writer sets bits behind its stores, and the flags behind the bits; a cleaner clears the flags before it takes
-// the bits, and takes them before it reads the bytes. All of these are read-modify-writes with both orders, but for one of a writer
-// whose page was dirty before, which has to order only what comes before it (set_again). So either the
-// cleaner gets the bit, and then sees the byte; or the writer's bit comes after the exchange, and then its flag comes after
-// the clearing, and the page is dirty again. It may be so for nothing: then the next cleaner finds an empty mask. A byte that is
-// stored while it is being read may go to the file half new; its bit follows, and the whole of it goes once more.
+// Nothing is lost: a writer sets bits behind its stores, and the flags behind the bits; a cleaner
+// clears the flags before it takes the bits, and takes them before it reads the bytes. All of these
+// are read-modify-writes with both orders, but for one of a writer whose page was dirty before,
+// which has to order only what comes before it (set_again). So either the cleaner gets the bit, and
+// then sees the byte; or the writer's bit comes after the exchange, and then its flag comes after
+// the clearing, and the page is dirty again. It may be so for nothing: then the next cleaner finds
+// an empty mask. A byte that is stored while it is being read may go to the file half new; its bit
+// follows, and the whole of it goes once more.
 //
-// models/dirty.pml is a model of this, with its writers, write-backs, closes and truncations: all orders of the steps are tried.
+// models/dirty.pml is a model of this, with its writers, write-backs, closes and truncations: all
+// orders of the steps are tried.
 #pragma once
 
 #include "gpufs/base/copy.cuh"
@@ -39,23 +47,24 @@
 
 namespace gpufs::detail {
 
-// In the version of a page's key. Pages of O_GWRONCE, which are never fetched and so are not whole, and copies of pages that are
-// mapped for writing, are not what others look for.
+// In the version of a page's key. Pages of O_GWRONCE, which are never fetched and so are not whole,
+// and copies of pages that are mapped for writing, are not what others look for.
 inline constexpr std::uint64_t once_bit = std::uint64_t{1} << 62;
 inline constexpr std::uint64_t copy_bit = std::uint64_t{1} << 61;
 static_assert(versions_end <= copy_bit, "no version has these bits");
 
-// Of the page in a frame that the caller has pinned. The frame's generation keeps the copies of a page that was evicted since from
-// being taken for it.
+// Of the page in a frame that the caller has pinned. The frame's generation keeps the copies of a
+// page that was evicted since from being taken for it.
 GPUFS_HD inline slot_key key_of_copy(const slot_header& header) {
   const slot_key key = header.key();
   return {key.high | copy_bit, key.low | std::uint64_t{header.generation.load_relaxed()} << 40};
 }
 
-// Calls `change(copy)`, collectively, with the copy of a page that is mapped for writing, if it is; the
-// caller has pinned the page. Waits only for another group that is making the copy, which ends.
+// Calls `change(copy)`, collectively, with the copy of a page that is mapped for writing, if it is;
+// the caller has pinned the page. Waits only for another group that is making the copy, which ends.
 template <class Group, class Change>
-GPUFS_HD void change_copy(const mount_ref& fs, const Group& g, std::uint32_t frame_number, const Change& change) {
+GPUFS_HD void change_copy(const mount_ref& fs, const Group& g, std::uint32_t frame_number,
+                          const Change& change) {
   const frame_table frames(fs);
   std::int32_t copy = -1;
   if (g.is_leader()) {
@@ -69,9 +78,9 @@ GPUFS_HD void change_copy(const mount_ref& fs, const Group& g, std::uint32_t fra
   if (g.is_leader()) frames.unpin(static_cast<std::uint32_t>(copy));
 }
 
-// Whether any page is mapped for writing. Both orders: a group that maps a page raises the count before
-// it copies the page. So the caller either finds the count raised; or it came first, and then the copy
-// has what the caller read of the page, or stored there, before. By one thread.
+// Whether any page is mapped for writing. Both orders: a group that maps a page raises the count
+// before it copies the page. So the caller either finds the count raised; or it came first, and
+// then the copy has what the caller read of the page, or stored there, before. By one thread.
 GPUFS_HD inline bool are_pages_mapped(const mount_ref& fs) {
   return fs.at<name_state>(fs.layout.names)->mapped.fetch_add_acq_rel(0) != 0;
 }
@@ -98,21 +107,23 @@ class page_dirt {
     return (now & ~all_flags) == (seen & ~all_flags) && ((now | seen) & cleaning) == 0;
   }
 
-  // As set(), of a page that was dirty when its flags were `seen`, before the bytes were stored, and that nobody has taken for
-  // cleaning since; false otherwise. A release only: the caller reads none of the page behind it.
+  // As set(), of a page that was dirty when its flags were `seen`, before the bytes were stored,
+  // and that nobody has taken for cleaning since; false otherwise. A release only: the caller reads
+  // none of the page behind it.
   [[nodiscard]] GPUFS_HD bool set_again(std::uint32_t seen, std::uint32_t what) {
     return (seen & dirty) != 0 && dirt_.flags.compare_exchange_in_order(seen, seen | what);
   }
 
-  // The caller, who has pinned the page, has stored bytes, and set their bits unless `what` is `whole`. True when the
-  // page was clean.
+  // The caller, who has pinned the page, has stored bytes, and set their bits unless `what` is
+  // `whole`. True when the page was clean.
   GPUFS_HD bool set(std::uint32_t node, std::uint32_t what) {
     dirt_.node.store_relaxed(node);  // the same for all who write the page's version
     const std::uint32_t wanted = dirty | what;
     bool has_pin = false;
     std::uint32_t seen = dirt_.flags.load_acquire();
     for (;;) {
-      // Of a partial write the bits are what a cleaner waits for, so seeing the flags is enough. Of a whole one nothing else tells it.
+      // Of a partial write the bits are what a cleaner waits for, so seeing the flags is enough. Of
+      // a whole one nothing else tells it.
       if (what == partial && (seen & wanted) == wanted) break;
       // First the pin: the page must not be without one of the two.
       if ((seen & dirty) == 0 && !has_pin) {
@@ -130,24 +141,29 @@ class page_dirt {
   }
 
   // Whether it was not.
-  [[nodiscard]] GPUFS_HD bool mark_stale() { return (dirt_.flags.fetch_or_acq_rel(stale) & stale) == 0; }
+  [[nodiscard]] GPUFS_HD bool mark_stale() {
+    return (dirt_.flags.fetch_or_acq_rel(stale) & stale) == 0;
+  }
   GPUFS_HD void unmark_stale() { (void)dirt_.flags.fetch_and_acq_rel(~stale); }
 
-  // Takes the page for writing back; the caller has pinned it. `what`: what is dirty of it. False when nothing is, or
-  // another group is at it.
+  // Takes the page for writing back; the caller has pinned it. `what`: what is dirty of it. False
+  // when nothing is, or another group is at it.
   [[nodiscard]] GPUFS_HD bool begin_cleaning(std::uint32_t& what) {
     std::uint32_t seen = flags();
     for (;;) {
       if ((seen & dirty) == 0 || (seen & cleaning) != 0) return false;
       GPUFS_SCHEDULE_POINT("dirt.begin");
-      if (dirt_.flags.compare_exchange_acq_rel(seen, ((seen & ~all_flags) + one_cleaning) | cleaning)) break;
+      if (dirt_.flags.compare_exchange_acq_rel(seen,
+                                               ((seen & ~all_flags) + one_cleaning) | cleaning))
+        break;
     }
     what = seen & all_flags;
     return true;
   }
   // It was written back.
   GPUFS_HD void end_cleaning(std::uint32_t node) {
-    // First the count: who waits for the flag may then close the file, and its node may become another file's.
+    // First the count: who waits for the flag may then close the file, and its node may become
+    // another file's.
     drop_pin(node);
     GPUFS_SCHEDULE_POINT("dirt.end");
     (void)dirt_.flags.fetch_and_acq_rel(~cleaning);
@@ -184,7 +200,8 @@ class page_dirt {
     (void)fs_.node(node).dirty.fetch_add_release(change);
     const std::uint32_t share = fs_.layout.frame_count / fs_.layout.ring_count;
     const std::uint32_t ring = frame_ / share;
-    fs_.at<slot_ring>(fs_.layout.rings)[ring < fs_.layout.ring_count ? ring : fs_.layout.ring_count - 1]
+    fs_.at<slot_ring>(
+           fs_.layout.rings)[ring < fs_.layout.ring_count ? ring : fs_.layout.ring_count - 1]
         .dirty.add_relaxed(change);
   }
 
@@ -193,20 +210,21 @@ class page_dirt {
   frame_dirt& dirt_;
 };
 
-// Sets the bits of bytes [begin, end) of a page, which the group has stored. Collective; the caller orders.
+// Sets the bits of bytes [begin, end) of a page, which the group has stored. Collective; the caller
+// orders.
 template <class Group>
-GPUFS_HD void set_bits(const mount_ref& fs, const Group& g, std::uint32_t frame_number, std::uint64_t begin,
-                       std::uint64_t end) {
+GPUFS_HD void set_bits(const mount_ref& fs, const Group& g, std::uint32_t frame_number,
+                       std::uint64_t begin, std::uint64_t end) {
   atomic_word<std::uint64_t>* const mask = fs.mask(frame_number);
   for (std::uint64_t w = begin / 64 + g.rank(); w <= (end - 1) / 64; w += g.size())
     mask[w].or_release(page_dirt::bits(w, begin, end));
 }
 
-// The group has stored bytes [begin, end) of a page that it has pinned: their bits, unless that is all of it. What is then to be
-// said to page_dirt::set(), by the leader. Collective.
+// The group has stored bytes [begin, end) of a page that it has pinned: their bits, unless that is
+// all of it. What is then to be said to page_dirt::set(), by the leader. Collective.
 template <class Group>
-GPUFS_HD std::uint32_t mark_bytes(const mount_ref& fs, const Group& g, std::uint32_t frame_number, std::uint64_t begin,
-                                  std::uint64_t end) {
+GPUFS_HD std::uint32_t mark_bytes(const mount_ref& fs, const Group& g, std::uint32_t frame_number,
+                                  std::uint64_t begin, std::uint64_t end) {
   g.sync();  // all members' stores come before each one's bits
   if (begin == 0 && end == fs.layout.page_bytes()) return page_dirt::whole;
   set_bits(fs, g, frame_number, begin, end);

@@ -1,11 +1,14 @@
-// A run: dirty pages of one file that follow each other, which a group has taken to write them back in one piece. Each member
-// holds some of them, so that all are looked for, taken and let go at the same time.
+// A run: dirty pages of one file that follow each other, which a group has taken to write them back
+// in one piece. Each member holds some of them, so that all are looked for, taken and let go at the
+// same time.
 //
-// A run lies in one stretch, an aligned part of the file as large as the host is sent at once: groups that find pages of the same
-// stretch try for the same page first, and one of them takes it all.
+// A run lies in one stretch, an aligned part of the file as large as the host is sent at once:
+// groups that find pages of the same stretch try for the same page first, and one of them takes it
+// all.
 //
-// When a run could not be written its pages are `alone`: each is a run of its own until it is written, so that one that cannot be does
-// not keep the others, and all of them are not tried again for each.
+// When a run could not be written its pages are `alone`: each is a run of its own until it is
+// written, so that one that cannot be does not keep the others, and all of them are not tried again
+// for each.
 #pragma once
 
 #include "gpufs/cache/dirty.cuh"
@@ -18,25 +21,29 @@ class dirty_run {
  public:
   GPUFS_HD dirty_run(const mount_ref& fs, const Group& g) : fs_(fs), g_(g) {}
 
-  // How many pages a stretch has, a power of two: not so many that a few of them are all of a small cache.
+  // How many pages a stretch has, a power of two: not so many that a few of them are all of a small
+  // cache.
   GPUFS_HD std::uint32_t stretch_pages() const {
     const std::uint64_t room = fs_.channel.layout.write_bytes_max() >> fs_.layout.page_shift;
-    const std::uint64_t held = std::uint64_t{of_member} * g_.size(), share = fs_.layout.frame_count / 8;
+    const std::uint64_t held = std::uint64_t{of_member} * g_.size(),
+                        share = fs_.layout.frame_count / 8;
     std::uint64_t n = room < held ? room : held;
     n = n < share ? n : share;
     while ((n & (n - 1)) != 0) n &= n - 1;
     return n == 0 ? 1 : static_cast<std::uint32_t>(n);
   }
 
-  // Takes a page, if it is dirty and no other group is at it, and as many dirty pages of its stretch as are next to it.
+  // Takes a page, if it is dirty and no other group is at it, and as many dirty pages of its
+  // stretch as are next to it.
   GPUFS_HD void take_around(std::uint32_t frame_number, const slot_key& key) {
     const dirty_bits seen = look(frame_number, key);
     const auto wanted = static_cast<std::uint32_t>(key.low - first_);
     if (!take_alone(seen, wanted)) take(seen.dirty | std::uint64_t{1} << wanted, wanted);
   }
 
-  // Takes the longest run of dirty pages in the stretch that a page is in, if it has `least` pages or the whole stretch. Nothing if
-  // another group is at it; at any page of the stretch, unless one page is enough.
+  // Takes the longest run of dirty pages in the stretch that a page is in, if it has `least` pages
+  // or the whole stretch. Nothing if another group is at it; at any page of the stretch, unless one
+  // page is enough.
   GPUFS_HD void take_longest(std::uint32_t frame_number, const slot_key& key, std::uint32_t least) {
     const dirty_bits seen = look(frame_number, key);
     if (least > pages_) least = pages_;
@@ -90,11 +97,13 @@ class dirty_run {
     g_.sync();
   }
 
-  // Takes a page for changes to what is dirty of it, which it returns; 0 when there is nothing, or another group is at it: then
-  // nothing is held. By one thread.
-  GPUFS_HD static std::uint32_t begin_page(const mount_ref& fs, std::uint32_t frame_number, const slot_key& key) {
+  // Takes a page for changes to what is dirty of it, which it returns; 0 when there is nothing, or
+  // another group is at it: then nothing is held. By one thread.
+  GPUFS_HD static std::uint32_t begin_page(const mount_ref& fs, std::uint32_t frame_number,
+                                           const slot_key& key) {
     slot_header& header = frame_table(fs).header(frame_number);
-    const bool there = slot_state::phase(header.state.pin()) == slot_phase::resident && header.key() == key;
+    const bool there =
+        slot_state::phase(header.state.pin()) == slot_phase::resident && header.key() == key;
     std::uint32_t what = 0;
     if (there && page_dirt(fs, frame_number).begin_cleaning(what)) return what;
     (void)header.state.unpin();
@@ -111,15 +120,17 @@ class dirty_run {
 
  private:
   static constexpr std::uint32_t pages_max = 64;  // as a word has bits
-  // Pages that a member holds; the twin's groups have one.
-  static constexpr std::uint32_t of_member = Group::is_one_thread || !platform::is_gpu ? pages_max : 2;
+  // Pages that a member holds; the CPU device's groups have one.
+  static constexpr std::uint32_t of_member =
+      Group::is_one_thread || !platform::is_gpu ? pages_max : 2;
 
   // A bit for each page of the stretch. `alone`: dirty too, but not to be written with others.
   struct dirty_bits {
     std::uint64_t dirty, alone, cleaning;
   };
 
-  // What `act(page, place)` gives for the member's own pages of [begin, end) of the stretch, by bits; of all members together.
+  // What `act(page, place)` gives for the member's own pages of [begin, end) of the stretch, by
+  // bits; of all members together.
   template <class Act>
   GPUFS_HD std::uint64_t for_own(std::uint32_t begin, std::uint32_t end, const Act& act) {
     std::uint64_t bits = 0;
@@ -130,7 +141,8 @@ class dirty_run {
     return bits;
   }
 
-  // At a glance, as a hint: what is there of the stretch that a page is in. (A glance does not find all pages, but that one it must.)
+  // At a glance, as a hint: what is there of the stretch that a page is in. (A glance does not find
+  // all pages, but that one it must.)
   GPUFS_HD dirty_bits look(std::uint32_t frame_number, const slot_key& key) {
     pages_ = stretch_pages();
     version_ = key.high;
@@ -144,7 +156,8 @@ class dirty_run {
       const std::uint32_t flags = page_dirt(fs_, frames_[k]).flags();
       const std::uint64_t bit = std::uint64_t{1} << n;
       if ((flags & page_dirt::cleaning) != 0) own.cleaning |= bit;
-      else if ((flags & page_dirt::dirty) != 0) ((flags & page_dirt::alone) != 0 ? own.alone : own.dirty) |= bit;
+      else if ((flags & page_dirt::dirty) != 0)
+        ((flags & page_dirt::alone) != 0 ? own.alone : own.dirty) |= bit;
       return 0;
     });
     return {g_.sum(own.dirty), g_.sum(own.alone), g_.sum(own.cleaning)};
@@ -166,8 +179,9 @@ class dirty_run {
     std::uint64_t taken = g_.sum(for_own(wanted, wanted + 1, take_own));
     if (taken == 0) return;
     narrow(candidates, wanted);
-    taken |= g_.sum(for_own(begin_, begin_ + count_,
-                            [&](std::uint32_t n, std::uint32_t k) { return n == wanted ? 0 : take_own(n, k); }));
+    taken |= g_.sum(for_own(begin_, begin_ + count_, [&](std::uint32_t n, std::uint32_t k) {
+      return n == wanted ? 0 : take_own(n, k);
+    }));
     // Some went to others meanwhile: what is behind them is given back.
     narrow(taken, wanted);
     (void)for_own(0, pages_, [&](std::uint32_t n, std::uint32_t k) {
@@ -175,9 +189,9 @@ class dirty_run {
         end_page(fs_, frames_[k], page_dirt(fs_, frames_[k]).node(), what_[k]);
       return 0;
     });
-    const std::uint64_t partly = for_own(begin_, begin_ + count_, [&](std::uint32_t, std::uint32_t k) {
-      return (what_[k] & page_dirt::whole) == 0 ? 1 : 0;
-    });
+    const std::uint64_t partly = for_own(
+        begin_, begin_ + count_,
+        [&](std::uint32_t, std::uint32_t k) { return (what_[k] & page_dirt::whole) == 0 ? 1 : 0; });
     masked_ = !g_.all(partly == 0);
     const page front = at(0);
     node_ = page_dirt(fs_, front.frame).node();

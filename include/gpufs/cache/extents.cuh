@@ -1,5 +1,6 @@
-// The extent table: where in (registered) host memory a part of a file lies. Filled by device code from what the
-// service tells in its answers, so that the host never writes into the arena; read without locks on each major fault.
+// The extent table: where in (registered) host memory a part of a file lies. Filled by device code
+// from what the service tells in its answers, so that the host never writes into the arena; read
+// without locks on each major fault.
 #pragma once
 
 #include "gpufs/cache/arena.cuh"
@@ -11,8 +12,10 @@ class extent_table {
  public:
   GPUFS_HD explicit extent_table(const mount_ref& fs) : fs_(fs) {}
 
-  // Host address of the byte at `offset` of the file, or 0 when [offset, offset + bytes) is not directly readable.
-  GPUFS_HD std::uint64_t find(std::uint64_t version, std::uint64_t offset, std::uint64_t bytes) const {
+  // Host address of the byte at `offset` of the file, or 0 when [offset, offset + bytes) is not
+  // directly readable.
+  GPUFS_HD std::uint64_t find(std::uint64_t version, std::uint64_t offset,
+                              std::uint64_t bytes) const {
     if (fs_.layout.extent_slots == 0) return 0;
     const std::uint64_t number = offset >> fs_.layout.extent_shift;
     const std::uint64_t within = offset - (number << fs_.layout.extent_shift);
@@ -27,9 +30,10 @@ class extent_table {
     return 0;
   }
 
-  // Adds what a reply told; nothing when it is there already, or the table is full. Waits only for the latch, which
-  // guards the filling of entries and whose holder never waits.
-  GPUFS_HD void insert(std::uint64_t version, std::uint64_t number, std::uint64_t address, std::uint32_t bytes) {
+  // Adds what a reply told; nothing when it is there already, or the table is full. Waits only for
+  // the latch, which guards the filling of entries and whose holder never waits.
+  GPUFS_HD void insert(std::uint64_t version, std::uint64_t number, std::uint64_t address,
+                       std::uint32_t bytes) {
     if (fs_.layout.extent_slots == 0) return;
     extent_table_head& head = *fs_.at<extent_table_head>(fs_.layout.extent_head);
     for (std::uint32_t attempt = 0;; ++attempt) {

@@ -21,7 +21,9 @@ class frame_table {
     return take_out(slot, header(slot).state.claim(slot_phase::resident));
   }
   // Of a frame that the caller has pinned.
-  GPUFS_HD bool claim_pinned(std::uint32_t slot) const { return take_out(slot, header(slot).state.claim_pinned()); }
+  GPUFS_HD bool claim_pinned(std::uint32_t slot) const {
+    return take_out(slot, header(slot).state.claim_pinned());
+  }
 
  private:
   GPUFS_HD bool take_out(std::uint32_t slot, bool claimed) const {

@@ -1,17 +1,18 @@
-// The index: an open hash of 128-byte buckets from key to slot. Lookup takes no lock; a writer latches the key's home
-// bucket. Used for pages -> frames and for paths -> open-file records.
+// The index: an open hash of 128-byte buckets from key to slot. Lookup takes no lock; a writer
+// latches the key's home bucket. Used for pages -> frames and for paths -> open-file records.
 //
 // Invariants.
 //  1. An entry is 0 (empty) or (tag, slot + 1). Entries never move.
-//  2. At most one entry of a key leads to a slot that is loading or resident: an inserter looks again under the home
-//     bucket's latch, which every other inserter of that key needs too. A second entry may lead to a slot that is being
-//     evicted; lookups pass over it, and its evictor removes it by its exact value.
-//  3. An entry that does not fit its home bucket goes to a following one; each full bucket that it passes counts it in
-//     `passed`, raised before the entry appears and lowered after it is gone. So a lookup may stop at the first bucket
-//     whose count is 0.
-//  4. The latch guards the set of entries of the keys that are at home here, nothing else. Latches are never nested,
-//     and none is held across a load, a copy or a wait; so waiting for one needs no deadline. Cells are shared with keys of other homes, hence taken by
-//     compare-and-swap.
+//  2. At most one entry of a key leads to a slot that is loading or resident: an inserter looks
+//     again under the home bucket's latch, which every other inserter of that key needs too. A
+//     second entry may lead to a slot that is being evicted; lookups pass over it, and its evictor
+//     removes it by its exact value.
+//  3. An entry that does not fit its home bucket goes to a following one; each full bucket that it
+//     passes counts it in `passed`, raised before the entry appears and lowered after it is gone.
+//     So a lookup may stop at the first bucket whose count is 0.
+//  4. The latch guards the set of entries of the keys that are at home here, nothing else. Latches
+//     are never nested, and none is held across a load, a copy or a wait; so waiting for one needs
+//     no deadline. Cells are shared with keys of other homes, hence taken by compare-and-swap.
 #pragma once
 
 #include "gpufs/cache/slot_state.cuh"
@@ -48,17 +49,19 @@ struct lookup_result {
   bool waited;
 };
 
-// `Slots` gives: `slot_header& header(slot)`, and `void unpin(slot)`, which gives a wrong pin back, and does what is due when that
-// was the slot's last.
+// `Slots` gives: `slot_header& header(slot)`, and `void unpin(slot)`, which gives a wrong pin back,
+// and does what is due when that was the slot's last.
 template <class Slots>
 class hash_index {
  public:
-  // Invariant: bucket_count is a power of two; there are more cells than slots, so a free cell always exists.
+  // Invariant: bucket_count is a power of two; there are more cells than slots, so a free cell
+  // always exists.
   GPUFS_HD hash_index(index_bucket* buckets, std::uint64_t bucket_count, Slots slots)
       : buckets_(buckets), mask_(bucket_count - 1), slots_(slots) {}
 
-  // Pins the slot that holds `key`, loading or resident. Called by one thread. Does not wait for a load; but it gives wrong pins
-  // back, and `Slots::unpin` may have more to do: that of open files closes a file whose last pin goes, which may wait for the host.
+  // Pins the slot that holds `key`, loading or resident. Called by one thread. Does not wait for a
+  // load; but it gives wrong pins back, and `Slots::unpin` may have more to do: that of open files
+  // closes a file whose last pin goes, which may wait for the host.
   GPUFS_HD pinned_slot find_and_pin(const slot_key& key) {
     const std::uint64_t h = hash(key);
     std::uint64_t b = h & mask_;
@@ -78,16 +81,16 @@ class hash_index {
     return {0, slot_phase::free, false};
   }
 
-  // A guess at the slot that holds `key`, plus 1, or 0: from the home bucket only. Nothing is pinned, so it may be wrong in
-  // any way. By one thread; does not wait.
+  // A guess at the slot that holds `key`, plus 1, or 0: from the home bucket only. Nothing is
+  // pinned, so it may be wrong in any way. By one thread; does not wait.
   GPUFS_HD std::uint32_t guess(const slot_key& key) const {
     const std::uint64_t h = hash(key);
     const std::uint32_t near = guess_of(load_sector(h), h);
     return near != 0 ? near : guess_behind(h);
   }
 
-  // Its three steps, so that many can be made at once: one access to a quarter of the bucket, where the entry of nearly every
-  // key is; what it says; and, if it says nothing, the other quarters.
+  // Its three steps, so that many can be made at once: one access to a quarter of the bucket, where
+  // the entry of nearly every key is; what it says; and, if it says nothing, the other quarters.
   struct sector {
     std::uint64_t entries[4];
   };
@@ -117,16 +120,19 @@ class hash_index {
   GPUFS_HD std::uint32_t guess_behind(std::uint64_t h) const {
     std::uint32_t candidate = 0;
     GPUFS_NO_UNROLL
-    for (std::uint32_t k = 1; k < 4 && candidate == 0; ++k) candidate = guess_of(load_sector(h, k), h);
+    for (std::uint32_t k = 1; k < 4 && candidate == 0; ++k)
+      candidate = guess_of(load_sector(h, k), h);
     return candidate;
   }
 
-  // As find_and_pin(), and waits while the slot is loading. Called by one thread that owns no unloaded slot: then such
-  // waits form no cycle, and each ends when the load does, because a loader waits for nobody's load.
+  // As find_and_pin(), and waits while the slot is loading. Called by one thread that owns no
+  // unloaded slot: then such waits form no cycle, and each ends when the load does, because a
+  // loader waits for nobody's load.
   GPUFS_HD GPUFS_OUT_OF_LINE lookup_result lookup(const slot_key& key) {
     const pinned_slot found = find_and_pin(key);
     if (!found.found) return {lookup_result::kind::absent, 0, 0, false};
-    if (found.phase == slot_phase::resident) return {lookup_result::kind::resident, found.slot, 0, false};
+    if (found.phase == slot_phase::resident)
+      return {lookup_result::kind::resident, found.slot, 0, false};
     slot_header& header = slots_.header(found.slot);
     slot_phase phase = slot_phase::loading;
     for (std::uint32_t attempt = 0; phase == slot_phase::loading; ++attempt) {
@@ -147,17 +153,18 @@ class hash_index {
     std::uint32_t slot;
   };
 
-  // Makes a slot for an absent key: owned by the caller, loading, pinned and findable. `claim()` gives a free slot in
-  // state evicting, or none; it is called under the latch and must neither wait nor latch. So of many groups that miss
-  // one page at the same moment only one takes a slot.
+  // Makes a slot for an absent key: owned by the caller, loading, pinned and findable. `claim()`
+  // gives a free slot in state evicting, or none; it is called under the latch and must neither
+  // wait nor latch. So of many groups that miss one page at the same moment only one takes a slot.
   template <class Claim>
   [[nodiscard]] GPUFS_HD begin_result begin_load_with(const slot_key& key, const Claim& claim) {
     const std::uint64_t h = hash(key);
     const std::uint64_t home = h & mask_;
     GPUFS_SCHEDULE_POINT("index.insert");
-    // Of many that miss one key at the same moment the first gets the latch, and the others need it no more: what they see without it
-    // is a guess, but whoever is told `present` looks the key up again anyway. (528 blocks that open one file: each in its turn would
-    // hold the latch for some loads from memory.)
+    // Of many that miss one key at the same moment the first gets the latch, and the others need it
+    // no more: what they see without it is a guess, but whoever is told `present` looks the key up
+    // again anyway. (528 blocks that open one file: each in its turn would hold the latch for some
+    // loads from memory.)
     for (std::uint32_t attempt = 0; !try_latch(home); ++attempt) {
       if (attempt != 0 && present(key, h)) return {begun::present, 0};
       pause_at_latch(attempt);
@@ -170,8 +177,9 @@ class hash_index {
       if (c.claimed) {
         slot_header& header = slots_.header(c.slot);
         header.set_key(key);
-        // Not before: nothing can stop the load any more. A slot that were loading already, and then given back, could
-        // be waited for by a lookup with an old entry of it, which would take an error of long ago for the answer.
+        // Not before: nothing can stop the load any more. A slot that were loading already, and
+        // then given back, could be waited for by a lookup with an old entry of it, which would
+        // take an error of long ago for the answer.
         header.state.begin_load();
         place(h, c.slot);
       }
@@ -180,16 +188,19 @@ class hash_index {
     return result;
   }
 
-  // The same with a slot that the caller has claimed already (by evicting, which latches). False when another group was
-  // first; the slot is free then, and no longer the caller's.
-  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool begin_load(const slot_key& key, std::uint32_t slot) {
-    if (begin_load_with(key, [slot] { return slot_claim{slot, true}; }).what == begun::yes) return true;
+  // The same with a slot that the caller has claimed already (by evicting, which latches). False
+  // when another group was first; the slot is free then, and no longer the caller's.
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool begin_load(const slot_key& key,
+                                                           std::uint32_t slot) {
+    if (begin_load_with(key, [slot] { return slot_claim{slot, true}; }).what == begun::yes)
+      return true;
     slots_.header(slot).state.release();
     return false;
   }
 
   // Ends a load with an error: those who wait for it get the error, later lookups find nothing.
-  GPUFS_HD GPUFS_OUT_OF_LINE void fail_load(const slot_key& key, std::uint32_t slot, std::int32_t error) {
+  GPUFS_HD GPUFS_OUT_OF_LINE void fail_load(const slot_key& key, std::uint32_t slot,
+                                            std::int32_t error) {
     slot_header& header = slots_.header(slot);
     header.set_failure(error);
     header.state.fail_load();
@@ -198,7 +209,8 @@ class hash_index {
     slots_.unpin(slot);
   }
 
-  // Removes a slot that the caller owns (state evicting) and that is in the index. Called by one thread.
+  // Removes a slot that the caller owns (state evicting) and that is in the index. Called by one
+  // thread.
   GPUFS_HD GPUFS_OUT_OF_LINE void remove(const slot_key& key, std::uint32_t slot) {
     const std::uint64_t h = hash(key);
     const std::uint64_t home = h & mask_;
@@ -216,22 +228,26 @@ class hash_index {
       if (removed) break;
     }
     GPUFS_ASSERT(removed);
-    // Release: a lookup that finds the lowered count, and stops, must not have been able to find the entry behind it.
+    // Release: a lookup that finds the lowered count, and stops, must not have been able to find
+    // the entry behind it.
     GPUFS_NO_UNROLL
-    for (std::uint64_t p = home; p != b; p = (p + 1) & mask_) (void)buckets_[p].passed.fetch_add_release(~0u);
+    for (std::uint64_t p = home; p != b; p = (p + 1) & mask_)
+      (void)buckets_[p].passed.fetch_add_release(~0u);
     unlatch(home);
   }
 
  private:
-  // What is done with an entry that matches is in a loop that is not unrolled: sixteen copies of it, of which one is run, would
-  // push other code out of the instruction cache. So the entries, which are in registers, are not reached by an index.
+  // What is done with an entry that matches is in a loop that is not unrolled: sixteen copies of
+  // it, of which one is run, would push other code out of the instruction cache. So the entries,
+  // which are in registers, are not reached by an index.
   struct entries_of_bucket {
     std::uint64_t values[index_bucket::entry_count];
     // A bit for each.
     GPUFS_HD std::uint32_t that_match(std::uint64_t h) const {
       std::uint32_t bits = 0;
       GPUFS_UNROLL
-      for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) bits |= (matches(values[i], h) ? 1u : 0u) << i;
+      for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i)
+        bits |= (matches(values[i], h) ? 1u : 0u) << i;
       return bits;
     }
     // Of the entry of the lowest bit.
@@ -244,28 +260,33 @@ class hash_index {
       return slot;
     }
   };
-  // All at once, so that the loads' latencies overlap. Relaxed: what an entry leads to is ordered by the slot's own
-  // state word.
+  // All at once, so that the loads' latencies overlap. Relaxed: what an entry leads to is ordered
+  // by the slot's own state word.
   GPUFS_HD entries_of_bucket load_entries(std::uint64_t b) const {
     entries_of_bucket e;
     GPUFS_UNROLL
-    for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i) e.values[i] = buckets_[b].entries[i].load_relaxed();
+    for (std::uint32_t i = 0; i < index_bucket::entry_count; ++i)
+      e.values[i] = buckets_[b].entries[i].load_relaxed();
     return e;
   }
 
-  // The first cell of the sector of its bucket where an entry goes if it can, and a lookup by a single thread looks first.
-  // Other bits than the bucket's.
-  GPUFS_HD static std::uint32_t preferred_cell(std::uint64_t h) { return static_cast<std::uint32_t>(h >> 32) % 4 * 4; }
+  // The first cell of the sector of its bucket where an entry goes if it can, and a lookup by a
+  // single thread looks first. Other bits than the bucket's.
+  GPUFS_HD static std::uint32_t preferred_cell(std::uint64_t h) {
+    return static_cast<std::uint32_t>(h >> 32) % 4 * 4;
+  }
   GPUFS_HD static std::uint64_t make_entry(std::uint64_t h, std::uint32_t slot) {
     return (h & 0xffffffff00000000ull) | (slot + 1u);
   }
-  GPUFS_HD static std::uint32_t slot_of(std::uint64_t entry) { return static_cast<std::uint32_t>(entry) - 1u; }
+  GPUFS_HD static std::uint32_t slot_of(std::uint64_t entry) {
+    return static_cast<std::uint32_t>(entry) - 1u;
+  }
   GPUFS_HD static bool matches(std::uint64_t entry, std::uint64_t h) {
     return static_cast<std::uint32_t>(entry) != 0 && (entry >> 32) == (h >> 32);
   }
 
-  // Under the home latch: no entry of this home comes or goes, and a slot found loading or resident here stays in the
-  // index until its evictor gets the latch. Without it: a guess.
+  // Under the home latch: no entry of this home comes or goes, and a slot found loading or resident
+  // here stays in the index until its evictor gets the latch. Without it: a guess.
   GPUFS_HD bool present(const slot_key& key, std::uint64_t h) {
     std::uint64_t b = h & mask_;
     for (std::uint64_t probes = 0; probes <= mask_; ++probes, b = (b + 1) & mask_) {
@@ -273,7 +294,8 @@ class hash_index {
       for (std::uint32_t left = entries.that_match(h); left != 0; left &= left - 1) {
         slot_header& header = slots_.header(entries.slot_of_first(left));
         const slot_phase phase = slot_state::phase(header.state.load());
-        if ((phase == slot_phase::loading || phase == slot_phase::resident) && header.key() == key) return true;
+        if ((phase == slot_phase::loading || phase == slot_phase::resident) && header.key() == key)
+          return true;
       }
       if (buckets_[b].passed.load_relaxed() == 0) return false;
     }
@@ -293,7 +315,8 @@ class hash_index {
           atomic_word<std::uint64_t>& cell = buckets_[b].entries[i];
           if (cell.load_relaxed() != 0) continue;
           std::uint64_t empty = 0;
-          // Release away from home: a lookup that stops early must have seen the counts as they were before.
+          // Release away from home: a lookup that stops early must have seen the counts as they
+          // were before.
           const bool placed = b == (h & mask_) ? cell.compare_exchange_relaxed(empty, entry)
                                                : cell.compare_exchange_release(empty, entry);
           if (placed) return;
@@ -301,8 +324,9 @@ class hash_index {
         // Raised before the entry appears (invariant 3).
         buckets_[b].passed.add_relaxed(1);
       }
-      // Some cell was empty all the time (invariant of the constructor), but other homes' writers kept taking those ahead
-      // of me. Start again, with the counts taken back: remove() lowers each once.
+      // Some cell was empty all the time (invariant of the constructor), but other homes' writers
+      // kept taking those ahead of me. Start again, with the counts taken back: remove() lowers
+      // each once.
       GPUFS_NO_UNROLL
       for (std::uint64_t p = 0; p <= mask_; ++p) buckets_[p].passed.add_relaxed(~0u);
     }
@@ -311,9 +335,12 @@ class hash_index {
   // Acquire: pairs with the release of the last holder.
   [[nodiscard]] GPUFS_HD bool try_latch(std::uint64_t b) {
     std::uint32_t open = 0;
-    return buckets_[b].latch.load_relaxed() == 0 && buckets_[b].latch.compare_exchange_acquire(open, 1);
+    return buckets_[b].latch.load_relaxed() == 0 &&
+           buckets_[b].latch.compare_exchange_acquire(open, 1);
   }
-  GPUFS_HD static void pause_at_latch(std::uint32_t attempt) { platform::pause(attempt < 16 ? 0 : attempt); }
+  GPUFS_HD static void pause_at_latch(std::uint32_t attempt) {
+    platform::pause(attempt < 16 ? 0 : attempt);
+  }
   GPUFS_HD void latch(std::uint64_t b) {
     for (std::uint32_t attempt = 0; !try_latch(b); ++attempt) pause_at_latch(attempt);
     GPUFS_SCHEDULE_POINT("index.latched");

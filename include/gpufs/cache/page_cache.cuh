@@ -1,23 +1,27 @@
-// The page cache: brings a page into a frame and pins it there. The state machine is in slot_state.cuh; this file is
-// the order of its steps for a page fault.
+// The page cache: brings a page into a frame and pins it there. The state machine is in
+// slot_state.cuh; this file is the order of its steps for a page fault.
 //
 //   find and pin --resident--------------------------------------------------> hit
 //        |   \---loading---> wait, holding this pin and no unloaded page ----> minor fault
 //      absent
 //        |
-//   claim a frame (evicting the oldest) -> begin_load: set key, insert into the index --lost race--> give it back, start again
+//   claim a frame (evicting the oldest) -> begin_load: set key, insert into the index --lost
+//   race--> give it back, start again
 //        |
 //   load the bytes (direct or staged) -> publish -> reclaim ahead -----------> major fault
 //
-// Before either way of a fault, and before a hit of a page that bears a mark, a group may load a run of pages that follow
-// (file/bulk.cuh), which ends before it waits for a page of others. So such a hit may wait for the host.
+// Before either way of a fault, and before a hit of a page that bears a mark, a group may load a
+// run of pages that follow (file/bulk.cuh), which ends before it waits for a page of others. So
+// such a hit may wait for the host.
 //
-// Progress: no latch is held across load, copy or wait. A group waits for another's load only while it has no unloaded
-// frame of its own, so waits form no cycle; a load ends by itself (channel/client.cuh).
+// Progress: no latch is held across load, copy or wait. A group waits for another's load only while
+// it has no unloaded frame of its own, so waits form no cycle; a load ends by itself
+// (channel/client.cuh).
 //
-// A group that finds no frame waits as long as the cache moves: while frames are being loaded, or get other pages, or dirty pages
-// are written back. After `reclaim_timeout_ns` in which nothing of that was seen, or after the timeout of a request in all, the
-// call ends with -ENOBUFS and holds nothing.
+// A group that finds no frame waits as long as the cache moves: while frames are being loaded, or
+// get other pages, or dirty pages are written back. After `reclaim_timeout_ns` in which nothing of
+// that was seen, or after the timeout of a request in all, the call ends with -ENOBUFS and holds
+// nothing.
 #pragma once
 
 #include "gpufs/base/copy.cuh"
@@ -44,8 +48,8 @@ namespace detail {
 // Pages that a warp pins at once to copy out of them or into them.
 inline constexpr std::uint32_t pins_of_copy = 8;
 
-// Whether a group loads runs (file/bulk.cuh), and heeds the marks of those that were: a few threads of a GPU would take
-// longer over a run than it takes.
+// Whether a group loads runs (file/bulk.cuh), and heeds the marks of those that were: a few threads
+// of a GPU would take longer over a run than it takes.
 template <class Group>
 GPUFS_HD bool loads_runs(const Group& g) {
   return !platform::is_gpu || (!Group::is_one_thread && g.size() >= 8);
@@ -60,8 +64,9 @@ class page_cache {
   GPUFS_HD page_cache(const mount_ref& fs, const Group& g, std::uint32_t record)
       : fs_(fs), g_(g), record_(record), frames_(fs) {}
 
-  // Pins the page. `load(frame_bytes)` is called collectively when the page is not there: it fills the frame's memory
-  // and returns how many bytes the file has there, or -errno. Collective. Waits for I/O.
+  // Pins the page. `load(frame_bytes)` is called collectively when the page is not there: it fills
+  // the frame's memory and returns how many bytes the file has there, or -errno. Collective. Waits
+  // for I/O.
   template <class Load>
   GPUFS_HD page_pin acquire(const page_key& key, const Load& load) {
     page_pin pin{};
@@ -76,8 +81,8 @@ class page_cache {
   // `valid` of a page that is not resident, or could not be found at a glance. No errno.
   static constexpr std::int32_t not_there = -0x7fffffff - 1;
 
-  // The first half of it: pins the page if it is resident, at a glance, and bears no mark; to be followed by count_hits().
-  // Collective. Does not wait. `dirt`: as pin_run() says, in the leader.
+  // The first half of it: pins the page if it is resident, at a glance, and bears no mark; to be
+  // followed by count_hits(). Collective. Does not wait. `dirt`: as pin_run() says, in the leader.
   template <slot_header::use for_what = slot_header::use::loads>
   GPUFS_HD page_pin find_resident(const page_key& key, std::uint32_t* dirt = nullptr) {
     page_pin pin{};
@@ -89,12 +94,13 @@ class page_cache {
     if (g_.is_leader()) count_hit(counter::hits);
   }
 
-  // Pins, at a glance and without waiting, pages `first`, `first` + 1, ... as far as they are resident; at most `count`, which
-  // is not above the group's size. Returns how many; the member with rank i has page `first` + i in `mine`. Their latencies
-  // are one. Collective; not by a block. For stores: `dirt` gets the flags of the member's page (frame_dirt) from before the pin.
+  // Pins, at a glance and without waiting, pages `first`, `first` + 1, ... as far as they are
+  // resident; at most `count`, which is not above the group's size. Returns how many; the member
+  // with rank i has page `first` + i in `mine`. Their latencies are one. Collective; not by a
+  // block. For stores: `dirt` gets the flags of the member's page (frame_dirt) from before the pin.
   template <slot_header::use for_what = slot_header::use::loads>
-  GPUFS_HD std::uint32_t pin_run(std::uint64_t version, std::uint64_t first, std::uint32_t count, page_pin& mine,
-                                 std::uint32_t* dirt = nullptr) {
+  GPUFS_HD std::uint32_t pin_run(std::uint64_t version, std::uint64_t first, std::uint32_t count,
+                                 page_pin& mine, std::uint32_t* dirt = nullptr) {
     mine = {0, not_there};
     if (g_.rank() < count) mine = take_at_a_glance<for_what>({version, first + g_.rank()}, dirt);
     if (mine.valid == marked) mine.valid = not_there;
@@ -115,7 +121,9 @@ class page_cache {
     return pinned;
   }
   // Gives the pins of a run back, after copies out of the pages (see release_copied).
-  GPUFS_HD void release_run(std::uint32_t run, const page_pin& mine) { release_each(g_.rank() < run, mine); }
+  GPUFS_HD void release_run(std::uint32_t run, const page_pin& mine) {
+    release_each(g_.rank() < run, mine);
+  }
   GPUFS_HD void release_each(bool pinned, const page_pin& mine) {
     g_.sync();
     if (!pinned) return;
@@ -123,10 +131,12 @@ class page_cache {
     else frames_.header(mine.frame).state.unpin_copied();
   }
 
-  // Pins a page for each member that wants one: what is resident at a glance all at once, and then what is missing, page by
-  // page, by all members. `load_of(page)` gives what acquire() needs. Each member gets its own. Collective. Waits for I/O.
+  // Pins a page for each member that wants one: what is resident at a glance all at once, and then
+  // what is missing, page by page, by all members. `load_of(page)` gives what acquire() needs. Each
+  // member gets its own. Collective. Waits for I/O.
   template <class LoadOf>
-  GPUFS_HD page_pin acquire_each(std::uint64_t version, std::uint64_t page, bool wanted, const LoadOf& load_of) {
+  GPUFS_HD page_pin acquire_each(std::uint64_t version, std::uint64_t page, bool wanted,
+                                 const LoadOf& load_of) {
     page_pin mine{0, 0};
     if (wanted) mine = take_at_a_glance({version, page});
     if (mine.valid == marked) mine.valid = not_there;
@@ -141,8 +151,8 @@ class page_cache {
     }
   }
 
-  // As acquire(), but only if the page is absent and a frame is to be had in one round; leaves the page unpinned. For bytes
-  // that came unasked. Collective. Does not wait.
+  // As acquire(), but only if the page is absent and a frame is to be had in one round; leaves the
+  // page unpinned. For bytes that came unasked. Collective. Does not wait.
   template <class Load>
   GPUFS_HD void offer(const page_key& key, const Load& load) {
     step s{};
@@ -158,8 +168,8 @@ class page_cache {
     g_.sync();
     if (g_.is_leader()) frames_.unpin(frame_number);
   }
-  // The same after a copy out of the page into memory that all members see: what was stored has arrived, and no fence is
-  // needed. (A single thread's copy may be in registers, still under way.)
+  // The same after a copy out of the page into memory that all members see: what was stored has
+  // arrived, and no fence is needed. (A single thread's copy may be in registers, still under way.)
   GPUFS_HD void release_copied(std::uint32_t frame_number) {
     if constexpr (Group::is_one_thread) {
       release(frame_number);
@@ -170,18 +180,21 @@ class page_cache {
   }
 
  private:
-  // `valid` of a page that is resident, and marked (slot_header::read_ahead); it has no pin. No errno.
+  // `valid` of a page that is resident, and marked (slot_header::read_ahead); it has no pin. No
+  // errno.
   static constexpr std::int32_t marked = not_there + 1;
   static constexpr std::uint32_t no_guess = ~0u;
 
-  // Why a group looks whether it should load a run: the page is missing, or bears a mark that the group has taken away.
+  // Why a group looks whether it should load a run: the page is missing, or bears a mark that the
+  // group has taken away.
   enum class why_ahead : std::uint32_t { none, missing, mark };
 
-  // What is not found at a glance. Out of line, with all arguments by value, so that the registers of a hit are not
-  // those of a miss: whatever the compiler spilled for it, every hit would pay.
+  // What is not found at a glance. Out of line, with all arguments by value, so that the registers
+  // of a hit are not those of a miss: whatever the compiler spilled for it, every hit would pay.
   template <class Load>
-  GPUFS_HD GPUFS_OUT_OF_LINE static page_pin find_or_load(const mount_ref& fs, const Group g, std::uint32_t record,
-                                                          const page_key key, const Load load, why_ahead ahead) {
+  GPUFS_HD GPUFS_OUT_OF_LINE static page_pin find_or_load(const mount_ref& fs, const Group g,
+                                                          std::uint32_t record, const page_key key,
+                                                          const Load load, why_ahead ahead) {
     if constexpr (looks_ahead<Load>()) {
       if (ahead != why_ahead::none) load.look_ahead(ahead == why_ahead::mark);
     }
@@ -206,8 +219,10 @@ class page_cache {
     outcome what;
     page_pin pin;
   };
-  // Where the first attempt found no frame. Out of line: few misses need it, and what it remembers would be made by all of them.
-  GPUFS_HD GPUFS_OUT_OF_LINE static step search_for_frame(const mount_ref& fs, const Group g, std::uint32_t record,
+  // Where the first attempt found no frame. Out of line: few misses need it, and what it remembers
+  // would be made by all of them.
+  GPUFS_HD GPUFS_OUT_OF_LINE static step search_for_frame(const mount_ref& fs, const Group g,
+                                                          std::uint32_t record,
                                                           const page_key key) {
     page_cache cache(fs, g, record);
     search wait = begin_search();
@@ -217,11 +232,13 @@ class page_cache {
       s = g.broadcast(s);
       if (s.what != outcome::starved) return s;
       const bool frees = cache.free_some(key.slot());
-      if (frees && g.is_leader() && cache.lived(wait) < fs.timeouts.request_ns) wait.moved = wait.lived;
+      if (frees && g.is_leader() && cache.lived(wait) < fs.timeouts.request_ns)
+        wait.moved = wait.lived;
     }
   }
 
-  // Counts the members that had a hit, all at once: additions of many members to one word would follow each other.
+  // Counts the members that had a hit, all at once: additions of many members to one word would
+  // follow each other.
   GPUFS_HD void count_hits_of(bool hit) {
     const std::uint32_t hits = g_.count(hit);
     if (hits == 0 || !g_.is_leader()) return;
@@ -236,21 +253,25 @@ class page_cache {
     fs_.counts_of(record_).hits.add_relaxed(1);
   }
 
-  // The short way to a hit, by one thread: pins the guessed frame if it is resident and the right one.
+  // The short way to a hit, by one thread: pins the guessed frame if it is resident and the right
+  // one.
   template <slot_header::use for_what = slot_header::use::loads>
-  GPUFS_HD page_pin take_at_a_glance(const slot_key& key, [[maybe_unused]] std::uint32_t* dirt = nullptr) {
+  GPUFS_HD page_pin take_at_a_glance(const slot_key& key,
+                                     [[maybe_unused]] std::uint32_t* dirt = nullptr) {
     const std::uint32_t guess = frames_.index().guess(key) - 1;
     if (guess == no_guess) return {0, not_there};
-    // Asked for with the pin, so that their latencies are one; and there before anything is stored into the page.
+    // Asked for with the pin, so that their latencies are one; and there before anything is stored
+    // into the page.
     std::uint32_t flags = 0;
-    if constexpr (for_what == slot_header::use::stores) flags = fs_.dirt(guess).flags.load_for_wait();
+    if constexpr (for_what == slot_header::use::stores)
+      flags = fs_.dirt(guess).flags.load_for_wait();
     const slot_header::seen pinned = frames_.header(guess).pin_and_look<for_what>();
     if constexpr (for_what == slot_header::use::stores) {
       platform::wait_for_arrival(flags);
       *dirt = flags;
     }
-    const bool there = slot_state::phase(pinned.state) == slot_phase::resident && pinned.key == key &&
-                       (pinned.valid & slot_header::unknown) == 0;
+    const bool there = slot_state::phase(pinned.state) == slot_phase::resident &&
+                       pinned.key == key && (pinned.valid & slot_header::unknown) == 0;
     if (there && ((pinned.valid & slot_header::read_ahead) == 0 || !detail::loads_runs(g_)))
       return {guess, static_cast<std::int32_t>(pinned.valid & ~slot_header::read_ahead)};
     frames_.unpin(guess);
@@ -262,21 +283,23 @@ class page_cache {
     return pin;
   }
 
-  // Whether this group is the one that takes the mark away. The frame may hold another page by now: then that loses its mark.
+  // Whether this group is the one that takes the mark away. The frame may hold another page by now:
+  // then that loses its mark.
   GPUFS_HD bool unmark(std::uint32_t frame_number) {
     std::uint32_t mine = 0;
     if (g_.is_leader()) {
       atomic_word<std::uint32_t>& valid = frames_.header(frame_number).valid;
       std::uint32_t seen = valid.load_relaxed();
-      mine =
-          (seen & slot_header::read_ahead) != 0 && valid.compare_exchange_relaxed(seen, seen & ~slot_header::read_ahead)
-              ? 1
-              : 0;
+      mine = (seen & slot_header::read_ahead) != 0 &&
+                     valid.compare_exchange_relaxed(seen, seen & ~slot_header::read_ahead)
+                 ? 1
+                 : 0;
     }
     return g_.broadcast(mine) != 0;
   }
 
-  // What a group remembers of its search for a frame. Times are those in which the service has lived since it began.
+  // What a group remembers of its search for a frame. Times are those in which the service has
+  // lived since it began.
   struct search {
     channel_client::deadline time;
     std::uint64_t looked;  // by the clock: when `lived` was brought up to date
@@ -300,8 +323,9 @@ class page_cache {
     return wait.lived = fs_.client().lived_ns(slot, wait.time);
   }
 
-  // Whether frames are being loaded, or have come to other pages since the last look: then one may come free. Pins that come and
-  // go do not count, as readers of pages that stay pinned free nothing. Looks at a part of a large cache.
+  // Whether frames are being loaded, or have come to other pages since the last look: then one may
+  // come free. Pins that come and go do not count, as readers of pages that stay pinned free
+  // nothing. Looks at a part of a large cache.
   GPUFS_HD GPUFS_OUT_OF_LINE bool moves(const slot_key& key, search& wait) const {
     constexpr std::uint32_t looks_max = 16384;
     const std::uint32_t all = fs_.layout.frame_count;
@@ -314,7 +338,8 @@ class page_cache {
       const slot_phase phase = slot_state::phase(header.state.peek());
       loads = loads || phase == slot_phase::loading;
       // Frames in state evicting are not waited for: those of a run that got no answer stay so.
-      motion += std::uint64_t{header.generation.load_relaxed()} * 4 + static_cast<std::uint32_t>(phase);
+      motion +=
+          std::uint64_t{header.generation.load_relaxed()} * 4 + static_cast<std::uint32_t>(phase);
       at = at + 1 == all ? 0 : at + 1;
     }
     const bool changed = motion != wait.motion;
@@ -322,7 +347,8 @@ class page_cache {
     return loads || changed;
   }
 
-  // Whether the group gives up: the cache has not moved for a while, or the search takes longer than a request may.
+  // Whether the group gives up: the cache has not moved for a while, or the search takes longer
+  // than a request may.
   GPUFS_HD bool gives_up(const slot_key& key, search& wait) const {
     if (wait.motion == 0) (void)moves(key, wait);
     if (lived(wait) - wait.moved <= fs_.reclaim_timeout_ns) return false;
@@ -331,7 +357,8 @@ class page_cache {
     return false;
   }
 
-  // One attempt, and a second one if another group was first with this page. `starved`: no frame was found.
+  // One attempt, and a second one if another group was first with this page. `starved`: no frame
+  // was found.
   GPUFS_HD step find_or_claim_at_once(const slot_key& key) {
     for (std::uint32_t attempt = 0; attempt < 2; ++attempt) {
       const step found = find(key);
@@ -376,17 +403,20 @@ class page_cache {
 
   GPUFS_HD step find(const slot_key& key) {
     const lookup_result r = frames_.index().lookup(key);
-    // A failure without an error is none: the slot changed under a pin that somebody else gave back once too often.
-    if (r.what == lookup_result::kind::absent || (r.what == lookup_result::kind::failed && r.error >= 0))
+    // A failure without an error is none: the slot changed under a pin that somebody else gave back
+    // once too often.
+    if (r.what == lookup_result::kind::absent ||
+        (r.what == lookup_result::kind::failed && r.error >= 0))
       return {outcome::absent, {}};
     count_hit(r.waited ? counter::minor_faults : counter::hits);
     if (r.what == lookup_result::kind::failed) return {outcome::failed, {0, r.error}};
-    const std::uint32_t valid = frames_.header(r.slot).valid.load_relaxed() & ~slot_header::read_ahead;
+    const std::uint32_t valid =
+        frames_.header(r.slot).valid.load_relaxed() & ~slot_header::read_ahead;
     return {outcome::pinned, {r.slot, static_cast<std::int32_t>(valid)}};
   }
 
-  // Claims a frame for an absent page: a free one, else by eviction. `claimed`; `absent` when another group was first;
-  // `failed` when no frame is to be had in this round.
+  // Claims a frame for an absent page: a free one, else by eviction. `claimed`; `absent` when
+  // another group was first; `failed` when no frame is to be had in this round.
   GPUFS_HD step begin(const slot_key& key, std::uint32_t round) {
     using index = hash_index<detail::frame_table>;
     const index::begin_result r = begin_load(frames_.index(), frames_.rings(), key, round);
@@ -429,8 +459,8 @@ class page_cache {
     return false;
   }
 
-  // Writes some pages back, of the key's ring, or of another one if nothing in it is dirty. Whether that went well, or others are at
-  // it. Waits for its turn to, which may be long; collective.
+  // Writes some pages back, of the key's ring, or of another one if nothing in it is dirty. Whether
+  // that went well, or others are at it. Waits for its turn to, which may be long; collective.
   GPUFS_HD bool free_some(const slot_key& key) {
     const std::uint32_t own = frames_.rings().ring_of(key);
     const int done = by_one_warp(g_, [&](const one_warp_of<Group>& part) {
@@ -438,7 +468,8 @@ class page_cache {
       if (!wb.take_turn(true)) return 0;
       const std::uint64_t start = platform::now_ns();
       bool written = false;
-      // A host that does not answer is waited for once, and one that gives errors as long as for a frame.
+      // A host that does not answer is waited for once, and one that gives errors as long as for a
+      // frame.
       const auto go_on = [&] {
         std::uint32_t late = 0;
         if (part.is_leader()) late = platform::elapsed_ns(start) > fs_.reclaim_timeout_ns ? 1 : 0;
@@ -450,7 +481,8 @@ class page_cache {
         std::uint32_t dirty = 0;
         if (part.is_leader()) dirty = r.dirty.load_relaxed();
         if (part.broadcast(dirty) == 0) continue;
-        // First what goes in large pieces; what its writers are still at would go in many small ones.
+        // First what goes in large pieces; what its writers are still at would go in many small
+        // ones.
         const std::uint32_t long_until = r.count < 128 ? 0 : r.count < 1024 ? r.count / 4 : 256;
         for (std::uint32_t seen = 0; seen < long_until + r.count && go_on(); seen += 32)
           written = wb.some(ring, seen < long_until ? wb.long_run : wb.any_run);

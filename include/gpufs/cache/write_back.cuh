@@ -1,12 +1,15 @@
-// Writing dirty pages back to their files: for whoever needs a frame, ahead of that need, and for those who sync or close.
+// Writing dirty pages back to their files: for whoever needs a frame, ahead of that need, and for
+// those who sync or close.
 //
-// A group takes a run of dirty pages (cache/dirty_run.cuh), copies their bytes and masks into the staging memory of a slot, has
-// the host write them, and waits for the answer: then the file has them, whoever reads it. (cache/dirty.cuh has what goes on
-// for a page.) All pages stay in the cache, and pinned as long as they are under way, so that nobody loads what the file does
-// not have yet.
+// A group takes a run of dirty pages (cache/dirty_run.cuh), copies their bytes and masks into the
+// staging memory of a slot, has the host write them, and waits for the answer: then the file has
+// them, whoever reads it. (cache/dirty.cuh has what goes on for a page.) All pages stay in the
+// cache, and pinned as long as they are under way, so that nobody loads what the file does not have
+// yet.
 //
-// Progress: a group takes pages without waiting, and while it has some it waits only for a channel slot and for the host; both
-// end by themselves. Who waits for another's write-back (flush) holds none of its own.
+// Progress: a group takes pages without waiting, and while it has some it waits only for a channel
+// slot and for the host; both end by themselves. Who waits for another's write-back (flush) holds
+// none of its own.
 #pragma once
 
 #include "gpufs/cache/dirty_run.cuh"
@@ -22,26 +25,30 @@ GPUFS_HD std::uint64_t file_size(const mount_ref& fs, const Group& g, std::uint3
   return g.broadcast(size);
 }
 
-// Whether a write or a truncation of the file that got no answer in time may still take place. `waits`: for its answer, as long as
-// for the first time. By one thread.
-GPUFS_HD GPUFS_OUT_OF_LINE inline bool is_unsettled_now(const mount_ref& fs, std::uint32_t node_number,
+// Whether a write or a truncation of the file that got no answer in time may still take place.
+// `waits`: for its answer, as long as for the first time. By one thread.
+GPUFS_HD GPUFS_OUT_OF_LINE inline bool is_unsettled_now(const mount_ref& fs,
+                                                        std::uint32_t node_number,
                                                         std::uint64_t version, bool waits) {
-  file_node& node = fs.node(node_number);
+  inode_state& node = fs.node(node_number);
   // Acquire: pairs with the release of the group that got no answer, so its slot is seen abandoned.
   const std::uint32_t lost = node.lost.load_acquire();
   std::uint32_t settled = node.settled.load_relaxed();
   if (lost == settled) return false;
   const std::uint64_t name = node_name(node_number, version);
   const channel_client client = fs.client();
-  const bool unanswered = waits ? client.has_unanswered_write_for_long(name) : client.has_unanswered_write(name);
+  const bool unanswered =
+      waits ? client.has_unanswered_write_for_long(name) : client.has_unanswered_write(name);
   // Of this many. One that was lost meanwhile keeps the two apart.
   if (!unanswered) (void)node.settled.compare_exchange_acq_rel(settled, lost);
   return unanswered;
 }
 // Mostly there is none, which takes two loads to see.
-GPUFS_HD inline bool is_settled(const mount_ref& fs, std::uint32_t node_number, std::uint64_t version, bool waits) {
-  const file_node& node = fs.node(node_number);
-  return node.lost.load_acquire() == node.settled.load_relaxed() || !is_unsettled_now(fs, node_number, version, waits);
+GPUFS_HD inline bool is_settled(const mount_ref& fs, std::uint32_t node_number,
+                                std::uint64_t version, bool waits) {
+  const inode_state& node = fs.node(node_number);
+  return node.lost.load_acquire() == node.settled.load_relaxed() ||
+         !is_unsettled_now(fs, node_number, version, waits);
 }
 
 // By one warp, or one thread.
@@ -52,13 +59,14 @@ class write_back {
  public:
   GPUFS_HD write_back(const mount_ref& fs, const Group& g) : fs_(fs), g_(g) {}
 
-  // All dirty pages of a version, and those that others are writing back: when it returns the file has them. 0, or the first
-  // error, then some are dirty still; it is for the caller to tell, and not kept for others. `last`: of all who write the file, so
-  // all is looked through. Of `parts` warps that do it together each has its part. Collective. Waits for the host; ends when it
-  // does not answer.
-  // `size`: of the file, the same for all parts, which have as many members each.
-  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush(std::uint64_t version, std::uint32_t node, bool last,
-                                                std::uint64_t size, std::uint32_t part = 0, std::uint32_t parts = 1) {
+  // All dirty pages of a version, and those that others are writing back: when it returns the file
+  // has them. 0, or the first error, then some are dirty still; it is for the caller to tell, and
+  // not kept for others. `last`: of all who write the file, so all is looked through. Of `parts`
+  // warps that do it together each has its part. Collective. Waits for the host; ends when it does
+  // not answer. `size`: of the file, the same for all parts, which have as many members each.
+  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush(std::uint64_t version, std::uint32_t node,
+                                                bool last, std::uint64_t size,
+                                                std::uint32_t part = 0, std::uint32_t parts = 1) {
     std::int32_t error = 0;
     keeps_errors_ = false;
     part_ = part;
@@ -71,18 +79,20 @@ class write_back {
     return error;
   }
 
-  // What is dirty of pages [first, end) of a version, but for what others are writing. Errors are kept for who syncs or closes. Of `parts`
-  // warps as flush(). Collective. Waits for the host.
-  GPUFS_HD GPUFS_OUT_OF_LINE void flush_part(std::uint64_t version, std::uint32_t node, std::uint64_t first,
-                                             std::uint64_t end, std::uint32_t part, std::uint32_t parts) {
+  // What is dirty of pages [first, end) of a version, but for what others are writing. Errors are
+  // kept for who syncs or closes. Of `parts` warps as flush(). Collective. Waits for the host.
+  GPUFS_HD GPUFS_OUT_OF_LINE void flush_part(std::uint64_t version, std::uint32_t node,
+                                             std::uint64_t first, std::uint64_t end,
+                                             std::uint32_t part, std::uint32_t parts) {
     part_ = part;
     parts_ = parts;
     for (std::uint64_t kind = 0; kind <= once_bit; kind += once_bit) {
-      for_each_resident(version | kind, first, end, pages_asked::dirty, [&](std::uint32_t frame_number) {
-        const slot_key key = key_of(frame_number);
-        if (key.high == (version | kind)) (void)write_around(frame_number, key);
-        return !gave_up_ && is_dirty(node);
-      });
+      for_each_resident(version | kind, first, end, pages_asked::dirty,
+                        [&](std::uint32_t frame_number) {
+                          const slot_key key = key_of(frame_number);
+                          if (key.high == (version | kind)) (void)write_around(frame_number, key);
+                          return !gave_up_ && is_dirty(node);
+                        });
     }
   }
 
@@ -92,28 +102,32 @@ class write_back {
     return write_page(frame_number, key_of(frame_number));
   }
 
-  // What is dirty of a file that nobody writes any more, and could not be written: it is given up, with its pages. Collective.
+  // What is dirty of a file that nobody writes any more, and could not be written: it is given up,
+  // with its pages. Collective.
   GPUFS_HD GPUFS_OUT_OF_LINE void discard(std::uint64_t version, std::uint32_t node) {
     const std::uint64_t start = platform::now_ns();
-    for_each_page(version, node, true, file_size(fs_, g_, node), [&](std::uint32_t frame_number, const slot_key& key) {
-      if (begin_after_others(frame_number, key) != 0) {
-        forget_mask(frame_number);
-        if (g_.is_leader()) {
-          dirty_run<Group>::end_page(fs_, frame_number, node, 0);
-          // As the file does not have these bytes, the page must not be found any more. Who reads it has a pin for a moment; but a
-          // mapping keeps it.
-          for (std::uint32_t attempt = 0; !evict(frame_number, key) && platform::elapsed_ns(start) < evicting_ns;
-               ++attempt)
-            platform::pause(attempt);
-        }
-      }
-      return is_dirty(node);
-    });
+    for_each_page(version, node, true, file_size(fs_, g_, node),
+                  [&](std::uint32_t frame_number, const slot_key& key) {
+                    if (begin_after_others(frame_number, key) != 0) {
+                      forget_mask(frame_number);
+                      if (g_.is_leader()) {
+                        dirty_run<Group>::end_page(fs_, frame_number, node, 0);
+                        // As the file does not have these bytes, the page must not be found any
+                        // more. Who reads it has a pin for a moment; but a mapping keeps it.
+                        for (std::uint32_t attempt = 0;
+                             !evict(frame_number, key) && platform::elapsed_ns(start) < evicting_ns;
+                             ++attempt)
+                          platform::pause(attempt);
+                      }
+                    }
+                    return is_dirty(node);
+                  });
   }
 
-  // A page that the caller has pinned, and stored into, with its bits set, but may not mark as dirty: nobody must find it, nor its
-  // frame those bits, unless others have made it dirty; then it goes to the file as it is. Ends the pin. (A mapping that lasts keeps the
-  // page and the bits.) Collective. Waits for those who have pinned it for a moment.
+  // A page that the caller has pinned, and stored into, with its bits set, but may not mark as
+  // dirty: nobody must find it, nor its frame those bits, unless others have made it dirty; then it
+  // goes to the file as it is. Ends the pin. (A mapping that lasts keeps the page and the bits.)
+  // Collective. Waits for those who have pinned it for a moment.
   GPUFS_HD GPUFS_OUT_OF_LINE void abandon(std::uint32_t frame_number) {
     const std::uint64_t start = platform::now_ns();
     std::uint32_t mine = 0;
@@ -136,13 +150,15 @@ class write_back {
     if (g_.is_leader()) header(frame_number).state.release();
   }
 
-  // Which runs of dirty pages are written back: of how many pages at least, if their stretch has as many (cache/dirty_run.cuh). What
-  // is being written from front to back should go in large pieces, and not in those that happen to be there.
+  // Which runs of dirty pages are written back: of how many pages at least, if their stretch has as
+  // many (cache/dirty_run.cuh). What is being written from front to back should go in large pieces,
+  // and not in those that happen to be there.
   static constexpr std::uint32_t any_run = 1, long_run = 16, whole_stretch = ~0u;
 
-  // A slot of the channel, with much room. Who writes back what others made dirty has one before it takes their pages: who waits for
-  // the host then holds none, and finds whole stretches when it is its turn. False when there is none; `waits`: then the host does
-  // not answer. To be given back. Collective.
+  // A slot of the channel, with much room. Who writes back what others made dirty has one before it
+  // takes their pages: who waits for the host then holds none, and finds whole stretches when it is
+  // its turn. False when there is none; `waits`: then the host does not answer. To be given back.
+  // Collective.
   [[nodiscard]] GPUFS_HD bool take_turn(bool waits) {
     get_slot(true, waits);
     return turn_ >= 0;
@@ -152,8 +168,8 @@ class write_back {
     turn_ = -1;
   }
 
-  // A stretch with dirty pages of a ring: one of those that would be evicted first. Whether it was written; errors are kept for those
-  // who sync. With a turn. Collective. Waits for the host.
+  // A stretch with dirty pages of a ring: one of those that would be evicted first. Whether it was
+  // written; errors are kept for those who sync. With a turn. Collective. Waits for the host.
   GPUFS_HD GPUFS_OUT_OF_LINE bool some(std::uint32_t ring_number, std::uint32_t least) {
     slot_ring& ring = fs_.at<slot_ring>(fs_.layout.rings)[ring_number];
     constexpr std::uint32_t visits = 32;
@@ -165,7 +181,8 @@ class write_back {
     bool done = false;
     std::uint32_t looked = 0, tries = least == any_run ? visits : visits / 8;
     const std::uint64_t stretch = dirty_run<Group>(fs_, g_).stretch_pages();
-    for (; looked < visits && looked < ring.count && !done && tries != 0; looked += done ? 0 : g_.size()) {
+    for (; looked < visits && looked < ring.count && !done && tries != 0;
+         looked += done ? 0 : g_.size()) {
       const std::uint32_t mine = ring.slot_at(at.from + looked + g_.rank());
       bool found = page_needs_writing(mine);
       const slot_key own = found ? header(mine).key() : slot_key{};
@@ -178,7 +195,8 @@ class write_back {
         done = a.took && (a.error == 0 || gave_up_);
         if (done) looked += next + 1;
         // Nor the others of the same stretch: what was found there holds for them too.
-        found = found && g_.rank() != next && !(own.high == key.high && own.low / stretch == key.low / stretch);
+        found = found && g_.rank() != next &&
+                !(own.high == key.high && own.low / stretch == key.low / stretch);
         if (a.took) found = found && page_needs_writing(mine);
       }
     }
@@ -191,8 +209,8 @@ class write_back {
   // Whether others were writing back what was looked at.
   GPUFS_HD bool contended() const { return contended_; }
 
-  // The same, if much of the ring is dirty and the host is not busy with as much already: so that who needs a frame finds one.
-  // Collective. Waits for the host, if so.
+  // The same, if much of the ring is dirty and the host is not busy with as much already: so that
+  // who needs a frame finds one. Collective. Waits for the host, if so.
   GPUFS_HD GPUFS_OUT_OF_LINE void ahead(std::uint32_t ring_number) {
     const slot_ring& ring = fs_.at<slot_ring>(fs_.layout.rings)[ring_number];
     std::uint32_t quarters = 0;
@@ -200,24 +218,28 @@ class write_back {
     quarters = g_.broadcast(quarters);
     if (quarters == 0 || !take_turn(false)) return;
     const bool written = some(ring_number, quarters >= 3 ? long_run : whole_stretch);
-    // Pages in many small pieces only where there is nothing else: what others are at is about to be written.
+    // Pages in many small pieces only where there is nothing else: what others are at is about to
+    // be written.
     if (!written && quarters >= 3 && !gave_up_ && !contended_) (void)some(ring_number, any_run);
     give_turn_back();
   }
 
-  // Calls `act(frame)`, collectively, for each page of the version that is in the cache from `first` on, until it says false.
-  // Pages that come or go meanwhile may be met or not. `asked`: only of those that are dirty, or being written.
+  // Calls `act(frame)`, collectively, for each page of the version that is in the cache from
+  // `first` on, until it says false. Pages that come or go meanwhile may be met or not. `asked`:
+  // only of those that are dirty, or being written.
   enum class pages_asked : std::uint32_t { all, dirty };
   template <class Act>
-  GPUFS_HD void for_each_resident(std::uint64_t version, std::uint64_t first, std::uint64_t end, pages_asked asked,
-                                  const Act& act) {
+  GPUFS_HD void for_each_resident(std::uint64_t version, std::uint64_t first, std::uint64_t end,
+                                  pages_asked asked, const Act& act) {
     const bool by_key = end - first <= fs_.layout.frame_count / 4;
     const std::uint64_t count = by_key ? end - first : fs_.layout.frame_count;
     // Whole stretches for each part, as they are written as such.
-    const std::uint32_t stretch = by_key && parts_ > 1 ? dirty_run<Group>(fs_, g_).stretch_pages() : 1;
+    const std::uint32_t stretch =
+        by_key && parts_ > 1 ? dirty_run<Group>(fs_, g_).stretch_pages() : 1;
     const std::uint64_t own = std::uint64_t{(stretch + g_.size() - 1) / g_.size()} * g_.size();
     const std::uint64_t others = (parts_ - 1) * own;
-    for (std::uint64_t i = part_ * own; i < count; i += g_.size() + ((i + g_.size()) % own == 0 ? others : 0)) {
+    for (std::uint64_t i = part_ * own; i < count;
+         i += g_.size() + ((i + g_.size()) % own == 0 ? others : 0)) {
       std::uint32_t mine = 0;
       bool found = false;
       if (i + g_.rank() < count) {
@@ -243,15 +265,16 @@ class write_back {
     }
   }
 
-  // Takes a page for changes to what is dirty of it, which it returns, when other groups have done with it: 0 only when nothing
-  // of it is dirty. Collective; waits for them.
+  // Takes a page for changes to what is dirty of it, which it returns, when other groups have done
+  // with it: 0 only when nothing of it is dirty. Collective; waits for them.
   GPUFS_HD std::uint32_t begin_after_others(std::uint32_t frame_number, const slot_key& key) {
     for (;;) {
       wait_for_cleaner(frame_number);
       std::uint32_t what = 0;
       if (g_.is_leader()) what = dirty_run<Group>::begin_page(fs_, frame_number, key);
       what = g_.broadcast(what);
-      // Dirty is enough to try again: a group that was faster may have failed, and put back what it took.
+      // Dirty is enough to try again: a group that was faster may have failed, and put back what it
+      // took.
       if (what != 0 || !needs_writing(frame_number, key)) return what;
     }
   }
@@ -262,19 +285,25 @@ class write_back {
       (void)mask[w].exchange_acq_rel(0);
     g_.sync();
   }
-  // Until no other group is writing the page back. Collective; the caller holds no page that it takes part in cleaning.
+  // Until no other group is writing the page back. Collective; the caller holds no page that it
+  // takes part in cleaning.
   GPUFS_HD void wait_for_cleaner(std::uint32_t frame_number) {
     if (g_.is_leader()) {
       const page_dirt dirt(fs_, frame_number);
-      for (std::uint32_t attempt = 0; (dirt.flags() & page_dirt::cleaning) != 0; ++attempt) platform::pause(attempt);
+      for (std::uint32_t attempt = 0; (dirt.flags() & page_dirt::cleaning) != 0; ++attempt)
+        platform::pause(attempt);
     }
     g_.sync();
   }
 
  private:
-  GPUFS_HD slot_header& header(std::uint32_t frame_number) const { return frame_table(fs_).header(frame_number); }
+  GPUFS_HD slot_header& header(std::uint32_t frame_number) const {
+    return frame_table(fs_).header(frame_number);
+  }
   // Equal in all members.
-  GPUFS_HD slot_key key_of(std::uint32_t frame_number) const { return g_.broadcast(header(frame_number).key()); }
+  GPUFS_HD slot_key key_of(std::uint32_t frame_number) const {
+    return g_.broadcast(header(frame_number).key());
+  }
   GPUFS_HD hash_index<frame_table> index() const { return frame_table(fs_).index(); }
 
   // Where the page is now, if it is there. By one thread.
@@ -289,7 +318,8 @@ class write_back {
   // Whether it is the page still, and is dirty or being written. Collective.
   GPUFS_HD bool needs_writing(std::uint32_t frame_number, const slot_key& key) const {
     std::uint32_t yes = 0;
-    if (g_.is_leader()) yes = is_dirty_page(frame_number) && header(frame_number).key() == key ? 1 : 0;
+    if (g_.is_leader())
+      yes = is_dirty_page(frame_number) && header(frame_number).key() == key ? 1 : 0;
     return g_.broadcast(yes) != 0;
   }
   // Or being written.
@@ -308,8 +338,8 @@ class write_back {
   }
 
   template <class Act>
-  GPUFS_HD void for_each_page(std::uint64_t version, std::uint32_t node, bool last, std::uint64_t size,
-                              const Act& act) {
+  GPUFS_HD void for_each_page(std::uint64_t version, std::uint32_t node, bool last,
+                              std::uint64_t size, const Act& act) {
     if (!is_dirty(node)) return;
     const std::uint64_t pages = (size + fs_.layout.page_bytes() - 1) >> fs_.layout.page_shift;
     // Behind the file's end only what was written at the moment it was cut.
@@ -317,13 +347,15 @@ class write_back {
       if (pass != 0 && !is_dirty(node)) return;
       for (std::uint64_t kind = 0; kind <= once_bit; kind += once_bit) {
         bool on = true;
-        const std::uint64_t first = pass == 0 ? 0 : pages, end = pass == 0 ? pages : ~std::uint64_t{0};
-        for_each_resident(version | kind, first, end, pages_asked::dirty, [&](std::uint32_t frame_number) {
-          const slot_key key = key_of(frame_number);
-          if (key.high != (version | kind)) return true;
-          on = act(frame_number, key);
-          return on;
-        });
+        const std::uint64_t first = pass == 0 ? 0 : pages,
+                            end = pass == 0 ? pages : ~std::uint64_t{0};
+        for_each_resident(version | kind, first, end, pages_asked::dirty,
+                          [&](std::uint32_t frame_number) {
+                            const slot_key key = key_of(frame_number);
+                            if (key.high != (version | kind)) return true;
+                            on = act(frame_number, key);
+                            return on;
+                          });
         if (!on) return;
       }
     }
@@ -360,14 +392,16 @@ class write_back {
       if (n != 0) platform::pause(n);
     }
   }
-  // Writes the page, if it is dirty and no other group is at it, and its dirty neighbours with it. Collective.
+  // Writes the page, if it is dirty and no other group is at it, and its dirty neighbours with it.
+  // Collective.
   GPUFS_HD attempt write_around(std::uint32_t frame_number, const slot_key& key) {
     dirty_run<Group> r(fs_, g_);
     r.take_around(frame_number, key);
     return write(r);
   }
   // The same of the longest run near it, if that is long enough.
-  GPUFS_HD attempt write_longest(std::uint32_t frame_number, const slot_key& key, std::uint32_t least) {
+  GPUFS_HD attempt write_longest(std::uint32_t frame_number, const slot_key& key,
+                                 std::uint32_t least) {
     dirty_run<Group> r(fs_, g_);
     r.take_longest(frame_number, key, least);
     contended_ = contended_ || r.contended();
@@ -378,7 +412,8 @@ class write_back {
     const std::uint64_t bytes = std::uint64_t{r.count()} << fs_.layout.page_shift;
     enum class state : std::uint32_t { writable, truncated_now, unsettled } now = state::writable;
     if (g_.is_leader()) {
-      // Both orders: either a truncation finds the pages that were taken, and waits for them; or this sees it.
+      // Both orders: either a truncation finds the pages that were taken, and waits for them; or
+      // this sees it.
       if ((fs_.node(r.node()).cuts.fetch_add_acq_rel(0) & 1) != 0) now = state::truncated_now;
       // A group that syncs or closes waits; others ask once.
       else if (!is_settled(fs_, r.node(), r.version(), !keeps_errors_)) now = state::unsettled;
@@ -390,7 +425,8 @@ class write_back {
       return {false, 0};
     }
     const bool had_turn = turn_ >= 0;
-    if (now == state::writable && !had_turn) get_slot(bytes > fs_.channel.layout.staging_bytes, true);
+    if (now == state::writable && !had_turn)
+      get_slot(bytes > fs_.channel.layout.staging_bytes, true);
     std::int32_t error = now != state::writable || turn_ < 0 ? -EIO : 0;
     if (error != 0) gave_up_ = true;
     if (error == 0) {
@@ -427,7 +463,8 @@ class write_back {
     if (waits && turn_ < 0) gave_up_ = true;
   }
 
-  // For those who sync or close; before the pages are let go: then the file may be closed, and its node another file's.
+  // For those who sync or close; before the pages are let go: then the file may be closed, and its
+  // node another file's.
   GPUFS_HD void keep_error(std::uint32_t node, std::int32_t error) {
     std::int32_t none = 0;
     (void)fs_.node(node).error.compare_exchange_relaxed(none, error);
@@ -442,14 +479,16 @@ class write_back {
 
   static constexpr std::int32_t no_answer = -0x7fffffff;
 
-  // Bytes [done, done + bytes) of the run. Collective. 0, -errno, or `no_answer`: then the slot is abandoned.
-  GPUFS_HD std::int32_t write_piece(const dirty_run<Group>& r, std::uint32_t slot, std::uint64_t done,
-                                    std::uint64_t bytes) {
+  // Bytes [done, done + bytes) of the run. Collective. 0, -errno, or `no_answer`: then the slot is
+  // abandoned.
+  GPUFS_HD std::int32_t write_piece(const dirty_run<Group>& r, std::uint32_t slot,
+                                    std::uint64_t done, std::uint64_t bytes) {
     char* const staging = fs_.channel.write_staging(slot);
     auto* const mask_there = reinterpret_cast<std::uint64_t*>(staging + mask_offset(bytes));
     std::uint64_t dirty_bits = 0;
     for_each_part(r, done, bytes, [&](const part& p) {
-      const bool whole = (p.what & page_dirt::whole) != 0, partial = (p.what & page_dirt::partial) != 0;
+      const bool whole = (p.what & page_dirt::whole) != 0,
+                 partial = (p.what & page_dirt::partial) != 0;
       atomic_word<std::uint64_t>* const mask = fs_.mask(p.frame) + p.within / 64;
       // The mask first: bytes are read behind it.
       for (std::uint64_t w = g_.rank(); w < mask_words(p.bytes); w += g_.size()) {
@@ -477,8 +516,8 @@ class write_back {
     return result;
   }
 
-  // Copies of pages that are mapped for writing get what is sent: they say what the file has, so that
-  // what differs from them is what it has not. If the write fails, the bytes are dirty still.
+  // Copies of pages that are mapped for writing get what is sent: they say what the file has, so
+  // that what differs from them is what it has not. If the write fails, the bytes are dirty still.
   GPUFS_HD GPUFS_OUT_OF_LINE void update_copies(const dirty_run<Group>& r, const char* staging,
                                                 const std::uint64_t* mask_there, std::uint64_t done,
                                                 std::uint64_t bytes) {
@@ -488,22 +527,26 @@ class write_back {
     for_each_part(r, done, bytes, [&](const part& p) {
       change_copy(fs_, g_, p.frame, [&](char* copy) {
         for (std::uint64_t w = g_.rank(); w < mask_words(p.bytes); w += g_.size()) {
-          const std::uint64_t bits = r.masked() ? mask_there[p.at / 64 + w] : page_dirt::bits(w, 0, p.bytes);
+          const std::uint64_t bits =
+              r.masked() ? mask_there[p.at / 64 + w] : page_dirt::bits(w, 0, p.bytes);
           for (std::uint64_t i = 0; i < 64; ++i) {
             if ((bits >> i & 1) == 0) continue;
-            copy_into_page(this_thread(), copy + p.within + w * 64 + i, staging + p.at + w * 64 + i, 1);
+            copy_into_page(this_thread(), copy + p.within + w * 64 + i, staging + p.at + w * 64 + i,
+                           1);
           }
         }
       });
     });
   }
 
-  GPUFS_HD std::int32_t post(const dirty_run<Group>& r, std::uint32_t slot, std::uint64_t done, std::uint64_t bytes) {
+  GPUFS_HD std::int32_t post(const dirty_run<Group>& r, std::uint32_t slot, std::uint64_t done,
+                             std::uint64_t bytes) {
     const std::uint64_t offset = (r.first_page() << fs_.layout.page_shift) + done;
     // Before it is there: who misses one of these pages must ask the host.
-    fs_.node(r.node()).stored.raise_release(offset + bytes);
+    fs_.node(r.node()).stored.fetch_max_release(offset + bytes);
     channel_client client = fs_.client();
-    const std::uint32_t length = static_cast<std::uint32_t>(bytes) | (r.masked() ? masked_flag : 0u);
+    const std::uint32_t length =
+        static_cast<std::uint32_t>(bytes) | (r.masked() ? masked_flag : 0u);
     const request asked{request_code::write, node_name(r.node(), r.version()), length, offset};
     client.post(slot, asked);
     const channel_client::answer answer = client.wait(slot, true);
@@ -518,10 +561,11 @@ class write_back {
   }
 
   // Bits that were taken, and not written.
-  GPUFS_HD void restore_mask(const dirty_run<Group>& r, const std::uint64_t* mask_there, std::uint64_t done,
-                             std::uint64_t bytes) {
+  GPUFS_HD void restore_mask(const dirty_run<Group>& r, const std::uint64_t* mask_there,
+                             std::uint64_t done, std::uint64_t bytes) {
     for_each_part(r, done, bytes, [&](const part& p) {
-      // The flag says all of a whole page; bits that are left behind would be written with the next byte of it.
+      // The flag says all of a whole page; bits that are left behind would be written with the next
+      // byte of it.
       const bool whole = (p.what & page_dirt::whole) != 0;
       for (std::uint64_t w = g_.rank(); w < mask_words(p.bytes); w += g_.size()) {
         const std::uint64_t bits = mask_there[p.at / 64 + w];
@@ -531,14 +575,16 @@ class write_back {
     g_.sync();
   }
 
-  // What of bytes [done, done + bytes) of a run lies in one of its pages: `bytes`, from `within` on, at `at` of the piece.
+  // What of bytes [done, done + bytes) of a run lies in one of its pages: `bytes`, from `within`
+  // on, at `at` of the piece.
   struct part {
     std::uint32_t frame;
     std::uint32_t what;
     std::uint64_t at, within, bytes;
   };
   template <class Act>
-  GPUFS_HD void for_each_part(const dirty_run<Group>& r, std::uint64_t done, std::uint64_t bytes, const Act& act) {
+  GPUFS_HD void for_each_part(const dirty_run<Group>& r, std::uint64_t done, std::uint64_t bytes,
+                              const Act& act) {
     const std::uint64_t page_bytes = fs_.layout.page_bytes();
     for (std::uint64_t at = 0; at < bytes;) {
       const std::uint64_t n = bytes - at < page_bytes ? bytes - at : page_bytes;
@@ -560,31 +606,37 @@ class write_back {
 
 // By any group: write_back::flush_part(), by all whole warps of a block.
 template <class Group>
-GPUFS_HD GPUFS_OUT_OF_LINE void flush_pages(const mount_ref& fs, const Group g, std::uint64_t version,
-                                            std::uint32_t node, std::uint64_t first, std::uint64_t end) {
+GPUFS_HD GPUFS_OUT_OF_LINE void flush_pages(const mount_ref& fs, const Group g,
+                                            std::uint64_t version, std::uint32_t node,
+                                            std::uint64_t first, std::uint64_t end) {
   if constexpr (Group::has_warps) {
     const auto warp = g.warp();
     const std::uint32_t parts = g.size() < 32 ? 1 : g.size() / 32;
-    if (g.warp_rank() < parts) write_back(fs, warp).flush_part(version, node, first, end, g.warp_rank(), parts);
+    if (g.warp_rank() < parts)
+      write_back(fs, warp).flush_part(version, node, first, end, g.warp_rank(), parts);
     g.sync();
   } else {
     write_back(fs, g).flush_part(version, node, first, end, 0, 1);
   }
 }
 
-// By any group: write_back::flush(), by all whole warps of a block, among which the pages are shared out. -EIO also when nothing is
-// dirty, but a write or truncation that was given up may still take place.
+// By any group: write_back::flush(), by all whole warps of a block, among which the pages are
+// shared out. -EIO also when nothing is dirty, but a write or truncation that was given up may
+// still take place.
 template <class Group>
-GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_file(const mount_ref& fs, const Group g, std::uint64_t version,
-                                                   std::uint32_t node, bool last) {
+GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_file(const mount_ref& fs, const Group g,
+                                                   std::uint64_t version, std::uint32_t node,
+                                                   bool last) {
   const std::uint64_t size = file_size(fs, g, node);
   std::int32_t error = 0;
   if constexpr (Group::has_warps) {
     const auto warp = g.warp();
     const std::uint32_t parts = g.size() < 32 ? 1 : g.size() / 32;
-    if (g.warp_rank() < parts) error = write_back(fs, warp).flush(version, node, last, size, g.warp_rank(), parts);
+    if (g.warp_rank() < parts)
+      error = write_back(fs, warp).flush(version, node, last, size, g.warp_rank(), parts);
     // Of several errors the least number.
-    const std::uint64_t least = g.least(error == 0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(-error));
+    const std::uint64_t least =
+        g.least(error == 0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(-error));
     error = least == ~std::uint64_t{0} ? 0 : -static_cast<std::int32_t>(least);
   } else {
     error = write_back(fs, g).flush(version, node, last, size);

@@ -1,10 +1,10 @@
-// The device's side of the channel: take a slot, post a request, wait for the answer, give the slot back.
-// Everything here is called by one thread (a group's leader).
+// The device's side of the channel: take a slot, post a request, wait for the answer, give the slot
+// back. Everything here is called by one thread (a group's leader).
 //
-// Progress: a waiter holds no latch. Every wait ends, with the answer or with -EIO: when the service says that it is dead,
-// or after the request timeout. Only time in which the service lives counts: while its heartbeat stands still, the process
-// is stopped (a signal, a debugger, a frozen container), and that must cost time and no data. The end of the process
-// ends its kernels.
+// Progress: a waiter holds no latch. Every wait ends, with the answer or with -EIO: when the
+// service says that it is dead, or after the request timeout. Only time in which the service lives
+// counts: while its heartbeat stands still, the process is stopped (a signal, a debugger, a frozen
+// container), and that must cost time and no data. The end of the process ends its kernels.
 #pragma once
 
 #include "gpufs/base/standard.cuh"
@@ -32,12 +32,12 @@ struct channel_timeouts {
 
 class channel_client {
  public:
-  GPUFS_HD channel_client(const channel_view& view, slot_record* slots, const channel_timeouts& timeouts,
-                          counter_set* counters)
+  GPUFS_HD channel_client(const channel_view& view, slot_record* slots,
+                          const channel_timeouts& timeouts, counter_set* counters)
       : view_(view), slots_(slots), timeouts_(timeouts), counters_(counters) {}
 
-  // A slot of the caller's own, or -EIO; with `wide`, one of those with much room for a write, if there are such. Waits while all
-  // are taken: each holder is bounded by these same timeouts.
+  // A slot of the caller's own, or -EIO; with `wide`, one of those with much room for a write, if
+  // there are such. Waits while all are taken: each holder is bounded by these same timeouts.
   [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t acquire(bool wide = false) {
     deadline waiting = begin_wait();
     slot_walk at = begin_walk(waiting.start, wide);
@@ -56,15 +56,16 @@ class channel_client {
     return take_some(at);
   }
 
-  // Posts a request in a slot that the caller owns; what the group wrote to staging came before (its barrier).
+  // Posts a request in a slot that the caller owns; what the group wrote to staging came before
+  // (its barrier).
   GPUFS_HD GPUFS_OUT_OF_LINE void post(std::uint32_t slot, const request& r) {
     const std::uint32_t sequence = slots_[slot].sequence.load_relaxed() + 1;
     slots_[slot].sequence.store_relaxed(sequence);
     view_.request(slot).store(r, sequence);
     counters_->add(counter::rpcs);
-    // Release, system scope: pairs with the worker's acquire of the bell; without it the worker could see the bell
-    // before the staging bytes. Otherwise staging goes the other way: the worker will write where the slot's last owner
-    // has read.
+    // Release, system scope: pairs with the worker's acquire of the bell; without it the worker
+    // could see the bell before the staging bytes. Otherwise staging goes the other way: the worker
+    // will write where the slot's last owner has read.
     if (r.sends_staging()) view_.bell(slot).store_release(sequence);
     else view_.bell(slot).store_after_reads(sequence);
 #if !defined(__CUDA_ARCH__)
@@ -72,9 +73,11 @@ class channel_client {
 #endif
   }
 
-  // The number of the last request that the caller posted in its slot; for is_answered(). Read it before the slot is
-  // released or abandoned.
-  [[nodiscard]] GPUFS_HD std::uint32_t posted(std::uint32_t slot) const { return slots_[slot].sequence.load_relaxed(); }
+  // The number of the last request that the caller posted in its slot; for is_answered(). Read it
+  // before the slot is released or abandoned.
+  [[nodiscard]] GPUFS_HD std::uint32_t posted(std::uint32_t slot) const {
+    return slots_[slot].sequence.load_relaxed();
+  }
   // Whether a request has been answered, also when the slot is another group's by now.
   [[nodiscard]] GPUFS_HD bool is_answered(std::uint32_t slot, std::uint32_t sequence) const {
     // Acquire: pairs with the release of the answer; what the host did for the request came before.
@@ -82,16 +85,18 @@ class channel_client {
     return static_cast<std::int32_t>(answered - sequence) >= 0;
   }
 
-  // The answer's result. -EIO and the slot abandoned (do not touch it again) when there is none in time; for
-  // bulk requests the same with -EAGAIN when the host says that the answer may take long (`stalled`). With `keep` the caller
-  // has to abandon it, after a last look at what is in it. `begun`: then the request changes files and may still take effect,
-  // at any later time; otherwise it never does.
+  // The answer's result. -EIO and the slot abandoned (do not touch it again) when there is none in
+  // time; for bulk requests the same with -EAGAIN when the host says that the answer may take long
+  // (`stalled`). With `keep` the caller has to abandon it, after a last look at what is in it.
+  // `begun`: then the request changes files and may still take effect, at any later time; otherwise
+  // it never does.
   struct answer {
     std::int32_t result;
     bool abandoned;
     bool begun;
   };
-  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE answer wait(std::uint32_t slot, bool keep = false, bool is_bulk = false) {
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE answer wait(std::uint32_t slot, bool keep = false,
+                                                       bool is_bulk = false) {
     const std::uint32_t sequence = slots_[slot].sequence.load_relaxed();
     deadline waiting = begin_wait();
     for (std::uint32_t attempt = 0;; ++attempt) {
@@ -102,7 +107,8 @@ class channel_client {
       const bool give_up = stalled || (looks && timed_out(slot, waiting));
       const std::uint64_t word = view_.reply(slot).word.load_for_wait();
       if (reply_sequence(word) == sequence) {
-        // Acquire: pairs with the worker's release of the reply word; staging and the rest of the reply are read after it.
+        // Acquire: pairs with the worker's release of the reply word; staging and the rest of the
+        // reply are read after it.
         view_.reply(slot).word.end_wait();
         counters_->add(counter::rpc_wait_ns, platform::elapsed_ns(waiting.start));
         return {reply_result(word), false, false};
@@ -119,8 +125,8 @@ class channel_client {
     }
   }
 
-  // Posts a request in a slot that the caller owns, waits for the answer, of which only the result is wanted, and gives the slot
-  // back. The result, or -EIO when there is none.
+  // Posts a request in a slot that the caller owns, waits for the answer, of which only the result
+  // is wanted, and gives the slot back. The result, or -EIO when there is none.
   [[nodiscard]] GPUFS_HD answer ask(std::uint32_t slot, const request& r) {
     post(slot, r);
     const answer a = wait(slot);
@@ -133,24 +139,31 @@ class channel_client {
     return turn < 0 ? answer{turn, true, false} : ask(static_cast<std::uint32_t>(turn), r);
   }
 
-  // Whether a write to this node (its node_name()), or a truncation, has been posted and not answered, by a caller that waits or
-  // has given up. Of a truncation only some bits of the name are compared: another node's may be taken for this one's.
-  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool has_unanswered_write(std::uint64_t node_name) const {
+  // Whether a write to this node (its node_name()), or a truncation, has been posted and not
+  // answered, by a caller that waits or has given up. Of a truncation only some bits of the name
+  // are compared: another node's may be taken for this one's.
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool has_unanswered_write(
+      std::uint64_t node_name) const {
     for (std::uint32_t slot = 0; slot < view_.layout.slot_count; ++slot) {
-      // Acquire: pairs with the release of the caller that gave up; its number is then that of the write.
-      if (slots_[slot].owner.load_acquire() == static_cast<std::uint32_t>(slot_owner::free)) continue;
+      // Acquire: pairs with the release of the caller that gave up; its number is then that of the
+      // write.
+      if (slots_[slot].owner.load_acquire() == static_cast<std::uint32_t>(slot_owner::free))
+        continue;
       const std::uint32_t sequence = slots_[slot].sequence.load_relaxed();
       if (reply_sequence(view_.reply(slot).word.load_acquire()) == sequence) continue;
       request last{};
-      // Not all there: it is being posted now, and a slot with an unanswered request takes no new one.
+      // Not all there: it is being posted now, and a slot with an unanswered request takes no new
+      // one.
       if (!view_.request(slot).load(sequence, last)) continue;
       if (last.code == request_code::write && last.handle == node_name) return true;
-      if (last.code == request_code::truncate && last.length == truncated_node(node_name)) return true;
+      if (last.code == request_code::truncate && last.length == truncated_node(node_name))
+        return true;
     }
     return false;
   }
   // The same, but waits until there is none, as long as for an answer.
-  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool has_unanswered_write_for_long(std::uint64_t node_name) const {
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool has_unanswered_write_for_long(
+      std::uint64_t node_name) const {
     deadline waiting = begin_wait();
     for (std::uint32_t attempt = 0; has_unanswered_write(node_name); ++attempt) {
       if (timed_out(0, waiting)) return true;
@@ -159,7 +172,8 @@ class channel_client {
     return false;
   }
 
-  // When a wait began, when the waiter last saw a new heartbeat, and for how long the service lived in between.
+  // When a wait began, when the waiter last saw a new heartbeat, and for how long the service lived
+  // in between.
   struct deadline {
     std::uint64_t start, heard, lived;
     std::uint32_t heartbeat;
@@ -168,13 +182,16 @@ class channel_client {
     const std::uint64_t now = platform::now_ns();
     return {now, now, 0, 0};
   }
-  // The most time that one heartbeat stands for. The service beats every 50 ms; a longer silence was a stop.
+  // The most time that one heartbeat stands for. The service beats every 50 ms; a longer silence
+  // was a stop.
   static constexpr std::uint64_t heartbeat_ns_max = 100'000'000;
-  // For how long the service has lived in the wait so far; all ones when it is dead. Reads one slot's copy of the signs of
-  // life, in the host's memory. To be asked again and again: silence between two calls is a stop.
+  // For how long the service has lived in the wait so far; all ones when it is dead. Reads one
+  // slot's copy of the signs of life, in the host's memory. To be asked again and again: silence
+  // between two calls is a stop.
   GPUFS_HD std::uint64_t lived_ns(std::uint32_t slot, deadline& waiting) const {
     const reply_record& reply = view_.reply(slot);
-    const bool dead = reply.service.load_relaxed() != static_cast<std::uint32_t>(service_phase::running);
+    const bool dead =
+        reply.service.load_relaxed() != static_cast<std::uint32_t>(service_phase::running);
     const std::uint32_t beat = reply.heartbeat.load_relaxed();
     const std::uint64_t now = platform::now_ns();
     if (beat != waiting.heartbeat) {
@@ -193,7 +210,8 @@ class channel_client {
   // Whether the service has said that it is dead. By one copy of that for all callers: once seen,
   // it stays. A worker that is late may still answer a request that is posted afterwards.
   GPUFS_HD bool is_dead() const {
-    return view_.reply(0).service.load_relaxed() != static_cast<std::uint32_t>(service_phase::running);
+    return view_.reply(0).service.load_relaxed() !=
+           static_cast<std::uint32_t>(service_phase::running);
   }
 
   // Release: the next owner's writes to staging come after my reads.
@@ -209,14 +227,16 @@ class channel_client {
  private:
   // Of a request that got no answer in time. Whether it may still take effect. A file that the host
   // has opened is closed: the close is posted in the same slot.
-  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool withdraw(std::uint32_t slot, std::uint32_t sequence) {
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool withdraw(std::uint32_t slot,
+                                                         std::uint32_t sequence) {
     request last{};
     (void)view_.request(slot).load(sequence, last);
     if (!last.changes_files() && !last.opens()) return false;
     // Pairs with service::begin(), and of an open with service::close_withdrawn() too.
     view_.withdrawn(slot).store_before_load(sequence);
     GPUFS_SCHEDULE_POINT("client.withdraw");
-    const bool begun = last.changes_files() && view_.reply(slot).claimed.load_after_store() == sequence;
+    const bool begun =
+        last.changes_files() && view_.reply(slot).claimed.load_after_store() == sequence;
     if (!last.opens()) return begun;
     const std::uint64_t word = view_.reply(slot).word.load_after_store();
     if (reply_sequence(word) != sequence || reply_result(word) < 0) return begun;
@@ -237,7 +257,8 @@ class channel_client {
   };
   GPUFS_HD slot_walk begin_walk(std::uint64_t now, bool wide) const {
     const std::uint32_t step = wide && view_.layout.wide_bytes != 0 ? view_.layout.wide_step : 1;
-    return {static_cast<std::uint32_t>(mix_start(now) % view_.layout.slot_count) & ~(step - 1), step};
+    return {static_cast<std::uint32_t>(mix_start(now) % view_.layout.slot_count) & ~(step - 1),
+            step};
   }
   // The first of a few that is free, or -EAGAIN.
   GPUFS_HD std::int32_t take_some(slot_walk& at) {
@@ -258,19 +279,22 @@ class channel_client {
     slot_record& record = slots_[slot];
     std::uint32_t seen = record.owner.load_relaxed();
     if (seen == static_cast<std::uint32_t>(slot_owner::busy)) return false;
-    // Acquire on success: pairs with the release that freed the slot; its sequence is then the last one posted.
-    if (!record.owner.compare_exchange_acquire(seen, static_cast<std::uint32_t>(slot_owner::busy))) return false;
+    // Acquire on success: pairs with the release that freed the slot; its sequence is then the last
+    // one posted.
+    if (!record.owner.compare_exchange_acquire(seen, static_cast<std::uint32_t>(slot_owner::busy)))
+      return false;
     if (seen == static_cast<std::uint32_t>(slot_owner::free)) return true;
-    if (reply_sequence(view_.reply(slot).word.load_acquire()) == record.sequence.load_relaxed()) return true;
+    if (reply_sequence(view_.reply(slot).word.load_acquire()) == record.sequence.load_relaxed())
+      return true;
     abandon(slot);  // an answer is still to come, and would land in a new owner's staging
     return false;
   }
 
 #if !defined(__CUDA_ARCH__)
   void wake_service(service_duty duty) {
-    channel_header::twin_bed& bed = view_.header().bed(duty);
-    // Sequentially consistent: pairs with the worker or opener that raises `sleepers` and then looks at the bells once
-    // more. Either it sees my bell, or I see that it sleeps.
+    channel_header::cpu_bed& bed = view_.header().bed(duty);
+    // Sequentially consistent: pairs with the worker or opener that raises `sleepers` and then
+    // looks at the bells once more. Either it sees my bell, or I see that it sleeps.
     __atomic_fetch_add(&bed.wake, 1u, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&bed.sleepers, __ATOMIC_SEQ_CST) != 0) {
       syscall(SYS_futex, &bed.wake, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);

@@ -1,36 +1,44 @@
-// The bulk path: a run of absent pages gets consecutive frames, and the host has the copy engine fill them in one copy
-// (design.md, "The GPU pulls pages"; GPUfs, ACM TOCS 32(1), section 5, copies single pages so): from the file's own
-// pages, where they are registered, else from a buffer into which a worker of the service reads them.
+// The bulk path: a run of absent pages gets consecutive frames, and the host has the copy engine
+// fill them in one copy (design.md, "The GPU pulls pages"; GPUfs, ACM TOCS 32(1), section 5, copies
+// single pages so): from the file's own pages, where they are registered, else from a buffer into
+// which a worker of the service reads them.
 //
-// A group that misses a page, or finds it loading, may first load a run, before it goes on with its page:
+// A group that misses a page, or finds it loading, may first load a run, before it goes on with its
+// page:
 //
-//   take a channel slot, and consecutive frames of one ring -> claim each, make it loading, findable -> post
+//   take a channel slot, and consecutive frames of one ring -> claim each, make it loading,
+//   findable -> post
 //     -> wait for the answer -> publish
 //
-// Whoever wants a page of the run meanwhile finds it loading, and waits for it as for any other load.
+// Whoever wants a page of the run meanwhile finds it loading, and waits for it as for any other
+// load.
 //
-// Where: (a) at the page itself, if the caller is about to read so much. (b) Ahead of it, at the first chunk (an aligned
-// stretch of `chunk` pages) of which nothing is there, if nearly all of what lies behind the page is in
-// the cache or on its way into it, and at least a part of as many chunks behind as the chosen one is ahead. So a reader
-// from front to back has more and more of it under way, and a reader at random leaves no such pattern. Only one page of
-// `step` is looked at for this, so that others do not pay for it. (c) In the same place, when a page is read that came by (b)
-// and bears a mark: two pages of each such run do, or the reader, who misses nothing in it, would pull every other chunk. These
-// runs are longer: each costs the host more time than it takes the engine to copy a chunk. Of
-// many groups with the same idea one claims the first page of the chunk, as any page that is absent, and begins the run behind
-// it. And only while pulling a page takes no longer than `pull_ns_max`, and all pulls bring no more than `pull_rate_max`.
-// Otherwise so many threads pull that the bus has no more to give, and the engine gets little of it.
+// Where: (a) at the page itself, if the caller is about to read so much. (b) Ahead of it, at the
+// first chunk (an aligned stretch of `chunk` pages) of which nothing is there, if nearly all of
+// what lies behind the page is in the cache or on its way into it, and at least a part of as many
+// chunks behind as the chosen one is ahead. So a reader from front to back has more and more of it
+// under way, and a reader at random leaves no such pattern. Only one page of `step` is looked at
+// for this, so that others do not pay for it. (c) In the same place, when a page is read that came
+// by (b) and bears a mark: two pages of each such run do, or the reader, who misses nothing in it,
+// would pull every other chunk. These runs are longer: each costs the host more time than it takes
+// the engine to copy a chunk. Of many groups with the same idea one claims the first page of the
+// chunk, as any page that is absent, and begins the run behind it. And only while pulling a page
+// takes no longer than `pull_ns_max`, and all pulls bring no more than `pull_rate_max`. Otherwise
+// so many threads pull that the bus has no more to give, and the engine gets little of it.
 //
-// Progress: as for a single page. A run holds unloaded frames while its group waits for the host, and for nobody's page;
-// it begins only with a channel slot that was free, never waits for frames, and all runs together
-// hold at most a quarter of the frames, and half of the slots: their groups may want another slot, for the page that each
-// loads by itself. Pages that the answer does not cover stop loading without an error: their
-// waiters look again, and load them one by one. When there is no answer the copy may still come, so the frames are
-// not used until the answer comes (unanswered_run).
+// Progress: as for a single page. A run holds unloaded frames while its group waits for the host,
+// and for nobody's page; it begins only with a channel slot that was free, never waits for frames,
+// and all runs together hold at most a quarter of the frames, and half of the slots: their groups
+// may want another slot, for the page that each loads by itself. Pages that the answer does not
+// cover stop loading without an error: their waiters look again, and load them one by one. When
+// there is no answer the copy may still come, so the frames are not used until the answer comes
+// (unanswered_run).
 //
-// The driver may be busy until the kernel ends that waits for the run: a thread that copies to pageable memory after
-// that kernel holds the driver's lock meanwhile. The service sees that its call of the driver does not return, and says
-// so (`stalled` of the reply). The group then stops waiting, as when there is no answer, and loads page by page, which
-// needs no driver; so do groups whose runs the service refuses until the driver is free again.
+// The driver may be busy until the kernel ends that waits for the run: a thread that copies to
+// pageable memory after that kernel holds the driver's lock meanwhile. The service sees that its
+// call of the driver does not return, and says so (`stalled` of the reply). The group then stops
+// waiting, as when there is no answer, and loads page by page, which needs no driver; so do groups
+// whose runs the service refuses until the driver is free again.
 #pragma once
 
 #include "gpufs/base/copy.cuh"
@@ -50,10 +58,12 @@ struct file_view {
 };
 
 // Tells the extent table what the answer to a read says of an extent, if it does. By the leader.
-GPUFS_HD inline void take_notice(const mount_ref& fs, std::uint64_t version, std::uint32_t slot, std::int32_t result) {
-  if (result < 0 || (result & notice_flag) == 0) return;
+GPUFS_HD inline void take_hint(const mount_ref& fs, std::uint64_t version, std::uint32_t slot,
+                               std::int32_t result) {
+  if (result < 0 || (result & hint_flag) == 0) return;
   const reply_record& reply = fs.channel.reply(slot);
-  extent_table(fs).insert(version, reply.extent_number.load_relaxed(), reply.extent_address.load_relaxed(),
+  extent_table(fs).insert(version, reply.extent_number.load_relaxed(),
+                          reply.extent_address.load_relaxed(),
                           static_cast<std::uint32_t>(reply.extent_bytes.load_relaxed()));
 }
 
@@ -73,34 +83,42 @@ class bulk_loader {
   // What led to a run; none: it does not pay to look for one.
   enum class reason : std::uint32_t { none, sure, mark, pattern };
 
-  // A quick look at a page that is missing or loading, or marked, before the calls below. `sure`: as many pages behind it as
-  // the caller is about to read.
-  GPUFS_HD static reason reason_at(const mount_ref& fs, std::uint64_t page, std::uint64_t sure, bool marked) {
+  // A quick look at a page that is missing or loading, or marked, before the calls below. `sure`:
+  // as many pages behind it as the caller is about to read.
+  GPUFS_HD static reason reason_at(const mount_ref& fs, std::uint64_t page, std::uint64_t sure,
+                                   bool marked) {
     const bulk_layout& bulk = fs.layout.bulk;
     if (bulk.most == 0) return reason::none;
     if (sure >= bulk.least) return marked ? reason::none : reason::sure;
     if (marked) return reason::mark;
-    // Not the page's low bits alone: groups that share out a file often have steps of a power of two.
-    return ((page ^ (page >> 6) ^ (page >> 12)) & (bulk.step - 1)) == 0 ? reason::pattern : reason::none;
+    // Not the page's low bits alone: groups that share out a file often have steps of a power of
+    // two.
+    return ((page ^ (page >> 6) ^ (page >> 12)) & (bulk.step - 1)) == 0 ? reason::pattern
+                                                                        : reason::none;
   }
 
   // Whether the pulling of a page is noted: of one in so many, so that not all write one word.
   static constexpr std::uint64_t pulls_for_measure = 64;
   GPUFS_HD static bool measures(std::uint64_t page) { return mix(page) % pulls_for_measure == 0; }
 
-  // Where ahead of `page` a run should begin, and of how many pages; none if nowhere. Does not wait.
+  // Where ahead of `page` a run should begin, and of how many pages; none if nowhere. Does not
+  // wait.
   struct stretch {
     std::uint64_t page;
     std::uint64_t count;
   };
-  GPUFS_HD GPUFS_OUT_OF_LINE static stretch place_ahead(const mount_ref& fs, const Group g, const file_view file,
-                                                        std::uint64_t page, reason why) {
+  GPUFS_HD GPUFS_OUT_OF_LINE static stretch place_ahead(const mount_ref& fs, const Group g,
+                                                        const file_view file, std::uint64_t page,
+                                                        reason why) {
     return bulk_loader(fs, g, file).place_ahead_of(page, why);
   }
 
-  // The first page from `page` on, and before `stop`, that is not there; or `stop`. A guess. Does not wait.
-  GPUFS_HD GPUFS_OUT_OF_LINE static std::uint64_t first_absent(const mount_ref& fs, const Group g, const file_view file,
-                                                               std::uint64_t page, std::uint64_t stop) {
+  // The first page from `page` on, and before `stop`, that is not there; or `stop`. A guess. Does
+  // not wait.
+  GPUFS_HD GPUFS_OUT_OF_LINE static std::uint64_t first_absent(const mount_ref& fs, const Group g,
+                                                               const file_view file,
+                                                               std::uint64_t page,
+                                                               std::uint64_t stop) {
     const bulk_loader loader(fs, g, file);
     for (; page < stop; page += g.size()) {
       const std::uint64_t mine = page + g.rank();
@@ -115,11 +133,12 @@ class bulk_loader {
   }
 
   // How many pages from `page` on a run can be asked for, of those that are wanted; 0: too few.
-  GPUFS_HD static std::uint32_t fitting(const mount_ref& fs, const file_view& file, std::uint64_t page,
-                                        std::uint64_t wanted) {
+  GPUFS_HD static std::uint32_t fitting(const mount_ref& fs, const file_view& file,
+                                        std::uint64_t page, std::uint64_t wanted) {
     const bulk_layout& bulk = fs.layout.bulk;
     std::uint64_t count = wanted < bulk.most ? wanted : bulk.most;
-    const std::uint64_t extent_pages = std::uint64_t{1} << (fs.layout.extent_shift - fs.layout.page_shift);
+    const std::uint64_t extent_pages = std::uint64_t{1}
+                                       << (fs.layout.extent_shift - fs.layout.page_shift);
     const std::uint64_t in_extent = extent_pages - (page & (extent_pages - 1));
     if (in_extent < count) count = in_extent;
     if (page >= pages_of(fs, file)) return 0;
@@ -128,14 +147,15 @@ class bulk_loader {
   }
 
   // Begins a run of at most `wanted` pages from `page` on. Does not wait.
-  GPUFS_HD GPUFS_OUT_OF_LINE static bulk_run begin(const mount_ref& fs, const Group g, const file_view file,
-                                                   std::uint64_t page, std::uint64_t wanted) {
+  GPUFS_HD GPUFS_OUT_OF_LINE static bulk_run begin(const mount_ref& fs, const Group g,
+                                                   const file_view file, std::uint64_t page,
+                                                   std::uint64_t wanted) {
     return bulk_loader(fs, g, file).begin_at(page, wanted);
   }
 
   // Waits for a run, and publishes it.
-  GPUFS_HD GPUFS_OUT_OF_LINE static void end(const mount_ref& fs, const Group g, const file_view file,
-                                             const bulk_run run) {
+  GPUFS_HD GPUFS_OUT_OF_LINE static void end(const mount_ref& fs, const Group g,
+                                             const file_view file, const bulk_run run) {
     bulk_loader(fs, g, file).wait_and_publish(run);
   }
 
@@ -143,7 +163,9 @@ class bulk_loader {
   GPUFS_HD bulk_loader(const mount_ref& fs, const Group& g, const file_view& file)
       : fs_(fs), g_(g), file_(file), frames_(fs), index_(frames_.index()) {}
 
-  GPUFS_HD slot_key key_of(std::uint64_t page) const { return page_key{file_.version, page}.slot(); }
+  GPUFS_HD slot_key key_of(std::uint64_t page) const {
+    return page_key{file_.version, page}.slot();
+  }
   GPUFS_HD bulk_state& shared() const { return *fs_.at<bulk_state>(fs_.layout.bulk_shared); }
 
   GPUFS_HD bulk_run begin_at(std::uint64_t page, std::uint64_t wanted) {
@@ -161,21 +183,25 @@ class bulk_loader {
     return run;
   }
 
-  // Whether a page is in the cache, or on its way. A guess is enough: a wrong one costs a run, or begins one for nothing.
+  // Whether a page is in the cache, or on its way. A guess is enough: a wrong one costs a run, or
+  // begins one for nothing.
   GPUFS_HD bool is_there(std::uint64_t page) const { return index_.guess(key_of(page)) != 0; }
 
-  // Where the reader of `page`, if it goes from front to back, will find the first chunk that nobody has begun.
+  // Where the reader of `page`, if it goes from front to back, will find the first chunk that
+  // nobody has begun.
   GPUFS_HD stretch place_ahead_of(std::uint64_t page, reason why) const {
     const bulk_layout& bulk = fs_.layout.bulk;
     constexpr stretch nowhere{0, 0};
     if (page < bulk.least || is_bus_busy(page)) return nowhere;
     if (why == reason::mark) {
-      // A mark is evidence itself, and groups that read together are not all equally far: most of a chunk is enough.
-      const std::uint32_t behind_it = page < bulk.chunk ? static_cast<std::uint32_t>(page) : bulk.chunk;
+      // A mark is evidence itself, and groups that read together are not all equally far: most of a
+      // chunk is enough.
+      const std::uint32_t behind_it =
+          page < bulk.chunk ? static_cast<std::uint32_t>(page) : bulk.chunk;
       if (samples_there(page - behind_it, behind_it) <= samples / 2) return nowhere;
     } else if (samples_there(page - bulk.least, bulk.least) < samples - 1) {
-      // A reader at random, of whose file a quarter is there, would find most of the samples once in 37 times, and all but
-      // one once in 2,600.
+      // A reader at random, of whose file a quarter is there, would find most of the samples once
+      // in 37 times, and all but one once in 2,600.
       return nowhere;
     }
     const std::uint64_t chunk = page & ~std::uint64_t{bulk.chunk - 1};
@@ -183,28 +209,34 @@ class bulk_loader {
     const std::uint32_t ahead = untouched_chunk(chunk, true, page == chunk ? 0 : 1, behind);
     const std::uint64_t place = chunk + std::uint64_t{ahead} * bulk.chunk;
     if (ahead > behind || place >= pages_of(fs_, file_)) return nowhere;
-    // The first guesses are short. Who reads what they brought gets longer runs, as far as it has come.
+    // The first guesses are short. Who reads what they brought gets longer runs, as far as it has
+    // come.
     const std::uint64_t reach = std::uint64_t{behind - ahead + 1} * bulk.chunk;
-    return {place, why == reason::mark && reach > bulk.chunk ? (reach < bulk.most ? reach : bulk.most) : bulk.chunk};
+    return {place, why == reason::mark && reach > bulk.chunk
+                       ? (reach < bulk.most ? reach : bulk.most)
+                       : bulk.chunk};
   }
 
   // Whether threads that pull pages keep the bus busy, for a page that would be pulled.
   GPUFS_HD bool is_bus_busy(std::uint64_t page) const {
     std::uint32_t busy = 0;
     if (g_.is_leader()) {
-      const bool pulls =
-          shared().pull_ns.load_relaxed() > pull_ns_max || shared().rate_at(platform::now_ns()) > pull_rate_max;
-      busy = pulls && extent_table(fs_).find(file_.version, page << fs_.layout.page_shift, 1) != 0 ? 1 : 0;
+      const bool pulls = shared().pull_ns.load_relaxed() > pull_ns_max ||
+                         shared().rate_at(platform::now_ns()) > pull_rate_max;
+      busy = pulls && extent_table(fs_).find(file_.version, page << fs_.layout.page_shift, 1) != 0
+                 ? 1
+                 : 0;
     }
     return g_.broadcast(busy) != 0;
   }
-  // Of a bus that has 55,000 bytes in a microsecond, eight blocks of 256 threads pull 14,000 and have 38,000 with runs
-  // (benchmarks/results/030dfd0/bulk.txt); thirty-two pull 48,000, which runs can only disturb.
+  // Of a bus that has 55,000 bytes in a microsecond, eight blocks of 256 threads pull 14,000 and
+  // have 38,000 with runs (benchmarks/results/030dfd0/bulk.txt); thirty-two pull 48,000, which runs
+  // can only disturb.
   static constexpr std::uint32_t pull_ns_max = 60'000;
   static constexpr std::uint32_t pull_rate_max = 30'000;
 
-  // How many samples of `count` pages are there, or on their way. At uneven distances: a reader with a stride of a power of
-  // two must not look like one who reads all.
+  // How many samples of `count` pages are there, or on their way. At uneven distances: a reader
+  // with a stride of a power of two must not look like one who reads all.
   static constexpr std::uint32_t samples = 8;
   GPUFS_HD std::uint32_t samples_there(std::uint64_t first, std::uint32_t count) const {
     std::uint32_t n = 0;
@@ -218,8 +250,8 @@ class bulk_loader {
     return (distance * i + (5 * i + 3) % distance) % count;
   }
 
-  // How many chunks away, from `from` up to `to`, is the first of which no sample is there; more than `to` if none is. Before
-  // the file's first chunk is such a one.
+  // How many chunks away, from `from` up to `to`, is the first of which no sample is there; more
+  // than `to` if none is. Before the file's first chunk is such a one.
   GPUFS_HD std::uint32_t untouched_chunk(std::uint64_t chunk, bool forward, std::uint32_t from,
                                          std::uint32_t to) const {
     const std::uint32_t pages = fs_.layout.bulk.chunk;
@@ -238,7 +270,8 @@ class bulk_loader {
     return to + 1;
   }
 
-  // A channel slot, and consecutive frames; `run.count` becomes 0 when they cannot be had at once. Returns their ring.
+  // A channel slot, and consecutive frames; `run.count` becomes 0 when they cannot be had at once.
+  // Returns their ring.
   GPUFS_HD std::uint32_t take_resources(bulk_run& run) {
     struct taken {
       std::uint32_t count, slot, ring;
@@ -264,7 +297,8 @@ class bulk_loader {
     run.slot = t.slot;
     run.count = 0;
     if (t.count == 0) return 0;
-    const slot_run frames = frames_.rings().take_consecutive(g_, t.ring, t.count, fs_.layout.bulk.least);
+    const slot_run frames =
+        frames_.rings().take_consecutive(g_, t.ring, t.count, fs_.layout.bulk.least);
     run.frame = frames.first;
     run.count = frames.count;
     if (g_.is_leader() && run.count < t.count) {
@@ -274,20 +308,25 @@ class bulk_loader {
     return t.ring;
   }
 
-  GPUFS_HD void give_back_frames(std::uint32_t count) const { shared().frames.add_relaxed(0u - count); }
+  GPUFS_HD void give_back_frames(std::uint32_t count) const {
+    shared().frames.add_relaxed(0u - count);
+  }
   GPUFS_HD void give_back_slot(const bulk_run& run) const {
     fs_.client().release(run.slot);
     shared().runs.add_relaxed(~0u);
   }
 
-  // Makes the pages loading, as far as they are absent and their frames can be had; `run.count` becomes what came of it.
+  // Makes the pages loading, as far as they are absent and their frames can be had; `run.count`
+  // becomes what came of it.
   GPUFS_HD void claim(bulk_run& run, std::uint32_t ring) {
     ring_set<frame_table> all = frames_.rings();
     const auto begin_load = [&](std::uint32_t i) {
       GPUFS_SCHEDULE_POINT("bulk.claim");
-      return all.claim_slot(run.frame + i) && index_.begin_load(key_of(run.page + i), run.frame + i);
+      return all.claim_slot(run.frame + i) &&
+             index_.begin_load(key_of(run.page + i), run.frame + i);
     };
-    // The first page before the others: of groups that ask for the same pages one gets them all, and not each a few.
+    // The first page before the others: of groups that ask for the same pages one gets them all,
+    // and not each a few.
     std::uint32_t begun = 0;
     if (g_.is_leader()) begun = begin_load(0) ? 1 : 0;
     if (g_.broadcast(begun) == 0) {
@@ -298,7 +337,8 @@ class bulk_loader {
     for (std::uint32_t base = 1; base < run.count; base += g_.size()) {
       const std::uint32_t i = base + g_.rank();
       const bool mine = i < run.count && begin_load(i);
-      const auto stop = static_cast<std::uint32_t>(g_.least(mine || i >= run.count ? run.count : i));
+      const auto stop =
+          static_cast<std::uint32_t>(g_.least(mine || i >= run.count ? run.count : i));
       if (stop == run.count) continue;
       if (mine && i > stop) index_.fail_load(key_of(run.page + i), run.frame + i, 0);
       g_.sync();
@@ -311,9 +351,11 @@ class bulk_loader {
   GPUFS_HD void post(const bulk_run& run) const {
     const std::uint64_t offset = run.page << fs_.layout.page_shift;
     const std::uint64_t bytes = std::uint64_t{run.count} << fs_.layout.page_shift;
-    const auto length = static_cast<std::uint32_t>(file_.size - offset < bytes ? file_.size - offset : bytes);
+    const auto length =
+        static_cast<std::uint32_t>(file_.size - offset < bytes ? file_.size - offset : bytes);
     const bulk_target to{run.frame};
-    copy_to_host(this_thread(), fs_.channel.staging(run.slot), reinterpret_cast<const char*>(&to), sizeof to);
+    copy_to_host(this_thread(), fs_.channel.staging(run.slot), reinterpret_cast<const char*>(&to),
+                 sizeof to);
     fs_.client().post(run.slot, {request_code::bulk, file_.handle, length, offset});
   }
 
@@ -333,7 +375,7 @@ class bulk_loader {
       if (a.result > 0) answer.bytes = static_cast<std::uint64_t>(a.result & bulk_bytes_mask);
       answer.staged = a.result > 0 && (a.result & staged_flag) != 0 ? 1 : 0;
       if (!a.abandoned) {
-        take_notice(fs_, file_.version, run.slot, a.result);
+        take_hint(fs_, file_.version, run.slot, a.result);
         give_back_slot(run);
       }
     }
@@ -357,14 +399,15 @@ class bulk_loader {
       frame& f = frames_.at(frame_number);
       GPUFS_SCHEDULE_POINT("bulk.publish");
       if (answer.abandoned != 0) {
-        // The engine may still write into the frame: it stays in state evicting, with the loader's pin, until the
-        // answer comes (free_unanswered).
+        // The engine may still write into the frame: it stays in state evicting, with the loader's
+        // pin, until the answer comes (free_unanswered).
         f.header.set_failure(0);  // who waits loads it alone
         f.header.state.fail_load();
         index_.remove(key_of(run.page + i), frame_number);
       } else if (begin + valid <= answer.bytes) {
         const bool marks = run.read_ahead && (i == 0 || i == run.count / 2);
-        f.header.valid.store_relaxed(static_cast<std::uint32_t>(valid) | (marks ? slot_header::read_ahead : 0));
+        f.header.valid.store_relaxed(static_cast<std::uint32_t>(valid) |
+                                     (marks ? slot_header::read_ahead : 0));
         f.header.state.publish();
         frames_.unpin(frame_number);
         ++loaded;
@@ -406,7 +449,8 @@ class bulk_loader {
       return;
     }
   }
-  // Frees the frames of runs that have been answered since their groups gave up. By one thread; does not wait.
+  // Frees the frames of runs that have been answered since their groups gave up. By one thread;
+  // does not wait.
   GPUFS_HD GPUFS_OUT_OF_LINE void free_unanswered() {
     using use = unanswered_run::use;
     GPUFS_NO_UNROLL

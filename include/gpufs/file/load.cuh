@@ -1,5 +1,5 @@
-// How the bytes of one page come: the direct path, else the staged path (design.md: "The GPU pulls pages"); and with it,
-// when others seem to follow, the bulk path for those.
+// How the bytes of one page come: the direct path, else the staged path (design.md: "The GPU pulls
+// pages"); and with it, when others seem to follow, the bulk path for those.
 #pragma once
 
 #include "gpufs/base/copy.cuh"
@@ -13,12 +13,13 @@ template <class Group>
 class page_loader {
  public:
   // `sure`: how many pages behind this one the caller is about to read.
-  GPUFS_HD page_loader(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t page,
-                       std::uint64_t sure = 0)
+  GPUFS_HD page_loader(const mount_ref& fs, const Group& g, const file_view& file,
+                       std::uint64_t page, std::uint64_t sure = 0)
       : fs_(fs), g_(g), file_(file), offset_(page << fs.layout.page_shift), sure_(sure) {}
 
-  // What page_cache has done before it waits for the page, or loads it: a run of pages is loaded, if that pays; this page
-  // may be the first of it. A single thread of a GPU would take longer over a run than the run takes.
+  // What page_cache has done before it waits for the page, or loads it: a run of pages is loaded,
+  // if that pays; this page may be the first of it. A single thread of a GPU would take longer over
+  // a run than the run takes.
   static constexpr bool looks_ahead = !(Group::is_one_thread && platform::is_gpu);
   // `marked`: it was loaded ahead, and its reader is to have more loaded.
   GPUFS_HD void look_ahead(bool marked) const {
@@ -28,12 +29,13 @@ class page_loader {
     const std::uint64_t page = offset_ >> fs_.layout.page_shift;
     const auto why = bulk::reason_at(fs_, page, sure_, marked);
     if (why == bulk::reason::none) return;
-    const bulk_run run =
-        why == bulk::reason::sure ? bulk::begin(fs_, g_, file_, page, sure_ + 1) : begin_run_ahead(page, why);
+    const bulk_run run = why == bulk::reason::sure ? bulk::begin(fs_, g_, file_, page, sure_ + 1)
+                                                   : begin_run_ahead(page, why);
     if (run.count != 0) bulk::end(fs_, g_, file_, run);
   }
 
-  // Fills a frame; returns the bytes that the file has there, or -errno. Collective. Waits for I/O on the staged path.
+  // Fills a frame; returns the bytes that the file has there, or -errno. Collective. Waits for I/O
+  // on the staged path.
   GPUFS_HD std::int32_t operator()(char* to) const {
     const std::uint64_t page_bytes = fs_.layout.page_bytes();
     source from{};
@@ -44,13 +46,15 @@ class page_loader {
       fill_zero(g_, to, page_bytes);
       return static_cast<std::int32_t>(page_bytes);
     }
-    // Staged when it is not mapped, or when (twin) the mapping has lost its file or the file its disk: the host says which.
+    // Staged when it is not mapped, or when (CPU device) the mapping has lost its file or the file its
+    // disk: the host says which.
     const std::uint64_t start = address != 0 ? platform::now_ns() : 0;
     const bool whole = address != 0 && direct(to, address, want);
     const std::uint64_t page_number = offset_ >> fs_.layout.page_shift;
     if (whole && g_.is_leader() && bulk_loader<Group>::measures(page_number)) {
       fs_.at<bulk_state>(fs_.layout.bulk_shared)
-          ->note_pull(start, platform::now_ns(), bulk_loader<Group>::pulls_for_measure << fs_.layout.page_shift);
+          ->note_pull(start, platform::now_ns(),
+                      bulk_loader<Group>::pulls_for_measure << fs_.layout.page_shift);
     }
     const std::int32_t got = whole ? static_cast<std::int32_t>(want) : staged(to, want);
     if (got >= 0 && static_cast<std::uint64_t>(got) < page_bytes)
@@ -61,7 +65,8 @@ class page_loader {
       if (whole) counters.direct_loads.add_relaxed(1);
       counters.loaded_bytes.add_relaxed(static_cast<std::uint64_t>(got));
     }
-    // What lies behind the end of a file that is being written is zero, up to where it ends when somebody asks.
+    // What lies behind the end of a file that is being written is zero, up to where it ends when
+    // somebody asks.
     return got >= 0 && file_.node != no_node ? static_cast<std::int32_t>(page_bytes) : got;
   }
 
@@ -70,25 +75,30 @@ class page_loader {
     std::uint64_t address;  // where the page can be copied from; 0: the host has to be asked
     std::uint64_t bytes;    // that the host's file has of it; 0: none, it lies behind them
   };
-  // By the leader. The size that the caller knows of a file that is being written may be an old one.
+  // By the leader. The size that the caller knows of a file that is being written may be an old
+  // one.
   GPUFS_HD source find_source() const {
     std::uint64_t end =
-        file_.size;  // of a file that nobody writes the caller asks only for pages that begin before that
+        file_
+            // of a file that nobody writes the caller asks only for pages that begin before that
+            .size;
     bool registered = true;
     if (file_.node != no_node) {
-      const file_node& node = fs_.node(file_.node);
+      const inode_state& node = fs_.node(file_.node);
       // Acquire: pairs with the release of who wrote the page back before it was evicted.
       end = node.stored.load_acquire();
       if (end <= offset_) return {0, 0};
-      registered = (node.cuts.load_relaxed() & file_node::shrunk) == 0;
+      registered = (node.cuts.load_relaxed() & inode_state::shrunk) == 0;
     }
     const std::uint64_t left = end - offset_, page_bytes = fs_.layout.page_bytes();
     const std::uint64_t want = left < page_bytes ? left : page_bytes;
     return {registered ? extent_table(fs_).find(file_.version, offset_, want) : 0, want};
   }
 
-  // Many groups may have the same idea: one of them claims the first page, in the usual way, and begins the run behind it.
-  GPUFS_HD bulk_run begin_run_ahead(std::uint64_t page, typename bulk_loader<Group>::reason why) const {
+  // Many groups may have the same idea: one of them claims the first page, in the usual way, and
+  // begins the run behind it.
+  GPUFS_HD bulk_run begin_run_ahead(std::uint64_t page,
+                                    typename bulk_loader<Group>::reason why) const {
     using bulk = bulk_loader<Group>;
     bulk_run run{};
     const typename bulk::stretch ahead = bulk::place_ahead(fs_, g_, file_, page, why);
@@ -127,14 +137,16 @@ class page_loader {
     std::uint64_t done = 0;
     // A page larger than a staging slot comes in several turns.
     while (done < want) {
-      const std::uint64_t piece =
-          want - done < fs_.channel.layout.staging_bytes ? want - done : fs_.channel.layout.staging_bytes;
+      const std::uint64_t piece = want - done < fs_.channel.layout.staging_bytes
+                                      ? want - done
+                                      : fs_.channel.layout.staging_bytes;
       if (g_.is_leader()) t = ask(slot, offset_ + done, static_cast<std::uint32_t>(piece));
       t = g_.broadcast(t);
       if (t.result < 0) break;
       const auto got = static_cast<std::uint64_t>(t.result);
       copy_from_host(g_, to + done, fs_.channel.staging(slot), got);
-      g_.sync();  // all members have read the staging memory before the leader posts again or frees the slot
+      // all members have read the staging memory before the leader posts again or frees the slot
+      g_.sync();
       done += got;
       if (got < piece) break;  // the file is shorter than when it was opened
     }
@@ -155,8 +167,8 @@ class page_loader {
     const channel_client::answer answer = client.wait(slot);
     if (answer.abandoned) return {-1, answer.result};
     if (answer.result < 0) return {static_cast<std::int32_t>(slot), answer.result};
-    take_notice(fs_, file_.version, slot, answer.result);
-    return {static_cast<std::int32_t>(slot), answer.result & ~notice_flag};
+    take_hint(fs_, file_.version, slot, answer.result);
+    return {static_cast<std::int32_t>(slot), answer.result & ~hint_flag};
   }
 
   const mount_ref& fs_;

@@ -1,14 +1,16 @@
-// Open files: gopen and gclose. Records are slots like frames, with the same index and state machine; a "load" is the
-// host's open, a pin is one holder of the descriptor, and a record whose last holder leaves is closed at once.
+// Open files: gopen and gclose. Records are slots like frames, with the same index and state
+// machine; a "load" is the host's open, a pin is one holder of the descriptor, and a record whose
+// last holder leaves is closed at once.
 //
 //   find and pin --resident------> the file is open already: no round trip
 //        |   \---loading---------> wait for the other's open
 //      absent
 //        |
-//   claim a free record -> begin_load -> ask the host -> [install the pages that came along] -> publish
+//   claim a free record -> begin_load -> ask the host -> [install the pages that came along] ->
+//   publish
 //
-// Progress: an opener holds no page while it waits, and installs pages without waiting (page_cache::offer), so the
-// waits of openers and of page loaders form no cycle.
+// Progress: an opener holds no page while it waits, and installs pages without waiting
+// (page_cache::offer), so the waits of openers and of page loaders form no cycle.
 #pragma once
 
 #include "gpufs/file/load.cuh"
@@ -16,8 +18,9 @@
 
 namespace gpufs {
 
-// A flag of gopen, with O_WRONLY: each byte is written at most once while the file is open, and none is read. So no page is ever
-// fetched. (GPUfs, ACM TOCS 32(1), section 3.2.) A bit that open(2) does not use.
+// A flag of gopen, with O_WRONLY: each byte is written at most once while the file is open, and
+// none is read. So no page is ever fetched. (GPUfs, ACM TOCS 32(1), section 3.2.) A bit that
+// open(2) does not use.
 inline constexpr std::int32_t O_GWRONCE = 1 << 28;
 
 }  // namespace gpufs
@@ -27,7 +30,9 @@ namespace gpufs::detail {
 class record_table {
  public:
   GPUFS_HD explicit record_table(const mount_ref& fs) : fs_(&fs) {}
-  GPUFS_HD open_file& at(std::uint32_t slot) const { return fs_->at<open_file>(fs_->layout.files)[slot]; }
+  GPUFS_HD open_file& at(std::uint32_t slot) const {
+    return fs_->at<open_file>(fs_->layout.files)[slot];
+  }
   GPUFS_HD slot_header& header(std::uint32_t slot) const { return at(slot).header; }
   GPUFS_HD hash_index<record_table> index() const {
     return {fs_->at<index_bucket>(fs_->layout.file_buckets), fs_->layout.file_bucket_count, *this};
@@ -36,17 +41,20 @@ class record_table {
   // it must close. What close_on_host() says then, else 0.
   GPUFS_HD std::int32_t unpin(std::uint32_t slot) const {
     const std::uint32_t word = header(slot).state.unpin();
-    return slot_state::phase(word) == slot_phase::resident && slot_state::pins(word) == 0 ? close_unused(slot) : 0;
+    return slot_state::phase(word) == slot_phase::resident && slot_state::pins(word) == 0
+               ? close_unused(slot)
+               : 0;
   }
   // Has the host close a file, and waits for that if the file has a node: until then an open would
   // join those who write the file, and not look whether it changed. 0, or -errno when the host has
   // not said that it is closed. It will be before an open of this file is answered: by the host
   // where the request was posted, else by close_before_open().
   // Bytes that a gclose has given up are reported with it.
-  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_on_host(std::uint32_t slot, std::uint64_t handle, std::uint32_t node,
-                                                        bool writes) const {
+  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_on_host(std::uint32_t slot, std::uint64_t handle,
+                                                        std::uint32_t node, bool writes) const {
     channel_client client = fs_->client();
-    // The file may have dirty bytes, which the end of the mount writes if it is open then (leave_writers).
+    // The file may have dirty bytes, which the end of the mount writes if it is open then
+    // (leave_writers).
     if (node != no_node && client.is_dead()) return -EIO;
     const std::int32_t turn = client.acquire();
     if (turn < 0) {
@@ -63,7 +71,8 @@ class record_table {
     // Acquire: pairs with the release of a gclose that gave bytes up.
     const std::int32_t lost = writes ? given_up.exchange_acq_rel(0) : 0;
     const auto error = static_cast<std::uint64_t>(-static_cast<std::int64_t>(lost));
-    const channel_client::answer answer = client.ask(channel_slot, {request_code::close_written, handle, 0, error});
+    const channel_client::answer answer =
+        client.ask(channel_slot, {request_code::close_written, handle, 0, error});
     std::int32_t none = 0;
     if (answer.abandoned && lost != 0) (void)given_up.compare_exchange_acq_rel(none, lost);
     return answer.result;
@@ -76,11 +85,12 @@ class record_table {
     if (fs_->at<name_state>(fs_->layout.names)->unclosed.load_acquire() == 0) return 0;
     return close_unclosed(channel_slot);
   }
-  // One holder gives its descriptor back; none: the record is not open any more under the generation with this tag, as after
-  // one gclose too many. The holder's pin stays, to be given back by unpin().
-  // A close that finds no holders waits. Either another close has taken a step too many, and takes it back; or the last holder is
-  // leaving, and then the generation changes. So no holder is refused because of others' mistakes, and both waits end by themselves.
-  // Never a loop of exchanges (slot_state::try_unpin).
+  // One holder gives its descriptor back; none: the record is not open any more under the
+  // generation with this tag, as after one gclose too many. The holder's pin stays, to be given
+  // back by unpin(). A close that finds no holders waits. Either another close has taken a step too
+  // many, and takes it back; or the last holder is leaving, and then the generation changes. So no
+  // holder is refused because of others' mistakes, and both waits end by themselves. Never a loop
+  // of exchanges (slot_state::try_unpin).
   enum class holding : std::uint32_t { none, one_of_several, last };
   [[nodiscard]] GPUFS_HD holding let_go(std::uint32_t slot, std::uint32_t tag, bool writes) const {
     atomic_word<std::uint64_t>& holders = at(slot).tag_holders;
@@ -93,9 +103,11 @@ class record_table {
         continue;
       }
       GPUFS_SCHEDULE_POINT("file.let_go");
-      // Release, and acquire by the last: it writes back what all have written, so it must see how far that goes.
-      const open_file::held before = open_file::holders_in(writes ? holders.fetch_add_release(~std::uint64_t{0})
-                                                                  : holders.fetch_add_relaxed(~std::uint64_t{0}));
+      // Release, and acquire by the last: it writes back what all have written, so it must see how
+      // far that goes.
+      const open_file::held before =
+          open_file::holders_in(writes ? holders.fetch_add_release(~std::uint64_t{0})
+                                       : holders.fetch_add_relaxed(~std::uint64_t{0}));
       if (writes) (void)holders.load_acquire();
       if (file_facts::tag_of(before.generation) == tag && before.holders > 0)
         return before.holders == 1 ? holding::last : holding::one_of_several;
@@ -117,12 +129,14 @@ class record_table {
       counts.loaded_bytes.store_relaxed(0);
     }
   }
-  GPUFS_HD void set_generation(std::uint32_t slot, std::uint32_t generation, std::uint64_t handle, std::uint32_t mode,
-                               std::uint32_t holders) const {
-    // Raised by one each time, from no holders. Added, so that a surplus gclose that is taking its step back meets no store.
+  GPUFS_HD void set_generation(std::uint32_t slot, std::uint32_t generation, std::uint64_t handle,
+                               std::uint32_t mode, std::uint32_t holders) const {
+    // Raised by one each time, from no holders. Added, so that a surplus gclose that is taking its
+    // step back meets no store.
     at(slot).tag_holders.add_relaxed((std::uint64_t{1} << 32) + holders);
     at(slot).handle.store_relaxed(handle);
-    for (std::uint32_t i = 0; i < file_copies; ++i) fs_->facts_of(slot, i).set_tags(generation, handle, mode);
+    for (std::uint32_t i = 0; i < file_copies; ++i)
+      fs_->facts_of(slot, i).set_tags(generation, handle, mode);
   }
   // Records are not evicted: one that is open is somebody's.
   GPUFS_HD static bool claim_resident(std::uint32_t) { return false; }
@@ -130,7 +144,8 @@ class record_table {
  private:
   GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_unused(std::uint32_t slot) const {
     GPUFS_SCHEDULE_POINT("file.close");
-    if (!header(slot).state.claim(slot_phase::resident)) return 0;  // opened again meanwhile, or another closes it
+    if (!header(slot).state.claim(slot_phase::resident))
+      return 0;  // opened again meanwhile, or another closes it
     index().remove(header(slot).key(), slot);
     const std::uint64_t handle = at(slot).handle.load_relaxed();
     const file_facts& facts = fs_->facts_of(slot, 0);
@@ -140,7 +155,8 @@ class record_table {
     set_generation(slot, at(slot).generation() + 1, 0, 0, 0);
     header(slot).state.release();
     fs_->counters().add(counter::closes);
-    return close_on_host(slot, handle, has_node ? static_cast<std::uint32_t>(size) : no_node, writes);
+    return close_on_host(slot, handle, has_node ? static_cast<std::uint32_t>(size) : no_node,
+                         writes);
   }
 
   // Keeps a file that the host is to close, in this record or the next one that keeps none. In a
@@ -158,7 +174,8 @@ class record_table {
   }
   // A group that opens meanwhile asks for the same closes, so that each has them before its own
   // open: a handle is given once, and a second close finds nothing.
-  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_unclosed(std::uint32_t channel_slot) const {
+  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_unclosed(
+      std::uint32_t channel_slot) const {
     channel_client client = fs_->client();
     for (std::uint32_t i = 0; i < fs_->layout.file_count; ++i) {
       atomic_word<std::uint64_t>& place = at(i).unclosed;
@@ -179,13 +196,13 @@ class record_table {
 
 // The generation's low bits are part of the descriptor.
 GPUFS_HD inline std::int32_t make_descriptor(std::uint32_t slot, std::uint32_t generation) {
-  return static_cast<std::int32_t>(((generation & ((1u << limits::generation_bits) - 1)) << limits::open_files_bits) |
-                                   slot);
+  return static_cast<std::int32_t>(
+      ((generation & ((1u << limits::generation_bits) - 1)) << limits::open_files_bits) | slot);
 }
 
 // What a descriptor stands for; takes no pin: the caller's open is one. Called by one thread.
-// Relaxed reads: whoever has the descriptor got it, in whatever way, after the opener published the record, so what is
-// read is at least as new; and a stale descriptor must only not match.
+// Relaxed reads: whoever has the descriptor got it, in whatever way, after the opener published the
+// record, so what is read is at least as new; and a stale descriptor must only not match.
 struct found_file {
   file_view view;
   std::int32_t error;
@@ -199,22 +216,27 @@ GPUFS_HD inline found_file look_up(const mount_ref& fs, std::int32_t fd) {
   const word_pair a = load_tagged(&facts.version);
   const word_pair b = load_tagged(&facts.size);
   const std::uint32_t tag = file_facts::tag_in(a.second);
-  if (make_descriptor(slot, tag) != fd || tag != file_facts::tag_in(b.second)) return {{}, -EBADF, 0};
+  if (make_descriptor(slot, tag) != fd || tag != file_facts::tag_in(b.second))
+    return {{}, -EBADF, 0};
   const bool has_node = (b.first & file_facts::size_in_node) != 0;
   const std::uint64_t size = has_node ? 0 : b.first;
   const std::uint32_t node = has_node ? static_cast<std::uint32_t>(b.first) : no_node;
-  return {
-      {a.first, size, file_facts::handle_in(a.second, b.second), slot, node, file_facts::mode_in(b.second)}, 0, tag};
+  return {{a.first, size, file_facts::handle_in(a.second, b.second), slot, node,
+           file_facts::mode_in(b.second)},
+          0,
+          tag};
 }
 
 template <class Group>
-GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t share_size(const mount_ref& fs, const Group g, std::uint32_t node) {
+GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t share_size(const mount_ref& fs, const Group g,
+                                                    std::uint32_t node) {
   return file_size(fs, g, node);
 }
 
-// The same by a group: each member for itself, from one address. What they found is the same for all, because
-// it does not change while the generation is that of the descriptor; only whether it still is, they have to agree on.
-// Without the size of a file that is being written, which all who write it would look up in one place.
+// The same by a group: each member for itself, from one address. What they found is the same for
+// all, because it does not change while the generation is that of the descriptor; only whether it
+// still is, they have to agree on. Without the size of a file that is being written, which all who
+// write it would look up in one place.
 template <class Group>
 GPUFS_HD found_file find_to_write(const mount_ref& fs, const Group& g, std::int32_t fd,
                                   std::uint32_t access = access_write) {
@@ -224,7 +246,8 @@ GPUFS_HD found_file find_to_write(const mount_ref& fs, const Group& g, std::int3
 }
 // With one size for all: the leader's.
 template <class Group>
-GPUFS_HD found_file find_file(const mount_ref& fs, const Group& g, std::int32_t fd, std::uint32_t access) {
+GPUFS_HD found_file find_file(const mount_ref& fs, const Group& g, std::int32_t fd,
+                              std::uint32_t access) {
   found_file f = find_to_write(fs, g, fd, access);
   if (f.error == 0 && f.view.node != no_node) f.view.size = share_size(fs, g, f.view.node);
   return f;
@@ -240,16 +263,18 @@ GPUFS_HD inline std::int32_t length_of_path(const char* path) {
   return n == 0 ? -ENOENT : static_cast<std::int32_t>(n);
 }
 
-// A descriptor more may write a file. By one thread, before anybody has the descriptor. Waits while who was the last to write the
-// file gives up what it could not write, so that what is written from now on is not taken for that.
-// That wait has no deadline, because a caller that went away would have to leave the writers again, which waits too. It ends: the
-// last writer writes each dirty page once more, by requests that end, and stops at the first that gets no answer; then it waits for
+// A descriptor more may write a file. By one thread, before anybody has the descriptor. Waits while
+// who was the last to write the file gives up what it could not write, so that what is written from
+// now on is not taken for that. That wait has no deadline, because a caller that went away would
+// have to leave the writers again, which waits too. It ends: the last writer writes each dirty page
+// once more, by requests that end, and stops at the first that gets no answer; then it waits for
 // readers of a page at most for a fixed time; and it never waits for an open.
 GPUFS_HD inline void join_writers(const mount_ref& fs, std::uint32_t node) {
   atomic_word<std::uint32_t>& writers = fs.node(node).writers;
   // Acquire: pairs with the release of who was the last.
-  if ((writers.fetch_add_acquire(1) & file_node::closing) == 0) return;
-  for (std::uint32_t attempt = 0; (writers.load_for_wait() & file_node::closing) != 0; ++attempt) {
+  if ((writers.fetch_add_acquire(1) & inode_state::closing) == 0) return;
+  for (std::uint32_t attempt = 0; (writers.load_for_wait() & inode_state::closing) != 0;
+       ++attempt) {
     GPUFS_SCHEDULE_POINT("file.join");
     platform::pause(attempt);
   }
@@ -259,27 +284,30 @@ GPUFS_HD inline void join_writers(const mount_ref& fs, std::uint32_t node) {
 template <class Group>
 GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std::int32_t fd);
 
-// The launch that the caller is part of: no other launch on the mount has its number, but for replays of a CUDA graph, which may
-// share one. Not 0, nor file_node::being_emptied.
+// The launch that the caller is part of: no other launch on the mount has its number, but for
+// replays of a CUDA graph, which may share one. Not 0, nor inode_state::being_emptied.
 GPUFS_HD inline std::uint64_t this_launch(const mount_ref& fs) {
-  const std::uint64_t number = mix(fs.launch + mix(platform::grid_number()) * 0x9e3779b97f4a7c15ull);
-  return number == 0 || number == file_node::being_emptied ? 1 : number;
+  const std::uint64_t number =
+      mix(fs.launch + mix(platform::grid_number()) * 0x9e3779b97f4a7c15ull);
+  return number == 0 || number == inode_state::being_emptied ? 1 : number;
 }
 
-// O_TRUNC. Of all opens of a launch with it, by whatever path and flags, one empties the file, and the others wait until that is
-// done: a group that writes before another one has emptied the file would lose its bytes.
+// O_TRUNC. Of all opens of a launch with it, by whatever path and flags, one empties the file, and
+// the others wait until that is done: a group that writes before another one has emptied the file
+// would lose its bytes.
 //
-// The node says which launch emptied the file last. It goes with the last open file of its version, so the host is told too; the
-// host says it to who opens the file next.
+// The node says which launch emptied the file last. It goes with the last open file of its version,
+// so the host is told too; the host says it to who opens the file next.
 template <class Group>
 class opener {
  public:
   GPUFS_HD opener(const mount_ref& fs, const Group& g) : fs_(fs), g_(g), records_(fs) {}
 
-  // `empty(file)` is called collectively when the file is to be emptied, before others can find it if the host has just opened it:
-  // 0, or -errno, and then it is closed again.
+  // `empty(file)` is called collectively when the file is to be emptied, before others can find it
+  // if the host has just opened it: 0, or -errno, and then it is closed again.
   template <class Empty>
-  GPUFS_HD std::int32_t open(const char* path, std::int32_t flags, std::uint32_t mode, const Empty& empty) {
+  GPUFS_HD std::int32_t open(const char* path, std::int32_t flags, std::uint32_t mode,
+                             const Empty& empty) {
     step s{};
     if (g_.is_leader()) s = begin(path, flags, mode);
     s = g_.broadcast(s);
@@ -296,7 +324,8 @@ class opener {
     install(s, turn);
     g_.sync();
     if (g_.is_leader()) fs_.client().release(turn);
-    // A file that was empty as the host opened it needs no more than that others of the launch hear of it.
+    // A file that was empty as the host opened it needs no more than that others of the launch hear
+    // of it.
     const bool is_empty = s.is_fresh && s.view.size == 0;
     const auto empty_if_need_be = [&](const file_view& file) { return is_empty ? 0 : empty(file); };
     const std::int32_t error = empties ? empty_once(s.view, empty_if_need_be) : 0;
@@ -315,12 +344,15 @@ class opener {
  private:
   struct step {
     file_view view;
-    std::int32_t turn;    // the channel slot that holds the answer; < 0: the call ends with `result`
-    std::int32_t result;  // descriptor or -errno; with a turn: bytes of the file in the staging memory
-    bool is_fresh;        // `view` has the file's size of now, not that of an open before
+    std::int32_t turn;  // the channel slot that holds the answer; < 0: the call ends with `result`
+    std::int32_t
+        result;     // descriptor or -errno; with a turn: bytes of the file in the staging memory
+    bool is_fresh;  // `view` has the file's size of now, not that of an open before
   };
 
-  GPUFS_HD ring_set<record_table> record_ring() const { return {fs_.at<slot_ring>(fs_.layout.file_ring), 1, records_}; }
+  GPUFS_HD ring_set<record_table> record_ring() const {
+    return {fs_.at<slot_ring>(fs_.layout.file_ring), 1, records_};
+  }
 
   GPUFS_HD static step done(std::int32_t result) { return {{}, -1, result, false}; }
 
@@ -336,17 +368,20 @@ class opener {
     if (!writes && (flags & (O_TRUNC | O_APPEND | O_GWRONCE)) != 0) return 0;
     if ((flags & O_GWRONCE) != 0 && how != O_WRONLY) return 0;
     return (how != O_WRONLY ? access_read : 0u) | (writes ? access_write : 0u) |
-           ((flags & O_APPEND) != 0 ? access_append : 0u) | ((flags & O_GWRONCE) != 0 ? access_once : 0u);
+           ((flags & O_APPEND) != 0 ? access_append : 0u) |
+           ((flags & O_GWRONCE) != 0 ? access_once : 0u);
   }
 
   GPUFS_HD GPUFS_OUT_OF_LINE step begin(const char* path, std::int32_t flags, std::uint32_t mode) {
-    const bool may_change = (flags & O_ACCMODE) != O_RDONLY || (flags & (O_CREAT | O_TRUNC | O_APPEND)) != 0;
+    const bool may_change =
+        (flags & O_ACCMODE) != O_RDONLY || (flags & (O_CREAT | O_TRUNC | O_APPEND)) != 0;
     if (may_change && !fs_.writes()) return done(-EROFS);
     const std::uint32_t access = access_of(flags);
     if (access == 0) return done(-EINVAL);
     const std::int32_t length = length_of_path(path);
     if (length < 0) return done(length);
-    slot_key key = path_hasher(fs_.path_key[0], fs_.path_key[1])(path, static_cast<std::uint32_t>(length));
+    slot_key key =
+        path_hasher(fs_.path_key[0], fs_.path_key[1])(path, static_cast<std::uint32_t>(length));
     key.low ^= ((flags & O_NOFOLLOW) != 0 ? 1u : 0u) ^ (access ^ access_read);
     if (fs_.writes()) {
       name_state& names = *fs_.at<name_state>(fs_.layout.names);
@@ -359,7 +394,8 @@ class opener {
                       ((flags & O_NOFOLLOW) != 0 ? open_no_follow : 0u) |
                           ((access & access_read) != 0 ? open_reads : 0u) |
                           ((access & access_write) != 0 ? open_writes : 0u) |
-                          ((flags & O_CREAT) != 0 ? open_creates : 0u) | ((flags & O_EXCL) != 0 ? open_exclusive : 0u),
+                          ((flags & O_CREAT) != 0 ? open_creates : 0u) |
+                          ((flags & O_EXCL) != 0 ? open_exclusive : 0u),
                       mode, may_change};
 
     hash_index<record_table> index = records_.index();
@@ -367,11 +403,13 @@ class opener {
     const channel_client client = fs_.client();
     channel_client::deadline waiting = channel_client::begin_wait();
     for (std::uint32_t round = 0;; ++round) {
-      // Others may be first each time, and fail as they did not ask for the file to be created; but not for ever.
+      // Others may be first each time, and fail as they did not ask for the file to be created; but
+      // not for ever.
       if (round != 0 && client.timed_out(0, waiting)) return done(-EIO);
       const lookup_result r = index.lookup(key);
       // Who failed to open it may not have asked for it to be created.
-      if (r.what == lookup_result::kind::failed && (r.error != -ENOENT || (flags & O_CREAT) == 0)) return done(r.error);
+      if (r.what == lookup_result::kind::failed && (r.error != -ENOENT || (flags & O_CREAT) == 0))
+        return done(r.error);
       if (r.what == lookup_result::kind::failed) continue;
       if (r.what == lookup_result::kind::resident) {
         fs_.counters().add(counter::reopens);
@@ -387,7 +425,8 @@ class opener {
         break;
       }
       // A record may be free again in a moment; a table full of open files stays full.
-      if (begun.what == hash_index<record_table>::begun::no_slot && round >= 16) return done(-EMFILE);
+      if (begun.what == hash_index<record_table>::begun::no_slot && round >= 16)
+        return done(-EMFILE);
       platform::pause(round);
     }
     const step s = ask(path, static_cast<std::uint32_t>(length), wanted, slot);
@@ -403,12 +442,14 @@ class opener {
     bool may_change;
   };
 
-  GPUFS_HD step ask(const char* path, std::uint32_t length, const wish& wanted, std::uint32_t slot) {
+  GPUFS_HD step ask(const char* path, std::uint32_t length, const wish& wanted,
+                    std::uint32_t slot) {
     channel_client client = fs_.client();
     const std::int32_t turn = client.acquire();
     if (turn < 0) return done(turn);
     const auto channel_slot = static_cast<std::uint32_t>(turn);
-    if (const std::int32_t error = records_.close_before_open(channel_slot); error != 0) return done(error);
+    if (const std::int32_t error = records_.close_before_open(channel_slot); error != 0)
+      return done(error);
     char* staging = fs_.channel.staging(channel_slot);
     copy_to_host(this_thread(), staging, path, length);
     request asked{request_code::open, wanted.bits, length, fs_.channel.layout.staging_bytes};
@@ -430,10 +471,15 @@ class opener {
     std::uint32_t access = wanted.access;
     // Pages of a file that cannot be read cannot be fetched.
     if ((mode & unreadable_flag) != 0) access |= access_once;
-    const file_view view{
-        reply.version.load_relaxed(), reply.size.load_relaxed(), reply.handle.load_relaxed(), slot, node, access};
+    const file_view view{reply.version.load_relaxed(),
+                         reply.size.load_relaxed(),
+                         reply.handle.load_relaxed(),
+                         slot,
+                         node,
+                         access};
     if (node != no_node) make_node(view, reply.emptied_by.load_relaxed());
-    records_.describe(slot, view.version, node != no_node ? file_facts::size_in_node | node : view.size);
+    records_.describe(slot, view.version,
+                      node != no_node ? file_facts::size_in_node | node : view.size);
     file.modified_ns.store_relaxed(reply.modified_ns.load_relaxed());
     file.changed_ns.store_relaxed(reply.changed_ns.load_relaxed());
     file.inode.store_relaxed(reply.inode.load_relaxed());
@@ -452,16 +498,17 @@ class opener {
     records_.index().fail_load(file.header.key(), view.record, error);
   }
 
-  // The first who hears of a version's node makes it; nobody has written through it before. The others wait for that without a
-  // deadline: it is a few stores, between which the maker waits for nothing.
+  // The first who hears of a version's node makes it; nobody has written through it before. The
+  // others wait for that without a deadline: it is a few stores, between which the maker waits for
+  // nothing.
   GPUFS_HD void make_node(const file_view& view, std::uint64_t emptied_by) {
-    file_node& node = fs_.node(view.node);
+    inode_state& node = fs_.node(view.node);
     std::uint64_t seen = node.version.load_acquire();
     for (std::uint32_t attempt = 0; seen != view.version; ++attempt) {
-      if (seen == file_node::being_made) {
+      if (seen == inode_state::being_made) {
         platform::pause(attempt);
         seen = node.version.load_acquire();
-      } else if (node.version.compare_exchange_acquire(seen, file_node::being_made)) {
+      } else if (node.version.compare_exchange_acquire(seen, inode_state::being_made)) {
         node.size.store_relaxed(view.size);
         node.stored.store_relaxed(view.size);
         node.error.store_relaxed(0);
@@ -482,9 +529,10 @@ class opener {
 
   // ---- the group's part
 
-  // Empties the file, unless a group of this launch has. A file that was opened with O_TRUNC may be written, so it has a node.
-  // The wait for a group that empties it ends, because its requests to the host end, and so do the loads and write-backs that it
-  // waits for; those groups do not open files meanwhile.
+  // Empties the file, unless a group of this launch has. A file that was opened with O_TRUNC may be
+  // written, so it has a node. The wait for a group that empties it ends, because its requests to
+  // the host end, and so do the loads and write-backs that it waits for; those groups do not open
+  // files meanwhile.
   template <class Empty>
   GPUFS_HD std::int32_t empty_once(const file_view& file, const Empty& empty) {
     const std::uint64_t launch = this_launch(fs_);
@@ -493,11 +541,12 @@ class opener {
       std::uint64_t before;
     } s{launch};
     if (g_.is_leader()) {
-      // Acquire: pairs with the release of the group that has emptied it; what this one writes comes after that.
+      // Acquire: pairs with the release of the group that has emptied it; what this one writes
+      // comes after that.
       s.before = emptied_by.load_acquire();
       for (std::uint32_t attempt = 0; s.before != launch; ++attempt) {
-        if (s.before != file_node::being_emptied &&
-            emptied_by.compare_exchange_acquire(s.before, file_node::being_emptied))
+        if (s.before != inode_state::being_emptied &&
+            emptied_by.compare_exchange_acquire(s.before, inode_state::being_emptied))
           break;
         platform::pause(attempt);
         s.before = emptied_by.load_acquire();
@@ -508,13 +557,15 @@ class opener {
     GPUFS_SCHEDULE_POINT("file.empty");
     std::int32_t error = empty(file);
     if (g_.is_leader()) {
-      if (error == 0) error = fs_.client().ask({request_code::emptied, file.handle, 0, launch}).result;
+      if (error == 0)
+        error = fs_.client().ask({request_code::emptied, file.handle, 0, launch}).result;
       emptied_by.store_release(error == 0 ? launch : s.before);
     }
     return g_.broadcast(error);
   }
 
-  // A small file came whole: its pages go into the cache from the staging memory, without further requests.
+  // A small file came whole: its pages go into the cache from the staging memory, without further
+  // requests.
   GPUFS_HD void install(const step& s, std::uint32_t turn) {
     const std::uint64_t bytes = static_cast<std::uint64_t>(s.result);
     if (bytes == 0 || bytes != s.view.size || s.view.node != no_node) return;
@@ -546,29 +597,32 @@ class opener {
 // Whether what a last flush left dirty is lost, with this error: not when the service is dead.
 // Collective.
 template <class Group>
-GPUFS_HD GPUFS_OUT_OF_LINE bool gives_up(const mount_ref& fs, const Group g, std::uint32_t node, std::int32_t error) {
+GPUFS_HD GPUFS_OUT_OF_LINE bool gives_up(const mount_ref& fs, const Group g, std::uint32_t node,
+                                         std::int32_t error) {
   std::uint32_t yes = 0;
   if (g.is_leader() && !fs.client().is_dead()) {
     yes = 1;
     std::int32_t none = 0;
     // Release: pairs with the close of the file.
-    if (fs.node(node).dirty.load_acquire() != 0) (void)fs.node(node).given_up.compare_exchange_acq_rel(none, error);
+    if (fs.node(node).dirty.load_acquire() != 0)
+      (void)fs.node(node).given_up.compare_exchange_acq_rel(none, error);
   }
   return g.broadcast(yes) != 0;
 }
 
-// Gives back a descriptor that may write its file. 0, or the error of a write-back that nobody was told of. Collective; waits for
-// the host, if something is dirty.
+// Gives back a descriptor that may write its file. 0, or the error of a write-back that nobody was
+// told of. Collective; waits for the host, if something is dirty.
 //
-// Who gives back the last one of its record writes back what is dirty; others may open the file and write to it meanwhile. What
-// that leaves dirty, as the host failed or somebody wrote more, is for those who may still write the file. Only when there
-// are none it is lost: whoever leaves nobody behind shuts the door with `closing`, tries once more,
-// and gives up the rest. The host hears of that by the close of the file. But when the service is
-// dead the bytes stay dirty, and the file stays open in the host: the end of the mount writes them.
+// Who gives back the last one of its record writes back what is dirty; others may open the file and
+// write to it meanwhile. What that leaves dirty, as the host failed or somebody wrote more, is for
+// those who may still write the file. Only when there are none it is lost: whoever leaves nobody
+// behind shuts the door with `closing`, tries once more, and gives up the rest. The host hears of
+// that by the close of the file. But when the service is dead the bytes stay dirty, and the file
+// stays open in the host: the end of the mount writes them.
 template <class Group>
-GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const Group g, const file_view file,
-                                                      bool last_of_record) {
-  file_node& node = fs.node(file.node);
+GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const Group g,
+                                                      const file_view file, bool last_of_record) {
+  inode_state& node = fs.node(file.node);
   std::int32_t error = 0;
   const auto tell = [&](std::int32_t flushed) {
     if (error == 0) error = flushed;
@@ -579,10 +633,11 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const
   tell(last_of_record ? flush_file(fs, g, file.version, file.node, false) : 0);
   std::uint32_t last = 0;
   if (g.is_leader()) {
-    // Release, and acquire by the last: it must find what the others have left dirty. Who has joined since then is the last later.
+    // Release, and acquire by the last: it must find what the others have left dirty. Who has
+    // joined since then is the last later.
     std::uint32_t none = 0;
     if (node.writers.fetch_add_release(~0u) == 1)
-      last = node.writers.compare_exchange_acq_rel(none, file_node::closing) ? 1 : 0;
+      last = node.writers.compare_exchange_acq_rel(none, inode_state::closing) ? 1 : 0;
   }
   last = g.broadcast(last);
   if (last == 0) return g.broadcast(error);
@@ -603,12 +658,12 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const
     }
   }
   // Release: pairs with who joins, and may have done so behind the door.
-  if (g.is_leader()) (void)node.writers.fetch_and_acq_rel(~file_node::closing);
+  if (g.is_leader()) (void)node.writers.fetch_and_acq_rel(~inode_state::closing);
   return g.broadcast(error);
 }
 
-// Gives one hold of a descriptor back; of one that may write its file this says what became of that. Collective. Waits for the
-// host only then.
+// Gives one hold of a descriptor back; of one that may write its file this says what became of
+// that. Collective. Waits for the host only then.
 template <class Group>
 GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std::int32_t fd) {
   using holding = record_table::holding;
@@ -635,7 +690,8 @@ GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std:
   if (s.was == holding::last) {
     // The host's close itself may come later, and has nobody to report to.
     std::int32_t late = 0;
-    if (g.is_leader()) late = fs.client().ask({request_code::report_close, s.view.handle, 0, 0}).result;
+    if (g.is_leader())
+      late = fs.client().ask({request_code::report_close, s.view.handle, 0, 0}).result;
     late = g.broadcast(late);
     if (s.result == 0) s.result = late;
   }

@@ -1,6 +1,7 @@
-// Paths are found by a keyed 128-bit hash, SipHash-2-4 with 128 bits of output (Aumasson, Bernstein 2012), under a
-// random key that each mount draws: nobody who does not know the key can make two paths meet, and by chance two of
-// 65,536 open paths meet with a probability under 1e-29. So records need not hold the path, and comparing is exact enough.
+// Paths are found by a keyed 128-bit hash, SipHash-2-4 with 128 bits of output (Aumasson, Bernstein
+// 2012), under a random key that each mount draws: nobody who does not know the key can make two
+// paths meet, and by chance two of 65,536 open paths meet with a probability under 1e-29. So
+// records need not hold the path, and comparing is exact enough.
 #pragma once
 
 #include "gpufs/base/platform.cuh"
@@ -11,8 +12,8 @@ namespace gpufs {
 class path_hasher {
  public:
   GPUFS_HD path_hasher(std::uint64_t k0, std::uint64_t k1)
-      : v0_(0x736f6d6570736575ull ^ k0), v1_(0x646f72616e646f6dull ^ k1 ^ 0xee), v2_(0x6c7967656e657261ull ^ k0),
-        v3_(0x7465646279746573ull ^ k1) {}
+      : v0_(0x736f6d6570736575ull ^ k0), v1_(0x646f72616e646f6dull ^ k1 ^ 0xee),
+        v2_(0x6c7967656e657261ull ^ k0), v3_(0x7465646279746573ull ^ k1) {}
 
   GPUFS_HD slot_key operator()(const char* bytes, std::uint32_t length) {
     for (std::uint32_t at = 0; at + 8 <= length; at += 8) absorb(word(bytes + at, 8));
@@ -28,10 +29,13 @@ class path_hasher {
  private:
   GPUFS_HD static std::uint64_t word(const char* bytes, std::uint32_t n) {
     std::uint64_t w = 0;
-    for (std::uint32_t i = 0; i < n; ++i) w |= std::uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
+    for (std::uint32_t i = 0; i < n; ++i)
+      w |= std::uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
     return w;
   }
-  GPUFS_HD static std::uint64_t rotate(std::uint64_t x, int b) { return (x << b) | (x >> (64 - b)); }
+  GPUFS_HD static std::uint64_t rotate(std::uint64_t x, int b) {
+    return (x << b) | (x >> (64 - b));
+  }
   GPUFS_HD void absorb(std::uint64_t m) {
     v3_ ^= m;
     round();

@@ -6,8 +6,8 @@
 namespace gpufs {
 
 template <class Group>
-GPUFS_HD std::int64_t gsend(const Group& g, const mount_ref& fs, std::int32_t sink, const void* data,
-                            std::uint64_t bytes) {
+GPUFS_HD std::int64_t gsend(const Group& g, const mount_ref& fs, std::int32_t sink,
+                            const void* data, std::uint64_t bytes) {
   if (sink < 0) return -EBADF;
   if (bytes == 0) return 0;
   if (data == nullptr) return -EFAULT;
@@ -24,7 +24,8 @@ GPUFS_HD std::int64_t gsend(const Group& g, const mount_ref& fs, std::int32_t si
     g.sync();  // all members' bytes come before the leader's bell
     std::int32_t result = 0;
     if (g.is_leader()) {
-      const request asked{request_code::send, static_cast<std::uint32_t>(sink), static_cast<std::uint32_t>(n), 0};
+      const request asked{request_code::send, static_cast<std::uint32_t>(sink),
+                          static_cast<std::uint32_t>(n), 0};
       result = fs.client().ask(slot, asked).result;
       if (result >= 0) fs.counters().add(counter::sent_bytes, n);
     }

@@ -5,15 +5,15 @@
 
 namespace gpufs::detail {
 
-// Fills a page that is about to be written: with the caller's bytes, if they are all of it (`taken` says so then); with zeros, if it
-// is never fetched; else as any page.
+// Fills a page that is about to be written: with the caller's bytes, if they are all of it (`taken`
+// says so then); with zeros, if it is never fetched; else as any page.
 template <class Group>
 class page_to_write {
  public:
-  GPUFS_HD page_to_write(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t page,
-                         const char* whole, bool* taken)
-      : fs_(fs), g_(g), load_(fs, g, file, page), once_((file.access & access_once) != 0), whole_(whole),
-        taken_(taken) {}
+  GPUFS_HD page_to_write(const mount_ref& fs, const Group& g, const file_view& file,
+                         std::uint64_t page, const char* whole, bool* taken)
+      : fs_(fs), g_(g), load_(fs, g, file, page), once_((file.access & access_once) != 0),
+        whole_(whole), taken_(taken) {}
 
   GPUFS_HD std::int32_t operator()(char* to) const {
     const std::uint64_t page_bytes = fs_.layout.page_bytes();
@@ -50,40 +50,49 @@ GPUFS_HD void write_back_ahead(const mount_ref& fs, const Group& g, const slot_k
   });
 }
 
-// Writes beside a truncation. A truncation waits for appends under way (begin_size_use()), makes `cuts` odd, waits for write-backs
-// that are under way, has the host truncate the file, stores the new size, zeroes the cached pages past it and notes that in the
-// flags of each (page_dirt::note_cut()), and makes `cuts` even again (truncate_file()). A write stores its bytes, marks them and
-// raises the size. Then it looks whether a truncation may have zeroed some of the bytes that the size covers now:
+// Writes beside a truncation. A truncation waits for appends under way (begin_size_use()), makes
+// `cuts` odd, waits for write-backs that are under way, has the host truncate the file, stores the
+// new size, zeroes the cached pages past it and notes that in the flags of each
+// (page_dirt::note_cut()), and makes `cuts` even again (truncate_file()). A write stores its bytes,
+// marks them and raises the size. Then it looks whether a truncation may have zeroed some of the
+// bytes that the size covers now:
 //
-//  * write_any() has read `cuts` before the bytes, and reads it again: no truncation began or ended in between.
-//  * write_resident() has read the flags of each page before its bytes. It reads `cuts`: no truncation is under way now, so each
-//    one is over, or finds the marks and the size and cuts the bytes. Then it reads the flags again: none that is over has cut
-//    one of the pages since. So in the usual case it does not look at `cuts` at all, which all who write the file would load.
+//  * write_any() has read `cuts` before the bytes, and reads it again: no truncation began or ended
+//    in between.
+//  * write_resident() has read the flags of each page before its bytes. It reads `cuts`: no
+//    truncation is under way now, so each one is over, or finds the marks and the size and cuts the
+//    bytes. Then it reads the flags again: none that is over has cut one of the pages since. So in
+//    the usual case it does not look at `cuts` at all, which all who write the file would load.
 //
-// Where that is not sure, the write waits for the truncation's end and writes all of the bytes once more: then it takes place after
-// the truncation. Else each truncation either came before the bytes, or cuts them: the write takes place before it.
+// Where that is not sure, the write waits for the truncation's end and writes all of the bytes once
+// more: then it takes place after the truncation. Else each truncation either came before the
+// bytes, or cuts them: the write takes place before it.
 //
-// Two cases need no look. A write that finds its pages dirty, and not taken for cleaning since before its bytes
-// (page_dirt::set_again()), has marked them before a truncation takes the page; and if the size covers the bytes already, that write
-// takes place before the truncation, whatever the size is afterwards. And no truncation takes place beside an append.
+// Two cases need no look. A write that finds its pages dirty, and not taken for cleaning since
+// before its bytes (page_dirt::set_again()), has marked them before a truncation takes the page;
+// and if the size covers the bytes already, that write takes place before the truncation, whatever
+// the size is afterwards. And no truncation takes place beside an append.
 
-// Whether no truncation was under way since wait_for_cut() returned `before`. Both orders: a truncation that begins later sees what
-// the caller has marked. By one thread.
-GPUFS_HD inline bool no_cut_since(const mount_ref& fs, const file_view& file, std::uint32_t before) {
+// Whether no truncation was under way since wait_for_cut() returned `before`. Both orders: a
+// truncation that begins later sees what the caller has marked. By one thread.
+GPUFS_HD inline bool no_cut_since(const mount_ref& fs, const file_view& file,
+                                  std::uint32_t before) {
   return fs.node(file.node).cuts.fetch_add_acq_rel(0) == before;
 }
-// Whether no truncation has cut what the group has stored, whose pages are marked, and which the size covers: each member asks of the
-// page in a frame, if it has one, whose flags were `seen` before. Collective.
+// Whether no truncation has cut what the group has stored, whose pages are marked, and which the
+// size covers: each member asks of the page in a frame, if it has one, whose flags were `seen`
+// before. Collective.
 template <class Group>
-GPUFS_HD bool no_page_cut_since(const mount_ref& fs, const Group& g, const file_view& file, bool has_page,
-                                std::uint32_t frame_number, std::uint32_t seen) {
+GPUFS_HD bool no_page_cut_since(const mount_ref& fs, const Group& g, const file_view& file,
+                                bool has_page, std::uint32_t frame_number, std::uint32_t seen) {
   std::uint32_t under_way = 0;
   // Both orders, as above.
   if (g.is_leader()) under_way = fs.node(file.node).cuts.fetch_add_acq_rel(0) & 1;
   if (g.broadcast(under_way) != 0) return false;
   return g.all(!has_page || page_dirt(fs, frame_number).is_untouched_since(seen));
 }
-// Until no truncation is under way; each ends, with the host's answer or without. Returns `cuts`. By one thread.
+// Until no truncation is under way; each ends, with the host's answer or without. Returns `cuts`.
+// By one thread.
 GPUFS_HD inline std::uint32_t wait_for_cut(const mount_ref& fs, const file_view& file) {
   const atomic_word<std::uint32_t>& cuts = fs.node(file.node).cuts;
   std::uint32_t seen = cuts.load_acquire();
@@ -96,19 +105,20 @@ GPUFS_HD inline std::uint32_t wait_for_cut(const mount_ref& fs, const file_view&
   return seen;
 }
 
-// Calls that rely on the file's size from their beginning to their end: an append, whose place in the file
-// is void when the file is cut, and may then be another append's; and the marking of stores in a mapping,
-// which must not reach past the end. A truncation waits for those under way, and others wait for the
-// truncation. Both waits end: a truncation does, and each such call waits only for frames and for the host.
-// Meanwhile pages are written back as ever, as `cuts` is odd only afterwards.
+// Calls that rely on the file's size from their beginning to their end: an append, whose place in
+// the file is void when the file is cut, and may then be another append's; and the marking of
+// stores in a mapping, which must not reach past the end. A truncation waits for those under way,
+// and others wait for the truncation. Both waits end: a truncation does, and each such call waits
+// only for frames and for the host. Meanwhile pages are written back as ever, as `cuts` is odd only
+// afterwards.
 
 // By one thread.
 GPUFS_HD inline void begin_size_use(const mount_ref& fs, std::uint32_t node) {
   atomic_word<std::uint32_t>& users = fs.node(node).size_users;
   // Pairs with the release of the truncation before, whose size is seen then.
-  while ((users.fetch_add_before_branch(1) & file_node::resizing) != 0) {
+  while ((users.fetch_add_before_branch(1) & inode_state::resizing) != 0) {
     (void)users.fetch_add_release(~0u);
-    for (std::uint32_t attempt = 0; (users.load_for_wait() & file_node::resizing) != 0; ++attempt)
+    for (std::uint32_t attempt = 0; (users.load_for_wait() & inode_state::resizing) != 0; ++attempt)
       platform::pause(attempt);
     users.end_wait();
   }
@@ -118,28 +128,33 @@ GPUFS_HD inline void end_size_use(const mount_ref& fs, std::uint32_t node) {
   (void)fs.node(node).size_users.fetch_add_release(~0u);
 }
 // By a truncation, one at a time.
-GPUFS_HD inline void wait_for_size_users(file_node& node) {
-  for (std::uint32_t attempt = 0; (node.size_users.fetch_or_acq_rel(file_node::resizing) & file_node::resizing) != 0;
+GPUFS_HD inline void wait_for_size_users(inode_state& node) {
+  for (std::uint32_t attempt = 0;
+       (node.size_users.fetch_or_acq_rel(inode_state::resizing) & inode_state::resizing) != 0;
        ++attempt)
     platform::pause(attempt);
-  for (std::uint32_t attempt = 0; node.size_users.load_acquire() != file_node::resizing; ++attempt)
+  for (std::uint32_t attempt = 0; node.size_users.load_acquire() != inode_state::resizing;
+       ++attempt)
     platform::pause(attempt);
 }
 
-// Of bytes that are marked already. Both orders: who finds the size of a truncation finds that it is under way, too.
+// Of bytes that are marked already. Both orders: who finds the size of a truncation finds that it
+// is under way, too.
 GPUFS_HD inline void raise_size(const mount_ref& fs, const file_view& file, std::uint64_t end) {
   atomic_word<std::uint64_t>& size = fs.node(file.node).size;
-  if (end > size.load_relaxed()) size.raise_acq_rel(end);
+  if (end > size.load_relaxed()) size.fetch_max_acq_rel(end);
 }
 
 // How much of [at, end) lies in the page that `at` is in.
-GPUFS_HD inline std::uint64_t part_in_page(const mount_ref& fs, std::uint64_t at, std::uint64_t end) {
+GPUFS_HD inline std::uint64_t part_in_page(const mount_ref& fs, std::uint64_t at,
+                                           std::uint64_t end) {
   const std::uint64_t room = fs.layout.page_bytes() - (at & (fs.layout.page_bytes() - 1));
   return room < end - at ? room : end - at;
 }
 
-// How far a write came. The `run` pages from `at` on have their bytes, but not all of them are marked: the member with rank i has the
-// frame of the i-th, its flags from before the bytes, and whether it is `unmarked`; then it is pinned.
+// How far a write came. The `run` pages from `at` on have their bytes, but not all of them are
+// marked: the member with rank i has the frame of the i-th, its flags from before the bytes, and
+// whether it is `unmarked`; then it is pinned.
 struct write_end {
   std::uint64_t at;
   std::uint32_t run;
@@ -148,13 +163,15 @@ struct write_end {
   bool unmarked;
 };
 
-// Writes what is dirty in the cache already, at a glance, from `at` on; `from` is for the byte at `at`. Several pages at once, so that
-// their latencies are one. Calls nothing, for the reason of read_resident(); so it stops with a page that was clean. An append has
-// raised the size already, and no truncation begins before it ends: so it looks at neither, as all appends would in one place.
-// Collective, not by a block. Does not wait.
+// Writes what is dirty in the cache already, at a glance, from `at` on; `from` is for the byte at
+// `at`. Several pages at once, so that their latencies are one. Calls nothing, for the reason of
+// read_resident(); so it stops with a page that was clean. An append has raised the size already,
+// and no truncation begins before it ends: so it looks at neither, as all appends would in one
+// place. Collective, not by a block. Does not wait.
 template <class Group>
-GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const file_view& file, const char* from,
-                                  std::uint64_t at, std::uint64_t end, bool appends) {
+GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const file_view& file,
+                                  const char* from, std::uint64_t at, std::uint64_t end,
+                                  bool appends) {
   const std::uint64_t page_bytes = fs.layout.page_bytes();
   const std::uint32_t most = g.size() < pins_of_copy ? g.size() : pins_of_copy;
   page_cache<Group> cache(fs, g, file.record);
@@ -164,7 +181,8 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
     page_pin mine{};
     std::uint32_t seen = 0;
     const std::uint32_t run = cache.template pin_run<slot_header::use::stores>(
-        version_to_write(file), page, left < most ? static_cast<std::uint32_t>(left) : most, mine, &seen);
+        version_to_write(file), page, left < most ? static_cast<std::uint32_t>(left) : most, mine,
+        &seen);
     if (run == 0) break;
     const bool has_one = g.rank() < run;
     const std::uint64_t behind = (page + run) << fs.layout.page_shift;
@@ -173,7 +191,8 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
     GPUFS_NO_UNROLL
     for (std::uint32_t i = 0; i < run; ++i) {
       const std::uint64_t n = part_in_page(fs, to, stop);
-      copy_into_page(g, fs.page(g.from(mine.frame, i)) + (to & (page_bytes - 1)), from + (to - at), n);
+      copy_into_page(g, fs.page(g.from(mine.frame, i)) + (to & (page_bytes - 1)), from + (to - at),
+                     n);
       to += n;
     }
     GPUFS_SCHEDULE_POINT("write.mark");
@@ -184,7 +203,8 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
     const bool first_is_part = first_end - at != page_bytes;
     const bool last_is_part = run > 1 && stop - last != page_bytes;
     if (first_is_part)
-      set_bits(fs, g, g.from(mine.frame, 0), at & (page_bytes - 1), ((first_end - 1) & (page_bytes - 1)) + 1);
+      set_bits(fs, g, g.from(mine.frame, 0), at & (page_bytes - 1),
+               ((first_end - 1) & (page_bytes - 1)) + 1);
     if (last_is_part) set_bits(fs, g, g.from(mine.frame, run - 1), 0, stop - last);
     if (first_is_part || last_is_part) g.sync();
     bool marked = true;
@@ -193,7 +213,8 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
       page_dirt dirt(fs, mine.frame);
       marked = dirt.set_again(seen, part ? page_dirt::partial : page_dirt::whole);
     }
-    // Asked for by all who write the file in one place, so once; and before it is known what the marks came to.
+    // Asked for by all who write the file in one place, so once; and before it is known what the
+    // marks came to.
     std::uint64_t size = ~std::uint64_t{0};
     if (!appends && g.is_leader()) size = fs.node(file.node).size.load_relaxed();
     // As in mark_page().
@@ -201,7 +222,7 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
     const bool grows = stop > size;
     if (!g.all(marked && !grows)) {
       if (!g.all(marked)) return {at, run, mine.frame, seen, !marked};
-      if (grows) fs.node(file.node).size.raise_acq_rel(stop);
+      if (grows) fs.node(file.node).size.fetch_max_acq_rel(stop);
       if (!no_page_cut_since(fs, g, file, has_one, mine.frame, seen)) return {at, 0, 0, 0, false};
     }
     from += stop - at;
@@ -213,8 +234,9 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
 // The same by a block, which writes one page with all its threads.
 template <class Block>
   requires Block::has_warps
-GPUFS_HD write_end write_resident(const mount_ref& fs, const Block& g, const file_view& file, const char* from,
-                                  std::uint64_t at, std::uint64_t end, bool appends) {
+GPUFS_HD write_end write_resident(const mount_ref& fs, const Block& g, const file_view& file,
+                                  const char* from, std::uint64_t at, std::uint64_t end,
+                                  bool appends) {
   page_cache<Block> cache(fs, g, file.record);
   std::uint32_t seen = 0;
   const page_pin pin = cache.template find_resident<slot_header::use::stores>(
@@ -244,10 +266,10 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Block& g, const fil
   return {end, 0, 0, 0, false};
 }
 
-// A page that a write has stored into is marked, and the pin given back, which is the caller's. Returns whether it was clean. By one
-// thread.
-GPUFS_HD inline bool mark_page(const mount_ref& fs, const file_view& file, std::uint32_t frame_number,
-                               std::uint32_t what) {
+// A page that a write has stored into is marked, and the pin given back, which is the caller's.
+// Returns whether it was clean. By one thread.
+GPUFS_HD inline bool mark_page(const mount_ref& fs, const file_view& file,
+                               std::uint32_t frame_number, std::uint32_t what) {
   const bool fresh = page_dirt(fs, frame_number).set(file.node, what);
   // Its stores are ordered already, by what marked them; and what was dirty is not evicted.
   frame_table(fs).header(frame_number).state.unpin_copied();
@@ -256,8 +278,8 @@ GPUFS_HD inline bool mark_page(const mount_ref& fs, const file_view& file, std::
 
 // Ends what write_resident() left behind. Returns how far the write has come then.
 template <class Group>
-GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const file_view& file, const write_end& done,
-                                  std::uint64_t end, bool appends) {
+GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const file_view& file,
+                                  const write_end& done, std::uint64_t end, bool appends) {
   if (done.run == 0) return done.at;
   const std::uint64_t page_bytes = fs.layout.page_bytes(), page = done.at >> fs.layout.page_shift;
   const std::uint64_t behind = (page + done.run) << fs.layout.page_shift;
@@ -278,7 +300,8 @@ GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const fil
     if (g.broadcast(fresh ? 1u : 0u) != 0) write_back_ahead(fs, g, {version_to_write(file), page});
   } else {
     for (std::uint32_t i = 0; i < done.run; ++i) {
-      if (g.from(fresh ? 1u : 0u, i) != 0) write_back_ahead(fs, g, {version_to_write(file), page + i});
+      if (g.from(fresh ? 1u : 0u, i) != 0)
+        write_back_ahead(fs, g, {version_to_write(file), page + i});
     }
   }
   return stays ? stop : done.at;
@@ -290,26 +313,29 @@ GPUFS_HD void abandon_run(const mount_ref& fs, const Group& g, const write_end& 
   g.sync();
   (void)by_one_warp(g, [&](const one_warp_of<Group>& part) {
     for (std::uint32_t i = 0; i < done.run; ++i) {
-      if (part.from(done.unmarked ? 1u : 0u, i) != 0) write_back(fs, part).abandon(part.from(done.frame, i));
+      if (part.from(done.unmarked ? 1u : 0u, i) != 0)
+        write_back(fs, part).abandon(part.from(done.frame, i));
     }
     return 0;
   });
 }
 
-// An append's place in the file, [begin, end), of which only [begin, at) was written, is given back if nobody has appended behind it.
-// By one thread.
-GPUFS_HD inline void give_place_back(const mount_ref& fs, std::uint32_t node, std::uint64_t at, std::uint64_t end) {
+// An append's place in the file, [begin, end), of which only [begin, at) was written, is given back
+// if nobody has appended behind it. By one thread.
+GPUFS_HD inline void give_place_back(const mount_ref& fs, std::uint32_t node, std::uint64_t at,
+                                     std::uint64_t end) {
   std::uint64_t expected = end;
   if (at != end) (void)fs.node(node).size.compare_exchange_relaxed(expected, at);
 }
 
-// Bytes [begin, end) of the file, of which write_resident() has written a part. `appends`: they are all of an append. Returns how many
-// were written, or why none. Looks the file up once more, so that who writes dirty pages keeps nothing in registers that only this
-// needs.
+// Bytes [begin, end) of the file, of which write_resident() has written a part. `appends`: they are
+// all of an append. Returns how many were written, or why none. Looks the file up once more, so
+// that who writes dirty pages keeps nothing in registers that only this needs.
 template <class Group>
-GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Group g, std::int32_t fd, const char* from,
-                                                  std::uint64_t begin, const write_end done, std::uint64_t end,
-                                                  bool appends) {
+GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Group g,
+                                                  std::int32_t fd, const char* from,
+                                                  std::uint64_t begin, const write_end done,
+                                                  std::uint64_t end, bool appends) {
   const found_file found = find_to_write(fs, g, fd);
   if (found.error != 0) {
     abandon_run(fs, g, done);
@@ -329,7 +355,8 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Gro
     if (!appends && g.is_leader()) cuts = wait_for_cut(fs, file);
     page_cache<Group> cache(fs, g, file.record);
     const page_pin pin = cache.acquire(
-        {version, page}, page_to_write<Group>(fs, g, file, page, n == page_bytes ? bytes : nullptr, &taken));
+        {version, page},
+        page_to_write<Group>(fs, g, file, page, n == page_bytes ? bytes : nullptr, &taken));
     if (pin.valid < 0) {
       error = pin.valid;
       break;
@@ -356,11 +383,13 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Gro
   return static_cast<std::int64_t>(at - begin);
 }
 
-// Bytes [begin, end) of the file of `fd`, which is `file`; `from` is for the first. `appends` as above. Returns how many were written,
-// fewer only before an error; or the error. Collective. Waits for I/O.
+// Bytes [begin, end) of the file of `fd`, which is `file`; `from` is for the first. `appends` as
+// above. Returns how many were written, fewer only before an error; or the error. Collective. Waits
+// for I/O.
 template <class Group>
-GPUFS_HD std::int64_t write_bytes(const mount_ref& fs, const Group& g, std::int32_t fd, const file_view& file,
-                                  const char* from, std::uint64_t begin, std::uint64_t end, bool appends) {
+GPUFS_HD std::int64_t write_bytes(const mount_ref& fs, const Group& g, std::int32_t fd,
+                                  const file_view& file, const char* from, std::uint64_t begin,
+                                  std::uint64_t end, bool appends) {
   const Group own = g.apart();
   const write_end done = write_resident(fs, own, file, from, begin, end, appends);
   if (done.at != end) return write_any(fs, g, fd, from, begin, done, end, appends);
@@ -371,20 +400,24 @@ GPUFS_HD std::int64_t write_bytes(const mount_ref& fs, const Group& g, std::int3
 
 // Of several pages, by a block: each of its warps writes a share.
 template <class Block>
-GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_shares(const mount_ref& fs, const Block g, std::int32_t fd,
-                                                     const file_view file, const char* from, std::uint64_t begin,
+GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_shares(const mount_ref& fs, const Block g,
+                                                     std::int32_t fd, const file_view file,
+                                                     const char* from, std::uint64_t begin,
                                                      std::uint64_t end, bool appends) {
   const std::uint64_t page = begin >> fs.layout.page_shift;
   const std::uint64_t pages = ((end - 1) >> fs.layout.page_shift) + 1 - page;
   const auto warp = g.warp();
   const std::uint64_t share = (pages + g.warp_count() - 1) / g.warp_count();
   const std::uint64_t own_page = page + g.warp_rank() * share;
-  const std::uint64_t own_begin = own_page << fs.layout.page_shift, own_end = (own_page + share)
-                                                                              << fs.layout.page_shift;
-  const std::uint64_t first = own_begin < begin ? begin : own_begin, stop = own_end < end ? own_end : end;
+  const std::uint64_t own_begin = own_page << fs.layout.page_shift,
+                      own_end = (own_page + share) << fs.layout.page_shift;
+  const std::uint64_t first = own_begin < begin ? begin : own_begin,
+                      stop = own_end < end ? own_end : end;
   std::int64_t written = 0;
-  std::uint64_t gap = end, top = begin;  // where the warp's share is not written, and behind what it has written
-  g.sync();                              // the source is whole
+  std::uint64_t gap = end,
+                top =
+                    begin;  // where the warp's share is not written, and behind what it has written
+  g.sync();                 // the source is whole
   if (first < stop) {
     written = write_bytes(fs, warp, fd, file, from + (first - begin), first, stop, false);
     const std::uint64_t came = written < 0 ? 0 : static_cast<std::uint64_t>(written);
@@ -395,7 +428,8 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_shares(const mount_ref& fs, const 
   if (appends && gap != end) {
     top = ~g.least(~top);  // of all
     // When it was closed meanwhile the node may be another file's.
-    if (g.all(written != -EBADF) && g.is_leader()) give_place_back(fs, file.node, gap < top ? top : gap, end);
+    if (g.all(written != -EBADF) && g.is_leader())
+      give_place_back(fs, file.node, gap < top ? top : gap, end);
   }
   // Where nothing was written it is the first warp's error, and the leader is in that.
   if (gap == begin) return g.broadcast(written);
@@ -404,8 +438,9 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_shares(const mount_ref& fs, const 
 
 template <class Block>
   requires Block::has_warps
-GPUFS_HD std::int64_t write_bytes(const mount_ref& fs, const Block& g, std::int32_t fd, const file_view& file,
-                                  const char* from, std::uint64_t begin, std::uint64_t end, bool appends) {
+GPUFS_HD std::int64_t write_bytes(const mount_ref& fs, const Block& g, std::int32_t fd,
+                                  const file_view& file, const char* from, std::uint64_t begin,
+                                  std::uint64_t end, bool appends) {
   if (begin >> fs.layout.page_shift != (end - 1) >> fs.layout.page_shift)
     return write_shares(fs, g, fd, file, from, begin, end, appends);
   const write_end done = write_resident(fs, g, file, from, begin, end, appends);
@@ -425,8 +460,9 @@ GPUFS_HD std::int32_t ask_host(const mount_ref& fs, const Group& g, const reques
 
 // The same with one or two paths.
 template <class Group>
-GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t ask_about_paths(const mount_ref& fs, const Group g, request_code code,
-                                                        const char* path, const char* other) {
+GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t ask_about_paths(const mount_ref& fs, const Group g,
+                                                        request_code code, const char* path,
+                                                        const char* other) {
   std::int32_t result = 0;
   g.sync();
   if (g.is_leader()) {
@@ -452,8 +488,9 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t ask_about_paths(const mount_ref& fs, con
         }
         const request asked{code, 0, length, 0};
         result = client.ask(slot, asked).result;
-        // Also after an error, which does not say how far the host came. Files that are open are reached no more by their paths,
-        // but by their descriptors. Release: pairs with the acquire of an opener.
+        // Also after an error, which does not say how far the host came. Files that are open are
+        // reached no more by their paths, but by their descriptors. Release: pairs with the acquire
+        // of an opener.
         (void)fs.at<name_state>(fs.layout.names)->epoch.fetch_add_release(1);
       }
     }
@@ -461,8 +498,9 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t ask_about_paths(const mount_ref& fs, con
   return g.broadcast(result);
 }
 
-// Bytes that were written may not be on the file's disk: a sync that failed may have dropped them for good (Linux marks the pages
-// as clean), and a truncation without an answer may still take place. By one thread.
+// Bytes that were written may not be on the file's disk: a sync that failed may have dropped them
+// for good (Linux marks the pages as clean), and a truncation without an answer may still take
+// place. By one thread.
 GPUFS_HD inline void keep_failure(const mount_ref& fs, std::uint32_t node, std::int32_t error) {
   std::int32_t none = 0;
   (void)fs.node(node).failed.compare_exchange_acq_rel(none, error);
@@ -474,24 +512,28 @@ GPUFS_HD std::int32_t sync_file(const mount_ref& fs, const Group& g, const file_
   std::int32_t error = flush_file(fs, g, file.version, file.node, false);
   const bool flushed = error == 0;
   if (flushed)
-    error = ask_host(fs, g, {request_code::sync, file.handle, 0, fs.node(file.node).closings.load_relaxed()});
-  // One error stands for all, if there are several. That of a write-back is returned once: what it did not write is dirty still.
+    error = ask_host(
+        fs, g, {request_code::sync, file.handle, 0, fs.node(file.node).closings.load_relaxed()});
+  // One error stands for all, if there are several. That of a write-back is returned once: what it
+  // did not write is dirty still.
   std::int32_t kept = 0;
   if (g.is_leader()) {
     // Of a dead service the end of the mount syncs the file; the host remembers a sync that failed
     // (service/sync_rounds.hpp).
     if (flushed && error != 0 && !fs.client().is_dead()) keep_failure(fs, file.node, error);
     kept = fs.node(file.node).error.exchange_acq_rel(0);
-    if (const std::int32_t failed = fs.node(file.node).failed.load_acquire(); failed != 0) kept = failed;
+    if (const std::int32_t failed = fs.node(file.node).failed.load_acquire(); failed != 0)
+      kept = failed;
   }
   kept = g.broadcast(kept);
   return error != 0 ? error : kept;
 }
 
-// Cuts the cached pages of a file at `size`, and forgets what is dirty behind it. By one warp or thread.
+// Cuts the cached pages of a file at `size`, and forgets what is dirty behind it. By one warp or
+// thread.
 template <class Group>
-GPUFS_HD void cut_pages(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t size,
-                        std::uint64_t old_size) {
+GPUFS_HD void cut_pages(const mount_ref& fs, const Group& g, const file_view& file,
+                        std::uint64_t size, std::uint64_t old_size) {
   const std::uint64_t page_bytes = fs.layout.page_bytes();
   const std::uint64_t first = size >> fs.layout.page_shift;
   const std::uint64_t end = (old_size + page_bytes - 1) >> fs.layout.page_shift;
@@ -507,7 +549,8 @@ GPUFS_HD void cut_pages(const mount_ref& fs, const Group& g, const file_view& fi
       if (key.high != (file.version | kind) || key.low < first) return true;
       if (g.is_leader()) {
         const lookup_result r = frames.index().lookup(key);
-        if (r.what == lookup_result::kind::resident) frame_there = static_cast<std::int32_t>(r.slot);
+        if (r.what == lookup_result::kind::resident)
+          frame_there = static_cast<std::int32_t>(r.slot);
       }
       frame_there = g.broadcast(frame_there);
       if (frame_there < 0) return true;
@@ -522,8 +565,9 @@ GPUFS_HD void cut_pages(const mount_ref& fs, const Group& g, const file_view& fi
   }
 }
 template <class Group>
-GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& wb, std::uint32_t frame_number,
-                       const slot_key& key, std::uint32_t node, std::uint64_t keep) {
+GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& wb,
+                       std::uint32_t frame_number, const slot_key& key, std::uint32_t node,
+                       std::uint64_t keep) {
   const std::uint64_t page_bytes = fs.layout.page_bytes();
   const std::uint32_t what = wb.begin_after_others(frame_number, key);
   if (what != 0) {
@@ -543,7 +587,8 @@ GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& w
     }
     const bool any = !g.all(!left);
     if (g.is_leader())
-      dirty_run<Group>::end_page(fs, frame_number, node, any ? (what & ~page_dirt::whole) | page_dirt::partial : 0);
+      dirty_run<Group>::end_page(fs, frame_number, node,
+                                 any ? (what & ~page_dirt::whole) | page_dirt::partial : 0);
   }
   zero_in_page(g, fs.page(frame_number) + keep, page_bytes - keep);
   g.sync();
@@ -551,13 +596,15 @@ GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& w
   if (g.is_leader()) page_dirt(fs, frame_number).note_cut();
   if (g.is_leader()) mapped = are_pages_mapped(fs) ? 1 : 0;
   if (g.broadcast(mapped) == 0) return;
-  change_copy(fs, g, frame_number, [&](char* copy) { zero_in_page(g, copy + keep, page_bytes - keep); });
+  change_copy(fs, g, frame_number,
+              [&](char* copy) { zero_in_page(g, copy + keep, page_bytes - keep); });
 }
 
-// Waits for write-backs of pages from `size` on that are under way; no other begins before `cuts` is even again. By one warp or thread.
+// Waits for write-backs of pages from `size` on that are under way; no other begins before `cuts`
+// is even again. By one warp or thread.
 template <class Group>
-GPUFS_HD void wait_for_write_backs(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t size,
-                                   std::uint64_t old_size) {
+GPUFS_HD void wait_for_write_backs(const mount_ref& fs, const Group& g, const file_view& file,
+                                   std::uint64_t size, std::uint64_t old_size) {
   const std::uint64_t first = size >> fs.layout.page_shift;
   const std::uint64_t end = (old_size + fs.layout.page_bytes() - 1) >> fs.layout.page_shift;
   write_back wb(fs, g);
@@ -570,16 +617,20 @@ GPUFS_HD void wait_for_write_backs(const mount_ref& fs, const Group& g, const fi
   }
 }
 
-// Makes the file `size` bytes long. 0, or -errno: then the file is what it was; but where the host has begun and not answered in
-// time its size is unknown, and every gfsync and gclose says so. It waits for writes that were given up and may still take place:
-// they would bring back what is cut; -EIO when they get no answer. One truncation of a file at a time. By one warp or thread.
+// Makes the file `size` bytes long. 0, or -errno: then the file is what it was; but where the host
+// has begun and not answered in time its size is unknown, and every gfsync and gclose says so. It
+// waits for writes that were given up and may still take place: they would bring back what is cut;
+// -EIO when they get no answer. One truncation of a file at a time. By one warp or thread.
 template <class Group>
-GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const file_view& file, std::uint64_t size) {
-  file_node& node = fs.node(file.node);
+GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const file_view& file,
+                                    std::uint64_t size) {
+  inode_state& node = fs.node(file.node);
   if (g.is_leader()) {
     wait_for_size_users(node);
-    // Acquire and release: pairs with the end of the one before, and with the reads of those who write and write back.
-    for (std::uint32_t seen = wait_for_cut(fs, file); !node.cuts.compare_exchange_acq_rel(seen, seen + 1);)
+    // Acquire and release: pairs with the end of the one before, and with the reads of those who
+    // write and write back.
+    for (std::uint32_t seen = wait_for_cut(fs, file);
+         !node.cuts.compare_exchange_acq_rel(seen, seen + 1);)
       seen = wait_for_cut(fs, file);
   }
   g.sync();
@@ -593,10 +644,12 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
   // Behind the wait for write-backs, which may be given up just then.
   if (g.is_leader() && !is_settled(fs, file.node, file.version, true)) result = -EIO;
   if (g.is_leader() && result == 0) {
-    // Before the host's file loses its pages: those that are registered of it stay, and are not its any more.
-    if (size < old_size) (void)node.cuts.fetch_or_acq_rel(file_node::shrunk);
+    // Before the host's file loses its pages: those that are registered of it stay, and are not its
+    // any more.
+    if (size < old_size) (void)node.cuts.fetch_or_acq_rel(inode_state::shrunk);
     const std::uint32_t name = truncated_node(node_name(file.node, file.version));
-    const channel_client::answer answer = fs.client().ask({request_code::truncate, file.handle, name, size});
+    const channel_client::answer answer =
+        fs.client().ask({request_code::truncate, file.handle, name, size});
     result = answer.result < 0 ? answer.result : 0;
     if (answer.begun) {
       keep_failure(fs, file.node, result);
@@ -615,27 +668,32 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
   g.sync();
   if (g.is_leader()) {
     (void)node.cuts.fetch_add_release(1);
-    (void)node.size_users.fetch_and_acq_rel(~file_node::resizing);
+    (void)node.size_users.fetch_and_acq_rel(~inode_state::resizing);
   }
   return result;
 }
 
-// As O_TRUNC. Also when the node's size is 0: another program may have written the file since. Collective, by any group.
+// As O_TRUNC. Also when the node's size is 0: another program may have written the file since.
+// Collective, by any group.
 template <class Group>
-GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t empty_file(const mount_ref& fs, const Group g, const file_view file) {
-  return by_one_warp(g, [&](const one_warp_of<Group>& part) { return truncate_file(fs, part, file, 0); });
+GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t empty_file(const mount_ref& fs, const Group g,
+                                                   const file_view file) {
+  return by_one_warp(
+      g, [&](const one_warp_of<Group>& part) { return truncate_file(fs, part, file, 0); });
 }
 
-// ---- Mappings for writing. What is stored through a pointer nobody is told of; so a mapped page has a copy, a page of its own in
-// the cache, and what differs from that was stored. The copy has what the file has: the page as it was
-// mapped, and since then what was written back of it (write_back::update_copies), and cut. What the page has
-// that is not in the file yet is dirty already. Only those who write the page back, or cut it, change the copy:
-// so a change is found by all groups that look for it, up to the moment in which one of them sends it.
+// ---- Mappings for writing. What is stored through a pointer nobody is told of; so a mapped page
+// has a copy, a page of its own in the cache, and what differs from that was stored. The copy has
+// what the file has: the page as it was mapped, and since then what was written back of it
+// (write_back::update_copies), and cut. What the page has that is not in the file yet is dirty
+// already. Only those who write the page back, or cut it, change the copy: so a change is found by
+// all groups that look for it, up to the moment in which one of them sends it.
 
 template <class Group>
 class copy_of_page {
  public:
-  GPUFS_HD copy_of_page(const mount_ref& fs, const Group& g, const char* from) : fs_(fs), g_(g), from_(from) {}
+  GPUFS_HD copy_of_page(const mount_ref& fs, const Group& g, const char* from)
+      : fs_(fs), g_(g), from_(from) {}
   GPUFS_HD std::int32_t operator()(char* to) const {
     copy_out_of_page(g_, to, from_, fs_.layout.page_bytes());
     return static_cast<std::int32_t>(fs_.layout.page_bytes());
@@ -649,8 +707,8 @@ class copy_of_page {
 
 // Pins both. Collective. Waits as any load.
 template <class Group>
-GPUFS_HD GPUFS_OUT_OF_LINE page_pin pin_to_write(const mount_ref& fs, const Group g, const file_view file,
-                                                 std::uint64_t page) {
+GPUFS_HD GPUFS_OUT_OF_LINE page_pin pin_to_write(const mount_ref& fs, const Group g,
+                                                 const file_view file, std::uint64_t page) {
   page_cache<Group> cache(fs, g, file.record);
   const page_pin pin = cache.acquire({file.version, page}, page_loader<Group>(fs, g, file, page));
   if (pin.valid < 0) return pin;
@@ -658,14 +716,16 @@ GPUFS_HD GPUFS_OUT_OF_LINE page_pin pin_to_write(const mount_ref& fs, const Grou
   atomic_word<std::uint32_t>& mapped = fs.at<name_state>(fs.layout.names)->mapped;
   if (g.is_leader()) (void)mapped.fetch_add_acq_rel(1);
   const slot_key copy = g.broadcast(key_of_copy(frame_table(fs).header(pin.frame)));
-  const page_pin copied = cache.acquire({copy.high, copy.low}, copy_of_page<Group>(fs, g, fs.page(pin.frame)));
+  const page_pin copied =
+      cache.acquire({copy.high, copy.low}, copy_of_page<Group>(fs, g, fs.page(pin.frame)));
   if (copied.valid >= 0) return pin;
   if (g.is_leader()) mapped.add_relaxed(~0u);
   cache.release(pin.frame);
   return copied;
 }
 
-// The frame with the copy of a page that is mapped for writing, or -EINVAL when there is none. By one thread.
+// The frame with the copy of a page that is mapped for writing, or -EINVAL when there is none. By
+// one thread.
 GPUFS_HD inline std::int32_t frame_of_copy(const mount_ref& fs, std::uint32_t frame_number) {
   const frame_table frames(fs);
   const pinned_slot copy = frames.index().find_and_pin(key_of_copy(frames.header(frame_number)));
@@ -674,10 +734,12 @@ GPUFS_HD inline std::int32_t frame_of_copy(const mount_ref& fs, std::uint32_t fr
   return static_cast<std::int32_t>(copy.slot);
 }
 
-// Finds what was stored in bytes [begin, end) of the page since, and marks it as written. Collective.
+// Finds what was stored in bytes [begin, end) of the page since, and marks it as written.
+// Collective.
 template <class Group>
-GPUFS_HD void mark_changes(const mount_ref& fs, const Group& g, const file_view& file, std::uint32_t frame_number,
-                           std::uint32_t copy_frame, std::uint64_t begin, std::uint64_t end) {
+GPUFS_HD void mark_changes(const mount_ref& fs, const Group& g, const file_view& file,
+                           std::uint32_t frame_number, std::uint32_t copy_frame,
+                           std::uint64_t begin, std::uint64_t end) {
   const char* const page = fs.page(frame_number);
   const char* const copy = fs.page(copy_frame);
   g.sync();  // all members' stores come before each one's look

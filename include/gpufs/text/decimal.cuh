@@ -12,10 +12,12 @@ GPUFS_HD constexpr std::uint32_t power_of_ten(std::uint32_t n) {
   return power;
 }
 
-// A natural number of at most 1,152 decimal digits, nine to a limb, the lowest first. Digits have numbers: that of the units is 0.
+// A natural number of at most 1,152 decimal digits, nine to a limb, the lowest first. Digits have
+// numbers: that of the units is 0.
 //
-// All that is asked of it fits. Text from a double: its 53 bits, times 2^971 or times 5^1074, have at most 767 digits; rounded in
-// front of them, at digit 1,074 at most, one limb more. A double from text: at most 126 limbs (parse_number.cuh).
+// All that is asked of it fits. Text from a double: its 53 bits, times 2^971 or times 5^1074, have
+// at most 767 digits; rounded in front of them, at digit 1,074 at most, one limb more. A double
+// from text: at most 126 limbs (parse_number.cuh).
 class decimal {
  public:
   static constexpr std::uint32_t digits_of_limb = 9;
@@ -86,7 +88,8 @@ class decimal {
     return rest;
   }
 
-  // To the nearest multiple of 10^place; of two that are as near, to the one with an even digit there.
+  // To the nearest multiple of 10^place; of two that are as near, to the one with an even digit
+  // there.
   GPUFS_HD void round_at(std::uint32_t place) {
     if (place == 0) return;
     const std::uint32_t first = digit(place - 1);

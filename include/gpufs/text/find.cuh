@@ -1,4 +1,5 @@
-// Searching text with all members of a group. Collective: all call with the same text, which all can read, and get the same answer.
+// Searching text with all members of a group. Collective: all call with the same text, which all
+// can read, and get the same answer.
 #pragma once
 
 #include "gpufs/base/group.cuh"
@@ -38,7 +39,8 @@ namespace detail {
 class aligned_words {
  public:
   GPUFS_HD explicit aligned_words(text_span text)
-      : text_(text), head_(reinterpret_cast<std::uintptr_t>(text.data) % 8), count_((head_ + text.bytes + 7) / 8) {}
+      : text_(text), head_(reinterpret_cast<std::uintptr_t>(text.data) % 8),
+        count_((head_ + text.bytes + 7) / 8) {}
 
   GPUFS_HD std::uint64_t count() const { return count_; }
 
@@ -75,7 +77,8 @@ GPUFS_HD std::uint64_t find_byte(const Group& g, text_span text, char byte) {
   for (std::uint64_t first = 0; first < words.count(); first += g.size()) {
     std::uint64_t mine = not_found;
     if (const std::uint64_t i = first + g.rank(); i < words.count()) {
-      const std::uint64_t hits = zero_bytes(words.load(i, static_cast<std::uint8_t>(~wanted)) ^ eightfold(wanted));
+      const std::uint64_t hits =
+          zero_bytes(words.load(i, static_cast<std::uint8_t>(~wanted)) ^ eightfold(wanted));
       if (hits != 0) mine = words.place(i, lowest_bit(hits) / 8);
     }
     const std::uint64_t found = g.least(mine);
@@ -89,11 +92,13 @@ template <class Group>
 GPUFS_HD std::uint64_t find_last_byte(const Group& g, text_span text, char byte) {
   const auto wanted = static_cast<std::uint8_t>(byte);
   const detail::aligned_words words(text);
-  for (std::uint64_t behind = words.count(); behind != 0; behind -= behind < g.size() ? behind : g.size()) {
+  for (std::uint64_t behind = words.count(); behind != 0;
+       behind -= behind < g.size() ? behind : g.size()) {
     std::uint64_t mine = not_found;  // bytes of the text behind it: the last byte has the fewest
     if (g.rank() < behind) {
       const std::uint64_t i = behind - 1 - g.rank();
-      const std::uint64_t hits = zero_bytes(words.load(i, static_cast<std::uint8_t>(~wanted)) ^ eightfold(wanted));
+      const std::uint64_t hits =
+          zero_bytes(words.load(i, static_cast<std::uint8_t>(~wanted)) ^ eightfold(wanted));
       if (hits != 0) mine = text.bytes - 1 - words.place(i, highest_bit(hits) / 8);
     }
     const std::uint64_t found = g.least(mine);
@@ -104,7 +109,8 @@ GPUFS_HD std::uint64_t find_last_byte(const Group& g, text_span text, char byte)
 
 // Where the first byte is that is in the set, or with `inside` false is not; or not_found.
 template <class Group>
-GPUFS_HD std::uint64_t find_of_set(const Group& g, text_span text, const byte_set& set, bool inside) {
+GPUFS_HD std::uint64_t find_of_set(const Group& g, text_span text, const byte_set& set,
+                                   bool inside) {
   constexpr std::uint64_t piece = 8;  // bytes of a member at a step
   for (std::uint64_t first = 0; first < text.bytes; first += g.size() * piece) {
     std::uint64_t mine = not_found;

@@ -1,7 +1,8 @@
 // format_text: printf for groups, into memory.
 //
-// Arguments are packed with their types, so one function, which is no template and stays out of line, does the work for all formats;
-// and a conversion that does not fit its argument is an error instead of chance.
+// Arguments are packed with their types, so one function, which is no template and stays out of
+// line, does the work for all formats; and a conversion that does not fit its argument is an error
+// instead of chance.
 #pragma once
 
 #include "gpufs/base/group.cuh"
@@ -16,10 +17,12 @@ enum class argument_kind : std::uint32_t { integer, number, text, pointer };
 
 struct format_argument {
   argument_kind kind;
-  std::uint32_t bytes;    // integer: how many it has in its type
-  bool negative;          // integer
-  const char* text;       // text: null, or where it begins
-  std::uint64_t content;  // integer: its absolute value; text: how many bytes at most, if no zero comes; pointer
+  std::uint32_t bytes;  // integer: how many it has in its type
+  bool negative;        // integer
+  const char* text;     // text: null, or where it begins
+  std::uint64_t
+      // integer: its absolute value; text: how many bytes at most, if no zero comes; pointer
+      content;
   double number;
 };
 
@@ -63,7 +66,8 @@ GPUFS_HD format_argument pack_argument(const T& value) {
 // Carries out a format, by one thread.
 class formatter {
  public:
-  GPUFS_HD formatter(text_sink& to, const char* format, const format_argument* arguments, std::uint32_t count)
+  GPUFS_HD formatter(text_sink& to, const char* format, const format_argument* arguments,
+                     std::uint32_t count)
       : to_(to), at_(format), next_(arguments), end_(arguments + count) {}
 
   // 0, or -EINVAL.
@@ -87,7 +91,8 @@ class formatter {
     std::int32_t width = 0;
     if (!read_count(width)) return false;
     if (width < 0) c.left = true;
-    c.width = width < 0 ? ~static_cast<std::uint32_t>(width) + 1 : static_cast<std::uint32_t>(width);
+    c.width =
+        width < 0 ? ~static_cast<std::uint32_t>(width) + 1 : static_cast<std::uint32_t>(width);
     c.precision = -1;
     if (*at_ == '.') {
       ++at_;
@@ -113,7 +118,8 @@ class formatter {
     }
   }
 
-  // A width or a precision: digits, none, or `*`. Larger ones than an int's are the largest: no text is so long.
+  // A width or a precision: digits, none, or `*`. Larger ones than an int's are the largest: no
+  // text is so long.
   GPUFS_HD bool read_count(std::int32_t& count) {
     constexpr std::uint64_t most = 0x7fff'ffff;
     std::uint64_t value = 0;
@@ -185,7 +191,8 @@ class formatter {
     for (std::uint64_t left = value; left != 0; left /= base) digits[--first] = names[left % base];
     const text_span text{digits + first, most - first};
     std::uint64_t wanted = c.precision < 0 ? 1 : static_cast<std::uint64_t>(c.precision);
-    if (c.alternative && base == 8 && wanted <= text.bytes) wanted = text.bytes + 1;  // so that it begins with a zero
+    if (c.alternative && base == 8 && wanted <= text.bytes)
+      wanted = text.bytes + 1;  // so that it begins with a zero
     const std::uint64_t zeros = wanted > text.bytes ? wanted - text.bytes : 0;
     if (c.alternative && base == 16 && value != 0) prefix = {c.capitals ? "0X" : "0x", 2};
     put_field(to_, c, c.zeros && c.precision < 0, prefix, zeros + text.bytes, [&] {
@@ -195,7 +202,8 @@ class formatter {
   }
 
   GPUFS_HD bool put_string(const conversion& c, const format_argument& a) {
-    const std::uint64_t most = c.precision < 0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(c.precision);
+    const std::uint64_t most =
+        c.precision < 0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(c.precision);
     if (a.text == nullptr && a.content != 0) {
       // As glibc: not a part of it.
       put_text(to_, c, {"(null)", most < 6 ? std::uint64_t{0} : 6});
@@ -209,7 +217,8 @@ class formatter {
 
   GPUFS_HD bool put_pointer(conversion& c, const format_argument& a) {
     if (a.kind != argument_kind::pointer && a.kind != argument_kind::text) return false;
-    const std::uint64_t address = a.kind == argument_kind::text ? reinterpret_cast<std::uintptr_t>(a.text) : a.content;
+    const std::uint64_t address =
+        a.kind == argument_kind::text ? reinterpret_cast<std::uintptr_t>(a.text) : a.content;
     if (address == 0) {
       put_text(to_, c, {"(nil)", 5});
       return true;
@@ -226,9 +235,12 @@ class formatter {
   const format_argument* end_;
 };
 
-// Returns the bytes of the text, which is in `buffer` with a zero behind it; -EINVAL, -EOVERFLOW, -EFAULT. By one thread.
-GPUFS_HD GPUFS_OUT_OF_LINE inline std::int64_t format_packed(char* buffer, std::uint64_t size, const char* format,
-                                                             const format_argument* arguments, std::uint32_t count) {
+// Returns the bytes of the text, which is in `buffer` with a zero behind it; -EINVAL, -EOVERFLOW,
+// -EFAULT. By one thread.
+GPUFS_HD GPUFS_OUT_OF_LINE inline std::int64_t format_packed(char* buffer, std::uint64_t size,
+                                                             const char* format,
+                                                             const format_argument* arguments,
+                                                             std::uint32_t count) {
   if (buffer == nullptr || format == nullptr) return -EFAULT;
   if (size == 0) return -EOVERFLOW;
   text_sink to(buffer, size - 1);
@@ -240,24 +252,28 @@ GPUFS_HD GPUFS_OUT_OF_LINE inline std::int64_t format_packed(char* buffer, std::
 
 }  // namespace detail
 
-// Puts formatted text and a zero behind it into `buffer`, memory of `size` bytes that the leader can write. Conversions, as of
-// fprintf(3): d i u x X o (integers) c (integers) s (text: const char*, or a text_span, which needs no zero) f F e E g G (double,
-// float) p (pointers) %%, with the flags - 0 + space #, width, precision, and * for both. Length modifiers may be there and say
-// nothing: the type of the argument decides, d shows an unsigned one as it is, and a negative one has the bits of its type in u x o.
-// Floating-point numbers are rounded exactly, as glibc does. The arguments are the leader's.
-// Returns the bytes of the text without its zero; when it does, all members see it. Errors, after which the buffer has a part of
-// the text: -EINVAL for a conversion that is not known or does not fit its argument, and for too few or too many arguments;
-// -EOVERFLOW when the text does not fit; -EFAULT for a null buffer or format. Does not wait for others than the group.
-// The leader does the work: of numbers below 2^64 and above 10^-20 it takes some hundred instructions a digit, up to a hundred thousand for
-// the largest and smallest. (POSIX snprintf; differs from it in that text is never cut.)
+// Puts formatted text and a zero behind it into `buffer`, memory of `size` bytes that the leader
+// can write. Conversions, as of fprintf(3): d i u x X o (integers) c (integers) s (text: const
+// char*, or a text_span, which needs no zero) f F e E g G (double, float) p (pointers) %%, with the
+// flags - 0 + space #, width, precision, and * for both. Length modifiers may be there and say
+// nothing: the type of the argument decides, d shows an unsigned one as it is, and a negative one
+// has the bits of its type in u x o. Floating-point numbers are rounded exactly, as glibc does. The
+// arguments are the leader's. Returns the bytes of the text without its zero; when it does, all
+// members see it. Errors, after which the buffer has a part of the text: -EINVAL for a conversion
+// that is not known or does not fit its argument, and for too few or too many arguments; -EOVERFLOW
+// when the text does not fit; -EFAULT for a null buffer or format. Does not wait for others than
+// the group. The leader does the work: of numbers below 2^64 and above 10^-20 it takes some hundred
+// instructions a digit, up to a hundred thousand for the largest and smallest. (POSIX snprintf;
+// differs from it in that text is never cut.)
 template <class Group, class... Arguments>
-GPUFS_HD std::int64_t format_text(const Group& g, char* buffer, std::uint64_t size, const char* format,
-                                  const Arguments&... arguments) {
+GPUFS_HD std::int64_t format_text(const Group& g, char* buffer, std::uint64_t size,
+                                  const char* format, const Arguments&... arguments) {
   std::int64_t result = 0;
   g.sync();  // the others have done with what was in the buffer
   if (g.is_leader()) {
     // One more than there are, as an array has to have some.
-    const detail::format_argument packed[sizeof...(arguments) + 1] = {detail::pack_argument(arguments)...};
+    const detail::format_argument packed[sizeof...(arguments) + 1] = {
+        detail::pack_argument(arguments)...};
     result = detail::format_packed(buffer, size, format, packed, sizeof...(arguments));
   }
   // The barrier in it is the one after which all see what the leader has put there.

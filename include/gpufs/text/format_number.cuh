@@ -1,5 +1,5 @@
-// Floating-point numbers to text, exactly: the digits are those of the number's binary value, rounded once (to even, where two
-// are as near).
+// Floating-point numbers to text, exactly: the digits are those of the number's binary value,
+// rounded once (to even, where two are as near).
 #pragma once
 
 #include "gpufs/text/decimal.cuh"
@@ -8,8 +8,8 @@
 
 namespace gpufs::detail {
 
-// The absolute value of a finite double: `digits`, of which `behind_point` are behind the point. Some of these may be beyond its
-// highest digit.
+// The absolute value of a finite double: `digits`, of which `behind_point` are behind the point.
+// Some of these may be beyond its highest digit.
 struct exact_number {
   decimal digits;
   std::uint32_t behind_point;
@@ -25,13 +25,15 @@ GPUFS_HD inline void set_exact(exact_number& number, std::uint64_t bits) {
   const std::uint32_t even = lowest_bit(mantissa);
   number.digits.assign(mantissa >> even);
   exponent += static_cast<std::int32_t>(even);
-  if (exponent >= 0) return number.digits.multiply_by_power_of_two(static_cast<std::uint32_t>(exponent));
+  if (exponent >= 0)
+    return number.digits.multiply_by_power_of_two(static_cast<std::uint32_t>(exponent));
   // m / 2^k is 5^k m / 10^k.
   number.behind_point = static_cast<std::uint32_t>(-exponent);
   number.digits.multiply_by_power_of_five(number.behind_point);
 }
 
-// Rounds to so many digits, counted from the first that is not 0; one more place in front, if all were nines.
+// Rounds to so many digits, counted from the first that is not 0; one more place in front, if all
+// were nines.
 GPUFS_HD inline void round_to_digits(exact_number& number, std::uint64_t wanted) {
   const std::uint32_t digits = number.digits.digits();
   if (digits > wanted) number.digits.round_at(digits - static_cast<std::uint32_t>(wanted));
@@ -40,11 +42,14 @@ GPUFS_HD inline void round_to_digits(exact_number& number, std::uint64_t wanted)
 // The power of ten of the first digit.
 GPUFS_HD inline std::int32_t power_of_first(const exact_number& number) {
   const std::uint32_t digits = number.digits.digits();
-  return digits == 0 ? 0 : static_cast<std::int32_t>(digits) - 1 - static_cast<std::int32_t>(number.behind_point);
+  return digits == 0 ? 0
+                     : static_cast<std::int32_t>(digits) - 1 -
+                           static_cast<std::int32_t>(number.behind_point);
 }
 
 // The digits of the powers of ten from `from` down to `to`.
-GPUFS_HD inline void put_digits(text_sink& sink, const exact_number& number, std::int64_t from, std::int64_t to) {
+GPUFS_HD inline void put_digits(text_sink& sink, const exact_number& number, std::int64_t from,
+                                std::int64_t to) {
   const auto behind_point = static_cast<std::int64_t>(number.behind_point);
   for (; from >= to && !sink.is_full(); --from) {
     const std::int64_t place = from + behind_point;
@@ -54,40 +59,42 @@ GPUFS_HD inline void put_digits(text_sink& sink, const exact_number& number, std
 }
 
 // As %f, of a number that has been rounded.
-GPUFS_HD inline void put_fixed(text_sink& to, const conversion& c, text_span sign, const exact_number& number,
-                               std::int64_t precision) {
+GPUFS_HD inline void put_fixed(text_sink& to, const conversion& c, text_span sign,
+                               const exact_number& number, std::int64_t precision) {
   const std::int64_t power = power_of_first(number);
   const std::int64_t first = power > 0 ? power : 0;
   const bool point = precision != 0 || c.alternative;
-  put_field(to, c, c.zeros, sign, static_cast<std::uint64_t>(first + 1 + precision) + (point ? 1 : 0), [&] {
-    put_digits(to, number, first, 0);
-    if (point) to.put('.');
-    put_digits(to, number, -1, -precision);
-  });
+  put_field(to, c, c.zeros, sign,
+            static_cast<std::uint64_t>(first + 1 + precision) + (point ? 1 : 0), [&] {
+              put_digits(to, number, first, 0);
+              if (point) to.put('.');
+              put_digits(to, number, -1, -precision);
+            });
 }
 
 // As %e, the same.
-GPUFS_HD inline void put_scientific(text_sink& to, const conversion& c, text_span sign, const exact_number& number,
-                                    std::int64_t precision) {
+GPUFS_HD inline void put_scientific(text_sink& to, const conversion& c, text_span sign,
+                                    const exact_number& number, std::int64_t precision) {
   const std::int64_t power = power_of_first(number);
   const auto exponent = static_cast<std::uint32_t>(power < 0 ? -power : power);
   const bool point = precision != 0 || c.alternative;
   const std::uint64_t exponent_bytes = exponent < 100 ? 4 : 5;
-  put_field(to, c, c.zeros, sign, static_cast<std::uint64_t>(1 + precision) + (point ? 1 : 0) + exponent_bytes, [&] {
-    put_digits(to, number, power, power);
-    if (point) to.put('.');
-    put_digits(to, number, power - 1, power - precision);
-    to.put(c.capitals ? 'E' : 'e');
-    to.put(power < 0 ? '-' : '+');
-    if (exponent >= 100) to.put(static_cast<char>('0' + exponent / 100));
-    to.put(static_cast<char>('0' + exponent / 10 % 10));
-    to.put(static_cast<char>('0' + exponent % 10));
-  });
+  put_field(to, c, c.zeros, sign,
+            static_cast<std::uint64_t>(1 + precision) + (point ? 1 : 0) + exponent_bytes, [&] {
+              put_digits(to, number, power, power);
+              if (point) to.put('.');
+              put_digits(to, number, power - 1, power - precision);
+              to.put(c.capitals ? 'E' : 'e');
+              to.put(power < 0 ? '-' : '+');
+              if (exponent >= 100) to.put(static_cast<char>('0' + exponent / 100));
+              to.put(static_cast<char>('0' + exponent / 10 % 10));
+              to.put(static_cast<char>('0' + exponent % 10));
+            });
 }
 
 // As %g: the shorter of both for its precision, without zeros at the end.
-GPUFS_HD inline void put_general(text_sink& to, const conversion& c, text_span sign, exact_number& number,
-                                 std::int64_t precision) {
+GPUFS_HD inline void put_general(text_sink& to, const conversion& c, text_span sign,
+                                 exact_number& number, std::int64_t precision) {
   if (precision == 0) precision = 1;
   round_to_digits(number, static_cast<std::uint64_t>(precision));
   const std::int64_t power = power_of_first(number);
@@ -96,7 +103,8 @@ GPUFS_HD inline void put_general(text_sink& to, const conversion& c, text_span s
   if (!c.alternative) {
     const std::int64_t there = number.digits.digits();
     if (digits > there) digits = there;
-    while (digits > 1 && number.digits.digit(static_cast<std::uint32_t>(there - digits)) == 0) --digits;
+    while (digits > 1 && number.digits.digit(static_cast<std::uint32_t>(there - digits)) == 0)
+      --digits;
     if (digits == 0) digits = 1;                          // of the number 0
     if (fixed && digits < power + 1) digits = power + 1;  // those in front of the point stay
   }
@@ -105,7 +113,8 @@ GPUFS_HD inline void put_general(text_sink& to, const conversion& c, text_span s
 }
 
 // %f, %e and %g, and with capitals.
-GPUFS_HD GPUFS_OUT_OF_LINE inline void format_number(text_sink& to, const conversion& c, double value) {
+GPUFS_HD GPUFS_OUT_OF_LINE inline void format_number(text_sink& to, const conversion& c,
+                                                     double value) {
   std::uint64_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   const text_span sign = sign_of(c, bits >> 63 != 0);
@@ -114,7 +123,8 @@ GPUFS_HD GPUFS_OUT_OF_LINE inline void format_number(text_sink& to, const conver
   if (bits >= infinity) {
     const char* const small = bits == infinity ? "inf" : "nan";
     const char* const large = bits == infinity ? "INF" : "NAN";
-    return put_field(to, c, false, sign, 3, [&] { to.put(text_span{c.capitals ? large : small, 3}); });
+    return put_field(to, c, false, sign, 3,
+                     [&] { to.put(text_span{c.capitals ? large : small, 3}); });
   }
   exact_number number;
   set_exact(number, bits);

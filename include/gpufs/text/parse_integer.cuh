@@ -21,15 +21,20 @@ GPUFS_HD constexpr std::uint32_t value_of_digit(char c) {
   return lower >= 'a' && lower <= 'z' ? static_cast<std::uint32_t>(lower - 'a') + 10 : 36;
 }
 
-GPUFS_HD GPUFS_OUT_OF_LINE inline parsed_integer parse_magnitude(text_span text, std::uint32_t base) {
+GPUFS_HD GPUFS_OUT_OF_LINE inline parsed_integer parse_magnitude(text_span text,
+                                                                 std::uint32_t base) {
   std::uint64_t at = 0;
   parsed_integer number{0, 0, false, false};
   while (at < text.bytes && is_space(text.data[at])) ++at;
-  if (at < text.bytes && (text.data[at] == '-' || text.data[at] == '+')) number.negative = text.data[at++] == '-';
-  const auto digit_at = [&](std::uint64_t i) { return i < text.bytes ? value_of_digit(text.data[i]) : 36; };
+  if (at < text.bytes && (text.data[at] == '-' || text.data[at] == '+'))
+    number.negative = text.data[at++] == '-';
+  const auto digit_at = [&](std::uint64_t i) {
+    return i < text.bytes ? value_of_digit(text.data[i]) : 36;
+  };
   // A prefix counts as one only with a digit behind it: "0x" alone is a zero.
-  const bool hexadecimal = digit_at(at) == 0 && at + 1 < text.bytes && (text.data[at + 1] | 0x20) == 'x' &&
-                           digit_at(at + 2) < 16 && (base == 0 || base == 16);
+  const bool hexadecimal = digit_at(at) == 0 && at + 1 < text.bytes &&
+                           (text.data[at + 1] | 0x20) == 'x' && digit_at(at + 2) < 16 &&
+                           (base == 0 || base == 16);
   if (base == 0) base = hexadecimal ? 16 : digit_at(at) == 0 ? 8 : 10;
   if (hexadecimal) at += 2;
   for (; digit_at(at) < base; number.bytes = ++at) {
@@ -43,17 +48,20 @@ GPUFS_HD GPUFS_OUT_OF_LINE inline parsed_integer parse_magnitude(text_span text,
 
 }  // namespace detail
 
-// Reads an integer at the beginning of a text: white space, a sign, digits of the base, 2 to 36; 0: as in C, 0x and 0 in front say
-// it, else 10. A base of 16 takes 0x too. Returns the bytes taken, > 0. Errors: -EINVAL when there is no integer, or no such
-// base; -ERANGE when T does not hold it: then `value` is the nearest that it holds (also of a negative number, where strtoul(3)
-// wraps around). As strtol(3). By single threads, each for itself; does not wait.
+// Reads an integer at the beginning of a text: white space, a sign, digits of the base, 2 to 36; 0:
+// as in C, 0x and 0 in front say it, else 10. A base of 16 takes 0x too. Returns the bytes taken, >
+// 0. Errors: -EINVAL when there is no integer, or no such base; -ERANGE when T does not hold it:
+// then `value` is the nearest that it holds (also of a negative number, where strtoul(3) wraps
+// around). As strtol(3). By single threads, each for itself; does not wait.
 template <class T>
-[[nodiscard]] GPUFS_HD std::int64_t parse_integer(text_span text, T& value, std::uint32_t base = 10) {
+[[nodiscard]] GPUFS_HD std::int64_t parse_integer(text_span text, T& value,
+                                                  std::uint32_t base = 10) {
   static_assert(std::is_integral_v<T> && !std::is_same_v<T, bool>, "an integer");
   if (base == 1 || base > 36) return -EINVAL;
   const detail::parsed_integer got = detail::parse_magnitude(text, base);
   if (got.bytes == 0) return -EINVAL;
-  constexpr std::uint64_t largest = ~std::uint64_t{0} >> (64 - 8 * sizeof(T) + (std::is_signed_v<T> ? 1 : 0));
+  constexpr std::uint64_t largest =
+      ~std::uint64_t{0} >> (64 - 8 * sizeof(T) + (std::is_signed_v<T> ? 1 : 0));
   const std::uint64_t most = !got.negative ? largest : std::is_signed_v<T> ? largest + 1 : 0;
   const bool fits = !got.overflows && got.magnitude <= most;
   const std::uint64_t magnitude = fits ? got.magnitude : most;

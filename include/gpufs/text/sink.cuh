@@ -52,10 +52,11 @@ GPUFS_HD inline text_span sign_of(const conversion& c, bool negative) {
   return {" ", c.space ? std::uint64_t{1} : 0};
 }
 
-// A field at least `width` wide: prefix, then `body_bytes` that `body` puts. Zeros, where asked for, come between the two.
+// A field at least `width` wide: prefix, then `body_bytes` that `body` puts. Zeros, where asked
+// for, come between the two.
 template <class Body>
-GPUFS_HD void put_field(text_sink& to, const conversion& c, bool zeros, text_span prefix, std::uint64_t body_bytes,
-                        const Body& body) {
+GPUFS_HD void put_field(text_sink& to, const conversion& c, bool zeros, text_span prefix,
+                        std::uint64_t body_bytes, const Body& body) {
   const std::uint64_t bytes = prefix.bytes + body_bytes;
   const std::uint64_t padding = c.width > bytes ? c.width - bytes : 0;
   if (!c.left && !zeros) to.fill(' ', padding);

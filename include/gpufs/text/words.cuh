@@ -1,4 +1,5 @@
-// Text as 8-byte words, eight bytes at a step. Little-endian, as GPUs and their hosts are: byte i of a word is bits 8i to 8i+7.
+// Text as 8-byte words, eight bytes at a step. Little-endian, as GPUs and their hosts are: byte i
+// of a word is bits 8i to 8i+7.
 #pragma once
 
 #include "gpufs/base/platform.cuh"
@@ -6,7 +7,9 @@
 namespace gpufs {
 
 // Eight copies of a byte.
-GPUFS_HD constexpr std::uint64_t eightfold(std::uint8_t byte) { return byte * 0x0101'0101'0101'0101ull; }
+GPUFS_HD constexpr std::uint64_t eightfold(std::uint8_t byte) {
+  return byte * 0x0101'0101'0101'0101ull;
+}
 
 GPUFS_HD constexpr bool has_zero_byte(std::uint64_t word) {
   return ((word - eightfold(1)) & ~word & eightfold(0x80)) != 0;

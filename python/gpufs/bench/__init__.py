@@ -6,8 +6,9 @@ The command is ``gpufs bench``; here is what it runs::
         results = bench.run(["random"], world)
     print(results.to_json())
 
-Each measurement is the median of several runs after a warm-up, on random data that is checked, with the file brought
-into or out of the host's page cache on purpose. Limits are measured in the same run.
+Each measurement is the median of several runs after a warm-up, on random data that is checked, with
+the file brought into or out of the host's page cache on purpose. Limits are measured in the same
+run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpufs.bench import _benchmarks as _benchmarks  # which registers them, in front of the applications
+from gpufs.bench import (
+    _benchmarks as _benchmarks,
+)  # which registers them, in front of the applications
 from gpufs.bench import _results
 from gpufs.bench._applications import GROUPS
 from gpufs.bench._grep import default_tree
@@ -47,7 +50,8 @@ def run(
 ) -> Results:
     """Runs benchmarks by name, in this order; ``on_table`` gets each when it is complete.
 
-    ``on_line`` gets all results so far, after each line of them: a run may take long, and not come to its end.
+    ``on_line`` gets all results so far, after each line of them: a run may take long, and not come
+    to its end.
 
     Raises:
         KeyError: there is no benchmark of such a name.

@@ -31,7 +31,9 @@ def alone(samples: Samples, world: World, *arguments: object) -> Source:
             assert child.stdin is not None
             assert child.stdout is not None
             try:
-                pickle.dump((samples, dataclasses.replace(world, tell=_say_nothing), arguments), child.stdin)
+                pickle.dump(
+                    (samples, dataclasses.replace(world, tell=_say_nothing), arguments), child.stdin
+                )
                 while True:
                     child.stdin.write(b"\n")
                     child.stdin.flush()
@@ -50,8 +52,10 @@ def alone(samples: Samples, world: World, *arguments: object) -> Source:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # The same modules as here, whatever the working directory holds; Ctrl-C is for the parent alone.
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109 - a path is text here
+    # The same modules as here, whatever the working directory holds; Ctrl-C is for the parent
+    # alone.
+    # noqa: PTH109 - a path is text here
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     return subprocess.Popen(
         [sys.executable, "-P", "-c", _CHILD],
         stdin=subprocess.PIPE,

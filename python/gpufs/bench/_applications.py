@@ -7,29 +7,50 @@ from typing import Final
 
 from gpufs.bench import _collage, _grep, _linear, _matmul, _search
 from gpufs.bench._measure import Case, Task
-from gpufs.bench._registry import FRAMES_OF_SMALL_CACHE, KIB, PAGE, benchmark, copy_engine_task, counts
+from gpufs.bench._registry import (
+    FRAMES_OF_SMALL_CACHE,
+    KIB,
+    PAGE,
+    benchmark,
+    copy_engine_task,
+    counts,
+)
 from gpufs.bench._sources import Shared
 from gpufs.bench._world import World
 
 
-@benchmark("grep", "gpufs grep, whole words of a dictionary in source text; the twin on so many cores", "words")
+@benchmark(
+    "grep",
+    "gpufs grep, whole words of a dictionary in source text; the CPU device on so many cores",
+    "words",
+)
 def _grep_tree(world: World, shared: Shared) -> Iterator[Case]:
     # 58,000 is the dictionary of the GPUfs papers.
     for wanted in counts(world, (5_000, 58_000), (500,)):
         text = _grep.Text(world, wanted)
-        twins = [
-            Task(f"twin, {cores} cores", "GB/s", _grep.search(text, device="cpu", cores=cores))
+        on_cpu = [
+            Task(
+                f"CPU device, {cores} cores", "GB/s", _grep.search(text, device="cpu", cores=cores)
+            )
             for cores in sorted({min(8, world.threads), min(16, world.threads)})
         ]
         yield Case(
             {"where": world.device, "words": len(text.words)},
             Task("gpufs", "GB/s", _grep.search(text, device=world.device)),
-            twins[-1],
+            on_cpu[-1],
             None,
             (
-                Task(f"CPU, {world.threads} threads", "GB/s", _grep.rival(world, text, "cpu", world.threads)),
-                Task("CUDA, pinned buffers", "GB/s", _grep.rival(world, text, "cuda", min(world.threads, 16))),
-                *twins[:-1],
+                Task(
+                    f"CPU, {world.threads} threads",
+                    "GB/s",
+                    _grep.rival(world, text, "cpu", world.threads),
+                ),
+                Task(
+                    "CUDA, pinned buffers",
+                    "GB/s",
+                    _grep.rival(world, text, "cuda", min(world.threads, 16)),
+                ),
+                *on_cpu[:-1],
                 Task("rg -w", "GB/s", _grep.ripgrep(world, text, "-w")),
                 Task("rg without -w", "GB/s", _grep.ripgrep(world, text)),
             ),
@@ -47,8 +68,16 @@ def _matvec(world: World, shared: Shared) -> Iterator[Case]:
             copy_engine_task(world, shared),
             0.95,
             (
-                Task(f"CPU, {world.threads} threads", "GB/s", _linear.rival(problem, world.threads, 0)),
-                Task("CUDA, pinned buffers", "GB/s", _linear.rival(problem, min(world.threads, 16), _linear.PIECE)),
+                Task(
+                    f"CPU, {world.threads} threads",
+                    "GB/s",
+                    _linear.rival(problem, world.threads, 0),
+                ),
+                Task(
+                    "CUDA, pinned buffers",
+                    "GB/s",
+                    _linear.rival(problem, min(world.threads, 16), _linear.PIECE),
+                ),
             ),
         )
         yield Case(
@@ -63,13 +92,21 @@ def _matmul_files(world: World, shared: Shared) -> Iterator[Case]:
         yield from _matmul.cases(dtype, problem)
 
 
-@benchmark("search", "Image search: vectors of databases that are near queries (TOCS 2014, section 6.2.1)", "queries")
+@benchmark(
+    "search",
+    "Image search: vectors of databases that are near queries (TOCS 2014, section 6.2.1)",
+    "queries",
+)
 def _image_search(world: World, shared: Shared) -> Iterator[Case]:
     for problem in _search.problems(world):
         yield from _search.cases(problem, lambda: copy_engine_task(world, shared))
 
 
-@benchmark("collage", "A picture made of the most similar tiles of a dataset (SYSTOR 2016, section 6.1)", "blocks")
+@benchmark(
+    "collage",
+    "A picture made of the most similar tiles of a dataset (SYSTOR 2016, section 6.1)",
+    "blocks",
+)
 def _collages(world: World, shared: Shared) -> Iterator[Case]:
     tiles = _collage.Tiles(world)
     sizes = ((512, 384), (1024, 768), (2048, 1536), (4096, 3072), (8192, 6144))
@@ -80,9 +117,16 @@ def _collages(world: World, shared: Shared) -> Iterator[Case]:
         resident = Task("CUDA, all in GPU memory", "k/s", _collage.rival(problem, "resident"))
         for page in (PAGE, KIB):  # what holds a record, and what holds its histogram
             first = Task("gpufs", "k/s", _collage.ours(problem, page=page))
-            yield Case({"blocks": problem.blocks, "page": page, "run": "first"}, first, on_cpu, None, (by_cuda,))
+            yield Case(
+                {"blocks": problem.blocks, "page": page, "run": "first"},
+                first,
+                on_cpu,
+                None,
+                (by_cuda,),
+            )
         if (width, height) == sizes[-1]:
-            # Smaller than what the picture needs; in pages that hold a histogram, of which it has room for more.
+            # Smaller than what the picture needs; in pages that hold a histogram, of which it has
+            # room for more.
             few = max(world.file_bytes // 16, FRAMES_OF_SMALL_CACHE[world.device] * PAGE)
             for page in (PAGE, KIB):
                 small = Task("gpufs", "k/s", _collage.ours(problem, cache=few, page=page))
@@ -91,5 +135,7 @@ def _collages(world: World, shared: Shared) -> Iterator[Case]:
         yield Case({"blocks": problem.blocks, "page": PAGE, "run": "again"}, again, resident)
 
 
-GROUPS: Final[dict[str, tuple[str, ...]]] = {"apps": ("grep", "matvec", "matmul", "search", "collage")}
+GROUPS: Final[dict[str, tuple[str, ...]]] = {
+    "apps": ("grep", "matvec", "matmul", "search", "collage")
+}
 """Names for several benchmarks: the applications, beside programs that do without gpufs."""

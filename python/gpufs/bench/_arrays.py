@@ -20,14 +20,20 @@ CALLS: Final = 1000
 PAGE: Final = 1 << 12
 
 
-def _seen_as_array(world: World, memory: _core.BenchDeviceMemory, shape: tuple[int, ...], kind: str) -> Any:  # noqa: ANN401
+def _seen_as_array(
+    world: World, memory: _core.BenchDeviceMemory, shape: tuple[int, ...], kind: str
+) -> Any:  # noqa: ANN401
     """Memory of the device as an array that gpufs takes."""
     if world.device == "cuda":
         return CudaArray(memory.address, shape, kind)
     import numpy as np
 
     bytes_ = int(np.prod(shape)) * np.dtype(kind).itemsize
-    return np.ctypeslib.as_array((ctypes.c_uint8 * bytes_).from_address(memory.address)).view(kind).reshape(shape)
+    return (
+        np.ctypeslib.as_array((ctypes.c_uint8 * bytes_).from_address(memory.address))
+        .view(kind)
+        .reshape(shape)
+    )
 
 
 @contextlib.contextmanager

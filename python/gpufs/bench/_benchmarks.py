@@ -9,7 +9,15 @@ from typing import Final, Literal
 from gpufs.bench import _arrays, _peers, _quiet, _writing
 from gpufs.bench._alone import alone
 from gpufs.bench._measure import Case, Task, Unit
-from gpufs.bench._registry import FRAMES_OF_SMALL_CACHE, KIB, MIB, PAGE, benchmark, copy_engine_task, counts
+from gpufs.bench._registry import (
+    FRAMES_OF_SMALL_CACHE,
+    KIB,
+    MIB,
+    PAGE,
+    benchmark,
+    copy_engine_task,
+    counts,
+)
 from gpufs.bench._sources import (
     DISK_CHUNK,
     GATHERED_BYTES_MAX,
@@ -48,7 +56,7 @@ def _evicts(world: World, times: int) -> bool:
 
 
 def _workers(world: World) -> tuple[int, ...]:
-    """Returns counts of workers and threads. The twin's kernels need the cores too."""
+    """Returns counts of workers and threads. The CPU device's kernels need the cores too."""
     if world.device == "cpu":
         return (1, 2)
     return counts(world, (1, 2, 4, 8, 16), (1, 8, 16))
@@ -58,10 +66,18 @@ def _workers(world: World) -> tuple[int, ...]:
 
 
 def _pull(
-    world: World, shared: Shared, chunk: int, *, random: bool = True, blocks: int = 0, operations: int = 0
+    world: World,
+    shared: Shared,
+    chunk: int,
+    *,
+    random: bool = True,
+    blocks: int = 0,
+    operations: int = 0,
 ) -> Task:
     def make() -> Task:
-        the_walk = walk(world, "map", chunk, random=random, blocks=blocks, operations=operations or None)
+        the_walk = walk(
+            world, "map", chunk, random=random, blocks=blocks, operations=operations or None
+        )
         return Task("raw pulls", "GB/s", raw_pull(world, the_walk))
 
     return shared.task(("pull", chunk, random, blocks, operations), make)
@@ -71,27 +87,39 @@ def _first_touch(world: World, shared: Shared, page: int, variant: Variant) -> T
     """Of the whole file, front to back, extents registered."""
 
     def make() -> Task:
-        return Task("gpufs", "GB/s", first_touch(world, variant.walk(world, page), page=page, variant=variant))
+        return Task(
+            "gpufs",
+            "GB/s",
+            first_touch(world, variant.walk(world, page), page=page, variant=variant),
+        )
 
     return shared.task(("first touch", page, variant.name), make)
 
 
 def _pipeline(world: World, shared: Shared, threads: int, state: State = "hot") -> Task:
     name = f"pipeline, {threads} threads"
-    return shared.task(("pipeline", threads, state), lambda: Task(name, "GB/s", pipeline(world, threads, state)))
+    return shared.task(
+        ("pipeline", threads, state), lambda: Task(name, "GB/s", pipeline(world, threads, state))
+    )
 
 
-def _host_copy(world: World, shared: Shared, chunk: int, threads: int, way: str = "mapping") -> Task:
+def _host_copy(
+    world: World, shared: Shared, chunk: int, threads: int, way: str = "mapping"
+) -> Task:
     def make() -> Task:
         operations = min(world.file_bytes // chunk, threads * (1 << 18) * PAGE // chunk)
         the_walk = walk(world, "map", chunk, operations=operations)
         call = "memcpy" if way == "mapping" else "pread"
-        return Task(f"host {call}, {threads} threads", "GB/s", host_read(world, way, the_walk, threads))
+        return Task(
+            f"host {call}, {threads} threads", "GB/s", host_read(world, way, the_walk, threads)
+        )
 
     return shared.task(("host", way, chunk, threads), make)
 
 
-def _host_writes(world: World, shared: Shared, how: _writing.How, threads: int, way: _writing.Way) -> Task:
+def _host_writes(
+    world: World, shared: Shared, how: _writing.How, threads: int, way: _writing.Way
+) -> Task:
     name = f"{'stores into a mapping' if way == 'mapping' else way}, {threads} threads"
     source = _writing.file_by_host(world, how, threads, way)
     return shared.task(("written", how, threads, way), lambda: Task(name, "GB/s", source))
@@ -101,7 +129,9 @@ def _disk(world: World, shared: Shared, chunk: int, threads: int, *, random: boo
     def make() -> Task:
         operations = min(world.file_bytes // chunk, (1 << 14) if random else (2 << 30) // chunk)
         the_walk = walk(world, "map", chunk, random=random, operations=operations)
-        return Task(f"disk, {threads} threads", "GB/s", host_read(world, "direct_io", the_walk, threads))
+        return Task(
+            f"disk, {threads} threads", "GB/s", host_read(world, "direct_io", the_walk, threads)
+        )
 
     return shared.task(("disk", chunk, threads, random), make)
 
@@ -111,7 +141,9 @@ def _kvikio_reads(world: World, shared: Shared) -> Iterator[Task]:
         name = f"KvikIO ({threads} thread{'s' if threads > 1 else ''})"  # in plots a series each
         yield shared.task(
             ("kvikio", threads),
-            lambda name=name, threads=threads: Task(name, "GB/s", _peers.kvikio_read(world, threads)),  # type: ignore[misc]
+            lambda name=name, threads=threads: Task(
+                name, "GB/s", _peers.kvikio_read(world, threads)
+            ),  # type: ignore[misc]
         )
 
 
@@ -130,7 +162,9 @@ def _limits(world: World, shared: Shared) -> Iterator[Case]:
         task = Task("raw reads", "GB/s", raw_read(world, walk(world, "map", chunk)))
         yield line("device memory, read at random", chunk, task)
     for threads in _workers(world):
-        yield line("page cache, memcpy from mapping", PAGE, _host_copy(world, shared, PAGE, threads))
+        yield line(
+            "page cache, memcpy from mapping", PAGE, _host_copy(world, shared, PAGE, threads)
+        )
         yield line("page cache, pread", PAGE, _host_copy(world, shared, PAGE, threads, "pread"))
     yield line("page cache, pread", MIB, _host_copy(world, shared, MIB, world.threads, "pread"))
     yield line("disk, sequential", DISK_CHUNK, _disk(world, shared, DISK_CHUNK, 8, random=False))
@@ -140,7 +174,11 @@ def _limits(world: World, shared: Shared) -> Iterator[Case]:
 # --- First touches ---
 
 
-@benchmark("sequential", "Whole file, front to back, extents registered (TOCS 2014, figures 7 and 8)", "page")
+@benchmark(
+    "sequential",
+    "Whole file, front to back, extents registered (TOCS 2014, figures 7 and 8)",
+    "page",
+)
 def _sequential(world: World, shared: Shared) -> Iterator[Case]:
     for page in _fitting(world, counts(world, SEQUENTIAL_PAGES, QUICK_SEQUENTIAL_PAGES)):
         for variant in SEQUENTIAL_VARIANTS:
@@ -151,16 +189,23 @@ def _sequential(world: World, shared: Shared) -> Iterator[Case]:
                 0.95,
                 (
                     _pull(world, shared, page, random=False),
-                    shared.task(("read then copy",), lambda: Task("pread + one copy", "GB/s", read_then_copy(world))),
+                    shared.task(
+                        ("read then copy",),
+                        lambda: Task("pread + one copy", "GB/s", read_then_copy(world)),
+                    ),
                     _pipeline(world, shared, min(world.threads, 16)),
-                    shared.task(("cufile",), lambda: Task("cuFile", "GB/s", _peers.cufile_read(world))),
+                    shared.task(
+                        ("cufile",), lambda: Task("cuFile", "GB/s", _peers.cufile_read(world))
+                    ),
                     *_kvikio_reads(world, shared),
                 ),
             )
 
 
 @benchmark(
-    "breakdown", "Time of a whole-file read: all, the transfer alone, the cache alone (TOCS 2014, figure 8)", "page"
+    "breakdown",
+    "Time of a whole-file read: all, the transfer alone, the cache alone (TOCS 2014, figure 8)",
+    "page",
 )
 def _breakdown(world: World, shared: Shared) -> Iterator[Case]:
     for page in _fitting(world, counts(world, SEQUENTIAL_PAGES, QUICK_SEQUENTIAL_PAGES)):
@@ -169,7 +214,11 @@ def _breakdown(world: World, shared: Shared) -> Iterator[Case]:
             replace(_first_touch(world, shared, page, SEQUENTIAL_VARIANTS[0]), unit="ms/GB"),
             replace(_pull(world, shared, page, random=False), unit="ms/GB"),
             None,
-            (Task("hits", "ms/GB", hits(world, walk(world, "map", page, random=False), page=page)),),
+            (
+                Task(
+                    "hits", "ms/GB", hits(world, walk(world, "map", page, random=False), page=page)
+                ),
+            ),
         )
 
 
@@ -182,7 +231,13 @@ def _contact(world: World, shared: Shared) -> Iterator[Case]:
                 Task(
                     "gpufs",
                     "GB/s",
-                    first_touch(world, variant.walk(world, PAGE), registered=False, variant=variant, workers=workers),
+                    first_touch(
+                        world,
+                        variant.walk(world, PAGE),
+                        registered=False,
+                        variant=variant,
+                        workers=workers,
+                    ),
                 ),
                 _pipeline(world, shared, workers),
                 1.0,
@@ -212,13 +267,19 @@ def _contact(world: World, shared: Shared) -> Iterator[Case]:
 
 @benchmark("random", "Random pages, each once, extents registered (TOCS 2014, figure 9)", "page")
 def _random(world: World, shared: Shared) -> Iterator[Case]:
-    pages = counts(world, (512, 2 * KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB), (512, 4 * KIB, 64 * KIB))
+    pages = counts(
+        world, (512, 2 * KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB), (512, 4 * KIB, 64 * KIB)
+    )
     for page in _fitting(world, pages):
         gathered = min(world.file_bytes, GATHERED_BYTES_MAX) // page
         peers = (
             Task("np.memmap[rows] + copy", "GB/s", _peers.memmap_gather(world, page, gathered)),
             Task("torch UVA gather", "GB/s", _peers.torch_uva_gather(world, page, gathered)),
-            Task("KvikIO (16 threads)", "GB/s", _peers.kvikio_gather(world, page, min(gathered, KVIKIO_READS), 16)),
+            Task(
+                "KvikIO (16 threads)",
+                "GB/s",
+                _peers.kvikio_gather(world, page, min(gathered, KVIKIO_READS), 16),
+            ),
             _host_copy(world, shared, page, min(world.threads, 16)),
         )
         yield Case(
@@ -253,7 +314,11 @@ def _staged(world: World, shared: Shared) -> Iterator[Case]:
     for workers in _workers(world):
         yield Case(
             {"workers": workers},
-            Task("gpufs", "GB/s", first_touch(world, the_walk, registered=False, pinned=0, workers=workers)),
+            Task(
+                "gpufs",
+                "GB/s",
+                first_touch(world, the_walk, registered=False, pinned=0, workers=workers),
+            ),
             _host_copy(world, shared, PAGE, workers),
             0.90,
         )
@@ -266,7 +331,11 @@ def _blocks(world: World, shared: Shared) -> Iterator[Case]:
         operations = min(world.file_bytes // PAGE, blocks << 14)
         yield Case(
             {"blocks": blocks},
-            Task("gpufs", "GB/s", first_touch(world, walk(world, "map", PAGE, operations=operations, blocks=blocks))),
+            Task(
+                "gpufs",
+                "GB/s",
+                first_touch(world, walk(world, "map", PAGE, operations=operations, blocks=blocks)),
+            ),
             _pull(world, shared, PAGE, blocks=blocks, operations=operations),
             0.90,
         )
@@ -278,7 +347,11 @@ def _latency(world: World, shared: Shared) -> Iterator[Case]:
     alone = walk(world, "map", PAGE, operations=operations, blocks=1, threads=32)
     pull = Task("raw pulls", "us", raw_pull(world, alone))
     yield Case({"path": "direct"}, Task("gpufs", "us", first_touch(world, alone)), pull)
-    yield Case({"path": "staged"}, Task("gpufs", "us", first_touch(world, alone, registered=False, pinned=0)), pull)
+    yield Case(
+        {"path": "staged"},
+        Task("gpufs", "us", first_touch(world, alone, registered=False, pinned=0)),
+        pull,
+    )
     yield Case(
         {"path": "hit"},
         Task("gpufs", "us", hits(world, alone, page=PAGE)),
@@ -292,7 +365,11 @@ def _latency(world: World, shared: Shared) -> Iterator[Case]:
 @benchmark("hits", "Reading from the cache, against page and chunk (TOCS 2014, figure 10)", "chunk")
 def _hits(world: World, shared: Shared) -> Iterator[Case]:
     wanted = (
-        *((access, page, page) for access in ("map", "map_each") for page in (512, 4 * KIB, 16 * KIB, 64 * KIB)),
+        *(
+            (access, page, page)
+            for access in ("map", "map_each")
+            for page in (512, 4 * KIB, 16 * KIB, 64 * KIB)
+        ),
         *(
             (access, page, chunk)
             for access in ("read_by_warp", "read_by_block")
@@ -315,7 +392,9 @@ def _hits(world: World, shared: Shared) -> Iterator[Case]:
             Task("gpufs", "GB/s", hits(world, the_walk, page=page)),
             shared.task(
                 ("raw", access, chunk),
-                lambda access=access, the_walk=the_walk: Task("raw reads", "GB/s", raw_read(world, the_walk)),  # type: ignore[misc]
+                lambda access=access, the_walk=the_walk: Task(
+                    "raw reads", "GB/s", raw_read(world, the_walk)
+                ),  # type: ignore[misc]
             ),
             0.90,
         )
@@ -326,15 +405,26 @@ def _gather(world: World, shared: Shared) -> Iterator[Case]:
     operations_max = 1 << (20 if world.quick else 23)
     records: list[tuple[Literal["view", "view_several", "gather"], int, int]] = [
         *(("view", PAGE, record) for record in counts(world, (8, 64, 256, 1024, 4096), (8, 64))),
-        *(("view_several", page, record) for page in (PAGE, 64 * KIB) for record in counts(world, (8, 64, 256), (64,))),
-        *(("gather", PAGE, record) for record in counts(world, (8, 64, 256, 1024, 4096), (64, 1024))),
+        *(
+            ("view_several", page, record)
+            for page in (PAGE, 64 * KIB)
+            for record in counts(world, (8, 64, 256), (64,))
+        ),
+        *(
+            ("gather", PAGE, record)
+            for record in counts(world, (8, 64, 256, 1024, 4096), (64, 1024))
+        ),
     ]
     for access, page, record in records:
         operations = min(world.file_bytes // record, operations_max, GATHERED_BYTES_MAX // record)
         the_walk = walk(world, access, record, operations=operations)
         peers: tuple[Task, ...] = ()
         if access == "gather":
-            peers = (Task("torch UVA gather", "GB/s", _peers.torch_uva_gather(world, record, operations)),)
+            peers = (
+                Task(
+                    "torch UVA gather", "GB/s", _peers.torch_uva_gather(world, record, operations)
+                ),
+            )
         yield Case(
             {"access": access, "page": page, "record": record},
             Task("gpufs", "GB/s", hits(world, the_walk, page=page)),
@@ -344,14 +434,22 @@ def _gather(world: World, shared: Shared) -> Iterator[Case]:
         )
 
 
-@benchmark("arrays", "From Python: rows of an array by an index on the device, a whole file, a small call", "record")
+@benchmark(
+    "arrays",
+    "From Python: rows of an array by an index on the device, a whole file, a small call",
+    "record",
+)
 def _array(world: World, shared: Shared) -> Iterator[Case]:
     for record in counts(world, (512, PAGE), (512, PAGE)):
         operations = min(1 << 20, world.file_bytes // _arrays.CACHE_PART // record)
         peers = (
             Task("np.memmap[rows] + copy", "GB/s", _peers.memmap_gather(world, record, operations)),
             Task("torch UVA gather", "GB/s", _peers.torch_uva_gather(world, record, operations)),
-            Task("KvikIO (16 threads)", "GB/s", _peers.kvikio_gather(world, record, min(operations, KVIKIO_READS), 16)),
+            Task(
+                "KvikIO (16 threads)",
+                "GB/s",
+                _peers.kvikio_gather(world, record, min(operations, KVIKIO_READS), 16),
+            ),
         )
         yield Case(
             {"what": "rows", "record": record},
@@ -363,7 +461,9 @@ def _array(world: World, shared: Shared) -> Iterator[Case]:
         yield Case(
             {"what": "the same again", "record": record},
             Task("gpufs", "GB/s", _arrays.rows(world, record, operations, again=True)),
-            Task("torch.index_select", "GB/s", _arrays.torch_index_select(world, record, operations)),
+            Task(
+                "torch.index_select", "GB/s", _arrays.torch_index_select(world, record, operations)
+            ),
             0.70 if record >= PAGE else None,
         )
     yield Case(
@@ -372,7 +472,9 @@ def _array(world: World, shared: Shared) -> Iterator[Case]:
         copy_engine_task(world, shared),
         0.90,
     )
-    yield Case({"what": "small call", "record": PAGE}, Task("gpufs", "us", _arrays.small_calls(world)))
+    yield Case(
+        {"what": "small call", "record": PAGE}, Task("gpufs", "us", _arrays.small_calls(world))
+    )
 
 
 @benchmark("hotspot", "All blocks read the same few pages", "pages")
@@ -393,7 +495,9 @@ def _hotspot(world: World, shared: Shared) -> Iterator[Case]:
 # --- Writing ---
 
 
-@benchmark("writing", "Writing: to cached pages, appended records, whole files without sync", "workers")
+@benchmark(
+    "writing", "Writing: to cached pages, appended records, whole files without sync", "workers"
+)
 def _write(world: World, shared: Shared) -> Iterator[Case]:
     for chunk in counts(world, (512, 4 * KIB, 16 * KIB), (4 * KIB,)):
         yield Case(
@@ -403,7 +507,10 @@ def _write(world: World, shared: Shared) -> Iterator[Case]:
             0.70 if chunk >= PAGE else None,
         )
     for record in counts(world, (100, 1000), (100,)):
-        yield Case({"what": "append", "chunk": record}, Task("gpufs", "M/s", _writing.appends(world, record)))
+        yield Case(
+            {"what": "append", "chunk": record},
+            Task("gpufs", "M/s", _writing.appends(world, record)),
+        )
     ways: tuple[_writing.How, ...] = ("new", "overwritten")
     for workers in counts(world, (1, 8), (1,)):
         for how in ways:
@@ -441,11 +548,17 @@ def _reopen(world: World, shared: Shared) -> Iterator[Case]:
     yield Case(
         {"threads": threads},
         Task("gpufs", "M/s", reopens(world, operations)),
-        Task(f"host open + close, {threads} threads", "M/s", host_reopens(world, operations, threads)),
+        Task(
+            f"host open + close, {threads} threads", "M/s", host_reopens(world, operations, threads)
+        ),
     )
 
 
-@benchmark("idle", "Host CPU of a mount unused, and under kernels that need no host; below 1 % is wanted", "load")
+@benchmark(
+    "idle",
+    "Host CPU of a mount unused, and under kernels that need no host; below 1 % is wanted",
+    "load",
+)
 def _idle(world: World, shared: Shared) -> Iterator[Case]:
     unit: Unit = "% of a core"
     loads: tuple[_quiet.Load, ...] = ("idle", "hits", "direct")

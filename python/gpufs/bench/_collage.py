@@ -58,8 +58,15 @@ class Problem:
         np: Any = import_peer("numpy")
         drawn = np.frombuffer(_core.collage_tiles(OF_PICTURES, 0, self.blocks), np.uint8)
         shape = (self.rows, self.columns, collage.SIDE, collage.SIDE, 3)
-        picture = drawn.reshape(shape).swapaxes(1, 2).reshape(self.rows * collage.SIDE, self.columns * collage.SIDE, 3)
-        across, down = (np.sin(np.arange(size, dtype=np.float32) / 40) * 6 for size in (picture.shape[1], len(picture)))
+        picture = (
+            drawn.reshape(shape)
+            .swapaxes(1, 2)
+            .reshape(self.rows * collage.SIDE, self.columns * collage.SIDE, 3)
+        )
+        across, down = (
+            np.sin(np.arange(size, dtype=np.float32) / 40) * 6
+            for size in (picture.shape[1], len(picture))
+        )
         waves = (across[None, :] + down[:, None]).astype(np.int16)
         picture = np.clip(picture + waves[:, :, None], 0, 255).astype(np.uint8)
         return os.fsencode(self.tiles.folder), picture.tobytes(), self.columns, self.rows
@@ -75,13 +82,16 @@ class Problem:
         return Sample(seconds, cpu_seconds, self.blocks, self.blocks * collage.SIDE**2 * 3, wrong)
 
 
-def ours(problem: Problem, *, cache: int | None = CACHE, page: int = RECORD, again: bool = False) -> Source:
+def ours(
+    problem: Problem, *, cache: int | None = CACHE, page: int = RECORD, again: bool = False
+) -> Source:
     """The dataset registered and not in the cache; or the second time, when it is. ``cache`` None: all of it fits."""
 
     def source() -> Generator[Sample]:
         world, given = problem.world, problem.given
         while True:
-            # No page is needed that is in no file; some are left over, as pages are spread over rings.
+            # No page is needed that is in no file; some are left over, as pages are spread over
+            # rings.
             fitting = problem.tiles.bytes * 9 // 8
             size = fitting if cache is None else min(cache, fitting)
             with world.mount(cache=max(size, 16 << 20), page=page) as mount:

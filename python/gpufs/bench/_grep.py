@@ -32,7 +32,9 @@ CHUNKS: Final[dict[Way, int]] = {"cpu": 256 << 10, "cuda": 4 << 20}  # bytes tha
 
 def default_tree() -> list[str]:
     """Returns folders of source text that most machines have."""
-    return [folder for folder in ("/usr/include", sysconfig.get_path("stdlib")) if Path(folder).is_dir()]
+    return [
+        folder for folder in ("/usr/include", sysconfig.get_path("stdlib")) if Path(folder).is_dir()
+    ]
 
 
 class Text:
@@ -50,11 +52,15 @@ class Text:
         found: dict[str, None] = {}
         dictionary = next((Path(path) for path in DICTIONARIES if Path(path).exists()), None)
         if dictionary is not None:
-            found = dict.fromkeys(re.findall(r"^[A-Za-z]{4,}$", dictionary.read_text(errors="replace"), re.MULTILINE))
+            found = dict.fromkeys(
+                re.findall(r"^[A-Za-z]{4,}$", dictionary.read_text(errors="replace"), re.MULTILINE)
+            )
         else:
             for path in self._files():
                 with contextlib.suppress(OSError):
-                    found |= dict.fromkeys(re.findall(r"[A-Za-z]{4,}", path.read_text(errors="replace")))
+                    found |= dict.fromkeys(
+                        re.findall(r"[A-Za-z]{4,}", path.read_text(errors="replace"))
+                    )
                 if len(found) >= self._wanted:
                     break
         # Evenly out of all of them, where there are too many.
@@ -84,30 +90,39 @@ class Text:
     def by_rival(self, way: Way, threads: int) -> tuple[_core.SearchResult, float]:
         """What a program without gpufs finds, and its seconds."""
         words = _core.Dictionary.read([os.fsencode(self.dictionary)], [], False)
-        return _core.bench_grep_rival(way, words, list(map(os.fsencode, self.roots)), threads, CHUNKS[way])
+        return _core.bench_grep_rival(
+            way, words, list(map(os.fsencode, self.roots)), threads, CHUNKS[way]
+        )
 
     def wrong_bytes(self, found: _core.SearchResult) -> int:
         """Bytes of matches that are missing, too many, or counted wrongly."""
         return found.differing(self.expected) * MATCH_BYTES
 
     def _files(self) -> list[Path]:
-        return sorted(path for root in self.roots for path in Path(root).rglob("*") if path.is_file())
+        return sorted(
+            path for root in self.roots for path in Path(root).rglob("*") if path.is_file()
+        )
 
 
 def search(text: Text, *, device: Device, cores: int | None = None) -> Source:
     """A fresh mount for each run; the page cache is warm from the run before.
 
-    ``cores``: on so many of the machine's, the twin's kernels and its service.
+    ``cores``: on so many of the machine's, the CPU device's kernels and its service.
     """
 
     def source() -> Generator[Sample]:
         dictionary = grep.Dictionary.read(text.dictionary)
         while True:
-            with _on_cores(cores), Mount(device=device, staging=STAGING, twin_threads=cores, read_only=True) as mount:
+            with (
+                _on_cores(cores),
+                Mount(device=device, staging=STAGING, cpu_threads=cores, read_only=True) as mount,
+            ):
                 cpu = time.process_time()
                 result = grep.search(mount, dictionary, text.roots)
                 cpu = time.process_time() - cpu
-            yield Sample(result.seconds, cpu, result.files, result.bytes, text.wrong_bytes(result._core))
+            yield Sample(
+                result.seconds, cpu, result.files, result.bytes, text.wrong_bytes(result._core)
+            )
 
     return source
 
@@ -150,8 +165,24 @@ def ripgrep(world: World, text: Text, *options: str) -> Source:
         if program is None:
             raise AbsentError("no rg here")
         timeout_s = QUICK_RIPGREP_TIMEOUT_S if world.quick else RIPGREP_TIMEOUT_S
-        command = [program, "--no-config", "-j", str(world.threads), "-uuu", "--no-messages", "-o", "-F", *options]
-        command += ["--no-filename", "--no-line-number", "--color=never", "-f", os.fspath(text.dictionary)]
+        command = [
+            program,
+            "--no-config",
+            "-j",
+            str(world.threads),
+            "-uuu",
+            "--no-messages",
+            "-o",
+            "-F",
+            *options,
+        ]
+        command += [
+            "--no-filename",
+            "--no-line-number",
+            "--color=never",
+            "-f",
+            os.fspath(text.dictionary),
+        ]
         while True:
             wall, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
             try:
@@ -165,8 +196,12 @@ def ripgrep(world: World, text: Text, *options: str) -> Source:
                 )
             except subprocess.TimeoutExpired:
                 raise AbsentError(f"over {timeout_s} s") from None
-            seconds, after = time.perf_counter() - wall, resource.getrusage(resource.RUSAGE_CHILDREN)
-            # Status 2 with no word on it: some file could not be read. Otherwise it has not searched.
+            seconds, after = (
+                time.perf_counter() - wall,
+                resource.getrusage(resource.RUSAGE_CHILDREN),
+            )
+            # Status 2 with no word on it: some file could not be read. Otherwise it has not
+            # searched.
             if done.returncode not in (0, 1, 2) or done.stderr:
                 raise AbsentError(
                     f"rg: {done.stderr.decode(errors='replace').partition(chr(10))[0] or done.returncode}"

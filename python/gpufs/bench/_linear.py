@@ -50,7 +50,10 @@ class Problem:
         """The product of the first block's rows, and how far off each may be."""
         np: Any = import_peer("numpy")
         kind = np.uint16 if self.is_bfloat16 else np.float32
-        a, x = (np.fromfile(path, kind, count) for path, count in zip(self.paths, (BLOCK, self.columns), strict=True))
+        a, x = (
+            np.fromfile(path, kind, count)
+            for path, count in zip(self.paths, (BLOCK, self.columns), strict=True)
+        )
         if self.is_bfloat16:
             a, x = ((part.astype(np.uint32) << 16).view(np.float32) for part in (a, x))
         a = a[: a.size // self.columns * self.columns].reshape(-1, self.columns)
@@ -59,7 +62,11 @@ class Problem:
     def wrong_bytes(self, product: bytes | Path) -> int:
         """Bytes of numbers that are too far off, of those that are known."""
         np: Any = import_peer("numpy")
-        found = np.fromfile(product, np.float32) if isinstance(product, Path) else np.frombuffer(product, np.float32)
+        found = (
+            np.fromfile(product, np.float32)
+            if isinstance(product, Path)
+            else np.frombuffer(product, np.float32)
+        )
         if found.size != self.rows:
             return self.rows * 4
         expected, bound = self.expected
@@ -76,7 +83,9 @@ def ours(problem: Problem, *, again: bool = False) -> Source:
         out.write_bytes(b"")
         while True:
             cache = problem.bytes * 9 // 8 if again else min(problem.bytes, 4 << 30)
-            with world.mount(cache=max(cache, 16 << 20), page=linear.PAGE, read_only=False) as mount:
+            with world.mount(
+                cache=max(cache, 16 << 20), page=linear.PAGE, read_only=False
+            ) as mount:
                 register(world, mount, problem.paths[0], problem.bytes)
 
                 def multiply(mount: Any = mount) -> Sample:  # noqa: ANN401
@@ -107,7 +116,13 @@ def rival(problem: Problem, threads: int, piece_bytes: int) -> Source:
         while True:
             clock = time.process_time()
             product, seconds = _core.bench_matvec_rival(
-                matrix, problem.rows, problem.columns, vector, problem.is_bfloat16, threads, piece_bytes
+                matrix,
+                problem.rows,
+                problem.columns,
+                vector,
+                problem.is_bfloat16,
+                threads,
+                piece_bytes,
             )
             cpu = time.process_time() - clock
             yield Sample(seconds, cpu, problem.rows, problem.bytes, problem.wrong_bytes(product))

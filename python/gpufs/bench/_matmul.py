@@ -22,7 +22,8 @@ CHECKED_ROWS: Final = 64
 CHECKED_DEPTH: Final = 1024  # rows of the right matrix that are looked at together
 TOLERANCE: Final = 2e-6  # of the sum of the products' sizes; sums of float32 in any order
 CACHE_MAX: Final = 4 << 30
-# Of which each has pages of its own for the product: whenever its file is opened, it is another one than before.
+# Of which each has pages of its own for the product: whenever its file is opened, it is another one
+# than before.
 RUNS_AGAIN: Final = 5
 
 Sizes: TypeAlias = tuple[int, int, int]  # rows, depth, columns
@@ -45,7 +46,10 @@ class Problem:
         self.world, self.sizes, self.is_bfloat16 = world, sizes, dtype == "bfloat16"
         self.rows, self.depth, self.columns = sizes
         itemsize = 2 if self.is_bfloat16 else 4
-        self.left_bytes, self.right_bytes = self.rows * self.depth * itemsize, self.depth * self.columns * itemsize
+        self.left_bytes, self.right_bytes = (
+            self.rows * self.depth * itemsize,
+            self.depth * self.columns * itemsize,
+        )
         self.out_bytes = self.rows * self.columns * 4
         self.bytes = self.left_bytes + self.right_bytes + self.out_bytes
         self.operations = 2 * self.rows * self.depth * self.columns
@@ -73,7 +77,10 @@ class Problem:
         np: Any = import_peer("numpy")
         kind = np.uint16 if self.is_bfloat16 else np.float32
         shapes = ((self.rows, self.depth), (self.depth, self.columns))
-        left, right = (np.memmap(path, kind, "r", 0, shape) for path, shape in zip(self.paths, shapes, strict=True))
+        left, right = (
+            np.memmap(path, kind, "r", 0, shape)
+            for path, shape in zip(self.paths, shapes, strict=True)
+        )
         return left, right
 
     @functools.cached_property
@@ -82,14 +89,19 @@ class Problem:
         np: Any = import_peer("numpy")
 
         def exact(part: Any) -> Any:  # noqa: ANN401
-            return ((part.astype(np.uint32) << 16).view(np.float32) if self.is_bfloat16 else part).astype(np.float64)
+            return (
+                (part.astype(np.uint32) << 16).view(np.float32) if self.is_bfloat16 else part
+            ).astype(np.float64)
 
         left, right = self.factors()
         chosen = np.unique(np.linspace(0, self.rows - 1, CHECKED_ROWS).astype(np.int64))
         rows = exact(np.asarray(left[chosen]))
         product, sizes = np.zeros((2, chosen.size, self.columns))
         for k in range(0, self.depth, CHECKED_DEPTH):
-            part, others = rows[:, k : k + CHECKED_DEPTH], exact(np.asarray(right[k : k + CHECKED_DEPTH]))
+            part, others = (
+                rows[:, k : k + CHECKED_DEPTH],
+                exact(np.asarray(right[k : k + CHECKED_DEPTH])),
+            )
             product += part @ others
             sizes += np.abs(part) @ np.abs(others)
         return chosen, product, sizes * TOLERANCE
@@ -185,7 +197,9 @@ def torch_in_memory(problem: Problem) -> Source:
     def source() -> Generator[Sample]:
         torch: Any = import_peer("torch")
         if problem.world.device != "cuda" or not torch.cuda.is_available():
-            raise AbsentError("torch sees no GPU" if problem.world.device == "cuda" else "needs a GPU")
+            raise AbsentError(
+                "torch sees no GPU" if problem.world.device == "cuda" else "needs a GPU"
+            )
         torch.backends.cuda.matmul.allow_tf32 = False
         kind = torch.bfloat16 if problem.is_bfloat16 else torch.float32
         left = torch.randn(problem.rows, problem.depth, device="cuda", dtype=kind)

@@ -91,7 +91,8 @@ class Measurement:
     def cores(self) -> float:
         """Host CPU time over wall time."""
         return statistics.median(
-            cpu / wall if wall else 0.0 for cpu, wall in zip(self.cpu_seconds, self.seconds, strict=True)
+            cpu / wall if wall else 0.0
+            for cpu, wall in zip(self.cpu_seconds, self.seconds, strict=True)
         )
 
 
@@ -117,7 +118,9 @@ def restated(measurement: Measurement, task: Task) -> Measurement:
     value = measurement.value
     if value is not None and task.unit != measurement.unit:
         cpu = statistics.median(measurement.cpu_seconds)
-        value = in_unit(task.unit, measurement.median_s, measurement.operations, measurement.bytes, cpu)
+        value = in_unit(
+            task.unit, measurement.median_s, measurement.operations, measurement.bytes, cpu
+        )
     return dataclasses.replace(measurement, name=task.name, unit=task.unit, value=value)
 
 
@@ -131,7 +134,8 @@ def ratio(ours: Measurement | None, limit: Measurement | None) -> float | None:
 def measure(task: Task, runs: int) -> Measurement:
     """Runs a task once to warm up, then ``runs`` times; a long one only once.
 
-    What this machine cannot do (no such library, not supported, not enough memory) is absent, and no error.
+    What this machine cannot do (no such library, not supported, not enough memory) is absent, and
+    no error.
     """
     try:
         with contextlib.closing(task.source()) as source:

@@ -46,7 +46,9 @@ class Clock:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def sample(self, operations: int, bytes_: int) -> Sample:
-        return Sample(time.perf_counter() - self._wall, time.process_time() - self._cpu, operations, bytes_, 0)
+        return Sample(
+            time.perf_counter() - self._wall, time.process_time() - self._cpu, operations, bytes_, 0
+        )
 
 
 def checked(sample: Sample, memory: _core.BenchDeviceMemory, the_walk: _core.BenchWalk) -> Sample:
@@ -58,7 +60,12 @@ class CudaArray:
     """Memory as other libraries take it (version 3 of the CUDA array interface)."""
 
     def __init__(self, address: int, shape: tuple[int, ...], kind: str = "|u1") -> None:
-        self.__cuda_array_interface__ = {"shape": shape, "typestr": kind, "data": (address, False), "version": 3}
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "typestr": kind,
+            "data": (address, False),
+            "version": 3,
+        }
 
 
 def memmap_gather(world: World, chunk: int, operations: int) -> Source:
@@ -68,7 +75,9 @@ def memmap_gather(world: World, chunk: int, operations: int) -> Source:
         numpy: Any = import_peer("numpy")
         the_walk = walk(world, "map", chunk, operations=operations)
         rows = numpy.frombuffer(the_walk.positions(), dtype=numpy.uint64).astype(numpy.int64)
-        mapped = numpy.memmap(world.path, dtype=numpy.uint8, mode="r", shape=(world.file_bytes // chunk, chunk))
+        mapped = numpy.memmap(
+            world.path, dtype=numpy.uint8, mode="r", shape=(world.file_bytes // chunk, chunk)
+        )
         world.bring_into("hot")
         with world.mount(cache="16MiB") as mount:
             memory = _core.BenchDeviceMemory(mount._core, operations * chunk)
@@ -102,17 +111,22 @@ def torch_uva_gather(world: World, chunk: int, operations: int) -> Source:
                     at += file.readinto(view[at : at + (64 << 20)])
             rows = torch.frombuffer(bytearray(the_walk.positions()), dtype=torch.int64).cuda()
             seen = torch.as_tensor(
-                CudaArray(pinned.data_ptr(), (world.file_bytes // chunk, words), "<i8"), device="cuda"
+                CudaArray(pinned.data_ptr(), (world.file_bytes // chunk, words), "<i8"),
+                device="cuda",
             )
             with world.mount(cache="16MiB") as mount:
                 memory = _core.BenchDeviceMemory(mount._core, operations * chunk)
                 try:
-                    out = torch.as_tensor(CudaArray(memory.address, (operations, words), "<i8"), device="cuda")
+                    out = torch.as_tensor(
+                        CudaArray(memory.address, (operations, words), "<i8"), device="cuda"
+                    )
                     while True:
                         clock = Clock()
                         torch.index_select(seen, 0, rows, out=out)
                         torch.cuda.synchronize()
-                        yield checked(clock.sample(operations, operations * chunk), memory, the_walk)
+                        yield checked(
+                            clock.sample(operations, operations * chunk), memory, the_walk
+                        )
                 finally:
                     memory.give_back()
         except (RuntimeError, TypeError, ValueError) as error:
@@ -135,7 +149,8 @@ def _peer(name: str) -> Iterator[None]:
 def _kvikio(threads: int) -> Any:  # noqa: ANN401 - a module
     """Returns kvikio, reading through the page cache with a pool of so many threads.
 
-    Files are hot here: what goes past the page cache (GPUDirect Storage, O_DIRECT) would measure the disk.
+    Files are hot here: what goes past the page cache (GPUDirect Storage, O_DIRECT) would measure
+    the disk.
     """
     kvikio, defaults = import_peer("kvikio"), import_peer("kvikio.defaults")
     with _peer("kvikio"):
@@ -188,11 +203,14 @@ def kvikio_gather(world: World, chunk: int, operations: int, threads: int) -> So
                     while True:
                         clock = Clock()
                         reads = [
-                            file.pread(place, chunk, offset) for place, offset in zip(places, offsets, strict=True)
+                            file.pread(place, chunk, offset)
+                            for place, offset in zip(places, offsets, strict=True)
                         ]
                         if sum(read.get() for read in reads) != operations * chunk:
                             raise AbsentError("kvikio read less than was asked for")
-                        yield checked(clock.sample(operations, operations * chunk), memory, the_walk)
+                        yield checked(
+                            clock.sample(operations, operations * chunk), memory, the_walk
+                        )
             finally:
                 memory.give_back()
 
@@ -221,7 +239,13 @@ def _load_cufile() -> ctypes.CDLL:
             getattr(library, function).restype = _CuFileError
         library.cuFileRead.restype = ctypes.c_ssize_t
         library.cuFileRead.argtypes = (
-            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_longlong, ctypes.c_longlong),
+            *(
+                ctypes.c_void_p,
+                ctypes.c_void_p,
+                ctypes.c_size_t,
+                ctypes.c_longlong,
+                ctypes.c_longlong,
+            ),
         )
         library.cuFileHandleDeregister.argtypes = (ctypes.c_void_p,)
         library.cuFileHandleDeregister.restype = None
@@ -246,9 +270,13 @@ def cufile_read(world: World) -> Source:
                 if opened.error != 0:
                     raise AbsentError(f"cuFileDriverOpen gave {opened.error}")
                 description = _CuFileDescription(CUFILE_DESCRIPTOR, _CuFileHandle(fd=fd), None)
-                registered = library.cuFileHandleRegister(ctypes.byref(handle), ctypes.byref(description))
+                registered = library.cuFileHandleRegister(
+                    ctypes.byref(handle), ctypes.byref(description)
+                )
                 if registered.error != 0:
-                    raise AbsentError(f"libcufile does not accept the file: error {registered.error}")
+                    raise AbsentError(
+                        f"libcufile does not accept the file: error {registered.error}"
+                    )
                 while True:
                     clock = Clock()
                     for at in range(0, world.file_bytes, CUFILE_READ_AT_ONCE):

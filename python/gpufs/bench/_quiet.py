@@ -26,10 +26,10 @@ EVICTING_TIMES: Final = 4  # as large as the cache is the file where every page 
 
 
 def samples(world: World, load: Load) -> Generator[Sample]:
-    """Yields the CPU time of the service: of all threads but this one, which waits, and the twin's kernels.
+    """Yields the CPU time of the service: of all threads but this one, which waits, and the CPU device's kernels.
 
-    ``hits``: one long kernel that reads at random what is in the cache. ``direct``: one that loads at random and
-    directly, from a file larger than the cache. To be run in a process of its own.
+    ``hits``: one long kernel that reads at random what is in the cache. ``direct``: one that loads
+    at random and directly, from a file larger than the cache. To be run in a process of its own.
     """
     seconds = QUICK_MEASURED_S if world.quick else MEASURED_S
     world.bring_into("hot")
@@ -62,7 +62,11 @@ def _walking(world: World, mount: Mount, fd: int, seconds: float) -> Generator[S
         earlier, before = _counters(mount), _cpu_of_others()
         made = taken(_core.bench_read(mount._core, fd, long), wrong)
         used = _used_since(before)
-        counters = {name: count - earlier[name] for name, count in _counters(mount).items() if count != earlier[name]}
+        counters = {
+            name: count - earlier[name]
+            for name, count in _counters(mount).items()
+            if count != earlier[name]
+        }
         if counters.get("staged_loads", 0) > made.operations / 1000:
             raise AbsentError("pages came through the host, so this is no kernel that needs none")
         yield Sample(made.seconds, used, made.operations, made.bytes, made.wrong_bytes, counters)
@@ -72,10 +76,13 @@ def _walk_that_takes(world: World, mount: Mount, fd: int, seconds: float) -> _co
     """Returns a walk over the whole file, again and again."""
 
     def passes(count: int) -> _core.BenchWalk:
-        # Blocks that all run at once, and an odd number of them: so each comes to every eighth page at least before it
-        # comes to one again, and what was read in one pass is gone in the next where the cache is small.
+        # Blocks that all run at once, and an odd number of them: so each comes to every eighth page
+        # at least before it comes to one again, and what was read in one pass is gone in the next
+        # where the cache is small.
         blocks = 4 * world.multiprocessors - 1
-        return walk(world, "map", PAGE, operations=count * (world.file_bytes // PAGE), blocks=blocks)
+        return walk(
+            world, "map", PAGE, operations=count * (world.file_bytes // PAGE), blocks=blocks
+        )
 
     count, took = 1, _core.bench_read(mount._core, fd, passes(1)).seconds
     while took < seconds / 4:
@@ -94,11 +101,12 @@ def _cpu_of_others() -> dict[int, float]:
     for thread in map(int, os.listdir("/proc/self/task")):  # noqa: PTH208 - names, not paths
         if thread != threading.get_native_id():
             with suppress(OSError):  # it ended meanwhile
-                # How Linux numbers the CPU clock of a thread; schedstat is not there everywhere, stat too coarse.
+                # How Linux numbers the CPU clock of a thread; schedstat is not there everywhere,
+                # stat too coarse.
                 seconds[thread] = time.clock_gettime((~thread << 3) | 6)
     return seconds
 
 
 def _used_since(before: dict[int, float]) -> float:
-    """Returns what the threads that are still there used: the twin's kernels ran in threads that are not."""
+    """Returns what the threads that are still there used: the CPU device's kernels ran in threads that are not."""
     return sum(now - before.get(thread, 0.0) for thread, now in _cpu_of_others().items())

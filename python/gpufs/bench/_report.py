@@ -50,7 +50,9 @@ def _rate(measurement: Measurement | None) -> str:
 def _cpu(measurement: Measurement | None) -> tuple[str, str]:
     if measurement is None or measurement.value is None:
         return "", ""
-    per_gb = sum(measurement.cpu_seconds) / len(measurement.cpu_seconds) / measurement.bytes * CPU_GB
+    per_gb = (
+        sum(measurement.cpu_seconds) / len(measurement.cpu_seconds) / measurement.bytes * CPU_GB
+    )
     return f"{measurement.cores:.2f}", number(per_gb)
 
 
@@ -73,15 +75,21 @@ def _unmarked(cells: Iterable[str | Text]) -> Iterable[Text]:
 
 def _show(table: RichTable, colored: bool, width: int | None) -> str:
     out = io.StringIO()
-    console = Console(file=out, force_terminal=colored, no_color=not colored, width=width or PLAIN_WIDTH)
+    console = Console(
+        file=out, force_terminal=colored, no_color=not colored, width=width or PLAIN_WIDTH
+    )
     console.print(table)
     return out.getvalue()
 
 
 def show(table: Table, *, colored: bool = False, width: int | None = None) -> str:
     """Returns one benchmark's table."""
-    shown = RichTable(title=f"{table.name}: {table.title}", title_justify="left", box=box.SIMPLE_HEAD)
-    names = list(dict.fromkeys(itertools.chain.from_iterable(line.parameters for line in table.lines)))
+    shown = RichTable(
+        title=f"{table.name}: {table.title}", title_justify="left", box=box.SIMPLE_HEAD
+    )
+    names = list(
+        dict.fromkeys(itertools.chain.from_iterable(line.parameters for line in table.lines))
+    )
     for name in names:
         shown.add_column(name, justify="right")
     has_ours = any(line.ours for line in table.lines)
@@ -100,8 +108,17 @@ def show(table: Table, *, colored: bool = False, width: int | None = None) -> st
             measured = line.ours is not None and line.ours.bytes != 0
             cpu = _cpu(line.ours) if measured else ("", "")
             wanted = "" if line.target is None else f"{line.target:.2f}"
-            cells += [amount(line.ours), _rate(line.ours), amount(line.limit, named=True), _ratio(line), wanted, *cpu]
-            cells.append(", ".join(amount(peer, named=True) for peer in line.peers if peer.value is not None))
+            cells += [
+                amount(line.ours),
+                _rate(line.ours),
+                amount(line.limit, named=True),
+                _ratio(line),
+                wanted,
+                *cpu,
+            ]
+            cells.append(
+                ", ".join(amount(peer, named=True) for peer in line.peers if peer.value is not None)
+            )
         else:
             cells.append(amount(line.limit, named=True))
         cells.append(_wrong(line))
@@ -120,7 +137,9 @@ def absences(table: Table) -> Iterable[str]:
     return iter(seen)
 
 
-def compare(before: Results, after: Results, *, colored: bool = False, width: int | None = None) -> str:
+def compare(
+    before: Results, after: Results, *, colored: bool = False, width: int | None = None
+) -> str:
     """Returns what changed from one run to another, in our own values.
 
     A change counts that is larger than what the runs of either side lie apart.
@@ -136,16 +155,27 @@ def compare(before: Results, after: Results, *, colored: bool = False, width: in
             earlier = old.get(_key(table, line))
             if earlier is None:
                 continue
-            parameters = ", ".join(f"{name} {parameter(name, value)}" for name, value in line.parameters.items())
+            parameters = ", ".join(
+                f"{name} {parameter(name, value)}" for name, value in line.parameters.items()
+            )
             ours = (earlier.ours, line.ours) if line.ours else (earlier.limit, line.limit)
             limits = _change(earlier.limit, line.limit) if line.ours else ""
-            cells = (table.name, parameters, amount(ours[0]), amount(ours[1]), _change(*ours), limits)
+            cells = (
+                table.name,
+                parameters,
+                amount(ours[0]),
+                amount(ours[1]),
+                _change(*ours),
+                limits,
+            )
             shown.add_row(*_unmarked(cells))
     notes = [
         f"before: gpufs {before.version} ({before.commit}) on {before.device_name}, {before.date}",
         f"after:  gpufs {after.version} ({after.commit}) on {after.device_name}, {after.date}",
     ]
-    if before.device_name != after.device_name or before.machine.get("host") != after.machine.get("host"):
+    if before.device_name != after.device_name or before.machine.get("host") != after.machine.get(
+        "host"
+    ):
         notes.append("These are different machines, or the same one after a change.")
     if (before.file_bytes, before.quick) != (after.file_bytes, after.quick):
         notes.append("The sizes differ: compare ratios, not values.")

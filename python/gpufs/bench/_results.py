@@ -60,7 +60,7 @@ class Results:
     version: str
     commit: str
     date: str
-    device: str  # "cuda" or "cpu": the twin
+    device: str  # "cuda" or "cpu": the CPU device
     device_name: str
     quick: bool
     file_bytes: int
@@ -69,7 +69,12 @@ class Results:
 
     @property
     def wrong_bytes(self) -> int:
-        return sum(m.wrong_bytes for table in self.benchmarks for line in table.lines for m in line.measurements)
+        return sum(
+            m.wrong_bytes
+            for table in self.benchmarks
+            for line in table.lines
+            for m in line.measurements
+        )
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA} | dataclasses.asdict(self), indent=1) + "\n"
@@ -101,10 +106,18 @@ def read(path: Path) -> Results:
         if content.pop("schema") != SCHEMA:
             raise NotResultsError(f"{path}: results of another version of gpufs bench")
         tables = [
-            _made(Table, table | {"lines": [_line(line) for line in table["lines"]]}) for table in content["benchmarks"]
+            _made(Table, table | {"lines": [_line(line) for line in table["lines"]]})
+            for table in content["benchmarks"]
         ]
         return _made(Results, content | {"benchmarks": tables})
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         if isinstance(error, NotResultsError):
             raise
         raise NotResultsError(f"{path}: these are no results of gpufs bench") from error
@@ -114,7 +127,9 @@ def read(path: Path) -> Results:
 _NUMBER: Final = (int, float)
 _LARGEST: Final = 2.0**80  # of any unit
 _KINDS: Final[dict[str, tuple[type, ...]]] = {
-    **dict.fromkeys(("name", "unit", "absent", "title", "axis", "version", "commit", "date"), (str,)),
+    **dict.fromkeys(
+        ("name", "unit", "absent", "title", "axis", "version", "commit", "date"), (str,)
+    ),
     **dict.fromkeys(("device", "device_name"), (str,)),
     **dict.fromkeys(("operations", "bytes", "wrong_bytes", "file_bytes"), (int,)),
     **dict.fromkeys(("value", "target"), (*_NUMBER, type(None))),
@@ -133,14 +148,28 @@ def _made(kind: type[_Made], fields: dict[str, Any]) -> _Made:
     for name, value in fields.items():
         if name in _KINDS and not _is_a(value, _KINDS[name]):
             raise TypeError(f"{name} of another type")
-        if name in ("seconds", "cpu_seconds") and not all(_is_a(item, _NUMBER) and item >= 0 for item in value):
+        if name in ("seconds", "cpu_seconds") and not all(
+            _is_a(item, _NUMBER) and item >= 0 for item in value
+        ):
             raise TypeError(f"{name} that are no times")
-        if name in ("parameters", "counters") and not all(isinstance(item, (*_NUMBER, str)) for item in value.values()):
+        if name in ("parameters", "counters") and not all(
+            isinstance(item, (*_NUMBER, str)) for item in value.values()
+        ):
             raise TypeError(f"{name} of another type")
-        for number in value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]:
-            if isinstance(number, _NUMBER) and not abs(number) < _LARGEST:  # nor is it infinite, or no number
+        for number in (
+            value
+            if isinstance(value, list)
+            else value.values()
+            if isinstance(value, dict)
+            else [value]
+        ):
+            if (
+                isinstance(number, _NUMBER) and not abs(number) < _LARGEST
+            ):  # nor is it infinite, or no number
                 raise TypeError(f"{name} that is too large")
-    if "seconds" in fields and (len(fields["seconds"]) != len(fields["cpu_seconds"]) or 0 in fields["seconds"]):
+    if "seconds" in fields and (
+        len(fields["seconds"]) != len(fields["cpu_seconds"]) or 0 in fields["seconds"]
+    ):
         raise TypeError("times of other runs")
     return kind(**fields)
 
@@ -168,7 +197,10 @@ def _describe(world: World) -> dict[str, Any]:
     machine: dict[str, Any] = {"host": host, "built_with": _core.built_with}
     if world.device == "cuda":
         cuda = _core.examine_cuda()
-        machine["cuda"] = {"driver_version": cuda["driver_version"], "built_version": cuda["built_version"]}
+        machine["cuda"] = {
+            "driver_version": cuda["driver_version"],
+            "built_version": cuda["built_version"],
+        }
         machine["driver"] = _machine.driver_release()
         machine["gpus"] = cuda["gpus"]
         link = _machine.pcie_link(cuda["gpus"][0]["pci_address"])
@@ -181,18 +213,24 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return "unknown"
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        "unknown",
+    )
 
 
 def _commit() -> str:
     """Returns the commit of the sources that this runs from, with a mark where they were changed; or unknown.
 
-    ``GPUFS_COMMIT``, if it is set, names it: for a copy of the sources, or what was installed from them.
+    ``GPUFS_COMMIT``, if it is set, names it: for a copy of the sources, or what was installed from
+    them.
     """
 
     def git(*arguments: str | Path) -> str:
         try:
-            done = subprocess.run(["git", *arguments], cwd=here.parent, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                ["git", *arguments], cwd=here.parent, capture_output=True, text=True, check=False
+            )
         except OSError:
             return ""
         return done.stdout.strip()

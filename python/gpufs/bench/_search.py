@@ -20,7 +20,9 @@ from gpufs.bench._world import World
 
 BLOCK: Final = 1 << 24  # numbers that are made at once
 CACHE: Final = 2 << 30  # as the paper's
-SHIFT: Final = 977  # numbers by which a block differs from the one before; odd, so that vectors are others
+SHIFT: Final = (
+    977  # numbers by which a block differs from the one before; odd, so that vectors are others
+)
 TOLERANCE: Final = 1e-12  # of squared distances: sums of float64 in another order
 
 VectorsFile: TypeAlias = tuple[bytes, int, int, int]
@@ -36,7 +38,8 @@ class Wanted:
     top: int
 
 
-# The numbers are random: vectors of a thousand of them are about 45 apart, none is within 1, and any within 10**9.
+# The numbers are random: vectors of a thousand of them are about 45 apart, none is within 1, and
+# any within 10**9.
 NO_MATCH: Final = Wanted("no match", 1.0, 0)
 FIRST: Final = Wanted("the first vector", 1e9, 0)
 NEAREST: Final = Wanted("the nearest 10", math.inf, 10)
@@ -45,7 +48,9 @@ NEAREST: Final = Wanted("the nearest 10", math.inf, 10)
 class Problem:
     """Queries and databases in files. The files of one problem at a time lie there."""
 
-    def __init__(self, world: World, queries: int, dimensions: int, counts: tuple[int, ...], cache: int) -> None:
+    def __init__(
+        self, world: World, queries: int, dimensions: int, counts: tuple[int, ...], cache: int
+    ) -> None:
         self.world, self.queries, self.dimensions, self.counts = world, queries, dimensions, counts
         self.cache = max(cache, 16 << 20)  # bytes
         self.bytes = sum(counts) * dimensions * 4
@@ -63,7 +68,10 @@ class Problem:
             with path.open("wb") as file:
                 left = count * self.dimensions
                 while left > 0:
-                    for part in (block[shift : shift + left], block[: min(shift, max(0, left - (BLOCK - shift)))]):
+                    for part in (
+                        block[shift : shift + left],
+                        block[: min(shift, max(0, left - (BLOCK - shift)))],
+                    ):
                         file.write(part.data)
                         left -= part.size
                     shift = (shift + SHIFT) % BLOCK
@@ -80,7 +88,9 @@ class Problem:
         squared, indices, _ = self.by_rival(wanted, self.world.threads, 0)
         return self._arrays(squared, indices)
 
-    def by_rival(self, wanted: Wanted, threads: int, piece_bytes: int) -> tuple[bytes, bytes, float]:
+    def by_rival(
+        self, wanted: Wanted, threads: int, piece_bytes: int
+    ) -> tuple[bytes, bytes, float]:
         queries, databases = self.files
         return _core.bench_search_rival(
             queries, databases, self.dimensions, wanted.threshold, wanted.top, threads, piece_bytes
@@ -114,7 +124,13 @@ def ours(problem: Problem, wanted: Wanted, *, again: bool = False) -> Source:
 
                 def look(mount: Any = mount) -> tuple[bytes, bytes]:  # noqa: ANN401
                     return _core.search(
-                        mount.core, queries, databases, problem.dimensions, wanted.threshold, wanted.top, True
+                        mount.core,
+                        queries,
+                        databases,
+                        problem.dimensions,
+                        wanted.threshold,
+                        wanted.top,
+                        True,
                     )
 
                 if again:
@@ -159,7 +175,11 @@ def problems(world: World) -> Iterator[Problem]:
 def cases(problem: Problem, copy_engine: Callable[[], Task]) -> Iterator[Case]:
     """Of one problem; the copy engine is what scans are held against."""
     world = problem.world
-    shape = {"queries": problem.queries, "dimensions": problem.dimensions, "vectors": sum(problem.counts)}
+    shape = {
+        "queries": problem.queries,
+        "dimensions": problem.dimensions,
+        "vectors": sum(problem.counts),
+    }
     scan = ours(problem, NO_MATCH)
     cores = min(world.threads, 16)
 

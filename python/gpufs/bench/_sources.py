@@ -18,7 +18,9 @@ DISK_CHUNK: Final = 1 << 20
 PIPELINE_CHUNKS: Final = (1 << 20, 4 << 20, 16 << 20)  # of which the best counts
 GATHERED_BYTES_MAX: Final = 1 << 30
 ADVISED_CHUNK: Final = 8 << 20  # a run of the copy engine's
-ADVISED_BLOCKS: Final = 64  # each with two runs under way: the copy engine is busy, and others compute
+ADVISED_BLOCKS: Final = (
+    64  # each with two runs under way: the copy engine is busy, and others compute
+)
 
 
 def walk(
@@ -45,11 +47,15 @@ def walk(
     )
 
 
-def taken(sample: _core.BenchSample, wrong_bytes: int = 0, statistics: Statistics | None = None) -> Sample:
+def taken(
+    sample: _core.BenchSample, wrong_bytes: int = 0, statistics: Statistics | None = None
+) -> Sample:
     """Returns the engine's sample as Python's, with what a check found besides."""
     counters: Counters = {}
     if statistics is not None:
-        counters = {name: count for name, count in statistics.items() if isinstance(count, int) and count}
+        counters = {
+            name: count for name, count in statistics.items() if isinstance(count, int) and count
+        }
     return Sample(
         sample.seconds,
         sample.cpu_seconds,
@@ -76,7 +82,13 @@ class Variant:
         if not self.advised:
             return walk(world, "map", page, random=False)
         chunk = max(page, min(ADVISED_CHUNK, world.file_bytes // 16))
-        return walk(world, "advised_map", chunk, random=False, blocks=ADVISED_BLOCKS if world.device == "cuda" else 0)
+        return walk(
+            world,
+            "advised_map",
+            chunk,
+            random=False,
+            blocks=ADVISED_BLOCKS if world.device == "cuda" else 0,
+        )
 
 
 # A new way to read whole files (say, a mount option) is one more line here.
@@ -88,10 +100,16 @@ def cache_for(world: World) -> int:
     return max(world.file_bytes * 9 // 8, 16 << 20)
 
 
-def register(world: World, mount: Mount, path: Path | None = None, bytes_: int | None = None) -> None:
+def register(
+    world: World, mount: Mount, path: Path | None = None, bytes_: int | None = None
+) -> None:
     """Registers the world's file, or another one, for direct loads."""
     if mount.register_file(path or world.path) < (bytes_ or world.file_bytes):
-        raise AbsentError(mount.direct_path if mount.direct_path != "on" else "not all of the file could be registered")
+        raise AbsentError(
+            mount.direct_path
+            if mount.direct_path != "on"
+            else "not all of the file could be registered"
+        )
 
 
 def first_touch(
@@ -145,7 +163,9 @@ def small_files(world: World, workers: int) -> Source:
     def source() -> Generator[Sample]:
         folder = world.small_folder()
         while True:
-            with world.mount(cache="1GiB" if world.device == "cuda" else "256MiB", workers=workers) as mount:
+            with world.mount(
+                cache="1GiB" if world.device == "cuda" else "256MiB", workers=workers
+            ) as mount:
                 sample = _core.bench_open_small_files(mount._core, folder, 0, world.small_files)
                 made = taken(sample, statistics=mount.stats())
             yield made
@@ -157,7 +177,10 @@ def reopens(world: World, operations: int) -> Source:
     def source() -> Generator[Sample]:
         with world.mount(cache="16MiB") as mount:
             while True:
-                yield taken(_core.bench_reopen(mount._core, world.name, operations), statistics=mount.stats())
+                yield taken(
+                    _core.bench_reopen(mount._core, world.name, operations),
+                    statistics=mount.stats(),
+                )
 
     return source
 
@@ -200,7 +223,11 @@ def copy_engine(world: World) -> Source:
     def source() -> Generator[Sample]:
         with world.mount(cache="16MiB") as mount:
             while True:
-                yield taken(_core.bench_copy_engine(mount._core, world.file_bytes, min(COPY_CHUNK, world.file_bytes)))
+                yield taken(
+                    _core.bench_copy_engine(
+                        mount._core, world.file_bytes, min(COPY_CHUNK, world.file_bytes)
+                    )
+                )
 
     return source
 
@@ -245,12 +272,14 @@ def pipeline(world: World, threads: int, state: State = "hot") -> Source:
         with world.mount(cache="16MiB") as mount:
 
             def run(chunk: int) -> _core.BenchSample:
-                return _core.bench_pipeline(mount._core, world.name, world.file_bytes, chunk, threads)
+                return _core.bench_pipeline(
+                    mount._core, world.name, world.file_bytes, chunk, threads
+                )
 
             world.bring_into("hot")
-            chunks = [chunk for chunk in PIPELINE_CHUNKS if chunk * threads <= world.file_bytes] or [
-                world.file_bytes // threads
-            ]
+            chunks = [
+                chunk for chunk in PIPELINE_CHUNKS if chunk * threads <= world.file_bytes
+            ] or [world.file_bytes // threads]
             chunk = min(chunks, key=lambda size: run(size).seconds)
             while True:
                 obstacle = world.bring_into(state)

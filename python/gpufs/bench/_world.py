@@ -18,8 +18,8 @@ from gpufs._output import unfinished
 
 State: TypeAlias = Literal["hot", "dropped"]
 
-# A file that changed less than two seconds before its open gets a new version at the next one (docs/design.md), for
-# which nothing is registered.
+# A file that changed less than two seconds before its open gets a new version at the next one
+# (docs/design.md), for which nothing is registered.
 SETTLING_S: Final = 3.0
 
 DEFAULT_BYTES: Final = {"cuda": 8 << 30, "cpu": 256 << 20}
@@ -68,7 +68,14 @@ class World:
 
     @classmethod
     def make(
-        cls, device: Device, *, file: str | None, size: int | None, quick: bool, tree: list[str], tell: Tell
+        cls,
+        device: Device,
+        *,
+        file: str | None,
+        size: int | None,
+        quick: bool,
+        tree: list[str],
+        tell: Tell,
     ) -> Self:
         """Finds out what is here. Writes nothing yet.
 
@@ -82,7 +89,9 @@ class World:
         if given is not None and given.exists():
             there = given.stat().st_size
             if not _core.bench_holds_content(os.fsencode(given)):
-                raise NotOursError(f"{given} was not made by gpufs bench: name a new file, and it will be written")
+                raise NotOursError(
+                    f"{given} was not made by gpufs bench: name a new file, and it will be written"
+                )
             wanted = there if size is None else min(size, there)
         else:
             place = Path(tempfile.gettempdir()) if given is None else given.parent
@@ -109,7 +118,9 @@ class World:
             if not self.path.exists():
                 self.tell("writing the file")
                 for at in range(0, self.file_bytes, WRITE_AT_ONCE):
-                    _core.bench_write_content(self.name, at, min(WRITE_AT_ONCE, self.file_bytes - at))
+                    _core.bench_write_content(
+                        self.name, at, min(WRITE_AT_ONCE, self.file_bytes - at)
+                    )
             self.settle(self.path)
         except BaseException:
             self._remove_folder()
@@ -117,7 +128,10 @@ class World:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Removes what was written, but for a file that has a name of the user's."""
         self._remove_folder()
@@ -150,7 +164,11 @@ class World:
             _core.bench_drop_from_cache(self.name)
         share = _core.bench_cached_share(self.name)
         if state == "hot":
-            return "" if share > 0.99 else f"could not bring all into the page cache: {share:.0%} is there"
+            return (
+                ""
+                if share > 0.99
+                else f"could not bring all into the page cache: {share:.0%} is there"
+            )
         return "" if share < 0.01 else f"could not drop the page cache: {share:.0%} is still there"
 
     def small_folder(self) -> bytes:
@@ -179,6 +197,7 @@ def _default_bytes(device: Literal["cuda", "cpu"], folder: Path, quick: bool) ->
     memory = min(host.memory_bytes, host.memory_limit_bytes or host.memory_bytes)
     rooms = [DEFAULT_BYTES[device], memory // 4, shutil.disk_usage(folder).free // 2]
     if device == "cuda":
-        # A cache as large as the file, a copy of it to hold reads against, and space for what is pulled.
+        # A cache as large as the file, a copy of it to hold reads against, and space for what is
+        # pulled.
         rooms.append(min(gpu["memory_bytes"] for gpu in _core.examine_cuda()["gpus"]) // 5)
     return min(rooms) // (QUICK_PART if quick else 1)

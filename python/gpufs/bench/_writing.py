@@ -19,10 +19,10 @@ Way: TypeAlias = Literal["pwrite", "pwrite from memory", "mapping"]
 
 HOST_CHUNK: Final = 1 << 20
 CACHE_PART: Final = 4  # of a file that is written: the cache is so much smaller
-CACHED_TIMES: Final = (
-    16  # that they are written: some milliseconds on a GPU, besides the first use of all that is needed
-)
-DIRTY_PART: Final = 8  # of a cache whose dirty pages are written again: below the share at which they are written back
+# that they are written: some milliseconds on a GPU, besides the first use of all that is needed
+CACHED_TIMES: Final = 16
+# of a cache whose dirty pages are written again: below the share at which they are written back
+DIRTY_PART: Final = 8
 
 
 @contextlib.contextmanager
@@ -36,7 +36,11 @@ def _output(world: World) -> Iterator[Path]:
 
 
 def _checked(sample: Sample, path: Path) -> Sample:
-    return sample if _core.bench_holds_content(os.fsencode(path)) else replace(sample, wrong_bytes=sample.bytes)
+    return (
+        sample
+        if _core.bench_holds_content(os.fsencode(path))
+        else replace(sample, wrong_bytes=sample.bytes)
+    )
 
 
 def file_by_gpufs(world: World, how: How, workers: int, chunk: int) -> Source:
@@ -44,14 +48,22 @@ def file_by_gpufs(world: World, how: How, workers: int, chunk: int) -> Source:
 
     def source() -> Generator[Sample]:
         cache = max(world.file_bytes // CACHE_PART, 1 << 22)
-        with _output(world) as path, world.mount(read_only=False, cache=cache, workers=workers) as mount:
+        with (
+            _output(world) as path,
+            world.mount(read_only=False, cache=cache, workers=workers) as mount,
+        ):
             content = _core.bench_copy_on_device(mount._core, world.file_bytes)
             try:
                 while True:
                     if how == "new":
                         path.unlink(missing_ok=True)
                     sample = _core.bench_write_file(
-                        mount._core, os.fsencode(path), content, world.file_bytes, min(chunk, world.file_bytes), 0
+                        mount._core,
+                        os.fsencode(path),
+                        content,
+                        world.file_bytes,
+                        min(chunk, world.file_bytes),
+                        0,
                     )
                     yield _checked(taken(sample), path)
             finally:
@@ -63,8 +75,8 @@ def file_by_gpufs(world: World, how: How, workers: int, chunk: int) -> Source:
 def file_by_host(world: World, how: How, threads: int, way: Way) -> Source:
     """The same by host threads, a MiB at a time: with ``pwrite``, or by stores into a mapping.
 
-    The MiB stays in the processor's caches; "from memory" writes as many bytes as the file has, which do not. Nor do
-    those that come from a GPU.
+    The MiB stays in the processor's caches; "from memory" writes as many bytes as the file has,
+    which do not. Nor do those that come from a GPU.
     """
 
     def source() -> Generator[Sample]:
@@ -108,7 +120,9 @@ def raw(world: World, chunk: int) -> Source:
         size = _dirty_bytes(world)
         with world.mount(cache="16MiB") as mount:
             while True:
-                yield taken(_core.bench_raw_write(mount._core, size, chunk, 0, size // chunk * CACHED_TIMES))
+                yield taken(
+                    _core.bench_raw_write(mount._core, size, chunk, 0, size // chunk * CACHED_TIMES)
+                )
 
     return source
 

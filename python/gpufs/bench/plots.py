@@ -40,20 +40,25 @@ def draw(results: Results, folder: str | Path) -> list[Path]:
         lines = [
             line
             for line in table.lines
-            if line.ours is not None and line.ours.value is not None and table.axis in line.parameters
+            if line.ours is not None
+            and line.ours.value is not None
+            and table.axis in line.parameters
         ]
         # What is not a number has no place on an axis.
         if len({x for line in lines if isinstance(x := line.parameters.get(table.axis), int)}) < 2:
             continue
         written += _save(_draw(results, table, lines), folder, table.name)
     for group, names in GROUPS.items():
-        rows = [row for table in results.benchmarks if table.name in names for row in _programs(table)]
+        rows = [
+            row for table in results.benchmarks if table.name in names for row in _programs(table)
+        ]
         if rows:
             written += _save(_draw_programs(results, rows), folder, group)
     return written
 
 
-def _save(figure: Any, folder: str | Path, name: str) -> Iterator[Path]:  # noqa: ANN401 - matplotlib has no types here
+# noqa: ANN401 - matplotlib has no types here
+def _save(figure: Any, folder: str | Path, name: str) -> Iterator[Path]:
     for suffix in ("png", "pdf"):
         path = Path(folder, f"{name}.{suffix}")
         figure.savefig(path, dpi=PIXELS_PER_INCH, bbox_inches="tight")
@@ -63,28 +68,48 @@ def _save(figure: Any, folder: str | Path, name: str) -> Iterator[Path]:  # noqa
 def _programs(table: Table) -> Iterator[tuple[str, dict[str, float]]]:
     """Yields what each line is of, and how much faster than the program for the CPU each one is.
 
-    A line without such a program (to it all runs are alike) has that of the first line of the same sizes.
+    A line without such a program (to it all runs are alike) has that of the first line of the same
+    sizes.
     """
     known: dict[tuple[object, ...], Measurement] = {}
     for line in table.lines:
         others = [line.limit, *line.peers]
-        programs = [one for one in others if one is not None and not one.name.startswith(("copy engine", "gpufs"))]
-        bases = [one for kind in ("CPU", "twin") for one in programs if one.name.startswith(kind)]
+        programs = [
+            one
+            for one in others
+            if one is not None and not one.name.startswith(("copy engine", "gpufs"))
+        ]
+        bases = [
+            one for kind in ("CPU,", "CPU device") for one in programs if one.name.startswith(kind)
+        ]
         unit = line.ours.unit if line.ours else None
-        sizes = unit, *((name, v) for name, v in line.parameters.items() if name not in ("run", "found", "page"))
+        sizes = (
+            unit,
+            *(
+                (name, v)
+                for name, v in line.parameters.items()
+                if name not in ("run", "found", "page")
+            ),
+        )
         base = next((one for one in bases if one.value is not None), known.get(sizes))
         if base is None or line.ours is None or line.ours.value is None:
             continue
         known.setdefault(sizes, base)
-        words = [parameter(name, v) if isinstance(v, int) else str(v) for name, v in line.parameters.items()]
-        measured = [one for one in (line.ours, *programs) if one is not base and one.value is not None]
+        words = [
+            parameter(name, v) if isinstance(v, int) else str(v)
+            for name, v in line.parameters.items()
+        ]
+        measured = [
+            one for one in (line.ours, *programs) if one is not base and one.value is not None
+        ]
         values: dict[str, float] = {}
         for one in measured:  # of several of a kind the first: the one that ours is held against
             values.setdefault(one.name.split(",")[0], ratio(one, base) or 0.0)
         yield f"{table.name}: {', '.join(words)}", values
 
 
-def _draw_programs(results: Results, rows: Sequence[tuple[str, dict[str, float]]]) -> Any:  # noqa: ANN401 - as above
+# noqa: ANN401 - as above
+def _draw_programs(results: Results, rows: Sequence[tuple[str, dict[str, float]]]) -> Any:
     """Bars: each line's programs, by how much faster they are than the one for the CPU."""
     from matplotlib.figure import Figure
 
@@ -93,21 +118,28 @@ def _draw_programs(results: Results, rows: Sequence[tuple[str, dict[str, float]]
     figure = Figure(figsize=(SIZE_INCHES[0] * 1.4, 1 + 0.09 * len(rows) * len(kinds)))
     axes = figure.add_subplot()
     for k, kind in enumerate(kinds):
-        at = [(i + k * height, values[kind]) for i, (_, values) in enumerate(rows) if values.get(kind)]
+        at = [
+            (i + k * height, values[kind]) for i, (_, values) in enumerate(rows) if values.get(kind)
+        ]
         axes.barh([y for y, _ in at], [x for _, x in at], height, label=kind)
-    axes.set_yticks([i + 0.4 - height / 2 for i in range(len(rows))], [name for name, _ in rows], fontsize=7)
+    axes.set_yticks(
+        [i + 0.4 - height / 2 for i in range(len(rows))], [name for name, _ in rows], fontsize=7
+    )
     axes.set_ylim(len(rows), -0.4)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xlabel("times as fast as the program for the CPU")
-    axes.set_title(f"Applications, and programs that do without gpufs\n{results.device_name}", fontsize=9)
+    axes.set_title(
+        f"Applications, and programs that do without gpufs\n{results.device_name}", fontsize=9
+    )
     axes.grid(axis="x", which="both", alpha=0.3)
     axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.02, 1))
     return figure
 
 
-def _draw(results: Results, table: Table, lines: Sequence[Line]) -> Any:  # noqa: ANN401 - matplotlib has no types here
+# noqa: ANN401 - matplotlib has no types here
+def _draw(results: Results, table: Table, lines: Sequence[Line]) -> Any:
     # Not through pyplot, which would look for a display and keep every figure.
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullLocator
@@ -141,18 +173,24 @@ _Points = list[tuple[float, float]]
 def _kinds(table: Table, lines: Sequence[Line]) -> list[str]:
     """Returns, for each line, what tells its series from others: its parameters but for the axis.
 
-    Numbers in a name (threads) change along the axis: they do not make another series. Neither does a parameter that is
-    the axis's value in all lines of its kind, such as the page's size of what is read page by page.
+    Numbers in a name (threads) change along the axis: they do not make another series. Neither does
+    a parameter that is the axis's value in all lines of its kind, such as the page's size of what
+    is read page by page.
     """
 
     def others(line: Line) -> dict[str, Value]:
-        return {name: v for name, v in line.parameters.items() if name != table.axis and v != "gpufs"}
+        return {
+            name: v for name, v in line.parameters.items() if name != table.axis and v != "gpufs"
+        }
 
     def words(line: Line) -> tuple[Value, ...]:
         return tuple(v for v in others(line).values() if not isinstance(v, int))
 
     apart = {
-        (words(line), name) for line in lines for name, v in others(line).items() if v != line.parameters[table.axis]
+        (words(line), name)
+        for line in lines
+        for name, v in others(line).items()
+        if v != line.parameters[table.axis]
     }
     kinds = []
     for line in lines:
@@ -175,7 +213,9 @@ def _series(table: Table, lines: Sequence[Line]) -> dict[str, tuple[dict[str, An
     distinct = list(dict.fromkeys(kinds))
     named: set[str] = set()
 
-    def add(measurement: Measurement | None, x: Value, name: str, kind: str, style: dict[str, Any]) -> None:
+    def add(
+        measurement: Measurement | None, x: Value, name: str, kind: str, style: dict[str, Any]
+    ) -> None:
         if measurement is None or measurement.value is None or not isinstance(x, int):
             return
         label = f"{name} ({kind})" if kind else name

@@ -1,14 +1,15 @@
 """The command line, ``gpufs``.
 
-Exit status of ``gpufs grep``, as of grep: 0 when a word was found, 1 when none was, 2 when something went wrong, also
-where words were found besides. Of ``gpufs search``: 0 when something was found, 1 when nothing was, 2 when something
-failed. Of ``gpufs doctor``: 0 when gpufs works here, 1 when something that it needs does not.
-Of ``gpufs bench``: 0, 1 when data was wrong, 2 when something failed. Of ``gpufs top``: 0, also after Ctrl-C, which is
-how one ends it; 2 when nothing listens, or no longer. Of ``gpufs cat`` and ``gpufs stat``: 0, 1 when a file could not
-be read, as cat's; 2 when something else failed. Of ``gpufs matvec``, ``gpufs matmul`` and ``gpufs collage``: 0, 2 when
-something failed.
-130 after Ctrl-C of the others, 143 after SIGTERM, 129 when the terminal is gone: what was half written is removed. A
-reader that goes away ends it quietly, as it ends other tools, by SIGPIPE.
+Exit status of ``gpufs grep``, as of grep: 0 when a word was found, 1 when none was, 2 when
+something went wrong, also where words were found besides. Of ``gpufs search``: 0 when something was
+found, 1 when nothing was, 2 when something failed. Of ``gpufs doctor``: 0 when gpufs works here, 1
+when something that it needs does not. Of ``gpufs bench``: 0, 1 when data was wrong, 2 when
+something failed. Of ``gpufs top``: 0, also after Ctrl-C, which is how one ends it; 2 when nothing
+listens, or no longer. Of ``gpufs cat`` and ``gpufs stat``: 0, 1 when a file could not be read, as
+cat's; 2 when something else failed. Of ``gpufs matvec``, ``gpufs matmul`` and ``gpufs collage``: 0,
+2 when something failed. 130 after Ctrl-C of the others, 143 after SIGTERM, 129 when the terminal is
+gone: what was half written is removed. A reader that goes away ends it quietly, as it ends other
+tools, by SIGPIPE.
 """
 
 from __future__ import annotations
@@ -59,11 +60,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         with ending_soon():
-            status = app(args=None if arguments is None else list(arguments), prog_name="gpufs", standalone_mode=False)
+            status = app(
+                args=None if arguments is None else list(arguments),
+                prog_name="gpufs",
+                standalone_mode=False,
+            )
         if not flush_output():
             return FAILED
     except UsageError as error:
-        # Also when nothing was asked for: then the help has been shown, and there is nothing to say.
+        # Also when nothing was asked for: then the help has been shown, and there is nothing to
+        # say.
         text = " ".join(error.format_message().split())
         if text:
             complain(text)
@@ -84,14 +90,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _show_version(wanted: bool) -> None:
     if wanted:
         cuda = _core.built_cuda_version
-        built = f"CUDA {cuda // 1000}.{cuda % 1000 // 10}" if cuda else "CPU twin only"
+        built = f"CUDA {cuda // 1000}.{cuda % 1000 // 10}" if cuda else "CPU device only"
         write([f"gpufs {_core.__version__} ({built})\n".encode()])
         raise typer.Exit
 
 
 def _options(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Files for GPU code: read and search files on a GPU, see what this machine supports, or measure it."""

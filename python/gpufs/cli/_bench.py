@@ -33,33 +33,49 @@ def bench_command(
             help="Benchmarks; all without any; apps: the applications. Or: compare A.json B.json, or: plot A.json...",
         ),
     ] = None,
-    list_them: Annotated[bool, typer.Option("--list", help="List the benchmarks and exit.")] = False,
+    list_them: Annotated[
+        bool, typer.Option("--list", help="List the benchmarks and exit.")
+    ] = False,
     file: Annotated[
-        str | None, typer.Option(metavar="F", help="Measure on this file, which an earlier run made, or else this one.")
+        str | None,
+        typer.Option(
+            metavar="F", help="Measure on this file, which an earlier run made, or else this one."
+        ),
     ] = None,
     size: Annotated[
         str | None,
         typer.Option(
-            "--size", metavar="SIZE", callback=given_size, help="Bytes to use, rounded down to a power of two."
+            "--size",
+            metavar="SIZE",
+            callback=given_size,
+            help="Bytes to use, rounded down to a power of two.",
         ),
     ] = None,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="OUT", help="Write the results as JSON.")] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="OUT", help="Write the results as JSON.")
+    ] = None,
     plots: Annotated[
         str | None,
         typer.Option(
-            "--plot", metavar="DIR", help="Draw the results (needs matplotlib: pip install with the extra bench)."
+            "--plot",
+            metavar="DIR",
+            help="Draw the results (needs matplotlib: pip install with the extra bench).",
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller and fewer, within a minute.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Smaller and fewer, within a minute.")
+    ] = False,
     tree: Annotated[
-        list[str] | None, typer.Option(metavar="PATH", help="What gpufs grep searches; may be given again.")
+        list[str] | None,
+        typer.Option(metavar="PATH", help="What gpufs grep searches; may be given again."),
     ] = None,
     device: DeviceOption = "auto",
     progress: ProgressOption = True,
 ) -> None:
     """Measure gpufs beside this machine's limits and beside other ways to read files.
 
-    Prints a table for each benchmark. Exit status: 0, 1 when data that was read was wrong, 2 when something failed.
+    Prints a table for each benchmark. Exit status: 0, 1 when data that was read was wrong, 2 when
+    something failed.
     """
     from gpufs import bench
 
@@ -67,7 +83,10 @@ def bench_command(
     try:
         if list_them:
             write(f"{made.name:<12} {made.title}\n".encode() for made in bench.BENCHMARKS.values())
-            write(f"{name:<12} {', '.join(names_of)}\n".encode() for name, names_of in bench.GROUPS.items())
+            write(
+                f"{name:<12} {', '.join(names_of)}\n".encode()
+                for name, names_of in bench.GROUPS.items()
+            )
             return
         if chosen[0] == "compare":
             _compare_results(chosen[1:])
@@ -106,15 +125,24 @@ def bench_command(
 
 
 def _run_benchmarks(
-    names: Sequence[str], world: bench.World, json_file: str | None, plots: str | None, show_progress: bool
+    names: Sequence[str],
+    world: bench.World,
+    json_file: str | None,
+    plots: str | None,
+    show_progress: bool,
 ) -> int:
     """Runs, prints and keeps; returns how many bytes were wrong."""
     from gpufs import bench
 
-    # A file is there from the first line on, and whole if the run is cut off; a device or a pipe gets all at the end.
+    # A file is there from the first line on, and whole if the run is cut off; a device or a pipe
+    # gets all at the end.
     growing = json_file is not None and _is_file_or_can_be(json_file)
-    twin = "" if world.device == "cuda" else " (no GPU is measured: this is the CPU twin)"
-    write([f"on {world.device_name}{twin}, file of {format_size(world.file_bytes)}, {world.runs} runs\n\n".encode()])
+    note = "" if world.device == "cuda" else " (no GPU is measured: this is the CPU device)"
+    write(
+        [
+            f"on {world.device_name}{note}, file of {format_size(world.file_bytes)}, {world.runs} runs\n\n".encode()
+        ]
+    )
     with Steps(show_progress) as steps:
 
         def show(table: bench.Table) -> None:
@@ -127,7 +155,9 @@ def _run_benchmarks(
                 names,
                 world,
                 on_progress=lambda p: steps.tell(f"{p.benchmark}: {p.what}", p.done, p.total),
-                on_line=(lambda made: replace_file(cast("str", json_file), made.to_json())) if growing else None,
+                on_line=(lambda made: replace_file(cast("str", json_file), made.to_json()))
+                if growing
+                else None,
                 on_table=show,
             )
     if json_file is not None and not growing:
@@ -149,7 +179,8 @@ def _is_file_or_can_be(name: str) -> bool:
     return path.is_file() or not path.exists()
 
 
-# Why a file cannot be replaced that can perhaps be written: it is mounted alone, or in a folder of somebody else.
+# Why a file cannot be replaced that can perhaps be written: it is mounted alone, or in a folder of
+# somebody else.
 _NOT_REPLACED: Final = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS)
 
 
@@ -164,7 +195,8 @@ def replace_file(name: str, text: str) -> None:
     except OSError as error:
         if error.errno not in _NOT_REPLACED or not target.exists():
             raise OSError(error.errno, error.strerror, name) from error
-        with open(name, "w", encoding="utf-8") as out:  # noqa: PTH123 - its error names the file as it was given
+        # noqa: PTH123 - its error names the file as it was given
+        with open(name, "w", encoding="utf-8") as out:
             out.write(text)
 
 

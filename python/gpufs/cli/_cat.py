@@ -30,11 +30,17 @@ def cat_command(
     files: FilesArgument,
     offset: Annotated[
         str,
-        typer.Option(metavar="SIZE", callback=given_size, help="Of each file, leave out so many bytes at its start."),
+        typer.Option(
+            metavar="SIZE",
+            callback=given_size,
+            help="Of each file, leave out so many bytes at its start.",
+        ),
     ] = "0",
     count: Annotated[
         str | None,
-        typer.Option("--bytes", metavar="SIZE", callback=given_size, help="Of each file, no more than these."),
+        typer.Option(
+            "--bytes", metavar="SIZE", callback=given_size, help="Of each file, no more than these."
+        ),
     ] = None,
     device: DeviceOption = "auto",
     cache: CacheOption = None,
@@ -44,9 +50,9 @@ def cat_command(
 ) -> None:
     """Write files to standard output, read by kernels through the cache.
 
-    It shows what kernels see of a file, and with --stats how fast and by which path they get it (gpufs cat --stats FILE
-    > /dev/null). For anything else, cat is simpler. Exit status: 0, 1 when a file could not be read, 2 when something
-    else failed.
+    It shows what kernels see of a file, and with --stats how fast and by which path they get it
+    (gpufs cat --stats FILE > /dev/null). For anything else, cat is simpler. Exit status: 0, 1 when
+    a file could not be read, 2 when something else failed.
     """
     from gpufs import cat
 

@@ -11,7 +11,14 @@ import typer
 from typer.core import TyperGroup
 
 from gpufs.cli._exit_status import FAILED
-from gpufs.cli._options import CacheOption, DeviceOption, PageOption, ProgressOption, StatsOption, mount_to_read
+from gpufs.cli._options import (
+    CacheOption,
+    DeviceOption,
+    PageOption,
+    ProgressOption,
+    StatsOption,
+    mount_to_read,
+)
 from gpufs.cli._output import cache_lines, complain, is_terminal, note
 from gpufs.cli._progress import Steps, loading_bar
 
@@ -25,7 +32,8 @@ DEFAULT_COMMAND: Final = "make"
 class _WithDefault(TyperGroup):
     """Commands of which one need not be named."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's, or Typer's own, by its version
+    # noqa: ANN401 - click's, or Typer's own, by its version
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = [DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
@@ -52,12 +60,18 @@ def _told() -> Iterator[None]:
 @collage_commands.command(DEFAULT_COMMAND)
 def make_command(
     image: Annotated[
-        str, typer.Argument(metavar="IMAGE", help="A PNG or JPEG file; one called build is written ./build.")
+        str,
+        typer.Argument(
+            metavar="IMAGE", help="A PNG or JPEG file; one called build is written ./build."
+        ),
     ],
     dataset: Annotated[
-        str, typer.Option("-d", "--dataset", metavar="DATASET", help="What `gpufs collage build` made.")
+        str,
+        typer.Option("-d", "--dataset", metavar="DATASET", help="What `gpufs collage build` made."),
     ],
-    out: Annotated[str, typer.Option("-o", "--out", metavar="OUT", help="The collage, .png or .jpg.")],
+    out: Annotated[
+        str, typer.Option("-o", "--out", metavar="OUT", help="The collage, .png or .jpg.")
+    ],
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     page: PageOption = "1KiB",
@@ -66,8 +80,9 @@ def make_command(
 ) -> None:
     """Put in the place of each block of 32x32 pixels the most similar tile of a dataset.
 
-    What is left over of whole blocks, on the right and at the bottom, is cut off. OUT is there when all of it is; until
-    then what was there before. The word `make` may be left out. Exit status: 0, 2 when something failed.
+    What is left over of whole blocks, on the right and at the bottom, is cut off. OUT is there when
+    all of it is; until then what was there before. The word `make` may be left out. Exit status: 0,
+    2 when something failed.
     """
     from gpufs import collage
 
@@ -89,29 +104,45 @@ def _collage_lines(mount: Mount, result: collage.Result) -> Iterator[str]:
 
 @collage_commands.command("build")
 def build_command(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A new folder, or an empty one.")],
+    dataset: Annotated[
+        str, typer.Argument(metavar="DATASET", help="A new folder, or an empty one.")
+    ],
     sources: Annotated[
-        list[str] | None, typer.Argument(metavar="DIR", help="Folders with PNG and JPEG files, or such files.")
+        list[str] | None,
+        typer.Argument(metavar="DIR", help="Folders with PNG and JPEG files, or such files."),
     ] = None,
-    synthetic: Annotated[int, typer.Option(metavar="N", min=0, help="So many tiles that a program draws.")] = 0,
+    synthetic: Annotated[
+        int, typer.Option(metavar="N", min=0, help="So many tiles that a program draws.")
+    ] = 0,
     seed: Annotated[int, typer.Option(metavar="S", min=0, help="Of what the program draws.")] = 0,
     finest: Annotated[
         int,
-        typer.Option(metavar="PIXELS", min=32, help="The most that the shorter side of a picture is shrunk to."),
+        typer.Option(
+            metavar="PIXELS",
+            min=32,
+            help="The most that the shorter side of a picture is shrunk to.",
+        ),
     ] = 512,
     stats: StatsOption = False,
     progress: ProgressOption = True,
 ) -> None:
     """Make a dataset of the tiles of pictures, or of synthetic ones.
 
-    Each picture is shrunk so that its shorter side has 32, 64, 128, ... pixels, up to PIXELS, and cut into tiles of
-    32x32 each time. DATASET is there when all of it is. Exit status: 0, 2 when something failed.
+    Each picture is shrunk so that its shorter side has 32, 64, 128, ... pixels, up to PIXELS, and
+    cut into tiles of 32x32 each time. DATASET is there when all of it is. Exit status: 0, 2 when
+    something failed.
     """
     from gpufs import collage
 
     with _told(), Steps(progress and is_terminal(sys.stderr)) as steps:
-        built = collage.build(dataset, sources or (), synthetic=synthetic, seed=seed, finest=finest, tell=steps.tell)
+        built = collage.build(
+            dataset, sources or (), synthetic=synthetic, seed=seed, finest=finest, tell=steps.tell
+        )
     if built.skipped:
-        complain(f"{len(built.skipped):,} files are no pictures, or too small, such as {built.skipped[0]}")
+        complain(
+            f"{len(built.skipped):,} files are no pictures, or too small, such as {built.skipped[0]}"
+        )
     if stats:
-        note(f"tiles     {built.tiles:,}, of {built.pictures:,} pictures\ntime      {built.seconds:.3f} s")
+        note(
+            f"tiles     {built.tiles:,}, of {built.pictures:,} pictures\ntime      {built.seconds:.3f} s"
+        )

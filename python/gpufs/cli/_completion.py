@@ -15,8 +15,8 @@ def completion_command(
 ) -> None:
     """Print a script that makes a shell complete gpufs commands and options.
 
-    It changes nothing. For bash, put this into ~/.bashrc: eval "$(gpufs completion bash)". For zsh, the same into
-    ~/.zshrc. For fish: gpufs completion fish > ~/.config/fish/completions/gpufs.fish
+    It changes nothing. For bash, put this into ~/.bashrc: eval "$(gpufs completion bash)". For zsh,
+    the same into ~/.zshrc. For fish: gpufs completion fish > ~/.config/fish/completions/gpufs.fish
     """
     from gpufs import bench, completion
 
@@ -27,4 +27,10 @@ def completion_command(
         "collage": ["build"],
         "completion": list(completion.SHELLS),
     }
-    write([completion.SHELLS[shell](*completion.describe(context.find_root().command, words)).encode()])
+    write(
+        [
+            completion.SHELLS[shell](
+                *completion.describe(context.find_root().command, words)
+            ).encode()
+        ]
+    )

@@ -45,7 +45,9 @@ def grep_command(
     ] = None,
     words: Annotated[
         list[str] | None,
-        typer.Option("-e", "--word", metavar="WORD", help="A word to look for; may be given several times."),
+        typer.Option(
+            "-e", "--word", metavar="WORD", help="A word to look for; may be given several times."
+        ),
     ] = None,
     lists: Annotated[
         list[str] | None,
@@ -58,36 +60,50 @@ def grep_command(
     ] = None,
     count: Annotated[
         bool,
-        typer.Option("-c", "--count", help="Print of each file how many lines have a match, as PATH:LINES."),
+        typer.Option(
+            "-c", "--count", help="Print of each file how many lines have a match, as PATH:LINES."
+        ),
     ] = False,
     ignore_case: Annotated[
         bool,
         typer.Option(
-            "-i", "--ignore-case", help="Ignore the case of A to Z, in words and in text; of no other letter."
+            "-i",
+            "--ignore-case",
+            help="Ignore the case of A to Z, in words and in text; of no other letter.",
         ),
     ] = False,
     recursive: Annotated[
         bool,
-        typer.Option("-r", "--recursive", help="Without a PATH, search the working folder. Folders always are."),
+        typer.Option(
+            "-r",
+            "--recursive",
+            help="Without a PATH, search the working folder. Folders always are.",
+        ),
     ] = False,
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     page: PageOption = "4KiB",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of lines.")
+    ] = False,
     summary: Annotated[
         bool, typer.Option("--summary", help="At the end, say on standard error what was done.")
     ] = False,
     timeline: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Write what the service did, request by request, for Perfetto to show."),
+        typer.Option(
+            metavar="FILE",
+            help="Write what the service did, request by request, for Perfetto to show.",
+        ),
     ] = None,
     progress: ProgressOption = True,
 ) -> None:
     """Count how often each word stands in each file.
 
-    Prints lines PATH, WORD and COUNT with tabs between them, ordered by path, then word. A word counts where no letter,
-    digit or underscore is right before or after it, as for grep -w -F. With -c, prints lines PATH:LINES of all files,
-    as grep does, and LINES alone for a single PATH that is no folder.
+    Prints lines PATH, WORD and COUNT with tabs between them, ordered by path, then word. A word
+    counts where no letter, digit or underscore is right before or after it, as for grep -w -F. With
+    -c, prints lines PATH:LINES of all files, as grep does, and LINES alone for a single PATH that
+    is no folder.
 
     \b
     gpufs grep TODO src                  a word in all files below a folder
@@ -97,8 +113,8 @@ def grep_command(
     gpufs grep -f words.txt /usr/share   the words of a file, one a line
     gpufs grep -e -x -- notes.txt        a word that begins with a dash
 
-    Exit status: 0 when a word was found, 1 when none was, 2 when something went wrong, also where words were found
-    besides. A list without words finds nothing, and nothing is read.
+    Exit status: 0 when a word was found, 1 when none was, 2 when something went wrong, also where
+    words were found besides. A list without words finds nothing, and nothing is read.
     """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
     lists = [_STANDARD_INPUT if name == "-" else name for name in lists or []]
     try:
@@ -127,7 +143,8 @@ def grep_command(
     if as_json:
         write(report.json_pieces())
     elif isinstance(result, grep.LineCounts):
-        write(_count_lines(result, with_path=len(paths) != 1 or os.path.isdir(paths[0])))  # noqa: PTH112 - it may be bytes
+        # noqa: PTH112 - it may be bytes
+        write(_count_lines(result, with_path=len(paths) != 1 or os.path.isdir(paths[0])))
     else:
         write(result.lines())
     if summary:
@@ -179,7 +196,9 @@ def _words_and_paths(
     if not all(words):
         raise ValueError("an empty word matches nothing")
     if not paths and not recursive:
-        raise ValueError("PATH is missing: the files or folders to search (with -r, the working folder)")
+        raise ValueError(
+            "PATH is missing: the files or folders to search (with -r, the working folder)"
+        )
     # A word has no newline, so there are several; as in a list, empty lines are none.
     return [word for text in words for word in text.split("\n")], paths or ["."]
 
@@ -195,7 +214,9 @@ def _refuse_to_overwrite(output: str, lists: list[str], paths: list[str]) -> Non
     if any(os.path.samestat(status, os.stat(name)) for name in lists):  # noqa: PTH116 - as above
         raise OSError(errno.EINVAL, "would be lost: it is a list of words", output)
     if _core.grep_searches([os.fsencode(path) for path in paths], os.fsencode(output)):
-        raise OSError(errno.EINVAL, "would be lost: it is one of the files that are searched", output)
+        raise OSError(
+            errno.EINVAL, "would be lost: it is one of the files that are searched", output
+        )
 
 
 def _complain(text: str) -> None:
@@ -226,13 +247,15 @@ class _Report:
     def json_pieces(self) -> Iterator[bytes]:
         r"""Yields one JSON object: ``matches``, which may be many, piece by piece at its end.
 
-        ``device``, ``device_name``, ``direct_path``: as of :class:`gpufs.Mount`. ``files``, ``bytes``, ``seconds``: of
-        the search; ``gb_per_s``. ``words_found``: different ones; ``occurrences``. ``binary``: paths of files with a
-        NUL byte, which were searched up to it at most. ``failures``: objects with ``path``, ``errno`` and ``error``.
-        ``statistics``: as :meth:`gpufs.Mount.stats` gives them. ``matches``: objects with ``path``, ``word`` and
-        ``count``. Where lines were counted, ``lines`` is their sum in place of ``words_found``, ``occurrences`` and
-        ``binary``, and ``matches`` has objects with ``path`` and ``lines``, of all files. Bytes of paths and words that
-        are no UTF-8 become lone surrogates (``"\udcff"``), as Python's os.fsdecode makes them.
+        ``device``, ``device_name``, ``direct_path``: as of :class:`gpufs.Mount`. ``files``,
+        ``bytes``, ``seconds``: of the search; ``gb_per_s``. ``words_found``: different ones;
+        ``occurrences``. ``binary``: paths of files with a NUL byte, which were searched up to it at
+        most. ``failures``: objects with ``path``, ``errno`` and ``error``. ``statistics``: as
+        :meth:`gpufs.Mount.stats` gives them. ``matches``: objects with ``path``, ``word`` and
+        ``count``. Where lines were counted, ``lines`` is their sum in place of ``words_found``,
+        ``occurrences`` and ``binary``, and ``matches`` has objects with ``path`` and ``lines``, of
+        all files. Bytes of paths and words that are no UTF-8 become lone surrogates (``"\udcff"``),
+        as Python's os.fsdecode makes them.
         """
         result = self.result
         head: dict[str, Any] = {
@@ -264,7 +287,11 @@ class _Report:
         result = self.result
         if isinstance(result, grep.LineCounts):
             return {"lines": result.lines}
-        return {"words_found": result.words_found, "occurrences": result.occurrences, "binary": result.binary}
+        return {
+            "words_found": result.words_found,
+            "occurrences": result.occurrences,
+            "binary": result.binary,
+        }
 
     def summary(self) -> Iterator[str]:
         """Yields lines for people."""

@@ -16,19 +16,28 @@ from gpufs.cli._progress import loading_bar
 from gpufs.sizes import format_size
 
 OutOption: TypeAlias = Annotated[
-    str, typer.Option("-o", "--out", metavar="OUT", help="The product, in float32; .npy if its name ends so.")
+    str,
+    typer.Option(
+        "-o", "--out", metavar="OUT", help="The product, in float32; .npy if its name ends so."
+    ),
 ]
 TypeOption: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="float32|bfloat16", help="Of raw files.", show_default="float32")
+    str | None,
+    typer.Option(metavar="float32|bfloat16", help="Of raw files.", show_default="float32"),
 ]
 
 
 def matvec_command(
-    matrix: Annotated[str, typer.Argument(metavar="MATRIX", help="A .npy file, or a raw one with --shape.")],
-    vector: Annotated[str, typer.Argument(metavar="VECTOR", help="As many numbers as the matrix has columns.")],
+    matrix: Annotated[
+        str, typer.Argument(metavar="MATRIX", help="A .npy file, or a raw one with --shape.")
+    ],
+    vector: Annotated[
+        str, typer.Argument(metavar="VECTOR", help="As many numbers as the matrix has columns.")
+    ],
     out: OutOption,
     shape: Annotated[
-        str | None, typer.Option(metavar="ROWSxCOLUMNS", help="Of a raw matrix; a vector is raw then, too.")
+        str | None,
+        typer.Option(metavar="ROWSxCOLUMNS", help="Of a raw matrix; a vector is raw then, too."),
     ] = None,
     dtype: TypeOption = None,
     device: DeviceOption = "auto",
@@ -39,8 +48,8 @@ def matvec_command(
 ) -> None:
     """Multiply a matrix file with a vector file, into a file.
 
-    The matrix may be larger than the GPU's memory. OUT is there when all of it is; until then what was there before.
-    Exit status: 0, 2 when something failed.
+    The matrix may be larger than the GPU's memory. OUT is there when all of it is; until then what
+    was there before. Exit status: 0, 2 when something failed.
     """
     from gpufs import linear
 
@@ -60,11 +69,17 @@ def matvec_command(
 
 def matmul_command(
     a: Annotated[str, typer.Argument(metavar="A", help="A .npy file, or a raw one with --shape.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="As many rows as A has columns; of the same kind as A.")],
+    b: Annotated[
+        str,
+        typer.Argument(metavar="B", help="As many rows as A has columns; of the same kind as A."),
+    ],
     out: OutOption,
     shape: Annotated[
         str | None,
-        typer.Option(metavar="ROWSxDEPTHxCOLUMNS", help="Of raw matrices: A is ROWS x DEPTH, B is DEPTH x COLUMNS."),
+        typer.Option(
+            metavar="ROWSxDEPTHxCOLUMNS",
+            help="Of raw matrices: A is ROWS x DEPTH, B is DEPTH x COLUMNS.",
+        ),
     ] = None,
     dtype: TypeOption = None,
     device: DeviceOption = "auto",
@@ -75,8 +90,8 @@ def matmul_command(
 ) -> None:
     """Multiply two matrix files, into a file.
 
-    A and the product may be larger than the GPU's memory; B must have room there. OUT is there when all of it is; until
-    then what was there before. Exit status: 0, 2 when something failed.
+    A and the product may be larger than the GPU's memory; B must have room there. OUT is there when
+    all of it is; until then what was there before. Exit status: 0, 2 when something failed.
     """
     from gpufs import linear
 
@@ -95,7 +110,12 @@ def matmul_command(
 
 
 def _run(
-    multiply: Callable[[Mount], list[str]], device: str, cache: str | None, page: str, stats: bool, progress: bool
+    multiply: Callable[[Mount], list[str]],
+    device: str,
+    cache: str | None,
+    page: str,
+    stats: bool,
+    progress: bool,
 ) -> None:
     """Multiplies, or says why not and ends with status 2; ``multiply`` returns what it did, in lines."""
     try:
@@ -105,7 +125,11 @@ def _run(
             if stats:
                 note(
                     "\n".join(
-                        [f"ran on    {mount.device_name}", *lines, *cache_lines(mount.stats(), mount.direct_path)]
+                        [
+                            f"ran on    {mount.device_name}",
+                            *lines,
+                            *cache_lines(mount.stats(), mount.direct_path),
+                        ]
                     )
                 )
     except (TypeError, ValueError) as error:
@@ -134,7 +158,9 @@ def _raw_type(dtype: str | None, shape: str | None, *names: str) -> str | None:
 
 def _shape(text: str, count: Literal[2, 3]) -> tuple[int, ...]:
     numbers = text.lower().split("x")
-    if len(numbers) != count or not all(number.isascii() and number.isdigit() for number in numbers):
+    if len(numbers) != count or not all(
+        number.isascii() and number.isdigit() for number in numbers
+    ):
         words, example = ("two", "1000x512") if count == 2 else ("three", "1000x512x300")
         raise typer.BadParameter(f"a shape is {words} numbers, as {example}, not {text!r}")
     return tuple(map(int, numbers))

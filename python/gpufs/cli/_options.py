@@ -31,7 +31,9 @@ def given_size(text: str | None) -> int | None:
 DeviceOption: TypeAlias = Annotated[
     str,
     typer.Option(
-        metavar="auto|cpu|cuda", callback=_device, help="Where to run: a GPU, the CPU, or a GPU if there is one."
+        metavar="auto|cpu|cuda",
+        callback=_device,
+        help="Where to run: a GPU, the CPU, or a GPU if there is one.",
     ),
 ]
 CacheOption: TypeAlias = Annotated[
@@ -41,16 +43,24 @@ PageOption: TypeAlias = Annotated[
     str, typer.Option(metavar="SIZE", callback=given_size, help="Page, from 512 to 2MiB.")
 ]
 RootOption: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Read nothing outside of this folder; paths are relative to it.")
+    str | None,
+    typer.Option(
+        metavar="DIR", help="Read nothing outside of this folder; paths are relative to it."
+    ),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 StatsOption: TypeAlias = Annotated[
     bool, typer.Option("--stats", help="At the end, print time and counters on standard error.")
 ]
 ProgressOption: TypeAlias = Annotated[
-    bool, typer.Option("--progress/--no-progress", help="Show progress when standard error is a terminal.")
+    bool,
+    typer.Option(
+        "--progress/--no-progress", help="Show progress when standard error is a terminal."
+    ),
 ]
-FilesArgument: TypeAlias = Annotated[list[str], typer.Argument(metavar="FILE...", help="Files, no folders.")]
+FilesArgument: TypeAlias = Annotated[
+    list[str], typer.Argument(metavar="FILE...", help="Files, no folders.")
+]
 
 
 def mount_to_read(
@@ -58,7 +68,14 @@ def mount_to_read(
 ) -> Mount:
     """Mounts as the options say, or says why not and ends with status 2."""
     try:
-        return Mount(device=cast(Device, device), cache=cache, page=page, root=root, staging=staging, read_only=True)
+        return Mount(
+            device=cast(Device, device),
+            cache=cache,
+            page=page,
+            root=root,
+            staging=staging,
+            read_only=True,
+        )
     except ValueError as error:
         complain(str(error))
         raise typer.Exit(FAILED) from None

@@ -41,7 +41,8 @@ def flush_output() -> bool:
 
 def _give_up_output(error: OSError) -> None:
     complain(f"standard output: {error.strerror}")
-    # What is still in the buffer must not be tried again, and reported again, when the interpreter ends.
+    # What is still in the buffer must not be tried again, and reported again, when the interpreter
+    # ends.
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 

@@ -64,9 +64,20 @@ def loading_bar(mount: Mount, wanted: bool) -> Iterator[None]:
         yield
         return
     from rich.console import Console
-    from rich.progress import DownloadColumn, Progress, SpinnerColumn, TimeElapsedColumn, TransferSpeedColumn
+    from rich.progress import (
+        DownloadColumn,
+        Progress,
+        SpinnerColumn,
+        TimeElapsedColumn,
+        TransferSpeedColumn,
+    )
 
-    columns = (SpinnerColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeElapsedColumn(),
+    )
     ended = threading.Event()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
@@ -74,7 +85,12 @@ def loading_bar(mount: Mount, wanted: bool) -> Iterator[None]:
         def follow() -> None:
             while not ended.wait(0.1):
                 counts = mount.stats()
-                bar.update(task, completed=counts["direct_bytes"] + counts["staged_bytes"] + counts["open_bytes"])
+                bar.update(
+                    task,
+                    completed=counts["direct_bytes"]
+                    + counts["staged_bytes"]
+                    + counts["open_bytes"],
+                )
 
         follower = threading.Thread(target=follow, daemon=True)
         follower.start()

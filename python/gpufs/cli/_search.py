@@ -40,20 +40,38 @@ ROWS_AT_ONCE: Final = 4096  # of the result, that become text
 def search_command(
     queries: Annotated[
         str,
-        typer.Option("-q", "--queries", metavar="QUERIES", help="Vectors: .npy, .fvecs, or raw float32 numbers."),
+        typer.Option(
+            "-q",
+            "--queries",
+            metavar="QUERIES",
+            help="Vectors: .npy, .fvecs, or raw float32 numbers.",
+        ),
     ],
     databases: Annotated[
         list[str],
-        typer.Option("-d", "--database", metavar="DATABASE", help="Vectors to look for them in; several, in order."),
+        typer.Option(
+            "-d",
+            "--database",
+            metavar="DATABASE",
+            help="Vectors to look for them in; several, in order.",
+        ),
     ],
     threshold: Annotated[
-        float | None, typer.Option(metavar="DISTANCE", help="The largest distance that counts; alone: the first match.")
+        float | None,
+        typer.Option(
+            metavar="DISTANCE", help="The largest distance that counts; alone: the first match."
+        ),
     ] = None,
     top: Annotated[
-        int | None, typer.Option(metavar="COUNT", help="So many of the nearest of each query, at most 1,024.")
+        int | None,
+        typer.Option(metavar="COUNT", help="So many of the nearest of each query, at most 1,024."),
     ] = None,
-    dimensions: Annotated[int | None, typer.Option(metavar="COUNT", help="Numbers of a vector, of raw files.")] = None,
-    out: Annotated[str | None, typer.Option("-o", "--out", metavar="OUT", help="A file for what is found.")] = None,
+    dimensions: Annotated[
+        int | None, typer.Option(metavar="COUNT", help="Numbers of a vector, of raw files.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("-o", "--out", metavar="OUT", help="A file for what is found.")
+    ] = None,
     as_json: JsonOption = False,
     device: DeviceOption = "auto",
     cache: CacheOption = None,
@@ -63,9 +81,9 @@ def search_command(
 ) -> None:
     """Find vectors of databases that are near queries: the first within a threshold, or the nearest.
 
-    Prints lines QUERY, DATABASE, INDEX and DISTANCE with tabs between them, ordered by query, the nearest first; QUERY
-    and INDEX count from 0. OUT is there when all of it is. Exit status: 0 when something was found, 1 when nothing was,
-    2 when something went wrong.
+    Prints lines QUERY, DATABASE, INDEX and DISTANCE with tabs between them, ordered by query, the
+    nearest first; QUERY and INDEX count from 0. OUT is there when all of it is. Exit status: 0 when
+    something was found, 1 when nothing was, 2 when something went wrong.
     """
     from gpufs import search
 
@@ -75,7 +93,13 @@ def search_command(
         with loading_bar(mount, progress and is_terminal(sys.stderr)):
             try:
                 result = search.find(
-                    mount, queries, databases, threshold=threshold, top=top, dimensions=dimensions, alone=True
+                    mount,
+                    queries,
+                    databases,
+                    threshold=threshold,
+                    top=top,
+                    dimensions=dimensions,
+                    alone=True,
                 )
             except ValueError as error:
                 complain(str(error))
@@ -114,10 +138,11 @@ def _lines(databases: list[str], result: search.Result) -> Iterator[bytes]:
 def _json(mount: Mount, databases: list[str], result: search.Result) -> Iterator[bytes]:
     """Yields one JSON object, its ``matches``, which may be many, at the end.
 
-    ``device``, ``device_name``: as of :class:`gpufs.Mount`. ``queries``, ``vectors``, ``dimensions``, ``bytes``,
-    ``seconds``: as of :class:`gpufs.search.Result`. ``databases``: their paths. ``statistics``: as
-    :meth:`gpufs.Mount.stats` gives them. ``matches``: objects with ``query``, ``database``, which is its place among
-    ``databases``, ``index`` and ``distance``, which is null where it is infinite.
+    ``device``, ``device_name``: as of :class:`gpufs.Mount`. ``queries``, ``vectors``,
+    ``dimensions``, ``bytes``, ``seconds``: as of :class:`gpufs.search.Result`. ``databases``: their
+    paths. ``statistics``: as :meth:`gpufs.Mount.stats` gives them. ``matches``: objects with
+    ``query``, ``database``, which is its place among ``databases``, ``index`` and ``distance``,
+    which is null where it is infinite.
     """
     head: dict[str, Any] = {
         "version": _core.__version__,

@@ -11,7 +11,8 @@ from typing import Final, NoReturn
 
 from gpufs._output import remove_unfinished
 
-# Python handles signals between its own instructions, which a kernel that runs for long keeps it from.
+# Python handles signals between its own instructions, which a kernel that runs for long keeps it
+# from.
 PATIENCE_S: Final = 1.0
 
 SHOW_CURSOR: Final = b"\x1b[?25h"
@@ -29,8 +30,8 @@ class EndedError(BaseException):
 def ending_soon() -> Iterator[None]:
     """In the ``with`` block SIGTERM and SIGHUP raise EndedError, if they are not ignored.
 
-    If the block has not ended a moment after these or Ctrl-C, half-written files are removed and the process ends, with
-    the status that it would have had. In the main thread.
+    If the block has not ended a moment after these or Ctrl-C, half-written files are removed and
+    the process ends, with the status that it would have had. In the main thread.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

@@ -33,7 +33,8 @@ def stat_command(
 ) -> None:
     """Show what kernels are told of files: size, mode, times, inode; of .npy and .safetensors files the arrays too.
 
-    Exit status: 0, 1 when a file could not be read or is not what its name says, 2 when something else failed.
+    Exit status: 0, 1 when a file could not be read or is not what its name says, 2 when something
+    else failed.
     """
     from gpufs import stat
 
@@ -59,6 +60,10 @@ def stat_command(
             if made.error is not None:
                 fail(made.error, path, None, made.error.removeprefix(f"{path}: "))
     if as_json:
-        head = {"version": _core.__version__, "device": where, "files": [made.to_json() for made in found]}
+        head = {
+            "version": _core.__version__,
+            "device": where,
+            "files": [made.to_json() for made in found],
+        }
         write([json.dumps(head | {"failures": failures}, indent=2).encode() + b"\n"])
     raise typer.Exit(NOT_ALL_READ if failures else 0)

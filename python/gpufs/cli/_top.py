@@ -28,17 +28,24 @@ def top_command(
         ),
     ] = None,
     interval: Annotated[
-        float, typer.Option("-i", "--interval", metavar="SECONDS", min=0.05, max=86400, help="Time between updates.")
+        float,
+        typer.Option(
+            "-i", "--interval", metavar="SECONDS", min=0.05, max=86400, help="Time between updates."
+        ),
     ] = 1.0,
     count: Annotated[
-        int | None, typer.Option("-n", "--count", metavar="N", min=1, help="End after so many updates.")
+        int | None,
+        typer.Option("-n", "--count", metavar="N", min=1, help="End after so many updates."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each update.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for each update.")
+    ] = False,
 ) -> None:
     """Show what mounts of a running program do: hits, faults, bytes, latency, errors.
 
-    The program serves them: mount.serve_metrics() in Python. Shows a table in a terminal, else prints a line for each
-    update. Exit status: 0, also after Ctrl-C; 2 when nothing listens there, or it ends.
+    The program serves them: mount.serve_metrics() in Python. Shows a table in a terminal, else
+    prints a line for each update. Exit status: 0, also after Ctrl-C; 2 when nothing listens there,
+    or it ends.
     """
     from gpufs import top
 

@@ -15,13 +15,18 @@ try:
     from numba.cuda import cgutils, types
     from numba.cuda.extending import intrinsic
 except ImportError as error:
-    raise ImportError("gpufs.numba needs the package numba-cuda (pip install gpufs[numba])") from error
+    raise ImportError(
+        "gpufs.numba needs the package numba-cuda (pip install gpufs[numba])"
+    ) from error
 
-# Machine code that is linked as it is. Rejected: LTO-IR, which is compiled anew for each kernel, for as long as nvcc
-# takes for one: 15 s of a processor for three calls of one group, and 10 ms to link what is compiled.
+# Machine code that is linked as it is. Rejected: LTO-IR, which is compiled anew for each kernel,
+# for as long as nvcc takes for one: 15 s of a processor for three calls of one group, and 10 ms to
+# link what is compiled.
 _CODE: Final = Path(__file__).resolve().parent / "device_calls.fatbin"
 if not _CODE.is_file():
-    raise ImportError("this gpufs was built without CUDA (GPUFS_CUDA=ON): gpufs.numba has no device code to link")
+    raise ImportError(
+        "this gpufs was built without CUDA (GPUFS_CUDA=ON): gpufs.numba has no device code to link"
+    )
 
 Memory: TypeAlias = object
 """What kernels pass for memory: a contiguous array, or an address."""
@@ -31,14 +36,14 @@ Memory: TypeAlias = object
 def address_of(typing_context: object, memory: Any) -> object:  # noqa: ANN401
     """Returns where an array begins (in kernels): ``address_of(array)``, a 64-bit number. Of a number: itself."""
     if isinstance(memory, types.Integer):
-
-        def of_number(context: Any, builder: Any, signature: Any, arguments: Any) -> object:  # noqa: ANN401
+        # noqa: ANN401
+        def of_number(context: Any, builder: Any, signature: Any, arguments: Any) -> object:
             return context.cast(builder, arguments[0], memory, types.uint64)
 
         return types.uint64(memory), of_number
     if isinstance(memory, types.Array) and memory.layout in "CF":
-
-        def of_array(context: Any, builder: Any, signature: Any, arguments: Any) -> object:  # noqa: ANN401
+        # noqa: ANN401
+        def of_array(context: Any, builder: Any, signature: Any, arguments: Any) -> object:
             array = context.make_array(memory)(context, builder, arguments[0])
             return builder.ptrtoint(array.data, context.get_value_type(types.uint64))
 
@@ -81,17 +86,25 @@ def calls_of(group: str) -> Calls:
 
         @intrinsic  # type: ignore[untyped-decorator]
         def call(typing_context: object, arguments: Any) -> object:  # noqa: ANN401
-            def generate(context: Any, builder: Any, signature: Any, values: Any) -> object:  # noqa: ANN401
+            # noqa: ANN401
+            def generate(context: Any, builder: Any, signature: Any, values: Any) -> object:
                 kinds = [context.get_value_type(parameter) for parameter in parameters]
                 function = cgutils.get_or_insert_function(
-                    builder.module, ir.FunctionType(context.get_value_type(result), kinds), f"gpufs_{group}_{name}"
+                    builder.module,
+                    ir.FunctionType(context.get_value_type(result), kinds),
+                    f"gpufs_{group}_{name}",
                 )
-                # There are barriers in it. Not knowing that, the compiler may move the call into branches, which the
-                # members of a group then take apart from each other. (Which is why this is no cuda.declare_device.)
+                # There are barriers in it. Not knowing that, the compiler may move the call into
+                # branches, which the members of a group then take apart from each other. (Which is
+                # why this is no cuda.declare_device.)
                 function.attributes.add("convergent")
                 context.active_code_library.add_linking_file(str(_CODE))
-                given = zip(cgutils.unpack_tuple(builder, values[0]), arguments, parameters, strict=True)
-                return builder.call(function, [context.cast(builder, *argument) for argument in given])
+                given = zip(
+                    cgutils.unpack_tuple(builder, values[0]), arguments, parameters, strict=True
+                )
+                return builder.call(
+                    function, [context.cast(builder, *argument) for argument in given]
+                )
 
             return result(arguments), generate
 
@@ -112,7 +125,8 @@ def calls_of(group: str) -> Calls:
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def gopen(fs: Memory, path: Memory, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
         """Opens a file (a path that ends with a zero; flags of :mod:`os`). Returns a descriptor, or ``-errno``."""
-        return native_gopen((address_of(fs), address_of(path), flags, mode))  # type: ignore[no-any-return]
+        # type: ignore[no-any-return]
+        return native_gopen((address_of(fs), address_of(path), flags, mode))
 
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def gclose(fs: Memory, fd: int) -> int:
@@ -122,12 +136,14 @@ def calls_of(group: str) -> Calls:
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def gread(fs: Memory, fd: int, to: Memory, count: int, offset: int) -> int:
         """Reads ``count`` bytes into memory of the group. Returns the bytes read, 0 at the end, or ``-errno``."""
-        return native_gread((address_of(fs), fd, address_of(to), count, offset))  # type: ignore[no-any-return]
+        # type: ignore[no-any-return]
+        return native_gread((address_of(fs), fd, address_of(to), count, offset))
 
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def gwrite(fs: Memory, fd: int, data: Memory, count: int, offset: int) -> int:
         """Writes ``count`` bytes of memory. Returns the bytes written, or ``-errno``."""
-        return native_gwrite((address_of(fs), fd, address_of(data), count, offset))  # type: ignore[no-any-return]
+        # type: ignore[no-any-return]
+        return native_gwrite((address_of(fs), fd, address_of(data), count, offset))
 
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def gfsize(fs: Memory, fd: int) -> int:
@@ -147,7 +163,8 @@ def calls_of(group: str) -> Calls:
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def gfadvise(fs: Memory, fd: int, offset: int, count: int, advice: int) -> int:
         """Says what will be done with a part of a file (``os.POSIX_FADV_WILLNEED``). Returns 0, or ``-errno``."""
-        return native_gfadvise((address_of(fs), fd, offset, count, advice))  # type: ignore[no-any-return]
+        # type: ignore[no-any-return]
+        return native_gfadvise((address_of(fs), fd, offset, count, advice))
 
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def gunlink(fs: Memory, path: Memory) -> int:
@@ -157,6 +174,9 @@ def calls_of(group: str) -> Calls:
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def grename(fs: Memory, path: Memory, new_path: Memory) -> int:
         """Gives a path another name. Returns 0, or ``-errno``."""
-        return native_grename((address_of(fs), address_of(path), address_of(new_path)))  # type: ignore[no-any-return]
+        # type: ignore[no-any-return]
+        return native_grename((address_of(fs), address_of(path), address_of(new_path)))
 
-    return Calls(gopen, gclose, gread, gwrite, gfsize, gfsync, gftruncate, gfadvise, gunlink, grename)
+    return Calls(
+        gopen, gclose, gread, gwrite, gfsize, gfsync, gftruncate, gfadvise, gunlink, grename
+    )

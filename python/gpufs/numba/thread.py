@@ -2,7 +2,9 @@
 
 from gpufs.numba._calls import calls_of
 
-gopen, gclose, gread, gwrite, gfsize, gfsync, gftruncate, gfadvise, gunlink, grename = calls_of("thread")
+gopen, gclose, gread, gwrite, gfsize, gfsync, gftruncate, gfadvise, gunlink, grename = calls_of(
+    "thread"
+)
 
 __all__ = [
     "gclose",

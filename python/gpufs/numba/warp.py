@@ -2,7 +2,9 @@
 
 from gpufs.numba._calls import calls_of
 
-gopen, gclose, gread, gwrite, gfsize, gfsync, gftruncate, gfadvise, gunlink, grename = calls_of("warp")
+gopen, gclose, gread, gwrite, gfsize, gfsync, gftruncate, gfadvise, gunlink, grename = calls_of(
+    "warp"
+)
 
 __all__ = [
     "gclose",

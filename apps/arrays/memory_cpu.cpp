@@ -14,7 +14,7 @@ class done_event final : public device_memory::event {
   void hold_back(void*) override {}
 };
 
-class twin_memory final : public device_memory {
+class cpu_memory final : public device_memory {
  public:
   void* own_stream() override { return nullptr; }
   void* background_stream() override { return nullptr; }
@@ -45,7 +45,7 @@ std::shared_ptr<device_memory> make_device_memory(const mount& m) {
   if (m.device() == device_kind::cuda) return make_cuda_memory(m);
 #endif
   (void)m;
-  return std::make_shared<twin_memory>();
+  return std::make_shared<cpu_memory>();
 }
 
 }  // namespace gpufs::arrays

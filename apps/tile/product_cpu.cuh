@@ -1,5 +1,5 @@
-// The product of two tiles (product.cuh) on the twin, whose block is one thread: of the sums of numbers' parts, which are the numbers,
-// in float32.
+// The product of two tiles (product.cuh) on the CPU device, whose block is one thread: of the sums of
+// numbers' parts, which are the numbers, in float32.
 #pragma once
 
 #include "tile/numbers.cuh"
@@ -7,10 +7,10 @@
 
 namespace gpufs::tile {
 
-class twin_product {
+class cpu_product {
  public:
   static constexpr bool is_inlined = true;
-  GPUFS_HD explicit twin_product(char* memory) : sums_(reinterpret_cast<float*>(memory)) {
+  GPUFS_HD explicit cpu_product(char* memory) : sums_(reinterpret_cast<float*>(memory)) {
     for (std::uint32_t i = 0; i < side * side; ++i) sums_[i] = 0;
   }
 
@@ -20,7 +20,8 @@ class twin_product {
     for (std::uint32_t n = 0; n < side; ++n)
       for (std::uint32_t k = 0; k < depth; ++k) right[k][n] = whole<Parts>(b, n, k);
     for (std::uint32_t m = 0; m < side; ++m) {
-      // A slice's sums by themselves: so that not each product is rounded to what has room in a long sum.
+      // A slice's sums by themselves: so that not each product is rounded to what has room in a
+      // long sum.
       float sums[side] = {};
       for (std::uint32_t k = 0; k < depth; ++k) {
         const float left = whole<Parts>(a, m, k);
@@ -31,7 +32,7 @@ class twin_product {
   }
   GPUFS_HD void finish() {}
   GPUFS_HD void clear() {}
-  GPUFS_HD void add(const twin_product&) {}
+  GPUFS_HD void add(const cpu_product&) {}
   GPUFS_HD static void stored() {}
 
   template <class Take>
@@ -45,7 +46,9 @@ class twin_product {
     float sum = 0;
     for (int p = Parts; p-- > 0;) {
       bfloat16 part;
-      std::memcpy(&part, slices + p * slice_bytes + place_in_slice(row, k / 8) + k % 8 * sizeof part, sizeof part);
+      std::memcpy(&part,
+                  slices + p * slice_bytes + place_in_slice(row, k / 8) + k % 8 * sizeof part,
+                  sizeof part);
       sum += value_of(part);
     }
     return sum;

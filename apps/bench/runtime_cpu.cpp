@@ -1,4 +1,4 @@
-// On the twin the device's memory is the host's, so the copy engine is memcpy.
+// On the CPU device the device's memory is the host's, so the copy engine is memcpy.
 #include <cstdlib>
 #include <cstring>
 
@@ -8,20 +8,22 @@
 namespace gpufs::bench {
 namespace {
 
-class twin_queue final : public runtime::queue {
+class cpu_queue final : public runtime::queue {
  public:
-  void copy(char* to, const char* from, std::uint64_t bytes) override { std::memcpy(to, from, bytes); }
+  void copy(char* to, const char* from, std::uint64_t bytes) override {
+    std::memcpy(to, from, bytes);
+  }
   void wait() override {}
 };
 
-class twin_runtime final : public runtime {
+class cpu_runtime final : public runtime {
  public:
   double seconds(const std::function<void()>& work) override {
     const stopwatch watch;
-    work();  // launches on the twin return when the kernel has ended
+    work();  // launches on the CPU device return when the kernel has ended
     return watch.seconds();
   }
-  std::unique_ptr<queue> make_queue() override { return std::make_unique<twin_queue>(); }
+  std::unique_ptr<queue> make_queue() override { return std::make_unique<cpu_queue>(); }
   char* pin(std::uint64_t bytes) override {
     constexpr std::size_t host_page_bytes = 4096;
     char* const memory = static_cast<char*>(std::aligned_alloc(host_page_bytes, bytes));
@@ -36,14 +38,14 @@ class twin_runtime final : public runtime {
 
 }  // namespace
 
-std::unique_ptr<runtime> make_twin_runtime() { return std::make_unique<twin_runtime>(); }
+std::unique_ptr<runtime> make_cpu_runtime() { return std::make_unique<cpu_runtime>(); }
 
 std::unique_ptr<runtime> make_runtime(const mount& m) {
 #if GPUFS_WITH_CUDA
   if (m.device() == device_kind::cuda) return make_cuda_runtime(m);
 #endif
   (void)m;  // without CUDA there are no other mounts
-  return make_twin_runtime();
+  return make_cpu_runtime();
 }
 
 }  // namespace gpufs::bench

@@ -1,0 +1,57 @@
+// Launches on the CPU device: a pool of threads that runs the kernel once per block.
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+
+#include "base/host_threads.hpp"
+#include "gpufs/launch.cuh"
+#include "mount/cpu_launch.hpp"
+
+namespace gpufs::detail {
+
+void run_on_cpu(const mount& m, const launch_shape& shape,
+                void (*call)(const void*, const mount_ref&), const void* functor) {
+  const cpu_launch launch(m);
+  const mount_ref fs = m.ref(shape.bulk);
+  std::atomic<std::uint32_t> next{0};
+  std::mutex failure_mutex;
+  std::exception_ptr failure;
+
+  const auto run = [&](std::uint32_t processor) {
+    try {
+      // As shared memory: uninitialized, the same for one block after the other.
+      const auto scratch = std::make_unique<vector16[]>(
+          (shape.scratch_bytes + sizeof(vector16) - 1) / sizeof(vector16) + 1);
+      for (std::uint32_t block = next++; block < shape.blocks; block = next++) {
+        platform::position_on_cpu() = {block, shape.blocks, processor,
+                                       reinterpret_cast<char*>(scratch.get())};
+        call(functor, fs);
+      }
+    } catch (...) {
+      const std::lock_guard lock(failure_mutex);
+      if (failure == nullptr) failure = std::current_exception();
+    }
+  };
+
+  // The calling thread is one of them, so that the launch goes on where the system gives no thread:
+  // with fewer, or alone.
+  const std::uint32_t threads = std::min(shape.blocks, m.options().cpu_threads);
+  const auto before = platform::position_on_cpu();
+  {
+    host_threads pool;
+    try {
+      for (std::uint32_t t = 1; t < threads; ++t)
+        pool.start("the CPU device", [&run, t] { run(t); });
+    } catch (const error&) {
+    } catch (const std::bad_alloc&) {
+    }
+    run(0);
+  }
+  platform::position_on_cpu() = before;
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+}  // namespace gpufs::detail

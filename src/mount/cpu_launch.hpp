@@ -1,0 +1,20 @@
+// A launch on the CPU device, from its begin to its end, so that unmounting waits for it as it does for a
+// GPU's kernels.
+#pragma once
+
+#include "gpufs/gpufs.hpp"
+
+namespace gpufs {
+
+class cpu_launch {
+ public:
+  explicit cpu_launch(const mount& m);
+  ~cpu_launch();
+  cpu_launch(const cpu_launch&) = delete;
+  cpu_launch& operator=(const cpu_launch&) = delete;
+
+ private:
+  device& device_;
+};
+
+}  // namespace gpufs
