@@ -1,4 +1,5 @@
-# Short names for common work; `make` lists them. CMakeLists.txt builds, tools/ does the rest.
+# Short names for common tasks; `make` lists them. CMakeLists.txt builds the code, tools/ has the
+# rest.
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-gpu soak fuzz lint format clean
 

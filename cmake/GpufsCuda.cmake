@@ -1,9 +1,9 @@
-# Chooses the CUDA compiler. Included before project(), because a toolkit from PyPI has another layout than NVIDIA's
-# packages and CMake's own search fails on it.
+# Chooses the CUDA compiler. Include it before project(), because CMake's own search fails on the
+# layout of a toolkit from PyPI.
 #
-# Order: CMAKE_CUDA_COMPILER, then what build_backend/find_nvcc.py says: CUDACXX, PATH, CUDA_HOME or CUDA_PATH, the usual
-# place, the Python environment's cuda-toolkit.
-# Sets GPUFS_WITH_CUDA and GPUFS_LANGUAGES.
+# The compiler is CMAKE_CUDA_COMPILER if it is set, else the result of build_backend/find_nvcc.py.
+# That script tries CUDACXX, PATH, CUDA_HOME or CUDA_PATH, the default location, then the
+# cuda-toolkit package of the Python environment. Sets GPUFS_WITH_CUDA and GPUFS_LANGUAGES.
 
 include(GpufsCudaWheel)
 
@@ -11,7 +11,7 @@ set(GPUFS_NVCC_MINIMUM 12.8)
 set(GPUFS_LANGUAGES CXX)
 set(GPUFS_WITH_CUDA OFF)
 
-# Without Python, or where the script finds nothing, the result is empty.
+# Sets `result` to the path of nvcc, or to an empty string if there is no Python or no nvcc.
 function(gpufs_find_nvcc result)
   set(pythons "${Python_EXECUTABLE}" "${PYTHON_EXECUTABLE}" "$ENV{VIRTUAL_ENV}/bin/python3"
     "${CMAKE_CURRENT_SOURCE_DIR}/.venv/bin/python3")

@@ -1,7 +1,8 @@
-# Helps CMake with a CUDA toolkit from PyPI: that keeps its libraries in lib, while nvcc links from lib64, and it has
-# libcudart.so with its version number only, while CMake looks for the bare name. Also part of the installed package.
+# Adapts CMake to a CUDA toolkit from PyPI. Such a toolkit keeps its libraries in lib, while nvcc
+# links from lib64. It has libcudart.so only with a version number, while CMake looks for the bare
+# name. The installed package contains this file too.
 
-# Sets `result` to the folder of the toolkit that has this compiler.
+# Sets `result` to the root folder of the toolkit that contains `compiler`.
 function(gpufs_cuda_root result compiler)
   get_filename_component(root "${compiler}" REALPATH)
   get_filename_component(root "${root}" DIRECTORY)
@@ -9,7 +10,7 @@ function(gpufs_cuda_root result compiler)
   set(${result} "${root}" PARENT_SCOPE)
 endfunction()
 
-# For a toolkit from PyPI, tells FindCUDAToolkit where the runtime is, and sets `is_wheel` to ON.
+# For a toolkit from PyPI, passes the runtime's path to FindCUDAToolkit and sets `is_wheel` to ON.
 function(gpufs_adapt_to_cuda_wheel is_wheel root)
   set(${is_wheel} OFF PARENT_SCOPE)
   if(NOT EXISTS "${root}/lib64" AND EXISTS "${root}/lib/libcudart_static.a")

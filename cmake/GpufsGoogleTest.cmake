@@ -1,4 +1,5 @@
-# GTest::gtest and GTest::gtest_main: the installed library, or built from sources where a distribution ships those.
+# Provides GTest::gtest and GTest::gtest_main: from the installed library, or built from the sources
+# that some distributions ship.
 if(DEFINED ENV{GPUFS_GTEST_SOURCE_DIR})
   set(gpufs_gtest_source_dir "$ENV{GPUFS_GTEST_SOURCE_DIR}")
 else()
@@ -11,7 +12,8 @@ if(NOT GTest_FOUND)
   if(NOT EXISTS "${GPUFS_GTEST_SOURCE_DIR}/CMakeLists.txt")
     message(FATAL_ERROR "googletest is missing: install libgtest-dev, or set GPUFS_GTEST_SOURCE_DIR to its sources.")
   endif()
-  set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)  # googletest's options are those set here
+  # googletest's options are the variables set here
+  set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
   set(BUILD_GMOCK OFF)
   set(INSTALL_GTEST OFF)
   add_subdirectory("${GPUFS_GTEST_SOURCE_DIR}" "${PROJECT_BINARY_DIR}/googletest" EXCLUDE_FROM_ALL SYSTEM)

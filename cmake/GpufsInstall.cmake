@@ -1,4 +1,4 @@
-# The CMake package: headers, library, and gpufsConfig.cmake for find_package(gpufs).
+# Installs the CMake package: headers, library, and gpufsConfig.cmake for find_package(gpufs).
 include(CMakePackageConfigHelpers)
 
 set(gpufs_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/gpufs")
@@ -14,7 +14,7 @@ install(EXPORT gpufs NAMESPACE gpufs:: FILE gpufsTargets.cmake DESTINATION "${gp
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/gpufsConfig.cmake.in"
   "${PROJECT_BINARY_DIR}/gpufsConfig.cmake" INSTALL_DESTINATION "${gpufs_package_dir}"
   NO_SET_AND_CHECK_MACRO)
-# Before 1.0 a minor version may change the interface.
+# Before version 1.0 a minor version may change the interface.
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/gpufsConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/gpufsConfig.cmake" "${PROJECT_BINARY_DIR}/gpufsConfigVersion.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/GpufsCudaWheel.cmake"

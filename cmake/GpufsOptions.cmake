@@ -1,12 +1,14 @@
-# What a build can be told. Included before project(), so nothing here depends on a compiler.
+# The options of a build. Include it before project(); nothing here depends on a compiler.
 
 if(DEFINED CMAKE_PROJECT_NAME)
-  set(gpufs_is_top_level OFF)  # another project includes us
+  # another project includes gpufs
+  set(gpufs_is_top_level OFF)
 else()
   set(gpufs_is_top_level ON)
 endif()
 
-# The environment gives the default, so that `GPUFS_CUDA=OFF pip install .` needs no build-system argument.
+# The environment sets the default, so that `GPUFS_CUDA=OFF pip install .` needs no build-system
+# argument.
 if(DEFINED ENV{GPUFS_CUDA})
   set(gpufs_cuda_default "$ENV{GPUFS_CUDA}")
 else()
@@ -23,8 +25,8 @@ if(GPUFS_SANITIZE AND GPUFS_CUDA)
   message(FATAL_ERROR "GPUFS_SANITIZE is for the CPU device: set GPUFS_CUDA=OFF (for GPU code there is compute-sanitizer: make test-gpu)")
 endif()
 
-# From the environment too, so that pip builds it. What is built for one processor may not run on another, so there is no
-# default but the compiler's.
+# The environment can set this too, so that it works with pip. Code for one processor may not run on
+# another, so the default is the compiler's.
 set(GPUFS_MARCH "$ENV{GPUFS_MARCH}" CACHE STRING "-march= of host code, the CPU device included: 'native', or a name; empty: the compiler's default")
 
 option(GPUFS_BUILD_APPS "Build the engines of the command line" ${gpufs_is_top_level})

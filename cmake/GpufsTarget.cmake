@@ -1,6 +1,7 @@
-# What all of our own targets share.
+# Settings that all of gpufs's own targets share.
 
-# Compile options of a target whose sources are ours. GPUFS_WITH_CUDA tells sources whether they may call CUDA.
+# Sets the compile options of a target built from gpufs's sources. The macro GPUFS_WITH_CUDA says
+# whether sources may call CUDA.
 function(gpufs_own_target target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES
@@ -9,19 +10,20 @@ function(gpufs_own_target target)
     POSITION_INDEPENDENT_CODE ON
     CUDA_RUNTIME_LIBRARY Static
     COMPILE_WARNING_AS_ERROR "${GPUFS_WERROR}")
-  # nvcc's own output for the host compiler is not pedantic, so -Wpedantic is for g++ alone.
+  # -Wpedantic is only for g++, because the host code that nvcc generates is not pedantic.
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic>
     $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=-Wall,-Wextra -Xcudafe=--display_error_number>
-    # A host function that is called by a kernel is a warning, and then garbage.
+    # A kernel that calls a host function gets only a warning, and then garbage. Make it an error.
     $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Werror=cross-execution-space-call>)
-  # g++ 12 warns of overlapping copies inside std::string concatenation (GCC bug 105651).
+  # g++ 12 warns about overlapping copies inside std::string concatenation (GCC bug 105651).
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>
       $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=-Wno-restrict>)
   endif()
-  # Views come by value and give references into memory that outlives them; newer versions take that for dangling.
+  # Views are passed by value and return references into memory that outlives them. Newer g++
+  # versions report these as dangling.
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:-Wno-dangling-reference>

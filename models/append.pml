@@ -1,14 +1,18 @@
 /*
- * append.pml - appends, and marks of stores in a mapping, beside truncations: each is before a truncation as a whole, or after it.
+ * append.pml - appends, and marks of stores in a mapping, beside truncations. Each takes place as a
+ * whole before a truncation or after it.
  *
- * Real code: include/gpufs/file/write.cuh (begin_size_use, end_size_use, wait_for_size_users, give_place_back, raise_size,
- * truncate_file), include/gpufs/write.cuh (gappend, gmsync). dirty.pml has the other writes, and what is written back meanwhile.
+ * Real code: include/gpufs/file/write.cuh (begin_size_use, end_size_use, wait_for_size_users,
+ * give_place_back, raise_size, truncate_file), include/gpufs/write.cuh (gappend, gmsync). dirty.pml
+ * has the other writes, and the write-backs meanwhile.
  *
- * A file of single bytes, which has two at first. An append adds two, in two steps, and may fail between them for lack of a frame.
- * Others mark the bytes below the size that they read, as gmsync does. Truncations make the file two bytes long, or empty it. One
- * step is one access to shared memory, as in dirty.pml.
+ * A file of single bytes, which has two at first. An append adds two bytes in two steps, and may
+ * fail between them for lack of a frame. Markers mark the bytes below the size that they read, as
+ * gmsync does. Truncations make the file two bytes long, or empty it. One step is one access to
+ * shared memory, as in dirty.pml.
  *
- * Configuration: APPENDS, CUTS (1 or 2 of each), MARKERS (0 or 1), FAULTS (appends that fail in the middle).
+ * Configuration: APPENDS, CUTS (1 or 2 of each), MARKERS (0 or 1), FAULTS (appends that fail in the
+ * middle).
  */
 
 #ifndef APPENDS
@@ -25,12 +29,12 @@
 #endif
 
 #define RESIZING 16   /* beside the number of users */
-#define FIRST    9    /* whose bytes are there at first */
+#define FIRST    9    /* the writer of the bytes that are there at first */
 #define BYTES    6
 
 byte users;           /* inode_state::size_users */
 byte size = 2;        /* inode_state::size */
-byte page[BYTES];     /* who wrote the byte; 0: nobody */
+byte page[BYTES];     /* the writer of the byte; 0: none */
 bool marked[BYTES];   /* to be written back */
 byte host_size = 2;
 
@@ -148,7 +152,8 @@ proctype truncation(byte cut)
         :: i <= APPENDS ->
             if
             :: placed[i] && place[i] >= cut -> was_cut[i] = true
-            :: placed[i] && place[i] < cut && place[i] + 2 > cut -> whole[i] = false   /* cut in the middle */
+            /* cut in the middle */
+            :: placed[i] && place[i] < cut && place[i] + 2 > cut -> whole[i] = false
             :: else
             fi;
             i++
@@ -175,7 +180,8 @@ proctype truncation(byte cut)
 
 inline check(me)
 {
-    /* property: an append that returned all is there as a whole; unless a truncation came after it: then nothing is */
+    /* property: an append that returned all of its bytes is there as a whole, or a truncation came
+     * after it and nothing is left */
     if
     :: whole[me] && !was_cut[me] -> assert(HAS_ALL(me))
     :: was_cut[me] ->
@@ -217,9 +223,11 @@ init
         i = 0;
         do
         :: i < BYTES ->
-            /* property: nothing past the end is written back, but where an append has failed in whose place others stored */
+            /* property: nothing past the end is written back, except where an append has failed and
+             * another actor has stored in its place */
             assert(i < size || !marked[i] || faults < FAULTS);
-            /* property: no byte of the file is nobody's, but for the end of an append that failed */
+            /* property: every byte of the file has a writer, except the end of an append that
+             * failed */
             assert(i >= size || page[i] != 0 || faults < FAULTS);
             i++
         :: i == BYTES -> break

@@ -1,22 +1,27 @@
 /*
- * channel.pml - requests from device groups to host workers, through memory in which every word has one writer.
+ * channel.pml - requests from device groups to host workers, through memory in which every word has
+ * one writer.
  *
- * Real code: include/gpufs/channel/layout.cuh (the words), client.cuh (claim, post, wait, release), src/service/
- * (worker loop, guard of a dying worker). README.md maps steps to files.
+ * Real code: include/gpufs/channel/layout.cuh (the words), client.cuh (claim, post, wait, release),
+ * src/service/ (worker loop, guard of a dying worker). README.md maps steps to files.
  *
- * Rule of granularity: one step is one access to shared memory, together with thread-private work and ghosts. The
- * reply word {sequence, result} is one word, and so is each word {sequence, payload} of a request; a request has two,
- * which arrive with the bell in any order. Staging bytes are stored in two steps, so that a reader that comes too early
- * sees them half written.
+ * Granularity: one step is one access to shared memory, together with thread-private work and
+ * ghosts. The reply word {sequence, result} is one word, and so is each word {sequence, payload} of
+ * a request. A request has two words, which arrive with the bell in any order. Staging bytes are
+ * stored in two steps, so that a reader that comes too early sees them half written.
  *
- * What the model leaves out: weak memory (spin is sequentially consistent), the wrap of sequence numbers, the size and
- * direction of staging (bytes sent with a request obey the rule of the request record), back-off and sleep of the
- * workers, the heartbeat (a death is noticed by the guard; a worker that hangs is the deadline's business). Polling is a
- * blocking wait, so a reply that never comes is an invalid end state, and an endless run can only be a livelock
- * (no progress labels exist: -DNP finds every cycle). Every run ends, hence every posted request is answered.
+ * The model leaves out: weak memory (spin is sequentially consistent), the wrap of sequence
+ * numbers, the size and direction of staging (bytes sent with a request obey the rule of the
+ * request record), back-off and sleep of the workers, the heartbeat (the guard notices a death, and
+ * the deadline covers a worker that hangs).
  *
- * Configuration: SLOTS, CLIENTS (2 or 3), OPS (calls of each client), WORKERS, DEATHS (workers that may die, anywhere),
- * DEADLINES (how many waits may end by deadline), POSTS (how many calls may be fire-and-forget).
+ * Polling is a blocking wait, so a reply that never comes is an invalid end state. An endless run
+ * can only be a livelock (there are no progress labels: -DNP finds every cycle). Every run ends,
+ * hence every posted request is answered.
+ *
+ * Configuration: SLOTS, CLIENTS (2 or 3), OPS (calls of each client), WORKERS, DEATHS (workers that
+ * may die, anywhere), DEADLINES (how many waits may end by deadline), POSTS (how many calls do not
+ * wait for the answer).
  */
 
 #ifndef SLOTS
@@ -91,14 +96,14 @@ inline let_go(s)
     holder[s] = 0
 }
 
-/* Ghost: what nobody may read again is forgotten, so that runs that differ in it only are one. */
+/* Ghost: clears what no actor reads again, so that runs that differ only in it are one. */
 inline forget_reply(s)
 {
     staging[s] = 0;
     reply[s].result = 0
 }
 
-/* What a worker polls: a bell that nobody took, and a request that belongs to it. */
+/* What a worker polls: a bell that no worker took, and a request that belongs to it. */
 #ifdef MUTANT_ONE_WORD_TELLS_FOR_ALL
 #define RUNG(s) (served[s] != bell[s] && request[s].sequence[0] == bell[s])
 #else
@@ -131,7 +136,8 @@ next_call:
     }
 
 claim:
-    /* The guards are what the client polls; the CAS that follows a guard on `abandoned` is a step of its own. */
+    /* The guards are what the client polls. The CAS after a guard on `abandoned` is a step of its
+     * own. */
     if
     :: atomic { owner[0] == FREE -> owner[0] = BUSY; mine = 0; take(0) }
     :: atomic { owner[0] == ABANDONED && MAY_TAKE(0) -> mine = 0; goto take_abandoned }
@@ -152,7 +158,8 @@ take_abandoned:
         fi
     }
 #if !defined(MUTANT_CHECK_ONLY_BEFORE_TAKE) && !defined(MUTANT_REUSE_BEFORE_REPLY)
-    /* What was seen before the CAS may be old: others can have taken, used and abandoned the slot in between. */
+    /* What the client saw before the CAS may be old: other clients can have taken, used and
+     * abandoned the slot in between. */
     if
     :: REPLIED(mine)
     :: atomic { !REPLIED(mine) -> owner[mine] = ABANDONED; let_go(mine); mine = NO_SLOT; goto claim }
@@ -162,13 +169,14 @@ take_abandoned:
 claimed:
     atomic {
         sequence[mine]++;
-        /* property: the host has seen all words of the request before. So a word of memory holds this request's number
-         * or the one before, and few bits tell them apart (request_record). */
+        /* property: the host has seen all words of the request before. So a word of memory holds
+         * this request's number or the one before, and few bits tell them apart (request_record).
+         */
         assert(served[mine] + 1 == sequence[mine]);
         posted[id] = true;
         rung_for[mine] = id
     }
-    /* Three stores that nothing orders. */
+    /* Three stores in any order. */
     stores = 0;
     do
     :: !(stores & 1) -> stores = stores | 1; atomic { request[mine].sequence[0] = sequence[mine]; request[mine].payload[0] = id }
@@ -194,7 +202,7 @@ claimed:
 
     if
     :: result == NO_SLOT ->
-        /* The caller gets EIO; the reply may still come, into this slot. */
+        /* The caller gets EIO. The reply may still come, into this slot. */
 #ifdef MUTANT_FREE_AT_DEADLINE
         atomic { let_go(mine); owner[mine] = FREE; mine = NO_SLOT; goto call_done }
 #else
@@ -207,7 +215,8 @@ claimed:
 #endif
     if
     :: result != EIO ->
-        /* property: the reply and the staging bytes are this request's, and stay so while they are read */
+        /* property: the reply and the staging bytes are this request's, and stay so while they are
+         * read */
         assert(result == id);
         assert(staging[mine] == id);
         assert(staging[mine] == id)
@@ -232,7 +241,7 @@ inline claim_request()
     assert(served_times[request_held] == 1)   /* property: a request is served once */
 }
 
-/* Death may strike between any two steps. It is also the branch that leaves the worker's loop. */
+/* Death may come between any two steps. It is also the branch that leaves the worker's loop. */
 #define MAY_DIE :: atomic { deaths > 0 -> deaths--; goto dying }
 
 inline write_reply(s, value)
@@ -252,7 +261,8 @@ proctype worker()
 
 idle:
 end_idle:
-    /* The guard stands for polling: a look at an idle slot changes nothing. What it read may be old one step later. */
+    /* The guard stands for polling: a look at an idle slot changes nothing. What it read may be old
+     * one step later. */
     if
     :: atomic { RUNG(0) -> s = 0; seen = served[0] }
 #if SLOTS > 1
@@ -298,7 +308,8 @@ serve:
 #ifdef MUTANT_SERVED_WITHOUT_CAS
     atomic { served[s] = held; claim_request() }
 #endif
-    atomic { assert(copied == request_held && half == request_held); half = 0 }   /* property: whole, and this one */
+    /* property: the request is whole, and is this one */
+    atomic { assert(copied == request_held && half == request_held); half = 0 }
 
 #ifdef MUTANT_REPLY_BEFORE_STAGING
     write_reply(s, copied);
@@ -319,13 +330,15 @@ serve:
     fi;
 #endif
     if
-    :: atomic { s = NO_SLOT; held = 0; copied = 0; request_held = 0; goto idle }   /* holds nothing any more */
+    /* the worker holds nothing any more */
+    :: atomic { s = NO_SLOT; held = 0; copied = 0; request_held = 0; goto idle }
     MAY_DIE
     fi;
 
 dying:
-    /* The guard answers what the worker held, unless the reply went out before the death. The slot may have a newer
-     * request by then, so the test is "the reply before mine is still there", not "mine is not there". */
+    /* The guard answers the request that the worker held, unless the reply went out before the
+     * death. The slot may have a newer request by then. So the test is "the reply before mine is
+     * still there", not "mine is not there". */
 #ifndef MUTANT_GUARD_SILENT
     if
 #ifdef MUTANT_GUARD_BLIND
@@ -350,7 +363,8 @@ dying:
     }
 }
 
-/* Starts everybody and, when all calls have ended and all requests are answered, checks that nothing is left over. */
+/* Starts all actors. When all calls have ended and all requests are answered, checks that nothing
+ * is left over. */
 init
 {
     byte i;
@@ -367,7 +381,8 @@ init
         od;
         i = 0
     }
-    /* Blocks for ever, an invalid end state, if a call never ends or a live service leaves a request unanswered. */
+    /* Blocks for ever, an invalid end state, if a call never ends or a live service leaves a
+     * request unanswered. */
     calls_left == 0 && (service_dead || (reply[0].sequence == bell[0]
 #if SLOTS > 1
         && reply[1].sequence == bell[1]

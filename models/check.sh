@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Verifies the Promela models of this folder with spin, and demands that each mutant of them fails.
+# Verifies the Promela models of this folder with spin, and requires that each mutant fails.
 #
 #   models/check.sh            all checks (less than two minutes on two idle cores)
-#   models/check.sh --deep     and the same properties on larger configurations (about twice as long)
-#   models/check.sh PATTERN    only checks whose name contains PATTERN (no test of completeness then)
+#   models/check.sh --deep     also the same properties on larger configurations (twice as long)
+#   models/check.sh PATTERN    only checks whose name contains PATTERN (no completeness test)
 #
-# One line per check. Exit status 0 only if every verification was exhaustive and free of errors, every mutant was
-# caught, every MUTANT_ of the models has a check, and every statement of each model was reached in some check.
-# Environment: CHECK_JOBS (checks at a time, default: cores, at most 4), CHECK_TIMEOUT_S (for one check, default 300).
+# Prints one line per check. Exit status 0: every verification was exhaustive and free of errors,
+# every mutant was caught, every MUTANT_ of the models has a check, and some check reached every
+# statement of each model.
+#
+# Environment: CHECK_JOBS (checks at a time; default: the number of cores, at most 4),
+# CHECK_TIMEOUT_S (seconds for one check; default: 300).
 set -u
 
 models=$(cd "$(dirname "$0")" && pwd)
@@ -26,8 +29,9 @@ trap 'rm -rf "$work"' EXIT
 
 # check NAME FAMILY MODE EXPECTED MODEL DEFINES...
 #   FAMILY   checks whose reached statements are counted together ("-": none)
-#   MODE     safety: assertions and invalid end states; cycles: those and non-progress cycles. The models have no
-#            progress labels and bounded work, so "no cycle" together with "no invalid end state" means that every run ends.
+#   MODE     safety: assertions and invalid end states; cycles: also non-progress cycles. The models
+#            have no progress labels and bounded work. So a model without cycles and invalid end
+#            states ends in every run.
 #   EXPECTED holds, or caught (a mutant)
 check() {
     local name=$1 family=$2 mode=$3 expected=$4 model=$5
@@ -36,8 +40,8 @@ check() {
     mkdir "$dir" && cd "$dir" || return 1
     local compile=(-w -DNOFAIR -DMEMLIM=2000) run=(-m100000)
     if [ "$mode" = cycles ]; then compile+=(-DNP); run+=(-l); else compile+=(-DSAFETY); fi
-    # Where few states are searched, compiling well costs more than it gains, and states need not be compressed: so of a mutant, and
-    # of dirty.pml, whose code is large.
+    # A mutant's search visits few states, and the code of dirty.pml is large. There a better
+    # compilation costs more than it gains, and states need no compression.
     case $expected.$name in
         caught.*) compile+=(-O0) ;;
         holds.dirty.*) compile+=(-Og) ;;
@@ -80,7 +84,7 @@ check() {
     elif [ "$expected" = holds ]; then
         printf 'holds   %-44s %-7s %10s states\n' "$name" "$mode" "$states"
         if [ "$family" != - ]; then
-            # Statements compiled but not reached, as "line text".
+            # The statements that are compiled but not reached, as "line text".
             sed -n 's/^\t[^ ]*:\([0-9]*\), state [0-9]*, \(.*\)$/\1 \2/p' pan.txt | sort -u >"$work/unreached.$family.$name"
         fi
     else
@@ -99,11 +103,11 @@ start() {
 holds()  { start "$1" "$2" "$3" holds "${@:4}"; }
 caught() { start "mutant.$1" - "$2" caught "$3" "-DMUTANT_${1#*.}" "${@:4}"; }
 
-# --- What must hold; the longest first, so that the cores end together. -----------------------------------------------
+# --- What must hold. The longest checks come first, so that the cores end together. ---------------
 
 overflow="-DKEYS=3 -DBUCKETS=2 -DCELLS=1"
 three_slots="-DSLOTS=3 -DKEYS=3 -DBUCKETS=3 -DCELLS=1"
-alone="-DEVICTIONS=0 -DOUTSIDE=0"   # nobody evicts the page, nobody else writes the file
+alone="-DEVICTIONS=0 -DOUTSIDE=0"   # no eviction, no other program writes the file
 one_byte="-DBYTES=1 $alone"
 
 if [ -n "$deep" ]; then
@@ -160,7 +164,7 @@ holds open_files.reopen              open_files safety slot_state.pml -DOPEN_FIL
 holds frames.two_actors              frames safety slot_state.pml -DOPS0=2 -DOPS1=2
 holds frames.three_slots             frames safety slot_state.pml $three_slots -DPREFILL=2 -DOPS0=2
 
-# --- What must fail. --------------------------------------------------------------------------------------------------
+# --- What must fail. ------------------------------------------------------------------------------
 
 three="-DOPS0=2 -DOPS1=1 -DOPS2=1"
 caught frames.GIVE_BACK_SILENT safety slot_state.pml -DLOADING_BEFORE_LATCH $three
@@ -227,7 +231,7 @@ caught dirty.DIRTY_AGAIN_IS_CLEAN safety dirty.pml -DTRUNCATE $alone -DWRITES1=0
 
 wait
 
-# --- Is the list complete, and does each statement of the models matter? ----------------------------------------------
+# --- Is the list complete, and does each statement of the models matter? --------------------------
 
 if [ -z "$pattern" ]; then
     for mutant in $(grep -oh 'MUTANT_[A-Z_]*' "$models"/*.pml | sort -u); do
@@ -236,7 +240,7 @@ if [ -z "$pattern" ]; then
     for family in frames open_files channel withdraw late append sync dirty; do
         lists=("$work/unreached.$family".*)
         [ -e "${lists[0]}" ] || { echo "FAIL    $family: no check held"; touch "$work/failed"; continue; }
-        # Not reached in any check of the family.
+        # The statements that no check of the family reaches.
         sort "${lists[@]}" | uniq -c | awk -v n="${#lists[@]}" '$1 == n' >"$work/never"
         if [ -s "$work/never" ]; then
             echo "FAIL    $family: statements that no check reaches:"

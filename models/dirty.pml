@@ -1,37 +1,50 @@
 /*
- * dirty.pml - what was written of a page, and how it gets to the file: writers, write-back, eviction, opens and closes, truncation.
+ * dirty.pml - the dirty bytes of a page and their way to the file: writers, write-back, eviction,
+ * opens and closes, truncation.
  *
- * Real code: include/gpufs/cache/dirty.cuh (flags, mask, dirty pin), cache/dirty_run.cuh and write_back.cuh (begin, take the mask,
- * read, host, end; flush; discard), file/write.cuh (writers; sync; truncation), file/open_files.cuh (join and leave; versions).
- * README.md maps steps to files.
+ * Real code: include/gpufs/cache/dirty.cuh (flags, mask, dirty pin), cache/dirty_run.cuh and
+ * write_back.cuh (begin, take the mask, read, host, end; flush; discard), file/write.cuh (writers;
+ * sync; truncation), file/open_files.cuh (join and leave; versions). README.md maps steps to files.
  *
- * One page of one or two bytes. Each store to a byte gives it the next higher number, so the file is right when it has the last one,
- * and an old byte that lands on a newer one shows. Each user opens the file, writes, syncs and closes it, before, while or after
- * the others do; a group writes back in the background; the frame may be evicted when nobody has pinned it, and is loaded
- * again by the next writer; somebody outside may write to any byte of the file that is not dirty here: only a ghost notes it,
- * because such a byte must not be written from here.
+ * One page of one or two bytes. Each store to a byte gives it the next higher number. So the file
+ * is right when it has the last number, and an old byte that lands on a newer one shows. Each user
+ * opens the file, writes, syncs and closes it, before, while or after the other users do. A group
+ * writes back in the background. The frame may be evicted when it has no pins, and the next writer
+ * loads it again. Another program may write to any byte of the file that is not dirty here. Only a
+ * ghost notes that, because such a byte must not be written from here.
  *
- * Dirty pages belong to the file's node, which is there while some user has the file open at the host (`open_count`). They are
- * written through any of the node's open files. `writers` counts those who may write; who leaves nobody behind closes the gate, writes
- * back what is dirty, or gives it up, and opens the gate again. Who opens the file when nobody has it open begins a new version of it.
+ * Dirty pages belong to the file's inode state (`node`), which is there while some user has the
+ * file open at the host (`open_count`). They are written through any of its open files. `writers`
+ * counts the users that may write. The last writer closes the gate, writes back what is dirty, or
+ * gives it up, and opens the gate again. An open while no user has the file open begins a new
+ * version of it.
  *
- * Rule of granularity: one step of an actor is one access to shared memory (one load, one store or one atomic
- * read-modify-write), together with thread-private work and ghost variables. `atomic` never joins two shared accesses, but for
- * the two places marked ABSTRACTION. The host writes each byte in a step of its own, and may fail before each.
+ * Granularity: one step of an actor is one access to shared memory (one load, one store or one
+ * atomic read-modify-write), together with thread-private work and ghost variables. `atomic` never
+ * joins two shared accesses, except in the two places marked ABSTRACTION. The host writes each byte
+ * in a step of its own, and may fail before each.
  *
- * What the model leaves out: weak memory (spin is sequentially consistent; dirty.cuh argues the orders), how a page is found,
- * loaded and evicted (slot_state.pml: here one step each), groups of several threads, runs of several pages and pages of several
- * pieces (each page has its own flags and mask; a failed run is a failed page of each), hosts that do not answer, mappings,
- * records that several descriptors share (the last holder of one flushes before it leaves, the others do not: here any close
- * may or may not), users who only read (they keep the node open, and do nothing to it), descriptors that are closed while a call
- * writes through them. Without TRUNCATE also the count of cleanings above the flags: so set_again() succeeds here in cases in which
- * the code's fails.
- * Polling is a blocking wait, so a wait that nobody ends is an invalid end state, and an endless run can only be a
- * livelock (no progress labels exist: -DNP finds every cycle).
+ * The model leaves out:
  *
- * Configuration: BYTES (1 or 2), USERS (2 or 3), WRITES0 to WRITES2 (writes of each), CLEANERS and CLEANINGS (groups that write back,
- * and how often each), FAULTS (host writes that may fail), EVICTIONS, OUTSIDE (writes from outside), SYNCS, TRUNCATE (user 1 cuts the
- * file behind the first byte, as it opens it or later).
+ * * weak memory (spin is sequentially consistent; dirty.cuh argues the orders)
+ * * how a page is found, loaded and evicted (one step each here; slot_state.pml has the steps)
+ * * groups of several threads, runs of several pages and pages of several pieces (each page has its
+ *   own flags and mask, and a failed run is a failed page of each)
+ * * hosts that do not answer, and mappings
+ * * records that several descriptors share (the last holder of one flushes before it leaves, the
+ *   others do not: here any close may or may not)
+ * * users that only read (they keep the file open, and do nothing else)
+ * * descriptors that are closed while a call writes through them
+ * * without TRUNCATE, the count of cleanings above the flags: so set_again() succeeds here in cases
+ *   in which the code's fails
+ *
+ * Polling is a blocking wait, so a wait that no actor ends is an invalid end state. An endless run
+ * can only be a livelock (there are no progress labels: -DNP finds every cycle).
+ *
+ * Configuration: BYTES (1 or 2), USERS (2 or 3), WRITES0 to WRITES2 (writes of each user), CLEANERS
+ * and CLEANINGS (groups that write back, and how often each), FAULTS (host writes that may fail),
+ * EVICTIONS, OUTSIDE (writes of other programs), SYNCS, TRUNCATE (user 1 cuts the file after the
+ * first byte, as it opens it or later).
  */
 
 #ifndef BYTES
@@ -68,7 +81,8 @@
 #define SYNCS 0
 #endif
 
-/* Users who all do the same open the file in their order: so no run is looked at twice under other names. */
+/* Users that all do the same open the file in their order, so that no run is searched twice under
+ * other names. */
 #if !defined(TRUNCATE) && WRITES0 == WRITES1 && (USERS == 2 || WRITES1 == WRITES2)
 #define IN_TURN
 #endif
@@ -96,20 +110,23 @@ byte page[2];
 byte flags;
 byte mask;
 
-byte open_count;          /* the host's open files of the node: it is there while this is not 0 */
-byte writers;             /* of the node: how many may write it, and CLOSING */
+/* the host's open files of the inode state, which is there while this is not 0 */
+byte open_count;
+byte writers;             /* of the inode state: how many users may write it, and CLOSING */
 byte node_dirty;          /* its dirty pages */
-byte node_error;          /* errors kept for who syncs or closes; the code keeps the first, here they are counted */
+/* errors kept for the next sync or close; the code keeps the first, here they are counted */
+byte node_error;
 byte file[2];
 
 /* Ghosts and budgets: not in the code. */
 byte last[2];             /* the number of the last store to a byte */
-byte owed[2];             /* the highest number of a write that has returned and is not in the file; 0: none */
-byte writing[2];          /* users that are in a write of the byte */
-byte users;               /* a bit for each who has joined and not left */
-byte untold;              /* failures that nobody was told of */
-bool outside[2];          /* written by others since it was written here */
-bool lost[2];             /* given up, by a close that told its error */
+/* the highest number of a write that has returned and is not in the file; 0: none */
+byte owed[2];
+byte writing[2];          /* users that are writing the byte */
+byte users;               /* a bit for each user that has joined and not left */
+byte untold;              /* failures that no call has returned */
+bool outside[2];          /* written by other programs since it was written here */
+bool lost[2];             /* given up, by a close that returned its error */
 byte cleaning_now = NOBODY;
 byte faults = FAULTS;
 byte evictions = EVICTIONS;
@@ -121,15 +138,16 @@ byte syncs = SYNCS;
 byte opened;              /* users that have opened the file */
 #endif
 #ifdef TRUNCATE
-bool cuts = true;         /* to be made */
-byte before_cut = NOBODY; /* the last store to byte 1 before the cut, when nobody was writing it */
+bool cuts = true;         /* the cut is still to be made */
+byte before_cut = NOBODY; /* the last store to byte 1 before the cut, when no user was writing it */
 bool cut_done;
 bool after_cut;           /* the last store to byte 1 came after the cut had returned */
 #endif
 #ifdef TRUNCATE
 byte cut_count;           /* inode_state::cuts: odd while a truncation is under way */
-byte touches;             /* above the flags, of one word with them: cleanings begun, and cuts of the page */
-bool covers = true;       /* the node's size covers byte 1 */
+/* above the flags, in one word with them: cleanings begun, and cuts of the page */
+byte touches;
+bool covers = true;       /* the size of the inode state covers byte 1 */
 bool reaches = true;      /* the host's file has byte 1 */
 #define UNDER_WAY (cut_count == 1)
 #endif
@@ -151,7 +169,7 @@ bool reaches = true;      /* the host's file has byte 1 */
 #define ALL_CUT true
 #endif
 
-/* property: the dirty count is never negative, and its node not another version's yet */
+/* property: the dirty count is never negative, and never that of another version's inode state */
 inline count_up()   { atomic { assert(NODE_OPEN); node_dirty++ } }
 inline count_down() { atomic { assert(NODE_OPEN && node_dirty > 0); node_dirty-- } }
 inline unpin()      { atomic { assert(pins > 0); pins--; seen = 0 } }
@@ -210,8 +228,8 @@ inline set_bits()
     }
 }
 
-/* page_dirt::set_again(), of a page that was dirty when its flags were `seen`, before the bytes were stored; else
- * page_dirt::set(). */
+/* page_dirt::set_again(), for a page that was dirty when its flags were `seen`, before the bytes
+ * were stored; else page_dirt::set(). */
 #define BITS_SUFFICE (what == PARTIAL && (seen & (DIRTY | PARTIAL)) == (DIRTY | PARTIAL))
 #ifdef TRUNCATE
 #define IS_AS_SEEN (flags == seen && touches == touches_seen)
@@ -264,19 +282,20 @@ inline set_flags()
 
 /* ---- Write-back. */
 
-/* dirty_run::begin_page(): `what` is what is dirty of the page, which is then pinned and this group's; or 0. */
+/* dirty_run::begin_page(): `what` is what is dirty of the page, which this group then owns and
+ * pins; or 0. */
 inline begin()
 {
     atomic { pins++; seen = resident }
-    /* ABSTRACTION: the loop of load and CAS is one step. A load that ends it, or the CAS that does, is all that has an effect;
-     * each other turn is due to somebody else's step. */
+    /* ABSTRACTION: the loop of load and CAS is one step. Only the load or the CAS that ends it has
+     * an effect. Each other round of the loop is due to another actor's step. */
     if
 #ifdef MUTANT_TWO_CLEANERS
     :: atomic { seen && (flags & DIRTY) ->
 #else
     :: atomic { seen && (flags & DIRTY) && !(flags & CLEANING) ->
 #endif
-            assert(cleaning_now == NOBODY);   /* property: no two at the same page */
+            assert(cleaning_now == NOBODY);   /* property: at most one group writes the page back */
             cleaning_now = me;
             what = flags;
 #ifdef TRUNCATE
@@ -292,8 +311,9 @@ inline begin()
     fi
 }
 
-/* What begin() did not take is clean; or dirty, as whoever was faster has failed. The code waits for that group before its
- * first try too; here the first try may fail, as it may there when the group comes behind the wait. */
+/* What begin() did not take is clean; or dirty, because the faster group has failed. The code also
+ * waits for that group before its first try. Here the first try may fail, as it may in the code
+ * when the group comes after the wait. */
 #define IS_CLEAN  (what == 0 && !(flags & (DIRTY | CLEANING)))
 #define TRY_AGAIN (what == 0 && (flags & (DIRTY | CLEANING)) == DIRTY)
 
@@ -316,7 +336,7 @@ inline begin_after_others()
 
 inline let_go() { atomic { assert(pins > 0); pins--; seen = 0; what = 0; bits = 0; copy[0] = 0; copy[1] = 0 } }
 
-/* dirty_run::end_page(). `left`: what is dirty of it still. */
+/* dirty_run::end_page(). `left`: what of the page is still dirty. */
 inline end_ok()
 {
 #ifndef MUTANT_NO_DIRTY_PIN
@@ -346,7 +366,7 @@ inline end_failed(left)
 #ifdef MUTANT_FAILED_DROPS_PIN
     :: true ->
 #else
-    :: seen ->   /* somebody has written meanwhile, and brought a pin */
+    :: seen ->   /* another user has written meanwhile, and added a pin */
 #endif
 #if !defined(MUTANT_FAILED_KEEPS_BOTH_PINS) && !defined(MUTANT_NO_DIRTY_PIN)
         unpin();
@@ -395,8 +415,9 @@ inline host_write(i)
     if
     :: atomic { !failed && (bits & BIT(i)) ->
             assert(NODE_OPEN);
-            assert(!outside[i]);            /* property: only bytes that were written */
-            assert(!KEPT(i) || copy[i] >= file[i]);   /* property: nothing old on top of what is newer */
+            assert(!outside[i]);            /* property: only bytes that were written here */
+            /* property: nothing old on top of what is newer */
+            assert(!KEPT(i) || copy[i] >= file[i]);
             file[i] = copy[i];
 #ifdef TRUNCATE
             reaches = reaches || i == 1;
@@ -412,7 +433,8 @@ inline host_write(i)
 
 inline note_error(who) { atomic { assert(NODE_OPEN); who++; untold++ } }
 
-/* write_back::write(): not beside a truncation, which would cut what is written of it. `what` is 0 then. */
+/* write_back::write() does not run beside a truncation, which would cut what is written. Then
+ * `what` becomes 0. */
 #if defined(TRUNCATE) && !defined(MUTANT_CLEANS_BESIDE_CUT)
 inline give_back_beside_cut()
 {
@@ -425,8 +447,8 @@ inline give_back_beside_cut()
 inline give_back_beside_cut() { skip }
 #endif
 
-/* Writes the page that begin() took back. Sets `failed`. `who` counts the error: the caller, who tells it, or the node,
- * which keeps it. */
+/* Writes back the page that begin() took. Sets `failed`. `who` counts the error: the caller, which
+ * returns it, or the inode state, which keeps it. */
 inline write_out(who)
 {
 #ifdef MUTANT_READ_BEFORE_MASK
@@ -448,7 +470,8 @@ inline write_out(who)
 #endif
     if
     :: failed ->
-        /* Bits of a whole page are not put back: the flag says all of it, and they would be written with its next byte. */
+        /* Bits of a whole page are not put back: the flag covers all of it, and the bits would be
+         * written with its next byte. */
 #ifndef MUTANT_BITS_NOT_RESTORED
         atomic {
             if
@@ -475,7 +498,8 @@ inline write_out(who)
 
 inline note_due() { due[0] = owed[0]; due[1] = owed[1] }
 
-/* write_back::flush(). `due`: what was written before it began, and is in the file when it returns without an error (`failed`). */
+/* write_back::flush(). `due`: what was written before it began. It is in the file when flush()
+ * returns without an error (`failed`). */
 inline flush()
 {
     if
@@ -504,7 +528,7 @@ inline flush()
     fi
 }
 
-/* property: as flush() says. At the next step of the caller. */
+/* property: as flush() says, checked at the next step of the caller */
 inline owes_nothing()
 {
     assert(failed || (file[0] >= due[0] && file[1] >= due[1]));
@@ -512,12 +536,12 @@ inline owes_nothing()
     due[1] = 0
 }
 
-/* The ghost of what a page that is given up loses: `taken` is dirty of it. */
+/* The ghost of a page that is given up: `taken` is what is dirty of it. */
 inline give_up(i, taken)
 {
     if
     :: ((taken) & BIT(i)) && file[i] != last[i] ->
-        assert(!(users & ~BIT(me)));   /* property: not while somebody else could write it */
+        assert(!(users & ~BIT(me)));   /* property: not while another user could write it */
         lost[i] = true;
         owed[i] = 0
     :: else
@@ -540,7 +564,7 @@ inline discard()
             gave_up = true
         }
         end_ok();
-        /* So that the page is not found with bytes that the file does not have. */
+        /* So that no lookup finds the page with bytes that the file does not have. */
         atomic {
             if
             :: resident && pins == 0 -> evict()
@@ -553,14 +577,15 @@ inline discard()
 
 /* ---- Opens, syncs and closes. */
 
-/* The host's open, and the first to hear of a version's node makes it. */
+/* The host's open. The first opener of a version makes its inode state. */
 inline open_host()
 {
     atomic {
         if
         :: open_count != 0 && IS_TURN
-        /* A new version has pages of its own. As there is one frame here, who has pinned the old page lets it go first; whoever
-         * would touch the old node then can do so before too, and breaks an assertion of NODE_OPEN. */
+        /* A new version has pages of its own. As there is one frame here, the open waits until the
+         * frame has no pins. An actor that touches the old inode state after that can do so before,
+         * too, and breaks an assertion of NODE_OPEN. */
         :: open_count == 0 && pins == 0 && IS_TURN ->
             assert(flags == 0 && mask == 0 && node_dirty == 0 && node_error == 0 && writers == 0);
             evict()
@@ -578,8 +603,9 @@ inline close_host()
         open_count--;
         if
         :: open_count == 0 ->
-            /* property: nothing is dirty, kept or untold of a version that nobody has open. (Who wrote the page back may have
-             * its flag to clear still: nobody looks at it any more.) */
+            /* property: nothing of a version without open files is dirty, and no error of it is
+             * kept or unreported. The group that wrote the page back may still have its flag to
+             * clear: no actor reads it any more. */
             assert(!(flags & ~CLEANING) && mask == 0 && node_dirty == 0);
             assert(node_error == 0 && writers == 0 && untold == 0);
             assert(lost[0] || file[0] == last[0]);
@@ -587,7 +613,8 @@ inline close_host()
             assert(lost[1] || file[1] == last[1] || file[1] == 0);
             assert(lost[1] || !after_cut || file[1] == last[1]);
             assert(before_cut != last[1] || file[1] == 0);
-            /* property: the write that lengthened the file last is there; past its end there is nothing, at the host's neither */
+            /* property: the write that lengthened the file last is there. Past its end there is
+             * nothing, also at the host. */
             assert(lost[1] || (covers -> file[1] == last[1] : file[1] == 0));
             assert(lost[1] || covers == reaches)
 #else
@@ -598,7 +625,7 @@ inline close_host()
     }
 }
 
-/* join_writers(): is counted, and then waits until the gate is open. */
+/* join_writers(): counts the user, and then waits until the gate is open. */
 inline join()
 {
     atomic {
@@ -616,14 +643,15 @@ joined:
     skip
 }
 
-/* Who syncs, or has flushed before it leaves, takes the errors that were kept. */
+/* A sync, or a close that has flushed, takes the errors that were kept. */
 #ifdef MUTANT_KEPT_IN_TWO_STEPS
 inline take_kept() { atomic { owes_nothing(); assert(NODE_OPEN); heard = heard + node_error } node_error = 0 }
 #else
 inline take_kept() { atomic { owes_nothing(); assert(NODE_OPEN); heard = heard + node_error; node_error = 0 } }
 #endif
 
-/* The ghost of the end of a sync or close, which tells an error if it `heard` of failures. property: each is told once */
+/* The ghost of the end of a sync or close, which returns an error if it `heard` of failures.
+ * property: each failure is returned once */
 inline tell()
 {
     assert(untold >= heard);
@@ -679,7 +707,7 @@ proctype user(byte me; byte writes)
     byte bits, what, seen, heard;
     byte stored[2], copy[2], due[2];
     bool has_pin, failed, gave_up;
-    mtype why;   /* it flushes */
+    mtype why;   /* the reason for a flush */
 #ifdef TRUNCATE
     byte before;        /* write_any(): wait_for_cut() */
     byte touches_seen;
@@ -732,7 +760,7 @@ next:
     :: atomic { syncs > 0 -> syncs--; why = syncing; goto flushing }
 #endif
     fi;
-    /* Its pin. */
+    /* The user's pin. */
 #ifdef TRUNCATE
     if
     :: atomic { resident -> by_flags = true; pins++ }
@@ -787,7 +815,7 @@ unmarked_page:
         fi
     :: !needs_no_look && by_flags && IS_CUT_NOW ->
 once_more:
-        /* All of it, by write_any(). */
+        /* All of it again, by write_any(). */
         atomic { !UNDER_WAY -> by_flags = false; before = cut_count }
         find_or_load();
         see_flags();
@@ -867,7 +895,8 @@ cut_end:
     }
 #endif
 
-/* sync_file(), and leave_writers(): with the gate open, when others may join and write; and when it is closed. */
+/* sync_file(), and leave_writers(): with the gate open, when other users may join and write, and
+ * with the gate closed. */
 flushing:
 #ifdef MUTANT_HOST_CLOSED_FIRST
     if
@@ -913,7 +942,7 @@ leave:
 #ifdef MUTANT_WRITES_BEFORE_JOIN
     join();
 #endif
-    /* If others are left, what is dirty is theirs. */
+    /* If other writers are left, the dirty bytes are theirs. */
 #ifdef MUTANT_LEAVE_IN_TWO_STEPS
     if
     :: writers == 1 -> atomic { users = users & ~BIT(me); writers-- }
@@ -935,7 +964,8 @@ leave:
 #ifdef MUTANT_LAST_TRUSTS_ITS_FLUSH
     trusts = why == leaving;
 #endif
-    /* Also if somebody has joined since. Else nobody writes from here on. */
+    /* The last writer closes the gate and flushes again, even if it has just flushed. If a user has
+     * joined since, that user is the last one later. */
 #if defined(MUTANT_LEAVE_WITHOUT_GATE)
     why = last_one;
 #elif defined(MUTANT_GATE_WITHOUT_CAS)
@@ -965,7 +995,7 @@ opening:
 
 left:
     atomic {
-        assert(!gave_up || heard > 0);   /* property: no byte is given up in silence */
+        assert(!gave_up || heard > 0);   /* property: no byte is given up without an error */
         tell();
         gave_up = false;
 #ifndef MUTANT_HOST_CLOSED_FIRST
@@ -975,7 +1005,7 @@ left:
 }
 
 #if CLEANERS > 0
-/* write_back::some(): for whoever needs frames, at any time. */
+/* write_back::some(): for a group that needs frames, at any time. */
 proctype cleaner(byte me)
 {
     byte what, bits, seen, left = CLEANINGS;
@@ -999,25 +1029,25 @@ proctype cleaner(byte me)
 }
 #endif
 
-/* Who needs a frame, and who writes the file from outside. */
+/* A group that needs a frame, and a program that writes the file. */
 proctype others()
 {
     do
     :: atomic { evictions > 0 && resident && pins == 0 -> evictions--; evict() }
-    /* Any byte that is not being written, nor dirty: then nothing of the page may be. */
+    /* Any byte that is not being written, nor dirty: then nothing of the page may be dirty. */
     :: atomic { outsiders > 0 && !outside[0] && writing[0] == 0 && (last[0] == 0 || flags == 0) -> outsiders--; outside[0] = true }
 #if BYTES == 2
     :: atomic { outsiders > 0 && !outside[1] && writing[1] == 0 && (last[1] == 0 || flags == 0) -> outsiders--; outside[1] = true }
 #endif
-    :: _nr_pr == 2 -> break   /* nobody else is left */
+    :: _nr_pr == 2 -> break   /* no other actor is left */
     od
 }
 
-/* Starts everybody and, when all have ended, checks that nothing is left over. */
+/* Starts all actors. When all have ended, checks that nothing is left over. */
 init
 {
     atomic {
-        run others();   /* ends last, so it is first here: processes end in reverse order */
+        run others();   /* ends last, so it starts first: processes end in reverse order */
         run user(0, WRITES0);
         run user(1, WRITES1);
 #if USERS > 2

@@ -1,23 +1,28 @@
 /*
- * late.pml - writes and truncations that hang in the backend: they outlive the wait of their callers, and the close of their file.
+ * late.pml - writes and truncations that hang in the backend. They outlive the wait of their
+ * callers, and the close of their file.
  *
- * Real code: include/gpufs/cache/write_back.cuh (is_settled; lost), file/write.cuh (truncate_file), channel/client.cuh (withdraw,
- * has_unanswered_write), src/service/service.cpp (begin), request_server.cpp (serve_write, serve_truncate), file_table.cpp
- * (version_of, close) and file_table.hpp (change_under_way).
+ * Real code: include/gpufs/cache/write_back.cuh (is_settled; lost), file/write.cuh (truncate_file),
+ * channel/client.cuh (withdraw, has_unanswered_write), src/service/service.cpp (begin),
+ * request_server.cpp (serve_write, serve_truncate), file_table.cpp (version_of, close) and
+ * file_table.hpp (change_under_way).
  *
- * One file, and users that open it, change it and close it, several times. A change is a write of one page (user 0) or a truncation
- * (the others); changes of the device are made one at a time (`changing`: the page's cleaning flag, inode_state::cuts). Each
- * gets the next higher number when it is posted. So a change that takes place after a newer one shows: that is data lost. A
- * caller waits for the answer, or gives up at any moment; the backend may take as long as it likes.
+ * One file, and users that open it, change it and close it, several times. A change is a write of
+ * one page (user 0) or a truncation (the other users). The device makes one change at a time
+ * (`changing`: the page's cleaning flag, inode_state::cuts). Each change gets the next higher
+ * number when it is posted. So a change that takes place after a newer one shows, and means lost
+ * data. A caller waits for the answer, or gives up at any moment. The backend may take any time.
  *
- * A version is open as long as it has writers. What the device knows of given up changes (`lost`, `settled`) is the version's;
- * what the host knows (`under_way`) is the file's.
+ * A version is open as long as it has writers. What the device knows of changes that were given up
+ * (`lost`, `settled`) belongs to the version. What the host knows (`under_way`) belongs to the
+ * file.
  *
- * Rule of granularity: one step of an actor is one access to shared memory, or one section under a mutex of the host, together with
- * thread-private work and ghosts. begin() and withdraw() are one step each: withdraw.pml has theirs.
+ * Granularity: one step of an actor is one access to shared memory, or one section under a mutex of
+ * the host, together with thread-private work and ghosts. begin() and withdraw() are one step each:
+ * withdraw.pml has their steps.
  *
- * Left out: weak memory, what is dirty (dirty.pml), several pages (a late write of one page meets only writes of that page
- * and truncations), paths (path_operations.hpp is one mutex).
+ * Left out: weak memory, dirty pages (dirty.pml), several pages (a late write of one page meets
+ * only writes of that page and truncations), paths (path_operations.hpp is one mutex).
  *
  * Configuration: USERS (2 or 3), SESSIONS (of each), CHANGES (in a session), SLOTS, WORKERS.
  */
@@ -52,24 +57,24 @@ bool abandoned[SLOTS];
 
 /* The device. */
 bool changing;
-byte lost;                /* of the version: given up, and begun */
+byte lost;                /* of the version: changes that were given up, and had begun */
 byte settled;
 
 /* The host. */
-byte version;             /* the last one that was made */
-byte writers;             /* of it */
+byte version;             /* the last version that was made */
+byte writers;             /* of this version */
 byte under_way;           /* calls of the backend that change the file */
 
 /* Ghosts. */
 byte last;                /* the number of the last change that was posted */
-byte in_file;             /* and of the last that took place */
+byte in_file;             /* the number of the last change that took place */
 byte done;                /* users that have ended */
 
 inline open_file()
 {
   do
   :: atomic {
-       /* Under the mutex of the versions' shard. */
+       /* Under the mutex of the version's shard. */
        writers > 0 -> writers++; break
      }
 #ifdef MUTANT_OPEN_DOES_NOT_LOOK
@@ -122,7 +127,7 @@ inline change_file()
   if
   :: !is_settled                    /* -EIO */
   :: is_settled ->
-     /* A slot that is free, or was abandoned and has had its late answer. */
+     /* A slot that is free, or was abandoned and has its late answer. */
      atomic {
        if
        :: state[0] == FREE || (state[0] == ANSWERED && abandoned[0]) -> slot = 0
@@ -163,7 +168,7 @@ proctype user(byte me)
      changes = CHANGES;
      do
      :: changes > 0 -> change_file(); changes--
-     :: break                       /* fewer */
+     :: break                       /* fewer changes */
      od;
      changes = 0;
      /* The last close waits for changes of the device that are under way. */

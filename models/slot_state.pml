@@ -1,20 +1,27 @@
 /*
- * slot_state.pml - the life of a slot: frames of the page cache, and (with -DOPEN_FILES) open-file records.
+ * slot_state.pml - the life of a slot: frames of the page cache, and open-file records
+ * (-DOPEN_FILES).
  *
- * Real code: include/gpufs/cache/slot_state.cuh (state word), hash_index.cuh (buckets, latches, passed counters),
- * ring.cuh (choice of a victim), page_cache.cuh (acquire, load, unpin, reclaim). README.md maps steps to files.
+ * Real code: include/gpufs/cache/slot_state.cuh (state word), hash_index.cuh (buckets, latches,
+ * passed counters), ring.cuh (choice of a victim), page_cache.cuh (acquire, load, unpin, reclaim).
+ * README.md maps steps to files.
  *
- * Rule of granularity: one step of an actor is one access to shared memory (one load, one store or one atomic
- * read-modify-write), together with thread-private work and ghost variables. `atomic` and `d_step` never join two
- * shared accesses, but for the three places marked ABSTRACTION, which say why nothing is lost.
+ * Granularity: one step of an actor is one access to shared memory (one load, one store or one
+ * atomic read-modify-write), together with thread-private work and ghost variables. `atomic` and
+ * `d_step` never join two shared accesses, except in the three places marked ABSTRACTION, which say
+ * why nothing is lost.
  *
- * What the model leaves out: weak memory (spin is sequentially consistent; orders are argued in the code and tested
- * by ThreadSanitizer on the CPU device), the overflow of counters, dirty pages and write-back, versions, groups of more than
- * one thread, the claim by who has the only pin (to others it is a claim without pins). Polling is a blocking wait, so a wait that nobody ends is an invalid end state, and an endless run can
- * only be a livelock (no progress labels exist: -DNP finds every cycle).
+ * The model leaves out: weak memory (spin is sequentially consistent; the code argues the orders,
+ * and ThreadSanitizer tests them on the CPU device), the overflow of counters, dirty pages and
+ * write-back, versions, groups of more than one thread, and the claim by the holder of the only pin
+ * (for other actors it is a claim without pins).
  *
- * Configuration (check.sh sets it): SLOTS, KEYS, BUCKETS, CELLS, and the operations of each actor OPS0, OPS1, OPS2.
- * BUCKETS * CELLS >= SLOTS is required, by the code too: an inserter's own slot has no entry yet, so a cell is empty.
+ * Polling is a blocking wait, so a wait that no actor ends is an invalid end state. An endless run
+ * can only be a livelock (there are no progress labels: -DNP finds every cycle).
+ *
+ * Configuration (check.sh sets it): SLOTS, KEYS, BUCKETS, CELLS, and the operations of each actor
+ * OPS0, OPS1, OPS2. BUCKETS * CELLS >= SLOTS is required, by the code too: an inserter's own slot
+ * has no entry yet, so a cell is empty.
  */
 
 #ifndef SLOTS
@@ -54,14 +61,17 @@
 #define NO_SLOT  255
 #define NOTHING  0     /* no key, no bytes, no entry, no error, no owner */
 #define RETRY    100   /* slot.error of a slot that was given back: nothing failed, look again */
-#define FAILED(k) (k)  /* slot.error after a failed load of key k (the key stands in so that mix-ups show) */
+/* slot.error after a failed load of key k; the key stands in, so that mix-ups show */
+#define FAILED(k) (k)
 
-/* Keys are 1..KEYS. The last key's home is the last bucket, the home of all others is bucket 0: with one cell per
- * bucket the first two keys collide and one overflows into the bucket that is the last key's home. */
+/* Keys are 1..KEYS. The home of the last key is the last bucket, and the home of all others is
+ * bucket 0. With one cell per bucket the first two keys collide, and one overflows into the home
+ * bucket of the last key. */
 #define HOME(k) ((k) == KEYS && KEYS > 2 -> BUCKETS - 1 : 0)
 #define NEXT(b) (((b) + 1) % BUCKETS)
 
-/* An entry is (tag, slot). All keys share one tag, the worst case: each lookup meets the slots of other keys. */
+/* An entry is (tag, slot). All keys share one tag, the worst case: each lookup meets the slots of
+ * other keys. */
 #define ENTRY(s) ((s) + 1)
 #define SLOT(e)  ((e) - 1)
 
@@ -90,7 +100,8 @@ inline take_ownership(s)
     owner[s] = me
 }
 
-/* From here on the owner may overwrite the bytes, and an error that is read is an old one: both ghosts of earliest harm. */
+/* From here on the owner may overwrite the bytes, and an error that is read is an old one. Both
+ * ghosts mark the earliest moment of harm. */
 inline own(s)
 {
     state[s] = EVICTING;
@@ -113,8 +124,9 @@ inline remove_entry(s)
 {
     home = HOME(key[s]);   /* key is stable: only the owner writes it */
     lock(home);
-    /* ABSTRACTION: the search is one step. Other homes' writers may change other cells meanwhile, but the entry sought is
-     * unique, stays where it is, and its own counts keep the way to it open, whenever each cell is read. */
+    /* ABSTRACTION: the search is one step. Writers of other homes may change other cells meanwhile.
+     * But the entry is unique and stays where it is, and its own counts keep the way to it open,
+     * whenever each cell is read. */
     d_step {
         b = home;
         c = 0;
@@ -127,7 +139,8 @@ inline remove_entry(s)
         :: c < CELLS && cell[b * CELLS + c] != ENTRY(s) -> c++
 #endif
         :: c == CELLS ->
-            assert(passed[b] != 0 && NEXT(b) != home);   /* property: a slot's entry can be reached */
+            /* property: a slot's entry can be reached */
+            assert(passed[b] != 0 && NEXT(b) != home);
             b = NEXT(b);
             c = 0
         od
@@ -150,7 +163,8 @@ inline remove_entry(s)
     b = 0; c = 0; home = 0
 }
 
-/* Drops a pin, accepted or transient. For open files: who brings a resident record to no pins closes it. */
+/* Drops a pin, accepted or transient. For open files: the actor that drops the last pin of a
+ * resident record closes it. */
 inline unpin(s)
 {
 #ifndef OPEN_FILES
@@ -161,7 +175,7 @@ inline unpin(s)
 #endif
 }
 
-/* Drops a pin after a load that failed: nobody else can have made a pinned slot resident. */
+/* Drops a pin after a load that failed: no other actor can have made a pinned slot resident. */
 inline unpin_unloaded(s)
 {
     atomic { assert(pins[s] > 0 && state[s] != RESIDENT); pins[s]-- }
@@ -173,7 +187,8 @@ inline close_if_last(s)
     if
     :: last ->
         last = false;
-        /* Between fetch_sub and CAS the record may be reused; the CAS then closes its new content, which nobody pins. */
+        /* Between fetch_sub and CAS the record may be reused. The CAS then closes its new content,
+         * which has no pins. */
 #ifdef MUTANT_CLOSE_WITHOUT_CAS
         atomic { own(s); won = true }
 #else
@@ -202,7 +217,8 @@ inline close_if_last(s)
     fi
 }
 
-/* Posts the close of the host handle (fire and forget: channel.pml). */
+/* Posts the close of the host handle, without a wait (channel.pml). The code copies the handle,
+ * frees the record, and then posts. */
 inline close_handle(s)
 {
     atomic {
@@ -213,7 +229,7 @@ inline close_handle(s)
 }
 #endif
 
-/* Lock-free search for `k`. Sets `found` and holds a pin on it, or found == NO_SLOT. */
+/* Lock-free search for `k`. Sets `found` and holds a pin on it, or sets found to NO_SLOT. */
 inline lookup(k)
 {
     b = HOME(k);
@@ -227,7 +243,8 @@ inline lookup(k)
         :: e != NOTHING ->
             found = SLOT(e);
             e = NOTHING;
-            /* The entry may be stale by now: the slot may have been freed, even reused for this very key. */
+            /* The entry may be stale by now: the slot may have been freed, even reused for this
+             * very key. */
             atomic { pins[found]++; old = state[found] }
             if
 #ifdef MUTANT_PIN_WITHOUT_STATE
@@ -284,9 +301,10 @@ inline forget_pin(s)  { skip }
 #endif
 
 /*
- * ABSTRACTION: the walk of the ring is one step that picks any slot on which the CAS succeeds, or gives up. It covers
- * every order of the hand, every policy and every bound on the passes; a CAS that fails is another turn of the walk.
- * It leaves out when ENOBUFS is justified: giving up is always possible here.
+ * ABSTRACTION: the walk of the ring is one step that takes any slot on which the CAS succeeds, or
+ * gives up. It covers every order of the cursor, every policy and every bound on the passes. A CAS
+ * that fails is another round of the walk. The model leaves out when ENOBUFS is justified: giving
+ * up is always possible.
  */
 #ifdef MUTANT_EVICT_PINNED
 #define EVICTABLE(s) (state[s] == RESIDENT)
@@ -320,7 +338,8 @@ inline allocate()
         :: TAKEABLE(2) -> mine = 2; claim(2)
 #endif
 #ifndef OPEN_FILES
-        /* A resident open-file record without pins belongs to the unpin that is about to close it. */
+        /* A resident open-file record without pins belongs to the unpin that is about to close it.
+         */
         :: EVICTABLE(0) -> mine = 0; victim = true; claim(0)
 #if SLOTS > 1
         :: EVICTABLE(1) -> mine = 1; victim = true; claim(1)
@@ -353,8 +372,9 @@ inline allocate()
 /* Under the latch of home(k): is a live slot of `k` in the index? Sets `found`. */
 inline rescan(k)
 {
-    /* ABSTRACTION: one step. Entries of `k` come and go only under this latch; all that can change meanwhile is its live
-     * slot turning to evicting, and each outcome is that of a scan at some moment. */
+    /* ABSTRACTION: one step. Entries of `k` come and go only under this latch. Only the state of
+     * its live slot can change meanwhile, to evicting, and each outcome is that of a scan at some
+     * moment. */
     d_step {
         b = home;
         c = 0;
@@ -382,9 +402,11 @@ inline rescan(k)
     }
 }
 
-/* Only a slot that is sure to be loaded may show `loading`: a lookup that read an entry long ago may pin it by its key
- * alone, and then waits for the load. Hence after the re-scan; or else (-DLOADING_BEFORE_LATCH, verified too) a slot that
- * is given back must carry the error RETRY. Other pins may be there: a transient one can outlive any change of state. */
+/* Only a slot that is sure to be loaded may show `loading`. A lookup that read an entry long ago
+ * may pin the slot by its key alone, and then waits for the load. Hence the change comes after the
+ * re-scan. Otherwise (-DLOADING_BEFORE_LATCH, verified too) a slot that is given back must carry
+ * the error RETRY. The slot may have other pins: a transient pin can outlive any change of state.
+ */
 inline start_loading()
 {
     atomic { assert(state[mine] == EVICTING); state[mine] = LOADING; pins[mine]++ }
@@ -397,7 +419,7 @@ inline insert(k)
     c = 0;
     do
     :: c < CELLS ->
-        /* CAS empty -> entry: the cell may be wanted by an inserter with another home and another latch. */
+        /* CAS empty -> entry: an inserter with another home and another latch may want the cell. */
         atomic {
             if
             :: cell[b * CELLS + c] == NOTHING ->
@@ -417,7 +439,8 @@ inline insert(k)
         c = 0;
         if
         :: b == home ->
-            /* Every bucket looked full, though never all at once: take the counts back and start again. */
+            /* Every bucket looked full, though never all at once. Take the counts back and start
+             * again. */
             do
             :: atomic { passed[b]--; b = NEXT(b); if :: b == home -> break :: else fi }
             od
@@ -516,7 +539,8 @@ acquire:
 #endif
         home = 0;
 #ifdef LOADING_BEFORE_LATCH
-        /* A lookup with a stale entry may have pinned this slot and wait for its load: tell it to look again. */
+        /* A lookup with a stale entry may have pinned this slot and wait for its load. RETRY makes
+         * it look again. */
 #ifndef MUTANT_GIVE_BACK_SILENT
         error[mine] = RETRY;
 #endif
@@ -588,7 +612,7 @@ pinned:
     }
     atomic {
         old = error[found];
-        /* property: an error comes from a failed load of this key, by the load that was waited for */
+        /* property: an error comes from the failed load of this key that the actor waited for */
 #ifdef LOADING_BEFORE_LATCH
         assert(old == RETRY || old == FAILED(k))
 #else
@@ -709,7 +733,8 @@ init
             od;
             assert(entries == (state[s] == RESIDENT -> 1 : 0));
 #ifdef OPEN_FILES
-            assert(state[s] == FREE && !host_open[s] && users[s] == 0);   /* property: no record left open */
+            /* property: no record left open */
+            assert(state[s] == FREE && !host_open[s] && users[s] == 0);
 #endif
             s++
         :: else -> break

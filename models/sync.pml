@@ -1,11 +1,14 @@
 /*
- * sync.pml - syncs of one file: each that returns 0 has the caller's bytes on the disk, though the kernel tells an error only once.
+ * sync.pml - syncs of one file. A sync that returns 0 has the caller's bytes on the disk, though
+ * the kernel returns an error only once.
  *
- * Real code: src/service/sync_rounds.hpp. `closings` comes from inode_state (file/open_files.cuh); dirty.pml has how a close is the last.
+ * Real code: src/service/sync_rounds.hpp. `closings` comes from inode_state (file/open_files.cuh).
+ * dirty.pml shows how the last close is found.
  *
- * Users write a byte each, sync, and close; some come back for another turn. The kernel is Linux: a sync begins to write what is dirty,
- * waits until nothing of the file is being written, and returns the error of any write since somebody was told last. What failed is
- * clean and lost. What rounds do under their mutex is one step.
+ * Each user writes a byte, syncs, and closes. Some users come back for another turn. The kernel is
+ * Linux. A sync begins to write what is dirty, waits until nothing of the file is being written,
+ * and returns the error of any write since the last call that returned one. Bytes that failed are
+ * clean and lost. What a round does under its mutex is one step.
  *
  * Configuration: USERS (2 or 3), TURNS (of each), FAULTS (writes that fail).
  */
@@ -29,7 +32,7 @@ byte faults = FAULTS;
 
 /* sync_rounds */
 bool is_running;
-byte next_round = 1;   /* the one that who comes now shares */
+byte next_round = 1;   /* the round that a new caller shares */
 bool begun[ROUNDS], is_done[ROUNDS], failed[ROUNDS];
 bool has_error;
 byte error_closings;
@@ -38,7 +41,7 @@ byte error_closings;
 byte users, closings;
 
 /* Ghosts. */
-bool lost_here;        /* bytes were lost since the last close of all */
+bool lost_here;        /* bytes were lost since the last time that no user had the file open */
 
 /* fsync(2). Sets `bad`. */
 inline host_sync()
@@ -110,7 +113,8 @@ proctype user(byte me)
         atomic { dirty = dirty | BIT(me); on_disk = on_disk & ~BIT(me) }
         sync();
         assert(bad || (on_disk & BIT(me)));   /* property: 0 only with the bytes on the disk */
-        assert(!bad || lost_here);            /* property: no error of what others lost who have closed the file */
+        /* property: no error of bytes that were lost before the last close */
+        assert(!bad || lost_here);
         atomic {   /* the last close */
             bad = false;
             users--;

@@ -1,14 +1,19 @@
 /*
- * withdraw.pml - requests whose callers give up: one that changes files never takes effect after its caller was told that it never
- * will, and a file that an open leaves open is somebody's, or is closed.
+ * withdraw.pml - requests whose callers give up. A request that changes files takes no effect after
+ * its caller has learned that it never will. A file that an open leaves open is in use by the
+ * caller, or the host closes it.
  *
- * Real code: include/gpufs/channel/client.cuh (wait, withdraw), src/service/service.cpp (begin, answer, close_withdrawn).
- * channel.pml has the rest of a request's life.
+ * Real code: include/gpufs/channel/client.cuh (wait, withdraw), src/service/service.cpp (begin,
+ * answer, close_withdrawn). channel.pml has the rest of a request's life.
  *
- * One request. A worker takes it at any time, or never. The caller waits for the answer, and gives up at any time. One step is one
- * access to shared memory. Each side stores to its own word and then loads the other's; both are sequentially consistent in the
- * code (atomic_word::store_before_load), as all steps are here. `opens`, `changes`: request::opens(), request::changes_files();
- * an open that may create or change the file is both. A second close of a file finds nothing: a handle is given once.
+ * One request. A worker takes it at any time, or never. The caller waits for the answer, and gives
+ * up at any time. One step is one access to shared memory. Each side stores to its own word and
+ * then loads the other's. Both accesses are sequentially consistent in the code
+ * (atomic_word::store_before_load), as all steps are here.
+ *
+ * `opens` and `changes` are request::opens() and request::changes_files(). An open that may create
+ * or change the file is both. A second close of a file finds nothing, because a mount gives a
+ * handle once.
  */
 
 mtype = { none, done, refused };
@@ -29,7 +34,7 @@ proctype worker()
     bool seen;
 
     if
-    :: true -> goto end   /* it hangs before, or has died */
+    :: true -> goto end   /* it hangs before this, or has died */
     :: true
     fi;
     if
@@ -47,7 +52,8 @@ proctype worker()
     :: seen -> answer = refused; goto end
     :: else
     fi;
-    atomic { assert(!went_on); took_effect = true; is_open = opens }   /* property */
+    /* property: no effect after the caller was told that there is none */
+    atomic { assert(!went_on); took_effect = true; is_open = opens }
 #ifdef MUTANT_LOOKS_BEFORE_IT_ANSWERS
     seen = withdrawn;
     answer = done;
@@ -68,7 +74,8 @@ proctype caller()
     bool begun, late;
 
     if
-    :: atomic { answer != none -> assert(answer == done && took_effect); uses = opens }   /* property: who waits is never refused */
+    /* property: a request is not refused while its caller waits */
+    :: atomic { answer != none -> assert(answer == done && took_effect); uses = opens }
     :: true ->
 #ifdef MUTANT_LOOKS_BEFORE_IT_WITHDRAWS
         begun = claimed;
@@ -110,5 +117,5 @@ init
         run caller()
     }
     _nr_pr == 1;
-    assert(is_open == uses)   /* property */
+    assert(is_open == uses)   /* property: the file is open if, and only if, the caller uses it */
 }

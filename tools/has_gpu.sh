@@ -1,5 +1,5 @@
 #!/bin/sh
-# Exits with 0 where an NVIDIA GPU can be seen, without asking the CUDA runtime, which may not be there.
+# Exits with 0 if an NVIDIA GPU is visible. Does not use the CUDA runtime, which may be missing.
 for device in /dev/nvidia[0-9]* /dev/dxg; do
   [ ! -c "$device" ] || exit 0
 done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the form of all sources, or with `fix` brings them into form where a tool can.
+# Checks format, lint rules and types of all sources. With `fix`, the tools fix what they can.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Installs what a task needs and this machine lacks, and nothing that it has.
+# Installs only what a task needs and this machine lacks.
 #   tools/setup.sh build   to compile everything: CMake, ninja, nvcc, googletest
-#   tools/setup.sh demo    to build and run the command line: nvcc only where a GPU can be seen
+#   tools/setup.sh demo    to build and run the command line; nvcc only if a GPU is visible
 #   tools/setup.sh lint    the formatters and checkers
-#   tools/setup.sh gpu     as build, but all of it may come from the machine: no network needed then
-#   tools/setup.sh test    all of it, and spin
-# Python packages go into .venv; nvcc comes from PyPI, into .venv too, where the machine has none that is new enough.
-# System packages are installed (with apt-get, as root or through sudo) only for what PyPI does not have. Some tests are skipped
-# without a package that cannot be installed: libfuse3-dev.
+#   tools/setup.sh gpu     like build; needs no network if the machine has everything
+#   tools/setup.sh test    everything, and spin
+# Python packages go into .venv. If the machine has no nvcc that is new enough, one from PyPI goes
+# into .venv too. System packages (apt-get, as root or through sudo) are only for what PyPI lacks.
+# Without libfuse3-dev some tests are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,8 +22,8 @@ export PATH="$PWD/.venv/bin:$PATH"
 
 # --- System packages ---
 
-missing=()  # packages of Debian and Ubuntu
-optional=()  # such as only some tests need
+missing=()  # names of Debian and Ubuntu packages
+optional=()  # packages that only some tests need
 
 has_header() { printf '#include <%s>\n' "$1" | g++ -E -x c++ - >/dev/null 2>&1; }
 has_googletest() {
@@ -55,7 +55,7 @@ install_missing() {
   say "installing ${missing[*]}"
   local quiet=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0)
   local install=("${quiet[@]}" install -y --no-install-recommends "${missing[@]}")
-  # The lists may be absent or old; only then are they fetched.
+  # Try without an update first. Fetch the package lists only if they are absent or old.
   as_root "${install[@]}" >/dev/null 2>&1 && return 0
   as_root "${quiet[@]}" update && as_root "${install[@]}" >/dev/null && return 0
   die "could not install them; please run: apt-get install ${missing[*]}"
@@ -87,12 +87,12 @@ make_venv() {
   say "making .venv"
   if has_ensurepip; then
     machine_python -m venv .venv
-  else  # Debian's python3 without python3-venv, but with a pip
+  else  # Debian's python3 with pip but without python3-venv
     machine_python -m venv --without-pip .venv && machine_python -m pip --quiet --python .venv/bin/python3 install pip
   fi || { rm -rf .venv; die "could not make a virtual environment in .venv"; }
 }
 
-# Installs a requirements file once: the copy kept in .venv tells what is there.
+# Installs a requirements file once. The copy kept in .venv records what is installed.
 install_requirements() {
   local stamp=.venv/installed-$1
   make_venv

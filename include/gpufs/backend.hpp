@@ -1,5 +1,5 @@
-// The I/O backend: the one interface through which the service reads files. Tests put a memory or a
-// fault-injecting one in place of POSIX.
+// The I/O backend: the only interface through which the service uses files. Tests use a backend in
+// memory, or one that injects faults, in place of POSIX.
 #pragma once
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 
 namespace gpufs {
 
-// What identifies a file and its state.
+// Identifies a file and its state.
 struct file_identity {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
@@ -20,12 +20,13 @@ struct file_identity {
   std::int64_t modified_ns = 0;
   std::int64_t changed_ns = 0;
   std::uint32_t mode = 0;
-  std::int64_t born_ns =
-      0;  // 0 where the file system does not tell; tells a reused inode number from its last file
+  // Time of creation; 0 if the file system does not report it. Distinguishes a reused inode number
+  // from its previous file.
+  std::int64_t born_ns = 0;
   bool operator==(const file_identity& other) const = default;
 };
 
-// A mapped range of a file; unmapped when destroyed.
+// A mapped range of a file. The destructor unmaps it.
 class file_mapping {
  public:
   virtual ~file_mapping() = default;
@@ -33,91 +34,94 @@ class file_mapping {
   virtual std::uint64_t bytes() const = 0;
 };
 
-// How a file is opened to be changed; as the flags of open(2) of these names.
+// How to open a file for changes; as the flags of open(2) with these names.
 struct open_how {
   bool no_follow = false;
   bool read = true;
   bool write = true;
   bool create = false;
   bool exclusive = false;
-  std::uint32_t mode = 0;  // of a file that is created, less the umask
+  std::uint32_t mode = 0;  // permission bits of a created file, less the umask
 };
 
-// One open file. Calls on one object may come from several threads at once.
+// One open file. Several threads may call one object at the same time.
 class backend_file {
  public:
   virtual ~backend_file() = default;
-  // 0, or -errno.
+  // Stores the file's current identity. Returns 0, or -errno.
   virtual int identify(file_identity& identity) = 0;
-  // Makes the file usable by the calling thread. 0, or -errno. Other calls do the same if they have
-  // to; asked for before them, so that a lack of descriptors is heard of where something can be
-  // done about it.
+  // Makes the file usable by the calling thread. Returns 0, or -errno. Other calls do the same if
+  // needed; the service calls this first, so that -EMFILE surfaces where it can be handled.
   virtual int prepare() { return 0; }
-  // Bytes read at `offset` (fewer than asked at the end of the file or when interrupted), 0 at the
-  // end, or -errno. What lies behind them in `to` is undefined if the file changed meanwhile.
+  // Reads at `offset`. Returns the bytes read (fewer than asked at the end of the file or when
+  // interrupted), 0 at the end, or -errno. If the file changes meanwhile, the rest of `to` is
+  // undefined.
   virtual std::int64_t read(char* to, std::uint64_t bytes, std::uint64_t offset) = 0;
-  // This will be read in a moment. Only for speed: does not wait, and need not do anything.
+  // Announces a read of this range in a moment. A hint for speed: does not wait, and may do
+  // nothing.
   virtual void expect(std::uint64_t bytes, std::uint64_t offset) { (void)bytes, (void)offset; }
-  // A read-only shared mapping, or null where the backend has none. `offset` is a multiple of the
+  // A read-only shared mapping, or null if the backend has none. `offset` is a multiple of the
   // host's page size.
   virtual std::unique_ptr<file_mapping> map(std::uint64_t offset, std::uint64_t bytes) = 0;
-  // Share of a mapping, which begins at `offset`, that is in the host's page cache, or on its way
-  // into it; 0 to 1.
+  // The share of a mapping, which begins at file offset `offset`, that is in the host's page cache
+  // or on its way into it; 0 to 1.
   virtual double cached(const file_mapping& mapping, std::uint64_t offset) = 0;
-  // Makes the pages of a mapping that is in the page cache ready for use at once, rather than each
-  // when it is touched. Only for speed: nothing is said when it cannot be done.
+  // Makes all pages of a mapping that is in the page cache usable at once, instead of each at its
+  // first access. A hint for speed; failures are not reported.
   virtual void fault_in(const file_mapping&) {}
-  // Starts reading the range into the host's page cache. Does not wait.
+  // Starts to read the range into the host's page cache. Does not wait.
   virtual void read_ahead(std::uint64_t offset, std::uint64_t bytes) = 0;
 
-  // Of a file opened for writing. Whether it can be read too: it may not, where it was asked to be
-  // written only.
+  // The calls below are for files opened for writing. Whether the file can be read too: a file that
+  // was asked to be opened for writing only may not.
   virtual bool readable() const { return true; }
-  // Bytes written at `offset` (fewer than asked when interrupted, or when there is no room for
-  // more), or -errno.
+  // Writes at `offset`. Returns the bytes written (fewer than asked when interrupted, or when there
+  // is no room for more), or -errno.
   virtual std::int64_t write(const char* from, std::uint64_t bytes, std::uint64_t offset) {
     (void)from, (void)bytes, (void)offset;
     return -EROFS;
   }
-  // Whether several threads that write it at once are faster than one, as its last writes went.
+  // Whether several threads that write the file at the same time are faster than one, as measured
+  // in its last writes.
   virtual bool writes_together() const { return false; }
-  // 0, or -errno.
+  // Sets the size in bytes. Returns 0, or -errno.
   virtual int truncate(std::uint64_t size) {
     (void)size;
     return -EROFS;
   }
-  // As fdatasync(2). 0, or -errno.
+  // As fdatasync(2). Returns 0, or -errno.
   virtual int sync() { return -EROFS; }
-  // What close(2) would report now: a file system may keep an error of a write until then, as NFS
-  // and FUSE do. Called before the last of those who write the file lets it go; the file stays
-  // open. 0, or -errno.
+  // The error that close(2) would return now: a file system may keep an error of a write until
+  // then, as NFS and FUSE do. Called before the last writer lets go of the file; the file stays
+  // open. Returns 0, or -errno.
   virtual int report_close() { return 0; }
 };
 
-// A thread's time as an opener. Destroyed by the thread that it was made for, when it has no more
-// to do with the backend.
+// Marks a thread as an opener (backend::enter_opener). The same thread destroys the guard, when it
+// needs the backend no more.
 class descriptor_table_guard {
  public:
   virtual ~descriptor_table_guard() = default;
 };
 
-// Thread-safe.
+// Opens files. Thread-safe.
 class backend {
  public:
   virtual ~backend() = default;
-  // Opens a file for reading. 0 and `file`, or -errno; never blocks on what is not a regular file:
-  // it is refused, with -EISDIR or -EINVAL, or opened, and identify() tells what it is.
+  // Opens a file for reading. Returns 0 and stores `file`, or returns -errno. Never blocks on a
+  // file that is not regular: it either fails with -EISDIR or -EINVAL, or opens the file, and
+  // identify() returns its type.
   virtual int open(const std::string& path, bool no_follow,
                    std::unique_ptr<backend_file>& file) = 0;
-  // Opens a file that is to be changed, or creates it. As open(); called by threads that have the
-  // process's descriptors. A file that is asked to be written only is opened for reading too, if it
-  // may be.
+  // Opens a file for changes, or creates it. As open(), but called by threads that have the
+  // process's descriptor table. A file to be opened for writing only is opened for reading too, if
+  // possible.
   virtual int open_to_change(const std::string& path, const open_how& how,
                              std::unique_ptr<backend_file>& file) {
     (void)path, (void)how, (void)file;
     return -EROFS;
   }
-  // As unlink(2) and rename(2). 0, or -errno.
+  // As unlink(2) and rename(2). Return 0, or -errno.
   virtual int unlink(const std::string& path) {
     (void)path;
     return -EROFS;
@@ -126,50 +130,52 @@ class backend {
     (void)path, (void)new_path;
     return -EROFS;
   }
-  // Makes what was created, renamed and removed in a folder durable, as fsync(2) of it. 0, or
-  // -errno.
+  // Makes the creations, renames and removals in a folder durable, as fsync(2) of the folder.
+  // Returns 0, or -errno.
   virtual int sync_folder(const std::string& path) {
     (void)path;
     return -ENOTSUP;
   }
-  // Said by a thread that will do nothing with descriptors, as long as the result lives, but by
-  // calls of this backend. The backend may give it a descriptor table of its own. Null: it did not.
-  // Files that the thread opens can be used, and destroyed, by all threads in either case. A
-  // backend that wraps another one hands this on, or keeps the default.
+  // Called by a thread that uses descriptors only through this backend while the result lives. The
+  // backend may give the thread a descriptor table of its own; null: it did not. In either case all
+  // threads can use and destroy the files that the thread opens. A backend that wraps another one
+  // forwards this call, or keeps the default.
   virtual std::unique_ptr<descriptor_table_guard> enter_opener() { return nullptr; }
-  // Closes what other threads let go of and the calling one has to close. The service's threads
-  // call it between requests, and at least once a second; and once after their end another thread
-  // does.
+  // Closes the files that other threads have handed to the calling thread to close. The service's
+  // threads call it between requests, at least once a second; after they have ended, another thread
+  // calls it once.
   virtual void close_handed() {}
-  // Descriptors of the process that the backend keeps open though no file needs them: POSIX locks
-  // of the program would go with them. They take room as those of open files do.
+  // Number of descriptors of the process that the backend keeps open although no file needs them:
+  // closing one would release POSIX locks of the program. They take room as those of open files do.
   virtual std::size_t kept_descriptors() const { return 0; }
 };
 
 struct posix_backend_options {
-  // Copy what is read often from mappings of the files, instead of asking the kernel each time. For
-  // that the process gets a handler of SIGBUS, which hands on whatever is not its own to the
-  // handler that was there before; a program that sets its own later should call the one that it
+  // Copies often-read data from mappings of the files, instead of asking the kernel each time. For
+  // this the process gets a handler of SIGBUS, which forwards signals that are not its own to the
+  // previous handler. A program that installs its own handler later should call the one that it
   // found. False: no handler, and half the rate of staged loads.
   bool mapped_reads = true;
-  // Copy large writes to what a file has in the page cache already into a mapping of it, where it
-  // is on tmpfs: several threads can do that at once, where the kernel lets one write a file at a
-  // time. With the same handler of SIGBUS. False: all is written by pwrite.
+  // Copies large writes into a mapping of the file, if the file is on tmpfs and has those pages in
+  // the page cache. Several threads can do that at once, while the kernel allows one writer per
+  // file. Uses the same handler of SIGBUS. False: all writes use pwrite.
   bool mapped_writes = true;
-  // The service's openers (of mounts with at least four workers) have descriptor tables of their
-  // own, because the process's table has one lock, which bounds how many files all threads together
-  // open in a second. Their files' descriptors are then not among those of the process, and a file
-  // that is read later, rather than with its open, gets a second descriptor, in the process's
-  // table. Such a table begins with copies of descriptors 0, 1 and 2, which last as long as the
-  // mount. Where a thread cannot have a table of its own (before Linux 5.9), or others could not
-  // reach into it (no /proc), the process's is used. False: it always is. So it is with a root.
+  // Gives each opener of the service (in mounts with at least four workers) a descriptor table of
+  // its own. The process's table has one lock, which limits how many files all threads together
+  // open in a second.
+  //
+  // The descriptors of these files are then not in the process's table. A file that is read later,
+  // instead of with its open, gets a second descriptor in the process's table. An own table starts
+  // with copies of descriptors 0, 1 and 2, which stay open as long as the mount.
+  // The process's table is used if a thread cannot have an own table (before Linux 5.9), if other
+  // threads could not reach into it (no /proc), or with a root. False: always.
   bool own_descriptors = true;
-  // A folder: what does not lie in it is not served (mount_options::root). Without a value there is
-  // no such limit.
+  // The folder that files must lie in (mount_options::root). No value: no limit.
   std::optional<std::string> root{};
 };
-// Throws gpufs::error: EINVAL with an empty root; with a root that cannot be opened, or where the
-// system has no openat2 (before Linux 5.6) to keep to it.
+// Creates the backend for POSIX file systems. Throws gpufs::error: EINVAL for an empty root; also
+// if the root cannot be opened, or if the system has no openat2 (before Linux 5.6) to enforce the
+// root.
 std::shared_ptr<backend> make_posix_backend(const posix_backend_options& options = {});
 
 }  // namespace gpufs

@@ -1,4 +1,4 @@
-// The one exception of the host API.
+// The exception of the host API.
 #pragma once
 
 #include <string>
@@ -6,7 +6,8 @@
 
 namespace gpufs {
 
-// `code()` holds the errno (std::generic_category), `path()` the file it is about, or nothing.
+// `code()` is the errno (std::generic_category). `path()` is the file that the error is about, or
+// empty.
 class error : public std::system_error {
  public:
   error(int error_number, const std::string& what, std::string path = {})

@@ -1,10 +1,13 @@
 // gpufs, the device API: files for GPU code. The same calls run on the CPU device.
 //
-// Every call is collective over a group (base/group.cuh): all members call it with the same
-// arguments, at the same place, and all get the same result. Results are >= 0, or -errno; no call
-// aborts, and every wait ends (see "Waits"). Semantics are POSIX's where they can be; docs/api.md
-// has the table of differences. The calls and the consistency follow GPUfs (Silberstein et al., ACM
-// TOCS 32(1), 2014, sections 3 and 4), the warp-level calls the SYSTOR 2016 paper.
+// Every call is collective over a group (base/group.cuh), unless its comment says otherwise: all
+// members make the call at the same place with the same arguments, and all get the same result. A
+// result is >= 0, or -errno. No call aborts. Every wait ends; each comment says under "Waits" for
+// what the call waits.
+//
+// The semantics are those of POSIX where that is possible; docs/api.md lists the differences.
+// The calls and the consistency follow GPUfs (Silberstein et al., ACM TOCS 32(1), 2014, sections 3
+// and 4). The warp-level calls follow the SYSTOR 2016 paper.
 #pragma once
 
 #include "gpufs/base/group.cuh"
@@ -12,7 +15,7 @@
 
 namespace gpufs {
 
-// What gfstat tells: the file as it was when it was opened.
+// The result of gfstat: the file as it was when it was opened.
 struct file_status {
   std::uint64_t size;        // bytes
   std::int64_t modified_ns;  // since the epoch
@@ -23,47 +26,61 @@ struct file_status {
   std::uint32_t reserved;
 };
 
-// A part of a file in GPU memory. `bytes` may be less than was asked for: a mapping ends with its
-// page, or with the file. 0 bytes: the offset is at or behind the end. < 0: -errno; then there is
-// nothing to unmap.
+// A part of a file in GPU memory. `bytes` may be less than the caller asked for, because a mapping
+// ends at the end of its page or of the file. 0: the offset is at or past the end of the file. < 0:
+// -errno. With 0 or less there is nothing to unmap.
 struct mapping {
   const char* data;
   std::int64_t bytes;
 };
 
 // Opens a file.
-//   path   zero-terminated, shorter than PATH_MAX (4096); relative ones start at the process's
-//          working directory
+//   path   zero-terminated, shorter than PATH_MAX (4096 bytes); a relative path starts at the
+//     working directory of the process
 //   flags  O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_NOFOLLOW,
-//          O_CLOEXEC (ignored); O_GWRONCE
-//   mode   of a file that O_CREAT creates, less the process's umask
-// Returns a descriptor, valid in all kernels of the mount until it was closed as often as it was
-// opened. Opening a file that is open (by the same path, access and O_APPEND) makes no round trip
-// to the host: it gives the file that is open, though another program has renamed it, or put
-// another in its place, since (gunlink and grename of this mount are seen). Of many that open with
-// O_CREAT | O_EXCL one gets the file. Otherwise the host opens it, and a file that changed since
-// its pages were cached (device, inode, size, mtime, ctime) is read anew: close-to-open
-// consistency. As long as a file is open for writing, whoever opens it in this mount shares what
-// was written so far, and what others change meanwhile is seen at the first open after that. A
-// descriptor that was opened before the file was opened for writing (under other flags) keeps the
-// state that it opened. O_TRUNC empties the file once per launch: the first open with it does, and
-// later ones of the same launch do not, also when the file was closed in between. So all groups of
-// a launch may open an output with O_TRUNC, write their parts of it and close it, in any order, and
-// each launch begins with an empty file. Replays of a CUDA graph may count as one launch, because
-// the driver may give them one number (%gridid); then only the first empties the file, so a graph
-// uses gftruncate. A kernel that a kernel launches is a launch of its own. A mount remembers, for a
-// million files, which launch emptied a file last: two launches that run at the same time must not
-// both empty one file. Errors: -ENOENT -EACCES -EISDIR -ENAMETOOLONG -ELOOP -ENOTDIR as open(2);
-// -EINVAL for an unknown flag or a file that is not regular; -EEXIST; -EROFS for writing where the
-// mount or the file system does not; -EFAULT for a null path; -EMFILE when the mount's table
-// (131,072 files) or the host is out of descriptors; -EOVERFLOW for a file of 2^48 bytes or more;
-// -EIO when the host failed, or does not answer (then a file may still be created or emptied), or
-// other groups were first, and failed, for as long as a request may take; -EBUSY while an earlier
-// write or truncation of the file, or a removal or rename of the path, which was given up with
-// -EIO, may still take place: nothing was done, and it ends when the host's call returns
-// (docs/api.md, "Calls that were given up"). Waits: for the host's open, bounded by the mount's
-// request timeout; to write, also while the last who wrote the file gives up what could not be
-// written (gclose).
+//     O_CLOEXEC (ignored); O_GWRONCE
+//   mode   permission bits of a file that O_CREAT creates, less the umask of the process
+//
+// Returns a descriptor. It is valid in all kernels of the mount until it is closed as often as it
+// was opened.
+//
+// Repeated opens: an open with the path, access mode and O_APPEND of a file that is already open
+// makes no round trip to the host. It returns the file that is open, even if another program has
+// renamed or replaced it since. The open does notice gunlink and grename of this mount. If several
+// groups open with O_CREAT | O_EXCL, one of them gets the file.
+//
+// Consistency: close-to-open. When the host opens a file that has changed since its pages were
+// cached (device, inode, size, mtime or ctime), the mount reads the file anew. While a file is open
+// for writing, each later open in this mount shares what was written so far; changes by other
+// programs become visible at the first open after that. A descriptor that was opened under other
+// flags before the file was opened for writing keeps the state that it opened.
+//
+// O_TRUNC empties the file once per launch: the first open with O_TRUNC empties it, and later opens
+// of the same launch do not, even if the file was closed in between. So all groups of a launch may
+// open an output with O_TRUNC, write their parts and close it, in any order. Each launch begins
+// with an empty file. Exceptions:
+// * The driver may give replays of a CUDA graph the same number (%gridid), so they may count as one
+//   launch, of which only the first replay empties the file. A graph uses gftruncate instead.
+// * A kernel that a kernel launches is a launch of its own.
+// * A mount remembers for a million files which launch emptied the file last. Two launches that run
+//   at the same time must not both empty one file.
+//
+// Errors:
+// * -ENOENT, -EACCES, -EISDIR, -ENAMETOOLONG, -ELOOP, -ENOTDIR, -EEXIST: as open(2).
+// * -EINVAL: an unknown flag, or a file that is not regular.
+// * -EROFS: an open for writing in a read-only mount or file system.
+// * -EFAULT: `path` is null.
+// * -EXDEV: the path leaves the root of the mount (mount_options::root).
+// * -EMFILE: the mount's table (131,072 files) is full, or the host has no free descriptors.
+// * -EOVERFLOW: the file has 2^48 bytes or more.
+// * -EIO: the host failed or does not answer; then it may still create or empty the file. Also if,
+//   for as long as a request may take, other groups were first each time and failed.
+// * -EBUSY: an earlier call was given up with -EIO and may still take place: a write or a
+//   truncation of the file, or a removal or rename of the path. The open has done nothing. The
+//   state ends when the host's call returns (docs/api.md, "Calls that were given up").
+//
+// Waits: for the host's open, at most the mount's request timeout. An open for writing also waits
+// while the last writer of the file gives up bytes that it could not write (gclose).
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gopen(const Group& g, const mount_ref& fs, const char* path,
                                           std::int32_t flags = O_RDONLY,
@@ -73,24 +90,32 @@ template <class Group>
   });
 }
 
-// Closes a descriptor once. Of a descriptor that writes the result says whether bytes are lost; of
-// one that only reads it says nothing that a correct program needs. The last close gives the record
-// back and tells the host, without waiting for it; cached pages stay, and serve a later open if the
-// file did not change. Returns 0, or -EBADF. Does not wait for I/O, but for a close too many: that
-// may wait for the last one. Of a descriptor that writes: the last close, and the last of all
-// through which the file may be written, waits until all that was written to the file has reached
-// it (not its disk), so that whoever opens it then sees it. Returns -errno if that failed, or an
-// earlier write-back had and nobody was told, or if the file system reports an error at close(2)
-// (NFS, FUSE); what could not be written is lost then, unless a second try has written it, or
-// others may write the file still. The descriptor is closed in any case.
+// Closes a descriptor once.
+//
+// The last close releases the record and notifies the host. Cached pages stay, and serve a later
+// open if the file did not change. The last close of a descriptor that writes, and the last close
+// of all descriptors through which the file may be written, flush the file: all that was written
+// reaches the file (not its disk), so that a later open sees it.
+//
+// Returns 0, or -errno. For a descriptor that only reads, a correct program does not need the
+// result. Errors:
+// * -EBADF: the descriptor is not open.
+// * Only of a descriptor that writes, another -errno: this flush failed; or an earlier write-back
+//   failed and no call has returned its error; or the file system reported an error at close(2)
+//   (NFS, FUSE). Bytes that could not be written are then lost, unless a second try has written
+//   them, or other descriptors may still write the file.
+//
+// The descriptor is closed in any case. Waits: for the host, if the descriptor writes. A close of a
+// descriptor that only reads does not wait for I/O. A surplus close may wait for the last valid
+// close.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gclose(const Group& g, const mount_ref& fs, std::int32_t fd) {
-  g.sync();  // other members may still be using the descriptor
+  g.sync();  // Other members may still use the descriptor.
   return detail::close_descriptor(fs, g, fd);
 }
 
-// Describes an open file: as it was when it was opened, but for the size of a file that this mount
-// writes, which is that as written so far. Returns 0, or -EBADF. Does not wait.
+// Stores in `status` what the file was when it was opened. For a file that this mount writes, the
+// size includes what was written so far. Returns 0, or -EBADF. Does not wait.
 template <class Group>
 GPUFS_HD std::int32_t gfstat(const Group& g, const mount_ref& fs, std::int32_t fd,
                              file_status& status) {
@@ -109,18 +134,18 @@ GPUFS_HD std::int32_t gfstat(const Group& g, const mount_ref& fs, std::int32_t f
 
 namespace detail {
 
-// How far a read came: to its end, or to the first byte that could not be read, because of `error`,
-// or (0) because the file was truncated since it was opened.
+// Where a read stopped: at its end, or at the first byte that could not be read. `error`: -errno of
+// that byte, or 0 if the file was truncated after it was opened.
 struct read_end {
   std::uint64_t at;
   std::int32_t error;
 };
 
-// What a page, pinned or failed, has of a read of [begin, end).
+// The part of a read of [begin, end) that lies in a page; the page is pinned, or its load failed.
 struct page_part {
-  std::uint64_t at;    // where in the file it begins
-  std::uint64_t stop;  // where it ends, or what can be read of it
-  bool whole;          // whether that is all that was wanted of the page
+  std::uint64_t at;    // file offset of the first byte
+  std::uint64_t stop;  // file offset after the last byte that can be read
+  bool whole;          // whether the page has all bytes that the read wants of it
 };
 GPUFS_HD inline page_part part_of_page(const mount_ref& fs, const page_pin& pin, std::uint64_t page,
                                        std::uint64_t begin, std::uint64_t end) {
@@ -134,7 +159,8 @@ GPUFS_HD inline page_part part_of_page(const mount_ref& fs, const page_pin& pin,
   return {at, stop, stop == wanted};
 }
 
-// Copies [at, stop) of the file, which lies in one frame; to be followed by finish_copies().
+// Copies [at, stop) of the file, which lies in one frame. The caller must call finish_copies()
+// afterwards.
 template <class Group>
 GPUFS_HD void start_copy_of_part(const mount_ref& fs, const Group& g, std::uint32_t frame_number,
                                  char* to, std::uint64_t at, std::uint64_t stop) {
@@ -142,10 +168,10 @@ GPUFS_HD void start_copy_of_part(const mount_ref& fs, const Group& g, std::uint3
                         stop - at);
 }
 
-// By a block whose warps each read a page at the same time. `buffer` is for the byte at `begin`.
-// Nothing behind the first byte that cannot be read is written, so they wait for each other before
-// they copy, each with a pin: only where there are frames for all warps of the device, and more
-// (reads_by_warps).
+// Called by a block; each of its warps reads a page at the same time. `buffer` receives the byte at
+// `begin` first. The warps write nothing past the first byte that cannot be read. So each warp
+// waits for the others before it copies, and holds a pin meanwhile. Use it only if there are frames
+// for all warps of the device, and more (reads_by_warps).
 template <class Block>
 GPUFS_HD read_end read_pages_by_warps(const mount_ref& fs, const Block& g, const file_view& file,
                                       char* buffer, std::uint64_t begin, std::uint64_t end) {
@@ -158,7 +184,8 @@ GPUFS_HD read_end read_pages_by_warps(const mount_ref& fs, const Block& g, const
     page_pin pin{0, 0};
     page_part part{end, end, true};
     if (mine) {
-      // What is sure to follow is for one of them: the others' pages are among it.
+      // Only warp 0 requests the pages that are sure to follow; the other warps' pages are among
+      // them.
       const std::uint64_t behind =
           g.warp_rank() == 0 ? ((end - 1) >> fs.layout.page_shift) - page : 0;
       pin = cache.acquire({file.version, page}, page_loader(fs, warp, file, page, behind));
@@ -173,7 +200,7 @@ GPUFS_HD read_end read_pages_by_warps(const mount_ref& fs, const Block& g, const
       cache.release_copied(pin.frame);
     }
     if (stop == end) continue;
-    // One warp stopped there, and knows why.
+    // The warp that stopped there knows the error.
     const bool stopped_here = !part.whole && part.stop == stop && pin.valid < 0;
     const std::uint64_t why =
         g.least(stopped_here ? static_cast<std::uint64_t>(-pin.valid) : ~std::uint64_t{0});
@@ -182,8 +209,9 @@ GPUFS_HD read_end read_pages_by_warps(const mount_ref& fs, const Block& g, const
   return {end, 0};
 }
 
-// Brings [begin, end) into the cache in runs, two at a time: one is claimed while the other comes.
-// Where no run is to be had for a while, because many are under way, the rest is left.
+// Loads [begin, end) into the cache in runs. Two runs are under way at a time: the group claims one
+// while the other is being loaded. If no run can be had for a while, because many are under way,
+// the function leaves the rest.
 template <class Group>
 GPUFS_HD void load_runs(const mount_ref& fs, const Group& g, const file_view& file,
                         std::uint64_t begin, std::uint64_t end) {
@@ -196,11 +224,12 @@ GPUFS_HD void load_runs(const mount_ref& fs, const Group& g, const file_view& fi
   for (std::uint64_t page = begin >> fs.layout.page_shift; page < stop && failures < 64;) {
     page = bulk::first_absent(fs, g, file, page, stop);
     if (page == stop) break;
-    const std::uint64_t run_end =
-        (page & ~(most - 1)) + most;  // the same for all who begin in the middle
+    // A multiple of `most`, so that all groups that begin within one such piece end at the same
+    // page.
+    const std::uint64_t run_end = (page & ~(most - 1)) + most;
     const std::uint32_t wanted =
         bulk::fitting(fs, file, page, (run_end < stop ? run_end : stop) - page);
-    if (wanted == 0) {  // too few for a run: whoever reads them loads them
+    if (wanted == 0) {  // too few for a run: their readers load them
       ++page;
       continue;
     }
@@ -213,21 +242,22 @@ GPUFS_HD void load_runs(const mount_ref& fs, const Group& g, const file_view& fi
       continue;
     }
     platform::pause(++failures, 65536);
-    if (failures % 8 == 0) ++page;  // it may be there after all, where a guess does not look
+    // Skips a page now and then: it may be resident, because a guess does not find every page.
+    if (failures % 8 == 0) ++page;
   }
   if (under_way.count != 0) bulk::end(fs, g, file, under_way);
 }
 
-// 64: warps that a multiprocessor holds at most. The CPU device's groups have one member, and wait for
-// nobody.
+// Whether the cache has a frame for each warp, and as many more: a multiprocessor holds at most 64
+// warps. A group of the CPU device has one member, and waits for no other.
 GPUFS_HD inline bool reads_by_warps(const mount_ref& fs) {
   return fs.layout.frame_count / 128 >= fs.layout.processor_count;
 }
 
-// Reads what is there at a glance, from `at` on and without a gap; `buffer` is for the byte at
-// `at`. Returns how far it came: to `end`, to a page that is not there or bears a mark, or to a
-// byte that the file does not have. Calls nothing that is out of line, so that the registers are
-// its own: whatever lives across a call costs loads and stores. Collective. Does not wait.
+// Optimistic read of resident pages, from `at` on and without a gap; `buffer` receives the byte at
+// `at`. Returns where the read stopped: at `end`, at a page that is not resident or bears a mark,
+// or at the end of the file. Calls no function that is out of line: the compiler would have to
+// store and reload all values that live across the call. Collective. Does not wait.
 template <class Group>
 GPUFS_HD std::uint64_t read_resident(const mount_ref& fs, const Group& g, const file_view& file,
                                      char* buffer, std::uint64_t at, std::uint64_t end) {
@@ -256,7 +286,8 @@ GPUFS_HD std::uint64_t read_resident(const mount_ref& fs, const Group& g, const 
   }
 }
 
-// The same by a block: of one page together; of several, each warp one, all or none of them.
+// The overload for blocks. The whole block reads one page; for several pages, each warp reads one
+// page at a time, and the warps copy only if all of them can.
 template <class Block>
   requires Block::has_warps
 GPUFS_HD std::uint64_t read_resident(const mount_ref& fs, const Block& g, const file_view& file,
@@ -304,7 +335,7 @@ GPUFS_HD std::uint64_t read_resident(const mount_ref& fs, const Block& g, const 
   return at;
 }
 
-// What a read of `bytes` returns.
+// Counts `bytes` as read, and returns them as the result of a read. Collective.
 template <class Group>
 GPUFS_HD std::int64_t count_read(const mount_ref& fs, const Group& g, std::uint64_t bytes) {
   g.sync();
@@ -312,8 +343,9 @@ GPUFS_HD std::int64_t count_read(const mount_ref& fs, const Group& g, std::uint6
   return static_cast<std::int64_t>(bytes);
 }
 
-// Any read of [begin, end), of which [begin, at) has been read. Waits for I/O. Looks the file up
-// once more, so that the way of a hit keeps nothing in registers that only this needs.
+// Completes a read of [begin, end), of which [begin, at) is done. Looks the descriptor up again, so
+// that the hit path of the caller keeps nothing in registers that only this function needs.
+// Collective. Waits for I/O.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t read_any(const mount_ref& fs, const Group g,
                                                  std::int32_t fd, char* buffer, std::uint64_t begin,
@@ -350,8 +382,9 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t read_any(const mount_ref& fs, const Grou
   return stop.error;
 }
 
-// Reads [at, end) of a file that nobody writes here where the host has it, as far as kernels know
-// where that is. Returns how far it came. Collective. Does not wait for the host.
+// Reads [at, end) directly from registered host memory, as far as the extent table knows it. Does
+// nothing for a file that this mount writes. Returns where the read stopped. Collective. Does not
+// wait for the host.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t read_in_place(const mount_ref& fs, const Group g,
                                                        const file_view file, char* buffer,
@@ -376,7 +409,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t read_in_place(const mount_ref& fs, cons
   return at;
 }
 
-// Whether pages that were missing are kept in the cache, if there is a choice.
+// Whether a read puts missing pages into the cache where it can avoid that.
 enum class keeps { all_pages, none_that_it_can_do_without };
 
 template <keeps Keeps, class Group>
@@ -403,27 +436,35 @@ GPUFS_HD std::int64_t read_bytes(const Group& g, const mount_ref& fs, std::int32
 
 }  // namespace detail
 
-// Reads into memory of the group: global or shared memory that all members can write; for a thread,
-// its own too.
-//   bytes   any number; offset >= 0; neither needs an alignment (16-byte aligned on both sides is
-//           fastest)
-// Returns the bytes read: fewer than asked only at the end of the file, or before an error that the
-// next call returns; 0 at or behind the end. When the call returns, the bytes are visible to all
-// members. Errors: -EBADF; -EINVAL for a negative offset; -EOVERFLOW when offset + bytes does not
-// fit 63 bits; -EFAULT for a null buffer; -EIO and what else the host's read gave; -ENOBUFS when
-// all frames of the cache stayed pinned. Waits: for I/O, and for frames; both bounded by the
-// mount's timeouts. Holds at most one pin while it waits (a block one per warp), and eight while it
-// copies.
+// Reads bytes of a file into memory.
+//   buffer  global or shared memory that all members can write; for a single thread also its local
+//     memory
+//   bytes   any number
+//   offset  in bytes, >= 0. Neither needs an alignment; 16-byte alignment of buffer and offset is
+//     fastest.
+//
+// Returns the bytes read. They are fewer than asked only at the end of the file, or before an error
+// that the next call returns. 0: `offset` is at or past the end. When the call returns, all members
+// see the bytes.
+//
+// Errors: -EBADF; -EINVAL, a negative offset; -EOVERFLOW, offset + bytes does not fit in 63 bits;
+// -EFAULT, a null buffer; -ESTALE, the host had to open the file again, and its path leads to
+// another file now; -EIO and other errors of the host's read; -ENOBUFS, all frames of the cache
+// stayed pinned.
+//
+// Waits: for I/O and for frames, at most the mount's timeouts. Holds at most one pin while it waits
+// (a block: one per warp), and at most eight while it copies.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int64_t gread(const Group& g, const mount_ref& fs, std::int32_t fd,
                                           void* buffer, std::uint64_t bytes, std::int64_t offset) {
   return detail::read_bytes<detail::keeps::all_pages>(g, fs, fd, buffer, bytes, offset);
 }
 
-// As gread, for a part of a page that is not worth a frame, such as a small record at a random
-// place: what is not in the cache is read where the host has it, and only that, if the GPU can (the
-// direct path) and nobody writes the file in this mount; else its page is brought into the cache.
-// To POSIX this is a read after POSIX_FADV_NOREUSE.
+// As gread, but avoids putting missing pages into the cache: for parts that are not worth a frame,
+// such as a small record at a random offset. Bytes that are not in the cache come directly from
+// registered host memory, if the GPU can read it (the direct path) and no descriptor of this mount
+// writes the file. Otherwise their page is loaded into the cache. In POSIX terms: a read after
+// POSIX_FADV_NOREUSE.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int64_t gread_uncached(const Group& g, const mount_ref& fs,
                                                    std::int32_t fd, void* buffer,
@@ -434,8 +475,8 @@ template <class Group>
 
 namespace detail {
 
-// What of a pinned page, from the byte `within` on, is a mapping of at most `bytes`; 0 bytes where
-// the file has none there.
+// The mapping of at most `bytes` of a pinned page, from byte `within` of the page on. 0 bytes if
+// the file ends before it.
 GPUFS_HD inline mapping mapping_of(const mount_ref& fs, const page_pin& pin, std::uint64_t within,
                                    std::uint64_t bytes) {
   if (pin.valid < 0) return {nullptr, pin.valid};
@@ -445,7 +486,8 @@ GPUFS_HD inline mapping mapping_of(const mount_ref& fs, const page_pin& pin, std
   return {fs.page(pin.frame) + within, static_cast<std::int64_t>(room < bytes ? room : bytes)};
 }
 
-// Any mapping, of `bytes` at `at`, which the file has. Out of line for the reason of read_any().
+// The miss path of gmmap: maps `bytes` at `at`, which lie in the file. Out of line for the same
+// reason as read_any(). Collective. Waits for I/O.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE mapping map_any(const mount_ref& fs, const Group g, const file_view file,
                                            std::uint64_t at, std::uint64_t bytes) {
@@ -457,8 +499,9 @@ GPUFS_HD GPUFS_OUT_OF_LINE mapping map_any(const mount_ref& fs, const Group g, c
   return m;
 }
 
-// How a caller knows that what was read of a mapping has arrived: it does not, and a fence has to
-// see to that; or it has made something of all of it, which is there.
+// Whether the caller's reads from a mapping have completed when it unmaps. reads_may_be_under_way:
+// unknown, so that a fence is needed. reads_have_arrived: the caller has a value that depends on
+// all bytes that it read; waiting for that value replaces the fence.
 struct reads_may_be_under_way {
   GPUFS_HD static bool unpin(slot_state& state) { return state.try_unpin(); }
 };
@@ -473,7 +516,7 @@ struct reads_have_arrived {
   GPUFS_HD static bool unpin(slot_state& state) { return state.try_unpin_copied(); }
 };
 
-// The frame that a pointer leads into; false when it is none.
+// Stores the number of the frame that `data` points into. False if it points into none.
 GPUFS_HD inline bool find_frame(const mount_ref& fs, const void* data,
                                 std::uint32_t& frame_number) {
   const char* first = fs.page(0);
@@ -483,7 +526,7 @@ GPUFS_HD inline bool find_frame(const mount_ref& fs, const void* data,
   return p >= first && number < fs.layout.frame_count;
 }
 
-// By one thread. 0, or -EINVAL.
+// Called by one thread. Returns 0, or -EINVAL if nothing is mapped there.
 template <class Reads>
 GPUFS_HD std::int32_t unmap(const mount_ref& fs, const void* data, const Reads&) {
   std::uint32_t frame_number = 0;
@@ -494,7 +537,7 @@ template <class Group, class Reads>
 GPUFS_HD std::int32_t unmap_together(const Group& g, const mount_ref& fs, const void* data,
                                      const Reads& reads) {
   std::int32_t result = 0;
-  g.sync();  // all members' reads come before the frame can be taken
+  g.sync();  // All members' reads come before the frame can be evicted.
   if (g.is_leader()) result = unmap(fs, data, reads);
   return g.broadcast(result);
 }
@@ -508,10 +551,14 @@ GPUFS_HD std::int32_t unmap_each(const Group& g, const mount_ref& fs, const void
 
 }  // namespace detail
 
-// Maps a part of a file: pins the page that holds `offset` and gives a pointer into it, for
-// reading, valid for every thread of the GPU until gmunmap. Behind the end of the file the rest of
-// a page reads as zeros. Errors: -EBADF; -EINVAL for a negative offset or no bytes; then as gread.
-// Waits as gread. A group that holds many mappings holds as many frames: others may then get
+// Maps a part of a file for reading: pins the page that holds `offset`, and returns a pointer to
+// that byte.
+//   offset  in bytes, >= 0
+//   bytes   how many the caller wants, > 0; the mapping may have fewer (see mapping)
+//
+// The pointer is valid in every thread of the GPU until gmunmap. Past the end of the file the rest
+// of the page reads as zeros. Errors: -EBADF; -EINVAL, a negative offset or no bytes; others as
+// gread. Waits: as gread. Each mapping holds a frame; if a group holds many, other groups may get
 // -ENOBUFS.
 template <class Group>
 [[nodiscard]] GPUFS_HD mapping gmmap(const Group& g, const mount_ref& fs, std::int32_t fd,
@@ -533,29 +580,30 @@ template <class Group>
   return m;
 }
 
-// Ends a mapping; `data` is any pointer into it. Returns 0, or -EINVAL when nothing is mapped
-// there. Does not wait.
+// Ends a mapping; `data` points anywhere into it. Returns 0, or -EINVAL if nothing is mapped there.
+// Does not wait.
 template <class Group>
 GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const void* data) {
   return detail::unmap_together(g, fs, data, detail::reads_may_be_under_way{});
 }
-// The same, when each member hands over what it `made` of all that it read from the mapping: a
-// value of up to 8 bytes that depends on every byte of that, such as a sum. The call waits until
-// the value is there and saves a fence, a third of the time that reading a cached page of 4 KiB
-// takes. A member that read nothing hands over anything.
+// The same, without a fence. Each member passes `made`: a value of up to 8 bytes that depends on
+// every byte that the member read from the mapping, such as a sum. The call waits until that value
+// is computed, so all reads have completed. A member that read nothing passes any value.
 template <class Group, class Value>
 GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const void* data,
                               const Value& made) {
   return detail::unmap_together(g, fs, data, detail::reads_have_arrived(made));
 }
 
-// As gmmap and gmunmap, of a part for each member: `offset`, `bytes` and what is returned are the
-// member's own. The pages are looked up at the same time, and one fence ends all mappings, so that
-// for small pages it is much faster than one by one; what is not in the cache is loaded page by
-// page, by all members together. A member with no bytes gets no mapping (0 bytes), and gives back a
-// null pointer (0). A mapping may be used by all members, and ended by any. By a warp or a single
-// thread. Holds up to one pin for each member while it waits: a cache should have frames for all
-// warps that do so at a time, or some get -ENOBUFS.
+// As gmmap and gmunmap, but each member maps its own part: `offset`, `bytes` and the result are the
+// member's own. The members look up the pages at the same time, and one fence ends all mappings, so
+// this is much faster for small pages than one call per part. All members together load missing
+// pages, one after the other.
+//
+// A member with 0 bytes gets no mapping (0 bytes); it passes a null pointer to gmunmap_each, which
+// returns 0. Any member may use a mapping, and any member may end it. Called by a warp or a single
+// thread, not by a block. Holds up to one pin per member while it waits. The cache should have
+// frames for all warps that do so at the same time; otherwise some get -ENOBUFS.
 template <class Group>
 [[nodiscard]] GPUFS_HD mapping gmmap_each(const Group& g, const mount_ref& fs, std::int32_t fd,
                                           std::int64_t offset, std::uint64_t bytes) {
@@ -581,8 +629,8 @@ template <class Group>
 GPUFS_HD std::int32_t gmunmap_each(const Group& g, const mount_ref& fs, const void* data) {
   return detail::unmap_each(g, fs, data, detail::reads_may_be_under_way{});
 }
-// Here a member hands over what it made of all that it read from all the mappings that the group
-// ends by this call.
+// The same, without a fence (see gmunmap). `made` depends on all bytes that the member read from
+// all mappings that the group ends by this call.
 template <class Group, class Value>
 GPUFS_HD std::int32_t gmunmap_each(const Group& g, const mount_ref& fs, const void* data,
                                    const Value& made) {
@@ -596,8 +644,8 @@ GPUFS_HD char* pointer_from(const Group& g, char* pointer, std::uint32_t member)
   return reinterpret_cast<char*>(g.from(reinterpret_cast<std::uint64_t>(pointer), member));
 }
 
-// Of parts that are not in the cache, or in several pages of it: those of members that have some
-// `left`. What gread gives the member.
+// The slow path of read_each(), for members that have some bytes `left`: their parts are not in the
+// cache, or span several pages. Returns for each member what gread would return.
 template <keeps Keeps, class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t read_each_left(const Group g, const mount_ref& fs,
                                                        std::int32_t fd, char* buffer,
@@ -656,7 +704,7 @@ GPUFS_HD std::int64_t read_each(const Group& g, const mount_ref& fs, std::int32_
         cache.pin_each(found.view.version, page,
                        in_a_page && g.rank() / pins_of_copy == first / pins_of_copy, pin);
     if (g.all(!pinned)) continue;
-    // Not where the file ends: that is for who looks at it more closely.
+    // A part at the end of the file takes the slow path.
     const bool whole = pinned && within + bytes <= static_cast<std::uint64_t>(pin.valid) &&
                        bytes <= found.view.size - at;
     GPUFS_NO_UNROLL
@@ -680,10 +728,12 @@ GPUFS_HD std::int64_t read_each(const Group& g, const mount_ref& fs, std::int32_
 
 }  // namespace detail
 
-// As gread, of a part for each member, for gathers: `buffer`, `bytes` and `offset` are the member's
-// own, and so is what is returned. The members copy all parts together; those that are in the
-// cache, in one page each, several at a time, so that their latencies are one. A member with no
-// bytes gets 0. By a warp or a single thread. Holds up to eight pins, and one while it waits.
+// As gread, but each member reads its own part, for gathers: `buffer`, `bytes`, `offset` and the
+// result are the member's own. The members copy all parts together. The latencies of parts that lie
+// in one cached page each overlap, several at a time. A member with 0 bytes gets 0.
+//
+// Called by a warp or a single thread, not by a block. Holds up to eight pins while it copies, and
+// one while it waits.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int64_t gread_each(const Group& g, const mount_ref& fs, std::int32_t fd,
                                                void* buffer, std::uint64_t bytes,
@@ -691,7 +741,7 @@ template <class Group>
   return detail::read_each<detail::keeps::all_pages>(g, fs, fd, static_cast<char*>(buffer), bytes,
                                                      offset);
 }
-// The same as gread_uncached.
+// As gread_each, but avoids putting missing pages into the cache (see gread_uncached).
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int64_t gread_uncached_each(const Group& g, const mount_ref& fs,
                                                         std::int32_t fd, void* buffer,
@@ -700,16 +750,21 @@ template <class Group>
       g, fs, fd, static_cast<char*>(buffer), bytes, offset);
 }
 
-// Says what the caller will do with a part of a file, as posix_fadvise(2). POSIX_FADV_WILLNEED:
-// brings it into the cache, in runs that the copy engine fills (file/bulk.cuh), which is faster
-// than any number of threads that read; what the host has not in its memory comes at the speed of
-// its disk. POSIX_FADV_DONTNEED: what was written to it reaches the file now, while others go on,
-// and not only when somebody closes or syncs; its pages stay in the cache, and errors are for the
-// next gfsync or gclose. `bytes` 0: up to the end of the file. Other advice is taken, and changes
-// nothing. Returns 0 also when some of it could not be had, as advice is never needed: reading it
-// loads it, or says why not. Errors: -EBADF, also for a descriptor that may not read or write what
-// is asked for; -EINVAL for a negative offset, or for what is no advice. Waits for I/O, bounded as
-// gread. A single thread of a GPU loads nothing.
+// Announces how the caller will use a part of a file, as posix_fadvise(2).
+//   offset, bytes  the part, in bytes; bytes 0: up to the end of the file
+//   advice         one of POSIX_FADV_*:
+// * POSIX_FADV_WILLNEED loads the part into the cache, in runs that the copy engine fills
+//   (file/bulk.cuh). That is faster than any number of reading threads. Bytes that are not in the
+//   host's memory come at the speed of its disk.
+// * POSIX_FADV_DONTNEED writes the part's dirty bytes to the file now, while other groups continue,
+//   instead of at a close or sync. The pages stay in the cache. The next gfsync or gclose returns
+//   the errors.
+// * Other advice of POSIX changes nothing.
+//
+// Returns 0, even if a part could not be loaded: a later read loads it, or returns the error.
+// Errors: -EBADF, also for a descriptor without the access that the advice needs; -EINVAL, a
+// negative offset or an unknown advice. Waits: for I/O, at most as long as gread. A single thread
+// of a GPU loads nothing.
 template <class Group>
 GPUFS_HD std::int32_t gfadvise(const Group& g, const mount_ref& fs, std::int32_t fd,
                                std::int64_t offset, std::uint64_t bytes, std::int32_t advice) {
@@ -723,7 +778,7 @@ GPUFS_HD std::int32_t gfadvise(const Group& g, const mount_ref& fs, std::int32_t
   if ((advice != POSIX_FADV_WILLNEED && !is_written) || begin >= file.size) return 0;
   const std::uint64_t end = bytes == 0 || file.size - begin < bytes ? file.size : begin + bytes;
   if (is_written) {
-    g.sync();  // what members wrote comes first
+    g.sync();  // Includes what all members wrote before the call.
     if (file.node != no_node)
       detail::flush_pages(fs, g, file.version, file.node, begin >> fs.layout.page_shift,
                           ((end - 1) >> fs.layout.page_shift) + 1);
@@ -734,10 +789,12 @@ GPUFS_HD std::int32_t gfadvise(const Group& g, const mount_ref& fs, std::int32_t
   return 0;
 }
 
-// Sends bytes to a sink, a host function that the mount registered (mount::open_sink): output
-// without a fixed bound. Calls of one group arrive in order; each call of at most the channel's
-// staging bytes arrives whole. Returns `bytes`, or -errno: -EBADF for a sink that is not open, what
-// the sink returned, -EIO. Waits for the host.
+// Sends bytes to a sink: a host function that the mount registered (mount::open_sink). The output
+// has no fixed bound. Calls of one group arrive in order. A call of at most the channel's staging
+// bytes arrives as one piece.
+//
+// Returns `bytes`, or -errno: -EBADF, the sink is not open; -EFAULT, `data` is null; the error that
+// the sink returned; -EIO. Waits for the host.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int64_t gsend(const Group& g, const mount_ref& fs, std::int32_t sink,
                                           const void* data, std::uint64_t bytes);

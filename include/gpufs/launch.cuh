@@ -1,5 +1,5 @@
-// Launching a kernel on a mount's device: a CUDA launch, or on the CPU device a pool of threads that
-// runs the same functor once per block.
+// Launches a kernel on a mount's device: on a GPU a CUDA launch; on the CPU device a pool of
+// threads that runs the same functor once per block.
 #pragma once
 
 #include "gpufs/gpufs.cuh"
@@ -14,24 +14,24 @@ namespace gpufs {
 struct launch_shape {
   std::uint32_t blocks = 1;
   std::uint32_t threads = 256;    // per block; the CPU device runs each block as one thread
-  std::size_t scratch_bytes = 0;  // per block, for block_group::scratch()
+  std::size_t scratch_bytes = 0;  // bytes per block, for block_group::scratch()
   void* stream = nullptr;         // cudaStream_t; ignored by the CPU device
   // Whether the kernel uses the copy engine (the bulk path), for which the service calls the CUDA
-  // driver. While another thread keeps the driver busy until the kernel ends, for example by a copy
-  // to pageable memory, the kernel loads page by page; to find that out takes up to 200 ms. False
-  // spares the kernel that.
+  // driver. If another thread keeps the driver busy until the kernel ends, for example by a copy to
+  // pageable memory, the kernel loads page by page; it needs up to 200 ms to find that out. False
+  // avoids this delay.
   bool bulk = true;
 };
 
 namespace detail {
 
-// Runs `call(functor, fs)` once per block on the CPU device's threads; returns when all have ended.
+// Runs `call(functor, fs)` once per block on the CPU device's threads. Returns when all have ended.
 void run_on_cpu(const mount& m, const launch_shape& shape,
                 void (*call)(const void* functor, const mount_ref& fs), const void* functor);
 
 #if defined(__CUDACC__)
-// A kernel that says how large its blocks are, and how many of them a multiprocessor should hold,
-// is compiled for that.
+// CUDA's launch bounds of a kernel: its own constants, or 1024 threads and 1 block per
+// multiprocessor.
 template <class Kernel>
 constexpr int block_threads_max() {
   if constexpr (requires { Kernel::block_threads_max; }) return Kernel::block_threads_max;
@@ -59,11 +59,12 @@ inline void check(cudaError_t status, const char* what) {
 }  // namespace detail
 
 // Calls `kernel(fs)` in every thread of the launch. `Kernel` is trivially copyable and has
-// `GPUFS_HD void operator()(const gpufs::mount_ref& fs) const`; it may have `static constexpr int
-// block_threads_max` and `blocks_per_multiprocessor`, CUDA's launch bounds (1024 and 1 otherwise).
-// On a GPU the launch is asynchronous on `stream`; the CPU device returns when the kernel has ended. The
-// mount must stay until then. Throws gpufs::error when the launch fails; ENOTSUP when the mount is
-// on a GPU and the caller was compiled by a plain C++ compiler.
+// `GPUFS_HD void operator()(const gpufs::mount_ref& fs) const`. It may have `static constexpr int
+// block_threads_max` and `blocks_per_multiprocessor`, CUDA's launch bounds (default 1024 and 1).
+//
+// On a GPU the launch is asynchronous on `stream`; on the CPU device it returns when the kernel has
+// ended. The mount must outlive the kernel. Throws gpufs::error if the launch fails; ENOTSUP if the
+// mount is on a GPU and the caller was compiled by a plain C++ compiler.
 template <class Kernel>
 void launch(const mount& m, const launch_shape& shape, const Kernel& kernel) {
   if (m.device() == device_kind::cpu) {

@@ -1,5 +1,5 @@
-// What this machine offers to gpufs: facts for people and tools that ask (`gpufs doctor`). Mounts
-// do not use them: each finds out by trying.
+// What gpufs can use on this machine: facts for people and tools (`gpufs doctor`). Mounts do not
+// use these facts; each mount tries for itself.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct gpu_facts {
   unsigned multiprocessors = 0;
   std::uint64_t memory_bytes = 0;
   bool host_register = false;  // can pin host memory that was allocated elsewhere
-  bool host_register_read_only =
-      false;  // also memory that may only be read, such as mapped files: direct loads
+  // Can also pin memory that may only be read, such as mapped files: direct loads.
+  bool host_register_read_only = false;
   bool virtual_memory = false;  // cuMemCreate and its family: the arena
   bool unified_addressing = false;
   bool mapped_host_memory = false;      // kernels can reach pinned host memory: the channel
@@ -28,30 +28,29 @@ struct gpu_facts {
 };
 
 struct cuda_facts {
-  int built_version =
-      0;  // CUDA version that the library was built with, as 13000 for 13.0; 0: without CUDA
-  int driver_version = 0;  // newest CUDA version that the driver serves; 0: no driver
-  std::string obstacle;    // why there are no GPUs; empty when there are
+  // CUDA version that the library was built with, such as 13000 for 13.0; 0: without CUDA.
+  int built_version = 0;
+  int driver_version = 0;  // newest CUDA version that the driver supports; 0: no driver
+  std::string obstacle;    // why there are no GPUs; empty if there are
   std::vector<gpu_facts> gpus;
 };
 
-// System calls that gpufs uses where it can. 0: usable; else the errno that they gave.
+// System calls that gpufs uses if possible. 0: usable; otherwise the errno of the call.
 struct host_facts {
   int process_vm_readv = 0;  // the CPU device's direct loads
-  int cachestat =
-      0;  // informational: how much of a file is in the host's page cache, without mapping it
+  // Informational: reports how much of a file is in the host's page cache, without a mapping.
+  int cachestat = 0;
   int io_uring = 0;  // informational
 };
 
 // The CUDA version that the library was built with, as in cuda_facts. Touches no GPU.
 int built_cuda_version() noexcept;
 
-// Starts the driver, but creates no context on any GPU. Throws nothing but std::bad_alloc: a
-// missing or broken driver is a fact too. Waits for the driver, up to seconds where it has to wake
-// a GPU.
+// Starts the driver, but creates no context on a GPU. Throws only std::bad_alloc; a missing or
+// broken driver is reported as a fact. Waits for the driver: up to seconds if it must wake a GPU.
 cuda_facts examine_cuda();
 
-// Tries the system calls once, without a trace. Does not wait.
+// Tries the system calls once, and leaves no trace. Does not wait.
 host_facts examine_host() noexcept;
 
 }  // namespace gpufs

@@ -7,24 +7,27 @@
 
 namespace gpufs {
 
-// A line or a token: text in a stream's buffer, until the next call of the stream.
+// A line or a token: text in the stream's buffer, valid until the next call of the stream.
 struct text_piece {
   text_span text;
-  bool cut;  // the buffer was full before its end was seen: the next call goes on with it
+  // The buffer was full before the end of the text; the next call continues with the rest.
+  bool cut;
 };
 
-// A file with a position, which is the group's own. All calls are collective, also its
-// construction, and return >= 0 or -errno. Each member has an object of its own, which must not lie
-// in memory that others see. It owns neither the descriptor nor the buffer; `fs`, descriptor and
-// buffer must outlive it. All that is written goes to the cache at once: there is nothing to flush.
-// Of a descriptor that appends, the position is for reading alone.
+// A file with a position of the group. All calls are collective, also the constructor, and return
+// >= 0 or -errno.
+//
+// Each member has its own object, which must not lie in memory that other members see. The stream
+// owns neither the descriptor nor the buffer; `fs`, the descriptor and the buffer must outlive it.
+// All writes go to the cache at once, so there is nothing to flush. With O_APPEND the position is
+// for reads only.
 template <class Group>
 class file_stream {
  public:
-  // `buffer`: memory of `bytes` bytes that all members can read and write: global or shared; of a
-  // thread, its own too. Lines, tokens and the text of a print must fit there. Without one (0
-  // bytes) there is still read, write, seek, tell. The position is 0. A descriptor that is none is
-  // found by the calls.
+  // The position starts at 0. The constructor does not report a bad descriptor; the calls do.
+  //   buffer, bytes  memory that all members can read and write: global or shared memory, for a
+  //     single thread also its local memory. A line, a token and the text of a print must fit. With
+  //     0 bytes only read, write, seek and tell work.
   GPUFS_HD file_stream(const Group& g, const mount_ref& fs, std::int32_t fd, void* buffer,
                        std::uint64_t bytes)
       : g_(g), fs_(fs), fd_(fd), buffer_(static_cast<char*>(buffer)), buffer_bytes_(bytes),
@@ -37,9 +40,10 @@ class file_stream {
 
   GPUFS_HD std::int64_t tell() const { return position_; }
 
-  // Moves the position, as lseek(2): from the beginning (SEEK_SET), the position (SEEK_CUR), the
-  // end (SEEK_END). Returns the new one. What is read then is looked up anew. Errors: -EBADF;
-  // -EINVAL for another `whence`, or a place in front of the file; -EOVERFLOW. Does not wait.
+  // Moves the position, as lseek(2): relative to the start (SEEK_SET), the position (SEEK_CUR), or
+  // the end of the file (SEEK_END). Drops the text in the buffer, so that later calls read the file
+  // again. Returns the new position. Errors: -EBADF; -EINVAL, another `whence` or a position before
+  // the start; -EOVERFLOW. Does not wait.
   GPUFS_HD std::int64_t seek(std::int64_t offset, std::int32_t whence) {
     file_status status{};
     const std::int32_t error = gfstat(g_, fs_, fd_, status);
@@ -56,9 +60,9 @@ class file_stream {
     return position_;
   }
 
-  // As gread and gwrite, at the position, which then is behind the bytes. With O_APPEND a write
-  // goes to the file's end, and the position stays. (POSIX read, write.) `to` must not lie in the
-  // stream's buffer.
+  // As gread and gwrite, at the position; the position moves past the bytes. With O_APPEND a write
+  // goes to the end of the file, and the position stays. `to` must not lie in the stream's buffer.
+  // (POSIX read, write.)
   [[nodiscard]] GPUFS_HD std::int64_t read(void* to, std::uint64_t bytes) {
     const std::int64_t n = gread(g_, fs_, fd_, to, bytes, position_);
     if (n > 0) skip(static_cast<std::uint64_t>(n));
@@ -71,11 +75,13 @@ class file_stream {
     return n;
   }
 
-  // Writes formatted text, as format_text makes it, at the position. With O_APPEND the text of one
-  // call is whole in the file, whoever else appends to it. Neither the format nor an argument may
-  // lie in the buffer. Returns the bytes written; if those are fewer than the text has, as gwrite,
-  // the others are in the buffer behind them. Errors: as format_text (the text and a zero have to
-  // fit into the buffer), and then nothing is written; as gwrite. Waits as gwrite. (POSIX fprintf.)
+  // Writes formatted text (format_text) at the position. With O_APPEND the text of one call is in
+  // one piece in the file, even if other groups append too. Neither the format nor an argument may
+  // lie in the buffer.
+  //
+  // Returns the bytes written. If they are fewer than the text has (see gwrite), the buffer still
+  // holds the rest after them. Errors: as format_text (the text and a terminating zero must fit
+  // into the buffer), and then nothing is written; as gwrite. Waits as gwrite. (POSIX fprintf.)
   template <class... Arguments>
   [[nodiscard]] GPUFS_HD std::int64_t print(const char* format, const Arguments&... arguments) {
     forget_text();
@@ -83,20 +89,24 @@ class file_stream {
     return bytes < 0 ? bytes : write(buffer_, static_cast<std::uint64_t>(bytes));
   }
 
-  // Reads the next line into the buffer. `line` has it without its newline (`end`); a carriage
-  // return in front of that is part of it. Lines of up to the buffer's bytes less one come whole
-  // (of 512 bytes or more less 16, so that reads are aligned as the file is). A last line may have
-  // no newline. Returns the bytes taken, with the newline, > 0; 0 at the file's end. Errors: as
-  // gread, of a line that cannot be read to its end, and the position stays in front of it; -EINVAL
-  // without a buffer. Waits as gread. (POSIX getline.)
+  // Reads the next line into the buffer. `line` excludes the newline (`end`), but includes a
+  // carriage return before it. Lines of up to the buffer's bytes less one are not cut (less 16 for
+  // buffers of 512 bytes or more, because reads are aligned as the file is). The last line may have
+  // no newline.
+  //
+  // Returns the bytes consumed, including the newline, > 0; 0 at the end of the file. Errors: as
+  // gread, if the line cannot be read to its end, and then the position stays before the line;
+  // -EINVAL without a buffer. Waits as gread. (POSIX getline.)
   [[nodiscard]] GPUFS_HD std::int64_t read_line(text_piece& line, char end = '\n') {
     return take(line, 1, [&](text_span text) { return find_byte(g_, text, end); });
   }
 
-  // Reads the next token: bytes that are no `delimiters`, behind any number that are. The position
-  // then is right behind it. Returns the token's bytes, > 0; 0 when none comes before the file's
-  // end. Of a token that is cut, at least one byte is left for the next call. Errors and waits as
-  // read_line; -EINVAL also for a cut one in a buffer of one byte. (C strtok, of a file.)
+  // Skips delimiters and reads the next token: the bytes up to the next of `delimiters`. The
+  // position moves to the end of the token.
+  //
+  // Returns the bytes of the token, > 0; 0 if there is none before the end of the file. If the
+  // token is cut, at least one of its bytes is left for the next call. Errors and waits: as
+  // read_line; -EINVAL also for a cut token in a buffer of one byte. (C strtok, for a file.)
   [[nodiscard]] GPUFS_HD std::int64_t read_token(const byte_set& delimiters, text_piece& token) {
     token = {};
     for (bool found = false; !found;) {
@@ -114,7 +124,7 @@ class file_stream {
   }
 
  private:
-  // How far a search came. All of it is in the buffer.
+  // Where a search stopped. The buffer holds all of its bytes.
   struct stretch {
     enum where : std::uint32_t { found, at_file_end, buffer_full };
     std::uint64_t bytes;
@@ -122,8 +132,8 @@ class file_stream {
     where end;
   };
 
-  // Room that is given up so that text can begin wherever it is aligned as in the file: then it is
-  // copied in vectors.
+  // Bytes of the buffer that stay unused so that the text can start with the alignment that it has
+  // in the file; then it is copied in vectors.
   GPUFS_HD static constexpr std::uint64_t slack_of(std::uint64_t bytes) {
     return bytes >= 512 ? 15 : 0;
   }
@@ -136,7 +146,7 @@ class file_stream {
     text_bytes_ -= kept;
   }
 
-  // From the position on, to where `find` finds something.
+  // Searches from the position on, until `find` finds something.
   template <class Find>
   GPUFS_HD stretch look_for(const Find& find) {
     if (buffer_ == nullptr || buffer_bytes_ == 0) return {0, -EINVAL, stretch::found};
@@ -150,15 +160,15 @@ class file_stream {
     }
   }
 
-  // Reads on, so that the text in the buffer begins at the position. A line's beginning at the
-  // buffer's end is read once more, which costs what it would cost to move it. Returns as gread.
+  // Reads more of the file, so that the text in the buffer starts at the position. The start of a
+  // line at the end of the buffer is read again; moving it would cost as much. Returns as gread.
   GPUFS_HD std::int64_t fill() {
     const std::uint64_t offset =
         static_cast<std::uint64_t>(position_) - reinterpret_cast<std::uintptr_t>(buffer_);
     char* const begin = buffer_ + (offset & slack_);
     if (text_ != begin) forget_text();
     text_ = begin;
-    g_.sync();  // the others have done with what was in the buffer
+    g_.sync();  // The other members no longer use the old text.
     const std::int64_t n =
         gread(g_, fs_, fd_, text_ + text_bytes_, buffer_bytes_ - slack_ - text_bytes_,
               position_ + static_cast<std::int64_t>(text_bytes_));
@@ -166,8 +176,8 @@ class file_stream {
     return n;
   }
 
-  // Takes what comes before what `find` finds, and `behind` bytes of that. If that is nothing, a
-  // byte of a piece that is cut is left: the next call must see that it goes on.
+  // Consumes the text before what `find` finds, and `behind` bytes of what it finds. If `behind` is
+  // 0, a cut piece leaves one byte, so that the next call sees that the piece continues.
   template <class Find>
   GPUFS_HD std::int64_t take(text_piece& piece, std::uint64_t behind, const Find& find) {
     piece = {};
@@ -190,7 +200,7 @@ class file_stream {
   const std::uint64_t buffer_bytes_;
   const std::uint64_t slack_;
   std::int64_t position_ = 0;
-  // What is known of the file from the position on; a part of the buffer.
+  // The known text of the file from the position on; a part of the buffer.
   char* text_;
   std::uint64_t text_bytes_ = 0;
 };

@@ -1,4 +1,4 @@
-// view<T>: a file as an array that pages in on access.
+// view<T>: a file as an array whose pages are loaded on access.
 #pragma once
 
 #include "gpufs/cache/glance.cuh"
@@ -6,12 +6,15 @@
 
 namespace gpufs {
 
-// A file, from `offset` on, as an array of T (trivially copyable, of any size and alignment). Each
-// thread reads for itself, wherever it is in its code; threads of a warp that read the same page at
-// the same moment fault once. Holds no pin between accesses, and takes none for what is in the
-// cache, if T consists of whole words of 4 or 8 bytes that are aligned in the file. Such hits are
-// counted when the view is destroyed. Refers to `fs`, which must outlive it. The descriptor stays
-// the caller's and must outlive the view.
+// A file, from byte `offset` on, as a read-only array of T (trivially copyable, of any size and
+// alignment).
+//
+// Each thread reads by itself, anywhere in its code: the calls are not collective. Threads of a
+// warp that read the same page at the same moment fault once. A view holds no pin between accesses.
+// An access to a cached page takes no pin either, if T consists of whole words of 4 or 8 bytes that
+// are aligned in the file; such hits are counted when the view is destroyed.
+//
+// The view keeps a pointer to `fs`, and does not own the descriptor; both must outlive it.
 template <class T>
 class view {
  public:
@@ -25,18 +28,20 @@ class view {
     fs_->counters().add(counter::hits, own_.hits);
     fs_->counts_of(own_.file.record).hits.add_relaxed(own_.hits);
   }
-  // A copy begins to count anew.
+  // A copy starts its own count of hits.
   GPUFS_HD view(const view& other) : fs_(other.fs_), own_(other.own_) { own_.hits = 0; }
   view& operator=(const view&) = delete;
 
-  // Number of whole T in the file behind `offset`, as of its open; 0 for a bad descriptor.
+  // Number of whole T in the file from `offset` on, as of the construction of the view. 0 for a bad
+  // descriptor.
   GPUFS_HD std::uint64_t size() const { return own_.size(); }
 
-  // 0, or the -errno of the first access that failed: as gread, and -EINVAL for an index that is
-  // not below size().
+  // 0, or the -errno of the first access that failed: as gread; -EINVAL for an index that is not
+  // below size().
   GPUFS_HD std::int32_t error() const { return own_.error; }
 
-  // Element i, or T{} when it cannot be read; then error() says why. Waits as gread.
+  // Returns element i, or T{} if it cannot be read; then error() returns the reason. Waits as
+  // gread.
   GPUFS_HD T operator[](std::uint64_t i) const {
     const std::uint64_t indices[1] = {i};
     T values[1];
@@ -44,8 +49,8 @@ class view {
     return values[0];
   }
 
-  // Elements indices[0], indices[1], ... as operator[] gives them one by one, but for those in the
-  // cache the latencies are one: two to eight at a time keep the memory busy with fewer threads.
+  // Reads elements indices[0], indices[1], ... as operator[] does. The latencies of elements in the
+  // cache overlap: with two to eight elements per call, fewer threads keep the memory busy.
   template <unsigned N>
   GPUFS_HD void read(const std::uint64_t (&indices)[N], T (&values)[N]) const {
     static_assert(N <= 32, "a bit for each element");
@@ -53,9 +58,9 @@ class view {
     if constexpr (detail::glances && sizeof(T) % sizeof(word) == 0 && sizeof(T) <= glance_bytes_max)
       missing = read_at_a_glance(indices, values);
     if (missing == 0) return;
-    // All that lives goes through memory by hand, here. The compiler would keep there, for good,
-    // what does not fit into the registers that a call leaves alone, and every hit would load and
-    // store it.
+    // Copies all live values to memory explicitly. Otherwise the compiler would keep in memory all
+    // values that do not fit into the registers that a call preserves, and every hit would load and
+    // store them.
     errand<N> e{own_, {}, {}, missing};
     GPUFS_UNROLL
     for (unsigned i = 0; i < N; ++i) {
@@ -82,8 +87,9 @@ class view {
     }
   };
 
-  // Returns a bit for each element with which it is not so easy: that crosses pages, or is not in
-  // the cache, or was evicted meanwhile. Steps as in find_at_a_glance().
+  // Optimistic read, without pins. Returns a bit for each element that needs read_missing(): it
+  // spans pages, or is not in the cache, or was evicted during the read. The steps are those of
+  // find_at_a_glance().
   template <unsigned N>
   GPUFS_HD std::uint32_t read_at_a_glance(const std::uint64_t (&indices)[N], T (&values)[N]) const {
     constexpr unsigned count = sizeof(T) / sizeof(word);
@@ -147,7 +153,7 @@ class view {
     T value;
     std::int32_t error;
   };
-  // With pins.
+  // Reads one element, with pins.
   GPUFS_HD static element read_pinned(const mount_ref& fs, const detail::file_view& file,
                                       std::uint64_t at) {
     element e{};
@@ -163,13 +169,14 @@ class view {
     return e;
   }
 
-  // Copies what the page that holds `at` has of the next `bytes`; or -errno.
+  // Copies the part of [at, at + bytes) that lies in the page of `at`. Returns the bytes copied, or
+  // -errno.
   GPUFS_HD static std::int64_t read_within_page(const mount_ref& fs, const detail::file_view& file,
                                                 std::uint64_t at, char* to, std::uint64_t bytes) {
     const std::uint64_t page = at >> fs.layout.page_shift;
     const std::uint64_t within = at - (page << fs.layout.page_shift);
-    // The lanes that are here now and want the same page of the same version: they fault as one
-    // group.
+    // The threads of the warp that are here now and want the same page of the same version fault as
+    // one group.
     const lane_group peers = converged_lanes().matching(page, file.version);
     page_cache<lane_group> cache(fs, peers, file.record);
     const page_pin pin =
@@ -180,8 +187,8 @@ class view {
     const bool there = within + n <= static_cast<std::uint64_t>(pin.valid);
     if (there) copy_from_frame(this_thread(), to, fs.page(pin.frame) + within, n);
     cache.release(pin.frame);
-    return there ? static_cast<std::int64_t>(n)
-                 : -EINVAL;  // the file was truncated since it was opened
+    // With -EINVAL, the file was truncated after it was opened.
+    return there ? static_cast<std::int64_t>(n) : -EINVAL;
   }
 
   const mount_ref* fs_;

@@ -5,21 +5,37 @@
 
 namespace gpufs {
 
-// Writes `bytes` of memory that all members can read, at any offset; neither needs an alignment
-// (16-byte aligned on both sides is fastest). A file opened with O_APPEND is written at its end
-// instead: at an offset that no other call of the mount gets. Who reads the file meanwhile may find
-// zeros there; and if the call fails, they stay unless nothing was written behind them. When the
-// call returns, all threads of the mount see the bytes; others see them after gclose, gmsync or
-// gfsync, or when the page was written back for want of frames. Only these bytes ever reach the
-// file, whatever else is in their pages. Returns the bytes written: fewer than asked only before an
-// error that the next call returns. Of several pages the warps of a block write a share each: then
-// bytes behind those may have been written too. Errors: -EBADF, also for a descriptor that does not
-// write; -EINVAL for a negative offset; -EFBIG behind 2^48 bytes; -EFAULT for a null buffer; what a
-// read of the page gave, if only a part of it is written and the file has it; -ENOBUFS. Errors of
-// the disk come later, from gfsync, gmsync or gclose. When the descriptor is closed meanwhile,
-// -EBADF, and any part of the bytes is written. Waits: for I/O where a page has to be fetched or
-// others written back first, bounded by the mount's timeouts; an append also while the file is
-// being truncated. (GPUfs, ACM TOCS 32(1), section 3.2.)
+// Writes bytes to a file.
+//   buffer  memory that all members can read
+//   bytes   any number
+//   offset  in bytes, >= 0; ignored with O_APPEND. Neither needs an alignment; 16-byte alignment of
+//     buffer and offset is fastest.
+//
+// With O_APPEND the bytes go to the end of the file, to an offset that no other call of the mount
+// gets. A concurrent reader may find zeros there. If the call fails, the zeros stay, unless no
+// other call has appended after them.
+//
+// When the call returns, all threads of the mount see the bytes. Other programs see them after
+// gclose, gmsync or gfsync, or when the mount has written the page back because it needed frames.
+// Only the written bytes reach the file, whatever else their pages contain. (GPUfs, ACM TOCS 32(1),
+// section 3.2.)
+//
+// Returns the bytes written. They are fewer than asked only before an error that the next call
+// returns. If a write spans several pages, each warp of a block writes a share; then bytes after
+// the returned count may be written too.
+//
+// Errors:
+// * -EBADF: the descriptor is not open for writing. If another group closes it during the call, any
+//   part of the bytes may be written.
+// * -EINVAL: a negative offset.
+// * -EFBIG: the end of the write is past 2^48 bytes.
+// * -EFAULT: a null buffer.
+// * -ENOBUFS: all frames of the cache stayed pinned.
+// * Errors of a read of the page, if the call writes only a part of a page that the file has.
+// Errors of the disk come later, from gfsync, gmsync or gclose.
+//
+// Waits: for I/O if a page must be loaded, or other pages written back first; at most the mount's
+// timeouts. An append also waits while the file is being truncated.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int64_t gwrite(const Group& g, const mount_ref& fs, std::int32_t fd,
                                            const void* buffer, std::uint64_t bytes,
@@ -52,18 +68,23 @@ template <class Group>
   const std::uint64_t end = begin.at + bytes;
   const std::int64_t written =
       detail::write_bytes(fs, g, fd, found.view, from, begin.at, end, appends);
-  // After a barrier of write_bytes(), behind all members' marks.
+  // write_bytes() has ended with a barrier, so this comes after the marks of all members.
   if (appends && g.is_leader()) detail::end_size_use(fs, found.view.node);
   return written;
 }
 
-// Has all that was written to the file through this mount reach its disk, as fdatasync(2). Returns
-// 0, or -errno: also of an earlier write-back of the file that failed and that no call has
-// returned; then it is returned once, and what could not be written stays dirty, so that a later
-// call may succeed. -EIO, too, while a write-back that was given up may still take place. But a
-// sync that failed may have dropped bytes for good, and a truncation that the host has begun and
-// not answered in time may still take place: after those every gfsync and gclose of the file fails,
-// up to the last gclose. -EBADF for a descriptor that does not write. Waits for I/O.
+// Makes all that was written to the file through this mount durable, as fdatasync(2).
+//
+// Returns 0, or -errno. Errors:
+// * -EBADF: the descriptor is not open for writing.
+// * The error of a write-back: of this call, or of an earlier one that no call has returned yet. It
+//   is returned once. The bytes stay dirty, so a later call may succeed.
+// * -EIO also while a write-back that was given up may still take place.
+// * After a failed sync, which may have lost bytes for good, or after a truncation that the host
+//   has begun and did not answer in time, every gfsync and gclose of the file fails, up to the last
+//   gclose.
+//
+// Waits: for I/O.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gfsync(const Group& g, const mount_ref& fs, std::int32_t fd) {
   const detail::found_file found = detail::find_file(fs, g, fd, access_write);
@@ -72,13 +93,21 @@ template <class Group>
   return detail::sync_file(fs, g, found.view);
 }
 
-// Makes the file `size` bytes long: cuts it, or lengthens it with zeros. Calls that write behind
-// `size` at the same time may take place before it or after, byte by byte. Returns 0, or -errno:
-// -EBADF, -EINVAL for a negative size, -EFBIG, what the host said: then gfstat tells which size it
-// has. -EIO, and nothing has changed, while a write-back that was given up may still take place;
-// -EIO also when the host does not answer: then it may still cut the file, and every gfsync and
-// gclose fails up to the last gclose. An append takes place as a whole before it, or after it, at
-// the end that the file has then. Waits for the host, for such writes, and for appends under way.
+// Sets the size of the file to `size` bytes: cuts it, or extends it with zeros.
+//
+// A concurrent write past `size` may take place before or after the truncation, byte by byte. A
+// concurrent append takes place as a whole: before it, or after it at the new end of the file.
+//
+// Returns 0, or -errno. Errors:
+// * -EBADF: the descriptor is not open for writing.
+// * -EINVAL: a negative size.
+// * -EFBIG: a size of 2^48 bytes or more.
+// * Errors of the host; gfstat then returns the current size.
+// * -EIO with no change, while a write-back that was given up may still take place.
+// * -EIO if the host does not answer. The host may still cut the file, so every gfsync and gclose
+//   fails, up to the last gclose.
+//
+// Waits: for the host, for writes that were given up, and for appends under way.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gftruncate(const Group& g, const mount_ref& fs, std::int32_t fd,
                                                std::int64_t size) {
@@ -92,10 +121,18 @@ template <class Group>
   });
 }
 
-// Removes a path, and gives one another name, as unlink(2) and rename(2). Descriptors of the files
-// stay what they are. Returns 0, or -errno: what the host said, -EROFS, -EFAULT, -ENAMETOOLONG;
-// -EIO when the host does not answer: then it may still happen; -EBUSY, and nothing was done, while
-// that is so of an earlier call on one of the paths. Waits for the host.
+// gunlink removes a path, as unlink(2). grename renames `path` to `new_path`, as rename(2).
+// Descriptors keep their files.
+//
+// Returns 0, or -errno. Errors:
+// * -EROFS: the mount is read-only.
+// * -EFAULT, -ENOENT, -ENAMETOOLONG: a null, empty or too long path.
+// * Errors of the host.
+// * -EIO also if the host does not answer: then the operation may still take place.
+// * -EBUSY: such an earlier call on one of the paths may still take place; this call has done
+//   nothing.
+//
+// Waits: for the host.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gunlink(const Group& g, const mount_ref& fs, const char* path) {
   if (!fs.writes()) return -EROFS;
@@ -108,7 +145,7 @@ template <class Group>
   return detail::ask_about_paths(fs, g, request_code::rename, path, new_path);
 }
 
-// A part of a file in GPU memory that may be written. `bytes` as of a mapping.
+// A part of a file in GPU memory that kernels may write. `bytes`: as in mapping.
 struct writable_mapping {
   char* data;
   std::int64_t bytes;
@@ -116,11 +153,15 @@ struct writable_mapping {
   std::uint32_t reserved;
 };
 
-// As gmmap, for reading and writing: what is stored there by any thread of the GPU goes to the file
-// after gmsync or gmunmap of the mapping, and only bytes whose value has changed. (Write with
-// gwrite what must go there though it was there before.) The descriptor has to stay open until
-// then, and be one that reads and writes: -EACCES. A mapping holds two frames. It does not lengthen
-// the file: gftruncate does. Errors and waits as gmmap.
+// Maps a part of a file for reading and writing, as gmmap. `fd` must be open for both, and must
+// stay open until the mapping ends.
+//
+// Any thread of the GPU may store through the pointer. Stored bytes reach the file after gmsync or
+// gmunmap of the mapping, but only bytes whose value has changed. Use gwrite for bytes that must be
+// written even if the file has the same value. A mapping holds two frames. It does not extend the
+// file; gftruncate does.
+//
+// Errors: as gmmap; -EACCES if the descriptor does not both read and write. Waits: as gmmap.
 template <class Group>
 [[nodiscard]] GPUFS_HD writable_mapping gmmap_write(const Group& g, const mount_ref& fs,
                                                     std::int32_t fd, std::int64_t offset,
@@ -143,8 +184,9 @@ template <class Group>
 
 namespace detail {
 
-// What was stored in a mapping is marked. 0, or -errno: -EINVAL when it is none, -EBADF. `frame`
-// and `copy`: where it is. Collective.
+// Marks the bytes that were stored in a mapping as dirty. Stores the frame of the page in
+// `frame_number`, and the frame of its copy in `copy`. Returns 0; -EINVAL if `m` is no mapping for
+// writing; or -EBADF. Collective. Waits while the file is being truncated.
 template <class Group>
 GPUFS_HD std::int32_t take_changes(const mount_ref& fs, const Group& g, const writable_mapping& m,
                                    std::uint32_t& frame_number, std::int32_t& copy) {
@@ -159,7 +201,7 @@ GPUFS_HD std::int32_t take_changes(const mount_ref& fs, const Group& g, const wr
   const found_file found = find_to_write(fs, g, m.fd);
   if (found.error != 0) return found.error;
   if (g.is_leader()) begin_size_use(fs, found.view.node);
-  // Not behind the file's end, where it was cut since.
+  // Marks nothing past the end of the file: it may have been cut since the page was mapped.
   const std::uint64_t size = file_size(fs, g, found.view.node);
   const std::uint64_t page_begin = g.broadcast(frame_table(fs).header(frame_number).key()).low
                                    << fs.layout.page_shift;
@@ -173,8 +215,9 @@ GPUFS_HD std::int32_t take_changes(const mount_ref& fs, const Group& g, const wr
 
 }  // namespace detail
 
-// What was stored in the mapping so far is in the file when it returns (not on its disk: gfsync).
-// Returns 0, or -errno as gfsync; -EINVAL for what is no such mapping. Waits for I/O.
+// Writes to the file what was stored in the mapping so far. The file has the bytes when the call
+// returns; its disk may not (gfsync). Returns 0, or -errno as gfsync; -EINVAL if `m` is not a
+// mapping for writing. Waits: for I/O.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int32_t gmsync(const Group& g, const mount_ref& fs,
                                            const writable_mapping& m) {
@@ -187,9 +230,10 @@ template <class Group>
   });
 }
 
-// Ends the mapping. What was stored in it is dirty then, and goes to the file as what gwrite wrote.
-// Returns 0; -EINVAL for what is no such mapping; -EBADF when its descriptor was closed before:
-// then what was stored is lost. Does not wait for I/O, but while the file is being truncated.
+// Ends a mapping for writing. What was stored in it becomes dirty, and reaches the file as if
+// gwrite had written it. Returns 0; -EINVAL if `m` is not a mapping for writing; -EBADF if its
+// descriptor was closed before, and then the stored bytes are lost. Does not wait for I/O, but
+// waits while the file is being truncated.
 template <class Group>
 GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const writable_mapping& m) {
   std::uint32_t frame_number = 0;
@@ -201,10 +245,11 @@ GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const writabl
     const detail::frame_table frames(fs);
     const auto copy_frame = static_cast<std::uint32_t>(copy);
     frames.unpin(copy_frame);
-    // Nobody needs it any more, unless others have mapped the page too.
+    // The copy is no longer needed, unless another group has mapped the page too.
     if (frames.claim_resident(copy_frame)) frames.header(copy_frame).state.release();
     frames.unpin(frame_number);
-    // Release: what came before was found, or is lost.
+    // Release: pairs with are_pages_mapped(). A group that sees the lower count also sees the marks
+    // of what was stored (with -EBADF: it is lost).
     (void)fs.at<name_state>(fs.layout.names)->mapped.fetch_add_release(~0u);
   }
   g.sync();

@@ -1,8 +1,11 @@
-// Mappings of files, of which a process may have so many (Linux: vm.max_map_count, 65,530 by
-// default) that memory, threads and the driver get none when files have taken them. Who asks for
-// one too many is told so, and does without. Of address space a process has 128 TiB; a sparse file
-// of 16 TiB costs a kernel nothing. But reads of a mapping make page tables, 4 KiB for each 2 MiB,
-// which stay until the mapping ends, also where the pages have left memory.
+// Limits the mappings of files. A process may have only so many mappings (Linux: vm.max_map_count,
+// 65,530 by default). Without a limit, files could leave none for memory, threads and the driver. A
+// caller past the limit gets null and does without a mapping. A process has 128 TiB of address
+// space, and a mapped sparse file of 16 TiB costs the kernel nothing. But reads of a mapping create
+// page tables, 4 KiB for each 2 MiB, which stay until the mapping ends, even after the pages have
+// left memory.
+//
+// Any thread may call it. It has no locks; its counters are atomic.
 #pragma once
 
 #include <sys/mman.h>
@@ -13,8 +16,8 @@
 namespace gpufs {
 
 enum class mapping_use {
-  copies,  // a worker copies out of it, or into it
-  extents  // a range for the device, by whose budget its bytes are bounded
+  copies,  // a worker copies from or to it
+  extents  // a range for the device; its bytes are bounded by the extents' budget
 };
 
 template <mapping_use use>
@@ -22,15 +25,15 @@ class counted_mapping {
  public:
   // In all mounts together.
   static constexpr int most = use == mapping_use::copies ? 16'384 : 32'768;
-  // Of copies with 1 GiB of page tables at most. Extents are made page by page only as far as their
-  // budget goes.
+  // For copies: at most 1 GiB of page tables. Extents fault in pages only as far as their budget
+  // goes.
   static constexpr std::uint64_t bytes_most =
       use == mapping_use::copies ? std::uint64_t{512} << 30 : std::uint64_t{16} << 40;
 
-  // Null where there are as many already, or the kernel refuses.
+  // Maps a range of a file. Returns null past the limits, or when the kernel refuses.
   static char* make(int fd, std::uint64_t bytes, std::uint64_t offset, int protection) noexcept {
     if (bytes > bytes_most) return nullptr;
-    // Relaxed: numbers, by which nothing else becomes known.
+    // Relaxed: the counts order no other memory.
     const bool fits = count().fetch_add(1, std::memory_order_relaxed) < most;
     if (all_bytes().fetch_add(bytes, std::memory_order_relaxed) <= bytes_most - bytes && fits) {
       void* const data =

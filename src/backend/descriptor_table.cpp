@@ -22,24 +22,24 @@
 namespace gpufs {
 namespace {
 
-// Not in the headers of older C libraries; the numbers are those of all architectures.
+// Older C libraries do not have these. The numbers are the same on all architectures.
 constexpr long close_range_call = 436;
 constexpr unsigned close_range_unshare = 2;
 constexpr long pidfd_open_call = 434, pidfd_getfd_call = 438;
 constexpr long faccessat2_call = 439;
 constexpr unsigned pidfd_thread = O_EXCL;
 constexpr std::int64_t looks_at_locks_ms = 100;
-constexpr std::size_t handed_at_first =
-    1024;  // many more are handed over only to a thread that hangs
+// More than these are handed over only to a thread that hangs.
+constexpr std::size_t handed_at_first = 1024;
 
-// Linux copies a table by whole words of 64 numbers, and then closes the copies that were not asked
-// for. That is a close like any other: the file system reports to it what it would have reported to
-// the next one, and it goes nowhere.
+// Linux copies a table by whole words of 64 numbers, and then closes the copies that were not
+// wanted. That is a close like any other: the file system reports to it the write errors that it
+// would have reported to the next close, and they are lost.
 constexpr int copied_at_least = 64;
 
-// A table with nothing but copies of the numbers below `end`: of 0, 1 and 2. Never by unshare(2),
-// which would copy all: then the program's pipes would not end, nor its locks go, when it closes
-// them.
+// Gives the calling thread a table with copies of only the numbers below `end`: 0, 1 and 2. It does
+// not use unshare(2), which copies all numbers: then a program's pipe would not end, nor its lock
+// go, when the program closes it.
 bool take_own_table(unsigned end = 3) {
   return syscall(close_range_call, end, ~0u, close_range_unshare) == 0;
 }
@@ -52,7 +52,7 @@ bool is_same(const struct statx& a, const struct statx& b) {
          a.stx_ino == b.stx_ino;
 }
 
-// Whether the calling thread finds the file of a descriptor of another thread's table.
+// Whether the calling thread can reopen a descriptor of another thread's table.
 bool leads_to(const std::string& proc, long thread, int descriptor,
               const struct statx& identity) noexcept {
   try {
@@ -66,8 +66,9 @@ bool leads_to(const std::string& proc, long thread, int descriptor,
   }
 }
 
-// Whether anyone holds a POSIX lock on a descriptor's file, or a lock that may hide one: a query
-// for an open file description sees also those of this process, and gives the first.
+// Whether any process holds a POSIX lock on a descriptor's file, or a lock that may hide one. A
+// query for an open file description also sees the locks of this process, and returns the first
+// lock.
 bool is_locked(int descriptor) {
   struct flock lock{};
   lock.l_type = F_WRLCK;
@@ -86,7 +87,7 @@ std::int64_t coarse_ms() {
 thread_local const std::shared_ptr<descriptor_table>* descriptor_table::current_ = nullptr;
 
 descriptor_table& descriptor_table::of_process() {
-  // Threads that were left behind, because they hang, may still come to it when the program ends.
+  // Never destroyed: threads that were detached because they hang may still use it at exit.
   static auto* const table = new descriptor_table;
   return *table;
 }
@@ -127,16 +128,16 @@ bool descriptor_table::can_be_own(const std::string& proc) noexcept {
     other.join();
     return reached;
   } catch (const std::exception&) {
-    return false;  // no memory, or no thread: then no table either
+    return false;  // no memory or no thread: no own table either
   }
 }
 
-// Of the thread whose table it is.
+// The guard of a thread that has its own table.
 class own_table_stay final : public descriptor_table_guard {
  public:
   explicit own_table_stay(std::shared_ptr<descriptor_table> table) : table_(std::move(table)) {}
   ~own_table_stay() override {
-    if (descriptor_table::current_ != &table_) return;  // it never began
+    if (descriptor_table::current_ != &table_) return;  // make_own() failed
     table_->end();
     descriptor_table::current_ = nullptr;
   }
@@ -163,9 +164,10 @@ std::unique_ptr<descriptor_table_guard> descriptor_table::make_own(
   }
 }
 
-// ---- ThreadSanitizer knows of one table only: for it a number that one thread closes is the
-// number that another one uses. So what happens in an opener's table passes by the functions that
-// it sees.
+// ---- System calls
+//
+// ThreadSanitizer knows only one table. It takes equal numbers in two tables for the same
+// descriptor. So calls in an opener's table bypass the functions that it intercepts.
 
 int descriptor_table::open(const char* path, int flags, unsigned mode, int folder) const {
   const auto fd = is_own() ? static_cast<int>(syscall(SYS_openat, folder, path, flags, mode))
@@ -174,7 +176,7 @@ int descriptor_table::open(const char* path, int flags, unsigned mode, int folde
   return (flags & O_PATH) != 0 ? fd : above_streams(fd);
 }
 
-// 0, 1 and 2 are the program's streams, also while it has closed them.
+// 0, 1 and 2 are the program's streams, even while the program has closed them.
 int descriptor_table::above_streams(int descriptor) const {
   if (descriptor > 2) return descriptor;
   const auto higher = static_cast<int>(syscall(SYS_fcntl, descriptor, F_DUPFD_CLOEXEC, 3));
@@ -191,8 +193,8 @@ std::int64_t descriptor_table::read(int descriptor, char* to, std::uint64_t byte
   return n < 0 ? -errno : n;
 }
 
-// An error of close on a descriptor that was only read loses nothing; there is nobody to tell
-// either.
+// An error of close is dropped: for a descriptor that was only read it loses nothing, and no caller
+// waits for it.
 void descriptor_table::close_now(int descriptor) const noexcept {
   if (is_own()) (void)syscall(SYS_close, descriptor);
   else (void)::close(descriptor);
@@ -227,13 +229,13 @@ int descriptor_table::report_close(int descriptor) const {
     const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
     return copy >= 0 && ::close(copy) == 0 ? 0 : -errno;
   }
-  // A close in this table would drop the program's locks on the file, so a thread with another one
-  // makes it.
+  // A close in this table would drop the program's locks on the file. So a thread with its own
+  // table closes a copy.
   int status = -EIO;
   try {
     const blocked_signals meanwhile;
     std::thread other([descriptor, &status] {
-      // Its copy is to be the first that is closed.
+      // The first close must be the close of this copy.
       const auto close_copy = [descriptor] {
         if (!take_own_table(copied_at_least)) return false;
         int copy = descriptor;
@@ -290,7 +292,7 @@ void descriptor_table::close_kept() noexcept {
   if (!any_kept_.load(std::memory_order_relaxed)) return;
   std::int64_t due = look_at_ms_.load(std::memory_order_relaxed);
   const std::int64_t now = coarse_ms();
-  // Relaxed: who wins looks, and the mutex passes what it looks at.
+  // Relaxed: the exchange only selects the thread that checks; the mutex orders the list.
   if (now < due ||
       !look_at_ms_.compare_exchange_strong(due, now + looks_at_locks_ms, std::memory_order_relaxed))
     return;
@@ -302,7 +304,7 @@ void descriptor_table::close_kept() noexcept {
   }
   for (const kept_descriptor& k : seen) {
     close_or_keep(k.number);
-    // Afterwards, as it counts until it is closed.
+    // After the close, because the descriptor counts until then.
     kept_count_.fetch_sub(1, std::memory_order_relaxed);
   }
 }
@@ -327,15 +329,15 @@ int descriptor_table::take_kept(const kept_name& name, int path) {
 }
 
 int descriptor_table::reopen(int descriptor) {
-  // The thread whose table it is may end, but not now: after it the links could be those of a new
-  // thread with its number.
+  // Holds the table's thread back from ending. After its end the links could be those of a new
+  // thread with the same number.
   const std::shared_lock lock(life_);
   if (ended_) return -ESTALE;
   const std::string link = links_ + std::to_string(descriptor);
   const int fd = uninterrupted([&] {
     return of_this_thread().open(link.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   });
-  // Where the link is, it is the file that cannot be opened.
+  // The link exists, so the file itself cannot be opened again: copy the descriptor.
   char to = 0;
   if (fd < 0 && fd != -EMFILE && fd != -ENFILE && thread_ != 0 &&
       readlink(link.c_str(), &to, 1) > 0) {
@@ -344,8 +346,8 @@ int descriptor_table::reopen(int descriptor) {
   return fd;
 }
 
-// The descriptor itself, rather than its file opened again: asks for no permission. It closes when
-// the program calls exec.
+// Copies the descriptor itself, instead of opening its file again. This needs no permission on the
+// file. The copy closes at exec.
 int descriptor_table::copy(int descriptor) const {
   const auto thread = static_cast<int>(syscall(pidfd_open_call, thread_, pidfd_thread));
   if (thread < 0) return -errno;
@@ -360,8 +362,8 @@ void descriptor_table::end() {
   const std::lock_guard lock(mutex_);
   ended_ = true;
   handed_.clear();
-  // All that is open in it, now: the thread's end would close it too, but perhaps only after others
-  // have seen it end.
+  // Close everything in the table now. The thread's end would do it too, but perhaps only after
+  // other threads have seen the thread end.
   (void)syscall(close_range_call, 3u, ~0u, 0u);
 }
 

@@ -15,27 +15,28 @@
 namespace gpufs {
 namespace {
 
-// What of a thread's copy may be missing, and where it goes on when it is.
+// The guarded side of a thread's copy, and where the thread continues when a page is missing.
 struct guarded_range {
   std::uintptr_t first, bytes;
   sigjmp_buf missing;
 };
 
-// A thread that copies has a place here for as long as it lives, and the handler finds it by the
-// thread's number: asking for a thread_local could allocate memory, which a handler must not.
+// A thread that copies has a place here while it lives. The handler finds it by the thread's
+// number. It cannot use a thread_local: an access could allocate memory, which a handler must not
+// do.
 struct place {
-  std::atomic<pid_t> thread{0};  // 0: nobody's
+  std::atomic<pid_t> thread{0};  // 0: free
   guarded_range* volatile range = nullptr;
 };
 constexpr std::size_t places_max = 1024;
 place places[places_max];
 
-// Of this thread; null when too many threads copy.
+// The calling thread's place; null when too many threads copy.
 class own_place {
  public:
   own_place() {
-    // A fault whose signal is blocked ends the process, whatever the handler. Threads inherit what
-    // their maker blocked.
+    // A fault with its signal blocked ends the process, whatever the handler. A thread inherits the
+    // mask of its creator, so unblock SIGBUS here.
     sigset_t bus_error;
     sigemptyset(&bus_error);
     sigaddset(&bus_error, SIGBUS);
@@ -67,10 +68,10 @@ place* find_place() {
   return nullptr;
 }
 
-// What was there before. Written before the handler is in place, then only by an exchange of
-// `reset`.
+// The action before this handler. Written before the handler is installed, never after. `reset`
+// says whether a one-shot handler was used up.
 struct sigaction previous;
-std::atomic<bool> reset{false};  // it was SA_RESETHAND, and has been called
+std::atomic<bool> reset{false};  // it had SA_RESETHAND, and was called
 
 void on_bus_error(int number, siginfo_t* info, void* context);
 
@@ -80,21 +81,21 @@ bool in_place() {
          now.sa_sigaction == on_bus_error;
 }
 
+// One field, with or without SA_SIGINFO.
 bool is_handler(const struct sigaction& action) {
-  return action.sa_handler != SIG_DFL &&
-         action.sa_handler != SIG_IGN;  // one field, with or without SA_SIGINFO
+  return action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;
 }
 
-// Of this thread, at this instruction: neither a signal that somebody sent, nor news of memory that
-// nobody has touched yet.
+// Whether the signal is a fault of this thread at this instruction. It is not one if a process sent
+// it, or if it reports bad memory that no thread has accessed yet.
 bool is_fault(const siginfo_t& info) { return info.si_code > 0 && info.si_code != BUS_MCEERR_AO; }
 
 void end_by_default(const siginfo_t& info) {
   struct sigaction standard{};
   standard.sa_handler = SIG_DFL;
   (void)sigaction(SIGBUS, &standard, nullptr);
-  // Waits, blocked, until this handler returns. A fault needs none of it: it happens again, and a
-  // dump shows its address.
+  // Raised SIGBUS stays blocked until this handler returns. A fault needs no raise: the instruction
+  // faults again, and a dump then shows its address.
   if (!is_fault(info) || info.si_code == SI_KERNEL) (void)raise(SIGBUS);
 }
 
@@ -121,19 +122,19 @@ void on_bus_error(int number, siginfo_t* info, void* context) {
     return;
   }
   here->range = nullptr;
-  // As when a handler returns: what its action blocked is as it was.
+  // Restore the signal mask, as the return of a handler does.
   (void)pthread_sigmask(SIG_SETMASK, &static_cast<ucontext_t*>(context)->uc_sigmask, nullptr);
   siglongjmp(range->missing, 1);
 }
 
 bool put_in_place() {
-  // Never unloaded from now on: the handler is a part of this library.
+  // Keep this library loaded from now on: the handler is a part of it.
   Dl_info self{};
   if (dladdr(reinterpret_cast<void*>(&on_bus_error), &self) != 0 && self.dli_fname != nullptr)
     (void)dlopen(self.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
 
   if (sigaction(SIGBUS, nullptr, &previous) != 0) return false;
-  // Mask, stack and the rest as the one before wants them, because it is called from here.
+  // Keep the mask, stack and flags that the previous handler wants, because this one calls it.
   struct sigaction mine = previous;
   if (!is_handler(previous)) {
     mine.sa_flags = SA_ONSTACK | SA_RESTART;
@@ -172,11 +173,11 @@ bool copy_guarded(char* to, const char* from, std::size_t bytes, guarded side) n
   guarded_range range;
   range.first = reinterpret_cast<std::uintptr_t>(side == guarded::source ? from : to);
   range.bytes = bytes;
-  // Without the signal mask, which would be a system call; the handler sets it.
+  // Does not save the signal mask, which would be a system call. The handler restores it.
   if (sigsetjmp(range.missing, 0) != 0) return false;
   here->range = &range;
-  // The copy stays between the two: the handler runs in this thread, so the compiler is all that
-  // could move it.
+  // Signal fences: keep the copy between the two stores. The handler runs in this thread, so only
+  // the compiler could move it.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   std::memcpy(to, from, bytes);
   std::atomic_signal_fence(std::memory_order_seq_cst);

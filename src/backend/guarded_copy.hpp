@@ -1,37 +1,39 @@
-// Copies out of mapped files, and into them, that may be truncated meanwhile: what then raises
-// SIGBUS is an answer here, not the end of the program.
+// Copies from and to mapped files that may be truncated meanwhile. A missing page then makes the
+// copy return false, where SIGBUS would end the program.
 //
-// guard_copies() puts a handler of SIGBUS in place, once for the process and for good. It acts only
-// for a thread that is inside of copy_guarded(), and only for a fault of an address of the side
-// that this guards. Any other SIGBUS goes to what was there before, as if the handler were not: a
-// handler gets the same arguments, the signals of its mask blocked and its stack as it asked; the
-// default action, and ignored faults, end the program as they would have.
+// guard_copies() installs a handler of SIGBUS, once for the process and for good. The handler acts
+// only for a thread inside copy_guarded(), and only for a fault at an address of the guarded side.
+// It passes any other SIGBUS to the previous action, as if it were not there. A previous handler
+// gets the same arguments, with its mask blocked and on its stack. The default action, and ignored
+// faults, end the program as before.
 //
-// A program that puts a handler of its own in place later replaces this one. Then guard_copies()
-// says no, and no more copies are made: mapped_writes asks it for each write, mapped_reads asks
-// copies_are_guarded() for each read. A file that is truncated in the few milliseconds before that
-// reaches the program's handler. Programs that set SIGBUS should do it before their first mount,
-// call the handler that they found, or do without mappings (posix_backend_options,
-// mount_options::maps_files).
+// A program that installs its own handler later replaces this one. Then guard_copies() returns
+// false, and no more copies are made: mapped_writes calls it for each write, mapped_reads calls
+// copies_are_guarded() for each read. If a file is truncated in the few milliseconds before that
+// check, the fault reaches the program's handler. A program that handles SIGBUS should install its
+// handler before its first mount, call the handler that it found, or use no mappings
+// (posix_backend_options, mount_options::maps_files).
+//
+// Any thread may call these functions. They take no locks.
 #pragma once
 
 #include <cstddef>
 
 namespace gpufs {
 
-// Whether copy_guarded() is guarded: puts the handler in place at the first call, and says whether
-// it is still there. Thread-safe.
+// Whether copy_guarded() is guarded. The first call installs the handler; each call checks that it
+// is still installed. Thread-safe.
 [[nodiscard]] bool guard_copies() noexcept;
 
-// As guard_copies(), but asks the kernel only once for each tick of the coarse clock (1 to 10 ms)
-// and thread.
+// As guard_copies(), but each thread checks only once per tick of the coarse clock (1 to 10 ms).
 [[nodiscard]] bool copies_are_guarded() noexcept;
 
 // The side of a copy that may be missing.
 enum class guarded { source, destination };
 
-// Copies. False when a part of the guarded side was not there; then the destination holds a part of
-// the bytes, in no particular order. Thread-safe. Only after guard_copies().
+// Copies `bytes` bytes. Returns false when a part of the guarded side was missing, or when too many
+// threads copy. The destination then has some of the bytes, in no particular order. Thread-safe.
+// Call it only after guard_copies() has returned true.
 [[nodiscard]] bool copy_guarded(char* to, const char* from, std::size_t bytes,
                                 guarded side = guarded::source) noexcept;
 

@@ -15,8 +15,8 @@
 namespace gpufs {
 namespace {
 
-// The last byte is looked at after all have been copied. g++ does not let ThreadSanitizer see
-// fences; x86 needs none.
+// Acquire: the last byte is loaded after all bytes were copied. Without it a truncation during the
+// copy could go unnoticed. g++ hides fences from ThreadSanitizer; x86 needs none.
 void after_all_copied() {
 #if defined(__SANITIZE_THREAD__)
   std::atomic_signal_fence(std::memory_order_acquire);
@@ -34,7 +34,7 @@ std::unique_ptr<mapped_reads> mapped_reads::make(int fd) noexcept {
     return nullptr;
   if (!guard_copies()) return nullptr;
   const auto size = static_cast<std::uint64_t>(s.st_size);
-  // First the mapping: it bounds the windows of a sparse file, too, to 8 MiB for all files.
+  // The mapping first: its limit also bounds the windows of a sparse file, to 8 MiB for all files.
   char* const data = copy_mapping::make(fd, size, 0, PROT_READ);
   if (data == nullptr) return nullptr;
   std::unique_ptr<window[]> windows(new (std::nothrow)
@@ -43,8 +43,8 @@ std::unique_ptr<mapped_reads> mapped_reads::make(int fd) noexcept {
     copy_mapping::end(data, size);
     return nullptr;
   }
-  // Only what has left the page cache since it was looked for is read through the mapping: what is
-  // needed, no more.
+  // Only pages that have left the page cache since the check are read through the mapping. Read
+  // just these, without readahead.
   (void)madvise(data, size, MADV_RANDOM);
   auto* made = new (std::nothrow) mapped_reads(data, size, std::move(windows));
   if (made == nullptr) copy_mapping::end(data, size);
@@ -64,7 +64,7 @@ bool mapped_reads::read(char* to, std::uint64_t bytes, std::uint64_t offset) noe
   window& w = windows_[number];
   if (!copies_are_guarded() || !may_use(w, number)) return false;
 
-  // Before the copy, so that a page that ends with zeros is not copied for nothing.
+  // Checked before the copy too, so that a read that ends with a zero is not copied in vain.
   char tail = 0;
   bool there = copy_guarded(&tail, data_ + last, 1);
   if (there && tail == 0) return false;
@@ -79,7 +79,7 @@ bool mapped_reads::read(char* to, std::uint64_t bytes, std::uint64_t offset) noe
 void mapped_reads::expect(std::uint64_t bytes, std::uint64_t offset) const noexcept {
   if (bytes == 0 || offset >= size_ || bytes > size_ - offset) return;
   if ((windows_[offset / window_bytes].load(std::memory_order_relaxed) & ready) == 0) return;
-  // The processor's own prefetcher follows once the copy is under way.
+  // The processor's own prefetcher continues once the copy runs.
   constexpr std::uint64_t line_bytes = 64, lines_max = 12;
   const char* from = data_ + offset;
   __builtin_prefetch(from + bytes - 1);
@@ -87,18 +87,19 @@ void mapped_reads::expect(std::uint64_t bytes, std::uint64_t offset) const noexc
     __builtin_prefetch(from + line * line_bytes);
 }
 
-// Relaxed throughout: a window says only how to read, never what is there.
+// Whether the window is ready for copies. Relaxed throughout: a window says only how to read, never
+// what the bytes are.
 bool mapped_reads::may_use(window& w, std::uint64_t number) noexcept {
   std::uint32_t seen = w.load(std::memory_order_relaxed);
   const std::uint32_t now = coarse_seconds();
   if ((seen & ready) != 0) {
     if (((now - seen) & ~ready) < trusted_seconds) return true;
   } else if (seen < reads_before) {
-    // A count that another thread's makes one less does not matter.
+    // Threads may overwrite each other's count. That only delays the window.
     w.store(seen + 1, std::memory_order_relaxed);
     return false;
   }
-  // One thread looks; the others go on as if it had found nothing.
+  // Only one thread checks the page cache. Meanwhile the others use pread.
   if (!w.compare_exchange_strong(seen, 0, std::memory_order_relaxed)) return false;
   if (!prepare(number)) return false;
   w.store(ready | now, std::memory_order_relaxed);
@@ -112,8 +113,8 @@ bool mapped_reads::prepare(std::uint64_t number) const noexcept {
   const std::uint64_t bytes = std::min(window_bytes, size_ - offset);
   if (!are_in_page_cache<window_bytes>(data_ + offset, bytes)) return false;
 #if defined(MADV_POPULATE_READ)
-  // Linux 5.14; before it, each page is faulted in by its first read. An error when the file has
-  // become shorter, which large folios hide from mincore.
+  // Since Linux 5.14; before, each page is faulted in by its first read. It fails when the file has
+  // become shorter, which mincore does not see with large folios.
   if (madvise(data_ + offset, bytes, MADV_POPULATE_READ) != 0 && errno != EINVAL) return false;
 #endif
   return true;

@@ -36,14 +36,14 @@ std::unique_ptr<mapped_writes> mapped_writes::make(int fd, std::uint64_t end) no
 mapped_writes::part::~part() { copy_mapping::end(data, part_bytes); }
 
 mapped_writes::~mapped_writes() {
-  // Relaxed: whoever destroys this got it from those who used it.
+  // Relaxed: the destroying thread got this object from its users, which orders their stores.
   for (const std::atomic<part*>& p : parts_) delete p.load(std::memory_order_relaxed);
 }
 
 bool mapped_writes::write(int fd, const char* from, std::uint64_t bytes,
                           std::uint64_t offset) noexcept {
   const bool done = try_write(fd, from, bytes, offset);
-  // Relaxed: a hint. Stored only when it changes, as all writers share its line.
+  // Relaxed: a hint. Stored only when it changes, because all writers share its cache line.
   if (is_used_.load(std::memory_order_relaxed) != done)
     is_used_.store(done, std::memory_order_relaxed);
   return done;
@@ -69,8 +69,8 @@ bool mapped_writes::try_write(int fd, const char* from, std::uint64_t bytes,
   return false;
 }
 
-// Relaxed throughout: a window says only how to write, never what is there. Several threads may ask
-// at once, and do the same.
+// Whether a window is ready for copies. Relaxed throughout: a window says only how to write, never
+// what the bytes are. Several threads may check at once, with the same result.
 bool mapped_writes::is_ready(part& of, std::uint64_t window, std::uint64_t bytes) noexcept {
   std::atomic<std::uint32_t>& w = of.windows[window];
   const std::uint32_t seen = w.load(std::memory_order_relaxed), now = coarse_seconds();
@@ -78,8 +78,8 @@ bool mapped_writes::is_ready(part& of, std::uint64_t window, std::uint64_t bytes
   char* const data = of.data + window * window_bytes;
   if (!are_in_page_cache<window_bytes>(data, bytes)) return false;
 #if defined(MADV_POPULATE_WRITE)
-  // Linux 5.14; before it, each page is faulted in by its first byte. An error when the file has
-  // become shorter.
+  // Since Linux 5.14; before, each page is faulted in by its first write. It fails when the file
+  // has become shorter.
   if (madvise(data, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) return false;
 #endif
   w.store(ready | now, std::memory_order_relaxed);
@@ -87,7 +87,7 @@ bool mapped_writes::is_ready(part& of, std::uint64_t window, std::uint64_t bytes
 }
 
 mapped_writes::part* mapped_writes::find_part(int fd, std::uint64_t number) noexcept {
-  // Acquire: pairs with the release below.
+  // Acquire: pairs with the exchange below. Without it the part's fields might not be visible.
   part* known = parts_[number].load(std::memory_order_acquire);
   if (known != nullptr) return known;
   char* const data =

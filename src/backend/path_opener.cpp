@@ -22,8 +22,8 @@ namespace gpufs {
 namespace {
 
 constexpr int folder_flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
-constexpr int links_max = 40;                              // as the kernel follows
-constexpr int no_links = std::numeric_limits<int>::min();  // /proc is not there, and no errno
+constexpr int links_max = 40;                              // as many as the kernel follows
+constexpr int no_links = std::numeric_limits<int>::min();  // /proc is not mounted; not an errno
 
 // 0 if the file system of a descriptor holds data, or -errno.
 int check_file_system(int descriptor) {
@@ -32,8 +32,8 @@ int check_file_system(int descriptor) {
   return is_kernel_file_system(static_cast<std::uint32_t>(s.f_type)) ? -EINVAL : 0;
 }
 
-// 0 if a descriptor is of a regular file that may be opened, or -errno. By statx(2):
-// ThreadSanitizer takes fstat(2) for a use of the process's table (descriptor_table.cpp).
+// 0 if the descriptor's file is a regular file that may be opened, or -errno. It uses statx(2),
+// because ThreadSanitizer takes fstat(2) for a use of the process's table (descriptor_table.cpp).
 int check_file(int descriptor, struct statx& s) {
   if (statx(descriptor, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, &s) != 0) return -errno;
   if (S_ISDIR(s.stx_mode)) return -EISDIR;
@@ -41,7 +41,7 @@ int check_file(int descriptor, struct statx& s) {
   return S_ISREG(s.stx_mode) ? check_file_system(descriptor) : -EINVAL;
 }
 
-// A path's last part, with the slashes after it, and what is before it.
+// Splits a path into the part before its last name, and that name with the slashes after it.
 std::pair<std::string, std::string> split(const std::string& path) {
   const std::size_t end = path.find_last_not_of('/');
   if (end == std::string::npos) return {path.empty() ? "." : "/", ""};
@@ -64,7 +64,7 @@ path_descriptor::path_descriptor(int number)
 
 path_descriptor::~path_descriptor() {
   if (number_ >= 0) table_.close_path(number_);
-  // The program may have opened its streams again meanwhile, by dup2(2).
+  // The program may have reopened its streams meanwhile, with dup2(2).
   for (const int low : low_) {
     if (low >= 0 && (fcntl(low, F_GETFL) & O_PATH) != 0) table_.close_path(low);
   }
@@ -96,7 +96,7 @@ path_opener::~path_opener() {
   if (links_ >= 0) (void)close(links_);
 }
 
-// As open(2) of an existing file, below the root. A descriptor, or -errno.
+// As open(2) of an existing file, below the root. Returns a descriptor, or -errno.
 int path_opener::find(const std::string& path, int flags) const {
   if (!has_root())
     return uninterrupted(
@@ -106,7 +106,7 @@ int path_opener::find(const std::string& path, int flags) const {
     std::uint64_t flags, mode, resolve;
   } const how{static_cast<unsigned>(flags), 0, 0x08 /* RESOLVE_BENEATH */};
   constexpr long openat2_call = 437;
-  // EAGAIN: something was renamed meanwhile, so that nobody could say whether it leads out.
+  // EAGAIN: a rename happened meanwhile, so the kernel could not tell whether the path leads out.
   int fd = -1;
   for (int attempt = 0; attempt < 64; ++attempt) {
     fd = static_cast<int>(syscall(openat2_call, root_, path.c_str(), &how, sizeof how));
@@ -125,8 +125,8 @@ int path_opener::open(const std::string& path, const open_how& how, bool& readab
     }
     const int fd = create(at, how);
     if (fd != -EEXIST || how.exclusive) return fd;
-    // Another program made it meanwhile; or it is a link that leads nowhere yet, and the file is to
-    // be there.
+    // Another program has created the file meanwhile. Or the path is a link to a file that does not
+    // exist yet: then create the link's target.
     if (const int status = follow(at); status < 0 && status != -EINVAL && status != -ENOENT)
       return status;
   }
@@ -138,8 +138,8 @@ int path_opener::open_existing(const std::string& path, const open_how& how, boo
   if (found.number() < 0) return found.number();
   if (!how.write) return reopen(found, path, O_RDONLY, how.no_follow);
   const int fd = reopen(found, path, O_RDWR, how.no_follow);
-  // It is to be written only, and may not be read: then its pages cannot be fetched, but it can be
-  // written.
+  // The file may be written but not read. Then its pages cannot be loaded, but a file that is
+  // opened only for writing needs no reads.
   if (fd != -EACCES || how.read) return fd;
   readable = false;
   return reopen(found, path, O_WRONLY, how.no_follow);
@@ -147,8 +147,8 @@ int path_opener::open_existing(const std::string& path, const open_how& how, boo
 
 int path_opener::reopen(const path_descriptor& found, const std::string& path, int access,
                         bool no_follow) const {
-  // O_NONBLOCK: means nothing for a regular file, but that a lease of another program is not waited
-  // for.
+  // O_NONBLOCK has no effect on a regular file, except that the open does not wait for another
+  // program's lease.
   const int flags = access | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
   if (const int fd = open_found(found, flags); fd != -ESTALE && fd != no_links) return fd;
   const int fd = find(path, flags | (no_follow ? O_NOFOLLOW : 0));
@@ -161,7 +161,7 @@ int path_opener::reopen(const path_descriptor& found, const std::string& path, i
   return fd;
 }
 
-// The very file that was found; or -errno, or no_links.
+// Opens exactly the found file. Returns a descriptor, -errno, or no_links.
 int path_opener::open_found(const path_descriptor& found, int flags) const {
   struct statx s;
   if (const int status = check_file(found.number(), s); status < 0) return status;
@@ -190,7 +190,7 @@ int path_opener::create(const std::string& path, const open_how& how) const {
   });
 }
 
-// Makes of a link's path the path that it leads to. 0; -EINVAL where there is no link; or -errno.
+// Replaces a link's path by the path that it leads to. 0; -EINVAL when it is not a link; or -errno.
 int path_opener::follow(std::string& path) const {
   std::string target(limits::path_bytes_max, '\0');
   const int bytes = at_parent(path, [&](int folder, const char* name) {
@@ -203,8 +203,8 @@ int path_opener::follow(std::string& path) const {
   return 0;
 }
 
-// What `act(folder, name)` gives for the folder that the last part of a path is in, which holds
-// data; or -errno.
+// Returns what `act(folder, name)` returns for the last name of a path and its folder, after
+// checking that the folder's file system holds data. Otherwise returns -errno.
 template <class Act>
 int path_opener::at_parent(const std::string& path, const Act& act) const {
   const auto [parent, name] = split(path);

@@ -1,9 +1,12 @@
-// The POSIX backend: files of the host through open, pread and mmap (mapped_reads.hpp).
+// The POSIX backend: host files through open, pread and mmap (mapped_reads.hpp, mapped_writes.hpp).
 //
-// A file that an opener opened is open in that opener's descriptor table (descriptor_table.hpp),
-// and stays so until it is destroyed. The first thread with the process's table that needs a
-// descriptor of it opens it there too, for all that follow. A small file that is read by its opener
-// alone, with its open, is in one table only.
+// Any thread may call it. It has no mutex of its own; its state is atomic or is set before it is
+// shared, and path_opener and descriptor_table are thread-safe.
+//
+// A file that an opener opened stays open in that opener's descriptor table (descriptor_table.hpp)
+// until the file is destroyed. The first thread of the process's table that needs the file opens it
+// there too, for all later uses. A small file that its opener reads at the open is in one table
+// only.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -33,8 +36,8 @@
 namespace gpufs {
 namespace {
 
-// File systems have times that 64 bits of nanoseconds do not reach: those give the nearest number.
-// At the low end half of them are left, so that differences of two times are numbers too.
+// Converts a file time. Times that 64 bits of nanoseconds cannot hold become the nearest number.
+// The lower limit is half the range, so that the difference of two times does not overflow.
 std::int64_t nanoseconds(const statx_timestamp& t) {
   constexpr std::int64_t second = 1'000'000'000, last = std::numeric_limits<std::int64_t>::max();
   if (t.tv_sec >= last / second) return last;
@@ -58,7 +61,7 @@ class posix_mapping final : public file_mapping {
 
 class posix_file final : public backend_file {
  public:
-  // `fd`: of the calling thread's table.
+  // `fd`: a descriptor of the calling thread's table.
   posix_file(int fd, const posix_backend_options& options, bool readable = true)
       : readable_(readable), home_(descriptor_table::shared_of_this_thread()),
         home_fd_(home_ != nullptr ? fd : -1),
@@ -68,7 +71,7 @@ class posix_file final : public backend_file {
     delete mapped_.load(std::memory_order_acquire);
     delete mapped_to_write_.load(std::memory_order_acquire);
     if (home_ != nullptr) home_->close(home_fd_);
-    // Acquire: pairs with the release of whoever opened it.
+    // Acquire: pairs with the release of the thread that opened it, in in_process_table().
     if (const int fd = fd_.load(std::memory_order_acquire); fd >= 0)
       descriptor_table::of_process().close(fd);
   }
@@ -90,14 +93,15 @@ class posix_file final : public backend_file {
     identity.changed_ns = nanoseconds(s.stx_ctime);
     identity.born_ns = (s.stx_mask & STATX_BTIME) != 0 ? nanoseconds(s.stx_btime) : 0;
     identity.mode = s.stx_mode;
-    // Relaxed: whoever needs them got the file from the thread that opened it, which asked.
+    // Relaxed: each user of these got the file from the thread that opened it, which called this
+    // first.
     device_.store(identity.device, std::memory_order_relaxed);
     inode_.store(identity.inode, std::memory_order_relaxed);
     return 0;
   }
 
   std::int64_t read(char* to, std::uint64_t bytes, std::uint64_t offset) override {
-    // Acquire: pairs with the release of whoever mapped the file.
+    // Acquire: pairs with the release below, by the thread that mapped the file.
     mapped_reads* const mapped = mapped_.load(std::memory_order_acquire);
     if (mapped != nullptr && mapped->read(to, bytes, offset))
       return static_cast<std::int64_t>(bytes);
@@ -105,11 +109,11 @@ class posix_file final : public backend_file {
     if (!fd) return fd.number();
     if (!readable_) return -EBADF;
     descriptor_table& table = descriptor_table::of_this_thread();
-    // Openers read a file once; it is not for them to map it.
+    // An opener reads a file once, so it does not map it.
     if (mapped == nullptr && !table.is_own() &&
         unmapped_reads_.load(std::memory_order_relaxed) < unmapped_reads_max &&
         unmapped_reads_.fetch_add(1, std::memory_order_relaxed) == unmapped_reads_max - 1) {
-      // One thread is the last to count, and tries once.
+      // Only one thread reaches the limit, so only one tries to map the file.
       mapped_.store(mapped_reads::make(fd.number()).release(), std::memory_order_release);
     }
     return table.read(fd.number(), to, bytes, offset);
@@ -131,7 +135,7 @@ class posix_file final : public backend_file {
   }
 
   double cached(const file_mapping& mapping, std::uint64_t offset) override {
-    // Pages that are still being read count too: whoever faults the mapping in then waits for them.
+    // Pages that are still being read count too: fault_in() then waits for them.
     if (const double share = share_in_cache(offset, mapping.bytes()); share >= 0) return share;
     const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
     std::vector<unsigned char> resident((mapping.bytes() + page - 1) / page);
@@ -143,21 +147,20 @@ class posix_file final : public backend_file {
 
   void fault_in(const file_mapping& mapping) override {
 #if defined(MADV_POPULATE_READ)
-    // Linux 5.14. The driver would otherwise take each page's fault by itself, which costs more
-    // than the rest of a registration.
+    // Since Linux 5.14. Without it the driver takes a fault for each page, which costs more than
+    // the rest of a registration.
     (void)madvise(mapping.data(), mapping.bytes(), MADV_POPULATE_READ);
 #endif
   }
 
   bool readable() const override { return readable_; }
 
-  // Files that are changed are opened by threads that have the process's descriptors, and used by
-  // such.
+  // A file that is changed is opened and used only by threads with the process's descriptor table.
   std::int64_t write(const char* from, std::uint64_t bytes, std::uint64_t offset) override {
     const descriptor fd(*this);
     if (!fd) return fd.number();
     std::uint64_t done = 0;
-    // A mapping needs a descriptor that reads, too.
+    // A mapping for writing needs a descriptor that can also read.
     if (bytes >= mapped_writes::bytes_min && maps_writes_) {
       mapped_writes* const mapped = map_to_write(fd.number(), offset + bytes);
       if (mapped != nullptr && mapped->write(fd.number(), from, bytes, offset))
@@ -181,7 +184,7 @@ class posix_file final : public backend_file {
     if (!fd) return fd.number();
     return fdatasync(fd.number()) == 0 ? 0 : -errno;
   }
-  // The kernel asks the file system at each close of a descriptor, also of a copy.
+  // The kernel reports to the file system each close of a descriptor, also of a copy.
   int report_close() override {
     const descriptor fd(*this);
     if (!fd) return fd.number();
@@ -189,11 +192,12 @@ class posix_file final : public backend_file {
   }
 
   void read_ahead(std::uint64_t offset, std::uint64_t bytes) override {
-    // Only advice: when it is not taken, the extent is not registered and loads stay staged.
+    // This is advice. If the kernel does not take it, the extent is not registered, and its loads
+    // stay staged.
     const descriptor fd(*this);
     if (!fd) return;
-    // In pieces: of one call Linux takes no more than the device's read_ahead_kb, or max_sectors_kb
-    // if that is more. These are the 128 KiB that read_ahead_kb is by default.
+    // In pieces: Linux limits one call to the device's read_ahead_kb, or max_sectors_kb if that is
+    // more. The default of read_ahead_kb is 128 KiB.
     constexpr std::uint64_t piece_bytes = std::uint64_t{128} << 10;
     for (std::uint64_t done = 0; done < bytes; done += piece_bytes) {
       (void)posix_fadvise(fd.number(), static_cast<off_t>(offset + done),
@@ -203,9 +207,9 @@ class posix_file final : public backend_file {
   }
 
  private:
-  // A descriptor of the calling thread's table, as long as this lives; or an error. It borrows
-  // those that the file keeps. There is none only in an opener that has the file from another
-  // thread: then it is opened for this one use.
+  // A descriptor of the calling thread's table while this object lives, or an error. It usually
+  // borrows a descriptor that the file keeps. Only an opener that uses another thread's file has
+  // none: for it the file is opened for this one use.
   class descriptor {
    public:
     explicit descriptor(posix_file& file) : table_(descriptor_table::of_this_thread()) {
@@ -227,10 +231,10 @@ class posix_file final : public backend_file {
     bool passing_ = false;
   };
 
-  // Null where that is not to be had for a write that ends there; tried again then, at the price of
-  // a system call or two for a large write.
+  // Returns null when the file cannot be mapped for a write that ends at `end`. The next large
+  // write then tries again, which costs a system call or two.
   mapped_writes* map_to_write(int fd, std::uint64_t end) {
-    // Acquire: pairs with the release of whoever mapped the file.
+    // Acquire: pairs with the exchange below, by the thread that mapped the file.
     mapped_writes* known = mapped_to_write_.load(std::memory_order_acquire);
     if (known != nullptr) return known;
     std::unique_ptr<mapped_writes> made = mapped_writes::make(fd, end);
@@ -241,7 +245,8 @@ class posix_file final : public backend_file {
   }
 
   int in_process_table() {
-    // Acquire: pairs with the release below, so that its number is used after it was opened.
+    // Acquire: pairs with the exchange below. Without it the number might be used before it is
+    // open.
     int known = fd_.load(std::memory_order_acquire);
     if (known >= 0) return known;
     const int fresh = reopen();
@@ -251,7 +256,7 @@ class posix_file final : public backend_file {
     return known;
   }
 
-  // Opens it in the calling thread's table, from the one where it is open as long as this lives. A
+  // Opens the file in the calling thread's table, through a table where it stays open. Returns a
   // descriptor, or -errno.
   int reopen() {
     const int kept = descriptor_table::of_this_thread().take_kept(
@@ -262,8 +267,8 @@ class posix_file final : public backend_file {
                        ? home_->reopen(home_fd_)
                        : descriptor_table::of_process().reopen(fd_.load(std::memory_order_acquire));
     if (fd < 0) return fd;
-    // It cannot be another file; but the link was a matter of numbers, and a wrong file would be
-    // read without a sign.
+    // The link is found by numbers, and reading a wrong file would go unnoticed. So check that it
+    // is the same file.
     struct statx s;
     const int known = statx(fd, "", AT_EMPTY_PATH, STATX_INO, &s) == 0 ? 0 : -errno;
     if (known == 0 && s.stx_ino == inode_.load(std::memory_order_relaxed) &&
@@ -273,7 +278,7 @@ class posix_file final : public backend_file {
     return known < 0 ? known : -ESTALE;
   }
 
-  // By cachestat(2), Linux 6.5; -1 where there is none.
+  // The cached share by cachestat(2), since Linux 6.5. -1 where the call fails.
   double share_in_cache(std::uint64_t offset, std::uint64_t bytes) {
     // As in the kernel's uapi header, which C libraries do not have yet.
     struct range {
@@ -293,14 +298,14 @@ class posix_file final : public backend_file {
   static constexpr std::uint32_t unmapped_reads_max = 64;  // a mapping costs a few of them
 
   const bool readable_;
-  const std::shared_ptr<descriptor_table>
-      home_;           // of the opener that opened it; null: the process's
+  // The table of the opener that opened the file. Null: the process's table.
+  const std::shared_ptr<descriptor_table> home_;
   const int home_fd_;  // in home_
-  std::atomic<std::uint32_t>
-      unmapped_reads_;  // counted up to the limit, at which the file is mapped if it can be
+  // Counts up to the limit; then the file is mapped if possible.
+  std::atomic<std::uint32_t> unmapped_reads_;
   const bool maps_writes_;
   std::atomic<int> fd_;  // in the process's table; -1: not open there yet
-  std::atomic<std::uint64_t> device_{0}, inode_{0};  // as identify() saw them last
+  std::atomic<std::uint64_t> device_{0}, inode_{0};  // as of the last identify()
   std::atomic<mapped_reads*> mapped_{nullptr};
   std::atomic<mapped_writes*> mapped_to_write_{nullptr};
 };
@@ -352,7 +357,7 @@ class posix_backend final : public backend {
   const std::string proc_;
   const path_opener paths_;
   std::once_flag tried_;
-  bool own_tables_ = false;  // written once, by who tried
+  bool own_tables_ = false;  // set once, inside tried_
 };
 
 }  // namespace

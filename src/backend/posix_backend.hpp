@@ -1,4 +1,4 @@
-// What of the POSIX backend is for this library and its tests only.
+// The part of the POSIX backend that only this library and its tests use.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Threads of the library get none of the program's signals.
+// Keeps the program's signals out of the library's threads.
 #pragma once
 
 #include <pthread.h>
@@ -8,10 +8,10 @@
 
 namespace gpufs {
 
-// While it lives, the calling thread gets no signals but those that it brings upon itself, nor do
-// threads that it makes, for good: a thread begins with its maker's mask. So a handler of the
-// program runs in the program's threads only, and a signal that the program has blocked in all of
-// them stays pending. SIGXFSZ is blocked, so that a limit of file size is an error of the write.
+// While it exists, the calling thread receives only the signals that it raises itself. Threads that
+// it creates inherit the mask for their lifetime. So the program's handlers run only in the
+// program's threads, and a signal that the program has blocked in all of them stays pending.
+// SIGXFSZ is blocked, so exceeding a file-size limit is an error of the write.
 class blocked_signals {
  public:
   blocked_signals() {

@@ -16,11 +16,11 @@ namespace gpufs {
 
 namespace {
 
-// For how long the process has run, as far as deadlines were looked at.
+// Returns the time that the process has run, as the checks of deadlines have counted it.
 std::uint64_t lived_ns() {
   static std::atomic<std::uint64_t> looked{0}, lived{0};
   const std::uint64_t now = platform::now_ns();
-  // Relaxed: numbers, by which nothing else becomes known. Two threads that look at once may count
+  // Relaxed: plain counters that publish nothing. Two threads that check at the same time may count
   // some nanoseconds twice.
   const std::uint64_t since =
       platform::duration_ns(looked.exchange(now, std::memory_order_relaxed), now);
@@ -76,7 +76,7 @@ void host_threads::start(const char* what, std::function<void()> body) {
 }
 
 bool host_threads::wait_until(const deadline& end) {
-  if (threads_.empty()) return true;  // also when some were left
+  if (threads_.empty()) return true;  // also after leave()
   {
     std::unique_lock lock(progress_->mutex);
     while (progress_->running != 0) {

@@ -1,7 +1,7 @@
-// Threads of the host that may hang: in a call of a backend, of a sink, or of a driver.
+// Host threads that may hang, in a call of a backend, a sink, or a driver.
 //
-// The owner waits for them until a deadline. What has not ended by then is left behind, and then
-// everything that the threads use must stay for ever.
+// The owner waits for them until a deadline, then abandons the threads that have not ended.
+// Everything that those threads use must then live for ever.
 #pragma once
 
 #include <condition_variable>
@@ -14,11 +14,11 @@
 
 namespace gpufs {
 
-// A moment at which a wait is given up. `never`: no deadline.
+// The time at which a wait gives up. `never`: no deadline.
 //
-// Only time in which the process runs counts, because a stop (a signal, a debugger, a frozen
-// container) must cost time and no data. So all deadlines share a clock that goes on when any of
-// them is looked at, each time by `look_ns_max` at most. A waiter looks at least every `look_ns`.
+// It counts only time in which the process runs: a stop (a signal, a debugger, a frozen container)
+// must cost time but no data. So all deadlines share a clock that advances only when a thread
+// checks a deadline, by `look_ns_max` at most. A waiter checks at least every `look_ns`.
 class deadline {
  public:
   static constexpr std::uint64_t never = ~std::uint64_t{0};
@@ -26,7 +26,7 @@ class deadline {
   static constexpr std::uint64_t look_ns_max = 2 * look_ns;
   static deadline after(std::uint64_t ns);
   std::uint64_t left_ns() const;
-  // The one that comes first.
+  // The earlier of this deadline and `after(ns)`.
   deadline or_after(std::uint64_t ns) const;
 
  private:
@@ -38,23 +38,24 @@ class deadline {
 class host_threads {
  public:
   host_threads() = default;
-  // Waits for all threads, without a deadline; for none if leave() was called.
+  // Waits for all threads without a deadline. After leave() it waits for none.
   ~host_threads();
   host_threads(const host_threads&) = delete;
   host_threads& operator=(const host_threads&) = delete;
 
-  // Throws gpufs::error EAGAIN when the system gives no thread (`what` says for what), or
-  // std::bad_alloc. `body` must not throw. The thread gets none of the program's signals.
+  // Starts a thread for `body`, which must not throw. The thread receives none of the program's
+  // signals. Throws gpufs::error (EAGAIN; `what` names the purpose) if the system cannot create a
+  // thread, or std::bad_alloc.
   void start(const char* what, std::function<void()> body);
-  // True when all threads have ended, false at the deadline. After true no thread is left that uses
-  // anything.
+  // Waits for all threads. Returns true when all have ended; then no thread uses anything any more.
+  // Returns false at the deadline.
   [[nodiscard]] bool wait_until(const deadline& end);
-  // Leaves the threads that still run to themselves.
+  // Abandons the threads that still run.
   void leave() noexcept;
   bool empty() const { return threads_.empty(); }
 
  private:
-  // Outlives this object while a thread that was left behind runs.
+  // Outlives this object while an abandoned thread runs.
   struct progress {
     std::mutex mutex;
     std::condition_variable ended;
@@ -64,28 +65,29 @@ class host_threads {
   std::vector<std::thread> threads_;
 };
 
-// A thread that makes one call, so that the caller can stop waiting for it. It exists from the
-// beginning, because a thread may not be had at the end.
+// A thread that makes one call, so that the caller can stop waiting for it. It starts with the
+// object, because the system may refuse a new thread later.
 class spare_thread {
  public:
-  // As host_threads::start.
+  // Throws as host_threads::start().
   explicit spare_thread(const char* what);
-  ~spare_thread();  // waits for the call, without a deadline; not if run() gave up
+  // Waits for the call without a deadline, unless run() gave up.
+  ~spare_thread();
   spare_thread(const spare_thread&) = delete;
   spare_thread& operator=(const spare_thread&) = delete;
 
-  // Has the thread make the call, once. False when it has not returned by the deadline; then what
-  // it uses must stay.
+  // Makes the thread call `call(argument)`, once. Returns false if the call has not returned by the
+  // deadline; then everything that it uses must stay.
   [[nodiscard]] bool run(void (*call)(void*), void* argument, const deadline& end);
-  // The thread is not needed any more. It ends by itself; nothing waits for it.
+  // Releases the thread without a call. It ends by itself; no thread waits for it.
   void dismiss();
 
  private:
-  // Outlives this object if the call was given up.
+  // Outlives this object if run() gave up.
   struct job {
     std::mutex mutex;
     std::condition_variable wake;
-    bool is_asked = false;  // guarded by mutex, as the next two
+    bool is_asked = false;  // guarded by mutex, like the next two
     void (*call)(void*) = nullptr;
     void* argument = nullptr;
   };

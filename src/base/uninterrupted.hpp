@@ -1,11 +1,11 @@
-// Calls that a signal may interrupt.
+// Retries calls that a signal interrupts.
 #pragma once
 
 #include <errno.h>
 
 namespace gpufs {
 
-// What a call gives, >= 0 or -errno, when no signal interrupts it.
+// Repeats `call` while it returns -EINTR. Returns its result: >= 0 or -errno.
 template <class Call>
 int uninterrupted(const Call& call) {
   int result = 0;

@@ -1,4 +1,4 @@
-// The CPU device's device: plain host memory.
+// The CPU device: plain host memory.
 #include <sys/mman.h>
 #include <sys/sysinfo.h>
 #include <sys/uio.h>
@@ -64,8 +64,7 @@ class cpu_device final : public device {
     free_shared(memory, bytes);
   }
 
-  // Direct copies go through process_vm_readv (base/copy.cuh), which a container's policy may
-  // forbid.
+  // Direct copies use process_vm_readv (base/copy.cuh), which a container's policy may forbid.
   std::string direct_obstacle() const override {
     char from = 1;
     char to = 0;
@@ -84,7 +83,8 @@ class cpu_device final : public device {
 
   std::string bulk_obstacle() const override { return direct_obstacle(); }
   std::uint64_t bulk_bytes_min() const override { return 0; }
-  // As a direct load, a copy by the kernel: the file may have been truncated under its mapping.
+  // The kernel makes the copy, as for a direct load: the file may have been truncated under its
+  // mapping.
   std::int64_t bulk_copy(unsigned, char* to, std::uint64_t from, std::uint64_t bytes, char*,
                          std::uint64_t) override {
     return static_cast<std::int64_t>(copy_from_extent(thread_group(), to, from, bytes));
@@ -108,8 +108,8 @@ class cpu_device final : public device {
     for (std::size_t i = 0; i < words; ++i) to[i] = __atomic_load_n(from + i, __ATOMIC_RELAXED);
   }
   void synchronize() override {}
-  // Sequentially consistent: who ends the mount says so first and then looks here; who launches
-  // comes the other way.
+  // Sequentially consistent: an unmount stores `ended`, then reads launches_; a launch increments
+  // launches_, then reads `ended`. So at least one of them sees the other's store.
   void begin_launch() noexcept override { ++launches_; }
   void end_launch() noexcept override { --launches_; }
   bool wait_idle(std::uint64_t timeout_ns) noexcept override {

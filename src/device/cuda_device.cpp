@@ -1,4 +1,4 @@
-// NVIDIA GPUs, through the CUDA runtime and (for virtual memory) the driver's entry points.
+// NVIDIA GPUs, through the CUDA runtime and, for virtual memory, the driver's entry points.
 #include "base/blocked_signals.hpp"
 #include "base/host_threads.hpp"
 #include "device/device.hpp"
@@ -37,7 +37,7 @@ void check(cudaError_t status, const char* what) {
               std::string(what) + ": " + cudaGetErrorString(status));
 }
 
-// A driver function by name: there is no libcuda to link against where the program is built.
+// Looks up a driver function by name: the build machine may have no libcuda to link against.
 template <class Function>
 Function driver_function(const char* name, unsigned version) {
   void* f = nullptr;
@@ -54,11 +54,11 @@ void check(CUresult status, const char* what) {
               std::string(what) + ": CUDA driver error " + std::to_string(status));
 }
 
-// Memory that was freed, kept for who wants as much again: the driver takes a tenth of a
-// millisecond and more to allocate and to free. Of the current GPU. Thread-safe.
+// Keeps freed memory of the current GPU for later allocations of the same size, because the driver
+// takes at least 0.1 ms to allocate or free. Thread-safe.
 class kept_memory {
  public:
-  // Throws gpufs::error, ENOMEM.
+  // Throws gpufs::error (ENOMEM).
   void* take(std::size_t bytes) {
     const std::size_t size = rounded(bytes);
     const std::lock_guard lock(mutex_);
@@ -82,7 +82,7 @@ class kept_memory {
     }
     return p;
   }
-  // Waits for all kernels, as cudaFree does: they may be using it.
+  // Waits for all kernels, as cudaFree does, because they may use the memory.
   void give(void* p) noexcept {
     if (p == nullptr) return;
     (void)cudaDeviceSynchronize();
@@ -93,7 +93,7 @@ class kept_memory {
         free_.emplace(known->second, p);
         free_bytes_ += known->second;
         return;
-      } catch (const std::bad_alloc&) {  // then it is not kept
+      } catch (const std::bad_alloc&) {  // no memory to record it: free it below
       }
     }
     if (known != sizes_.end()) sizes_.erase(known);
@@ -110,16 +110,16 @@ class kept_memory {
 
  private:
   static constexpr std::size_t free_bytes_max = std::size_t{128} << 20;
-  // Few sizes, at most an eighth too large, so that what was freed fits.
+  // Rounds up by at most an eighth to one of a few sizes, so that freed memory fits later requests.
   static std::size_t rounded(std::size_t bytes) {
-    if (bytes > free_bytes_max) return bytes;  // it is never kept
+    if (bytes > free_bytes_max) return bytes;  // never kept
     const std::size_t step = std::max<std::size_t>(std::bit_floor(bytes) / 8, 512);
     return std::max<std::size_t>((bytes + step - 1) / step, 1) * step;
   }
 
   std::mutex mutex_;
   std::multimap<std::size_t, void*> free_;
-  std::unordered_map<void*, std::size_t> sizes_;  // of all that were taken
+  std::unordered_map<void*, std::size_t> sizes_;  // of all memory taken
   std::size_t free_bytes_ = 0;
 };
 
@@ -162,7 +162,7 @@ class cuda_device final : public device {
     return free;
   }
 
-  // Virtual memory management, so that the arena can later be exported, grown and shrunk.
+  // Uses virtual memory management, so that a later version can export, grow and shrink the arena.
   char* allocate_arena(std::uint64_t bytes) override {
     const current_scope scope(*this);
     const auto granularity_of = driver_function<decltype(&cuMemGetAllocationGranularity)>(
@@ -191,7 +191,7 @@ class cuda_device final : public device {
       status = map(address, size, 0, handle, 0);
       if (status != CUDA_SUCCESS) (void)address_free_(address, size);
     }
-    // The mapping keeps the memory; without one this gives it back.
+    // The mapping keeps the memory alive. Without a mapping, this frees the memory.
     (void)release(handle);
     check(status, "page cache: cuMemMap");
     arena_ = address;
@@ -227,8 +227,8 @@ class cuda_device final : public device {
     (void)cudaFreeHost(memory.host);
   }
 
-  // Huge pages, faulted in before the driver is asked: cudaHostAlloc takes half a millisecond for
-  // each MiB, one caller at a time, and keeps other threads from enqueueing copies.
+  // Maps huge pages and faults them in before registration. cudaHostAlloc would be slow, serialize
+  // its callers, and block other threads that enqueue copies (docs/decisions/devices.md).
   shared_memory allocate_buffers(std::uint64_t bytes) override {
     const current_scope scope(*this);
     const std::uint64_t size = whole_pages(bytes);
@@ -240,7 +240,8 @@ class cuda_device final : public device {
     char* const host = reserved + before;
     if (before != 0) (void)munmap(reserved, before);
     (void)munmap(host + size, huge_page_bytes - before);
-    // Only for speed; a child that were to write here would take the pages away from the device.
+    // MADV_HUGEPAGE is only for speed. MADV_DONTFORK protects the pages: a forked child that wrote
+    // here would take them away from the device.
     (void)madvise(host, size, MADV_HUGEPAGE);
     (void)madvise(host, size, MADV_DONTFORK);
     for (std::uint64_t at = 0; at < size; at += page_bytes()) host[at] = 0;
@@ -249,8 +250,8 @@ class cuda_device final : public device {
         cudaHostRegister(host, size, cudaHostRegisterMapped | cudaHostRegisterPortable);
     if (status != cudaSuccess) (void)munmap(host, size);
     check(status, "buffers: cudaHostRegister");
-    check(cudaHostGetDevicePointer(&seen, host, 0),
-          "buffers: cudaHostGetDevicePointer");  // they stay, as in register_range()
+    // On failure the memory stays registered, as in register_range().
+    check(cudaHostGetDevicePointer(&seen, host, 0), "buffers: cudaHostGetDevicePointer");
     return {host, static_cast<char*>(seen)};
   }
   void free_buffers(const shared_memory& memory, std::uint64_t bytes) noexcept override {
@@ -273,7 +274,7 @@ class cuda_device final : public device {
     void* seen = nullptr;
     if (cudaHostGetDevicePointer(&seen, host, 0) != cudaSuccess) {
       (void)cudaGetLastError();
-      // stays registered until the process ends: unregistering would wait for kernels
+      // It stays registered until the process ends, because unregistering would wait for kernels.
       return false;
     }
     device_address = reinterpret_cast<std::uint64_t>(seen);
@@ -298,16 +299,17 @@ class cuda_device final : public device {
       (void)cudaGetLastError();
       return -EIO;
     }
-    // Ordered behind the copy, with a barrier for memory: whoever sees the word sees the bytes.
+    // The store follows the copy in the stream, with a memory barrier. So a thread that acquires
+    // the word sees the bytes.
     const CUresult status = write_value_(stream, reinterpret_cast<CUdeviceptr>(told), word,
                                          CU_STREAM_WRITE_VALUE_DEFAULT);
     if (status == CUDA_SUCCESS) return -EINPROGRESS;
-    // Nobody may hear that the frames are free before the copy has ended.
+    // The frames must not be reported as free before the copy has ended.
     (void)cudaStreamSynchronize(stream);
     return -EIO;
   }
 
-  // The driver would let them in one by one too, but spinning.
+  // The driver serializes concurrent callers too, but they would spin.
   bool bulk_copies_exclude() const override { return true; }
 
   void* allocate(std::size_t bytes) override {
@@ -345,7 +347,7 @@ class cuda_device final : public device {
       try {
         done = start_waiting();
       } catch (const std::exception&) {
-        // No thread or no memory now. The kernels may end meanwhile.
+        // No thread or memory now. Retry: the kernels may end meanwhile.
         if (is_over()) return false;
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
@@ -365,8 +367,8 @@ class cuda_device final : public device {
   }
 
  private:
-  // The driver has no bounded wait for a device, so a thread of its own waits; if the kernel never
-  // ends, neither does it.
+  // The driver has no bounded wait for a device, so a detached thread waits. If a kernel never
+  // ends, that thread never ends.
   std::shared_ptr<std::atomic<bool>> start_waiting() const {
     auto done = std::make_shared<std::atomic<bool>>(false);
     const blocked_signals for_good;
@@ -415,8 +417,8 @@ class cuda_device final : public device {
 
   struct current_scope {
     explicit current_scope(const cuda_device& d) : owner(d), previous(d.make_current()) {}
-    // Where nothing may throw: a call that needs the device as the current one fails by itself, if
-    // it is not to be had.
+    // For functions that must not throw. If the device cannot be made current, the CUDA calls that
+    // need it fail by themselves.
     current_scope(const cuda_device& d, std::nothrow_t) noexcept
         : owner(d), previous(d.try_make_current()) {}
     ~current_scope() { owner.restore(previous); }
@@ -433,8 +435,8 @@ class cuda_device final : public device {
     if (copies == nullptr) return copy_by_driver(to, from, bytes, kind);
     check(copies->copy(to, from, bytes, kind), "cudaMemcpy");
   }
-  // Null while its buffers or streams are not to be had: the driver does without, only slower.
-  // Asked again by the next copy.
+  // Returns null if its buffers or streams cannot be allocated; then the driver makes the copy,
+  // more slowly. The next copy tries again.
   staged_copies* staged() {
     const std::lock_guard lock(staged_mutex_);
     if (staged_.has_value()) return &*staged_;
@@ -453,7 +455,7 @@ class cuda_device final : public device {
   }
   void copy_by_driver(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
     const current_scope scope(*this);
-    // A stream of our own: the legacy stream would wait for the kernels that wait for us.
+    // A stream of our own. The legacy stream would wait for kernels, which may wait for this copy.
     check(cudaMemcpyAsync(to, from, bytes, kind, stream_), "cudaMemcpy");
     check(cudaStreamSynchronize(stream_), "cudaMemcpy");
   }
@@ -461,11 +463,11 @@ class cuda_device final : public device {
   int ordinal_;
   cudaDeviceProp properties_{};
   cudaStream_t stream_ = nullptr;
-  kept_memory memory_;                   // what allocate() gave
-  std::mutex staged_mutex_;              // guards the making of it
-  std::optional<staged_copies> staged_;  // made for the first large copy
+  kept_memory memory_;                   // the memory that allocate() returns
+  std::mutex staged_mutex_;              // guards the creation of `staged_`
+  std::optional<staged_copies> staged_;  // created at the first large copy
   bool read_only_registration_ = false;
-  // Two, so that one copies while the other tells of its last copy.
+  // Two streams: one copies while the other stores the word for its last copy.
   static constexpr unsigned bulk_stream_count = 2;
   cudaStream_t bulk_streams_[bulk_stream_count] = {};
   decltype(&cuStreamWriteValue64) write_value_ = nullptr;

@@ -1,6 +1,5 @@
-// Large copies between a GPU and host memory that is not pinned: in pieces through pinned buffers,
-// which several threads fill or empty at a time. The driver has a single thread do it, which is far
-// from what the bus takes.
+// Large copies between a GPU and host memory that is not pinned. Several threads copy pieces
+// through pinned buffers. The driver would use a single thread, which is far slower than the bus.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,13 +14,13 @@
 
 namespace gpufs {
 
-// Thread-safe: one copy at a time. Made while its GPU is the current one.
+// Thread-safe; runs one copy at a time. Create it while its GPU is current.
 class staged_copies {
  public:
-  static constexpr std::size_t bytes_min =
-      std::size_t{4} << 20;  // of less the driver has done much before threads run
+  // The driver has done much of a smaller copy before threads run.
+  static constexpr std::size_t bytes_min = std::size_t{4} << 20;
   static constexpr std::size_t piece_bytes_max = std::size_t{1} << 20;
-  // The same whenever it is asked, whatever becomes of the processors.
+  // Constant for the process, even if the number of available processors changes.
   static unsigned thread_count() {
     static const unsigned count =
         std::clamp(std::thread::hardware_concurrency() / 2, 1u, threads_max);
@@ -29,7 +28,7 @@ class staged_copies {
   }
   static std::size_t buffers_bytes() { return 2 * thread_count() * piece_bytes_max; }
 
-  // `buffers`: pinned, buffers_bytes() of them.
+  // `buffers`: pinned memory of buffers_bytes().
   staged_copies(int ordinal, char* buffers) : ordinal_(ordinal), buffers_(buffers) {
     for (unsigned i = 0; i < 2 * threads_ && made_ == cudaSuccess; ++i)
       made_ = cudaStreamCreateWithFlags(&streams_[i], cudaStreamNonBlocking);
@@ -42,11 +41,10 @@ class staged_copies {
   staged_copies(const staged_copies&) = delete;
   staged_copies& operator=(const staged_copies&) = delete;
   char* buffers() const { return buffers_; }
-  bool is_usable() const {
-    return made_ == cudaSuccess;
-  }  // false: there were not as many streams as it needs
+  // False if not all of its streams could be created.
+  bool is_usable() const { return made_ == cudaSuccess; }
 
-  // Returns when all of it is where it should be. Does not wait for kernels.
+  // Returns when the copy is complete. Does not wait for kernels.
   cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
     const std::lock_guard lock(mutex_);
     const std::size_t share = bytes / (pieces_of_thread * threads_);
@@ -61,7 +59,7 @@ class staged_copies {
       try {
         for (unsigned t = 1; t < threads_; ++t) others[t] = std::jthread(part, t);
       } catch (const std::system_error&) {
-        // Those that there are take all the pieces.
+        // The threads that exist take all the pieces.
       }
       part(0);
     }
@@ -70,8 +68,8 @@ class staged_copies {
 
  private:
   static constexpr unsigned threads_max = 8;
-  // Several for each thread, so that none waits long for the last ones; and not so small that calls
-  // of the driver count.
+  // Several pieces per thread, so that no thread waits long for the last ones. Not so small that
+  // the cost of driver calls matters.
   static constexpr std::size_t pieces_of_thread = 4, piece_step = std::size_t{128} << 10;
 
   struct piece {
@@ -82,9 +80,10 @@ class staged_copies {
     const char* from;
     std::size_t bytes, piece_bytes;
     std::atomic<std::size_t> next{0};
-    std::atomic<cudaError_t> failed{cudaSuccess};  // the first error, after which no piece is begun
+    // The first error. After it no thread begins a piece.
+    std::atomic<cudaError_t> failed{cudaSuccess};
 
-    // No bytes: there is none left.
+    // Returns the next piece; zero bytes if there is none left.
     piece take() {
       if (failed.load(std::memory_order_relaxed) != cudaSuccess) return {};
       const std::size_t at = next.fetch_add(piece_bytes, std::memory_order_relaxed);
@@ -101,14 +100,15 @@ class staged_copies {
   unsigned half_of(unsigned thread, unsigned turn) const { return 2 * thread + turn % 2; }
   char* buffer(unsigned half) const { return buffers_ + half * piece_bytes_max; }
 
-  // A thread uses its two buffers in turn: one is on the bus while it works on the other.
+  // A thread alternates between its two buffers: one is on the bus while the thread works on the
+  // other.
   void send(task& work, unsigned thread) {
     (void)work.check(cudaSetDevice(ordinal_));
     unsigned turn = 0;
     for (piece p; (p = work.take()).bytes != 0; ++turn) {
       const unsigned h = half_of(thread, turn);
-      if (!work.check(cudaStreamSynchronize(streams_[h])))
-        break;  // what was in the buffer has left
+      // Waits until the buffer's last piece has left.
+      if (!work.check(cudaStreamSynchronize(streams_[h]))) break;
       std::memcpy(buffer(h), work.from + p.at, p.bytes);
       (void)work.check(
           cudaMemcpyAsync(work.to + p.at, buffer(h), p.bytes, cudaMemcpyHostToDevice, streams_[h]));
@@ -137,7 +137,7 @@ class staged_copies {
   const unsigned threads_ = thread_count();
   cudaError_t made_ = cudaSuccess;
   std::array<cudaStream_t, 2 * threads_max> streams_{};  // one for each buffer
-  std::mutex mutex_;  // held over a copy, which uses all the buffers
+  std::mutex mutex_;  // held during a copy, which uses all the buffers
 };
 
 }  // namespace gpufs

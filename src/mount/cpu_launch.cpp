@@ -1,4 +1,4 @@
-// Launches on the CPU device: a pool of threads that runs the kernel once per block.
+// Launches on the CPU device. A thread pool runs the kernel once per block.
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -22,7 +22,7 @@ void run_on_cpu(const mount& m, const launch_shape& shape,
 
   const auto run = [&](std::uint32_t processor) {
     try {
-      // As shared memory: uninitialized, the same for one block after the other.
+      // Like shared memory: uninitialized, and reused by one block after another.
       const auto scratch = std::make_unique<vector16[]>(
           (shape.scratch_bytes + sizeof(vector16) - 1) / sizeof(vector16) + 1);
       for (std::uint32_t block = next++; block < shape.blocks; block = next++) {
@@ -36,8 +36,8 @@ void run_on_cpu(const mount& m, const launch_shape& shape,
     }
   };
 
-  // The calling thread is one of them, so that the launch goes on where the system gives no thread:
-  // with fewer, or alone.
+  // The calling thread is part of the pool. So the launch runs even if the system creates fewer
+  // threads than asked for, or none.
   const std::uint32_t threads = std::min(shape.blocks, m.options().cpu_threads);
   const auto before = platform::position_on_cpu();
   {

@@ -1,5 +1,5 @@
-// A launch on the CPU device, from its begin to its end, so that unmounting waits for it as it does for a
-// GPU's kernels.
+// A launch on the CPU device, from its begin to its end. Unmounting waits for it as for a GPU's
+// kernels.
 #pragma once
 
 #include "gpufs/gpufs.hpp"

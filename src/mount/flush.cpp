@@ -24,13 +24,13 @@ namespace {
 
 using detail::page_dirt;
 
-// So much of the cache is copied at a time.
+// The cache is copied to the host in chunks of this size.
 constexpr std::uint64_t chunk_bytes = std::uint64_t{16} << 20;
 
-// One version that is open for writing, with all files through which it is.
+// One version that is open for writing, with all files through which it is open.
 struct written_version {
   std::vector<std::shared_ptr<host_file>> files;
-  std::optional<inode_state> node;  // as the device has it; read when the first dirty page is met
+  std::optional<inode_state> node;  // as the device has it; read at the first dirty page
 };
 using written_versions = std::map<std::uint64_t, written_version>;
 
@@ -45,17 +45,18 @@ inode_state node_of(device& gpu, const mount_ref& fs, const host_file& file) {
   return snapshot<inode_state>(gpu, fs, fs.layout.nodes + sizeof(inode_state) * file.node(), 1)[0];
 }
 
-// Shared by who flushes and who waits for it.
+// Shared by the flushing thread and the thread that waits for it.
 struct flush_state {
-  std::atomic<std::uint64_t> steps{0};  // raised whenever a call returns
-  std::atomic<bool> done{
-      false};  // release: pairs with the waiter, after which what the flush used may go
+  std::atomic<std::uint64_t> steps{0};  // incremented when a call returns
+  // Release: pairs with the acquire in wait_for(). Without it the waiter could free what the flush
+  // still uses.
+  std::atomic<bool> done{false};
   std::atomic<bool> given_up{false};
   std::mutex mutex;  // guards unfinished
   written_versions unfinished;
 };
 
-// By one thread.
+// Used by one thread.
 class flusher {
  public:
   flusher(device& gpu, const mount_ref& fs, file_table& files, bool service_hangs,
@@ -109,7 +110,7 @@ class flusher {
     }
   }
 
-  // Of frames from `first_frame` on.
+  // Writes the dirty pages of the frames from `first_frame` on. `dirt` has one element per frame.
   void write_chunk(std::uint32_t first_frame, const std::vector<frame_dirt>& dirt) {
     const arena_layout& l = fs_.layout;
     const auto frames = snapshot<frame>(
@@ -124,7 +125,7 @@ class flusher {
       pages.push_back({&version->second, key, i, dirt[i].flags.value});
     }
     if (pages.empty()) return;
-    // Together, because a copy from a GPU takes microseconds whatever its size.
+    // One copy for the whole chunk: a copy from a GPU takes microseconds whatever its size.
     const std::uint64_t words = mask_words(l.page_bytes());
     std::vector<char> bytes(dirt.size() << l.page_shift);
     gpu_.copy_to_host(bytes.data(), fs_.page(first_frame), bytes.size());
@@ -143,13 +144,13 @@ class flusher {
     }
   }
 
-  // 0, or -errno.
+  // Returns 0 or -errno.
   int write_page(const dirty_page& page, const char* bytes, const std::uint64_t* mask) {
     host_file& file = *page.version->files.back();
     if (!page.version->node.has_value()) page.version->node = node_of(gpu_, fs_, file);
     const inode_state& node = *page.version->node;
-    // A page that a kernel was writing back when it ended: which of its bytes are dirty is not
-    // known any more. And a file whose size is not known.
+    // Fail if a kernel was writing the page back when it ended: which of its bytes are dirty is
+    // then unknown. Also fail if the file's size is unknown.
     if ((page.flags & page_dirt::cleaning) != 0 || node.version.value != file.version().number)
       return -EIO;
     if (service_hangs_ && node.lost.value != node.settled.value) return -EIO;
@@ -165,7 +166,7 @@ class flusher {
     });
   }
 
-  // What `call(backend's file)` says; -EIO when it throws.
+  // Returns the result of `call(backend's file)`, or -EIO if it throws.
   template <class Call>
   int by_backend(host_file& file, const Call& call) {
     int status = 0;
@@ -174,16 +175,16 @@ class flusher {
       status = files_.reach(file, reached);
       if (status == 0) status = uninterrupted([&] { return static_cast<int>(call(*reached)); });
     } catch (...) {
-      status = -EIO;  // of whatever type: a backend is the user's
+      status = -EIO;  // a backend is the user's and may throw any type
     }
     ++state_.steps;
     return status;
   }
 
-  // What the device keeps of earlier failures: 0, or -errno.
+  // The earlier failures that the device has recorded. Each is 0 or -errno.
   struct earlier {
     int failed = 0;    // for gfsync and gclose to return
-    int given_up = 0;  // by a last gclose that the host has not heard of
+    int given_up = 0;  // of a last gclose that the host has not seen
     std::uint32_t closings = 0;
   };
   earlier earlier_failures(const host_file& file) {
@@ -193,7 +194,7 @@ class flusher {
       return {std::clamp(node.failed.value, -4095, 0), std::clamp(node.given_up.value, -4095, 0),
               node.closings.value};
     } catch (const error&) {
-      return {-EIO, 0, 0};  // the device answers no more
+      return {-EIO, 0, 0};  // the device no longer answers
     } catch (const std::bad_alloc&) {
       return {-ENOMEM, 0, 0};
     }
@@ -205,12 +206,13 @@ class flusher {
     if (before.given_up != 0) report(one, before.given_up, file_operation::write_back);
     const int synced = by_backend(one, [&](backend_file& reached) {
       const auto sync = [&] { return std::min(reached.sync(), 0); };
-      // With the error of an earlier sync, of which the kernel may not have heard. But a thread
-      // that hangs may hang in one.
+      // Returns the error of an earlier sync too, because GPU code may not have received it. If a
+      // service thread hangs, it may hang inside a sync, so this sync does not use the shared
+      // state.
       return service_hangs_ ? sync() : one.writing().syncs.run(before.closings, sync);
     });
     if (synced < 0) report(one, synced, file_operation::sync);
-    // An earlier sync that failed may have dropped bytes for good.
+    // An earlier sync that failed may have lost bytes for good.
     else if (before.failed != 0) report(one, before.failed, file_operation::sync);
     for (const std::shared_ptr<host_file>& file : version.files) {
       const int closed = by_backend(
@@ -220,7 +222,7 @@ class flusher {
   }
 
   void report(const host_file& file, int status, file_operation what) {
-    // What was given up has been reported by then.
+    // After the waiter gave up, it has reported these files itself.
     if (!state_.given_up) files_.errors().add(file.path(), status, what, true);
   }
   void fail_all(int status) {
@@ -233,10 +235,10 @@ class flusher {
   file_table& files_;
   const bool service_hangs_;
   flush_state& state_;
-  written_versions versions_;  // a copy: state.unfinished becomes less
+  written_versions versions_;  // a copy: state.unfinished shrinks
 };
 
-// False when nothing went on for the time.
+// Returns false if no call returned for `timeout_ns`.
 bool wait_for(const flush_state& state, std::uint64_t timeout_ns) {
   deadline end = deadline::after(timeout_ns);
   std::uint64_t seen = state.steps;
@@ -259,7 +261,7 @@ bool flush_files(device& gpu, const mount_ref& fs, file_table& files, const flus
   const auto state = std::make_shared<flush_state>();
   state->unfinished = versions_of(files);
   if (state->unfinished.empty() || !fs.writes()) return true;
-  // Made here, where a lack of memory can be reported.
+  // Allocated here, where a lack of memory can be reported.
   const auto all = std::make_shared<flusher>(gpu, fs, files, rules.service_hangs, *state);
   const auto flush = [all, state] {
     all->run();
@@ -272,7 +274,7 @@ bool flush_files(device& gpu, const mount_ref& fs, file_table& files, const flus
     thread = std::thread(flush);
   } catch (const std::exception&) {  // no thread, or no memory for one
     const blocked_signals meanwhile;
-    flush();  // without a bound of its time
+    flush();  // without a time limit
     return true;
   }
   if (wait_for(*state, rules.timeout_ns)) {
@@ -291,12 +293,12 @@ void report_unwritten(device& gpu, const mount_ref& fs, file_table& files, int s
   if (!fs.writes()) return;
   for (const auto& [number, version] : versions_of(files)) {
     const host_file& file = *version.files.back();
-    bool is_dirty = true;  // unless it can be seen that it is not
+    bool is_dirty = true;  // unless the device shows that it is not
     try {
       const inode_state node = node_of(gpu, fs, file);
       is_dirty = node.version.value != number || node.dirty.value != 0 || node.given_up.value != 0;
     } catch (const error&) {
-      // The device answers no more.
+      // The device no longer answers.
     }
     if (is_dirty) files.errors().add(file.path(), status, file_operation::write_back, true);
   }

@@ -1,9 +1,10 @@
-// The end of a mount's files: what kernels wrote and did not close goes to its files, as it would
-// when a process ends.
+// The end of a mount's files: flushes what kernels wrote and did not close, as happens when a
+// process ends.
 //
-// What is dirty is read out of the arena. A kernel may have stored anything there, so nothing that
-// is read there is trusted: a page goes only to a file that the service itself has open for
-// writing, and whose version the page's key names; frames, page numbers and sizes are checked
+// The dirty bytes are read from the arena. A kernel may have stored anything there, so nothing read
+// from it is trusted. A page is written only to a file that the service itself has open for
+// writing, and only if the page's key names that file's version. Frames, page numbers and sizes are
+// checked before use.
 // before they are used.
 #pragma once
 
@@ -18,22 +19,22 @@
 namespace gpufs {
 
 struct flush_rules {
-  // A service thread hangs in a call of the backend. If that is a write, it may still land on top
-  // of what is newer, so a file that lacks the answer to a write is not written any more.
+  // A service thread hangs in a backend call. If that call is a write, it may still overwrite newer
+  // bytes. So a file with an unanswered write is not written any more.
   bool service_hangs = false;
-  // Without a call of the backend that returns, for so long, the flush is given up.
+  // The flush gives up if no backend call returns for this time.
   std::uint64_t timeout_ns = 0;
 };
 
-// Writes the dirty bytes of all files that are open for writing, and nothing else; then syncs each
-// of these files, and asks the file system for what close(2) would report. Only when no kernel
-// runs. Errors go to `files.errors()`: with the path, one for each file and operation. False when
-// it was given up: a thread hangs in the backend, and `gpu` and `files` must stay.
+// Writes the dirty bytes of all files that are open for writing, syncs each of them, and asks the
+// file system for the error that close(2) would report. Precondition: no kernel runs. Adds errors
+// to `files.errors()`: one for each file and operation, with the path. Waits; returns false if the
+// flush gave up. Then a thread hangs in the backend, and `gpu` and `files` must stay alive.
 [[nodiscard]] bool flush_files(device& gpu, const mount_ref& fs, file_table& files,
                                const flush_rules& rules);
 
-// Reports each file that has dirty bytes as not written, with this -errno. For a mount whose
-// kernels do not end: what they are about to write is not known, so nothing is written.
+// Reports each file with dirty bytes as not written, with the error `status` (-errno). For a mount
+// whose kernels do not end: they may still write, so nothing is flushed.
 void report_unwritten(device& gpu, const mount_ref& fs, file_table& files, int status);
 
 }  // namespace gpufs

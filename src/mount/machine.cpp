@@ -1,4 +1,4 @@
-// Facts about this machine, asked from the CUDA runtime and the kernel.
+// Facts about this machine, from the CUDA runtime and the kernel.
 #include "gpufs/machine.hpp"
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 namespace gpufs {
 namespace {
 
-// Debian 12's headers do not name it; the number is the same on all architectures but alpha.
+// Debian 12's headers lack it. The number is the same on all architectures except alpha.
 constexpr long cachestat_number = 451;
 
 int try_process_vm_readv() noexcept {
@@ -42,8 +42,8 @@ int try_cachestat() noexcept {
 }
 
 int try_io_uring() noexcept {
-  std::array<std::uint32_t, 30>
-      parameters{};  // struct io_uring_params, 120 bytes, which old headers lack
+  // struct io_uring_params, 120 bytes, which old headers lack
+  std::array<std::uint32_t, 30> parameters{};
   const long fd = syscall(SYS_io_uring_setup, 1, parameters.data());
   if (fd < 0) return errno;
   (void)close(static_cast<int>(fd));
@@ -108,9 +108,8 @@ gpu_facts examine_gpu(int ordinal) {
   facts.prohibited =
       cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, ordinal) == cudaSuccess &&
       mode == cudaComputeModeProhibited;
-  (void)
-      // a fact that could not be had must not surface in the caller's next CUDA call
-      cudaGetLastError();
+  // A failed query must not surface as an error in the caller's next CUDA call.
+  (void)cudaGetLastError();
   return facts;
 }
 

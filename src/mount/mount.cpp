@@ -1,4 +1,4 @@
-// The mount: puts device, arena, channel and service together, and takes them apart again.
+// The mount: creates device, arena, channel and service, and destroys them.
 #include <errno.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -25,19 +25,19 @@
 namespace gpufs {
 namespace {
 
-// With fewer threads the kernel's lock on descriptors is no bound yet (two threads open as many
-// files with one table as with two), and on the few cores of such a machine twice the threads only
-// take them from each other.
+// The minimum of workers for opener threads with their own descriptor table. With fewer workers the
+// kernel's lock on the table is not the bottleneck yet (docs/decisions/devices.md), and on the few
+// cores of such a machine extra threads only compete for them.
 constexpr unsigned openers_from_workers = 4;
-// In which a device that is idle says so, on a busy machine too.
+// An idle device reports idle within this time, even on a busy machine.
 constexpr std::uint64_t idle_answer_ns = 1'000'000'000;
-// In which files are closed that do not hang, also when what ended before has used up the time.
+// The minimum of time to close files in, even if earlier steps have used up the deadline.
 constexpr std::uint64_t closing_ns = 1'000'000'000;
 constexpr const char* dropped_losses =
     "bytes of files may be lost whose errors the list has no room for";
 
-// Of the first descriptors, how many the process has open. Where there may be more than these, a
-// quarter of all is plenty.
+// The number of open descriptors among the first 1,024. If the limit is higher, an undercount is
+// harmless: a quarter of the rest stays free.
 std::size_t descriptors_open(std::uint64_t limit) {
   std::array<pollfd, 1024> looked_at;
   const std::size_t count = std::min<std::uint64_t>(limit, looked_at.size());
@@ -48,10 +48,9 @@ std::size_t descriptors_open(std::uint64_t limit) {
                     [](const pollfd& p) { return (p.revents & POLLNVAL) == 0; }));
 }
 
-// Host descriptors of files that a mount may hold at once. Raises the process's soft limit to its
-// hard limit, as language run-times do: nothing gets less by it. Of what the process has not open,
-// a quarter stays for the rest of the program; and each of the mount's `threads` has some for a
-// moment.
+// The number of host descriptors that a mount may keep open for files. Raises the process's soft
+// limit to the hard limit, as language run-times do. Subtracts the descriptors that are open, and
+// those that the mount's `threads` need for a moment. A quarter of the rest stays for the program.
 std::size_t descriptors_max(std::size_t threads) {
   constexpr std::size_t of_a_thread = 2;
   rlimit limit{};
@@ -66,12 +65,13 @@ std::size_t descriptors_max(std::size_t threads) {
   return std::clamp<std::size_t>(all > taken ? (all - taken) / 4 * 3 : 0, 8, std::size_t{1} << 20);
 }
 
-// A path for people, in one line: kernels choose paths, and a terminal obeys control characters.
+// The path in one line of printable text. Kernels choose paths, and a terminal obeys control
+// characters.
 std::string printable(const std::string& path) {
   std::string text;
   for (std::size_t i = 0; i < path.size(); ++i) {
     const auto byte = static_cast<unsigned char>(path[i]);
-    // U+0080 to U+009F are control characters, too.
+    // U+0080 to U+009F are control characters too.
     const bool is_first_of_two =
         byte == 0xc2 && i + 1 < path.size() && static_cast<unsigned char>(path[i + 1]) < 0xa0;
     if (byte >= ' ' && byte != 0x7f && byte != '\\' && !is_first_of_two) {
@@ -104,7 +104,8 @@ struct mount::implementation {
     if (options.backend == nullptr) {
       posix_backend_options posix;
       posix.root = options.root;
-      // One or two threads write as fast as they copy and fault pages in.
+      // Mapped writes need several threads: one or two threads write() as fast as they copy and
+      // fault pages in.
       posix.mapped_writes = options.maps_files && options.workers >= 4;
       posix.mapped_reads = options.maps_files;
       options.backend = make_posix_backend(posix);
@@ -131,13 +132,13 @@ struct mount::implementation {
     }
   }
 
-  // Ends kernels, service and files, once. `obstacle` says afterwards which of them still runs;
-  // then this object must stay for ever, with all that they may come back to.
+  // Stops kernels, service and files, once. If something still runs afterwards, `obstacle` names
+  // it. Then this object must live for ever, with everything that the running threads may use.
   void end() {
     if (ended.exchange(true)) return;
     const deadline all = deadline::after(options.unmount_timeout_ns);
-    // Kernels get half of the time. One that waits for a service that hangs ends when the service
-    // is stopped.
+    // Kernels get half of the time. A kernel that waits for a hanging service ends when the service
+    // stops.
     (void)gpu->wait_idle(all.or_after(options.unmount_timeout_ns / 2).left_ns());
     extents->ask_to_end();
     requests->ask_to_end();
@@ -145,9 +146,9 @@ struct mount::implementation {
     if (service_hangs) obstacle = "a service thread hangs in I/O";
     if (!sinks->stop(all)) obstacle = "a sink has not returned";
     if (!extents->stop(all)) obstacle = "the registrar hangs in I/O";
-    // Once more: a worker may have begun a copy for a group that had given up. Also when a thread
-    // that hangs has used up the time: a GPU takes a moment to say that it is idle, and without
-    // that nothing would be written.
+    // Wait again: a worker may have begun a copy for a group that had given up. Wait
+    // `idle_answer_ns` even if a hanging thread has used up the time: a GPU takes a moment to
+    // report idle, and without that nothing would be flushed.
     const bool idle = gpu->wait_idle(std::max(all.left_ns(), idle_answer_ns));
     if (!idle) obstacle = "a kernel is still running";
     const std::uint64_t rest_ns = all.left_ns();
@@ -156,7 +157,7 @@ struct mount::implementation {
       if (!idle) report_unwritten(*gpu, ref, *files_open, -ETIMEDOUT);
       else if (!flush_files(*gpu, ref, *files_open, {service_hangs, options.request_timeout_ns}))
         obstacle = "writing what was not closed hangs in I/O";
-    } catch (const std::exception&) {  // no memory, most likely
+    } catch (const std::exception&) {  // most likely out of memory
       failure = std::current_exception();
     }
     const auto close = [](void* self) { static_cast<implementation*>(self)->close_files(); };
@@ -165,7 +166,7 @@ struct mount::implementation {
       obstacle = "closing a file hangs";
     if (failure != nullptr) std::rethrow_exception(failure);
   }
-  // Whether this process is a child of the one that mounted, which has neither the mount's threads
+  // True in a child process of the process that mounted. The child has neither the mount's threads
   // nor its device.
   bool is_forked() const { return getpid() != owner; }
   void refuse_forked() const {
@@ -175,7 +176,7 @@ struct mount::implementation {
     refuse_forked();
     if (ended) throw error(ESHUTDOWN, "the mount has ended");
   }
-  // When all has ended, or nothing has begun.
+  // Called after everything has ended, or before anything has started.
   ~implementation() {
     requests.reset();
     extents.reset();
@@ -209,7 +210,7 @@ struct mount::implementation {
     ref.reclaim_timeout_ns = options.reclaim_timeout_ns;
     std::random_device random;
     for (std::uint64_t& word : ref.path_key) word = (std::uint64_t{random()} << 32) | random();
-    // Nothing of the handle changes any more.
+    // The handle does not change from here on.
     device_ref = static_cast<mount_ref*>(gpu->allocate(sizeof ref));
     mount_ref without_bulk = ref;
     without_bulk.layout.bulk.most = 0;
@@ -224,7 +225,8 @@ struct mount::implementation {
         *gpu, *files_open, *record,
         extent_options{direct_obstacle.empty() ? options.extent_budget_bytes : 0,
                        options.extent_bytes, options.staging_bytes + 1u, 8});
-    // A GPU's next request is a few microseconds away; a CPU device wakes the workers itself.
+    // A GPU's next request arrives within microseconds, so workers spin longer. A CPU device wakes
+    // the workers itself.
     const std::uint64_t spin_ns = options.device == device_kind::cuda ? 200'000 : 20'000;
     requests = std::make_unique<service>(
         *gpu, channel_view{shared.host, channel}, ref.channel,
@@ -234,8 +236,8 @@ struct mount::implementation {
         service_options{options.workers, spin_ns, openers, copiers});
   }
 
-  // Everything that the backend may wait in: mappings end, files are closed. Nothing else runs any
-  // more.
+  // Makes all calls of the backend that may hang: drops mappings and closes files. Precondition:
+  // nothing else runs.
   void close_files() {
     extents->drop_all();
     files_open->close_all();
@@ -248,7 +250,7 @@ struct mount::implementation {
     gpu->free_arena();
   }
 
-  // As gpufs::snapshot().
+  // Calls gpufs::snapshot() with this mount's device and arena.
   template <class T>
   std::vector<T> snapshot(std::uint64_t offset, std::size_t count) const {
     return gpufs::snapshot<T>(*gpu, ref, offset, count);
@@ -260,31 +262,31 @@ struct mount::implementation {
   std::string direct_obstacle;
   std::string bulk_obstacle;
   mount_ref ref{};
-  mount_ref* device_ref =
-      nullptr;  // a copy, in memory of the device; its launches differ by the grid's number alone
+  // A copy of `ref` in device memory. Its launches differ only by the grid's number.
+  mount_ref* device_ref = nullptr;
   std::atomic<std::uint64_t> last_launch{0};
   gpufs::device::shared_memory shared{nullptr, nullptr};
   std::uint64_t shared_bytes = 0;
   std::atomic<bool> ended{false};
-  const char* obstacle = nullptr;  // why the end did not come to an end
-  // In the order of their use of each other: the closer goes first, then the service.
+  const char* obstacle = nullptr;  // why end() did not complete
+  // In the order of their use of each other: the closer is destroyed first, then the service.
   std::unique_ptr<timeline> record = std::make_unique<timeline>();
   std::unique_ptr<sink_table> sinks = std::make_unique<sink_table>();
   std::unique_ptr<file_table> files_open;
   std::unique_ptr<extent_registrar> extents;
   std::unique_ptr<service> requests;
   spare_thread closer{"closing files"};
-  implementation* left_before = nullptr;  // the next in the list of left_behind()
+  implementation* left_before = nullptr;  // next in the list of leave_behind()
 };
 
 namespace {
 
-// Mounts that could not end. A list, so that a leak checker finds what they own.
+// Keeps a mount that could not end. The list lets a leak checker find what the mount owns.
 template <class Implementation>
 void leave_behind(Implementation* left) noexcept {
   static std::atomic<Implementation*> last{nullptr};
   left->left_before = last.load(std::memory_order_relaxed);
-  // Relaxed: nobody reads it.
+  // Relaxed: no thread reads the list.
   while (!last.compare_exchange_weak(left->left_before, left, std::memory_order_relaxed)) {
   }
 }
@@ -293,8 +295,8 @@ void leave_behind(Implementation* left) noexcept {
 
 mount::mount(const mount_options& options) : self_(std::make_unique<implementation>(options)) {}
 mount::~mount() {
-  // A child's copy lacks the threads that its end would wait for, and the files are the parent's to
-  // write.
+  // A forked child lacks the threads that end() would wait for, and only the parent may flush the
+  // files.
   if (self_->is_forked()) {
     leave_behind(self_.release());
     return;
@@ -310,7 +312,7 @@ mount::~mount() {
       if (self_->files_open->errors().has_dropped_loss())
         std::fprintf(stderr, "gpufs: unmount: %s\n", dropped_losses);
     }
-  } catch (const std::exception& e) {  // no memory, most likely
+  } catch (const std::exception& e) {  // most likely out of memory
     std::fprintf(stderr, "gpufs: unmount: %s\n", e.what());
   }
   if (self_->obstacle == nullptr) return;
@@ -399,14 +401,14 @@ std::vector<file_statistics> mount::file_stats() const {
     const open_file& f = records[slot];
     const std::uint32_t word = f.header.state.peek();
     if (slot_state::phase(word) != slot_phase::resident) continue;
-    // Closed since the copy was made: then it is not open now.
+    // Null: the file was closed after the snapshot, so it is not open now.
     const std::shared_ptr<host_file> file = self_->files_open->find(f.handle.value);
     if (file == nullptr) continue;
     // A kernel may have written the same handle into all records.
     if (!counted.insert(f.handle.value).second) continue;
     file_statistics s;
     s.path = file->path();
-    // A kernel may have written anything there: a node that does not exist is not looked at.
+    // A kernel may have written any value there, so the number of the inode state is checked.
     const std::uint64_t size = facts[slot].size.value;
     const auto node = static_cast<std::uint32_t>(size);
     if ((size & file_facts::size_in_node) == 0) s.size = size;
@@ -446,7 +448,7 @@ std::uint64_t mount::register_file(const std::string& path) {
   std::shared_ptr<host_file> file;
   const int status = self_->files_open->open(path, false, handle, file);
   if (status < 0) throw error(-status, "register_file", path);
-  // Opened just above, and closed whatever happens.
+  // Closes the file opened above on every path.
   struct closing {
     file_table& files;
     const std::uint64_t handle;
@@ -458,7 +460,7 @@ std::uint64_t mount::register_file(const std::string& path) {
 void mount::drop_extents() {
   const arena_layout& l = self_->ref.layout;
   if (l.extent_slots == 0) return;
-  // Copies for groups that gave up may be under way.
+  // Copies for groups that gave up may still run.
   if (!self_->gpu->wait_idle(self_->options.unmount_timeout_ns))
     throw error(EBUSY, "drop_extents: the device is not idle");
   const std::vector<char> zeros(l.extents + sizeof(extent_entry) * std::uint64_t{l.extent_slots} -

@@ -19,12 +19,12 @@ std::uint64_t host_memory_bytes() {
   return sysinfo(&info) == 0 ? std::uint64_t{info.totalram} * info.mem_unit : 0;
 }
 
-// So that the lead, and how unevenly hashing fills the rings, are a few percent of them: a cache
-// that is an eighth larger than what is used evicts nothing.
+// With this minimum, uneven hashing and the lead (cache/ring.cuh) are only a few percent of a ring.
+// So a cache that is an eighth larger than the data in use evicts nothing.
 constexpr std::uint64_t ring_frames_min = 4096;
 
-// Buckets for so many slots: half full when all slots are in use, so that few entries overflow
-// their bucket.
+// The number of buckets for `slots` slots. The table is half full when all slots are in use, so few
+// entries overflow their bucket.
 std::uint64_t buckets_for(std::uint64_t slots) {
   return std::bit_ceil(slots * 2 / index_bucket::entry_count + 1);
 }
@@ -75,9 +75,9 @@ mount_options complete(const mount_options& asked, const device& d) {
   return o;
 }
 
-// Runs that are small enough for the cache, as it is shared out among the rings; and large enough:
-// a copy of less than a sixteenth of what was asked for would take the engine longer than threads
-// take to pull the pages.
+// A run must fit the part of the cache that one ring has. It must also be large enough: for less
+// than a sixteenth of `bulk_bytes`, the copy engine takes longer than threads take to load the
+// pages.
 bulk_layout bulk_for(const mount_options& o, std::uint64_t frames) {
   bulk_layout b{};
   const std::uint64_t most = std::bit_floor(
@@ -105,8 +105,8 @@ arena_layout lay_out(const mount_options& o, unsigned multiprocessors, bool dire
   l.bucket_count = buckets_for(l.frame_count);
   l.file_bucket_count = buckets_for(l.file_count);
   l.extent_shift = static_cast<std::uint32_t>(std::countr_zero(o.extent_bytes));
-  // The table is at most half full: room for twice what the budget holds in whole extents, and for
-  // many small files.
+  // The extent table is at most half full. It has room for twice the whole extents in the budget,
+  // and for many small files.
   if (bulk) l.bulk = bulk_for(o, l.frame_count);
   l.extent_slots =
       direct ? static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
@@ -134,7 +134,7 @@ arena_layout lay_out(const mount_options& o, unsigned multiprocessors, bool dire
   l.counters = place(sizeof(counter_set) * std::uint64_t{l.processor_count});
   l.bulk_shared = place(sizeof(bulk_state));
   if (!o.read_only) {
-    // Twice the records: closes arrive late.
+    // Twice the number of records, because closes arrive late.
     l.node_count = 2 * l.file_count;
     l.nodes = place(sizeof(inode_state) * std::uint64_t{l.node_count});
     l.names = place(sizeof(name_state));

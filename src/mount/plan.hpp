@@ -1,4 +1,4 @@
-// From options to numbers: checks what the user asked for and lays the arena out.
+// Checks the user's options and computes the arena's layout from them.
 #pragma once
 
 #include "device/device.hpp"
@@ -6,12 +6,11 @@
 
 namespace gpufs {
 
-// The options with defaults filled in. Throws gpufs::error EINVAL, naming the option that is
-// impossible.
+// Returns the options with defaults filled in. Throws gpufs::error (EINVAL), naming the invalid
+// option.
 mount_options complete(const mount_options& asked, const device& d);
 
-// Where everything lies in an arena for these (complete) options.
-// `direct`, `bulk`: whether there are these paths.
+// Returns the layout of an arena for complete options. `direct`, `bulk`: whether these paths exist.
 arena_layout lay_out(const mount_options& options, unsigned multiprocessors, bool direct,
                      bool bulk);
 

@@ -1,5 +1,5 @@
-// Copies of parts of an arena, which kernels may be changing meanwhile: each word is one that was
-// there.
+// Copies of parts of an arena while kernels may be changing it. Each word copied is a value that
+// the word had.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace gpufs {
 
-// `count` objects from `offset` of the arena on. Throws gpufs::error when the device fails.
+// Copies `count` objects from `offset` in the arena on. Throws gpufs::error if the device fails.
 template <class T>
 std::vector<T> snapshot(device& gpu, const mount_ref& fs, std::uint64_t offset, std::size_t count) {
   static_assert(sizeof(T) % sizeof(std::uint64_t) == 0, "copied in whole words");

@@ -1,16 +1,20 @@
-// The copiers' calls of the CUDA driver: one at a time, and watched.
+// The copiers' calls of the CUDA driver: usually one at a time, and watched.
 //
-// The driver lets one thread in at a time, and a thread may be in it until a kernel ends: one that
-// copies to pageable memory after the kernel, frees memory, or loads another kernel. If that kernel
-// waits for a bulk request whose copier waits to get into the driver, none of the three goes on by
-// itself. So the supervisor looks at the calls: one that takes too long is reported, and until it
-// returns all other requests that need the driver are refused. Their groups load page by page then,
-// which needs no driver.
+// Calls. The driver admits one thread at a time, and a call may last until a kernel ends: one that
+// copies to pageable memory after the kernel, frees memory, or loads another kernel. Such a call
+// may hold the driver while its kernel waits for a bulk request, whose copier waits for the driver.
+// Then none of the three continues by itself. So the supervisor watches the calls. It reports a
+// call that takes too long, and until that call returns the gate refuses all other requests that
+// need the driver. Their groups then load page by page, which needs no driver.
 //
-// The same may happen after the driver has taken a copy: the first launch of a kernel that CUDA has
-// yet to load keeps the copy engine from all copies until the kernels that run have ended. So
-// copies that the device is to answer are watched, too: while some wait and none ends for a while,
-// all are reported, and nobody is let in.
+// Copies. The same may happen after the driver has accepted a copy. The first launch of a kernel
+// that CUDA must still load keeps all copies from the copy engine until the running kernels have
+// ended. So the supervisor also watches copies that the device answers. While some wait and none
+// ends for a while, it reports all of them, and the gate admits no thread.
+//
+// Threads. Copiers use `pass` and call expect_answer(). The supervisor alone calls find_stalled().
+// Any thread may call is_closed(). `mutex_` guards `calls_`, `inside_`, `stalled_` and
+// `engine_stuck_`. Only the supervisor uses `last_end_ns_`. The rest is atomic.
 #pragma once
 
 #include <atomic>
@@ -23,29 +27,30 @@
 
 namespace gpufs {
 
-// Thread-safe.
+// Thread-safe as stated above.
 class driver_gate {
  public:
-  // A call that takes longer may never return by itself. The driver's calls take microseconds, but
-  // for a few that allocate buffers and take milliseconds.
+  // A call that takes longer may never return by itself. The driver's calls take microseconds,
+  // except for a few that allocate buffers and take milliseconds.
   static constexpr std::uint64_t call_ns_max = 50'000'000;
 
-  // The request that a call is for.
+  // Names the request that a call serves.
   struct request_name {
     std::uint32_t slot, sequence;
   };
 
-  // The engine takes a millisecond for the longest copy, some more while kernels use the bus. It is
-  // stuck when it ends none of those that wait for so long.
+  // The engine takes a millisecond for the longest copy, and more while kernels use the bus. It is
+  // stuck when no waiting copy ends for this long.
   static constexpr std::uint64_t copy_ns_max = 100'000'000;
 
-  // `slots`: of the channel. `exclusive`: one thread at a time, as the others would wait in the
-  // driver, spinning.
+  // `threads`: the copiers. `slots`: the channel's. `exclusive`: admit one thread at a time,
+  // because others would spin in the driver.
   driver_gate(unsigned threads, std::uint32_t slots, bool exclusive)
       : calls_(threads), copies_(slots), exclusive_(exclusive) {}
 
-  // Lets thread `thread` in, while it lives. Waits for others at most call_ns_max; converts to
-  // false when they do not come out, or one of them is reported to take too long.
+  // Admits thread `thread` while this object lives. The constructor waits for other threads, for at
+  // most call_ns_max. Converts to false when they do not leave the driver in time, or the gate
+  // refuses.
   class pass {
    public:
     pass(driver_gate& gate, unsigned thread, const request_name& name)
@@ -63,26 +68,26 @@ class driver_gate {
     const bool is_in_;
   };
 
-  // The answer of a request depends on the device alone from now on. Called before the caller of
-  // the request can see the answer and post another one in the slot.
+  // Says that only the device can answer the request from now on. Called before the caller of the
+  // request can see the answer and post another request in the slot.
   void expect_answer(const request_name& name) {
-    // Relaxed: the supervisor only compares it with the answer.
+    // Relaxed: the supervisor only compares the value with the slot's reply.
     std::atomic<std::uint64_t>& copy = copies_[name.slot];
     if (copy.load(std::memory_order_relaxed) != 0) ended_.store(true, std::memory_order_relaxed);
     copy.store(std::uint64_t{1} << 32 | name.sequence, std::memory_order_relaxed);
     waits_.store(true, std::memory_order_relaxed);
   }
 
-  // Adds requests whose calls or copies take too long; a call only once. From then on until the
-  // call returns, or a copy ends, nobody is let in. Returns whether there is such a call or copy,
-  // found now or before. `is_answered(name)`: whether a request has been answered. By one thread,
-  // again and again; calls nothing that may wait.
+  // Appends to `found` the requests whose calls or copies take too long; each call only once. From
+  // then on the gate admits no thread, until the call returns or a copy ends. Returns whether there
+  // is such a call or copy, found now or before. `is_answered(name)`: whether a request was
+  // answered. Called repeatedly by one thread, the supervisor. Calls nothing that may wait.
   template <class IsAnswered>
   bool find_stalled(std::vector<request_name>& found, const IsAnswered& is_answered) {
     if (waits_.load(std::memory_order_relaxed)) watch_copies(found, is_answered);
     return find_stalled_calls(found);
   }
-  // Whether nobody is let in.
+  // Whether the gate admits no thread. Relaxed: a hint.
   bool is_closed() const { return closed_.load(std::memory_order_relaxed); }
 
  private:
@@ -100,7 +105,7 @@ class driver_gate {
   template <class IsAnswered>
   void watch_copies(std::vector<request_name>& found, const IsAnswered& is_answered) {
     bool waits = false, ended = ended_.exchange(false, std::memory_order_relaxed);
-    // First: a copy that comes while the slots are looked at sets it again.
+    // Cleared first: a copy that starts during the scan sets it again.
     waits_.store(false, std::memory_order_relaxed);
     for (std::uint32_t slot = 0; slot < copies_.size(); ++slot) {
       std::uint64_t copy = copies_[slot].load(std::memory_order_relaxed);
@@ -127,18 +132,17 @@ class driver_gate {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<call> calls_;  // of each thread
-  // Of each slot: the number of the request that the device is to answer, and a bit above it; 0:
-  // none.
+  std::vector<call> calls_;  // indexed by thread
+  // Indexed by slot: the sequence of the request that the device answers, with bit 32 set. 0: none.
   std::vector<std::atomic<std::uint64_t>> copies_;
-  std::atomic<bool> waits_{false};  // there may be such a request
-  std::atomic<bool> ended_{false};  // one has been answered since the supervisor looked
-  std::uint64_t last_end_ns_ =
-      0;  // the supervisor's: when an answer was seen last, while others wait
+  std::atomic<bool> waits_{false};  // a slot of copies_ may be set
+  std::atomic<bool> ended_{false};  // a copy was answered since the last scan
+  // When an answer was last seen while others wait; 0: no copy waits.
+  std::uint64_t last_end_ns_ = 0;
   std::atomic<bool> closed_{false};
   const bool exclusive_;
   bool engine_stuck_ = false;
-  unsigned inside_ = 0, stalled_ = 0;  // of the calls
+  unsigned inside_ = 0, stalled_ = 0;  // numbers of calls
 };
 
 }  // namespace gpufs

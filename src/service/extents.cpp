@@ -13,15 +13,15 @@
 namespace gpufs {
 namespace {
 
-// Never 0.
+// A hash of an extent's name, never 0.
 std::uint64_t name_of(std::uint64_t version, std::uint64_t number) {
   std::uint64_t x = version * 0x9e3779b97f4a7c15ull + number;
   x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ull;
   return (x ^ (x >> 32)) | 1;
 }
 
-// Whether a file with this identity, of which the bytes before `end` are to be loaded, is in the
-// state that its version stands for. One that is open for writing here is, whatever its times say
+// Whether a file that now has the identity `now` is in its version's state, for loads of bytes
+// before `end`. A file that is open for writing in this mount is, whatever its times say
 // (service/file_table.hpp).
 bool is_of_version(const host_file& file, const file_identity& now, std::uint64_t end) {
   const file_identity& version = file.version().identity;
@@ -60,7 +60,7 @@ extent_set::extent* extent_registrar::remember(extent_set& set, std::uint64_t nu
   const std::uint64_t most = known_min + options_.budget_bytes / options_.extent_bytes;
   if (known_->fetch_add(1, std::memory_order_relaxed) >= most) {
     known_->fetch_sub(1, std::memory_order_relaxed);
-    // Many may be of versions that nobody reads any more.
+    // Many may belong to versions that no group reads any more.
     lacks_budget_.store(true, std::memory_order_relaxed);
     return nullptr;
   }
@@ -78,12 +78,12 @@ extent_hint extent_registrar::touch(const std::shared_ptr<host_file>& file, std:
   const std::uint64_t size = file->version().identity.size;
   if (options_.budget_bytes == 0 || size < options_.file_bytes_min || offset >= size) return {};
   const std::uint64_t number = offset / options_.extent_bytes;
-  std::uint64_t end = number;  // of those whose state has changed
+  std::uint64_t end = number;  // past the last extent whose state changed
   try {
     return note(file, number, end, when);
   } catch (const std::bad_alloc&) {
     if (end == number) return {};
-    // They may not be in the queue: the next read asks for them again.
+    // They may be missing from the queue. The next read queues them again.
     extent_set& set = *file->version().extents();
     const std::lock_guard lock(set.mutex);
     for (std::uint64_t n = number; n < end; ++n) {
@@ -97,7 +97,8 @@ extent_hint extent_registrar::touch(const std::shared_ptr<host_file>& file, std:
   }
 }
 
-// `end`: set past the last extent whose state it changes.
+// `end`: set past the last extent whose state this call changes. It is valid after an exception,
+// too.
 extent_hint extent_registrar::note(const std::shared_ptr<host_file>& file, std::uint64_t number,
                                    std::uint64_t& end, urgency when) {
   file_version& version = file->version();
@@ -125,8 +126,8 @@ extent_hint extent_registrar::note(const std::shared_ptr<host_file>& file, std::
     if (e.state == extent_set::phase::wanted) return {};
     if (when == urgency::when_quiet) {
       if (e.state == extent_set::phase::deferred) return {};
-      // Not for those that wait already: a file that is read again and again would never be
-      // registered.
+      // An extent that is already deferred does not restart the wait. Otherwise a file that is read
+      // again and again would never be registered.
       last_deferred_.store(platform::now_ns(), std::memory_order_relaxed);
     }
     e.reads = 0;
@@ -178,7 +179,7 @@ void extent_registrar::run() {
                        next->number * options_.extent_bytes, bytes, bytes != 0 ? 0 : -EAGAIN,
                        next->file->path()});
       } catch (const std::bad_alloc&) {
-        // Then the timeline lacks it.
+        // No memory: the timeline lacks this event.
       }
     }
   }
@@ -208,7 +209,8 @@ std::optional<extent_registrar::job> extent_registrar::next_job() {
   }
 }
 
-// Whether it still waits for a quiet moment, and there is a file to register it with.
+// Whether the job still waits for a quiet moment, and its file is open. Takes the extent out of the
+// deferred state.
 bool extent_registrar::still_wanted(const deferred_job& j, bool is_open) {
   extent_set& set = *j.version->extents();
   const std::lock_guard lock(set.mutex);
@@ -221,8 +223,7 @@ bool extent_registrar::still_wanted(const deferred_job& j, bool is_open) {
 
 std::uint64_t extent_registrar::register_one(const job& j) {
   extent_set& set = *j.file->version().extents();
-  // All memory that this needs is taken before anything is registered, so that no registration is
-  // lost.
+  // Allocates all memory before the registration, so that no registration is lost to an exception.
   std::forward_list<std::unique_ptr<file_mapping>> orphan(1);
   {
     const std::lock_guard lock(mutex_);
@@ -245,8 +246,9 @@ std::uint64_t extent_registrar::register_one(const job& j) {
     registered_.fetch_add(1);
     return notice.bytes;
   }
-  // Registered for nothing (the file changed, or two asked at once): stays until it is given back,
-  // because unregistering may wait for kernels. No kernel knows of it.
+  // The registration is useless: the file changed, or another thread registered the extent too.
+  // Keep it until it is given back, because unregistering may wait for kernels. No kernel knows of
+  // it.
   if (mapping != nullptr) {
     orphan.front() = std::move(mapping);
     set.orphans.splice_after(set.orphans.before_begin(), orphan);
@@ -293,19 +295,18 @@ extent_hint extent_registrar::prepare(const job& j, std::unique_ptr<file_mapping
     if (files_.reach(*j.file, file) == 0) mapping = file->map(offset, bytes);
     if (mapping != nullptr && bring_into_cache(*file, *mapping, offset)) {
       file->fault_in(*mapping);
-      // Whole pages of the host: the last one is there in full, zeros behind the end of the file.
+      // Whole host pages. The last page exists in full, with zeros past the end of the file.
       const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
       std::uint64_t address = 0;
       registered =
           device_.register_range(mapping->data(), (bytes + page - 1) / page * page, address);
-      // The pages pinned now belong to the version only if the file did not change until now.
+      // The pinned pages belong to the version only if the file has not changed until now.
       file_identity now;
       if (registered && file->identify(now) == 0 && is_of_version(*j.file, now, offset + bytes))
         return {j.number, address, bytes};
     }
   } catch (...) {
-    // Out of memory, or a backend that threw: refused, as for any other reason, and loads stay
-    // staged.
+    // No memory, or an exception of the backend: refused like any other failure. Loads stay staged.
   }
   if (!registered) {
     mapping.reset();
@@ -334,8 +335,8 @@ bool extent_registrar::bring_into_cache(backend_file& file, const file_mapping& 
 void extent_registrar::unregister(std::unique_ptr<file_mapping>& mapping) {
   if (mapping == nullptr) return;
   device_.unregister_range(mapping->data());
-  bytes_.fetch_sub(
-      mapping->bytes());  // not all of it: the registrar may have taken more for what it is at now
+  // Subtract only these bytes: the registrar may hold budget for an extent in progress.
+  bytes_.fetch_sub(mapping->bytes());
   mapping.reset();
 }
 
@@ -346,7 +347,8 @@ void extent_registrar::give_back_unreachable() {
   {
     const std::lock_guard lock(mutex_);
     gone.reserve(sets_.size());
-    // Nobody but its version shares a set, and whoever registers holds the version.
+    // Only its version shares a set, and a thread that registers holds the version. So a use count
+    // of one means that no thread can reach the set.
     const auto is_gone = [](const std::shared_ptr<extent_set>& set) {
       return set.use_count() == 1;
     };
@@ -359,7 +361,7 @@ void extent_registrar::give_back_unreachable() {
       orphans.splice_after(orphans.before_begin(), set->orphans);
     }
   }
-  // Without the mutexes, as this may wait for kernels, and they for workers.
+  // Without `mutex_`: this may wait for kernels, which may wait for workers that need it.
   for (auto& orphan : orphans) unregister(orphan);
   for (const auto& set : gone) {
     const std::lock_guard set_lock(set->mutex);

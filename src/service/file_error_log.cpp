@@ -42,7 +42,7 @@ void file_error_log::add(const std::string& path, file_error fresh) noexcept {
       return;
     }
   } catch (const std::bad_alloc&) {
-    // Counted below.
+    // No memory: counted below.
   }
   ++list_.dropped;
   has_dropped_loss_ = has_dropped_loss_ || loses;

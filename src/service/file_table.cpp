@@ -23,7 +23,7 @@ std::int64_t wall_clock_ns() {
   return static_cast<std::int64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
 }
 
-// 0 when the file can be served.
+// 0 when the service can serve such a file, or -errno.
 int check_kind(const file_identity& identity) {
   if (S_ISDIR(identity.mode)) return -EISDIR;
   if (!S_ISREG(identity.mode)) return -EINVAL;
@@ -34,7 +34,7 @@ int check_kind(const file_identity& identity) {
 }  // namespace
 
 const std::shared_ptr<extent_set>& file_version::extents() {
-  // Acquire: pairs with the release below, so that the set is there.
+  // Acquire: pairs with the release below. Without it the set might not be visible.
   if (!has_extents_.load(std::memory_order_acquire)) {
     static std::mutex making;
     auto fresh = std::make_shared<extent_set>();
@@ -57,7 +57,7 @@ std::shared_ptr<backend_file> host_file::rest() {
 }
 
 void host_file::let_go() {
-  std::shared_ptr<backend_file> last;  // destroyed after the mutex is given back
+  std::shared_ptr<backend_file> last;  // destroyed after the mutex is released
   const std::lock_guard lock(mutex_);
   last.swap(file_);
   open_.store(false, std::memory_order_relaxed);
@@ -68,7 +68,7 @@ file_table::numbering file_table::numbering::random() {
   const auto bits = [&] { return std::uint64_t{device()} << 32 | device(); };
   numbering numbers;
   numbers.first_generation = bits() & generation_mask;
-  numbers.first_version = bits() % (gpufs::versions_end / 2) + 1;  // half of them are left
+  numbers.first_version = bits() % (gpufs::versions_end / 2) + 1;  // at least half is left
   return numbers;
 }
 
@@ -82,8 +82,8 @@ int file_table::with_room(unsigned first_shard, const Attempt& attempt) {
   int status = attempt();
   for (unsigned again = 1; again < attempts_max && (status == -EMFILE || status == -ENFILE);
        ++again) {
-    // What others left for this thread to close; then what it can close itself. Others close theirs
-    // when they come to it, so later attempts wait a little.
+    // First close what other threads left for this one, then what this thread can close itself.
+    // Other threads close theirs between requests, so later attempts wait a little.
     io_->close_handed();
     const bool made = make_room(first_shard);
     if (again > 1) {
@@ -101,8 +101,8 @@ int file_table::open_backend(const Open& open, bool writes, unsigned first_shard
   const std::size_t kept = io_->kept_descriptors();
   if (writes && written_->load() + kept >= written_max()) return -EMFILE;
   if (descriptors_->load() + kept >= descriptors_max_) (void)make_room(first_shard);
-  // No room can be made of these; and of a locked file whose descriptor was closed to make room
-  // there is one more now.
+  // make_room() cannot close descriptors that the backend keeps. It may even add one: a locked file
+  // whose descriptor was to be closed.
   if (io_->kept_descriptors() >= written_max()) return -EMFILE;
   std::unique_ptr<backend_file> opened;
   const int status =
@@ -133,7 +133,7 @@ int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
     file.used_ = true;
     reached = file.file_;
   }
-  // Threads that reach for a file have no shard of their own.
+  // A thread that only reopens a file has no shard of its own.
   const auto anywhere = [this] { return next_room_.fetch_add(1, std::memory_order_relaxed); };
   if (reached != nullptr) {
     const int status = reached->prepare();
@@ -145,8 +145,8 @@ int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
   if (status < 0) return status;
   file_identity identity;
   if (const int known = reached->identify(identity); known < 0) return known;
-  // Another file under this path: what the descriptor stood for cannot be reached any more (as NFS
-  // says it).
+  // The path leads to another file. The handle's file cannot be reached any more (ESTALE, as in
+  // NFS).
   const file_identity& expected = file.version_->identity;
   if (identity.device != expected.device || identity.inode != expected.inode ||
       identity.born_ns != expected.born_ns)
@@ -164,11 +164,11 @@ int file_table::report_close(host_file& file, backend_file& reached) {
       writer_list& files = writers_[file.node()];
       files.splice(files.begin(), files, file.place_);
     }
-    // Before the report. Who writes looks at it after its write: so either the report comes after
-    // that write, or the write is followed by a report of its own.
+    // Sequentially consistent, and before the report. A writer loads it after its write. So either
+    // the report comes after that write, or the writer reports again.
     file.is_close_reported_ = true;
   }
-  // Those who remember it as the node's writer look again.
+  // Threads that remember this file as the node's writer look it up again.
   epoch_.fetch_add(1, std::memory_order_release);
   return with_room(next_room_.fetch_add(1, std::memory_order_relaxed),
                    [&] { return reached.report_close(); });
@@ -192,7 +192,8 @@ std::int64_t file_table::write(backend_file& file, const char* from, std::uint64
   const auto is_set = [mask](std::uint64_t i) {
     return mask == nullptr || (mask[i / 64] >> i % 64 & 1) != 0;
   };
-  // Where bytes from `i` on are, or are not, to be written; a word at a time where it can be.
+  // The end of the bytes from `i` on that are all set, or all unset, in the mask. It skips whole
+  // words where it can.
   const auto end_of_run = [&](std::uint64_t i, bool set) {
     if (mask == nullptr) return bytes;
     while (i < bytes) {
@@ -276,11 +277,11 @@ int file_table::open_to_change(std::string path, const open_how& how, std::uint6
   return enter(std::move(counted), how.no_follow, how.write, std::move(file), handle, result, 0);
 }
 
-// What the backend has opened becomes one of the service's files.
+// Makes an opened backend file a file of the service. Returns 0 and a handle, or -errno.
 int file_table::enter(counted_path path, bool no_follow, bool writes,
                       std::shared_ptr<backend_file> file, std::uint64_t& handle,
                       std::shared_ptr<host_file>& result, unsigned shard) {
-  // Before the look at the file: a change that comes after it must count as later than this.
+  // Before identify(): a change after identify() must have a later time than this.
   const std::int64_t seen_ns = wall_clock_ns();
   file_identity identity;
   if (const int known = file->identify(identity); known < 0) return known;
@@ -298,7 +299,7 @@ int file_table::enter(counted_path path, bool no_follow, bool writes,
   try {
     result = std::make_shared<host_file>(std::move(path), no_follow, writes, node, given.is_fresh,
                                          given.joined, version, std::move(file));
-    // Before there is a handle, which may be closed as soon as it is one.
+    // Before the handle exists, because a kernel may close a handle at once.
     if (writes) {
       writer_list one{result};
       const std::lock_guard lock(nodes_mutex_);
@@ -337,7 +338,7 @@ bool file_table::put(shard& s, std::uint32_t number, const std::shared_ptr<host_
   return true;
 }
 
-// Null for a handle that is not open. The handle's shard is locked.
+// Null for a handle that is not open. The caller holds the shard's mutex.
 const file_table::entry* file_table::entry_of(const shard& s, std::uint64_t handle) const {
   const std::uint64_t place = ((handle & ((1u << index_bits) - 1)) - 1) >> shard_bits;
   if (place >= s.entries.size()) return nullptr;
@@ -364,7 +365,7 @@ void file_table::close_all() {
     const shard& s = shards_[number];
     for (std::uint32_t place = 0; place < s.entries.size(); ++place) {
       const entry& e = s.entries[place];
-      if (e.file != nullptr) (void)close(handle_of(e, place, number));  // it is open
+      if (e.file != nullptr) (void)close(handle_of(e, place, number));  // cannot fail: it is open
     }
   }
 }
@@ -380,7 +381,7 @@ int file_table::close(std::uint64_t handle) {
     last = std::move(e.file);
     e.file = nullptr;
     e.generation = (e.generation + 1) & generation_mask;
-    // A place that has had all its generations stays empty, so that no handle comes again.
+    // A place that has used all its generations stays empty, so no handle is issued twice.
     if (e.generation == ((numbers_.first_generation + numbers_.generations) & generation_mask))
       ++s.retired;
     else s.unused.push_back(static_cast<std::uint32_t>(found - s.entries.data()));
@@ -401,7 +402,8 @@ std::size_t file_table::open_count() const {
   return count;
 }
 
-// The caller holds the mutex of the version's shard. False when there are no more nodes.
+// Adds an open to the version's node, and makes the node for the first writer. The caller holds the
+// mutex of the version's shard. False when there are no more nodes.
 bool file_table::join(file_version& version, bool writes, std::uint32_t& node) {
   if (version.node == no_node && !writes) return true;
   if (writes) {
@@ -424,19 +426,19 @@ bool file_table::join(file_version& version, bool writes, std::uint32_t& node) {
   return true;
 }
 
-// Before it leaves its node.
+// Called before the file leaves its node.
 void file_table::forget_writer(host_file& file) {
   {
-    writer_list one;  // destroyed after the mutex is given back
+    writer_list one;  // destroyed after the mutex is released
     const std::lock_guard lock(nodes_mutex_);
-    // Not by a search: a kernel may open one file as often as there are handles.
+    // No search: a kernel may open one file as often as there are handles.
     if (file.is_writer_) one.splice(one.end(), writers_[file.node()], file.place_);
     file.is_writer_ = false;
   }
   epoch_.fetch_add(1);  // sequentially consistent: see is_written_through()
 }
 
-// By a file that took part in the version's node.
+// Removes a file from its version's node. The last one frees the node.
 void file_table::leave(file_version& version, bool writes) {
   version_shard& s = versions_[shard_of_version({version.identity.device, version.identity.inode})];
   const std::lock_guard lock(s.mutex);
@@ -448,8 +450,8 @@ void file_table::leave(file_version& version, bool writes) {
   version.writing = nullptr;
 }
 
-// Whether calls are under way that write or cut the file. Of a version without writers: none begins
-// any more.
+// Whether backend calls are under way that write or truncate the file. For a version without
+// writers no new call begins, so false stays false.
 bool file_table::is_changed(const file_version& version) {
   // Sequentially consistent: see change_under_way.
   return version.changes != nullptr && version.changes->load() != 0;
@@ -465,8 +467,8 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
   const auto holds = [&](const version_map::const_iterator& at) {
     if (at == s.versions.end()) return false;
     const file_version& v = *at->second;
-    // One that is being written is what it is; one that was is not given again, nor one that was
-    // opened to be read only.
+    // A version that is being written matches, whatever its times say. A version that was written
+    // never matches again. An open for writing matches no version that was only read.
     if (v.writers != 0) return true;
     return !writes && !v.was_written && !v.racy && v.identity == identity;
   };
@@ -480,7 +482,8 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
     const std::lock_guard lock(s.mutex);
     if (const auto known = s.versions.find(name); holds(known)) return give(known->second);
   }
-  // Made outside, with its place in the map; and what it takes the place of is destroyed outside.
+  // Created without the mutex, including its map node. What it replaces is destroyed without the
+  // mutex.
   const std::uint64_t number = next_version_.fetch_add(1, std::memory_order_relaxed);
   if (number >= numbers_.versions_end) return -EMFILE;
   auto fresh = std::make_shared<file_version>(number, identity, racy);
@@ -490,7 +493,7 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
   auto place = made.extract(made.begin());
   const std::lock_guard lock(s.mutex);
   const auto known = s.versions.find(name);
-  if (holds(known)) return give(known->second);  // another thread opened it at the same time
+  if (holds(known)) return give(known->second);  // another thread opened it meanwhile
   fresh->was_written = writes;
   if (known != s.versions.end() && known->second->identity.born_ns == identity.born_ns)
     fresh->emptied_by = known->second->emptied_by.load();
@@ -504,9 +507,8 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
     known->second.swap(place.mapped());
     return 0;
   }
-  // Forgotten versions cost pages that are read again, and the memory of who emptied the file.
-  // Those with open files live on in their files; those that are being written must not be
-  // forgotten.
+  // The shard is full: forget its versions. Their pages are read again, and `emptied_by` is lost.
+  // Open files keep their own versions. Versions that are being written or changed must stay.
   if (s.versions.size() >= versions_max) {
     s.versions.swap(forgotten);
     for (auto at = forgotten.begin(); at != forgotten.end();) {
@@ -520,11 +522,12 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
   return 0;
 }
 
-// True when files were closed, or left to others to close. Looks into all shards, the given one
-// first: an opener's own files are there, which it closes at once.
+// Closes backend files to free descriptors. Returns true if it closed some, or left them for other
+// threads to close. It scans all shards, `first_shard` first: an opener's own files are there, and
+// it can close those at once.
 bool file_table::make_room(unsigned first_shard) {
-  // Half of what is open at a time, so that a large table is not walked at each open. Files that
-  // are not open now do not count: among many they would hide the few that are.
+  // Collects half of the limit at a time, so that not every open walks a large table. Files without
+  // an open backend file do not count: they may be many, and would hide the few that are open.
   std::vector<std::shared_ptr<host_file>> seen;
   const std::size_t want = descriptors_max_ / 2 + 16;
   seen.reserve(std::min(want, descriptors_->load()));
@@ -537,8 +540,9 @@ bool file_table::make_room(unsigned first_shard) {
       if (file != nullptr && file->open_.load(std::memory_order_relaxed)) seen.push_back(file);
     }
   }
-  epoch_.fetch_add(1, std::memory_order_release);  // descriptors that workers remember cannot rest
-  for (int pass = 0; pass < 2; ++pass) {  // the first pass may only take the marks of use away
+  epoch_.fetch_add(1, std::memory_order_release);  // a file that a worker remembers is in use
+  // The first pass may only clear the marks of use.
+  for (int pass = 0; pass < 2; ++pass) {
     bool closed = false;
     for (const auto& file : seen) closed = file->rest() != nullptr || closed;
     if (closed) return true;

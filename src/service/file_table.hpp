@@ -1,40 +1,53 @@
-// The service's open files: handles that device code holds, host descriptors behind them, and the
-// versions of files.
+// The service's open files: the handles that device code holds, the host descriptors behind them,
+// and the versions of files.
 //
-// A mount gives each handle once, and each version number once. So a request that is served late,
-// when its file is closed and another one has its place, finds no file. Both count up from a random
-// number, so that what a faulty kernel takes for a handle (zeros, small numbers, text) matches no
-// open file. They are no secret, and need not be: a kernel can read the handles of all open files
-// in the mount's device memory, and may use each of these files anyway.
+// Threads. Workers, openers and copiers look up, open and close files. The registrar calls reach().
+// The host's own calls read writers() and errors(). All member functions are thread-safe, except
+// close_all() and the destructor. Each thread passes its own `lookups`.
 //
-// A handle is not a host descriptor. The table keeps at most `descriptors_max` backend files open
-// and re-opens one when it is needed again, so that a mount may have 65,536 files open where the
-// process may have 1,024.
+// Locks:
+//   - shard::mutex guards a shard of the handles. An opener names the shard for its files, so
+//     openers seldom contend.
+//   - version_shard::mutex guards a shard of the version map, and the fields of its versions that
+//     say so. The shard follows from the file's device and inode.
+//   - nodes_mutex_ guards the node lists, and a file's place in them. It may be taken while a
+//     version_shard::mutex is held.
+//   - host_file::mutex_ guards one file's backend file.
 //
-// Handles are in shards, versions in others, each with a mutex of its own, so that openers seldom
-// meet: an opener puts its files into the shard that it names, a version's shard follows from its
-// file. No mutex is held during I/O, while objects are made or destroyed (but for a table that
-// grows), or while another is taken, but that of the nodes.
+// Except in that one case, no thread takes a mutex while it holds another. No mutex is held during
+// I/O, or while objects are created or destroyed (only a table may grow).
 //
-// Versions: a number names one state of one file, and is never used again. At an open, device,
-// inode, size, mtime and ctime are compared with what was seen last; any difference gives a new
-// number, so cached pages of the old one are misses. Times are only as fine as the file system's
-// clock: a file that had changed within `racy_ns` before it was looked at could change again
-// without showing it, so its next open gets a new number in any case.
+// Handles. A mount issues each handle once, and each version number once. So a late request, whose
+// file is closed and whose place has another file, finds no file. Both count up from a random
+// number, so that values a faulty kernel may take for a handle (zeros, small numbers, text) match
+// no open file. Handles are not secret, and need not be: a kernel can read the handles of all open
+// files in the mount's device memory, and may use these files anyway.
 //
-// Writing: a file's first open for writing gives it a new version, with a *node*, the state that
-// the device's open files of the version share (inode_state in cache/arena.cuh). Whoever opens the
-// file while it is open for writing gets the same version, whatever its times say: they change
-// because of that writing. After the last writer's close the version is never given again.
+// A handle is not a host descriptor. The table keeps at most `descriptors_max` backend files open,
+// and reopens a file when it is needed again. So a mount may have 65,536 files open where the
+// process may have 1,024 descriptors.
 //
-// Writes and truncations that hang in the backend may outlive the last writer's close: their
-// callers give up in time. They would land on what is written next. So as long as one is under way
-// no later version of the file is opened for writing (-EBUSY). (While a version has writers, the
-// device knows of them: inode_state::lost.)
+// Versions. A version number names one state of one file, and is never used again. At each open,
+// the table compares device, inode, size, mtime and ctime with the last version of the file. Any
+// difference makes a new version, so cached pages of the old version are misses. Times are only as
+// fine as the file system's clock: a file that changed less than `racy_ns` before its open could
+// change again without a new time. So such a version is `racy`, and the file's next open makes a
+// new version in any case.
 //
-// Which launch emptied a file last (O_TRUNC) is remembered as long as its versions are: of a
-// million files. It is the file's, not the path's. A file that is removed and made anew, with the
-// same inode, within one tick of the file system's clock is taken for the old one.
+// Writing. A file's first open for writing makes a new version with a *node*: the state that the
+// device's open files of the version share (inode_state in cache/arena.cuh). Every open of the file
+// while it is open for writing returns the same version, whatever its times say, because this mount
+// changes them. After the last writer's close, no open returns that version again.
+//
+// Changes under way. A write or truncation that hangs in the backend may outlive the last writer's
+// close, because its caller gives up in time. Its bytes would overwrite what a later writer writes.
+// So while such a call is under way, no later version of the file is opened for writing (-EBUSY).
+// (While a version has writers, the device knows of such calls: inode_state::lost.)
+//
+// Emptied files. The table remembers which launch emptied a file last (O_TRUNC) as long as it
+// remembers the file's versions: those of a million files. The record belongs to the file, not to
+// its path. A file that is removed and created again, with the same inode, within one tick of the
+// file system's clock, is taken for the old file.
 #pragma once
 
 #include <array>
@@ -58,14 +71,14 @@ namespace gpufs {
 
 class extent_set;  // service/extents.hpp
 
-// What a file needs while it is open for writing. Thread-safe.
+// The state that a version's open files share while it is open for writing. Thread-safe.
 struct writing_state {
   write_permits permits;
   sync_rounds syncs;
 };
 
-// One state of one file, shared by all its opens. Many are remembered that have no open file, so it
-// is small. Thread-safe.
+// One state of one file, shared by all its opens. The table remembers many versions without an open
+// file, so a version is small. Thread-safe, except for the fields that a mutex guards.
 class file_version {
  public:
   file_version(std::uint64_t n, const file_identity& i, bool may_change_unseen)
@@ -75,22 +88,24 @@ class file_version {
   const file_identity identity;
   const bool racy;
   std::atomic<bool> delivered{false};  // its bytes went to the device with an open
-  // The launch that emptied the file last, as O_TRUNC asks; 0: none. A later version of the file
-  // has it from this one.
+  // The launch that emptied the file last (O_TRUNC). 0: none. A later version of the file inherits
+  // it.
   std::atomic<std::uint64_t> emptied_by{0};
 
-  // Of a version that is, or was, open for writing; guarded by the mutex of its shard (file_table).
-  std::uint32_t node = no_node;  // its device-side state; as long as any file of it is open
-  std::shared_ptr<writing_state> writing;  // as long as it has a node
-  unsigned sharers = 0;                    // open files that were told of the node
-  unsigned writers = 0;                    // of these: those that write
+  // The next five: for a version that is, or was, open for writing. Guarded by the mutex of the
+  // version's shard (file_table).
+  std::uint32_t node = no_node;            // its state on the device; no_node when no file uses it
+  std::shared_ptr<writing_state> writing;  // set while the version has a node
+  unsigned sharers = 0;                    // open files that use the node
+  unsigned writers = 0;                    // those of them that write
   bool was_written = false;
-  // Calls of the backend under way that write or cut the file. Of a version that is written; one
-  // that is read has the count of the written one before it, while that is not 0. Else null.
+  // The number of backend calls under way that write or truncate the file. Set before the version
+  // is shared. A version that is written has its own count. A version that is only read has the
+  // count of the written version before it, if that was not 0. Otherwise null.
   std::shared_ptr<std::atomic<unsigned>> changes;
 
-  // Made when it is first asked for: by the registrar, for files that are large enough to be
-  // registered. Most are not.
+  // Creates the set at the first call. Only extent_registrar calls it, for files large enough to be
+  // registered, so most versions have none.
   const std::shared_ptr<extent_set>& extents();
 
  private:
@@ -98,12 +113,12 @@ class file_version {
   std::shared_ptr<extent_set> extents_;
 };
 
-// A path that is counted in a sum of bytes as long as it lives.
+// A path whose bytes are part of a sum while it lives.
 class counted_path {
  public:
   counted_path(std::string text, std::shared_ptr<std::atomic<std::size_t>> sum)
       : text_(std::move(text)), bytes_(text_.size()), sum_(std::move(sum)) {
-    // Relaxed: a number, by which nothing else becomes known.
+    // Relaxed: the sum orders no other memory.
     sum_->fetch_add(bytes_, std::memory_order_relaxed);
   }
   ~counted_path() {
@@ -117,14 +132,14 @@ class counted_path {
  private:
   std::string text_;
   std::size_t bytes_;
-  std::shared_ptr<std::atomic<std::size_t>> sum_;  // null in one that was moved from
+  std::shared_ptr<std::atomic<std::size_t>> sum_;  // null after a move
 };
 
 // One open file. Thread-safe.
 class host_file {
  public:
-  // `node`: the version's, if the file takes part in it. `is_fresh`: its open has made the version.
-  // `joined`: others had the version open for writing then.
+  // `node`: the version's node, if the file uses it, else no_node. `is_fresh`: this open made the
+  // version. `joined`: other files had the version open for writing.
   host_file(counted_path path, bool no_follow, bool writes, std::uint32_t node, bool is_fresh,
             bool joined, std::shared_ptr<file_version> version, std::shared_ptr<backend_file> file)
       : path_(std::move(path)), no_follow_(no_follow), writes_(writes), is_fresh_(is_fresh),
@@ -135,15 +150,15 @@ class host_file {
   bool writes() const { return writes_; }
   bool is_fresh() const { return is_fresh_; }
   bool joined() const { return joined_; }
-  // Whether its close has been reported, so that nobody hears of an error of what is written
-  // through it since.
+  // Whether its close was reported. An error of a later write through this file would reach no
+  // caller.
   bool is_close_reported() const { return is_close_reported_; }
   std::uint32_t node() const { return node_; }
   file_version& version() const { return *version_; }
   const std::shared_ptr<file_version>& shared_version() const { return version_; }
-  // Of a file that takes part in a node.
+  // Only for a file that uses a node.
   writing_state& writing() const { return *writing_; }
-  // Null for the others.
+  // Null for a file that uses no node.
   std::shared_ptr<write_permits> permits() const {
     return writing_ != nullptr ? std::shared_ptr<write_permits>(writing_, &writing_->permits)
                                : nullptr;
@@ -151,37 +166,40 @@ class host_file {
 
  private:
   friend class file_table;
-  // Takes the backend's file away if nobody is using it; null if somebody is.
+  // Takes the backend file if no thread uses it and it was not used since the last call. Returns
+  // null otherwise. The next reach() reopens it.
   std::shared_ptr<backend_file> rest();
-  // Gives the backend's file up, when the last handle is closed. The registrar may have the file in
-  // its queue for long; it opens the path again.
+  // Drops the backend file when the last handle is closed. The registrar may keep this object in
+  // its queue for long; it reopens the path if it needs to.
   void let_go();
 
   const counted_path path_;
   const bool no_follow_;
-  const bool
-      writes_;  // then its backend's file stays open: the path may lead elsewhere, or nowhere
+  // A file that writes keeps its backend file: the path may lead to another file, or to none,
+  // later.
+  const bool writes_;
   const bool is_fresh_;
   const std::uint32_t node_;
   const bool joined_;
   const std::shared_ptr<file_version> version_;
-  const std::shared_ptr<writing_state>
-      writing_;  // the version's, as long as the file takes part in its node
-  // Among the writers of its node, if it is one of them; guarded by the table's nodes_mutex_.
+  // The version's state, kept while the file uses the node.
+  const std::shared_ptr<writing_state> writing_;
+  // Its place among the writers of its node. Guarded by file_table::nodes_mutex_.
   std::list<std::shared_ptr<host_file>>::iterator place_;
   bool is_writer_ = false;
   std::atomic<bool> is_close_reported_{false};
   std::mutex mutex_;  // guards file_ and used_
   std::shared_ptr<backend_file> file_;
-  bool used_ = true;              // since the last look for one to close (CLOCK)
-  std::atomic<bool> open_{true};  // file_ is not null; to be looked at without the mutex
+  bool used_ = true;              // used since make_room() last passed it (CLOCK)
+  std::atomic<bool> open_{true};  // file_ is not null; a hint that is read without the mutex
 };
 
-// A call of the backend that writes or cuts a file, as long as it lasts.
+// Marks a backend call that writes or truncates a file, while it lasts.
 class change_under_way {
  public:
-  // Sequentially consistent: pairs with file_table::version_of(), which takes a version that has no
-  // writers any more as one that nobody changes; see file_table::is_written_through().
+  // Sequentially consistent: pairs with file_table::is_changed(). The caller checks after this
+  // whether the file is still open (file_table::is_open(), is_written_through()). So either the
+  // caller sees the close, or a later open sees the count and returns -EBUSY.
   explicit change_under_way(const file_version& version) : count_(*version.changes) {
     count_.fetch_add(1);
   }
@@ -193,72 +211,73 @@ class change_under_way {
   std::atomic<unsigned>& count_;
 };
 
-// Thread-safe.
+// Thread-safe, except for close_all() and the destructor.
 class file_table {
  public:
   static constexpr std::int64_t racy_ns =
       2'000'000'000;  // FAT's two seconds are the coarsest clock in use
 
-  // How handles and versions are numbered.
+  // The ranges of handles and versions.
   struct numbering {
-    std::uint64_t first_generation = 0;                  // of all places
-    std::uint64_t generations = std::uint64_t{1} << 46;  // of a place; then the place stays empty
+    std::uint64_t first_generation = 0;                  // of every place
+    std::uint64_t generations = std::uint64_t{1} << 46;  // per place; then it stays empty
     std::uint64_t first_version = 1;                     // at least 1
-    std::uint64_t versions_end = gpufs::versions_end;    // then opens give -EMFILE
-    // Starts at random numbers, with room for as many as a mount can open.
+    std::uint64_t versions_end = gpufs::versions_end;    // from here on opens return -EMFILE
+    // Random starts, with room for as many as a mount can open.
     static numbering random();
   };
 
-  // `nodes_max`: how many versions may be open for writing. 0: the mount is read-only.
+  // `descriptors_max`: backend files that may be open. `nodes_max`: versions that may be open for
+  // writing; 0: the mount is read-only.
   file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max,
              const numbering& numbers);
   file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max = 0)
       : file_table(std::move(io), descriptors_max, nodes_max, numbering::random()) {}
 
-  // Of `descriptors_max`, what files that are open for writing may take, together with what the
-  // backend keeps: they keep their descriptors, so that the others would not have any, and the
-  // program itself none that was left to it. Opens past it give -EMFILE.
+  // The share of `descriptors_max` that files open for writing, and descriptors that the backend
+  // keeps, may take together. They keep their descriptors, so without a limit no descriptor would
+  // be left for files that are read, or for the program. Opens past it return -EMFILE.
   std::size_t written_max() const { return descriptors_max_ - descriptors_max_ / 8; }
 
-  // Bytes of the paths of all open files: 512 for each handle that there is. Opens past it give
-  // -ENFILE.
+  // The limit of the path bytes of all open files: 512 for each possible handle. Opens past it
+  // return -ENFILE.
   static constexpr std::size_t path_bytes_max = std::size_t{128} << 20;
 
-  // 0 and a handle (never 0), or -errno. `shard`: where to put it, if there is room; threads that
-  // open at the same time name different ones.
+  // Opens a file for reading. Returns 0 and a handle, which is never 0, or -errno. `shard`: the
+  // shard to try first; threads that open at the same time name different shards. Waits for I/O.
   int open(std::string path, bool no_follow, std::uint64_t& handle,
            std::shared_ptr<host_file>& file, unsigned shard = 0);
   bool is_read_only() const { return nodes_max_ == 0; }
-  // Callers of the next three have asked is_read_only(). The same for a file that is to be changed,
-  // or created. -EBUSY: for writing, while a write or truncation of a closed version of it is under
-  // way.
+  // Opens or creates a file that is to be changed. Otherwise as open(). Returns -EBUSY for an open
+  // for writing, while a write or truncation of a closed version of the file is under way. The
+  // caller has checked is_read_only(), as for the next two functions.
   int open_to_change(std::string path, const open_how& how, std::uint64_t& handle,
                      std::shared_ptr<host_file>& file);
   int unlink(const std::string& path) { return io_->unlink(path); }
   int rename(const std::string& path, const std::string& new_path) {
     return io_->rename(path, new_path);
   }
-  // Null for a handle that is not open.
+  // Returns null for a handle that is not open.
   std::shared_ptr<host_file> find(std::uint64_t handle) const;
-  // One of the files through which a version is open for writing: the one whose close was reported
-  // longest ago, or never; null if there is none. `name`: node_name().
+  // Returns the file that writes a version's bytes: an open writer whose close was not reported,
+  // else the writer whose close was reported first. Null when there is none. `name`: node_name().
   std::shared_ptr<host_file> find_writer(std::uint64_t name) const;
   // All files that are open for writing.
   std::vector<std::shared_ptr<host_file>> writers() const;
   // 0, or -EBADF.
   int close(std::uint64_t handle);
-  // Closes all handles. Only when no other thread uses the table.
+  // Closes all handles. Called when no other thread uses the table.
   void close_all();
 
-  // What went wrong with files of this table.
+  // The failures of this table's files.
   file_error_log& errors() { return errors_; }
   const file_error_log& errors() const { return errors_; }
 
-  // What a thread looked up last, so that the common read takes no lock. Each worker has one of its
-  // own; it lets go of everything when any file was closed since, or when it is cleared.
+  // A thread's latest lookups, so that a common read takes no lock. Each thread has its own. The
+  // next look_up() drops all entries if `epoch_` has changed, as it does at each close.
   struct lookups {
     struct entry {
-      std::uint64_t name = 0;  // 0: none
+      std::uint64_t name = 0;  // 0: empty
       std::shared_ptr<host_file> file;
       std::shared_ptr<backend_file> reached;
     };
@@ -269,21 +288,21 @@ class file_table {
     void clear() { open = {}, writers = {}; }
     static std::size_t place(std::uint64_t name) { return name % std::tuple_size_v<entries>; }
   };
-  // The entry of a handle, or of a node's writer (find_writer), with the backend's file reached; 0,
-  // -EBADF, or as reach().
+  // Finds the entry of a handle, or of a node's writer (find_writer), with its backend file open.
+  // Returns 0, -EBADF, or the error of reach().
   int look_up(std::uint64_t handle, lookups& known, lookups::entry*& found);
   int look_up_writer(std::uint64_t name, lookups& known, lookups::entry*& found);
 
-  // A node's writer, if it is remembered; else null. Takes no lock.
+  // A node's writer if `known` has it, else null. Takes no lock.
   const host_file* remembered_writer(std::uint64_t name, const lookups& known) const {
     const lookups::entry& e = known.writers[lookups::place(name)];
     return e.name == name && known.epoch == epoch_.load(std::memory_order_acquire) ? e.file.get()
                                                                                    : nullptr;
   }
 
-  // Whether a file that was looked up by its handle, or a node's writer by its name, is open still.
-  // Asked once more by a thread that has made itself known by a change_under_way: either this sees
-  // the close, or who opens the file later sees the change.
+  // Whether a handle that was looked up, or a node that was looked up by name, is still open.
+  // Called again after change_under_way was constructed. Sequentially consistent: either this call
+  // sees the close, or a later open sees the change.
   bool is_open(std::uint64_t handle, const lookups& known) const {
     return known.epoch == epoch_.load() || find(handle) != nullptr;
   }
@@ -291,60 +310,60 @@ class file_table {
     return known.epoch == epoch_.load() || find_writer(name) != nullptr;
   }
 
-  // Tells the file, if it is remembered, that this will be read in a moment. Only for speed.
+  // Announces a read to the backend file, if `known` has it. A performance hint.
   static void expect(std::uint64_t handle, const lookups& known, std::uint64_t bytes,
                      std::uint64_t offset) {
     const lookups::entry& e = known.open[lookups::place(handle)];
     if (e.name == handle && e.reached != nullptr) e.reached->expect(bytes, offset);
   }
 
-  // The backend's file, opened again if it had to be closed; 0, or -errno: -ESTALE when the path
-  // leads elsewhere now.
+  // Returns the backend file, reopened if it was closed. 0, or -errno: -ESTALE when the path leads
+  // to another file or to none. Waits for I/O if it reopens.
   int reach(host_file& file, std::shared_ptr<backend_file>& reached);
 
-  // Whether a file that was opened to be changed can be read too.
+  // Whether a file that was opened to be changed can also be read.
   static bool is_readable(host_file& file) {
     const std::lock_guard lock(file.mutex_);
     return file.file_ == nullptr || file.file_->readable();
   }
 
-  // As backend_file::report_close(), which needs a descriptor more for a moment. `reached`: the
-  // file's, by reach(). From now on no other file's bytes are written through it, unless all files
-  // of its node have been reported.
+  // As backend_file::report_close(), which needs one more descriptor for a moment. `reached`: the
+  // file's backend file, from reach(). After this, find_writer() prefers other writers of the node,
+  // unless the closes of all were reported.
   int report_close(host_file& file, backend_file& reached);
 
-  // Reads until `bytes` are there, or the end, or an error: interrupted and short reads are
-  // continued. Bytes read, or -errno.
+  // Reads `bytes` bytes, or up to the end of the file or an error. Continues interrupted and short
+  // reads. Returns the bytes read, or -errno.
   static std::int64_t read(backend_file& file, char* to, std::uint64_t bytes, std::uint64_t offset);
-  // Writes all bytes, or those whose bits are set in `mask` if that is not null; as read(). The
-  // bytes, or -errno.
+  // Writes all bytes, or with a `mask` only those whose bits are set. Continues as read() does.
+  // Returns the bytes written, or -errno.
   static std::int64_t write(backend_file& file, const char* from, std::uint64_t bytes,
                             std::uint64_t offset, const std::uint64_t* mask);
 
   std::size_t open_count() const;
 
-  // As the backend's.
+  // As in `backend`.
   std::unique_ptr<descriptor_table_guard> enter_opener() { return io_->enter_opener(); }
   void close_handed() { io_->close_handed(); }
 
  private:
-  // A handle: the place's generation, 46 bits, then place and shard, 18 bits, as one number that is
-  // never 0.
-  static constexpr std::uint32_t index_bits =
-      18;  // twice the records of a mount: closes arrive late
+  // A handle is one number, never 0: a place's generation (46 bits), then place and shard (18
+  // bits).
+  // Twice the records of a mount, because closes arrive late.
+  static constexpr std::uint32_t index_bits = 18;
   static constexpr std::uint64_t generation_mask = (std::uint64_t{1} << (64 - index_bits)) - 1;
   static constexpr std::uint32_t shard_bits = 4;
   static constexpr std::uint32_t shard_count = 1u << shard_bits;
   static constexpr std::size_t version_shards = 64;
-  static constexpr std::size_t versions_max =
-      (std::size_t{1} << 20) / version_shards;  // of a shard
-  static constexpr unsigned attempts_max = 4;   // to open a file when there are no descriptors
+  // In one shard.
+  static constexpr std::size_t versions_max = (std::size_t{1} << 20) / version_shards;
+  static constexpr unsigned attempts_max = 4;  // for an open that lacks descriptors
 
   struct key {
     std::uint64_t device, inode;
     bool operator==(const key& other) const = default;
   };
-  // Of the hash's high bits, as the map uses the low ones.
+  // Uses the hash's high bits, because the map uses the low bits.
   static std::size_t shard_of_version(const key& k) { return (mix(k) >> 32) % version_shards; }
   static std::uint64_t mix(const key& k) { return k.inode * 0x9e3779b97f4a7c15ull ^ k.device; }
   struct key_hash {
@@ -352,21 +371,21 @@ class file_table {
   };
   struct entry {
     std::shared_ptr<host_file> file;
-    std::uint64_t generation =
-        0;  // at most generation_mask; the next ones follow it, from the mask to 0
+    // At most generation_mask. It counts up, from the mask to 0.
+    std::uint64_t generation = 0;
   };
 
   struct alignas(64) shard {
-    mutable std::shared_mutex mutex;  // guards the rest
+    mutable std::shared_mutex mutex;  // guards the other members
     std::vector<entry> entries;
-    std::vector<std::uint32_t>
-        unused;               // places; has room for all, so that a close allocates nothing
-    std::size_t retired = 0;  // places that have used up their generations
+    // Free places. It has capacity for all places, so that a close does not allocate.
+    std::vector<std::uint32_t> unused;
+    std::size_t retired = 0;  // places that have used all their generations
     std::size_t hand = 0;
   };
   using version_map = std::unordered_map<key, std::shared_ptr<file_version>, key_hash>;
   struct alignas(64) version_shard {
-    std::mutex mutex;  // guards the rest
+    std::mutex mutex;  // guards the other members
     version_map versions;
   };
 
@@ -377,7 +396,8 @@ class file_table {
                    std::shared_ptr<backend_file>& file);
   int enter(counted_path path, bool no_follow, bool writes, std::shared_ptr<backend_file> file,
             std::uint64_t& handle, std::shared_ptr<host_file>& result, unsigned shard);
-  // What `attempt` says, after making room as often as may help if that is a lack of descriptors.
+  // Returns the result of `attempt`. If descriptors are lacking (-EMFILE, -ENFILE), makes room and
+  // retries, up to attempts_max times.
   template <class Attempt>
   int with_room(unsigned first_shard, const Attempt& attempt);
   bool put(shard& s, std::uint32_t number, const std::shared_ptr<host_file>& file,
@@ -388,15 +408,16 @@ class file_table {
   static std::uint64_t handle_of(const entry& e, std::uint32_t place, std::uint32_t shard) {
     return (e.generation << index_bits) | (((place << shard_bits) | shard) + 1);
   }
-  // A version, its node if the file takes part in it, whether it was made for this open, and
-  // whether it was being written.
+  // A version for an open: its node if the file uses it, whether this open made it, and whether
+  // other files had it open for writing.
   struct given_version {
     std::shared_ptr<file_version> version;
     std::uint32_t node = no_node;
     bool is_fresh = false;
     bool joined = false;
   };
-  // 0; -EMFILE when there are no more nodes, or versions; -EBUSY as open_to_change().
+  // Finds or makes the version of an open. 0; -EMFILE when there are no more nodes or versions;
+  // -EBUSY as in open_to_change().
   int version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
                  given_version& given);
   static bool is_changed(const file_version& version);
@@ -409,25 +430,27 @@ class file_table {
   const std::size_t descriptors_max_;
   const numbering numbers_;
   file_error_log errors_;
-  std::atomic<std::uint64_t> epoch_{1};  // raised by whatever lookups must not outlive
+  std::atomic<std::uint64_t> epoch_{1};  // raised when `lookups` become invalid
   std::array<shard, shard_count> shards_;
   std::array<version_shard, version_shards> versions_;
-  // Files whose close was reported come first, the last one reported at the front.
+  // Files whose close was reported come first. The last one reported is at the front.
   using writer_list = std::list<std::shared_ptr<host_file>>;
   mutable std::shared_mutex nodes_mutex_;    // guards the next two; taken last
-  std::vector<std::uint32_t> nodes_unused_;  // has room for all, so that a close allocates nothing
-  std::vector<writer_list> writers_;         // of each node that was made
+  std::vector<std::uint32_t> nodes_unused_;  // capacity for all nodes: a close does not allocate
+  std::vector<writer_list> writers_;         // indexed by node
   const std::uint32_t nodes_max_;
-  // Relaxed: only its being different each time matters; a version passes to others under a mutex.
+  // Relaxed: each value must only be unique. A mutex orders what passes with a version.
   std::atomic<std::uint64_t> next_version_;
-  std::atomic<unsigned> next_room_{
-      0};  // the shard at which a thread without one of its own looks for room next
-  // Backend files open now. Shared with their deleters, so that it is exact whoever lets one go.
+  // The shard where a thread without its own shard looks for room next.
+  std::atomic<unsigned> next_room_{0};
+  // The number of open backend files. Their deleters share it, so that it stays exact when a thread
+  // drops a file after this table is gone.
   const std::shared_ptr<std::atomic<std::size_t>> descriptors_ =
       std::make_shared<std::atomic<std::size_t>>(0);
+  // Those of them that write.
   const std::shared_ptr<std::atomic<std::size_t>> written_ =
-      std::make_shared<std::atomic<std::size_t>>(0);  // of these
-  // Of the paths of files that live. Shared with them, as some outlive this.
+      std::make_shared<std::atomic<std::size_t>>(0);
+  // The sum of path bytes. The files share it, because some outlive this table.
   const std::shared_ptr<std::atomic<std::size_t>> path_bytes_ =
       std::make_shared<std::atomic<std::size_t>>(0);
 };

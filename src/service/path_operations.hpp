@@ -1,12 +1,12 @@
-// Calls of the backend that change what paths stand for: removals, renames, opens that create. One
-// that hangs outlives its caller, which gives up in time. It may then take place when the path
-// stands for another file, remove that one, or give it another name. So a later operation on such a
-// path is refused until the call has returned. Operations whose callers still wait refuse nothing:
-// they take place in any order.
+// Backend calls that change what paths stand for: removals, renames, and opens that create. Such a
+// call may hang and outlive its caller, which gives up in time. It may then take effect when the
+// path stands for another file, and remove or rename that one. So a later operation on such a path
+// is refused until the call has returned. Operations whose callers still wait cause no refusal:
+// they take effect in any order.
 //
-// Paths are compared as they were given, but for repeated slashes and "." between them. Another
-// path to the same file is not recognized. Each operation is one thread's, so there are no more of
-// them than the service has threads.
+// Paths are compared as given, after removing repeated slashes and "." parts. Another path to the
+// same file is not recognized. Each operation occupies a service thread, so there are at most as
+// many operations as the service has threads.
 #pragma once
 
 #include <errno.h>
@@ -30,11 +30,11 @@ struct path_operation {
   std::uint32_t sequence = 0;
 };
 
-// Thread-safe.
+// Thread-safe. `mutex_` guards the list of operations; it is not held during a call.
 class path_operations {
  public:
-  // Without what does not change where it leads, so that fewer spellings of a path seem to be
-  // different ones.
+  // Removes the parts of a path that do not change where it leads, so that more spellings of a path
+  // compare as equal.
   static std::string plain(std::string_view path) {
     std::string plain;
     plain.reserve(path.size());
@@ -51,9 +51,9 @@ class path_operations {
     return plain;
   }
 
-  // Does the operation, by calling `run`, and returns what that does. -EBUSY instead: an earlier
-  // one on one of the paths goes on though its caller has given up, as `given_up(slot, sequence)`
-  // says. -ECANCELED: this one's caller has.
+  // Calls `run` and returns its result. Returns -EBUSY instead when an earlier operation on one of
+  // the paths is still under way although its caller has given up, as `given_up(slot, sequence)`
+  // says. Returns -ECANCELED when this operation's caller has given up. Waits only in `run`.
   template <class GivenUp, class Run>
   int run(path_operation operation, const GivenUp& given_up, const Run& run) {
     for (std::string& path : operation.paths) path = plain(path);
@@ -65,7 +65,8 @@ class path_operations {
       for (const path_operation& other : all_) {
         if (must_wait(*place, other) && given_up(other.slot, other.sequence)) return -EBUSY;
       }
-      // It is known from here on. A caller that gives up later may ask for more, and finds it.
+      // The operation is registered from here on. If its caller gives up later and posts another
+      // request, that request finds it.
       all_.splice(all_.end(), own);
     }
     const registration ends{*this, place};
@@ -76,7 +77,7 @@ class path_operations {
  private:
   struct registration {
     ~registration() {
-      std::list<path_operation> own;  // destroyed after the mutex is given back
+      std::list<path_operation> own;  // destroyed after the mutex is released
       const std::lock_guard lock(all.mutex_);
       own.splice(own.end(), all.all_, place);
     }
@@ -86,7 +87,8 @@ class path_operations {
 
   static bool must_wait(const path_operation& later, const path_operation& earlier) {
     using kind = path_operation::kind;
-    // Its file is not changed when it is opened, nor the other way round.
+    // An open changes no file that an open creates, and a creation changes no file that an open
+    // opens.
     const bool earlier_creates =
         earlier.what == kind::creates || earlier.what == kind::creates_exclusively;
     if (earlier.what == kind::opens) return false;
@@ -99,7 +101,7 @@ class path_operations {
     return false;
   }
 
-  std::mutex mutex_;  // guards the rest
+  std::mutex mutex_;  // guards all_
   std::list<path_operation> all_;
 };
 

@@ -13,10 +13,10 @@ namespace gpufs {
 
 namespace {
 
-constexpr unsigned stage_first_copiers =
-    6;  // together they read faster than the registrar registers
+// With this many copiers, reading runs is faster than registering them.
+constexpr unsigned stage_first_copiers = 6;
 
-// Whether a request may change something of the host's files.
+// Whether the request may change files of the host.
 bool may_change(request_code code) {
   switch (code) {
     case request_code::open_write:
@@ -45,14 +45,15 @@ request_server::request_server(device& d, const channel_view& channel, const cha
                                const std::atomic<bool>& stopping)
     : device_(d), channel_(channel), seen_(seen), frames_(frames), files_(files), extents_(extents),
       gate_(copiers, channel.layout.slot_count, d.bulk_copies_exclude()) {
-  stalled_.reserve(copiers + channel.layout.slot_count);  // find_stalled() allocates nothing
+  stalled_.reserve(copiers +
+                   channel.layout.slot_count);  // so that find_stalled() does not allocate
   for (unsigned c = 0; c < copiers; ++c) stagers_.emplace_back(d, gate_, c, stopping);
 }
 
 bool request_server::report_stalled() {
   stalled_.clear();
   const bool any = gate_.find_stalled(stalled_, [this](const driver_gate::request_name& r) {
-    // The slot may have had other requests since.
+    // The slot may have served other requests since.
     const std::uint32_t answered = reply_sequence(channel_.reply(r.slot).word.load_relaxed());
     return static_cast<std::int32_t>(answered - r.sequence) >= 0;
   });
@@ -63,7 +64,7 @@ bool request_server::report_stalled() {
 std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::uint32_t sequence,
                                    unsigned worker, file_table::lookups& known,
                                    opened_file& opened) {
-  // Device code does not ask in a read-only mount; a kernel may write such a request by itself.
+  // Device code posts no such request in a read-only mount, but a faulty kernel may.
   if (files_.is_read_only() && may_change(r.code)) return -EROFS;
   switch (r.code) {
     case request_code::open:
@@ -87,7 +88,7 @@ std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::ui
 void request_server::keep_error(const request& r, std::int32_t status) noexcept {
   const bool writes = r.code == request_code::write;
   if (!writes && r.code != request_code::sync && r.code != request_code::report_close) return;
-  // A request that cannot be is the kernel's error, and none of a file.
+  // An invalid request is an error of the kernel, not of a file.
   if (status == -EBADF || (writes && status == -EINVAL)) return;
   const std::shared_ptr<host_file> file =
       writes ? files_.find_writer(r.handle) : files_.find(r.handle);
@@ -129,7 +130,7 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot,
     if (!changes && file->node() == no_node) delivered = deliver(*file, r.offset, slot);
     unreadable = changes && how.write && !files_.is_readable(*file);
   } catch (...) {
-    (void)files_.close(handle);  // opened above; nobody will hear of it
+    (void)files_.close(handle);  // opened above; the caller gets no handle
     throw;
   }
   reply_record& reply = channel_.reply(slot);
@@ -148,8 +149,9 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot,
   return delivered;
 }
 
-// A small file comes with the answer to its open, once per version: later its pages are cached, or
-// come one by one. Returns its bytes, now in the slot's staging memory, or 0.
+// Adds a small file's bytes to the reply of its open, once for each version. After that, its pages
+// are cached, or are loaded one by one. Returns the number of bytes, which are in the slot's
+// staging memory, or 0.
 std::int32_t request_server::deliver(host_file& file, std::uint64_t wanted, std::uint32_t slot) {
   file_version& version = file.version();
   const std::uint64_t size = version.identity.size;
@@ -158,7 +160,7 @@ std::int32_t request_server::deliver(host_file& file, std::uint64_t wanted, std:
     return 0;
   std::shared_ptr<backend_file> reached;
   if (files_.reach(file, reached) < 0) return 0;
-  // An error, or another length than the open saw, is for the read that meets it.
+  // A later read meets the same error or size, and reports it.
   if (file_table::read(*reached, channel_.staging(slot), size, 0) !=
       static_cast<std::int64_t>(size))
     return 0;
@@ -178,9 +180,10 @@ std::int32_t request_server::serve_read(const request& r, std::uint32_t slot,
   return static_cast<std::int32_t>(n) | tell_extent(slot, extents_.touch(file->file, r.offset));
 }
 
-// How many of these bytes are in the file, as the host knows its size. Some files give bytes past
-// their size that are no data. The file may have grown since its open, so it is asked again for an
-// offset past the size. One that is open for writing here has a node, and grows at any time.
+// How many of these bytes the file has, by the size that the host knows. Some files return bytes
+// past their size that are not data. For an offset past that size the host asks again, because the
+// file may have grown since its open. A file that is open for writing in this mount has a node, and
+// may grow at any time: then the size is not checked.
 std::uint64_t request_server::readable_bytes(const file_table::lookups::entry& file,
                                              std::uint64_t offset, std::uint64_t length) {
   if (file.file->node() != no_node) return length;
@@ -208,7 +211,7 @@ std::int32_t request_server::serve_write(const request& r, std::uint32_t slot,
   file_table::lookups::entry* file = nullptr;
   if (const int status = files_.look_up_writer(r.handle, known, file); status < 0) return status;
   const char* const data = channel_.write_staging(slot);
-  // Copied once: what a kernel that goes on writing does to it must not lead anywhere else.
+  // Copied once, so that a kernel that keeps writing cannot change a mask that is in use.
   std::vector<std::uint64_t> mask;
   if (masked && bytes != 0) {
     mask.resize(mask_words(bytes));
@@ -220,7 +223,7 @@ std::int32_t request_server::serve_write(const request& r, std::uint32_t slot,
   const std::int64_t written =
       file_table::write(*file->reached, data, bytes, r.offset, masked ? mask.data() : nullptr);
   file->file->writing().permits.write_together(file->reached->writes_together());
-  // Its close may have been reported before these bytes were there.
+  // Its close may have been reported before these bytes were written. Then report it again.
   if (written > 0 && file->file->is_close_reported()) {
     const int reported =
         uninterrupted([&] { return files_.report_close(*file->file, *file->reached); });
@@ -264,7 +267,7 @@ std::int32_t request_server::serve_sync(const request& r, file_table::lookups& k
   return file->file->writing().syncs.run(static_cast<std::uint32_t>(r.offset), sync);
 }
 
-// Of a file that writes, `offset` is the errno of bytes that were given up, or 0.
+// For a file opened for writing, `offset` is the errno of bytes that were given up, or 0.
 std::int32_t request_server::serve_close(const request& r) {
   if (r.offset != 0) {
     const std::shared_ptr<host_file> file = files_.find(r.handle);
@@ -286,7 +289,7 @@ std::int32_t request_server::serve_paths(const request& r, std::uint32_t slot,
   const std::string both(channel_.staging(slot), r.length);
   const std::size_t end = both.find('\0');
   const bool renames = r.code == request_code::rename;
-  // Exactly one path, or two, without zeros in them.
+  // An unlink has one path, without zeros. A rename has two, with one zero between them.
   if (renames != (end != std::string::npos)) return -EINVAL;
   using kind = path_operation::kind;
   if (!renames) {
@@ -300,7 +303,7 @@ std::int32_t request_server::serve_paths(const request& r, std::uint32_t slot,
                     [&] { return files_.rename(path, new_path); });
 }
 
-// Says in the reply where an extent lies, if it is registered; what to add to the result.
+// Stores a registered extent's address in the reply. Returns the flag to add to the result, or 0.
 std::int32_t request_server::tell_extent(std::uint32_t slot, const extent_hint& notice) {
   if (notice.bytes == 0) return 0;
   reply_record& reply = channel_.reply(slot);
@@ -310,9 +313,10 @@ std::int32_t request_server::tell_extent(std::uint32_t slot, const extent_hint& 
   return hint_flag;
 }
 
-// From the file's own pages where they are registered. Otherwise they are read; meanwhile few
-// copiers ask for registration, so that both bring in a file that is new here, and many for a
-// registration afterwards. An error is for the loads of single pages, which follow it.
+// Copies from the file's pages if their extent is registered. Otherwise it reads the run.
+// Meanwhile, few copiers request an immediate registration, so that both bring a cold file into the
+// host's page cache; many copiers request one for a quiet moment. An error leaves the pages to
+// single-page loads, which report it.
 std::int32_t request_server::serve_bulk(const request& r, std::uint32_t slot,
                                         std::uint32_t sequence, unsigned copier,
                                         file_table::lookups& known) {
@@ -331,7 +335,7 @@ std::int32_t request_server::serve_bulk(const request& r, std::uint32_t slot,
                                                           : extent_registrar::urgency::when_quiet;
   const extent_hint notice = extents_.touch(file->file, r.offset, when);
   const std::uint64_t extent_begin = notice.number * extents_.extent_bytes();
-  // Registered pages end where the file ended at its open: a longer run is read.
+  // Registered pages end where the file ended at its open. A longer run is read.
   char* const frames = frames_.pages + (std::uint64_t{to.frame} << frames_.page_shift);
   const run_stager::reply_place reply{
       &channel_.reply(slot).word, &seen_.reply(slot).word, {slot, sequence}};

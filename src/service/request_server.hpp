@@ -1,5 +1,9 @@
-// What is done for each request. What a request says is checked here, before anything is done: it
-// comes from a kernel, which may write what it likes.
+// Serves each request. It checks everything that a request says before it acts: a request comes
+// from a kernel, which may write arbitrary bytes.
+//
+// Threads. Service threads call serve(), keep_error() and bring_near(), several at a time.
+// Each thread passes its own `known`. The service's supervisor calls report_stalled(). Locks: this
+// class has none of its own; its parts are thread-safe, and each copier has its own run_stager.
 #pragma once
 
 #include <atomic>
@@ -15,43 +19,43 @@
 
 namespace gpufs {
 
-// Where a bulk request's pages go.
+// The frames that a bulk request may fill.
 struct bulk_frames {
-  char* pages = nullptr;  // the device's address of frame 0
+  char* pages = nullptr;  // the device address of frame 0
   std::uint32_t page_shift = 0;
   std::uint32_t count = 0;
   std::uint64_t run_bytes_max = 0;
 };
 
-// Thread-safe: by several threads at a time, each with lookups of its own.
+// Thread-safe as stated above.
 class request_server {
  public:
-  // `seen`: the channel as the device addresses it. `copiers`: threads that serve bulk requests.
-  // `stopping`: nothing is waited for any more.
+  // `seen`: the channel at its device addresses. `copiers`: the threads that serve bulk requests.
+  // `stopping`: once true, no call waits for the device.
   request_server(device& d, const channel_view& channel, const channel_view& seen,
                  const bulk_frames& frames, file_table& files, extent_registrar& extents,
                  unsigned copiers, const std::atomic<bool>& stopping);
 
-  // What an open has opened; handle 0: nothing.
+  // The file that an open has opened. Handle 0: none.
   struct opened_file {
     std::uint64_t handle = 0;
     std::uint32_t node = no_node;
-    bool joined = false;  // its version was being written already
+    bool joined = false;  // other files had the version open for writing
   };
-  // The result that answers the request in a slot, which is not for a sink, by thread `worker` of
-  // its kind; or run_stager::device_answers.
+  // Serves a claimed request that is not for a sink. `worker`: the calling thread's number in its
+  // pool. Sets `opened` after a successful open. Returns the result to reply, 0 or more, or -errno,
+  // or run_stager::device_answers. Waits for I/O.
   std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                      file_table::lookups& known, opened_file& opened);
-  // Keeps the failure of a request that writes, syncs or closes a file, for the host: see
-  // file_table::errors().
+  // Records the failure of a write, sync or close report in file_table::errors(), for the host.
   void keep_error(const request& r, std::int32_t status) noexcept;
-  // Brings the bytes of a request to write, which the caller has claimed, into its processor's
-  // caches.
+  // Loads the bytes of a claimed write request into the calling processor's caches.
   void bring_near(const request& r, std::uint32_t slot) const;
-  // Tells callers whose requests are in the driver for too long to go on without them. Whether
-  // there are any.
+  // Tells the callers whose requests spend too long in the driver to go on without an answer.
+  // Returns whether there are such requests. Called by the supervisor only. Does not wait for the
+  // driver.
   bool report_stalled();
-  // Tells the caller of one request.
+  // Does so for one request.
   void report_stalled(std::uint32_t slot, std::uint32_t sequence) const {
     // Relaxed: a hint that orders nothing.
     channel_.reply(slot).stalled.store_relaxed(sequence);
@@ -69,8 +73,9 @@ class request_server {
   std::int32_t serve_close(const request& r);
   std::int32_t serve_report_close(const request& r, file_table::lookups& known);
   std::int32_t serve_paths(const request& r, std::uint32_t slot, std::uint32_t sequence);
-  // Whether the caller of a request that changes files has given up. Relaxed: what it asked for
-  // afterwards came by a bell, which orders it behind this.
+  // Returns a function: whether the caller of a request that changes files has withdrawn it.
+  // Relaxed: the caller's next request came by a bell, whose acquire orders the withdrawal before
+  // this load.
   auto given_up() const {
     return [this](std::uint32_t slot, std::uint32_t sequence) {
       return channel_.withdrawn(slot).load_relaxed() == sequence;
@@ -92,8 +97,8 @@ class request_server {
   extent_registrar& extents_;
   path_operations paths_;
   driver_gate gate_;
-  std::vector<driver_gate::request_name> stalled_;  // the supervisor's
-  std::deque<run_stager> stagers_;                  // of each copier
+  std::vector<driver_gate::request_name> stalled_;  // used by the supervisor only
+  std::deque<run_stager> stagers_;                  // one for each copier
 };
 
 }  // namespace gpufs

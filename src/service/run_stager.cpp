@@ -15,9 +15,9 @@ run_stager::~run_stager() {
   if (memory_.host != nullptr) device_.free_buffers(memory_, memory_bytes);
 }
 
-// Reads a run piece by piece, each of which the device copies while the next is read. `flags`: what
-// to add to the answer. An answer says that nothing is on its way into the frames any more. Where
-// that is not known there is none, and the frames are lost with the request.
+// Reads a run piece by piece. `flags`: added to the answer. An answer means that no copy into the
+// frames is under way. When that is not known, this thread does not answer, and the frames are lost
+// with the request.
 std::int32_t run_stager::read(backend_file& file, std::uint64_t offset, char* to,
                               std::uint64_t length, const reply_place& reply, std::int32_t flags) {
   std::uint64_t done = 0;
@@ -31,7 +31,7 @@ std::int32_t run_stager::read(backend_file& file, std::uint64_t offset, char* to
       const std::uint64_t wanted = std::min<std::uint64_t>(length - done, piece_bytes);
       const std::int64_t n = file_table::read(file, buffer->memory.host, wanted, offset + done);
       if (n <= 0 && done == 0) return static_cast<std::int32_t>(n);
-      // What came before an error, or the end, is not lost.
+      // The bytes before an error, or before the end of the file, are still delivered.
       const std::uint64_t bytes = n < 0 ? 0 : static_cast<std::uint64_t>(n);
       const bool last = bytes < wanted || done + bytes == length;
       const auto result = static_cast<std::int32_t>(done + bytes) | flags;
@@ -78,9 +78,8 @@ std::int64_t run_stager::copy(char* to, std::uint64_t from, std::uint64_t bytes,
   return device_.bulk_copy(thread_, to, from, bytes, reinterpret_cast<char*>(told), word);
 }
 
-// Waits until the device has emptied all buffers; as long as that takes, because the frames are not
-// free before. The group that waits for the answer is told when it takes long. False: the mount
-// ends.
+// Waits until the device has emptied all buffers, without a deadline, because the frames are in use
+// until then. The supervisor tells the group when it takes long. False when the mount ends.
 bool run_stager::drain(const driver_gate::request_name& name) {
   gate_.expect_answer(name);
   for (bounce_buffer& buffer : buffers_) {
@@ -93,8 +92,8 @@ bool run_stager::drain(const driver_gate::request_name& name) {
   return true;
 }
 
-// A buffer that the device has emptied. Null when there is no memory for one, or the device does
-// not answer.
+// Returns an empty buffer. Null when there is no memory for one, or the device does not answer in
+// time.
 run_stager::bounce_buffer* run_stager::free_buffer(const driver_gate::request_name& name) {
   bounce_buffer& buffer = buffers_[next_];
   next_ = (next_ + 1) % buffers_.size();
@@ -102,7 +101,7 @@ run_stager::bounce_buffer* run_stager::free_buffer(const driver_gate::request_na
   return wait_until_empty(buffer) ? &buffer : nullptr;
 }
 
-// False: there is no memory, or the driver lets nobody in.
+// False when there is no memory, or the gate refuses.
 bool run_stager::allocate(const driver_gate::request_name& name) {
   const driver_gate::pass in(gate_, thread_, name);
   if (!in) return false;

@@ -1,5 +1,5 @@
-// Runs that the device cannot copy out of the file's own pages: a worker reads them into pinned
-// memory, piece by piece, and the device copies each while the next is read.
+// Stages runs that the device cannot copy out of the file's own pages. A copier reads a run into
+// pinned memory, piece by piece, and the device copies each piece while the copier reads the next.
 #pragma once
 
 #include <array>
@@ -13,11 +13,11 @@
 
 namespace gpufs {
 
-// How long the service waits for a copy of the device's, or for its threads before it says that it
-// is dead.
+// How long the service waits for a copy of the device, or for its threads before it announces that
+// it is dead.
 inline constexpr std::uint64_t answer_time_ns = 1'000'000'000;
 
-// Of one thread, and used by it only.
+// One for each copier; used by that thread only.
 class run_stager {
  public:
   run_stager(device& d, driver_gate& gate, unsigned thread, const std::atomic<bool>& stopping)
@@ -26,46 +26,47 @@ class run_stager {
   run_stager(const run_stager&) = delete;
   run_stager& operator=(const run_stager&) = delete;
 
-  // No result, but for who serves a request: the device itself will answer it.
+  // Not a result: read() and copy_and_answer() say with it that the device itself answers the
+  // request.
   static constexpr std::int32_t device_answers = -0x7fffffff;
 
-  // Where a request is answered, as the host and as the device address it.
+  // Where a request is answered: `here` at the host's address, `seen` at the device's.
   struct reply_place {
     const channel_word<std::uint64_t>* here;
     channel_word<std::uint64_t>* seen;
     driver_gate::request_name name;
   };
-  // Asks the device for a copy that ends with the answer `result` of a request. As
-  // device::bulk_copy(); -EAGAIN when the driver lets nobody in.
+  // Enqueues a copy after which the device stores `result` as the request's answer. Returns as
+  // device::bulk_copy(), or -EAGAIN when the gate refuses.
   std::int64_t copy_and_answer(char* to, std::uint64_t from, std::uint64_t bytes,
                                const reply_place& reply, std::int32_t result);
-  // Reads `length` bytes of a file into frames. The bytes with `flags`, -errno, or
-  // `device_answers`.
+  // Reads `length` bytes of a file into frames. Returns the bytes with `flags` added, -errno, or
+  // `device_answers`. Waits for I/O and for the device.
   std::int32_t read(backend_file& file, std::uint64_t offset, char* to, std::uint64_t length,
                     const reply_place& reply, std::int32_t flags);
 
  private:
   struct bounce_buffer {
     device::shared_memory memory{nullptr, nullptr};
-    channel_word<std::uint64_t>* emptied =
-        nullptr;  // where the device tells that it has emptied it
+    // The device stores here once it has emptied the buffer.
+    channel_word<std::uint64_t>* emptied = nullptr;
     channel_word<std::uint64_t>* emptied_seen = nullptr;
-    // What the device stores, and where, once it has emptied the buffer; null when it is empty.
+    // The word that the device stores once it has emptied the buffer, and where. Null when empty.
     const channel_word<std::uint64_t>* told = nullptr;
     std::uint64_t word = 0;
     bool is_reply = false;
     bool is_empty() const {
-      // Acquire: pairs with the device's store, behind its copy out of the buffer. A reply may have
-      // been followed by others.
+      // Acquire: pairs with the device's store after its copy out of the buffer. Without it the
+      // buffer could be filled again too early. Other replies may have followed an awaited reply.
       const std::uint64_t now = told->load_acquire();
       return is_reply ? static_cast<std::int32_t>(reply_sequence(now) - reply_sequence(word)) >= 0
                       : now == word;
     }
   };
-  // A buffer. The copy engine needs copies of this size for its full rate; more would not stay in
-  // the processor's cache.
+  // The size of a buffer. The copy engine needs copies of this size for its full rate. A larger
+  // buffer would not stay in the processor's cache.
   static constexpr std::uint64_t piece_bytes = std::uint64_t{4} << 20;
-  static constexpr std::uint64_t memory_bytes = 2 * piece_bytes + 64;  // with the words
+  static constexpr std::uint64_t memory_bytes = 2 * piece_bytes + 64;  // with the `emptied` words
 
   bool allocate(const driver_gate::request_name& name);
   bounce_buffer* free_buffer(const driver_gate::request_name& name);
@@ -83,11 +84,11 @@ class run_stager {
   driver_gate& gate_;
   const unsigned thread_;
   const std::atomic<bool>& stopping_;
-  device::shared_memory memory_{nullptr,
-                                nullptr};  // of all buffers; allocated when it is first needed
-  std::array<bounce_buffer, 2> buffers_;   // one is filled while the device empties the other
+  // The memory of all buffers; allocated when first needed.
+  device::shared_memory memory_{nullptr, nullptr};
+  std::array<bounce_buffer, 2> buffers_;  // one is filled while the device empties the other
   unsigned next_ = 0;
-  std::uint64_t count_ = 0;  // of pieces
+  std::uint64_t count_ = 0;  // pieces so far
 };
 
 }  // namespace gpufs

@@ -20,11 +20,11 @@ constexpr service_duty all_duties[] = {service_duty::work, service_duty::open, s
 constexpr std::uint64_t nap_ns = 20'000;
 constexpr std::uint64_t passed_over_nap_ns = 200'000;
 constexpr std::uint64_t expecting_ns = 5'000'000;
-// How often a file is opened for one request. Each time after the first, some of its files were
-// closed.
+// How often one request may open its file again. Before each retry, requests to close the file are
+// answered (make_closes()).
 constexpr unsigned opens_max = 64;
-constexpr std::uint64_t everywhere_after_ns =
-    20'000'000;  // of slow answers: another worker may hang
+// After this time of slow answers a thread scans all slots, because another thread may hang.
+constexpr std::uint64_t everywhere_after_ns = 20'000'000;
 
 }  // namespace
 
@@ -52,15 +52,15 @@ service::service(device& d, const channel_view& channel, const channel_view& see
     wait_for_openers();
   } catch (...) {
     ask_to_end();
-    (void)threads_.wait_until(
-        deadline::after(deadline::never));  // nobody has asked them for anything yet
+    // No request exists yet, so no thread can hang.
+    (void)threads_.wait_until(deadline::after(deadline::never));
     throw;
   }
 }
 
-// An opener that takes its table closes copies of some of the program's descriptors, and so may
-// hear of errors that nobody gets (descriptor_table::move_from_copied). That is to be over before a
-// program writes files after it has made its mount.
+// Waits until every opener has taken its descriptor table. Taking a table closes copies of some
+// descriptors of the program, which may consume write errors (descriptor_table::move_from_copied).
+// That must be over before a program that has created its mount writes files.
 void service::wait_for_openers() {
   std::unique_lock lock(supervisor_mutex_);
   (void)supervisor_wake_.wait_for(lock, std::chrono::nanoseconds(answer_time_ns),
@@ -83,8 +83,9 @@ void service::ask_to_end() {
 bool service::stop(const deadline& end) {
   is_stopped_ = true;
   ask_to_end();
-  // Requests under way are answered; but a group that waits for a worker that hangs gets an error
-  // after a moment. Its slot is then abandoned, so that a late answer hurts nobody.
+  // Threads answer the requests that they have claimed. A group that waits for a hanging thread
+  // gets an error after `answer_time_ns`. Its slot is then abandoned, so a late answer does no
+  // harm.
   (void)threads_.wait_until(end.or_after(answer_time_ns));
   channel_.announce(service_phase::dead);
   const bool ended = threads_.wait_until(end);
@@ -97,7 +98,7 @@ void service::supervise() {
   for (std::uint32_t beat = 1; !stopping_; ++beat) {
     channel_.beat(beat);
     if (requests_.report_stalled()) report_waiting_for_copiers();
-    // Sentinels may have gone into requests that take long, while the others sleep.
+    // A pool's sentinel may be busy with a long request while the other threads of its pool sleep.
     const pending_requests waiting = pending();
     for (const service_duty duty : all_duties) {
       if (waiting[place_of(duty)] != 0 && sleepers(duty) != 0) wake_sleepers(duty, 1);
@@ -108,11 +109,10 @@ void service::supervise() {
 
 void service::work(service_duty duty, unsigned worker) {
   const auto now = [] { return platform::now_ns(); };
-  // Naps and the sentinel's sleeps are to end when they should, not 50 us later. Of this thread
-  // only.
+  // Timed sleeps of this thread end on time, instead of up to 50 us late (Linux's default).
   (void)prctl(PR_SET_TIMERSLACK, 1000ul);
   try {
-    // First made, last gone: no file may be let go of behind it.
+    // Declared first, destroyed last: `known` may close files until then.
     const std::unique_ptr<descriptor_table_guard> stay =
         duty == service_duty::open ? files_.enter_opener() : nullptr;
     if (duty == service_duty::open) {
@@ -128,10 +128,10 @@ void service::work(service_duty duty, unsigned worker) {
     std::uint64_t everywhere_ns = last;
     std::uint64_t woken = last;
     bool seen_somewhere = false;
-    bool by_device = false;  // how the last ones were answered
+    bool by_device = false;  // the device answers the requests of the last scan
     for (unsigned round = 0; !stopping_; ++round) {
-      // Everywhere only from time to time, so that no slot depends on one worker: bells that many
-      // look at ring slowly.
+      // A full scan only now and then: bells that many threads poll become visible late. It is
+      // needed so that no slot depends on a single thread.
       const bool everywhere = seen_somewhere || round % 256 == 0 || empty_rounds % 16 == 15 ||
                               last - everywhere_ns > everywhere_after_ns;
       seen_somewhere = false;
@@ -143,13 +143,13 @@ void service::work(service_duty duty, unsigned worker) {
       if (done.answered != 0) {
         last = now();
         by_device = count_of(duty, worker).by_device - before == done.answered;
-        // Who writes a file does so for most: others pass its writes over.
+        // A thread that writes a file takes most of the file's writes: other threads skip them.
         seen_somewhere = done.written != 0;
         continue;
       }
       if (done.passed_over != 0) {
         last = now();
-        // First a look everywhere: there may be something for me.
+        // First scan all slots: another request may be there.
         if (!everywhere) {
           seen_somewhere = true;
           continue;
@@ -159,15 +159,15 @@ void service::work(service_duty duty, unsigned worker) {
       }
       const std::uint64_t quiet = now() - last;
       if (quiet < options_.spin_ns) {
-        // While the copy engine is at it the next request is a while away, and those who wait for
-        // it have others under way.
+        // While the copy engine works, the next request takes a while to come. The groups that will
+        // post it wait for other copies.
         if (by_device) std::this_thread::sleep_for(std::chrono::nanoseconds(nap_ns));
         else platform::pause(0);
         continue;
       }
-      known.clear();  // no descriptor stays open because a sleeping worker remembers it
-      // Who was woken, as by a launch, is to expect work: for a while as if it had been idle only
-      // since then.
+      known.clear();  // a sleeping thread keeps no descriptor open
+      // After a wake-up, as by a kernel launch, requests are likely. For `expecting_ns` the idle
+      // time counts from the wake-up.
       const std::uint64_t since_woken = now() - woken;
       const idle_end end =
           idle(duty, since_woken < expecting_ns ? std::min(quiet, since_woken) : quiet);
@@ -175,8 +175,8 @@ void service::work(service_duty duty, unsigned worker) {
       if (end.woken) woken = now();
     }
   } catch (...) {
-    // A worker_death, or what a backend threw between requests. answer() has given the request that
-    // it held its -EIO. The last thread of a kind takes the service with it.
+    // A worker_death, or an exception of a backend between requests. answer() has already answered
+    // the claimed request with -EIO. The last thread of any pool ends the service.
     if (pool_of(duty).alive.fetch_sub(1) == 1) channel_.announce(service_phase::dead);
   }
 }
@@ -192,7 +192,8 @@ service::pending_requests service::pending() const {
   return count;
 }
 
-// All copiers may be in the driver. Nobody then takes these requests.
+// All copiers may be in the driver, where no thread claims these requests. Their callers then go on
+// without an answer.
 void service::report_waiting_for_copiers() {
   pending_request bell{};
   request r{};
@@ -203,20 +204,22 @@ void service::report_waiting_for_copiers() {
   }
 }
 
-// Whether the slot's bell tells of a request that nobody has taken (as of `bell.seen`).
+// Whether the slot has an unclaimed request. Fills `bell` for the claim.
 bool service::rung(std::uint32_t slot, pending_request& bell) const {
   bell.slot = slot;
-  // First what was served: the claim compares with it, so it must not be newer than the bell.
+  // Acquire: pairs with the claim. Loaded before the bell, because the claim compares with this
+  // value: with a later one, two threads could answer the same request.
   bell.seen = served_[slot].load(std::memory_order_acquire);
   GPUFS_SCHEDULE_POINT("service.claim");
-  // Acquire, system scope: pairs with the client's release of the bell; staging is read after it.
+  // Acquire, system scope: pairs with the client's release of the bell. Without it the request and
+  // its staging memory could be read too early.
   bell.sequence = channel_.bell(slot).load_acquire();
   return bell.sequence != bell.seen;
 }
 
-// Looks at the bells and answers what it can claim. At the worker's own part of the slots, so that
-// workers seldom meet; at the others' too when `everywhere` is asked for, because their worker may
-// be busy or dead.
+// Scans the bells and answers the requests that it can claim. Each thread scans its own part of the
+// slots, so threads seldom contend. With `everywhere` it then scans the other slots, because their
+// thread may be busy or dead.
 service::tally service::scan(service_duty duty, unsigned worker, bool everywhere,
                              file_table::lookups& known) {
   const std::uint64_t count = channel_.layout.slot_count;
@@ -231,9 +234,9 @@ service::tally service::scan(service_duty duty, unsigned worker, bool everywhere
   return done;
 }
 
-// In rounds: first a few bells, then their requests one after the other. While a worker is at one,
-// the next one's words and bytes are on their way into its caches. It claims a request only when it
-// turns to it, so one that hangs or dies holds no more than one.
+// Works in batches: first it collects up to eight bells, then it answers their requests one after
+// another. While it answers a request, the words and bytes of the next are prefetched. It claims a
+// request only just before it answers, so a thread that hangs or dies blocks a single request.
 void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t last,
                          unsigned worker, file_table::lookups& known, tally& done) {
   bool alone = true;
@@ -252,9 +255,10 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
       const request r = next;
       const bool there = next_there;
       next_there = i + 1 < count && look(duty, bells[i + 1], next, known);
-      // Only one worker serves it: `served_` has not moved since before the bell was read, so the
-      // request that was copied is still the slot's. Acquire and release: the slot's staging passes
-      // from worker to worker.
+      // Exactly one thread claims the request. `served_` still has the value that was loaded before
+      // the bell, so the copied request is still the slot's current one. Acquire and release: each
+      // pairs with the claim of another thread, because the slot's staging memory passes between
+      // threads.
       std::uint32_t seen = bells[i].seen;
       write_turn turn;
       if (there && r.code == request_code::write && options_.workers > 1 &&
@@ -267,8 +271,7 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
       if (!there || !served_[bells[i].slot].compare_exchange_strong(seen, bells[i].sequence,
                                                                     std::memory_order_acq_rel))
         continue;
-      // More than one at a time: a backlog, for which another thread may get up. Before this one is
-      // gone into its request.
+      // There is a backlog: wake one more thread, before this one starts its request.
       if (alone && next_there && sleepers(duty) != 0) {
         alone = false;
         wake_sleepers(duty, 1);
@@ -281,8 +284,8 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
   }
 }
 
-// The turn to write a file. False when others have it. (Without a file whoever answers the request
-// says so.)
+// Takes a permit to write the request's file. False when other threads hold all permits. When no
+// file is found, returns true: the caller then answers the request with the error.
 bool service::take_turn(const request& write, unsigned worker, const file_table::lookups& known,
                         write_turn& turn) const {
   if (const host_file* file = files_.remembered_writer(write.handle, known))
@@ -291,11 +294,11 @@ bool service::take_turn(const request& write, unsigned worker, const file_table:
   return file == nullptr || turn.take(file->permits(), worker, options_.workers);
 }
 
-// Whether the request behind a bell is there, whole, and for this kind of thread. If it is a read,
-// its bytes are expected.
+// Whether the bell's request is complete and belongs to this pool. Prefetches the bytes of a read.
+// Wakes another pool if the request belongs there.
 bool service::look(service_duty duty, const pending_request& bell, request& r,
                    file_table::lookups& known) {
-  // Copied once: a kernel that goes on writing cannot change what is checked.
+  // Copied once, so that a kernel that keeps writing cannot change what was checked.
   if (!channel_.request(bell.slot).load(bell.sequence, r)) return false;
   if (const service_duty other = duty_for(r.code); other != duty) {
     call(other);
@@ -305,17 +308,16 @@ bool service::look(service_duty duty, const pending_request& bell, request& r,
   return true;
 }
 
-// Wakes one thread of another kind if all of them sleep. Their sentinel might look only in some
-// milliseconds, and who saw the request is awake now.
+// Wakes one thread of another pool if all its threads sleep. Their sentinel might poll only in some
+// milliseconds.
 void service::call(service_duty duty) {
   thread_pool& others = pool_of(duty);
   if (sleepers(duty) < others.alive.load(std::memory_order_relaxed)) return;
   call_anyone(duty);
 }
-// The same also if one of them is awake, which may be busy.
+// Wakes one thread of a pool, also if others of its threads are awake: they may be busy.
 void service::call_anyone(service_duty duty) {
-  // Relaxed: only saves calls of the kernel. Whoever gets up, for whatever reason, takes the mark
-  // away.
+  // Relaxed: the flag only saves system calls. Each thread that wakes clears it.
   if (sleepers(duty) != 0 && !pool_of(duty).called.exchange(true, std::memory_order_relaxed))
     wake_sleepers(duty, 1);
 }
@@ -327,15 +329,15 @@ void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequen
     try {
       event = describe(duty, r, slot, worker);
     } catch (const std::bad_alloc&) {
-      // Then the timeline lacks it.
+      // No memory: the timeline lacks this event.
     }
   }
   request_server::opened_file opened;
   const auto reply = [&](std::int32_t result) {
-    // Before the kernel hears of it, so that whoever asks then finds it.
+    // Before the reply is stored, so a kernel that sees the reply also finds the error.
     if (result < 0 && result != run_stager::device_answers) requests_.keep_error(r, result);
     if (event) {
-      event->end_ns = platform::now_ns();  // of a copy that the device makes: when it was begun
+      event->end_ns = platform::now_ns();  // for a copy that the device makes: its start
       event->result = result == run_stager::device_answers ? static_cast<std::int32_t>(r.length)
                       : result > 0                         ? result & bulk_bytes_mask
                                                            : result;
@@ -345,8 +347,9 @@ void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequen
       ++count_of(duty, worker).by_device;
       return;
     }
-    // Release, system scope: pairs with the client's acquire; staging and reply fields come before.
-    // Of an open also before the look of close_withdrawn().
+    // Release, system scope: pairs with the client's acquire. The staging memory and the reply's
+    // fields are written before it. The reply to an open is also ordered before the load in
+    // close_withdrawn(), where a release would not be enough.
     channel_word<std::uint64_t>& word = channel_.reply(slot).word;
     if (opened.handle != 0) word.store_before_load(make_reply_word(sequence, result));
     else word.store_release(make_reply_word(sequence, result));
@@ -367,14 +370,15 @@ void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequen
     reply(-EIO);
   }
   if (opened.handle != 0) close_withdrawn(slot, sequence, opened.handle);
-  // Its only writer: no exchange, which would wait until the reply has left for the bus.
+  // Only this thread writes the counter. A read-modify-write would wait until the reply has left
+  // for the bus.
   std::atomic<std::uint64_t>& served = count_of(duty, worker).served;
   served.store(served.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-// What answers a request that is not for a sink. An open that joins those who write the file may
-// have come after a close of the last of them that nobody has taken yet. Then that is made first,
-// and the file opened again.
+// Answers a claimed request that is not for a sink. An open may have joined the writers of a file
+// although a close request of the last writer is pending. Then this thread answers such closes
+// first, and opens the file again.
 std::int32_t service::serve(service_duty duty, std::uint32_t slot, std::uint32_t sequence,
                             const request& r, unsigned worker, file_table::lookups& known,
                             request_server::opened_file& opened) {
@@ -382,13 +386,13 @@ std::int32_t service::serve(service_duty duty, std::uint32_t slot, std::uint32_t
     const std::int32_t result = requests_.serve(r, slot, sequence, worker, known, opened);
     if (opened.handle == 0 || !opened.joined || !make_closes(duty, opened.node, worker, known))
       return result;
-    (void)files_.close(opened.handle);  // just opened
+    (void)files_.close(opened.handle);  // opened above
     opened = {};
   }
   return -EIO;
 }
 
-// Answers the requests to close files of a node that no thread has taken. Whether there were any.
+// Answers the pending requests to close files of a node. Returns whether there were any.
 bool service::make_closes(service_duty duty, std::uint32_t node, unsigned worker,
                           file_table::lookups& known) {
   bool any = false;
@@ -400,7 +404,7 @@ bool service::make_closes(service_duty duty, std::uint32_t node, unsigned worker
       continue;
     const std::shared_ptr<host_file> file = files_.find(r.handle);
     if (file == nullptr || file->node() != node) continue;
-    // As in scan_range().
+    // Acquire and release: as in scan_range().
     if (!served_[slot].compare_exchange_strong(bell.seen, bell.sequence, std::memory_order_acq_rel))
       continue;
     answer(duty, slot, bell.sequence, r, worker, known);
@@ -409,28 +413,30 @@ bool service::make_closes(service_duty duty, std::uint32_t node, unsigned worker
   return any;
 }
 
-// Closes what an open has opened for a caller that has given up.
+// Closes the file that an open has opened, if the caller has withdrawn the request.
 void service::close_withdrawn(std::uint32_t slot, std::uint32_t sequence, std::uint64_t handle) {
   GPUFS_SCHEDULE_POINT("service.opened");
-  // Pairs with channel_client::withdraw(). The caller may close it as well.
+  // Pairs with channel_client::withdraw(): this load sees the withdrawal, or the caller sees the
+  // reply and closes the file. If both happen, the second close returns -EBADF.
   if (channel_.withdrawn(slot).load_after_store() == sequence) (void)files_.close(handle);
 }
 
-// Whether a request is to be served: not if it changes files and its caller has withdrawn it.
+// Whether the request is to be served. False if it changes files and its caller has withdrawn it.
 bool service::begin(std::uint32_t slot, std::uint32_t sequence, const request& r) const {
   if (!r.changes_files()) return true;
   GPUFS_SCHEDULE_POINT("service.begin");
-  // Pairs with channel_client::withdraw().
+  // Pairs with channel_client::withdraw(): this load sees the withdrawal, or the caller sees that
+  // the request was claimed.
   channel_.reply(slot).claimed.store_before_load(sequence);
   return channel_.withdrawn(slot).load_after_store() != sequence;
 }
 
-// 0: the sink's thread will answer. Or -errno. The bytes stay in the slot's staging memory until
-// the answer.
+// Queues a message for a sink. Returns 0 when the sink's thread will answer, or -errno. The bytes
+// stay in the slot's staging memory until the answer.
 int service::hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const request& r,
                           const std::optional<timeline_event>& event) {
   if (r.length > channel_.layout.staging_bytes) return -EINVAL;
-  // Nothing of this object: it may be gone when a sink answers.
+  // Captures nothing of this object: the service may be destroyed before the sink answers.
   const auto answer = [channel = channel_, &record = timeline_, slot, sequence, sink = r.handle,
                        event](std::int32_t result, std::uint64_t begin_ns) {
     if (event) {
@@ -442,7 +448,7 @@ int service::hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const requ
         e.result = result;
         record.add(std::move(e));
       } catch (const std::bad_alloc&) {
-        // Then the timeline lacks it.
+        // No memory: the timeline lacks this event.
       }
     }
     // Release, system scope: pairs with the client's acquire.
@@ -451,7 +457,8 @@ int service::hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const requ
   return sinks_.send(r.handle, channel_.staging(slot), r.length, answer);
 }
 
-// Before it is served: the path of an open lies where the file's first bytes will be.
+// Called before the request is served: the answer to an open may put the file's first bytes where
+// the path is now.
 timeline_event service::describe(service_duty duty, const request& r, std::uint32_t slot,
                                  unsigned worker) const {
   const std::uint32_t first = duty == service_duty::work   ? timeline::first_worker
@@ -508,7 +515,7 @@ timeline_event service::describe(service_duty duty, const request& r, std::uint3
   return e;
 }
 
-// ---- sleeping and waking
+// ---- Sleep and wake-up
 
 void service::wake_sleepers(service_duty duty, int count) {
   channel_header::cpu_bed& bed = this->bed(duty);
@@ -526,9 +533,9 @@ std::uint64_t service::served_count() const {
   return n;
 }
 
-// One of each kind: a backlog wakes others. Not if one is about to look anyway: kernels may be
-// launched every few microseconds. Nor a copier, whom the woken worker calls when there is a bulk
-// request.
+// Wakes one worker and one opener; a backlog wakes more. Skips a pool whose sentinel polls again
+// within nap_ns, because kernels may be launched every few microseconds. Skips the copiers: the
+// worker that was woken wakes one when there is a bulk request.
 void service::wake() {
   for (const service_duty duty : {service_duty::work, service_duty::open}) {
     if (!pool_of(duty).looks_soon.load(std::memory_order_relaxed)) call_anyone(duty);
@@ -541,23 +548,23 @@ void service::wake_all() {
 service::idle_end service::idle(service_duty duty, std::uint64_t idle_ns) {
   channel_header::cpu_bed& bed = this->bed(duty);
   thread_pool& own = pool_of(duty);
-  // Only the sentinel looks at the bells by itself; the others sleep until someone has work for
-  // them.
+  // Only the sentinel polls the bells. The other threads of the pool sleep until they are woken.
   const bool sentinel = !own.sentinel.exchange(true);
-  // After a while one is enough for all kinds.
+  // After a long idle time one sentinel polls for all pools.
   const bool long_idle = idle_ns >= 100'000'000;
   const bool only_sentinel = sentinel && long_idle && !long_idle_sentinel_.exchange(true);
-  // All get up now and then, for descriptors that others left them to close.
+  // Every thread wakes now and then, to close descriptors that other threads left for it.
   std::uint64_t sleep_ns = idle_ns < 1'000'000'000 ? 100'000'000 : 1'000'000'000;
   if (sentinel && !long_idle) sleep_ns = idle_ns < 1'000'000 ? nap_ns : 100'000;
   if (only_sentinel) sleep_ns = idle_ns < 1'000'000'000 ? 1'000'000 : 10'000'000;
 
   if (sentinel) own.looks_soon.store(sleep_ns == nap_ns, std::memory_order_relaxed);
-  own.called.store(false,
-                   std::memory_order_relaxed);  // of a call that came when nobody slept any more
+  // Clears a call that came when no thread slept any more.
+  own.called.store(false, std::memory_order_relaxed);
   const std::uint32_t before = __atomic_load_n(&bed.wake, __ATOMIC_SEQ_CST);
   __atomic_fetch_add(&bed.sleepers, 1u, __ATOMIC_SEQ_CST);
-  // Once more, after saying that I sleep: pairs with channel_client::wake_service.
+  // Polls once more after raising `sleepers`. Sequentially consistent: pairs with
+  // channel_client::wake_service. Either this thread sees the bell, or the client sees a sleeper.
   unsigned count = pending()[place_of(duty)];
   if (!stopping_ && count == 0) {
     const timespec t{static_cast<time_t>(sleep_ns / 1'000'000'000),
@@ -576,8 +583,9 @@ service::idle_end service::idle(service_duty duty, std::uint64_t idle_ns) {
       if (other != duty && now[place_of(other)] != 0) call_anyone(other);
     }
     count = now[place_of(duty)];
-    // Work for more than one: whoever wakes finds it, or goes back to sleep. Of those that have
-    // been idle for long one gets up in any case, and looks instead of me.
+    // Wake more threads if there are more requests. A thread that finds none sleeps again. After a
+    // long idle time one thread is woken in any case: it becomes the sentinel while this thread
+    // works.
     const unsigned others = count == 0 ? 0 : std::max(count - 1, only_sentinel ? 1u : 0u);
     if (others != 0 && sleepers(duty) != 0)
       wake_sleepers(duty, static_cast<int>(std::min(others, most_threads())));

@@ -1,35 +1,43 @@
-// The service: worker threads that answer the channel's requests (models/channel.pml).
+// The service: thread pools that answer the channel's requests (models/channel.pml).
 //
-// Threads. Openers answer requests to open and close files to read, copiers bulk requests, workers
-// all others. All do the same rounds: they scan the bells, pass over what is for another kind,
-// claim a request by compare-and-swap on the host's own `served_` word of its slot, so that exactly
-// one thread answers it, and write the reply. A supervisor beats the heart, and watches the
-// copiers' calls of the driver (driver_gate.hpp). Threads of a kind that is idle sleep: after
-// `spin_ns` without work all but one wait to be woken; that one, the sentinel, looks at the bells
-// now and then, at growing intervals, because a GPU cannot wake a host thread. Each kind sleeps and
-// wakes by itself, so that requests for the one do not keep the other awake; but who sees a request
-// for a kind that sleeps altogether wakes one of that kind: a thread that passes over it, or
-// another kind's sentinel. So when all have been idle for long, one sentinel is enough for all.
+// Threads. There are three pools, one for each service_duty, and one supervisor:
+//   - Openers open files for reading and close them.
+//   - Copiers answer bulk requests.
+//   - Workers answer all other requests.
+//   - The supervisor updates the heartbeat and watches the copiers' driver calls (driver_gate.hpp).
 //
-// Openers are a kind of their own because of descriptors: all threads of a process open and close
-// files under one lock of the kernel, unless they have descriptor tables of their own. Openers may
-// (backend::enter_opener), as they do nothing else that needs descriptors. Workers call the driver
-// and the program's own functions, which expect the program's descriptors. Where there are so few
-// threads that the lock does not matter there are no openers, and workers do their work
-// (service_options).
+// All pool threads run the same loop, work(). A thread scans the bells and skips requests for
+// another pool. It claims a request by a compare-and-swap on the slot's word in `served_`, which is
+// host memory, so exactly one thread answers each request. Then it writes the reply. The owner of
+// this object calls the constructor, stop() and the destructor; any thread may call ask_to_end(),
+// wake(), wake_all() and served_count().
 //
-// Copiers are a kind of their own because a call of the driver may return only when a kernel ends,
-// which may itself wait for a worker. There are two at least: one refuses requests while the other
-// is in the driver.
+// Locks. `supervisor_mutex_` guards `entered_`, and the store to `stopping_` that
+// `supervisor_wake_` waits for. All other shared state is atomic.
 //
-// A write to a file that two other workers are writing, or six, is passed over, and left to them
-// (write_turn.hpp).
+// Sleep. After `spin_ns` without work, all threads of a pool except one sleep until they are woken.
+// The one left, the sentinel, polls the bells at growing intervals, because a GPU cannot wake a
+// host thread. Each pool sleeps and wakes by itself, so requests for one pool do not keep another
+// awake. A thread that sees a request for a pool whose threads all sleep wakes one of them; so does
+// another pool's sentinel. After a long idle time, one sentinel therefore polls for all pools.
 //
-// Requests to send are answered by the thread of the sink (sinks.hpp), which must end before the
-// channel does.
+// Openers are a separate pool because of descriptors. All threads of a process open and close files
+// under one kernel lock, unless a thread has its own descriptor table. An opener can have one
+// (backend::enter_opener), because it uses no other descriptors. Workers call the driver and user
+// functions, which expect the process's descriptors. With so few threads that the lock does not
+// matter, there are no openers, and workers open and close files too (service_options).
 //
-// A thread that dies (an exception that is not an answer) answers the request it holds with -EIO;
-// when the last one of either kind is gone the channel says `dead`, and every waiter ends.
+// Copiers are a separate pool because a driver call may return only when a kernel ends, and that
+// kernel may wait for a worker. There must be at least two copiers: while one is in the driver,
+// another refuses requests.
+//
+// A worker skips a write to a file while enough other workers write that file (write_turn.hpp).
+//
+// The sink's thread answers a send request (sinks.hpp). All sink threads must end before the
+// channel is destroyed.
+//
+// A thread that dies (an exception that is not a result) first answers its request with -EIO. When
+// the last thread of any pool has died, the channel's phase becomes `dead`, and every wait ends.
 #pragma once
 
 #include <algorithm>
@@ -50,66 +58,67 @@
 
 namespace gpufs {
 
-// Thrown by a fault-injecting backend to end the worker thread that called it. Nothing else may.
+// A fault-injecting backend throws this to end the calling thread. No other code may throw it.
 struct worker_death {};
 
 struct service_options {
   unsigned workers = 1;
   std::uint64_t spin_ns = 0;
-  bool openers = true;   // as many as workers; false: none, and workers open and close files too
-  unsigned copiers = 0;  // 0: there are no bulk requests but made-up ones, which workers refuse
+  bool openers = true;   // true: as many openers as workers; false: workers open and close files
+  unsigned copiers = 0;  // 0: no bulk requests exist; workers refuse forged ones
 };
 
 class service {
  public:
-  // `seen`: the channel as the device addresses it. Throws gpufs::error EAGAIN when a thread cannot
-  // be made.
+  // `seen`: the channel at its device addresses. Waits until the openers have started, for at most
+  // `answer_time_ns`. Throws gpufs::error EAGAIN when a thread cannot be created.
   service(device& d, const channel_view& channel, const channel_view& seen,
           const bulk_frames& frames, file_table& files, extent_registrar& extents,
           sink_table& sinks, timeline& record, const service_options& options);
-  // Waits for the threads without a deadline, unless stop() was called. What they left to each
-  // other to close is for the owner: file_table::close_handed().
+  // Waits for the threads without a deadline, unless stop() was called. Afterwards the owner calls
+  // file_table::close_handed(), to close descriptors that the threads left for other threads to
+  // close.
   ~service();
   service(const service&) = delete;
   service& operator=(const service&) = delete;
 
-  // Asks all threads to end, and does not wait for them.
+  // Asks all threads to end. Does not wait.
   void ask_to_end();
-  // Ends all threads; waiters of requests that are not answered yet see `dead`. False when a thread
-  // has not ended by the deadline, because it hangs in a backend or a sink: then it is left behind,
-  // and what it uses must stay.
+  // Ends all threads. A caller that waits for an unanswered request then sees `dead`. Returns false
+  // when a thread has not ended by the deadline, because it hangs in a backend or in the driver.
+  // That thread is detached, and everything it uses must stay alive.
   [[nodiscard]] bool stop(const deadline& end);
   [[nodiscard]] bool stop(std::uint64_t timeout_ns) { return stop(deadline::after(timeout_ns)); }
-  // Work is to be expected: a thread of each kind looks at the bells, unless one is to look within
-  // microseconds anyway. Thread-safe, cheap.
+  // Announces that requests will come soon: wakes a worker and an opener, except where the pool's
+  // sentinel polls again within microseconds. Thread-safe and cheap.
   void wake();
   void wake_all();
   std::uint64_t served_count() const;
 
  private:
-  // A bell that was new to a worker: not claimed yet, so that whoever is first may serve it.
+  // A bell with an unanswered request. It is not claimed: the first thread to claim it answers it.
   struct pending_request {
     std::uint32_t slot, seen, sequence;
   };
 
-  // The threads of one kind. Each in lines of its own.
+  // The threads of one duty. Aligned so that each pool has its own cache lines.
   struct alignas(64) thread_pool {
     explicit thread_pool(unsigned threads) : alive(threads) {}
     std::atomic<unsigned> alive;
     std::atomic<bool> sentinel{false};
-    std::atomic<bool> called{false};      // by another kind, and nobody has got up since
-    std::atomic<bool> looks_soon{false};  // the sentinel's sleep is a short one
+    std::atomic<bool> called{false};      // a wake-up was sent, and no thread has woken since
+    std::atomic<bool> looks_soon{false};  // the sentinel sleeps only for nap_ns
   };
 
-  // `worker`: a thread's number within its kind.
+  // The loop of one pool thread. `worker`: the thread's number in its pool.
   void work(service_duty duty, unsigned worker);
   void wait_for_openers();
   void supervise();
-  // Requests that nobody has taken, by service_duty.
+  // Numbers of unclaimed requests, indexed by service_duty.
   using pending_requests = std::array<unsigned, service_duties>;
   pending_requests pending() const;
   void report_waiting_for_copiers();
-  // Whose request it is.
+  // The pool that answers the request. Workers replace a pool that has no threads.
   service_duty duty_for(request_code code) const { return answered_by(duty_of(code)); }
   service_duty answered_by(service_duty duty) const {
     return threads_of(duty) != 0 ? duty : service_duty::work;
@@ -120,12 +129,12 @@ class service {
                                         : options_.copiers;
   }
   unsigned most_threads() const { return std::max(options_.workers, options_.copiers); }
-  // What a scan came to.
+  // The result of one scan. `busy` is the node_name() of one skipped write.
   struct tally {
     unsigned answered = 0;
-    unsigned written = 0;      // of these
-    unsigned passed_over = 0;  // writes to files that other threads are writing
-    std::uint64_t busy = 0;    // the name of one's node
+    unsigned written = 0;      // writes among `answered`
+    unsigned passed_over = 0;  // skipped writes to files that other threads write
+    std::uint64_t busy = 0;
   };
   tally scan(service_duty duty, unsigned worker, bool everywhere, file_table::lookups& known);
   void scan_range(service_duty duty, std::uint32_t first, std::uint32_t last, unsigned worker,
@@ -134,14 +143,14 @@ class service {
   void call(service_duty duty);
   void call_anyone(service_duty duty);
   struct idle_end {
-    bool pending;  // there is a request for threads of this kind
+    bool pending;  // an unclaimed request for this pool exists
     bool woken;
   };
-  // Sleeps for a while.
+  // Sleeps for a time that grows with `idle_ns`, or until woken.
   idle_end idle(service_duty duty, std::uint64_t idle_ns);
   bool rung(std::uint32_t slot, pending_request& bell) const;
   bool begin(std::uint32_t slot, std::uint32_t sequence, const request& r) const;
-  // `duty`, `worker`: the calling thread.
+  // `duty`, `worker`: the calling thread. Called after the thread has claimed the request.
   void answer(service_duty duty, std::uint32_t slot, std::uint32_t sequence, const request& r,
               unsigned worker, file_table::lookups& known);
   std::int32_t serve(service_duty duty, std::uint32_t slot, std::uint32_t sequence,
@@ -156,8 +165,8 @@ class service {
                           unsigned worker) const;
   bool take_turn(const request& write, unsigned worker, const file_table::lookups& known,
                  write_turn& turn) const;
-  // Where threads of this kind sleep. Not by what the channel says of it: a kernel may have written
-  // there.
+  // The futex words on which this pool sleeps. The pool comes from `options_`, never from the
+  // channel header, because a kernel may have overwritten the header.
   channel_header::cpu_bed& bed(service_duty duty) const {
     return channel_.header().beds[place_of(answered_by(duty))];
   }
@@ -173,14 +182,14 @@ class service {
   sink_table& sinks_;
   timeline& timeline_;
   const service_options options_;
-  std::vector<std::atomic<std::uint32_t>>
-      served_;  // per slot: sequence of the last request that a worker took
-  // Of each worker, then of each opener and each copier, in a line of its own: all count at each
-  // request.
+  // Per slot: the sequence of the last request that a thread claimed.
+  std::vector<std::atomic<std::uint32_t>> served_;
+  // One entry for each worker, then each opener, then each copier. Each entry has its own cache
+  // line, because every thread counts every request.
   struct alignas(64) worker_count {
     std::atomic<std::uint64_t> served{0};
-    std::uint64_t by_device =
-        0;  // of these: handed to the device, which answers them; the thread's own
+    // The requests among `served` that the device answers. Only the thread itself uses it.
+    std::uint64_t by_device = 0;
   };
   worker_count& count_of(service_duty duty, unsigned worker) {
     return counts_[place_of(duty) * most_threads() + worker];
@@ -188,12 +197,12 @@ class service {
   std::vector<worker_count> counts_;
   std::atomic<bool> stopping_{false};
   request_server requests_;
-  std::array<thread_pool, service_duties> pools_;  // by service_duty
-  std::atomic<bool> long_idle_sentinel_{false};    // the one for all kinds is there
+  std::array<thread_pool, service_duties> pools_;  // indexed by service_duty
+  std::atomic<bool> long_idle_sentinel_{false};    // one sentinel polls for all pools
   std::mutex supervisor_mutex_;
   std::condition_variable supervisor_wake_;
-  unsigned entered_ = 0;     // openers that have begun; guarded by supervisor_mutex_
-  bool is_stopped_ = false;  // the owner's
+  unsigned entered_ = 0;     // openers that have started; guarded by supervisor_mutex_
+  bool is_stopped_ = false;  // used by the owner's thread only
   host_threads threads_;
 };
 

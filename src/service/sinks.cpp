@@ -61,7 +61,7 @@ bool sink_table::close(std::int32_t sink, const deadline& end) {
   closed.front().shared.reset();
   const bool ended = closed.front().thread->wait_until(end);
   const std::lock_guard lock(mutex_);
-  // Those that have returned since. No wait: their threads are about to end.
+  // Drop the sinks whose functions have returned since. This does not wait.
   left_.remove_if([](const open_sink& s) { return s.thread->wait_until(deadline::after(0)); });
   if (!ended) left_.splice(left_.end(), closed);
   return ended;
@@ -104,7 +104,7 @@ int sink_table::send(std::uint64_t sink, const char* bytes, std::size_t count, a
   return 0;
 }
 
-// The sink's thread.
+// The loop of a sink's thread.
 void sink_table::serve(entry& e) {
   std::unique_lock lock(e.mutex);
   for (;;) {
@@ -123,8 +123,8 @@ void sink_table::serve(entry& e) {
     } catch (...) {
       status = -EIO;
     }
-    m.to(status > 0 ? -status : status,
-         begin_ns);  // an errno with the wrong sign is no success either
+    // A positive errno is an error too.
+    m.to(status > 0 ? -status : status, begin_ns);
     lock.lock();
   }
 }

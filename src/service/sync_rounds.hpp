@@ -1,8 +1,8 @@
 // Syncs of one file. When a sync fails, Linux returns the error to one caller and marks the pages
-// as clean, so a sync of another caller returns 0 though its bytes are lost too. So one sync of a
-// file runs at a time, in a round: callers that come while it runs share the next one. And a round
-// that fails is remembered: later rounds return its error, until the last descriptor that writes
-// the file is closed.
+// as clean. A sync of another caller then returns 0, although its bytes are lost too. So only one
+// sync of a file runs at a time, as a round: callers that come while it runs share the next round.
+// A failed round is remembered: later rounds return its error, until the last descriptor that
+// writes the file is closed.
 #pragma once
 
 #include <errno.h>
@@ -14,12 +14,13 @@
 
 namespace gpufs {
 
-// Thread-safe.
+// Thread-safe. Service threads call run(). `mutex_` guards all members; it is not held during a
+// sync.
 class sync_rounds {
  public:
-  // Calls `sync`, or waits for another caller's that begins after this call. 0, or -errno: that of
-  // the round, or of an earlier one with the same `closings` (inode_state). What `sync` throws comes
-  // out of the call that made it; the other callers get -EIO.
+  // Calls `sync`, or waits for another caller's `sync` that begins after this call. Returns 0 or
+  // -errno: the error of the round, or of an earlier round with the same `closings` (inode_state).
+  // An exception of `sync` leaves the call that made it; the other callers of the round get -EIO.
   template <class Sync>
   int run(std::uint32_t closings, const Sync& sync) {
     std::unique_lock lock(mutex_);
@@ -59,11 +60,11 @@ class sync_rounds {
     bool is_done = false;
     int status = 0;
   };
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
-  std::shared_ptr<round> next_;  // not begun; null while nobody waits for it
+  std::shared_ptr<round> next_;  // not begun; null while no caller waits for it
   bool is_running_ = false;
-  int error_ = 0;  // of the first round that failed; 0: none
+  int error_ = 0;  // of the first failed round; 0: none
   std::uint32_t closings_ = 0;
 };
 

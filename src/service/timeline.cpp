@@ -11,8 +11,8 @@
 namespace gpufs {
 namespace {
 
-// Length of the UTF-8 sequence at `at`, or 0 when there is none (RFC 3629: no overlong forms, no
-// surrogates).
+// The length of the UTF-8 sequence at `at`, or 0 when there is none. RFC 3629: no overlong forms,
+// no surrogates.
 std::size_t utf8_length(const std::string& s, std::size_t at) {
   const auto byte = [&](std::size_t i) {
     return i < s.size() ? static_cast<unsigned char>(s[i]) : 0u;
@@ -33,7 +33,7 @@ std::size_t utf8_length(const std::string& s, std::size_t at) {
   return 0;
 }
 
-// A path as JSON text. Bytes that are no UTF-8 become U+FFFD.
+// A path as a JSON string. Bytes that are not UTF-8 become U+FFFD.
 std::string quoted(const std::string& s) {
   std::string out = "\"";
   for (std::size_t i = 0; i < s.size();) {
@@ -73,13 +73,13 @@ void timeline::start(std::size_t events_max) {
 void timeline::add(timeline_event event) {
   const std::lock_guard lock(mutex_);
   if (!on()) return;
-  if (event.begin_ns < start_ns_) return;  // begun before the recording, or of an earlier one
+  if (event.begin_ns < start_ns_) return;  // from before start()
   if (events_.size() >= events_max_) {
     ++dropped_;
     return;
   }
   try {
-    // A copy, so that the memory of the longer text goes.
+    // A copy, because substr() releases the memory of the longer text.
     if (event.path.size() > path_bytes_max)
       event.path = event.path.substr(event.path.size() - path_bytes_max);
     events_.push_back(std::move(event));

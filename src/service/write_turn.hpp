@@ -1,11 +1,15 @@
-// Turns to write a file. The kernel lets one thread write a file at a time, and others that try
-// burn their time waiting for it. But what a kernel of the GPU wrote has come over the bus and is
-// in no processor's own cache, and fetching it takes a third of a write. So two threads may be at
-// it: while one writes, the other brings the bytes of its next write near
-// (request_server::bring_near). More gain nothing (measured: docs/performance.md), unless the
-// backend says that they write together (backend_file::writes_together): then six may, and none
-// brings anything near. One thread is always left for other files: a write may take as long as its
-// disk likes.
+// Permits to write a file. The kernel lets one thread write a file at a time, and other threads
+// that try burn their time waiting. But bytes that a GPU wrote came over the bus and are in no
+// processor's cache, and fetching them takes a third of a write. So two threads may work on a file:
+// while one writes, the other loads the bytes of its next write into its cache
+// (request_server::bring_near). More threads gain nothing (docs/decisions/service.md).
+//
+// The exception is a backend whose writes run in parallel (backend_file::writes_together). Then six
+// threads may write, and none loads bytes beforehand. In both cases one thread is left for other
+// files, because a write may take as long as its disk takes.
+//
+// Service threads call take(); a thread that gets no permit skips the request. Nothing waits, and
+// there are no locks.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +23,14 @@
 
 namespace gpufs {
 
-// Of one file. Thread-safe.
+// The permits of one file. Thread-safe.
 class write_permits {
  public:
-  static constexpr std::size_t count =
-      6;  // of which two are for those who write one after the other
+  // Two of them serve when only one thread can write at a time.
+  static constexpr std::size_t count = 6;
 
-  // What the file's backend says of its last writes. Relaxed: a hint. Stored only when it changes,
-  // as all writers share its line.
+  // Stores whether the file's last write ran in parallel with others. Relaxed: a hint. Stored only
+  // when it changes, because all writers share its cache line.
   void write_together(bool together) {
     if (together_.load(std::memory_order_relaxed) != together)
       together_.store(together, std::memory_order_relaxed);
@@ -36,15 +40,15 @@ class write_permits {
   friend class write_turn;
   struct alignas(64) permit {
     std::atomic<bool> taken{false};
-    std::atomic<unsigned> by{0};  // who had it last, and until when
+    std::atomic<unsigned> by{0};  // the thread that had it last; until_ns: until when
     std::atomic<std::uint64_t> until_ns{0};
   };
   std::array<permit, count> permits_;
   std::atomic<bool> together_{false};
 };
 
-// One thread's turn, which lasts as long as this object. Who had a permit last is preferred for a
-// while, as it has in its caches what a write needs, and the others can sleep.
+// One thread's permit, which it holds while this object lives. The last holder of a permit is
+// preferred for a while: its caches have what a write needs, and the other threads can sleep.
 class write_turn {
  public:
   write_turn() = default;
@@ -56,8 +60,8 @@ class write_turn {
   write_turn(const write_turn&) = delete;
   write_turn& operator=(const write_turn&) = delete;
 
-  // By thread `who` of `threads`. False when other threads have all permits, or had them a moment
-  // ago.
+  // Takes a permit for thread `who` of `threads`. False when other threads hold all permits, or
+  // held them less than preferred_ns ago. Does not wait.
   [[nodiscard]] bool take(const std::shared_ptr<write_permits>& of, unsigned who,
                           unsigned threads) {
     const std::size_t useful =
@@ -65,13 +69,15 @@ class write_turn {
     const std::size_t permits = std::min<std::size_t>(useful, threads - 1);
     for (const bool own : {true, false}) {
       for (write_permits::permit& permit : std::span(of->permits_).first(permits)) {
-        // Relaxed: a guess that saves the exchange, for whose line the writer would have to wait.
+        // Relaxed: a guess that saves the exchange, which would take the cache line from the
+        // writer.
         if (permit.taken.load(std::memory_order_relaxed)) continue;
         if ((permit.by.load(std::memory_order_relaxed) == who) != own) continue;
         if (!own &&
             platform::now_ns() - permit.until_ns.load(std::memory_order_relaxed) < preferred_ns)
           continue;
-        // Acquire: pairs with the release above.
+        // Acquire: pairs with the release in the destructor. Without it this thread might not see
+        // what the last holder wrote.
         if (permit.taken.exchange(true, std::memory_order_acquire)) continue;
         permit.by.store(who, std::memory_order_relaxed);
         of_ = of;
@@ -82,7 +88,8 @@ class write_turn {
     return false;
   }
 
-  // Whether another thread is at the file, and lets none write beside it. A guess.
+  // Whether another thread writes the file, and prevents this one from writing in parallel. A
+  // guess.
   bool is_behind_another() const {
     if (of_ == nullptr || of_->together_.load(std::memory_order_relaxed)) return false;
     for (const write_permits::permit& permit : of_->permits_) {

@@ -1,7 +1,7 @@
-// Atomic words with the scope in the type. Thin on purpose: the compiler's own atomic operations on
-// both sides (nvcc >= 12.8, g++), so that device code needs no library header, compiles in
-// milliseconds under run-time compilers and is understood by ThreadSanitizer. Only the orders that
-// the project uses exist.
+// Atomic words with the scope in the type. They map directly to the compilers' own atomic
+// operations (nvcc >= 12.8, g++). So device code needs no library header, compiles in milliseconds
+// under run-time compilers, and ThreadSanitizer understands it. Only the orders that the project
+// uses exist.
 #pragma once
 
 #include "gpufs/base/platform.cuh"
@@ -9,13 +9,13 @@
 namespace gpufs {
 
 enum class scope {
-  device,  // threads of one GPU (or of the CPU device): memory of the arena
-  // one side GPU, the other side host: memory of the channel. No read-modify-write: PCIe has none.
+  device,  // threads of one GPU, or of the CPU device: memory of the arena
+  // GPU on one side, host on the other: memory of the channel. No read-modify-write: PCIe has none.
   system
 };
 
 // One word that several threads read and write. Aggregate and trivially copyable: it lives in raw
-// memory that is zeroed, never constructed. Not copied while others use it.
+// memory that is zeroed, never constructed. Must not be copied while other threads use it.
 template <class T, scope S = scope::device>
 struct atomic_word {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "GPUs have no narrower atomic words");
@@ -47,10 +47,10 @@ struct atomic_word {
 #endif
   }
 
-  // For waiting loops: load_for_wait() until the value is the one waited for, then end_wait();
-  // together an acquire. On a GPU an acquire at each look would empty the multiprocessor's
-  // first-level cache each time, and a fence in its place is worse: one of system scope waits for
-  // the bus, and the fences of all warps wait for each other.
+  // For waiting loops: call load_for_wait() until it returns the awaited value, then end_wait().
+  // Together they are an acquire. Reason: on a GPU an acquire per poll would invalidate the
+  // multiprocessor's first-level cache each time. A fence instead would be worse: one of system
+  // scope waits for the bus, and the fences of all warps wait for each other.
   GPUFS_HD T load_for_wait() const {
 #if defined(__CUDA_ARCH__)
     return load_relaxed();
@@ -84,9 +84,10 @@ struct atomic_word {
 #endif
   }
 
-  // A store that carries nothing but itself: what the caller's group read before has arrived, and
-  // is in use, so that the other side may overwrite it. A GPU does not take loads back, so no fence
-  // is needed there; on the CPU device it is a release, because ThreadSanitizer wants to hear of it.
+  // A store after which the other side may overwrite what the caller's group has read.
+  // Precondition: the values read have arrived and are in use. It publishes nothing else. A GPU
+  // needs no fence, because it does not redo a load that has completed (docs/memory_model.md, 4).
+  // Strict code uses a release, so that the model and ThreadSanitizer see the order.
   GPUFS_HD void store_after_reads(T v) {
 #if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
     store_relaxed(v);
@@ -95,8 +96,8 @@ struct atomic_word {
 #endif
   }
 
-  // A store that comes before the caller's next load_after_store(), of another word. Where two
-  // sides each store to one word and then load the other's, at least one of them sees the other's
+  // A store that is ordered before the caller's next load_after_store() of another word. If two
+  // sides each store one word and then load the other's, at least one of them sees the other's
   // store.
   GPUFS_HD void store_before_load(T v) {
 #if defined(__CUDA_ARCH__)
@@ -124,9 +125,9 @@ struct atomic_word {
 #endif
   }
 
-  // Adds, and tells nothing. The word lies in global memory: said to the compiler by hand, because
-  // of a pointer that might be into shared memory it makes a wide addition with two ways and a
-  // loop.
+  // Adds without returning the old value. The word must lie in global memory; the instruction names
+  // that space, because for a pointer that might be into shared memory the compiler emits two
+  // branches and a loop for a 64-bit addition.
   GPUFS_HD void add_relaxed(T v) {
     static_assert(S == scope::device, "no read-modify-write across PCIe");
 #if defined(__CUDA_ARCH__)
@@ -148,8 +149,8 @@ struct atomic_word {
 #endif
   }
 
-  // An acquire for who touches what it orders only in a branch that the result decides on: a GPU
-  // waits for the result then (docs/memory_model.md, 3), and keeps its first-level cache.
+  // An acquire for callers that access what it orders only in a branch on the result. A GPU waits
+  // for the result before the branch (docs/memory_model.md, 3), so it keeps its first-level cache.
   GPUFS_HD T fetch_add_before_branch(T v) {
 #if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
     return fetch_add_relaxed(v);
@@ -176,7 +177,7 @@ struct atomic_word {
 #endif
   }
 
-  // As store_after_reads().
+  // Precondition and order as for store_after_reads().
   GPUFS_HD T fetch_add_after_reads(T v) {
 #if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
     return fetch_add_relaxed(v);
@@ -192,9 +193,9 @@ struct atomic_word {
 #endif
   }
 
-  // Both orders: for words through which writers of a page and those who write it back pass its
-  // bytes to each other (cache/dirty.cuh). Sets bits, and tells nothing. The word lies in global
-  // memory, as for add_relaxed().
+  // Sets bits without returning the old value. For words through which the writers of a page and
+  // the threads that write it back hand its bytes to each other (cache/dirty.cuh). The word must
+  // lie in global memory, as for add_relaxed().
   GPUFS_HD void or_release(T v) {
     static_assert(S == scope::device, "no read-modify-write across PCIe");
 #if defined(__CUDA_ARCH__)
@@ -232,7 +233,8 @@ struct atomic_word {
     return __atomic_exchange_n(&value, v, __ATOMIC_ACQ_REL);
 #endif
   }
-  // Raises it to `v`, if it is less. Release: who sees the value sees what came before.
+  // Raises the value to `v` if it is less. Release: a thread that acquires `v` sees the caller's
+  // earlier writes.
   GPUFS_HD void fetch_max_release(T v) {
     static_assert(S == scope::device, "no read-modify-write across PCIe");
 #if defined(__CUDA_ARCH__)
@@ -245,7 +247,8 @@ struct atomic_word {
 #endif
   }
 
-  // The same with both orders: the caller reads what came before the store that it finds.
+  // As fetch_max_release(), and an acquire: the caller sees the writes before the store whose value
+  // it finds.
   GPUFS_HD void fetch_max_acq_rel(T v) {
     static_assert(S == scope::device, "no read-modify-write across PCIe");
 #if defined(__CUDA_ARCH__)
@@ -258,9 +261,9 @@ struct atomic_word {
 #endif
   }
 
-  // Success and failure leave the value that was seen in `expected`. The order named is that of
-  // success; a failure is relaxed. On a GPU each release costs a fence and each acquire the
-  // first-level cache, so callers ask for what they need.
+  // Success and failure store the value seen in `expected`. The name gives the order of a success;
+  // a failure is relaxed. On a GPU each release costs a fence and each acquire the first-level
+  // cache, so callers use the weakest order that they need.
   [[nodiscard]] GPUFS_HD bool compare_exchange_relaxed(T& expected, T desired) {
     static_assert(S == scope::device, "no read-modify-write across PCIe");
 #if defined(__CUDA_ARCH__)
@@ -291,8 +294,9 @@ struct atomic_word {
                                        __ATOMIC_RELAXED);
 #endif
   }
-  // For who reads nothing behind it of what others stored: on a GPU a release, which leaves the
-  // first-level cache alone. (The CPU device's processors give both orders for the price of one.)
+  // For callers that afterwards read nothing that other threads stored. On a GPU it is a release,
+  // which keeps the first-level cache. On the CPU device it is acquire and release, which costs the
+  // same there.
   [[nodiscard]] GPUFS_HD bool compare_exchange_in_order(T& expected, T desired) {
 #if defined(__CUDA_ARCH__)
     return compare_exchange_release(expected, desired);
@@ -312,12 +316,13 @@ struct atomic_word {
   }
 };
 
-// Two neighbouring words, 16-byte aligned, in global memory.
+// Two adjacent words in global memory, 16-byte aligned.
 struct word_pair {
   std::uint64_t first, second;
 };
 
-// Both by one instruction, each an access of its own: in no order.
+// Loads both words with one instruction. Each word is an access of its own, and the two are
+// unordered.
 GPUFS_HD inline word_pair load_both(const atomic_word<std::uint64_t>* words) {
 #if defined(__CUDA_ARCH__)
   word_pair p;
@@ -332,8 +337,8 @@ GPUFS_HD inline word_pair load_both(const atomic_word<std::uint64_t>* words) {
 }
 
 #if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
-// 16 bytes as one access, also beside narrower ones (docs/memory_model.md, 1). As instructions they
-// are those of two words.
+// One access of 16 bytes, also next to narrower accesses (docs/memory_model.md, 1). The machine
+// instructions are the same as for two words.
 GPUFS_HD inline word_pair load_16_relaxed(const void* at) {
   word_pair p;
   asm volatile("{\n .reg .b128 v;\n ld.relaxed.gpu.global.b128 v, [%2];\n mov.b128 {%0,%1}, v;\n}"
@@ -359,27 +364,29 @@ GPUFS_HD inline void store_16_relaxed(void* at, const word_pair& p) {
 }
 #endif
 
-// A word, and one beside it that says of when it is: the tag. Their writer changes the tag to one
-// that nobody expects, then the word, then the tag to the new one; other stores of its own, with
-// release and acquire, lie between the first two. Who finds the tag expected has the word that
-// belongs to it. Where that takes several loads, the tag is 0, which is nobody's, if it changed
-// meanwhile: a reader that stands still between its loads would else take a word for that of a
-// later tag, which may look the same to one that compares a part of it.
+// A word, and next to it the tag that says which version of the word is valid. The writer stores a
+// tag that no reader expects, then the word, then the new tag. Between the first two stores the
+// writer makes other stores, with release and acquire. A reader that finds the expected tag has the
+// word that belongs to it.
+//
+// Where the load takes several accesses, the returned tag is 0, which is never expected, if the tag
+// changed meanwhile. Otherwise a reader that stalls between its loads would pair a word with a
+// later tag, which may look the same to a reader that compares only a part of the tag.
 GPUFS_HD inline word_pair load_tagged(const atomic_word<std::uint64_t>* words) {
 #if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
   return load_16_relaxed(words);
 #else
-  // Acquire: pairs with the tag's store. The word is at least as new as this tag.
+  // Acquire: pairs with the store of the tag. The word is at least as new as this tag.
   const std::uint64_t tag = words[1].load_acquire();
   GPUFS_SCHEDULE_POINT("tagged.load_word");
-  // Acquire: pairs with the word's store. A tag that is read later than its word is at least as
-  // new.
+  // Acquire: pairs with the store of the word. A tag read after the word is at least as new as the
+  // word.
   const std::uint64_t word = words[0].load_acquire();
   GPUFS_SCHEDULE_POINT("tagged.load");
   return {word, words[1].load_relaxed() == tag ? tag : 0};
 #endif
 }
-// Stores the word, or its tag.
+// Stores the word, or its tag. Pairs with load_tagged().
 GPUFS_HD inline void store_tagged(atomic_word<std::uint64_t>& word, std::uint64_t v) {
 #if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
   word.store_relaxed(v);

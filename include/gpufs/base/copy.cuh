@@ -1,4 +1,4 @@
-// Copies made by a group together.
+// Copies that the members of a group make together.
 #pragma once
 
 #include "gpufs/base/group.cuh"
@@ -11,9 +11,8 @@ namespace gpufs {
 
 namespace detail {
 
-// How a source is read. Frames: ordinary loads (never the read-only path: frames are reused). Host
-// memory: volatile loads, so that nothing that an earlier reader left in a cache of this GPU is
-// taken for the answer.
+// How a source is read. Frames: ordinary loads. Never the read-only path, because frames are
+// reused. Host memory: volatile loads, so that no stale value from a cache of this GPU is returned.
 struct frame_source {
   GPUFS_HD static vector16 load(const vector16* p) { return *p; }
   GPUFS_HD static unsigned char load(const unsigned char* p) { return *p; }
@@ -41,9 +40,8 @@ struct host_source {
 };
 
 #if defined(__CUDA_ARCH__)
-// For the second-level cache: these bytes go first. Pages that stream through it would push out
-// what each access to any page needs, the index and the headers; on an H100 each of these was then
-// a trip to memory.
+// A second-level cache policy: evict these bytes first. Otherwise the pages that stream through the
+// cache would evict what every access needs: the index and the page headers.
 GPUFS_HD inline std::uint64_t goes_first() {
   std::uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -68,9 +66,10 @@ struct page_target {
   }
 };
 
-// Of a group's copy, one member's vectors, `step` apart. Eight loads in flight per member before
-// the first store: the bus is a microsecond away. Where the compiler knows the step, addresses that
-// are a constant apart are part of the instructions, and need no registers.
+// Copies one member's vectors, which are `step` apart. Returns the index of the first vector not
+// copied. Each member has eight loads in flight before the first store, because the latency of the
+// bus is a microsecond. If the step is a compile-time constant, address offsets are part of the
+// instructions and need no registers.
 template <class Source, class Target, class Step>
 GPUFS_HD std::uint64_t copy_eights(vector16* to, const vector16* from, std::uint64_t i,
                                    std::uint64_t count, Step step) {
@@ -101,7 +100,7 @@ GPUFS_HD void copy_vectors(const Group& g, vector16* to, const vector16* from,
   for (; i < count; i += size) Target::store(to + i, Source::load(from + i));
 }
 
-// Invariant of the caller: members agree on all arguments. No barrier inside; the caller orders.
+// Precondition: all members pass the same arguments. No barrier inside; the caller orders the copy.
 template <class Source, class Target = any_target, class Group>
 GPUFS_HD void copy(const Group& g, char* to, const char* from, std::uint64_t bytes) {
 #if defined(__CUDA_ARCH__)
@@ -128,8 +127,8 @@ GPUFS_HD void copy(const Group& g, char* to, const char* from, std::uint64_t byt
 #endif
 }
 
-// Into shared memory without registers (cp.async, sm_80): as many bytes under way as the memory
-// system takes. False where that cannot be done; nothing has been copied then.
+// Starts a copy into shared memory that needs no registers (cp.async, sm_80), so that many bytes
+// are in flight. Returns false, and copies nothing, where this is not possible.
 template <class Group>
 GPUFS_HD bool start_copy_to_shared([[maybe_unused]] const Group& g, [[maybe_unused]] char* to,
                                    [[maybe_unused]] const char* from,
@@ -148,7 +147,7 @@ GPUFS_HD bool start_copy_to_shared([[maybe_unused]] const Group& g, [[maybe_unus
   };
   std::uint64_t at = std::uint64_t{g.rank()} * 16;
   if (g.size() == 32) {
-    // Addresses a constant apart are part of the instructions.
+    // Constant address offsets are part of the instructions.
     for (; at + 7 * 512 < bytes; at += 8 * 512) {
       GPUFS_UNROLL
       for (int k = 0; k < 8; ++k) start(at + 512 * k);
@@ -164,15 +163,15 @@ GPUFS_HD bool start_copy_to_shared([[maybe_unused]] const Group& g, [[maybe_unus
 
 }  // namespace detail
 
-// From a frame into the caller's memory. When it returns, the caller's part may still be under way,
-// until finish_copies().
+// Copies from a frame into the caller's memory. On return the caller's part may still be in flight,
+// until the caller calls finish_copies().
 template <class Group>
 GPUFS_HD void start_copy_from_frame(const Group& g, char* to, const char* from,
                                     std::uint64_t bytes) {
   if (!detail::start_copy_to_shared(g, to, from, bytes))
     detail::copy<detail::frame_source>(g, to, from, bytes);
 }
-// Waits for the caller's parts of all copies, also for those that are none of ours.
+// Waits for the caller's parts of all asynchronous copies, including copies that user code started.
 GPUFS_HD inline void finish_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" ::: "memory");
@@ -184,15 +183,15 @@ GPUFS_HD void copy_from_frame(const Group& g, char* to, const char* from, std::u
   finish_copies();
 }
 
-// From pinned host memory (staging).
+// Copies from pinned host memory (staging).
 template <class Group>
 GPUFS_HD void copy_from_host(const Group& g, char* to, const char* from, std::uint64_t bytes) {
   detail::copy<detail::host_source>(g, to, from, bytes);
 }
 
-// From a mapped file (an extent). Returns the bytes copied: all on a GPU, where registration has
-// pinned the pages; on the CPU device the mapping may end early because the file was truncated, and the
-// kernel copies for us so that this gives a short copy and not SIGBUS.
+// Copies from a mapped file (an extent). Returns the bytes copied. On a GPU these are all, because
+// registration has pinned the pages. On the CPU device the mapping may end early, because the file
+// was truncated. There the kernel makes the copy, so that this gives a short copy and not SIGBUS.
 template <class Group>
 GPUFS_HD std::uint64_t copy_from_extent(const Group& g, char* to, std::uint64_t from,
                                         std::uint64_t bytes) {
@@ -211,9 +210,9 @@ GPUFS_HD std::uint64_t copy_from_extent(const Group& g, char* to, std::uint64_t 
 namespace detail {
 
 #if !defined(__CUDA_ARCH__)
-// Between memory that others may write or read at the same time, and memory of our own.
-// ThreadSanitizer is told of each word; what a race gives is for the callers to say
-// (cache/dirty.cuh).
+// Copies between a page that other threads may read or write at the same time, and private memory.
+// `to_shared`: the page is the target. Atomic accesses make each word known to ThreadSanitizer. The
+// callers define what a race may yield (cache/dirty.cuh).
 template <bool to_shared>
 inline void copy_racing(char* to, const char* from, std::uint64_t bytes) {
   const auto* const shared = to_shared ? to : from;
@@ -240,7 +239,8 @@ inline void copy_racing(char* to, const char* from, std::uint64_t bytes) {
 
 }  // namespace detail
 
-// Into a page that others may be reading, and from one that others may be writing.
+// copy_into_page(): into a page that other groups may be reading. copy_out_of_page(): from a page
+// that other groups may be writing.
 template <class Group>
 GPUFS_HD void copy_into_page([[maybe_unused]] const Group& g, char* to, const char* from,
                              std::uint64_t bytes) {
@@ -273,7 +273,7 @@ GPUFS_HD void fill_zero(const Group& g, char* to, std::uint64_t bytes) {
   for (std::uint64_t i = g.rank(); i < bytes; i += g.size()) to[i] = 0;
 }
 
-// To pinned host memory (paths, bytes for sinks).
+// Copies to pinned host memory (paths, bytes for sinks).
 template <class Group>
 GPUFS_HD void copy_to_host(const Group& g, char* to, const char* from, std::uint64_t bytes) {
   detail::copy<detail::frame_source>(g, to, from, bytes);

@@ -1,28 +1,29 @@
-// Groups: the threads that make one collective call. All members call with the same arguments and
-// all get the same result; the leader (rank 0) does the single-threaded part. On the CPU device every
-// group has one member.
+// A group is the threads that make one collective call. All members pass the same arguments and get
+// the same result. The leader (rank 0) does the single-threaded part. On the CPU device every group
+// has one member.
 #pragma once
 
 #include "gpufs/base/platform.cuh"
 
 namespace gpufs {
 
-// One thread by itself. Threads of a warp may be anywhere in their code.
+// A single thread. The other threads of its warp may be anywhere in their code.
 class thread_group {
  public:
-  static constexpr bool has_warps = false;  // whether parts of it can act for themselves
+  static constexpr bool has_warps = false;  // whether it consists of warps that can act separately
   static constexpr bool is_one_thread = true;
   GPUFS_HD static constexpr std::uint32_t rank() { return 0; }
   GPUFS_HD static constexpr std::uint32_t size() { return 1; }
   GPUFS_HD static constexpr bool is_leader() { return true; }
   GPUFS_HD thread_group apart() const { return {}; }
   GPUFS_HD void sync() const {}
-  // Whether it is true for all members.
+  // True if `value` is true for all members.
   GPUFS_HD bool all(bool value) const { return value; }
-  // The least of the members' values, and their sum.
+  // The minimum, and the sum, of the members' values.
   GPUFS_HD std::uint64_t least(std::uint64_t value) const { return value; }
   GPUFS_HD std::uint64_t sum(std::uint64_t value) const { return value; }
-  // How many members it is true for; and how many come before the first whose value is false.
+  // count(): the number of members whose value is true. leading(): the number of members before the
+  // first member whose value is false.
   GPUFS_HD std::uint32_t count(bool value) const { return value ? 1 : 0; }
   GPUFS_HD std::uint32_t leading(bool value) const { return value ? 1 : 0; }
   template <class T>
@@ -35,8 +36,8 @@ class thread_group {
     return value;
   }
 
-  // Number of this group among all of its kind in the launch, and how many there are: for sharing
-  // out work.
+  // grid_rank(): the number of this group among the groups of its kind in the launch. grid_size():
+  // how many there are. Kernels divide work by these two.
   GPUFS_HD static std::uint64_t grid_rank() {
 #if defined(__CUDA_ARCH__)
     const std::uint64_t block =
@@ -60,23 +61,23 @@ class thread_group {
 
 namespace detail {
 
-// What groups within a warp have in common. `whole`: all lanes of the warp are members. Then the
-// mask is a constant, also where a block's last warp has fewer than 32 lanes: lanes that do not
-// exist, or have ended, take no part in shuffles and votes. The compiler then needs no register for
-// it, and no instruction that brings lanes with the same mask together.
+// Common part of the groups within a warp. `whole`: all lanes of the warp are members. The mask is
+// then a constant, even in a block's last warp with fewer than 32 lanes: lanes that do not exist or
+// have exited take no part in shuffles and votes. A constant mask needs no register, and no
+// instruction that converges the lanes of equal mask.
 template <bool whole>
 class lanes_of_warp {
  public:
   static constexpr bool has_warps = false;
   static constexpr bool is_one_thread = false;
-  // Of the lanes whose bits are set: for device code.
+  // The group of the lanes whose bits are set. Device code only.
   GPUFS_HD explicit lanes_of_warp([[maybe_unused]] std::uint32_t lanes)
     requires(!whole)
   {
 #if defined(__CUDA_ARCH__)
     std::uint32_t below;
-    asm volatile("mov.u32 %0, %%lanemask_lt;"
-                 : "=r"(below));  // volatile: once, and not again at each use
+    // Volatile: the compiler reads the register once, and not again at each use.
+    asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(below));
     mask_ = lanes;
     rank_ = __popc(lanes & below);
     size_ = __popc(lanes);
@@ -86,7 +87,8 @@ class lanes_of_warp {
     requires whole
   {
 #if defined(__CUDA_ARCH__)
-    asm volatile("mov.u32 %0, %%laneid;" : "=r"(rank_));  // volatile, as above
+    // Volatile: as above.
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(rank_));
     size_ = lanes_that_exist();
 #endif
   }
@@ -94,9 +96,9 @@ class lanes_of_warp {
   GPUFS_HD std::uint32_t rank() const { return rank_; }
   GPUFS_HD std::uint32_t size() const { return size_; }
   GPUFS_HD bool is_leader() const { return rank_ == 0; }
-  // The same group, and the compiler does not know it. For what a hit does in a function that calls
-  // something if it is none: what lives across that call is kept in local memory, and each use of
-  // it would be a load.
+  // The same group, as a value that the compiler cannot trace back to this one. A function that
+  // calls out of line only on a miss uses it on its hit path: a value that lives across a call lies
+  // in local memory, where each use is a load.
   GPUFS_HD lanes_of_warp apart() const {
 #if defined(__CUDA_ARCH__)
     if constexpr (whole) return {};
@@ -105,7 +107,8 @@ class lanes_of_warp {
     return *this;
 #endif
   }
-  // The members whose two values equal the caller's: a smaller group, in which they go on together.
+  // The members whose values `a` and `b` equal the caller's: a smaller group, for the calls that
+  // follow.
   GPUFS_HD lanes_of_warp<false> matching([[maybe_unused]] std::uint64_t a,
                                          [[maybe_unused]] std::uint64_t b) const {
 #if defined(__CUDA_ARCH__)
@@ -141,7 +144,8 @@ class lanes_of_warp {
       std::uint32_t words[sizeof(T) / 4];
     } u{value};
     const int leader = whole ? 0 : __ffs(static_cast<int>(mask())) - 1;
-    // What the leader acquired, the members may use: the barrier orders memory, a shuffle does not.
+    // The barrier lets the members use what the leader acquired: it orders memory, a shuffle does
+    // not.
     __syncwarp(mask());
     GPUFS_UNROLL
     for (unsigned i = 0; i < sizeof(T) / 4; ++i)
@@ -151,7 +155,7 @@ class lanes_of_warp {
     return value;
 #endif
   }
-  // How many members it is true for.
+  // The number of members whose value is true.
   GPUFS_HD std::uint32_t count(bool value) const {
 #if defined(__CUDA_ARCH__)
     return __popc(__ballot_sync(mask(), value));
@@ -159,7 +163,7 @@ class lanes_of_warp {
     return value ? 1 : 0;
 #endif
   }
-  // How many members come before the first whose value is false.
+  // The number of members before the first member whose value is false.
   GPUFS_HD std::uint32_t leading(bool value) const {
 #if defined(__CUDA_ARCH__)
     const std::uint32_t others = __ballot_sync(mask(), !value);
@@ -183,8 +187,8 @@ class lanes_of_warp {
 
  private:
   GPUFS_HD std::uint32_t mask() const { return whole ? ~0u : mask_; }
-  // Not how many are converged: two halves of a warp that has split would both be the warp with
-  // this grid_rank().
+  // Lanes that exist, not lanes that are converged: otherwise both halves of a diverged warp would
+  // be the warp with this grid_rank().
   GPUFS_HD static std::uint32_t lanes_that_exist() {
 #if defined(__CUDA_ARCH__)
     const std::uint32_t threads = blockDim.x * blockDim.y * blockDim.z;
@@ -201,7 +205,7 @@ class lanes_of_warp {
   GPUFS_HD std::uint64_t reduce(std::uint64_t value,
                                 [[maybe_unused]] const Operation& operation) const {
 #if defined(__CUDA_ARCH__)
-    // Each step joins neighbours twice as far apart; so the leader has it in the end.
+    // Each iteration combines values from twice the distance. At the end the leader has the result.
     for (std::uint32_t step = 1; step < size_; step *= 2) {
       const std::uint64_t other = from(value, rank_ + step < size_ ? rank_ + step : rank_);
       if (rank_ + step < size_) value = operation(value, other);
@@ -218,10 +222,10 @@ class lanes_of_warp {
 
 }  // namespace detail
 
-// All lanes of one warp: 32, or fewer in the last warp of a block. Made by `this_warp()`; every
-// lane must take part in every call. Lanes that have taken different ways wait for each other at
-// the first call, as at __syncwarp(); a warp of which only some lanes make a call, or have ended,
-// is an error of the caller's. Those lanes use lane_group.
+// All lanes of one warp: 32, or fewer in the last warp of a block. `this_warp()` makes it.
+// Collective: all lanes make every call. Diverged lanes wait for each other at the first call, as
+// at __syncwarp(). It is an error if only some lanes make a call, or if some have exited; such
+// lanes use lane_group.
 class warp_group : public detail::lanes_of_warp<true> {
  public:
   warp_group() = default;
@@ -256,12 +260,12 @@ class warp_group : public detail::lanes_of_warp<true> {
   }
 };
 
-// Some lanes of one warp, which act as a group of their own. Made by `converged_lanes()`, or of a
-// tile by `as_group()`; every lane in it must take part in every call. Work is not shared out by
-// such groups, as a warp may have any number of them: it has no number.
+// Some lanes of one warp that act as a group. `converged_lanes()` makes it, or `as_group()` from a
+// tile. Collective: all its lanes make every call. It has no grid_rank(), because a warp may hold
+// any number of such groups; so work cannot be divided by it.
 using lane_group = detail::lanes_of_warp<false>;
 
-// All threads of one block. Made by `this_block()`; every thread of the block must take part in
+// All threads of one block. `this_block()` makes it. Collective: all threads of the block make
 // every call.
 class block_group {
  public:
@@ -298,8 +302,7 @@ class block_group {
   GPUFS_HD T broadcast(T value) const {
 #if defined(__CUDA_ARCH__)
     __shared__ alignas(16) unsigned char cell[sizeof(T)];
-    // The first barrier keeps the cell from being overwritten while a slower thread still reads the
-    // last broadcast.
+    // The first barrier protects the cell while a slower thread still reads the last broadcast.
     __syncthreads();
     if (is_leader()) *reinterpret_cast<T*>(cell) = value;
     __syncthreads();
@@ -323,8 +326,7 @@ class block_group {
 #endif
   }
 
-  // The warp of the calling thread, whole: for parts of a call that warps do better each for
-  // itself.
+  // The caller's warp, for parts of a call that each warp does by itself.
   GPUFS_HD static warp_group warp() { return {}; }
   GPUFS_HD static std::uint32_t warp_rank() { return rank() / 32; }
   GPUFS_HD static std::uint32_t warp_count() { return (size() + 31) / 32; }
@@ -337,8 +339,8 @@ class block_group {
     return reduce(warp().sum(value), [](std::uint64_t a, std::uint64_t b) { return a + b; });
   }
 
-  // The block's scratch memory: dynamic shared memory on a GPU, heap memory on the CPU device;
-  // `launch_shape::scratch_bytes` long.
+  // The block's scratch memory: dynamic shared memory on a GPU, heap memory on the CPU device. Its
+  // size is `launch_shape::scratch_bytes`.
   GPUFS_HD static char* scratch() {
 #if defined(__CUDA_ARCH__)
     extern __shared__ vector16 gpufs_block_scratch[];
@@ -349,14 +351,14 @@ class block_group {
   }
 
  private:
-  // `value`: what the member's warp has.
+  // `value`: the result of the member's warp.
   template <class Operation>
   GPUFS_HD static std::uint64_t reduce(std::uint64_t value,
                                        [[maybe_unused]] const Operation& operation) {
 #if defined(__CUDA_ARCH__)
     __shared__ std::uint64_t of_warps[32];
-    // The first barrier keeps the cells from being overwritten while a slower thread still reads
-    // those of the last call.
+    // The first barrier protects the cells while a slower thread still reads those of the last
+    // call.
     __syncthreads();
     if (warp().is_leader()) of_warps[warp_rank()] = value;
     __syncthreads();
@@ -367,9 +369,9 @@ class block_group {
   }
 };
 
-// What `f` returns for the group; of a block, for its first warp, which acts alone while the others
-// wait. A lambda names the type of its argument: run-time compilers take those with `auto` for
-// functions of the host.
+// Calls `f` with one warp and returns its result to all members. For a block, the first warp calls
+// `f` while the other warps wait. Other groups call `f` themselves. A lambda must name its
+// argument's type: run-time compilers take a lambda with `auto` for a host function.
 template <class Group>
 using one_warp_of = std::conditional_t<Group::has_warps, warp_group, Group>;
 template <class Group, class F>
@@ -388,8 +390,7 @@ GPUFS_HD inline thread_group this_thread() { return {}; }
 GPUFS_HD inline warp_group this_warp() { return {}; }
 GPUFS_HD inline block_group this_block() { return {}; }
 
-// The lanes of the caller's warp that are converged with the caller now: any that the hardware
-// happens to run together.
+// The lanes of the caller's warp that the hardware runs converged with the caller at this moment.
 GPUFS_HD inline lane_group converged_lanes() {
 #if defined(__CUDA_ARCH__)
   return lane_group(__activemask());
@@ -398,8 +399,8 @@ GPUFS_HD inline lane_group converged_lanes() {
 #endif
 }
 
-// The group of a cooperative_groups::thread_block_tile: of 32 threads a warp_group, of fewer a
-// lane_group. For device code.
+// The group of a cooperative_groups::thread_block_tile: a warp_group for 32 threads, a lane_group
+// for fewer. Device code only.
 template <class Tile>
   requires requires(const Tile& tile) {
     requires Tile::num_threads() <= 32;

@@ -1,4 +1,4 @@
-// File systems that are interfaces of the kernel, by the numbers that statfs(2) gives.
+// File systems that are interfaces of the kernel, by their statfs(2) type.
 #pragma once
 
 #include <linux/magic.h>
@@ -9,9 +9,9 @@
 
 namespace gpufs {
 
-// Their files are regular for stat(2), but reading or writing one may do anything: /proc/self/mem
-// is this process's memory. Not among them: tmpfs, devtmpfs and hugetlbfs, whose regular files are
-// data.
+// Their files are regular for stat(2), but reading or writing a file may have any effect:
+// /proc/self/mem is this process's memory. The list lacks tmpfs, devtmpfs and hugetlbfs, whose
+// regular files are data.
 inline constexpr std::uint32_t kernel_file_systems[] = {
     PROC_SUPER_MAGIC, SYSFS_MAGIC, DEBUGFS_MAGIC, TRACEFS_MAGIC, SECURITYFS_MAGIC,
     CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, BPF_FS_MAGIC, PSTOREFS_MAGIC, EFIVARFS_MAGIC,
@@ -34,8 +34,7 @@ inline constexpr std::uint32_t kernel_file_systems[] = {
     0x6f70726f,  // oprofilefs
     AUTOFS_SUPER_MAGIC};
 
-// `type`: statfs's f_type, which is of a signed type on some architectures. All numbers have 32
-// bits.
+// `type`: statfs's f_type, which is signed on some architectures. All types have 32 bits.
 constexpr bool is_kernel_file_system(std::uint32_t type) {
   return std::ranges::find(kernel_file_systems, type) != std::end(kernel_file_systems);
 }

@@ -1,4 +1,4 @@
-// All fixed limits in one place; relations between them are asserted here, with the reason.
+// All fixed limits. Relations between them are asserted here, with the reason.
 #pragma once
 
 #include "gpufs/base/standard.cuh"
@@ -8,11 +8,11 @@ namespace gpufs::limits {
 inline constexpr std::uint64_t page_bytes_min = 512;
 inline constexpr std::uint64_t page_bytes_max = std::uint64_t{2} << 20;
 inline constexpr std::uint64_t file_bytes_max = std::uint64_t{1} << 48;
-inline constexpr std::uint32_t path_bytes_max =
-    4096;  // with the terminating zero, as Linux's PATH_MAX
+// With the terminating zero, like Linux's PATH_MAX.
+inline constexpr std::uint32_t path_bytes_max = 4096;
 
-// Open-file records of a mount. The number is part of a descriptor: 31 bits hold index and
-// generation.
+// Open-file records of a mount. A record's number is part of a descriptor, whose 31 bits hold the
+// number and the generation.
 inline constexpr std::uint32_t open_files_bits = 17;
 inline constexpr std::uint32_t open_files_max = 1u << open_files_bits;
 inline constexpr std::uint32_t generation_bits = 31 - open_files_bits;

@@ -1,6 +1,5 @@
-// What differs between a GPU and its CPU device, and nothing else: every `#if` on the platform in
-// device code is here or in atomic.cuh. Needs no CUDA header, so that plain g++ and run-time
-// compilers can include it.
+// The differences between a GPU and the CPU device. Includes no CUDA header, so plain g++ and
+// run-time compilers can include it.
 #pragma once
 
 #include "gpufs/base/standard.cuh"
@@ -27,7 +26,7 @@
 #define GPUFS_NO_UNROLL
 #endif
 
-// For what runs on misses, opens and waits only: kept out of line, so that hits stay short and
+// Marks functions for misses, opens and waits. They stay out of line, which keeps hits short and
 // compile times low.
 #if defined(__CUDA_ARCH__)
 #define GPUFS_OUT_OF_LINE __noinline__
@@ -35,9 +34,9 @@
 #define GPUFS_OUT_OF_LINE
 #endif
 
-// Invariants of the implementation, never conditions of input or I/O. On in the CPU device's test builds
-// and in GPU tests (GPUFS_CHECKS=1); a violated one ends the program at once, because going on
-// would corrupt what others read.
+// Asserts an invariant of the implementation, never a condition of input or I/O. Enabled in test
+// builds of the CPU device and in GPU tests (GPUFS_CHECKS=1). A violation ends the program at once,
+// because continuing would corrupt data that others read.
 #if defined(GPUFS_CHECKS) && GPUFS_CHECKS
 #if defined(__CUDA_ARCH__)
 #define GPUFS_ASSERT(condition) ((condition) ? (void)0 : __trap())
@@ -52,8 +51,8 @@
 #define GPUFS_ASSERT(condition) ((void)sizeof(!(condition)))
 #endif
 
-// Places where tests delay a CPU device's thread to widen a race (tests/support/schedule.cpp defines the
-// function).
+// A point where tests delay a thread of the CPU device to widen a race. tests/support/schedule.cpp
+// defines the function.
 #if defined(GPUFS_SCHEDULE_POINTS) && !defined(__CUDA_ARCH__)
 namespace gpufs::testing {
 void schedule_point(const char* name);
@@ -63,10 +62,10 @@ void schedule_point(const char* name);
 #define GPUFS_SCHEDULE_POINT(name) ((void)0)
 #endif
 
-// 1: device code relies on nothing of a GPU but the memory model of PTX. 0: also on what
-// docs/memory_model.md lists, which saves a trip to the second-level cache for each hit. 1 in any
-// case where a load of 16 bytes cannot be one access (PTX ISA 8.3, of CUDA 12.3, has `.b128`). The
-// CPU device is always strict.
+// 1 (strict): device code relies only on the memory model of PTX. 0: it also relies on the
+// assumptions in docs/memory_model.md, which saves each hit a trip to the second-level cache.
+// Forced to 1 where a load of 16 bytes cannot be one access: `.b128` needs PTX ISA 8.3, which is
+// CUDA 12.3. The CPU device is always strict.
 #if !defined(GPUFS_STRICT_MEMORY)
 #define GPUFS_STRICT_MEMORY 0
 #endif
@@ -81,7 +80,7 @@ namespace gpufs {
 
 namespace platform {
 
-// Whether device code may take the short ways of docs/memory_model.md.
+// Whether device code may take the shortcuts of docs/memory_model.md.
 #if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
 inline constexpr bool takes_short_ways = true;
 #else
@@ -95,7 +94,7 @@ inline constexpr bool is_gpu = false;
 #endif
 
 #if !defined(__CUDA_ARCH__)
-// Position of the running OS thread in the launch that it serves; gpufs::launch sets it.
+// Position of the running OS thread in the launch that it serves. gpufs::launch sets it.
 struct cpu_position {
   std::uint32_t block = 0;
   std::uint32_t block_count = 1;
@@ -109,8 +108,8 @@ inline cpu_position& position_on_cpu() {
 }
 #endif
 
-// A clock for durations. Unit: nanoseconds. That of a GPU may step back a little, so readings are
-// compared by the functions below.
+// A clock for durations, in nanoseconds. A GPU's clock may step back a little, so compare readings
+// only with the functions below.
 GPUFS_HD inline std::uint64_t now_ns() {
 #if defined(__CUDA_ARCH__)
   std::uint64_t t;
@@ -123,8 +122,7 @@ GPUFS_HD inline std::uint64_t now_ns() {
 #endif
 }
 
-// From one reading of now_ns() to another; 0 when the clock has stepped back in between, and not
-// the huge number of a subtraction.
+// Nanoseconds from one reading of now_ns() to another. 0 if the clock stepped back in between.
 GPUFS_HD constexpr std::uint64_t duration_ns(std::uint64_t begin, std::uint64_t end) {
   return begin < end ? end - begin : 0;
 }
@@ -132,8 +130,8 @@ GPUFS_HD inline std::uint64_t elapsed_ns(std::uint64_t begin) {
   return duration_ns(begin, now_ns());
 }
 
-// The multiprocessor (on the CPU device: the pool thread) that runs the caller. Only a hint for spreading
-// load: a GPU may move a block, so nothing may depend on two calls returning the same number.
+// The multiprocessor that runs the caller; on the CPU device the pool thread. Only a hint for
+// spreading load: a GPU may move a block, so two calls may return different numbers.
 GPUFS_HD inline std::uint32_t processor() {
 #if defined(__CUDA_ARCH__)
   std::uint32_t id;
@@ -144,8 +142,8 @@ GPUFS_HD inline std::uint32_t processor() {
 #endif
 }
 
-// What tells the launches of one GPU context apart. The replays of a CUDA graph may have one
-// number. 0 on the CPU device.
+// A number that distinguishes the launches of one GPU context. The replays of a CUDA graph may
+// share a number. 0 on the CPU device.
 GPUFS_HD inline std::uint64_t grid_number() {
 #if defined(__CUDA_ARCH__)
   std::uint64_t number;
@@ -156,15 +154,15 @@ GPUFS_HD inline std::uint64_t grid_number() {
 #endif
 }
 
-// Which of `count` parts of something a processor uses. Mostly there is one part for each, and
-// nothing to divide.
+// The index, of `count` parts, that the caller's processor uses. Usually there is one part per
+// processor, and no division.
 GPUFS_HD inline std::uint32_t part_of_processor(std::uint32_t count) {
   const std::uint32_t p = processor();
   return p < count ? p : p % count;
 }
 
-// Tells the compiler that a pointer is into global memory. Of a pointer that might be into shared
-// memory it makes atomic additions with two ways and a loop.
+// Tells the compiler that a pointer is into global memory. For a pointer that might be into shared
+// memory, the compiler emits two branches and a loop for an atomic addition.
 GPUFS_HD inline char* assume_global(char* p) {
 #if defined(__CUDA_ARCH__)
   __builtin_assume(__isGlobal(p));
@@ -172,14 +170,14 @@ GPUFS_HD inline char* assume_global(char* p) {
   return p;
 }
 
-// Returns when `value`, which was loaded, is there; loads that come later in the program are made
-// later. Not for the CPU device, whose loads do not pass each other (x86), or are ordered by a fence.
+// Returns when `value`, the result of a load, has arrived. Loads later in the program happen later.
+// The CPU device needs no wait: its loads are not reordered (x86), or a fence orders them.
 GPUFS_HD inline void wait_for_arrival([[maybe_unused]] std::uint64_t value) {
 #if defined(__CUDA_ARCH__) && GPUFS_STRICT_MEMORY
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
 #elif defined(__CUDA_ARCH__)
-  // An instruction that needs the value; the multiprocessor issues a warp's instructions in order.
-  // The branch is never taken in practice, and harmless.
+  // An instruction that needs the value. The multiprocessor issues a warp's instructions in order,
+  // so later instructions wait. The branch is practically never taken, and is harmless.
   asm volatile(
       "{\n .reg .pred p;\n setp.eq.u64 p, %0, 0x9e3779b97f4a7c15;\n @p membar.cta;\n}" ::"l"(value)
       : "memory");
@@ -188,9 +186,9 @@ GPUFS_HD inline void wait_for_arrival([[maybe_unused]] std::uint64_t value) {
 #endif
 }
 
-// One step of a waiting loop; `attempt` counts the steps. On a GPU each step sleeps about a sixth
-// of the time waited so far, up to `longest_ns`: pollers of host memory would otherwise take the
-// bus from those whom they wait for.
+// Backs off in a waiting loop. `attempt` counts the calls. On a GPU the sleep grows with `attempt`,
+// up to `longest_ns`; without it, groups that poll host memory would take the bus from the
+// transfers that they wait for.
 GPUFS_HD inline void pause(std::uint32_t attempt,
                            [[maybe_unused]] std::uint32_t longest_ns = 1024) {
 #if defined(__CUDA_ARCH__)
@@ -212,7 +210,7 @@ GPUFS_HD inline void pause(std::uint32_t attempt,
 
 }  // namespace platform
 
-// 16 bytes moved by one instruction. Others may see it as several accesses, in any order.
+// 16 bytes that one instruction moves. To other threads it may be several accesses, in any order.
 struct alignas(16) vector16 {
   std::uint32_t x, y, z, w;
 };

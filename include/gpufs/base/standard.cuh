@@ -1,6 +1,6 @@
-// What device code uses of the C and C++ libraries. Run-time compilers (NVRTC) have no headers, so
-// for them it is defined here, with the values of Linux on x86-64, which the host answers in;
-// everybody else gets the libraries' own.
+// The parts of the C and C++ libraries that device code uses. Run-time compilers (NVRTC) have no
+// library headers, so this file defines these parts for them, with the values of Linux on x86-64,
+// which the host uses. All other compilers include the library headers.
 #pragma once
 
 #if !defined(__CUDACC_RTC__)
@@ -18,8 +18,8 @@
 
 static_assert(sizeof(long) == 8 && sizeof(void*) == 8, "64-bit Linux");
 
-// A kernel may include other headers that bring the same: types may be declared twice if they are
-// the same, and so may macros.
+// A kernel may include other headers that declare the same names. Identical types and macros may be
+// declared twice.
 namespace std {
 
 using int8_t = signed char;
@@ -90,7 +90,7 @@ struct without_qualifiers<const volatile T> {
   using type = T;
 };
 
-// As an argument that is passed by value. Of functions nothing here makes arguments.
+// The type of an argument passed by value. Functions do not decay here: no code passes them.
 template <class T>
 struct decayed {
   using type = typename without_qualifiers<T>::type;

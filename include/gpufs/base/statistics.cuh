@@ -1,5 +1,5 @@
-// The counters of a mount: one set per multiprocessor, so that counting costs one unordered add to
-// a line that no other multiprocessor touches; summed when somebody asks.
+// The counters of a mount. Each multiprocessor has its own set, so counting costs one relaxed add
+// to a cache line that no other multiprocessor writes. A reader adds the sets.
 #pragma once
 
 #include "gpufs/base/atomic.cuh"
@@ -8,38 +8,38 @@ namespace gpufs {
 
 enum class counter : std::uint32_t {
   hits,               // pages found resident
-  minor_faults,       // pages found loading: waited for another group
-  direct_loads,       // pages pulled from a registered extent
-  staged_loads,       // pages brought by a host worker
-  bulk_loads,         // pages that the copy engine brought, in runs
-  open_loads,         // pages that arrived with the answer to an open
+  minor_faults,       // pages found loading: the group waited for another one
+  direct_loads,       // pages copied from a registered extent
+  staged_loads,       // pages loaded by a host worker
+  bulk_loads,         // pages loaded by the copy engine, in runs
+  open_loads,         // pages that arrived with the reply to an open
   load_errors,        // loads that ended in an error
-  evictions,          // resident pages given up for others
-  reclaims,           // of these: ahead of need
-  lost_races,         // loads given up because another group had begun the same
+  evictions,          // resident pages evicted for other pages
+  reclaims,           // evictions ahead of need (included in `evictions`)
+  lost_races,         // loads cancelled because another group had begun the same load
   no_frames,          // calls that ended in -ENOBUFS
-  direct_bytes,       // file bytes that came over the direct path
-  staged_bytes,       // ... the staged path
-  bulk_bytes,         // ... the bulk path
-  open_bytes,         // ... with an open
-  read_bytes,         // bytes given to callers of gread
-  opens,              // opens that asked the host
+  direct_bytes,       // file bytes loaded over the direct path
+  staged_bytes,       // ... over the staged path
+  bulk_bytes,         // ... over the bulk path
+  open_bytes,         // ... with a reply to an open
+  read_bytes,         // bytes returned by gread
+  opens,              // opens that sent a request to the host
   reopens,            // opens of an open file: no round trip
   closes,             // closes by the last holder
   rpcs,               // requests to the host
-  rpc_wait_ns,        // time that groups waited for answers
-  rpc_failures,       // requests given up: service dead or deadline passed
+  rpc_wait_ns,        // time that groups waited for replies
+  rpc_failures,       // requests that failed: service dead or deadline passed
   sent_bytes,         // bytes sent to sinks
-  written_bytes,      // bytes taken from callers of gwrite
+  written_bytes,      // bytes accepted by gwrite
   write_backs,        // dirty pages written to their files
-  write_back_bytes,   // ... their bytes, as far as they were dirty
-  write_back_errors,  // requests to write that failed
+  write_back_bytes,   // ... their dirty bytes
+  write_back_errors,  // write requests that failed
   count_
 };
 
 inline constexpr std::uint32_t counter_count = static_cast<std::uint32_t>(counter::count_);
-inline constexpr std::uint32_t latency_bucket_count =
-    32;  // bucket b: major faults that took [2^b, 2^(b+1)) ns
+// Bucket b counts the major faults that took [2^b, 2^(b+1)) ns.
+inline constexpr std::uint32_t latency_bucket_count = 32;
 
 struct alignas(128) counter_set {
   atomic_word<std::uint64_t> values[counter_count];

@@ -1,45 +1,52 @@
-// Dirty pages: which bytes of a resident page were written here and are not in the file yet.
-// Exactly those are written back, so that others may write other bytes of the same page (the
-// diff-and-merge of GPUfs, ACM TOCS 32(1), section 3.1, for which a mask of what was written does,
-// where bytes are written by calls; mappings are compared with a copy, file/write.cuh).
+// Dirty pages: which bytes of a resident page were written here and are not in the file yet. Only
+// those bytes are written back, so other processes may write other bytes of the same page. (This is
+// the diff-and-merge of GPUfs, ACM TOCS 32(1), section 3.1. Where calls write the bytes, a mask of
+// written bytes replaces the diff; mapped pages are compared with a copy, file/write.cuh.)
 //
-// A frame has flags (frame_dirt) and a mask with a bit for each byte. The flags:
+// A frame has flags (frame_dirt) and a mask with one bit per byte. The flags:
 //
-//   dirty     bytes were written that the file does not have. While it is set the page has one pin
-//             more, the dirty pin: so a dirty page is never evicted, and eviction knows nothing of
-//             dirt.
-//   whole     ... all of them (the mask is not looked at); or
-//   partial   ... those in the mask; or both
-//   alone     a hint: it could not be written with its neighbours (cache/dirty_run.cuh)
-//   cleaning  one group is writing them back; only that group clears it. No two at once: two writes
-//             of one byte could reach the file in the wrong order.
+//  * dirty: bytes were written that the file does not have. While it is set, the page has one pin
+//    more, the dirty pin. So a dirty page is never evicted, and eviction needs no check for dirty
+//    pages.
+//  * whole: all bytes are dirty; the mask is not read.
+//  * partial: the bytes in the mask are dirty. Both `whole` and `partial` may be set.
+//  * alone: a hint: a write of this page with its neighbours failed (cache/dirty_run.cuh).
+//  * cleaning: one group writes the page back; only that group clears it. Two groups must not clean
+//    one page together: two writes of one byte could reach the file in the wrong order.
+//  * stale: a group is about to evict the page; its bytes will not be written
+//    (write_back::abandon).
 //
-// and above them a count of cleanings, so that who finds the flags as they were knows that there
-// was none meanwhile.
+// Above the flags is a count of cleanings and truncations. A thread that finds the word unchanged
+// knows that there was none in between.
 //
-// A dirty page is written through whichever open file of its node the host likes, and one is open:
-// who gives back the last of the descriptors that may write the file leaves no dirty page behind
-// (leave_writers(), file/open_files.cuh).
+// A dirty page may be written through any open file of its inode state, and at least one is open:
+// the last writer flushes or drops all dirty pages before it closes (leave_writers(),
+// file/open_files.cuh).
 //
 //              writer                                     cleaner
-//   pin the page                             pin the page; set `cleaning`, clear the others, in one
-//                                            step; the dirty pin is mine
-//   store the bytes                          take the mask: exchange each word with 0
-//   set their bits in the mask               read the bytes, have them written
-//   set dirty, partial (take a dirty pin     clear `cleaning`, give back the dirty pin and my own
-//     when dirty was clear); unpin             (failed: put bits and flags back first)
+//   pin the page                           pin the page; in one step, set `cleaning` and clear the
+//                                            other flags; this takes over the dirty pin
+//   store the bytes                        take the mask: exchange each word with 0
+//   set their bits in the mask             read the bytes, send them to the host, wait
+//   set dirty, partial (take a dirty pin   clear `cleaning`, drop the dirty pin and the own pin
+//     when dirty was clear); unpin           (failed: first put bits and flags back)
 //
-// Nothing is lost: a writer sets bits behind its stores, and the flags behind the bits; a cleaner
-// clears the flags before it takes the bits, and takes them before it reads the bytes. All of these
-// are read-modify-writes with both orders, but for one of a writer whose page was dirty before,
-// which has to order only what comes before it (set_again). So either the cleaner gets the bit, and
-// then sees the byte; or the writer's bit comes after the exchange, and then its flag comes after
-// the clearing, and the page is dirty again. It may be so for nothing: then the next cleaner finds
-// an empty mask. A byte that is stored while it is being read may go to the file half new; its bit
-// follows, and the whole of it goes once more.
+// Invariant: no written byte is lost. A writer sets bits after its stores, and flags after the
+// bits. A cleaner clears the flags before it takes the bits, and takes the bits before it reads the
+// bytes. These steps are read-modify-writes with both orders, except two of the writer's that only
+// release: setting bits (set_bits), and setting flags of a page that was dirty before (set_again).
+// There are two cases:
 //
-// models/dirty.pml is a model of this, with its writers, write-backs, closes and truncations: all
-// orders of the steps are tried.
+//  1. The cleaner gets the bit, and then sees the byte.
+//  2. The writer's bit comes after the cleaner's exchange. Then the writer's flag comes after the
+//     cleaner's clearing, and the page is dirty again.
+//
+// A page may be dirty without bits; the next cleaner then finds an empty mask. A byte that is
+// stored while a cleaner reads it may reach the file half new; its bit is set afterwards, and the
+// whole byte is written once more.
+//
+// models/dirty.pml models this, with writers, write-backs, closes and truncations, in all orders of
+// steps.
 #pragma once
 
 #include "gpufs/base/copy.cuh"
@@ -47,21 +54,21 @@
 
 namespace gpufs::detail {
 
-// In the version of a page's key. Pages of O_GWRONCE, which are never fetched and so are not whole,
-// and copies of pages that are mapped for writing, are not what others look for.
+// Bits in the version of a page's key. They hide two kinds of pages from other lookups: pages of
+// O_GWRONCE, which are never fetched and so are incomplete, and copies of pages mapped for writing.
 inline constexpr std::uint64_t once_bit = std::uint64_t{1} << 62;
 inline constexpr std::uint64_t copy_bit = std::uint64_t{1} << 61;
 static_assert(versions_end <= copy_bit, "no version has these bits");
 
-// Of the page in a frame that the caller has pinned. The frame's generation keeps the copies of a
-// page that was evicted since from being taken for it.
+// Key of the copy of the page in a frame that the caller has pinned. It contains the frame's
+// generation, so a copy of an earlier page of the frame does not match.
 GPUFS_HD inline slot_key key_of_copy(const slot_header& header) {
   const slot_key key = header.key();
   return {key.high | copy_bit, key.low | std::uint64_t{header.generation.load_relaxed()} << 40};
 }
 
-// Calls `change(copy)`, collectively, with the copy of a page that is mapped for writing, if it is;
-// the caller has pinned the page. Waits only for another group that is making the copy, which ends.
+// If the page is mapped for writing, all members call `change(copy)` with its copy. The caller has
+// pinned the page. Collective. Waits only while another group makes the copy, which ends.
 template <class Group, class Change>
 GPUFS_HD void change_copy(const mount_ref& fs, const Group& g, std::uint32_t frame_number,
                           const Change& change) {
@@ -78,19 +85,19 @@ GPUFS_HD void change_copy(const mount_ref& fs, const Group& g, std::uint32_t fra
   if (g.is_leader()) frames.unpin(static_cast<std::uint32_t>(copy));
 }
 
-// Whether any page is mapped for writing. Both orders: a group that maps a page raises the count
-// before it copies the page. So the caller either finds the count raised; or it came first, and
-// then the copy has what the caller read of the page, or stored there, before. By one thread.
+// Whether any page is mapped for writing. Both orders: pairs with the group that maps a page, which
+// raises the count before it copies the page. Either the caller sees the raised count, or the copy
+// contains all that the caller read or stored before. Called by one thread.
 GPUFS_HD inline bool are_pages_mapped(const mount_ref& fs) {
   return fs.at<name_state>(fs.layout.names)->mapped.fetch_add_acq_rel(0) != 0;
 }
 
-// By one thread each; none waits.
+// The flags of one frame. Each call is made by one thread; none waits.
 class page_dirt {
  public:
   static constexpr std::uint32_t dirty = 1, cleaning = 2, whole = 4, partial = 8, alone = 16;
-  static constexpr std::uint32_t stale =
-      32;  // a group is about to evict it: it has bytes that nobody will write (abandon)
+  // A group is about to evict the page; its bytes will not be written (write_back::abandon).
+  static constexpr std::uint32_t stale = 32;
   static constexpr std::uint32_t all_flags = 63, one_cleaning = 64;
 
   GPUFS_HD page_dirt(const mount_ref& fs, std::uint32_t frame_number)
@@ -99,33 +106,35 @@ class page_dirt {
   GPUFS_HD std::uint32_t flags() const { return dirt_.flags.load_acquire(); }
   GPUFS_HD std::uint32_t node() const { return dirt_.node.load_relaxed(); }
 
-  // A truncation has zeroed bytes of the page. Release: who sees it stores on top of the zeros.
+  // A truncation has zeroed bytes of the page. Release: a thread that sees the new count stores on
+  // top of the zeros.
   GPUFS_HD void note_cut() { (void)dirt_.flags.fetch_add_release(one_cleaning); }
-  // Whether nobody has cut the page, nor taken it for cleaning, since its flags were `seen`.
+  // Whether no truncation has cut the page, and no group cleaned it, since its flags were `seen`.
   GPUFS_HD bool is_untouched_since(std::uint32_t seen) const {
     const std::uint32_t now = flags();
     return (now & ~all_flags) == (seen & ~all_flags) && ((now | seen) & cleaning) == 0;
   }
 
-  // As set(), of a page that was dirty when its flags were `seen`, before the bytes were stored,
-  // and that nobody has taken for cleaning since; false otherwise. A release only: the caller reads
-  // none of the page behind it.
+  // As set(), for a page whose flags were `seen` before the caller stored the bytes. Returns false
+  // if it was not dirty then, or if a group has begun to clean it since. Release only: the caller
+  // reads no byte of the page afterwards.
   [[nodiscard]] GPUFS_HD bool set_again(std::uint32_t seen, std::uint32_t what) {
     return (seen & dirty) != 0 && dirt_.flags.compare_exchange_in_order(seen, seen | what);
   }
 
-  // The caller, who has pinned the page, has stored bytes, and set their bits unless `what` is
-  // `whole`. True when the page was clean.
+  // Marks a page dirty. The caller has pinned it, has stored the bytes, and has set their bits
+  // unless `what` is `whole`. Returns true when the page was clean.
   GPUFS_HD bool set(std::uint32_t node, std::uint32_t what) {
-    dirt_.node.store_relaxed(node);  // the same for all who write the page's version
+    // The same for all writers of the page's version.
+    dirt_.node.store_relaxed(node);
     const std::uint32_t wanted = dirty | what;
     bool has_pin = false;
     std::uint32_t seen = dirt_.flags.load_acquire();
     for (;;) {
-      // Of a partial write the bits are what a cleaner waits for, so seeing the flags is enough. Of
-      // a whole one nothing else tells it.
+      // For a partial write the mask bits publish the bytes to the cleaner, so flags that are set
+      // already are enough. For a whole write only this exchange publishes them.
       if (what == partial && (seen & wanted) == wanted) break;
-      // First the pin: the page must not be without one of the two.
+      // The pin comes before the flag: a dirty page must always have its dirty pin.
       if ((seen & dirty) == 0 && !has_pin) {
         (void)header().state.pin();
         has_pin = true;
@@ -140,14 +149,14 @@ class page_dirt {
     return false;
   }
 
-  // Whether it was not.
+  // Sets `stale`. Returns whether it was clear.
   [[nodiscard]] GPUFS_HD bool mark_stale() {
     return (dirt_.flags.fetch_or_acq_rel(stale) & stale) == 0;
   }
   GPUFS_HD void unmark_stale() { (void)dirt_.flags.fetch_and_acq_rel(~stale); }
 
-  // Takes the page for writing back; the caller has pinned it. `what`: what is dirty of it. False
-  // when nothing is, or another group is at it.
+  // Locks the page for cleaning; the caller has pinned it. `what`: its dirty flags. Returns false
+  // when the page is clean or another group is cleaning it.
   [[nodiscard]] GPUFS_HD bool begin_cleaning(std::uint32_t& what) {
     std::uint32_t seen = flags();
     for (;;) {
@@ -160,19 +169,19 @@ class page_dirt {
     what = seen & all_flags;
     return true;
   }
-  // It was written back.
+  // Ends a cleaning that succeeded.
   GPUFS_HD void end_cleaning(std::uint32_t node) {
-    // First the count: who waits for the flag may then close the file, and its node may become
-    // another file's.
+    // The count changes first: a thread that waits for the flag may then close the file, and its
+    // inode state may become another file's.
     drop_pin(node);
     GPUFS_SCHEDULE_POINT("dirt.end");
     (void)dirt_.flags.fetch_and_acq_rel(~cleaning);
   }
-  // It was not; bits that were taken are set again.
+  // Ends a cleaning that failed. The caller has set the taken bits again.
   GPUFS_HD void fail_cleaning(std::uint32_t node, std::uint32_t what) {
     std::uint32_t seen = flags();
     for (;;) {
-      // Who has written meanwhile has brought a pin.
+      // If a writer made the page dirty meanwhile, it has taken a dirty pin of its own.
       const std::uint32_t left = (seen & dirty) != 0 ? what & ~dirty : what;
       if (dirt_.flags.compare_exchange_acq_rel(seen, seen | left)) break;
     }
@@ -180,7 +189,7 @@ class page_dirt {
     (void)dirt_.flags.fetch_and_acq_rel(~cleaning);
   }
 
-  // The bits of word `w` of [begin, end), bytes of the page.
+  // The bits of mask word `w` for bytes [begin, end) of the page.
   GPUFS_HD static std::uint64_t bits(std::uint64_t w, std::uint64_t begin, std::uint64_t end) {
     if (end <= w * 64) return 0;
     const std::uint64_t from = begin > w * 64 ? begin - w * 64 : 0;
@@ -195,7 +204,8 @@ class page_dirt {
     (void)header().state.unpin();
     count(node, ~0u);
   }
-  // Release: who finds no dirty pages left sees what their cleaners were told.
+  // Release: pairs with the acquire of a thread that finds no dirty page left. That thread sees the
+  // results of all cleanings.
   GPUFS_HD void count(std::uint32_t node, std::uint32_t change) {
     (void)fs_.node(node).dirty.fetch_add_release(change);
     const std::uint32_t share = fs_.layout.frame_count / fs_.layout.ring_count;
@@ -210,8 +220,8 @@ class page_dirt {
   frame_dirt& dirt_;
 };
 
-// Sets the bits of bytes [begin, end) of a page, which the group has stored. Collective; the caller
-// orders.
+// Sets the mask bits of bytes [begin, end) of a page. The group has stored the bytes, and orders
+// its stores before this call. Collective.
 template <class Group>
 GPUFS_HD void set_bits(const mount_ref& fs, const Group& g, std::uint32_t frame_number,
                        std::uint64_t begin, std::uint64_t end) {
@@ -220,12 +230,14 @@ GPUFS_HD void set_bits(const mount_ref& fs, const Group& g, std::uint32_t frame_
     mask[w].or_release(page_dirt::bits(w, begin, end));
 }
 
-// The group has stored bytes [begin, end) of a page that it has pinned: their bits, unless that is
-// all of it. What is then to be said to page_dirt::set(), by the leader. Collective.
+// Sets the mask bits of bytes [begin, end), which the group has stored into a page that it has
+// pinned; sets none if that is the whole page. Returns the flag for the leader's call of
+// page_dirt::set(). Collective.
 template <class Group>
 GPUFS_HD std::uint32_t mark_bytes(const mount_ref& fs, const Group& g, std::uint32_t frame_number,
                                   std::uint64_t begin, std::uint64_t end) {
-  g.sync();  // all members' stores come before each one's bits
+  // All members' stores come before any member's bits.
+  g.sync();
   if (begin == 0 && end == fs.layout.page_bytes()) return page_dirt::whole;
   set_bits(fs, g, frame_number, begin, end);
   g.sync();

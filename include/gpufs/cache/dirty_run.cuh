@@ -1,28 +1,27 @@
-// A run: dirty pages of one file that follow each other, which a group has taken to write them back
-// in one piece. Each member holds some of them, so that all are looked for, taken and let go at the
-// same time.
+// A run: consecutive dirty pages of one file that a group locks for cleaning and writes back in one
+// piece. Each member holds some of the pages, so the group finds, takes and releases them in
+// parallel.
 //
-// A run lies in one stretch, an aligned part of the file as large as the host is sent at once:
-// groups that find pages of the same stretch try for the same page first, and one of them takes it
-// all.
+// A run lies in one stretch. A stretch is an aligned part of the file, as large as one write to the
+// host can be. Groups that find pages of the same stretch try the same page first, so one of them
+// takes the whole run.
 //
-// When a run could not be written its pages are `alone`: each is a run of its own until it is
-// written, so that one that cannot be does not keep the others, and all of them are not tried again
-// for each.
+// When the write of a run fails, its pages become `alone`: each is a run of its own until it is
+// written. So one page that cannot be written does not block the others, and the whole run is not
+// retried once per page.
 #pragma once
 
 #include "gpufs/cache/dirty.cuh"
 
 namespace gpufs::detail {
 
-// By one warp, or one thread. All calls are collective; none waits.
+// Called by one warp, or by one thread. Collective unless stated otherwise. No call waits.
 template <class Group>
 class dirty_run {
  public:
   GPUFS_HD dirty_run(const mount_ref& fs, const Group& g) : fs_(fs), g_(g) {}
 
-  // How many pages a stretch has, a power of two: not so many that a few of them are all of a small
-  // cache.
+  // Pages of a stretch, a power of two. Limited so that a few stretches do not cover a small cache.
   GPUFS_HD std::uint32_t stretch_pages() const {
     const std::uint64_t room = fs_.channel.layout.write_bytes_max() >> fs_.layout.page_shift;
     const std::uint64_t held = std::uint64_t{of_member} * g_.size(),
@@ -33,17 +32,17 @@ class dirty_run {
     return n == 0 ? 1 : static_cast<std::uint32_t>(n);
   }
 
-  // Takes a page, if it is dirty and no other group is at it, and as many dirty pages of its
-  // stretch as are next to it.
+  // Takes a page, if it is dirty and no other group is cleaning it, and the dirty pages of its
+  // stretch next to it.
   GPUFS_HD void take_around(std::uint32_t frame_number, const slot_key& key) {
     const dirty_bits seen = look(frame_number, key);
     const auto wanted = static_cast<std::uint32_t>(key.low - first_);
     if (!take_alone(seen, wanted)) take(seen.dirty | std::uint64_t{1} << wanted, wanted);
   }
 
-  // Takes the longest run of dirty pages in the stretch that a page is in, if it has `least` pages
-  // or the whole stretch. Nothing if another group is at it; at any page of the stretch, unless one
-  // page is enough.
+  // Takes the longest run of dirty pages in the page's stretch, if it has `least` pages or fills
+  // the stretch. Takes nothing if another group takes the run first; with `least` above 1, also if
+  // another group is cleaning any page of the stretch.
   GPUFS_HD void take_longest(std::uint32_t frame_number, const slot_key& key, std::uint32_t least) {
     const dirty_bits seen = look(frame_number, key);
     if (least > pages_) least = pages_;
@@ -59,16 +58,16 @@ class dirty_run {
   }
 
   GPUFS_HD std::uint32_t count() const { return count_; }
-  // Whether take_longest() saw another group at the stretch.
+  // Whether take_longest() saw another group cleaning in the stretch.
   GPUFS_HD bool contended() const { return contended_; }
-  // Of its first page in the file.
+  // Number of the run's first page in the file.
   GPUFS_HD std::uint64_t first_page() const { return first_ + begin_; }
   GPUFS_HD std::uint64_t version() const { return version_; }
-  // Whether one of them is not dirty as a whole.
+  // Whether the write needs a mask: some page is not dirty as a whole.
   GPUFS_HD bool masked() const { return masked_; }
   GPUFS_HD std::uint32_t node() const { return node_; }
 
-  // The i-th page: its frame, and what is dirty of it.
+  // The i-th page: its frame, and its dirty flags.
   struct page {
     std::uint32_t frame;
     std::uint32_t what;
@@ -78,7 +77,7 @@ class dirty_run {
     return {g_.from(frames_[k], rank), g_.from(what_[k], rank)};
   }
 
-  // Lets all go: clean, or as dirty as they were.
+  // Releases all pages: clean if `written`, otherwise with their dirty flags and `alone`.
   GPUFS_HD void end(bool written) {
     for_own(begin_, begin_ + count_, [&](std::uint32_t, std::uint32_t k) {
       end_page(fs_, frames_[k], node_, written ? 0 : what_[k] | page_dirt::alone);
@@ -87,7 +86,7 @@ class dirty_run {
     count_ = 0;
     g_.sync();
   }
-  // Lets all go untouched.
+  // Releases all pages with their dirty flags unchanged.
   GPUFS_HD void give_back() {
     for_own(begin_, begin_ + count_, [&](std::uint32_t, std::uint32_t k) {
       end_page(fs_, frames_[k], node_, what_[k]);
@@ -97,8 +96,8 @@ class dirty_run {
     g_.sync();
   }
 
-  // Takes a page for changes to what is dirty of it, which it returns; 0 when there is nothing, or
-  // another group is at it: then nothing is held. By one thread.
+  // Pins a page and locks it for cleaning. Returns its dirty flags; 0 when it is clean or another
+  // group is cleaning it, and then the caller holds nothing. Called by one thread.
   GPUFS_HD static std::uint32_t begin_page(const mount_ref& fs, std::uint32_t frame_number,
                                            const slot_key& key) {
     slot_header& header = frame_table(fs).header(frame_number);
@@ -109,7 +108,8 @@ class dirty_run {
     (void)header.state.unpin();
     return 0;
   }
-  // `left`: what is dirty of it still, 0 for nothing. By one thread.
+  // Releases a page from begin_page(). `left`: flags that are still dirty; 0: none. Called by one
+  // thread.
   GPUFS_HD static void end_page(const mount_ref& fs, std::uint32_t frame_number, std::uint32_t node,
                                 std::uint32_t left) {
     page_dirt dirt(fs, frame_number);
@@ -119,18 +119,18 @@ class dirty_run {
   }
 
  private:
-  static constexpr std::uint32_t pages_max = 64;  // as a word has bits
-  // Pages that a member holds; the CPU device's groups have one.
+  static constexpr std::uint32_t pages_max = 64;  // Bits of a word.
+  // Pages that a member holds. On the CPU device one member holds all.
   static constexpr std::uint32_t of_member =
       Group::is_one_thread || !platform::is_gpu ? pages_max : 2;
 
-  // A bit for each page of the stretch. `alone`: dirty too, but not to be written with others.
+  // One bit per page of the stretch. `alone`: dirty, but must not be written with others.
   struct dirty_bits {
     std::uint64_t dirty, alone, cleaning;
   };
 
-  // What `act(page, place)` gives for the member's own pages of [begin, end) of the stretch, by
-  // bits; of all members together.
+  // Calls `act(page, place)` for the member's own pages in [begin, end) of the stretch. Returns a
+  // bit per page, set where the result was not 0.
   template <class Act>
   GPUFS_HD std::uint64_t for_own(std::uint32_t begin, std::uint32_t end, const Act& act) {
     std::uint64_t bits = 0;
@@ -141,8 +141,8 @@ class dirty_run {
     return bits;
   }
 
-  // At a glance, as a hint: what is there of the stretch that a page is in. (A glance does not find
-  // all pages, but that one it must.)
+  // Looks at the page's stretch without locks. The result is a hint: the index's guess may miss
+  // some pages, but never the given one.
   GPUFS_HD dirty_bits look(std::uint32_t frame_number, const slot_key& key) {
     pages_ = stretch_pages();
     version_ = key.high;
@@ -163,14 +163,14 @@ class dirty_run {
     return {g_.sum(own.dirty), g_.sum(own.alone), g_.sum(own.cleaning)};
   }
 
-  // Takes a page by itself, if it is one that goes so.
+  // Takes a page by itself, if it is `alone`.
   GPUFS_HD bool take_alone(const dirty_bits& seen, std::uint32_t wanted) {
     const std::uint64_t own = std::uint64_t{1} << wanted;
     if ((seen.alone & own) == 0) return false;
     take(own, wanted);
     return true;
   }
-  // Takes the page `wanted` of the stretch, and those next to it that are in `candidates`.
+  // Takes page `wanted` of the stretch, and the pages of `candidates` next to it.
   GPUFS_HD void take(std::uint64_t candidates, std::uint32_t wanted) {
     const auto take_own = [&](std::uint32_t n, std::uint32_t k) {
       what_[k] = begin_page(fs_, frames_[k], {version_, first_ + n});
@@ -182,7 +182,7 @@ class dirty_run {
     taken |= g_.sum(for_own(begin_, begin_ + count_, [&](std::uint32_t n, std::uint32_t k) {
       return n == wanted ? 0 : take_own(n, k);
     }));
-    // Some went to others meanwhile: what is behind them is given back.
+    // Other groups took some pages meanwhile: release the pages past the gaps.
     narrow(taken, wanted);
     (void)for_own(0, pages_, [&](std::uint32_t n, std::uint32_t k) {
       if ((taken >> n & 1) != 0 && (n < begin_ || n >= begin_ + count_))
@@ -196,7 +196,7 @@ class dirty_run {
     const page front = at(0);
     node_ = page_dirt(fs_, front.frame).node();
   }
-  // The run is what `bits` has around a page.
+  // Sets the run to the consecutive bits around page `wanted`.
   GPUFS_HD void narrow(std::uint64_t bits, std::uint32_t wanted) {
     std::uint32_t begin = wanted, end = wanted + 1;
     while (begin > 0 && (bits >> (begin - 1) & 1) != 0) --begin;
@@ -208,14 +208,17 @@ class dirty_run {
   const mount_ref& fs_;
   const Group g_;
   std::uint64_t version_ = 0;
-  std::uint64_t first_ = 0;  // of the stretch, in the file
-  std::uint32_t pages_ = 0;  // of the stretch
-  std::uint32_t begin_ = 0;  // of the run, in the stretch
+  // First page of the stretch, in the file.
+  std::uint64_t first_ = 0;
+  // Pages of the stretch.
+  std::uint32_t pages_ = 0;
+  // First page of the run, in the stretch.
+  std::uint32_t begin_ = 0;
   std::uint32_t count_ = 0;
   std::uint32_t node_ = 0;
   bool masked_ = false;
   bool contended_ = false;
-  // Page n of the stretch is in member n % size, place n / size.
+  // Page n of the stretch is in member n % size, at place n / size.
   std::uint32_t frames_[of_member];
   std::uint32_t what_[of_member];
 };

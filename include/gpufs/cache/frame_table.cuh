@@ -1,4 +1,4 @@
-// Page frames as slots of the index and the rings.
+// Page frames as the slots of the index and the rings.
 #pragma once
 
 #include "gpufs/cache/arena.cuh"
@@ -20,7 +20,7 @@ class frame_table {
   GPUFS_HD bool claim_resident(std::uint32_t slot) const {
     return take_out(slot, header(slot).state.claim(slot_phase::resident));
   }
-  // Of a frame that the caller has pinned.
+  // As claim_resident(), for a frame whose only pin is the caller's.
   GPUFS_HD bool claim_pinned(std::uint32_t slot) const {
     return take_out(slot, header(slot).state.claim_pinned());
   }

@@ -1,37 +1,36 @@
-// Reading a few bytes of a cached page without a pin (rule 4 of slot_state.cuh): for single
-// threads, to whom two atomic additions and a fence for each access would cost more than the
-// access.
+// Optimistic reads: a single thread reads a few bytes of a cached page without a pin (rule 4 of
+// slot_state.cuh). Two atomic additions and a fence per access would cost more than the access.
 #pragma once
 
 #include "gpufs/cache/page_cache.cuh"
 
 namespace gpufs::detail {
 
-// Whether words are read so at all: the bytes are stored plainly, which PTX's memory model calls a
-// race with these loads.
+// Whether this build uses optimistic reads. The bytes are stored by plain stores, so these loads
+// are a race in PTX's memory model.
 inline constexpr bool glances = !platform::is_gpu || platform::takes_short_ways;
 
-// A page that was in the cache a moment ago.
+// A page found in the cache without a pin; it may be gone by now.
 struct glimpse {
   std::uint32_t frame;
   std::uint32_t generation;
-  std::uint32_t valid;  // bytes of it that the file has
+  std::uint32_t valid;  // Bytes of the page that the file has.
   bool there;
 };
 
-// What a frame holds. By one thread; does not wait.
+// Reads what a frame holds. Called by one thread; does not wait.
 GPUFS_HD inline glimpse look_at(const frame_table& frames, std::uint32_t frame_number,
                                 const slot_key& key) {
   const slot_header& header = frames.header(frame_number);
 #if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
-  // One sector, in two accesses; each is one moment, and the generation in both says that they are
-  // of one key. What the caller loads of the page comes later: a GPU does not load ahead of an
-  // answer that says whether to (docs/memory_model.md, 3 and 5).
+  // One sector, in two accesses, each from one moment. The same generation in both means one key.
+  // The caller's loads of the page come later: a GPU issues no load before the result that decides
+  // on it (docs/memory_model.md, 3 and 5).
   const slot_header::halves seen = header.load_halves();
   const std::uint32_t state = seen.state(), generation = seen.generation(), valid = seen.valid();
   const std::uint64_t high = seen.front.second, low = seen.back.first;
 #else
-  // In this order: acquires, so that each comes before the next.
+  // Acquires: each load comes before the next one, in this order.
   const std::uint32_t generation = header.generation.load_acquire();
   const std::uint32_t state = header.state.load();
   const std::uint64_t high = header.key_high.load_acquire(), low = header.key_low.load_acquire();
@@ -42,8 +41,8 @@ GPUFS_HD inline glimpse look_at(const frame_table& frames, std::uint32_t frame_n
   return {frame_number, generation, valid & ~slot_header::read_ahead, there};
 }
 
-// Where pages lie now, if they can be found at once; each step for all of them, so that their
-// latencies are one, but for the few whose entries lie elsewhere in their buckets. Called by one
+// Finds the frames of several pages. Each step is done for all pages, so that their latencies
+// overlap; the exception is an entry outside the preferred sector of its bucket. Called by one
 // thread; does not wait.
 template <unsigned N>
 GPUFS_HD inline void find_at_a_glance(const mount_ref& fs, const slot_key (&keys)[N],
@@ -62,26 +61,28 @@ GPUFS_HD inline void find_at_a_glance(const mount_ref& fs, const slot_key (&keys
   }
   GPUFS_UNROLL
   for (unsigned i = 0; i < N; ++i) {
-    // Without a guess some frame: if that holds the page, it may be used as well.
+    // Without a guess frame 0 is checked; if it holds the page, it is as good.
     found[i] = look_at(frames, guesses[i] == 0 ? 0 : guesses[i] - 1, keys[i]);
   }
 }
 
-// Before is_still_there(). `last`: something that was made of all that was read.
+// Returns once the bytes are loaded; called before is_still_there(). `last`: a value computed from
+// all loaded words.
 GPUFS_HD inline void wait_until_read(std::uint64_t last) {
   platform::wait_for_arrival(last);
   GPUFS_SCHEDULE_POINT("glance.check");
 }
-// Whether what was read since is the page's.
+// Whether the bytes read since belong to the page: the frame's generation is unchanged.
 GPUFS_HD inline bool is_still_there(const mount_ref& fs, const glimpse& g) {
   return frame_table(fs).header(g.frame).generation.load_relaxed() == g.generation;
 }
 
-// A word of a frame that somebody may be changing. Not from a cache of the multiprocessor, which
-// may hold what the frame held before.
+// Loads a word of a frame that another thread may be changing. Bypasses the first-level cache,
+// which may hold the frame's previous bytes.
 template <class Word>
 #if !defined(__CUDA_ARCH__) && defined(__SANITIZE_THREAD__)
-__attribute__((no_sanitize("thread")))  // the check finds a race out, and the word is not used
+__attribute__((
+    no_sanitize("thread")))  // The generation check detects a race; the word is not used then.
 #endif
 GPUFS_HD inline Word load_at_a_glance(const char* from) {
   static_assert(sizeof(Word) == 4 || sizeof(Word) == 8, "one access");

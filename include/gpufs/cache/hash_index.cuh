@@ -1,18 +1,21 @@
-// The index: an open hash of 128-byte buckets from key to slot. Lookup takes no lock; a writer
-// latches the key's home bucket. Used for pages -> frames and for paths -> open-file records.
+// The index: an open hash table of 128-byte buckets, from key to slot. A lookup takes no lock; a
+// writer latches the key's home bucket. The project uses it for pages -> frames and for paths ->
+// open-file records.
 //
 // Invariants.
 //  1. An entry is 0 (empty) or (tag, slot + 1). Entries never move.
 //  2. At most one entry of a key leads to a slot that is loading or resident: an inserter looks
-//     again under the home bucket's latch, which every other inserter of that key needs too. A
-//     second entry may lead to a slot that is being evicted; lookups pass over it, and its evictor
-//     removes it by its exact value.
-//  3. An entry that does not fit its home bucket goes to a following one; each full bucket that it
-//     passes counts it in `passed`, raised before the entry appears and lowered after it is gone.
-//     So a lookup may stop at the first bucket whose count is 0.
-//  4. The latch guards the set of entries of the keys that are at home here, nothing else. Latches
-//     are never nested, and none is held across a load, a copy or a wait; so waiting for one needs
-//     no deadline. Cells are shared with keys of other homes, hence taken by compare-and-swap.
+//     again under the home bucket's latch, which every inserter of that key needs. Another entry
+//     may lead to a slot that is being evicted; lookups skip it, and its evictor removes it by its
+//     exact value.
+//  3. An entry that does not fit its home bucket goes to a following bucket. Each full bucket that
+//     it passes counts it in `passed`. The inserter raises the count before the entry appears, and
+//     the remover lowers it after the entry is gone. So a lookup may stop at the first bucket with
+//     count 0.
+//  4. The latch guards the set of entries of the keys with this home bucket, nothing else. Latches
+//     are never nested, and none is held across a load, a copy or a wait. So waiting for a latch
+//     needs no deadline. A bucket's cells also hold entries of other home buckets, so inserters
+//     take a cell by compare-and-swap.
 #pragma once
 
 #include "gpufs/cache/slot_state.cuh"
@@ -27,41 +30,41 @@ struct alignas(128) index_bucket {
 };
 static_assert(sizeof(index_bucket) == 128, "one line, of four sectors");
 
-// A slot that the caller owns, in state evicting; or none.
+// A slot that the caller owns in state evicting; or none.
 struct slot_claim {
   std::uint32_t slot;
   bool claimed;
 };
 
-// Result of a search. `slot` is pinned when `found`.
+// Result of a search. If `found`, `slot` is pinned.
 struct pinned_slot {
   std::uint32_t slot;
-  slot_phase phase;  // loading or resident when found
+  slot_phase phase;  // Loading or resident if found.
   bool found;
 };
 
-// Result of a search that also waits for the loads of others. `slot` is pinned when resident.
+// Result of a search that also waits for other groups' loads. If resident, `slot` is pinned.
 struct lookup_result {
   enum class kind : std::uint32_t { absent, resident, failed };
   kind what;
   std::uint32_t slot;
-  std::int32_t error;  // when failed: of the load that was waited for
+  std::int32_t error;  // If failed: -errno of the load that the caller waited for.
   bool waited;
 };
 
-// `Slots` gives: `slot_header& header(slot)`, and `void unpin(slot)`, which gives a wrong pin back,
-// and does what is due when that was the slot's last.
+// `Slots` provides `slot_header& header(slot)` and `void unpin(slot)`. The latter gives a pin back,
+// and does the work that is due if that was the slot's last pin.
 template <class Slots>
 class hash_index {
  public:
-  // Invariant: bucket_count is a power of two; there are more cells than slots, so a free cell
-  // always exists.
+  // Invariant: bucket_count is a power of two. There are more cells than slots, so there is always
+  // a free cell.
   GPUFS_HD hash_index(index_bucket* buckets, std::uint64_t bucket_count, Slots slots)
       : buckets_(buckets), mask_(bucket_count - 1), slots_(slots) {}
 
   // Pins the slot that holds `key`, loading or resident. Called by one thread. Does not wait for a
-  // load; but it gives wrong pins back, and `Slots::unpin` may have more to do: that of open files
-  // closes a file whose last pin goes, which may wait for the host.
+  // load. It may give wrong pins back, and `Slots::unpin` may wait: the last unpin of an open file
+  // closes the file on the host.
   GPUFS_HD pinned_slot find_and_pin(const slot_key& key) {
     const std::uint64_t h = hash(key);
     std::uint64_t b = h & mask_;
@@ -81,16 +84,17 @@ class hash_index {
     return {0, slot_phase::free, false};
   }
 
-  // A guess at the slot that holds `key`, plus 1, or 0: from the home bucket only. Nothing is
-  // pinned, so it may be wrong in any way. By one thread; does not wait.
+  // Returns a guess at the slot that holds `key`, plus 1; 0: no guess. Reads only the home bucket
+  // and pins nothing, so the guess may be wrong in any way. Called by one thread. Does not wait.
   GPUFS_HD std::uint32_t guess(const slot_key& key) const {
     const std::uint64_t h = hash(key);
     const std::uint32_t near = guess_of(load_sector(h), h);
     return near != 0 ? near : guess_behind(h);
   }
 
-  // Its three steps, so that many can be made at once: one access to a quarter of the bucket, where
-  // the entry of nearly every key is; what it says; and, if it says nothing, the other quarters.
+  // The three steps of guess(), for callers that overlap many guesses. load_sector() reads one
+  // quarter of the bucket, which has nearly every key's entry. guess_of() finds a guess in it.
+  // Without one, guess_behind() reads the other quarters.
   struct sector {
     std::uint64_t entries[4];
   };
@@ -99,7 +103,7 @@ class hash_index {
     const atomic_word<std::uint64_t>* const entries = buckets_[h & mask_].entries + first;
     sector s{};
 #if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
-    // The last word of the last sector is no entry. Taken for one, it is a wrong guess.
+    // The last word of the last sector is no entry. If it matches, it is a wrong guess.
     const word_pair a = load_both(entries), b = load_both(entries + 2);
     s = {{a.first, a.second, b.first, b.second}};
 #else
@@ -126,8 +130,8 @@ class hash_index {
   }
 
   // As find_and_pin(), and waits while the slot is loading. Called by one thread that owns no
-  // unloaded slot: then such waits form no cycle, and each ends when the load does, because a
-  // loader waits for nobody's load.
+  // unloaded slot. So waits form no cycle, and each one ends when the load does: a loader waits for
+  // no other load.
   GPUFS_HD GPUFS_OUT_OF_LINE lookup_result lookup(const slot_key& key) {
     const pinned_slot found = find_and_pin(key);
     if (!found.found) return {lookup_result::kind::absent, 0, 0, false};
@@ -141,7 +145,8 @@ class hash_index {
     }
     header.state.end_wait();
     if (phase == slot_phase::resident) return {lookup_result::kind::resident, found.slot, 0, true};
-    // The load failed. My pin keeps the slot from being claimed, so the error is still that load's.
+    // The load failed. The pin keeps the slot from being claimed, so the error is still that
+    // load's.
     const std::int32_t error = header.failure();
     slots_.unpin(found.slot);
     return {lookup_result::kind::failed, found.slot, error, true};
@@ -153,18 +158,19 @@ class hash_index {
     std::uint32_t slot;
   };
 
-  // Makes a slot for an absent key: owned by the caller, loading, pinned and findable. `claim()`
-  // gives a free slot in state evicting, or none; it is called under the latch and must neither
-  // wait nor latch. So of many groups that miss one page at the same moment only one takes a slot.
+  // Makes a slot for an absent key: owned by the caller, loading, pinned and in the index.
+  // `claim()` returns a free slot in state evicting, or none. It is called under the latch, and
+  // must neither wait nor take a latch. So of many groups that miss one page together, only one
+  // takes a slot.
   template <class Claim>
   [[nodiscard]] GPUFS_HD begin_result begin_load_with(const slot_key& key, const Claim& claim) {
     const std::uint64_t h = hash(key);
     const std::uint64_t home = h & mask_;
     GPUFS_SCHEDULE_POINT("index.insert");
-    // Of many that miss one key at the same moment the first gets the latch, and the others need it
-    // no more: what they see without it is a guess, but whoever is told `present` looks the key up
-    // again anyway. (528 blocks that open one file: each in its turn would hold the latch for some
-    // loads from memory.)
+    // Of many groups that miss one key together, the first gets the latch, and the others stop
+    // waiting once the key is present. Without the latch that is a guess, but a caller that gets
+    // `present` looks the key up again. Otherwise each group would hold the latch in turn
+    // (docs/decisions/cache.md).
     for (std::uint32_t attempt = 0; !try_latch(home); ++attempt) {
       if (attempt != 0 && present(key, h)) return {begun::present, 0};
       pause_at_latch(attempt);
@@ -177,9 +183,9 @@ class hash_index {
       if (c.claimed) {
         slot_header& header = slots_.header(c.slot);
         header.set_key(key);
-        // Not before: nothing can stop the load any more. A slot that were loading already, and
-        // then given back, could be waited for by a lookup with an old entry of it, which would
-        // take an error of long ago for the answer.
+        // The slot becomes loading only here, where the load is certain. If it became loading
+        // earlier and were then given back, a lookup with an old entry could wait for it, and take
+        // an old error for the result.
         header.state.begin_load();
         place(h, c.slot);
       }
@@ -188,8 +194,9 @@ class hash_index {
     return result;
   }
 
-  // The same with a slot that the caller has claimed already (by evicting, which latches). False
-  // when another group was first; the slot is free then, and no longer the caller's.
+  // As begin_load_with(), for a slot that the caller has claimed (by eviction, which needs
+  // latches). Returns false when another group was first; the slot is then free and no longer the
+  // caller's.
   [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool begin_load(const slot_key& key,
                                                            std::uint32_t slot) {
     if (begin_load_with(key, [slot] { return slot_claim{slot, true}; }).what == begun::yes)
@@ -198,7 +205,7 @@ class hash_index {
     return false;
   }
 
-  // Ends a load with an error: those who wait for it get the error, later lookups find nothing.
+  // Ends a load with an error. Waiters get the error; later lookups find nothing.
   GPUFS_HD GPUFS_OUT_OF_LINE void fail_load(const slot_key& key, std::uint32_t slot,
                                             std::int32_t error) {
     slot_header& header = slots_.header(slot);
@@ -209,8 +216,7 @@ class hash_index {
     slots_.unpin(slot);
   }
 
-  // Removes a slot that the caller owns (state evicting) and that is in the index. Called by one
-  // thread.
+  // Removes the entry of a slot that the caller owns in state evicting. Called by one thread.
   GPUFS_HD GPUFS_OUT_OF_LINE void remove(const slot_key& key, std::uint32_t slot) {
     const std::uint64_t h = hash(key);
     const std::uint64_t home = h & mask_;
@@ -228,8 +234,8 @@ class hash_index {
       if (removed) break;
     }
     GPUFS_ASSERT(removed);
-    // Release: a lookup that finds the lowered count, and stops, must not have been able to find
-    // the entry behind it.
+    // Release: a lookup that reads the lowered count, and stops there, sees that the entry past it
+    // is gone.
     GPUFS_NO_UNROLL
     for (std::uint64_t p = home; p != b; p = (p + 1) & mask_)
       (void)buckets_[p].passed.fetch_add_release(~0u);
@@ -237,12 +243,12 @@ class hash_index {
   }
 
  private:
-  // What is done with an entry that matches is in a loop that is not unrolled: sixteen copies of
-  // it, of which one is run, would push other code out of the instruction cache. So the entries,
-  // which are in registers, are not reached by an index.
+  // The loop over matching entries is not unrolled: sixteen copies of its body, of which one runs,
+  // would evict other code from the instruction cache. The entries are in registers, so no index
+  // reaches them; hence the bit mask.
   struct entries_of_bucket {
     std::uint64_t values[index_bucket::entry_count];
-    // A bit for each.
+    // A bit for each matching entry.
     GPUFS_HD std::uint32_t that_match(std::uint64_t h) const {
       std::uint32_t bits = 0;
       GPUFS_UNROLL
@@ -250,7 +256,7 @@ class hash_index {
         bits |= (matches(values[i], h) ? 1u : 0u) << i;
       return bits;
     }
-    // Of the entry of the lowest bit.
+    // The slot of the entry with the lowest bit.
     GPUFS_HD std::uint32_t slot_of_first(std::uint32_t bits) const {
       std::uint32_t slot = 0;
       GPUFS_UNROLL
@@ -260,8 +266,8 @@ class hash_index {
       return slot;
     }
   };
-  // All at once, so that the loads' latencies overlap. Relaxed: what an entry leads to is ordered
-  // by the slot's own state word.
+  // All loads at once, so that their latencies overlap. Relaxed: the slot's state word orders what
+  // the entry leads to.
   GPUFS_HD entries_of_bucket load_entries(std::uint64_t b) const {
     entries_of_bucket e;
     GPUFS_UNROLL
@@ -270,8 +276,8 @@ class hash_index {
     return e;
   }
 
-  // The first cell of the sector of its bucket where an entry goes if it can, and a lookup by a
-  // single thread looks first. Other bits than the bucket's.
+  // First cell of the sector where an entry goes if it fits, and where guess() looks first. Uses
+  // other hash bits than the bucket number.
   GPUFS_HD static std::uint32_t preferred_cell(std::uint64_t h) {
     return static_cast<std::uint32_t>(h >> 32) % 4 * 4;
   }
@@ -285,8 +291,9 @@ class hash_index {
     return static_cast<std::uint32_t>(entry) != 0 && (entry >> 32) == (h >> 32);
   }
 
-  // Under the home latch: no entry of this home comes or goes, and a slot found loading or resident
-  // here stays in the index until its evictor gets the latch. Without it: a guess.
+  // Called under the home latch: no entry of this home comes or goes, and a slot found loading or
+  // resident stays in the index until its evictor gets the latch. Without the latch the result is a
+  // guess.
   GPUFS_HD bool present(const slot_key& key, std::uint64_t h) {
     std::uint64_t b = h & mask_;
     for (std::uint64_t probes = 0; probes <= mask_; ++probes, b = (b + 1) & mask_) {
@@ -302,7 +309,7 @@ class hash_index {
     return false;
   }
 
-  // Under the home latch.
+  // Called under the home latch.
   GPUFS_HD void place(std::uint64_t h, std::uint32_t slot) {
     const std::uint64_t entry = make_entry(h, slot);
     for (;;) {
@@ -315,8 +322,8 @@ class hash_index {
           atomic_word<std::uint64_t>& cell = buckets_[b].entries[i];
           if (cell.load_relaxed() != 0) continue;
           std::uint64_t empty = 0;
-          // Release away from home: a lookup that stops early must have seen the counts as they
-          // were before.
+          // Release outside the home bucket: orders the raised counts before the entry. So a lookup
+          // that stops early has read counts from before the entry.
           const bool placed = b == (h & mask_) ? cell.compare_exchange_relaxed(empty, entry)
                                                : cell.compare_exchange_release(empty, entry);
           if (placed) return;
@@ -324,15 +331,15 @@ class hash_index {
         // Raised before the entry appears (invariant 3).
         buckets_[b].passed.add_relaxed(1);
       }
-      // Some cell was empty all the time (invariant of the constructor), but other homes' writers
-      // kept taking those ahead of me. Start again, with the counts taken back: remove() lowers
-      // each once.
+      // There always was an empty cell (invariant of the constructor), but writers of other homes
+      // took each one first. Take the counts back, because remove() lowers each once, and start
+      // again.
       GPUFS_NO_UNROLL
       for (std::uint64_t p = 0; p <= mask_; ++p) buckets_[p].passed.add_relaxed(~0u);
     }
   }
 
-  // Acquire: pairs with the release of the last holder.
+  // Acquire: pairs with the release in unlatch().
   [[nodiscard]] GPUFS_HD bool try_latch(std::uint64_t b) {
     std::uint32_t open = 0;
     return buckets_[b].latch.load_relaxed() == 0 &&
@@ -345,7 +352,7 @@ class hash_index {
     for (std::uint32_t attempt = 0; !try_latch(b); ++attempt) pause_at_latch(attempt);
     GPUFS_SCHEDULE_POINT("index.latched");
   }
-  // Release: pairs with the compare-and-swap in try_latch(); the next holder sees my entries.
+  // Release: pairs with the acquire in try_latch(). The next holder sees this holder's entries.
   GPUFS_HD void unlatch(std::uint64_t b) { buckets_[b].latch.store_release(0); }
 
   index_bucket* buckets_;

@@ -1,27 +1,27 @@
-// The page cache: brings a page into a frame and pins it there. The state machine is in
-// slot_state.cuh; this file is the order of its steps for a page fault.
+// The page cache: loads a page into a frame and pins it there. slot_state.cuh has the state
+// machine; this file has the order of its steps in a page fault.
 //
-//   find and pin --resident--------------------------------------------------> hit
-//        |   \---loading---> wait, holding this pin and no unloaded page ----> minor fault
+//   find and pin --resident----------------------------------------------> hit
+//        |   \---loading---> wait, with this pin and no unloaded page ---> minor fault
 //      absent
 //        |
-//   claim a frame (evicting the oldest) -> begin_load: set key, insert into the index --lost
-//   race--> give it back, start again
+//   claim a frame (evict the oldest page)
 //        |
-//   load the bytes (direct or staged) -> publish -> reclaim ahead -----------> major fault
+//   begin_load: set the key, insert it into the index --lost race--> give the frame back, retry
+//        |
+//   load the bytes (direct or staged) -> publish -> reclaim ahead -------> major fault
 //
-// Before either way of a fault, and before a hit of a page that bears a mark, a group may load a
-// run of pages that follow (file/bulk.cuh), which ends before it waits for a page of others. So
-// such a hit may wait for the host.
+// Runs: before a fault, and before a hit of a marked page, a group may load a run of the pages that
+// follow (file/bulk.cuh). The run ends before the group waits for another group's page. So a hit of
+// a marked page may wait for the host.
 //
-// Progress: no latch is held across load, copy or wait. A group waits for another's load only while
-// it has no unloaded frame of its own, so waits form no cycle; a load ends by itself
+// Progress: no latch is held across a load, a copy or a wait. A group waits for another group's
+// load only while it has no unloaded frame of its own, so waits form no cycle. Each load ends
 // (channel/client.cuh).
 //
-// A group that finds no frame waits as long as the cache moves: while frames are being loaded, or
-// get other pages, or dirty pages are written back. After `reclaim_timeout_ns` in which nothing of
-// that was seen, or after the timeout of a request in all, the call ends with -ENOBUFS and holds
-// nothing.
+// No free frame: a group waits while the cache makes progress, that is, while frames are loaded,
+// get other pages, or dirty pages are written back. After `reclaim_timeout_ns` without progress, or
+// after the request timeout in total, the call returns -ENOBUFS and holds nothing.
 #pragma once
 
 #include "gpufs/base/copy.cuh"
@@ -37,19 +37,20 @@ struct page_key {
   GPUFS_HD slot_key slot() const { return {version, page}; }
 };
 
-// A pinned page, or an error: then nothing is pinned.
+// A pinned page, or an error; with an error nothing is pinned.
 struct page_pin {
   std::uint32_t frame;
-  std::int32_t valid;  // bytes of the page that the file has; or -errno
+  // Bytes of the page that the file has; or -errno.
+  std::int32_t valid;
 };
 
 namespace detail {
 
-// Pages that a warp pins at once to copy out of them or into them.
+// Pages that a warp pins at once, to copy out of them or into them.
 inline constexpr std::uint32_t pins_of_copy = 8;
 
-// Whether a group loads runs (file/bulk.cuh), and heeds the marks of those that were: a few threads
-// of a GPU would take longer over a run than it takes.
+// Whether the group loads runs (file/bulk.cuh) and acts on marks. A few threads of a GPU would need
+// longer for a run than the run takes.
 template <class Group>
 GPUFS_HD bool loads_runs(const Group& g) {
   return !platform::is_gpu || (!Group::is_one_thread && g.size() >= 8);
@@ -64,9 +65,9 @@ class page_cache {
   GPUFS_HD page_cache(const mount_ref& fs, const Group& g, std::uint32_t record)
       : fs_(fs), g_(g), record_(record), frames_(fs) {}
 
-  // Pins the page. `load(frame_bytes)` is called collectively when the page is not there: it fills
-  // the frame's memory and returns how many bytes the file has there, or -errno. Collective. Waits
-  // for I/O.
+  // Pins the page. If the page is absent, all members call `load(frame_bytes)`: it fills the
+  // frame's memory and returns how many bytes the file has there, or -errno. Collective. Waits for
+  // I/O.
   template <class Load>
   GPUFS_HD page_pin acquire(const page_key& key, const Load& load) {
     page_pin pin{};
@@ -78,11 +79,12 @@ class page_cache {
     return find_or_load(fs_, g_, record_, key, load, ahead);
   }
 
-  // `valid` of a page that is not resident, or could not be found at a glance. No errno.
+  // In `valid`: the page is not resident, or the fast path did not find it. Not an errno.
   static constexpr std::int32_t not_there = -0x7fffffff - 1;
 
-  // The first half of it: pins the page if it is resident, at a glance, and bears no mark; to be
-  // followed by count_hits(). Collective. Does not wait. `dirt`: as pin_run() says, in the leader.
+  // The fast path of acquire(): pins the page if the index's guess finds it resident and unmarked;
+  // otherwise `valid` is `not_there`. The caller calls count_hits() next. Collective. Does not
+  // wait. `dirt`: as in pin_run(), in the leader.
   template <slot_header::use for_what = slot_header::use::loads>
   GPUFS_HD page_pin find_resident(const page_key& key, std::uint32_t* dirt = nullptr) {
     page_pin pin{};
@@ -94,10 +96,11 @@ class page_cache {
     if (g_.is_leader()) count_hit(counter::hits);
   }
 
-  // Pins, at a glance and without waiting, pages `first`, `first` + 1, ... as far as they are
-  // resident; at most `count`, which is not above the group's size. Returns how many; the member
-  // with rank i has page `first` + i in `mine`. Their latencies are one. Collective; not by a
-  // block. For stores: `dirt` gets the flags of the member's page (frame_dirt) from before the pin.
+  // Pins pages `first`, `first` + 1, ... by the fast path, up to the first page that it does not
+  // find; at most `count`, which is at most the group's size. Returns how many. The member with
+  // rank i has page `first` + i in `mine`. All members look at once, so the run costs the latency
+  // of one page. Collective; not for blocks. Does not wait. For stores, `dirt` gets the flags of
+  // the member's page (frame_dirt) from before the pin.
   template <slot_header::use for_what = slot_header::use::loads>
   GPUFS_HD std::uint32_t pin_run(std::uint64_t version, std::uint64_t first, std::uint32_t count,
                                  page_pin& mine, std::uint32_t* dirt = nullptr) {
@@ -105,22 +108,25 @@ class page_cache {
     if (g_.rank() < count) mine = take_at_a_glance<for_what>({version, first + g_.rank()}, dirt);
     if (mine.valid == marked) mine.valid = not_there;
     const std::uint32_t run = g_.leading(mine.valid != not_there);
-    g_.sync();  // what each member acquired, all may read: a ballot orders no memory
+    // A ballot orders no memory: this lets all members read what each one acquired.
+    g_.sync();
     count_hits_of(g_.rank() < run);
     if (g_.rank() >= run && mine.valid != not_there) frames_.unpin(mine.frame);
     return run;
   }
-  // The same for any pages, one for each member that wants one. Whether the member's is pinned.
+  // As pin_run(), for any pages: one for each member with `wanted`. Returns whether the member's
+  // page is pinned.
   GPUFS_HD bool pin_each(std::uint64_t version, std::uint64_t page, bool wanted, page_pin& mine) {
     mine = {0, not_there};
     if (wanted) mine = take_at_a_glance({version, page});
     if (mine.valid == marked) mine.valid = not_there;
-    g_.sync();  // as in pin_run()
+    // As in pin_run().
+    g_.sync();
     const bool pinned = mine.valid != not_there;
     count_hits_of(pinned);
     return pinned;
   }
-  // Gives the pins of a run back, after copies out of the pages (see release_copied).
+  // Unpins the pages of a run after copies out of them (see release_copied).
   GPUFS_HD void release_run(std::uint32_t run, const page_pin& mine) {
     release_each(g_.rank() < run, mine);
   }
@@ -131,16 +137,17 @@ class page_cache {
     else frames_.header(mine.frame).state.unpin_copied();
   }
 
-  // Pins a page for each member that wants one: what is resident at a glance all at once, and then
-  // what is missing, page by page, by all members. `load_of(page)` gives what acquire() needs. Each
-  // member gets its own. Collective. Waits for I/O.
+  // Pins a page for each member with `wanted`, and returns it. First all members try the fast path
+  // at once; then all members together acquire each missing page in turn. `load_of(page)` returns
+  // the `load` of acquire(). Collective. Waits for I/O.
   template <class LoadOf>
   GPUFS_HD page_pin acquire_each(std::uint64_t version, std::uint64_t page, bool wanted,
                                  const LoadOf& load_of) {
     page_pin mine{0, 0};
     if (wanted) mine = take_at_a_glance({version, page});
     if (mine.valid == marked) mine.valid = not_there;
-    g_.sync();  // as in pin_run()
+    // As in pin_run().
+    g_.sync();
     count_hits_of(wanted && mine.valid >= 0);
     for (;;) {
       const std::uint32_t next = g_.leading(mine.valid != not_there);
@@ -151,8 +158,8 @@ class page_cache {
     }
   }
 
-  // As acquire(), but only if the page is absent and a frame is to be had in one round; leaves the
-  // page unpinned. For bytes that came unasked. Collective. Does not wait.
+  // For bytes that arrived without a request. Caches the page if it is absent and one round finds a
+  // frame; leaves it unpinned. `load`: as in acquire(). Collective. Does not wait.
   template <class Load>
   GPUFS_HD void offer(const page_key& key, const Load& load) {
     step s{};
@@ -163,13 +170,14 @@ class page_cache {
     if (pin.valid >= 0) release(pin.frame);
   }
 
-  // Gives a pin back. Collective: all members' reads of the page come before.
+  // Unpins. Collective: all members' reads of the page come before.
   GPUFS_HD void release(std::uint32_t frame_number) {
     g_.sync();
     if (g_.is_leader()) frames_.unpin(frame_number);
   }
-  // The same after a copy out of the page into memory that all members see: what was stored has
-  // arrived, and no fence is needed. (A single thread's copy may be in registers, still under way.)
+  // As release(), after a copy out of the page into memory that all members see. Each loaded value
+  // was stored there, so every load is over and no fence is needed. (A single thread's copy may go
+  // to registers, with loads still in flight.)
   GPUFS_HD void release_copied(std::uint32_t frame_number) {
     if constexpr (Group::is_one_thread) {
       release(frame_number);
@@ -180,17 +188,16 @@ class page_cache {
   }
 
  private:
-  // `valid` of a page that is resident, and marked (slot_header::read_ahead); it has no pin. No
+  // In `valid`: the page is resident and marked (slot_header::read_ahead), and not pinned. Not an
   // errno.
   static constexpr std::int32_t marked = not_there + 1;
   static constexpr std::uint32_t no_guess = ~0u;
 
-  // Why a group looks whether it should load a run: the page is missing, or bears a mark that the
-  // group has taken away.
+  // Why a group considers a run: the page is missing, or the group has cleared the page's mark.
   enum class why_ahead : std::uint32_t { none, missing, mark };
 
-  // What is not found at a glance. Out of line, with all arguments by value, so that the registers
-  // of a hit are not those of a miss: whatever the compiler spilled for it, every hit would pay.
+  // The slow path of acquire(). Out of line, with all arguments by value: otherwise each hit would
+  // pay for the registers that the compiler spills for a miss.
   template <class Load>
   GPUFS_HD GPUFS_OUT_OF_LINE static page_pin find_or_load(const mount_ref& fs, const Group g,
                                                           std::uint32_t record, const page_key key,
@@ -207,7 +214,7 @@ class page_cache {
     return cache.fill(s.pin.frame, key.slot(), load);
   }
 
-  // Whether a load may bring other pages with it, before its own (file/load.cuh).
+  // Whether the load may request other pages before its own (file/load.cuh).
   template <class Load>
   GPUFS_HD static constexpr bool looks_ahead() {
     if constexpr (requires { Load::looks_ahead; }) return Load::looks_ahead;
@@ -219,8 +226,8 @@ class page_cache {
     outcome what;
     page_pin pin;
   };
-  // Where the first attempt found no frame. Out of line: few misses need it, and what it remembers
-  // would be made by all of them.
+  // Called when the first attempt found no frame. Out of line: few misses need a frame search, and
+  // each one would pay for its state.
   GPUFS_HD GPUFS_OUT_OF_LINE static step search_for_frame(const mount_ref& fs, const Group g,
                                                           std::uint32_t record,
                                                           const page_key key) {
@@ -237,8 +244,8 @@ class page_cache {
     }
   }
 
-  // Counts the members that had a hit, all at once: additions of many members to one word would
-  // follow each other.
+  // Counts all members' hits in one addition. Additions by each member to one word would be
+  // serialized.
   GPUFS_HD void count_hits_of(bool hit) {
     const std::uint32_t hits = g_.count(hit);
     if (hits == 0 || !g_.is_leader()) return;
@@ -246,22 +253,22 @@ class page_cache {
     fs_.counts_of(record_).hits.add_relaxed(hits);
   }
 
-  // ---- the leader's part
+  // ---- Called by the leader.
 
   GPUFS_HD void count_hit(counter kind) {
     fs_.counters().add(kind);
     fs_.counts_of(record_).hits.add_relaxed(1);
   }
 
-  // The short way to a hit, by one thread: pins the guessed frame if it is resident and the right
-  // one.
+  // The fast path: pins the frame that the index guesses, if it is resident and holds the page.
+  // Called by one thread. Does not wait.
   template <slot_header::use for_what = slot_header::use::loads>
   GPUFS_HD page_pin take_at_a_glance(const slot_key& key,
                                      [[maybe_unused]] std::uint32_t* dirt = nullptr) {
     const std::uint32_t guess = frames_.index().guess(key) - 1;
     if (guess == no_guess) return {0, not_there};
-    // Asked for with the pin, so that their latencies are one; and there before anything is stored
-    // into the page.
+    // Requested together with the pin, for one latency. The wait below is needed: the flags must be
+    // from before the caller stores into the page.
     std::uint32_t flags = 0;
     if constexpr (for_what == slot_header::use::stores)
       flags = fs_.dirt(guess).flags.load_for_wait();
@@ -283,8 +290,8 @@ class page_cache {
     return pin;
   }
 
-  // Whether this group is the one that takes the mark away. The frame may hold another page by now:
-  // then that loses its mark.
+  // Whether this group clears the mark. The frame may hold another page by now; then that page
+  // loses its mark.
   GPUFS_HD bool unmark(std::uint32_t frame_number) {
     std::uint32_t mine = 0;
     if (g_.is_leader()) {
@@ -298,34 +305,37 @@ class page_cache {
     return g_.broadcast(mine) != 0;
   }
 
-  // What a group remembers of its search for a frame. Times are those in which the service has
-  // lived since it began.
+  // State of a search for a frame. `lived` and `moved` are durations in which the service has lived
+  // since the search began.
   struct search {
     channel_client::deadline time;
-    std::uint64_t looked;  // by the clock: when `lived` was brought up to date
+    // Clock reading at the last update of `lived`.
+    std::uint64_t looked;
     std::uint64_t lived;
-    std::uint64_t moved;   // when the cache was last seen to move
-    std::uint64_t motion;  // as moves() saw it last; 0: not yet
+    // Value of `lived` when the cache last made progress.
+    std::uint64_t moved;
+    // Last sum that moves() computed; 0: none yet.
+    std::uint64_t motion;
   };
   GPUFS_HD static search begin_search() {
     const channel_client::deadline time = channel_client::begin_wait();
     return {time, time.start, 0, 0, 0};
   }
 
-  // Brings `wait.lived` up to date, and returns it.
+  // Updates `wait.lived` and returns it.
   GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t lived(search& wait) const {
-    constexpr std::uint64_t look_every_ns =
-        10'000'000;  // a look reads the host's memory; the service beats every 50 ms
+    // The check reads host memory; the service's heartbeat changes every 50 ms.
+    constexpr std::uint64_t look_every_ns = 10'000'000;
     if (platform::elapsed_ns(wait.looked) < look_every_ns) return wait.lived;
     wait.looked = platform::now_ns();
-    // All who look at one slot queue for it.
+    // Spread over the slots: readers of one slot would queue for it.
     const std::uint32_t slot = platform::processor() % fs_.channel.layout.slot_count;
     return wait.lived = fs_.client().lived_ns(slot, wait.time);
   }
 
-  // Whether frames are being loaded, or have come to other pages since the last look: then one may
-  // come free. Pins that come and go do not count, as readers of pages that stay pinned free
-  // nothing. Looks at a part of a large cache.
+  // Whether frames are loading, or got other pages since the last call: then a frame may become
+  // free. Changes of pins do not count, because readers of pages that stay pinned free nothing.
+  // Samples a part of a large cache.
   GPUFS_HD GPUFS_OUT_OF_LINE bool moves(const slot_key& key, search& wait) const {
     constexpr std::uint32_t looks_max = 16384;
     const std::uint32_t all = fs_.layout.frame_count;
@@ -337,7 +347,7 @@ class page_cache {
       const slot_header& header = frames_.header(at);
       const slot_phase phase = slot_state::phase(header.state.peek());
       loads = loads || phase == slot_phase::loading;
-      // Frames in state evicting are not waited for: those of a run that got no answer stay so.
+      // Evicting frames are not waited for: the frames of a run without an answer stay evicting.
       motion +=
           std::uint64_t{header.generation.load_relaxed()} * 4 + static_cast<std::uint32_t>(phase);
       at = at + 1 == all ? 0 : at + 1;
@@ -347,8 +357,8 @@ class page_cache {
     return loads || changed;
   }
 
-  // Whether the group gives up: the cache has not moved for a while, or the search takes longer
-  // than a request may.
+  // Whether the group gives up: the cache made no progress for `reclaim_timeout_ns`, or the search
+  // took longer than a request may.
   GPUFS_HD bool gives_up(const slot_key& key, search& wait) const {
     if (wait.motion == 0) (void)moves(key, wait);
     if (lived(wait) - wait.moved <= fs_.reclaim_timeout_ns) return false;
@@ -357,8 +367,8 @@ class page_cache {
     return false;
   }
 
-  // One attempt, and a second one if another group was first with this page. `starved`: no frame
-  // was found.
+  // One attempt, and a second one if another group was first with this page. Returns `starved` when
+  // no frame was found.
   GPUFS_HD step find_or_claim_at_once(const slot_key& key) {
     for (std::uint32_t attempt = 0; attempt < 2; ++attempt) {
       const step found = find(key);
@@ -370,7 +380,8 @@ class page_cache {
     return {outcome::starved, {}};
   }
 
-  // `starved`: there is no frame, but some may come free by writing back.
+  // Repeats rounds until one finds the page or a frame, or the group gives up. Returns `starved`
+  // when no frame was found, but a write-back may free some.
   GPUFS_HD step find_or_claim(const slot_key& key, search& wait, std::uint32_t first_round) {
     for (std::uint32_t round = first_round;; ++round) {
       const step found = find(key);
@@ -378,8 +389,10 @@ class page_cache {
       const step begun = begin(key, round);
       if (begun.what == outcome::claimed) return begun;
       if (begun.what == outcome::absent) {
-        round = ~0u;  // 0 next; another group was first: the page is there now, or was a moment ago
-        // It may be evicted each time before this group has it, but not for ever.
+        // The next round is 0. Another group was first: the page is resident now, or was a moment
+        // ago.
+        round = ~0u;
+        // The page may be evicted again before this group pins it, so retries are bounded.
         if (lived(wait) <= fs_.timeouts.request_ns) continue;
       }
       if (begun.what == outcome::absent || gives_up(key, wait)) {
@@ -403,8 +416,9 @@ class page_cache {
 
   GPUFS_HD step find(const slot_key& key) {
     const lookup_result r = frames_.index().lookup(key);
-    // A failure without an error is none: the slot changed under a pin that somebody else gave back
-    // once too often.
+    // Failed without an error means: retry as absent. A run that ended early releases its pages so
+    // (file/bulk.cuh). It also happens when a caller unpinned a page once too often, and the slot
+    // changed despite the waiter's pin.
     if (r.what == lookup_result::kind::absent ||
         (r.what == lookup_result::kind::failed && r.error >= 0))
       return {outcome::absent, {}};
@@ -415,8 +429,8 @@ class page_cache {
     return {outcome::pinned, {r.slot, static_cast<std::int32_t>(valid)}};
   }
 
-  // Claims a frame for an absent page: a free one, else by eviction. `claimed`; `absent` when
-  // another group was first; `failed` when no frame is to be had in this round.
+  // Claims a frame for an absent page: a free one, otherwise by eviction. Returns `claimed`;
+  // `absent` when another group was first; `failed` when this round found no frame.
   GPUFS_HD step begin(const slot_key& key, std::uint32_t round) {
     using index = hash_index<detail::frame_table>;
     const index::begin_result r = begin_load(frames_.index(), frames_.rings(), key, round);
@@ -426,13 +440,13 @@ class page_cache {
     return {outcome::absent, {}};
   }
 
-  // ---- the group's part
+  // ---- Called by the whole group.
 
   template <class Load>
   GPUFS_HD page_pin fill(std::uint32_t slot, const slot_key& key, const Load& load) {
     const std::uint64_t start = platform::now_ns();
     const std::int32_t valid = load(fs_.page(slot));
-    // The barrier brings all members' stores before the leader's release in publish().
+    // Orders all members' stores before the leader's release in publish().
     g_.sync();
     if (g_.is_leader()) {
       frame& f = frames_.at(slot);
@@ -459,8 +473,9 @@ class page_cache {
     return false;
   }
 
-  // Writes some pages back, of the key's ring, or of another one if nothing in it is dirty. Whether
-  // that went well, or others are at it. Waits for its turn to, which may be long; collective.
+  // Writes back some pages of the key's ring, or of another ring if that one has no dirty page.
+  // Returns whether pages were written, or other groups are writing. Collective. Waits for a write
+  // permit, which may take long, and for the host.
   GPUFS_HD bool free_some(const slot_key& key) {
     const std::uint32_t own = frames_.rings().ring_of(key);
     const int done = by_one_warp(g_, [&](const one_warp_of<Group>& part) {
@@ -468,8 +483,7 @@ class page_cache {
       if (!wb.take_turn(true)) return 0;
       const std::uint64_t start = platform::now_ns();
       bool written = false;
-      // A host that does not answer is waited for once, and one that gives errors as long as for a
-      // frame.
+      // Stops after one missing answer. Errors of the host are retried for `reclaim_timeout_ns`.
       const auto go_on = [&] {
         std::uint32_t late = 0;
         if (part.is_leader()) late = platform::elapsed_ns(start) > fs_.reclaim_timeout_ns ? 1 : 0;
@@ -481,8 +495,8 @@ class page_cache {
         std::uint32_t dirty = 0;
         if (part.is_leader()) dirty = r.dirty.load_relaxed();
         if (part.broadcast(dirty) == 0) continue;
-        // First what goes in large pieces; what its writers are still at would go in many small
-        // ones.
+        // First the long runs. Pages that are still being written would go out in many small
+        // pieces.
         const std::uint32_t long_until = r.count < 128 ? 0 : r.count < 1024 ? r.count / 4 : 256;
         for (std::uint32_t seen = 0; seen < long_until + r.count && go_on(); seen += 32)
           written = wb.some(ring, seen < long_until ? wb.long_run : wb.any_run);

@@ -1,13 +1,15 @@
-// Rings: each shares out one run of slots, oldest first. A key's hash says which ring it uses, so
-// that no ring is full long before the others are, and that allocation does not meet at one word;
-// when a ring's slots are all in use, the others help out.
+// Rings: each ring allocates one range of slots, oldest first. A key's hash selects its ring. So
+// the rings fill evenly, and allocations do not all meet at one word. When all slots of a ring are
+// in use, allocation goes on in the other rings.
 //
-// `next` walks over the slots for allocation; a slot found free, or resident and unpinned, is
-// claimed and becomes the caller's. Because slots are filled in the order in which `next` passes
-// them, the walk meets the oldest first (FIFO). `reclaim` walks ahead of `next` and evicts, so that
-// an allocation usually finds a free slot, and so that what takes long about an eviction happens
-// before somebody waits for it. Nobody tries twice to move one of them by compare-and-swap: many
-// groups that repeat one on one word let no more than two million of them through in a second.
+//  * `next` walks over the slots for allocation. The caller claims a slot that is free, or resident
+//    and unpinned. Slots are filled in the order in which `next` passes them, so the walk meets the
+//    oldest first (FIFO).
+//  * `reclaim` walks ahead of `next` and evicts. So an allocation usually finds a free slot, and
+//    the slow part of an eviction happens before a group waits for it.
+//
+// A failed compare-and-swap on these words is not retried: retries of many groups on one word are
+// slow (docs/decisions/cache.md).
 #pragma once
 
 #include "gpufs/cache/hash_index.cuh"
@@ -15,20 +17,23 @@
 namespace gpufs {
 
 struct alignas(128) slot_ring {
-  atomic_word<std::uint64_t> next;     // free-running; position modulo count
-  atomic_word<std::uint64_t> reclaim;  // free-running; only a hint of how far reclaiming has come
-  std::uint32_t first;                 // Invariant: fixed at mount, count > 0
+  // Free-running; the position is taken modulo count.
+  atomic_word<std::uint64_t> next;
+  // Free-running; a hint of how far reclaiming has come.
+  atomic_word<std::uint64_t> reclaim;
+  // Invariant: fixed at mount, count > 0.
+  std::uint32_t first;
   std::uint32_t count;
-  // Of frames (cache/write_back.cuh):
-  atomic_word<std::uint64_t> clean;  // free-running; how far writing back has come
-  atomic_word<std::uint32_t> dirty;  // pages of this ring that are dirty
-  // Runs of slots that `next` has passed and nobody used: the number of the first, and in the lower
-  // half how many; 0 for none. Only a hint: whether a slot is free, its header says.
+  // For frames (cache/write_back.cuh):
+  atomic_word<std::uint64_t> clean;  // Free-running; how far write-back has come.
+  atomic_word<std::uint32_t> dirty;  // Dirty pages in this ring.
+  // Runs of slots that `next` has passed and that were given back unused: first slot in the upper
+  // half, count in the lower half; 0: none. A hint: the slot's header says whether it is free.
   static constexpr std::uint32_t returned_max = 8;
   atomic_word<std::uint64_t> returned[returned_max];
 
   GPUFS_HD std::uint32_t slot_at(std::uint64_t position) const {
-    // A division of 64 bits takes a GPU some hundred instructions.
+    // A 64-bit division takes a GPU about a hundred instructions.
     const auto low = static_cast<std::uint32_t>(position);
     return first + (low == position ? low % count : static_cast<std::uint32_t>(position % count));
   }
@@ -41,13 +46,13 @@ struct slot_run {
   std::uint32_t count;
 };
 
-// `Table` gives `header(slot)` and `bool claim_resident(slot)`, which takes a resident unpinned
-// slot out of the index (or says no).
+// `Table` provides `header(slot)` and `bool claim_resident(slot)`. The latter claims a resident
+// unpinned slot and removes it from the index, or returns false.
 template <class Table>
 class ring_set {
  public:
-  // How many slots ahead of `next` are kept free, for a ring of `count` slots: one for each group
-  // that may want one at the same moment, but not a large part of a small cache.
+  // How many slots ahead of `next` are kept free in a ring of `count` slots: enough for all groups
+  // that may want one at once, but not a large part of a small cache.
   GPUFS_HD static std::uint32_t lead(std::uint32_t count) {
     return count / 8 < 256 ? count / 8 : 256;
   }
@@ -57,26 +62,26 @@ class ring_set {
 
   // The ring of a key.
   GPUFS_HD std::uint32_t ring_of(const slot_key& key) const {
-    // Other bits of the hash than those that choose the bucket.
+    // Uses other hash bits than the bucket number.
     return static_cast<std::uint32_t>(
         (std::uint64_t{static_cast<std::uint32_t>(hash(key) >> 24)} * ring_count_) >> 32);
   }
 
-  // One round: at most `visits_max` slots, ring `own` first. The slot comes back in state evicting,
-  // the caller's. Called by one thread; waits only for index latches.
+  // One round: visits at most `visits_max` slots, ring `own` first. The claimed slot is the
+  // caller's, in state evicting. Called by one thread. Waits only for index latches.
   GPUFS_HD GPUFS_OUT_OF_LINE slot_claim try_claim(std::uint32_t own, std::uint32_t round,
                                                   std::uint32_t visits_max = 131072) {
     std::uint32_t visits = 0;
     for (std::uint32_t k = 0; k < ring_count_ && visits < visits_max; ++k) {
-      // Each other ring once. Later rounds start elsewhere, so that rounds together visit every
-      // ring although each is bounded.
+      // Each other ring once. Later rounds start elsewhere, so that the bounded rounds together
+      // visit every ring.
       const std::uint32_t r =
           k == 0 ? own
                  : static_cast<std::uint32_t>(
                        (own + 1 + (k - 1 + std::uint64_t{round} * 7919u) % (ring_count_ - 1)) %
                        ring_count_);
       slot_ring& ring = rings_[r];
-      // At most half of the round in the own ring, which may be as large as all visits.
+      // The own ring may have as many slots as a round visits, so it gets at most half of them.
       const std::uint32_t here = k == 0 && ring_count_ > 1 ? visits_max / 2 : visits_max;
       for (std::uint32_t v = 0; v < ring.count && visits < here; ++v, ++visits) {
         const std::uint32_t slot = ring.slot_at(ring.next.fetch_add_relaxed(1));
@@ -86,9 +91,9 @@ class ring_set {
     return {0, false};
   }
 
-  // A free slot of a ring, if reclaiming has kept one ahead. Failing that, `victim` is a slot that
-  // has become the caller's to evict, outside of any latch. Neither waits nor latches. Called by
-  // one thread.
+  // Claims a free slot of the ring, if reclaiming has kept one ahead. Otherwise `victim` names a
+  // slot that the caller should claim outside of any latch. Called by one thread. Does not wait,
+  // and takes no latch.
   GPUFS_HD slot_claim try_claim_free(std::uint32_t own, slot_claim& victim) {
     slot_ring& ring = rings_[own];
     victim = {0, false};
@@ -106,15 +111,15 @@ class ring_set {
     return {0, false};
   }
 
-  // Takes the slot that try_claim_free() named, by eviction if it must be.
+  // Claims the victim of try_claim_free(), by eviction if needed.
   [[nodiscard]] GPUFS_HD bool claim_victim(const slot_claim& victim) {
     return victim.claimed && claim_slot(victim.slot);
   }
 
-  // Consecutive slots of a ring that looked free, some that were given back or those at its front,
-  // which may also look as if they could be evicted: from `least` to `most` of them, or none.
-  // Others are hardly ever offered them too, but they are not claimed yet. Collective; does not
-  // wait.
+  // Finds `least` to `most` consecutive slots of a ring; count 0: none. First it tries slots that
+  // were given back and look free, then the slots at the ring's front that look free or evictable.
+  // The slots are not claimed yet, but the ring rarely offers them to another group. Collective.
+  // Does not wait.
   template <class Group>
   GPUFS_HD slot_run take_consecutive(const Group& g, std::uint32_t own, std::uint32_t most,
                                      std::uint32_t least) {
@@ -140,29 +145,30 @@ class ring_set {
              word == slot_state::unpinned(slot_phase::resident);
     });
     if (fit < least) {
-      // Past what is in the way (the ring's end, a slot in use), or every later run would meet it
-      // again.
+      // Move `next` past the obstacle (the ring's end, a slot in use). Otherwise every later run
+      // would meet it again.
       const std::uint32_t past = fit == count ? count : fit + 1;
       std::uint64_t expected = at.next;
       if (g.is_leader()) (void)ring.next.compare_exchange_relaxed(expected, at.next + past);
       return {0, 0};
     }
-    // Not tried again when this fails: others are taking slots here, so this is no place for a run.
+    // Not retried: a failure means that other groups allocate here, so this is no place for a run.
     std::uint32_t taken = 0;
     if (g.is_leader()) taken = ring.next.compare_exchange_relaxed(at.next, at.next + fit) ? 1 : 0;
     return g.broadcast(taken) != 0 ? slot_run{first, fit} : slot_run{0, 0};
   }
 
-  // Slots that take_consecutive() gave, and that the caller does not want: the ring offers them
-  // again. Many groups that ask for the same run give back all but one: slots that waited for the
-  // next lap of `next` instead would be lost until it has evicted all others. By one thread.
+  // Gives back slots of take_consecutive() that the caller does not want; the ring offers them
+  // again. Called by one thread. When many groups want the same run, all but one give their slots
+  // back. Otherwise those slots would stay unused until `next` has gone round the ring, and has
+  // evicted all other slots.
   GPUFS_HD void give_back(std::uint32_t own, std::uint32_t first, std::uint32_t count) {
     slot_ring& ring = rings_[own];
     std::uint64_t next = ring.next.load_relaxed();
     const bool last = next >= count && ring.slot_at(next - count) == first;
     if (last && ring.next.compare_exchange_relaxed(next, next - count)) return;
-    // In the place of the shortest, or pieces that are too short for any run would keep others out.
-    // Others give back too.
+    // Replaces the shortest run: pieces that are too short for any run would block the list.
+    // Retried, because other groups change the list too.
     for (std::uint32_t attempt = 0; attempt < slot_ring::returned_max; ++attempt) {
       atomic_word<std::uint64_t>* place = ring.returned;
       std::uint64_t shortest = place->load_relaxed();
@@ -176,8 +182,8 @@ class ring_set {
     }
   }
 
-  // Takes a slot that is free, or resident and unpinned; it is the caller's then, in state
-  // evicting. By one thread.
+  // Claims a slot that is free, or resident and unpinned; it is then the caller's, in state
+  // evicting. Called by one thread.
   [[nodiscard]] GPUFS_HD bool claim_slot(std::uint32_t slot) {
     slot_header& header = table_.header(slot);
     const std::uint32_t word = header.state.peek();
@@ -185,9 +191,9 @@ class ring_set {
     return word == slot_state::unpinned(slot_phase::resident) && table_.claim_resident(slot);
   }
 
-  // Evicts some slots of a ring ahead of `next`, when fewer than lead() are free: as many as the
-  // group has members, one each, or two by a single thread. Collective, by a group that holds
-  // nothing unloaded. Returns how many the calling member evicted.
+  // Evicts some slots of a ring ahead of `next`, if fewer than lead() are free: one per member, or
+  // two by a single thread. Returns how many the calling member evicted. Collective; the group
+  // holds no unloaded slot.
   template <class Group>
   GPUFS_HD std::uint32_t reclaim_ahead(const Group& g, std::uint32_t own) {
     run r{};
@@ -207,7 +213,7 @@ class ring_set {
   }
 
  private:
-  // How many slots of a run come before the first whose state does not `fit`. Collective.
+  // How many slots of the run come before the first whose state does not `fit`. Collective.
   template <class Group, class Fit>
   GPUFS_HD std::uint32_t leading(const Group& g, const slot_run& run, const Fit& fit) const {
     std::uint32_t count = run.count;
@@ -217,8 +223,8 @@ class ring_set {
     return static_cast<std::uint32_t>(g.least(count));
   }
 
-  // Of the longest run that was given back at most `most` slots; none if that is shorter than
-  // `least`. By one thread.
+  // Takes up to `most` slots of the longest run that was given back; none if that run is shorter
+  // than `least`. Called by one thread.
   GPUFS_HD slot_run take_returned(std::uint32_t own, std::uint32_t most, std::uint32_t least) {
     atomic_word<std::uint64_t>* place = nullptr;
     std::uint64_t longest = 0;
@@ -236,14 +242,14 @@ class ring_set {
     return {first, most};
   }
 
-  // Positions that are the caller's to reclaim.
+  // Positions that the caller reclaims.
   struct run {
     std::uint64_t from;
     std::uint64_t count;
   };
 
-  // By one thread. Less than `wanted` only where the lead of the ring is less: evictions cost a
-  // group about as much for one slot as for one per member.
+  // Called by one thread. Takes fewer than `wanted` positions only if the ring's lead is smaller:
+  // one eviction costs a group about as much as one per member.
   GPUFS_HD GPUFS_OUT_OF_LINE run take_run(std::uint32_t own, std::uint32_t wanted) {
     slot_ring& ring = rings_[own];
     const std::uint32_t ahead = lead(ring.count);
@@ -254,7 +260,7 @@ class ring_set {
     const std::uint64_t missing = next + ahead - from;
     const std::uint64_t count = missing < wanted ? missing : wanted;
     if (count < wanted && count < (ahead + 1) / 2) return {0, 0};
-    // Not tried again when this fails: whoever was faster reclaims.
+    // Not retried: a failure means that another group reclaims.
     return ring.reclaim.compare_exchange_relaxed(position, from + count) ? run{from, count}
                                                                          : run{0, 0};
   }
@@ -264,12 +270,13 @@ class ring_set {
   Table table_;
 };
 
-// Makes a slot for an absent key (hash_index::begin_load_with): from the free ones, else by
-// eviction, which needs latches and therefore comes first. `no_slot` when none was to be had in
-// this round; a round visits each open-file record, as there are no more of them than a round's
-// visits. Called by one thread. Only the first round looks for a free slot under the latch: groups
-// that go round for want of a slot would take the latch from those who evict, and who alone can
-// give them one.
+// Makes a slot for an absent key (hash_index::begin_load_with): a free slot, otherwise by eviction.
+// Returns `no_slot` when this round found none. A round visits each open-file record, because there
+// are no more of them than a round's visits. Called by one thread.
+//
+// Eviction needs latches, so it comes before begin_load(). Only round 0 looks for a free slot under
+// the latch: in later rounds, waiting groups would take the latch from the groups that evict, the
+// only ones that can free a slot.
 template <class Table>
 GPUFS_HD GPUFS_OUT_OF_LINE typename hash_index<Table>::begin_result begin_load(
     hash_index<Table> index, ring_set<Table> rings, const slot_key& key, std::uint32_t round) {

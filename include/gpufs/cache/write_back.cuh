@@ -1,37 +1,38 @@
-// Writing dirty pages back to their files: for whoever needs a frame, ahead of that need, and for
-// those who sync or close.
+// Write-back of dirty pages to their files: for a group that needs a frame, ahead of that need, and
+// for sync and close.
 //
-// A group takes a run of dirty pages (cache/dirty_run.cuh), copies their bytes and masks into the
-// staging memory of a slot, has the host write them, and waits for the answer: then the file has
-// them, whoever reads it. (cache/dirty.cuh has what goes on for a page.) All pages stay in the
-// cache, and pinned as long as they are under way, so that nobody loads what the file does not have
-// yet.
+// A group takes a run of dirty pages (cache/dirty_run.cuh) and copies their bytes and masks into
+// the staging memory of a channel slot. The host writes them; the group waits for the answer. Then
+// the file has the bytes, for every reader. (cache/dirty.cuh has the protocol of one page.) The
+// pages stay cached, and pinned while the write is in flight, so no group loads bytes that the file
+// does not have yet.
 //
-// Progress: a group takes pages without waiting, and while it has some it waits only for a channel
-// slot and for the host; both end by themselves. Who waits for another's write-back (flush) holds
-// none of its own.
+// Progress: a group takes pages without waiting. While it holds some, it waits only for a channel
+// slot and for the host; both waits end. A group that waits for another group's write-back (flush)
+// holds no taken page.
 #pragma once
 
 #include "gpufs/cache/dirty_run.cuh"
 
 namespace gpufs::detail {
 
-// The size of a file that is written, as the leader sees it. Collective.
+// The size of a file that is open for writing, as the leader sees it. Collective.
 template <class Group>
 GPUFS_HD std::uint64_t file_size(const mount_ref& fs, const Group& g, std::uint32_t node) {
   std::uint64_t size = 0;
-  // Acquire: pairs with the writer's release; what the size covers is there.
+  // Acquire: pairs with the writer's release. All bytes that the size covers are visible.
   if (g.is_leader()) size = fs.node(node).size.load_acquire();
   return g.broadcast(size);
 }
 
-// Whether a write or a truncation of the file that got no answer in time may still take place.
-// `waits`: for its answer, as long as for the first time. By one thread.
+// Whether a write or a truncation of the file that got no answer in time may still take effect.
+// Called by one thread. `waits`: waits for its answer, for up to one more request timeout.
 GPUFS_HD GPUFS_OUT_OF_LINE inline bool is_unsettled_now(const mount_ref& fs,
                                                         std::uint32_t node_number,
                                                         std::uint64_t version, bool waits) {
   inode_state& node = fs.node(node_number);
-  // Acquire: pairs with the release of the group that got no answer, so its slot is seen abandoned.
+  // Acquire: pairs with the release of the group that got no answer. Without it that group's slot
+  // could still look free.
   const std::uint32_t lost = node.lost.load_acquire();
   std::uint32_t settled = node.settled.load_relaxed();
   if (lost == settled) return false;
@@ -39,11 +40,11 @@ GPUFS_HD GPUFS_OUT_OF_LINE inline bool is_unsettled_now(const mount_ref& fs,
   const channel_client client = fs.client();
   const bool unanswered =
       waits ? client.has_unanswered_write_for_long(name) : client.has_unanswered_write(name);
-  // Of this many. One that was lost meanwhile keeps the two apart.
+  // Settles the count that was read. A request that is lost meanwhile raises `lost` above it.
   if (!unanswered) (void)node.settled.compare_exchange_acq_rel(settled, lost);
   return unanswered;
 }
-// Mostly there is none, which takes two loads to see.
+// The usual case, in two loads: no request was lost.
 GPUFS_HD inline bool is_settled(const mount_ref& fs, std::uint32_t node_number,
                                 std::uint64_t version, bool waits) {
   const inode_state& node = fs.node(node_number);
@@ -51,7 +52,7 @@ GPUFS_HD inline bool is_settled(const mount_ref& fs, std::uint32_t node_number,
          !is_unsettled_now(fs, node_number, version, waits);
 }
 
-// By one warp, or one thread.
+// Called by one warp, or by one thread.
 template <class Group>
 class write_back {
   static_assert(!Group::has_warps, "by one warp of a block");
@@ -59,11 +60,14 @@ class write_back {
  public:
   GPUFS_HD write_back(const mount_ref& fs, const Group& g) : fs_(fs), g_(g) {}
 
-  // All dirty pages of a version, and those that others are writing back: when it returns the file
-  // has them. 0, or the first error, then some are dirty still; it is for the caller to tell, and
-  // not kept for others. `last`: of all who write the file, so all is looked through. Of `parts`
-  // warps that do it together each has its part. Collective. Waits for the host; ends when it does
-  // not answer. `size`: of the file, the same for all parts, which have as many members each.
+  // Writes back all dirty pages of a version, and waits for those that other groups are writing
+  // back. Returns 0 when the file has them; otherwise the first error, and some pages are still
+  // dirty. The caller reports the error; it is not kept for others. Collective. Waits for the host;
+  // ends when the host does not answer.
+  //
+  // `last`: the caller is the last writer, so pages past the file's end are written too. `size`: of
+  // the file. `part`, `parts`: each of `parts` warps writes its share; all pass the same size, and
+  // all have the same number of members.
   GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush(std::uint64_t version, std::uint32_t node,
                                                 bool last, std::uint64_t size,
                                                 std::uint32_t part = 0, std::uint32_t parts = 1) {
@@ -79,8 +83,9 @@ class write_back {
     return error;
   }
 
-  // What is dirty of pages [first, end) of a version, but for what others are writing. Errors are
-  // kept for who syncs or closes. Of `parts` warps as flush(). Collective. Waits for the host.
+  // Writes back the dirty pages in [first, end) of a version, except those that other groups are
+  // writing. Errors are kept for the next sync or close. `part`, `parts`: as in flush().
+  // Collective. Waits for the host.
   GPUFS_HD GPUFS_OUT_OF_LINE void flush_part(std::uint64_t version, std::uint32_t node,
                                              std::uint64_t first, std::uint64_t end,
                                              std::uint32_t part, std::uint32_t parts) {
@@ -96,14 +101,14 @@ class write_back {
     }
   }
 
-  // As flush(), of one page, which the caller has pinned.
+  // As flush(), for one page that the caller has pinned.
   GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_page(std::uint32_t frame_number) {
     keeps_errors_ = false;
     return write_page(frame_number, key_of(frame_number));
   }
 
-  // What is dirty of a file that nobody writes any more, and could not be written: it is given up,
-  // with its pages. Collective.
+  // Drops the dirty bytes of a file without writers that could not be written, and evicts their
+  // pages. Collective. Waits for other groups' write-backs, and `evicting_ns` at most for pins.
   GPUFS_HD GPUFS_OUT_OF_LINE void discard(std::uint64_t version, std::uint32_t node) {
     const std::uint64_t start = platform::now_ns();
     for_each_page(version, node, true, file_size(fs_, g_, node),
@@ -112,8 +117,8 @@ class write_back {
                       forget_mask(frame_number);
                       if (g_.is_leader()) {
                         dirty_run<Group>::end_page(fs_, frame_number, node, 0);
-                        // As the file does not have these bytes, the page must not be found any
-                        // more. Who reads it has a pin for a moment; but a mapping keeps it.
+                        // The file does not have these bytes, so no group may find the page any
+                        // more. A reader's pin ends soon; but a mapping keeps the page.
                         for (std::uint32_t attempt = 0;
                              !evict(frame_number, key) && platform::elapsed_ns(start) < evicting_ns;
                              ++attempt)
@@ -124,16 +129,17 @@ class write_back {
                   });
   }
 
-  // A page that the caller has pinned, and stored into, with its bits set, but may not mark as
-  // dirty: nobody must find it, nor its frame those bits, unless others have made it dirty; then it
-  // goes to the file as it is. Ends the pin. (A mapping that lasts keeps the page and the bits.)
-  // Collective. Waits for those who have pinned it for a moment.
+  // For a page that the caller has pinned and stored into, with the bits set, but may not mark
+  // dirty. Evicts the page and clears its mask, unless another group made the page dirty; then the
+  // page goes to the file as it is. A mapping keeps the page and the bits. Ends the caller's pin.
+  // Collective. Waits for other groups' pins, `evicting_ns` at most.
   GPUFS_HD GPUFS_OUT_OF_LINE void abandon(std::uint32_t frame_number) {
     const std::uint64_t start = platform::now_ns();
     std::uint32_t mine = 0;
     if (g_.is_leader()) {
       page_dirt dirt(fs_, frame_number);
-      // Of several, one does it for all; the others would wait for it as it for them.
+      // Several groups may be here with a pin each. Only the first one waits for the page to have
+      // no other pin; otherwise they would wait for each other.
       if (dirt.mark_stale()) {
         for (std::uint32_t attempt = 0; mine == 0 && !is_dirty_page(frame_number); ++attempt) {
           mine = frame_table(fs_).claim_pinned(frame_number) ? 1 : 0;
@@ -150,14 +156,15 @@ class write_back {
     if (g_.is_leader()) header(frame_number).state.release();
   }
 
-  // Which runs of dirty pages are written back: of how many pages at least, if their stretch has as
-  // many (cache/dirty_run.cuh). What is being written from front to back should go in large pieces,
-  // and not in those that happen to be there.
+  // The least length of a run to write back, in pages; a shorter run is enough where it fills its
+  // stretch (cache/dirty_run.cuh). A file that is written from front to back should be written in
+  // large pieces, not in the pieces that happen to be dirty.
   static constexpr std::uint32_t any_run = 1, long_run = 16, whole_stretch = ~0u;
 
-  // A slot of the channel, with much room. Who writes back what others made dirty has one before it
-  // takes their pages: who waits for the host then holds none, and finds whole stretches when it is
-  // its turn. False when there is none; `waits`: then the host does not answer. To be given back.
+  // Takes the write permit: a channel slot, wide if possible. A group takes it before it takes
+  // pages that other groups made dirty. So a group that waits for the host holds no page, and finds
+  // whole stretches once it has the permit. Returns false when there is no slot; with `waits`, that
+  // means that the host does not answer. The caller gives the permit back with give_turn_back().
   // Collective.
   [[nodiscard]] GPUFS_HD bool take_turn(bool waits) {
     get_slot(true, waits);
@@ -168,8 +175,9 @@ class write_back {
     turn_ = -1;
   }
 
-  // A stretch with dirty pages of a ring: one of those that would be evicted first. Whether it was
-  // written; errors are kept for those who sync. With a turn. Collective. Waits for the host.
+  // Writes back a stretch with dirty pages of a ring, among the pages that would be evicted first.
+  // Returns whether it was written. Errors are kept for sync and close. The caller has the write
+  // permit. Collective. Waits for the host.
   GPUFS_HD GPUFS_OUT_OF_LINE bool some(std::uint32_t ring_number, std::uint32_t least) {
     slot_ring& ring = fs_.at<slot_ring>(fs_.layout.rings)[ring_number];
     constexpr std::uint32_t visits = 32;
@@ -194,23 +202,23 @@ class write_back {
         const attempt a = write_longest(frame_number, key, least);
         done = a.took && (a.error == 0 || gave_up_);
         if (done) looked += next + 1;
-        // Nor the others of the same stretch: what was found there holds for them too.
+        // Skip the other pages of this stretch too: the result holds for all of them.
         found = found && g_.rank() != next &&
                 !(own.high == key.high && own.low / stretch == key.low / stretch);
         if (a.took) found = found && page_needs_writing(mine);
       }
     }
-    // Not tried again: whoever was faster has looked there too.
+    // Not retried: if this fails, another group has looked at these slots.
     if (g_.is_leader()) (void)ring.clean.compare_exchange_relaxed(at.seen, at.from + looked);
     return done && !gave_up_;
   }
   // Whether the host did not answer.
   GPUFS_HD bool gave_up() const { return gave_up_; }
-  // Whether others were writing back what was looked at.
+  // Whether other groups were writing back pages that this one looked at.
   GPUFS_HD bool contended() const { return contended_; }
 
-  // The same, if much of the ring is dirty and the host is not busy with as much already: so that
-  // who needs a frame finds one. Collective. Waits for the host, if so.
+  // As some(), if much of the ring is dirty and the host has a slot free, so that a group that
+  // needs a frame finds one. Collective. Waits for the host if it writes.
   GPUFS_HD GPUFS_OUT_OF_LINE void ahead(std::uint32_t ring_number) {
     const slot_ring& ring = fs_.at<slot_ring>(fs_.layout.rings)[ring_number];
     std::uint32_t quarters = 0;
@@ -218,22 +226,22 @@ class write_back {
     quarters = g_.broadcast(quarters);
     if (quarters == 0 || !take_turn(false)) return;
     const bool written = some(ring_number, quarters >= 3 ? long_run : whole_stretch);
-    // Pages in many small pieces only where there is nothing else: what others are at is about to
-    // be written.
+    // Writes many small pieces only as the last resort. If other groups are at a stretch, frames
+    // become free soon anyway.
     if (!written && quarters >= 3 && !gave_up_ && !contended_) (void)some(ring_number, any_run);
     give_turn_back();
   }
 
-  // Calls `act(frame)`, collectively, for each page of the version that is in the cache from
-  // `first` on, until it says false. Pages that come or go meanwhile may be met or not. `asked`:
-  // only of those that are dirty, or being written.
+  // Calls `act(frame)`, collectively, for each cached page of the version in [first, end), until it
+  // returns false. Pages that come or go meanwhile may be missed. `asked`: all pages, or only those
+  // that are dirty or being written.
   enum class pages_asked : std::uint32_t { all, dirty };
   template <class Act>
   GPUFS_HD void for_each_resident(std::uint64_t version, std::uint64_t first, std::uint64_t end,
                                   pages_asked asked, const Act& act) {
     const bool by_key = end - first <= fs_.layout.frame_count / 4;
     const std::uint64_t count = by_key ? end - first : fs_.layout.frame_count;
-    // Whole stretches for each part, as they are written as such.
+    // A stretch is written as a whole, so each part gets whole stretches.
     const std::uint32_t stretch =
         by_key && parts_ > 1 ? dirty_run<Group>(fs_, g_).stretch_pages() : 1;
     const std::uint64_t own = std::uint64_t{(stretch + g_.size() - 1) / g_.size()} * g_.size();
@@ -254,7 +262,7 @@ class write_back {
         }
       }
       for (;;) {
-        // Once more after each: what was done for one page may have been done for its neighbours.
+        // Checked again after each page: its write may have included its neighbours.
         if (asked == pages_asked::dirty) found = found && is_dirty_page(mine);
         const std::uint32_t next = g_.leading(!found);
         if (next == g_.size()) break;
@@ -265,28 +273,27 @@ class write_back {
     }
   }
 
-  // Takes a page for changes to what is dirty of it, which it returns, when other groups have done
-  // with it: 0 only when nothing of it is dirty. Collective; waits for them.
+  // Locks the page for cleaning, after all other groups have finished with it. Returns its dirty
+  // flags; 0 only when the page is clean. Collective; waits for the other groups.
   GPUFS_HD std::uint32_t begin_after_others(std::uint32_t frame_number, const slot_key& key) {
     for (;;) {
       wait_for_cleaner(frame_number);
       std::uint32_t what = 0;
       if (g_.is_leader()) what = dirty_run<Group>::begin_page(fs_, frame_number, key);
       what = g_.broadcast(what);
-      // Dirty is enough to try again: a group that was faster may have failed, and put back what it
-      // took.
+      // A dirty page is tried again: the other group may have failed, and put back what it took.
       if (what != 0 || !needs_writing(frame_number, key)) return what;
     }
   }
-  // Collective.
+  // Clears the page's mask. Collective.
   GPUFS_HD void forget_mask(std::uint32_t frame_number) {
     atomic_word<std::uint64_t>* const mask = fs_.mask(frame_number);
     for (std::uint64_t w = g_.rank(); w < mask_words(fs_.layout.page_bytes()); w += g_.size())
       (void)mask[w].exchange_acq_rel(0);
     g_.sync();
   }
-  // Until no other group is writing the page back. Collective; the caller holds no page that it
-  // takes part in cleaning.
+  // Waits until no other group is writing the page back. Collective. The caller must not hold a
+  // page that it is cleaning.
   GPUFS_HD void wait_for_cleaner(std::uint32_t frame_number) {
     if (g_.is_leader()) {
       const page_dirt dirt(fs_, frame_number);
@@ -300,13 +307,13 @@ class write_back {
   GPUFS_HD slot_header& header(std::uint32_t frame_number) const {
     return frame_table(fs_).header(frame_number);
   }
-  // Equal in all members.
+  // The key, the same in all members.
   GPUFS_HD slot_key key_of(std::uint32_t frame_number) const {
     return g_.broadcast(header(frame_number).key());
   }
   GPUFS_HD hash_index<frame_table> index() const { return frame_table(fs_).index(); }
 
-  // Where the page is now, if it is there. By one thread.
+  // Finds the page's current frame, without a pin. Called by one thread.
   GPUFS_HD bool look_up(const slot_key& key, std::uint32_t& frame_number) const {
     const pinned_slot there = index().find_and_pin(key);
     if (!there.found) return false;
@@ -315,14 +322,14 @@ class write_back {
     return true;
   }
 
-  // Whether it is the page still, and is dirty or being written. Collective.
+  // Whether the frame still holds the page, and it is dirty or being written. Collective.
   GPUFS_HD bool needs_writing(std::uint32_t frame_number, const slot_key& key) const {
     std::uint32_t yes = 0;
     if (g_.is_leader())
       yes = is_dirty_page(frame_number) && header(frame_number).key() == key ? 1 : 0;
     return g_.broadcast(yes) != 0;
   }
-  // Or being written.
+  // Whether the page is dirty or being written.
   GPUFS_HD bool is_dirty_page(std::uint32_t frame_number) const {
     return (page_dirt(fs_, frame_number).flags() & (page_dirt::dirty | page_dirt::cleaning)) != 0;
   }
@@ -342,7 +349,7 @@ class write_back {
                               std::uint64_t size, const Act& act) {
     if (!is_dirty(node)) return;
     const std::uint64_t pages = (size + fs_.layout.page_bytes() - 1) >> fs_.layout.page_shift;
-    // Behind the file's end only what was written at the moment it was cut.
+    // Past the file's end, only pages that were written during a truncation can be dirty.
     for (std::uint32_t pass = 0; pass < (last ? 2u : 1u); ++pass) {
       if (pass != 0 && !is_dirty(node)) return;
       for (std::uint64_t kind = 0; kind <= once_bit; kind += once_bit) {
@@ -361,14 +368,14 @@ class write_back {
     }
   }
 
-  // From the front of the ring on, which is what is evicted next.
+  // Starts at the front of the ring, which is evicted next.
   GPUFS_HD static std::uint64_t place_to_look(const slot_ring& ring) {
     const std::uint64_t next = ring.next.load_relaxed(), seen = ring.clean.load_relaxed();
     return seen < next || seen >= next + ring.count ? next : seen;
   }
 
   static constexpr std::uint64_t evicting_ns = 20'000'000;
-  // Whether the page is not there any more.
+  // Whether the frame no longer holds the page.
   GPUFS_HD bool evict(std::uint32_t frame_number, const slot_key& key) {
     const slot_phase phase = slot_state::phase(header(frame_number).state.load());
     if (phase != slot_phase::resident || !(header(frame_number).key() == key)) return true;
@@ -381,25 +388,26 @@ class write_back {
     bool took;
     std::int32_t error;
   };
-  // Until it was written by us, or is clean: another group's write may have failed.
+  // Repeats until this group has tried to write the page, or the page is clean: another group's
+  // write may have failed.
   GPUFS_HD std::int32_t write_page(std::uint32_t frame_number, const slot_key& key) {
     attempt a{};
     for (std::uint32_t n = 0;; ++n) {
       wait_for_cleaner(frame_number);
       a = write_around(frame_number, key);
       if (a.took || !needs_writing(frame_number, key)) return a.error;
-      // Others were faster, or the file is being truncated, which ends.
+      // Another group was first, or a truncation is under way, which ends.
       if (n != 0) platform::pause(n);
     }
   }
-  // Writes the page, if it is dirty and no other group is at it, and its dirty neighbours with it.
+  // Writes the page and its dirty neighbours, if it is dirty and no other group is cleaning it.
   // Collective.
   GPUFS_HD attempt write_around(std::uint32_t frame_number, const slot_key& key) {
     dirty_run<Group> r(fs_, g_);
     r.take_around(frame_number, key);
     return write(r);
   }
-  // The same of the longest run near it, if that is long enough.
+  // As write_around(), for the longest run in the page's stretch, if it is long enough.
   GPUFS_HD attempt write_longest(std::uint32_t frame_number, const slot_key& key,
                                  std::uint32_t least) {
     dirty_run<Group> r(fs_, g_);
@@ -412,10 +420,10 @@ class write_back {
     const std::uint64_t bytes = std::uint64_t{r.count()} << fs_.layout.page_shift;
     enum class state : std::uint32_t { writable, truncated_now, unsettled } now = state::writable;
     if (g_.is_leader()) {
-      // Both orders: either a truncation finds the pages that were taken, and waits for them; or
-      // this sees it.
+      // Both orders: pairs with the truncation's change of `cuts`. Either the truncation finds the
+      // taken pages and waits for them, or this load sees the truncation.
       if ((fs_.node(r.node()).cuts.fetch_add_acq_rel(0) & 1) != 0) now = state::truncated_now;
-      // A group that syncs or closes waits; others ask once.
+      // A group that syncs or closes waits; other groups check once.
       else if (!is_settled(fs_, r.node(), r.version(), !keeps_errors_)) now = state::unsettled;
     }
     now = g_.broadcast(now);
@@ -431,13 +439,13 @@ class write_back {
     if (error != 0) gave_up_ = true;
     if (error == 0) {
       const auto slot = static_cast<std::uint32_t>(turn_);
-      // What is larger than a slot's staging memory goes in several pieces.
+      // A run larger than the slot's staging memory is written in several pieces.
       const std::uint64_t room = room_for(r, fs_.channel.layout.write_bytes(slot));
       for (std::uint64_t done = 0; done < bytes && error == 0;) {
         const std::uint64_t piece = bytes - done < room ? bytes - done : room;
         error = write_piece(r, slot, done, piece);
         done += piece;
-        // A slot whose answer never came is not ours any more.
+        // The slot is abandoned, so it is not this group's any more.
         if (error == no_answer) {
           turn_ = -1;
           gave_up_ = true;
@@ -463,14 +471,15 @@ class write_back {
     if (waits && turn_ < 0) gave_up_ = true;
   }
 
-  // For those who sync or close; before the pages are let go: then the file may be closed, and its
-  // node another file's.
+  // Keeps an error for the next sync or close. Called before the pages are released: after that the
+  // file may be closed, and its inode state may be another file's.
   GPUFS_HD void keep_error(std::uint32_t node, std::int32_t error) {
     std::int32_t none = 0;
     (void)fs_.node(node).error.compare_exchange_relaxed(none, error);
   }
 
-  // As many bytes as fit, with their mask if they have one: whole pages, or a part of one.
+  // How many bytes of the run fit into `bytes`, with their mask if the run has one: whole pages, or
+  // a part of one page.
   GPUFS_HD std::uint64_t room_for(const dirty_run<Group>& r, std::uint64_t bytes) const {
     const std::uint64_t page_bytes = fs_.layout.page_bytes();
     const std::uint64_t fit = r.masked() ? bytes / 9 * 8 / 512 * 512 : bytes;
@@ -479,8 +488,8 @@ class write_back {
 
   static constexpr std::int32_t no_answer = -0x7fffffff;
 
-  // Bytes [done, done + bytes) of the run. Collective. 0, -errno, or `no_answer`: then the slot is
-  // abandoned.
+  // Writes bytes [done, done + bytes) of the run. Collective. Returns 0, -errno, or `no_answer`;
+  // then the slot is abandoned.
   GPUFS_HD std::int32_t write_piece(const dirty_run<Group>& r, std::uint32_t slot,
                                     std::uint64_t done, std::uint64_t bytes) {
     char* const staging = fs_.channel.write_staging(slot);
@@ -490,7 +499,7 @@ class write_back {
       const bool whole = (p.what & page_dirt::whole) != 0,
                  partial = (p.what & page_dirt::partial) != 0;
       atomic_word<std::uint64_t>* const mask = fs_.mask(p.frame) + p.within / 64;
-      // The mask first: bytes are read behind it.
+      // Takes the mask before it reads the bytes (cache/dirty.cuh).
       for (std::uint64_t w = g_.rank(); w < mask_words(p.bytes); w += g_.size()) {
         std::uint64_t bits = partial ? mask[w].exchange_acq_rel(0) : 0;
         if (whole) bits = page_dirt::bits(w, 0, p.bytes);
@@ -501,7 +510,7 @@ class write_back {
       copy_out_of_page(g_, staging + p.at, fs_.page(p.frame) + p.within, p.bytes);
     });
     g_.sync();
-    if (g_.all(dirty_bits == 0)) return 0;  // dirty for nothing
+    if (g_.all(dirty_bits == 0)) return 0;  // The pages were marked dirty without new bytes.
     update_copies(r, staging, mask_there, done, bytes);
     std::int32_t result = 0;
     if (g_.is_leader()) result = post(r, slot, done, bytes);
@@ -510,14 +519,16 @@ class write_back {
     if (r.masked()) restore_mask(r, mask_there, done, bytes);
     if (result == no_answer && g_.is_leader()) {
       fs_.client().abandon(slot);
-      // Release: pairs with is_unsettled_now().
+      // Release: pairs with the acquire in is_unsettled_now(). Without it a reader of `lost` could
+      // miss that the slot is abandoned.
       if (begun_) (void)fs_.node(r.node()).lost.fetch_add_release(1);
     }
     return result;
   }
 
-  // Copies of pages that are mapped for writing get what is sent: they say what the file has, so
-  // that what differs from them is what it has not. If the write fails, the bytes are dirty still.
+  // Copies of mapped pages get the bytes that are sent. A copy holds what the file has, so bytes
+  // that differ from it are dirty. If the write fails, the mask still says that the bytes are
+  // dirty.
   GPUFS_HD GPUFS_OUT_OF_LINE void update_copies(const dirty_run<Group>& r, const char* staging,
                                                 const std::uint64_t* mask_there, std::uint64_t done,
                                                 std::uint64_t bytes) {
@@ -542,7 +553,7 @@ class write_back {
   GPUFS_HD std::int32_t post(const dirty_run<Group>& r, std::uint32_t slot, std::uint64_t done,
                              std::uint64_t bytes) {
     const std::uint64_t offset = (r.first_page() << fs_.layout.page_shift) + done;
-    // Before it is there: who misses one of these pages must ask the host.
+    // Before the host writes: a group that misses one of these pages must then ask the host.
     fs_.node(r.node()).stored.fetch_max_release(offset + bytes);
     channel_client client = fs_.client();
     const std::uint32_t length =
@@ -560,12 +571,12 @@ class write_back {
     return answer.result;
   }
 
-  // Bits that were taken, and not written.
+  // Sets the bits again that were taken and not written.
   GPUFS_HD void restore_mask(const dirty_run<Group>& r, const std::uint64_t* mask_there,
                              std::uint64_t done, std::uint64_t bytes) {
     for_each_part(r, done, bytes, [&](const part& p) {
-      // The flag says all of a whole page; bits that are left behind would be written with the next
-      // byte of it.
+      // For a whole page the flag says that all bytes are dirty. Leftover bits would be written
+      // again with the page's next dirty byte.
       const bool whole = (p.what & page_dirt::whole) != 0;
       for (std::uint64_t w = g_.rank(); w < mask_words(p.bytes); w += g_.size()) {
         const std::uint64_t bits = mask_there[p.at / 64 + w];
@@ -575,8 +586,8 @@ class write_back {
     g_.sync();
   }
 
-  // What of bytes [done, done + bytes) of a run lies in one of its pages: `bytes`, from `within`
-  // on, at `at` of the piece.
+  // The part of bytes [done, done + bytes) of a run that lies in one page: `bytes` bytes, at
+  // `within` in the page and at `at` in the piece.
   struct part {
     std::uint32_t frame;
     std::uint32_t what;
@@ -597,14 +608,17 @@ class write_back {
   const mount_ref& fs_;
   const Group g_;
   std::uint32_t part_ = 0, parts_ = 1;
-  std::int32_t turn_ = -1;  // a slot that is held, or an error
-  bool contended_ = false;  // other groups were at stretches that were looked at
+  std::int32_t turn_ = -1;  // The write permit: a channel slot that is held, or an error.
+  // Other groups were cleaning stretches that this one looked at.
+  bool contended_ = false;
   bool gave_up_ = false;
-  bool begun_ = false;        // the write without an answer may still land; the leader's
-  bool keeps_errors_ = true;  // for those who sync; nobody else would tell them
+  // The write without an answer may still take effect. Valid in the leader.
+  bool begun_ = false;
+  // Keep errors for the next sync or close, because no caller reports them.
+  bool keeps_errors_ = true;
 };
 
-// By any group: write_back::flush_part(), by all whole warps of a block.
+// write_back::flush_part(), called by any group. All whole warps of a block share the pages.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE void flush_pages(const mount_ref& fs, const Group g,
                                             std::uint64_t version, std::uint32_t node,
@@ -620,9 +634,9 @@ GPUFS_HD GPUFS_OUT_OF_LINE void flush_pages(const mount_ref& fs, const Group g,
   }
 }
 
-// By any group: write_back::flush(), by all whole warps of a block, among which the pages are
-// shared out. -EIO also when nothing is dirty, but a write or truncation that was given up may
-// still take place.
+// write_back::flush(), called by any group. All whole warps of a block share the pages. Returns
+// -EIO also when no page is dirty, but a write or truncation without an answer may still take
+// effect.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_file(const mount_ref& fs, const Group g,
                                                    std::uint64_t version, std::uint32_t node,
@@ -634,7 +648,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t flush_file(const mount_ref& fs, const Gr
     const std::uint32_t parts = g.size() < 32 ? 1 : g.size() / 32;
     if (g.warp_rank() < parts)
       error = write_back(fs, warp).flush(version, node, last, size, g.warp_rank(), parts);
-    // Of several errors the least number.
+    // Of several errors, the one with the smallest number.
     const std::uint64_t least =
         g.least(error == 0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(-error));
     error = least == ~std::uint64_t{0} ? 0 : -static_cast<std::int32_t>(least);

@@ -1,10 +1,10 @@
-// The device's side of the channel: take a slot, post a request, wait for the answer, give the slot
-// back. Everything here is called by one thread (a group's leader).
+// The device's side of the channel: take a slot, post a request, wait for the answer, release the
+// slot. One thread makes each call (a group's leader).
 //
-// Progress: a waiter holds no latch. Every wait ends, with the answer or with -EIO: when the
-// service says that it is dead, or after the request timeout. Only time in which the service lives
-// counts: while its heartbeat stands still, the process is stopped (a signal, a debugger, a frozen
-// container), and that must cost time and no data. The end of the process ends its kernels.
+// Progress: a waiter holds no latch. Every wait ends: with the answer, or with -EIO when the
+// service is dead or after the request timeout. Only time in which the service lives counts. While
+// its heartbeat stands still, the process is stopped (a signal, a debugger, a frozen container); a
+// stop must cost time and no data. The end of the process ends its kernels.
 #pragma once
 
 #include "gpufs/base/standard.cuh"
@@ -20,10 +20,11 @@ namespace gpufs {
 
 enum class slot_owner : std::uint32_t { free = 0, busy = 1, abandoned = 2 };
 
-// In device memory: who has the slot, and the number of its last request.
+// In device memory: which group has the slot, and the number of its last request.
 struct slot_record {
-  atomic_word<std::uint32_t> owner;     // slot_owner
-  atomic_word<std::uint32_t> sequence;  // changed by the owner only; its order is that of `owner`
+  atomic_word<std::uint32_t> owner;  // A slot_owner.
+  // Changed only by the owner; ordered by the orders of `owner`.
+  atomic_word<std::uint32_t> sequence;
 };
 
 struct channel_timeouts {
@@ -36,8 +37,8 @@ class channel_client {
                           const channel_timeouts& timeouts, counter_set* counters)
       : view_(view), slots_(slots), timeouts_(timeouts), counters_(counters) {}
 
-  // A slot of the caller's own, or -EIO; with `wide`, one of those with much room for a write, if
-  // there are such. Waits while all are taken: each holder is bounded by these same timeouts.
+  // Takes a slot. Returns its number, or -EIO after a timeout. `wide`: takes a wide slot, if the
+  // channel has any. Waits while all slots are taken; each holder is bounded by the same timeouts.
   [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t acquire(bool wide = false) {
     deadline waiting = begin_wait();
     slot_walk at = begin_walk(waiting.start, wide);
@@ -50,22 +51,22 @@ class channel_client {
     return -EIO;
   }
 
-  // The same if one is seen free at a glance, else -EAGAIN. Does not wait.
+  // As acquire(), but does not wait: checks a few slots, and returns -EAGAIN if none is free.
   [[nodiscard]] GPUFS_HD std::int32_t try_acquire(bool wide = false) {
     slot_walk at = begin_walk(platform::now_ns(), wide);
     return take_some(at);
   }
 
-  // Posts a request in a slot that the caller owns; what the group wrote to staging came before
-  // (its barrier).
+  // Posts a request in a slot that the caller owns. The group's barrier orders its writes to
+  // staging before this call.
   GPUFS_HD GPUFS_OUT_OF_LINE void post(std::uint32_t slot, const request& r) {
     const std::uint32_t sequence = slots_[slot].sequence.load_relaxed() + 1;
     slots_[slot].sequence.store_relaxed(sequence);
     view_.request(slot).store(r, sequence);
     counters_->add(counter::rpcs);
-    // Release, system scope: pairs with the worker's acquire of the bell; without it the worker
-    // could see the bell before the staging bytes. Otherwise staging goes the other way: the worker
-    // will write where the slot's last owner has read.
+    // Release, system scope: pairs with the worker's acquire of the bell. Without it the worker
+    // could see the bell before the staging bytes. For other requests the host may write to
+    // staging, so the last owner's reads must come before the bell.
     if (r.sends_staging()) view_.bell(slot).store_release(sequence);
     else view_.bell(slot).store_after_reads(sequence);
 #if !defined(__CUDA_ARCH__)
@@ -73,23 +74,24 @@ class channel_client {
 #endif
   }
 
-  // The number of the last request that the caller posted in its slot; for is_answered(). Read it
+  // The number of the last request that the caller posted in its slot; for is_answered(). Called
   // before the slot is released or abandoned.
   [[nodiscard]] GPUFS_HD std::uint32_t posted(std::uint32_t slot) const {
     return slots_[slot].sequence.load_relaxed();
   }
-  // Whether a request has been answered, also when the slot is another group's by now.
+  // Whether a request was answered. Also valid after another group has taken the slot.
   [[nodiscard]] GPUFS_HD bool is_answered(std::uint32_t slot, std::uint32_t sequence) const {
-    // Acquire: pairs with the release of the answer; what the host did for the request came before.
+    // Acquire: pairs with the release of the answer. The caller sees what the host did for the
+    // request.
     const std::uint32_t answered = reply_sequence(view_.reply(slot).word.load_acquire());
     return static_cast<std::int32_t>(answered - sequence) >= 0;
   }
 
-  // The answer's result. -EIO and the slot abandoned (do not touch it again) when there is none in
-  // time; for bulk requests the same with -EAGAIN when the host says that the answer may take long
-  // (`stalled`). With `keep` the caller has to abandon it, after a last look at what is in it.
-  // `begun`: then the request changes files and may still take effect, at any later time; otherwise
-  // it never does.
+  // Waits for the answer and returns its result. Without an answer in time: -EIO. For bulk
+  // requests: -EAGAIN when the host reports that the answer may take long (`stalled`). In both
+  // cases the slot is abandoned and the caller must not touch it again. With `keep` the caller
+  // abandons the slot itself, after it has read what it needs from it. `begun`: the request changes
+  // files and may still take effect at any later time; otherwise it never does.
   struct answer {
     std::int32_t result;
     bool abandoned;
@@ -100,14 +102,14 @@ class channel_client {
     const std::uint32_t sequence = slots_[slot].sequence.load_relaxed();
     deadline waiting = begin_wait();
     for (std::uint32_t attempt = 0;; ++attempt) {
-      // Asked before the answer is looked at: a service that answers and then dies has answered.
+      // Checked before the reply word: a service that answers and then dies has answered.
       const bool looks = attempt % looks_every == looks_every - 1;
-      // Relaxed: only a hint to load the pages in another way; it orders nothing.
+      // Relaxed: a hint to load the pages in another way; it orders nothing.
       const bool stalled = looks && is_bulk && view_.reply(slot).stalled.load_relaxed() == sequence;
       const bool give_up = stalled || (looks && timed_out(slot, waiting));
       const std::uint64_t word = view_.reply(slot).word.load_for_wait();
       if (reply_sequence(word) == sequence) {
-        // Acquire: pairs with the worker's release of the reply word; staging and the rest of the
+        // Acquire: pairs with the worker's release of the reply word. Staging and the rest of the
         // reply are read after it.
         view_.reply(slot).word.end_wait();
         counters_->add(counter::rpc_wait_ns, platform::elapsed_ns(waiting.start));
@@ -125,35 +127,35 @@ class channel_client {
     }
   }
 
-  // Posts a request in a slot that the caller owns, waits for the answer, of which only the result
-  // is wanted, and gives the slot back. The result, or -EIO when there is none.
+  // Posts a request in a slot that the caller owns, waits for the answer, and releases the slot.
+  // For requests of which only the result matters. Returns the result, or -EIO without an answer.
   [[nodiscard]] GPUFS_HD answer ask(std::uint32_t slot, const request& r) {
     post(slot, r);
     const answer a = wait(slot);
     if (!a.abandoned) release(slot);
     return a;
   }
-  // The same in any slot, for a request without bytes.
+  // As above, in any slot, for a request without bytes.
   [[nodiscard]] GPUFS_HD answer ask(const request& r) {
     const std::int32_t turn = acquire();
     return turn < 0 ? answer{turn, true, false} : ask(static_cast<std::uint32_t>(turn), r);
   }
 
-  // Whether a write to this node (its node_name()), or a truncation, has been posted and not
-  // answered, by a caller that waits or has given up. Of a truncation only some bits of the name
-  // are compared: another node's may be taken for this one's.
+  // Whether a write to this node (its node_name()), or a truncation of it, is posted and not
+  // answered. Its caller may be waiting, or have given up. For a truncation only some bits of the
+  // name are compared, so another node's may match.
   [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool has_unanswered_write(
       std::uint64_t node_name) const {
     for (std::uint32_t slot = 0; slot < view_.layout.slot_count; ++slot) {
-      // Acquire: pairs with the release of the caller that gave up; its number is then that of the
-      // write.
+      // Acquire: pairs with the release of the caller that gave up. The number read next is that of
+      // its request.
       if (slots_[slot].owner.load_acquire() == static_cast<std::uint32_t>(slot_owner::free))
         continue;
       const std::uint32_t sequence = slots_[slot].sequence.load_relaxed();
       if (reply_sequence(view_.reply(slot).word.load_acquire()) == sequence) continue;
       request last{};
-      // Not all there: it is being posted now, and a slot with an unanswered request takes no new
-      // one.
+      // The request's words have not all arrived: it is being posted now. It is not the one asked
+      // for, because a slot with an unanswered request takes no new one.
       if (!view_.request(slot).load(sequence, last)) continue;
       if (last.code == request_code::write && last.handle == node_name) return true;
       if (last.code == request_code::truncate && last.length == truncated_node(node_name))
@@ -161,7 +163,7 @@ class channel_client {
     }
     return false;
   }
-  // The same, but waits until there is none, as long as for an answer.
+  // As has_unanswered_write(), but first waits until there is none, for up to the request timeout.
   [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool has_unanswered_write_for_long(
       std::uint64_t node_name) const {
     deadline waiting = begin_wait();
@@ -172,8 +174,8 @@ class channel_client {
     return false;
   }
 
-  // When a wait began, when the waiter last saw a new heartbeat, and for how long the service lived
-  // in between.
+  // State of a wait: when it began, when the waiter last saw a new heartbeat, and for how long the
+  // service has lived since the begin.
   struct deadline {
     std::uint64_t start, heard, lived;
     std::uint32_t heartbeat;
@@ -182,12 +184,11 @@ class channel_client {
     const std::uint64_t now = platform::now_ns();
     return {now, now, 0, 0};
   }
-  // The most time that one heartbeat stands for. The service beats every 50 ms; a longer silence
-  // was a stop.
+  // The most time that one heartbeat counts for. The service's heartbeat changes every 50 ms; a
+  // longer silence was a stop.
   static constexpr std::uint64_t heartbeat_ns_max = 100'000'000;
-  // For how long the service has lived in the wait so far; all ones when it is dead. Reads one
-  // slot's copy of the signs of life, in the host's memory. To be asked again and again: silence
-  // between two calls is a stop.
+  // For how long the service has lived during the wait; all ones when it is dead. Reads one slot's
+  // signs of life in host memory. Callers repeat it: silence between two calls counts as a stop.
   GPUFS_HD std::uint64_t lived_ns(std::uint32_t slot, deadline& waiting) const {
     const reply_record& reply = view_.reply(slot);
     const bool dead =
@@ -207,32 +208,33 @@ class channel_client {
     return lived_ns(slot, waiting) > timeouts_.request_ns;
   }
 
-  // Whether the service has said that it is dead. By one copy of that for all callers: once seen,
-  // it stays. A worker that is late may still answer a request that is posted afterwards.
+  // Whether the service is dead. All callers read one slot's copy, so once one caller has seen it,
+  // it stays so for all. A late worker may still answer a request that is posted afterwards.
   GPUFS_HD bool is_dead() const {
     return view_.reply(0).service.load_relaxed() !=
            static_cast<std::uint32_t>(service_phase::running);
   }
 
-  // Release: the next owner's writes to staging come after my reads.
+  // Release: pairs with the acquire in try_take(). The next owner's writes to staging come after
+  // this owner's reads.
   GPUFS_HD void release(std::uint32_t slot) {
     slots_[slot].owner.store_release(static_cast<std::uint32_t>(slot_owner::free));
   }
 
-  // Nobody waits for the answer; the slot is usable again when it has come.
+  // The caller does not wait for the answer. The slot can be taken again once the answer has come.
   GPUFS_HD void abandon(std::uint32_t slot) {
     slots_[slot].owner.store_release(static_cast<std::uint32_t>(slot_owner::abandoned));
   }
 
  private:
-  // Of a request that got no answer in time. Whether it may still take effect. A file that the host
-  // has opened is closed: the close is posted in the same slot.
+  // Withdraws a request that got no answer in time. Returns whether it may still take effect. If
+  // the host has opened a file for it, posts the close in the same slot.
   [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool withdraw(std::uint32_t slot,
                                                          std::uint32_t sequence) {
     request last{};
     (void)view_.request(slot).load(sequence, last);
     if (!last.changes_files() && !last.opens()) return false;
-    // Pairs with service::begin(), and of an open with service::close_withdrawn() too.
+    // Pairs with service::begin(), and for an open with service::close_withdrawn() too.
     view_.withdrawn(slot).store_before_load(sequence);
     GPUFS_SCHEDULE_POINT("client.withdraw");
     const bool begun =
@@ -240,7 +242,7 @@ class channel_client {
     if (!last.opens()) return begun;
     const std::uint64_t word = view_.reply(slot).word.load_after_store();
     if (reply_sequence(word) != sequence || reply_result(word) < 0) return begun;
-    // Acquire: pairs with the worker's release of the reply word; the handle is read after it.
+    // Acquire: pairs with the worker's release of the reply word. The handle is read after it.
     view_.reply(slot).word.end_wait();
     post(slot, {request_code::close_written, view_.reply(slot).handle.load_relaxed(), 0, 0});
     return begun;
@@ -248,10 +250,10 @@ class channel_client {
 
   static constexpr std::uint32_t longest_pause_ns = 16384;
 
-  static constexpr std::uint32_t looks_every = 32;    // attempts
-  static constexpr std::uint32_t looks_at_once = 16;  // slots
+  static constexpr std::uint32_t looks_every = 32;    // Attempts.
+  static constexpr std::uint32_t looks_at_once = 16;  // Slots.
 
-  // Looks at slots from one chosen by chance on, all of them or those with much room.
+  // A walk over all slots, or all wide ones, from a pseudo-random start.
   struct slot_walk {
     std::uint32_t slot, step;
   };
@@ -260,7 +262,7 @@ class channel_client {
     return {static_cast<std::uint32_t>(mix_start(now) % view_.layout.slot_count) & ~(step - 1),
             step};
   }
-  // The first of a few that is free, or -EAGAIN.
+  // Takes the first free slot of the next few, or returns -EAGAIN.
   GPUFS_HD std::int32_t take_some(slot_walk& at) {
     GPUFS_NO_UNROLL
     for (std::uint32_t i = 0; i < looks_at_once; ++i) {
@@ -279,22 +281,23 @@ class channel_client {
     slot_record& record = slots_[slot];
     std::uint32_t seen = record.owner.load_relaxed();
     if (seen == static_cast<std::uint32_t>(slot_owner::busy)) return false;
-    // Acquire on success: pairs with the release that freed the slot; its sequence is then the last
+    // Acquire on success: pairs with the release that freed the slot. Its sequence is then the last
     // one posted.
     if (!record.owner.compare_exchange_acquire(seen, static_cast<std::uint32_t>(slot_owner::busy)))
       return false;
     if (seen == static_cast<std::uint32_t>(slot_owner::free)) return true;
     if (reply_sequence(view_.reply(slot).word.load_acquire()) == record.sequence.load_relaxed())
       return true;
-    abandon(slot);  // an answer is still to come, and would land in a new owner's staging
+    // The answer is still to come, and would overwrite a new owner's staging.
+    abandon(slot);
     return false;
   }
 
 #if !defined(__CUDA_ARCH__)
   void wake_service(service_duty duty) {
     channel_header::cpu_bed& bed = view_.header().bed(duty);
-    // Sequentially consistent: pairs with the worker or opener that raises `sleepers` and then
-    // looks at the bells once more. Either it sees my bell, or I see that it sleeps.
+    // Sequentially consistent: pairs with the service thread that raises `sleepers` and then checks
+    // the bells again. Either that thread sees this bell, or this thread sees that it sleeps.
     __atomic_fetch_add(&bed.wake, 1u, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&bed.sleepers, __ATOMIC_SEQ_CST) != 0) {
       syscall(SYS_futex, &bed.wake, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);

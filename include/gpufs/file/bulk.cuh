@@ -1,44 +1,49 @@
-// The bulk path: a run of absent pages gets consecutive frames, and the host has the copy engine
-// fill them in one copy (design.md, "The GPU pulls pages"; GPUfs, ACM TOCS 32(1), section 5, copies
-// single pages so): from the file's own pages, where they are registered, else from a buffer into
-// which a worker of the service reads them.
+// The bulk path: loads a run of absent pages with one copy. The run gets consecutive frames, and
+// the host has the copy engine fill them: from the file's own pages if they are registered,
+// otherwise from a buffer into which a worker of the service reads them. (design.md, "The GPU pulls
+// pages"; GPUfs, ACM TOCS 32(1), section 5, copies single pages this way.)
 //
-// A group that misses a page, or finds it loading, may first load a run, before it goes on with its
-// page:
+// A group that misses a page, or finds it loading, may first load a run, and then continues with
+// its page:
 //
-//   take a channel slot, and consecutive frames of one ring -> claim each, make it loading,
-//   findable -> post
-//     -> wait for the answer -> publish
+//   take a channel slot, and consecutive frames of one ring -> claim each frame, make its page
+//   loading and findable -> post -> wait for the answer -> publish
 //
-// Whoever wants a page of the run meanwhile finds it loading, and waits for it as for any other
-// load.
+// Other groups that want a page of the run find it loading, and wait for it as for any other load.
 //
-// Where: (a) at the page itself, if the caller is about to read so much. (b) Ahead of it, at the
-// first chunk (an aligned stretch of `chunk` pages) of which nothing is there, if nearly all of
-// what lies behind the page is in the cache or on its way into it, and at least a part of as many
-// chunks behind as the chosen one is ahead. So a reader from front to back has more and more of it
-// under way, and a reader at random leaves no such pattern. Only one page of `step` is looked at
-// for this, so that others do not pay for it. (c) In the same place, when a page is read that came
-// by (b) and bears a mark: two pages of each such run do, or the reader, who misses nothing in it,
-// would pull every other chunk. These runs are longer: each costs the host more time than it takes
-// the engine to copy a chunk. Of many groups with the same idea one claims the first page of the
-// chunk, as any page that is absent, and begins the run behind it. And only while pulling a page
-// takes no longer than `pull_ns_max`, and all pulls bring no more than `pull_rate_max`. Otherwise
-// so many threads pull that the bus has no more to give, and the engine gets little of it.
+// Where a run begins:
+// * (a) At the page itself, if the caller is about to read enough pages.
+// * (b) Ahead of the page. A chunk is an aligned stretch of `chunk` pages. The run is the first
+//   chunk ahead of which no page is resident or loading. Conditions: nearly all pages just before
+//   this page are resident or loading; and, going back, at least as many chunks have resident or
+//   loading pages as the chosen chunk is ahead. So a sequential reader gets more and more chunks
+//   under way, and a random reader leaves no such pattern. Only one page of `step` checks this, so
+//   that other pages do not pay for the check.
+// * (c) In the same place, when a group reads a marked page. Two pages of each run of (b) bear a
+//   mark. Without marks the reader, which misses nothing in the run, would pull every other chunk.
+//   These runs are longer, because the host spends more time on each run than the engine needs to
+//   copy a chunk.
+//
+// Many groups may want the same run of (b) or (c). The group that claims the first page of the
+// chunk, like any absent page, begins the run after it. (b) and (c) also need a bus that is not
+// busy: pulling a page takes at most `pull_ns_max`, and all pulls together bring at most
+// `pull_rate_max`. Otherwise so many threads pull that the bus has no capacity left, and the engine
+// gets little of it.
 //
 // Progress: as for a single page. A run holds unloaded frames while its group waits for the host,
-// and for nobody's page; it begins only with a channel slot that was free, never waits for frames,
-// and all runs together hold at most a quarter of the frames, and half of the slots: their groups
-// may want another slot, for the page that each loads by itself. Pages that the answer does not
-// cover stop loading without an error: their waiters look again, and load them one by one. When
-// there is no answer the copy may still come, so the frames are not used until the answer comes
-// (unanswered_run).
+// and waits for no other group's page. It begins only with a channel slot that was free, and never
+// waits for frames. All runs together hold at most a quarter of the frames and half of the slots,
+// because their groups may need another slot for the page that each loads by itself.
+//
+// Pages that the answer does not cover stop loading with error 0: their waiters retry and load them
+// one by one. Without an answer the copy may still come, so the frames stay unused until the answer
+// comes (unanswered_run).
 //
 // The driver may be busy until the kernel ends that waits for the run: a thread that copies to
-// pageable memory after that kernel holds the driver's lock meanwhile. The service sees that its
-// call of the driver does not return, and says so (`stalled` of the reply). The group then stops
-// waiting, as when there is no answer, and loads page by page, which needs no driver; so do groups
-// whose runs the service refuses until the driver is free again.
+// pageable memory after that kernel holds the driver's lock meanwhile. The service notices that its
+// driver call does not return, and sets `stalled` in the reply. The group then stops waiting, as
+// without an answer, and loads page by page, which needs no driver. So do groups whose runs the
+// service refuses until the driver is free again.
 #pragma once
 
 #include "gpufs/base/copy.cuh"
@@ -47,17 +52,18 @@
 
 namespace gpufs::detail {
 
-// What a load needs to know of an open file; equal in all members of the group.
+// The facts about an open file that a load needs. Equal in all members of the group.
 struct file_view {
   std::uint64_t version;
   std::uint64_t size;
   std::uint64_t handle;
   std::uint32_t record;
-  std::uint32_t node;    // of a file that somebody writes; else no_node
+  std::uint32_t node;    // inode state of a file that is being written; else no_node
   std::uint32_t access;  // access_bits, st_mode
 };
 
-// Tells the extent table what the answer to a read says of an extent, if it does. By the leader.
+// Adds the extent that the answer to a read describes, if any, to the extent table. Called by the
+// leader.
 GPUFS_HD inline void take_hint(const mount_ref& fs, std::uint64_t version, std::uint32_t slot,
                                std::int32_t result) {
   if (result < 0 || (result & hint_flag) == 0) return;
@@ -67,42 +73,42 @@ GPUFS_HD inline void take_hint(const mount_ref& fs, std::uint64_t version, std::
                           static_cast<std::uint32_t>(reply.extent_bytes.load_relaxed()));
 }
 
-// Pages under way. Equal in all members.
+// A run under way. Equal in all members.
 struct bulk_run {
-  std::uint64_t page;   // the first
-  std::uint32_t frame;  // its frame; the others follow
+  std::uint64_t page;   // the first page
+  std::uint32_t frame;  // frame of the first page; the other frames follow
   std::uint32_t count;  // 0: no run
-  std::uint32_t slot;   // of the channel
-  bool read_ahead;      // whether its pages get marks
+  std::uint32_t slot;   // channel slot
+  bool read_ahead;      // whether some of its pages get marks
 };
 
-// All is collective.
+// All public calls are collective.
 template <class Group>
 class bulk_loader {
  public:
-  // What led to a run; none: it does not pay to look for one.
+  // Why to load a run. none: a search for one does not pay.
   enum class reason : std::uint32_t { none, sure, mark, pattern };
 
-  // A quick look at a page that is missing or loading, or marked, before the calls below. `sure`:
-  // as many pages behind it as the caller is about to read.
+  // A quick check of a page that is missing, loading or marked, before the calls below. `sure`: how
+  // many pages after it the caller is about to read.
   GPUFS_HD static reason reason_at(const mount_ref& fs, std::uint64_t page, std::uint64_t sure,
                                    bool marked) {
     const bulk_layout& bulk = fs.layout.bulk;
     if (bulk.most == 0) return reason::none;
     if (sure >= bulk.least) return marked ? reason::none : reason::sure;
     if (marked) return reason::mark;
-    // Not the page's low bits alone: groups that share out a file often have steps of a power of
-    // two.
+    // Not only the low bits of the page number: groups that divide a file often have strides of a
+    // power of two.
     return ((page ^ (page >> 6) ^ (page >> 12)) & (bulk.step - 1)) == 0 ? reason::pattern
                                                                         : reason::none;
   }
 
-  // Whether the pulling of a page is noted: of one in so many, so that not all write one word.
+  // Whether to measure the pull of a page. One of many, so that not all pulls write one word.
   static constexpr std::uint64_t pulls_for_measure = 64;
   GPUFS_HD static bool measures(std::uint64_t page) { return mix(page) % pulls_for_measure == 0; }
 
-  // Where ahead of `page` a run should begin, and of how many pages; none if nowhere. Does not
-  // wait.
+  // Where ahead of `page` a run should begin, and how many pages it should have; 0 pages: nowhere.
+  // Does not wait.
   struct stretch {
     std::uint64_t page;
     std::uint64_t count;
@@ -113,8 +119,8 @@ class bulk_loader {
     return bulk_loader(fs, g, file).place_ahead_of(page, why);
   }
 
-  // The first page from `page` on, and before `stop`, that is not there; or `stop`. A guess. Does
-  // not wait.
+  // The first page of [page, stop) that is neither resident nor loading; `stop` if there is none. A
+  // guess. Does not wait.
   GPUFS_HD GPUFS_OUT_OF_LINE static std::uint64_t first_absent(const mount_ref& fs, const Group g,
                                                                const file_view file,
                                                                std::uint64_t page,
@@ -132,7 +138,7 @@ class bulk_loader {
     return (file.size + fs.layout.page_bytes() - 1) >> fs.layout.page_shift;
   }
 
-  // How many pages from `page` on a run can be asked for, of those that are wanted; 0: too few.
+  // How many of the `wanted` pages from `page` on can be in one run; 0: too few for a run.
   GPUFS_HD static std::uint32_t fitting(const mount_ref& fs, const file_view& file,
                                         std::uint64_t page, std::uint64_t wanted) {
     const bulk_layout& bulk = fs.layout.bulk;
@@ -153,7 +159,7 @@ class bulk_loader {
     return bulk_loader(fs, g, file).begin_at(page, wanted);
   }
 
-  // Waits for a run, and publishes it.
+  // Waits for the answer to a run, and publishes its pages.
   GPUFS_HD GPUFS_OUT_OF_LINE static void end(const mount_ref& fs, const Group g,
                                              const file_view file, const bulk_run run) {
     bulk_loader(fs, g, file).wait_and_publish(run);
@@ -183,25 +189,24 @@ class bulk_loader {
     return run;
   }
 
-  // Whether a page is in the cache, or on its way. A guess is enough: a wrong one costs a run, or
-  // begins one for nothing.
+  // Whether a page is resident or loading. A guess is enough: a wrong one misses a run, or begins a
+  // useless one.
   GPUFS_HD bool is_there(std::uint64_t page) const { return index_.guess(key_of(page)) != 0; }
 
-  // Where the reader of `page`, if it goes from front to back, will find the first chunk that
-  // nobody has begun.
+  // The first chunk ahead that no group has begun, for a sequential reader of `page`.
   GPUFS_HD stretch place_ahead_of(std::uint64_t page, reason why) const {
     const bulk_layout& bulk = fs_.layout.bulk;
     constexpr stretch nowhere{0, 0};
     if (page < bulk.least || is_bus_busy(page)) return nowhere;
     if (why == reason::mark) {
-      // A mark is evidence itself, and groups that read together are not all equally far: most of a
-      // chunk is enough.
+      // A mark is evidence of a sequential reader by itself, and groups that read together are not
+      // all at the same page. So more than half of the samples are enough.
       const std::uint32_t behind_it =
           page < bulk.chunk ? static_cast<std::uint32_t>(page) : bulk.chunk;
       if (samples_there(page - behind_it, behind_it) <= samples / 2) return nowhere;
     } else if (samples_there(page - bulk.least, bulk.least) < samples - 1) {
-      // A reader at random, of whose file a quarter is there, would find most of the samples once
-      // in 37 times, and all but one once in 2,600.
+      // At most one sample may be missing, so that a random reader does not begin runs
+      // (docs/decisions/file_calls.md).
       return nowhere;
     }
     const std::uint64_t chunk = page & ~std::uint64_t{bulk.chunk - 1};
@@ -209,15 +214,15 @@ class bulk_loader {
     const std::uint32_t ahead = untouched_chunk(chunk, true, page == chunk ? 0 : 1, behind);
     const std::uint64_t place = chunk + std::uint64_t{ahead} * bulk.chunk;
     if (ahead > behind || place >= pages_of(fs_, file_)) return nowhere;
-    // The first guesses are short. Who reads what they brought gets longer runs, as far as it has
-    // come.
+    // The first guessed runs are short. A reader of their pages gets longer runs, up to the length
+    // that it has read.
     const std::uint64_t reach = std::uint64_t{behind - ahead + 1} * bulk.chunk;
     return {place, why == reason::mark && reach > bulk.chunk
                        ? (reach < bulk.most ? reach : bulk.most)
                        : bulk.chunk};
   }
 
-  // Whether threads that pull pages keep the bus busy, for a page that would be pulled.
+  // Whether threads that pull pages keep the bus busy. Only asked for a page that would be pulled.
   GPUFS_HD bool is_bus_busy(std::uint64_t page) const {
     std::uint32_t busy = 0;
     if (g_.is_leader()) {
@@ -229,14 +234,13 @@ class bulk_loader {
     }
     return g_.broadcast(busy) != 0;
   }
-  // Of a bus that has 55,000 bytes in a microsecond, eight blocks of 256 threads pull 14,000 and
-  // have 38,000 with runs (benchmarks/results/030dfd0/bulk.txt); thirty-two pull 48,000, which runs
-  // can only disturb.
+  // Above these limits, runs only disturb the pulls (docs/decisions/file_calls.md). Nanoseconds per
+  // page; bytes per microsecond.
   static constexpr std::uint32_t pull_ns_max = 60'000;
   static constexpr std::uint32_t pull_rate_max = 30'000;
 
-  // How many samples of `count` pages are there, or on their way. At uneven distances: a reader
-  // with a stride of a power of two must not look like one who reads all.
+  // How many samples of `count` pages from `first` on are resident or loading. The samples are at
+  // uneven distances, so that a stride of a power of two does not look like a sequential reader.
   static constexpr std::uint32_t samples = 8;
   GPUFS_HD std::uint32_t samples_there(std::uint64_t first, std::uint32_t count) const {
     std::uint32_t n = 0;
@@ -244,14 +248,14 @@ class bulk_loader {
       n += is_there(first + sample_of(i, samples, count)) ? 1u : 0u;
     return static_cast<std::uint32_t>(g_.sum(n));
   }
-  // Sample `i` of `of` in `count` pages.
+  // The page of sample `i` of `of`, in a stretch of `count` pages.
   GPUFS_HD static std::uint32_t sample_of(std::uint32_t i, std::uint32_t of, std::uint32_t count) {
     const std::uint32_t distance = count / of == 0 ? 1 : count / of;
     return (distance * i + (5 * i + 3) % distance) % count;
   }
 
-  // How many chunks away, from `from` up to `to`, is the first of which no sample is there; more
-  // than `to` if none is. Before the file's first chunk is such a one.
+  // Distance in chunks, within [from, to], of the first chunk without a resident or loading sample;
+  // to + 1 if there is none. A chunk before the start of the file counts as untouched.
   GPUFS_HD std::uint32_t untouched_chunk(std::uint64_t chunk, bool forward, std::uint32_t from,
                                          std::uint32_t to) const {
     const std::uint32_t pages = fs_.layout.bulk.chunk;
@@ -270,8 +274,8 @@ class bulk_loader {
     return to + 1;
   }
 
-  // A channel slot, and consecutive frames; `run.count` becomes 0 when they cannot be had at once.
-  // Returns their ring.
+  // Acquires a channel slot and consecutive frames. `run.count` becomes the number of frames, 0 if
+  // the group cannot have them at once. Returns the ring of the frames.
   GPUFS_HD std::uint32_t take_resources(bulk_run& run) {
     struct taken {
       std::uint32_t count, slot, ring;
@@ -289,7 +293,7 @@ class bulk_loader {
         t.count = 0;
       } else {
         t.slot = static_cast<std::uint32_t>(slot);
-        // In turn, so that no ring fills before the others.
+        // Rings take turns, so that they fill evenly.
         t.ring = shared().next_ring.fetch_add_relaxed(1) % fs_.layout.ring_count;
       }
     }
@@ -316,8 +320,8 @@ class bulk_loader {
     shared().runs.add_relaxed(~0u);
   }
 
-  // Makes the pages loading, as far as they are absent and their frames can be had; `run.count`
-  // becomes what came of it.
+  // Makes the pages loading, up to the first page that is not absent or whose frame cannot be
+  // claimed. `run.count` becomes the number of pages.
   GPUFS_HD void claim(bulk_run& run, std::uint32_t ring) {
     ring_set<frame_table> all = frames_.rings();
     const auto begin_load = [&](std::uint32_t i) {
@@ -325,8 +329,8 @@ class bulk_loader {
       return all.claim_slot(run.frame + i) &&
              index_.begin_load(key_of(run.page + i), run.frame + i);
     };
-    // The first page before the others: of groups that ask for the same pages one gets them all,
-    // and not each a few.
+    // Claims the first page alone: if several groups ask for the same pages, one of them gets all,
+    // instead of a few each.
     std::uint32_t begun = 0;
     if (g_.is_leader()) begun = begin_load(0) ? 1 : 0;
     if (g_.broadcast(begun) == 0) {
@@ -347,7 +351,7 @@ class bulk_loader {
     }
   }
 
-  // By the leader.
+  // Called by the leader.
   GPUFS_HD void post(const bulk_run& run) const {
     const std::uint64_t offset = run.page << fs_.layout.page_shift;
     const std::uint64_t bytes = std::uint64_t{run.count} << fs_.layout.page_shift;
@@ -361,7 +365,7 @@ class bulk_loader {
 
   GPUFS_HD void wait_and_publish(const bulk_run& run) {
     struct answered {
-      std::uint64_t bytes;  // that came
+      std::uint64_t bytes;  // loaded bytes
       std::uint32_t staged;
       std::uint32_t abandoned;
     } answer{0, 0, 0};
@@ -382,14 +386,14 @@ class bulk_loader {
     answer = g_.broadcast(answer);
     const std::uint64_t page_bytes = fs_.layout.page_bytes();
     const std::uint64_t offset = run.page << fs_.layout.page_shift;
-    // What the file has of the run; in whole pages but for the last one.
+    // The bytes that the file has of the run: whole pages, except perhaps the last one.
     const std::uint64_t all = std::uint64_t{run.count} << fs_.layout.page_shift;
     const std::uint64_t bytes = file_.size - offset < all ? file_.size - offset : all;
     if (answer.bytes == bytes && bytes < all) {
-      // The engine copied what the file has; the rest of a frame is zeros.
+      // The engine copied the bytes of the file. The rest of the last frame becomes zeros.
       fill_zero(g_, fs_.page(run.frame) + bytes, page_bytes - (bytes & (page_bytes - 1)));
     }
-    // The barrier brings all members' stores before the releases below.
+    // The barrier orders the stores of all members before the releases below.
     g_.sync();
     std::uint32_t loaded = 0;
     for (std::uint32_t i = g_.rank(); i < run.count; i += g_.size()) {
@@ -399,9 +403,9 @@ class bulk_loader {
       frame& f = frames_.at(frame_number);
       GPUFS_SCHEDULE_POINT("bulk.publish");
       if (answer.abandoned != 0) {
-        // The engine may still write into the frame: it stays in state evicting, with the loader's
-        // pin, until the answer comes (free_unanswered).
-        f.header.set_failure(0);  // who waits loads it alone
+        // The engine may still write into the frame. It stays in the state evicting, with the
+        // loader's pin, until the answer comes (free_unanswered).
+        f.header.set_failure(0);  // A waiter retries, and loads the page alone.
         f.header.state.fail_load();
         index_.remove(key_of(run.page + i), frame_number);
       } else if (begin + valid <= answer.bytes) {
@@ -421,7 +425,7 @@ class bulk_loader {
       if (answer.staged == 0) counters.direct_loads.add_relaxed(loaded);
       fs_.counters().add(counter::bulk_loads, loaded);
     }
-    // All members have given up their frames before the leader lets others free them.
+    // All members have failed their pages before the leader lets other groups free the frames.
     if (answer.abandoned != 0) g_.sync();
     if (!g_.is_leader()) return;
     fs_.counts_of(file_.record).loaded_bytes.add_relaxed(answer.bytes);
@@ -434,7 +438,7 @@ class bulk_loader {
     }
   }
 
-  // By the leader.
+  // Called by the leader.
   GPUFS_HD void keep_unanswered(const bulk_run& run, std::uint32_t sequence) const {
     using use = unanswered_run::use;
     GPUFS_NO_UNROLL
@@ -449,8 +453,8 @@ class bulk_loader {
       return;
     }
   }
-  // Frees the frames of runs that have been answered since their groups gave up. By one thread;
-  // does not wait.
+  // Frees the frames of runs that were answered after their groups gave up. Called by one thread.
+  // Does not wait.
   GPUFS_HD GPUFS_OUT_OF_LINE void free_unanswered() {
     using use = unanswered_run::use;
     GPUFS_NO_UNROLL

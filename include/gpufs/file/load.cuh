@@ -1,5 +1,6 @@
-// How the bytes of one page come: the direct path, else the staged path (design.md: "The GPU pulls
-// pages"); and with it, when others seem to follow, the bulk path for those.
+// Loads one page: by the direct path, or by the staged path if that fails (design.md: "The GPU
+// pulls pages"). If the following pages seem to be wanted too, it first loads those by the bulk
+// path.
 #pragma once
 
 #include "gpufs/base/copy.cuh"
@@ -12,18 +13,19 @@ namespace gpufs::detail {
 template <class Group>
 class page_loader {
  public:
-  // `sure`: how many pages behind this one the caller is about to read.
+  // `sure`: how many pages after this one the caller is about to read.
   GPUFS_HD page_loader(const mount_ref& fs, const Group& g, const file_view& file,
                        std::uint64_t page, std::uint64_t sure = 0)
       : fs_(fs), g_(g), file_(file), offset_(page << fs.layout.page_shift), sure_(sure) {}
 
-  // What page_cache has done before it waits for the page, or loads it: a run of pages is loaded,
-  // if that pays; this page may be the first of it. A single thread of a GPU would take longer over
-  // a run than the run takes.
+  // page_cache calls look_ahead() before it waits for the page or loads it. look_ahead() loads a
+  // run of pages if that pays; this page may be the first of the run. A single thread of a GPU does
+  // not: its part of a run would take longer than the copy.
   static constexpr bool looks_ahead = !(Group::is_one_thread && platform::is_gpu);
-  // `marked`: it was loaded ahead, and its reader is to have more loaded.
+  // `marked`: the page was loaded ahead and bears a mark; its reader should load more ahead.
+  // Collective. Waits for the host if it loads a run.
   GPUFS_HD void look_ahead(bool marked) const {
-    // Of a file that is being written the host may not have what a run would bring.
+    // While a file is being written, the host may not have the bytes that a run would load.
     if (!loads_runs(g_) || file_.node != no_node) return;
     using bulk = bulk_loader<Group>;
     const std::uint64_t page = offset_ >> fs_.layout.page_shift;
@@ -34,8 +36,8 @@ class page_loader {
     if (run.count != 0) bulk::end(fs_, g_, file_, run);
   }
 
-  // Fills a frame; returns the bytes that the file has there, or -errno. Collective. Waits for I/O
-  // on the staged path.
+  // Fills a frame. Returns the bytes that the file has in the page, or -errno. Collective. Waits
+  // for I/O on the staged path.
   GPUFS_HD std::int32_t operator()(char* to) const {
     const std::uint64_t page_bytes = fs_.layout.page_bytes();
     source from{};
@@ -46,8 +48,8 @@ class page_loader {
       fill_zero(g_, to, page_bytes);
       return static_cast<std::int32_t>(page_bytes);
     }
-    // Staged when it is not mapped, or when (CPU device) the mapping has lost its file or the file its
-    // disk: the host says which.
+    // Uses the staged path if the extent is not mapped. Also if (on the CPU device) the mapping has
+    // lost its file, or the file its disk: the host then returns the error.
     const std::uint64_t start = address != 0 ? platform::now_ns() : 0;
     const bool whole = address != 0 && direct(to, address, want);
     const std::uint64_t page_number = offset_ >> fs_.layout.page_shift;
@@ -65,27 +67,25 @@ class page_loader {
       if (whole) counters.direct_loads.add_relaxed(1);
       counters.loaded_bytes.add_relaxed(static_cast<std::uint64_t>(got));
     }
-    // What lies behind the end of a file that is being written is zero, up to where it ends when
-    // somebody asks.
+    // In a file that is being written, bytes past the stored end are zeros. The page counts as
+    // whole, because readers stop at the size that the file has when they read.
     return got >= 0 && file_.node != no_node ? static_cast<std::int32_t>(page_bytes) : got;
   }
 
  private:
   struct source {
-    std::uint64_t address;  // where the page can be copied from; 0: the host has to be asked
-    std::uint64_t bytes;    // that the host's file has of it; 0: none, it lies behind them
+    std::uint64_t address;  // where to copy the page from; 0: ask the host
+    std::uint64_t bytes;    // bytes of the page in the host's file; 0: it is past the end
   };
-  // By the leader. The size that the caller knows of a file that is being written may be an old
-  // one.
+  // Called by the leader. For a file that no descriptor writes, the caller asks only for pages that
+  // begin before `file_.size`. For a file that is being written, `file_.size` may be old.
   GPUFS_HD source find_source() const {
-    std::uint64_t end =
-        file_
-            // of a file that nobody writes the caller asks only for pages that begin before that
-            .size;
+    std::uint64_t end = file_.size;
     bool registered = true;
     if (file_.node != no_node) {
       const inode_state& node = fs_.node(file_.node);
-      // Acquire: pairs with the release of who wrote the page back before it was evicted.
+      // Acquire: pairs with the release of the group that wrote the page back before it was
+      // evicted.
       end = node.stored.load_acquire();
       if (end <= offset_) return {0, 0};
       registered = (node.cuts.load_relaxed() & inode_state::shrunk) == 0;
@@ -95,8 +95,8 @@ class page_loader {
     return {registered ? extent_table(fs_).find(file_.version, offset_, want) : 0, want};
   }
 
-  // Many groups may have the same idea: one of them claims the first page, in the usual way, and
-  // begins the run behind it.
+  // Many groups may want the same run. The group that claims the first page, in the usual way,
+  // begins the run of the pages after it.
   GPUFS_HD bulk_run begin_run_ahead(std::uint64_t page,
                                     typename bulk_loader<Group>::reason why) const {
     using bulk = bulk_loader<Group>;
@@ -113,7 +113,7 @@ class page_loader {
     return run;
   }
 
-  // Whether all of it could be copied.
+  // Copies the page from the extent. False if not all of it could be copied.
   GPUFS_HD bool direct(char* to, std::uint64_t address, std::uint64_t want) const {
     if (copy_from_extent(g_, to, address, want) != want) return false;
     if (g_.is_leader()) {
@@ -124,7 +124,7 @@ class page_loader {
   }
 
   struct turn {
-    std::int32_t slot;    // < 0: no slot of ours (none was to be had, or it was abandoned)
+    std::int32_t slot;    // < 0: the loader has no slot (none was free, or it was abandoned)
     std::int32_t result;  // bytes, or -errno
   };
 
@@ -135,7 +135,7 @@ class page_loader {
     if (t.slot < 0) return t.slot;
     const auto slot = static_cast<std::uint32_t>(t.slot);
     std::uint64_t done = 0;
-    // A page larger than a staging slot comes in several turns.
+    // A page larger than a staging slot needs several requests.
     while (done < want) {
       const std::uint64_t piece = want - done < fs_.channel.layout.staging_bytes
                                       ? want - done
@@ -145,10 +145,11 @@ class page_loader {
       if (t.result < 0) break;
       const auto got = static_cast<std::uint64_t>(t.result);
       copy_from_host(g_, to + done, fs_.channel.staging(slot), got);
-      // all members have read the staging memory before the leader posts again or frees the slot
+      // All members have read the staging memory before the leader posts again or releases the
+      // slot.
       g_.sync();
       done += got;
-      if (got < piece) break;  // the file is shorter than when it was opened
+      if (got < piece) break;  // The file is shorter than when it was opened.
     }
     if (g_.is_leader()) {
       if (t.slot >= 0) fs_.client().release(slot);
@@ -160,7 +161,7 @@ class page_loader {
     return t.result < 0 ? t.result : static_cast<std::int32_t>(done);
   }
 
-  // One request, by the leader.
+  // Posts one request and waits for the answer. Called by the leader.
   GPUFS_HD turn ask(std::uint32_t slot, std::uint64_t offset, std::uint32_t length) const {
     channel_client client = fs_.client();
     client.post(slot, {request_code::read, file_.handle, length, offset});

@@ -1,16 +1,16 @@
-// Open files: gopen and gclose. Records are slots like frames, with the same index and state
-// machine; a "load" is the host's open, a pin is one holder of the descriptor, and a record whose
-// last holder leaves is closed at once.
+// Open files: gopen and gclose. Open-file records are slots like frames, with the same index and
+// state machine. A "load" is the host's open; a pin is one holder of the descriptor; when the last
+// holder leaves, the record is closed at once.
 //
 //   find and pin --resident------> the file is open already: no round trip
-//        |   \---loading---------> wait for the other's open
+//        |   \---loading---------> wait for the other group's open
 //      absent
 //        |
-//   claim a free record -> begin_load -> ask the host -> [install the pages that came along] ->
+//   claim a free record -> begin_load -> ask the host -> [install the pages of the reply] ->
 //   publish
 //
 // Progress: an opener holds no page while it waits, and installs pages without waiting
-// (page_cache::offer), so the waits of openers and of page loaders form no cycle.
+// (page_cache::offer). So waits of openers and of page loaders form no cycle.
 #pragma once
 
 #include "gpufs/file/load.cuh"
@@ -18,9 +18,9 @@
 
 namespace gpufs {
 
-// A flag of gopen, with O_WRONLY: each byte is written at most once while the file is open, and
-// none is read. So no page is ever fetched. (GPUfs, ACM TOCS 32(1), section 3.2.) A bit that
-// open(2) does not use.
+// A flag of gopen, together with O_WRONLY: while the file is open, each byte is written at most
+// once and none is read. So no page is ever loaded. (GPUfs, ACM TOCS 32(1), section 3.2.) open(2)
+// does not use this bit.
 inline constexpr std::int32_t O_GWRONCE = 1 << 28;
 
 }  // namespace gpufs
@@ -37,24 +37,27 @@ class record_table {
   GPUFS_HD hash_index<record_table> index() const {
     return {fs_->at<index_bucket>(fs_->layout.file_buckets), fs_->layout.file_bucket_count, *this};
   }
-  // Every pin that goes may be the last one, those of mistaken lookups too; so each looks whether
-  // it must close. What close_on_host() says then, else 0.
+  // Releases a pin, and closes the file if it was the last pin. Every unpin checks this, because a
+  // pin of a mistaken lookup may be the last one too. Returns the result of close_on_host(), or 0
+  // if nothing was closed.
   GPUFS_HD std::int32_t unpin(std::uint32_t slot) const {
     const std::uint32_t word = header(slot).state.unpin();
     return slot_state::phase(word) == slot_phase::resident && slot_state::pins(word) == 0
                ? close_unused(slot)
                : 0;
   }
-  // Has the host close a file, and waits for that if the file has a node: until then an open would
-  // join those who write the file, and not look whether it changed. 0, or -errno when the host has
-  // not said that it is closed. It will be before an open of this file is answered: by the host
-  // where the request was posted, else by close_before_open().
-  // Bytes that a gclose has given up are reported with it.
+  // Has the host close a file. If the file has an inode state, waits for the host: otherwise a
+  // later open would join the writers of the file and not check whether it has changed.
+  //
+  // Returns 0; or -errno if the host has not confirmed the close. The close then takes place before
+  // an open of this file is answered: by the host, if the request was posted; otherwise by
+  // close_before_open(). The request also reports the bytes that a gclose has given up. Called by
+  // one thread.
   GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_on_host(std::uint32_t slot, std::uint64_t handle,
                                                         std::uint32_t node, bool writes) const {
     channel_client client = fs_->client();
-    // The file may have dirty bytes, which the end of the mount writes if it is open then
-    // (leave_writers).
+    // The file may have dirty bytes; the end of the mount writes them if the file is still open
+    // then (leave_writers).
     if (node != no_node && client.is_dead()) return -EIO;
     const std::int32_t turn = client.acquire();
     if (turn < 0) {
@@ -64,11 +67,11 @@ class record_table {
     const auto channel_slot = static_cast<std::uint32_t>(turn);
     if (node == no_node) {
       client.post(channel_slot, {request_code::close, handle, 0, 0});
-      client.abandon(channel_slot);  // nobody waits for it
+      client.abandon(channel_slot);  // no thread waits for the answer
       return 0;
     }
     atomic_word<std::int32_t>& given_up = fs_->node(node).given_up;
-    // Acquire: pairs with the release of a gclose that gave bytes up.
+    // Acquire: pairs with the release in gives_up().
     const std::int32_t lost = writes ? given_up.exchange_acq_rel(0) : 0;
     const auto error = static_cast<std::uint64_t>(-static_cast<std::int64_t>(lost));
     const channel_client::answer answer =
@@ -77,20 +80,23 @@ class record_table {
     if (answer.abandoned && lost != 0) (void)given_up.compare_exchange_acq_rel(none, lost);
     return answer.result;
   }
-  // Before an open is posted in the channel slot, which is the caller's: has the host close what
-  // could not be closed before. 0; or -errno, and the slot is abandoned.
+  // Has the host close the files that could not be closed before (keep_unclosed()). Called before
+  // an open is posted in `channel_slot`, which the caller has acquired. Returns 0; or -errno, and
+  // then the slot is abandoned.
   GPUFS_HD std::int32_t close_before_open(std::uint32_t channel_slot) const {
     if (!fs_->writes()) return 0;
     // Acquire: pairs with the release in keep_unclosed().
     if (fs_->at<name_state>(fs_->layout.names)->unclosed.load_acquire() == 0) return 0;
     return close_unclosed(channel_slot);
   }
-  // One holder gives its descriptor back; none: the record is not open any more under the
-  // generation with this tag, as after one gclose too many. The holder's pin stays, to be given
-  // back by unpin(). A close that finds no holders waits. Either another close has taken a step too
-  // many, and takes it back; or the last holder is leaving, and then the generation changes. So no
-  // holder is refused because of others' mistakes, and both waits end by themselves. Never a loop
-  // of exchanges (slot_state::try_unpin).
+  // Removes one holder of the descriptor. Returns `none` if the record is no longer open under the
+  // generation with this tag, as after a surplus gclose. The holder's pin stays; the caller
+  // releases it with unpin().
+  //
+  // A close that finds no holders waits, for one of two cases: a surplus close has decremented the
+  // count and is about to undo that; or the last holder is leaving, and the generation is about to
+  // change. Both waits end by themselves, and no valid close fails because of a surplus one. The
+  // function uses no compare-exchange loop (slot_state::try_unpin has the reason).
   enum class holding : std::uint32_t { none, one_of_several, last };
   [[nodiscard]] GPUFS_HD holding let_go(std::uint32_t slot, std::uint32_t tag, bool writes) const {
     atomic_word<std::uint64_t>& holders = at(slot).tag_holders;
@@ -103,8 +109,8 @@ class record_table {
         continue;
       }
       GPUFS_SCHEDULE_POINT("file.let_go");
-      // Release, and acquire by the last: it writes back what all have written, so it must see how
-      // far that goes.
+      // Release; the last holder also acquires: it flushes what all holders have written, so it
+      // must see all of their writes.
       const open_file::held before =
           open_file::holders_in(writes ? holders.fetch_add_release(~std::uint64_t{0})
                                        : holders.fetch_add_relaxed(~std::uint64_t{0}));
@@ -116,7 +122,7 @@ class record_table {
     }
   }
 
-  // Both by the owner of the record only. `size`: or the node, as file_facts has it.
+  // Called only by the owner of the record. `size`: the size, or the node (file_facts::size).
   GPUFS_HD void describe(std::uint32_t slot, std::uint64_t version, std::uint64_t size) const {
     for (std::uint32_t i = 0; i < file_copies; ++i) {
       file_facts& facts = fs_->facts_of(slot, i);
@@ -131,21 +137,21 @@ class record_table {
   }
   GPUFS_HD void set_generation(std::uint32_t slot, std::uint32_t generation, std::uint64_t handle,
                                std::uint32_t mode, std::uint32_t holders) const {
-    // Raised by one each time, from no holders. Added, so that a surplus gclose that is taking its
-    // step back meets no store.
+    // Each call raises the generation by one, and starts from no holders. It adds to the word
+    // instead of storing it, so that it does not overwrite the undo of a surplus gclose.
     at(slot).tag_holders.add_relaxed((std::uint64_t{1} << 32) + holders);
     at(slot).handle.store_relaxed(handle);
     for (std::uint32_t i = 0; i < file_copies; ++i)
       fs_->facts_of(slot, i).set_tags(generation, handle, mode);
   }
-  // Records are not evicted: one that is open is somebody's.
+  // Records are not evicted: an open record has a holder.
   GPUFS_HD static bool claim_resident(std::uint32_t) { return false; }
 
  private:
   GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_unused(std::uint32_t slot) const {
     GPUFS_SCHEDULE_POINT("file.close");
-    if (!header(slot).state.claim(slot_phase::resident))
-      return 0;  // opened again meanwhile, or another closes it
+    // Fails if the file was opened again meanwhile, or if another thread closes it.
+    if (!header(slot).state.claim(slot_phase::resident)) return 0;
     index().remove(header(slot).key(), slot);
     const std::uint64_t handle = at(slot).handle.load_relaxed();
     const file_facts& facts = fs_->facts_of(slot, 0);
@@ -159,9 +165,9 @@ class record_table {
                          writes);
   }
 
-  // Keeps a file that the host is to close, in this record or the next one that keeps none. In a
-  // read-only mount it stays open at the host until the mount ends, which keeps nothing from
-  // anybody.
+  // Remembers a file that the host must still close: in this record, or in the next one that
+  // remembers none. In a read-only mount the file stays open at the host until the mount ends,
+  // which does no harm.
   GPUFS_HD void keep_unclosed(std::uint32_t slot, std::uint64_t handle) const {
     if (!fs_->writes()) return;
     for (std::uint32_t i = 0; i < fs_->layout.file_count; ++i) {
@@ -172,8 +178,9 @@ class record_table {
       return;
     }
   }
-  // A group that opens meanwhile asks for the same closes, so that each has them before its own
-  // open: a handle is given once, and a second close finds nothing.
+  // Groups that open at the same time ask for the same closes, so that each close is answered
+  // before each group's own open. That is safe: a handle is never reused, and a second close of it
+  // finds nothing.
   [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_unclosed(
       std::uint32_t channel_slot) const {
     channel_client client = fs_->client();
@@ -183,7 +190,7 @@ class record_table {
       if (handle == 0) continue;
       client.post(channel_slot, {request_code::close_written, handle, 0, 0});
       const channel_client::answer answer = client.wait(channel_slot);
-      // Also without an answer: it is posted.
+      // Also without an answer: the request is posted, so the host closes the file.
       if (place.compare_exchange_acq_rel(handle, 0))
         (void)fs_->at<name_state>(fs_->layout.names)->unclosed.fetch_add_release(~0u);
       if (answer.abandoned) return answer.result;
@@ -194,19 +201,20 @@ class record_table {
   const mount_ref* fs_;
 };
 
-// The generation's low bits are part of the descriptor.
+// The low bits of the generation are part of the descriptor.
 GPUFS_HD inline std::int32_t make_descriptor(std::uint32_t slot, std::uint32_t generation) {
   return static_cast<std::int32_t>(
       ((generation & ((1u << limits::generation_bits) - 1)) << limits::open_files_bits) | slot);
 }
 
-// What a descriptor stands for; takes no pin: the caller's open is one. Called by one thread.
-// Relaxed reads: whoever has the descriptor got it, in whatever way, after the opener published the
-// record, so what is read is at least as new; and a stale descriptor must only not match.
+// Looks a descriptor up. It takes no pin, because the caller's open is one. Called by one thread.
+// Relaxed loads are enough: the caller has received the descriptor, in whatever way, after the
+// opener published the record, so the values are at least as new. A stale descriptor only must not
+// match.
 struct found_file {
   file_view view;
   std::int32_t error;
-  std::uint32_t tag;  // of the generation
+  std::uint32_t tag;  // tag of the generation
 };
 GPUFS_HD inline found_file look_up(const mount_ref& fs, std::int32_t fd) {
   const std::uint32_t slot = static_cast<std::uint32_t>(fd) & (limits::open_files_max - 1);
@@ -233,10 +241,10 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t share_size(const mount_ref& fs, const G
   return file_size(fs, g, node);
 }
 
-// The same by a group: each member for itself, from one address. What they found is the same for
-// all, because it does not change while the generation is that of the descriptor; only whether it
-// still is, they have to agree on. Without the size of a file that is being written, which all who
-// write it would look up in one place.
+// The same for a group: each member looks the descriptor up by itself, at the same addresses. All
+// members find the same values, because these do not change while the generation is that of the
+// descriptor. The members only have to agree whether it still is. The size of a file that is being
+// written is not looked up: all writers would read that one word. Collective.
 template <class Group>
 GPUFS_HD found_file find_to_write(const mount_ref& fs, const Group& g, std::int32_t fd,
                                   std::uint32_t access = access_write) {
@@ -244,7 +252,7 @@ GPUFS_HD found_file find_to_write(const mount_ref& fs, const Group& g, std::int3
   if (!g.all(f.error == 0 && (f.view.access & access) != 0)) f.error = -EBADF;
   return f;
 }
-// With one size for all: the leader's.
+// The same, and the leader's view of the size for all members. Collective.
 template <class Group>
 GPUFS_HD found_file find_file(const mount_ref& fs, const Group& g, std::int32_t fd,
                               std::uint32_t access) {
@@ -253,7 +261,7 @@ GPUFS_HD found_file find_file(const mount_ref& fs, const Group& g, std::int32_t 
   return f;
 }
 
-// Of a path, without its zero; or -errno.
+// Length of a path in bytes, without its terminating zero; or -errno.
 GPUFS_HD inline std::int32_t length_of_path(const char* path) {
   if (path == nullptr) return -EFAULT;
   std::uint32_t n = 0;
@@ -263,15 +271,17 @@ GPUFS_HD inline std::int32_t length_of_path(const char* path) {
   return n == 0 ? -ENOENT : static_cast<std::int32_t>(n);
 }
 
-// A descriptor more may write a file. By one thread, before anybody has the descriptor. Waits while
-// who was the last to write the file gives up what it could not write, so that what is written from
-// now on is not taken for that. That wait has no deadline, because a caller that went away would
-// have to leave the writers again, which waits too. It ends: the last writer writes each dirty page
-// once more, by requests that end, and stops at the first that gets no answer; then it waits for
-// readers of a page at most for a fixed time; and it never waits for an open.
+// Adds a descriptor to those that may write a file. Called by one thread, before any group has the
+// descriptor.
+//
+// Waits while the last writer gives up what it could not write, so that new bytes are not given up
+// with the old ones. The wait has no deadline: a caller that timed out would have to leave the
+// writers again, which waits too. It ends: the last writer writes each dirty page once more, by
+// requests that end, and stops at the first one without an answer. Then it waits at most a fixed
+// time for readers of a page. It never waits for an open.
 GPUFS_HD inline void join_writers(const mount_ref& fs, std::uint32_t node) {
   atomic_word<std::uint32_t>& writers = fs.node(node).writers;
-  // Acquire: pairs with the release of who was the last.
+  // Acquire: pairs with the release of the last writer.
   if ((writers.fetch_add_acquire(1) & inode_state::closing) == 0) return;
   for (std::uint32_t attempt = 0; (writers.load_for_wait() & inode_state::closing) != 0;
        ++attempt) {
@@ -284,27 +294,29 @@ GPUFS_HD inline void join_writers(const mount_ref& fs, std::uint32_t node) {
 template <class Group>
 GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std::int32_t fd);
 
-// The launch that the caller is part of: no other launch on the mount has its number, but for
-// replays of a CUDA graph, which may share one. Not 0, nor inode_state::being_emptied.
+// The number of the caller's launch. No other launch on the mount has it, except that replays of a
+// CUDA graph may share one. Never 0 or inode_state::being_emptied.
 GPUFS_HD inline std::uint64_t this_launch(const mount_ref& fs) {
   const std::uint64_t number =
       mix(fs.launch + mix(platform::grid_number()) * 0x9e3779b97f4a7c15ull);
   return number == 0 || number == inode_state::being_emptied ? 1 : number;
 }
 
-// O_TRUNC. Of all opens of a launch with it, by whatever path and flags, one empties the file, and
-// the others wait until that is done: a group that writes before another one has emptied the file
-// would lose its bytes.
+// Opens a file, for a group.
 //
-// The node says which launch emptied the file last. It goes with the last open file of its version,
-// so the host is told too; the host says it to who opens the file next.
+// O_TRUNC: of all opens of a launch with this flag, by any path and flags, one empties the file,
+// and the others wait for it. Otherwise a group that writes before another group empties the file
+// would lose its bytes. The inode state stores which launch emptied the file last. The inode state
+// ends with the last open file of its version, so the host stores the launch too, and returns it to
+// the next opener.
 template <class Group>
 class opener {
  public:
   GPUFS_HD opener(const mount_ref& fs, const Group& g) : fs_(fs), g_(g), records_(fs) {}
 
-  // `empty(file)` is called collectively when the file is to be emptied, before others can find it
-  // if the host has just opened it: 0, or -errno, and then it is closed again.
+  // `empty(file)` is called collectively if the file must be emptied. If the host has just opened
+  // the file, this happens before other groups can find it. It returns 0, or -errno; then the file
+  // is closed again.
   template <class Empty>
   GPUFS_HD std::int32_t open(const char* path, std::int32_t flags, std::uint32_t mode,
                              const Empty& empty) {
@@ -319,13 +331,13 @@ class opener {
       if (error != 0) (void)close_descriptor(fs_, g_, s.result);
       return error != 0 ? error : s.result;
     }
-    // The host has opened the file; its first bytes may lie in the staging memory.
+    // The host has opened the file. The staging memory may hold its first bytes.
     const auto turn = static_cast<std::uint32_t>(s.turn);
     install(s, turn);
     g_.sync();
     if (g_.is_leader()) fs_.client().release(turn);
-    // A file that was empty as the host opened it needs no more than that others of the launch hear
-    // of it.
+    // If the file was empty when the host opened it, there is nothing to cut; only the other groups
+    // of the launch must know.
     const bool is_empty = s.is_fresh && s.view.size == 0;
     const auto empty_if_need_be = [&](const file_view& file) { return is_empty ? 0 : empty(file); };
     const std::int32_t error = empties ? empty_once(s.view, empty_if_need_be) : 0;
@@ -344,10 +356,10 @@ class opener {
  private:
   struct step {
     file_view view;
-    std::int32_t turn;  // the channel slot that holds the answer; < 0: the call ends with `result`
-    std::int32_t
-        result;     // descriptor or -errno; with a turn: bytes of the file in the staging memory
-    bool is_fresh;  // `view` has the file's size of now, not that of an open before
+    std::int32_t turn;  // channel slot that holds the answer; < 0: `result` ends the call
+    // Descriptor or -errno; with a turn, the bytes of the file in the staging memory.
+    std::int32_t result;
+    bool is_fresh;  // `view` has the current size of the file, not that of an earlier open
   };
 
   GPUFS_HD ring_set<record_table> record_ring() const {
@@ -356,9 +368,9 @@ class opener {
 
   GPUFS_HD static step done(std::int32_t result) { return {{}, -1, result, false}; }
 
-  // ---- the leader's part
+  // ---- Called by the leader.
 
-  // What descriptors opened with these flags allow; or 0 for flags that are not understood.
+  // What descriptors opened with these flags allow; 0 for unknown or contradictory flags.
   GPUFS_HD static std::uint32_t access_of(std::int32_t flags) {
     constexpr std::int32_t known =
         O_ACCMODE | O_CLOEXEC | O_NOFOLLOW | O_CREAT | O_EXCL | O_TRUNC | O_APPEND | O_GWRONCE;
@@ -385,9 +397,10 @@ class opener {
     key.low ^= ((flags & O_NOFOLLOW) != 0 ? 1u : 0u) ^ (access ^ access_read);
     if (fs_.writes()) {
       name_state& names = *fs_.at<name_state>(fs_.layout.names);
-      // Acquire: pairs with the release of who removed a path.
+      // Acquire: pairs with the release of a group that removed or renamed a path.
       key.high ^= mix(names.epoch.load_acquire());
-      // Each is to find that the file is there; but for one.
+      // A key of its own, so that each such open reaches the host, and all but one find that the
+      // file exists.
       if ((flags & O_EXCL) != 0) key.high += mix(~names.exclusive.fetch_add_relaxed(1));
     }
     const wish wanted{access,
@@ -403,17 +416,17 @@ class opener {
     const channel_client client = fs_.client();
     channel_client::deadline waiting = channel_client::begin_wait();
     for (std::uint32_t round = 0;; ++round) {
-      // Others may be first each time, and fail as they did not ask for the file to be created; but
-      // not for ever.
+      // Each time other groups may open the file first, and fail because they did not pass O_CREAT.
+      // The deadline bounds that.
       if (round != 0 && client.timed_out(0, waiting)) return done(-EIO);
       const lookup_result r = index.lookup(key);
-      // Who failed to open it may not have asked for it to be created.
+      // The group that failed to open the file may not have passed O_CREAT: then retry.
       if (r.what == lookup_result::kind::failed && (r.error != -ENOENT || (flags & O_CREAT) == 0))
         return done(r.error);
       if (r.what == lookup_result::kind::failed) continue;
       if (r.what == lookup_result::kind::resident) {
         fs_.counters().add(counter::reopens);
-        // My pin keeps the generation as it is.
+        // The pin of this lookup keeps the generation as it is.
         if ((access & access_write) != 0)
           join_writers(fs_, static_cast<std::uint32_t>(fs_.facts_of(r.slot).size.load_relaxed()));
         records_.at(r.slot).tag_holders.add_relaxed(1);
@@ -424,7 +437,7 @@ class opener {
         slot = begun.slot;
         break;
       }
-      // A record may be free again in a moment; a table full of open files stays full.
+      // A record may become free in a moment, but a table full of open files stays full.
       if (begun.what == hash_index<record_table>::begun::no_slot && round >= 16)
         return done(-EMFILE);
       platform::pause(round);
@@ -434,10 +447,10 @@ class opener {
     return s;
   }
 
-  // How a file is to be opened.
+  // How the host is to open a file.
   struct wish {
     std::uint32_t access;
-    std::uint32_t bits;  // open_bits
+    std::uint32_t bits;  // of open_bits
     std::uint32_t mode;
     bool may_change;
   };
@@ -469,7 +482,7 @@ class opener {
     const std::uint32_t node = reply.node.load_relaxed();
     const std::uint32_t mode = reply.mode.load_relaxed();
     std::uint32_t access = wanted.access;
-    // Pages of a file that cannot be read cannot be fetched.
+    // The mount cannot load pages of a file that cannot be read.
     if ((mode & unreadable_flag) != 0) access |= access_once;
     const file_view view{reply.version.load_relaxed(),
                          reply.size.load_relaxed(),
@@ -488,19 +501,19 @@ class opener {
     return {view, turn, answer.result, (mode & fresh_flag) != 0};
   }
 
-  // Ends an open that the host has made, with an error.
+  // Fails an open that the host has already made.
   GPUFS_HD void take_back(const file_view& view, std::int32_t error) {
     open_file& file = records_.at(view.record);
     file.tag_holders.add_relaxed(~std::uint64_t{0});
     records_.set_generation(view.record, file.generation() + 1, 0, 0, 0);
-    // The open ends with its own error.
+    // The open returns its own error, not that of the close.
     (void)records_.close_on_host(view.record, view.handle, view.node, false);
     records_.index().fail_load(file.header.key(), view.record, error);
   }
 
-  // The first who hears of a version's node makes it; nobody has written through it before. The
-  // others wait for that without a deadline: it is a few stores, between which the maker waits for
-  // nothing.
+  // Initializes the inode state of a version. The first opener that the host refers to it does
+  // this, before any group writes through it. The other openers wait without a deadline, because
+  // the initialization is a few stores without a wait.
   GPUFS_HD void make_node(const file_view& view, std::uint64_t emptied_by) {
     inode_state& node = fs_.node(view.node);
     std::uint64_t seen = node.version.load_acquire();
@@ -527,12 +540,12 @@ class opener {
     }
   }
 
-  // ---- the group's part
+  // ---- Called by the group.
 
-  // Empties the file, unless a group of this launch has. A file that was opened with O_TRUNC may be
-  // written, so it has a node. The wait for a group that empties it ends, because its requests to
-  // the host end, and so do the loads and write-backs that it waits for; those groups do not open
-  // files meanwhile.
+  // Empties the file, unless a group of this launch has already done so. The file has an inode
+  // state, because O_TRUNC needs write access. The wait for a group that empties the file ends: its
+  // requests to the host end, and so do the loads and write-backs that it waits for; none of these
+  // groups opens files meanwhile.
   template <class Empty>
   GPUFS_HD std::int32_t empty_once(const file_view& file, const Empty& empty) {
     const std::uint64_t launch = this_launch(fs_);
@@ -541,8 +554,8 @@ class opener {
       std::uint64_t before;
     } s{launch};
     if (g_.is_leader()) {
-      // Acquire: pairs with the release of the group that has emptied it; what this one writes
-      // comes after that.
+      // Acquire: pairs with the release of the group that has emptied the file. What this group
+      // writes comes after that.
       s.before = emptied_by.load_acquire();
       for (std::uint32_t attempt = 0; s.before != launch; ++attempt) {
         if (s.before != inode_state::being_emptied &&
@@ -564,8 +577,8 @@ class opener {
     return g_.broadcast(error);
   }
 
-  // A small file came whole: its pages go into the cache from the staging memory, without further
-  // requests.
+  // Installs the pages of a small file, whose bytes came completely with the answer, from the
+  // staging memory, without further requests.
   GPUFS_HD void install(const step& s, std::uint32_t turn) {
     const std::uint64_t bytes = static_cast<std::uint64_t>(s.result);
     if (bytes == 0 || bytes != s.view.size || s.view.node != no_node) return;
@@ -594,8 +607,8 @@ class opener {
   record_table records_;
 };
 
-// Whether what a last flush left dirty is lost, with this error: not when the service is dead.
-// Collective.
+// Whether the bytes that the last flush left dirty are lost, with this error. Not if the service is
+// dead. Collective.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE bool gives_up(const mount_ref& fs, const Group g, std::uint32_t node,
                                          std::int32_t error) {
@@ -603,22 +616,23 @@ GPUFS_HD GPUFS_OUT_OF_LINE bool gives_up(const mount_ref& fs, const Group g, std
   if (g.is_leader() && !fs.client().is_dead()) {
     yes = 1;
     std::int32_t none = 0;
-    // Release: pairs with the close of the file.
+    // Release: pairs with the acquire in close_on_host().
     if (fs.node(node).dirty.load_acquire() != 0)
       (void)fs.node(node).given_up.compare_exchange_acq_rel(none, error);
   }
   return g.broadcast(yes) != 0;
 }
 
-// Gives back a descriptor that may write its file. 0, or the error of a write-back that nobody was
-// told of. Collective; waits for the host, if something is dirty.
+// Gives back a descriptor that may write its file. Returns 0; or the error of a flush, or of an
+// earlier write-back that no call has returned. Collective. Waits for the host, if pages are dirty.
 //
-// Who gives back the last one of its record writes back what is dirty; others may open the file and
-// write to it meanwhile. What that leaves dirty, as the host failed or somebody wrote more, is for
-// those who may still write the file. Only when there are none it is lost: whoever leaves nobody
-// behind shuts the door with `closing`, tries once more, and gives up the rest. The host hears of
-// that by the close of the file. But when the service is dead the bytes stay dirty, and the file
-// stays open in the host: the end of the mount writes them.
+// The last holder of a record flushes the file's dirty pages. Other groups may open the file and
+// write to it meanwhile. The flush may leave pages dirty, because the host failed or another group
+// wrote more. The remaining writers of the file are responsible for these pages.
+//
+// If there are none, the bytes are lost: the last writer sets `closing`, flushes again, and gives
+// up the rest. The close of the file reports that to the host. But if the service is dead, the
+// bytes stay dirty and the file stays open in the host, and the end of the mount writes them.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const Group g,
                                                       const file_view file, bool last_of_record) {
@@ -633,8 +647,8 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const
   tell(last_of_record ? flush_file(fs, g, file.version, file.node, false) : 0);
   std::uint32_t last = 0;
   if (g.is_leader()) {
-    // Release, and acquire by the last: it must find what the others have left dirty. Who has
-    // joined since then is the last later.
+    // Release; the last writer also acquires: it must find the pages that the other writers left
+    // dirty. If a writer has joined since, that writer is the last one later.
     std::uint32_t none = 0;
     if (node.writers.fetch_add_release(~0u) == 1)
       last = node.writers.compare_exchange_acq_rel(none, inode_state::closing) ? 1 : 0;
@@ -657,13 +671,14 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const
       node.closings.add_relaxed(1);
     }
   }
-  // Release: pairs with who joins, and may have done so behind the door.
+  // Release: pairs with the acquire in join_writers(); a group may have joined while `closing` was
+  // set.
   if (g.is_leader()) (void)node.writers.fetch_and_acq_rel(~inode_state::closing);
   return g.broadcast(error);
 }
 
-// Gives one hold of a descriptor back; of one that may write its file this says what became of
-// that. Collective. Waits for the host only then.
+// Gives back one holder of a descriptor. For a descriptor that may write its file, returns the
+// result of the flush. Collective. Waits for the host only for such a descriptor.
 template <class Group>
 GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std::int32_t fd) {
   using holding = record_table::holding;
@@ -680,15 +695,15 @@ GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std:
     const bool writes = (found.view.access & access_write) != 0;
     if (s.result == 0) s.was = records.let_go(found.view.record, found.tag, writes);
     if (s.was == holding::none) s.result = -EBADF;
-    // Nothing is lost with a file that only reads.
+    // A file that only reads loses nothing.
     else if (!writes) (void)records.unpin(s.view.record);
   }
-  // What everybody closes is read only; that costs no more than before.
+  // The usual case is a file that only reads; keep it cheap.
   if constexpr (!Group::is_one_thread) s = g.broadcast(s);
   if (s.was == holding::none || (s.view.access & access_write) == 0) return s.result;
   s.result = leave_writers(fs, g, s.view, s.was == holding::last);
   if (s.was == holding::last) {
-    // The host's close itself may come later, and has nobody to report to.
+    // The host may close the file later, when no call is left to report an error to.
     std::int32_t late = 0;
     if (g.is_leader())
       late = fs.client().ask({request_code::report_close, s.view.handle, 0, 0}).result;

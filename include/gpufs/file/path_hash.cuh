@@ -1,7 +1,7 @@
-// Paths are found by a keyed 128-bit hash, SipHash-2-4 with 128 bits of output (Aumasson, Bernstein
-// 2012), under a random key that each mount draws: nobody who does not know the key can make two
-// paths meet, and by chance two of 65,536 open paths meet with a probability under 1e-29. So
-// records need not hold the path, and comparing is exact enough.
+// A keyed 128-bit hash of paths: SipHash-2-4 with 128 bits of output (Aumasson, Bernstein 2012).
+// Each mount draws a random key. Two paths with the same hash cannot be constructed without the
+// key. Two of 65,536 open paths have the same hash by chance with a probability below 1e-29. So
+// records need not store the path, and comparing hashes is exact enough.
 #pragma once
 
 #include "gpufs/base/platform.cuh"

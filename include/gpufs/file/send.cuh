@@ -1,4 +1,4 @@
-// gsend: bytes from device code to a sink of the host.
+// gsend: sends bytes from device code to a sink of the host.
 #pragma once
 
 #include "gpufs/gpufs.cuh"
@@ -21,7 +21,7 @@ GPUFS_HD std::int64_t gsend(const Group& g, const mount_ref& fs, std::int32_t si
     const std::uint64_t room = fs.channel.layout.staging_bytes;
     const std::uint64_t n = bytes - sent < room ? bytes - sent : room;
     copy_to_host(g, fs.channel.staging(slot), static_cast<const char*>(data) + sent, n);
-    g.sync();  // all members' bytes come before the leader's bell
+    g.sync();  // All members' bytes come before the leader posts the request.
     std::int32_t result = 0;
     if (g.is_leader()) {
       const request asked{request_code::send, static_cast<std::uint32_t>(sink),

@@ -1,12 +1,14 @@
-// What calls that change files are made of: bytes into pages, sizes, and requests to the host.
+// The parts of calls that change files: storing bytes in pages, sizes, truncation, and requests to
+// the host.
 #pragma once
 
 #include "gpufs/file/open_files.cuh"
 
 namespace gpufs::detail {
 
-// Fills a page that is about to be written: with the caller's bytes, if they are all of it (`taken`
-// says so then); with zeros, if it is never fetched; else as any page.
+// Fills the frame of a page that is about to be written. It copies the caller's bytes if they cover
+// the whole page, and then sets `*taken`; stores zeros if the page is never fetched (O_GWRONCE);
+// otherwise loads the page.
 template <class Group>
 class page_to_write {
  public:
@@ -33,7 +35,7 @@ class page_to_write {
   const Group g_;
   const page_loader<Group> load_;
   const bool once_;
-  const char* whole_;  // or null
+  const char* whole_;  // null: the caller's bytes do not cover the page
   bool* taken_;
 };
 
@@ -41,7 +43,8 @@ GPUFS_HD inline std::uint64_t version_to_write(const file_view& file) {
   return (file.access & access_once) != 0 ? file.version | once_bit : file.version;
 }
 
-// Writes back ahead of need, after a page became dirty: the ring it lies in may be full of such.
+// Writes back ahead of need, after a page has become dirty: most of the frames of its ring may be
+// dirty.
 template <class Group>
 GPUFS_HD void write_back_ahead(const mount_ref& fs, const Group& g, const slot_key& key) {
   (void)by_one_warp(g, [&](const one_warp_of<Group>& part) {
@@ -50,49 +53,57 @@ GPUFS_HD void write_back_ahead(const mount_ref& fs, const Group& g, const slot_k
   });
 }
 
-// Writes beside a truncation. A truncation waits for appends under way (begin_size_use()), makes
-// `cuts` odd, waits for write-backs that are under way, has the host truncate the file, stores the
-// new size, zeroes the cached pages past it and notes that in the flags of each
-// (page_dirt::note_cut()), and makes `cuts` even again (truncate_file()). A write stores its bytes,
-// marks them and raises the size. Then it looks whether a truncation may have zeroed some of the
-// bytes that the size covers now:
+// Concurrent writes and truncations.
 //
-//  * write_any() has read `cuts` before the bytes, and reads it again: no truncation began or ended
-//    in between.
-//  * write_resident() has read the flags of each page before its bytes. It reads `cuts`: no
-//    truncation is under way now, so each one is over, or finds the marks and the size and cuts the
-//    bytes. Then it reads the flags again: none that is over has cut one of the pages since. So in
-//    the usual case it does not look at `cuts` at all, which all who write the file would load.
+// A truncation (truncate_file()):
+// * waits for appends under way (begin_size_use());
+// * makes `cuts` odd, and waits for write-backs under way;
+// * has the host truncate the file, and stores the new size;
+// * zeroes the cached pages past the new size, and notes that in the flags of each page
+//   (page_dirt::note_cut());
+// * makes `cuts` even again.
 //
-// Where that is not sure, the write waits for the truncation's end and writes all of the bytes once
-// more: then it takes place after the truncation. Else each truncation either came before the
-// bytes, or cuts them: the write takes place before it.
+// A write stores its bytes, marks them, and raises the size. Then it checks whether a truncation
+// may have zeroed some of the bytes that the size now covers:
+// * write_any() reads `cuts` before the bytes and again afterwards. Equal: no truncation began or
+//   ended in between.
+// * write_resident() reads the flags of each page before it stores the bytes. Afterwards it reads
+//   `cuts`: if no truncation is under way, each one has ended, or will find the marks and the size
+//   and cut the bytes. Then it reads the flags again: no ended truncation has cut one of the pages
+//   since. In the usual case (below) it does not read `cuts` at all, which would be one word for
+//   all writers of the file.
 //
-// Two cases need no look. A write that finds its pages dirty, and not taken for cleaning since
-// before its bytes (page_dirt::set_again()), has marked them before a truncation takes the page;
-// and if the size covers the bytes already, that write takes place before the truncation, whatever
-// the size is afterwards. And no truncation takes place beside an append.
+// If the check fails, the write waits for the end of the truncation and writes all of the bytes
+// again: it takes place after the truncation. If the check succeeds, each truncation came before
+// the bytes, or cuts them: the write takes place before it.
+//
+// Two cases need no check:
+// * The pages are dirty, and no group has taken them for cleaning since before the bytes were
+//   stored (page_dirt::set_again()). Then the write has marked them before a truncation takes the
+//   page. If the size covers the bytes already, the write takes place before the truncation,
+//   whatever the size is afterwards.
+// * An append: no truncation runs at the same time.
 
-// Whether no truncation was under way since wait_for_cut() returned `before`. Both orders: a
-// truncation that begins later sees what the caller has marked. By one thread.
+// Whether no truncation was under way since wait_for_cut() returned `before`. Acquire and release:
+// a truncation that begins later sees what the caller has marked. Called by one thread.
 GPUFS_HD inline bool no_cut_since(const mount_ref& fs, const file_view& file,
                                   std::uint32_t before) {
   return fs.node(file.node).cuts.fetch_add_acq_rel(0) == before;
 }
-// Whether no truncation has cut what the group has stored, whose pages are marked, and which the
-// size covers: each member asks of the page in a frame, if it has one, whose flags were `seen`
-// before. Collective.
+// Whether no truncation has cut what the group has stored. Before, the group has marked the pages
+// and raised the size to cover the bytes. Each member with `has_page` checks the page in
+// `frame_number`, whose flags were `seen` before the bytes were stored. Collective.
 template <class Group>
 GPUFS_HD bool no_page_cut_since(const mount_ref& fs, const Group& g, const file_view& file,
                                 bool has_page, std::uint32_t frame_number, std::uint32_t seen) {
   std::uint32_t under_way = 0;
-  // Both orders, as above.
+  // Acquire and release: as in no_cut_since().
   if (g.is_leader()) under_way = fs.node(file.node).cuts.fetch_add_acq_rel(0) & 1;
   if (g.broadcast(under_way) != 0) return false;
   return g.all(!has_page || page_dirt(fs, frame_number).is_untouched_since(seen));
 }
-// Until no truncation is under way; each ends, with the host's answer or without. Returns `cuts`.
-// By one thread.
+// Waits until no truncation is under way. Each truncation ends, with the host's answer or without.
+// Returns `cuts`. Called by one thread.
 GPUFS_HD inline std::uint32_t wait_for_cut(const mount_ref& fs, const file_view& file) {
   const atomic_word<std::uint32_t>& cuts = fs.node(file.node).cuts;
   std::uint32_t seen = cuts.load_acquire();
@@ -105,17 +116,19 @@ GPUFS_HD inline std::uint32_t wait_for_cut(const mount_ref& fs, const file_view&
   return seen;
 }
 
-// Calls that rely on the file's size from their beginning to their end: an append, whose place in
-// the file is void when the file is cut, and may then be another append's; and the marking of
-// stores in a mapping, which must not reach past the end. A truncation waits for those under way,
-// and others wait for the truncation. Both waits end: a truncation does, and each such call waits
-// only for frames and for the host. Meanwhile pages are written back as ever, as `cuts` is odd only
-// afterwards.
+// Size uses: calls that rely on the file's size from their beginning to their end.
+// * An append: if the file is cut, its place in the file is no longer its own, and another append
+//   may get the same place.
+// * The marking of stores in a mapping: it must not reach past the end of the file.
+//
+// A truncation waits for size uses under way, and new size uses wait for the truncation. Both waits
+// end: a truncation ends, and a size use waits only for frames and for the host. Write-back
+// continues meanwhile, because the truncation makes `cuts` odd only after its wait.
 
-// By one thread.
+// Called by one thread.
 GPUFS_HD inline void begin_size_use(const mount_ref& fs, std::uint32_t node) {
   atomic_word<std::uint32_t>& users = fs.node(node).size_users;
-  // Pairs with the release of the truncation before, whose size is seen then.
+  // Acquire: pairs with the release of the previous truncation, so the caller sees its size.
   while ((users.fetch_add_before_branch(1) & inode_state::resizing) != 0) {
     (void)users.fetch_add_release(~0u);
     for (std::uint32_t attempt = 0; (users.load_for_wait() & inode_state::resizing) != 0; ++attempt)
@@ -124,10 +137,11 @@ GPUFS_HD inline void begin_size_use(const mount_ref& fs, std::uint32_t node) {
   }
 }
 GPUFS_HD inline void end_size_use(const mount_ref& fs, std::uint32_t node) {
-  // Release: the truncation that waits for this finds the size, and the marks.
+  // Release: pairs with the acquire in wait_for_size_users(), so the truncation sees the size and
+  // the marks.
   (void)fs.node(node).size_users.fetch_add_release(~0u);
 }
-// By a truncation, one at a time.
+// Called by a truncation; only one at a time gets past the first loop.
 GPUFS_HD inline void wait_for_size_users(inode_state& node) {
   for (std::uint32_t attempt = 0;
        (node.size_users.fetch_or_acq_rel(inode_state::resizing) & inode_state::resizing) != 0;
@@ -138,23 +152,23 @@ GPUFS_HD inline void wait_for_size_users(inode_state& node) {
     platform::pause(attempt);
 }
 
-// Of bytes that are marked already. Both orders: who finds the size of a truncation finds that it
-// is under way, too.
+// Raises the file's size to `end`; the bytes before it are marked. Acquire and release: a caller
+// that sees the size of a truncation also sees that it is under way.
 GPUFS_HD inline void raise_size(const mount_ref& fs, const file_view& file, std::uint64_t end) {
   atomic_word<std::uint64_t>& size = fs.node(file.node).size;
   if (end > size.load_relaxed()) size.fetch_max_acq_rel(end);
 }
 
-// How much of [at, end) lies in the page that `at` is in.
+// How many bytes of [at, end) lie in the page of `at`.
 GPUFS_HD inline std::uint64_t part_in_page(const mount_ref& fs, std::uint64_t at,
                                            std::uint64_t end) {
   const std::uint64_t room = fs.layout.page_bytes() - (at & (fs.layout.page_bytes() - 1));
   return room < end - at ? room : end - at;
 }
 
-// How far a write came. The `run` pages from `at` on have their bytes, but not all of them are
-// marked: the member with rank i has the frame of the i-th, its flags from before the bytes, and
-// whether it is `unmarked`; then it is pinned.
+// Where a write stopped. `run` pages from `at` on have their bytes, but not all of them are marked.
+// The member with rank i has the frame of page i of the run, and in `seen` the flags of the page
+// from before the bytes. `unmarked`: the page is not marked yet, and the member holds its pin.
 struct write_end {
   std::uint64_t at;
   std::uint32_t run;
@@ -163,11 +177,14 @@ struct write_end {
   bool unmarked;
 };
 
-// Writes what is dirty in the cache already, at a glance, from `at` on; `from` is for the byte at
-// `at`. Several pages at once, so that their latencies are one. Calls nothing, for the reason of
-// read_resident(); so it stops with a page that was clean. An append has raised the size already,
-// and no truncation begins before it ends: so it looks at neither, as all appends would in one
-// place. Collective, not by a block. Does not wait.
+// Writes pages that are dirty in the cache already, optimistically, from `at` on; `from` points to
+// the byte for `at`. Writes several pages at once, so that their latencies overlap. Stops at a page
+// that was clean.
+//
+// Calls no function that is out of line, for the reason given at read_resident(). `appends`: the
+// size covers the bytes already, and no truncation begins during the call; so it reads neither the
+// size nor `cuts`, which would be one word for all appends. Collective, not for a block. Does not
+// wait.
 template <class Group>
 GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const file_view& file,
                                   const char* from, std::uint64_t at, std::uint64_t end,
@@ -196,8 +213,8 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
       to += n;
     }
     GPUFS_SCHEDULE_POINT("write.mark");
-    g.sync();  // all members' stores come before each one's bits and flags
-    // Only the first and the last can be written in part.
+    g.sync();  // All members' stores come before each member's bits and flags.
+    // Only the first and the last page of the run can be written in part.
     const std::uint64_t first_end = at + part_in_page(fs, at, stop);
     const std::uint64_t last = (page + run - 1) << fs.layout.page_shift;
     const bool first_is_part = first_end - at != page_bytes;
@@ -213,11 +230,11 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
       page_dirt dirt(fs, mine.frame);
       marked = dirt.set_again(seen, part ? page_dirt::partial : page_dirt::whole);
     }
-    // Asked for by all who write the file in one place, so once; and before it is known what the
-    // marks came to.
+    // All writers of the file read the same word, so only the leader reads it. It does so before it
+    // knows whether all marks succeeded, to overlap the latencies.
     std::uint64_t size = ~std::uint64_t{0};
     if (!appends && g.is_leader()) size = fs.node(file.node).size.load_relaxed();
-    // As in mark_page().
+    // No fence needed, for the reason given in mark_page().
     if (has_one && marked) frame_table(fs).header(mine.frame).state.unpin_copied();
     const bool grows = stop > size;
     if (!g.all(marked && !grows)) {
@@ -231,7 +248,7 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
   return {at, 0, 0, 0, false};
 }
 
-// The same by a block, which writes one page with all its threads.
+// The overload for blocks: writes one page with all threads.
 template <class Block>
   requires Block::has_warps
 GPUFS_HD write_end write_resident(const mount_ref& fs, const Block& g, const file_view& file,
@@ -266,17 +283,18 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Block& g, const fil
   return {end, 0, 0, 0, false};
 }
 
-// A page that a write has stored into is marked, and the pin given back, which is the caller's.
-// Returns whether it was clean. By one thread.
+// Marks a page into which the caller has stored bytes, and releases the caller's pin. Returns
+// whether the page was clean. Called by one thread.
 GPUFS_HD inline bool mark_page(const mount_ref& fs, const file_view& file,
                                std::uint32_t frame_number, std::uint32_t what) {
   const bool fresh = page_dirt(fs, frame_number).set(file.node, what);
-  // Its stores are ordered already, by what marked them; and what was dirty is not evicted.
+  // No fence needed: the marking has ordered the caller's stores, and a dirty page is not evicted.
   frame_table(fs).header(frame_number).state.unpin_copied();
   return fresh;
 }
 
-// Ends what write_resident() left behind. Returns how far the write has come then.
+// Completes a run that write_resident() has not marked completely. Returns where the write stopped.
+// Collective.
 template <class Group>
 GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const file_view& file,
                                   const write_end& done, std::uint64_t end, bool appends) {
@@ -307,7 +325,8 @@ GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const fil
   return stays ? stop : done.at;
 }
 
-// The descriptor was closed meanwhile, so what write_resident() left behind is nobody's.
+// Abandons the run of write_resident() when the descriptor was closed during the write: no
+// descriptor is left under which its bytes may be marked. Collective.
 template <class Group>
 GPUFS_HD void abandon_run(const mount_ref& fs, const Group& g, const write_end& done) {
   g.sync();
@@ -320,17 +339,19 @@ GPUFS_HD void abandon_run(const mount_ref& fs, const Group& g, const write_end& 
   });
 }
 
-// An append's place in the file, [begin, end), of which only [begin, at) was written, is given back
-// if nobody has appended behind it. By one thread.
+// Releases the part [at, end) of the place of an append that has written only the bytes before
+// `at`, if no other append has a place after it. Called by one thread.
 GPUFS_HD inline void give_place_back(const mount_ref& fs, std::uint32_t node, std::uint64_t at,
                                      std::uint64_t end) {
   std::uint64_t expected = end;
   if (at != end) (void)fs.node(node).size.compare_exchange_relaxed(expected, at);
 }
 
-// Bytes [begin, end) of the file, of which write_resident() has written a part. `appends`: they are
-// all of an append. Returns how many were written, or why none. Looks the file up once more, so
-// that who writes dirty pages keeps nothing in registers that only this needs.
+// Completes a write of [begin, end), of which write_resident() has written the part that `done`
+// describes. `appends`: [begin, end) is a whole append.
+//
+// Returns the bytes written, or -errno if none. Looks the descriptor up again, so that the fast
+// path keeps nothing in registers that only this function needs. Collective. Waits for I/O.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Group g,
                                                   std::int32_t fd, const char* from,
@@ -383,9 +404,9 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Gro
   return static_cast<std::int64_t>(at - begin);
 }
 
-// Bytes [begin, end) of the file of `fd`, which is `file`; `from` is for the first. `appends` as
-// above. Returns how many were written, fewer only before an error; or the error. Collective. Waits
-// for I/O.
+// Writes [begin, end) of `file`, which `fd` stands for; `from` points to the first byte. `appends`:
+// as in write_any(). Returns the bytes written, fewer than asked only before an error; or -errno.
+// Collective. Waits for I/O.
 template <class Group>
 GPUFS_HD std::int64_t write_bytes(const mount_ref& fs, const Group& g, std::int32_t fd,
                                   const file_view& file, const char* from, std::uint64_t begin,
@@ -398,7 +419,7 @@ GPUFS_HD std::int64_t write_bytes(const mount_ref& fs, const Group& g, std::int3
   return static_cast<std::int64_t>(end - begin);
 }
 
-// Of several pages, by a block: each of its warps writes a share.
+// Called by a block for several pages: each warp writes a share of them.
 template <class Block>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_shares(const mount_ref& fs, const Block g,
                                                      std::int32_t fd, const file_view file,
@@ -414,10 +435,10 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_shares(const mount_ref& fs, const 
   const std::uint64_t first = own_begin < begin ? begin : own_begin,
                       stop = own_end < end ? own_end : end;
   std::int64_t written = 0;
-  std::uint64_t gap = end,
-                top =
-                    begin;  // where the warp's share is not written, and behind what it has written
-  g.sync();                 // the source is whole
+  // gap: where the unwritten part of the warp's share begins; top: the end of what the warp has
+  // written.
+  std::uint64_t gap = end, top = begin;
+  g.sync();  // The source is complete.
   if (first < stop) {
     written = write_bytes(fs, warp, fd, file, from + (first - begin), first, stop, false);
     const std::uint64_t came = written < 0 ? 0 : static_cast<std::uint64_t>(written);
@@ -426,12 +447,12 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_shares(const mount_ref& fs, const 
   }
   gap = g.least(gap);
   if (appends && gap != end) {
-    top = ~g.least(~top);  // of all
-    // When it was closed meanwhile the node may be another file's.
+    top = ~g.least(~top);  // the largest of all warps
+    // If the descriptor was closed during the write, the node may be another file's.
     if (g.all(written != -EBADF) && g.is_leader())
       give_place_back(fs, file.node, gap < top ? top : gap, end);
   }
-  // Where nothing was written it is the first warp's error, and the leader is in that.
+  // If nothing was written, the first warp's error is the result; the leader belongs to that warp.
   if (gap == begin) return g.broadcast(written);
   return static_cast<std::int64_t>(gap - begin);
 }
@@ -449,7 +470,7 @@ GPUFS_HD std::int64_t write_bytes(const mount_ref& fs, const Block& g, std::int3
   return static_cast<std::int64_t>(end - begin);
 }
 
-// One request without bytes. Its result. Collective.
+// Sends one request without bytes, and returns the host's result. Collective.
 template <class Group>
 GPUFS_HD std::int32_t ask_host(const mount_ref& fs, const Group& g, const request& r) {
   std::int32_t result = 0;
@@ -488,9 +509,9 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t ask_about_paths(const mount_ref& fs, con
         }
         const request asked{code, 0, length, 0};
         result = client.ask(slot, asked).result;
-        // Also after an error, which does not say how far the host came. Files that are open are
-        // reached no more by their paths, but by their descriptors. Release: pairs with the acquire
-        // of an opener.
+        // Also after an error, because an error does not say how far the host got. Open files are
+        // reached by their descriptors from now on, and no longer by these paths. Release: pairs
+        // with the acquire of an opener.
         (void)fs.at<name_state>(fs.layout.names)->epoch.fetch_add_release(1);
       }
     }
@@ -498,15 +519,15 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t ask_about_paths(const mount_ref& fs, con
   return g.broadcast(result);
 }
 
-// Bytes that were written may not be on the file's disk: a sync that failed may have dropped them
-// for good (Linux marks the pages as clean), and a truncation without an answer may still take
-// place. By one thread.
+// Keeps the error of a failure after which written bytes may never reach the file's disk. A failed
+// sync may have dropped them for good (Linux marks the pages as clean). A truncation without an
+// answer may still take place. Called by one thread.
 GPUFS_HD inline void keep_failure(const mount_ref& fs, std::uint32_t node, std::int32_t error) {
   std::int32_t none = 0;
   (void)fs.node(node).failed.compare_exchange_acq_rel(none, error);
 }
 
-// All that was written to the file so far is in it, and on its disk. 0, or -errno.
+// Makes all that was written to the file so far durable. Returns 0, or -errno. Collective.
 template <class Group>
 GPUFS_HD std::int32_t sync_file(const mount_ref& fs, const Group& g, const file_view& file) {
   std::int32_t error = flush_file(fs, g, file.version, file.node, false);
@@ -514,11 +535,11 @@ GPUFS_HD std::int32_t sync_file(const mount_ref& fs, const Group& g, const file_
   if (flushed)
     error = ask_host(
         fs, g, {request_code::sync, file.handle, 0, fs.node(file.node).closings.load_relaxed()});
-  // One error stands for all, if there are several. That of a write-back is returned once: what it
-  // did not write is dirty still.
+  // If there are several errors, the call returns one of them. The error of a write-back is
+  // returned once: the bytes that it did not write are still dirty.
   std::int32_t kept = 0;
   if (g.is_leader()) {
-    // Of a dead service the end of the mount syncs the file; the host remembers a sync that failed
+    // If the service is dead, the end of the mount syncs the file. The host remembers a failed sync
     // (service/sync_rounds.hpp).
     if (flushed && error != 0 && !fs.client().is_dead()) keep_failure(fs, file.node, error);
     kept = fs.node(file.node).error.exchange_acq_rel(0);
@@ -529,8 +550,8 @@ GPUFS_HD std::int32_t sync_file(const mount_ref& fs, const Group& g, const file_
   return error != 0 ? error : kept;
 }
 
-// Cuts the cached pages of a file at `size`, and forgets what is dirty behind it. By one warp or
-// thread.
+// Cuts the cached pages of a file at `size`, and drops the dirty bytes past it. Called by one warp
+// or thread.
 template <class Group>
 GPUFS_HD void cut_pages(const mount_ref& fs, const Group& g, const file_view& file,
                         std::uint64_t size, std::uint64_t old_size) {
@@ -542,7 +563,8 @@ GPUFS_HD void cut_pages(const mount_ref& fs, const Group& g, const file_view& fi
   for (std::uint64_t kind = 0; kind <= once_bit && first < end; kind += once_bit) {
     const auto all = write_back<Group>::pages_asked::all;
     wb.for_each_resident(file.version | kind, first, end, all, [&](std::uint32_t frame_number) {
-      // With a pin, and behind its load: what was loaded before the cut has bytes from before.
+      // The lookup waits for a load and pins the page: a load that began before the cut has old
+      // bytes.
       slot_key key = frames.header(frame_number).key();
       std::int32_t frame_there = -1;
       key = g.broadcast(key);
@@ -571,7 +593,7 @@ GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& w
   const std::uint64_t page_bytes = fs.layout.page_bytes();
   const std::uint32_t what = wb.begin_after_others(frame_number, key);
   if (what != 0) {
-    // What is kept of it is dirty still, and goes by the mask from now on.
+    // The bytes before the cut stay dirty. The mask now says which they are.
     atomic_word<std::uint64_t>* const mask = fs.mask(frame_number);
     bool left = false;
     for (std::uint64_t w = g.rank(); w < mask_words(page_bytes); w += g.size()) {
@@ -600,8 +622,8 @@ GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& w
               [&](char* copy) { zero_in_page(g, copy + keep, page_bytes - keep); });
 }
 
-// Waits for write-backs of pages from `size` on that are under way; no other begins before `cuts`
-// is even again. By one warp or thread.
+// Waits for write-backs under way of pages from `size` on. No other write-back begins before `cuts`
+// is even again. Called by one warp or thread.
 template <class Group>
 GPUFS_HD void wait_for_write_backs(const mount_ref& fs, const Group& g, const file_view& file,
                                    std::uint64_t size, std::uint64_t old_size) {
@@ -617,18 +639,21 @@ GPUFS_HD void wait_for_write_backs(const mount_ref& fs, const Group& g, const fi
   }
 }
 
-// Makes the file `size` bytes long. 0, or -errno: then the file is what it was; but where the host
-// has begun and not answered in time its size is unknown, and every gfsync and gclose says so. It
-// waits for writes that were given up and may still take place: they would bring back what is cut;
-// -EIO when they get no answer. One truncation of a file at a time. By one warp or thread.
+// Sets the size of the file to `size` bytes. Returns 0, or -errno, and then the file is unchanged.
+// But if the host has begun and does not answer in time, the file's size is unknown, and every
+// gfsync and gclose returns the error.
+//
+// The call waits for writes that were given up and may still take place, because they would bring
+// back bytes that it cuts; -EIO if they get no answer. One truncation of a file runs at a time.
+// Called by one warp or thread.
 template <class Group>
 GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const file_view& file,
                                     std::uint64_t size) {
   inode_state& node = fs.node(file.node);
   if (g.is_leader()) {
     wait_for_size_users(node);
-    // Acquire and release: pairs with the end of the one before, and with the reads of those who
-    // write and write back.
+    // Acquire and release: pairs with the end of the previous truncation, and with the reads of
+    // `cuts` by groups that write and write back.
     for (std::uint32_t seen = wait_for_cut(fs, file);
          !node.cuts.compare_exchange_acq_rel(seen, seen + 1);)
       seen = wait_for_cut(fs, file);
@@ -641,11 +666,11 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
   GPUFS_SCHEDULE_POINT("file.truncate");
   std::int32_t result = 0;
   g.sync();
-  // Behind the wait for write-backs, which may be given up just then.
+  // Comes after the wait for write-backs, because a write-back may be given up during that wait.
   if (g.is_leader() && !is_settled(fs, file.node, file.version, true)) result = -EIO;
   if (g.is_leader() && result == 0) {
-    // Before the host's file loses its pages: those that are registered of it stay, and are not its
-    // any more.
+    // Set before the host's file loses its pages. The registered pages of the file stay registered,
+    // but no longer belong to it.
     if (size < old_size) (void)node.cuts.fetch_or_acq_rel(inode_state::shrunk);
     const std::uint32_t name = truncated_node(node_name(file.node, file.version));
     const channel_client::answer answer =
@@ -653,10 +678,10 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
     result = answer.result < 0 ? answer.result : 0;
     if (answer.begun) {
       keep_failure(fs, file.node, result);
-      // Release: pairs with is_unsettled_now(); the slot is abandoned.
+      // Release: pairs with is_unsettled_now(), which then sees the slot as abandoned.
       (void)node.lost.fetch_add_release(1);
     }
-    // With what was written meanwhile.
+    // `old_size` includes what was written during the request.
     if (result == 0) {
       const std::uint64_t then = node.size.exchange_acq_rel(size);
       if (then > old_size) old_size = then;
@@ -667,14 +692,16 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
   if (result == 0) cut_pages(fs, g, file, size, old_size);
   g.sync();
   if (g.is_leader()) {
+    // Release: pairs with the acquire in wait_for_cut(), so that a waiting write sees the zeros.
     (void)node.cuts.fetch_add_release(1);
+    // Release: pairs with the acquire in begin_size_use(), so that the caller sees the new size.
     (void)node.size_users.fetch_and_acq_rel(~inode_state::resizing);
   }
   return result;
 }
 
-// As O_TRUNC. Also when the node's size is 0: another program may have written the file since.
-// Collective, by any group.
+// Truncates to 0, for O_TRUNC. Asks the host even if the node's size is 0, because another program
+// may have written the file since. Collective, for any group.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t empty_file(const mount_ref& fs, const Group g,
                                                    const file_view file) {
@@ -682,12 +709,15 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t empty_file(const mount_ref& fs, const Gr
       g, [&](const one_warp_of<Group>& part) { return truncate_file(fs, part, file, 0); });
 }
 
-// ---- Mappings for writing. What is stored through a pointer nobody is told of; so a mapped page
-// has a copy, a page of its own in the cache, and what differs from that was stored. The copy has
-// what the file has: the page as it was mapped, and since then what was written back of it
-// (write_back::update_copies), and cut. What the page has that is not in the file yet is dirty
-// already. Only those who write the page back, or cut it, change the copy: so a change is found by
-// all groups that look for it, up to the moment in which one of them sends it.
+// Mappings for writing.
+//
+// Stores through a pointer are not announced, so each mapped page has a copy: a page of its own in
+// the cache. Bytes that differ from the copy were stored.
+//
+// The copy holds what the file has: the page as it was mapped, plus what was written back of it
+// since (write_back::update_copies), and cut. Bytes of the page that are not in the file yet are
+// dirty already. Only groups that write the page back, or cut it, change the copy. So all groups
+// that look for a change find it, until one of them sends it to the host.
 
 template <class Group>
 class copy_of_page {
@@ -705,14 +735,15 @@ class copy_of_page {
   const char* from_;
 };
 
-// Pins both. Collective. Waits as any load.
+// Pins the page and its copy. On success returns the pin of the page. Collective. Waits as any
+// load.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE page_pin pin_to_write(const mount_ref& fs, const Group g,
                                                  const file_view file, std::uint64_t page) {
   page_cache<Group> cache(fs, g, file.record);
   const page_pin pin = cache.acquire({file.version, page}, page_loader<Group>(fs, g, file, page));
   if (pin.valid < 0) return pin;
-  // Both orders: see are_pages_mapped().
+  // Acquire and release: see are_pages_mapped().
   atomic_word<std::uint32_t>& mapped = fs.at<name_state>(fs.layout.names)->mapped;
   if (g.is_leader()) (void)mapped.fetch_add_acq_rel(1);
   const slot_key copy = g.broadcast(key_of_copy(frame_table(fs).header(pin.frame)));
@@ -724,8 +755,8 @@ GPUFS_HD GPUFS_OUT_OF_LINE page_pin pin_to_write(const mount_ref& fs, const Grou
   return copied;
 }
 
-// The frame with the copy of a page that is mapped for writing, or -EINVAL when there is none. By
-// one thread.
+// The frame with the copy of a page that is mapped for writing; -EINVAL if there is none. The
+// mapping keeps it pinned. Called by one thread.
 GPUFS_HD inline std::int32_t frame_of_copy(const mount_ref& fs, std::uint32_t frame_number) {
   const frame_table frames(fs);
   const pinned_slot copy = frames.index().find_and_pin(key_of_copy(frames.header(frame_number)));
@@ -734,7 +765,7 @@ GPUFS_HD inline std::int32_t frame_of_copy(const mount_ref& fs, std::uint32_t fr
   return static_cast<std::int32_t>(copy.slot);
 }
 
-// Finds what was stored in bytes [begin, end) of the page since, and marks it as written.
+// Finds what was stored in bytes [begin, end) of a mapped page, and marks it as written.
 // Collective.
 template <class Group>
 GPUFS_HD void mark_changes(const mount_ref& fs, const Group& g, const file_view& file,
@@ -742,7 +773,7 @@ GPUFS_HD void mark_changes(const mount_ref& fs, const Group& g, const file_view&
                            std::uint64_t begin, std::uint64_t end) {
   const char* const page = fs.page(frame_number);
   const char* const copy = fs.page(copy_frame);
-  g.sync();  // all members' stores come before each one's look
+  g.sync();  // All members' stores come before each member's comparison.
   bool any = false;
   for (std::uint64_t w = begin / 64 + g.rank(); begin < end && w <= (end - 1) / 64; w += g.size()) {
     std::uint64_t now[8], then[8];

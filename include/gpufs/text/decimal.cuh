@@ -1,4 +1,4 @@
-// Exact decimal numbers, for the way from binary numbers to text and back without any error.
+// Exact decimal numbers, for conversions between binary numbers and text without rounding errors.
 #pragma once
 
 #include "gpufs/base/platform.cuh"
@@ -12,19 +12,19 @@ GPUFS_HD constexpr std::uint32_t power_of_ten(std::uint32_t n) {
   return power;
 }
 
-// A natural number of at most 1,152 decimal digits, nine to a limb, the lowest first. Digits have
-// numbers: that of the units is 0.
+// A natural number of at most 1,152 decimal digits. A limb holds nine digits; the lowest limb comes
+// first. Digit 0 is the digit of the units.
 //
-// All that is asked of it fits. Text from a double: its 53 bits, times 2^971 or times 5^1074, have
-// at most 767 digits; rounded in front of them, at digit 1,074 at most, one limb more. A double
-// from text: at most 126 limbs (parse_number.cuh).
+// This size suffices for all uses. Double to text: 53 bits times 2^971 or times 5^1074 have at most
+// 767 digits. Rounding above them, at digit 1,074 at most, needs one limb more. Text to double: at
+// most 126 limbs (parse_number.cuh).
 class decimal {
  public:
   static constexpr std::uint32_t digits_of_limb = 9;
   static constexpr std::uint32_t base = 1'000'000'000;
   static constexpr std::uint32_t limbs_max = 128;
 
-  // Limbs of which the highest is not 0; 0 for the number 0.
+  // The number of limbs. The highest limb is not 0; the number 0 has no limbs.
   GPUFS_HD std::uint32_t limbs() const { return limbs_; }
   GPUFS_HD std::uint32_t limb(std::uint32_t i) const { return i < limbs_ ? limb_[i] : 0; }
 
@@ -38,7 +38,7 @@ class decimal {
     return limb(i / digits_of_limb) / power_of_ten(i % digits_of_limb) % 10;
   }
 
-  // Digit `i`, which is 0 so far. The first that is set is the highest, and not 0.
+  // Sets digit `i`, which must be 0. Set the highest digit first; it must not be 0.
   GPUFS_HD void set_digit(std::uint32_t i, std::uint32_t digit) {
     grow(i / digits_of_limb + 1);
     limb_[i / digits_of_limb] += digit * power_of_ten(i % digits_of_limb);
@@ -57,20 +57,20 @@ class decimal {
     }
     for (; carry != 0; carry /= base) push(static_cast<std::uint32_t>(carry % base));
   }
-  // Times 2^exponent, and 5^exponent.
+  // Multiplies by 2^exponent, and by 5^exponent.
   GPUFS_HD void multiply_by_power_of_two(std::uint32_t exponent) {
     for (; exponent > 31; exponent -= 31) multiply(1u << 31);
     multiply(1u << exponent);
   }
   GPUFS_HD void multiply_by_power_of_five(std::uint32_t exponent) {
     constexpr std::uint32_t step = 13;
-    constexpr std::uint32_t power = 1'220'703'125;  // 5^13, the greatest of 32 bits
+    constexpr std::uint32_t power = 1'220'703'125;  // 5^13, the greatest power of 5 in 32 bits
     for (; exponent >= step; exponent -= step) multiply(power);
     std::uint32_t rest = 1;
     for (; exponent != 0; --exponent) rest *= 5;
     multiply(rest);
   }
-  // By 2^exponent, rounded down. Returns whether something is left over.
+  // Divides by 2^exponent, rounding down. Returns true if there is a remainder.
   GPUFS_HD bool divide_by_power_of_two(std::uint32_t exponent) {
     bool rest = false;
     while (exponent != 0) {
@@ -88,8 +88,7 @@ class decimal {
     return rest;
   }
 
-  // To the nearest multiple of 10^place; of two that are as near, to the one with an even digit
-  // there.
+  // Rounds to the nearest multiple of 10^place, and ties to the multiple with an even digit there.
   GPUFS_HD void round_at(std::uint32_t place) {
     if (place == 0) return;
     const std::uint32_t first = digit(place - 1);
@@ -131,7 +130,7 @@ class decimal {
   }
 
   std::uint32_t limbs_ = 0;
-  std::uint32_t limb_[limbs_max];  // as many as `limbs_` says
+  std::uint32_t limb_[limbs_max];  // only the first `limbs_` are valid
 };
 
 }  // namespace gpufs::detail

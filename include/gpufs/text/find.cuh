@@ -1,5 +1,5 @@
-// Searching text with all members of a group. Collective: all call with the same text, which all
-// can read, and get the same answer.
+// Searches text with all members of a group. Collective: all members pass the same text, which all
+// can read, and get the same result.
 #pragma once
 
 #include "gpufs/base/group.cuh"
@@ -13,7 +13,7 @@ inline constexpr std::uint64_t not_found = ~std::uint64_t{0};
 // A set of bytes, such as delimiters.
 class byte_set {
  public:
-  // `members`: zero-terminated; or any, the zero among them.
+  // `members`: zero-terminated, or a text_span, which may contain a zero.
   GPUFS_HD explicit byte_set(const char* members) {
     for (; *members != 0; ++members) add(*members);
   }
@@ -35,7 +35,7 @@ class byte_set {
 
 namespace detail {
 
-// A text as the aligned words that it touches, of which a member loads one.
+// A text as the aligned 8-byte words that it overlaps. Each member loads one word at a time.
 class aligned_words {
  public:
   GPUFS_HD explicit aligned_words(text_span text)
@@ -44,10 +44,10 @@ class aligned_words {
 
   GPUFS_HD std::uint64_t count() const { return count_; }
 
-  // Where in the text byte `k` of word `i` is. The byte is one of the text's.
+  // The offset in the text of byte `k` of word `i`. The byte must belong to the text.
   GPUFS_HD std::uint64_t place(std::uint64_t i, std::uint32_t k) const { return i * 8 + k - head_; }
 
-  // Word `i`; `other` in the place of bytes that are not the text's, which nobody may touch.
+  // Loads word `i`. Bytes outside the text must not be accessed; they read as `other`.
   GPUFS_HD std::uint64_t load(std::uint64_t i, std::uint8_t other) const {
     std::uint64_t word = 0;
     if (i * 8 >= head_ && i * 8 + 8 <= head_ + text_.bytes) {
@@ -63,13 +63,13 @@ class aligned_words {
 
  private:
   text_span text_;
-  std::uint64_t head_;  // bytes of the first word that lie before the text
+  std::uint64_t head_;  // bytes of the first word before the text
   std::uint64_t count_;
 };
 
 }  // namespace detail
 
-// Where the first byte of that value is, or not_found.
+// Returns the offset of the first byte with this value, or not_found.
 template <class Group>
 GPUFS_HD std::uint64_t find_byte(const Group& g, text_span text, char byte) {
   const auto wanted = static_cast<std::uint8_t>(byte);
@@ -87,14 +87,14 @@ GPUFS_HD std::uint64_t find_byte(const Group& g, text_span text, char byte) {
   return not_found;
 }
 
-// Where the last byte of that value is, or not_found.
+// Returns the offset of the last byte with this value, or not_found.
 template <class Group>
 GPUFS_HD std::uint64_t find_last_byte(const Group& g, text_span text, char byte) {
   const auto wanted = static_cast<std::uint8_t>(byte);
   const detail::aligned_words words(text);
   for (std::uint64_t behind = words.count(); behind != 0;
        behind -= behind < g.size() ? behind : g.size()) {
-    std::uint64_t mine = not_found;  // bytes of the text behind it: the last byte has the fewest
+    std::uint64_t mine = not_found;  // text bytes after the hit; the last byte has the fewest
     if (g.rank() < behind) {
       const std::uint64_t i = behind - 1 - g.rank();
       const std::uint64_t hits =
@@ -107,11 +107,12 @@ GPUFS_HD std::uint64_t find_last_byte(const Group& g, text_span text, char byte)
   return not_found;
 }
 
-// Where the first byte is that is in the set, or with `inside` false is not; or not_found.
+// Returns the offset of the first byte that is in the set, or not_found. With `inside` false: of
+// the first byte that is not in the set.
 template <class Group>
 GPUFS_HD std::uint64_t find_of_set(const Group& g, text_span text, const byte_set& set,
                                    bool inside) {
-  constexpr std::uint64_t piece = 8;  // bytes of a member at a step
+  constexpr std::uint64_t piece = 8;  // bytes per member and iteration
   for (std::uint64_t first = 0; first < text.bytes; first += g.size() * piece) {
     std::uint64_t mine = not_found;
     for (std::uint64_t k = 0; k < piece && mine == not_found; ++k) {

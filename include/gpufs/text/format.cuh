@@ -1,8 +1,7 @@
 // format_text: printf for groups, into memory.
 //
-// Arguments are packed with their types, so one function, which is no template and stays out of
-// line, does the work for all formats; and a conversion that does not fit its argument is an error
-// instead of chance.
+// Arguments are packed with their types. So one out-of-line function, which is not a template,
+// handles all formats, and a conversion that does not fit its argument is an error.
 #pragma once
 
 #include "gpufs/base/group.cuh"
@@ -17,12 +16,11 @@ enum class argument_kind : std::uint32_t { integer, number, text, pointer };
 
 struct format_argument {
   argument_kind kind;
-  std::uint32_t bytes;  // integer: how many it has in its type
+  std::uint32_t bytes;  // integer: size of its type
   bool negative;        // integer
-  const char* text;     // text: null, or where it begins
-  std::uint64_t
-      // integer: its absolute value; text: how many bytes at most, if no zero comes; pointer
-      content;
+  const char* text;     // text: null, or its begin
+  // integer: absolute value; text: maximum of bytes, unless a zero comes first; pointer: address
+  std::uint64_t content;
   double number;
 };
 
@@ -63,14 +61,14 @@ GPUFS_HD format_argument pack_argument(const T& value) {
   return packed;
 }
 
-// Carries out a format, by one thread.
+// Executes a format. Used by one thread.
 class formatter {
  public:
   GPUFS_HD formatter(text_sink& to, const char* format, const format_argument* arguments,
                      std::uint32_t count)
       : to_(to), at_(format), next_(arguments), end_(arguments + count) {}
 
-  // 0, or -EINVAL.
+  // Returns 0 or -EINVAL.
   GPUFS_HD std::int32_t run() {
     while (*at_ != 0 && !to_.is_full()) {
       if (*at_ != '%') {
@@ -118,8 +116,8 @@ class formatter {
     }
   }
 
-  // A width or a precision: digits, none, or `*`. Larger ones than an int's are the largest: no
-  // text is so long.
+  // Reads a width or a precision: digits, nothing, or `*`. A value greater than an int's maximum
+  // becomes that maximum: no text is so long.
   GPUFS_HD bool read_count(std::int32_t& count) {
     constexpr std::uint64_t most = 0x7fff'ffff;
     std::uint64_t value = 0;
@@ -139,7 +137,7 @@ class formatter {
     return true;
   }
 
-  // The type of the argument decides, so they say nothing.
+  // Length modifiers are ignored: the argument's type decides.
   GPUFS_HD static bool is_modifier(char c) {
     return c == 'h' || c == 'l' || c == 'j' || c == 'z' || c == 't' || c == 'q' || c == 'L';
   }
@@ -176,7 +174,7 @@ class formatter {
   GPUFS_HD bool put_integer(const conversion& c, const format_argument& a) {
     const bool is_decimal = c.letter == 'd' || c.letter == 'i';
     std::uint64_t value = a.content;
-    // The other letters show the bits of a negative number.
+    // Other conversions than d and i show the bits of a negative number.
     if (a.negative && !is_decimal) value = (~value + 1) & (~std::uint64_t{0} >> (64 - 8 * a.bytes));
     put_digits(c, is_decimal ? sign_of(c, a.negative) : text_span{nullptr, 0}, value);
     return true;
@@ -205,7 +203,7 @@ class formatter {
     const std::uint64_t most =
         c.precision < 0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(c.precision);
     if (a.text == nullptr && a.content != 0) {
-      // As glibc: not a part of it.
+      // Like glibc: all of "(null)" or nothing.
       put_text(to_, c, {"(null)", most < 6 ? std::uint64_t{0} : 6});
     } else if (a.content == ~std::uint64_t{0}) {
       put_text(to_, c, span_of(a.text, most));
@@ -235,8 +233,8 @@ class formatter {
   const format_argument* end_;
 };
 
-// Returns the bytes of the text, which is in `buffer` with a zero behind it; -EINVAL, -EOVERFLOW,
-// -EFAULT. By one thread.
+// Formats into `buffer`, with a zero after the text. Returns the bytes of the text, or -EINVAL,
+// -EOVERFLOW or -EFAULT. Called by one thread.
 GPUFS_HD GPUFS_OUT_OF_LINE inline std::int64_t format_packed(char* buffer, std::uint64_t size,
                                                              const char* format,
                                                              const format_argument* arguments,
@@ -252,31 +250,37 @@ GPUFS_HD GPUFS_OUT_OF_LINE inline std::int64_t format_packed(char* buffer, std::
 
 }  // namespace detail
 
-// Puts formatted text and a zero behind it into `buffer`, memory of `size` bytes that the leader
-// can write. Conversions, as of fprintf(3): d i u x X o (integers) c (integers) s (text: const
-// char*, or a text_span, which needs no zero) f F e E g G (double, float) p (pointers) %%, with the
-// flags - 0 + space #, width, precision, and * for both. Length modifiers may be there and say
-// nothing: the type of the argument decides, d shows an unsigned one as it is, and a negative one
-// has the bits of its type in u x o. Floating-point numbers are rounded exactly, as glibc does. The
-// arguments are the leader's. Returns the bytes of the text without its zero; when it does, all
-// members see it. Errors, after which the buffer has a part of the text: -EINVAL for a conversion
-// that is not known or does not fit its argument, and for too few or too many arguments; -EOVERFLOW
-// when the text does not fit; -EFAULT for a null buffer or format. Does not wait for others than
-// the group. The leader does the work: of numbers below 2^64 and above 10^-20 it takes some hundred
-// instructions a digit, up to a hundred thousand for the largest and smallest. (POSIX snprintf;
-// differs from it in that text is never cut.)
+// Formats text into `buffer`, with a zero after it. Collective: all members call it. The leader
+// must be able to write the `size` bytes of `buffer`, and its arguments are used. Returns the bytes
+// of the text without the zero; all members then see the text. Waits only for the members of the
+// group.
+//
+// Conversions, as for fprintf(3): d i u x X o c (integers); s (const char*, or a text_span, which
+// needs no zero); f F e E g G (double, float); p (pointers); %%. Flags - 0 + space #, width and
+// precision, with * for both. Length modifiers are ignored, because the argument's type decides: d
+// shows an unsigned argument unchanged; u x X o show the bits of a negative argument in its type.
+// Floating-point numbers are rounded exactly, like in glibc.
+//
+// Errors; the buffer then has a part of the text:
+// - -EINVAL: a conversion is unknown or does not fit its argument, or there are too few or too many
+//   arguments.
+// - -EOVERFLOW: the text does not fit. (POSIX snprintf would truncate it.)
+// - -EFAULT: `buffer` or `format` is null.
+//
+// Cost: the leader does all the work. A digit of a number below 2^64 and above 10^-20 takes some
+// hundred instructions; the largest and smallest numbers take up to a hundred thousand.
 template <class Group, class... Arguments>
 GPUFS_HD std::int64_t format_text(const Group& g, char* buffer, std::uint64_t size,
                                   const char* format, const Arguments&... arguments) {
   std::int64_t result = 0;
-  g.sync();  // the others have done with what was in the buffer
+  g.sync();  // the other members no longer use the buffer
   if (g.is_leader()) {
-    // One more than there are, as an array has to have some.
+    // One element more than arguments, because an array must not be empty.
     const detail::format_argument packed[sizeof...(arguments) + 1] = {
         detail::pack_argument(arguments)...};
     result = detail::format_packed(buffer, size, format, packed, sizeof...(arguments));
   }
-  // The barrier in it is the one after which all see what the leader has put there.
+  // The barrier inside makes the leader's text visible to all members.
   return g.broadcast(result);
 }
 

@@ -1,5 +1,5 @@
-// Floating-point numbers to text, exactly: the digits are those of the number's binary value,
-// rounded once (to even, where two are as near).
+// Converts floating-point numbers to text, exactly: the digits of the number's binary value,
+// rounded once, with ties to even.
 #pragma once
 
 #include "gpufs/text/decimal.cuh"
@@ -8,8 +8,8 @@
 
 namespace gpufs::detail {
 
-// The absolute value of a finite double: `digits`, of which `behind_point` are behind the point.
-// Some of these may be beyond its highest digit.
+// The absolute value of a finite double: `digits`, of which `behind_point` are after the decimal
+// point. Some of these may lie above its highest digit.
 struct exact_number {
   decimal digits;
   std::uint32_t behind_point;
@@ -32,8 +32,8 @@ GPUFS_HD inline void set_exact(exact_number& number, std::uint64_t bits) {
   number.digits.multiply_by_power_of_five(number.behind_point);
 }
 
-// Rounds to so many digits, counted from the first that is not 0; one more place in front, if all
-// were nines.
+// Rounds to `wanted` digits, counted from the first digit that is not 0. If all were nines, the
+// number gets one more digit.
 GPUFS_HD inline void round_to_digits(exact_number& number, std::uint64_t wanted) {
   const std::uint32_t digits = number.digits.digits();
   if (digits > wanted) number.digits.round_at(digits - static_cast<std::uint32_t>(wanted));
@@ -47,7 +47,7 @@ GPUFS_HD inline std::int32_t power_of_first(const exact_number& number) {
                            static_cast<std::int32_t>(number.behind_point);
 }
 
-// The digits of the powers of ten from `from` down to `to`.
+// Writes the digits of the powers of ten from `from` down to `to`.
 GPUFS_HD inline void put_digits(text_sink& sink, const exact_number& number, std::int64_t from,
                                 std::int64_t to) {
   const auto behind_point = static_cast<std::int64_t>(number.behind_point);
@@ -58,7 +58,7 @@ GPUFS_HD inline void put_digits(text_sink& sink, const exact_number& number, std
   }
 }
 
-// As %f, of a number that has been rounded.
+// Formats as %f. The number is already rounded.
 GPUFS_HD inline void put_fixed(text_sink& to, const conversion& c, text_span sign,
                                const exact_number& number, std::int64_t precision) {
   const std::int64_t power = power_of_first(number);
@@ -72,7 +72,7 @@ GPUFS_HD inline void put_fixed(text_sink& to, const conversion& c, text_span sig
             });
 }
 
-// As %e, the same.
+// Formats as %e. The number is already rounded.
 GPUFS_HD inline void put_scientific(text_sink& to, const conversion& c, text_span sign,
                                     const exact_number& number, std::int64_t precision) {
   const std::int64_t power = power_of_first(number);
@@ -92,7 +92,7 @@ GPUFS_HD inline void put_scientific(text_sink& to, const conversion& c, text_spa
             });
 }
 
-// As %g: the shorter of both for its precision, without zeros at the end.
+// Formats as %g: %f or %e, depending on exponent and precision, without trailing zeros.
 GPUFS_HD inline void put_general(text_sink& to, const conversion& c, text_span sign,
                                  exact_number& number, std::int64_t precision) {
   if (precision == 0) precision = 1;
@@ -105,14 +105,14 @@ GPUFS_HD inline void put_general(text_sink& to, const conversion& c, text_span s
     if (digits > there) digits = there;
     while (digits > 1 && number.digits.digit(static_cast<std::uint32_t>(there - digits)) == 0)
       --digits;
-    if (digits == 0) digits = 1;                          // of the number 0
-    if (fixed && digits < power + 1) digits = power + 1;  // those in front of the point stay
+    if (digits == 0) digits = 1;                          // the number 0
+    if (fixed && digits < power + 1) digits = power + 1;  // keep the digits before the point
   }
   if (fixed) put_fixed(to, c, sign, number, digits - 1 - power);
   else put_scientific(to, c, sign, number, digits - 1);
 }
 
-// %f, %e and %g, and with capitals.
+// Formats as %f, %e, %g, %F, %E or %G.
 GPUFS_HD GPUFS_OUT_OF_LINE inline void format_number(text_sink& to, const conversion& c,
                                                      double value) {
   std::uint64_t bits;

@@ -1,4 +1,4 @@
-// Text to integers.
+// Converts text to integers.
 #pragma once
 
 #include "gpufs/text/span.cuh"
@@ -9,12 +9,12 @@ namespace detail {
 
 struct parsed_integer {
   std::uint64_t magnitude;
-  std::uint64_t bytes;  // taken; 0: there is no integer
+  std::uint64_t bytes;  // bytes parsed; 0: there is no integer
   bool negative;
-  bool overflows;  // 64 bits
+  bool overflows;  // does not fit in 64 bits
 };
 
-// 36 and more: no digit of any base.
+// Returns the value of a digit. 36: `c` is no digit of any base.
 GPUFS_HD constexpr std::uint32_t value_of_digit(char c) {
   if (is_digit(c)) return static_cast<std::uint32_t>(c - '0');
   const char lower = static_cast<char>(c | 0x20);
@@ -31,7 +31,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE inline parsed_integer parse_magnitude(text_span text,
   const auto digit_at = [&](std::uint64_t i) {
     return i < text.bytes ? value_of_digit(text.data[i]) : 36;
   };
-  // A prefix counts as one only with a digit behind it: "0x" alone is a zero.
+  // A prefix needs a digit after it: "0x" alone is a zero.
   const bool hexadecimal = digit_at(at) == 0 && at + 1 < text.bytes &&
                            (text.data[at + 1] | 0x20) == 'x' && digit_at(at + 2) < 16 &&
                            (base == 0 || base == 16);
@@ -48,11 +48,12 @@ GPUFS_HD GPUFS_OUT_OF_LINE inline parsed_integer parse_magnitude(text_span text,
 
 }  // namespace detail
 
-// Reads an integer at the beginning of a text: white space, a sign, digits of the base, 2 to 36; 0:
-// as in C, 0x and 0 in front say it, else 10. A base of 16 takes 0x too. Returns the bytes taken, >
-// 0. Errors: -EINVAL when there is no integer, or no such base; -ERANGE when T does not hold it:
-// then `value` is the nearest that it holds (also of a negative number, where strtoul(3) wraps
-// around). As strtol(3). By single threads, each for itself; does not wait.
+// Parses an integer at the beginning of a text: white space, a sign, then digits of `base`, 2 to
+// 36. Base 0 works as in C: a prefix 0x means 16, a prefix 0 means 8, else the base is 10. Base 16
+// accepts 0x too. Like strtol(3). Returns the bytes parsed, > 0. Errors: -EINVAL if there is no
+// integer, or `base` is invalid; -ERANGE if T cannot hold it. Then `value` is the nearest value of
+// T, also for a negative number, where strtoul(3) wraps around. Each thread calls it for itself.
+// Does not wait.
 template <class T>
 [[nodiscard]] GPUFS_HD std::int64_t parse_integer(text_span text, T& value,
                                                   std::uint32_t base = 10) {

@@ -1,4 +1,4 @@
-// Text to floating-point numbers, correctly rounded.
+// Converts text to floating-point numbers, correctly rounded.
 #pragma once
 
 #include "gpufs/text/decimal.cuh"
@@ -9,20 +9,18 @@ namespace gpufs {
 
 namespace detail {
 
-// The digits of a number in a text, as far as they can matter: at most `kept_max` from the first
-// that is not 0 on. Behind those, only whether there are others matters, because no number half-way
-// between two doubles has more than 768 digits.
+// The significant digits of a number in a text: at most `kept_max`, from the first digit that is
+// not 0. After those it matters only whether another digit is not 0, because a number half-way
+// between two doubles has at most 768 digits.
 struct decimal_text {
   static constexpr std::uint32_t kept_max = 780;
 
-  text_span digits;  // a point may be among them, and zeros at both ends
-  std::int64_t
-      // how many digits of the number lie in front of the point, counted from the first that is not
-      // 0
-      scale;
+  text_span digits;  // may contain a point, and zeros at both ends
+  // digits of the number before the point, counted from the first that is not 0; may be negative
+  std::int64_t scale;
   std::uint32_t kept;   // digits from the first that is not 0 to the last kept
-  std::uint64_t first;  // where in `digits` the first that is not 0 is
-  bool more;            // whether one that is not kept is not 0
+  std::uint64_t first;  // offset in `digits` of the first that is not 0
+  bool more;            // whether a digit that is not kept is not 0
 };
 
 GPUFS_HD inline double double_of_bits(std::uint64_t bits) {
@@ -34,12 +32,12 @@ GPUFS_HD inline double double_of_bits(std::uint64_t bits) {
 inline constexpr std::uint64_t infinity_bits = 0x7ff0'0000'0000'0000ull;
 inline constexpr std::uint64_t nan_bits = 0x7ff8'0000'0000'0000ull;
 
-// What is nearest to quotient * 2^-exponent, and a little more if `more`; of two that are as near
-// the even one. The quotient has 55 bits at least.
+// Returns the bits of the double nearest to quotient * 2^-exponent, with ties to even. `more`: the
+// number is a little greater. The quotient must have at least 55 bits.
 GPUFS_HD inline std::uint64_t round_to_double(std::uint64_t quotient, std::int32_t exponent,
                                               bool more) {
   const auto highest = static_cast<std::int32_t>(highest_bit(quotient));
-  constexpr std::int32_t least = -1022;  // exponent of the smallest number that is no denormal
+  constexpr std::int32_t least = -1022;  // exponent of the smallest normal number
   std::int32_t power = highest - exponent;
   std::int32_t drop = highest - 52;
   if (power < least) {
@@ -51,26 +49,26 @@ GPUFS_HD inline std::uint64_t round_to_double(std::uint64_t quotient, std::int32
   const std::uint64_t dropped = quotient & (half * 2 - 1);
   std::uint64_t kept = quotient >> drop;
   if (dropped > half || (dropped == half && (more || kept % 2 != 0))) ++kept;
-  // The highest bit of a number that is no denormal is not stored: added, it makes the exponent one
-  // greater.
+  // The highest bit of a normal number is not stored. Adding it increments the exponent.
   const std::uint64_t bits = (static_cast<std::uint64_t>(power - least) << 52) + kept;
   return bits < infinity_bits ? bits : infinity_bits;
 }
 
-// The bits of the double that is nearest to a number, not 0. As a decimal with so many digits
-// behind the point that they fill limbs, the number can be multiplied and divided by powers of two
-// until its whole part has between 55 and 63 bits.
+// Returns the bits of the double nearest to a number that is not 0. The number becomes a decimal
+// with enough digits after the point to fill limbs. Then it is multiplied or divided by powers of
+// two until its integer part has between 55 and 63 bits.
 GPUFS_HD GPUFS_OUT_OF_LINE inline std::uint64_t nearest_double(const decimal_text& text) {
   if (text.scale > 309) return infinity_bits;
-  if (text.scale < -323) return 0;  // below 10^-324, which is less than half of the smallest double
+  if (text.scale < -323) return 0;  // below 10^-324, less than half of the smallest double
   const auto scale = static_cast<std::int32_t>(text.scale);
-  const std::int32_t last =
-      scale - static_cast<std::int32_t>(text.kept);  // the power of ten of the last kept digit
+  // The power of ten of the last kept digit.
+  const std::int32_t last = scale - static_cast<std::int32_t>(text.kept);
   const std::uint32_t limbs_behind_point =
       last < 0 ? (static_cast<std::uint32_t>(-last) + decimal::digits_of_limb - 1) /
                      decimal::digits_of_limb
                : 0;
-  // Limbs: 780 digits down from 10^-323 give 123 behind the point; three more hold the 63 bits.
+  // Limbs: 780 digits down from 10^-323 need 123 limbs after the point. Three more hold the 63
+  // bits.
   decimal number;
   std::int32_t place =
       scale + static_cast<std::int32_t>(limbs_behind_point * decimal::digits_of_limb);
@@ -81,8 +79,8 @@ GPUFS_HD GPUFS_OUT_OF_LINE inline std::uint64_t nearest_double(const decimal_tex
     ++taken;
     number.set_digit(static_cast<std::uint32_t>(--place), digit);
   }
-  // 10^scale < 2^whole_bits, as 217706 / 65536 is a little more than the logarithm of 10, and less
-  // than 4 * 10^-6 more.
+  // 10^scale < 2^whole_bits: 217706 / 65536 exceeds the binary logarithm of 10 by less than 4 *
+  // 10^-6.
   const std::int32_t whole_bits = ((scale * 217'706) >> 16) + 2;
   const std::int32_t exponent = 63 - whole_bits;
   bool more = text.more;
@@ -95,8 +93,8 @@ GPUFS_HD GPUFS_OUT_OF_LINE inline std::uint64_t nearest_double(const decimal_tex
   return round_to_double(quotient, exponent, more);
 }
 
-// Reads digits with a point among them, and an exponent, from `at` on. Returns the place behind, or
-// `at` if there is no digit.
+// Parses digits, with a point among them, and an exponent, from `at` on. Returns the offset after
+// them, or `at` if there is no digit.
 GPUFS_HD inline std::uint64_t read_decimal(text_span text, std::uint64_t at, decimal_text& number) {
   number = {{text.data + at, 0}, 0, 0, 0, false};
   bool any = false, point = false, begun = false;
@@ -123,7 +121,7 @@ GPUFS_HD inline std::uint64_t read_decimal(text_span text, std::uint64_t at, dec
   }
   if (!any) return at;
   number.digits.bytes = i - at;
-  // An exponent counts as one only with a digit in it.
+  // An exponent needs a digit.
   std::uint64_t e = i;
   if (e < text.bytes && (text.data[e] | 0x20) == 'e') {
     ++e;
@@ -132,7 +130,7 @@ GPUFS_HD inline std::uint64_t read_decimal(text_span text, std::uint64_t at, dec
       negative = text.data[e++] == '-';
     std::int64_t exponent = 0;
     for (; e < text.bytes && is_digit(text.data[e]); i = ++e) {
-      // Enough for any text: it would have to have as many digits to come back from there.
+      // Enough for any text: only a text of this many digits could compensate a larger exponent.
       constexpr std::int64_t enough = std::int64_t{1} << 56;
       if (exponent < enough) exponent = exponent * 10 + (text.data[e] - '0');
     }
@@ -141,7 +139,7 @@ GPUFS_HD inline std::uint64_t read_decimal(text_span text, std::uint64_t at, dec
   return i;
 }
 
-// Whether the text at `at` begins with a word, in small or capital letters.
+// True if the text at `at` begins with `word`, ignoring case. `word` must be lower case.
 GPUFS_HD inline bool begins_with(text_span text, std::uint64_t at, const char* word) {
   for (; *word != 0; ++word, ++at) {
     if (at >= text.bytes || (text.data[at] | 0x20) != *word) return false;
@@ -151,12 +149,12 @@ GPUFS_HD inline bool begins_with(text_span text, std::uint64_t at, const char* w
 
 }  // namespace detail
 
-// Reads a number at the beginning of a text: white space, a sign, then digits with a point and an
-// exponent, or inf, infinity, nan. `value` is the double nearest to it, of two the even one,
-// whatever the number of digits. Returns the bytes taken, > 0. Errors: -EINVAL when there is no
-// number; -ERANGE when it is too large: then `value` is infinite. One that is too small is the
-// nearest denormal, or zero, and no error. As strtod(3) in the C locale, without hexadecimal
-// numbers and nan(...). By single threads, each for itself; does not wait.
+// Parses a number at the beginning of a text: white space, a sign, then digits with a point and an
+// exponent, or inf, infinity or nan. Like strtod(3) in the C locale, without hexadecimal numbers
+// and nan(...). `value` is the nearest double, with ties to even, for any number of digits. Returns
+// the bytes parsed, > 0. Errors: -EINVAL if there is no number; -ERANGE if it is too large, and
+// then `value` is infinite. A number that is too small becomes the nearest denormal or zero,
+// without an error. Each thread calls it for itself. Does not wait.
 [[nodiscard]] GPUFS_HD inline std::int64_t parse_number(text_span text, double& value) {
   std::uint64_t at = 0;
   while (at < text.bytes && is_space(text.data[at])) ++at;

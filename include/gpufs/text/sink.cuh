@@ -1,4 +1,4 @@
-// Where formatted text goes: memory of a fixed size.
+// The destination of formatted text: memory of a fixed size.
 #pragma once
 
 #include "gpufs/text/span.cuh"
@@ -10,7 +10,7 @@ class text_sink {
   GPUFS_HD text_sink(char* to, std::uint64_t room) : to_(to), room_(room) {}
 
   GPUFS_HD std::uint64_t bytes() const { return bytes_; }
-  // More was put than there is room for.
+  // True if more bytes were put than fit.
   GPUFS_HD bool is_full() const { return overflowed_; }
 
   GPUFS_HD void put(char c) {
@@ -20,7 +20,7 @@ class text_sink {
   GPUFS_HD void put(text_span text) {
     for (std::uint64_t i = 0; i < text.bytes && !overflowed_; ++i) put(text.data[i]);
   }
-  // `count` may be anything: it ends when the sink is full.
+  // Any `count` is safe: filling ends when the sink is full.
   GPUFS_HD void fill(char c, std::uint64_t count) {
     for (; count != 0 && !overflowed_; --count) put(c);
   }
@@ -32,7 +32,7 @@ class text_sink {
   bool overflowed_ = false;
 };
 
-// One conversion of a format, as "%-08.3f" says it.
+// One conversion of a format, such as "%-08.3f".
 struct conversion {
   bool left;
   bool zeros;
@@ -40,20 +40,20 @@ struct conversion {
   bool space;
   bool alternative;
   std::uint32_t width;
-  std::int32_t precision;  // < 0: none was given
-  char letter;             // in small
+  std::int32_t precision;  // < 0: not given
+  char letter;             // lower case
   bool capitals;
 };
 
-// The sign that goes in front of a number.
+// Returns the sign before a number.
 GPUFS_HD inline text_span sign_of(const conversion& c, bool negative) {
   if (negative) return {"-", 1};
   if (c.plus) return {"+", 1};
   return {" ", c.space ? std::uint64_t{1} : 0};
 }
 
-// A field at least `width` wide: prefix, then `body_bytes` that `body` puts. Zeros, where asked
-// for, come between the two.
+// Writes a field of at least `width` bytes: the prefix, then the `body_bytes` that `body` puts. If
+// `zeros`, the padding is zeros between the two.
 template <class Body>
 GPUFS_HD void put_field(text_sink& to, const conversion& c, bool zeros, text_span prefix,
                         std::uint64_t body_bytes, const Body& body) {

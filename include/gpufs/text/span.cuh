@@ -1,4 +1,4 @@
-// A part of a text that somebody else holds.
+// A part of a text. Does not own it.
 #pragma once
 
 #include "gpufs/base/platform.cuh"
@@ -10,14 +10,14 @@ struct text_span {
   std::uint64_t bytes;
 };
 
-// Of a zero-terminated text, without its zero; at most `most` bytes are looked at.
+// The span of a zero-terminated text without its zero. Reads at most `most` bytes.
 GPUFS_HD inline text_span span_of(const char* text, std::uint64_t most = ~std::uint64_t{0}) {
   std::uint64_t bytes = 0;
   while (bytes < most && text[bytes] != 0) ++bytes;
   return {text, bytes};
 }
 
-// As isspace(3) in the C locale.
+// Like isspace(3) in the C locale.
 GPUFS_HD constexpr bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 GPUFS_HD constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }

@@ -1,14 +1,14 @@
-// Taking text in memory apart.
+// Splits text in memory.
 #pragma once
 
 #include "gpufs/text/find.cuh"
 
 namespace gpufs {
 
-// The next token of `rest`: what is between bytes of the set `delimiters` and has no such byte.
-// `rest` then begins behind it. 0 bytes: there is none left. As strtok_r(3), but the text is not
-// changed and needs no zero at its end, so that many can read it at a time. By single threads, each
-// for itself; does not wait.
+// Returns the next token of `rest`: bytes between delimiters, without any. `rest` then begins after
+// it. A token of 0 bytes means that no token is left. Like strtok_r(3), but the text is not changed
+// and needs no zero at its end, so many threads can read it at a time. Each thread calls it for
+// itself. Does not wait.
 GPUFS_HD inline text_span next_token(text_span& rest, const byte_set& delimiters) {
   const thread_group me;
   const auto skip = [&](bool inside) {

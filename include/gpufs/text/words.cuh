@@ -1,5 +1,5 @@
-// Text as 8-byte words, eight bytes at a step. Little-endian, as GPUs and their hosts are: byte i
-// of a word is bits 8i to 8i+7.
+// Text as 8-byte words, to process eight bytes at a time. Little-endian, like GPUs and their hosts:
+// byte i of a word is bits 8i to 8i+7.
 #pragma once
 
 #include "gpufs/base/platform.cuh"
@@ -15,13 +15,13 @@ GPUFS_HD constexpr bool has_zero_byte(std::uint64_t word) {
   return ((word - eightfold(1)) & ~word & eightfold(0x80)) != 0;
 }
 
-// Bit 7 of each byte that is zero, and no other bit.
+// Sets bit 7 of each byte that is zero, and no other bit.
 GPUFS_HD constexpr std::uint64_t zero_bytes(std::uint64_t word) {
-  // No carry leaves its byte, so that a zero byte does not make the next look like one.
+  // No carry leaves its byte. Otherwise a zero byte could make the next byte look like zero.
   return ~(((word & eightfold(0x7f)) + eightfold(0x7f)) | word | eightfold(0x7f));
 }
 
-// The numbers of the lowest and the highest bit that is set. bits != 0.
+// The index of the lowest or highest bit that is set. `bits` must not be 0.
 GPUFS_HD inline std::uint32_t lowest_bit(std::uint32_t bits) {
 #if defined(__CUDA_ARCH__)
   return static_cast<std::uint32_t>(__ffs(static_cast<int>(bits))) - 1;
