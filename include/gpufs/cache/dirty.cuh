@@ -12,7 +12,8 @@
 //   cleaning  one group is writing them back; only that group clears it. No two at once: two writes of one byte could reach
 //             the file in the wrong order.
 //
-// and above them a count of cleanings, so that who finds the flags as they were knows that there was none meanwhile.
+// Above them are two counts: of cleanings, and of truncations that zeroed bytes of the page. A group that finds the flags as they
+// were knows that there was neither meanwhile. (The cleanings' count carries into the other one: a cut too many is seen then.)
 //
 // A dirty page is written through whichever open file of its node the host likes, and one is open: who gives back the last of the
 // descriptors that may write the file leaves no dirty page behind (leave_writers(), file/open_files.cuh).
@@ -25,8 +26,8 @@
 //     when dirty was clear); unpin             (failed: put bits and flags back first)
 //
 // Nothing is lost: a writer sets bits behind its stores, and the flags behind the bits; a cleaner clears the flags before it takes
-// the bits, and takes them before it reads the bytes. All of these are read-modify-writes with both orders, but for one of a writer
-// whose page was dirty before, which has to order only what comes before it (set_again). So either the
+// the bits, and takes them before it reads the bytes. All of these are read-modify-writes with both orders, but for two of a writer,
+// which have to order only what comes before them: of its bits, and of its flags where the page was dirty before (set_again). So either the
 // cleaner gets the bit, and then sees the byte; or the writer's bit comes after the exchange, and then its flag comes after
 // the clearing, and the page is dirty again. It may be so for nothing: then the next cleaner finds an empty mask. A byte that is
 // stored while it is being read may go to the file half new; its bit follows, and the whole of it goes once more.
@@ -82,7 +83,7 @@ class page_dirt {
   static constexpr std::uint32_t dirty = 1, cleaning = 2, whole = 4, partial = 8, alone = 16;
   static constexpr std::uint32_t stale =
       32;  // a group is about to evict it: it has bytes that nobody will write (abandon)
-  static constexpr std::uint32_t all_flags = 63, one_cleaning = 64;
+  static constexpr std::uint32_t all_flags = 63, one_cleaning = 1u << 6, one_cut = 1u << 18;
 
   GPUFS_HD page_dirt(const mount_ref& fs, std::uint32_t frame_number)
       : fs_(fs), frame_(frame_number), dirt_(fs.dirt(frame_number)) {}
@@ -90,12 +91,13 @@ class page_dirt {
   GPUFS_HD std::uint32_t flags() const { return dirt_.flags.load_acquire(); }
   GPUFS_HD std::uint32_t node() const { return dirt_.node.load_relaxed(); }
 
-  // A truncation has zeroed bytes of the page. Release: who sees it stores on top of the zeros.
-  GPUFS_HD void note_cut() { (void)dirt_.flags.fetch_add_release(one_cleaning); }
-  // Whether nobody has cut the page, nor taken it for cleaning, since its flags were `seen`.
-  GPUFS_HD bool is_untouched_since(std::uint32_t seen) const {
-    const std::uint32_t now = flags();
-    return (now & ~all_flags) == (seen & ~all_flags) && ((now | seen) & cleaning) == 0;
+  // A truncation has zeroed bytes of the page. Release: a writer that sees it stores after the zeros.
+  GPUFS_HD void note_cut() { (void)dirt_.flags.fetch_add_release(one_cut); }
+  // Whether the page was not cut from one look at the flags to another; and whether besides no cleaner can have taken bits of its
+  // mask in between.
+  GPUFS_HD static bool is_uncut(std::uint32_t seen, std::uint32_t now) { return (seen ^ now) < one_cut; }
+  GPUFS_HD static bool is_untaken(std::uint32_t seen, std::uint32_t now) {
+    return ((seen ^ now) & ~all_flags) == 0 && (seen & cleaning) == 0;
   }
 
   // As set(), of a page that was dirty when its flags were `seen`, before the bytes were stored, and that nobody has taken for
@@ -110,9 +112,11 @@ class page_dirt {
     dirt_.node.store_relaxed(node);  // the same for all who write the page's version
     const std::uint32_t wanted = dirty | what;
     bool has_pin = false;
-    std::uint32_t seen = dirt_.flags.load_acquire();
+    // A read-modify-write with both orders: a cleaner that clears the flags later finds the bits, which were set before. A load may
+    // come before the bits.
+    std::uint32_t seen = dirt_.flags.fetch_or_acq_rel(0);
     for (;;) {
-      // Of a partial write the bits are what a cleaner waits for, so seeing the flags is enough. Of a whole one nothing else tells it.
+      // Of a partial write the bits are what a cleaner takes, so flags that are set are enough. Of a whole write only the flags say it.
       if (what == partial && (seen & wanted) == wanted) break;
       // First the pin: the page must not be without one of the two.
       if ((seen & dirty) == 0 && !has_pin) {

@@ -63,25 +63,18 @@ GPUFS_HD void write_back_ahead(const mount_ref& fs, const Group& g, const slot_k
 // Where that is not sure, the write waits for the truncation's end and writes all of the bytes once more: then it takes place after
 // the truncation. Else each truncation either came before the bytes, or cuts them: the write takes place before it.
 //
-// Two cases need no look. A write that finds its pages dirty, and not taken for cleaning since before its bytes
-// (page_dirt::set_again()), has marked them before a truncation takes the page; and if the size covers the bytes already, that write
-// takes place before the truncation, whatever the size is afterwards. And no truncation takes place beside an append.
+// No look is needed by a write whose pages were dirty, and were not taken for cleaning since before its bytes
+// (page_dirt::set_again()), if the size covered the bytes before it marked them: then the pages are in the range of each truncation
+// that has not stored its size yet, and it takes each page after the marks. Nor by an append, beside which no truncation takes place.
+//
+// A write that makes the file longer marks pages that no truncation may have in its range until the size is raised. A page that is
+// cleaned in between may be in the host's file when a truncation cuts that, and clean here. So such a page is marked once more
+// (finish_run()). models/growth.pml has these orders.
 
 // Whether no truncation was under way since wait_for_cut() returned `before`. Both orders: a truncation that begins later sees what
 // the caller has marked. By one thread.
 GPUFS_HD inline bool no_cut_since(const mount_ref& fs, const file_view& file, std::uint32_t before) {
   return fs.node(file.node).cuts.fetch_add_acq_rel(0) == before;
-}
-// Whether no truncation has cut what the group has stored, whose pages are marked, and which the size covers: each member asks of the
-// page in a frame, if it has one, whose flags were `seen` before. Collective.
-template <class Group>
-GPUFS_HD bool no_page_cut_since(const mount_ref& fs, const Group& g, const file_view& file, bool has_page,
-                                std::uint32_t frame_number, std::uint32_t seen) {
-  std::uint32_t under_way = 0;
-  // Both orders, as above.
-  if (g.is_leader()) under_way = fs.node(file.node).cuts.fetch_add_acq_rel(0) & 1;
-  if (g.broadcast(under_way) != 0) return false;
-  return g.all(!has_page || page_dirt(fs, frame_number).is_untouched_since(seen));
 }
 // Until no truncation is under way; each ends, with the host's answer or without. Returns `cuts`. By one thread.
 GPUFS_HD inline std::uint32_t wait_for_cut(const mount_ref& fs, const file_view& file) {
@@ -138,19 +131,21 @@ GPUFS_HD inline std::uint64_t part_in_page(const mount_ref& fs, std::uint64_t at
   return room < end - at ? room : end - at;
 }
 
-// How far a write came. The `run` pages from `at` on have their bytes, but not all of them are marked: the member with rank i has the
-// frame of the i-th, its flags from before the bytes, and whether it is `unmarked`; then it is pinned.
+// How far a write came. The `run` pages from `at` on have their bytes and their bits, and are pinned, but the write of them has not
+// ended yet: the member with rank i has the frame of the i-th, its flags from before the bytes, and whether it is `unmarked`.
+// `covered`: the size covered them before they were marked.
 struct write_end {
   std::uint64_t at;
   std::uint32_t run;
   std::uint32_t frame;
   std::uint32_t seen;
   bool unmarked;
+  bool covered;
 };
 
 // Writes what is dirty in the cache already, at a glance, from `at` on; `from` is for the byte at `at`. Several pages at once, so that
-// their latencies are one. Calls nothing, for the reason of read_resident(); so it stops with a page that was clean. An append has
-// raised the size already, and no truncation begins before it ends: so it looks at neither, as all appends would in one place.
+// their latencies are one. Calls nothing, for the reason of read_resident(); so it stops with a page that was clean, or past the
+// file's end. An append has raised the size already: so it does not look at it, as all appends would in one place.
 // Collective, not by a block. Does not wait.
 template <class Group>
 GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const file_view& file, const char* from,
@@ -187,27 +182,21 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
       set_bits(fs, g, g.from(mine.frame, 0), at & (page_bytes - 1), ((first_end - 1) & (page_bytes - 1)) + 1);
     if (last_is_part) set_bits(fs, g, g.from(mine.frame, run - 1), 0, stop - last);
     if (first_is_part || last_is_part) g.sync();
+    // By each member that marks, before it does: see "Writes beside a truncation". By all at once, as all who write the file ask for it.
+    const std::uint64_t size = appends ? ~std::uint64_t{0} : fs.node(file.node).size.load_relaxed();
     bool marked = true;
     if (has_one) {
       const bool part = (g.rank() == 0 && first_is_part) || (g.rank() == run - 1 && last_is_part);
-      page_dirt dirt(fs, mine.frame);
-      marked = dirt.set_again(seen, part ? page_dirt::partial : page_dirt::whole);
+      marked = page_dirt(fs, mine.frame).set_again(seen, part ? page_dirt::partial : page_dirt::whole);
     }
-    // Asked for by all who write the file in one place, so once; and before it is known what the marks came to.
-    std::uint64_t size = ~std::uint64_t{0};
-    if (!appends && g.is_leader()) size = fs.node(file.node).size.load_relaxed();
-    // As in mark_page().
-    if (has_one && marked) frame_table(fs).header(mine.frame).state.unpin_copied();
-    const bool grows = stop > size;
-    if (!g.all(marked && !grows)) {
-      if (!g.all(marked)) return {at, run, mine.frame, seen, !marked};
-      if (grows) fs.node(file.node).size.raise_acq_rel(stop);
-      if (!no_page_cut_since(fs, g, file, has_one, mine.frame, seen)) return {at, 0, 0, 0, false};
-    }
+    const bool covered = stop <= size;
+    if (!g.all(marked && covered)) return {at, run, mine.frame, seen, !marked, g.all(covered)};
+    // Its stores are ordered already, by what marked them; and a dirty page is not evicted.
+    if (has_one) frame_table(fs).header(mine.frame).state.unpin_copied();
     from += stop - at;
     at = stop;
   }
-  return {at, 0, 0, 0, false};
+  return {at, 0, 0, 0, false, true};
 }
 
 // The same by a block, which writes one page with all its threads.
@@ -219,29 +208,23 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Block& g, const fil
   std::uint32_t seen = 0;
   const page_pin pin = cache.template find_resident<slot_header::use::stores>(
       {version_to_write(file), at >> fs.layout.page_shift}, &seen);
-  if (pin.valid == cache.not_there) return {at, 0, 0, 0, false};
+  if (pin.valid == cache.not_there) return {at, 0, 0, 0, false, true};
   cache.count_hits();
   const std::uint64_t within = at & (fs.layout.page_bytes() - 1);
   copy_into_page(g, fs.page(pin.frame) + within, from, end - at);
   GPUFS_SCHEDULE_POINT("write.mark");
   const std::uint32_t what = mark_bytes(fs, g, pin.frame, within, within + (end - at));
-  enum class outcome : std::uint32_t { written, unmarked, grown } done = outcome::written;
+  struct {
+    std::uint32_t marked, covered;
+  } done{1, 1};
   if (g.is_leader()) {
-    if (page_dirt(fs, pin.frame).set_again(seen, what)) {
-      frame_table(fs).header(pin.frame).state.unpin_copied();
-      if (!appends && end > fs.node(file.node).size.load_relaxed()) {
-        raise_size(fs, file, end);
-        done = outcome::grown;
-      }
-    } else {
-      done = outcome::unmarked;
-    }
+    if (!appends) done.covered = end <= fs.node(file.node).size.load_relaxed() ? 1 : 0;
+    done.marked = page_dirt(fs, pin.frame).set_again(seen, what) ? 1 : 0;
+    if (done.marked != 0 && done.covered != 0) frame_table(fs).header(pin.frame).state.unpin_copied();
   }
   done = g.broadcast(done);
-  if (done == outcome::unmarked) return {at, 1, pin.frame, seen, g.is_leader()};
-  if (done == outcome::grown && !no_page_cut_since(fs, g, file, g.is_leader(), pin.frame, seen))
-    return {at, 0, 0, 0, false};
-  return {end, 0, 0, 0, false};
+  if (done.marked != 0 && done.covered != 0) return {end, 0, 0, 0, false, true};
+  return {at, 1, pin.frame, seen, g.is_leader() && done.marked == 0, done.covered != 0};
 }
 
 // A page that a write has stored into is marked, and the pin given back, which is the caller's. Returns whether it was clean. By one
@@ -259,29 +242,48 @@ template <class Group>
 GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const file_view& file, const write_end& done,
                                   std::uint64_t end, bool appends) {
   if (done.run == 0) return done.at;
-  const std::uint64_t page_bytes = fs.layout.page_bytes(), page = done.at >> fs.layout.page_shift;
+  const std::uint64_t page = done.at >> fs.layout.page_shift;
   const std::uint64_t behind = (page + done.run) << fs.layout.page_shift;
   const std::uint64_t stop = behind < end ? behind : end;
-  bool fresh = false;
-  if (done.unmarked) {
-    const std::uint64_t own = (page + g.rank()) << fs.layout.page_shift;
-    const bool whole = own >= done.at && own + page_bytes <= stop;
-    fresh = mark_page(fs, file, done.frame, whole ? page_dirt::whole : page_dirt::partial);
+  const bool has_page = g.rank() < done.run;
+  // The value of the member with rank i. A block has one page, and its leader has it.
+  const auto from_member = [&](std::uint32_t value, [[maybe_unused]] std::uint32_t i) {
+    if constexpr (Group::has_warps) return g.broadcast(value);
+    else return g.from(value, i);
+  };
+  bool unmarked = done.unmarked, covered = done.covered, fresh = false, cut = false;
+  for (;;) {
+    std::uint64_t at = done.at;
+    for (std::uint32_t i = 0; i < done.run; ++i) {
+      const std::uint64_t n = part_in_page(fs, at, stop), within = at & (fs.layout.page_bytes() - 1);
+      at += n;
+      if (from_member(unmarked ? 1 : 0, i) == 0) continue;
+      const std::uint32_t what = mark_bytes(fs, g, from_member(done.frame, i), within, within + n);
+      if (g.rank() != i) continue;
+      fresh = page_dirt(fs, done.frame).set(file.node, what) || fresh;
+    }
+    g.sync();
+    if (appends) break;
+    std::uint32_t under_way = 0;
+    if (g.is_leader()) {
+      raise_size(fs, file, stop);
+      // Both orders, as in no_cut_since().
+      under_way = fs.node(file.node).cuts.fetch_add_acq_rel(0) & 1;
+    }
+    under_way = g.broadcast(under_way);
+    const std::uint32_t now = has_page ? page_dirt(fs, done.frame).flags() : done.seen;
+    cut = under_way != 0 || !g.all(!has_page || page_dirt::is_uncut(done.seen, now));
+    if (cut || covered) break;
+    unmarked = has_page && !page_dirt::is_untaken(done.seen, now);
+    if (g.all(!unmarked)) break;
+    covered = true;
   }
   g.sync();
-  bool stays = true;
-  if (!appends) {
-    if (g.is_leader()) raise_size(fs, file, stop);
-    stays = no_page_cut_since(fs, g, file, g.rank() < done.run, done.frame, done.seen);
+  if (has_page) frame_table(fs).header(done.frame).state.unpin_copied();
+  for (std::uint32_t i = 0; i < done.run; ++i) {
+    if (from_member(fresh ? 1 : 0, i) != 0) write_back_ahead(fs, g, {version_to_write(file), page + i});
   }
-  if constexpr (Group::has_warps) {
-    if (g.broadcast(fresh ? 1u : 0u) != 0) write_back_ahead(fs, g, {version_to_write(file), page});
-  } else {
-    for (std::uint32_t i = 0; i < done.run; ++i) {
-      if (g.from(fresh ? 1u : 0u, i) != 0) write_back_ahead(fs, g, {version_to_write(file), page + i});
-    }
-  }
-  return stays ? stop : done.at;
+  return cut ? done.at : stop;
 }
 
 // The descriptor was closed meanwhile, so what write_resident() left behind is nobody's.
@@ -290,7 +292,7 @@ GPUFS_HD void abandon_run(const mount_ref& fs, const Group& g, const write_end& 
   g.sync();
   (void)by_one_warp(g, [&](const one_warp_of<Group>& part) {
     for (std::uint32_t i = 0; i < done.run; ++i) {
-      if (part.from(done.unmarked ? 1u : 0u, i) != 0) write_back(fs, part).abandon(part.from(done.frame, i));
+      write_back(fs, part).abandon(part.from(done.frame, i));
     }
     return 0;
   });
