@@ -112,6 +112,7 @@ one_byte="-DBYTES=1 $alone"
 
 if [ -n "$deep" ]; then
     holds deep.frames.races                 frames safety slot_state.pml -DOPS0=2 -DOPS1=1 -DOPS2=1
+    holds deep.growth.two_cuts              growth safety growth.pml -DCUTS=2
     holds deep.channel.deadline_and_post    channel safety channel.pml -DOPS=2 -DDEADLINES=1 -DPOSTS=1
     holds deep.dirty.three_users            dirty safety dirty.pml $one_byte -DUSERS=3 -DCLEANERS=0
     holds deep.dirty.two_cleaners           dirty safety dirty.pml $one_byte -DCLEANERS=2
@@ -130,6 +131,8 @@ holds append.every_call_ends          - cycles append.pml -DCUTS=2
 holds sync.three_users                sync safety sync.pml -DUSERS=3
 holds sync.two_turns                  sync safety sync.pml -DTURNS=2 -DFAULTS=2
 holds sync.every_call_ends            - cycles sync.pml -DTURNS=2
+holds growth.one_cut                  growth safety growth.pml
+holds growth.two_cleanings            growth safety growth.pml -DCLEANINGS=2
 holds withdraw.a_request              withdraw safety withdraw.pml
 holds withdraw.every_call_ends        - cycles withdraw.pml
 holds late.two_sessions               late safety late.pml -DCHANGES=1
@@ -205,6 +208,9 @@ for mutant in JOIN_DOES_NOT_WAIT WRITES_BEFORE_JOIN SEVERAL_JUST_DECREMENT LEAVE
     GIVEN_UP_IN_SILENCE HOST_CLOSED_FIRST; do
     caught "dirty.$mutant" safety dirty.pml $one_byte -DCLEANERS=0
 done
+for mutant in SIZE_AFTER_MARKS LOOKS_FOR_NO_CUT MARKS_ONCE TRUSTS_A_CLEANER; do
+    caught "growth.$mutant" safety growth.pml
+done
 for mutant in LOOKS_BEFORE_IT_CLAIMS LOOKS_BEFORE_IT_WITHDRAWS LOOKS_BEFORE_IT_ANSWERS LOOKS_FOR_AN_ANSWER_FIRST \
     TAKES_A_LATE_ANSWER; do
     caught "withdraw.$mutant" safety withdraw.pml
@@ -224,7 +230,7 @@ caught sync.ERROR_FOR_EVER safety sync.pml -DTURNS=2
 for mutant in CUT_DOES_NOT_WAIT CUT_LEAVES_WHOLE CLEANS_BESIDE_CUT WRITE_DOES_NOT_LOOK; do
     caught "dirty.$mutant" safety dirty.pml -DTRUNCATE $alone -DFAULTS=0 -DWRITES1=0
 done
-for mutant in GROWS_WITHOUT_LOOK LOOKS_AT_FLAGS_ALONE TOUCHED_IS_FINE CUT_LEAVES_NO_NOTE; do
+for mutant in GROWS_WITHOUT_LOOK LOOKS_AT_FLAGS_ALONE CUT_IS_FINE CUT_LEAVES_NO_NOTE; do
     caught "dirty.$mutant" safety dirty.pml -DTRUNCATE $alone -DFAULTS=0 -DWRITES0=2 -DWRITES1=0
 done
 caught dirty.DIRTY_AGAIN_IS_CLEAN safety dirty.pml -DTRUNCATE $alone -DWRITES1=0
@@ -237,7 +243,7 @@ if [ -z "$pattern" ]; then
     for mutant in $(grep -oh 'MUTANT_[A-Z_]*' "$models"/*.pml | sort -u); do
         grep -qw -e "-D$mutant" "$work/defines" || { echo "FAIL    $mutant has no check"; touch "$work/failed"; }
     done
-    for family in frames open_files channel withdraw late append sync dirty; do
+    for family in frames open_files channel withdraw late append sync growth dirty; do
         lists=("$work/unreached.$family".*)
         [ -e "${lists[0]}" ] || { echo "FAIL    $family: no check held"; touch "$work/failed"; continue; }
         # The statements that no check of the family reaches.

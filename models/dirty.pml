@@ -146,7 +146,7 @@ bool after_cut;           /* the last store to byte 1 came after the cut had ret
 #ifdef TRUNCATE
 byte cut_count;           /* inode_state::cuts: odd while a truncation is under way */
 /* above the flags, in one word with them: cleanings begun, and cuts of the page */
-byte touches;
+byte cleanings, notes;
 bool covers = true;       /* the size of the inode state covers byte 1 */
 bool reaches = true;      /* the host's file has byte 1 */
 #define UNDER_WAY (cut_count == 1)
@@ -229,14 +229,14 @@ inline set_bits()
 }
 
 /* page_dirt::set_again(), for a page that was dirty when its flags were `seen`, before the bytes
- * were stored; else page_dirt::set(). */
+ * were stored; else page_dirt::set(), which begins with the current flags. */
 #define BITS_SUFFICE (what == PARTIAL && (seen & (DIRTY | PARTIAL)) == (DIRTY | PARTIAL))
 #ifdef TRUNCATE
-#define IS_AS_SEEN (flags == seen && touches == touches_seen)
+#define IS_AS_SEEN (flags == seen && cleanings == cleanings_seen && notes == notes_seen)
 #else
 #define IS_AS_SEEN (flags == seen)
 #endif
-inline set_flags()
+inline set_again()
 {
     if
     :: atomic { !(seen & DIRTY) -> seen = flags }
@@ -247,7 +247,10 @@ inline set_flags()
     :: atomic { (seen & DIRTY) && IS_AS_SEEN -> flags = seen | what; goto marked }
     :: (seen & DIRTY) && !IS_AS_SEEN -> seen = flags
 #endif
-    fi;
+    fi
+}
+inline set()
+{
     do
     :: BITS_SUFFICE -> break
     :: atomic { !(seen & DIRTY) && !has_pin ->
@@ -299,7 +302,7 @@ inline begin()
             cleaning_now = me;
             what = flags;
 #ifdef TRUNCATE
-            touches++;
+            cleanings++;
 #endif
 #ifdef MUTANT_FLAGS_AFTER_MASK
             flags = flags | CLEANING;
@@ -676,21 +679,33 @@ inline leave_write(i)
 }
 
 #ifdef TRUNCATE
-inline see_flags() { atomic { seen = flags; touches_seen = touches; was_cleaned = flags & CLEANING } }
+inline see_flags()
+{
+    atomic { seen = flags; cleanings_seen = cleanings; notes_seen = notes; was_cleaned = flags & CLEANING }
+}
 #ifdef MUTANT_LOOKS_AT_FLAGS_ALONE
 #define IS_CUT_NOW false
 #else
 #define IS_CUT_NOW UNDER_WAY
 #endif
-/* page_dirt::is_untouched_since() */
-#ifdef MUTANT_TOUCHED_IS_FINE
-#define IS_UNTOUCHED true
+/* page_dirt::is_uncut() */
+#ifdef MUTANT_CUT_IS_FINE
+#define IS_UNCUT true
 #else
-#define IS_UNTOUCHED (touches == touches_seen && !was_cleaned && !(flags & CLEANING))
+#define IS_UNCUT (notes == notes_seen)
 #endif
+#define IS_UNTAKEN (cleanings == cleanings_seen && !was_cleaned)
 #else
 inline see_flags() { seen = flags }
 #endif
+
+inline raise()
+{
+    if
+    :: (bits & BIT(1)) && !covers -> covers = true
+    :: else
+    fi
+}
 
 inline find_or_load()
 {
@@ -710,10 +725,10 @@ proctype user(byte me; byte writes)
     mtype why;   /* the reason for a flush */
 #ifdef TRUNCATE
     byte before;        /* write_any(): wait_for_cut() */
-    byte touches_seen;
+    byte cleanings_seen, notes_seen;
     bool was_cleaned;   /* when its flags were seen */
     bool by_flags;      /* write_resident() */
-    bool needs_no_look;
+    bool covered;       /* the size covered the bytes before they were marked */
 #endif
 #ifdef MUTANT_LAST_TRUSTS_ITS_FLUSH
     bool trusts;
@@ -771,58 +786,82 @@ next:
     find_or_load();
 #endif
 write_page:
-#ifdef MUTANT_FLAGS_BEFORE_BYTES
+#ifdef TRUNCATE
+    store_bytes();
     set_bits();
-    set_flags();
+    if
+    :: by_flags ->
+        /* Before the marks. */
+        covered = !(bits & BIT(1)) || covers;
+        set_again();
+        goto mark
+    :: else -> seen = flags; set()
+    fi;
+    atomic { unpin(); has_pin = false }
+    raise();
+    if
+#ifdef MUTANT_WRITE_DOES_NOT_LOOK
+    :: true -> goto written
+#else
+    :: cut_count == before -> goto written
+    :: cut_count != before -> goto once_more
+#endif
+    fi;
+marked:
+    /* set_again() has marked it. */
+    if
+    :: covered -> goto let_go_of_page
+    :: else -> goto grow
+    fi;
+mark:
+    /* finish_run() */
+    set_bits();
+    atomic { seen = flags }
+    set();
+    has_pin = false;
+grow:
+    raise();
+#ifndef MUTANT_GROWS_WITHOUT_LOOK
+    if
+    :: IS_CUT_NOW -> goto cut_away
+    :: !IS_CUT_NOW
+    fi;
+    if
+    :: !IS_UNCUT -> goto cut_away
+    :: IS_UNCUT && !covered && !IS_UNTAKEN -> covered = true; goto mark
+    :: IS_UNCUT && (covered || IS_UNTAKEN)
+    fi;
+#endif
+let_go_of_page:
+    unpin();
+    goto written;
+cut_away:
+    unpin();
+once_more:
+    /* All of it, by write_any(). */
+    atomic { !UNDER_WAY -> by_flags = false; before = cut_count }
+    find_or_load();
+    see_flags();
+    goto write_page;
+written:
+#elif defined(MUTANT_FLAGS_BEFORE_BYTES)
+    set_bits();
+    set_again();
+    set();
 marked:
     store_bytes();
 #elif defined(MUTANT_FLAGS_BEFORE_BITS)
     store_bytes();
-    set_flags();
+    set_again();
+    set();
 marked:
     set_bits();
 #else
     store_bytes();
     set_bits();
-    set_flags();
-#ifdef TRUNCATE
-    needs_no_look = false;
-    goto unmarked_page;
-#endif
+    set_again();
+    set();
 marked:
-#ifdef TRUNCATE
-    needs_no_look = true;   /* set_again() has marked it */
-unmarked_page:
-    atomic { unpin(); has_pin = false }
-    if
-    :: (bits & BIT(1)) && !covers ->
-#ifndef MUTANT_GROWS_WITHOUT_LOOK
-        needs_no_look = false;
-#endif
-        covers = true
-    :: else
-    fi;
-#ifndef MUTANT_WRITE_DOES_NOT_LOOK
-    if
-    :: needs_no_look
-    :: !needs_no_look && !by_flags && cut_count == before
-    :: !needs_no_look && !by_flags && cut_count != before -> goto once_more
-    /* no_page_cut_since() */
-    :: !needs_no_look && by_flags && !IS_CUT_NOW ->
-        if
-        :: IS_UNTOUCHED
-        :: else -> goto once_more
-        fi
-    :: !needs_no_look && by_flags && IS_CUT_NOW ->
-once_more:
-        /* All of it again, by write_any(). */
-        atomic { !UNDER_WAY -> by_flags = false; before = cut_count }
-        find_or_load();
-        see_flags();
-        goto write_page
-    fi;
-#endif
-#endif
 #endif
     atomic {
 #ifndef TRUNCATE
@@ -881,7 +920,7 @@ cut:
     fi;
     page[1] = 0;
 #ifndef MUTANT_CUT_LEAVES_NO_NOTE
-    touches++;   /* page_dirt::note_cut() */
+    notes++;   /* page_dirt::note_cut() */
 #endif
     unpin();
 cut_end:

@@ -16,8 +16,9 @@
 //  * stale: a group is about to evict the page; its bytes will not be written
 //    (write_back::abandon).
 //
-// Above the flags is a count of cleanings and truncations. A thread that finds the word unchanged
-// knows that there was none in between.
+// Above the flags are two counts: of cleanings, and of truncations that zeroed bytes of the page. A
+// thread that finds the word unchanged knows that there was neither in between. The count of
+// cleanings carries into the count of truncations; a thread then assumes a truncation too many.
 //
 // A dirty page may be written through any open file of its inode state, and at least one is open:
 // the last writer flushes or drops all dirty pages before it closes (leave_writers(),
@@ -98,7 +99,7 @@ class page_dirt {
   static constexpr std::uint32_t dirty = 1, cleaning = 2, whole = 4, partial = 8, alone = 16;
   // A group is about to evict the page; its bytes will not be written (write_back::abandon).
   static constexpr std::uint32_t stale = 32;
-  static constexpr std::uint32_t all_flags = 63, one_cleaning = 64;
+  static constexpr std::uint32_t all_flags = 63, one_cleaning = 1u << 6, one_cut = 1u << 18;
 
   GPUFS_HD page_dirt(const mount_ref& fs, std::uint32_t frame_number)
       : fs_(fs), frame_(frame_number), dirt_(fs.dirt(frame_number)) {}
@@ -106,13 +107,16 @@ class page_dirt {
   GPUFS_HD std::uint32_t flags() const { return dirt_.flags.load_acquire(); }
   GPUFS_HD std::uint32_t node() const { return dirt_.node.load_relaxed(); }
 
-  // A truncation has zeroed bytes of the page. Release: a thread that sees the new count stores on
-  // top of the zeros.
-  GPUFS_HD void note_cut() { (void)dirt_.flags.fetch_add_release(one_cleaning); }
-  // Whether no truncation has cut the page, and no group cleaned it, since its flags were `seen`.
-  GPUFS_HD bool is_untouched_since(std::uint32_t seen) const {
-    const std::uint32_t now = flags();
-    return (now & ~all_flags) == (seen & ~all_flags) && ((now | seen) & cleaning) == 0;
+  // A truncation has zeroed bytes of the page. Release: a thread that sees the new count stores
+  // after the zeros.
+  GPUFS_HD void note_cut() { (void)dirt_.flags.fetch_add_release(one_cut); }
+  // Whether no truncation has cut the page between two looks at its flags.
+  GPUFS_HD static bool is_uncut(std::uint32_t seen, std::uint32_t now) {
+    return (seen ^ now) < one_cut;
+  }
+  // Whether, besides, no cleaner can have taken bits of its mask in between.
+  GPUFS_HD static bool is_untaken(std::uint32_t seen, std::uint32_t now) {
+    return ((seen ^ now) & ~all_flags) == 0 && (seen & cleaning) == 0;
   }
 
   // As set(), for a page whose flags were `seen` before the caller stored the bytes. Returns false
@@ -129,7 +133,9 @@ class page_dirt {
     dirt_.node.store_relaxed(node);
     const std::uint32_t wanted = dirty | what;
     bool has_pin = false;
-    std::uint32_t seen = dirt_.flags.load_acquire();
+    // Acquire and release, by a read-modify-write: a cleaner that clears the flags later finds the
+    // bits, which the caller has set. A plain load could take place before the bits.
+    std::uint32_t seen = dirt_.flags.fetch_or_acq_rel(0);
     for (;;) {
       // For a partial write the mask bits publish the bytes to the cleaner, so flags that are set
       // already are enough. For a whole write only this exchange publishes them.

@@ -77,30 +77,23 @@ GPUFS_HD void write_back_ahead(const mount_ref& fs, const Group& g, const slot_k
 // again: it takes place after the truncation. If the check succeeds, each truncation came before
 // the bytes, or cuts them: the write takes place before it.
 //
-// Two cases need no check:
-// * The pages are dirty, and no group has taken them for cleaning since before the bytes were
-//   stored (page_dirt::set_again()). Then the write has marked them before a truncation takes the
-//   page. If the size covers the bytes already, the write takes place before the truncation,
-//   whatever the size is afterwards.
+// Two kinds of writes need no check:
+// * A write whose pages were dirty, if no group has taken them for cleaning since before the bytes
+//   were stored (page_dirt::set_again()), and if the size covered the bytes before the write marked
+//   them. Then the pages are in the range of each truncation that has not stored its size yet, and
+//   that truncation takes each page after the marks.
 // * An append: no truncation runs at the same time.
+//
+// A write that makes the file longer marks pages that may be in the range of no truncation until
+// the write raises the size. If a cleaner takes such a page in between, its bytes may be in the
+// host's file when a truncation cuts that file, and the page is clean afterwards. So the write
+// marks such a page again (finish_run()). models/growth.pml checks these orders.
 
 // Whether no truncation was under way since wait_for_cut() returned `before`. Acquire and release:
 // a truncation that begins later sees what the caller has marked. Called by one thread.
 GPUFS_HD inline bool no_cut_since(const mount_ref& fs, const file_view& file,
                                   std::uint32_t before) {
   return fs.node(file.node).cuts.fetch_add_acq_rel(0) == before;
-}
-// Whether no truncation has cut what the group has stored. Before, the group has marked the pages
-// and raised the size to cover the bytes. Each member with `has_page` checks the page in
-// `frame_number`, whose flags were `seen` before the bytes were stored. Collective.
-template <class Group>
-GPUFS_HD bool no_page_cut_since(const mount_ref& fs, const Group& g, const file_view& file,
-                                bool has_page, std::uint32_t frame_number, std::uint32_t seen) {
-  std::uint32_t under_way = 0;
-  // Acquire and release: as in no_cut_since().
-  if (g.is_leader()) under_way = fs.node(file.node).cuts.fetch_add_acq_rel(0) & 1;
-  if (g.broadcast(under_way) != 0) return false;
-  return g.all(!has_page || page_dirt(fs, frame_number).is_untouched_since(seen));
 }
 // Waits until no truncation is under way. Each truncation ends, with the host's answer or without.
 // Returns `cuts`. Called by one thread.
@@ -166,25 +159,26 @@ GPUFS_HD inline std::uint64_t part_in_page(const mount_ref& fs, std::uint64_t at
   return room < end - at ? room : end - at;
 }
 
-// Where a write stopped. `run` pages from `at` on have their bytes, but not all of them are marked.
-// The member with rank i has the frame of page i of the run, and in `seen` the flags of the page
-// from before the bytes. `unmarked`: the page is not marked yet, and the member holds its pin.
+// Where a write stopped. The `run` pages from `at` on have their bytes and their bits, and are
+// pinned, but the write of them is not complete. The member with rank i has the frame of page i of
+// the run, in `seen` the flags of the page from before the bytes, and whether the page is still
+// `unmarked`. `covered`: the size covered the bytes before the marks.
 struct write_end {
   std::uint64_t at;
   std::uint32_t run;
   std::uint32_t frame;
   std::uint32_t seen;
   bool unmarked;
+  bool covered;
 };
 
 // Writes pages that are dirty in the cache already, optimistically, from `at` on; `from` points to
 // the byte for `at`. Writes several pages at once, so that their latencies overlap. Stops at a page
-// that was clean.
+// that was clean, or past the end of the file.
 //
 // Calls no function that is out of line, for the reason given at read_resident(). `appends`: the
-// size covers the bytes already, and no truncation begins during the call; so it reads neither the
-// size nor `cuts`, which would be one word for all appends. Collective, not for a block. Does not
-// wait.
+// size covers the bytes already, and no truncation begins during the call; so it does not read the
+// size, which would be one word for all appends. Collective, not for a block. Does not wait.
 template <class Group>
 GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const file_view& file,
                                   const char* from, std::uint64_t at, std::uint64_t end,
@@ -224,28 +218,23 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
                ((first_end - 1) & (page_bytes - 1)) + 1);
     if (last_is_part) set_bits(fs, g, g.from(mine.frame, run - 1), 0, stop - last);
     if (first_is_part || last_is_part) g.sync();
+    // Each member reads the size before it marks: see "Concurrent writes and truncations". All
+    // members read it in one access, because all writers of the file read this word.
+    const std::uint64_t size = appends ? ~std::uint64_t{0} : fs.node(file.node).size.load_relaxed();
     bool marked = true;
     if (has_one) {
       const bool part = (g.rank() == 0 && first_is_part) || (g.rank() == run - 1 && last_is_part);
-      page_dirt dirt(fs, mine.frame);
-      marked = dirt.set_again(seen, part ? page_dirt::partial : page_dirt::whole);
+      marked =
+          page_dirt(fs, mine.frame).set_again(seen, part ? page_dirt::partial : page_dirt::whole);
     }
-    // All writers of the file read the same word, so only the leader reads it. It does so before it
-    // knows whether all marks succeeded, to overlap the latencies.
-    std::uint64_t size = ~std::uint64_t{0};
-    if (!appends && g.is_leader()) size = fs.node(file.node).size.load_relaxed();
+    const bool covered = stop <= size;
+    if (!g.all(marked && covered)) return {at, run, mine.frame, seen, !marked, g.all(covered)};
     // No fence needed, for the reason given in mark_page().
-    if (has_one && marked) frame_table(fs).header(mine.frame).state.unpin_copied();
-    const bool grows = stop > size;
-    if (!g.all(marked && !grows)) {
-      if (!g.all(marked)) return {at, run, mine.frame, seen, !marked};
-      if (grows) fs.node(file.node).size.fetch_max_acq_rel(stop);
-      if (!no_page_cut_since(fs, g, file, has_one, mine.frame, seen)) return {at, 0, 0, 0, false};
-    }
+    if (has_one) frame_table(fs).header(mine.frame).state.unpin_copied();
     from += stop - at;
     at = stop;
   }
-  return {at, 0, 0, 0, false};
+  return {at, 0, 0, 0, false, true};
 }
 
 // The overload for blocks: writes one page with all threads.
@@ -258,29 +247,24 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Block& g, const fil
   std::uint32_t seen = 0;
   const page_pin pin = cache.template find_resident<slot_header::use::stores>(
       {version_to_write(file), at >> fs.layout.page_shift}, &seen);
-  if (pin.valid == cache.not_there) return {at, 0, 0, 0, false};
+  if (pin.valid == cache.not_there) return {at, 0, 0, 0, false, true};
   cache.count_hits();
   const std::uint64_t within = at & (fs.layout.page_bytes() - 1);
   copy_into_page(g, fs.page(pin.frame) + within, from, end - at);
   GPUFS_SCHEDULE_POINT("write.mark");
   const std::uint32_t what = mark_bytes(fs, g, pin.frame, within, within + (end - at));
-  enum class outcome : std::uint32_t { written, unmarked, grown } done = outcome::written;
+  struct {
+    std::uint32_t marked, covered;
+  } done{1, 1};
   if (g.is_leader()) {
-    if (page_dirt(fs, pin.frame).set_again(seen, what)) {
+    if (!appends) done.covered = end <= fs.node(file.node).size.load_relaxed() ? 1 : 0;
+    done.marked = page_dirt(fs, pin.frame).set_again(seen, what) ? 1 : 0;
+    if (done.marked != 0 && done.covered != 0)
       frame_table(fs).header(pin.frame).state.unpin_copied();
-      if (!appends && end > fs.node(file.node).size.load_relaxed()) {
-        raise_size(fs, file, end);
-        done = outcome::grown;
-      }
-    } else {
-      done = outcome::unmarked;
-    }
   }
   done = g.broadcast(done);
-  if (done == outcome::unmarked) return {at, 1, pin.frame, seen, g.is_leader()};
-  if (done == outcome::grown && !no_page_cut_since(fs, g, file, g.is_leader(), pin.frame, seen))
-    return {at, 0, 0, 0, false};
-  return {end, 0, 0, 0, false};
+  if (done.marked != 0 && done.covered != 0) return {end, 0, 0, 0, false, true};
+  return {at, 1, pin.frame, seen, g.is_leader() && done.marked == 0, done.covered != 0};
 }
 
 // Marks a page into which the caller has stored bytes, and releases the caller's pin. Returns
@@ -293,36 +277,56 @@ GPUFS_HD inline bool mark_page(const mount_ref& fs, const file_view& file,
   return fresh;
 }
 
-// Completes a run that write_resident() has not marked completely. Returns where the write stopped.
-// Collective.
+// Completes a run of write_resident(): marks the pages, raises the size, and checks for
+// truncations. Returns where the write stopped. Collective.
 template <class Group>
 GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const file_view& file,
                                   const write_end& done, std::uint64_t end, bool appends) {
   if (done.run == 0) return done.at;
-  const std::uint64_t page_bytes = fs.layout.page_bytes(), page = done.at >> fs.layout.page_shift;
+  const std::uint64_t page = done.at >> fs.layout.page_shift;
   const std::uint64_t behind = (page + done.run) << fs.layout.page_shift;
   const std::uint64_t stop = behind < end ? behind : end;
-  bool fresh = false;
-  if (done.unmarked) {
-    const std::uint64_t own = (page + g.rank()) << fs.layout.page_shift;
-    const bool whole = own >= done.at && own + page_bytes <= stop;
-    fresh = mark_page(fs, file, done.frame, whole ? page_dirt::whole : page_dirt::partial);
+  const bool has_page = g.rank() < done.run;
+  // Returns the value of the member with rank i. A block has one page, which its leader has.
+  const auto from_member = [&](std::uint32_t value, [[maybe_unused]] std::uint32_t i) {
+    if constexpr (Group::has_warps) return g.broadcast(value);
+    else return g.from(value, i);
+  };
+  bool unmarked = done.unmarked, covered = done.covered, fresh = false, cut = false;
+  for (;;) {
+    std::uint64_t at = done.at;
+    for (std::uint32_t i = 0; i < done.run; ++i) {
+      const std::uint64_t n = part_in_page(fs, at, stop),
+                          within = at & (fs.layout.page_bytes() - 1);
+      at += n;
+      if (from_member(unmarked ? 1 : 0, i) == 0) continue;
+      const std::uint32_t what = mark_bytes(fs, g, from_member(done.frame, i), within, within + n);
+      if (g.rank() != i) continue;
+      fresh = page_dirt(fs, done.frame).set(file.node, what) || fresh;
+    }
+    g.sync();
+    if (appends) break;
+    std::uint32_t under_way = 0;
+    if (g.is_leader()) {
+      raise_size(fs, file, stop);
+      // Acquire and release: as in no_cut_since().
+      under_way = fs.node(file.node).cuts.fetch_add_acq_rel(0) & 1;
+    }
+    under_way = g.broadcast(under_way);
+    const std::uint32_t now = has_page ? page_dirt(fs, done.frame).flags() : done.seen;
+    cut = under_way != 0 || !g.all(!has_page || page_dirt::is_uncut(done.seen, now));
+    if (cut || covered) break;
+    unmarked = has_page && !page_dirt::is_untaken(done.seen, now);
+    if (g.all(!unmarked)) break;
+    covered = true;
   }
   g.sync();
-  bool stays = true;
-  if (!appends) {
-    if (g.is_leader()) raise_size(fs, file, stop);
-    stays = no_page_cut_since(fs, g, file, g.rank() < done.run, done.frame, done.seen);
+  if (has_page) frame_table(fs).header(done.frame).state.unpin_copied();
+  for (std::uint32_t i = 0; i < done.run; ++i) {
+    if (from_member(fresh ? 1 : 0, i) != 0)
+      write_back_ahead(fs, g, {version_to_write(file), page + i});
   }
-  if constexpr (Group::has_warps) {
-    if (g.broadcast(fresh ? 1u : 0u) != 0) write_back_ahead(fs, g, {version_to_write(file), page});
-  } else {
-    for (std::uint32_t i = 0; i < done.run; ++i) {
-      if (g.from(fresh ? 1u : 0u, i) != 0)
-        write_back_ahead(fs, g, {version_to_write(file), page + i});
-    }
-  }
-  return stays ? stop : done.at;
+  return cut ? done.at : stop;
 }
 
 // Abandons the run of write_resident() when the descriptor was closed during the write: no
@@ -332,8 +336,7 @@ GPUFS_HD void abandon_run(const mount_ref& fs, const Group& g, const write_end& 
   g.sync();
   (void)by_one_warp(g, [&](const one_warp_of<Group>& part) {
     for (std::uint32_t i = 0; i < done.run; ++i) {
-      if (part.from(done.unmarked ? 1u : 0u, i) != 0)
-        write_back(fs, part).abandon(part.from(done.frame, i));
+      write_back(fs, part).abandon(part.from(done.frame, i));
     }
     return 0;
   });
