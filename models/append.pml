@@ -2,9 +2,10 @@
  * append.pml - appends, and marks of stores in a mapping, beside truncations. Each takes place as a
  * whole before a truncation or after it.
  *
- * Real code: include/gpufs/file/write.cuh (begin_size_use, end_size_use, wait_for_size_users,
- * give_place_back, raise_size, truncate_file), include/gpufs/write.cuh (gappend, gmsync). dirty.pml
- * has the other writes, and the write-backs meanwhile.
+ * Real code: include/gpufs/file/write_bytes.cuh (begin_size_use, end_size_use,
+ * wait_for_size_users, give_place_back, raise_size), file/truncate.cuh (truncate_file),
+ * include/gpufs/write.cuh (gwrite, gmsync). dirty.pml has the other writes, and the write-backs
+ * meanwhile.
  *
  * A file of single bytes, which has two at first. An append adds two bytes in two steps, and may
  * fail between them for lack of a frame. Markers mark the bytes below the size that they read, as

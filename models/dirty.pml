@@ -3,8 +3,9 @@
  * opens and closes, truncation.
  *
  * Real code: include/gpufs/cache/dirty.cuh (flags, mask, dirty pin), cache/dirty_run.cuh and
- * write_back.cuh (begin, take the mask, read, host, end; flush; discard), file/write.cuh (writers;
- * sync; truncation), file/open_files.cuh (join and leave; versions). README.md maps steps to files.
+ * write_back.cuh (begin, take the mask, read, host, end; flush; discard), file/write_bytes.cuh
+ * (writers), file/truncate.cuh (sync; truncation), file/open_files.cuh and file/close_file.cuh
+ * (join and leave; versions). README.md maps steps to files.
  *
  * One page of one or two bytes. Each store to a byte gives it the next higher number. So the file
  * is right when it has the last number, and an old byte that lands on a newer one shows. Each user

@@ -1,13 +1,17 @@
 /*
- * growth.pml - two writes that make a file longer, beside a write-back and truncations: the page and the host's file agree.
+ * growth.pml - two writes that make a file longer, beside a write-back and truncations. In the
+ * end the page and the host's file agree.
  *
- * Real code: include/gpufs/file/write.cuh ("Writes beside a truncation", write_resident, finish_run, write_any, truncate_file),
- * cache/dirty.cuh (set, set_again, note_cut, is_uncut, is_untaken), cache/write_back.cuh (write).
+ * Real code: include/gpufs/file/write_bytes.cuh ("Concurrent writes and truncations",
+ * write_resident, finish_run, write_any), file/truncate.cuh (truncate_file), cache/dirty.cuh
+ * (set, set_again, note_cut, is_uncut, is_untaken), cache/write_back.cuh (write).
  *
- * One page, which lies wholly past the end of the file at first. Two groups write a part of it each: `slow` through write_any(),
- * `fast` through write_resident(), which finds the page dirty by the other one and may see that the other one has raised the size.
- * Truncations empty the file; the page is in the range of one only if the size covered it. One step is one access to shared memory,
- * as in dirty.pml, which has the rest: errors, evictions, several users, closes. Here the page is never evicted.
+ * One page, which lies wholly past the end of the file at first. Two groups write a part of it
+ * each. `slow` writes through write_any(). `fast` writes through write_resident(): it finds the
+ * page dirty by the other write, and may see that the other write has raised the size.
+ * Truncations empty the file. The page is in the range of a truncation only if the size covered
+ * it. One step is one access to shared memory, as in dirty.pml, which has the rest: errors,
+ * evictions, several users, closes. Here the page is never evicted.
  *
  * Configuration: CUTS and CLEANINGS (how many of each).
  */

@@ -2,8 +2,8 @@
  * late.pml - writes and truncations that hang in the backend. They outlive the wait of their
  * callers, and the close of their file.
  *
- * Real code: include/gpufs/cache/write_back.cuh (is_settled; lost), file/write.cuh (truncate_file),
- * channel/client.cuh (withdraw, has_unanswered_write), src/service/service.cpp (begin),
+ * Real code: include/gpufs/cache/write_back.cuh (is_settled; lost), file/truncate.cuh
+ * (truncate_file), channel/client.cuh (withdraw, has_unanswered_write), src/service/service.cpp (begin),
  * request_server.cpp (serve_write, serve_truncate), file_table.cpp (version_of, close) and
  * file_table.hpp (change_under_way).
  *

@@ -1,6 +1,7 @@
 // The calls that change files.
 #pragma once
 
+#include "gpufs/file/mapped_writes.cuh"
 #include "gpufs/gpufs.cuh"
 
 namespace gpufs {

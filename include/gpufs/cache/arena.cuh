@@ -45,7 +45,7 @@ struct alignas(128) inode_state {
   // gfsync and gclose returns it, up to the last gclose.
   atomic_word<std::int32_t> failed;
   // Counts begins and ends of truncations; odd while one is under way. Then no page is written
-  // back, and calls that write wait (file/write.cuh). `shrunk` is set once a truncation has cut the
+  // back, and calls that write wait (file/write_bytes.cuh). `shrunk` is set once a truncation has cut the
   // file: registered extents may then contain pages that the file no longer has.
   atomic_word<std::uint32_t> cuts;
   static constexpr std::uint32_t shrunk = 1u << 31;
@@ -54,7 +54,7 @@ struct alignas(128) inode_state {
   atomic_word<std::uint64_t> emptied_by;
   static constexpr std::uint64_t being_emptied = ~std::uint64_t{0};
   // Descriptors that may write the file. `closing` is set while the last one is being closed
-  // (file/open_files.cuh).
+  // (file/close_file.cuh).
   atomic_word<std::uint32_t> writers;
   static constexpr std::uint32_t closing = 1u << 31;
   // How often the last writing descriptor was closed. `failed`, and the sync errors that the host
@@ -62,7 +62,7 @@ struct alignas(128) inode_state {
   atomic_word<std::uint32_t> closings;
   // Calls under way that rely on the file's size: appends, and the marking of stores in mappings.
   // `resizing` is set while a truncation waits for them or is under way; then no other such call
-  // begins (file/write.cuh). Never reset, because a call may outlive its descriptor.
+  // begins (file/write_bytes.cuh). Never reset, because a call may outlive its descriptor.
   atomic_word<std::uint32_t> size_users;
   static constexpr std::uint32_t resizing = 1u << 31;
 

@@ -1,7 +1,7 @@
 // Dirty pages: which bytes of a resident page were written here and are not in the file yet. Only
 // those bytes are written back, so other processes may write other bytes of the same page. (This is
 // the diff-and-merge of GPUfs, ACM TOCS 32(1), section 3.1. Where calls write the bytes, a mask of
-// written bytes replaces the diff; mapped pages are compared with a copy, file/write.cuh.)
+// written bytes replaces the diff; mapped pages are compared with a copy, file/mapped_writes.cuh.)
 //
 // A frame has flags (frame_dirt) and a mask with one bit per byte. The flags:
 //
@@ -22,7 +22,7 @@
 //
 // A dirty page may be written through any open file of its inode state, and at least one is open:
 // the last writer flushes or drops all dirty pages before it closes (leave_writers(),
-// file/open_files.cuh).
+// file/close_file.cuh).
 //
 //              writer                                     cleaner
 //   pin the page                           pin the page; in one step, set `cleaning` and clear the

@@ -100,7 +100,7 @@ enum class request_code : std::uint32_t {
   unlink = 10,
   // staging: path, zero, path; length: of all three.
   rename = 11,
-  // handle; offset: the launch that emptied the file for O_TRUNC (file/open_files.cuh).
+  // handle; offset: the launch that emptied the file for O_TRUNC (file/opener.cuh).
   emptied = 12,
   // handle: a file that is open for writing. Returns what its close will report. A separate
   // request, because the thread that closes may not have the file's descriptor.
