@@ -1,4 +1,4 @@
-"""Decides whether a build is for GPUs too. Needs nothing but the standard library."""
+"""Decides whether a build includes GPU code. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def has_gpu() -> bool:
 
 
 def requested(config_settings: ConfigSettings, environment: Mapping[str, str]) -> str:
-    """Returns what CMake will be told of ``GPUFS_CUDA``, in capitals: ``AUTO`` where nobody says anything.
+    """Returns the requested value of ``GPUFS_CUDA``, in capitals; ``AUTO`` if there is none.
 
-    By pip's settings ``cmake.define.GPUFS_CUDA`` and ``cmake.args``, or ``CMAKE_ARGS`` or
-    ``GPUFS_CUDA`` in the environment.
+    Sources are pip's settings ``cmake.define.GPUFS_CUDA`` and ``cmake.args``, and the environment
+    variables ``CMAKE_ARGS`` and ``GPUFS_CUDA``.
     """
     settings = dict(config_settings or {})
     defined = settings.get("cmake.define.GPUFS_CUDA")
@@ -43,7 +43,7 @@ def requested(config_settings: ConfigSettings, environment: Mapping[str, str]) -
 
 
 def choose(request: str) -> bool:
-    """Returns whether GPU code is built: for ``AUTO`` where there is a GPU, or a compiler for it."""
+    """Returns whether to build GPU code. ``AUTO``: if there is a GPU or a CUDA compiler."""
     if request == "AUTO":
         return has_gpu() or find_nvcc() is not None
     return request in ("ON", "1", "TRUE", "YES", "Y")

@@ -1,11 +1,10 @@
-"""Finds the CUDA compiler to build with: the machine's, or the one of the ``cuda-toolkit`` package from PyPI.
+"""Finds a CUDA compiler: the machine's, or that of the ``cuda-toolkit`` package from PyPI.
 
-Needs nothing but the standard library: the build backend, CMake and ``tools/setup.sh`` all ask
-here. As a program it prints the compiler's path and exits with 0, or prints nothing and exits with
-1::
+Uses only the standard library: the build backend, CMake and ``tools/setup.sh`` all use it. As a
+program it prints the compiler's path and exits with 0, or prints nothing and exits with 1::
 
     find_nvcc.py                 the path
-    find_nvcc.py --requirement   what to install where there is none
+    find_nvcc.py --requirement   the package to install if there is no compiler
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# The device code uses atomic operations that came with this version.
+# The first version with the atomic operations that the device code uses.
 MINIMUM_VERSION = (12, 8)
 
-# One meta-package, because the single packages do not hold each other to one version.
+# The meta-package, because the single packages do not require equal versions of each other.
 REQUIREMENT = "cuda-toolkit[nvcc,crt,nvvm,cudart,cccl]==13.0.*"
 
 
 def candidates() -> Iterator[Path]:
-    """Yields the places where a compiler may be, best first."""
+    """Yields possible compilers, best first."""
     chosen = os.environ.get("CUDACXX")
     if chosen:
         found = shutil.which(chosen)
@@ -46,7 +45,7 @@ def candidates() -> Iterator[Path]:
 
 
 def installed_by_pip() -> Iterator[Path]:
-    """Yields the compilers that this interpreter's environment has from PyPI."""
+    """Yields the compilers from PyPI in this interpreter's environment."""
     specification = importlib.util.find_spec("nvidia")
     if specification is None:
         return
@@ -55,7 +54,7 @@ def installed_by_pip() -> Iterator[Path]:
 
 
 def version(nvcc: Path) -> tuple[int, int] | None:
-    """Returns the release that the compiler reports, or None where it cannot be run."""
+    """Returns the release that the compiler reports, or None if it cannot be run."""
     try:
         output = subprocess.run(
             [nvcc, "--version"], capture_output=True, text=True, timeout=60, check=True

@@ -1,9 +1,12 @@
-"""The build backend (PEP 517): scikit-build-core's, plus the CUDA compiler from PyPI where it is needed and missing.
+"""The build backend (PEP 517): scikit-build-core's, plus a CUDA compiler from PyPI if needed.
 
-``GPUFS_CUDA`` in the environment, or pip's ``--config-settings=cmake.define.GPUFS_CUDA=``, says
-what is built: ``ON`` for GPUs and the CPU device, ``OFF`` for the CPU device only, ``AUTO`` (the default)
-for GPUs where one or a CUDA compiler is there. Elsewhere GPU code would only take minutes to
-compile.
+The environment variable ``GPUFS_CUDA``, or pip's ``--config-settings=cmake.define.GPUFS_CUDA=``,
+selects the build:
+
+* ``ON``: for GPUs and the CPU device;
+* ``OFF``: for the CPU device only;
+* ``AUTO`` (the default): for GPUs if there is a GPU or a CUDA compiler. On other machines GPU code
+  would only take minutes to compile.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ __all__ = [
 
 
 def _choose_cuda(config_settings: ConfigSettings) -> bool:
-    """Returns whether GPU code is built, and tells CMake where nobody else does."""
+    """Returns whether to build GPU code. For ``AUTO``, also sets CMake's default."""
     request = requested(config_settings, os.environ)
     wanted = choose(request)
     if request == "AUTO":

@@ -1,12 +1,13 @@
-"""Counts the code of the applications: kernels over gpufs, their host part, and the programs that do without it.
+"""Counts the code of the applications: kernels, their host part, and programs without gpufs.
 
-Prints a Markdown table of lines with code, neither blank nor comments nor such as only say where
-names come from (includes, namespaces), and of statements: semicolons, as the GPUfs paper counts
-them (TOCS 2014, section 6.2.1). "Checks, plans, memory": what is refused, how the work is cut for a
-cache, which is arithmetic, and where in memory kernels find what they share. What an application's
-programs share (numbers, tiles, the second look at distances, layouts) is counted for none of them;
-nor is what the others would have to bring along besides: paths, errors, buffers (apps/job,
-apps/rival).
+Prints a Markdown table of lines and statements. Lines are those with code: not blank lines,
+comments, includes or namespaces. Statements are semicolons, as in the GPUfs paper (TOCS 2014,
+section 6.2.1). "Checks, plans, memory" are input checks, the arithmetic that divides the work for a
+cache, and the layout of shared memory.
+
+Not counted is the code that all programs of an application share (numbers, tiles, the second check
+of distances, layouts), and what the programs without gpufs need in addition: paths, errors, buffers
+(apps/job, apps/rival).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ APPS = Path(__file__).resolve().parent.parent / "apps"
 
 
 class Program(NamedTuple):
-    """An application's files, below its folder."""
+    """The files of an application, relative to its folder."""
 
     folder: str
     kernels: tuple[str, ...]
@@ -29,12 +30,12 @@ class Program(NamedTuple):
     cpu: tuple[str, ...]
 
 
-# How both programs without gpufs cut and read files of text, and keep what they find.
+# Both programs without gpufs use these to divide and read text files, and to keep results.
 TEXT_FILES = ("rival_files.hpp", "rival_files.cpp", "rival_findings.hpp", "rival_findings.cpp")
 
-# Of words in text the kernels are window, search, counts and where a binary file ends; their host
-# part takes the counts from the sink. Nobody's are the hash tables, how words are told and
-# compared, and how counts are added up by path. What the CUDA program leaves to the CPU is in the
+# For words in text, the kernels are window, search, counts and the end of a binary file; their host
+# part takes the counts from the sink. Hash tables, word comparison, and adding up counts by path
+# are counted for no program. The part of the CUDA program that runs on the CPU is counted for the
 # CPU program.
 PROGRAMS = {
     "words in text": Program(
@@ -81,7 +82,7 @@ PROGRAMS = {
 
 
 def count(source: str) -> tuple[int, int]:
-    """Returns lines with code and statements of a C++ source."""
+    """Returns the lines with code and the statements of a C++ source."""
     without_strings = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', source)
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", without_strings, flags=re.DOTALL)
     named = re.sub(r"(?m)^(#include|#pragma once|namespace .*\{$).*", "", code)
@@ -90,7 +91,7 @@ def count(source: str) -> tuple[int, int]:
 
 
 def cell(folder: str, files: tuple[str, ...]) -> str:
-    """Returns what is counted in some files."""
+    """Returns a table cell with the counts of some files."""
     counts = [count((APPS / folder / file).read_text(encoding="utf-8")) for file in files]
     return "{} ({})".format(*map(sum, zip(*counts, strict=True))) if counts else ""
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The demo: builds the command line and searches this machine's headers and Python library for a dictionary's words.
+"""The demo: builds the command line and searches this machine's files for a dictionary's words.
 
-Needs nothing but Python's standard library; ``tools/setup.sh demo`` installs the rest.
+It searches the headers and the Python library. Uses only Python's standard library;
+``tools/setup.sh demo`` installs the rest.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ def has_gpu() -> bool:
 
 
 def install() -> list[str]:
-    """Builds and installs the package; returns the words that start its command line.
+    """Builds and installs the package. Returns the first words of its command line.
 
-    Into .venv, or, where the machine has all that the build needs and no .venv, into a folder of
-    its own.
+    Installs into .venv; or, if the machine has all build tools and no .venv, into a folder of its
+    own.
     """
     run(ROOT / "tools" / "setup.sh", "demo")
     cuda = "ON" if has_gpu() else "OFF"
@@ -84,7 +85,7 @@ def search_paths(quick: bool) -> list[Path]:
 
 
 def dictionary(paths: Sequence[Path]) -> tuple[Path, str]:
-    """Returns a file with one word a line, and where its words come from."""
+    """Returns a file with one word a line, and the origin of its words."""
     installed = Path("/usr/share/dict/words")
     if installed.is_file():
         return installed, f"the system's dictionary, {installed}"
@@ -96,12 +97,13 @@ def dictionary(paths: Sequence[Path]) -> tuple[Path, str]:
     generated.write_text("\n".join(words_of(paths)) + "\n")
     return (
         generated,
-        "the commonest words of the searched files themselves (no dictionary is installed or to be had)",
+        "the commonest words of the searched files themselves (no dictionary is installed or to be "
+        "had)",
     )
 
 
 def unpack_dictionary(folder: Path) -> bool:
-    """Fetches the package with the machine's package manager, without installing it; needs no root."""
+    """Fetches the package with the machine's package manager, without installing it or root."""
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         return False
     with tempfile.TemporaryDirectory() as download:
@@ -129,7 +131,7 @@ def words_of(paths: Sequence[Path]) -> list[str]:
         try:
             counts.update(re.findall(rb"[A-Za-z]{4,20}", file.read_bytes()))
         except OSError:
-            continue  # unreadable files are no source of words
+            continue  # unreadable files are skipped
     return sorted(word.decode() for word, _ in counts.most_common(GENERATED_WORDS_MAX))
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""libFuzzer on each parser of bytes that others write (tests/fuzz/targets.hpp).
+"""libFuzzer for each parser of foreign bytes (tests/fuzz/targets.hpp).
 
-    tools/fuzz.py SECONDS [TARGET...]     all targets for SECONDS together; or some
+    tools/fuzz.py SECONDS [TARGET...]     all targets in SECONDS together; or some
 
-Inputs that led somewhere new are kept in build/fuzz/corpus/TARGET, where the next run begins,
-beside those of tests/fuzz/corpus/TARGET. An input that failed is kept in build/fuzz/found, and the
-end says the command that runs it again. The exit status is 0 only if nothing was found and
+Inputs with new coverage are kept in build/fuzz/corpus/TARGET. The next run starts with them and
+with those of tests/fuzz/corpus/TARGET. An input that failed is kept in build/fuzz/found, and the
+summary has the command that runs it again. The exit status is 0 only if nothing was found and
 something ran.
 """
 
@@ -25,22 +25,25 @@ BUILD = ROOT / "build" / "fuzz"
 SEEDS = ROOT / "tests" / "fuzz" / "corpus"
 INPUT_BYTES_MAX = 2048
 INPUT_TIMEOUT_S = 60
-MISSING = "fuzzing needs clang++, with which libFuzzer comes: please install it (Debian: apt-get install clang)"
+MISSING = (
+    "fuzzing needs clang++, with which libFuzzer comes: please install it (Debian: apt-get install "
+    "clang)"
+)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a target."""
+    """The result of a target."""
 
     target: str
     executions: int
     seconds: float
-    replay: str  # the command that runs the input again that failed; empty: none did
-    output: str  # the end of what it printed
+    replay: str  # the command that runs the failed input again; empty: no failure
+    output: str  # the end of the output
 
 
 def is_possible() -> bool:
-    """Whether there is a compiler with libFuzzer."""
+    """Returns whether there is a compiler with libFuzzer."""
     return shutil.which("clang++") is not None
 
 
@@ -55,17 +58,17 @@ def build(jobs: int) -> None:
 
 
 def targets() -> list[str]:
-    """Returns the names of all that are built."""
+    """Returns the names of all built targets."""
     return sorted(path.name.split("_")[1] for path in (BUILD / "tests").glob("gpufs_*_fuzz"))
 
 
 def decoded(text: str) -> bytes:
-    """Returns the bytes of a file NAME.hex: hexadecimal digits, and comments from # on."""
+    """Returns the bytes of a file NAME.hex: hexadecimal digits, with comments after #."""
     return bytes.fromhex("".join(line.partition("#")[0] for line in text.splitlines()))
 
 
 def seeds_of(target: str) -> Path:
-    """Returns a folder with the target's inputs of the repository, as bytes."""
+    """Returns a folder with the repository's inputs of a target, as bytes."""
     folder = BUILD / "seeds" / target
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -76,7 +79,7 @@ def seeds_of(target: str) -> Path:
 
 
 def run(target: str, seconds: int, seed: int = 0) -> Outcome:
-    """Feeds a target for a time, or until it fails. Seed 0: a new one."""
+    """Runs a target for some seconds, or until it fails. Seed 0: a random one."""
     corpus, found = BUILD / "corpus" / target, BUILD / "found"
     for folder in (corpus, found):
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +107,9 @@ def run(target: str, seconds: int, seed: int = 0) -> Outcome:
     kept = re.search(r"Test unit written to (\S+)", done.stderr)
     replay = ""
     if done.returncode != 0:
-        replay = f"{program.relative_to(ROOT)} {Path(kept[1]).relative_to(ROOT) if kept else ''}".rstrip()
+        replay = (
+            f"{program.relative_to(ROOT)} {Path(kept[1]).relative_to(ROOT) if kept else ''}"
+        ).rstrip()
     took = re.search(r"Done \d+ runs in (\d+) second", done.stderr)
     return Outcome(
         target,
@@ -136,7 +141,8 @@ def main() -> int:
         outcome = run(target, arguments.seconds // len(chosen))
         rate = outcome.executions / max(outcome.seconds, 1)
         print(
-            f"{target:<10} {outcome.executions:>10} inputs  {rate:>8.0f}/s  {'FOUND' if outcome.replay else 'ok'}"
+            f"{target:<10} {outcome.executions:>10} inputs  {rate:>8.0f}/s  "
+            f"{'FOUND' if outcome.replay else 'ok'}"
         )
         if outcome.replay:
             failed = True

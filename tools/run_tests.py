@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Runs the project's checks and tests stage by stage, and says truthfully what happened.
+"""Runs the project's checks and tests stage by stage, and reports the results.
 
     tools/run_tests.py [STAGE...]         everything that runs without a GPU
     tools/run_tests.py --gpu [STAGE...]   what needs one
     tools/run_tests.py --list             the stages
 
-Each stage writes ``build/logs/STAGE.log``; its end is shown when the stage fails. At the end of
-all, failed tests are named once more, and the last line counts tests (a stage without a test runner
-counts as one). The exit status is 0 only if nothing failed and something ran.
+Each stage writes ``build/logs/STAGE.log``; if the stage fails, the end of the log is shown. The
+summary lists the failed tests, and its last line counts tests (a stage without a test runner counts
+as one). The exit status is 0 only if nothing failed and something ran.
 """
 
 from __future__ import annotations
@@ -48,10 +48,9 @@ class Counts:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
-    reasons: list[str] = field(default_factory=list)  # why tests were skipped
-    failures: list[str] = field(
-        default_factory=list
-    )  # the failed tests' names, and what they said first
+    reasons: list[str] = field(default_factory=list)  # reasons of skipped tests
+    # The failed tests' names, and the first lines of their output.
+    failures: list[str] = field(default_factory=list)
 
     def add(self, other: Counts) -> None:
         self.passed += other.passed
@@ -65,10 +64,10 @@ class Counts:
 
 
 class Job:
-    """Runs the commands of one stage, each within the stage's time.
+    """Runs the commands of a stage, each with the stage's time limit.
 
-    The time is for commands that could hang. Compilers end, however slow the machine is, and have
-    COMPILE_TIMEOUT_S.
+    The limit is for commands that could hang. Compilers always end, even on slow machines, and have
+    the limit COMPILE_TIMEOUT_S.
     """
 
     def __init__(self, name: str, log: TextIO, timeout_s: float) -> None:
@@ -84,7 +83,7 @@ class Job:
         log: TextIO | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Runs a command; raises StageError when it fails or takes too long."""
+        """Runs a command. Raises StageError if it fails or exceeds the time limit."""
         words = [str(word) for word in command]
         log = log or self.log
         log.write(f"$ {' '.join(words)}\n")
@@ -103,7 +102,7 @@ class Job:
         except subprocess.TimeoutExpired:
             raise StageError(f"out of time in: {' '.join(words)}") from None
         finally:
-            # Also what the command left behind, and when this program is interrupted.
+            # Kills background processes of the command, also when this program is interrupted.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -113,7 +112,7 @@ class Job:
     def run_tests(
         self, report: Path, *command: str | Path, env: Mapping[str, str] | None = None
     ) -> None:
-        """Runs a test runner that writes a JUnit report, and counts the tests in it."""
+        """Runs a test runner that writes a JUnit report, and counts its tests."""
         report.parent.mkdir(parents=True, exist_ok=True)
         report.unlink(missing_ok=True)
         failure = None
@@ -126,10 +125,10 @@ class Job:
     def run_googletest(
         self, program: Path, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
     ) -> None:
-        """Runs a googletest program as one process for each processor, each with its share of the tests.
+        """Runs a googletest program as one process per processor, each with a share of the tests.
 
-        A process for each test, as CTest has it, would spend most of its time starting, under a
-        sanitizer above all.
+        One process per test, as in CTest, would spend most of its time on startup, above all under
+        a sanitizer.
         """
         reports = [LOGS / f"{self.name}-{shard}.xml" for shard in range(int(JOBS))]
         for report in reports:
@@ -156,7 +155,7 @@ class Job:
         self.judge(reports, failures[0] if failures else None)
 
     def judge(self, reports: Sequence[Path], failure: StageError | None) -> None:
-        """Counts the tests in the reports that are there; raises StageError when not all is well."""
+        """Counts the tests in the existing reports. Raises StageError after any failure."""
         counts = Counts()
         for report in reports:
             if report.exists():
@@ -171,7 +170,7 @@ class Job:
 
 
 def read_report(report: Path) -> Counts:
-    """Counts the test cases of a JUnit report, as CTest, googletest and pytest write it."""
+    """Counts the test cases of a JUnit report of CTest, googletest or pytest."""
     counts = Counts()
     for case in ElementTree.parse(report).iter("testcase"):
         skip = case.find("skipped")
@@ -214,7 +213,7 @@ def skip_reason(case: ElementTree.Element) -> str:
             return following.strip()
     skip = case.find("skipped")
     message = "" if skip is None else skip.get("message") or ""
-    # googletest says where, too.
+    # googletest also reports the source line.
     said = [line for line in message.splitlines() if not re.fullmatch(r".*\.cpp:\d+", line)]
     return "" if message.startswith("SKIP_") or not said else said[0].strip()
 
@@ -223,7 +222,7 @@ def skip_reason(case: ElementTree.Element) -> str:
 
 
 def configure(job: Job, preset: str) -> None:
-    # For all stages the same: what another one compiled for other GPUs would be compiled again.
+    # Equal for all stages: a different architecture would compile everything again.
     options = (
         [f"-DGPUFS_TEST_CUDA_ARCHITECTURES={cuda_architecture()}"] if preset == "release" else []
     )
@@ -270,7 +269,10 @@ def models(job: Job) -> None:
 
 
 def without_address_randomisation() -> list[str]:
-    """ThreadSanitizer of g++ 12 and 13 does not start where the kernel spreads addresses widely."""
+    """Returns a command prefix that disables address randomisation, if the machine has it.
+
+    ThreadSanitizer of g++ 12 and 13 does not start if the kernel randomises addresses widely.
+    """
     setarch = ["setarch", os.uname().machine, "-R"]
     try:
         possible = (
@@ -300,16 +302,17 @@ def has_gpu() -> bool:
 
 
 def cuda_architecture() -> str:
-    """Of what is compiled here. Without a GPU it is not run, and not assembled: that takes nine tenths of the time.
+    """Returns the architecture to compile for.
 
-    The consumer's kernel, which has most device calls in it, is assembled in any case, for all
+    Without a GPU the code is not run and not assembled: assembling takes nine tenths of the time.
+    The consumer's kernel, which contains most device calls, is always assembled, for all
     architectures.
     """
     return "90" if has_gpu() else "90-virtual"
 
 
 def cuda_compile(job: Job) -> None:
-    """The applications' kernels are compiled by `python`, with the package."""
+    """Compiles the CUDA tests. The stage `python` compiles the applications' kernels."""
     configure(job, "release")
     compile_targets(
         job,
@@ -326,13 +329,13 @@ def gpu_if_there(job: Job) -> None:
 
 
 def consumer(job: Job) -> None:
-    """Installs the library and builds another project against it, as C++ and as CUDA."""
+    """Installs the library and builds another project against it, in C++ and in CUDA."""
     configure(job, "release")
     compile_targets(job, "release", "gpufs")
     prefix = BUILD / "prefix"
     shutil.rmtree(prefix, ignore_errors=True)
     job.run("cmake", "--install", BUILD / "release", "--prefix", prefix)
-    # The flags name the libraries' folder of an nvcc from PyPI.
+    # The flags contain the library folder of an nvcc from PyPI.
     toolkit = [
         f"-D{name}={cache_entry(BUILD / 'release', name)}"
         for name in ("CMAKE_CUDA_COMPILER", "CMAKE_CUDA_FLAGS")
@@ -362,11 +365,11 @@ TEST_VENV = BUILD / "venv"
 
 
 def python(job: Job) -> None:
-    """Installs the package as a user would, into an empty environment, and tests what was installed."""
+    """Installs the package into an empty environment, as a user would, and tests it there."""
     job.run(VENV_PYTHON, "-m", "venv", "--clear", "--without-pip", TEST_VENV)
     test_python = TEST_VENV / "bin" / "python3"
-    # pip of .venv, so that the new environment needs none. Constraints reach the tests' tools, not
-    # the isolated build.
+    # Uses the pip of .venv, so that the new environment needs none. Constraints apply to the tests'
+    # tools, not to the isolated build.
     pins = BUILD / "test-constraints.txt"
     tools = (ROOT / "requirements-dev.txt").read_text().replace("-r requirements-build.txt\n", "")
     pins.write_text(tools + (ROOT / "tests" / "python" / "constraints.txt").read_text())
@@ -385,8 +388,8 @@ def python(job: Job) -> None:
         env={"GPUFS_CUDA": "ON", "CUDAARCHS": cuda_architecture()},
         timeout_s=COMPILE_TIMEOUT_S,
     )
-    # One more process than processors, as tests wait now and then; but of those that use a GPU one
-    # at a time.
+    # One more process than processors, because tests wait at times; but tests on a GPU run one at a
+    # time.
     processes = 0 if has_gpu() else int(JOBS) + 1
     report = LOGS / "python.xml"
     job.run_tests(
@@ -417,7 +420,10 @@ def gpu(job: Job) -> None:
 
 
 def litmus(job: Job) -> None:
-    """What docs/memory_model.md assumes, as programs; and the mode that assumes less. Prints what was counted."""
+    """Runs the assumptions of docs/memory_model.md as programs; prints their counts.
+
+    Also runs the mode that assumes less.
+    """
     try:
         for program, chosen in (
             (GPU_TESTS, "Litmus*"),
@@ -466,7 +472,7 @@ class Stage:
     name: str
     text: str
     run: Callable[[Job], None]
-    timeout_s: int  # of each command but compilers
+    timeout_s: int  # of each command except compilers
     needs: tuple[str, ...] = ()
 
 
@@ -520,7 +526,7 @@ GPU_STAGES = (
 
 
 def failed_tests(lines: Sequence[str]) -> list[str]:
-    """What googletest has printed of the first tests that failed."""
+    """Returns googletest's output for the first failed tests."""
     found: list[str] = []
     begin = 0
     for i, line in enumerate(lines):

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Runs all tests with random or enumerated work for as long as wanted, and says what they covered.
+"""Runs all tests with random or enumerated work for a given time, and reports their coverage.
 
     tools/soak.py MINUTES                 all classes of tests, with new seeds
     tools/soak.py MINUTES --only CLASS    some of them; may be given several times
     tools/soak.py --list                  the classes, and their tests
 
-Each class gets a share of the time, and each test of it a part of that. A test makes one step after
-the other, each with a seed of its own (tests/support/work_budget.hpp). A failure is printed with
-the command that repeats its step. The exit status is 0 only if nothing failed and something ran.
-docs/testing.md says what each class does.
+Each class gets a share of the time, and each test a part of that share. A test executes steps, each
+with a seed of its own (tests/support/work_budget.hpp). A failure is printed with the command that
+repeats its step. The exit status is 0 only if nothing failed and something ran. docs/testing.md
+describes the classes.
 """
 
 from __future__ import annotations
@@ -34,24 +34,23 @@ import fuzz
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build" / "release" / "tests" / "gpufs_tests"
-TEST_PYTHON = (
-    ROOT / "build" / "venv" / "bin" / "python3"
-)  # with the package, as `make test` installs it
+# With the package, as `make test` installs it.
+TEST_PYTHON = ROOT / "build" / "venv" / "bin" / "python3"
 LOGS = ROOT / "build" / "logs" / "soak"
-OVERTIME_S = 300  # a step that was begun may take so much longer than the test's time
+OVERTIME_S = 300  # a step may exceed the test's time by this much
 TAIL_LINES = 60
-SEEDS_AT_ONCE = 8  # of tests that know seeds, and no time
-FIRST_S = 1  # of each test, after which it is known which have a budget
+SEEDS_AT_ONCE = 8  # for tests that have seeds but no time budget
+FIRST_S = 1  # for each test; after that it is known which tests have a budget
 SEEDS_OF_COPY = 10_000_000
 
 
 @dataclass(frozen=True)
 class Class:
-    """A class of tests. To add one, add a line below."""
+    """A class of tests. To add a class, add a line below."""
 
     name: str
-    files: str  # its sources, as patterns of paths below tests/, with blanks between them
-    weight: float = 1.0  # of the time
+    files: str  # its sources: patterns of paths below tests/, separated by blanks
+    weight: float = 1.0  # share of the time
 
 
 CLASSES = (
@@ -71,9 +70,8 @@ CLASSES = (
     Class("memory model", "litmus/*", 0.5),
     Class("text", "text/*", 0.5),
 )
-FUZZERS = Class("fuzzers", "")  # where there is a compiler for them
-# Tests with a budget that no class has. So nothing is left out until somebody gives it a line
-# above.
+FUZZERS = Class("fuzzers", "")  # if there is a compiler for them
+# Tests with a budget that belong to no class. So no test is left out before it has a line above.
 OTHERS = Class("others", "", 0.5)
 
 BUDGET = re.compile(r"\bwork_budget\b")
@@ -85,7 +83,7 @@ COVERED = re.compile(
 
 @dataclass(frozen=True)
 class Test:
-    """What is run at a time: a test or a suite of googletest, a file of pytest, or a fuzzer."""
+    """A unit of execution: a test or a suite of googletest, a file of pytest, or a fuzzer."""
 
     of: Class
     name: str
@@ -94,7 +92,7 @@ class Test:
 
 @dataclass
 class Coverage:
-    """What a test covered."""
+    """The coverage of a test."""
 
     of: Class
     test: str
@@ -102,11 +100,11 @@ class Coverage:
     steps: int = 0
     units: dict[str, int] = field(default_factory=dict)
     seeds: tuple[int, int] | None = None
-    failure: str = ""  # what was printed
+    failure: str = ""  # the printed output
     replay: str = ""
 
     def add(self, output: str) -> None:
-        """Adds what a test printed of itself."""
+        """Adds the coverage that a test printed."""
         for _, steps, first, last, count, unit in COVERED.findall(output):
             self.steps += int(steps)
             if first:
@@ -128,9 +126,8 @@ def listed(program: Path) -> Iterable[tuple[str, str, str]]:
     """Yields suite, test and source (below tests/) of each test of a program."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "tests.json"
-        environment = os.environ | {
-            "GPUFS_TEST_SEED": "1"
-        }  # a suite that knows seeds has one of each
+        # With a given seed, a suite lists one test for each seed.
+        environment = os.environ | {"GPUFS_TEST_SEED": "1"}
         subprocess.run(
             [program, "--gtest_list_tests", f"--gtest_output=json:{report}"],
             env=environment,
@@ -144,7 +141,7 @@ def listed(program: Path) -> Iterable[tuple[str, str, str]]:
 
 
 def tests_of_program(program: Path) -> list[Test]:
-    """Returns the tests of a program whose sources have a budget, or are in a class and have seeds."""
+    """Returns the tests that have a budget, or have seeds and belong to a class."""
     found: dict[Test, None] = {}
     text: dict[str, str] = {}
     for suite, name, source in listed(program):
@@ -174,7 +171,7 @@ def tests_in_python() -> list[Test]:
 def run_process(
     command: Sequence[str | Path], environment: dict[str, str], seconds: float
 ) -> tuple[int | None, str]:
-    """Runs a command; returns its exit status, or None if it had to be ended, and its output."""
+    """Runs a command. Returns its output and its exit status; None if it was killed."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             [str(word) for word in command],
@@ -199,7 +196,7 @@ def run_process(
 
 
 def tail(output: str) -> str:
-    """Returns what matters of a failed test's output."""
+    """Returns the relevant part of a failed test's output."""
     lines = output.splitlines()
     failed = [
         i
@@ -211,7 +208,7 @@ def tail(output: str) -> str:
 
 
 def replay_of(output: str, step_file: Path, otherwise: str) -> str:
-    """Returns the command that repeats a step: as the test said, or as it was when the step began."""
+    """Returns the command that repeats a step, as printed by the test or at the step's begin."""
     said = re.findall(r"replay: (.+)", output)
     if said:
         return str(said[-1])
@@ -220,22 +217,25 @@ def replay_of(output: str, step_file: Path, otherwise: str) -> str:
 
 
 class Soak:
-    """One run over some tests."""
+    """A run over some tests."""
 
     def __init__(self, program: Path, seed: int, stops: bool) -> None:
         self.program = program
         self.seed = seed
-        self.stops = stops  # at the first failure
+        self.stops = stops  # whether to stop at the first failure
         self.ended = threading.Event()
-        self.lock = threading.Lock()  # of what is printed
+        self.lock = threading.Lock()  # guards the output
 
     def run_class(self, tests: Sequence[Test], seconds: float, copy: int) -> list[Coverage]:
-        """Runs the tests of a class for about so long together; `copy` says which of several such runs it is."""
+        """Runs the tests of a class for about `seconds`.
+
+        `copy` is the number of this run among several runs of the class.
+        """
         end = time.monotonic() + seconds
         seed = self.seed + copy * SEEDS_OF_COPY
         all_covered: list[Coverage] = []
-        # A source with a budget has tests without one, too. They are those that say nothing of
-        # steps; once is enough.
+        # A source with a budget also has tests without one. These print no steps, and run only
+        # once.
         lasting: list[tuple[Test, Coverage]] = []
         for test in tests:
             covered = Coverage(test.of, test.name, 0)
@@ -274,7 +274,8 @@ class Soak:
         units = "".join(f", {count:,} {unit}" for unit, count in covered.units.items())
         outcome = "FAILED" if covered.failure else "ok"
         print(
-            f"{covered.of.name}: {covered.test}: {covered.steps:,} steps{units}, {covered.seconds:.0f} s: {outcome}",
+            f"{covered.of.name}: {covered.test}: {covered.steps:,} steps{units}, "
+            f"{covered.seconds:.0f} s: {outcome}",
             flush=True,
         )
         if covered.failure:
@@ -328,7 +329,7 @@ class Soak:
         covered.seeds = (first, seed - 1)
 
     def _pytest(self, test: Test, seconds: float, seed: int, covered: Coverage) -> None:
-        each = max(1, round(seconds / 5))  # a file has a few tests
+        each = max(1, round(seconds / 5))  # a file has several tests
         known = {"GPUFS_TEST_SEED": str(seed), "GPUFS_TEST_SECONDS": str(each)}
         python = Path(os.environ.get("GPUFS_TEST_PYTHON", TEST_PYTHON))
         command: list[str | Path] = [
@@ -359,7 +360,7 @@ class Soak:
 
 @dataclass(frozen=True)
 class Share:
-    """A class's part of the time, or one of several if there are more processors than classes."""
+    """The time of a class, or one of several shares if there are more processors than classes."""
 
     tests: tuple[Test, ...]
     seconds: float
@@ -367,7 +368,7 @@ class Share:
 
 
 def shares(tests: Sequence[Test], seconds: float, jobs: int) -> list[Share]:
-    """Returns what is run, the longest first, so that `jobs` at a time take about `seconds`."""
+    """Returns the shares, longest first, so that `jobs` at a time take about `seconds`."""
     by_class: dict[str, list[Test]] = {}
     for test in tests:
         by_class.setdefault(test.of.name, []).append(test)
@@ -384,7 +385,7 @@ def shares(tests: Sequence[Test], seconds: float, jobs: int) -> list[Share]:
 
 
 def table(all_covered: Sequence[Coverage], *, markdown: bool) -> str:
-    """Returns what the classes covered."""
+    """Returns a table of the classes' coverage."""
     rows = [("class", "tests", "steps", "covered", "seeds", "seconds", "failed")]
     for of in (*CLASSES, FUZZERS, OTHERS):
         mine = [covered for covered in all_covered if covered.of is of]

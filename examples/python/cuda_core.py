@@ -1,4 +1,4 @@
-"""A kernel compiled and launched by cuda.core: its blocks count a byte in files that they open by themselves."""
+"""A kernel for cuda.core: its blocks open files and count a byte in them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import gpufs
 KERNEL = r"""
 #include <gpufs/gpufs.cuh>
 
-// Each block has two paths: of a file, and of the one into which it writes how often the byte occurs in the first, in
-// eight bytes. `result` gets the number, or -errno.
-extern "C" __global__ void count_byte(const gpufs::mount_ref* mount, const char* paths, int path_bytes, int byte,
-                                      long long* result) {
+// Each block has two paths. It counts a byte in the first file and writes the count, eight bytes,
+// to the second. `result` gets the count, or -errno.
+extern "C" __global__ void count_byte(const gpufs::mount_ref* mount, const char* paths,
+                                      int path_bytes, int byte, long long* result) {
   const gpufs::mount_ref& fs = *mount;
   const auto block = gpufs::this_block();
   const char* const path = paths + 2 * block.grid_rank() * path_bytes;
@@ -32,7 +32,7 @@ extern "C" __global__ void count_byte(const gpufs::mount_ref* mount, const char*
     found += block.sum(mine);
     offset += bytes;
   }
-  (void)gpufs::gclose(block, fs, in);  // of a file that is only read
+  (void)gpufs::gclose(block, fs, in);  // the file was only read
   if (block.is_leader()) *reinterpret_cast<long long*>(part) = found;
   block.sync();
   const int out = gpufs::gopen(block, fs, path + path_bytes, O_WRONLY | O_CREAT);
@@ -51,7 +51,7 @@ BYTE = ord("7")
 
 
 def main() -> None:
-    """Runs it once and checks the counts and the files."""
+    """Runs the kernel once, and checks the counts and the files."""
     import numpy
     from cuda.core import (
         Device,
@@ -79,14 +79,14 @@ def main() -> None:
             file.write_bytes(os.urandom(5000 * number).hex().encode())
         names = [os.fsencode(file) for pair in zip(sources, targets, strict=True) for file in pair]
         path_bytes = len(names[0]) + 1
-        # Memory that the host and the GPU both see.
+        # Memory that both the host and the GPU can access.
         memory = LegacyPinnedMemoryResource()
         paths = memory.allocate(2 * FILES * path_bytes, stream=stream)
         result = memory.allocate(8 * FILES, stream=stream)
         numpy.from_dlpack(paths).view(numpy.uint8)[:] = numpy.frombuffer(
             b"\0".join(names) + b"\0", numpy.uint8
         )
-        ref = mount.device_ref()  # at each launch: it wakes the host side
+        ref = mount.device_ref()  # before each launch: wakes the service
         arguments = (ref.address, paths, numpy.int32(path_bytes), numpy.int32(BYTE), result)
         launch(stream, LaunchConfig(grid=FILES, block=THREADS), kernel, *arguments)
         stream.sync()

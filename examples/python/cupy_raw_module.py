@@ -1,4 +1,4 @@
-"""A CuPy kernel that copies a file in upper case: it opens, reads and writes the files by itself.
+"""A CuPy kernel that opens a file and writes a copy in upper case.
 
 python cupy_raw_module.py            compiled by NVRTC
 python cupy_raw_module.py nvcc       compiled by the CUDA toolkit's nvcc
@@ -16,9 +16,9 @@ import gpufs
 KERNEL = r"""
 #include <gpufs/gpufs.cuh>
 
-// Each warp takes one part of 4096 bytes; `result` gets what it has written, or -errno.
-extern "C" __global__ void upper_case(const gpufs::mount_ref* mount, const char* from, const char* to, char* buffer,
-                                      long long* result) {
+// Each warp converts 4096 bytes; `result` gets the bytes that it has written, or -errno.
+extern "C" __global__ void upper_case(const gpufs::mount_ref* mount, const char* from,
+                                      const char* to, char* buffer, long long* result) {
   const gpufs::mount_ref& fs = *mount;
   const auto warp = gpufs::this_warp();
   const long long offset = 4096 * warp.grid_rank();
@@ -30,8 +30,9 @@ extern "C" __global__ void upper_case(const gpufs::mount_ref* mount, const char*
     if (part[i] >= 'a' && part[i] <= 'z') part[i] -= 'a' - 'A';
   warp.sync();
   if (bytes > 0) bytes = gpufs::gwrite(warp, fs, out, part, bytes, offset);
-  const int closed = gpufs::gclose(warp, fs, out);  // the last one says whether all has reached the file
-  (void)gpufs::gclose(warp, fs, in);  // of a file that is only read
+  // The last close reports whether all bytes have reached the file.
+  const int closed = gpufs::gclose(warp, fs, out);
+  (void)gpufs::gclose(warp, fs, in);  // the file was only read
   if (warp.is_leader()) result[warp.grid_rank()] = bytes < 0 || closed == 0 ? bytes : closed;
 }
 """
@@ -41,7 +42,7 @@ WARPS = BLOCKS * THREADS // 32
 
 
 def main(backend: str = "nvrtc") -> None:
-    """Runs it once and checks the file."""
+    """Runs the kernel once, and checks the file."""
     import cupy
 
     module = cupy.RawModule(code=KERNEL, options=tuple(gpufs.compile_options()), backend=backend)
@@ -59,7 +60,7 @@ def main(backend: str = "nvrtc") -> None:
 
         result = cupy.zeros(WARPS, cupy.int64)
         buffer = cupy.empty(WARPS * 4096, cupy.uint8)
-        ref = mount.device_ref()  # at each launch: it wakes the host side
+        ref = mount.device_ref()  # before each launch: wakes the service
         kernel((BLOCKS,), (THREADS,), (ref.address, path(source), path(target), buffer, result))
         written = result.get()  # waits for the kernel
         assert written.min() > 0, f"a warp failed: {os.strerror(-int(written.min()))}"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Features of sampled neighbours, as graph neural networks are trained with: two hops, gathered from files.
+"""Features of sampled neighbours for graph neural networks: two hops, gathered from files.
 
-The graph is in CSR form: where the edges of each node begin is in memory, the edges and the
-features are in files. For each node of a batch some neighbours are drawn, and some of theirs; the
-result has the node's own features, and the means over both.
+The graph is in CSR form. The start of each node's edges is in memory; the edges and the features
+are in files. For each node of a batch the program draws some neighbours, and some of their
+neighbours. The result has the node's own features, and the means over both hops.
 """
 
 from __future__ import annotations
@@ -21,27 +21,29 @@ Numbers = npt.NDArray[np.int64]
 
 
 def make_graph(folder: Path, nodes: int, degree: int, width: int, seed: int) -> Numbers:
-    """Writes ``edges.npy`` and ``features.raw``; returns where the edges of each node begin, and where all end."""
+    """Writes ``edges.npy`` and ``features.raw``.
+
+    Returns the start of each node's edges, and the end of the last node's.
+    """
     random = np.random.default_rng(seed)
-    degrees = 1 + random.geometric(1 / degree, nodes)  # nobody is alone
+    degrees = 1 + random.geometric(1 / degree, nodes)  # every node has an edge
     starts = np.concatenate([[0], np.cumsum(degrees)])
-    # Some nodes are known to many.
+    # Some nodes have many incoming edges.
     np.save(folder / "edges.npy", (nodes * random.random(int(starts[-1])) ** 2).astype(np.int64))
     random.standard_normal((nodes, width), np.float32).tofile(folder / "features.raw")
     return starts
 
 
 class Sampler:
-    """Draws neighbours. The same for NumPy's arrays and PyTorch's, for files and for what is in memory."""
+    """Draws neighbours, with NumPy's or PyTorch's arrays, from files or from memory."""
 
-    # noqa: ANN401 - of either library
-    def __init__(self, edges: Any, starts: Any, library: support.Library) -> None:
+    def __init__(self, edges: Any, starts: Any, library: support.Library) -> None:  # noqa: ANN401
         self.edges = edges
         self.first, self.degree = starts[:-1], starts[1:] - starts[:-1]
         self.library = library
 
     def neighbours(self, nodes: Any, drawn: Any) -> Any:  # noqa: ANN401 - of either library
-        """A neighbour of each node for each of its random numbers, which are in the last dimension."""
+        """Returns a neighbour for each random number; ``drawn`` has them in its last dimension."""
         places = self.first[nodes][..., None] + drawn % self.degree[nodes][..., None]
         return self.library.take(self.edges[places])
 
@@ -52,7 +54,10 @@ def features_of(
     nodes: Any,  # noqa: ANN401 - of either library
     draws: tuple[Any, Any],
 ) -> tuple[list[Any], int]:
-    """The nodes' features, the means of their neighbours' and of those one hop further; and how many were read."""
+    """Returns the features of the nodes, and the means over both hops.
+
+    Also returns the number of rows read.
+    """
     one_hop = sampler.neighbours(nodes, draws[0])
     two_hops = sampler.neighbours(one_hop, draws[1])
     take = sampler.library.take
@@ -85,7 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ):
             library, clock = support.Library.beside(mount), support.Clock(mount)
             print(
-                f"{len(table):,} nodes, {len(edges):,} edges, {table.nbytes / 1e6:,.1f} MB of features, {mount!r}, "
+                f"{len(table):,} nodes, {len(edges):,} edges, {table.nbytes / 1e6:,.1f} MB of "
+                f"features, {mount!r}, "
                 f"means by {library.name}"
             )
             sampler = Sampler(edges, library.put(starts), library)

@@ -1,4 +1,4 @@
-"""A Numba kernel that adds up the numbers of a file, which it opens by itself, and writes the sums to another."""
+"""A Numba kernel that opens a file, adds up its numbers, and writes the sums to another."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import numpy
 from gpufs.numba import block
 from numba import cuda
 
-CHUNK = 1024  # numbers of 32 bits, for each block
+CHUNK = 1024  # 32-bit numbers of a block
 BLOCKS, THREADS = 300, 128
 
 
 def add_up(fs: int, path: Any, sums_path: Any, result: Any) -> None:  # noqa: ANN401
-    """The kernel: each block reads one chunk, and writes its sum. `result`: 0, or -errno."""
+    """The kernel: each block reads a chunk and writes its sum. `result`: 0, or -errno."""
     chunk = cuda.shared.array(CHUNK, numpy.uint32)
     total = cuda.shared.array(1, numpy.int64)
     if cuda.threadIdx.x == 0:
         total[0] = 0
-    # By all threads of the block, which wait for each other in each call.
+    # Collective: all threads of the block make each call.
     fd = block.gopen(fs, path)
     got = (
         block.gread(fs, fd, chunk, chunk.nbytes, cuda.blockIdx.x * chunk.nbytes) if fd >= 0 else fd
@@ -40,7 +40,7 @@ def add_up(fs: int, path: Any, sums_path: Any, result: Any) -> None:  # noqa: AN
     cuda.syncthreads()
     out = block.gopen(fs, sums_path, os.O_WRONLY | os.O_CREAT)
     written = block.gwrite(fs, out, total, 8, cuda.blockIdx.x * 8)
-    closed = block.gclose(fs, out)  # the last one says whether all has reached the file
+    closed = block.gclose(fs, out)  # the last close reports whether all bytes have reached the file
     if cuda.threadIdx.x == 0:
         if written < 0:
             result[0] = written
@@ -49,7 +49,7 @@ def add_up(fs: int, path: Any, sums_path: Any, result: Any) -> None:  # noqa: AN
 
 
 def main() -> None:
-    """Runs it once and checks the file."""
+    """Runs the kernel once, and checks the file."""
     numbers = numpy.random.default_rng(1).integers(0, 2**32, BLOCKS * CHUNK - 300, numpy.uint32)
     kernel = cuda.jit(add_up)
     with (
@@ -60,7 +60,7 @@ def main() -> None:
         source.write_bytes(numbers.tobytes())
         result = cuda.to_device(numpy.zeros(1, numpy.int64))
         paths = gpufs.numba.device_path(source), gpufs.numba.device_path(target)
-        ref = mount.device_ref()  # at each launch: it wakes the host side
+        ref = mount.device_ref()  # before each launch: wakes the service
         kernel[BLOCKS, THREADS](ref.address, *paths, result)
         error = int(result.copy_to_host()[0])  # waits for the kernel
         assert error == 0, f"a block failed: {os.strerror(-error)}"

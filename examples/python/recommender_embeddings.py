@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Embedding lookups of a recommender: sums of the rows that each sample names, out of a table larger than the cache.
+"""Embedding lookups of a recommender: sums of rows from a table larger than the cache.
 
-Ids follow a Zipf distribution, as clicks do: few rows are asked for again and again. Popular rows
-lie all over the table, so that a page has seldom more than one of them.
+Ids follow a Zipf distribution, as clicks do: a few rows are requested repeatedly. Popular rows are
+spread over the whole table, so a page rarely contains more than one of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def make_table(path: Path, rows: int, width: int, seed: int) -> None:
 def make_ids(
     batches: int, samples: int, lookups: int, rows: int, exponent: float, seed: int
 ) -> npt.NDArray[np.int64]:
-    """Which rows are asked for: batch, sample, lookup."""
+    """Returns the requested rows: batch, sample, lookup."""
     random = np.random.default_rng(seed + 1)
     ranks = random.zipf(exponent, (batches, samples, lookups)) - 1
     return random.permutation(rows)[ranks % rows]

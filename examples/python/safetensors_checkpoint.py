@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A checkpoint larger than the cache, read layer by layer and applied: a small perceptron of many layers.
+"""A checkpoint larger than the cache, applied layer by layer: a perceptron of many layers.
 
-The file is in the safetensors format and is written here by hand: the length of a header, the
-header as JSON, then the tensors. Only the layer that is being applied is in memory.
+The file is in the safetensors format. The program writes it by hand: the length of the header, the
+header as JSON, then the tensors. Only the current layer is in memory.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import support
 
-Read = Callable[[str], Any]  # what reads a tensor by its name
+Read = Callable[[str], Any]  # reads a tensor by its name
 
 
 def make_checkpoint(path: Path, layers: int, width: int, seed: int) -> dict[str, int]:
-    """Writes the file; returns where in it each tensor begins."""
+    """Writes the file. Returns the offset of each tensor."""
     shapes: dict[str, tuple[int, ...]] = {}
     for layer in range(layers):
         shapes[f"layers.{layer}.weight"] = (width, width)
@@ -31,12 +31,12 @@ def make_checkpoint(path: Path, layers: int, width: int, seed: int) -> dict[str,
         begin, end = end, end + 4 * int(np.prod(shape))
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # items at multiples of their size
+    text += b" " * (-len(text) % 8)  # aligns the items to their size
     random = np.random.default_rng(seed)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for shape in shapes.values():
-            # Of a size that keeps activations what they are, layer after layer.
+            # Scaled so that the activations' magnitude stays constant from layer to layer.
             file.write(
                 (
                     random.standard_normal(shape, np.float32) * np.float32((2 / width) ** 0.5)
@@ -46,7 +46,7 @@ def make_checkpoint(path: Path, layers: int, width: int, seed: int) -> dict[str,
 
 
 def apply(read: Read, layers: int, inputs: Any) -> Any:  # noqa: ANN401 - of either library
-    """The perceptron's outputs."""
+    """Returns the perceptron's outputs."""
     values = inputs
     for layer in range(layers):
         values = values @ read(f"layers.{layer}.weight").T + read(f"layers.{layer}.bias")
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             shape = (chosen.width, chosen.width) if name.endswith("weight") else (chosen.width,)
             return np.memmap(path, np.float32, "r", begins[name], shape)
 
-        # What holds the file open for all passes spares the host each tensor's open.
+        # Keeping the file open for all passes saves an open for each tensor.
         with support.mount_for(chosen, [path]) as mount, mount.open(path) as file:
             library, clock = support.Library.beside(mount), support.Clock(mount)
             print(

@@ -1,4 +1,4 @@
-"""What the examples share: options, where they compute, a clock, and what they tell at the end."""
+"""Shared parts of the examples: options, the compute library, a clock, and the last line."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from rich.progress import track
 Item = TypeVar("Item")
 HostArray = npt.NDArray[Any]
 
-RELATIVE_ERROR_MAX: Final = 1e-4  # of sums of 32-bit numbers that were added in another order
+RELATIVE_ERROR_MAX: Final = 1e-4  # of sums of 32-bit numbers, which depend on the order
 
 
 def parser(text: str, *, cache: str) -> argparse.ArgumentParser:
-    """Options that all examples have; ``cache`` is the default of one."""
+    """Returns a parser with the shared options; ``cache`` is an example's default."""
     made = argparse.ArgumentParser(
         description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
@@ -49,14 +49,15 @@ def parser(text: str, *, cache: str) -> argparse.ArgumentParser:
         "--no-register",
         dest="register",
         action="store_false",
-        help="do not register the files for direct loads first: the first reads of a part are then staged by the host",
+        help="do not register the files for direct loads first: "
+        "the first reads of a part are then staged by the host",
     )
     return made
 
 
 @contextlib.contextmanager
 def folder(wanted: str | None) -> Iterator[Path]:
-    """The folder of ``--folder``, or one that is gone afterwards."""
+    """Yields the folder of ``--folder``, or a temporary one."""
     if wanted is not None:
         Path(wanted).mkdir(parents=True, exist_ok=True)
         yield Path(wanted)
@@ -66,7 +67,7 @@ def folder(wanted: str | None) -> Iterator[Path]:
 
 
 def mount_for(options: argparse.Namespace, files: Iterable[Path]) -> gpufs.Mount:
-    """Mounts as the options say, with these files ready for direct loads."""
+    """Makes a mount from the options, and registers the files for direct loads."""
     device = cast(Literal["auto", "cpu", "cuda"], options.device)
     mount = gpufs.mount(device=device, cache=options.cache, read_only=True)
     if options.register:
@@ -77,14 +78,14 @@ def mount_for(options: argparse.Namespace, files: Iterable[Path]) -> gpufs.Mount
 
 @dataclass(frozen=True)
 class Library:
-    """Who computes with what was read: PyTorch where the mount is on a GPU and PyTorch is there too, else NumPy."""
+    """The compute library: PyTorch if it is installed and the mount is on a GPU, else NumPy."""
 
     torch: Any  # None: NumPy
     device: str
 
     @classmethod
     def beside(cls, mount: gpufs.Mount) -> Library:
-        """Chooses."""
+        """Chooses the library for a mount."""
         if mount.device == "cuda" and importlib.util.find_spec("torch") is not None:
             import torch
 
@@ -94,24 +95,24 @@ class Library:
 
     @property
     def name(self) -> str:
-        """Of the library."""
+        """The library's name."""
         return "NumPy" if self.torch is None else f"PyTorch on {self.device}"
 
     def put(self, array: HostArray) -> Any:  # noqa: ANN401 - an array of either library
-        """Brings an array of the host to where is computed."""
+        """Copies an array of the host to the library's device."""
         return array if self.torch is None else self.torch.from_numpy(array).to(self.device)
 
     def take(self, array: Any) -> Any:  # noqa: ANN401 - an array of either library
-        """Takes what gpufs has read: without a copy, unless the mount is on a GPU and NumPy computes."""
+        """Takes an array of gpufs: without a copy, unless NumPy takes it from a GPU."""
         return np.asarray(array) if self.torch is None else self.torch.from_dlpack(array)
 
     def back(self, made: Any) -> HostArray:  # noqa: ANN401 - an array of either library
-        """Brings a result to the host."""
+        """Copies a result to the host."""
         return np.asarray(made if self.torch is None else made.cpu().numpy())
 
 
 class Clock:
-    """Time and bytes of what is measured; the rest of a run, such as checking, is not."""
+    """Time and bytes of the measured parts of a run; checking is not measured."""
 
     def __init__(self, mount: gpufs.Mount) -> None:
         self._mount = mount
@@ -120,7 +121,7 @@ class Clock:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Counts the time of the ``with`` block, and of all that it left the device to do."""
+        """Adds the time of the ``with`` block, including the device's work."""
         start = time.perf_counter()
         yield
         self._mount.synchronize()
@@ -128,7 +129,7 @@ class Clock:
 
 
 def steps(items: Iterable[Item], count: int, text: str) -> Iterable[Item]:
-    """The items, with a bar on standard error while they are taken, if that is a terminal."""
+    """Yields the items, with a progress bar on standard error if that is a terminal."""
     hidden = not sys.stderr.isatty()
     return track(
         items, text, total=count, console=Console(stderr=True), transient=True, disable=hidden
@@ -136,7 +137,7 @@ def steps(items: Iterable[Item], count: int, text: str) -> Iterable[Item]:
 
 
 def check(got: HostArray, wanted: HostArray, what: str) -> None:
-    """Ends the program if two results are not the same, but for rounding."""
+    """Exits if two results differ by more than rounding."""
     scale = float(np.abs(wanted).max(initial=1.0))
     if got.shape != wanted.shape or not np.allclose(
         got, wanted, rtol=0, atol=RELATIVE_ERROR_MAX * scale
@@ -149,8 +150,11 @@ def conclude(mount: gpufs.Mount, clock: Clock, what: str) -> None:
     counts = mount.stats()
     speed = clock.bytes / clock.seconds / 1e9 if clock.seconds else 0.0
     print(
-        f"{what}, all as NumPy's: {clock.bytes / 1e6:,.1f} MB in {clock.seconds:.2f} s, {speed:.2f} GB/s; "
-        f"{counts['hits']:,} hits, loads: {counts['direct_loads']:,} direct, {counts['staged_loads']:,} staged; "
+        f"{what}, all as NumPy's: {clock.bytes / 1e6:,.1f} MB in {clock.seconds:.2f} s, "
+        f"{speed:.2f} GB/s; "
+        f"{counts['hits']:,} hits, loads: {counts['direct_loads']:,} direct, "
+        f"{counts['staged_loads']:,} staged; "
         f"{counts['evictions']:,} evictions, "
-        f"{(counts['direct_bytes'] + counts['staged_bytes'] + counts['open_bytes']) / 1e6:,.1f} MB from the file"
+        f"{(counts['direct_bytes'] + counts['staged_bytes'] + counts['open_bytes']) / 1e6:,.1f} MB "
+        "from the file"
     )

@@ -1,7 +1,7 @@
-"""A kernel compiled by PyTorch (torch.cuda._compile_kernel): it picks rows of a matrix in a file into a tensor.
+"""A PyTorch kernel (torch.cuda._compile_kernel) that gathers rows of a file into a tensor.
 
-Which rows a batch needs is known only on the GPU. The kernel reads them from the file by itself,
-and writes their sums into another.
+The row numbers of a batch are known only on the GPU. The kernel reads the rows from the file, and
+writes their sums to another file.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import gpufs
 KERNEL = r"""
 #include <gpufs/gpufs.cuh>
 
-// Each warp reads rows picks[warp], picks[warp + warps], ... of 256 floats. `result`: 0, or -errno of some warp.
-extern "C" __global__ void gather(const gpufs::mount_ref* mount, const char* matrix, const char* sums,
-                                  const long* picks, int count, float* rows, long* result) {
+// Each warp reads rows picks[warp], picks[warp + warps], ... of 256 floats. `result`: 0, or the
+// -errno of a warp.
+extern "C" __global__ void gather(const gpufs::mount_ref* mount, const char* matrix,
+                                  const char* sums, const long* picks, int count, float* rows,
+                                  long* result) {
   const gpufs::mount_ref& fs = *mount;
   const auto warp = gpufs::this_warp();
   const int in = gpufs::gopen(warp, fs, matrix);
@@ -33,15 +35,16 @@ extern "C" __global__ void gather(const gpufs::mount_ref* mount, const char* mat
     float sum = 0;
     if (warp.is_leader())
       for (int k = 0; k < 256; ++k) sum += row[k];
-    // What all members can read, and each has the same of.
+    // In global memory, because all members must pass the same readable bytes.
     if (warp.is_leader()) rows[256l * count + i] = sum;
     warp.sync();
-    const long written = gpufs::gwrite(warp, fs, out, rows + 256l * count + i, sizeof sum, sizeof sum * i);
+    const long written =
+        gpufs::gwrite(warp, fs, out, rows + 256l * count + i, sizeof sum, sizeof sum * i);
     if (written < 0) error = written;
   }
   const int closed = gpufs::gclose(warp, fs, out);
   if (error == 0) error = closed;
-  (void)gpufs::gclose(warp, fs, in);  // of a file that is only read
+  (void)gpufs::gclose(warp, fs, in);  // the file was only read
   if (error != 0 && warp.is_leader()) *result = error;
 }
 """
@@ -50,11 +53,11 @@ ROWS, PICKED, BLOCKS, THREADS = 10_000, 1000, 32, 128
 
 
 def main() -> None:
-    """Runs it once and checks the tensor and the file."""
+    """Runs the kernel once, and checks the tensor and the file."""
     import torch
 
     kernel = torch.cuda._compile_kernel(KERNEL, "gather", nvcc_options=gpufs.compile_options())
-    # Small whole numbers, whose sums are exact.
+    # Small integers, whose sums are exact.
     matrix = torch.randint(0, 100, (ROWS, 256)).to(torch.float32)
     picks = torch.randint(0, ROWS, (PICKED,), device="cuda")
     with (
@@ -69,8 +72,8 @@ def main() -> None:
 
         rows = torch.empty(PICKED * 257, dtype=torch.float32, device="cuda")
         result = torch.zeros(1, dtype=torch.int64, device="cuda")
-        # PyTorch passes only tensors as pointers; this one is the handle itself, without a copy. At
-        # each launch: taking it also wakes the host side.
+        # PyTorch passes only tensors as pointers. This tensor is the handle itself, without a copy.
+        # device_ref() before each launch wakes the service.
         ref = torch.as_tensor(mount.device_ref(), device="cuda")
         arguments = [ref, path(source), path(target), picks, PICKED, rows, result]
         kernel((BLOCKS, 1, 1), (THREADS, 1, 1), arguments)

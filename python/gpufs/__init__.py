@@ -1,6 +1,6 @@
 """gpufs: files for GPU code, from Python.
 
-A mount is a page cache in GPU memory with a service behind it; kernels open, read and map files of
+A mount is a page cache in GPU memory with a service behind it. Kernels open, read and map files of
 the host through it. Without a GPU the same code runs on the CPU (the "CPU device").
 
     >>> import gpufs
@@ -8,26 +8,27 @@ the host through it. Without a GPU the same code runs on the CPU (the "CPU devic
     ...     mount.device in ("cpu", "cuda")
     True
 
-Importing this package touches no GPU; its modules are imported when they are used, as
-``gpufs.linear``. Errors of files and devices are ``OSError`` and its subclasses, with ``errno`` and
-``filename``; options that cannot be are ``ValueError``.
+Importing this package does not use a GPU. Its modules, such as ``gpufs.linear``, are imported when
+they are first used. Errors of files and devices are ``OSError`` and its subclasses, with ``errno``
+and ``filename``; invalid options are ``ValueError``.
 
-:mod:`gpufs.grep` counts a dictionary's words in files; :mod:`gpufs.cat` and :mod:`gpufs.stat` show
-what kernels see of files; :mod:`gpufs.doctor` says what this machine supports; :mod:`gpufs.metrics`
-serves the statistics of mounts to Prometheus; the command line is ``gpufs`` (or ``python -m
-gpufs``).
+* :mod:`gpufs.grep` counts a dictionary's words in files.
+* :mod:`gpufs.cat` and :mod:`gpufs.stat` show what kernels see of files.
+* :mod:`gpufs.doctor` reports what this machine supports.
+* :mod:`gpufs.metrics` serves the statistics of mounts to Prometheus.
+* The command line is ``gpufs`` (or ``python -m gpufs``).
 
-Kernels of your own, in CuPy, ``cuda.core``, PyTorch and Numba, get :meth:`Mount.device_ref`;
-:func:`include_dirs` and :func:`compile_options` are for their compilers, :mod:`gpufs.numba` has the
-calls for Numba.
+User kernels in CuPy, ``cuda.core``, PyTorch and Numba take :meth:`Mount.device_ref`.
+:func:`include_dirs` and :func:`compile_options` are for their compilers. :mod:`gpufs.numba` has the
+device calls for Numba.
 """
 
 from __future__ import annotations
 
 import importlib
 
-# Type checkers know the name. This module imports little, so that a command is soon ready for
-# Ctrl-C (__main__.py).
+# Type checkers know this name. Importing it from typing would be slow: the fewer imports, the
+# sooner a command handles Ctrl-C (see __main__.py).
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpufs import (  # noqa: F401 - those that need other libraries are not in __all__
@@ -83,7 +84,7 @@ _MODULES = frozenset(
         "torch",
     }
 )
-_PLACES = {  # the modules that have them
+_PLACES = {  # names and the modules that define them
     "AnyPath": "_mount",
     "ArrayEntry": "_array",
     "Device": "_mount",
@@ -109,9 +110,9 @@ _PLACES = {  # the modules that have them
 
 
 def __getattr__(name: str) -> object:
-    """Imports what is asked for the first time.
+    """Imports a name of the package at its first use.
 
-    A module whose library is not installed is an ``AttributeError`` that says so.
+    If a library that a module needs is not installed, the ``AttributeError`` says so.
     """
     if name in _PLACES:
         found: object = getattr(importlib.import_module(f"gpufs.{_PLACES[name]}"), name)

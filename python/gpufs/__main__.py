@@ -1,4 +1,4 @@
-"""``python -m gpufs`` is the command line, and so is the program ``gpufs``."""
+"""The entry point of the command line: ``python -m gpufs`` and the program ``gpufs``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-TYPE_CHECKING = False  # as in the package
+TYPE_CHECKING = False  # as in the package's __init__.py
 if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
@@ -19,12 +19,11 @@ def _end(number: int, _frame: FrameType | None) -> NoReturn:
 def main() -> int:
     """Runs the command line with the process's arguments; returns its exit status.
 
-    Before that, while its modules are imported, and after it, Ctrl-C ends the process at once and
-    without a traceback: there is nothing to be removed then.
+    Before and after the command, and while its modules are imported, Ctrl-C ends the process at
+    once and without a traceback: nothing has to be removed then.
     """
-    if (
-        signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):  # ignored, as in the background of a shell
+    # SIGINT is ignored, as in the background of a shell.
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return _run()
     signal.signal(signal.SIGINT, _end)
     try:

@@ -1,4 +1,4 @@
-"""Arrays in files, indexed as NumPy's and read by kernels: the class behind :meth:`gpufs.Mount.array`."""
+"""Arrays in files, indexed as in NumPy: the class of :meth:`gpufs.Mount.array`."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _Made = TypeVar("_Made")
 
 
 class FileArray:
-    """An array that lies in a file. Nothing of it is read before it is indexed.
+    """An array in a file. Its items are read when it is indexed.
 
-    Indexing is NumPy's: integers, slices with steps, ``...``, ``None``, arrays of integers and of
-    booleans. An array of integers may be on the device, where the host never looks at it. What it
-    gives is a new array on the device, or NumPy's on the CPU device; errors and streams are as for
+    Indexing follows NumPy: integers, slices with steps, ``...``, ``None``, arrays of integers and
+    of booleans. An array of integers may be on the device; the host does not read it. The result is
+    a new array on the device, or NumPy's on the CPU device. Errors and streams are as for
     :class:`gpufs.File`.
 
-    A context manager; it closes its file.
+    The array is a context manager, which closes the file.
     """
 
     __slots__ = ("_file", "_layout")
@@ -53,22 +53,22 @@ class FileArray:
 
     @property
     def file(self) -> File:
-        """The file it lies in."""
+        """The file that contains the array."""
         return self._file
 
     @property
     def offset(self) -> int:
-        """Bytes of the file in front of the first item."""
+        """Bytes of the file before the first item."""
         return self._layout.offset
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of an item; bfloat16 and fp8 are those of ``ml_dtypes``."""
+        """The type of an item; bfloat16 and fp8 types are those of ``ml_dtypes``."""
         return self._layout.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Items along each dimension."""
+        """The number of items along each dimension."""
         return self._layout.shape
 
     @property
@@ -78,12 +78,12 @@ class FileArray:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions."""
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """How many items."""
+        """The number of items."""
         return math.prod(self.shape)
 
     @property
@@ -97,17 +97,17 @@ class FileArray:
         return self.size * self.itemsize
 
     def __len__(self) -> int:
-        """Items along the first dimension."""
+        """Returns the number of items along the first dimension."""
         if not self.shape:
             raise TypeError("len() of an array without dimensions")
         return self.shape[0]
 
     def __repr__(self) -> str:
-        """Says its shape, type and file."""
+        """Returns a text with the shape, the type and the file."""
         return f"<gpufs.FileArray {self.shape} of {self.dtype} in {self._file.name!r}>"
 
     def __reduce__(self) -> tuple[type[FileArray], tuple[File, _formats.ArrayLayout]]:
-        """Pickled, it is its file, which is opened anew; see :class:`gpufs.File`."""
+        """Pickles the file, which unpickling opens anew; see :class:`gpufs.File`."""
         return FileArray, (self._file, self._layout)
 
     def __enter__(self) -> Self:
@@ -128,10 +128,10 @@ class FileArray:
         self._file.close()
 
     def __getitem__(self, key: object) -> Array:
-        """Reads what NumPy's indexing with ``key`` gives.
+        """Reads the items that NumPy's indexing with ``key`` selects.
 
         Raises:
-            IndexError: as NumPy; for an index on the device later, as errors of reads are.
+            IndexError: as NumPy. For an index on the device it comes later, as errors of reads do.
             OSError: now or later, as :class:`gpufs.File` says.
         """
         return self.read(key)
@@ -139,7 +139,7 @@ class FileArray:
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
-        """All of it in host memory, for NumPy's functions, by one read."""
+        """Reads all items into host memory, for NumPy's functions, with one read. Waits."""
         if copy is False:
             raise ValueError("an array in a file cannot be had by NumPy without a copy")
         import numpy as np
@@ -158,11 +158,25 @@ class FileArray:
         stream: Stream = None,
         keep: Keep = "auto",
     ) -> Array:
-        """As indexing, into ``out``, on ``stream``; :meth:`gpufs.File.gather` says what ``keep`` is.
+        """Reads the items that indexing with ``key`` selects.
+
+        On a GPU it returns before the read is done, on the CPU device after it.
+
+        Args:
+            key: an index, as in ``array[key]``.
+            out: a writable C-contiguous array on the device, of the result's size and of the
+                array's type or ``uint8``. ``None``: a new array.
+            stream: the CUDA stream. ``None``: the current one.
+            keep: whether the loaded pages stay in the cache; see :meth:`gpufs.File.gather`.
+
+        Returns:
+            A new array of the selection's shape, or ``out``.
 
         Raises:
-            TypeError: ``out`` is of another type or byte order than the array, and not of
-            ``uint8``. ValueError: ``out`` has not the result's size, or another shape.
+            IndexError: as for indexing.
+            TypeError: ``out`` has another type or byte order than the array, and not ``uint8``.
+            ValueError: ``out`` has another size or shape than the result.
+            OSError: now or later, as :class:`gpufs.File` says.
         """
         return self.read_selection(self.selection(key), out=out, stream=stream, keep=keep)
 
@@ -175,7 +189,7 @@ class FileArray:
         stream: Stream = None,
         keep: Keep = "auto",
     ) -> Array:
-        """Reads the items ``indices`` of dimension ``axis``, as ``numpy.take``."""
+        """Reads the items ``indices`` of an axis, as ``numpy.take``; see :meth:`read`."""
         return self.read_selection(self.taking(indices, axis), out=out, stream=stream, keep=keep)
 
     def submit(
@@ -186,11 +200,11 @@ class FileArray:
         stream: Stream = None,
         keep: Keep = "auto",
     ) -> Future[Array]:
-        """Begins to read as :meth:`read`; returns a future of what that returns, as :meth:`gpufs.File.submit_read`.
+        """Submits a :meth:`read`; returns a future. See :meth:`gpufs.File.submit_read`.
 
         Raises:
             IndexError: as NumPy, for an index on the host.
-            ValueError: the file is closed; all else is the future's.
+            ValueError: the file is closed. The future has all other errors.
         """
         layout = self._layout
         selection = self.selection(key)
@@ -198,17 +212,17 @@ class FileArray:
             selection, layout.offset, layout.dtype, out=out, stream=stream, keep=keep
         )
 
-    # ---- For gpufs.torch: what is read, before there is memory for it.
+    # ---- For gpufs.torch, which needs the selection before it allocates memory
 
     def selection(self, key: object) -> _selection.Selection:
-        """What indexing with ``key`` reads."""
+        """Returns the selection that indexing with ``key`` reads."""
         layout = self._layout
         return _selection.select(
             layout.shape, layout.strides, layout.itemsize, key, on_device=foreign_array
         )
 
     def taking(self, indices: object, axis: int) -> _selection.Selection:
-        """What :meth:`take` reads."""
+        """Returns the selection that :meth:`take` reads."""
         layout = self._layout
         return _selection.take(
             layout.shape, layout.strides, layout.itemsize, indices, axis, on_device=foreign_array
@@ -222,7 +236,7 @@ class FileArray:
         stream: Stream = None,
         keep: Keep = "auto",
     ) -> Array:
-        """Reads it."""
+        """Reads a selection; else as :meth:`read`."""
         layout = self._layout
         return self._file.read_selection(
             selection, layout.offset, layout.dtype, out=out, stream=stream, keep=keep
@@ -233,7 +247,13 @@ class FileArray:
     def batches(
         self, count: SupportsIndex, *, drop_last: bool = False, stream: Stream = None
     ) -> Iterator[Array]:
-        """Reads ``count`` items of the first dimension at a time, and what is left at last, unless ``drop_last``."""
+        """Yields batches of ``count`` items of the first dimension.
+
+        The last batch may be shorter; ``drop_last`` leaves a shorter one out.
+
+        Raises:
+            ValueError: ``count`` is less than 1.
+        """
         step = operator.index(count)
         if step < 1:
             raise ValueError(f"batches of {step} items")
@@ -245,19 +265,21 @@ class FileArray:
 
 @dataclass(frozen=True, slots=True)
 class ArrayEntry:
-    """An array in a file."""
+    """Describes an array in a file."""
 
-    name: str | None  # None: the file is this array
-    # NumPy's name of it; the file's, if arrays here do not have it: then nothing else is known
+    name: str | None  # None: the file contains only this array
+    # NumPy's name of the type. For an unsupported type the file's name, and all other fields are
+    # None.
     dtype: str
     shape: tuple[int, ...] | None
-    order: Literal["C", "F"] | None  # which of the dimensions lies together: the last, or the first
-    offset: int | None  # bytes of the file in front of the first item
+    # The dimension whose items are contiguous: the last ("C") or the first ("F").
+    order: Literal["C", "F"] | None
+    offset: int | None  # bytes of the file before the first item
     nbytes: int | None
 
 
 def entry_of(name: str | None, layout: _formats.ArrayLayout | str) -> ArrayEntry:
-    """Describes what a header says."""
+    """Returns the description of an array from its header."""
     if isinstance(layout, str):
         return ArrayEntry(name, layout, None, None, None, None)
     in_c_order = all(
@@ -275,7 +297,7 @@ def entry_of(name: str | None, layout: _formats.ArrayLayout | str) -> ArrayEntry
 
 
 def _items(shape: tuple[int, ...]) -> int:
-    """How many items, where an empty dimension counts as one: strides are so."""
+    """Returns the number of items, with 1 for an empty dimension, as NumPy computes strides."""
     count = 1
     for length in shape:
         count *= max(length, 1)
@@ -286,21 +308,21 @@ Entries: TypeAlias = Mapping[str, _formats.ArrayLayout | str]
 
 
 class TensorHeaders:
-    """Headers of safetensors files, those that were asked for last. Thread-safe."""
+    """A cache of the headers of the most recently used safetensors files. Thread-safe."""
 
     COUNT: Final = 8
 
     def __init__(self) -> None:
         self._latch = threading.Lock()  # guards _kept
-        self._kept: dict[
-            tuple[int, ...], Entries
-        ] = {}  # by the files' identity; who was asked for last is last
+        # Keys are identities of files. The most recently used one is last.
+        self._kept: dict[tuple[int, ...], Entries] = {}
 
     def of(self, file: File) -> Entries:
-        """What the header of an open file says; it is parsed once, as long as the file does not change.
+        """Returns what the header of an open file says. Parses it once, until the file changes.
 
         Raises:
-            OSError, ValueError: as :func:`gpufs._formats.safetensors_names`, with the file's name.
+            OSError, ValueError: as :func:`gpufs._formats.read_safetensors_entries`, with the file's
+                name in the text.
         """
         identity = file.identity()
         with self._latch:
@@ -326,9 +348,9 @@ def layout_of(
     offset: SupportsIndex,
     name: str | None,
 ) -> _formats.ArrayLayout:
-    """How an array lies in a file; :meth:`gpufs.Mount.array` says what the arguments are.
+    """Returns the layout of an array in a file; :meth:`gpufs.Mount.array` describes the arguments.
 
-    Errors of the content have the file's name.
+    Errors of the content contain the file's name.
     """
     if dtype is not None:
         if name is not None:
@@ -352,10 +374,10 @@ def layout_of(
 
 
 def layouts_in(file: File) -> dict[str | None, _formats.ArrayLayout | str]:
-    """How the arrays lie in a file that says so: the one of a ``.npy`` file has the name ``None``.
+    """Returns the layouts of a file's arrays by name. The array of a ``.npy`` file has no name.
 
-    Of a ``.safetensors`` file all are told; those of a type that arrays here do not have by that
-    type's name. Other files have none. Errors of the content have the file's name.
+    A tensor of an unsupported type in a ``.safetensors`` file has the type's name instead of a
+    layout. Files of other formats have no entries. Errors of the content contain the file's name.
     """
     header = cast(BinaryIO, file.reader())
     if file.name.endswith(".npy"):

@@ -1,4 +1,4 @@
-"""What compilers of users' kernels need to know: where the headers are, and how to read them."""
+"""Include folders and options for the compilers of user kernels."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Final
 
 _PACKAGE: Final = Path(__file__).resolve().parent
-# In an installed package, and in a source tree.
+# The folders of an installed package and of a source tree.
 _PLACES: Final = (_PACKAGE / "include", _PACKAGE.parent.parent / "include")
 
 
 def include_dirs() -> list[str]:
-    """Returns the folders in which compilers find ``gpufs/gpufs.cuh``.
+    """Returns the include folders that contain ``gpufs/gpufs.cuh``.
 
-    The headers need no others: neither CUDA's nor those of the C++ library, so run-time compilers
-    (NVRTC) take them.
+    The headers include no others, neither CUDA's nor the C++ library's, so run-time compilers
+    (NVRTC) accept them.
 
     Raises:
         FileNotFoundError: the headers are neither in the package nor beside it.
@@ -28,15 +28,14 @@ def include_dirs() -> list[str]:
 
 
 def compile_options() -> list[str]:
-    """Returns the options with which NVRTC and nvcc compile kernels that include the headers.
+    """Returns the options for NVRTC and nvcc to compile kernels that include the headers.
 
-    They are the language's version, :func:`include_dirs`, and a macro that nothing reads: it names
-    this version of the headers. CuPy keeps what it compiled on disk and knows it by source and
-    options, so without the macro a kernel would go on with the headers of the gpufs that it was
-    compiled with.
+    They are the language's version, :func:`include_dirs`, and an unused macro with a digest of the
+    headers. CuPy caches compiled kernels on disk by source and options. Without the macro it would
+    use kernels compiled with the headers of another gpufs version.
 
     Raises:
-        FileNotFoundError: as :func:`include_dirs`.
+        FileNotFoundError: as for :func:`include_dirs`.
     """
     folders = include_dirs()
     return [

@@ -1,11 +1,11 @@
-"""The extension module (python/src): the host API with bytes for paths and plain numbers for options."""
+"""The extension module (python/src): the host API with bytes for paths and plain numbers."""
 
 from collections.abc import Callable
 from typing import TypeAlias, TypedDict, type_check_only
 
 __version__: str
-built_with: str  # the host's compiler and its options, as "GNU 12.2.0 -O3 -DNDEBUG"
-built_cuda_version: int  # as 13000 for 13.0; 0: without CUDA
+built_with: str  # the host's compiler and its options, such as "GNU 12.2.0 -O3 -DNDEBUG"
+built_cuda_version: int  # such as 13000 for 13.0; 0: built without CUDA
 device_ref_bytes: int  # sizeof(gpufs::mount_ref)
 
 @type_check_only
@@ -33,7 +33,7 @@ class CudaFacts(TypedDict):
     gpus: list[GpuFacts]
 
 @type_check_only
-class HostCalls(TypedDict):  # each an errno, 0 where the call is usable
+class HostCalls(TypedDict):  # each is an errno; 0: the call is usable
     process_vm_readv: int
     cachestat: int
     io_uring: int
@@ -122,13 +122,13 @@ class Outcome:
     def __init__(self, memory: DeviceMemory) -> None: ...
     def wait(self) -> None: ...
 
-# Address, shape, strides in items, type code, bits, device type, device number.
+# Returns address, shape, strides in items, type code, bits, device type and device number.
 def dlpack_facts(
     array: object,
 ) -> tuple[int, tuple[int, ...], tuple[int, ...], int, int, int, int]: ...
 
-# `kept` holds the memory that a call uses, also when Ctrl-C has ended the call and its work goes
-# on.
+# `kept` holds the memory that a call uses, even after Ctrl-C has ended the call, until its work is
+# done.
 class File:
     def __init__(
         self, mount: Mount, memory: DeviceMemory, path: bytes, name: bytes, flags: int, mode: int

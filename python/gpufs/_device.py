@@ -1,4 +1,4 @@
-"""Memory of a GPU as other libraries know it: their arrays and streams taken, arrays of our own given."""
+"""Arrays and streams in GPU memory, exchanged with other libraries."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 _DLPACK_CUDA: Final = 2
 _DLPACK_CUDA_HOST: Final = 3
 _DLPACK_CUDA_MANAGED: Final = 13
-_LEGACY_STREAM: Final = 1  # in the array interfaces, where 0 says nothing
+_LEGACY_STREAM: Final = 1  # in the array interfaces; 0 means nothing there
 _DLPACK_CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+# Words for NumPy's kinds.
 _WORDS: Final = {
     "i": "int",
     "u": "uint",
@@ -40,30 +41,34 @@ _WORDS: Final = {
     "c": "complex",
     "b": "bool",
     "V": "void",
-}  # of NumPy's kinds
+}
 _KINDS: Final = {word: kind for kind, word in _WORDS.items() if kind != "V"}
 _DLPACK_CODES_BY_NAME: Final = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
 
 
 @runtime_checkable
 class CudaStream(Protocol):
-    """What has the stream protocol of CUDA's Python libraries: version and handle."""
+    """An object with the stream protocol of CUDA's Python libraries: version and handle."""
 
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
 
 Stream: TypeAlias = object
-"""A CUDA stream: one of PyTorch, CuPy, Numba or ``cuda.core``, anything with ``__cuda_stream__``, or its handle as a
-number. ``None``: the stream that PyTorch has chosen as its current one, where it uses the GPU
-already; else CuPy's;
-else the legacy default stream."""
+"""A CUDA stream, or an object that has one.
+
+Accepted are streams of PyTorch, CuPy, Numba and ``cuda.core``, any object with ``__cuda_stream__``,
+and a handle as a number.
+
+``None``: PyTorch's current stream, if PyTorch uses the GPU already; else CuPy's; else the legacy
+default stream.
+"""
 
 
 class ChosenStream(NamedTuple):
-    """A stream that work is made on."""
+    """A stream to launch work on."""
 
     handle: int  # cudaStream_t
-    owner: object  # who has it, to be kept as long as the handle is used
+    owner: object  # the object that owns the stream; kept alive while the handle is used
 
 
 NO_STREAM: Final = ChosenStream(0, None)
@@ -71,11 +76,11 @@ _STREAM_OF_EACH_THREAD: Final = 2
 
 
 def chosen_stream(stream: Stream, ordinal: int) -> ChosenStream:
-    """Finds out what stream is meant.
+    """Returns the stream that a user's argument means.
 
     Raises:
-        TypeError: it is none.
-        ValueError: it is another stream in each thread.
+        TypeError: the argument is not a stream.
+        ValueError: the argument is the per-thread default stream, which differs between threads.
     """
     if stream is None:
         return _current_stream(ordinal)
@@ -92,8 +97,8 @@ def chosen_stream(stream: Stream, ordinal: int) -> ChosenStream:
 def _current_stream(ordinal: int) -> ChosenStream:
     torch: Any = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
-        # What compilers for PyTorch use too; the public function makes an object, which a small
-        # call can do without. The streams are PyTorch's to the end.
+        # Compilers for PyTorch use this private function, too. The public one creates an object,
+        # which is slow for small calls. PyTorch never destroys its streams.
         handle = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
         if handle is not None:
             number = handle(ordinal)
@@ -128,17 +133,17 @@ def _handle_of(stream: object) -> int:
 
 
 class ForeignArray(NamedTuple):
-    """Somebody's array in memory that kernels can use."""
+    """An array of another library, in memory that kernels can use."""
 
     address: int
     shape: tuple[int, ...]
     is_contiguous: bool  # in C order
     itemsize: int  # bytes
-    # numpy.dtype.name, also where ml_dtypes has the type; else another text that is no such name
+    # numpy.dtype.name for NumPy's types and those of ml_dtypes; for other types a text that is no
+    # such name.
     dtype: str
-    stream: (
-        int | None
-    )  # cudaStream_t whose order its content has to be waited for; None: none that it tells
+    # The cudaStream_t that orders the array's content. None: the array does not name a stream.
+    stream: int | None
     read_only: bool
 
     @property
@@ -148,19 +153,19 @@ class ForeignArray(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """As ``numpy.dtype.kind``: b, i, u, f, c; V for what NumPy itself does not have."""
+        """As ``numpy.dtype.kind``: b, i, u, f, c; V for types that NumPy itself does not have."""
         return _KINDS.get(self.dtype.rstrip("0123456789"), "V")
 
     @property
     def has_bytes(self) -> bool:
-        """Whether its items are bytes that say nothing of their meaning: an array of any type may go there."""
+        """Whether the items are plain bytes, which can hold the items of any type."""
         return self.dtype == "uint8" or self.dtype.startswith("void")
 
 
 def is_on_device(array: object) -> bool:
-    """Whether it is an array in the memory of a GPU."""
+    """Returns whether an object is an array in GPU memory."""
     is_cuda = getattr(array, "is_cuda", None)
-    if isinstance(is_cuda, bool):  # torch.Tensor has the interface wherever it is
+    if isinstance(is_cuda, bool):  # a torch.Tensor has the interface on every device
         return is_cuda
     name = "__cuda_array_interface__"
     if hasattr(type(array), name) or name in getattr(array, "__dict__", {}):
@@ -170,26 +175,27 @@ def is_on_device(array: object) -> bool:
 
 
 def foreign_array(array: object) -> ForeignArray | None:
-    """Describes an array on a GPU; ``None`` for what is none.
+    """Returns the description of an array in GPU memory; ``None`` for any other object.
 
     Raises:
-        TypeError: it is one that kernels would misread.
+        TypeError: the array is of a kind that kernels would misread.
     """
     if isinstance(array, DeviceArray):
         return array.as_foreign()
     if not is_on_device(array):
         return None
     torch: Any = sys.modules.get("torch")
-    tensor = getattr(torch, "Tensor", None)  # not yet there while another thread imports PyTorch
+    tensor = getattr(torch, "Tensor", None)  # missing while another thread imports PyTorch
     if tensor is not None and isinstance(array, tensor):
         return _of_tensor(array, torch)
     try:
         facts = cast("dict[str, Any] | None", getattr(array, "__cuda_array_interface__", None))
+    # PyTorch raises these errors for types that the interface cannot name.
     except (
         KeyError,
         TypeError,
         RuntimeError,
-    ):  # of PyTorch, for a type that the interface has no name for
+    ):
         facts = None
     if facts is not None:
         return _of_interface(facts)
@@ -202,10 +208,10 @@ def foreign_array(array: object) -> ForeignArray | None:
 
 
 def device_array(array: object) -> ForeignArray:
-    """Describes an array on a GPU.
+    """Returns the description of an array in GPU memory.
 
     Raises:
-        TypeError: it is none.
+        TypeError: the object is not an array in GPU memory.
     """
     found = foreign_array(array)
     if found is None:
@@ -213,9 +219,8 @@ def device_array(array: object) -> ForeignArray:
     return found
 
 
-# noqa: ANN401 - PyTorch's, which need not be there
-def _of_tensor(tensor: Any, torch: Any) -> ForeignArray:
-    """The same by what a tensor has itself, which is quicker than its interface."""
+def _of_tensor(tensor: Any, torch: Any) -> ForeignArray:  # noqa: ANN401
+    """Describes a tensor through its own attributes, which are faster than its interface."""
     if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
         raise TypeError(
             "tensors that are sparse, or yet to be conjugated or negated, are not taken"
@@ -226,14 +231,14 @@ def _of_tensor(tensor: Any, torch: Any) -> ForeignArray:
         tuple(tensor.shape),
         tensor.is_contiguous(),
         tensor.element_size(),
-        str(tensor.dtype).removeprefix("torch."),  # NumPy's names, and those of ml_dtypes
+        str(tensor.dtype).removeprefix("torch."),  # the names of NumPy and of ml_dtypes
         None,
         read_only,
     )
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """A type of NumPy as :attr:`ForeignArray.dtype` has it."""
+    """Returns the name of a NumPy type, as in :attr:`ForeignArray.dtype`."""
     return dtype.name if dtype.isnative and dtype.names is None else str(dtype)
 
 
@@ -292,13 +297,15 @@ def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: i
 
 
 class DeviceArray:
-    """An array in GPU memory, C-contiguous: what reads give. Other libraries take it without a copy.
+    """A C-contiguous array in GPU memory: the result of a read.
 
-    It has DLPack and ``__cuda_array_interface__``: ``torch.from_dlpack(a)``, ``cupy.asarray(a)``,
-    ``numba.cuda.as_cuda_array(a)``. Its bytes come in the order of the stream on which they were
-    asked for; both protocols see to it that the taker's stream waits. The memory is freed in that
-    order too, when nobody has the array any more; if it was taken to another stream the device is
-    waited for first.
+    Other libraries take it without a copy, through DLPack and ``__cuda_array_interface__``:
+    ``torch.from_dlpack(a)``, ``cupy.asarray(a)``, ``numba.cuda.as_cuda_array(a)``. The read is
+    ordered by the stream that was passed to it. Both protocols make the consumer's stream wait for
+    it.
+
+    The memory is freed in that order, too, after the last reference is gone. If the array was
+    passed to another stream, the free waits for the device first.
     """
 
     __slots__ = (
@@ -326,28 +333,28 @@ class DeviceArray:
         self._dtype = dtype
         self._file = file
         self._ordinal = file.ordinal
-        self._stream = stream  # kept alive: the memory is freed in its order
-        # of the file, before the array's own read. None: that read is known to be good
+        self._stream = stream  # kept alive: the memory is freed in the order of this stream
+        # The file's failure count before the array's own read. None: that read is known to be good.
         self._failures = failures
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Items along each dimension."""
+        """The number of items along each dimension."""
         return self._shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of an item; bfloat16 and fp8 are those of ``ml_dtypes``."""
+        """The type of an item; bfloat16 and fp8 types are those of ``ml_dtypes``."""
         return self._dtype
 
     @property
     def ndim(self) -> int:
-        """How many dimensions."""
+        """The number of dimensions."""
         return len(self._shape)
 
     @property
     def size(self) -> int:
-        """How many items."""
+        """The number of items."""
         return math.prod(self._shape)
 
     @property
@@ -362,26 +369,26 @@ class DeviceArray:
 
     @property
     def device(self) -> str:
-        """Where it is, such as ``"cuda:0"``."""
+        """The name of the GPU, such as ``"cuda:0"``."""
         return f"cuda:{self._ordinal}"
 
     @property
     def address(self) -> int:
-        """Of the first item, in GPU memory."""
+        """The address of the first item, in GPU memory."""
         return self._buffer.address
 
     def __len__(self) -> int:
-        """Items along the first dimension."""
+        """Returns the number of items along the first dimension."""
         if not self._shape:
             raise TypeError("len() of an array without dimensions")
         return self._shape[0]
 
     def __repr__(self) -> str:
-        """Says its shape, type and place."""
+        """Returns a text with the shape, the type and the GPU."""
         return f"<gpufs.DeviceArray {self._shape} of {self._dtype} on {self.device}>"
 
     def as_bytes(self) -> DeviceArray:
-        """The same memory as a vector of ``uint8``."""
+        """Returns the same memory as a vector of ``uint8``."""
         import numpy as np
 
         return DeviceArray(
@@ -394,27 +401,27 @@ class DeviceArray:
         )
 
     def as_foreign(self) -> ForeignArray:
-        """The array as those of other libraries are described."""
+        """Returns the array's description, as for arrays of other libraries."""
         name = name_of(self._dtype)
         return ForeignArray(
             self.address, self._shape, True, self.itemsize, name, self._buffer.stream, False
         )
 
     def __reduce__(self) -> NoReturn:
-        """Refused: memory of a GPU belongs to its process."""
+        """Raises ``TypeError``: GPU memory belongs to its process."""
         raise TypeError("an array in GPU memory cannot be pickled, but what its numpy() gives can")
 
     def note_use_elsewhere(self) -> None:
-        """It is used in another order than that of its stream."""
+        """Records that another stream uses the array: the free must wait for the device."""
         self._buffer.note_use_elsewhere()
 
     def numpy(self) -> npt.NDArray[Any]:
-        """Returns a copy in host memory. Waits until the bytes have come.
+        """Returns a copy in host memory. Waits for the read.
 
         Raises:
-            OSError: the read failed, with ``errno`` and ``filename``; ``EIO`` also when a read of
-            the file failed that
-                was told by another call meanwhile, so that it may have been this one.
+            OSError: the read failed, with ``errno`` and ``filename``. ``EIO``: another call has
+                raised the error of a failed read of the file in the meantime, which may have been
+                this read.
             IndexError: an index on the device was out of bounds.
         """
         import numpy as np
@@ -432,7 +439,7 @@ class DeviceArray:
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
-        """As :meth:`numpy`, for NumPy's functions."""
+        """Returns a copy in host memory, for NumPy's functions; see :meth:`numpy`. Waits."""
         if copy is False:
             raise ValueError("an array in GPU memory cannot be had by NumPy without a copy")
         array = self.numpy()
@@ -443,7 +450,7 @@ class DeviceArray:
         """The CUDA Array Interface, version 3."""
         if self._dtype.kind == "V" or self._dtype.name in _DLPACK_CODES_BY_NAME:
             raise AttributeError(f"the CUDA array interface has no {self._dtype}; use DLPack")
-        self._buffer.note_use_elsewhere()  # who takes it does not say for which stream
+        self._buffer.note_use_elsewhere()  # the consumer does not name its stream
         return {
             "version": 3,
             "shape": self._shape,
@@ -454,7 +461,7 @@ class DeviceArray:
         }
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """CUDA, and which GPU."""
+        """Returns DLPack's device: CUDA, and the GPU's number."""
         return _DLPACK_CUDA, self._ordinal
 
     def __dlpack__(
@@ -465,10 +472,10 @@ class DeviceArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """A capsule for a library that knows DLPack; work on ``stream`` waits until the bytes have come.
+        """Returns a capsule for a library that supports DLPack. ``stream`` waits for the read.
 
         Raises:
-            BufferError: a copy, or another device, is asked for.
+            BufferError: the caller asks for a copy or for another device.
         """
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(f"the array is on {self.device}")
@@ -489,4 +496,4 @@ class DeviceArray:
 
 
 Array: TypeAlias = "DeviceArray | npt.NDArray[Any]"
-"""What reads give: an array on the GPU, or NumPy's on the CPU device."""
+"""The result of a read: an array on the GPU, or NumPy's on the CPU device."""

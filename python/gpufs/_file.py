@@ -1,4 +1,4 @@
-"""Files of a mount, read and written by kernels on the mount's device: the class behind :meth:`gpufs.Mount.open`."""
+"""Files of a mount, read and written by kernels: the class of :meth:`gpufs.Mount.open`."""
 
 from __future__ import annotations
 
@@ -41,10 +41,12 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 Keep: TypeAlias = Literal["auto", "always", "never"]
-"""Whether the pages that are read stay in the cache. ``"auto"``: those of pieces from half a page to a MiB. What is
-less is read where the host has it, if the GPU can, and costs only its own bytes; what is more would
-put everything else
-out."""
+"""Whether the pages that a read loads stay in the cache.
+
+``"auto"`` keeps the pages of pieces from half a page to 1 MiB. A smaller piece is read from host
+memory where the GPU can do so, and costs only its own bytes. A larger piece would evict everything
+else.
+"""
 
 _KEEPS: Final = {"auto": 0, "always": 1, "never": 2}
 _FLAGS: Final = {
@@ -61,10 +63,10 @@ _FLAGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """What :meth:`File.stat` tells."""
+    """What :meth:`File.stat` returns."""
 
-    size: int  # bytes; of a file that is open for writing: with what was written so far
-    modified_ns: int  # since the epoch, when it was opened
+    size: int  # bytes; for a file open for writing, including what was written so far
+    modified_ns: int  # since the epoch, at the open
     changed_ns: int
     inode: int
     device: int
@@ -72,32 +74,36 @@ class FileStatus:
 
 
 class File:
-    """An open file of a mount, whose bytes go to memory of the mount's device and come from there.
+    """An open file of a mount. Reads and writes use memory of the mount's device.
 
-    On a GPU, calls that read or write are made in the order of a CUDA stream and return before they
-    are done: what they give can be used in that order at once. An error of theirs is raised by the
-    next call that waits (:meth:`wait`, :meth:`fsync`, :meth:`stat`, :meth:`truncate`,
-    :meth:`close`, :meth:`DeviceArray.numpy`) or by the next call at all that finds it. On the CPU
-    CPU device all is done, and errors are raised, when a call returns, and arrays are NumPy's.
+    On a GPU, calls that read or write are ordered by a CUDA stream and return before the work is
+    done. Work that is later in the same stream can use the result at once. An error of such a call
+    is raised by the next call that waits (:meth:`wait`, :meth:`fsync`, :meth:`stat`,
+    :meth:`truncate`, :meth:`close`, :meth:`DeviceArray.numpy`) or by any earlier call that finds
+    it. On the CPU device the work is done, and its errors are raised, when a call returns; arrays
+    are NumPy's.
 
-    It has no position: ``read`` and ``write`` without an offset begin at byte 0 each time. So it is
-    no file for ``pickle.dump``, ``shutil.copyfileobj`` or ``numpy.save``, which would write
-    everything to the same place. What only reads takes :meth:`reader`.
+    The file has no position: ``read`` and ``write`` without an offset begin at byte 0 each time. Do
+    not pass it to ``pickle.dump``, ``shutil.copyfileobj`` or ``numpy.save``, which would write
+    everything to the same place. For code that only reads, use :meth:`reader`.
 
     ``submit_read``, ``submit_gather`` and ``submit_write`` return a ``concurrent.futures.Future``
-    at once, on the CPU device too. Four such calls of a mount run at a time, in no order; each begins
-    after what is in its stream when it is submitted. A future is done when the device is done with
-    the call, and has the errors of that call alone. It can be cancelled until the call begins.
-    Calls that wait (see above) wait for these, too, but not in a future's callback. The error of a
-    write is also raised by every later :meth:`fsync`, and by :meth:`close`.
+    at once, on the CPU device too:
 
-    Ctrl-C, or what else a signal handler raises, ends a call of the main thread that waits. The
-    call's work goes on in the background, with the memory that it uses: what ``out`` and the file
-    have then is not known before it is done.
+    * At most four such calls of a mount run at a time, in any order. Each begins after the work
+      that its stream has when it is submitted.
+    * A future is done when the device has finished the call. It has the errors of that call alone.
+      It can be cancelled until the call begins.
+    * Calls that wait (see above) wait for submitted calls, too, but not in a future's callback.
+    * Every later :meth:`fsync`, and :meth:`close`, raise the error of a submitted write, too.
 
-    A context manager. Methods may be called from several threads; :meth:`close` waits for those of
-    others. After it they raise ``ValueError``; in a process that was forked off ``RuntimeError``,
-    and :meth:`close` does nothing there.
+    Ctrl-C, or another exception of a signal handler, ends a waiting call of the main thread. The
+    call's work goes on in the background and keeps the memory that it uses. Until it is done, the
+    contents of ``out`` and of the file are unspecified.
+
+    The file is a context manager. Methods may be called from several threads; :meth:`close` waits
+    for the calls of other threads. After it, methods raise ``ValueError``. After a fork, methods
+    raise ``RuntimeError`` in the child process, and :meth:`close` does nothing there.
     """
 
     __slots__ = (
@@ -119,12 +125,12 @@ class File:
     def __init__(
         self, mount: Mount, path: str | bytes | os.PathLike[str] | os.PathLike[bytes], mode: str
     ) -> None:
-        """Opens; see :meth:`gpufs.Mount.open`."""
+        """Opens the file; see :meth:`gpufs.Mount.open`."""
         self._access = _flags_of(mode)
         self._mount = mount
-        # Asked for at every call.
+        # Cached, because every call needs it.
         self._on_cpu = mount.device == "cpu"
-        self.ordinal = mount.ordinal  # which GPU
+        self.ordinal = mount.ordinal  # the GPU's number
         self._path = os.fsdecode(path)
         if not path:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
@@ -136,22 +142,22 @@ class File:
 
     @property
     def mount(self) -> Mount:
-        """Whose file it is."""
+        """The file's mount."""
         return self._mount
 
     @property
     def name(self) -> str:
-        """The path, as it was given."""
+        """The path, as it was given to the open."""
         return self._path
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, by itself or with its mount, here or in the process that this one was forked from."""
+        """Whether the file or its mount was closed, here or in the parent before a fork."""
         return self._core.closed
 
     @property
     def descriptor(self) -> int:
-        """What kernels of one's own give to ``gread`` and the other device calls, while the file is open."""
+        """The descriptor for ``gread`` and other device calls of user kernels, until the close."""
         return self._core.descriptor
 
     def __enter__(self) -> Self:
@@ -168,11 +174,11 @@ class File:
         self.close()
 
     def __reduce__(self) -> tuple[Callable[[Mount, bytes], File], tuple[Mount, bytes]]:
-        """Pickled, it is its mount and its path: who unpickles it opens the file anew.
+        """Pickles the mount and the path. Unpickling opens the file anew.
 
         Raises:
-            TypeError: it is open for writing, which processes do not do together.
-            ValueError: it is closed.
+            TypeError: the file is open for writing, which several processes cannot share.
+            ValueError: the file is closed.
         """
         if self._access != os.O_RDONLY:
             raise TypeError(f"{self._path}: open for writing, so another process cannot have it")
@@ -180,11 +186,14 @@ class File:
         return _opened_again, (self._mount, self._name_for_others)
 
     def __repr__(self) -> str:
-        """Says its path, and whether it is closed."""
+        """Returns a text with the path and whether the file is closed."""
         return f"<gpufs.File {self._path!r}{' closed' if self.closed else ''}>"
 
     def size(self) -> int:
-        """Bytes of the file: as it was opened, or, if somebody writes it in this mount, as written so far. May wait."""
+        """Returns the bytes of the file at the open; if this mount writes it, its bytes so far.
+
+        May wait for the device.
+        """
         if self._size is None or self._core.closed:
             size, *_, is_shared = self._core.status()
             if is_shared:
@@ -200,17 +209,25 @@ class File:
         out: object | None = None,
         stream: Stream = None,
     ) -> Array:
-        """Reads ``n`` bytes from ``offset`` on, fewer at the end of the file; all up to it when ``n`` is negative.
+        """Reads ``n`` bytes from ``offset`` on into an array on the device.
 
-        There is no position that goes on: two reads without an offset give the same bytes.
+        There is no position that advances: two reads without an offset return the same bytes. On a
+        GPU it returns before the read is done, on the CPU device after it.
 
-        Returns them as an array of ``uint8``, or ``out`` if that is given: a writable C-contiguous
-        array on the device (on the CPU device: of NumPy) of so many bytes at least.
+        Args:
+            n: bytes to read, fewer at the end of the file. Negative: all bytes up to the end.
+            offset: bytes from the beginning of the file.
+            out: a writable C-contiguous array of at least ``n`` bytes on the device; of NumPy on
+                the CPU device. ``None``: a new array.
+            stream: the CUDA stream. ``None``: the current one.
+
+        Returns:
+            A new array of ``uint8``, or ``out``.
 
         Raises:
-            ValueError: a negative offset, an ``out`` that is too small.
+            ValueError: a negative offset, or an ``out`` that is too small.
             TypeError: an ``out`` in the wrong memory.
-            OSError: now or later, as the class says.
+            OSError: now or later, as described for the class.
         """
         return self._read(n, offset, out, self._work(stream))
 
@@ -222,14 +239,14 @@ class File:
         out: object | None = None,
         stream: Stream = None,
     ) -> Future[Array]:
-        """Begins to read as :meth:`read`; returns a future of what that returns, as the class says.
+        """Submits a :meth:`read`; returns a future of its result. Does not wait.
 
-        An array that the future gives can be used in the order of ``stream``, and anywhere after it
-        is done.
+        The array of the future can be used by later work of ``stream``, and by any work after the
+        future is done. The class describes futures.
 
         Raises:
             ValueError: the file is closed.
-            OSError: it is not open for reading. All else is the future's.
+            OSError: the file is not open for reading. The future has all other errors.
         """
         return self._submit(
             os.O_RDONLY, stream, (out,), lambda work: self._read(n, offset, out, work)
@@ -262,16 +279,19 @@ class File:
         return cast("Array", result)
 
     def reader(self) -> FileReader:
-        """Returns a file of Python's that reads this one: for libraries that take no other.
+        """Returns a Python file that reads this file, for libraries that need one.
 
         Raises:
-            OSError: it is not open for reading.
+            OSError: the file is not open for reading.
         """
         self._check_access(os.O_RDONLY)
         return FileReader(self)
 
     def readinto(self, out: object, offset: SupportsIndex = 0, *, stream: Stream = None) -> int:
-        """Fills ``out``, as far as the file goes, and returns how many bytes that were; else as :meth:`read`."""
+        """Fills ``out`` up to the end of the file. Returns the bytes read.
+
+        Arguments and errors are those of :meth:`read`.
+        """
         target = self._target(out, self._stream(stream))
         start = operator.index(offset)
         count = min(target.nbytes, self._bytes_from(start))
@@ -288,22 +308,28 @@ class File:
         stream: Stream = None,
         keep: Keep = "auto",
     ) -> Array:
-        """Reads records of ``record_bytes`` each: record i of the result is number ``index[i]`` behind ``offset``.
+        """Reads records of ``record_bytes`` each; record i of the result is number ``index[i]``.
+
+        On a GPU it returns before the read is done, on the CPU device after it.
 
         Args:
-            index: integers, an array on the device or what NumPy makes an array of. record_bytes:
-            at least 1. offset: where in the file record 0 begins. out: a writable C-contiguous
-            array on the device, of bytes (``uint8``), as many as the result has. stream: a CUDA
-            stream. keep: whether pages stay in the cache.
+            index: integers: an array on the device, or anything that NumPy converts to an array.
+                Negative numbers count from the last record.
+            record_bytes: bytes of a record, at least 1.
+            offset: bytes of the file before record 0.
+            out: a writable C-contiguous array of ``uint8`` on the device, with as many bytes as the
+                result. ``None``: a new array.
+            stream: the CUDA stream. ``None``: the current one.
+            keep: whether the loaded pages stay in the cache; see ``Keep``.
 
         Returns:
-            ``uint8`` of the index's shape and, last, ``record_bytes``; or ``out``.
+            An array of ``uint8`` with the index's shape and a last dimension of ``record_bytes``;
+            or ``out``.
 
         Raises:
-            IndexError: a record that the file has not as a whole; negative numbers count from the
-            last. Of an index on
-                the device later, as errors of reads are.
-            ValueError: a negative offset, records of no bytes, an ``out`` of another size.
+            IndexError: the file does not contain the whole record. For an index on the device this
+                error comes later, as errors of reads do.
+            ValueError: a negative offset, records of no bytes, or an ``out`` of another size.
             TypeError: an ``out`` of another type.
         """
         selection, start = self._records(index, record_bytes, offset)
@@ -319,11 +345,11 @@ class File:
         stream: Stream = None,
         keep: Keep = "auto",
     ) -> Future[Array]:
-        """Begins to read as :meth:`gather`; returns a future of what that returns, as :meth:`submit_read`.
+        """Submits a :meth:`gather`; returns a future of its result, as :meth:`submit_read`.
 
         Raises:
-            ValueError, IndexError: as :meth:`gather`, of the arguments; what reading gives is the
-            future's.
+            ValueError, IndexError: invalid arguments, as for :meth:`gather`. The future has the
+                errors of the read.
         """
         selection, start = self._records(index, record_bytes, offset)
         return self.submit_selection(selection, start, _byte(), out=out, stream=stream, keep=keep)
@@ -331,7 +357,7 @@ class File:
     def _records(
         self, index: object, record_bytes: SupportsIndex, offset: SupportsIndex
     ) -> tuple[Selection, int]:
-        """Returns what a gather reads, and where the first record begins."""
+        """Returns the selection of a gather, and the offset of the first record."""
         import numpy as np
 
         from gpufs._selection import select
@@ -347,38 +373,39 @@ class File:
         return select((records, length), (length, 1), 1, (index,), on_device=foreign_array), start
 
     def write(self, data: object, offset: SupportsIndex = 0, *, stream: Stream = None) -> int:
-        """Writes an array's bytes, in C order, at ``offset``; behind the end when the file was opened to append.
+        """Writes an array's bytes, in C order, at ``offset``.
 
-        There is no position that goes on: two writes without an offset go to the same place.
+        A file opened to append ignores ``offset`` and writes at its end. There is no position that
+        advances: two writes without an offset go to the same place. On a GPU it returns before the
+        write is done, on the CPU device after it.
 
         Args:
-            data: a C-contiguous array on the device, of which nothing may be changed until the
-            stream has come behind
-                the call; or what has a buffer (``bytes``, ``memoryview``), or is an array of the
-                host.
-            offset: bytes.
-            stream: a CUDA stream.
+            data: a C-contiguous array on the device; the caller must not change it before the
+                stream has executed the write. Or an array of the host, or an object with a buffer
+                (``bytes``, ``memoryview``).
+            offset: bytes from the beginning of the file.
+            stream: the CUDA stream. ``None``: the current one.
 
         Returns:
-            How many bytes; if they cannot be written, an ``OSError`` comes later, as the class
-            says.
+            The number of bytes. If they cannot be written, an ``OSError`` comes later, as described
+            for the class.
 
         Raises:
-            TypeError: text, a list, Python objects: what has no bytes of its own.
+            TypeError: text, a list, or Python objects, which have no bytes of their own.
         """
         return self._write(data, offset, self._work(stream))
 
     def submit_write(
         self, data: object, offset: SupportsIndex = 0, *, stream: Stream = None
     ) -> Future[int]:
-        """Begins to write as :meth:`write`; returns a future of what that returns, as the class says.
+        """Submits a :meth:`write`; returns a future of its result. Does not wait.
 
-        Of ``data`` nothing may be changed until the future is done, wherever it is. What was
-        written is durable after a later :meth:`fsync`.
+        The caller must not change ``data`` before the future is done, wherever the data is. The
+        bytes are durable after a later :meth:`fsync`.
 
         Raises:
             ValueError: the file is closed.
-            OSError: it is not open for writing. All else is the future's.
+            OSError: the file is not open for writing. The future has all other errors.
         """
         return self._submit(
             os.O_WRONLY, stream, (data,), lambda work: self._write(data, offset, work)
@@ -416,12 +443,18 @@ class File:
         return int(host.nbytes)
 
     def stat(self) -> FileStatus:
-        """Describes the file: as it was when it was opened, but for its size. Waits for earlier reads and writes."""
+        """Returns the file's status at the open, with its present size.
+
+        Waits for earlier reads and writes.
+        """
         self._submitted.wait()
         return FileStatus(*self._core.status()[:-1])
 
     def truncate(self, size: SupportsIndex) -> None:
-        """Makes the file ``size`` bytes long. Waits."""
+        """Sets the file's length to ``size`` bytes.
+
+        Waits for earlier reads and writes, and for the host.
+        """
         self._check_access(os.O_WRONLY)
         length = operator.index(size)
         if length < 0:
@@ -431,12 +464,11 @@ class File:
         self._core.truncate(length)
 
     def fsync(self) -> None:
-        """Waits until all that was written is on the disk.
+        """Waits until all written bytes are on the disk.
 
         Raises:
-            OSError: a write, or writing back to the host, failed; what could not be written back is
-            kept for the next
-                try.
+            OSError: a write or a write-back failed. Bytes that could not be written back are kept,
+                and the next sync or close tries again.
         """
         self._check_access(os.O_WRONLY)
         self._submitted.wait()
@@ -444,34 +476,34 @@ class File:
         self._submitted.check()
 
     def wait(self) -> None:
-        """Waits for all earlier reads and writes, on whatever streams, and raises what went wrong.
+        """Waits for all earlier reads and writes, on all streams, and raises their first error.
 
-        What went wrong with submitted reads and writes their futures raise.
+        Errors of submitted reads and writes are raised by their futures.
         """
         self._submitted.wait()
         self._core.wait()
 
     def failures(self) -> int:
-        """How many calls have raised what went wrong on the device. Does not wait."""
+        """Returns how many calls have raised errors of the device. Does not wait."""
         return self._core.failures
 
     def check(self) -> None:
-        """Raises what has gone wrong so far. Does not wait."""
+        """Raises an error that the device has reported so far. Does not wait."""
         if not self.closed:
             self._core.check()
 
     def close(self) -> None:
-        """Closes the file, when earlier reads and writes are done; a second call waits for the first, if need be.
+        """Closes the file after earlier reads and writes. A second call waits for the first.
 
-        After a fork it does nothing. Where Ctrl-C has ended a call whose work goes on, it does not
-        wait: the file is closed when that work is done, and ``Mount.unmount`` raises what was lost.
+        After a fork it does nothing. If Ctrl-C has ended a call whose work goes on, it does not
+        wait: the file is closed when that work is done, and ``Mount.unmount`` raises its errors.
 
         Raises:
-            OSError: an earlier read or write failed, or what was written could not be written back
-            and is lost.
+            OSError: an earlier read or write failed, or bytes could not be written back and are
+                lost.
         """
         if self.closed:
-            self._core.close()  # may wait for another thread's
+            self._core.close()  # may wait for the close of another thread
             return
         self._submitted.wait()
         try:
@@ -481,7 +513,7 @@ class File:
             raise
         self._submitted.check()
 
-    # ---- For gpufs.FileArray.
+    # ---- For gpufs.FileArray
 
     def read_selection(
         self,
@@ -493,7 +525,7 @@ class File:
         stream: Stream,
         keep: Keep,
     ) -> Array:
-        """Reads what a selection of an array is that begins at byte ``base``."""
+        """Reads a selection of an array that begins at byte ``base``."""
         return self._read_selection(selection, base, dtype, out, keep, self._work(stream))
 
     def submit_selection(
@@ -506,7 +538,7 @@ class File:
         stream: Stream,
         keep: Keep,
     ) -> Future[Array]:
-        """Begins to read it."""
+        """Submits a read of a selection; returns a future of its result."""
         from gpufs._selection import HostList
 
         uses_index = selection.list is not None and not isinstance(selection.list, HostList)
@@ -614,7 +646,10 @@ class File:
         *,
         uses_device: bool = False,
     ) -> Future[_Result]:
-        """Has ``call`` made by another thread, after what ``stream`` has now if it uses arrays on the device."""
+        """Submits ``call`` to a background thread; returns its future.
+
+        If the call uses arrays on the device, it begins after the present work of ``stream``.
+        """
         self._check_access(access)
         home, memory = self._stream(stream), self._memory
         place: _core.Place | None = None
@@ -637,7 +672,7 @@ class File:
     def _allocate(
         self, shape: tuple[int, ...], dtype: np.dtype[Any], work: Work
     ) -> tuple[Any, int]:
-        """An array on the device, and its address."""
+        """Returns a new array on the device, and its address."""
         if self._on_cpu:
             import numpy as np
 
@@ -650,20 +685,23 @@ class File:
 
     @property
     def opened_path(self) -> bytes:
-        """By which kernels that open it share what this file has open, and see the same of it."""
+        """The path under which this file was opened.
+
+        Kernels that open it share this file's state.
+        """
         return self._opened_path
 
     def may_have_its_name(self) -> bool:
-        """Whether kernels that open :attr:`opened_path` may share what this file has open, or is opening."""
+        """Whether kernels that open :attr:`opened_path` may share this file's state."""
         core = getattr(self, "_core", None)
         return core is None or not core.closed
 
     def identity(self) -> tuple[int, ...] | None:
-        """What is different for another file, and after each change of this one; of what is open to be read.
+        """Returns a value that differs for other files and after each change of this file.
 
-        ``None`` where a change may leave no trace: the file is written in this mount, or it had
-        changed so shortly before it was opened that the file system's clock may not have gone on
-        since. Waits.
+        Returns ``None`` if a change may leave no trace: this mount writes the file, or the file
+        changed so shortly before the open that the file system's clock may not have advanced since.
+        For files open for reading. Waits.
         """
         size, modified_ns, changed_ns, inode, device, _, is_shared = self._core.status()
         if is_shared or self._opened_ns - changed_ns < _COARSEST_CLOCK_NS:
@@ -673,16 +711,17 @@ class File:
     def _opened(self) -> _core.File:
         """Opens the file.
 
-        Kernels that open one path at a time share what the first of them opened, with the file's
-        size and content of then. Here who opens to read gets what is there now: where that has
-        changed, by another name of the path. Who opens to write always takes a name that no other
-        file of the mount has, because the path may stand for another file since, and what it stood
-        for must not be emptied, or written.
+        Kernels that open one path at the same time share the state of the first open, with the
+        file's size and content at that time. An open for reading must see the present content: if
+        the file has changed since, this method opens it under another name of its path. An open for
+        writing always takes a name that no other file of the mount has. The path may mean another
+        file by now, and the old one must not be truncated or written.
         """
         name = os.fsencode(self._path)
         path, host_path = name, name
         if self._mount.root is None:
-            # Not as it is: the program may have gone to another directory since the first open.
+            # The path is made absolute: the program may have changed its directory since the first
+            # open.
             with contextlib.suppress(FileNotFoundError):
                 host_path = path = os.path.join(os.getcwdb(), name)  # noqa: PTH109, PTH118 - bytes
         else:
@@ -721,7 +760,7 @@ class File:
             raise
 
     def _check_access(self, wanted: int) -> None:
-        """Refuses what a closed file, or one that was opened for something else, does not do."""
+        """Raises an error if the file is closed or was not opened for this access."""
         if self._core.closed:
             self._core.wait()  # raises
         access = self._access & os.O_ACCMODE
@@ -734,7 +773,7 @@ class File:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), self._path)
 
     def _bytes_from(self, offset: int) -> int:
-        """How many bytes the file has behind an offset."""
+        """Returns the bytes of the file after ``offset``."""
         if offset < 0:
             raise ValueError(f"negative offset: {offset}")
         size = self.size()
@@ -744,9 +783,9 @@ class File:
         return NO_STREAM if self._on_cpu else chosen_stream(stream, self.ordinal)
 
     def _done(self, work: Work, *used: ForeignArray | None) -> None:
-        """After a launch that uses arrays: what another stream does with one of them comes behind it."""
+        """Orders later work of the arrays' own streams after this launch, which uses the arrays."""
         if work.outcome is not None:
-            return  # who has submitted the call waits for its end
+            return  # the submitter waits for the call's end
         if self._on_cpu:
             self._core.check()
         for array in used:
@@ -758,7 +797,10 @@ class File:
                 self._memory.hold_back(array.stream, work.stream.handle)
 
     def _checked(self, source: ForeignArray, chosen: ChosenStream) -> ForeignArray:
-        """An array that a kernel in ``chosen`` can use, and that is there when it does."""
+        """Orders ``chosen`` after the array's own stream.
+
+        Returns the array that its kernels can use.
+        """
         if self._on_cpu:
             raise TypeError("an array in GPU memory, but the mount is on the CPU")
         if not source.is_contiguous:
@@ -799,11 +841,11 @@ class File:
 
 
 class FileReader(io.RawIOBase):
-    """A file of a mount as one of Python's: with a position, and to be read only; :meth:`File.reader` makes it.
+    """A read-only Python file with a position, over a file of a mount; see :meth:`File.reader`.
 
-    Its bytes are those that kernels see, and come to the host by one read for each call: give it to
-    ``io.BufferedReader`` where calls are small. Closing it leaves the mount's file open. One thread
-    at a time.
+    It returns the bytes that kernels see. Each call copies them to the host with one read, so use
+    an ``io.BufferedReader`` for small calls. Closing it does not close the mount's file. One thread
+    may use it at a time.
     """
 
     def __init__(self, file: File) -> None:
@@ -812,27 +854,27 @@ class FileReader(io.RawIOBase):
 
     @property
     def name(self) -> str:
-        """The path, as it was given."""
+        """The path, as it was given to the open."""
         return self._file.name
 
     def readable(self) -> bool:
-        """It is."""
+        """Returns true."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Returns true."""
         return True
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """Returns the position of the next read, in bytes."""
         self._check_open()
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Says where the next read begins; returns that from the file's beginning on.
+        """Sets the position of the next read; returns it, in bytes from the file's beginning.
 
         Raises:
-            ValueError: in front of that, or another ``whence`` than 0, 1 and 2.
+            ValueError: a position before the beginning, or a ``whence`` other than 0, 1 and 2.
         """
         self._check_open()
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
@@ -847,7 +889,7 @@ class FileReader(io.RawIOBase):
         return at
 
     def readinto(self, buffer: Any, /) -> int:  # noqa: ANN401 - whatever has memory to write to
-        """Fills the buffer, as far as the file goes; returns how many bytes that were."""
+        """Fills the buffer up to the end of the file. Returns the bytes read. Waits."""
         self._check_open()
         with memoryview(buffer) as given, given.cast("B") as memory:
             read = self._host_bytes(memory.nbytes)
@@ -855,7 +897,7 @@ class FileReader(io.RawIOBase):
         return len(read)
 
     def readall(self) -> bytes:
-        """Returns all from the position on."""
+        """Returns all bytes from the position on. Waits."""
         self._check_open()
         return bytes(self._host_bytes(-1))
 
@@ -871,7 +913,7 @@ class FileReader(io.RawIOBase):
 
 
 def another_name(path: bytes) -> bytes:
-    """Another name of the same path."""
+    """Returns another name of the same path."""
     return b"/." + path if path.startswith(b"/") else b"./" + path
 
 
@@ -879,9 +921,9 @@ def _opened_again(mount: Mount, path: bytes) -> File:
     return mount.open(path)
 
 
-_OFFSET_MAX: Final = 2**63 - 1  # bytes; of off_t
+_OFFSET_MAX: Final = 2**63 - 1  # bytes; the largest off_t
 _NAMES_OF_PATH: Final = 8
-_COARSEST_CLOCK_NS: Final = 2_000_000_000  # FAT's
+_COARSEST_CLOCK_NS: Final = 2_000_000_000  # FAT has the coarsest time stamps
 
 
 @functools.cache
@@ -892,7 +934,7 @@ def _byte() -> np.dtype[Any]:
 
 
 def _host_bytes(data: object) -> np.ndarray[Any, Any]:
-    """The bytes of what lies in the host's memory, as a C-contiguous array."""
+    """Returns the bytes of an object in host memory, as a C-contiguous array."""
     import numpy as np
 
     if hasattr(data, "__array__") or hasattr(data, "__array_interface__"):

@@ -1,11 +1,11 @@
-"""How an array lies in a file: ``.npy``, safetensors, and raw items.
+"""Layouts of arrays in files: ``.npy``, safetensors, and raw items.
 
-Nothing here reads more of a file than its header, and whatever the header says is checked before it
-is used: a broken or hostile file gives ``ValueError`` with one line; otherwise all items of the
-array lie inside the file. They are little-endian, as the processors are that gpufs runs on, and
-where the file puts them, which may be at offsets that are no multiple of their size.
+This module reads only a file's header and checks every value before it uses it. A damaged or
+hostile file gives a ``ValueError`` with one line. Otherwise all items of the array are inside the
+file. Items are little-endian, like the processors that gpufs supports. Their offsets may be no
+multiples of their size.
 
-The formats are those of NumPy Enhancement Proposal 1 (``.npy`` 1.0, 2.0, 3.0) and of
+The formats follow NumPy Enhancement Proposal 1 (``.npy`` 1.0, 2.0, 3.0) and
 https://github.com/huggingface/safetensors.
 """
 
@@ -29,21 +29,18 @@ if TYPE_CHECKING:
     AnyDtype: TypeAlias = np.dtype[Any]
 
 DIMENSIONS_MAX: Final = 64  # as in NumPy
-ARRAY_BYTES_LIMIT: Final = (
-    2**48
-)  # arrays are smaller: byte offsets, and sums of a few of them, fit into 64 bits
-NPY_HEADER_BYTES_MAX: Final = (
-    10_000  # what NumPy's own reader takes from files that it does not trust
-)
+# All arrays are smaller. Byte offsets, and sums of a few of them, fit into 64 bits.
+ARRAY_BYTES_LIMIT: Final = 2**48
+# NumPy's own limit for files that it does not trust.
+NPY_HEADER_BYTES_MAX: Final = 10_000
 SAFETENSORS_HEADER_BYTES_MAX: Final = 100_000_000  # the format's own limit
 
 _NPY_MAGIC: Final = b"\x93NUMPY"
 _NPY_KEYS: Final = {"descr", "fortran_order", "shape"}
 _NPY_DTYPE: Final = re.compile(r"([<>=|]?)([a-zA-Z?])([0-9]{0,4})", re.ASCII)
 
-_EXTENSION_NAMES: Final = frozenset(
-    {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
-)  # types that ml_dtypes adds to NumPy
+# Types that ml_dtypes adds to NumPy.
+_EXTENSION_NAMES: Final = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
 _NUMPY_NAMES: Final = frozenset(
     {"bool", "float16", "float32", "float64", "complex64", "complex128"}
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
@@ -68,18 +65,18 @@ _SAFETENSORS_NAMES: Final = {
 }
 
 _NAMES_SHOWN: Final = 5
-_CLOSE_NAMES_SEARCHED: Final = 10_000  # a bound of the time that a name which is not there takes
+_CLOSE_NAMES_SEARCHED: Final = 10_000  # bounds the time to look for a missing name
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayLayout:
-    """Where the items of an array are in a file.
+    """The layout of an array's items in a file.
 
-    Invariant: item ``(i, j, ...)`` has the bytes from ``offset + i * strides[0] + j * strides[1] +
-    ...`` on; those of all items are the ``nbytes`` bytes from ``offset`` on, each once.
+    Invariant: item ``(i, j, ...)`` begins at byte ``offset + i * strides[0] + j * strides[1] +
+    ...``. The items fill the ``nbytes`` bytes from ``offset`` on, without gaps or overlaps.
     """
 
-    dtype: AnyDtype  # one that parse_dtype gives
+    dtype: AnyDtype  # a result of parse_dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # bytes
     offset: int  # bytes from the start of the file to the first item
@@ -91,7 +88,7 @@ class ArrayLayout:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all items, which lie together."""
+        """Bytes of all items, which are contiguous."""
         return math.prod(self.shape) * self.itemsize
 
 
@@ -99,14 +96,12 @@ def parse_dtype(dtype: object) -> AnyDtype:
     """Returns the NumPy type of items that kernels can read.
 
     Args:
-        dtype: what ``numpy.dtype`` takes; ``"bfloat16"``, ``"float8_e4m3fn"`` or ``"float8_e5m2"``;
-        or a type of
-            PyTorch, which is not imported for that.
+        dtype: any argument of ``numpy.dtype``; ``"bfloat16"``, ``"float8_e4m3fn"`` or
+            ``"float8_e5m2"``; or a PyTorch type. PyTorch is not imported for this.
 
     Raises:
-        TypeError: it is none of bool, (u)int8 to 64, float16 to 64, complex64 and 128, bfloat16,
-        float8_e4m3fn and
-            float8_e5m2; or it is big-endian.
+        TypeError: the type is big-endian, or none of bool, (u)int8 to 64, float16 to 64, complex64
+            and 128, bfloat16, float8_e4m3fn and float8_e5m2.
     """
     import numpy as np
 
@@ -118,11 +113,11 @@ def parse_dtype(dtype: object) -> AnyDtype:
         _refuse_dtype(dtype)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "error", DeprecationWarning
-            )  # ways to write types that NumPy gives up are refused
-            # type: ignore[call-overload]
-            parsed: AnyDtype = np.dtype(name if name != text else dtype)
+            # Spellings of types that NumPy deprecates are refused.
+            warnings.simplefilter("error", DeprecationWarning)
+            parsed: AnyDtype = np.dtype(  # type: ignore[call-overload]
+                name if name != text else dtype
+            )
     except (DeprecationWarning, SyntaxError, TypeError, ValueError):
         _refuse_dtype(dtype)
     if not parsed.isnative:
@@ -138,20 +133,20 @@ def plain(
     offset: SupportsIndex,
     size: int,
 ) -> ArrayLayout:
-    """Returns the layout of a file which holds items and no header, in C order.
+    """Returns the layout of a file without a header, in C order.
 
     Args:
-        dtype: as for :func:`parse_dtype`. shape: the array's; a number means one dimension.
-        ``None``: one dimension, as many items as the file has. One -1
-            in it becomes as many as the file has, with nothing left over. Behind a shape that says
-            all of itself more may follow in the file.
+        dtype: as for :func:`parse_dtype`.
+        shape: the array's shape; a number means one dimension. ``None``: one dimension with all
+            items of the file. One entry may be -1: it becomes the number that uses the whole file,
+            without a rest. If no entry is -1, the file may continue after the array.
         offset: bytes from the start of the file to the first item.
         size: bytes of the file.
 
     Raises:
-        ValueError: the file is too short; or a dimension is negative, the array larger than 2**48
-        bytes, more than one
-            dimension or one that nothing tells is -1, or ``offset`` is negative.
+        ValueError: the file is too short; a dimension is negative; the array is larger than 2**48
+            bytes; more than one dimension is -1, or one that cannot be computed; or ``offset`` is
+            negative.
         TypeError: ``dtype`` is not supported, or ``shape`` or ``offset`` are not integers.
     """
     item = parse_dtype(dtype)
@@ -178,7 +173,8 @@ def plain(
         count, rest = divmod(size - first, slice_bytes)
         if rest != 0:
             raise ValueError(
-                f"{size - first} bytes are no whole number of {slice_bytes}: say how many in the shape, if the rest is "
+                f"{size - first} bytes are no whole number of {slice_bytes}: say how many in the "
+                "shape, if the rest is "
                 "not part of the array"
             )
         wanted = (*wanted[:place], count, *wanted[place + 1 :])
@@ -189,15 +185,15 @@ def read_npy(file: BinaryIO, size: int) -> ArrayLayout:
     """Returns the layout of the array in an ``.npy`` file.
 
     Args:
-        file: the file; it is read from its beginning, and no further than the header.
-        size: its size in bytes.
+        file: the file; only its header is read.
+        size: bytes of the file.
 
     Raises:
-        ValueError: it is no such file, of a version other than 1.0, 2.0 and 3.0, or truncated; its
-        header is damaged,
-            or longer than 10,000 bytes; its items are Python objects, structures, big-endian, or of
-            a type that kernels cannot read; or the array is larger than 2**48 bytes.
-        OSError: it cannot be read.
+        ValueError: the file is not an ``.npy`` file of version 1.0, 2.0 or 3.0, or is truncated;
+            the header is damaged, or longer than 10,000 bytes; the items are Python objects,
+            structures, big-endian, or of a type that kernels cannot read; or the array is larger
+            than 2**48 bytes.
+        OSError: the file cannot be read.
     """
     file.seek(0)
     start = _read(file, len(_NPY_MAGIC) + 2, size)
@@ -227,17 +223,17 @@ def read_npy(file: BinaryIO, size: int) -> ArrayLayout:
 def safetensors_names(file: BinaryIO, size: int) -> dict[str, ArrayLayout]:
     """Returns the arrays in a safetensors file, in the order of its header.
 
-    Arrays whose items are not supported (:func:`read_safetensors` says so of each) are left out.
+    Leaves out arrays of unsupported types; :func:`read_safetensors` raises an error for them.
 
     Args:
-        file: the file; it is read from its beginning, and no further than the header.
-        size: its size in bytes.
+        file: the file; only its header is read.
+        size: bytes of the file.
 
     Raises:
-        ValueError: it is no such file, or truncated; its header is damaged, or larger than 100 MB;
-        an array lies
-            outside of the file, has not the size of its shape, or is larger than 2**48 bytes.
-        OSError: it cannot be read.
+        ValueError: the file is not a safetensors file, or is truncated; the header is damaged, or
+            larger than 100 MB; an array is outside of the file, contradicts its shape, or is larger
+            than 2**48 bytes.
+        OSError: the file cannot be read.
     """
     entries = read_safetensors_entries(file, size)
     return {name: entry for name, entry in entries.items() if isinstance(entry, ArrayLayout)}
@@ -247,23 +243,23 @@ def read_safetensors(file: BinaryIO, size: int, name: str) -> ArrayLayout:
     """Returns the layout of an array in a safetensors file.
 
     Args:
-        file: the file; it is read from its beginning, and no further than the header.
-        size: its size in bytes.
-        name: the array's.
+        file: the file; only its header is read.
+        size: bytes of the file.
+        name: the array's name.
 
     Raises:
-        KeyError: there is no array of this name; the text has names that are close. ValueError: as
-        for :func:`safetensors_names`; or the array's items are of a type that is not supported.
-        OSError: it cannot be read.
+        KeyError: there is no array of this name; the text contains similar names.
+        ValueError: as for :func:`safetensors_names`; or the type of the array is not supported.
+        OSError: the file cannot be read.
     """
     return find_tensor(read_safetensors_entries(file, size), name)
 
 
 def find_tensor(entries: Mapping[str, ArrayLayout | str], name: str) -> ArrayLayout:
-    """Returns the layout of the array of a name, of what :func:`read_safetensors_entries` gives.
+    """Returns the layout of an array by its name in :func:`read_safetensors_entries`' result.
 
     Raises:
-        KeyError, ValueError: as :func:`read_safetensors`.
+        KeyError, ValueError: as for :func:`read_safetensors`.
     """
     entry = entries.get(name)
     if entry is None:
@@ -275,7 +271,8 @@ def find_tensor(entries: Mapping[str, ArrayLayout | str], name: str) -> ArrayLay
             else f", which has {len(entries)}: {first}"
         )
         raise KeyError(
-            f"no array {name!r} in the file{hint}{'' if close or len(entries) <= _NAMES_SHOWN else ' ...'}"
+            f"no array {name!r} in the "
+            f"file{hint}{'' if close or len(entries) <= _NAMES_SHOWN else ' ...'}"
         )
     if isinstance(entry, str):
         raise ValueError(f"the items of {name!r} are {_shown(entry)}, which is not supported")
@@ -284,12 +281,13 @@ def find_tensor(entries: Mapping[str, ArrayLayout | str], name: str) -> ArrayLay
 
 def _refuse_dtype(dtype: object) -> NoReturn:
     raise TypeError(
-        f"not a type of items that kernels read: {dtype!r} (a tensor of a safetensors file: name=...)"
+        f"not a type of items that kernels read: {dtype!r} (a tensor of a safetensors file: "
+        "name=...)"
     )
 
 
 def _named(name: str) -> AnyDtype:
-    """Returns the type of a name which is in one of the two sets above."""
+    """Returns the type of a name in ``_EXTENSION_NAMES`` or ``_NUMPY_NAMES``."""
     import numpy as np
 
     if name in _EXTENSION_NAMES:
@@ -301,7 +299,7 @@ def _named(name: str) -> AnyDtype:
 
 
 def _array_bytes(shape: tuple[int, ...], itemsize: int) -> int:
-    """Returns the bytes of an array, after it has made sure that strides and offsets can be computed."""
+    """Returns the bytes of an array. Checks that its strides and offsets can be computed."""
     if len(shape) > DIMENSIONS_MAX:
         raise ValueError(
             f"an array of {len(shape)} dimensions; at most {DIMENSIONS_MAX} are supported"
@@ -318,7 +316,7 @@ def _array_bytes(shape: tuple[int, ...], itemsize: int) -> int:
 
 
 def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Returns the strides of an array in C order. Dimensions of length 0 count as 1, so that no stride is 0."""
+    """Returns the strides in C order. An empty dimension counts as 1, so no stride is 0."""
     strides = []
     stride = itemsize
     for length in reversed(shape):
@@ -328,7 +326,7 @@ def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def _layout(dtype: AnyDtype, shape: tuple[int, ...], offset: int, size: int) -> ArrayLayout:
-    """Returns the layout of an array in C order, after it has made sure that the file has all of its items."""
+    """Returns the layout of an array in C order. Checks that the file contains all items."""
     end = offset + _array_bytes(shape, dtype.itemsize)
     if end > size:
         raise ValueError(
@@ -355,29 +353,27 @@ def _read(file: BinaryIO, count: int, size: int) -> bytes:
 
 
 def _shown(value: object) -> str:
-    """Returns a part of a header for an error's text."""
+    """Returns a part of a header as text for an error."""
     try:
         text = repr(value)
-    except (RecursionError, ValueError):  # nested too deeply; an integer of thousands of digits
+    except (RecursionError, ValueError):  # nested too deeply; or an integer of thousands of digits
         return "(too large to show)"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _parse_npy_header(encoded: bytes, *, is_utf8: bool) -> tuple[AnyDtype, bool, tuple[int, ...]]:
-    """Returns type, whether in Fortran order, and shape. The text is a Python literal, as ``repr`` of a dict gives."""
+    """Returns the type, whether the order is Fortran's, and the shape.
+
+    The header is a Python literal, as ``repr`` of a dict gives.
+    """
     text = encoded.decode("utf-8" if is_utf8 else "latin1", errors="replace")
-    if "\\" in text:  # no known type needs one, and Python warns of some
+    if "\\" in text:  # no known type contains one, and Python warns of some
         raise ValueError("the .npy header is damaged: it has a backslash")
     try:
-        # NumPy of Python 2 wrote long integers, as 3L.
+        # NumPy in Python 2 wrote long integers as 3L.
         header = ast.literal_eval(re.sub(r"\b([0-9]+)L\b", r"\1", text).strip())
-    except (
-        MemoryError,
-        RecursionError,
-        SyntaxError,
-        TypeError,
-        ValueError,
-    ):  # the first two: nested too deeply
+    # MemoryError and RecursionError: the literal is nested too deeply.
+    except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError):
         raise ValueError(f"the .npy header is damaged: {_shown(text.strip())}") from None
     if not isinstance(header, dict) or set(header) != _NPY_KEYS:
         raise ValueError(
@@ -394,7 +390,7 @@ def _parse_npy_header(encoded: bytes, *, is_utf8: bool) -> tuple[AnyDtype, bool,
 
 
 def _parse_npy_dtype(description: object) -> AnyDtype:
-    """Returns the type that ``descr`` of an ``.npy`` header names."""
+    """Returns the type that an ``.npy`` header's ``descr`` names."""
     if isinstance(description, list):
         raise ValueError(
             f"the .npy file has structured items, which are not supported: {_shown(description)}"
@@ -409,7 +405,8 @@ def _parse_npy_dtype(description: object) -> AnyDtype:
         raise ValueError("the .npy file has Python objects, which are not supported")
     if kind == "V" or (kind, digits) == ("f", "1"):
         raise ValueError(
-            f"the .npy file does not say what its items of type {description!r} mean (NumPy writes so what it does not "
+            f"the .npy file does not say what its items of type {description!r} mean (NumPy writes "
+            "so what it does not "
             "know, bfloat16 and float8 among them)"
         )
     bits = 8 * int(digits or 0)
@@ -430,7 +427,7 @@ def _parse_npy_dtype(description: object) -> AnyDtype:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Makes a JSON object's dict; the format forbids names that occur twice."""
+    """Returns the dict of a JSON object. The format forbids repeated names."""
     made = dict(pairs)
     if len(made) != len(pairs):
         raise ValueError("a name occurs twice")
@@ -438,7 +435,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_safetensors_entries(file: BinaryIO, size: int) -> dict[str, ArrayLayout | str]:
-    """Returns for each array its layout, or the name of its items' type where that is not supported.
+    """Returns the layout of each array, or the name of its type if that is not supported.
 
     Arguments and errors are those of :func:`safetensors_names`.
     """
@@ -446,7 +443,8 @@ def read_safetensors_entries(file: BinaryIO, size: int) -> dict[str, ArrayLayout
     length = int.from_bytes(_read(file, 8, size), "little")
     if length > SAFETENSORS_HEADER_BYTES_MAX:
         raise ValueError(
-            f"not a safetensors file, or a header of {length} bytes; at most {SAFETENSORS_HEADER_BYTES_MAX} are allowed"
+            f"not a safetensors file, or a header of {length} bytes; at most "
+            f"{SAFETENSORS_HEADER_BYTES_MAX} are allowed"
         )
     text = _read(file, length, size)
     if not text.startswith(b"{"):
@@ -471,10 +469,14 @@ def read_safetensors_entries(file: BinaryIO, size: int) -> dict[str, ArrayLayout
 def _safetensors_entry(
     name: str, value: object, dtypes: dict[str, AnyDtype], begin: int, size: int
 ) -> ArrayLayout | str:
-    """Checks one array of a header; ``begin`` is the offset in the file of what the header's offsets count from."""
+    """Checks an array of a header and returns its entry.
+
+    ``begin`` is the file offset at which the header's offsets start.
+    """
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
         raise ValueError(
-            f"array {_shown(name)} in the safetensors header must have dtype, shape and data_offsets"
+            f"array {_shown(name)} in the safetensors header must have dtype, shape and "
+            "data_offsets"
         )
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str):

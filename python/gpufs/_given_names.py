@@ -1,4 +1,4 @@
-"""Files that kernels open once more by themselves, under the names that they were given."""
+"""File names in errors of calls whose kernels open files again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpufs._file import File
 
 @contextlib.contextmanager
 def told_as_given(*files: File) -> Iterator[None]:
-    """Errors that the block raises have the files' names as they were given."""
+    """Replaces the opened names of files in errors of the block by the names that users gave."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What the kernel tells about this machine; :mod:`gpufs.doctor` judges it."""
+"""Facts about this machine, from the kernel; :mod:`gpufs.doctor` judges them."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """The host, as this process may use it."""
+    """Facts about the host, as this process may use it."""
 
     kernel: str
     architecture: str
-    cpus: int  # that this process may run on
+    cpus: int  # CPUs that this process may run on
     memory_bytes: int
-    memory_limit_bytes: int | None  # of the control group; None: no limit
+    memory_limit_bytes: int | None  # the control group's limit; None: no limit
     open_files_soft: int | None  # RLIMIT_NOFILE; None: no limit
     open_files_hard: int | None
-    locked_memory_bytes: int | None  # RLIMIT_MEMLOCK, the soft one; None: no limit
+    locked_memory_bytes: int | None  # the soft RLIMIT_MEMLOCK; None: no limit
     directory: str  # the working directory
-    file_system: str  # its type
+    file_system: str  # the type of the working directory's file system
 
 
 @dataclass(frozen=True, slots=True)
 class PcieLink:
-    """The way between host and GPU. Idle GPUs lower the current generation, never the width."""
+    """The link between host and GPU. Idle GPUs lower the current generation, never the width."""
 
     generation: int | None
     generation_max: int | None
@@ -76,7 +76,7 @@ def _control_group_limit() -> int | None:
         group = root / path.lstrip("/")
         for folder in (group, *group.parents):
             text = _read(folder / name).strip()
-            # "max", or in the older kind a number beyond all memory.
+            # No limit is "max", or in version 1 a number larger than all memory.
             if text.isdigit() and int(text) < 2**60:
                 smallest = int(text) if smallest is None else min(smallest, int(text))
             if folder == root:
@@ -94,8 +94,8 @@ def file_system_of(directory: str) -> str:
             mount_point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4])
             found = fields[fields.index("-") + 1]
         except (IndexError, ValueError):
-            continue  # not a line that this kernel documents
-        # Of two on one mount point the later one hides the earlier.
+            continue  # not in the kernel's documented format
+        # If two file systems are mounted on one mount point, the later one hides the earlier.
         inside = target == mount_point or target.startswith(mount_point.rstrip("/") + "/")
         if inside and len(mount_point) >= len(best):
             best, kind = mount_point, found
@@ -103,7 +103,7 @@ def file_system_of(directory: str) -> str:
 
 
 def gpu_devices() -> list[Path]:
-    """The device files of GPUs, as ``tools/has_gpu.sh`` knows them."""
+    """Returns the device files of GPUs, by the rule of ``tools/has_gpu.sh``."""
     return [
         path
         for path in (*Path("/dev").glob("nvidia[0-9]*"), Path("/dev/dxg"))
@@ -122,7 +122,7 @@ def driver_release() -> str | None:
 
 
 def pcie_link(pci_address: str) -> PcieLink | None:
-    """Returns what sysfs, or else NVML, says of a GPU's link; None where neither says anything."""
+    """Returns a GPU's link from sysfs, or else from NVML; None if neither knows it."""
     folder = Path("/sys/bus/pci/devices") / pci_address
     link = PcieLink(
         generation=_generation(_read(folder / "current_link_speed")),
@@ -169,7 +169,7 @@ def _pcie_link_from_nvml(pci_address: str) -> PcieLink | None:
             width_max=ask("nvmlDeviceGetMaxPcieLinkWidth"),
         )
     except AttributeError:
-        return None  # an older library
+        return None  # an older library lacks a function
     finally:
         with contextlib.suppress(AttributeError):
             nvml.nvmlShutdown()
@@ -177,7 +177,7 @@ def _pcie_link_from_nvml(pci_address: str) -> PcieLink | None:
 
 
 def _read(path: str | Path) -> str:
-    """Returns a small file of the kernel, or nothing where there is none: each of them is optional."""
+    """Returns the content of a small kernel file; an empty text if the file does not exist."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:

@@ -1,4 +1,4 @@
-"""The class behind :func:`gpufs.mount`."""
+"""The class :class:`gpufs.Mount`, which is also :func:`gpufs.mount`."""
 
 from __future__ import annotations
 
@@ -39,51 +39,50 @@ if TYPE_CHECKING:
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 AnyPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
-DEFAULT_METRICS_PORT: Final = 9464  # where exporters of metrics listen by habit
+DEFAULT_METRICS_PORT: Final = 9464  # the usual port of a metrics exporter
 
 _UNLIMITED: Final = 2**64 - 1  # the host API's "half of the host's memory"
 
 
 class Statistics(TypedDict):
-    """What a mount counted since it began, summed over its multiprocessors; see :meth:`Mount.stats`."""
+    """Counters of a mount since it began, over all multiprocessors; see :meth:`Mount.stats`."""
 
     hits: int  # pages found in the cache
-    minor_faults: int  # pages that another group was loading just then
-    direct_loads: int  # pages that the GPU pulled from registered host memory
-    staged_loads: int  # pages that a host worker brought
-    bulk_loads: int  # pages that the copy engine brought, in runs
+    minor_faults: int  # pages that another group was loading at that moment
+    direct_loads: int  # pages that the GPU copied from registered host memory
+    staged_loads: int  # pages that a host worker loaded
+    bulk_loads: int  # pages that the copy engine loaded, in runs
     open_loads: int  # pages that came with the answer to an open
     load_errors: int
-    evictions: int  # pages given up for others
-    reclaims: int  # of these: ahead of need
-    lost_races: int  # loads given up because another group had begun the same
+    evictions: int  # pages evicted to make room for others
+    reclaims: int  # evictions ahead of need (a part of `evictions`)
+    lost_races: int  # loads abandoned because another group had begun the same load
     no_frames: int  # calls that ended in ENOBUFS
-    direct_bytes: int  # file bytes by the direct path
-    staged_bytes: int  # by the staged path
-    bulk_bytes: int  # by the bulk path
-    open_bytes: int  # with an open
-    read_bytes: int  # given to callers of gread
-    opens: int  # that asked the host
-    reopens: int  # of files that were open: no round trip
+    direct_bytes: int  # file bytes loaded by the direct path
+    staged_bytes: int  # file bytes loaded by the staged path
+    bulk_bytes: int  # file bytes loaded by the bulk path
+    open_bytes: int  # file bytes that came with an open
+    read_bytes: int  # bytes returned to callers of gread
+    opens: int  # opens that asked the host
+    reopens: int  # opens of files that were already open: no round trip
     closes: int
     rpcs: int  # requests to the host
-    rpc_wait_ns: int  # time that groups waited for answers, in all
-    rpc_failures: int  # requests given up: service dead, or deadline passed
-    sent_bytes: int  # to sinks
-    written_bytes: int  # taken from callers of gwrite
+    rpc_wait_ns: int  # total time that groups waited for answers
+    rpc_failures: int  # requests abandoned: the service died, or the deadline passed
+    sent_bytes: int  # bytes sent to sinks
+    written_bytes: int  # bytes taken from callers of gwrite
     write_backs: int  # dirty pages written to their files
-    write_back_bytes: int  # ... their bytes, as far as they were dirty
-    write_back_errors: int  # requests to write that failed
-    extents_registered: int  # ranges of files that are registered for direct loads
-    extent_bytes: int  # their size
-    extents_refused: (
-        int  # not registered: budget used up, not in the host's page cache, or the driver said no
-    )
+    write_back_bytes: int  # the dirty bytes of these pages
+    write_back_errors: int  # write requests that failed
+    extents_registered: int  # ranges of files registered for direct loads
+    extent_bytes: int  # bytes of these ranges
+    # Ranges not registered: the budget was used up, the range was not in the host's page cache, or
+    # the driver refused.
+    extents_refused: int
     host_open_files: int
     requests_served: int
-    fault_latency_ns: list[
-        int
-    ]  # entry b: major faults that took at least 2**b and less than 2**(b + 1) ns
+    # Entry b: major faults that took at least 2**b and less than 2**(b + 1) ns.
+    fault_latency_ns: list[int]
 
 
 class Options(TypedDict):
@@ -113,52 +112,53 @@ class Options(TypedDict):
 class FileStatistics:
     """One file that kernels have open now."""
 
-    path: str  # as os.fsdecode gives it
-    size: int  # bytes, when it was opened
-    hits: int  # pages found in the cache, since it was opened
-    page_loads: int  # pages brought in, by whatever path
-    direct_loads: int  # of these: by the direct or the bulk path
+    path: str  # as os.fsdecode returns it
+    size: int  # bytes, at the open
+    hits: int  # pages found in the cache since the open
+    page_loads: int  # pages loaded, by any path
+    direct_loads: int  # pages loaded by the direct or the bulk path
     loaded_bytes: int
-    holders: int  # opens not closed yet
-    extents: int  # registered for direct loads
+    holders: int  # opens that are not closed yet
+    extents: int  # ranges registered for direct loads
 
 
 @dataclass(frozen=True, slots=True)
 class FileError:
-    """What failed for a file, in the host."""
+    """A failed host operation on a file."""
 
-    path: str  # as os.fsdecode gives it
+    path: str  # as os.fsdecode returns it
     errno: int
     operation: Literal["write-back", "sync", "close"]
-    at_unmount: (
-        bool  # met while the mount ended, so that nobody tries again: bytes are lost, or may be
-    )
-    count: int  # how often the same happened
-    given_up: bool = False  # bytes that the last close could not write: they are lost, or may be
+    # The failure happened during the unmount. Nothing retries it, so bytes may be lost.
+    at_unmount: bool
+    count: int  # how often the same failure happened
+    # The last close could not write these bytes; they may be lost.
+    given_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FileErrors:
     """What :meth:`Mount.file_errors` returns."""
 
-    errors: list[FileError]  # in the order in which they happened first
-    dropped: int  # failures that the list had no room for
+    errors: list[FileError]  # in the order of their first occurrence
+    dropped: int  # failures for which the list had no room
 
 
 class DeviceRef:
-    """The handle by which kernels use a mount, in memory of the mount's device; :meth:`Mount.device_ref` makes it.
+    """A mount's handle for kernels, in memory of the mount's device.
 
-    Kernels take it as ``const gpufs::mount_ref*``. How it is passed:
+    :meth:`Mount.device_ref` returns it. Kernels take it as ``const gpufs::mount_ref*``. Pass it as
+    follows:
 
     * where integers are 64-bit arguments (CuPy, ``cuda.core``, Numba): ``ref.address``;
     * where only arrays are pointers (PyTorch): ``torch.as_tensor(ref, device="cuda")``, which
-      copies nothing. It is an array of bytes to all that know ``__cuda_array_interface__``.
+      copies nothing. Every library that knows ``__cuda_array_interface__`` sees an array of bytes.
 
-    Holds on to the mount, but a mount that is closed leaves nothing at the address.
+    The handle keeps the mount alive. After the mount is closed, the address is invalid.
     """
 
-    # A pointer is what all four routes can pass: cuda.core and PyTorch know no structs as
-    # arguments, and Numba no types of C++.
+    # The handle is a pointer because all four libraries can pass one: cuda.core and PyTorch cannot
+    # pass structs as arguments, and Numba has no C++ types.
 
     __slots__ = ("_address", "_mount")
 
@@ -167,28 +167,28 @@ class DeviceRef:
         self._address = address
 
     def __repr__(self) -> str:
-        """Says where it is."""
+        """Returns a text with the address and the mount."""
         return f"<gpufs.DeviceRef at {self._address:#x} of {self._mount!r}>"
 
     def __reduce__(self) -> NoReturn:
-        """Refused: it is an address."""
+        """Raises ``TypeError``: an address has no meaning in another process."""
         raise TypeError(
             "a handle for kernels is one only in its process: pickle the mount, and ask it there"
         )
 
     @property
     def address(self) -> int:
-        """Where it lies: in GPU memory, or in the process's memory where the mount is on the CPU device."""
+        """The address: in GPU memory, or in the process's memory for a mount on the CPU device."""
         return self._address
 
     @property
     def mount(self) -> Mount:
-        """Whose handle it is."""
+        """The mount of this handle."""
         return self._mount
 
     @property
     def __cuda_array_interface__(self) -> dict[str, object]:
-        """The handle's bytes as an array in GPU memory, for libraries; not to be written to.
+        """The handle's bytes as an array in GPU memory; libraries must not write to it.
 
         Raises:
             AttributeError: the mount is on the CPU device.
@@ -200,7 +200,7 @@ class DeviceRef:
         return {
             "shape": (_core.device_ref_bytes,),
             "typestr": "|u1",
-            # It says that it may be written to, because PyTorch takes no arrays that may not.
+            # The data is declared writable, because PyTorch does not take read-only arrays.
             "data": (self._address, False),
             "strides": None,
             "version": 3,
@@ -208,62 +208,61 @@ class DeviceRef:
 
 
 class Mount:
-    """One GPU file system instance of this process: a page cache on one device, and the service that fills it.
+    """A GPU file system instance: a page cache on one device, and the service that fills it.
 
-    A context manager; it is unmounted at the end of the ``with`` block, by :meth:`unmount`, when it
-    is garbage, and when the interpreter ends. All methods may be called from several threads. In a
-    process that was forked off they raise ``RuntimeError`` (and :meth:`unmount` does nothing):
-    neither GPU nor service threads survive a fork. After :meth:`unmount` they raise ``ValueError``,
-    as those of a closed file do; but :meth:`file_errors` goes on.
+    The mount is a context manager. It is unmounted at the end of the ``with`` block, by
+    :meth:`unmount`, when it is garbage, or when the interpreter exits. All methods may be called
+    from several threads.
+
+    After a fork, methods raise ``RuntimeError`` in the child process, and :meth:`unmount` does
+    nothing there: neither the GPU nor the service threads survive a fork. After :meth:`unmount`,
+    methods raise ``ValueError``, as those of a closed file do. :meth:`file_errors` still works
+    then.
+
+    Sizes are numbers of bytes, or text such as ``"8GiB"``.
 
     Args:
         device: ``"cuda"`` for a GPU, ``"cpu"`` for the CPU device, ``"auto"`` for a GPU if there is
-        one, else the CPU device. ordinal: which GPU, counted from 0 as CUDA does. cache: bytes of the
-        page cache, rounded down to whole pages. ``None``: a quarter of the GPU's free memory; 256
-            MiB on the CPU device.
-        page: bytes of a page, a power of two from 512 to 2 MiB. workers: service threads. ``None``:
-        half the cores, at least 1, at most 8. pinned: bytes of host memory that may be mapped and
-        registered for direct loads. 0: none, so that all loads are
-            staged. ``None``: half of the host's memory.
-        extent: bytes of one registered range, a power of two, at least a page and 64 KiB. staging:
-        bytes of pinned host memory of each request, a power of two from 8 KiB to 1 MiB; files up to
-        this size
-            come whole with their open.
-        slots: requests under way at once, at most 4096. ``None``: 512 on a GPU, 64 on the CPU device.
-        bulk: the most bytes that the copy engine loads at once, at most 16 MiB: for ``gfadvise``
-        and large reads; a
-            quarter of it where a file is merely read from front to back. 0: pages are loaded one by
-            one.
+            one and for the CPU device otherwise.
+        ordinal: the GPU's number, counted from 0 as CUDA does.
+        cache: bytes of the page cache, rounded down to whole pages. ``None``: a quarter of the
+            GPU's free memory; 256 MiB on the CPU device.
+        page: bytes of a page, a power of two from 512 to 2 MiB.
+        workers: service threads. ``None``: half the cores, at least 1, at most 8.
+        pinned: bytes of host memory that may be mapped and registered for direct loads. 0: none, so
+            all loads are staged. ``None``: half of the host's memory.
+        extent: bytes of one registered range, a power of two, at least a page and 64 KiB.
+        staging: bytes of pinned host memory for each request, a power of two from 8 KiB to 1 MiB.
+            The answer to an open contains the whole file if it is not larger than this.
+        slots: concurrent requests, at most 4096. ``None``: 512 on a GPU, 64 on the CPU device.
+        bulk: the most bytes that the copy engine loads at once for ``gfadvise`` and large reads, at
+            most 16 MiB. A sequential read of a file uses a quarter of it. 0: pages are loaded one
+            by one.
         rings: groups of frames that are allocated and evicted together. ``None``: one per
-        multiprocessor, fewer for
-            small caches.
-        open_files: open files at once, at most 131,072. cpu_threads: threads of a launch on the
-        CPU device. ``None``: one per core. reclaim_timeout_s: seconds after which a call that finds every
-        frame pinned gives up (``ENOBUFS``). request_timeout_s: seconds that one request may take in
-        all (``EIO``). Of each time in which the process is
-            stopped a tenth of a second counts.
+            multiprocessor, fewer for small caches.
+        open_files: files open at the same time, at most 131,072.
+        cpu_threads: threads of a launch on the CPU device. ``None``: one per core.
+        reclaim_timeout_s: seconds after which a call that finds every frame pinned fails with
+            ``ENOBUFS``.
+        request_timeout_s: total seconds that one request may take; after that it fails with
+            ``EIO``. While the process is stopped, at most a tenth of a second counts for each stop.
         unmount_timeout_s: seconds that unmounting waits for kernels and threads that do not end.
-        read_only: kernels cannot change anything (``EROFS``), and the memory that tells which bytes
-        of a page are
-            dirty, an eighth of the cache's size beside the cache, is not allocated.
-        maps_files: the service copies to and from mappings of files, for which it puts a handler of
-        SIGBUS in place.
-            ``False``: no handler, and half the rate of staged loads.
-        root: a folder; nothing outside of it is served (``EXDEV``), and paths are relative to it.
-        ``None``: all that
-            the process may open. An empty path is refused.
-
-    Sizes are numbers, or text such as ``"8GiB"``.
+        read_only: kernels cannot change anything (``EROFS``). The map of dirty bytes, an eighth of
+            the cache's size in addition to the cache, is not allocated.
+        maps_files: the service copies to and from mappings of files, and installs a handler of
+            SIGBUS for this. ``False``: no handler, and half the rate of staged loads.
+        root: a folder. Paths are relative to it, and nothing outside of it is served (``EXDEV``).
+            ``None``: all files that the process may open. An empty path is refused.
 
     Raises:
-        ValueError: an option that cannot be; the text says which. TypeError: an option of the wrong
-        type. OSError: ``ENODEV`` without such a GPU, ``ENOTSUP`` when gpufs was built without CUDA,
-        ``ENOMEM`` when the
-            memory of the device or of the host does not suffice, ``EIO`` when the driver fails; why
-            ``root`` cannot be opened, ``ENOSYS`` where the system cannot keep to it (before Linux
-            5.6).
+        ValueError: an invalid option; the text says which.
+        TypeError: an option of the wrong type.
+        OSError: ``ENODEV``: there is no such GPU. ``ENOTSUP``: gpufs was built without CUDA.
+            ``ENOMEM``: not enough memory on the device or on the host. ``EIO``: the driver failed.
+            ``ENOSYS``: the system cannot confine paths to ``root`` (before Linux 5.6). Other
+            errors: ``root`` cannot be opened.
 
-    Waits for the GPU to wake up and for the memory, which may take seconds.
+    Waits until the GPU is awake and the memory is allocated, which may take seconds.
     """
 
     __slots__ = (
@@ -311,9 +310,9 @@ class Mount:
                 f"device must be 'auto', 'cpu' or 'cuda', not {device!r}; which GPU is `ordinal`"
             )
         given_root = None if root is None else os.fsencode(root)
-        # Out of which nothing is served, wherever the program goes.
-        # noqa: PTH100 - bytes
-        self.root = os.path.abspath(given_root) if given_root else given_root
+        # Absolute: it stays the same folder when the program changes its directory. Bytes, so no
+        # Path.
+        self.root = os.path.abspath(given_root) if given_root else given_root  # noqa: PTH100
         self._asked: dict[str, Any] = asked | {"root": self.root}
         self._core = _core.Mount(
             device=device,
@@ -337,20 +336,23 @@ class Mount:
             root=given_root,
         )
         if device == "auto" and self._core.device == "cpu" and _misses_gpu():
-            text = "on the CPU device, because this gpufs was built without CUDA: install it again with GPUFS_CUDA=ON"
+            text = (
+                "on the CPU device, because this gpufs was built without CUDA: "
+                "install it again with GPUFS_CUDA=ON"
+            )
             warnings.warn(f"{text}, or ask for device='cpu'", RuntimeWarning, stacklevel=2)
         self._memory: _core.DeviceMemory | None = None
         self._headers = TensorHeaders()
         self._files: weakref.WeakSet[File] = weakref.WeakSet()
-        self._latch = (
-            threading.Lock()
-        )  # guards _files against changes while it is read, and _written
+        # Guards _written, and guards _files against changes during an iteration.
+        self._latch = threading.Lock()
         self._written: weakref.WeakValueDictionary[bytes, File] = weakref.WeakValueDictionary()
         self._servers: list[MetricsServer] = []
-        self.submitter = Submitter()  # for calls of files that give futures
-        self.told: set[str] = set()  # paths of files of whose lost bytes an exception has told
-        # Also runs when the interpreter ends: the service's threads must not outlive the CUDA
-        # runtime.
+        self.submitter = Submitter()  # for the submit_... calls of files
+        # Paths of files whose lost bytes an exception has already reported.
+        self.told: set[str] = set()
+        # The finalizer also runs at interpreter exit: the service's threads must not outlive the
+        # CUDA runtime.
         self._finalizer = weakref.finalize(
             self,
             _unmount,
@@ -372,17 +374,17 @@ class Mount:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Unmounts. What :meth:`unmount` raises becomes a note of an exception that is under way already."""
+        """Unmounts. If an exception is in flight, errors of :meth:`unmount` become its notes."""
         if error is None:
             self.unmount()
             return
         try:
             self.unmount()
-        except Exception as lost:  # the first one says more
+        except Exception as lost:  # the exception in flight matters more
             error.add_note(f"gpufs: unmounting failed, too: {lost}")
 
     def __repr__(self) -> str:
-        """Says where it runs and how large its cache is."""
+        """Returns a text with the device and the cache's size."""
         if self.closed:
             return "<gpufs.Mount closed>"
         options = self.options
@@ -392,12 +394,12 @@ class Mount:
         )
 
     def __reduce__(self) -> tuple[Callable[[dict[str, Any]], Mount], tuple[dict[str, Any]]]:
-        """Pickled, it is its options: who unpickles it mounts anew, with a cache of its own."""
-        self._core.stats()  # raises what a closed mount raises
+        """Pickles the mount's options. Unpickling makes a new mount with a cache of its own."""
+        self._core.stats()  # raises if the mount is closed
         return _mounted_again, (self._asked,)
 
     def device_memory(self) -> _core.DeviceMemory:
-        """What arrays of the mount are allocated from."""
+        """Returns the allocator for arrays on the mount's device."""
         if self._memory is None:
             self._memory = _core.DeviceMemory(self._core)
         return self._memory
@@ -408,10 +410,12 @@ class Mount:
         return self._core
 
     def name_to_write(self, file: File, path: bytes) -> bytes:
-        """Returns a name of the path that no other open file has which may write; ``file`` has it from now on."""
-        if (
-            self.closed
-        ):  # also in a forked process, where nobody may be left who would release the latch
+        """Reserves for ``file`` a name of ``path`` that no other file open for writing has.
+
+        Returns the name.
+        """
+        # Also after a fork: the thread that would release the latch may not exist in this process.
+        if self.closed:
             return path
         with self._latch:
             while (other := self._written.get(path)) is not None and other.may_have_its_name():
@@ -420,60 +424,61 @@ class Mount:
         return path
 
     def unmount(self) -> None:
-        """Closes the files that are open, ends the service and frees the cache. The second time it does nothing.
+        """Closes the open files, ends the service and frees the cache. A second call does nothing.
 
-        What kernels wrote and did not close is written to its files, and these are synced. Waits
-        for calls of other threads on this mount, and a bounded time for kernels that use it; of a
-        kernel that never ends nothing is written, and the memory that it may still use stays
-        allocated. Does not wait for calls that Ctrl-C has ended: the mount is closed when their
-        work is done, or ends with the process.
+        Writes back the dirty bytes of files that kernels left open, and syncs these files. Waits
+        for other threads' calls on this mount, and for kernels that use it at most
+        ``unmount_timeout_s``. If a kernel does not end, its bytes are not written, and the memory
+        that it may still use stays allocated.
+
+        Does not wait for calls that Ctrl-C has ended: the mount is closed when their work is done,
+        or ends with the process.
 
         Raises:
-            OSError: the first error of a file, when all is done: bytes are lost, or may be; also of
-            a file that was
-                garbage before anybody closed it. ``filename`` says of which file;
-                :meth:`file_errors` has all. ``ETIMEDOUT``: a kernel, or a call of the host, does
-                not end.
+            OSError: the first error of a file, raised after all work is done: bytes may be lost.
+                This includes errors of files that were garbage before they were closed.
+                ``filename`` is the file; :meth:`file_errors` returns all errors. ``ETIMEDOUT``: a
+                kernel or a call of the host does not end.
         """
         self._finalizer()
 
     def close(self) -> None:
-        """As :meth:`unmount`."""
+        """Does the same as :meth:`unmount`."""
         self.unmount()
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, here or in the process that this one was forked from."""
+        """Whether the mount was closed, in this process or before the fork in its parent."""
         return self._core.closed
 
     @property
     def device(self) -> Literal["cpu", "cuda"]:
-        """Where it runs."""
+        """The device that the mount runs on."""
         return cast(Literal["cpu", "cuda"], self._core.device)
 
     @property
     def device_name(self) -> str:
-        """The GPU's name, or that of the CPU device with its number of threads."""
+        """The GPU's name, or the CPU device's name with its number of threads."""
         return self._core.device_name
 
     @property
     def ordinal(self) -> int:
-        """Which GPU."""
+        """The GPU's number, counted from 0."""
         return self._core.ordinal
 
     @property
     def multiprocessors(self) -> int:
-        """Multiprocessors of the GPU; threads of the CPU device."""
+        """The number of the GPU's multiprocessors, or of the CPU device's threads."""
         return self._core.multiprocessors
 
     @property
     def direct_path(self) -> str:
-        """``"on"``, or why every load is staged."""
+        """``"on"``, or the reason why every load is staged."""
         return self._core.direct_path
 
     @property
     def bulk_path(self) -> str:
-        """``"on"``, or why runs of pages are loaded page by page."""
+        """``"on"``, or the reason why runs of pages are loaded page by page."""
         return self._core.bulk_path
 
     @property
@@ -492,22 +497,24 @@ class Mount:
         return cast(Options, self._core.options)
 
     def open(self, path: AnyPath, mode: str = "rb") -> File:
-        """Opens a file of the host, by a kernel, for reads and writes between it and memory of the device.
+        """Opens a file of the host. A kernel opens it; reads and writes use the device's memory.
 
-        ``mode`` is that of Python's ``open`` for binary files (the ``b`` may be left out):
-        ``"rb"``, ``"r+b"``, ``"wb"``, ``"w+b"``, ``"ab"``, ``"a+b"``, ``"xb"``, ``"x+b"``. What
-        other programs wrote before is seen; what they write as long as the file is open may not be
-        (close-to-open consistency). A relative path is one of the current directory, or of the
-        mount's root.
+        The file shows what other programs wrote before the open. It may not show what they write
+        while it is open (close-to-open consistency). Waits for the host.
+
+        Args:
+            path: relative to the mount's root, or to the current directory if there is no root.
+            mode: as for Python's ``open`` of binary files; the ``b`` may be left out: ``"rb"``,
+                ``"r+b"``, ``"wb"``, ``"w+b"``, ``"ab"``, ``"a+b"``, ``"xb"``, ``"x+b"``.
 
         Raises:
             OSError: as ``open``: ``FileNotFoundError`` and so on, with ``errno`` and ``filename``.
-            ValueError: an impossible mode.
+            ValueError: an invalid mode.
         """
         file = File(self, path, mode)
         with self._latch:
             self._files.add(file)
-        if self.closed:  # meanwhile, by another thread
+        if self.closed:  # another thread has closed the mount in the meantime
             file.close()
         return file
 
@@ -520,22 +527,22 @@ class Mount:
         *,
         name: str | None = None,
     ) -> FileArray:
-        """Opens an array in a file; nothing of it is read but where it says its shape.
+        """Opens an array in a file. Reads only the header, if the format has one. Waits for it.
 
         Args:
-            path: a ``.npy`` file; a ``.safetensors`` file, with ``name``; with ``dtype`` any file.
-            dtype: of a raw file: a NumPy type or its name (also ``"bfloat16"``,
-            ``"float8_e4m3fn"``,
-                ``"float8_e5m2"``), or one of PyTorch.
-            shape: of a raw file, in C order. One entry may be -1; ``None``: one dimension, as many
-            items as there are. offset: of a raw file: bytes in front of the first item. name: of
-            the tensor in a safetensors file.
+            path: a ``.npy`` file; a ``.safetensors`` file, with ``name``; any file, with ``dtype``.
+            dtype: the type of a raw file's items: a NumPy type or its name (also ``"bfloat16"``,
+                ``"float8_e4m3fn"``, ``"float8_e5m2"``), or a PyTorch type.
+            shape: the shape of a raw file, in C order. One entry may be -1. ``None``: one dimension
+                with all items of the file.
+            offset: bytes of a raw file before the first item.
+            name: the name of a tensor in a safetensors file.
 
         Raises:
             OSError: the file cannot be opened or read.
-            ValueError: it is not what it should be, or shorter than it says.
-            KeyError: no tensor of that name.
-            TypeError: a type that arrays here do not have, or arguments that do not go together.
+            ValueError: the file is not of its format, or is shorter than its header says.
+            KeyError: the file has no tensor of that name.
+            TypeError: an unsupported type, or arguments that contradict each other.
         """
         file = self.open(path)
         try:
@@ -545,25 +552,26 @@ class Mount:
             raise
 
     def tensors(self, path: AnyPath) -> dict[str, ArrayEntry]:
-        """Returns the names of the tensors in a safetensors file, in the file's order, each with its type and place.
+        """Returns the tensors of a safetensors file by name, in the file's order.
 
-        Those of a type that arrays here do not have are there too, with nothing but the type's
-        name. The header is parsed once, also for all tensors that are opened by :meth:`array`, as
-        long as the file does not change.
+        Each entry has the tensor's type, shape and position. An entry of an unsupported type has
+        only the type's name. The header is parsed once, and :meth:`array` uses it too, until the
+        file changes. Waits for the file.
 
         Raises:
             OSError: the file cannot be opened or read.
-            ValueError: it is no safetensors file, or a damaged one.
+            ValueError: it is not a safetensors file, or it is damaged.
         """
         with self.open(path) as file:
             return {name: entry_of(name, layout) for name, layout in self._headers.of(file).items()}
 
     def device_ref(self) -> DeviceRef:
-        """Returns the handle for kernels of your own (``const gpufs::mount_ref*``), and wakes the service.
+        """Returns the mount's handle for user kernels, and wakes the service. Does not wait.
 
-        Call it at each launch: the handle is always the same, but a service that has had nothing to
-        do for a while and is not woken takes some milliseconds to see a kernel's first request.
-        Kernels must have ended when the mount is closed; it waits for them.
+        Kernels take it as ``const gpufs::mount_ref*``. Call this method before each launch: the
+        handle stays the same, but an idle service that is not woken needs some milliseconds to see
+        a kernel's first request. Kernels must end before the mount is closed; the unmount waits for
+        them.
         """
         return DeviceRef(self, self._core.device_ref())
 
@@ -572,14 +580,17 @@ class Mount:
         return cast(Statistics, self._core.stats())
 
     def file_stats(self) -> list[FileStatistics]:
-        """Returns what was counted for each file that kernels have open now. Does not wait for kernels."""
+        """Returns the counters of each file that kernels have open. Does not wait for kernels."""
         return [
             FileStatistics(os.fsdecode(path), *numbers)
             for path, *numbers in self._core.file_stats()
         ]
 
     def file_errors(self) -> FileErrors:
-        """Returns what went wrong with files so far, also what a kernel was told of. Also after :meth:`unmount`."""
+        """Returns the errors of files so far; works after :meth:`unmount` too.
+
+        The list includes errors that a kernel has already received.
+        """
         errors, dropped = self._core.file_errors()
         return FileErrors(
             [
@@ -597,22 +608,22 @@ class Mount:
         )
 
     def sync_folder(self, path: AnyPath) -> None:
-        """Makes what was created, renamed and removed in a folder durable, as ``os.fsync`` of it. Waits for the disk.
+        """Makes a folder's entries durable, as ``os.fsync`` of the folder. Waits for the disk.
 
         Raises:
-            OSError: it cannot be opened as a folder, or what its sync gave; ``filename`` is the
-            path.
+            OSError: the path cannot be opened as a folder, or the sync failed; ``filename`` is the
+                path.
         """
         self._core.sync_folder(os.fsencode(path))
 
     @contextlib.contextmanager
     def timeline(self, path: AnyPath, *, events_max: SupportsIndex = 1_000_000) -> Iterator[None]:
-        """Records what the service does in the ``with`` block, and writes it to a file at the block's end.
+        """Records the service's work in the ``with`` block, and writes it to a file at the end.
 
-        The file is JSON in the Trace Event Format, for Perfetto or ``chrome://tracing``: one bar
-        for each open, staged read, close and send on the worker that served it, and for each
-        registration. Direct loads and hits never come to the host; :meth:`stats` counts them. After
-        ``events_max`` events the rest is counted, not kept.
+        The file is JSON in the Trace Event Format, for Perfetto or ``chrome://tracing``. It has one
+        bar for each open, staged read, close and send, on the worker that served it, and one for
+        each registration. Direct loads and hits do not involve the host; :meth:`stats` counts them.
+        After ``events_max`` events, further events are only counted.
 
         Raises:
             OSError: the file cannot be written.
@@ -627,48 +638,55 @@ class Mount:
     def serve_metrics(
         self, *, address: str = "127.0.0.1", port: int = DEFAULT_METRICS_PORT, files: bool = False
     ) -> MetricsServer:
-        """Serves :meth:`stats` to Prometheus and ``gpufs top``, until the mount or what is returned is closed.
+        """Serves :meth:`stats` to Prometheus and ``gpufs top``, until server or mount is closed.
 
-        See :func:`gpufs.metrics.serve`, also for several mounts at one address. ``port``: 0 for any
-        that is free.
+        :func:`gpufs.metrics.serve` describes the endpoint, and serves several mounts at one
+        address. Does not wait.
+
+        Args:
+            address: the IP address to listen on.
+            port: the port to listen on. 0: any free port.
+            files: whether to serve the counters of open files, too.
 
         Raises:
-            OSError: it cannot listen there; ``filename`` is the address with the port.
-            ValueError: a port that cannot be.
+            OSError: the server cannot listen there; ``filename`` is the address with the port.
+            ValueError: an invalid port.
         """
         from gpufs import metrics
 
-        self._core.stats()  # raises what a closed mount raises
+        self._core.stats()  # raises if the mount is closed
         server = metrics.serve(self, address=address, port=port, files=files)
         self._servers.append(server)
-        if self.closed:  # meanwhile, by another thread
+        if self.closed:  # another thread has closed the mount in the meantime
             server.close()
         return server
 
     def register_file(self, path: AnyPath) -> int:
-        """Maps and registers a file for direct loads now, as far as the budget (``pinned``) goes.
+        """Maps and registers a file for direct loads, within the budget ``pinned``.
 
-        Returns the bytes registered: 0 where there is no direct path. Reads the file into the
-        host's page cache first, and waits for that. Other files are registered in the background,
-        when they are in the host's page cache.
+        Reads the file into the host's page cache first, and waits for that. Without this call the
+        service registers files in the background, when they are in the host's page cache.
+
+        Returns:
+            The bytes registered; 0 if there is no direct path.
 
         Raises:
-            OSError: the file cannot be opened; ``errno`` and ``filename`` say why and which.
+            OSError: the file cannot be opened; ``errno`` says why, and ``filename`` is the path.
         """
         return self._core.register_file(os.fsencode(path))
 
     def drop_extents(self) -> None:
-        """Ends the direct path for all that is registered, and frees it.
+        """Unregisters and unmaps all extents, which ends the direct path for them.
 
         Waits until no other thread uses the mount. No kernel of the mount may run.
         """
         self._core.drop_extents()
 
     def synchronize(self) -> None:
-        """Waits until the device has ended all work.
+        """Waits until the device has finished all work.
 
         Raises:
-            OSError: ``EIO`` when a kernel failed.
+            OSError: ``EIO``: a kernel failed.
         """
         self._core.synchronize()
 
@@ -678,7 +696,7 @@ def _mounted_again(options: dict[str, Any]) -> Mount:
 
 
 mount = Mount
-"""Mounts: ``gpufs.mount(cache="8GiB")`` is :class:`gpufs.Mount` called."""
+"""The same as :class:`gpufs.Mount`: ``gpufs.mount(cache="8GiB")`` makes a mount."""
 
 
 def _unmount(
@@ -694,15 +712,14 @@ def _unmount(
     first: Exception | None = None
     try:
         left: list[File] = []
-        if (
-            not core.closed
-        ):  # in a forked process it is, where nobody may be left who would release the latch
+        # After a fork the mount is closed: the thread that would release the latch may not exist.
+        if not core.closed:
             with latch:
                 left = list(files)
         for file in left:
             try:
                 file.close()
-            except Exception as error:  # whatever it is, the others are to be closed too
+            except Exception as error:  # the other files must be closed too
                 first = first or error
     finally:
         submitter.close()
@@ -720,7 +737,7 @@ def _unmount(
 
 
 def _is_told(core: _core.Mount, told: set[str]) -> bool:
-    """Whether all that unmounting says is lost was raised already, by the files' close."""
+    """Returns whether the files' close has already raised every loss that unmounting reports."""
     errors, dropped = core.file_errors()
     lost = [
         given_up and os.fsdecode(path) in told

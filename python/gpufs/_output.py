@@ -1,4 +1,4 @@
-"""Files and folders that are there whole, or not at all."""
+"""Atomic creation of files and folders: complete, or not at all."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-_MARK: Final = ".gpufs-"  # in the names of what is half written, which nobody else gives
+_MARK: Final = ".gpufs-"  # in the names of half-written files; other programs do not use it
 _ACCESS_LIST: Final = "system.posix_acl_access"
 
 unfinished: set[str] = set()
-"""Files and folders that are half written, or wanted for a while only."""
+"""Paths of files and folders that are half written or temporary."""
 
 
 def remove_unfinished() -> None:
-    """Removes all ``unfinished``: for a process that ends without leaving its ``with`` blocks. By any thread."""
+    """Removes all ``unfinished`` paths, when the process exits inside a ``with`` block.
+
+    Any thread may call it.
+    """
     for path in list(unfinished):
         with contextlib.suppress(OSError):
             os.unlink(path)  # noqa: PTH108 - it may be bytes that are no text
@@ -43,20 +46,24 @@ def replacing(
     path: str | os.PathLike[str],
     made_of: Iterable[str | bytes | os.PathLike[str] | os.PathLike[bytes]] = (),
 ) -> Iterator[str]:
-    """Gives the name of a new, empty file, which gets the name ``path`` at the end of the ``with`` block.
+    """Yields the name of a new file, which gets the name ``path`` at the end of the block.
 
-    If the block raises, or the process or the machine ends, nothing has happened to ``path``: the
-    file is on the disk before it gets the name, and the name is when the block has ended. The file
-    lies in the same folder; if the process is killed, the next one that writes ``path`` removes it.
-    Where ``path`` is a link, the file that it leads to is replaced. Permissions and the access
-    control list stay, and the owner, if this user may give files away; a new file has those of any.
+    If the block raises, or the process or the machine stops, ``path`` is unchanged. The file is on
+    the disk before it gets the name, and the name is on the disk when the block has ended. The new
+    file is in the same folder; if the process is killed, the next call for ``path`` removes it.
+
+    If ``path`` is a symbolic link, its target is replaced. The file keeps its permissions and its
+    access control list, and its owner if this user may change owners. A file that did not exist
+    gets the default permissions. Waits for the disk.
+
+    Args:
+        path: the file to create or to replace.
+        made_of: the files that the block reads; ``path`` must not be one of them.
 
     Raises:
-        OSError: no file can be made there, or ``path`` is something else than a file, has other
-        names (hard links),
-            which would keep the old content, or is one of those that the new one is made of,
-            ``made_of``; with ``path`` as ``filename``, also where the block raises it with the
-            other name.
+        OSError: no file can be created there; ``path`` is not a regular file, has other names (hard
+            links), which would keep the old content, or is in ``made_of``. ``filename`` is
+            ``path``, even if the block raises the error with the temporary name.
     """
     target = os.fsdecode(path)
     folder, name = os.path.split(os.path.realpath(target))
@@ -68,13 +75,18 @@ def replacing(
             replaced = os.stat(target)  # noqa: PTH116 - it may be bytes that are no text
             if not stat.S_ISREG(replaced.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", target)
-            # noqa: PTH116 - as above
-            if any(os.path.samestat(replaced, os.stat(source)) for source in made_of):
+            if any(
+                os.path.samestat(replaced, os.stat(source))  # noqa: PTH116 - as above
+                for source in made_of
+            ):
                 raise OSError(
                     errno.EINVAL, "would be lost: it is one of the files that are read", target
                 )
             if replaced.st_nlink > 1:
-                text = f"has {replaced.st_nlink} names (hard links), of which the others would keep the old content"
+                text = (
+                    f"has {replaced.st_nlink} names (hard links), of which the others would keep "
+                    "the old content"
+                )
                 raise OSError(errno.EINVAL, f"{text}: remove this one first", target)
         _remove_leftovers(folder, name)
         made, descriptor = _make(folder, name, is_folder=False)
@@ -99,10 +111,12 @@ def replacing(
 
 @contextlib.contextmanager
 def replacing_folder(path: str | os.PathLike[str]) -> Iterator[str]:
-    """The same for a folder: ``path`` is none yet, or an empty one.
+    """Yields the name of a new folder; otherwise as :func:`replacing`.
+
+    ``path`` must not exist, or must be an empty folder.
 
     Raises:
-        OSError: as above; also where something is in the folder.
+        OSError: as for :func:`replacing`; also if the folder is not empty.
     """
     target = os.path.normpath(os.fsdecode(path))
     above, name = os.path.split(target)
@@ -125,7 +139,7 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[str]:
         made = None
         _sync_folder(folder)
     except OSError as error:
-        # Of what is in the folder, too: it has that name for nobody else.
+        # Errors for files inside the folder, too: callers must not see the temporary name.
         if made is None or error.filename is None or os.fsdecode(error.filename).startswith(made):
             raise OSError(error.errno, error.strerror, target) from error
         raise
@@ -136,24 +150,30 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[str]:
             os.close(descriptor)
 
 
-# What is half written is locked by the process that writes it. What is not locked is a leftover.
+# The process that writes a half-written file holds a lock on it. A file without a lock is a
+# leftover.
 
 
 def _make(folder: str, name: str, *, is_folder: bool) -> tuple[str, int]:
-    """Makes a file or a folder that only this user can use; returns its path, and the descriptor that has it locked."""
+    """Makes a file or folder that only this user can use.
+
+    Returns its path, and the descriptor that holds its lock.
+    """
     prefix, suffix = _prefix(name), ".part"
     while True:
         if is_folder:
             made = tempfile.mkdtemp(prefix=prefix, suffix=suffix, dir=folder)
+            # another process removed it as a leftover before it was locked
             try:
                 descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
-            except FileNotFoundError:  # taken for a leftover, before it was locked
+            except FileNotFoundError:
                 continue
         else:
             descriptor, made = tempfile.mkstemp(prefix=prefix, suffix=suffix, dir=folder)
+        # The file system has no locks, so no process can find leftovers there.
         try:
             is_own = _lock(descriptor, made)
-        except OSError:  # no locks in this file system: then nobody finds leftovers there
+        except OSError:
             is_own = True
         if is_own:
             return made, descriptor
@@ -161,12 +181,12 @@ def _make(folder: str, name: str, *, is_folder: bool) -> tuple[str, int]:
 
 
 def _prefix(name: str) -> str:
-    # Names have at most 255 bytes.
+    # A file name has at most 255 bytes.
     return f".{os.fsdecode(os.fsencode(name)[:200])}{_MARK}"
 
 
 def _lock(descriptor: int, path: str) -> bool:
-    """Locks what was opened; False if another one has, or if it is no longer what has that name."""
+    """Locks an open file. Returns false if it is locked already, or has lost its name."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
@@ -175,7 +195,7 @@ def _lock(descriptor: int, path: str) -> bool:
 
 
 def _remove_leftovers(folder: str, name: str) -> None:
-    """Removes what processes that were killed left of a file, or folder, of this name."""
+    """Removes files and folders that killed processes left for this name."""
     pattern = re.compile(rf"{re.escape(_prefix(name))}[a-z0-9_]{{8}}\.part")
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -195,29 +215,31 @@ def _remove_leftovers(folder: str, name: str) -> None:
 
 
 def _permit(descriptor: int, anybodys: int, target: str, replaced: os.stat_result | None) -> None:
-    """Gives what was made the permissions of what it replaces; or those of any that is new."""
+    """Copies the permissions of the replaced file, or sets the default ones of a new file."""
     if replaced is None:
         os.fchmod(descriptor, anybodys & ~_umask())
         return
     with contextlib.suppress(PermissionError):
         os.fchown(descriptor, replaced.st_uid, replaced.st_gid)
     mode = stat.S_IMODE(replaced.st_mode) & 0o777
-    if os.fstat(descriptor).st_gid != replaced.st_gid:  # another group may do what everybody may
+    # A different group gets the permissions of all other users.
+    if os.fstat(descriptor).st_gid != replaced.st_gid:
         mode = (mode & ~0o070) | (mode & 0o007) << 3
     os.fchmod(descriptor, mode)
     try:
         access_list = os.getxattr(target, _ACCESS_LIST)
-    except OSError:  # there is none, or there can be none
+    except OSError:  # there is no list, or the file system has none
         return
-    # Without it the permissions of the group would be those of the list's mask.
+    # Without the list, the group's permissions would be those of the list's mask.
     os.setxattr(descriptor, _ACCESS_LIST, access_list)
 
 
 def _sync_folder(folder: str) -> None:
-    """Brings a folder's names to the disk."""
+    """Syncs a folder's entries to the disk."""
+    # A folder that this user cannot read cannot be opened, so it cannot be synced alone.
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError:  # one whose names cannot be read, which cannot be had by itself
+    except PermissionError:
         os.sync()
         return
     try:
@@ -227,11 +249,13 @@ def _sync_folder(folder: str) -> None:
 
 
 def _sync_tree(folder: str) -> None:
-    """Brings a folder to the disk, with all that is in it."""
+    """Syncs a folder and everything in it to the disk."""
     for path, _, names in os.walk(folder, topdown=False):
         for name in names:
-            # noqa: PTH118
-            descriptor = os.open(os.path.join(path, name), os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = os.open(
+                os.path.join(path, name),  # noqa: PTH118 - it may be bytes that are no text
+                os.O_RDONLY | os.O_NOFOLLOW,
+            )
             try:
                 os.fsync(descriptor)
             finally:
@@ -240,7 +264,7 @@ def _sync_tree(folder: str) -> None:
 
 
 def _umask() -> int:
-    """The process's mask of permissions, which only the kernel tells without changing it."""
+    """Returns the process's umask. Only /proc reports it without changing it."""
     with contextlib.suppress(OSError, ValueError):
         for line in (
             Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()

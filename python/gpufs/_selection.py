@@ -1,13 +1,12 @@
-"""NumPy's index expressions as reads: which bytes of an array's file go where in the result.
+"""NumPy's index expressions as reads: which bytes of an array's file form the result.
 
-:func:`select` and :func:`take` look at shapes, strides and indices, never at items. What they
-return is small (but for index arrays, which are as long as the caller made them) and made for a
-kernel: a walk over fixed steps, a list of places, more fixed steps, and for each of these one run
-of bytes.
+:func:`select` and :func:`take` use shapes, strides and indices, never items. A :class:`Selection`
+is small, except for index arrays of the caller. It is made for a kernel: nested loops with fixed
+steps, a list of offsets, more loops, and one run of bytes for each combination.
 
-The rules are NumPy's (https://numpy.org/doc/stable/user/basics.indexing.html). What differs: a bool
-that is no array is refused, and unsigned indices of 2**63 and more, which NumPy takes for negative
-ones, are out of bounds.
+The rules are NumPy's (https://numpy.org/doc/stable/user/basics.indexing.html), with two
+differences. A bool that is not an array is refused. Unsigned indices of 2**63 and more, which NumPy
+takes as negative, are out of bounds.
 """
 
 from __future__ import annotations
@@ -32,57 +31,57 @@ DIMENSIONS_MAX: Final = 64  # of a result, as in NumPy
 _ALL: Final = slice(None)
 
 _WRONG_KIND: Final = (
-    "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays are valid "
+    "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean "
+    "arrays are valid "
     "indices"
 )
 
 
 class Steps(NamedTuple):
-    """A dimension that is walked with a fixed step."""
+    """A loop over a dimension with a fixed step."""
 
     repeats: int
     stride: int  # bytes; may be 0 or negative
 
 
 class HostList(NamedTuple):
-    """Places that index arrays of the host name; they have been checked."""
+    """Offsets from index arrays of the host, already checked."""
 
-    offsets: NDArray[np.int64]  # contiguous, one dimension: bytes from where the walk starts
+    offsets: NDArray[np.int64]  # contiguous, one dimension: bytes from the selection's offset
 
 
 class DeviceList(NamedTuple):
-    """Places that an integer array in GPU memory names, which the host does not look at.
+    """Offsets from an integer array in GPU memory, which the host does not read.
 
-    Item i, in C order, means ``items[i] * stride`` bytes, or ``(items[i] + length) * stride`` where
-    it is negative. That it is at least ``-length`` and less than ``length`` is for the kernel to
-    check.
+    Item i, in C order, means ``items[i] * stride`` bytes, or ``(items[i] + length) * stride`` if it
+    is negative. The kernel checks that it is at least ``-length`` and less than ``length``.
     """
 
     items: ForeignArray
-    owner: object  # of their memory, which must be there until the kernel is launched
-    length: int  # of the dimension that is indexed; at least 1
+    owner: object  # keeps the memory alive until the kernel is launched
+    length: int  # of the indexed dimension; at least 1
     stride: int  # bytes
 
 
 class Selection(NamedTuple):
-    """Which bytes of an array make up a result.
+    """The bytes of an array that form a result.
 
-    The result is C-contiguous. Its bytes are the runs in the order in which nested loops find them:
-    over ``before``, outermost first, over ``list``, over ``behind``. A run is ``run_bytes`` bytes,
-    at ``offset`` plus the loops' steps.
+    The result is C-contiguous. It consists of runs in the order of nested loops: over ``before``
+    (outermost first), over ``list``, over ``behind``. A run is ``run_bytes`` bytes at ``offset``
+    plus the loops' steps.
 
-    Invariant: ``run_bytes`` times the product of all counts is the size of the result. Where that
-    is 0, there is one dimension of count 0 and no list, and ``offset`` is 0. No other count is less
-    than 2, but that of a :class:`DeviceList` may be 1. Without a list all dimensions are in
+    Invariant: ``run_bytes`` times the product of all counts is the size of the result. If that is
+    0, there is one dimension of count 0 and no list, and ``offset`` is 0. All other counts are at
+    least 2, but that of a :class:`DeviceList` may be 1. Without a list, all dimensions are in
     ``before``.
     """
 
     shape: tuple[int, ...]  # of the result
-    offset: int  # bytes from the array's first item to where the walk starts
+    offset: int  # bytes from the array's first item to the loops' start
     before: tuple[Steps, ...]
     list: HostList | DeviceList | None
     behind: tuple[Steps, ...]
-    run_bytes: int  # bytes that lie together in the file and in the result: an item or several
+    run_bytes: int  # contiguous bytes in the file and in the result: one or several items
 
 
 def select(
@@ -93,24 +92,23 @@ def select(
     *,
     on_device: Callable[[object], ForeignArray | None],
 ) -> Selection:
-    """Returns what ``array[key]`` reads.
+    """Returns the selection that ``array[key]`` reads.
 
     Args:
-        shape: the array's. strides: bytes; as many as the shape has dimensions. All offsets of the
-        array must be less than 2**62. itemsize: bytes of an item. key: integers, slices, ``...``,
-        ``None``, arrays (or lists) of integers or bools, or a tuple of them. One array
-            of integers may be on the device, if no other index is an array.
-        on_device: describes an index that is an array in GPU memory; that its items are integers is
-        for the caller to
-            check.
+        shape: the array's shape.
+        strides: bytes, one for each dimension. All offsets of the array must be less than 2**62.
+        itemsize: bytes of an item.
+        key: integers, slices, ``...``, ``None``, arrays (or lists) of integers or bools, or a tuple
+            of them. One array of integers may be on the device, if no other index is an array.
+        on_device: returns the description of an index array in GPU memory, or None. The caller
+            checks that its items are integers.
 
     Raises:
-        IndexError: an index is out of bounds (but for indices on the device), of the wrong type or
-        shape, or there are
-            too many; arrays cannot be broadcast together; an array on the device is not the only
-            array; the result has more than 64 dimensions.
+        IndexError: an index is out of bounds (not checked on the device), or of the wrong type or
+            shape; there are too many indices; arrays cannot be broadcast together; an array on the
+            device is not the only array; the result has more than 64 dimensions.
         ValueError: the step of a slice is 0, or the rows of a list differ in length.
-        TypeError: a slice of something else than integers.
+        TypeError: a slice of something other than integers.
     """
     import numpy as np
 
@@ -120,13 +118,12 @@ def select(
         raise IndexError("an index array on the device cannot be combined with other index arrays")
 
     offset = 0
-    dims: list[
-        Steps
-    ] = []  # what slices, None and dimensions without an index leave, in the result's order
-    lists: list[tuple[int, Array | _OnDevice]] = []  # with the dimensions that they index
-    place: int | None = None  # how many of `dims` are in front of the first integer or array
-    separated = False  # whether something is between two integers or arrays
-    follows = False  # whether the index before this one is an integer or array
+    # Dimensions from slices, None and dimensions without an index, in the result's order.
+    dims: list[Steps] = []
+    lists: list[tuple[int, Array | _OnDevice]] = []  # each with the dimension that it indexes
+    place: int | None = None  # number of `dims` before the first integer or array
+    separated = False  # whether another index is between two integers or arrays
+    follows = False  # whether the previous index is an integer or array
     axis = 0
     for index in _without_ellipsis(indices, len(shape)):
         if index is _ALL:
@@ -154,15 +151,16 @@ def select(
             lists.extend((axis + number, part) for number, part in enumerate(parts))
         axis += _consumed(index)
 
-    # Integers count as arrays where there are arrays. If they are not all adjacent, what they
-    # select comes first.
+    # If there are arrays, integers count as arrays. If they are not all adjacent, their dimensions
+    # come first in the result.
     place = 0 if separated or place is None or not lists else place
     found, list_shape = _list(lists, shape, strides)
     repeats = [step.repeats for step in dims]
     result = (*repeats[:place], *list_shape, *repeats[place:])
     if len(result) > DIMENSIONS_MAX:
         raise IndexError(
-            f"number of dimensions must be within [0, {DIMENSIONS_MAX}], indexing result has {len(result)}"
+            f"number of dimensions must be within [0, {DIMENSIONS_MAX}], indexing result has "
+            f"{len(result)}"
         )
     if math.prod(result) == 0:
         return Selection(result, 0, (Steps(0, 0),), None, (), itemsize)
@@ -186,21 +184,22 @@ def take(
     *,
     on_device: Callable[[object], ForeignArray | None],
 ) -> Selection:
-    """Returns what ``numpy.take(array, indices, axis)`` reads. Bools count as the integers 0 and 1, as there.
+    """Returns the selection that ``numpy.take(array, indices, axis)`` reads.
+
+    Bools count as the integers 0 and 1, as in NumPy.
 
     Args:
-        shape: the array's. An array without dimensions counts as one of one item.
+        shape: the array's shape. An array without dimensions counts as an array of one item.
         strides: as for :func:`select`.
         itemsize: bytes of an item.
         indices: an integer, an array or a list of integers, or an array on the device.
-        axis: the dimension; from the end if negative.
+        axis: the dimension; a negative number counts from the end.
         on_device: as for :func:`select`.
 
     Raises:
-        IndexError: an index is out of bounds (also where the result would be empty all the same,
-        unlike NumPy); no such
-            axis (NumPy's ``AxisError``).
-        TypeError: the indices are no integers, or the axis is none.
+        IndexError: an index is out of bounds (unlike NumPy, also if the result is empty), or there
+            is no such axis (NumPy's ``AxisError``).
+        TypeError: the indices or the axis are not integers.
     """
     import numpy as np
 
@@ -224,11 +223,11 @@ class _OnDevice(NamedTuple):
     """An index array in GPU memory."""
 
     array: ForeignArray
-    owner: object  # of the memory
+    owner: object  # keeps the memory alive
 
 
 def _classify(index: object, on_device: Callable[[object], ForeignArray | None]) -> Index:
-    """Returns what the index is to NumPy: arrays are of integers or bools and have dimensions."""
+    """Returns an index as NumPy sees it: arrays are of integers or bools and have dimensions."""
     import numpy as np
 
     if index is None or type(index) is int or isinstance(index, (EllipsisType, slice)):
@@ -242,7 +241,7 @@ def _classify(index: object, on_device: Callable[[object], ForeignArray | None])
         return operator.index(index)
     array = np.asarray(index)
     if array.size == 0 and not isinstance(index, np.ndarray):
-        return array.astype(np.int64)  # an empty list has no type
+        return array.astype(np.int64)  # an empty list has no type of items
     if array.dtype.kind == "b" and array.ndim > 0:
         return array
     if array.dtype.kind in "iu":
@@ -255,7 +254,7 @@ def _classify(index: object, on_device: Callable[[object], ForeignArray | None])
 
 
 def _consumed(index: Index) -> int:
-    """Returns how many dimensions of the array an index is for."""
+    """Returns the number of the array's dimensions that an index consumes."""
     if index is None or index is Ellipsis:
         return 0
     if isinstance(index, (int, slice, _OnDevice)):
@@ -264,10 +263,10 @@ def _consumed(index: Index) -> int:
 
 
 def _without_ellipsis(indices: list[Index], dimensions: int) -> list[Index]:
-    """Returns the indices, with :data:`_ALL` for all dimensions that have none.
+    """Returns the indices, with :data:`_ALL` for each dimension that has none.
 
-    An ellipsis stays, in front of what it stands for: integers and arrays on its two sides are not
-    adjacent even if it is for no dimension.
+    An ellipsis stays in the list, before the dimensions that it stands for: integers and arrays on
+    its two sides are not adjacent, even if it stands for no dimension.
     """
     consumed = 0
     place = len(indices)
@@ -280,27 +279,30 @@ def _without_ellipsis(indices: list[Index], dimensions: int) -> list[Index]:
             raise IndexError("an index can only have a single ellipsis ('...')")
     if consumed > dimensions:
         raise IndexError(
-            f"too many indices for array: array is {dimensions}-dimensional, but {consumed} were indexed"
+            f"too many indices for array: array is {dimensions}-dimensional, but {consumed} were "
+            "indexed"
         )
     return [*indices[:place], Ellipsis, *(_ALL,) * (dimensions - consumed), *indices[place + 1 :]]
 
 
 def _in_bounds(index: int, axis: int, length: int) -> int:
-    """Returns an index counted from the front."""
+    """Returns an index as a non-negative number."""
     if not -length <= index < length:
         raise IndexError(f"index {index} is out of bounds for axis {axis} with size {length}")
     return index + length if index < 0 else index
 
 
 def _nonzero(mask: Array, axis: int, shape: Sequence[int]) -> Sequence[Array]:
-    """Returns the places of a mask for the dimensions from ``axis`` on: an array of one dimension for each."""
+    """Returns the positions that a mask selects: one vector for each dimension from ``axis`` on."""
     for number, length in enumerate(mask.shape):
+        # As in NumPy, an empty mask selects nothing of any length.
         if length not in (
             0,
             shape[axis + number],
-        ):  # as NumPy: an empty mask selects nothing of any length
+        ):
             raise IndexError(
-                f"boolean index did not match indexed array along axis {axis + number}; size of axis is "
+                f"boolean index did not match indexed array along axis {axis + number}; size of "
+                "axis is "
                 f"{shape[axis + number]} but size of corresponding boolean axis is {length}"
             )
     return mask.nonzero()
@@ -309,7 +311,7 @@ def _nonzero(mask: Array, axis: int, shape: Sequence[int]) -> Sequence[Array]:
 def _list(
     lists: list[tuple[int, Array | _OnDevice]], shape: Sequence[int], strides: Sequence[int]
 ) -> tuple[HostList | DeviceList | None, tuple[int, ...]]:
-    """Returns what the arrays select together, and its dimensions in the result."""
+    """Returns the list for the index arrays, and its shape in the result."""
     import numpy as np
 
     if not lists:
@@ -327,7 +329,7 @@ def _list(
         raise IndexError(
             f"shape mismatch: indexing arrays could not be broadcast together with shapes {shapes}"
         ) from None
-    if math.prod(list_shape) == 0:  # as NumPy: no index is used, so none is out of bounds
+    if math.prod(list_shape) == 0:  # as in NumPy: no index is used, so none is out of bounds
         return HostList(np.zeros(0, np.int64)), list_shape
     total = functools.reduce(
         np.add, (_offsets(array, axis, shape[axis], strides[axis]) for axis, array in arrays)
@@ -336,7 +338,7 @@ def _list(
 
 
 def _offsets(indices: Array, axis: int, length: int, stride: int) -> NDArray[np.int64]:
-    """Returns the bytes that indices of a dimension mean."""
+    """Returns the byte offsets of a dimension's indices."""
     import numpy as np
 
     if indices.min() < -length or indices.max() >= length:
@@ -349,11 +351,11 @@ def _offsets(indices: Array, axis: int, length: int, stride: int) -> NDArray[np.
 
 
 def _merged(dims: Sequence[Steps], run_bytes: int) -> tuple[tuple[Steps, ...], int]:
-    """Returns the same walk in as few dimensions as can be, and the bytes of its runs.
+    """Merges loops. Returns as few dimensions as possible, and the bytes of a run.
 
     Args:
-        dims: outermost first; no count is 0. run_bytes: bytes that lie together at each place of
-        the walk. 0: they have nothing to do with this walk's steps.
+        dims: loops, outermost first; no count is 0.
+        run_bytes: contiguous bytes at each step. 0: the runs are independent of these loops' steps.
     """
     merged: list[Steps] = []  # innermost first
     for steps in reversed(dims):

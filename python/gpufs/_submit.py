@@ -1,4 +1,4 @@
-"""Reads and writes whose ends are futures: what is behind :meth:`gpufs.File.submit_read` and its like."""
+"""Submitted reads and writes with futures, for :meth:`gpufs.File.submit_read` and others."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gpufs._device import ChosenStream
 
 _Result = TypeVar("_Result")
 
-AT_ONCE: Final = 4  # calls that run together; the engine has as many streams for them
+AT_ONCE: Final = 4  # concurrent calls; the engine has as many streams for them
 
-_worker: Final = threading.local()  # has `is_one` in threads that run calls
+_worker: Final = threading.local()  # has `is_one` in the worker threads
 
 
 class Work(NamedTuple):
-    """How a read or a write is made."""
+    """How to execute a read or a write."""
 
-    stream: ChosenStream  # in whose order it is done
-    home: ChosenStream  # in whose order an array that it makes is used and freed
-    outcome: _core.Outcome | None  # tells what becomes of this call; without one, the file does
+    stream: ChosenStream  # orders the call
+    home: ChosenStream  # orders the use and the free of an array that the call makes
+    outcome: _core.Outcome | None  # receives the call's errors; None: the file receives them
 
 
 class Submitter:
-    """Runs the calls of one mount that were submitted, a few at a time. Thread-safe."""
+    """Runs submitted calls of one mount, a few at a time. Thread-safe."""
 
     __slots__ = ("_latch", "_pool")
 
@@ -36,10 +36,10 @@ class Submitter:
         self._pool: ThreadPoolExecutor | None = None
 
     def submit(self, call: Callable[[], _Result]) -> Future[_Result]:
-        """Runs ``call`` in another thread, when its turn comes.
+        """Runs ``call`` in a worker thread as soon as one is free. Returns its future.
 
         Raises:
-            RuntimeError: the interpreter ends, or the mount has been closed.
+            RuntimeError: the interpreter exits, or the mount is closed.
         """
         with self._latch:
             if self._pool is None:
@@ -47,28 +47,28 @@ class Submitter:
             return self._pool.submit(call)
 
     def close(self) -> None:
-        """Takes no more calls. Does not wait."""
+        """Refuses further calls. Does not wait."""
         with self._latch:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(1)  # starts no thread before its first call
+                self._pool = ThreadPoolExecutor(1)  # a pool starts no thread before its first call
             self._pool.shutdown(wait=False)
 
 
 class Submitted:
-    """The calls of one file that were submitted and have not ended. Thread-safe.
+    """Submitted calls of one file that have not ended. Thread-safe.
 
-    The error of a write stays here too, because its future may be one that nobody asks.
+    Keeps the error of a write, because the program may ignore its future.
     """
 
     __slots__ = ("_futures", "_latch", "_lost")
 
     def __init__(self) -> None:
-        self._latch = threading.Lock()  # guards what follows
+        self._latch = threading.Lock()  # guards the fields below
         self._futures: set[Future[object]] = set()
         self._lost: BaseException | None = None
 
     def add(self, future: Future[_Result], *, writes: bool) -> None:
-        """Keeps it until it has ended."""
+        """Keeps a future until it has ended."""
 
         def end(ended: Future[_Result]) -> None:
             error = None if ended.cancelled() else ended.exception()
@@ -82,7 +82,7 @@ class Submitted:
         future.add_done_callback(end)
 
     def wait(self) -> None:
-        """Waits for all of them; but not in a callback of a future, whose thread some of them may need."""
+        """Waits for all calls. Returns at once in a worker thread, which these calls may need."""
         if getattr(_worker, "is_one", False):
             return
         while True:
@@ -93,7 +93,7 @@ class Submitted:
             concurrent.futures.wait(left)
 
     def check(self) -> None:
-        """Raises the first error of a write, each time."""
+        """Raises the first error of a write. Every later call raises it again."""
         with self._latch:
             lost = self._lost
         if lost is not None:

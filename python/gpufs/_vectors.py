@@ -1,4 +1,4 @@
-"""Files of vectors of float32 numbers: ``.npy``, ``.fvecs``, and raw ones."""
+"""Files of float32 vectors: ``.npy``, ``.fvecs``, and raw numbers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NUMBER_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """Where the vectors of a file are that is open."""
+    """The layout of the vectors in an open file."""
 
     file: File
-    offset: int  # bytes in front of the first
-    stride: int  # bytes from one to the next
+    offset: int  # bytes before the first vector
+    stride: int  # bytes from a vector to the next
     count: int
     dimensions: int
 
@@ -31,23 +31,24 @@ class Vectors:
         return self.count * self.dimensions * NUMBER_BYTES
 
     def place(self) -> tuple[bytes, int, int, int]:
-        """Returns what the extension module is told of the file."""
+        """Returns the file's description for the extension module."""
         return self.file.opened_path, self.offset, self.stride, self.count
 
 
 def open_vectors(mount: Mount, path: AnyPath, dimensions: int | None, files: ExitStack) -> Vectors:
-    """Opens a file of vectors, which ``files`` closes. Nothing of it is read but where it says its shape.
+    """Opens a file of vectors. Reads only its header, if its format has one.
 
     Args:
-        mount: whose file it will be. path: its kind is told by how its name ends. ``.npy``: two
-        dimensions, float32, in C order. ``.fvecs``: in front
-            of each vector how many numbers it has, int32. Anything else: numbers and nothing else.
-        dimensions: numbers of a vector, if that is known: raw files do not say it.
-        files: what closes it.
+        mount: the mount that opens the file.
+        path: the path; its suffix names the format. ``.npy``: two dimensions, float32, in C order.
+            ``.fvecs``: each vector follows its number of components, as int32. Other files contain
+            only numbers.
+        dimensions: components of a vector, if known; raw files do not contain it.
+        files: the stack that closes the file.
 
     Raises:
-        OSError: it cannot be opened or read.
-        ValueError: it is not what it should be.
+        OSError: the file cannot be opened or read.
+        ValueError: the file is not of its format.
     """
     name = os.fsdecode(path)
     if name.endswith(".npy"):
@@ -83,7 +84,7 @@ def _in_npy(array: FileArray) -> Vectors:
 
 
 def _in_fvecs(file: File, dimensions: int | None) -> Vectors:
-    """Each vector says how many numbers it has: the first and the last are asked."""
+    """Checks the component counts of the first and the last vector."""
     size = file.size()
     if size == 0 and dimensions is not None:
         return Vectors(file, 0, dimensions * NUMBER_BYTES, 0, dimensions)
@@ -95,7 +96,8 @@ def _in_fvecs(file: File, dimensions: int | None) -> Vectors:
     stride = NUMBER_BYTES * (1 + found)
     if size % stride != 0:
         raise ValueError(
-            f"{file.name}: truncated: {size:,} bytes, but vectors of {found:,} numbers take {stride:,}"
+            f"{file.name}: truncated: {size:,} bytes, but vectors of {found:,} numbers take "
+            f"{stride:,}"
         )
     last = _number_at(file, size - stride)
     if last != found:
@@ -107,12 +109,14 @@ def _in_fvecs(file: File, dimensions: int | None) -> Vectors:
 def _in_raw(file: File, dimensions: int | None) -> Vectors:
     if dimensions is None:
         raise ValueError(
-            f"{file.name}: a raw file does not say how many numbers a vector has: say the dimensions"
+            f"{file.name}: a raw file does not say how many numbers a vector has: say the "
+            "dimensions"
         )
     size, stride = file.size(), dimensions * NUMBER_BYTES
     if size % stride != 0:
         raise ValueError(
-            f"{file.name}: truncated: {size:,} bytes, but vectors of {dimensions:,} numbers take {stride:,}"
+            f"{file.name}: truncated: {size:,} bytes, but vectors of {dimensions:,} numbers take "
+            f"{stride:,}"
         )
     return Vectors(file, 0, stride, size // stride, dimensions)
 

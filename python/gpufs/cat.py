@@ -1,4 +1,4 @@
-"""The bytes of files as kernels see them, piece by piece: what ``gpufs cat`` writes.
+"""The bytes of files as kernels see them, in pieces: the output of ``gpufs cat``.
 
 >>> import gpufs
 >>> from gpufs import cat
@@ -16,16 +16,16 @@ from typing import Final
 
 from gpufs._file import File
 
-PIECE_BYTES: Final = 16 << 20  # enough for every multiprocessor of a GPU to have a part
+PIECE_BYTES: Final = 16 << 20  # large enough for a part for every multiprocessor of a GPU
 
 
 @dataclass(slots=True)
 class Tally:
-    """What was read, of one file or several."""
+    """Counters of what was read, of one file or several."""
 
-    files: int = 0  # that were read to their end, or as far as was wanted
+    files: int = 0  # files read completely, or as far as requested
     bytes: int = 0
-    seconds: float = 0.0  # in which kernels read and bytes came to the host
+    seconds: float = 0.0  # time of the kernels' reads and the copies to the host
 
 
 def pieces(
@@ -36,13 +36,13 @@ def pieces(
     tally: Tally | None = None,
     piece_bytes: int = PIECE_BYTES,
 ) -> Iterator[memoryview]:
-    """Yields ``count`` bytes of a file from ``offset`` on, fewer at its end; ``None``: all. Waits for each piece.
+    """Yields ``count`` bytes of a file from ``offset`` on, in pieces. Waits for each piece.
 
-    The memory that it takes is that of one piece on the device and two on the host, however large
-    the file is.
+    ``count`` None means all bytes; the file's end may come earlier. The memory does not depend on
+    the file's size: one piece on the device and two on the host.
 
     Raises:
-        OSError: they cannot be read.
+        OSError: the file cannot be read.
     """
     import numpy as np
 

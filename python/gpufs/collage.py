@@ -1,11 +1,17 @@
-"""Pictures made of pictures: each block of 32x32 pixels is replaced by the most similar tile of a dataset.
+"""Collages: each block of 32x32 pixels becomes the most similar tile of a dataset.
 
-Kernels find the tiles, and read the dataset by themselves (SYSTOR 2016, section 2.4).
+Kernels find the tiles, and read the dataset themselves (SYSTOR 2016, section 2.4).
 
->>> import gpufs, os, tempfile >>> from PIL import Image >>> from gpufs import collage >>> folder =
-tempfile.mkdtemp() >>> dataset, picture, out = (os.path.join(folder, name) for name in ("tiles",
-"picture.png", "out.png")) >>> collage.build(dataset, synthetic=1000).tiles 1000 >>>
-Image.linear_gradient("L").save(picture) >>> with gpufs.mount(device="cpu", cache="16MiB") as mount:
+>>> import gpufs, os, tempfile
+>>> from PIL import Image
+>>> from gpufs import collage
+>>> folder = tempfile.mkdtemp()
+>>> names = ("tiles", "picture.png", "out.png")
+>>> dataset, picture, out = (os.path.join(folder, name) for name in names)
+>>> collage.build(dataset, synthetic=1000).tiles
+1000
+>>> Image.linear_gradient("L").save(picture)
+>>> with gpufs.mount(device="cpu", cache="16MiB") as mount:
 ...     collage.make(mount, picture, dataset, out).blocks
 64
 >>> Image.open(out).size
@@ -38,27 +44,27 @@ SIDE: Final = 32
 """Pixels of a tile, and of a block of a picture, in each direction."""
 
 FINEST: Final = 512
-"""Pixels of the shorter side of a picture that is cut into tiles, at most, unless told otherwise."""
+"""The default limit of the shorter side, in pixels, of pictures that are cut into tiles."""
 
 FORMATS: Final = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
 
 TABLES: Final = 32
-"""Hash tables of a dataset."""
+"""The number of a dataset's hash tables."""
 
 TILES_END: Final = 1 << 32
-"""So many tiles are too many for a dataset."""
+"""A dataset has fewer tiles than this."""
 
 
 _TILES_AT_ONCE: Final = 1 << 16
 _FILES_AT_ONCE: Final = 64
 
 Tell = Callable[[str, int, int | None], object]
-"""Is told what is being done, how much of it is done, and how much there is, if that is known."""
+"""A progress callback: what is being done, how much is done, and the total if it is known."""
 
 
 @dataclass(slots=True)
 class Built:
-    """What a dataset was made of."""
+    """The result of :func:`build`."""
 
     tiles: int = 0
     pictures: int = 0
@@ -68,15 +74,15 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was done."""
+    """The result of :func:`make`."""
 
-    columns: int  # of blocks
+    columns: int  # blocks in a row
     rows: int
-    candidates: int  # tiles that were compared, summed over the blocks
-    tiles: int  # different ones in the collage
-    # by how many of its 128 steps a pixel's colour is off, added over the channels; the mean
+    candidates: int  # compared tiles, summed over the blocks
+    tiles: int  # different tiles in the collage
+    # The mean colour error of a pixel, in steps of 128 per channel, added over the channels.
     distance: float
-    seconds: float  # from the picture's way to the GPU until the tile of each block is known
+    seconds: float  # from the copy of the picture to the GPU to the last block's tile
 
     @property
     def blocks(self) -> int:
@@ -84,9 +90,11 @@ class Result:
 
 
 def files_of(dataset: AnyPath) -> list[str]:
-    """Returns the names of a dataset's files."""
-    # noqa: PTH118 - maybe no text
-    return [os.path.join(os.fsdecode(dataset), name) for name in ("records", "tables")]
+    """Returns the paths of a dataset's files."""
+    return [
+        os.path.join(os.fsdecode(dataset), name)  # noqa: PTH118 - it may be bytes that are no text
+        for name in ("records", "tables")
+    ]
 
 
 def build(
@@ -99,23 +107,24 @@ def build(
     threads: int | None = None,
     tell: Tell | None = None,
 ) -> Built:
-    """Makes a dataset: a new folder, which is there when it is whole. Waits for the end.
+    """Makes a dataset: a new folder, which appears when it is complete. Waits for the end.
 
     Args:
-        dataset: the folder's name; one that is there must be empty. sources: pictures, and folders
-        with pictures, also in folders below: PNG and JPEG files. Each is shrunk so that
-            its shorter side has 32, 64, 128, ... pixels, and cut into tiles each time; what is left
-            over on the right and at the bottom is in none.
-        synthetic: so many tiles besides, drawn by a program.
-        seed: of those; others are drawn with another one.
-        finest: the most that the shorter side is shrunk to.
-        threads: how many work; None: as many as there are cores.
-        tell: is called from time to time.
+        dataset: the folder's path; an existing folder must be empty.
+        sources: PNG and JPEG files, and folders with such files at any depth. Each picture is
+            scaled down to a shorter side of 32, 64, 128, ... pixels, and each scaled picture is cut
+            into tiles. A rest at the right or at the bottom is left out.
+        synthetic: the number of additional tiles that a program draws.
+        seed: the seed of the drawn tiles.
+        finest: the largest shorter side of a scaled picture, in pixels.
+        threads: worker threads. None: one per core.
+        tell: a callback for the progress.
 
     Raises:
-        OSError: a folder cannot be read, the dataset not be written; the disk is full; something is
-        there already. ValueError: there is no picture in a folder, or no tile at all. ImportError:
-        Pillow is not installed.
+        OSError: a folder cannot be read, the dataset cannot be written, the disk is full, or the
+            path exists already.
+        ValueError: a folder contains no picture, or there is no tile at all.
+        ImportError: Pillow is not installed.
     """
     start = time.perf_counter()
     paths = [os.fsdecode(path) for path in sources]
@@ -153,18 +162,18 @@ def make(mount: Mount, image: AnyPath, dataset: AnyPath, out: AnyPath) -> Result
     """Makes a collage. Waits for the end.
 
     Args:
-        mount: one with pages of 1 KiB, which hold what most tiles are asked for, or more. image: a
-        picture. What is left over of whole blocks, on the right and at the bottom, is cut off.
-        dataset: a folder that ``build`` made. out: where the collage goes, a PNG or JPEG file by
-        its name. It is there when it is whole; until then what was
-            there before.
+        mount: a mount with pages of at least 1 KiB, which hold the part that is read of most tiles.
+        image: a picture. A rest of less than a block at the right or at the bottom is cut off.
+        dataset: a folder that :func:`build` made.
+        out: the path of the collage, a PNG or JPEG file by its suffix. An existing file is replaced
+            when the new one is complete.
 
     Raises:
-        OSError: a file cannot be opened, read or written, or is shorter than it should be; ``out``
-        is one of those that
-            are read; the disk is full.
-        ValueError: the image is none, or has no whole block; the name of ``out`` says no format;
-        pages are too small. ImportError: Pillow is not installed.
+        OSError: a file cannot be opened, read or written, or is too short; ``out`` is one of the
+            files that are read; the disk is full.
+        ValueError: the image is not a picture, or smaller than a block; the suffix of ``out`` names
+            no format; the pages are too small.
+        ImportError: Pillow is not installed.
     """
     pillow = _import_pillow()
     target = os.fsdecode(out)
@@ -176,7 +185,8 @@ def make(mount: Mount, image: AnyPath, dataset: AnyPath, out: AnyPath) -> Result
     columns, rows = picture.width // SIDE, picture.height // SIDE
     if columns == 0 or rows == 0:
         raise ValueError(
-            f"{os.fsdecode(image)}: {picture.width}x{picture.height} pixels, but a block has {SIDE}x{SIDE}"
+            f"{os.fsdecode(image)}: {picture.width}x{picture.height} pixels, but a block has "
+            f"{SIDE}x{SIDE}"
         )
     with _large_pictures_welcome():
         pixels = picture.crop((0, 0, columns * SIDE, rows * SIDE)).tobytes()
@@ -184,7 +194,7 @@ def make(mount: Mount, image: AnyPath, dataset: AnyPath, out: AnyPath) -> Result
         tiles, distances, collage, candidates, seconds = _core.collage(
             mount.core, os.fsencode(dataset), pixels, columns, rows
         )
-        # Not written by Pillow, whose errors do not all say which file, and what is wrong with it.
+        # Pillow does not write the file: not all of its errors name the file and the cause.
         encoded = io.BytesIO()
         size = (columns * SIDE, rows * SIDE)
         pillow.frombytes("RGB", size, collage).save(
@@ -208,7 +218,7 @@ def _import_pillow() -> ModuleType:
 
 @contextlib.contextmanager
 def _large_pictures_welcome() -> Iterator[None]:
-    """Pillow warns of them; here they are welcome, as long as it takes them. Not by several threads at a time."""
+    """Silences Pillow's warnings of large pictures. Not thread-safe."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -219,11 +229,11 @@ def _open_picture(path: str) -> Image.Image:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no picture, or no regular file.
+        ValueError: the file is not a picture, or not a regular file.
     """
     from PIL import Image, ImageOps
 
-    # With O_NONBLOCK, so that a FIFO without a writer is not waited for.
+    # O_NONBLOCK: the open of a FIFO without a writer must not wait.
     with open(
         path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)
     ) as file:
@@ -232,14 +242,13 @@ def _open_picture(path: str) -> Image.Image:
         try:
             with Image.open(file, formats=("PNG", "JPEG")) as picture:
                 upright = ImageOps.exif_transpose(picture)
-                if upright.mode.startswith(
-                    "I"
-                ):  # 16 bits of grey, of which Pillow would take all above 255 for white
+                # 16-bit grey, of which Pillow would clip all values above 255 to white.
+                if upright.mode.startswith("I"):
                     upright = upright.convert("I").point(lambda grey: grey * (1 / 256)).convert("L")
                 return upright.convert("RGB")
         except Image.DecompressionBombError:
             raise ValueError(f"{path}: more pixels than Pillow decodes") from None
-        # What Pillow raises for files that are broken in one way or another.
+        # Pillow raises these errors for damaged files.
         except (OSError, SyntaxError, ValueError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
@@ -247,7 +256,7 @@ def _open_picture(path: str) -> Image.Image:
 
 
 def _tiles_of(picture: Image.Image, finest: int) -> Iterator[Image.Image]:
-    """Cuts a picture into tiles, coarse ones first."""
+    """Yields the tiles of a picture, from the coarsest scale to the finest."""
     from PIL import Image
 
     shorter = min(picture.size)
@@ -265,7 +274,7 @@ def _add_pictures(
     builder: _core.CollageBuilder, source: str, finest: int, threads: int, built: Built, tell: Tell
 ) -> None:
     def cut(path: str) -> tuple[bytes, str]:
-        """Tiles; none of what is no picture, and why."""
+        """Returns the tiles of a picture and an empty text, or no tiles and the reason."""
         try:
             tiles = b"".join(tile.tobytes() for tile in _tiles_of(_open_picture(path), finest))
         except OSError as error:
@@ -291,20 +300,20 @@ def _add_pictures(
                         built.skipped.append(path)
                         reasons.append(reason)
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C waits for no picture
+        pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C does not wait for pictures
     if not found:
         such_as = f"; {reasons[0]}" if reasons else ""
         raise ValueError(f"{source}: no picture of {SIDE}x{SIDE} pixels or more{such_as}")
 
 
 def _finish(builder: _core.CollageBuilder, tell: Tell) -> None:
-    """Makes the tables; tells meanwhile how many there are."""
+    """Makes the hash tables, and reports how many are done."""
     tell("tables", 0, TABLES)
     builder.finish(lambda written: tell("tables", written, TABLES))
 
 
 def _files_in(source: str) -> list[str]:
-    """The files in a folder and in those below, in the order of their names; of a file itself."""
+    """Returns the files in a folder, at any depth, sorted by name; or the file itself."""
     if not stat.S_ISDIR(os.stat(source).st_mode):  # noqa: PTH116 - it may be bytes that are no text
         return [source]
 

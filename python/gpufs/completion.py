@@ -1,7 +1,7 @@
-"""Scripts that make a shell complete the command line, as ``gpufs completion`` prints them.
+"""Shell completion scripts for the command line: the output of ``gpufs completion``.
 
-They are made from the commands and their options as they are, and hold all of them: completing
-starts no Python.
+They are made from the commands and their options, and contain all of them, so a completion does not
+start Python.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-Made: TypeAlias = Any  # by typer: of classes of click, or of its own, by its version
+# an object of click's classes or of typer's own, depending on typer's version
+Made: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """An option of a command."""
 
-    names: list[str]  # with their dashes
+    names: list[str]  # including their dashes
     takes_value: bool
-    choices: list[str]  # of its value; none: anything, such as a path
+    choices: list[str]  # possible values; empty: any value, such as a path
     help: str
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: its options, and what its arguments may be apart from paths."""
+    """A command: its options, and the words that its arguments may be, apart from paths."""
 
     name: str
     help: str
@@ -34,11 +35,11 @@ class Command:
 
 
 def describe(group: Made, words: Mapping[str, Sequence[str]]) -> tuple[list[Option], list[Command]]:
-    """Returns the options in front of any command, and the commands.
+    """Returns the global options, and the commands.
 
     Args:
-        group: what typer makes of an application.
-        words: for commands whose arguments are words, these.
+        group: the object that typer makes of an application.
+        words: possible arguments, by command.
     """
     commands = [
         Command(
@@ -54,7 +55,7 @@ def describe(group: Made, words: Mapping[str, Sequence[str]]) -> tuple[list[Opti
 
 
 def _options_of_all(command: Made) -> list[Option]:
-    """Returns a command's options, and those of commands that it has; each once."""
+    """Returns the options of a command and of its subcommands, without duplicates."""
     options = _options(command)
     for below in getattr(command, "commands", {}).values():
         known = {name for option in options for name in option.names}
@@ -79,11 +80,12 @@ def _options(command: Made) -> list[Option]:
 
 
 def bash(options: list[Option], commands: list[Command]) -> str:
-    """Returns a script for bash: where it has nothing to offer, bash completes paths."""
+    """Returns a script for bash. If the script offers nothing, bash completes paths."""
     names = [command.name for command in commands]
     lines = [
         "_gpufs() {",
-        '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" command="" offered="" index',
+        '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" '
+        'command="" offered="" index',
         "  # Of --option=value, the sign is a word of its own.",
         '  if [ "$word" = "=" ]; then',
         '    word=""',
@@ -129,7 +131,7 @@ def _all(options: list[Option], words: list[str]) -> str:
 
 
 def zsh(options: list[Option], commands: list[Command]) -> str:
-    """Returns a script for zsh: that for bash, which zsh can run."""
+    """Returns a script for zsh: that of bash, which zsh can run."""
     return (
         "(( $+functions[compdef] )) || { autoload -U compinit && compinit }\n"
         "autoload -U +X bashcompinit && bashcompinit\n" + bash(options, commands)

@@ -1,23 +1,23 @@
-"""What this machine supports and lacks, which way files take to the device, and whether all of it works.
+"""Checks of this machine: what it supports, the path of file data, and whether gpufs works.
 
 :func:`examine` asks the driver and the kernel, makes a small mount and searches a file with it.
-``gpufs doctor`` prints the result; ``gpufs doctor --json`` prints one object,
-:meth:`Report.to_json`, whose fields stay as they are here (new ones may come; ``schema`` grows when
-one changes or goes):
+``gpufs doctor`` prints the result. ``gpufs doctor --json`` prints one object,
+:meth:`Report.to_json`. Its fields are stable: new ones may be added, and ``schema`` grows when a
+field changes or is removed.
 
 ``schema``
     1.
 ``version``
-    Of gpufs.
+    The version of gpufs.
 ``usable``
-    True when no finding is a ``fail``.
+    True if no finding is a ``fail``.
 ``device``, ``device_name``, ``direct_path``
-    Of the trial mount, made with ``device="auto"``: ``"cuda"`` or ``"cpu"``, the name, and ``"on"``
-    or why every load is staged. All null when there was none.
+    Of the trial mount, made with ``device="auto"``: ``"cuda"`` or ``"cpu"``, the device's name,
+    and ``"on"`` or the reason why every load is staged. All null if there was no trial mount.
 ``host``
     ``kernel``, ``architecture``, ``cpus``, ``memory_bytes``, ``memory_limit_bytes`` (of the control
     group), ``open_files_soft``, ``open_files_hard``, ``locked_memory_bytes``, ``directory`` (the
-    working directory), ``file_system`` (its type). Null where there is no limit.
+    working directory), ``file_system`` (its type). Null means no limit.
 ``cuda``
     ``built_with`` and ``driver_supports`` (CUDA versions such as ``"13.0"``, or null), ``driver``
     (its release, or null), ``obstacle`` (why there is no GPU, or an empty string).
@@ -29,8 +29,8 @@ one changes or goes):
     ``generation``, ``generation_max``, ``width``, ``width_max``, each a number or null.
 ``findings``
     A list of ``check`` (a name such as ``"gpu.memory"``), ``gpu`` (an ordinal, or null), ``level``,
-    ``text`` and ``advice`` (what to do; may be empty). Levels: ``ok``, as it should be; ``info``,
-    nothing to do; ``warn``, works, but slower or with limits; ``fail``, does not work.
+    ``text`` and ``advice`` (what to do; may be empty). Levels: ``ok``; ``info``, no action is
+    needed; ``warn``, works, but slower or with limits; ``fail``, does not work.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ Level: TypeAlias = Literal["ok", "info", "warn", "fail"]
 
 SCHEMA: Final = 1
 OPEN_FILES_PROMISED: Final = 65536
-OLDEST_CAPABILITY: Final = (8, 0)  # for which the binaries hold code
-INDEPENDENT_THREADS_CAPABILITY: Final = (7, 0)  # lanes of a warp that wait for each other go on
+OLDEST_CAPABILITY: Final = (8, 0)  # the oldest GPUs for which the binaries contain code
+# lanes of a warp that wait for each other make progress
+INDEPENDENT_THREADS_CAPABILITY: Final = (7, 0)
 TRIAL_CACHE: Final = "4MiB"
 TRIAL_PAGES: Final = 256
-SETTLING_S: Final = (
-    2.5  # a file that changed less than two seconds ago gets a new version at its next open
-)
+# A file that changed less than two seconds ago gets a new version at its next open.
+SETTLING_S: Final = 2.5
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     check: str
     level: Level
@@ -75,7 +75,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a small mount said of itself, and what it counted."""
+    """Properties and counters of the trial mount."""
 
     device: str
     device_name: str
@@ -85,7 +85,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All findings, and the facts behind them."""
+    """All findings, and the facts that they are based on."""
 
     host: _machine.HostFacts
     cuda: dict[str, Any]
@@ -115,8 +115,11 @@ class Report:
 
 
 def examine() -> Report:
-    """Examines this machine. Waits for the driver, and for a trial mount: seconds where a GPU has to wake up."""
-    host = _machine.examine_host()  # first: a mount raises the limit of open files
+    """Examines this machine. Waits for the driver and a trial mount.
+
+    This may take seconds if a GPU has to wake up.
+    """
+    host = _machine.examine_host()  # before the mount, which raises the limit of open files
     cuda_facts = _core.examine_cuda()
     gpus: list[dict[str, Any]] = []
     for facts in cuda_facts["gpus"]:
@@ -131,12 +134,12 @@ def examine() -> Report:
     findings = [*_judge_cuda(cuda, gpus), *_judge_host(host, _core.examine_host())]
     trial = _try_mount("auto", findings)
     if trial is None and gpus:
-        _try_mount("cpu", findings)  # does at least the CPU device work?
+        _try_mount("cpu", findings)  # checks whether at least the CPU device works
     return Report(host, cuda, gpus, trial, findings)
 
 
 def cuda_version(number: int) -> str | None:
-    """Returns CUDA's number of a version, such as 13000, as ``13.0``; None for 0."""
+    """Returns a CUDA version number such as 13000 as ``13.0``; None for 0."""
     return f"{number // 1000}.{number % 1000 // 10}" if number else None
 
 
@@ -181,7 +184,8 @@ def _judge_gpu(gpu: dict[str, Any]) -> Iterator[Finding]:
     yield Finding(
         "gpu.name",
         "ok",
-        f"GPU {gpu['ordinal']}: {gpu['name']}, {gpu['multiprocessors']} multiprocessors, at {gpu['pci_address']}",
+        f"GPU {gpu['ordinal']}: {gpu['name']}, {gpu['multiprocessors']} multiprocessors, at "
+        f"{gpu['pci_address']}",
     )
     if gpu["prohibited"]:
         yield Finding(
@@ -193,7 +197,8 @@ def _judge_gpu(gpu: dict[str, Any]) -> Iterator[Finding]:
     yield Finding(
         "gpu.memory",
         "ok",
-        f"{format_size(gpu['memory_bytes'])} of memory; a quarter of what is free is the default cache",
+        f"{format_size(gpu['memory_bytes'])} of memory; a quarter of what is free is the default "
+        "cache",
     )
     yield _judge_capability(gpu["compute_capability"])
     yield _needed(
@@ -221,7 +226,8 @@ def _judge_gpu(gpu: dict[str, Any]) -> Iterator[Finding]:
             "gpu.host_register",
             "warn",
             f"cannot register {missing}: host workers bring every page (staged loads)",
-            "Nothing is wrong. Give the mount more workers, up to the number of cores, for more speed.",
+            "Nothing is wrong. Give the mount more workers, up to the number of cores, for more "
+            "speed.",
         )
     unused = [
         name
@@ -254,7 +260,8 @@ def _judge_capability(text: str) -> Finding:
     return Finding(
         "gpu.compute_capability",
         "warn",
-        f"compute capability {text} is too old: gpufs needs 7.0, where threads of a warp can wait for each other",
+        f"compute capability {text} is too old: gpufs needs 7.0, where threads of a warp can wait "
+        "for each other",
         'Use another GPU, or the CPU device (device="cpu").',
     )
 
@@ -301,7 +308,8 @@ def _judge_host(host: _machine.HostFacts, calls: _core.HostCalls) -> Iterator[Fi
     yield Finding(
         "host.locked_memory",
         "info",
-        f"limit of locked memory (ulimit -l): {limit}; what the NVIDIA driver pins for gpufs does not count against it",
+        f"limit of locked memory (ulimit -l): {limit}; what the NVIDIA driver pins for gpufs does "
+        "not count against it",
     )
     yield Finding(
         "host.file_system",
@@ -359,14 +367,18 @@ def _judge_memory(host: _machine.HostFacts) -> Finding:
 def _judge_open_files(host: _machine.HostFacts) -> Finding:
     hard = host.open_files_hard
     soft = host.open_files_soft
-    shown = f"limit of open files: {soft or 'none'}, which a mount raises to the hard limit: {hard or 'none'}"
+    shown = (
+        f"limit of open files: {soft or 'none'}, which a mount raises to the hard limit: "
+        f"{hard or 'none'}"
+    )
     # A mount leaves a quarter of the descriptors to the rest of the program.
     if hard is None or hard // 4 * 3 >= OPEN_FILES_PROMISED:
         return Finding("host.open_files", "ok", shown)
     return Finding(
         "host.open_files",
         "info",
-        f"{shown}; kernels may still have 131,072 files open, but the service keeps only {hard // 4 * 3} descriptors "
+        f"{shown}; kernels may still have 131,072 files open, but the service keeps only "
+        f"{hard // 4 * 3} descriptors "
         "and opens files again when it needs them",
         f"For many open files, raise the hard limit to {OPEN_FILES_PROMISED * 4 // 3 + 1} "
         "(limits.conf, or LimitNOFILE= of systemd).",
@@ -377,7 +389,7 @@ def _judge_open_files(host: _machine.HostFacts) -> Finding:
 
 
 def _try_mount(device: Device, findings: list[Finding]) -> Trial | None:
-    """Mounts, searches a file whose pages differ, and compares; appends what it found."""
+    """Makes a mount and searches a file whose pages differ; appends the findings."""
     where = "the CPU device" if device == "cpu" else "the default device"
     try:
         with Mount(
@@ -423,8 +435,7 @@ def _try_mount(device: Device, findings: list[Finding]) -> Trial | None:
 
 
 def _self_test(mount: Mount) -> Finding:
-    # A word of its own in each page, so that a page that is lost, doubled or taken for another is
-    # seen.
+    # Each page has a word of its own, so a lost, duplicated or exchanged page is detected.
     words = [f"page{_letters(number)}" for number in range(TRIAL_PAGES)]
     page_bytes = mount.page_bytes
     content = b"".join((word.encode() + b"\n").ljust(page_bytes, b".") for word in words)
@@ -442,7 +453,7 @@ def _self_test(mount: Mount) -> Finding:
                 else "",
             )
         if mount.direct_path == "on":
-            # What is registered for a file that has just changed does not serve its next open.
+            # The registration of a file that has just changed does not serve its next open.
             time.sleep(SETTLING_S)
             mount.register_file(file)
         result = grep.search(mount, grep.Dictionary(words), [file])
@@ -482,7 +493,10 @@ def _letters(number: int) -> str:
 
 
 def format_report(report: Report) -> list[tuple[Level, str, str]]:
-    """Returns lines for people, each as level, text and advice; what belongs to a GPU is indented under its name."""
+    """Returns the report as lines of level, text and advice.
+
+    Findings of a GPU are indented under its name.
+    """
     return [
         (
             finding.level,
@@ -496,7 +510,7 @@ def format_report(report: Report) -> list[tuple[Level, str, str]]:
 
 
 def conclude(report: Report) -> str:
-    """Returns the report in one sentence."""
+    """Returns a summary of the report in one sentence."""
     failed = ", ".join(finding.check for finding in report.findings if finding.level == "fail")
     if failed or report.trial is None:
         return f"gpufs {_core.__version__} does not work here as it should: {failed}"

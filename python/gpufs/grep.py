@@ -1,4 +1,4 @@
-"""Counts how often each word of a dictionary stands in each of many files; the search runs in kernels of a mount.
+"""Counts how often each word of a dictionary occurs in each of many files, in kernels.
 
     >>> import gpufs
     >>> from gpufs import grep
@@ -7,8 +7,8 @@
     >>> [match.word for match in result]
     ['mount']
 
-Paths and words are bytes to the engine. As ``str`` they are what :func:`os.fsencode` and
-:func:`os.fsdecode` make of them, so that bytes which are no UTF-8 survive.
+The engine handles paths and words as bytes. :func:`os.fsencode` and :func:`os.fsdecode` convert
+from and to ``str``, so bytes that are not UTF-8 survive.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Final
 from gpufs import _core
 from gpufs._mount import AnyPath, Mount
 
-MATCHES_AT_ONCE: Final = 1 << 14  # that become Python objects together
+MATCHES_AT_ONCE: Final = 1 << 14  # matches that become Python objects at once
 POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A word that stands in a file."""
+    """A word that occurs in a file."""
 
     path: str
     word: str
@@ -37,24 +37,24 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a search is. The totals are 0 while folders are still being listed."""
+    """The progress of a search. The totals are 0 while folders are still being listed."""
 
     files_done: int
     files_total: int
     bytes_done: int
-    bytes_total: int  # as the files' sizes were when they were listed
+    bytes_total: int  # the files' sizes at the listing
 
 
 class Dictionary:
     """The words to look for.
 
     Args:
-        words: in any order, each once or more often; empty ones are ignored. ignore_case: of A to
-        Z; other letters stay different. Words that differ in nothing else are one word, in the
-            spelling that comes first.
+        words: in any order; repeated and empty words are ignored.
+        ignore_case: whether to ignore the case of A to Z; other letters stay different. Words that
+            differ only in this case are one word, in the spelling that comes first.
 
     Raises:
-        ValueError: a word with a NUL or a newline in it, or of more than 255 bytes.
+        ValueError: a word contains a NUL or a newline, or has more than 255 bytes.
     """
 
     __slots__ = ("_core",)
@@ -66,16 +66,19 @@ class Dictionary:
     def read(
         cls, *paths: AnyPath, more: Iterable[str | bytes] = (), ignore_case: bool = False
     ) -> Dictionary:
-        r"""Reads files with one word a line; empty lines are ignored. Lines end with ``\n`` or ``\r\n``.
+        r"""Reads files with one word a line. Lines end with ``\n`` or ``\r\n``.
+
+        Empty lines are ignored. Waits for the files.
 
         Args:
-            paths: of the files, which may be pipes.
-            more: words to look for besides; they come first.
+            paths: the files, which may be pipes.
+            more: additional words, which come first.
             ignore_case: as for the constructor.
 
         Raises:
-            OSError: a file cannot be read, or (``EINVAL``) has a word with a NUL in it or of more
-            than 255 bytes. ValueError: as for the constructor, of ``more``.
+            OSError: a file cannot be read. ``EINVAL``: a word contains a NUL or has more than 255
+                bytes.
+            ValueError: as for the constructor, for a word of ``more``.
         """
         made = cls.__new__(cls)
         made._core = _core.Dictionary.read(
@@ -89,13 +92,17 @@ class Dictionary:
 
 
 class Result:
-    """What a search found: iterates over :class:`Match`, ordered by path, then word, both bytewise.
+    """The result of a search: iterates over :class:`Match`, sorted by path and word, bytewise.
 
     Attributes:
-        files: that were searched to their end. bytes: of these. words_found: different words with a
-        match. occurrences: the sum of all counts. seconds: that listing and searching took. binary:
-        paths of files with a NUL byte, which were searched up to it at most. failures: an
-        ``OSError`` with ``errno`` and ``filename`` for each file or folder that could not be read.
+        files: the number of completely searched files.
+        bytes: the bytes of these files.
+        words_found: the number of different words with a match.
+        occurrences: the sum of all counts.
+        seconds: the time for listing and searching.
+        binary: the paths of files with a NUL byte, which were searched at most up to it.
+        failures: an ``OSError`` with ``errno`` and ``filename`` for each file or folder that could
+            not be read.
     """
 
     __slots__ = (
@@ -130,10 +137,10 @@ class Result:
                 yield Match(os.fsdecode(path), os.fsdecode(word), count)
 
     def lines(self) -> Iterator[bytes]:
-        """Yields the matches as text: pieces of many lines ``PATH<TAB>WORD<TAB>COUNT``, each line with its end.
+        """Yields the matches as text ``PATH<TAB>WORD<TAB>COUNT<NEWLINE>``, in pieces of many lines.
 
-        Made for output: some hundred times faster than formatting each :class:`Match`. What is
-        special in a path (a tab, an end of line) stands there as it is.
+        This is some hundred times faster than formatting each :class:`Match`. Special characters of
+        a path (a tab, a newline) are not escaped.
         """
         for start in range(0, len(self._core), MATCHES_AT_ONCE):
             yield self._core.lines(start, start + MATCHES_AT_ONCE)
@@ -141,19 +148,22 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class FileLines:
-    """How many lines of a file have a match."""
+    """The number of lines of a file with a match."""
 
     path: str
     lines: int
 
 
 class LineCounts:
-    """What :func:`count_lines` found: iterates over :class:`FileLines`, of all files searched, ordered by path.
+    """The result of :func:`count_lines`: iterates over :class:`FileLines`, sorted by path.
 
     Attributes:
-        files: that were searched. bytes: of these. lines: the sum over all files. seconds: that
-        listing and searching took. failures: an ``OSError`` with ``errno`` and ``filename`` for
-        each file or folder that could not be read.
+        files: the number of searched files.
+        bytes: the bytes of these files.
+        lines: the sum over all files.
+        seconds: the time for listing and searching.
+        failures: an ``OSError`` with ``errno`` and ``filename`` for each file or folder that could
+            not be read.
     """
 
     __slots__ = ("_counts", "bytes", "failures", "files", "lines", "seconds")
@@ -171,7 +181,7 @@ class LineCounts:
         return len(self._counts)
 
     def __iter__(self) -> Iterator[FileLines]:
-        """Yields what each file has."""
+        """Yields the line count of each file."""
         for path, lines in self._counts:
             yield FileLines(os.fsdecode(path), lines)
 
@@ -190,20 +200,18 @@ def search(
     *,
     on_progress: Callable[[Progress], object] | None = None,
 ) -> Result:
-    """Searches files, and folders with all that is below them.
+    """Searches files, and folders with everything below them.
 
     Waits for the end, without holding the GIL. ``on_progress`` is called about twenty times a
-    second, and at the end. When it raises, or on Ctrl-C, the exception goes on at once; the kernels
-    go on to their end, for which closing the mount does not wait.
+    second, and at the end. If it raises an exception, or on Ctrl-C, the exception propagates at
+    once. The kernels then run to their end, and closing the mount does not wait for them.
 
     The count of a word in a file is the number of lines that ``LC_ALL=C grep -o -w -F -e WORD
-    FILE`` prints (with ``-i``, where the dictionary ignores the case): whole words (of
-    ``A-Za-z0-9_``), none of which overlap. As with grep, a file with a NUL byte counts at most up
-    to it; see :attr:`Result.binary`. Symbolic links are followed where they are in ``paths``, not
-    below.
+    FILE`` prints (with ``-i`` if the dictionary ignores case): whole words (of ``A-Za-z0-9_``) that
+    do not overlap. As with grep, a file with a NUL byte counts at most up to it; see
+    :attr:`Result.binary`. Symbolic links are followed in ``paths``, but not below folders.
 
-    A file or folder that cannot be read does not end the search: it stands in
-    :attr:`Result.failures`.
+    A file or folder that cannot be read does not end the search; :attr:`Result.failures` lists it.
 
     Raises:
         OSError: the device failed, or there is not enough memory.
@@ -220,10 +228,10 @@ def count_lines(
     *,
     on_progress: Callable[[Progress], object] | None = None,
 ) -> LineCounts:
-    """Counts, for each file, the lines in which any of the words stands; else as :func:`search`.
+    """Counts the lines of each file that contain any of the words; else as :func:`search`.
 
     The count of a file is what ``LC_ALL=C grep -c -w -F`` prints with an ``-e WORD`` for each word.
-    As for grep, a NUL byte ends a line, so all of a binary file is searched.
+    As in grep, a NUL byte ends a line, so all of a binary file is searched.
     """
     return LineCounts(*_run(mount, dictionary, paths, on_progress, lines=True))
 
@@ -236,7 +244,7 @@ def _run(
     *,
     lines: bool,
 ) -> tuple[_core.SearchResult, float]:
-    """Returns what a search found, and its seconds."""
+    """Runs a search. Returns its result and its seconds."""
     start = time.perf_counter()
     running = _core.Search(mount._core, dictionary._core, list(map(os.fsencode, paths)), lines)
     done = False

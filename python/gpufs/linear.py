@@ -1,19 +1,18 @@
-"""Products of matrices in files, computed by kernels that read and write the files themselves (TOCS 6.1.4, 6.1.5).
+"""Products of matrices in files; kernels read and write the files (TOCS 6.1.4, 6.1.5).
 
 >>> import gpufs, numpy as np, tempfile, os
 >>> from gpufs import linear
 >>> folder = tempfile.mkdtemp()
->>> for name, array in (("a.npy", np.eye(3, dtype="f4") * 2), ("x.npy", np.arange(3, dtype="f4"))):
-...     np.save(os.path.join(folder, name), array)
+>>> a, x, y, c = (os.path.join(folder, name) for name in ("a.npy", "x.npy", "y.npy", "c.npy"))
+>>> np.save(a, np.eye(3, dtype="f4") * 2)
+>>> np.save(x, np.arange(3, dtype="f4"))
 >>> with gpufs.mount(device="cpu", cache="16MiB") as mount:
-...     done = linear.matvec(mount, *(os.path.join(folder, name) for name in ("a.npy", "x.npy",
-        "y.npy")))
->>> np.load(os.path.join(folder, "y.npy")).tolist()
+...     done = linear.matvec(mount, a, x, y)
+>>> np.load(y).tolist()
 [0.0, 2.0, 4.0]
 >>> with gpufs.mount(device="cpu", cache="16MiB") as mount:
-...     done = linear.matmul(mount, *(os.path.join(folder, name) for name in ("a.npy", "a.npy",
-        "c.npy")))
->>> np.load(os.path.join(folder, "c.npy"))[0].tolist()
+...     done = linear.matmul(mount, a, a, c)
+>>> np.load(c)[0].tolist()
 [4.0, 0.0, 0.0]
 """
 
@@ -37,32 +36,32 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 PAGE: Final = "64KiB"
-"""A good page of a mount that matrices are read through: whole runs of them are brought by the copy engine."""
+"""A good page size for a mount that reads matrices: the copy engine loads whole runs of pages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What :func:`matvec` did."""
+    """The result of :func:`matvec`."""
 
     rows: int
     columns: int
     bytes: int  # of the matrix
-    seconds: float  # from the files' opening to the result's last byte
+    seconds: float  # from the open of the files to the result's last byte
 
 
 @dataclass(frozen=True, slots=True)
 class MatmulResult:
-    """What :func:`matmul` did."""
+    """The result of :func:`matmul`."""
 
     rows: int
     depth: int
     columns: int
     bytes: int  # of both matrices
-    seconds: float  # from the files' opening to the result's last byte
+    seconds: float  # from the open of the files to the result's last byte
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions."""
+        """The number of multiplications and additions."""
         return 2 * self.rows * self.depth * self.columns
 
 
@@ -76,26 +75,28 @@ def matvec(
     shape: tuple[int, int] | None = None,
     alone: bool = False,
 ) -> Result:
-    """Multiplies a matrix with a vector: ``out[i] = sum(matrix[i, k] * vector[k])``, in float32. Waits for the end.
+    """Multiplies a matrix with a vector in float32. Waits for the end.
+
+    Computes ``out[i] = sum(matrix[i, k] * vector[k])``.
 
     Args:
-        mount: one that may write. matrix: two dimensions, float32 or bfloat16, in C order: a
-        ``.npy`` file; or with ``dtype`` and ``shape`` a raw
-            one. It may be larger than the GPU's memory.
-        vector: as many numbers as the matrix has columns, of the same type, in a file of the same
-        kind. out: where the product goes, float32: in a ``.npy`` file if its name ends so, else in
-        a raw one. It is there
-            when it is whole; until then what was there before.
-        dtype: of raw files. shape: of a raw matrix: rows and columns. alone: nothing else in this
-        process uses the GPU meanwhile. Then the copy engine brings what is read, which is
-            the fastest way; a call of the CUDA driver by another thread could keep it waiting.
+        mount: a mount that may write.
+        matrix: a ``.npy`` file with two dimensions, float32 or bfloat16, in C order; or a raw file,
+            with ``dtype`` and ``shape``. It may be larger than the GPU's memory.
+        vector: a file of the same format and type, with one number for each column of the matrix.
+        out: the path of the float32 product: a ``.npy`` file if it has this suffix, else a raw
+            file. An existing file is replaced when the product is complete.
+        dtype: the type of raw files.
+        shape: rows and columns of a raw matrix.
+        alone: whether nothing else in this process uses the GPU during the call. Then the copy
+            engine loads the files, which is the fastest way. A call of the CUDA driver by another
+            thread could make it wait.
 
     Raises:
-        OSError: a file cannot be opened, read or written, or is shorter than it says; ``out`` is
-        one of those that are
-            read; the disk is full.
-        ValueError: it is not what it should be, or the sizes do not fit.
-        TypeError: numbers of another type.
+        OSError: a file cannot be opened, read or written, or is shorter than its header says;
+            ``out`` is one of the files that are read; the disk is full.
+        ValueError: a file is not of its format, or the sizes do not match.
+        TypeError: the numbers are of another type.
     """
     start = time.perf_counter()
     with _array(mount, matrix, dtype, shape) as a, _array(mount, vector, dtype, None) as x:
@@ -134,29 +135,31 @@ def matmul(
     shape: tuple[int, int, int] | None = None,
     alone: bool = False,
 ) -> MatmulResult:
-    """Multiplies two matrices: ``out[i, j] = sum(a[i, k] * b[k, j])``, in float32. Waits for the end.
+    """Multiplies two matrices in float32. Waits for the end.
 
-    On a GPU by its matrix units; float32 numbers as three bfloat16 parts each, whose products are
-    added up in float32, which is as good as products of float32.
+    Computes ``out[i, j] = sum(a[i, k] * b[k, j])``. On a GPU the matrix units compute it. They
+    split float32 numbers into three bfloat16 parts each, and add the products up in float32, which
+    is as accurate as products of float32.
 
     Args:
-        mount: one that may write. a: two dimensions, in C order: a ``.npy`` file of float32; or
-        with ``dtype`` (float32 or bfloat16) and ``shape``
-            a raw one. It may be larger than the GPU's memory.
-        b: as many rows as ``a`` has columns, of the same type, in a file of the same kind. It must
-        have room in the
-            GPU's memory beside the cache; one and a half times as much, if it is float32.
-        out: where the product goes, float32: in a ``.npy`` file if its name ends so, else in a raw
-        one. It is there
-            when it is whole; until then what was there before. It may be larger than the GPU's
-            memory.
-        dtype: of raw files. shape: of raw matrices: rows of ``a``, its columns, which are the rows
-        of ``b``, and the columns of ``b``. alone: as of :func:`matvec`.
+        mount: a mount that may write.
+        a: a ``.npy`` file with two dimensions, float32, in C order; or a raw file, with ``dtype``
+            (float32 or bfloat16) and ``shape``. It may be larger than the GPU's memory.
+        b: a file of the same format and type, with one row for each column of ``a``. It must fit
+            into the GPU's memory beside the cache; for float32, one and a half times its size must
+            fit.
+        out: the path of the float32 product: a ``.npy`` file if it has this suffix, else a raw
+            file. An existing file is replaced when the product is complete. It may be larger than
+            the GPU's memory.
+        dtype: the type of raw files.
+        shape: of raw matrices: the rows of ``a``, the columns of ``a`` (the rows of ``b``), and the
+            columns of ``b``.
+        alone: as for :func:`matvec`.
 
     Raises:
-        OSError: as of :func:`matvec`; there is no room for ``b`` (``ENOMEM``).
-        ValueError: a file is not what it should be, or the sizes do not fit.
-        TypeError: numbers of another type; ``dtype`` without ``shape``, or the other way round.
+        OSError: as for :func:`matvec`; ``ENOMEM``: ``b`` does not fit.
+        ValueError: a file is not of its format, or the sizes do not match.
+        TypeError: the numbers are of another type; or only one of ``dtype`` and ``shape`` is given.
     """
     start = time.perf_counter()
     if (dtype is None) != (shape is None):
@@ -197,7 +200,10 @@ def matmul(
 def _product_file(
     out: AnyPath, shape: tuple[int, ...], *factors: FileArray
 ) -> Iterator[tuple[bytes, int]]:
-    """Gives the name of a new file for a product, and how much of it is its header; at the end it gets its own name."""
+    """Yields the temporary path of a product's file and its header's bytes.
+
+    At the end of the block the file gets its own name.
+    """
     import numpy as np
 
     with replacing(os.fsdecode(out), [factor.file.opened_path for factor in factors]) as part:
@@ -216,7 +222,7 @@ def _product_file(
 
 
 def _array(mount: Mount, path: AnyPath, dtype: object, shape: tuple[int, ...] | None) -> FileArray:
-    """Opens an array; a raw file of another size than the shape says is taken for a wrong shape."""
+    """Opens an array. A raw file whose size differs from the shape's raises ``ValueError``."""
     array = mount.array(path) if dtype is None else mount.array(path, dtype, shape)
     size = array.file.size()
     if shape is not None and size != array.nbytes:
@@ -233,7 +239,8 @@ def _check(array: FileArray, ndim: int, what: str) -> None:
         raise ValueError(f"{array.file.name}: {array.ndim} dimensions, but a {what} has {ndim}")
     if array.dtype.name not in ("float32", "bfloat16"):
         raise TypeError(
-            f"{array.file.name}: numbers of type {array.dtype}; a {what} may have float32 and bfloat16"
+            f"{array.file.name}: numbers of type {array.dtype}; a {what} may have float32 and "
+            "bfloat16"
         )
     if array.size == 0:
         raise ValueError(f"{array.file.name}: a {what} without numbers")
@@ -248,5 +255,6 @@ def _check(array: FileArray, ndim: int, what: str) -> None:
 def _check_types(first: FileArray, second: FileArray) -> None:
     if second.dtype != first.dtype:
         raise TypeError(
-            f"{second.file.name}: numbers of type {second.dtype}, but {first.dtype} in {first.file.name}"
+            f"{second.file.name}: numbers of type {second.dtype}, but {first.dtype} in "
+            f"{first.file.name}"
         )

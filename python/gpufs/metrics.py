@@ -1,34 +1,37 @@
-r"""The statistics of mounts as an endpoint for Prometheus, on request.
+r"""The statistics of mounts as an endpoint for Prometheus.
 
-    >>> import gpufs >>> from gpufs import metrics >>> with gpufs.mount(device="cpu", cache="4MiB")
-    as mount, metrics.serve(mount, port=0) as server:
+    >>> import gpufs
+    >>> from gpufs import metrics
+    >>> mount = gpufs.mount(device="cpu", cache="4MiB")
+    >>> with mount, metrics.serve(mount, port=0) as server:
     ...     server.url.startswith("http://127.0.0.1:")
     True
 
-:func:`serve` gives one endpoint for any number of mounts, :meth:`gpufs.Mount.serve_metrics` one for
-a single mount. ``gpufs top`` shows in a terminal what such an endpoint says; a scrape of Prometheus
-asks for it in the same way.
+:func:`serve` makes one endpoint for any number of mounts, :meth:`gpufs.Mount.serve_metrics` one for
+a single mount. ``gpufs top`` shows the endpoint's statistics in a terminal. It requests them in the
+same way as a scrape of Prometheus.
 
-The answer is the text exposition format 0.0.4. Every sample has the labels ``mount`` (which of the
-mounts that the endpoint was given, counted from 0), ``device`` (``cuda`` or ``cpu``) and
-``ordinal`` (which GPU). Names follow Prometheus' habits: what only grows is a counter and ends in
-``_total``, times are seconds, sizes bytes. Loads and their bytes are one metric each, with the path
-that the pages took in the label ``path``: ``direct``, ``staged``, ``bulk`` or ``open``.
-``gpufs_build_info`` and ``gpufs_mounts`` (how many mounts are open) are always there.
+The answer is in the text exposition format 0.0.4. Every sample has the labels ``mount`` (the number
+of the mount in the endpoint's arguments, from 0), ``device`` (``cuda`` or ``cpu``) and ``ordinal``
+(the GPU's number). Names follow Prometheus' conventions: a value that only grows is a counter and
+ends in ``_total``, times are seconds, sizes bytes. Loads and their bytes are one metric each, with
+the path of the pages in the label ``path``: ``direct``, ``staged``, ``bulk`` or ``open``.
+``gpufs_build_info`` and ``gpufs_mounts`` (the number of open mounts) are always present.
 
 The latency of major faults, and of pages that come with an open, is a histogram without
-``gpufs_fault_latency_seconds_sum``: a mount counts them by powers of two and adds up no times, the
-format does not ask for a sum, and a made-up one would give wrong averages without a word.
-``histogram_quantile`` needs none. The bounds are the largest times of their buckets (``2**(b + 1) -
-1`` nanoseconds): ``le`` includes its bound, and the next power of two is counted in the next
-bucket.
+``gpufs_fault_latency_seconds_sum``. A mount counts faults by powers of two and does not add up
+times. The format does not require a sum, and an estimated one would give wrong averages.
+``histogram_quantile`` does not need it. The bounds are the largest times of their buckets (``2**(b
++ 1) - 1`` nanoseconds), because ``le`` includes its bound, and the next power of two belongs to the
+next bucket.
 
-With ``files=True`` there are also metrics of each file that kernels have open at that moment, with
-its path in the label ``file``. They begin at 0 whenever the file is opened, and go when it is
-closed; opens of one path in different ways are added up. A label is text, a path is bytes: bytes
-that are no UTF-8 become U+FFFD, and then the label ``file_bytes`` has all bytes of the path in
-hexadecimal digits, so that no two files have the same labels. A mount may have 131,072 files open,
-and each makes six lines: that is why this is off by default.
+With ``files=True`` there are also metrics of each file that kernels have open, with its path in the
+label ``file``. They begin at 0 when the file is opened, and disappear when it is closed. Opens of
+one path in several modes are added up.
+
+Bytes of a path that are not UTF-8 become U+FFFD. The label ``file_bytes`` then has all bytes of the
+path in hexadecimal digits, so that no two files have the same labels. This option is off by
+default, because a mount may have 131,072 open files, with six lines each.
 """
 
 from __future__ import annotations
@@ -56,33 +59,32 @@ DEFAULT_PORT: Final = DEFAULT_METRICS_PORT
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 METRICS_PATH: Final = "/metrics"
 HINT: Final = f"gpufs: metrics for Prometheus are at {METRICS_PATH}\n"
-BUILD_INFO: Final = "gpufs_build_info"  # its presence tells an endpoint of gpufs from others
+BUILD_INFO: Final = "gpufs_build_info"  # its presence identifies an endpoint of gpufs
 LATENCY: Final = "gpufs_fault_latency_seconds"
-CLIENT_TIMEOUT_S: Final = 10.0  # of a client that asks for nothing, or takes nothing
-ACCEPT_PAUSE_S: Final = (
-    0.1  # before the next try where a connection could not be accepted, as for want of descriptors
-)
+CLIENT_TIMEOUT_S: Final = 10.0  # for a client that sends no request, or does not read the answer
+# The pause before the next accept after a failed one, for example without free descriptors.
+ACCEPT_PAUSE_S: Final = 0.1
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
-_Socket: TypeAlias = (
-    Any  # of a connection; socketserver has the same name for a datagram with its socket
-)
-_ClientAddress: TypeAlias = Any  # its form is that of the address family
+# A connection; socketserver uses the same name for a datagram with its socket.
+_Socket: TypeAlias = Any
+_ClientAddress: TypeAlias = Any  # its form depends on the address family
 
 
-# --- What is told ---
+# --- The metrics ---
 
 
 @dataclass(frozen=True, slots=True)
 class _Metric:
-    """A metric of the mount's statistics."""
+    """A metric of a mount's statistics."""
 
     name: str
     kind: Kind
     help: str
-    key: str = ""  # in Statistics, where there is one series
-    key_of_path: Mapping[str, str] = field(default_factory=dict)  # where there is one for each path
-    divisor: int = 1  # of what is counted, to give the metric's unit
+    key: str = ""  # the key in Statistics of a metric with one series
+    # The keys in Statistics of a metric with a series for each path.
+    key_of_path: Mapping[str, str] = field(default_factory=dict)
+    divisor: int = 1  # converts the counted unit to the metric's unit
 
 
 _METRICS: Final = (
@@ -252,7 +254,7 @@ _FILE_METRICS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What a mount said at one moment."""
+    """The statistics of a mount at one moment."""
 
     labels: dict[str, str]
     statistics: Statistics
@@ -262,13 +264,13 @@ class _Reading:
 
 
 def exposition(mounts: Iterable[Mount], *, files: bool = False) -> str:
-    """Returns the statistics of mounts in the text exposition format, without those that were closed.
-
-    Args:
-        mounts: numbered in this order by the label ``mount``.
-        files: whether to add the metrics of each open file.
+    """Returns the statistics of open mounts in the text exposition format.
 
     Does not wait for kernels.
+
+    Args:
+        mounts: the mounts; the label ``mount`` is the position in this order.
+        files: whether to add the metrics of each open file.
     """
     return _exposition(list(enumerate(mounts)), files)
 
@@ -281,7 +283,10 @@ def _exposition(mounts: Sequence[tuple[int, Mount]], files: bool) -> str:
 
 
 def _read(number: int, mount: Mount, files: bool) -> _Reading | None:
-    """Returns None for a mount that is closed, or is being closed by another thread."""
+    """Reads a mount's statistics.
+
+    Returns None if the mount is closed or another thread closes it.
+    """
     try:
         if mount.closed:
             return None
@@ -331,7 +336,7 @@ def _lines(readings: Sequence[_Reading], files: bool) -> Iterator[str]:
 
 
 def _histogram(name: str, labels: dict[str, str], counts: Sequence[int]) -> Iterator[str]:
-    """Yields the lines of counts by powers of two; the last one has no upper bound."""
+    """Yields the lines of counts by powers of two. The last count has no upper bound."""
     total = 0
     for bit, count in enumerate(counts[:-1]):
         total += count
@@ -386,24 +391,22 @@ def serve(
 ) -> MetricsServer:
     """Serves the statistics of mounts over HTTP, at ``/metrics``, from a thread of its own.
 
-    Args:
-        mounts: one or several. They may be closed while they are served, and are left out then;
-        being served does not
-            keep a mount from being garbage.
-        address: where to listen: a name or number of this host. By default only programs of this
-        host can connect:
-            there is no password, and the statistics, file names above all, are nobody else's
-            business. ``"0.0.0.0"`` or ``"::"`` lets everybody who can reach this host read them.
-        port: 0 for any that is free; see :attr:`MetricsServer.port`. The default, 9464, is where
-        ``gpufs top`` looks. files: whether to add the metrics of each open file; see the
-        documentation of :mod:`gpufs.metrics`.
+    The server runs until it is closed or the interpreter exits, even if the program does not keep
+    the result. Does not wait.
 
-    The server goes on until it is closed or the interpreter ends, also when nobody keeps what was
-    returned.
+    Args:
+        mounts: one or several mounts. A closed mount is left out of the answers. The server does
+            not keep a mount alive.
+        address: a name or a number of this host, to listen on. By default only programs of this
+            host can connect. There is no password, and the statistics, above all file names, may be
+            confidential. ``"0.0.0.0"`` or ``"::"`` let everyone who can reach this host read them.
+        port: the port to listen on; ``gpufs top`` uses the default, 9464. 0: any free port; see
+            :attr:`MetricsServer.port`.
+        files: whether to add the metrics of each open file; see :mod:`gpufs.metrics`.
 
     Raises:
-        OSError: it cannot listen there; ``filename`` is the address with the port.
-        ValueError: a port that cannot be.
+        OSError: the server cannot listen there; ``filename`` is the address with the port.
+        ValueError: an invalid port.
     """
     return MetricsServer(
         [mounts] if isinstance(mounts, Mount) else mounts, address=address, port=port, files=files
@@ -411,11 +414,11 @@ def serve(
 
 
 class MetricsServer:
-    """An endpoint made by :func:`serve`. A context manager, closed at the end of the ``with`` block.
+    """An endpoint made by :func:`serve`: a context manager that closes it at the block's end.
 
-    ``GET`` and ``HEAD`` of ``/metrics`` give the statistics, of ``/`` a line that says so; other
-    paths are 404, other methods 405. Any number of clients may ask at once. All methods may be
-    called from several threads. A process that is forked off does not serve.
+    ``GET`` and ``HEAD`` of ``/metrics`` return the statistics; of ``/`` they return a line with a
+    hint. Other paths are 404, other methods 405. Any number of clients may connect at the same
+    time. All methods may be called from several threads. A forked child process does not serve.
     """
 
     __slots__ = ("__weakref__", "_address", "_listener")
@@ -452,31 +455,34 @@ class MetricsServer:
         self.close()
 
     def __repr__(self) -> str:
-        """Says where it listens."""
+        """Returns a text with the URL."""
         return f"<gpufs.metrics.MetricsServer {'closed' if self.closed else f'at {self.url}'}>"
 
     @property
     def address(self) -> str:
-        """Where it listens, as it was asked for."""
+        """The address to listen on, as it was given."""
         return self._address
 
     @property
     def port(self) -> int:
-        """The port, also where any was asked for."""
+        """The port, also if the argument was 0."""
         return self._listener.server_port
 
     @property
     def url(self) -> str:
-        """Where the statistics are."""
+        """The URL of the statistics."""
         return f"http://{_host_and_port(self._address, self.port)}{METRICS_PATH}"
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, here or by a fork."""
+        """Whether the server was closed, by a call or by a fork."""
         return self not in _servers
 
     def close(self) -> None:
-        """Ends the service: connections are cut off, and neither thread nor socket is left. May be called again."""
+        """Ends the service. Waits for its threads. A second call does nothing.
+
+        Closes all connections and the socket.
+        """
         _servers.discard(self)
         self._listener.close()
 
@@ -484,19 +490,22 @@ class MetricsServer:
         self._listener.socket.close()
 
 
-# Keeps those alive that nobody else keeps, and finds all of them at the end.
+# Keeps all servers alive, and finds them at exit.
 _servers: Final[set[MetricsServer]] = set()
 
 
 @atexit.register
 def _close_all() -> None:
-    """Threads that still run when the interpreter has ended are killed in the midst of a call."""
+    """Closes all servers. Threads that still run after the exit are killed within a call."""
     for server in list(_servers):
         server.close()
 
 
 def _forget_all() -> None:
-    """In a process that was forked off there are no threads that serve; the port must not stay taken by it."""
+    """Closes the sockets after a fork: no thread serves them in the child process.
+
+    An open socket would keep the port in use.
+    """
     for server in list(_servers):
         server._forget()
     _servers.clear()
@@ -510,17 +519,17 @@ def _host_and_port(address: str, port: int) -> str:
 
 
 class _Listener(ThreadingHTTPServer):
-    """Accepts connections on a thread, and answers each on another; ``close`` ends them all."""
+    """Accepts connections on one thread and answers each on another; ``close`` ends them all."""
 
     daemon_threads = True
-    allow_reuse_port = False  # newer Pythons' default would let two servers share a port
+    allow_reuse_port = False  # the default of newer Pythons would let two servers share a port
 
     def __init__(self, address: str, port: int, read: Callable[[], str]) -> None:
         self.read: Final = read
         self._ending: Final = threading.Event()
-        # Guards `_connections`, and that a socket is not closed while another thread shuts it down.
-        # A garbage collection under it may close a mount, and with it a server: hence one that its
-        # holder may take again.
+        # Guards `_connections`, and prevents that a socket is closed while another thread shuts it
+        # down. Reentrant: a garbage collection in the critical section may close a mount and its
+        # server.
         self._latch: Final = threading.RLock()
         self._connections: dict[threading.Thread, socket.socket] = {}
         self._owner: Final = os.getpid()
@@ -539,7 +548,7 @@ class _Listener(ThreadingHTTPServer):
             raise ValueError(f"no address of a host: {address!r}") from error
 
     def server_bind(self) -> None:
-        """Binds without asking for the host's full name, as HTTPServer does: that may wait for a name server."""
+        """Binds without looking up the host's full name, which may wait for a name server."""
         TCPServer.server_bind(self)
         self.server_name = str(self.server_address[0])
         self.server_port = int(self.server_address[1])
@@ -552,18 +561,21 @@ class _Listener(ThreadingHTTPServer):
             raise
 
     def close(self) -> None:
-        """Ends all threads but the calling one, which may be one of them: a collection of garbage closes mounts."""
+        """Ends all threads except the calling one.
+
+        The caller may be one of them, because a garbage collection closes mounts.
+        """
         if os.getpid() != self._owner:
             return
         self._ending.set()
-        with contextlib.suppress(OSError):  # closed before
-            self.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for a connection
+        with contextlib.suppress(OSError):  # already closed
+            self.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept
         me = threading.current_thread()
         if self._thread is not me:
             self._thread.join()
         with self._latch:
             for connection in self._connections.values():
-                with contextlib.suppress(OSError):  # the client has gone
+                with contextlib.suppress(OSError):  # the client has disconnected
                     connection.shutdown(socket.SHUT_RDWR)
             threads = list(self._connections)
         for thread in threads:
@@ -579,8 +591,8 @@ class _Listener(ThreadingHTTPServer):
         try:
             return super().get_request()
         except OSError:
-            # The caller tries again at once; the connection that could not be accepted is still
-            # there.
+            # The caller retries at once, and the connection that could not be accepted is still
+            # waiting.
             self._ending.wait(ACCEPT_PAUSE_S)
             raise
 
@@ -596,9 +608,8 @@ class _Listener(ThreadingHTTPServer):
                 del self._connections[ended]
             try:
                 thread.start()
-            except (
-                RuntimeError
-            ):  # no more threads, or the interpreter ends: this client gets no answer
+            # No thread can be started, or the interpreter exits: this client gets no answer.
+            except RuntimeError:
                 self.shutdown_request(request)
             else:
                 self._connections[thread] = request
@@ -608,7 +619,7 @@ class _Listener(ThreadingHTTPServer):
             super().shutdown_request(request)
 
     def handle_error(self, request: _Socket, client_address: _ClientAddress) -> None:
-        """Says nothing of clients that go away, or that neither ask nor take."""
+        """Ignores errors of clients that disconnect or stop reading and writing."""
         if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
 
@@ -618,7 +629,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = f"gpufs/{_core.__version__}"
 
     def __getattr__(self, name: str) -> Callable[[], None]:
-        """Answers every method, also those that nobody has thought of."""
+        """Answers every method, including unknown ones."""
         if name.startswith("do_"):
             return self._answer
         raise AttributeError(name)
@@ -655,14 +666,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Says nothing: standard error belongs to the program."""
+        """Logs nothing: standard error belongs to the program."""
 
 
-# --- Reading such text ---
+# --- The parser ---
 
 
 class Sample(NamedTuple):
-    """One line of the text format."""
+    """A line of the text format."""
 
     name: str
     labels: dict[str, str]
@@ -683,13 +694,16 @@ _ESCAPED: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 
 
 def parse(text: str) -> list[Sample]:
-    """Returns the samples of text in the exposition format 0.0.4; timestamps and comments are left out.
+    """Returns the samples of a text in the exposition format 0.0.4.
+
+    Ignores timestamps and comments.
 
     Raises:
-        ValueError: a line that the format does not have.
+        ValueError: a line is not in the format.
     """
     samples = []
-    for line in text.split("\n"):  # no other character ends a line, and paths may have all of them
+    # no other character ends a line, and paths may contain all others
+    for line in text.split("\n"):
         if not line.strip(" \t") or line.lstrip(" \t").startswith("#"):
             continue
         match = _SAMPLE_LINE.fullmatch(line)
@@ -702,7 +716,7 @@ def parse(text: str) -> list[Sample]:
 
 def _parse_value(text: str) -> float:
     try:
-        if "_" in text or not text.isascii():  # Python's own ways to write a number
+        if "_" in text or not text.isascii():  # notations that only Python has
             raise ValueError
         return float(text)
     except ValueError:
@@ -712,7 +726,7 @@ def _parse_value(text: str) -> float:
 def _parse_labels(text: str) -> dict[str, str]:
     labels: dict[str, str] = {}
     position = 0
-    while not _BLANKS.match(text, position):  # a comma may stand behind the last label
+    while not _BLANKS.match(text, position):  # a comma may follow the last label
         match = _LABEL.match(text, position)
         if match is None:
             raise ValueError(f"not a label: {text[position : position + 80]!r}")

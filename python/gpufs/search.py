@@ -1,4 +1,4 @@
-"""Vectors of files that are near those of another file (image search, TOCS 6.2.1), by kernels that read the files.
+"""Search for the vectors nearest to those of a file, by kernels (image search, TOCS 6.2.1).
 
 >>> import gpufs, numpy as np, tempfile, os
 >>> from gpufs import search
@@ -35,36 +35,33 @@ if TYPE_CHECKING:
     import numpy as np
 
 PAGE: Final = "64KiB"
-"""A good page of a mount that databases are read through: whole runs of them are brought by the copy engine."""
+"""A good page size for a mount that reads databases: the copy engine loads whole runs of pages."""
 
 TOP_MAX: Final = 1024
-"""The most vectors that can be asked for of each query."""
+"""The largest number of vectors that a search returns for a query."""
 
-NOTHING: Final = 2**64 - 1  # the extension module's index where there is no vector
+NOTHING: Final = 2**64 - 1  # the extension module's index for "no vector"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """What was found: of each query a row, with as many columns as vectors were wanted, the nearest first."""
+    """The matches: a row for each query, a column for each requested vector, nearest first."""
 
-    databases: np.ndarray[
-        Any, np.dtype[np.int64]
-    ]  # which, by its place among those given; -1 where there is none
-    indices: np.ndarray[
-        Any, np.dtype[np.int64]
-    ]  # of the vector in its database, from 0 on; -1 where there is none
-    distances: np.ndarray[
-        Any, np.dtype[np.float64]
-    ]  # Euclidean, computed in float64; infinite where there is none
+    # Number of the database in the argument's order, from 0 on; -1: no match.
+    databases: np.ndarray[Any, np.dtype[np.int64]]
+    # Number of the vector in its database, from 0 on; -1: no match.
+    indices: np.ndarray[Any, np.dtype[np.int64]]
+    # Euclidean distance, computed in float64; infinite: no match.
+    distances: np.ndarray[Any, np.dtype[np.float64]]
     queries: int
     vectors: int  # in all databases
-    dimensions: int  # numbers of a vector
-    bytes: int  # of all databases' numbers
-    seconds: float  # from the files' opening to the last answer
+    dimensions: int  # components of a vector
+    bytes: int  # of the vectors' components in all databases
+    seconds: float  # from the open of the files to the last match
 
     @property
     def found(self) -> int:
-        """Queries for which there is something."""
+        """The number of queries with a match."""
         return int((self.databases[:, 0] >= 0).sum())
 
 
@@ -78,34 +75,32 @@ def find(
     dimensions: int | None = None,
     alone: bool = False,
 ) -> Result:
-    """Looks for vectors that are near those of a file of queries. Waits for the end.
+    """Searches for the vectors nearest to those of a file of queries. Waits for the end.
 
-    What is found is exact: distances are computed in float64. A vector with a NaN is near to
-    nothing.
+    The result is exact: distances are computed in float64. A vector with a NaN never matches.
 
     Args:
-        mount: where. queries: float32 vectors: a ``.npy`` file of two dimensions; ``.fvecs``; any
-        other file is raw numbers. They
-            have to fit into the GPU's memory, beside the cache.
-        databases: such files, in the order in which they are looked through. They may be larger
-        than the GPU's memory.
-            All are opened; nothing is read of those that lie behind all first matches but where
-            they say their shape.
-        threshold: the largest distance that counts. Alone, it asks for the first match of each
-        query, in the order of
-            the databases and of their vectors.
-        top: asks for so many of the nearest of each query, from all databases, within the threshold
-        if there is one.
-            Of two that are equally far the first counts as nearer. At most 1,024.
-        dimensions: numbers of a vector. Raw files need it, but for databases, if the queries' file
-        says it. alone: nothing else in this process uses the GPU meanwhile. Then the copy engine
-        brings what is read, which is
-            the fastest way; a call of the CUDA driver by another thread could keep it waiting.
+        mount: the mount whose kernels read the files.
+        queries: a file of float32 vectors: ``.npy`` with two dimensions; ``.fvecs``; any other file
+            has raw numbers. The queries must fit into the GPU's memory beside the cache.
+        databases: files of the same kinds, in the order of the search. They may be larger than the
+            GPU's memory. All are opened. Of databases after the last first match, only the header
+            is read.
+        threshold: the largest distance of a match. Without ``top``, the search returns the first
+            match of each query, in the order of the databases and of their vectors.
+        top: the number of nearest vectors to return for each query, from all databases, within the
+            threshold if there is one. If two distances are equal, the first vector counts as
+            nearer. At most 1,024.
+        dimensions: components of a vector. Raw queries need it; raw databases take it from the
+            queries' file if that has it.
+        alone: whether nothing else in this process uses the GPU during the call. Then the copy
+            engine loads the files, which is the fastest way. A call of the CUDA driver by another
+            thread could make it wait.
 
     Raises:
-        OSError: a file cannot be opened or read, or has become shorter. ValueError: it is not what
-        it should be; vectors of several lengths; neither a threshold nor ``top``, or one
-            that cannot be.
+        OSError: a file cannot be opened or read, or has become shorter.
+        ValueError: a file is not of its format; vectors differ in length; ``threshold`` and ``top``
+            are both missing, or one is invalid.
     """
     import numpy as np
 
@@ -139,7 +134,7 @@ def find(
     place = np.frombuffer(places, np.uint64).reshape(asked.count, columns)
     is_there = place != NOTHING
     index = np.where(is_there, place, 0).astype(np.int64)
-    # Of several databases that begin at the same place all but the last are empty.
+    # If several databases begin at the same index, all but the last are empty.
     begins = np.cumsum(counts) - counts
     which = np.where(is_there, np.searchsorted(begins, index, side="right") - 1, -1)
     return Result(

@@ -1,4 +1,4 @@
-"""Sizes in bytes, as people write them: ``8GiB``, ``64k``, ``1.5 MB``."""
+"""Sizes in bytes as text: ``8GiB``, ``64k``, ``1.5 MB``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Final, SupportsIndex, TypeAlias
 
 Size: TypeAlias = str | SupportsIndex
-"""A number of bytes, or text that :func:`parse_size` understands."""
+"""A number of bytes, or text that :func:`parse_size` accepts."""
 
 LARGEST: Final = 2**63 - 1
 
@@ -22,14 +22,13 @@ _PATTERN: Final = re.compile(
 def parse_size(size: Size) -> int:
     """Returns a size in bytes.
 
-    ``KiB``, ``MiB``, ``GiB``, ``TiB``, ``PiB`` and the bare letters ``K`` ... ``P`` are powers of
-    1024; ``kB`` ... ``PB`` are powers of 1000; ``B`` or nothing means bytes. Case does not matter;
-    a space before the unit may stand.
+    ``KiB``, ``MiB``, ``GiB``, ``TiB``, ``PiB`` and the single letters ``K`` ... ``P`` are powers of
+    1024; ``kB`` ... ``PB`` are powers of 1000; ``B`` or no unit means bytes. Case does not matter.
+    A space before the unit is allowed.
 
     Raises:
-        ValueError: the text is no size, is no whole number of bytes, or is larger than 2**63 - 1;
-        or a number is
-            negative or that large.
+        ValueError: the text is not a size or not a whole number of bytes; or the size is negative
+            or larger than 2**63 - 1.
         TypeError: ``size`` is neither text nor an integer.
     """
     if not isinstance(size, str):
@@ -60,7 +59,7 @@ def parse_size(size: Size) -> int:
 
 
 def format_size(size_bytes: int) -> str:
-    """Returns a size for people to read, in powers of 1024, with at most one decimal: ``1.5 GiB``."""
+    """Returns a size as text, in powers of 1024, with at most one decimal: ``1.5 GiB``."""
     unit = 0
     while unit + 1 < len(_BINARY_UNITS) and size_bytes >= 1024 ** (unit + 1):
         unit += 1

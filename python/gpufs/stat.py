@@ -1,9 +1,14 @@
-"""What ``gpufs stat`` shows: files as kernels find them, and the arrays that lie in them.
+"""Files as kernels see them, and the arrays in them: the output of ``gpufs stat``.
 
-:func:`describe` asks; :func:`lines` and :meth:`Description.to_json` show. ``gpufs stat --json``
-prints one object: ``version``; ``device``, as of :class:`gpufs.Mount`; ``files``, an object for
-each (:meth:`Description.to_json`); ``failures``, objects with ``path``, ``errno`` and ``error``.
-Bytes of paths that are no UTF-8 become lone surrogates.
+:func:`describe` examines a file; :func:`lines` and :meth:`Description.to_json` show the result.
+``gpufs stat --json`` prints one object with these fields:
+
+* ``version``: of gpufs;
+* ``device``: as of :class:`gpufs.Mount`;
+* ``files``: an object for each file (:meth:`Description.to_json`);
+* ``failures``: objects with ``path``, ``errno`` and ``error``.
+
+Bytes of paths that are not UTF-8 become lone surrogates.
 """
 
 from __future__ import annotations
@@ -22,15 +27,18 @@ from gpufs._mount import AnyPath, Mount
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A file."""
+    """The description of a file."""
 
     path: str
     status: FileStatus
     arrays: list[ArrayEntry]
-    error: str | None  # why a file that should have arrays does not tell them
+    error: str | None  # why the arrays of a file of arrays cannot be listed
 
     def to_json(self) -> dict[str, Any]:
-        """Returns ``path``, what :class:`gpufs.FileStatus` has, and ``arrays``: objects as :class:`ArrayEntry`."""
+        """Returns ``path``, the fields of :class:`gpufs.FileStatus`, and ``arrays``.
+
+        ``arrays`` has an object with the fields of :class:`ArrayEntry` for each array.
+        """
         status = {name: getattr(self.status, name) for name in FileStatus.__slots__}
         arrays = [
             {name: getattr(entry, name) for name in ArrayEntry.__slots__} for entry in self.arrays
@@ -39,10 +47,12 @@ class Description:
 
 
 def describe(mount: Mount, path: AnyPath) -> Description:
-    """Asks a kernel what a file is. Of a ``.npy`` or ``.safetensors`` file the header is read too.
+    """Describes a file, by a kernel. Reads the header of ``.npy`` and ``.safetensors`` files.
+
+    Waits for the file.
 
     Raises:
-        OSError: it cannot be opened or read.
+        OSError: the file cannot be opened or read.
     """
     with mount.open(path) as file:
         status = file.stat()
@@ -54,14 +64,16 @@ def describe(mount: Mount, path: AnyPath) -> Description:
 
 
 def lines(description: Description) -> Iterator[str]:
-    """Yields lines for people."""
+    """Yields lines of text for people."""
     status = description.status
     yield description.path
     yield f"  size      {status.size:,} bytes"
     yield f"  mode      {stat.filemode(status.mode)} ({stat.S_IMODE(status.mode):04o})"
     yield f"  modified  {_moment(status.modified_ns)}"
     yield f"  changed   {_moment(status.changed_ns)}"
-    yield f"  inode     {status.inode} of device {os.major(status.device)}:{os.minor(status.device)}"
+    yield (
+        f"  inode     {status.inode} of device {os.major(status.device)}:{os.minor(status.device)}"
+    )
     for entry in description.arrays:
         name = "" if entry.name is None else f"{entry.name!r}: "
         if entry.shape is None:

@@ -1,26 +1,30 @@
-"""What ``gpufs top`` shows: rates of mounts, from an endpoint of :mod:`gpufs.metrics` that is asked again and again.
+"""The rates of mounts, from an endpoint of :mod:`gpufs.metrics`: the output of ``gpufs top``.
 
-:func:`updates` asks and compares; :func:`line`, :func:`table` and :meth:`Update.to_json` show.
-``gpufs top --json`` prints one object for each update, :meth:`Update.to_json`, whose fields stay as
-they are here (new ones may come):
+:func:`updates` polls the endpoint and compares answers; :func:`line`, :func:`table` and
+:meth:`Update.to_json` show the result. ``gpufs top --json`` prints one object for each update,
+:meth:`Update.to_json`. Its fields are stable; new ones may be added:
 
 ``time``
     Seconds since 1970.
 ``seconds``
-    That passed since the answer before, over which all rates are taken.
+    Seconds since the previous answer, over which all rates are computed.
 ``mounts``
     For each mount ``mount``, ``device`` and ``ordinal`` (the labels of its metrics), and the rates.
 ``all``
     The rates of all mounts together.
 
-The rates: ``hits_per_s``, ``minor_faults_per_s``, ``hit_ratio`` (the share of accesses to pages
-that found them in the cache, or null when there were none), ``loads_per_s`` and
-``loaded_bytes_per_s`` (objects with a number for each path: ``direct``, ``staged``, ``bulk``,
-``open``), ``read_bytes_per_s``, ``written_bytes_per_s``, ``opens_per_s``, ``reopens_per_s``,
-``evictions_per_s``, ``write_backs_per_s``, ``write_back_bytes_per_s``, ``latency_p50_s`` and
-``latency_p99_s`` (of major faults, as exact as a histogram by powers of two is; null when there
-were none), ``errors`` (that happened since the answer before) and ``errors_total`` (since the
-mounts began).
+The rates are:
+
+* ``hits_per_s``, ``minor_faults_per_s``;
+* ``hit_ratio``: the share of page accesses that found the page in the cache, or null if there were
+  none;
+* ``loads_per_s``, ``loaded_bytes_per_s``: objects with a number for each path: ``direct``,
+  ``staged``, ``bulk``, ``open``;
+* ``read_bytes_per_s``, ``written_bytes_per_s``, ``opens_per_s``, ``reopens_per_s``,
+  ``evictions_per_s``, ``write_backs_per_s``, ``write_back_bytes_per_s``;
+* ``latency_p50_s``, ``latency_p99_s``: of major faults, as exact as a histogram by powers of two;
+  null if there were none;
+* ``errors``: since the previous answer; ``errors_total``: since the mounts began.
 """
 
 from __future__ import annotations
@@ -54,14 +58,17 @@ ANSWER_BYTES_MAX: Final = 256 << 20
 
 
 class NotAnEndpointError(ValueError):
-    """What answers there is not gpufs; the text says where and why."""
+    """The answer does not come from gpufs; the text says where and why."""
 
 
 def locate(where: str | None) -> str:
-    """Returns the URL that a user means: None for the default port of this host, a port of it, or a host, or a URL.
+    """Returns the URL of an endpoint.
+
+    Args:
+        where: a port of this host, a host, or a URL. None: the default port of this host.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: ``where`` is none of these.
     """
     if where is None:
         where = str(metrics.DEFAULT_PORT)
@@ -79,15 +86,14 @@ def locate(where: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the counters of a mount were: values by name, with the path behind a space where there is one."""
+    """The counters of a mount: values by name. A path follows the name after a space."""
 
     values: dict[str, float]
-    buckets: dict[
-        float, float
-    ]  # major faults by the upper bound of their time in seconds, cumulative
+    # Cumulative counts of major faults, by the upper bound of their time in seconds.
+    buckets: dict[float, float]
 
     def since(self, before: Counts | None) -> Counts:
-        """Returns how much was counted since; a counter that is smaller now has begun again."""
+        """Returns the increase since ``before``. A counter that is smaller now has restarted."""
         if before is None:
             return self
         if any(count < before.buckets.get(bound, 0) for bound, count in self.buckets.items()):
@@ -105,7 +111,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Which mount."""
+    """The labels of a mount."""
 
     mount: str
     device: str
@@ -114,7 +120,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What happened in a second, on average; fields as the module's documentation says."""
+    """Average rates per second. The module's documentation describes the fields."""
 
     hits_per_s: float
     minor_faults_per_s: float
@@ -136,10 +142,10 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What is shown at one moment."""
+    """The rates of all mounts between two answers."""
 
     time_s: float  # since 1970
-    seconds: float  # since the answer before
+    seconds: float  # since the previous answer
     mounts: dict[Label, Rates]
     all: Rates
 
@@ -154,16 +160,16 @@ class Update:
 
 
 def updates(url: str, interval_s: float) -> Iterator[Update]:
-    """Yields what happened since the answer before, every ``interval_s`` seconds, without end.
+    """Yields the rates since the previous answer, every ``interval_s`` seconds, without end.
 
     Raises:
-        OSError: nothing listens there, or the answer does not come; ``filename`` is the URL.
-        NotAnEndpointError: what answers is not gpufs.
+        OSError: nothing listens there, or there is no answer; ``filename`` is the URL.
+        NotAnEndpointError: the answer does not come from gpufs.
     """
     before, then = read(fetch(url), url), time.monotonic()
     due = then
     while True:
-        # After a pause (of the machine, of this process) there is nothing to catch up with.
+        # After a pause of the machine or of this process, missed updates are skipped.
         due = max(due + interval_s, time.monotonic())
         time.sleep(max(0.0, due - time.monotonic()))
         counts, now = read(fetch(url), url), time.monotonic()
@@ -172,19 +178,18 @@ def updates(url: str, interval_s: float) -> Iterator[Update]:
 
 
 def fetch(url: str) -> str:
-    """Returns the text at a URL. Waits for it; asks no proxy.
+    """Returns the text at a URL. Waits for it. Does not use a proxy.
 
     Raises:
-        OSError: nothing listens there, or the answer does not come; ``filename`` is the URL.
-        NotAnEndpointError: the answer is an error, or no text.
+        OSError: nothing listens there, or there is no answer; ``filename`` is the URL.
+        NotAnEndpointError: the answer is an error, or not text.
     """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=ANSWER_TIMEOUT_S) as answer:
             content: bytes = answer.read(ANSWER_BYTES_MAX + 1)
-            missing = (
-                answer.length
-            )  # of the announced bytes; a read of so many says nothing of it by itself
+            # Bytes announced but not received; a read of a given size does not report them.
+            missing = answer.length
     except urllib.error.HTTPError as error:
         error.close()
         raise NotAnEndpointError(
@@ -225,7 +230,7 @@ def read(text: str, url: str) -> dict[Label, Counts]:
     """Returns the counters of each mount in an answer.
 
     Raises:
-        NotAnEndpointError: it is no answer of gpufs.
+        NotAnEndpointError: the answer does not come from gpufs.
     """
     try:
         samples = metrics.parse(text)
@@ -260,7 +265,7 @@ def _bound(labels: dict[str, str], url: str) -> float:
 
 
 def compare(before: dict[Label, Counts], counts: dict[Label, Counts], seconds: float) -> Update:
-    """Returns the rates between two answers. A mount that is new has counted from 0."""
+    """Returns the rates between two answers. A new mount has counted from 0."""
     gained = {label: now.since(before.get(label)) for label, now in counts.items()}
     return Update(
         time.time(),
@@ -286,7 +291,7 @@ def _rates(gained: Counts, counts: Counts, seconds: float) -> Rates:
         return gained.values.get(name, 0) / seconds
 
     hits = gained.values.get("gpufs_hits_total", 0)
-    # What comes in runs or with an open is there before anybody looks for it.
+    # Pages that come in runs or with an open are loaded before an access misses them.
     misses = sum(
         gained.values.get(name, 0)
         for name in (
@@ -316,10 +321,10 @@ def _rates(gained: Counts, counts: Counts, seconds: float) -> Rates:
 
 
 def quantile(buckets: dict[float, float], share: float) -> float | None:
-    """Returns the time in seconds that this share of faults did not exceed, or None without any faults.
+    """Returns the time in seconds that this share of faults did not exceed; None without faults.
 
-    Within a bucket, faults are taken to lie evenly, as ``histogram_quantile`` of Prometheus does;
-    of the last, which has no upper bound, the lower one is returned.
+    Within a bucket, faults are assumed to be evenly distributed, as in ``histogram_quantile`` of
+    Prometheus. For the last bucket, which has no upper bound, the lower bound is returned.
     """
     below, below_bound = 0.0, 0.0
     ordered = sorted(buckets.items())
@@ -335,11 +340,11 @@ def quantile(buckets: dict[float, float], share: float) -> float | None:
     return below_bound
 
 
-# --- For people ---
+# --- Text for people ---
 
 
 def rows(rates: Rates) -> Iterator[tuple[str, str]]:
-    """Yields what is shown of rates: a name and a text each."""
+    """Yields a name and a text for each rate to show."""
     yield "hits/s", _count(rates.hits_per_s)
     yield "hit ratio", "-" if rates.hit_ratio is None else f"{rates.hit_ratio:.1%}"
     for path in PATHS:
@@ -359,7 +364,7 @@ def rows(rates: Rates) -> Iterator[tuple[str, str]]:
 
 
 def line(update: Update) -> str:
-    """Returns one line for an update: all mounts together."""
+    """Returns an update as one line, for all mounts together."""
     clock = time.strftime("%H:%M:%S", time.localtime(update.time_s))
     if not update.mounts:
         return f"{clock}  no mount is open"
@@ -367,7 +372,10 @@ def line(update: Update) -> str:
 
 
 def table(update: Update, url: str) -> Group:
-    """Returns a title and a table of an update: a column for each mount, and one for all if there are several."""
+    """Returns an update as a title and a table.
+
+    The table has a column for each mount, and one for all if there are several.
+    """
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""Arrays in files, for PyTorch: indexing gives tensors on the GPU.
+"""Arrays in files, for PyTorch: indexing returns tensors on the GPU.
 
     >>> import gpufs, gpufs.torch, torch  # doctest: +SKIP
     >>> with gpufs.mount(cache="8GiB") as fs:
@@ -6,7 +6,8 @@
     ...     rows = table[torch.randint(len(table), (1024,), device="cuda")]
     ...     same = torch.nn.functional.embedding(ids, table)
 
-On the CPU device the tensors are on the CPU. Needs PyTorch, which gpufs itself does not.
+With a mount on the CPU device, the tensors are on the CPU. This module needs PyTorch; the rest of
+gpufs does not.
 """
 
 from __future__ import annotations
@@ -42,21 +43,25 @@ _DTYPES: Final = {
 
 
 class FileTensor(torch.utils.data.Dataset[torch.Tensor]):
-    """A tensor that lies in a file; what is taken from it by an index is read then.
+    """A tensor in a file. Its items are read when it is indexed.
 
-    Reads are made on the current CUDA stream (``torch.cuda.stream``), and their results can be used
-    there at once; errors come as :class:`gpufs.File` says. No gradients go through it.
+    Reads are ordered by the current CUDA stream (``torch.cuda.stream``), and later work there can
+    use the results at once. Errors come as described for :class:`gpufs.File`. Gradients are not
+    computed.
 
-    It is a map-style ``Dataset``. One read for each batch, and no copy: ``DataLoader(table,
-    batch_size=None, sampler=BatchSampler(RandomSampler(table), 512, False))``; with
-    ``batch_size=512`` alone there is one read for each batch too, and then a copy when PyTorch
-    stacks the items. Both with ``num_workers=0``: a mount cannot be used after a fork.
+    It is a map-style ``Dataset``. One read for each batch, without a copy: ``DataLoader(table,
+    batch_size=None, sampler=BatchSampler(RandomSampler(table), 512, False))``. With
+    ``batch_size=512`` alone there is also one read for each batch, followed by a copy when PyTorch
+    stacks the items. Use ``num_workers=0`` in both cases: a mount cannot be used after a fork.
 
-    ``torch.index_select`` and ``torch.nn.functional.embedding`` take it in the place of a tensor.
+    ``torch.index_select`` and ``torch.nn.functional.embedding`` accept it instead of a tensor.
     """
 
     def __init__(self, array: FileArray, *, keep: Keep = "auto") -> None:
-        """Wraps an array of :meth:`gpufs.Mount.array`; ``keep`` is that of :meth:`gpufs.FileArray.read`."""
+        """Wraps an array of :meth:`gpufs.Mount.array`.
+
+        ``keep`` is that of :meth:`gpufs.FileArray.read`.
+        """
         self._array = array
         self._keep: Keep = keep
         self._dtype = _DTYPES[array.dtype.name]
@@ -73,42 +78,48 @@ class FileTensor(torch.utils.data.Dataset[torch.Tensor]):
 
     @property
     def shape(self) -> torch.Size:
-        """Items along each dimension."""
+        """The number of items along each dimension."""
         return torch.Size(self._array.shape)
 
     @property
     def ndim(self) -> int:
-        """How many dimensions."""
+        """The number of dimensions."""
         return self._array.ndim
 
     @property
     def device(self) -> torch.device:
-        """Where tensors that are taken from it are."""
+        """The device of the tensors that indexing returns."""
         mount = self._array.file.mount
         return torch.device("cpu") if mount.device == "cpu" else torch.device("cuda", mount.ordinal)
 
     def size(self, dim: int | None = None) -> torch.Size | int:
-        """The shape, or one entry of it."""
+        """Returns the shape, or the length of dimension ``dim``."""
         return self.shape if dim is None else self.shape[dim]
 
     def __len__(self) -> int:
-        """Items along the first dimension."""
+        """Returns the number of items along the first dimension."""
         return len(self._array)
 
     def __repr__(self) -> str:
-        """Says its shape, type and file."""
-        return f"<gpufs.torch.FileTensor {tuple(self.shape)} of {self._dtype} in {self._array.file.name!r}>"
+        """Returns a text with the shape, the type and the file."""
+        return (
+            f"<gpufs.torch.FileTensor {tuple(self.shape)} of {self._dtype} in "
+            f"{self._array.file.name!r}>"
+        )
 
     def __getitem__(self, key: object) -> torch.Tensor:
-        """Reads what indexing with ``key`` gives: of integers, slices, ``...``, ``None``, tensors, arrays, lists."""
+        """Reads the items that ``key`` selects.
+
+        ``key`` consists of integers, slices, ``...``, ``None``, tensors, arrays and lists.
+        """
         return self._read(self._array.selection(_on_its_side(key)))
 
     def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor]:
-        """Items of the first dimension, by one read; ``DataLoader`` calls it for a batch."""
+        """Reads items of the first dimension with one read; ``DataLoader`` calls it for a batch."""
         return list(self[list(indices)].unbind(0))
 
     def index_select(self, dim: int, index: torch.Tensor) -> torch.Tensor:
-        """As ``torch.index_select``, but that negative numbers count from the end."""
+        """Reads as ``torch.index_select``, but negative numbers count from the end."""
         if index.ndim > 1:
             raise IndexError("index_select(): the index must be a vector or a scalar")
         return self._read(self._array.taking(_on_its_side(index.reshape(-1)), dim))
@@ -121,7 +132,7 @@ class FileTensor(torch.utils.data.Dataset[torch.Tensor]):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        """PyTorch's functions that take a tensor in a file."""
+        """Implements PyTorch's functions that accept a tensor in a file."""
         if function is torch.index_select:
             return _index_select(*args, **(kwargs or {}))
         if function is torch.nn.functional.embedding:
@@ -129,8 +140,9 @@ class FileTensor(torch.utils.data.Dataset[torch.Tensor]):
         return NotImplemented
 
     def _read(self, selection: Selection) -> torch.Tensor:
-        # Into memory of PyTorch's, which knows on which streams it is used (record_stream). As
-        # bytes, because not every version of NumPy and of the array interface has every type.
+        # The memory is PyTorch's, which then tracks its use by streams (record_stream). The items
+        # are read as bytes, because not every version of NumPy and of the array interface has every
+        # type.
         tensor = torch.empty(selection.shape, dtype=self._dtype, device=self.device)
         flat = tensor.reshape(-1).view(torch.uint8)
         self._array.read_selection(
@@ -140,7 +152,7 @@ class FileTensor(torch.utils.data.Dataset[torch.Tensor]):
 
 
 def _on_its_side(key: object) -> object:
-    """Tensors on the host as NumPy's arrays; those on the device as they are."""
+    """Converts tensors on the host to NumPy's arrays; leaves tensors on the device as they are."""
     if isinstance(key, tuple):
         return tuple(_on_its_side(part) for part in key)
     if isinstance(key, torch.Tensor):
@@ -163,7 +175,7 @@ def _embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> torch.Tensor:
-    # What is left over concerns gradients, of which there are none.
+    # The other arguments concern gradients, which are not computed.
     if max_norm is not None:
         raise NotImplementedError("max_norm would change the table, which is in a file")
     if weight.ndim != 2:

@@ -25,7 +25,7 @@ using namespace nb::literals;
 namespace gpufs::python {
 namespace {
 
-// Calls f(mount) without the GIL; the mount stays open meanwhile.
+// Calls f(mount) without the GIL. The mount stays open during the call.
 template <class F>
 auto use(mount_holder& holder, F&& f) {
   const nb::gil_scoped_release released;
@@ -34,13 +34,13 @@ auto use(mount_holder& holder, F&& f) {
 
 void* stream_at(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
 
-// Memory of a mount's device; it may outlive the mount.
+// Memory of a mount's device. It may outlive the mount.
 class buffer {
  public:
   buffer(std::shared_ptr<arrays::device_memory> memory, void* data, void* stream)
       : memory_(std::move(memory)), data_(data), stream_(stream) {}
   ~buffer() {
-    // In a process that was forked off there is no GPU.
+    // After a fork there is no GPU in the child process.
     if (getpid() == owner_) memory_->free(data_, stream_, used_elsewhere_);
   }
   buffer(const buffer&) = delete;
@@ -54,7 +54,7 @@ class buffer {
  private:
   const std::shared_ptr<arrays::device_memory> memory_;
   void* const data_;
-  void* const stream_;  // in whose order it is allocated and freed
+  void* const stream_;  // orders the allocation and the free
   bool used_elsewhere_ = false;
   const pid_t owner_ = getpid();
 };
@@ -84,7 +84,7 @@ struct py_memory {
     memory.reset();
   }
 
-  // `made` gives memory, without the GIL; Python owns what is returned.
+  // Calls `made`, which allocates memory, without the GIL. Python owns the result.
   template <class Made>
   py_buffer* own(void* stream, const Made& made) const {
     holder->refuse_forked();
@@ -97,8 +97,8 @@ struct py_memory {
   }
 };
 
-// The buffer as a DLPack capsule, which keeps `owner`: the buffer, and the stream in whose order it
-// is freed.
+// Returns the buffer as a DLPack capsule. The capsule keeps `owner` alive: the buffer, and the
+// stream that orders its free.
 nb::object as_dlpack(const py_buffer& self, const nb::handle owner,
                      const std::vector<std::size_t>& shape, int code, int bits, int device_type,
                      int ordinal) {
@@ -110,8 +110,8 @@ nb::object as_dlpack(const py_buffer& self, const nb::handle owner,
                                 device_type, ordinal));
 }
 
-// Of an array that has __dlpack__: address, shape, strides in items, type code, bits, device type,
-// device number.
+// Describes an array that has __dlpack__: address, shape, strides in items, type code, bits, device
+// type, device number.
 nb::tuple dlpack_facts(const nb::ndarray<nb::ro>& a) {
   nb::list shape, strides;
   for (std::size_t i = 0; i < a.ndim(); ++i) {
@@ -123,13 +123,13 @@ nb::tuple dlpack_facts(const nb::ndarray<nb::ro>& a) {
                         a.device_id());
 }
 
-// A place in a stream, after which the work of another one begins.
+// A place in a stream, which the work of another stream can wait for.
 struct py_place {
   std::shared_ptr<mount_holder> holder;
   std::unique_ptr<arrays::device_memory::event> event;
 };
 
-// What a call comes to; shared with the call.
+// The outcome of a call, shared with the call.
 class py_outcome {
  public:
   explicit py_outcome(const py_memory& memory) : holder_(memory.holder) {
@@ -140,7 +140,7 @@ class py_outcome {
   py_outcome(const py_outcome&) = delete;
   py_outcome& operator=(const py_outcome&) = delete;
   ~py_outcome() {
-    if (holder_->forked()) {  // its memory is the parent's, so it is never released here
+    if (holder_->forked()) {  // the memory belongs to the parent, so it is never released here
       (void)new std::shared_ptr<arrays::outcome>(std::move(outcome_));
       return;
     }
@@ -164,29 +164,30 @@ std::shared_ptr<arrays::outcome> shared_outcome(const py_outcome* own) {
   return own != nullptr ? own->shared() : nullptr;
 }
 
-// What calls of a file share, of which some go on when Python has the file no more.
+// State that a file's calls share. Some calls continue after Python has released the file.
 struct file_state {
-  // Shared by calls, exclusive for closing: device calls need an open descriptor to the end. Taken
-  // after the mount's.
+  // Shared by calls, exclusive for closing: device calls need an open descriptor until they end.
+  // Locked after the mount's lock.
   std::shared_mutex in_use;
   const std::shared_ptr<leftovers> left = std::make_shared<leftovers>();
 };
 
 using file_pointer = std::shared_ptr<arrays::file>;
 
-// Gives what went wrong with a file, which has no caller to be thrown to, to the caller of
-// unmount(), if the file may have lost bytes.
+// Keeps an error of a file that has no caller to throw to. If the file may have lost bytes,
+// unmount() throws it.
 void keep(mount_holder& holder, bool writes, const std::exception_ptr& failed) noexcept {
   if (!writes) return;
   try {
     std::rethrow_exception(failed);
   } catch (const error&) {
     holder.keep_error(failed);
-  } catch (...) {  // an index of a read; or the mount was closed before
+  } catch (...) {  // an index error of a read, or the mount was closed before
   }
 }
 
-// What `made` gives for the mount; the last one who has it closes it, by a kernel of the mount.
+// Returns the file that `made` opens in the mount. The last owner closes it, with a kernel of the
+// mount.
 template <class Made>
 file_pointer open_file(const std::shared_ptr<mount_holder>& holder, bool writes, const Made& made) {
   std::unique_ptr<arrays::file> opened = holder->use(made);
@@ -200,11 +201,10 @@ file_pointer open_file(const std::shared_ptr<mount_holder>& holder, bool writes,
                 }
                 delete std::exchange(file, nullptr);
               });
-            } catch (const std::
-                         // closed, or of another process: nobody is left who could close the file
-                     exception&) {
+            } catch (const std::exception&) {
+              // The mount is closed, or belongs to another process: nothing can close the file.
               file->forget();
-              if (!holder->forked()) delete file;  // else its memory is the parent's
+              if (!holder->forked()) delete file;  // otherwise the memory belongs to the parent
             }
           }};
 }
@@ -220,14 +220,15 @@ class py_file {
     file_.reset();
   }
 
-  // With the GIL.
+  // Called with the GIL.
   file_pointer get() const {
     holder_->refuse_forked();
     if (file_ == nullptr) throw_closed();
     return file_;
   }
-  // Gives f(file), which waits, and which a signal handler may interrupt: f owns what it uses, but
-  // for memory of `kept`. Neither mount nor file is closed meanwhile.
+  // Returns f(file). f may wait, and a signal handler may interrupt the wait: f owns everything
+  // that it uses, except for memory of `kept`. Neither the mount nor the file is closed during the
+  // call.
   template <class F>
   auto wait(nb::handle kept, F f) const {
     return interruptibly(
@@ -237,7 +238,7 @@ class py_file {
         },
         {}, keeper());
   }
-  // The same for what only waits on the CPU device, where it is done when it returns.
+  // Like wait(), for calls that wait only on the CPU device, where the work is done at the return.
   template <class F>
   auto start(nb::handle kept, F f) const {
     if (waits_) return wait(kept, std::move(f));
@@ -245,16 +246,16 @@ class py_file {
     const nb::gil_scoped_release released;
     return use(*holder_, *state_, *file, f);
   }
-  // The same for who has no GIL now, and had `file` from get() before.
+  // Like wait(), called without the GIL, with a `file` from an earlier get().
   template <class F>
   auto use_without_gil(arrays::file& file, const F& f) const {
     return use(*holder_, *state_, file, f);
   }
   bool closed() const { return file_ == nullptr || file_->descriptor() < 0 || holder_->closed(); }
   std::uint64_t failures() const { return file_ == nullptr ? failures_ : file_->failures(); }
-  // Waits for calls of other threads, those of close() among them; but not for calls that were
-  // interrupted: then the file is closed when they have ended, and unmount() throws what goes
-  // wrong. Does nothing in a forked process, as the mount's close().
+  // Waits for calls of other threads, including their close(), but not for interrupted calls: then
+  // the file is closed when they have ended, and unmount() throws its errors. Does nothing in a
+  // forked process, like the mount's close().
   void close() {
     if (holder_->forked()) return;
     if (file_ == nullptr) return;
@@ -262,7 +263,7 @@ class py_file {
       close_now(*holder, *state, *file);
     };
     const auto forget = [this] {
-      if (file_ == nullptr) return;  // another thread did it
+      if (file_ == nullptr) return;  // another thread has closed it
       failures_ = file_->failures();
       file_.reset();
     };
@@ -284,7 +285,7 @@ class py_file {
   }
 
  private:
-  // Of errors of calls that have no caller any more.
+  // Returns a function that keeps errors of calls without a caller.
   std::function<void(const std::exception_ptr&)> keeper() const {
     return [holder = holder_, writes = writes_](const std::exception_ptr& failed) {
       keep(*holder, writes, failed);
@@ -298,7 +299,7 @@ class py_file {
   static auto use(mount_holder& holder, file_state& state, arrays::file& file, const F& f) {
     return holder.use([&](const mount&) {
       const std::shared_lock lock(state.in_use);
-      if (file.descriptor() < 0) throw_closed();  // since get()
+      if (file.descriptor() < 0) throw_closed();  // closed after get()
       return f(file);
     });
   }
@@ -313,16 +314,16 @@ class py_file {
       });
     } catch (const std::invalid_argument&) {
       if (reached) throw;
-      file.forget();  // the mount was closed first: nobody is left who could close the file
+      file.forget();  // the mount was closed first: nothing can close the file
     }
   }
 
   const std::shared_ptr<mount_holder> holder_;
   const std::shared_ptr<file_state> state_ = std::make_shared<file_state>();
-  file_pointer file_;           // guarded by the GIL, as what follows
-  std::uint64_t failures_ = 0;  // of a file that was closed
+  file_pointer file_;           // guarded by the GIL, like failures_
+  std::uint64_t failures_ = 0;  // of a closed file
   const bool writes_;
-  const bool waits_;  // for reads and writes
+  const bool waits_;  // whether reads and writes wait
 };
 
 std::uint32_t fill(arrays::steps (&to)[arrays::selection::dimensions_max], const nb::tuple& from) {

@@ -1,4 +1,4 @@
-// The array engine for Python: open files, and memory of the device that Python's arrays own.
+// The array engine for Python: open files, and device memory that Python's arrays own.
 #pragma once
 
 #include <nanobind/nanobind.h>

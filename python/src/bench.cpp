@@ -20,7 +20,7 @@ namespace {
 
 std::string path_of(const nb::bytes& path) { return {path.c_str(), path.size()}; }
 
-// Calls f(mount) without the GIL; the mount stays open meanwhile.
+// Calls f(mount) without the GIL. The mount stays open during the call.
 template <class F>
 auto use(const py_mount& m, F&& f) {
   const nb::gil_scoped_release released;
@@ -52,7 +52,7 @@ bench::host_way way_named(const std::string& name) {
   throw std::invalid_argument("no such way: " + name);
 }
 
-// Something in the memory of a mount's device.
+// An object in the memory of a mount's device.
 template <class T>
 struct held {
   std::shared_ptr<mount_holder> holder;
@@ -71,7 +71,7 @@ struct held {
     try {
       holder->use([&](const mount&) { thing.reset(); });
     } catch (const std::exception&) {
-      (void)thing.release();  // the mount was closed first: nobody is left who could free it
+      (void)thing.release();  // the mount was closed first: nothing can free the object
     }
   }
 };

@@ -1,5 +1,5 @@
-// The benchmark engine for Python: each call makes one measurement, so that Python can show
-// progress and take Ctrl-C between two.
+// The benchmark engine for Python. Each call makes one measurement, so that Python can show
+// progress and handle Ctrl-C between two calls.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -24,8 +24,8 @@ nb::bytes bytes_of(const std::vector<T>& values) {
   return nb::bytes(values.data(), values.size() * sizeof(T));
 }
 
-// A new object, to be filled before anybody else has it: what is large is written once then, and
-// not zeroed and copied before.
+// Returns a new object, which the caller fills before it passes it on. This avoids zeroing and
+// copying large results.
 nb::bytes new_bytes(std::size_t size) {
   PyObject* const made = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
   if (made == nullptr) throw nb::python_error();
@@ -46,7 +46,7 @@ collage::block_picture picture_of(const nb::bytes& pixels, std::uint32_t columns
 }
 
 void bind_building(nb::module_& m) {
-  // A call that was interrupted may have it longer than Python.
+  // An interrupted call may own the builder longer than Python does.
   struct shared {
     std::shared_ptr<collage::dataset_builder> made;
   };
@@ -74,7 +74,7 @@ void bind_building(nb::module_& m) {
                           [=, own = self.made] { own->add_synthetic(seed, first, count); });
           },
           "seed"_a, "first"_a, "count"_a)
-      // Calls tell(tables written) now and then.
+      // Calls tell(tables written) from time to time.
       .def(
           "finish",
           [](const shared& self, const nb::object& tell) {
@@ -101,7 +101,7 @@ void bind_building(nb::module_& m) {
 
 void bind_collage(nb::module_& m) {
   bind_building(m);
-  // Tiles and distances (uint32), the collage's pixels, how many candidates there were, and
+  // Returns tiles and distances (uint32), the collage's pixels, the number of candidates, and
   // seconds.
   m.def(
       "collage",
@@ -122,7 +122,7 @@ void bind_collage(nb::module_& m) {
         return nb::make_tuple(tiles, distances, made, told.candidates, told.seconds);
       },
       "mount"_a, "folder"_a, "pixels"_a, "columns"_a, "rows"_a);
-  // The tiles, and seconds. `way`: cpu, cuda or resident.
+  // Returns the tiles, and seconds. `way`: cpu, cuda or resident.
   m.def(
       "bench_collage_rival",
       [](const char* name, const nb::bytes& folder, const nb::bytes& pixels, std::uint32_t columns,

@@ -1,6 +1,6 @@
-// The calls that gpufs.numba declares, with C names and plain arguments: addresses are 64-bit
-// numbers, which Numba has in place of pointers. Compiled once, when gpufs is built, and linked
-// into each kernel that calls one.
+// The device calls that gpufs.numba declares, with C names and plain arguments. Addresses are
+// 64-bit numbers, because Numba has no pointers. Compiled once, when gpufs is built, and linked
+// into each kernel that uses a call.
 #include "gpufs/gpufs.cuh"
 
 namespace {
@@ -21,7 +21,7 @@ __device__ std::int64_t size_of(const Group& g, const gpufs::mount_ref& fs, std:
 
 }  // namespace
 
-// One set of functions for each kind of group; gpufs/numba/_calls.py has the same list.
+// One set of functions for each kind of group. gpufs/numba/_calls.py has the same list.
 #define GPUFS_CALLS_OF(group)                                                                      \
   extern "C" __device__ std::int32_t gpufs_##group##_gopen(                                        \
       std::uint64_t fs, std::uint64_t path, std::int32_t flags, std::uint32_t mode) {              \

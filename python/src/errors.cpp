@@ -13,13 +13,13 @@ namespace nb = nanobind;
 namespace gpufs::python {
 namespace {
 
-// Paths are bytes; what is not UTF-8 in them survives as surrogates, as os.fsdecode does it.
+// Decodes a path. Bytes that are not UTF-8 become surrogates, as with os.fsdecode.
 nb::object decode(const std::string& bytes) {
   return nb::steal(
       PyUnicode_DecodeFSDefaultAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size())));
 }
 
-// The exception's text without the path and the errno's text, which gpufs::error and
+// Returns the exception's text without the path and the errno's text, which gpufs::error and
 // std::system_error append.
 std::string text_of(const error& e) {
   std::string text = e.what();
@@ -31,7 +31,7 @@ std::string text_of(const error& e) {
   return text;
 }
 
-// What went wrong before, if that is known; else nothing.
+// Returns the text of the nested exception, or an empty string.
 std::string nested_text(const error& e) {
   const auto* const nested = dynamic_cast<const std::nested_exception*>(&e);
   if (nested == nullptr || nested->nested_ptr() == nullptr) return {};
@@ -57,7 +57,8 @@ void raise(const error& e) {
   if (e.path().empty()) {
     arguments = Py_BuildValue("(iN)", number, decode(text_of(e)).release().ptr());
   } else {
-    // "Invalid argument" says nothing of what is wrong in a file, and "No data available" not all.
+    // The errno's text does not say enough: "Invalid argument" does not name what is wrong in a
+    // file, and "No data available" is incomplete.
     const std::string message = e.code().message();
     const std::string text = number == EINVAL    ? text_of(e)
                              : number == ENODATA ? text_of(e) + ": " + message
@@ -65,7 +66,7 @@ void raise(const error& e) {
     arguments = Py_BuildValue("(iNN)", number, decode(text + nested_text(e)).release().ptr(),
                               decode(e.path()).release().ptr());
   }
-  if (arguments == nullptr) return;  // the error of Py_BuildValue is set
+  if (arguments == nullptr) return;  // Py_BuildValue has set an error
   PyErr_SetObject(PyExc_OSError, arguments);
   Py_DECREF(arguments);
 }

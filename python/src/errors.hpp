@@ -1,10 +1,10 @@
-// gpufs::error as Python's exceptions.
+// Translates gpufs::error to Python's exceptions.
 #pragma once
 
 namespace gpufs::python {
 
 // With a path: OSError with errno and filename, which Python turns into FileNotFoundError and so
-// on. Without one: a ValueError for EINVAL (an argument that cannot be), else OSError.
+// on. Without a path: ValueError for EINVAL (an invalid argument), else OSError.
 void translate_errors();
 
 }  // namespace gpufs::python

@@ -45,23 +45,23 @@ grep::letter_case case_of(bool ignore_case) {
   return ignore_case ? grep::letter_case::ignored : grep::letter_case::heeded;
 }
 
-// All that a search found, with the names that its numbers stand for. Not changed once it is there.
+// The result of a search, with the names for its numbers. Constant once it is complete.
 struct search_result {
   explicit search_result(grep::dictionary w) : words(std::move(w)) {}
 
   grep::dictionary words;
   std::vector<grep::file_item> files;
-  std::vector<grep::path_failure> failures;  // of listing, then of searching
+  std::vector<grep::path_failure> failures;  // of the listing, then of the search
   grep::result found;
-  std::vector<std::uint64_t> lines;  // of each file; where lines were counted, and nothing else
+  std::vector<std::uint64_t> lines;  // of each file; only if lines were counted
   std::uint64_t words_found = 0;
   std::uint64_t occurrences = 0;
 
-  // When all was found.
+  // Called when the search has ended.
   void add_up() {
     for (const grep::failure& f : found.failures) {
-      // By now something else has the name that was listed, or the file's contents are not those of
-      // a file.
+      // The path now names something else than at the listing, or its content is not that of a
+      // regular file.
       const char* reason =
           f.error == EINVAL ? "cannot be searched: it is no regular file" : nullptr;
       failures.push_back({files[f.file].path, f.error, reason});
@@ -74,7 +74,7 @@ struct search_result {
     }
   }
 
-  // As found by count_lines: files that could not be searched are left out.
+  // Takes the result of count_lines. Leaves out files that could not be searched.
   void add_up_lines(grep::line_result&& counted) {
     found.failures = std::move(counted.failures);
     found.bytes = counted.bytes;
@@ -89,11 +89,11 @@ struct search_result {
       lines.push_back(counted.lines[k]);
     }
     files = std::move(searched);
-    found.failures.clear();  // their numbers are those of the old list
+    found.failures.clear();  // their numbers refer to the old list
   }
 
   std::size_t size() const { return found.matches.size(); }
-  // The matches from `start` to `stop`, as far as there are any.
+  // Limits `start` and `stop` to the existing matches.
   std::pair<std::size_t, std::size_t> range(std::size_t start, std::size_t stop) const {
     stop = std::min(stop, size());
     return {std::min(start, stop), stop};
@@ -111,7 +111,7 @@ struct search_result {
     return list;
   }
 
-  // Matches that only one of two results has; both are ordered.
+  // Returns the number of matches that only one of two results has. Both are sorted.
   std::size_t differing(const search_result& other) const {
     const auto key = [](const search_result& of, std::size_t i) {
       const grep::match& m = of.found.matches[i];
@@ -138,7 +138,7 @@ struct search_result {
     std::tie(start, stop) = range(start, stop);
     std::string text;
     text.reserve((stop - start) * 64);
-    char digits[20];  // of the largest count
+    char digits[20];  // enough for the largest count
     for (std::size_t i = start; i < stop; ++i) {
       const grep::match& m = found.matches[i];
       char* const end = std::to_chars(digits, digits + sizeof digits, m.count).ptr;
@@ -150,8 +150,8 @@ struct search_result {
   }
 };
 
-// A search on a thread of its own. That thread shares this with Python's object, which may go
-// before the search ends; the mount then waits for it when it is closed.
+// A search on a thread of its own. That thread shares the job with Python's object, which may be
+// released before the search ends. In that case, closing the mount waits for the thread.
 class search_job {
  public:
   search_job(std::shared_ptr<mount_holder> holder, grep::dictionary words,
@@ -167,7 +167,7 @@ class search_job {
     try {
       result = holder_->use([this](const mount& m) { return search(m); });
     } catch (...) {
-      error = std::current_exception();  // thrown again by result()
+      error = std::current_exception();  // result() throws it again
     }
     bool left = false;
     {
@@ -181,7 +181,7 @@ class search_job {
     if (left) holder_->left()->remove();
   }
 
-  // Nobody waits for the end any more: neither does who closes the mount.
+  // Detaches the search: nothing waits for its end any more, not even closing the mount.
   void leave() {
     const std::lock_guard lock(mutex_);
     if (done_ || left_) return;
@@ -192,7 +192,7 @@ class search_job {
   bool wait(double seconds) {
     holder_->refuse_forked();
     std::unique_lock lock(mutex_);
-    // Bounded, because the clock's arithmetic overflows beyond some centuries.
+    // Bounded, because the clock's arithmetic overflows after some centuries.
     return ended_.wait_for(lock, std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e6)),
                            [this] { return done_; });
   }
@@ -205,9 +205,9 @@ class search_job {
     return result_;
   }
 
-  // Files and bytes: done, and in all.
+  // Returns files done, files in total, bytes done, bytes in total.
   std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t> progress() const {
-    // Relaxed: four numbers for people to look at, each correct by itself.
+    // Relaxed: these four numbers are only displayed, and each is valid by itself.
     return {progress_.files_done.load(std::memory_order_relaxed),
             files_total_.load(std::memory_order_relaxed),
             progress_.bytes_done.load(std::memory_order_relaxed),
@@ -234,11 +234,11 @@ class search_job {
   const std::shared_ptr<mount_holder> holder_;
   const grep::dictionary words_;
   const std::vector<std::string> roots_;
-  const bool lines_;  // are counted, not words
+  const bool lines_;  // counts lines instead of words
   grep::progress progress_;
   std::atomic<std::uint64_t> files_total_{0};
   std::atomic<std::uint64_t> bytes_total_{0};
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards all fields below
   std::condition_variable ended_;
   bool done_ = false;
   bool left_ = false;
@@ -246,8 +246,7 @@ class search_job {
   std::exception_ptr error_;
 };
 
-// What Python holds. Only wrappers around shared state: the search's thread may hold that state
-// longer.
+// Python's objects. They only wrap shared state, which the search's thread may own longer.
 struct py_search {
   std::shared_ptr<search_job> job;
 };
@@ -272,8 +271,8 @@ nb::list failures_of(const py_search_result& self) {
   return list;
 }
 
-// What a program without gpufs finds, and the seconds that listing and searching took. `way`: "cpu"
-// or "cuda".
+// Returns the result of a program without gpufs, and the seconds for listing and searching. `way`:
+// "cpu" or "cuda".
 nb::tuple search_by_rival(const std::string& way, const grep::dictionary& words,
                           const nb::list& roots, unsigned threads, std::uint64_t chunk_bytes) {
   const std::vector<std::string> paths = to_strings(roots);

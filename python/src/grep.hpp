@@ -1,5 +1,5 @@
-// The grep engine for Python: a search runs on a thread of its own, so that Python can show its
-// progress and take Ctrl-C.
+// The grep engine for Python. A search runs on a thread of its own, so that Python can show
+// progress and handle Ctrl-C.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -29,7 +29,7 @@ void leftovers::remove() noexcept {
       }
       all.swap(put_off_);
     }
-    // Still counted, so that what is put off meanwhile comes after these.
+    // count_ is still positive here, so work that is put off now runs after this work.
     for (const auto& work : all) work();
   }
 }
@@ -45,19 +45,19 @@ namespace {
 
 constexpr std::chrono::milliseconds patience{50};
 
-// Objects that ended calls have kept. Their threads cannot release them: who takes the GIL while
-// the interpreter ends never comes back.
+// Objects that ended calls have kept. The calls' threads cannot release them: a thread that takes
+// the GIL while the interpreter exits never returns.
 struct objects {
   std::mutex latch;
   std::vector<PyObject*> all;
 };
-// Never destroyed, as threads may use it until the process ends.
+// Never destroyed, because threads may use it until the process ends.
 objects& released_later() {
   static auto* const made = new objects;
   return *made;
 }
 
-// With the GIL.
+// Called with the GIL.
 void release_objects() {
   std::vector<PyObject*> all;
   {
@@ -69,21 +69,21 @@ void release_objects() {
 
 struct running_call {
   std::function<void()> work;
-  std::mutex latch;  // guards all below
+  std::mutex latch;  // guards all fields below
   std::function<void()> unheard;
   std::condition_variable ended;
   bool is_done = false;
-  bool is_left = false;      // its caller has gone
-  leftover_of owners;        // then
-  PyObject* kept = nullptr;  // then: a reference
+  bool is_left = false;      // the caller has left
+  leftover_of owners;        // set when the caller leaves
+  PyObject* kept = nullptr;  // a reference, set when the caller leaves
 
   void run() {
     work();
-    work = nullptr;  // what it owns is released in this thread
+    work = nullptr;  // releases the objects that it owns in this thread
     const std::lock_guard lock(latch);
     is_done = true;
     if (is_left && unheard) unheard();
-    unheard = nullptr;  // what it owns is released before the caller goes on, or in this thread
+    unheard = nullptr;  // releases its objects before the caller continues, or in this thread
     ended.notify_one();
     if (!is_left) return;
     for (const auto& owner : owners) owner->remove();
@@ -91,13 +91,13 @@ struct running_call {
     released_later().all.push_back(kept);
   }
 
-  // Whether the work is done, after a while.
+  // Waits up to `patience`. Returns whether the work is done.
   bool wait() {
     std::unique_lock lock(latch);
     return ended.wait_for(lock, patience, [this] { return is_done; });
   }
 
-  // The caller goes; with the GIL. False: the work is done.
+  // Called with the GIL when the caller leaves. Returns false if the work is already done.
   bool leave(const leftover_of& to, nb::handle object) {
     const std::lock_guard lock(latch);
     if (is_done) return false;
@@ -109,7 +109,8 @@ struct running_call {
   }
 };
 
-// Signals go to other threads, but for those that an instruction of this thread raises.
+// Blocks the signals of this thread, so that other threads receive them. Signals that an
+// instruction of this thread raises are still delivered.
 class blocked_signals {
  public:
   blocked_signals() {
@@ -127,8 +128,8 @@ class blocked_signals {
   sigset_t before_;
 };
 
-// Python handles signals in the process's first thread, or, after a fork, in the one that forked,
-// which is the first then.
+// Python handles signals in the first thread of the process. After a fork this is the thread that
+// forked.
 bool is_main_thread() { return syscall(SYS_gettid) == getpid(); }
 
 }  // namespace
@@ -144,7 +145,7 @@ bool detail::run_beside(const leftover_of& owners, nb::handle kept, std::functio
   try {
     const blocked_signals blocked;
     std::thread([call] { call->run(); }).detach();
-  } catch (const std::system_error&) {  // no more threads
+  } catch (const std::system_error&) {  // no more threads can be started
     return false;
   }
   try {

@@ -1,4 +1,4 @@
-// Calls that wait, which a signal handler of Python that raises (Ctrl-C) ends at once.
+// Waiting calls that end at once when a Python signal handler raises an exception (Ctrl-C).
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,41 +14,41 @@
 
 namespace gpufs::python {
 
-// The calls that go on without their caller, of a file or of a mount. Thread-safe.
+// The calls of a file or a mount that continue without a caller. Thread-safe.
 class leftovers {
  public:
   void add();
-  // By the thread of a call that has ended. The last one does what was put off, in the order in
-  // which it came.
+  // Called by the thread of a call that has ended. The last one executes the work that was put off,
+  // in its order.
   void remove() noexcept;
-  // Puts `work` off until all of them have ended; it may throw nothing. False where there is none:
-  // then it is not taken.
+  // Puts `work`, which must not throw, off until all calls have ended. Returns false, and does not
+  // take the work, if there is no such call.
   bool put_off(std::function<void()> work);
 
  private:
-  std::mutex latch_;  // guards all below
+  std::mutex latch_;  // guards all fields below
   unsigned count_ = 0;
   std::vector<std::function<void()>> put_off_;
 };
 
-// Whose leftover a call becomes, in the order in which it is removed from them again.
+// The owners of a leftover call, in the order in which it is removed from them.
 using leftover_of = std::vector<std::shared_ptr<leftovers>>;
 
 namespace detail {
-// Runs `work`, which throws nothing, in a thread of its own, and waits for it without the GIL.
-// Every 50 ms it takes the GIL, and lets Python handle signals and then runs `meanwhile`, if there
-// is one. When one of these raises, throws nb::python_error while `work` goes on, and `unheard`
-// follows when it has ended; it throws nothing. True: done. False: this is not the main thread,
-// which alone handles signals, or there can be no other: nothing is done.
+// Runs `work`, which does not throw, in a new thread, and waits for it without the GIL. Every 50 ms
+// it takes the GIL, lets Python handle signals, and then calls `meanwhile`, if there is one. If one
+// of these raises, it throws nb::python_error while `work` continues, and `unheard`, which does not
+// throw, is called after the work. Returns true: the work is done. Returns false, without running
+// it: this is not the main thread, which alone handles signals, or no thread can be started.
 bool run_beside(const leftover_of& owners, nanobind::handle kept, std::function<void()> work,
                 const std::function<void()>& meanwhile, const std::function<void()>& unheard);
 }  // namespace detail
 
-// Gives what work() gives, and throws what it throws; it runs without the GIL, maybe in another
-// thread. With the GIL. Throws nb::python_error as soon as a signal handler, or `meanwhile`,
-// raises. Then the work goes on: so it owns all that it uses, except for memory of Python's
-// objects, of which `kept` is one that has them all. That one is released, with the GIL, by a later
-// call. What the work throws then is given to `unheard`, which throws nothing.
+// Returns the result of work(), and throws its exceptions. Called with the GIL; `work` runs without
+// it, perhaps in another thread. Throws nb::python_error as soon as a signal handler, or
+// `meanwhile`, raises. The work then continues. It must therefore own everything that it uses,
+// except for memory of Python objects that `kept` holds. A later call releases `kept`, with the
+// GIL. An exception of the continued work is passed to `unheard`, which does not throw.
 template <class Work>
 auto interruptibly(const leftover_of& owners, nanobind::handle kept, Work work,
                    const std::function<void()>& meanwhile = {},

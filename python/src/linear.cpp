@@ -54,7 +54,7 @@ void bind_linear(nb::module_& m) {
       },
       "mount"_a, "left"_a, "left_offset"_a, "rows"_a, "depth"_a, "right"_a, "right_offset"_a,
       "columns"_a, "is_bfloat16"_a, "out"_a, "out_offset"_a, "alone"_a);
-  // The product's bytes, and seconds. `piece_bytes` 0: by the CPU.
+  // Returns the product's bytes, and seconds. `piece_bytes` 0: the CPU program.
   m.def(
       "bench_matvec_rival",
       [](const nb::bytes& matrix, std::uint64_t rows, std::uint64_t columns,
@@ -72,7 +72,7 @@ void bind_linear(nb::module_& m) {
                               r.seconds);
       },
       "matrix"_a, "rows"_a, "columns"_a, "vector"_a, "is_bfloat16"_a, "threads"_a, "piece_bytes"_a);
-  // Seconds. `band_rows` 0: by the CPU.
+  // Returns seconds. `band_rows` 0: the CPU program.
   m.def(
       "bench_matmul_rival",
       [](const nb::bytes& left, std::uint64_t rows, std::uint64_t depth, const nb::bytes& right,

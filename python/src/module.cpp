@@ -1,5 +1,5 @@
 // The extension module gpufs._core: the host API with bytes for paths and plain numbers for
-// options. What people import is gpufs, which adds sizes, defaults and documentation. _core.pyi
+// options. Users import the package gpufs, which adds sizes, defaults and documentation. _core.pyi
 // describes this module to type checkers.
 #include <nanobind/nanobind.h>
 
@@ -17,8 +17,8 @@
 #include "search.hpp"
 
 NB_MODULE(_core, m) {
-  // A mount that lives until the interpreter ends is closed by an exit handler (gpufs/_mount.py);
-  // what else is left over then is no news for users. Tests look at it.
+  // An exit handler (gpufs/_mount.py) closes a mount that lives until the interpreter exits. Other
+  // leaks at exit do not concern users, so the warnings are on only in tests.
   const char* const check_leaks = std::getenv("GPUFS_CHECK_LEAKS");
   nanobind::set_leak_warnings(check_leaks != nullptr && std::string_view(check_leaks) == "1");
   m.attr("__version__") = GPUFS_VERSION;

@@ -66,7 +66,7 @@ void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t
   options.read_only = read_only;
   options.maps_files = maps_files;
   if (root) options.root = bytes_of(*root);
-  // Allocates and pins memory: seconds on some machines.
+  // Allocates and pins memory, which takes seconds on some machines.
   new (place) py_mount(
       interruptibly({}, nb::none(), [options] { return std::make_shared<mount_holder>(options); }));
 }
@@ -113,7 +113,7 @@ nb::dict stats_of(py_mount& self) {
   return d;
 }
 
-// Tuples in the order of gpufs::file_statistics; gpufs._mount.FileStatistics has the same.
+// Tuples with the fields of gpufs::file_statistics, in the order of gpufs._mount.FileStatistics.
 nb::list file_stats_of(py_mount& self) {
   const std::vector<file_statistics> files =
       use(self, [](const mount& m) { return m.file_stats(); });
@@ -125,8 +125,7 @@ nb::list file_stats_of(py_mount& self) {
   return list;
 }
 
-// Tuples in the order of gpufs.FileError, and how many more there were; gpufs._mount.FileErrors has
-// the same.
+// Tuples with the fields of gpufs._mount.FileError, and the number of dropped errors.
 nb::tuple file_errors_of(py_mount& self) {
   const file_error_list all = [&] {
     const nb::gil_scoped_release released;
@@ -162,7 +161,7 @@ void bind_mount(nb::module_& m) {
              const std::shared_ptr<mount_holder>& holder = self.holder;
              const auto close = [holder] { holder->close(); };
              if (!holder->forked() && holder->left()->put_off(close)) return holder->close_later();
-             // As the destructor of a mount does that nobody unmounted.
+             // Like the destructor of a mount that was not unmounted.
              const auto print = [](const std::exception_ptr& failed) {
                try {
                  std::rethrow_exception(failed);

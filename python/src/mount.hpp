@@ -1,5 +1,4 @@
-// gpufs::mount as Python holds it: closable, and safe against threads that use it while another
-// closes it.
+// A gpufs::mount for Python: it can be closed while other threads use it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -20,8 +19,8 @@
 
 namespace gpufs::python {
 
-// Shared by the Python object and what works with it in the background. Its methods may be called
-// from any thread of the process that made it, without the GIL.
+// Shared by the Python object and its background work. All methods may be called from any thread of
+// the process that made it, without the GIL.
 class mount_holder {
  public:
   explicit mount_holder(const mount_options& options) : mount_(std::make_unique<mount>(options)) {}
@@ -29,8 +28,8 @@ class mount_holder {
   mount_holder(const mount_holder&) = delete;
   mount_holder& operator=(const mount_holder&) = delete;
 
-  // Throws std::runtime_error in a process that was forked off: the service's threads and the GPU's
-  // context are not there.
+  // Throws std::runtime_error in a forked process, which has neither the service's threads nor the
+  // GPU's context.
   void refuse_forked() const {
     if (forked())
       throw std::runtime_error(
@@ -39,7 +38,7 @@ class mount_holder {
 
   bool forked() const noexcept { return getpid() != owner_; }
 
-  // Calls f(mount), during which the mount stays open. Throws std::invalid_argument when it is
+  // Calls f(mount). The mount stays open during the call. Throws std::invalid_argument if it is
   // closed.
   template <class F>
   auto use(F&& f) {
@@ -48,7 +47,7 @@ class mount_holder {
     return std::forward<F>(f)(opened());
   }
 
-  // The same, for calls that must have the mount for themselves: waits until nobody else uses it.
+  // Like use(), for calls that need exclusive access: waits until no other thread uses the mount.
   template <class F>
   auto use_alone(F&& f) {
     refuse_forked();
@@ -56,8 +55,8 @@ class mount_holder {
     return std::forward<F>(f)(opened());
   }
 
-  // Waits until nobody uses it, then unmounts. Nothing happens the second time. In a forked process
-  // the memory is left as it is: the destructor would wait for threads that are not there.
+  // Waits until no thread uses the mount, then unmounts it. A second call does nothing. In a forked
+  // process the memory is leaked: the destructor would wait for threads that do not exist.
   void close() noexcept {
     if (forked()) {
       (void)mount_.release();
@@ -68,7 +67,8 @@ class mount_holder {
     closed_ = true;
   }
 
-  // As close(), and throws what gpufs::mount::unmount() throws. It is closed in any case.
+  // Like close(), but throws the errors of gpufs::mount::unmount(). The mount is closed in any
+  // case.
   void unmount() {
     if (forked()) return close();
     const std::unique_lock lock(in_use_);
@@ -81,33 +81,33 @@ class mount_holder {
       failure = std::current_exception();
     }
     last_errors_ = ended->file_errors();
-    // Of one file the error that was kept says more.
+    // If both errors are about the same file, the kept one says more.
     if (failure == nullptr || is_about_same_file(failure, lost_)) failure = lost_;
     ended.reset();
     closed_ = true;
     if (failure != nullptr) std::rethrow_exception(failure);
   }
 
-  // Of a file that was closed when nobody was left who could be told: unmount() throws the first,
-  // unless it has one of its own.
+  // Keeps the error of a file that was closed without a caller. unmount() throws the first one,
+  // unless it has an error of its own.
   void keep_error(std::exception_ptr error) noexcept {
     const std::lock_guard lock(lost_latch_);
     if (lost_ == nullptr) lost_ = std::move(error);
   }
 
-  // Also after unmount().
+  // Works after unmount(), too.
   file_error_list file_errors() {
     refuse_forked();
     const std::shared_lock lock(in_use_);
     return mount_ != nullptr ? mount_->file_errors() : last_errors_;
   }
 
-  // Also false while it is being closed. Does not wait.
+  // Does not wait. False while another thread closes the mount.
   bool closed() const noexcept { return closed_ || forked(); }
 
-  // Calls that use it without a caller.
+  // The calls that continue without a caller.
   const std::shared_ptr<leftovers>& left() const { return left_; }
-  // From now on it counts as closed; close() comes when the calls that are left over have ended.
+  // Marks the mount as closed. close() is called when the leftover calls have ended.
   void close_later() noexcept { closed_ = true; }
 
  private:
@@ -135,15 +135,15 @@ class mount_holder {
   std::shared_mutex
       in_use_;  // guards mount_: shared by users, exclusive for close(), unmount() and use_alone()
   std::unique_ptr<mount> mount_;
-  file_error_list last_errors_;  // of the mount that was unmounted; guarded by in_use_
-  std::mutex lost_latch_;        // guards lost_, but for unmount(), which has the mount for itself
+  file_error_list last_errors_;  // of the unmounted mount; guarded by in_use_
+  std::mutex lost_latch_;        // guards lost_, except in unmount(), which has exclusive access
   std::exception_ptr lost_;
   std::atomic<bool> closed_{false};
   const std::shared_ptr<leftovers> left_ = std::make_shared<leftovers>();
 };
 
-// Gives f(mount), which a signal handler may interrupt (interruptibly()): f owns what it uses, but
-// for memory of `kept`.
+// Calls f(mount), which a signal handler may interrupt (see interruptibly()): f owns everything
+// that it uses, except for memory of `kept`.
 template <class F>
 auto use_interruptibly(const std::shared_ptr<mount_holder>& holder, nanobind::handle kept, F f) {
   holder->refuse_forked();
@@ -151,15 +151,15 @@ auto use_interruptibly(const std::shared_ptr<mount_holder>& holder, nanobind::ha
                        [holder, own = std::move(f)]() mutable { return holder->use(own); });
 }
 
-// What Python's gpufs._core.Mount is.
+// The class gpufs._core.Mount.
 struct py_mount {
   std::shared_ptr<mount_holder> holder;
 
   explicit py_mount(std::shared_ptr<mount_holder> h) : holder(std::move(h)) {}
   py_mount(const py_mount&) = delete;
   py_mount& operator=(const py_mount&) = delete;
-  // Closing waits for the GPU, and for a search that still runs: other Python threads go on
-  // meanwhile.
+  // Closing waits for the GPU and for a running search. Other Python threads continue during that
+  // time.
   ~py_mount() {
     const nanobind::gil_scoped_release released;
     holder.reset();

@@ -14,7 +14,7 @@ using namespace nb::literals;
 namespace gpufs::python {
 namespace {
 
-// (path, offset, stride, count)
+// Converts a tuple (path, offset, stride, count).
 search::vectors_file file_of(const nb::tuple& file) {
   const auto path = nb::cast<nb::bytes>(file[0]);
   return {std::string(path.c_str(), path.size()), nb::cast<std::uint64_t>(file[1]),
@@ -28,7 +28,7 @@ search::question question_of(const nb::tuple& queries, const nb::list& databases
   return q;
 }
 
-// Squared distances as float64, and indices as uint64, of which the last one means nothing.
+// Returns squared distances as float64 and indices as uint64. The largest index means "no vector".
 std::pair<nb::bytes, nb::bytes> to_bytes(const std::vector<search::found>& lists) {
   std::vector<double> distances;
   std::vector<std::uint64_t> indices;
@@ -54,7 +54,7 @@ void bind_search(nb::module_& m) {
         return nb::make_tuple(distances, indices);
       },
       "mount"_a, "queries"_a, "databases"_a, "dimensions"_a, "threshold"_a, "top"_a, "alone"_a);
-  // What search gives, and seconds. `piece_bytes` 0: by the CPU.
+  // Returns the result of search, and seconds. `piece_bytes` 0: the CPU program.
   m.def(
       "bench_search_rival",
       [](const nb::tuple& queries, const nb::list& databases, std::uint64_t dimensions,

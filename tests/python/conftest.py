@@ -36,7 +36,7 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 
 def in_child(work: object) -> str:
-    """Returns what `work()` returned, or the exception that it raised, in a process that is forked off."""
+    """Runs `work()` in a forked process. Returns its result, or the exception that it raised."""
     reader, writer = os.pipe()
     process = os.fork()
     if process == 0:
@@ -56,7 +56,7 @@ def in_child(work: object) -> str:
 
 @pytest.fixture(autouse=True)
 def _interruptible() -> Iterator[None]:
-    """Lets commands get SIGINT and SIGHUP also where these tests run in the background, or by nohup: ignored there."""
+    """Restores SIGINT and SIGHUP, which a background shell or nohup sets to ignored."""
     interrupts = signal.signal(signal.SIGINT, signal.default_int_handler)
     hangups = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
@@ -85,7 +85,7 @@ def names(folder: Path) -> list[str]:
 
 
 def run_program(program: str, *arguments: str | os.PathLike[str], **environment: str) -> str:
-    """Runs a Python program, which must end well and say nothing on standard error; returns what it printed."""
+    """Runs a Python program and returns its output. It must succeed without standard error."""
     command = [
         sys.executable,
         "-W",

@@ -1,4 +1,4 @@
-"""Files and arrays on a GPU: what the other files show on the CPU device, and what only a GPU has."""
+"""Files and arrays on a GPU: the behaviour of the CPU device, and what only a GPU has."""
 
 from __future__ import annotations
 
@@ -357,7 +357,7 @@ def test_arrays_of_pytorch_are_written(gpu: gpufs.Mount, tmp_path: Path) -> None
 
 
 def truncated(gpu: gpufs.Mount, folder: Path) -> gpufs.FileArray:
-    """Of a mount without direct loads, which may still find the bytes that the file had when it was registered."""
+    """Uses a mount without direct loads, which may read stale bytes of a registered file."""
     file = gpu.array(npy(folder / "array.npy", filled((2000, 1000), "<i4")))
     os.truncate(folder / "array.npy", 5000)
     return file

@@ -1,4 +1,4 @@
-"""`gpufs bench` on the CPU device. At these sizes its numbers mean nothing; tested is what it does and says."""
+"""`gpufs bench` on the CPU device: its behaviour and its output, not its numbers."""
 
 from __future__ import annotations
 
@@ -325,7 +325,10 @@ def test_a_file_of_somebody_else_is_refused_and_left_alone(run: Command, tmp_pat
         done = run(*SMALL, "random", "--file", file)
         assert (
             done.stderr
-            == f"gpufs: {file} was not made by gpufs bench: name a new file, and it will be written\n".encode()
+            == (
+                f"gpufs: {file} was not made by gpufs bench: "
+                "name a new file, and it will be written\n"
+            ).encode()
         )
         assert (done.stdout, done.returncode) == (b"", 2)
         assert file.read_bytes() == content

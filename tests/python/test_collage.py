@@ -1,4 +1,4 @@
-"""Collages against a plain implementation of the algorithm in NumPy, on the CPU device and on a GPU."""
+"""Collages against a plain NumPy implementation, on the CPU device and on a GPU."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Dataset:
 
 
 def naive(dataset: Dataset, picture: Any) -> tuple[list[int], list[int], int, int]:
-    """Tiles and distances of all blocks, how many candidates there were, and how many blocks had none."""
+    """Returns tiles and distances of all blocks, the candidates, and the blocks without any."""
     tiles, distances, candidates, without = [], [], 0, 0
     of = histograms(blocks_of(picture))
     for histogram, own in zip(of, keys(dataset.functions, of), strict=True):
@@ -141,7 +141,7 @@ def naive(dataset: Dataset, picture: Any) -> tuple[list[int], list[int], int, in
 
 
 def check(fs: gpufs.Mount, folder: Path, picture: Any) -> int:
-    """All implementations that run here find what the naive one finds. Returns how many blocks had no candidates."""
+    """Compares all implementations with the naive one. Returns the blocks without candidates."""
     dataset = Dataset(folder)
     rows, columns = picture.shape[0] // 32, picture.shape[1] // 32
     tiles, distances, candidates, without = naive(dataset, picture)

@@ -19,7 +19,7 @@ from .conftest import TIMEOUT_S, Command, command_line, tree_lines
 
 
 def on_terminal(arguments: list[bytes], *, interrupt_at: bytes = b"") -> tuple[int, bytes, bytes]:
-    """Runs a command whose standard error is a terminal; returns its status, output and what the terminal got.
+    """Runs a command whose standard error is a terminal. Returns status, output and its text.
 
     Sends SIGINT once the terminal has shown `interrupt_at`.
     """
@@ -230,7 +230,10 @@ def test_the_version_is_shown(run: Command) -> None:
 
 def completed(script: bytes, *words: str) -> list[str]:
     """What bash offers for the last of these words."""
-    call = 'eval "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _gpufs; printf "%s\\n" "${COMPREPLY[@]}"'
+    call = (
+        'eval "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _gpufs; '
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
     done = subprocess.run(
         [
             b"bash",

@@ -48,7 +48,8 @@ def test_code_in_documents_compiles(name: str, code: str, tmp_path: Path) -> Non
     # A functor that nothing calls is still compiled when it is instantiated by a launch.
     kernels = re.findall(r"^struct (\w+) \{", code, re.MULTILINE)
     uses = "".join(
-        f"void use(const gpufs::mount& m, const {k}& kernel) {{ gpufs::launch(m, {{}}, kernel); }}\n"
+        f"void use(const gpufs::mount& m, const {k}& kernel) "
+        f"{{ gpufs::launch(m, {{}}, kernel); }}\n"
         for k in kernels
     )
     source.write_text(code + uses)

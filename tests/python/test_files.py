@@ -710,8 +710,8 @@ def test_what_does_not_fit_is_told_by_close(mount: gpufs.Mount, tmp_path: Path) 
     assert path.read_bytes() == CONTENT[: path.stat().st_size]
 
 
-# On the CPU device Python checks each call at its end. What these tests ask of the core, a GPU has not
-# checked yet.
+# On the CPU device, Python checks each call at its end. These tests use the core directly, as on a
+# GPU, where the check comes later.
 
 
 def begin_to_read(opened: gpufs.File, offset: int) -> None:

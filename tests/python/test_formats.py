@@ -1,4 +1,4 @@
-"""Layouts of arrays in files: what NumPy writes is found, and what is damaged is refused with ValueError."""
+"""Layouts of arrays in files: NumPy's files are read, and damaged ones raise ValueError."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NUMPY_DTYPES = [np.dtype(name) for name in ("?", *"bhilBHILefdFD")]
 
 
 class OnlyHeader(io.BytesIO):
-    """A file that must not be read from a certain byte on, and that gives no more than 7 bytes at a time."""
+    """A file that must not be read past a given byte, and returns at most 7 bytes at a time."""
 
     def __init__(self, content: bytes, header_bytes: int | None = None) -> None:
         super().__init__(content)

@@ -180,7 +180,7 @@ def check_npy(data: bytes) -> None:
 
 
 def check_safetensors(data: bytes) -> None:
-    """The first line is the header, the rest the arrays' bytes. Once with its length in front, and once as it is."""
+    """Line 1 is the header, the rest are the arrays' bytes. Tried with and without a length."""
     header, _, body = data.partition(b"\n")
     for content in (struct.pack("<Q", len(header)) + header + body, data):
         try:

@@ -1,4 +1,4 @@
-"""Counts of ``gpufs grep`` against those of the machine's own GNU grep: every word in every file of a chosen set."""
+"""Counts of ``gpufs grep`` against the machine's GNU grep: all words in all files of a set."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def grep_each(
 
 
 def grep_all(files: Sequence[Path], words: Iterable[bytes]) -> Counts:
-    """One grep for each word: faster, but where grep reads on in a buffer that an earlier file has made larger."""
+    """Runs one grep for each word: faster, unless an earlier file has grown grep's buffer."""
     paths = [bytes(file) for file in files]
 
     def work(word: bytes) -> Counts:

@@ -1,4 +1,4 @@
-"""What ``gpufs grep`` takes and says, beside what tests/python/test_command_line.py has of all commands."""
+"""Arguments and output of ``gpufs grep``; test_command_line.py tests what all commands share."""
 
 from __future__ import annotations
 

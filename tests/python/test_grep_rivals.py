@@ -72,7 +72,7 @@ ALPHABETS = (
 
 @st.composite
 def texts_and_words(draw: st.DrawFn) -> tuple[list[bytes], set[bytes]]:
-    """Texts of few characters, so that words, their boundaries and overlaps meet often; words that are in them."""
+    """Makes texts of few characters, in which words often meet and overlap, and words of them."""
     alphabet = draw(st.sampled_from(ALPHABETS))
     random = Random(draw(st.integers(0, 10**6)))
 

@@ -34,7 +34,8 @@ def interrupt(begun):
 
 def read_so_far():
     counts = mount.stats()
-    return counts["read_bytes"] + counts["direct_loads"] + counts["staged_loads"] + counts["bulk_loads"]
+    return (counts["read_bytes"] + counts["direct_loads"] + counts["staged_loads"]
+            + counts["bulk_loads"])
 
 def interrupted(call):
     before = read_so_far()
@@ -204,7 +205,9 @@ def test_products_are_interrupted(folder: Path) -> None:
 before = read_so_far()
 try:
     interrupt(lambda: read_so_far() > before)
-    linear.matmul(mount, folder + "/long", folder + "/long", folder + "/out", dtype="f4", shape=(16384,) * 3)
+    linear.matmul(
+        mount, folder + "/long", folder + "/long", folder + "/out", dtype="f4", shape=(16384,) * 3
+    )
 except KeyboardInterrupt:
     print(sorted(os.listdir(folder)))
 """

@@ -1,4 +1,4 @@
-"""Compilers of kernels in Python take the headers, the examples and the calls for Numba. None of this needs a GPU."""
+"""Kernel compilers in Python accept the headers, examples and Numba calls, without a GPU."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def test_streams_and_text_compile() -> None:
 
 enum class color : unsigned char { red = 3 };
 
-extern "C" __global__ void use(const gpufs::mount_ref* fs, char* buffer, double* number, long* integer) {
+extern "C" __global__ void use(const gpufs::mount_ref* fs, char* buffer, double* number,
+                               long* integer) {
   const auto warp = gpufs::this_warp();
   gpufs::file_stream file(warp, *fs, 3, buffer, 4096);
   gpufs::text_piece line;
@@ -136,20 +137,25 @@ enum plain {};
 enum class scoped : short {};
 
 static_assert(sizeof(std::int8_t) == 1 && sizeof(std::uint16_t) == 2 && sizeof(std::int32_t) == 4);
-static_assert(std::is_same_v<decltype(sizeof 0), std::size_t> && std::is_same_v<std::size_t, std::uint64_t>);
+static_assert(std::is_same_v<decltype(sizeof 0), std::size_t> &&
+              std::is_same_v<std::size_t, std::uint64_t>);
 static_assert(std::is_same_v<std::conditional_t<true, int, char>, int>);
 static_assert(std::is_same_v<std::conditional_t<false, int, char>, char>);
-static_assert(std::is_same_v<std::decay_t<const int&>, int> && std::is_same_v<std::decay_t<volatile int&&>, int>);
+static_assert(std::is_same_v<std::decay_t<const int&>, int> &&
+              std::is_same_v<std::decay_t<volatile int&&>, int>);
 static_assert(std::is_same_v<std::decay_t<const char (&)[4]>, const char*>);
 static_assert(std::is_same_v<std::decay_t<char* const>, char*>);
 static_assert(std::is_enum_v<plain> && std::is_enum_v<scoped> && !std::is_enum_v<int>);
 static_assert(std::is_same_v<std::underlying_type_t<scoped>, short>);
-static_assert(std::is_integral_v<bool> && std::is_integral_v<const long long> && std::is_integral_v<char>);
-static_assert(!std::is_integral_v<float> && !std::is_integral_v<int*> && !std::is_integral_v<scoped>);
+static_assert(std::is_integral_v<bool> && std::is_integral_v<const long long> &&
+              std::is_integral_v<char>);
+static_assert(!std::is_integral_v<float> && !std::is_integral_v<int*> &&
+              !std::is_integral_v<scoped>);
 static_assert(std::is_signed_v<int> && std::is_signed_v<double> && std::is_signed_v<const long>);
 static_assert(!std::is_signed_v<unsigned> && !std::is_signed_v<bool> && !std::is_signed_v<int*>);
 static_assert(!std::is_signed_v<scoped>);
-static_assert(std::is_pointer_v<const char*> && std::is_pointer_v<char* const> && !std::is_pointer_v<long>);
+static_assert(std::is_pointer_v<const char*> && std::is_pointer_v<char* const> &&
+              !std::is_pointer_v<long>);
 static_assert(std::is_null_pointer_v<decltype(nullptr)> && !std::is_null_pointer_v<char*>);
 
 extern "C" __global__ void nothing() {}
@@ -313,8 +319,11 @@ except ImportError as error:
 
 
 def test_importing_gpufs_imports_no_compiler() -> None:
-    program = "import sys, gpufs; print([name for name in ('numba', 'numpy', 'cuda') if name in
-    sys.modules])" done = subprocess.run(
+    program = (
+        "import sys, gpufs; "
+        "print([name for name in ('numba', 'numpy', 'cuda') if name in sys.modules])"
+    )
+    done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "[]\n"

@@ -316,7 +316,7 @@ def test_products_of_matrices_are_numpys(
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 def test_long_sums_stay_near(fs: gpufs.Mount, tmp_path: Path, dtype: str) -> None:
-    """Of numbers of one sign: whoever cuts off what does not fit into a sum is always off in one direction."""
+    """Numbers of one sign: truncation instead of rounding would err in one direction only."""
     sizes = (100, 50_000, 90)
     random = np.random.default_rng(1)
     a, b = (random.uniform(0.5, 1, shape).astype(DTYPES[dtype]) for shape in (sizes[:2], sizes[1:]))
@@ -381,7 +381,7 @@ def test_rows_longer_than_pages_begin_anywhere(
 def test_special_numbers_are_multiplied_as_numpy_does(
     fs: gpufs.Mount, tmp_path: Path, dtype: str
 ) -> None:
-    """What is not finite there is not here, and everything else is as near as it would be without such neighbours."""
+    """Results are not finite in the same places, and all others are as close as without them."""
     a, b = numbers(1, (200, 150), dtype), numbers(2, (150, 140), dtype)
     huge = 3.4e38 if dtype == "float32" else 3.38e38
     for row, special in enumerate(

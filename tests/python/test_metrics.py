@@ -624,7 +624,9 @@ def test_a_forked_process_does_not_serve(mount: gpufs.Mount) -> None:
 def test_the_interpreter_ends_quietly(ending: str) -> None:
     program = f"""
 import atexit, socket, sys, threading, time, urllib.request
-atexit.register(lambda: print([thread.name for thread in threading.enumerate() if "gpufs" in thread.name]))
+atexit.register(
+    lambda: print([thread.name for thread in threading.enumerate() if "gpufs" in thread.name])
+)
 import gpufs
 from gpufs import metrics
 mount = gpufs.mount(device="cpu", cache="1MiB", cpu_threads=1, workers=1)
@@ -659,6 +661,8 @@ del server
 
 
 def test_who_serves_nothing_imports_nothing_of_it() -> None:
-    program = "import sys, gpufs; sys.exit('http.server' in sys.modules or 'gpufs.metrics' in
-    sys.modules)" assert subprocess.run([sys.executable, "-c", program], timeout=60,
-    check=False).returncode == 0
+    program = (
+        "import sys, gpufs; "
+        "sys.exit('http.server' in sys.modules or 'gpufs.metrics' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0

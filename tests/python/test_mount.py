@@ -396,7 +396,7 @@ def test_a_gpu_that_is_not_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_process_that_stands_still_loses_time_and_no_call(tmp_path: Path) -> None:
-    """SIGSTOP for three times the request timeout, again and again, in the midst of reads and writes."""
+    """Stops the process for three request timeouts, repeatedly, during reads and writes."""
     program = """
 import os, sys, gpufs
 folder = sys.argv[1]

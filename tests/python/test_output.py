@@ -1,4 +1,4 @@
-"""Files that commands write: there whole or not at all, whatever ends the command, and never one that is read."""
+"""Files that commands write: complete or absent after any end, and never one of the inputs."""
 
 from __future__ import annotations
 
@@ -167,7 +167,10 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from gpufs._output import replacing, replacing_folder
-with replacing(sys.argv[1] + "/out.npy") as part, replacing_folder(sys.argv[1] + "/folder") as folder:
+with (
+    replacing(sys.argv[1] + "/out.npy") as part,
+    replacing_folder(sys.argv[1] + "/folder") as folder,
+):
     Path(part).write_text("half")
     (Path(folder) / "file").write_text("half")
     print("ready", flush=True)

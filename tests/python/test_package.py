@@ -24,7 +24,10 @@ def python(program: str) -> str:
 
 def test_importing_is_fast() -> None:
     # Its own time, because other tests run beside it; warm, it waits for nothing.
-    program = "import time; t = time.process_time(); import gpufs; print((time.process_time() - t) * 1000)"
+    program = (
+        "import time; t = time.process_time(); import gpufs; print((time.process_time() - t) * "
+        "1000)"
+    )
     assert min(float(python(program)) for _ in range(5)) < IMPORT_MS_MAX
 
 
@@ -33,7 +36,8 @@ def test_importing_touches_neither_gpu_nor_command_line() -> None:
 import json, sys
 import gpufs
 maps = open("/proc/self/maps").read()
-print(json.dumps([[name for name in ("typer", "rich", "numpy") if name in sys.modules], "libcuda.so" in maps,
+print(json.dumps([[name for name in ("typer", "rich", "numpy") if name in sys.modules],
+                  "libcuda.so" in maps,
                   "nvidia" in maps]))
 """
     assert json.loads(python(program)) == [[], False, False]
@@ -47,7 +51,10 @@ for name in gpufs.__all__:
     getattr(gpufs, name)
 assert set(gpufs.__all__) <= set(dir(gpufs))
 from gpufs import *
-for name in ("bench", "cat", "collage", "doctor", "grep", "linear", "metrics", "search", "sizes", "stat", "top"):
+for name in (
+    "bench", "cat", "collage", "doctor", "grep", "linear", "metrics", "search", "sizes", "stat",
+    "top",
+):
     assert getattr(gpufs, name).__name__ == "gpufs." + name
 print(gpufs.linear.matvec.__name__)
 for name in ("nothing", "_nothing", "cli_"):
@@ -117,14 +124,19 @@ with gpufs.mount(device="cpu", cache="1GiB", page=4096) as mount:
     hits: int = mount.stats()["hits"]
     histogram: list[int] = mount.stats()["fault_latency_ns"]
     size: int = mount.register_file("file")
-    names: list[str] = [name for name, entry in mount.tensors("model").items() if entry.dtype == "float32"]
+    names: list[str] = [
+        name for name, entry in mount.tensors("model").items() if entry.dtype == "float32"
+    ]
     address: int = mount.device_ref().address
     options: list[str] = gpufs.compile_options()
     result = grep.search(mount, grep.Dictionary(["word", b"word"]), ["path", b"path"])
     for match in result:
         count: int = match.count
     errors: list[OSError] = result.failures
-    with mount.serve_metrics(port=0, files=True) as server, metrics.serve([mount], address="::1") as other:
+    with (
+        mount.serve_metrics(port=0, files=True) as server,
+        metrics.serve([mount], address="::1") as other,
+    ):
         port: int = server.port
         url: str = other.url
 gpufs.mount(device="gpu")  # E: one error, here

@@ -149,7 +149,7 @@ def test_numbers_that_are_no_numbers_or_at_the_ends(
 
 
 def test_squares_at_the_ends_of_float32(fs: gpufs.Mount, tmp_path: Path) -> None:
-    """Below its smallest number, and above its largest: only there, and not where bfloat16 rounds down."""
+    """Below the smallest and above the largest number, but not where bfloat16 rounds down."""
     vectors = np.zeros((2, 40), np.float32)
     vectors[0] = 2.0**-75 * (1 + 2.0**-10)
     vectors[1, :3] = 2.0**62 * 1.635
@@ -194,7 +194,7 @@ def test_equal_vectors_are_equally_far(fs: gpufs.Mount, tmp_path: Path) -> None:
 
 
 def test_sums_that_lose_what_is_small_find_what_is_near(fs: gpufs.Mount, tmp_path: Path) -> None:
-    """Each product is just too small to be added to the first, and each square just large enough."""
+    """Each product is just too small to change the first, and each square just large enough."""
     small = 2.0**-12
     vector = np.full((1, 4096), small * (1 - 2.0**-8), np.float32)
     query = np.full((1, 4096), small * (1 + 2.0**-9), np.float32)

@@ -1,4 +1,4 @@
-"""Selections against NumPy: what a naive walk gathers from raw bytes is what NumPy's own indexing gives."""
+"""Selections against NumPy: a naive walk over raw bytes gathers what NumPy's indexing gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files given to libraries that want Python's: to other processes by pickle, and as files of `io`."""
+"""Files for other processes, by pickle, and for libraries that need files of `io`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ import numpy as np
 found = pickle.load(sys.stdin.buffer)
 array, plain, tensor = found["array"], found["file"], found["tensor"]
 print(json.dumps([
-    np.asarray(array[[3, 1]]).tolist(), bytes(plain.read(5, 7)).hex(), np.asarray(tensor[...]).tolist(),
+    np.asarray(array[[3, 1]]).tolist(), bytes(plain.read(5, 7)).hex(),
+    np.asarray(tensor[...]).tolist(),
     plain.name, array.file.mount is plain.mount, array.file.mount.device,
     array.file.mount.options["page_bytes"], array.file.mount.options["cache_bytes"],
 ]))

@@ -1,4 +1,4 @@
-"""Reads and writes that are submitted: their futures against plain calls, and what becomes of errors."""
+"""Submitted reads and writes: their futures against plain calls, and their errors."""
 
 from __future__ import annotations
 

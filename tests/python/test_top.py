@@ -28,7 +28,7 @@ URL = "http://127.0.0.1:1/metrics"
 
 @contextmanager
 def answering(*answers: bytes, status: int = 200) -> Iterator[int]:
-    """A server that gives these answers one after the other, and the last again and again; yields its port."""
+    """Serves these answers in order, and then the last one repeatedly; yields the port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -352,7 +352,7 @@ def test_wrong_use_is_one_line(run: Command, arguments: list[str]) -> None:
 def watch(
     arguments: list[bytes], ended: Callable[[bytes], bool], end: Callable[[int], None]
 ) -> tuple[int, bytes]:
-    """Runs a command on a terminal; returns its status, and what the terminal got. `end` gets the process's id."""
+    """Runs a command on a terminal. Returns its status and text. `end` gets the process's id."""
     ours, theirs = pty.openpty()
     environment = dict(os.environ) | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
     shown = b""

@@ -1,4 +1,6 @@
-"""How much a test with random work does; as tests/support/work_budget.hpp, with the same variables of the environment.
+"""Budgets of tests with random work.
+
+As tests/support/work_budget.hpp, with the same environment variables.
 
     for seed in work_budget("test_fuzz.npy", usual=20, unit="inputs", replay=...):
 
@@ -16,7 +18,7 @@ from pathlib import Path
 
 
 def work_budget(test: str, usual: int, unit: str, of_step: int) -> Iterator[int]:
-    """Yields the seeds of the steps, each of which does `of_step` of a unit; prints at the end what was covered.
+    """Yields the steps' seeds; prints at the end what was covered. A step does `of_step` units.
 
     `test` is what pytest is asked for to run it again: ``FILE::FUNCTION``.
     """
@@ -43,7 +45,8 @@ def work_budget(test: str, usual: int, unit: str, of_step: int) -> Iterator[int]
                 raise
     finally:
         print(
-            f"covered: {test}: {begun} steps (seeds {first} to {first + begun - 1}), {begun * of_step} {unit}"
+            f"covered: {test}: {begun} steps (seeds {first} to {first + begun - 1}), "
+            f"{begun * of_step} {unit}"
         )
 
 

@@ -1,13 +1,13 @@
-"""Measures gpufs beside the machine's limits and beside what a user would write without it.
+"""Benchmarks of gpufs against the machine's limits and against programs without gpufs.
 
-The command is ``gpufs bench``; here is what it runs::
+``gpufs bench`` runs them; so does this::
 
     with bench.World.make("auto", file=None, size=None, quick=True, tree=[], tell=print) as world:
         results = bench.run(["random"], world)
     print(results.to_json())
 
-Each measurement is the median of several runs after a warm-up, on random data that is checked, with
-the file brought into or out of the host's page cache on purpose. Limits are measured in the same
+Each measurement is the median of several runs after a warm-up. The data is random and checked. Each
+benchmark brings the file into the host's page cache, or out of it. Limits are measured in the same
 run.
 """
 
@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+# Registers the benchmarks of the library, before the applications.
 from gpufs.bench import (
     _benchmarks as _benchmarks,
-)  # which registers them, in front of the applications
+)
 from gpufs.bench import _results
 from gpufs.bench._applications import GROUPS
 from gpufs.bench._grep import default_tree
@@ -32,7 +33,7 @@ from gpufs.bench._world import NotOursError, World
 
 @dataclass(frozen=True)
 class Progress:
-    """Told before each measurement."""
+    """The progress, reported before each measurement."""
 
     done: int
     total: int
@@ -48,14 +49,19 @@ def run(
     on_line: Callable[[Results], object] | None = None,
     on_table: Callable[[Table], object] | None = None,
 ) -> Results:
-    """Runs benchmarks by name, in this order; ``on_table`` gets each when it is complete.
+    """Runs benchmarks in the order of ``names``. Returns the results.
 
-    ``on_line`` gets all results so far, after each line of them: a run may take long, and not come
-    to its end.
+    Args:
+        names: names of benchmarks.
+        world: the device and the files.
+        on_progress: called before each measurement.
+        on_line: called with all results so far after each line. A run may take long and may be
+            interrupted.
+        on_table: called with each complete table.
 
     Raises:
         KeyError: there is no benchmark of such a name.
-        OSError: gpufs itself failed. What a peer cannot do makes it absent.
+        OSError: gpufs failed. A peer that fails is reported as absent.
     """
     shared = Shared()
     planned = [(BENCHMARKS[name], list(BENCHMARKS[name].make(world, shared))) for name in names]

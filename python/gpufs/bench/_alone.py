@@ -1,4 +1,4 @@
-"""Runs a source in a process of its own: what is measured there is not mixed with the threads of other libraries."""
+"""Runs a source in its own process, without the threads of other libraries."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _CHILD: Final = "from gpufs.bench import _alone; _alone.serve()"
 
 
 def alone(samples: Samples, world: World, *arguments: object) -> Source:
-    """Returns a source of what ``samples(world, *arguments)`` yields there; a function that a module has by name.
+    """Returns a source of the samples that ``samples(world, *arguments)`` yields in a child.
 
-    The process lives as long as the source. What it raises is raised here.
+    ``samples`` is a function that pickle can find by its module and name. The process lives as long
+    as the source. Exceptions of the child are raised here.
     """
 
     def source() -> Generator[Sample]:
@@ -52,10 +53,9 @@ def alone(samples: Samples, world: World, *arguments: object) -> Source:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # The same modules as here, whatever the working directory holds; Ctrl-C is for the parent
-    # alone.
-    # noqa: PTH109 - a path is text here
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    # The child uses the same modules, whatever the working directory contains. Only the parent
+    # handles Ctrl-C.
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109
     return subprocess.Popen(
         [sys.executable, "-P", "-c", _CHILD],
         stdin=subprocess.PIPE,
@@ -70,9 +70,9 @@ def _say_nothing(_text: str) -> None:
 
 
 def serve() -> None:
-    """The other end: a sample for each line on standard input."""
+    """Runs in the child: writes a sample for each line on standard input."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not come between the answers
+    os.dup2(2, 1)  # text that a library prints must not mix with the answers
 
     def answer(what: Any) -> None:  # noqa: ANN401 - a sample or an exception
         pickle.dump(what, answers)
@@ -84,6 +84,6 @@ def serve() -> None:
         while sys.stdin.buffer.readline():
             answer(next(source))
     except BrokenPipeError:
-        pass  # nobody asks any more
+        pass  # the parent has closed the pipe
     except Exception as error:
         answer(error)

@@ -1,4 +1,4 @@
-"""The applications, beside programs that do without gpufs."""
+"""Benchmarks of the applications, against programs without gpufs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpufs.bench._world import World
     "words",
 )
 def _grep_tree(world: World, shared: Shared) -> Iterator[Case]:
-    # 58,000 is the dictionary of the GPUfs papers.
+    # The dictionary of the GPUfs papers has 58,000 words.
     for wanted in counts(world, (5_000, 58_000), (500,)):
         text = _grep.Text(world, wanted)
         on_cpu = [
@@ -115,7 +115,7 @@ def _collages(world: World, shared: Shared) -> Iterator[Case]:
         on_cpu = Task(f"CPU, {world.threads} threads", "k/s", _collage.rival(problem, "cpu"))
         by_cuda = Task("CUDA, the CPU reads", "k/s", _collage.rival(problem, "cuda"))
         resident = Task("CUDA, all in GPU memory", "k/s", _collage.rival(problem, "resident"))
-        for page in (PAGE, KIB):  # what holds a record, and what holds its histogram
+        for page in (PAGE, KIB):  # the size of a record, and that of its histogram
             first = Task("gpufs", "k/s", _collage.ours(problem, page=page))
             yield Case(
                 {"blocks": problem.blocks, "page": page, "run": "first"},
@@ -125,8 +125,8 @@ def _collages(world: World, shared: Shared) -> Iterator[Case]:
                 (by_cuda,),
             )
         if (width, height) == sizes[-1]:
-            # Smaller than what the picture needs; in pages that hold a histogram, of which it has
-            # room for more.
+            # The cache is smaller than the data that the picture needs. Pages of a histogram's size
+            # make better use of it.
             few = max(world.file_bytes // 16, FRAMES_OF_SMALL_CACHE[world.device] * PAGE)
             for page in (PAGE, KIB):
                 small = Task("gpufs", "k/s", _collage.ours(problem, cache=few, page=page))
@@ -138,4 +138,4 @@ def _collages(world: World, shared: Shared) -> Iterator[Case]:
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "apps": ("grep", "matvec", "matmul", "search", "collage")
 }
-"""Names for several benchmarks: the applications, beside programs that do without gpufs."""
+"""Names for several benchmarks at once: the applications."""

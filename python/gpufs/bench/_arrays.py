@@ -1,4 +1,4 @@
-"""What the benchmark of arrays measures: rows and whole files from Python, and what a small call costs there."""
+"""Sources for the array benchmark: rows and whole files from Python, and small calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpufs.bench._peers import Clock, CudaArray, checked, import_peer
 from gpufs.bench._sources import register, walk
 from gpufs.bench._world import World
 
-CACHE_PART: Final = 4  # of a file whose rows are missing: the cache is so much smaller
+CACHE_PART: Final = 4  # The cache is this much smaller than a file whose rows must be missing.
 CALLS: Final = 1000
 PAGE: Final = 1 << 12
 
@@ -23,7 +23,7 @@ PAGE: Final = 1 << 12
 def _seen_as_array(
     world: World, memory: _core.BenchDeviceMemory, shape: tuple[int, ...], kind: str
 ) -> Any:  # noqa: ANN401
-    """Memory of the device as an array that gpufs takes."""
+    """Returns device memory as an array that gpufs accepts."""
     if world.device == "cuda":
         return CudaArray(memory.address, shape, kind)
     import numpy as np
@@ -56,10 +56,10 @@ def _table(world: World, record: int, cache: int) -> Iterator[FileArray]:
 
 
 def rows(world: World, record: int, operations: int, *, again: bool = False) -> Source:
-    """``table[index]``, the index on the device; of rows that are missing, or of the same ones again."""
+    """``table[index]`` with the index on the device: of missing rows, or of the same rows again."""
     the_walk = walk(world, "map", record, operations=operations)
     positions = the_walk.positions()
-    # Each row of the second kind keeps its page.
+    # When the same rows are read again, each row's page must stay in the cache.
     cache = operations * max(record, PAGE) * 5 // 4 if again else world.file_bytes // CACHE_PART
 
     def source() -> Generator[Sample]:
@@ -86,7 +86,7 @@ def rows(world: World, record: int, operations: int, *, again: bool = False) -> 
 
 
 def whole_file(world: World) -> Source:
-    """``File.read()`` of all of it, into memory that is there."""
+    """``File.read()`` of the whole file into allocated memory."""
     the_walk = walk(world, "map", PAGE, random=False)
 
     def source() -> Generator[Sample]:
@@ -105,7 +105,7 @@ def whole_file(world: World) -> Source:
 
 
 def small_calls(world: World) -> Source:
-    """``File.read`` of a page that is in the cache, one call after the other, each into an array of its own."""
+    """``File.read`` of a cached page: repeated calls, each into a new array."""
 
     def source() -> Generator[Sample]:
         with _table(world, PAGE, 16 << 20) as table:
@@ -122,7 +122,7 @@ def small_calls(world: World) -> Source:
 
 
 def torch_index_select(world: World, record: int, operations: int) -> Source:
-    """``torch.index_select`` on a tensor in GPU memory, of rows in random order."""
+    """``torch.index_select`` of random rows of a tensor in GPU memory."""
 
     def source() -> Generator[Sample]:
         torch: Any = import_peer("torch")

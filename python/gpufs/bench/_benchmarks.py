@@ -1,4 +1,4 @@
-"""Benchmarks of the library itself. Each is a function that returns its cases; nothing is measured here."""
+"""Benchmarks of the library. Each is a function that returns its cases without running them."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ from gpufs.bench._world import State, World
 SEQUENTIAL_PAGES: Final = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB)
 QUICK_SEQUENTIAL_PAGES: Final = (4 * KIB, 64 * KIB)
 
-KVIKIO_READS: Final = 1 << 15  # of one page each; about ten microseconds a read, for Python alone
+KVIKIO_READS: Final = 1 << 15  # one page each; Python alone takes about ten microseconds for a read
 
 
 def _fitting(world: World, sizes: Iterable[int]) -> list[int]:
-    """Returns the sizes of which the file has enough for many groups to work on at once."""
+    """Returns the sizes that are small enough for many groups to work on the file at once."""
     return [size for size in sizes if size * 64 <= world.file_bytes]
 
 
 def _evicts(world: World, times: int) -> bool:
-    """Returns whether a cache that is this much smaller than the file has frames enough."""
+    """Returns whether a cache that is ``times`` smaller than the file has enough frames."""
     return world.file_bytes // times // PAGE >= FRAMES_OF_SMALL_CACHE[world.device]
 
 
 def _workers(world: World) -> tuple[int, ...]:
-    """Returns counts of workers and threads. The CPU device's kernels need the cores too."""
+    """Returns worker and thread counts. The CPU device's kernels need cores, too."""
     if world.device == "cpu":
         return (1, 2)
     return counts(world, (1, 2, 4, 8, 16), (1, 8, 16))
 
 
-# --- Tasks that recur ---
+# --- Tasks of several benchmarks ---
 
 
 def _pull(
@@ -84,7 +84,7 @@ def _pull(
 
 
 def _first_touch(world: World, shared: Shared, page: int, variant: Variant) -> Task:
-    """Of the whole file, front to back, extents registered."""
+    """Reads the whole file from front to back, with extents registered."""
 
     def make() -> Task:
         return Task(
@@ -138,7 +138,7 @@ def _disk(world: World, shared: Shared, chunk: int, threads: int, *, random: boo
 
 def _kvikio_reads(world: World, shared: Shared) -> Iterator[Task]:
     for threads in (1, 8, 16):
-        name = f"KvikIO ({threads} thread{'s' if threads > 1 else ''})"  # in plots a series each
+        name = f"KvikIO ({threads} thread{'s' if threads > 1 else ''})"  # a series each in plots
         yield shared.task(
             ("kvikio", threads),
             lambda name=name, threads=threads: Task(
@@ -326,7 +326,8 @@ def _staged(world: World, shared: Shared) -> Iterator[Case]:
 
 @benchmark("blocks", "Random 4 KiB pages: how many blocks of 256 threads saturate", "blocks")
 def _blocks(world: World, shared: Shared) -> Iterator[Case]:
-    # As many pages for each block, so that one block does not take a minute; powers of two.
+    # The same number of pages for each block, so that one block does not take a minute. Powers of
+    # two.
     for blocks in counts(world, (1, 2, 4, 8, 16, 32, 64, 256), (1, 8, 64)):
         operations = min(world.file_bytes // PAGE, blocks << 14)
         yield Case(
@@ -527,7 +528,7 @@ def _write(world: World, shared: Shared) -> Iterator[Case]:
                 )
 
 
-# --- Opens, idling, grep ---
+# --- Opens, idle mounts ---
 
 
 @benchmark("small_files", "Open, read and close small files, 14 KiB on average", "workers")

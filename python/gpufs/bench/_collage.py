@@ -1,4 +1,4 @@
-"""``gpufs collage``, and programs that do without gpufs."""
+"""Sources for the collage benchmark: ``gpufs collage``, and programs without gpufs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Way = Literal["cpu", "cuda", "resident"]
 
 
 class Tiles:
-    """A dataset as large as the world's file. Synthetic: it has as many tiles as are wanted."""
+    """A synthetic dataset as large as the world's file."""
 
     def __init__(self, world: World) -> None:
         self.world, self.count = world, world.file_bytes // RECORD
@@ -46,7 +46,7 @@ class Tiles:
 
 
 class Problem:
-    """A dataset and a picture, and the collage that the program for the CPU makes of them."""
+    """A dataset, a picture, and the expected collage, which the CPU program makes."""
 
     def __init__(self, tiles: Tiles, columns: int, rows: int) -> None:
         self.world, self.tiles, self.columns, self.rows = tiles.world, tiles, columns, rows
@@ -54,7 +54,10 @@ class Problem:
 
     @functools.cached_property
     def given(self) -> tuple[bytes, bytes, int, int]:
-        """The dataset, the picture, and its blocks: tiles of the same kind, others than the dataset's, under waves."""
+        """The dataset, the picture, and its columns and rows.
+
+        The picture's blocks are tiles of the same kind but not of the dataset, with waves added.
+        """
         np: Any = import_peer("numpy")
         drawn = np.frombuffer(_core.collage_tiles(OF_PICTURES, 0, self.blocks), np.uint8)
         shape = (self.rows, self.columns, collage.SIDE, collage.SIDE, 3)
@@ -76,7 +79,7 @@ class Problem:
         return _core.bench_collage_rival("cpu", *self.given, self.world.threads)[0]
 
     def sample(self, seconds: float, cpu_seconds: float, tiles: bytes) -> Sample:
-        """Wrong are the bytes of numbers of tiles that others would have had."""
+        """Returns a sample. Wrong bytes are those of differing tile numbers."""
         found, expected = memoryview(tiles).cast("I"), memoryview(self.expected).cast("I")
         wrong = sum(map(int.__ne__, found, expected)) * 4
         return Sample(seconds, cpu_seconds, self.blocks, self.blocks * collage.SIDE**2 * 3, wrong)
@@ -85,13 +88,16 @@ class Problem:
 def ours(
     problem: Problem, *, cache: int | None = CACHE, page: int = RECORD, again: bool = False
 ) -> Source:
-    """The dataset registered and not in the cache; or the second time, when it is. ``cache`` None: all of it fits."""
+    """``gpufs.collage`` with the dataset registered and not in the cache; ``again``: in the cache.
+
+    ``cache`` None: the whole dataset fits.
+    """
 
     def source() -> Generator[Sample]:
         world, given = problem.world, problem.given
         while True:
-            # No page is needed that is in no file; some are left over, as pages are spread over
-            # rings.
+            # Only pages of files are needed. The extra eighth is for an uneven distribution over
+            # the rings.
             fitting = problem.tiles.bytes * 9 // 8
             size = fitting if cache is None else min(cache, fitting)
             with world.mount(cache=max(size, 16 << 20), page=page) as mount:
@@ -108,7 +114,7 @@ def ours(
 
 
 def rival(problem: Problem, way: Way) -> Source:
-    """A program for the CPU; one for CUDA that reads on the CPU; the same with the dataset in the GPU's memory."""
+    """The CPU program; the CUDA program that reads on the CPU; or that with a resident dataset."""
 
     def source() -> Generator[Sample]:
         if way != "cpu" and problem.world.device != "cuda":

@@ -1,4 +1,4 @@
-"""``gpufs grep``, two programs that do without gpufs, and ripgrep on a tree of source text."""
+"""Sources for the grep benchmark: ``gpufs grep``, two programs without gpufs, and ripgrep."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from gpufs.bench._measure import AbsentError, Sample, Source
 from gpufs.bench._world import World
 
 DICTIONARIES: Final = ("/usr/share/dict/words", "/usr/share/dict/american-english")
-RIPGREP_TIMEOUT_S: Final = 30  # whole words of a large dictionary can take it many minutes
+# ripgrep may take many minutes for the whole words of a large dictionary
+RIPGREP_TIMEOUT_S: Final = 30
 QUICK_RIPGREP_TIMEOUT_S: Final = 5
-STAGING: Final = "128KiB"  # as the command has it
-MATCH_BYTES: Final = 16  # of a match in a result
+STAGING: Final = "128KiB"  # as in the command
+MATCH_BYTES: Final = 16  # bytes of a match in a result
 
 Way: TypeAlias = Literal["cpu", "cuda"]
-CHUNKS: Final[dict[Way, int]] = {"cpu": 256 << 10, "cuda": 4 << 20}  # bytes that are read at a time
+# Bytes of a read.
+CHUNKS: Final[dict[Way, int]] = {"cpu": 256 << 10, "cuda": 4 << 20}
 
 
 def default_tree() -> list[str]:
@@ -38,17 +40,17 @@ def default_tree() -> list[str]:
 
 
 class Text:
-    """What is searched, and the words: ``wanted`` of them, or as many as there are."""
+    """The files and the words of a search: ``wanted`` words, or all that there are."""
 
     def __init__(self, world: World, wanted: int) -> None:
-        # The headers alone make a short run.
+        # A quick run searches only the headers.
         self.roots = world.tree[:1] if world.quick else world.tree
         self._wanted = wanted
         self._folder = world.folder
 
     @functools.cached_property
     def words(self) -> list[str]:
-        """From a dictionary of the machine, or else out of the text itself."""
+        """Words of the machine's dictionary, or of the text itself if there is none."""
         found: dict[str, None] = {}
         dictionary = next((Path(path) for path in DICTIONARIES if Path(path).exists()), None)
         if dictionary is not None:
@@ -63,12 +65,12 @@ class Text:
                     )
                 if len(found) >= self._wanted:
                     break
-        # Evenly out of all of them, where there are too many.
+        # Too many words are thinned out evenly.
         return sorted(found)[:: max(1, len(found) // self._wanted)][: self._wanted]
 
     @functools.cached_property
     def dictionary(self) -> Path:
-        """A file of the words."""
+        """A file with the words."""
         if not self.words:
             raise AbsentError("no words: neither a dictionary nor text")
         file = self._folder / f"words-{self._wanted}"
@@ -77,25 +79,25 @@ class Text:
 
     @functools.cached_property
     def size(self) -> tuple[int, int]:
-        """Files and bytes, as a search counts them."""
+        """The numbers of files and bytes, as a search counts them."""
         with Mount(device="cpu", staging=STAGING, read_only=True) as mount:
             result = grep.search(mount, grep.Dictionary.read(self.dictionary), self.roots)
         return result.files, result.bytes
 
     @functools.cached_property
     def expected(self) -> _core.SearchResult:
-        """What the program for the CPU finds."""
+        """The result of the CPU program."""
         return self.by_rival("cpu", len(os.sched_getaffinity(0)))[0]
 
     def by_rival(self, way: Way, threads: int) -> tuple[_core.SearchResult, float]:
-        """What a program without gpufs finds, and its seconds."""
+        """Runs a program without gpufs. Returns its result and its seconds."""
         words = _core.Dictionary.read([os.fsencode(self.dictionary)], [], False)
         return _core.bench_grep_rival(
             way, words, list(map(os.fsencode, self.roots)), threads, CHUNKS[way]
         )
 
     def wrong_bytes(self, found: _core.SearchResult) -> int:
-        """Bytes of matches that are missing, too many, or counted wrongly."""
+        """Returns the bytes of matches that are missing, superfluous or counted wrongly."""
         return found.differing(self.expected) * MATCH_BYTES
 
     def _files(self) -> list[Path]:
@@ -105,9 +107,9 @@ class Text:
 
 
 def search(text: Text, *, device: Device, cores: int | None = None) -> Source:
-    """A fresh mount for each run; the page cache is warm from the run before.
+    """``gpufs grep`` with a new mount for each run; the host's page cache is warm.
 
-    ``cores``: on so many of the machine's, the CPU device's kernels and its service.
+    ``cores``: the number of cores for the CPU device's kernels and the service.
     """
 
     def source() -> Generator[Sample]:
@@ -128,7 +130,7 @@ def search(text: Text, *, device: Device, cores: int | None = None) -> Source:
 
 
 def rival(world: World, text: Text, way: Way, threads: int) -> Source:
-    """A program for the CPU, or one for CUDA with pinned buffers; of the bytes that gpufs would count."""
+    """The CPU program, or the CUDA program with pinned buffers; counts the bytes of gpufs."""
 
     def source() -> Generator[Sample]:
         if way == "cuda" and world.device != "cuda":
@@ -144,7 +146,7 @@ def rival(world: World, text: Text, way: Way, threads: int) -> Source:
 
 @contextlib.contextmanager
 def _on_cores(count: int | None) -> Iterator[None]:
-    """Keeps this thread, and those that it starts, on some of the cores that it may use."""
+    """Limits this thread, and the threads that it starts, to some of its cores."""
     before = os.sched_getaffinity(0)
     if count is not None:
         os.sched_setaffinity(0, sorted(before)[:count])
@@ -155,9 +157,9 @@ def _on_cores(count: int | None) -> Iterator[None]:
 
 
 def ripgrep(world: World, text: Text, *options: str) -> Source:
-    """On all cores, with the same words in the same files; ``options`` say what of them is found.
+    """Runs ripgrep on all cores, with the same words and files.
 
-    Prints each match, which gpufs counts: a comparison of time, not of output.
+    It prints each match, while gpufs counts matches: only the times are comparable.
     """
 
     def source() -> Generator[Sample]:
@@ -200,12 +202,11 @@ def ripgrep(world: World, text: Text, *options: str) -> Source:
                 time.perf_counter() - wall,
                 resource.getrusage(resource.RUSAGE_CHILDREN),
             )
-            # Status 2 with no word on it: some file could not be read. Otherwise it has not
+            # Status 2 without a message: a file could not be read. With a message, ripgrep has not
             # searched.
             if done.returncode not in (0, 1, 2) or done.stderr:
-                raise AbsentError(
-                    f"rg: {done.stderr.decode(errors='replace').partition(chr(10))[0] or done.returncode}"
-                )
+                first_line = done.stderr.decode(errors="replace").partition("\n")[0]
+                raise AbsentError(f"rg: {first_line or done.returncode}")
             cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             files, bytes_ = text.size
             yield Sample(seconds, cpu, files, bytes_, 0)

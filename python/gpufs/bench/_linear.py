@@ -1,4 +1,4 @@
-"""``gpufs matvec``, the copy engine, and two programs that do without gpufs."""
+"""Sources for the matvec benchmark: ``gpufs matvec`` and two programs without gpufs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from gpufs.bench._peers import Clock, import_peer
 from gpufs.bench._sources import register
 from gpufs.bench._world import World
 
-PIECE: Final = 8 << 20  # of the pipeline
-BLOCK: Final = 1 << 24  # numbers that are made at once
-TOLERANCE: Final = 1e-4  # of the sum of the products' sizes; sums of float32 in another order
+PIECE: Final = 8 << 20  # bytes of a piece of the pipeline
+BLOCK: Final = 1 << 24  # numbers that are generated at once
+# Relative to the sum of the products' absolute values: float32 sums depend on the order.
+TOLERANCE: Final = 1e-4
 
 
 class Problem:
-    """A matrix and a vector in files, and their product by NumPy's dot products, row by row."""
+    """A matrix and a vector in files, and their product by NumPy."""
 
     def __init__(self, world: World, columns: int, dtype: str) -> None:
         self.world, self.columns, self.is_bfloat16 = world, columns, dtype == "bfloat16"
@@ -30,7 +31,7 @@ class Problem:
 
     @functools.cached_property
     def paths(self) -> tuple[Path, Path]:
-        """Matrix and vector; one pair at a time lies there."""
+        """The files of the matrix and the vector. Only one problem's files exist at a time."""
         np: Any = import_peer("numpy")
         matrix, vector = (self.world.folder / name for name in ("matrix", "vector"))
         block = np.random.default_rng(1).standard_normal(BLOCK, np.float32)
@@ -47,7 +48,7 @@ class Problem:
 
     @functools.cached_property
     def expected(self) -> tuple[Any, Any]:
-        """The product of the first block's rows, and how far off each may be."""
+        """The product of the first block's rows, and the allowed error of each number."""
         np: Any = import_peer("numpy")
         kind = np.uint16 if self.is_bfloat16 else np.float32
         a, x = (
@@ -60,7 +61,7 @@ class Problem:
         return a @ x, np.abs(a) @ np.abs(x) * TOLERANCE
 
     def wrong_bytes(self, product: bytes | Path) -> int:
-        """Bytes of numbers that are too far off, of those that are known."""
+        """Returns the bytes of known numbers whose error is too large."""
         np: Any = import_peer("numpy")
         found = (
             np.fromfile(product, np.float32)
@@ -74,7 +75,7 @@ class Problem:
 
 
 def ours(problem: Problem, *, again: bool = False) -> Source:
-    """``gpufs.linear.matvec``, the matrix registered and not in the cache; or once more, when it is."""
+    """``gpufs.linear.matvec`` with a registered matrix, not in the cache; ``again``: cached."""
 
     def source() -> Generator[Sample]:
         world = problem.world
@@ -107,7 +108,7 @@ def ours(problem: Problem, *, again: bool = False) -> Source:
 
 
 def rival(problem: Problem, threads: int, piece_bytes: int) -> Source:
-    """A program for the CPU (no pieces), or one for CUDA with pinned buffers."""
+    """The CPU program (no pieces), or the CUDA program with pinned buffers."""
 
     def source() -> Generator[Sample]:
         if piece_bytes != 0 and problem.world.device != "cuda":

@@ -1,4 +1,4 @@
-"""``gpufs matmul``, two programs that do without gpufs, and PyTorch's product of matrices that are in GPU memory."""
+"""Sources for the matmul benchmark: gpufs, two programs without it, and PyTorch in memory."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from gpufs.bench._peers import Clock, import_peer
 from gpufs.bench._sources import register
 from gpufs.bench._world import World
 
-BLOCK: Final = 1 << 24  # numbers that are made at once
-SHIFT: Final = 977  # numbers by which a block differs from the one before
+BLOCK: Final = 1 << 24  # numbers that are generated at once
+SHIFT: Final = 977  # numbers by which a block is shifted against the previous one
 CHECKED_ROWS: Final = 64
-CHECKED_DEPTH: Final = 1024  # rows of the right matrix that are looked at together
-TOLERANCE: Final = 2e-6  # of the sum of the products' sizes; sums of float32 in any order
+CHECKED_DEPTH: Final = 1024  # rows of the right matrix that are checked at once
+# Relative to the sum of the products' absolute values: float32 sums depend on the order.
+TOLERANCE: Final = 2e-6
 CACHE_MAX: Final = 4 << 30
-# Of which each has pages of its own for the product: whenever its file is opened, it is another one
-# than before.
+# Each run has pages of its own for the product: the file has a new version at each open.
 RUNS_AGAIN: Final = 5
 
 Sizes: TypeAlias = tuple[int, int, int]  # rows, depth, columns
-Shapes: TypeAlias = tuple[tuple[int, int], ...]  # threads, and rows of a band; none: for the CPU
+# pairs of threads and rows of a band; empty: the CPU program
+Shapes: TypeAlias = tuple[tuple[int, int], ...]
 
 SIZES: Final[tuple[Sizes, ...]] = (
     (8192, 8192, 8192),
     (16384, 16384, 16384),
-    (106_496, 4096, 2048),  # the largest of the paper's
-    (8192, 65_536, 1024),  # as the paper's with reused inputs: a product that is small beside them
+    (106_496, 4096, 2048),  # the largest of the paper
+    (8192, 65_536, 1024),  # like the paper's reused inputs: the product is small in comparison
 )
 TWIN_SIZES: Final[Sizes] = (512, 512, 512)
 QUICK_SIZES: Final[Sizes] = (300, 1100, 100)
@@ -57,7 +58,7 @@ class Problem:
 
     @functools.cached_property
     def paths(self) -> tuple[Path, Path]:
-        """The matrices; one pair at a time lies there."""
+        """The files of the matrices. Only one problem's files exist at a time."""
         np: Any = import_peer("numpy")
         left, right = (self.world.folder / name for name in ("left", "right"))
         block = np.random.default_rng(1).standard_normal(BLOCK, np.float32)
@@ -73,7 +74,7 @@ class Problem:
         return left, right
 
     def factors(self) -> tuple[Any, Any]:
-        """The matrices, mapped."""
+        """Returns the matrices as mappings."""
         np: Any = import_peer("numpy")
         kind = np.uint16 if self.is_bfloat16 else np.float32
         shapes = ((self.rows, self.depth), (self.depth, self.columns))
@@ -85,7 +86,7 @@ class Problem:
 
     @functools.cached_property
     def expected(self) -> tuple[Any, Any, Any]:
-        """Numbers of rows, these rows of the product, and how far off each number may be."""
+        """The checked row numbers, these rows of the product, and the allowed errors."""
         np: Any = import_peer("numpy")
 
         def exact(part: Any) -> Any:  # noqa: ANN401
@@ -107,7 +108,7 @@ class Problem:
         return chosen, product, sizes * TOLERANCE
 
     def wrong_bytes(self) -> int:
-        """Bytes of numbers of the checked rows that are too far off."""
+        """Returns the bytes of numbers in checked rows whose error is too large."""
         np: Any = import_peer("numpy")
         if self.out.stat().st_size != self.out_bytes:
             return self.out_bytes
@@ -116,14 +117,14 @@ class Problem:
         return int(np.count_nonzero(~(np.abs(found - expected) <= bound))) * 4
 
     def sample(self, seconds: float, cpu_seconds: float) -> Sample:
-        """Returns a run that wrote the product, which is looked at."""
+        """Returns the sample of a run, after a check of the written product."""
         return Sample(seconds, cpu_seconds, self.operations, self.bytes, self.wrong_bytes())
 
 
 def ours(problem: Problem, *, again: bool = False) -> Source:
-    """``gpufs.linear.matmul``: the matrices registered and not in the cache, the product's file empty.
+    """``gpufs.linear.matmul`` with matrices registered but not cached, and an empty product file.
 
-    ``again``: the matrices in the cache, and the product's file as the run before left it.
+    ``again``: the matrices are in the cache, and the product file has the previous run's content.
     """
 
     def loads(mount: Any) -> int:  # noqa: ANN401
@@ -143,7 +144,7 @@ def ours(problem: Problem, *, again: bool = False) -> Source:
 
     def source() -> Generator[Sample]:
         left, right = problem.paths
-        # Some pages are kept free, and rings are not all equally full.
+        # Some pages are kept free, and the rings are not equally full.
         wanted = problem.bytes + ((RUNS_AGAIN - 1) * problem.out_bytes if again else 0)
         cache = max(wanted * 5 // 4 if again else min(wanted * 5 // 4, CACHE_MAX), 16 << 20)
         while True:
@@ -164,9 +165,9 @@ def ours(problem: Problem, *, again: bool = False) -> Source:
 
 
 def rival(problem: Problem, shapes: Shapes, *, again: bool = False) -> Source:
-    """A program for the CPU, or one for CUDA with pinned buffers, in the best of some shapes; trying them is not timed.
+    """The CPU program, or the CUDA program with pinned buffers, in the fastest of some shapes.
 
-    ``again``: the product's file is as the run before left it.
+    Choosing the shape is not timed. ``again``: the product file has the previous run's content.
     """
 
     def run(shape: tuple[int, int]) -> Sample:
@@ -192,7 +193,7 @@ def rival(problem: Problem, shapes: Shapes, *, again: bool = False) -> Source:
 
 
 def torch_in_memory(problem: Problem) -> Source:
-    """``torch.matmul`` of matrices in GPU memory, without files; float32 as such, not rounded to TF32."""
+    """``torch.matmul`` of matrices in GPU memory, without files and without rounding to TF32."""
 
     def source() -> Generator[Sample]:
         torch: Any = import_peer("torch")
@@ -215,7 +216,7 @@ def torch_in_memory(problem: Problem) -> Source:
 
 
 def problems(world: World) -> Iterator[tuple[str, Problem]]:
-    """The types and their problems: squares, and the largest of the papers' shapes."""
+    """Yields types and problems: squares, and the largest of the papers' shapes."""
     if world.quick:
         yield "float32", Problem(world, QUICK_SIZES, "float32")
         return
@@ -225,7 +226,7 @@ def problems(world: World) -> Iterator[tuple[str, Problem]]:
 
 
 def cases(dtype: str, problem: Problem) -> Iterator[Case]:
-    """The first product of two matrices, and the same again."""
+    """Yields the first product of two matrices, and the repeated one."""
     threads = problem.world.threads
     cores, half = min(threads, 16), max(min(threads, 16) // 2, 1)
     shapes = ((cores, 256), (cores, 512), (half, 512), (half, 1024))

@@ -1,4 +1,4 @@
-"""What a benchmark is made of, and how one is measured."""
+"""The parts of a benchmark, and how it is measured."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Final, Literal, TypeAlias
 
 Unit: TypeAlias = Literal["GB/s", "TFLOP/s", "M/s", "k/s", "us", "ms/GB", "% of a core"]
 
-# Of these units less is better.
+# For these units, less is better.
 LESS_IS_BETTER: tuple[Unit, ...] = ("us", "ms/GB", "% of a core")
 
-# A run that takes longer is not repeated: its own warm-up is a small part of it.
+# A longer run is not repeated: its own warm-up is a small part of it.
 LONG_S: Final = 5.0
 
 Value: TypeAlias = str | int
@@ -24,12 +24,12 @@ Counters: TypeAlias = dict[str, int]
 
 
 class AbsentError(Exception):
-    """Something cannot be measured here; the text says why."""
+    """Something cannot be measured on this machine; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run."""
+    """The numbers of one run."""
 
     seconds: float
     cpu_seconds: float
@@ -40,12 +40,12 @@ class Sample:
 
 
 Source: TypeAlias = Callable[[], Generator[Sample]]
-"""Yields run after run, for as long as it is asked. What they share is set up once, and given back at the end."""
+"""Yields run after run. Sets up what the runs share once, and releases it at the end."""
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Something to be measured. The same source in several tasks is measured once."""
+    """A named measurement. A source of several tasks is measured once."""
 
     name: str
     unit: Unit
@@ -54,28 +54,28 @@ class Task:
 
 @dataclass(frozen=True)
 class Case:
-    """One line of a benchmark's table."""
+    """A line of a benchmark's table."""
 
     parameters: dict[str, Value]
     ours: Task | None
-    limit: Task | None = None  # what ours is held against
-    target: float | None = None  # the ratio to the limit that we want to reach
+    limit: Task | None = None  # the limit to compare ours with
+    target: float | None = None  # the intended ratio to the limit
     peers: Sequence[Task] = ()
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a task gave."""
+    """The result of a task."""
 
     name: str
     unit: Unit
-    value: float | None  # the median run, in the unit; None where it is absent
-    absent: str = ""  # why
+    value: float | None  # the median run, in the unit; None: absent
+    absent: str = ""  # the reason
     seconds: list[float] = field(default_factory=list)  # of each run
     cpu_seconds: list[float] = field(default_factory=list)
     operations: int = 0
     bytes: int = 0
-    wrong_bytes: int = 0  # of all runs, the warm-up included
+    wrong_bytes: int = 0  # of all runs, including the warm-up
     counters: Counters = field(default_factory=dict)  # of the last run
 
     @property
@@ -84,12 +84,12 @@ class Measurement:
 
     @property
     def spread(self) -> float:
-        """How far the runs lie apart, as a part of their median."""
+        """The range of the runs' times, relative to their median."""
         return (max(self.seconds) - min(self.seconds)) / self.median_s if self.seconds else 0.0
 
     @property
     def cores(self) -> float:
-        """Host CPU time over wall time."""
+        """The median of host CPU time over wall time."""
         return statistics.median(
             cpu / wall if wall else 0.0
             for cpu, wall in zip(self.cpu_seconds, self.seconds, strict=True)
@@ -97,7 +97,7 @@ class Measurement:
 
 
 def in_unit(unit: Unit, seconds: float, operations: int, bytes_: int, cpu_seconds: float) -> float:
-    """Returns what a run amounts to."""
+    """Returns a run's value in a unit."""
     if unit == "GB/s":
         return bytes_ / seconds / 1e9
     if unit == "TFLOP/s":
@@ -114,7 +114,7 @@ def in_unit(unit: Unit, seconds: float, operations: int, bytes_: int, cpu_second
 
 
 def restated(measurement: Measurement, task: Task) -> Measurement:
-    """Returns what was measured as the value of another task with the same source."""
+    """Returns a measurement as the value of another task with the same source."""
     value = measurement.value
     if value is not None and task.unit != measurement.unit:
         cpu = statistics.median(measurement.cpu_seconds)
@@ -125,17 +125,17 @@ def restated(measurement: Measurement, task: Task) -> Measurement:
 
 
 def ratio(ours: Measurement | None, limit: Measurement | None) -> float | None:
-    """Returns ours as a part of the limit; above 1 is better than it, whatever the unit."""
+    """Returns ours relative to the limit; above 1 is better than the limit, for all units."""
     if ours is None or limit is None or not ours.value or not limit.value:
         return None
     return limit.value / ours.value if ours.unit in LESS_IS_BETTER else ours.value / limit.value
 
 
 def measure(task: Task, runs: int) -> Measurement:
-    """Runs a task once to warm up, then ``runs`` times; a long one only once.
+    """Runs a task once to warm up, then ``runs`` times; a long task only once.
 
-    What this machine cannot do (no such library, not supported, not enough memory) is absent, and
-    no error.
+    If this machine cannot run it (a missing library, an unsupported feature, too little memory),
+    the result is absent, not an error.
     """
     try:
         with contextlib.closing(task.source()) as source:

@@ -1,4 +1,4 @@
-"""Peers from other libraries. Each is measured where its library can be imported and works, and absent otherwise."""
+"""Peers from other libraries. A peer is absent if its library is missing or fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CUFILE_DESCRIPTOR: Final = 1  # CU_FILE_HANDLE_TYPE_OPAQUE_FD
 def import_peer(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except Exception as error:  # a library that is there but broken says so in its own way
+    except Exception as error:  # a broken library may raise any exception
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             raise AbsentError(f"no {name} here") from error
         raise AbsentError(f"{name}: {_first_line(error)}") from error
@@ -40,7 +40,7 @@ def _needs_gpu(world: World) -> None:
 
 
 class Clock:
-    """Wall and CPU time between two calls."""
+    """Measures wall and CPU time between two calls."""
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
@@ -57,7 +57,7 @@ def checked(sample: Sample, memory: _core.BenchDeviceMemory, the_walk: _core.Ben
 
 
 class CudaArray:
-    """Memory as other libraries take it (version 3 of the CUDA array interface)."""
+    """Memory as an array for other libraries (version 3 of the CUDA array interface)."""
 
     def __init__(self, address: int, shape: tuple[int, ...], kind: str = "|u1") -> None:
         self.__cuda_array_interface__ = {
@@ -94,7 +94,7 @@ def memmap_gather(world: World, chunk: int, operations: int) -> Source:
 
 
 def torch_uva_gather(world: World, chunk: int, operations: int) -> Source:
-    """``torch.index_select`` by the GPU from a pinned copy of the file, which is in host memory already."""
+    """``torch.index_select`` by the GPU from a pinned copy of the file in host memory."""
 
     def source() -> Generator[Sample]:
         torch: Any = import_peer("torch")
@@ -137,7 +137,7 @@ def torch_uva_gather(world: World, chunk: int, operations: int) -> Source:
 
 @contextlib.contextmanager
 def _peer(name: str) -> Iterator[None]:
-    """Makes whatever a library raises a reason why it is absent, in one line."""
+    """Converts any exception of a library into ``AbsentError`` with one line."""
     try:
         yield
     except AbsentError:
@@ -147,23 +147,24 @@ def _peer(name: str) -> Iterator[None]:
 
 
 def _kvikio(threads: int) -> Any:  # noqa: ANN401 - a module
-    """Returns kvikio, reading through the page cache with a pool of so many threads.
+    """Returns kvikio, set up to read through the page cache with ``threads`` threads.
 
-    Files are hot here: what goes past the page cache (GPUDirect Storage, O_DIRECT) would measure
+    The file is in the page cache here. Reads past it (GPUDirect Storage, O_DIRECT) would measure
     the disk.
     """
     kvikio, defaults = import_peer("kvikio"), import_peer("kvikio.defaults")
     with _peer("kvikio"):
         defaults.set("compat_mode", kvikio.CompatMode.ON)
         defaults.set("num_threads", threads)
-        defaults.set("gds_threshold", 0)  # smaller reads would be made by the caller alone
-        with contextlib.suppress(KeyError):  # versions that do not know it never do that
+        defaults.set("gds_threshold", 0)  # the caller alone would make smaller reads
+        # older versions do not have this option and never read directly
+        with contextlib.suppress(KeyError):
             defaults.set("auto_direct_io_read", False)
     return kvikio
 
 
 def kvikio_read(world: World, threads: int) -> Source:
-    """``kvikio.CuFile.read`` of the whole file, with its pool of threads."""
+    """``kvikio.CuFile.read`` of the whole file, with its thread pool."""
 
     def source() -> Generator[Sample]:
         kvikio = _kvikio(threads)
@@ -187,7 +188,7 @@ def kvikio_read(world: World, threads: int) -> Source:
 
 
 def kvikio_gather(world: World, chunk: int, operations: int, threads: int) -> Source:
-    """``kvikio.CuFile.pread`` of random chunks, all asked for before the first is waited for."""
+    """``kvikio.CuFile.pread`` of random chunks, all submitted before the first wait."""
 
     def source() -> Generator[Sample]:
         kvikio = _kvikio(threads)

@@ -1,4 +1,4 @@
-"""What the host side of a mount costs while it should cost nothing: unused, and under kernels that need no host."""
+"""Host CPU time of a mount when it should be zero: idle, and under kernels without requests."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from gpufs.bench._world import World
 Load: TypeAlias = Literal["idle", "hits", "direct"]
 
 PAGE: Final = 4096
-MEASURED_S: Final = 2.5  # of a kernel or of idling, about; at least 2 s are wanted
+MEASURED_S: Final = 2.5  # approximate time of a kernel or of idling; at least 2 s are required
 QUICK_MEASURED_S: Final = 0.5
-CALM_S: Final = 2.0  # a mount is idle a second after its last request
-EVICTING_TIMES: Final = 4  # as large as the cache is the file where every page should be a miss
+CALM_S: Final = 2.0  # a mount is idle one second after its last request
+EVICTING_TIMES: Final = 4  # The file is this much larger than the cache if every page must miss.
 
 
 def samples(world: World, load: Load) -> Generator[Sample]:
-    """Yields the CPU time of the service: of all threads but this one, which waits, and the CPU device's kernels.
+    """Yields the CPU time of the service: of all threads but this one and the kernels' threads.
 
-    ``hits``: one long kernel that reads at random what is in the cache. ``direct``: one that loads
-    at random and directly, from a file larger than the cache. To be run in a process of its own.
+    ``hits``: a long kernel reads cached pages at random. ``direct``: a long kernel loads pages at
+    random by the direct path, from a file larger than the cache. Runs in its own process.
     """
     seconds = QUICK_MEASURED_S if world.quick else MEASURED_S
     world.bring_into("hot")
@@ -38,7 +38,7 @@ def samples(world: World, load: Load) -> Generator[Sample]:
         if load == "direct":
             register(world, mount)
         elif load == "hits":
-            mount.register_file(world.path)  # as far as it goes: only makes the first pass fast
+            mount.register_file(world.path)  # within the budget; only speeds up the first pass
         fd = _core.bench_open(mount._core, world.name)
         yield from _idling(seconds) if load == "idle" else _walking(world, mount, fd, seconds)
 
@@ -73,12 +73,12 @@ def _walking(world: World, mount: Mount, fd: int, seconds: float) -> Generator[S
 
 
 def _walk_that_takes(world: World, mount: Mount, fd: int, seconds: float) -> _core.BenchWalk:
-    """Returns a walk over the whole file, again and again."""
+    """Returns a walk over the whole file, repeated for ``seconds``."""
 
     def passes(count: int) -> _core.BenchWalk:
-        # Blocks that all run at once, and an odd number of them: so each comes to every eighth page
-        # at least before it comes to one again, and what was read in one pass is gone in the next
-        # where the cache is small.
+        # All blocks are resident at once, and their number is odd. So each block visits at least
+        # every eighth page before it revisits one. If the cache is small, pages of one pass are
+        # evicted before the next pass.
         blocks = 4 * world.multiprocessors - 1
         return walk(
             world, "map", PAGE, operations=count * (world.file_bytes // PAGE), blocks=blocks
@@ -96,17 +96,20 @@ def _counters(mount: Mount) -> Counters:
 
 
 def _cpu_of_others() -> dict[int, float]:
-    """Returns the CPU seconds of each thread of this process but the caller."""
+    """Returns the CPU seconds of each thread of this process except the caller."""
     seconds = {}
     for thread in map(int, os.listdir("/proc/self/task")):  # noqa: PTH208 - names, not paths
         if thread != threading.get_native_id():
-            with suppress(OSError):  # it ended meanwhile
-                # How Linux numbers the CPU clock of a thread; schedstat is not there everywhere,
-                # stat too coarse.
+            with suppress(OSError):  # the thread has ended in the meantime
+                # Linux's number of a thread's CPU clock. schedstat is not always available, and
+                # stat is too coarse.
                 seconds[thread] = time.clock_gettime((~thread << 3) | 6)
     return seconds
 
 
 def _used_since(before: dict[int, float]) -> float:
-    """Returns what the threads that are still there used: the CPU device's kernels ran in threads that are not."""
+    """Returns the CPU seconds of the threads that still exist.
+
+    The CPU device's kernels ran in threads that have ended.
+    """
     return sum(now - before.get(thread, 0.0) for thread, now in _cpu_of_others().items())

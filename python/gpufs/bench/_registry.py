@@ -1,4 +1,4 @@
-"""Benchmarks by name, and what several of them need."""
+"""Benchmarks by name, and parts that several of them share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 PAGE: Final = 4 * KIB
 
-# With fewer frames for each warp that may hold one, a call may find all frames pinned.
+# With fewer frames per warp, a call may find all frames pinned.
 FRAMES_OF_SMALL_CACHE: Final = {"cuda": 16384, "cpu": 64}
 
 Make: TypeAlias = Callable[[World, Shared], Iterable[Case]]
@@ -25,9 +25,10 @@ class Benchmark:
     """A named benchmark.
 
     Attributes:
+        name: the name on the command line.
         title: one line for people.
-        axis: the parameter that a plot draws along x.
-        make: gives the cases, by world; ``--quick`` means fewer of them.
+        axis: the parameter on the x axis of a plot.
+        make: returns the cases for a world; fewer of them if the world is quick.
     """
 
     name: str
@@ -40,7 +41,7 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {}
 
 
 def benchmark(name: str, title: str, axis: str) -> Callable[[Make], Make]:
-    """Registers a function as a benchmark."""
+    """Returns a decorator that registers a function as a benchmark."""
 
     def register(make: Make) -> Make:
         BENCHMARKS[name] = Benchmark(name, title, axis, make)
@@ -50,11 +51,11 @@ def benchmark(name: str, title: str, axis: str) -> Callable[[Make], Make]:
 
 
 def counts(world: World, full: tuple[int, ...], quick: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns what is measured along an axis, of which a quick run has less."""
+    """Returns the values of an axis; a quick run has fewer."""
     return quick if world.quick else full
 
 
 def copy_engine_task(world: World, shared: Shared) -> Task:
-    """Returns the limit of all that comes over the bus in large pieces."""
+    """Returns the limit of large transfers over the bus."""
     name = "copy engine" if world.device == "cuda" else "memcpy (no copy engine)"
     return shared.task(("copy engine",), lambda: Task(name, "GB/s", copy_engine(world)))

@@ -1,4 +1,4 @@
-"""Tables for people."""
+"""Tables of results as text."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gpufs.bench._measure import LESS_IS_BETTER, Measurement, Value
 from gpufs.bench._results import Line, Results, Table
 from gpufs.sizes import format_size
 
-PLAIN_WIDTH = 180  # of tables that go to a file
+PLAIN_WIDTH = 180  # columns of a table in a file
 SIZES = ("page", "chunk", "record")  # parameters in bytes
 CPU_GB = 1e9
 
 
 def number(value: float) -> str:
-    """Returns three digits that tell something."""
+    """Returns a number with about three significant digits."""
     if value >= 1000:
         return f"{value:,.0f}"
     digits = 2 if value >= 1 else 3
@@ -69,7 +69,7 @@ def _wrong(line: Line) -> Text:
 
 
 def _unmarked(cells: Iterable[str | Text]) -> Iterable[Text]:
-    """Returns texts in which rich looks for no markup: names have brackets."""
+    """Returns texts that rich does not parse as markup: names may contain brackets."""
     return (Text(cell) if isinstance(cell, str) else cell for cell in cells)
 
 
@@ -83,7 +83,7 @@ def _show(table: RichTable, colored: bool, width: int | None) -> str:
 
 
 def show(table: Table, *, colored: bool = False, width: int | None = None) -> str:
-    """Returns one benchmark's table."""
+    """Returns the table of a benchmark as text."""
     shown = RichTable(
         title=f"{table.name}: {table.title}", title_justify="left", box=box.SIMPLE_HEAD
     )
@@ -127,7 +127,7 @@ def show(table: Table, *, colored: bool = False, width: int | None = None) -> st
 
 
 def absences(table: Table) -> Iterable[str]:
-    """Yields why things are not there, each reason once."""
+    """Yields the reasons for absent measurements, each once."""
     seen = {
         f"{m.name}: not measured: {m.absent}": None
         for line in table.lines
@@ -140,9 +140,9 @@ def absences(table: Table) -> Iterable[str]:
 def compare(
     before: Results, after: Results, *, colored: bool = False, width: int | None = None
 ) -> str:
-    """Returns what changed from one run to another, in our own values.
+    """Returns the differences between our values of two runs of the program.
 
-    A change counts that is larger than what the runs of either side lie apart.
+    A change counts if it is larger than the range of both sides' runs.
     """
     shown = RichTable(box=box.SIMPLE_HEAD)
     for title in ("benchmark", "parameters"):

@@ -1,4 +1,4 @@
-"""Results as they are kept: JSON that says what was measured where."""
+"""Results as JSON files, with a description of the machine."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gpufs.bench._world import World
 
 _Made = TypeVar("_Made")
 
-SCHEMA: Final = 1  # raised when a reader of older results would misunderstand newer ones
+SCHEMA: Final = 1  # increased when a reader of the old format would misunderstand the new one
 
 
 class NotResultsError(ValueError):
-    """A file that does not hold results that this version understands."""
+    """A file does not contain results that this version understands."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A case that was measured."""
+    """A measured case."""
 
     parameters: dict[str, Value]
     ours: Measurement | None
@@ -45,7 +45,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """A benchmark that was run."""
+    """The lines of a benchmark."""
 
     name: str
     title: str
@@ -55,12 +55,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Results:
-    """All of one run of the program."""
+    """The results of one run of the program."""
 
     version: str
     commit: str
     date: str
-    device: str  # "cuda" or "cpu": the CPU device
+    device: str  # "cuda", or "cpu" for the CPU device
     device_name: str
     quick: bool
     file_bytes: int
@@ -81,7 +81,7 @@ class Results:
 
 
 def begin(world: World) -> Results:
-    """Returns results without any benchmark yet."""
+    """Returns results without benchmarks."""
     return Results(
         version=_core.__version__,
         commit=_commit(),
@@ -95,11 +95,11 @@ def begin(world: World) -> Results:
 
 
 def read(path: Path) -> Results:
-    """Reads what :meth:`Results.to_json` wrote.
+    """Reads a file of :meth:`Results.to_json`.
 
     Raises:
-        OSError: it cannot be read.
-        NotResultsError: it holds something else.
+        OSError: the file cannot be read.
+        NotResultsError: the file contains something else.
     """
     try:
         content = json.loads(path.read_text())
@@ -123,9 +123,9 @@ def read(path: Path) -> Results:
         raise NotResultsError(f"{path}: these are no results of gpufs bench") from error
 
 
-# What the fields of all three may be; a bool is no number.
+# Types of the fields of all three classes. A bool is not a number.
 _NUMBER: Final = (int, float)
-_LARGEST: Final = 2.0**80  # of any unit
+_LARGEST: Final = 2.0**80  # in any unit
 _KINDS: Final[dict[str, tuple[type, ...]]] = {
     **dict.fromkeys(
         ("name", "unit", "absent", "title", "axis", "version", "commit", "date"), (str,)
@@ -144,7 +144,7 @@ def _is_a(value: object, kinds: tuple[type, ...]) -> bool:
 
 
 def _made(kind: type[_Made], fields: dict[str, Any]) -> _Made:
-    """Makes a dataclass of what a file has, after it has made sure that it is of the types that are declared."""
+    """Makes a dataclass from a file's fields, after a check of their types."""
     for name, value in fields.items():
         if name in _KINDS and not _is_a(value, _KINDS[name]):
             raise TypeError(f"{name} of another type")
@@ -163,9 +163,8 @@ def _made(kind: type[_Made], fields: dict[str, Any]) -> _Made:
             if isinstance(value, dict)
             else [value]
         ):
-            if (
-                isinstance(number, _NUMBER) and not abs(number) < _LARGEST
-            ):  # nor is it infinite, or no number
+            # Rejects infinity and NaN, too.
+            if isinstance(number, _NUMBER) and not abs(number) < _LARGEST:
                 raise TypeError(f"{name} that is too large")
     if "seconds" in fields and (
         len(fields["seconds"]) != len(fields["cpu_seconds"]) or 0 in fields["seconds"]
@@ -220,10 +219,9 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """Returns the commit of the sources that this runs from, with a mark where they were changed; or unknown.
+    """Returns the commit of the sources, with a mark if they were changed; or "unknown".
 
-    ``GPUFS_COMMIT``, if it is set, names it: for a copy of the sources, or what was installed from
-    them.
+    ``GPUFS_COMMIT`` overrides it, for copies of the sources and installed packages.
     """
 
     def git(*arguments: str | Path) -> str:
@@ -238,7 +236,7 @@ def _commit() -> str:
     if named := os.environ.get("GPUFS_COMMIT"):
         return named
     here = Path(__file__).resolve()
-    # What is installed below somebody else's repository is not that repository's.
+    # A package installed inside another repository does not belong to that repository.
     if not git("ls-files", "--error-unmatch", here):
         return "unknown"
     return git("describe", "--always", "--dirty", "--abbrev=7", "--exclude=*") or "unknown"

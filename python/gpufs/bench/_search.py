@@ -1,4 +1,4 @@
-"""``gpufs search``, the copy engine, and two programs that do without gpufs."""
+"""Sources for the search benchmark: ``gpufs search`` and two programs without gpufs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from gpufs.bench._peers import Clock, import_peer
 from gpufs.bench._sources import register
 from gpufs.bench._world import World
 
-BLOCK: Final = 1 << 24  # numbers that are made at once
-CACHE: Final = 2 << 30  # as the paper's
-SHIFT: Final = (
-    977  # numbers by which a block differs from the one before; odd, so that vectors are others
-)
-TOLERANCE: Final = 1e-12  # of squared distances: sums of float64 in another order
+BLOCK: Final = 1 << 24  # numbers that are generated at once
+CACHE: Final = 2 << 30  # as in the paper
+# Numbers by which a block is shifted against the previous one. Odd, so that vectors differ.
+SHIFT: Final = 977
+TOLERANCE: Final = 1e-12  # relative, of squared distances: float64 sums depend on the order
 
 VectorsFile: TypeAlias = tuple[bytes, int, int, int]
 Answers: TypeAlias = tuple[Any, Any]  # squared distances and indices
@@ -31,22 +30,22 @@ Answers: TypeAlias = tuple[Any, Any]  # squared distances and indices
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of a search."""
+    """The parameters of a search."""
 
     name: str
     threshold: float
     top: int
 
 
-# The numbers are random: vectors of a thousand of them are about 45 apart, none is within 1, and
-# any within 10**9.
+# Vectors of a thousand random numbers are about 45 apart: none is within 1, and all are within
+# 10**9.
 NO_MATCH: Final = Wanted("no match", 1.0, 0)
 FIRST: Final = Wanted("the first vector", 1e9, 0)
 NEAREST: Final = Wanted("the nearest 10", math.inf, 10)
 
 
 class Problem:
-    """Queries and databases in files. The files of one problem at a time lie there."""
+    """Queries and databases in files. Only one problem's files exist at a time."""
 
     def __init__(
         self, world: World, queries: int, dimensions: int, counts: tuple[int, ...], cache: int
@@ -57,7 +56,7 @@ class Problem:
 
     @functools.cached_property
     def files(self) -> tuple[VectorsFile, list[VectorsFile]]:
-        """The queries' and the databases', as the extension module takes them."""
+        """The files of the queries and of the databases, for the extension module."""
         np: Any = import_peer("numpy")
         block = np.random.default_rng(1).standard_normal(BLOCK, np.float32)
         shift = 0
@@ -84,7 +83,7 @@ class Problem:
 
     @functools.cache  # noqa: B019 - as many as there are questions
     def expected(self, wanted: Wanted) -> Answers:
-        """What the program for the CPU finds."""
+        """Returns the result of the CPU program."""
         squared, indices, _ = self.by_rival(wanted, self.world.threads, 0)
         return self._arrays(squared, indices)
 
@@ -97,7 +96,7 @@ class Problem:
         )
 
     def wrong_bytes(self, wanted: Wanted, squared: bytes, indices: bytes) -> int:
-        """Bytes of indices of vectors that are not as near as the expected ones."""
+        """Returns the bytes of indices whose vectors are not as near as the expected ones."""
         np: Any = import_peer("numpy")
         (found, at), (expected, expected_at) = self._arrays(squared, indices), self.expected(wanted)
         if at.size != expected_at.size:
@@ -112,7 +111,10 @@ class Problem:
 
 
 def ours(problem: Problem, wanted: Wanted, *, again: bool = False) -> Source:
-    """What ``gpufs.search.find`` calls, the files registered and not in the cache; or once more, when they are."""
+    """The engine call of ``gpufs.search.find``; ``again``: with the files in the cache.
+
+    The files are registered.
+    """
 
     def source() -> Generator[Sample]:
         world = problem.world
@@ -137,7 +139,8 @@ def ours(problem: Problem, wanted: Wanted, *, again: bool = False) -> Source:
                     look()
                 clock = Clock()
                 found = look()
-                # One operation: what takes its time by itself is shown in microseconds.
+                # Counted as one operation: a search whose own time matters is shown in
+                # microseconds.
                 sample = clock.sample(1, problem.bytes)
             wrong = problem.wrong_bytes(wanted, *found)
             yield Sample(sample.seconds, sample.cpu_seconds, sample.operations, sample.bytes, wrong)
@@ -146,7 +149,7 @@ def ours(problem: Problem, wanted: Wanted, *, again: bool = False) -> Source:
 
 
 def rival(problem: Problem, wanted: Wanted, threads: int, piece_bytes: int) -> Source:
-    """A program for the CPU (no pieces), or one for CUDA with pinned buffers."""
+    """The CPU program (no pieces), or the CUDA program with pinned buffers."""
 
     def source() -> Generator[Sample]:
         if piece_bytes != 0 and problem.world.device != "cuda":
@@ -162,7 +165,7 @@ def rival(problem: Problem, wanted: Wanted, threads: int, piece_bytes: int) -> S
 
 
 def problems(world: World) -> Iterator[Problem]:
-    """The papers' shapes, and one with databases far larger than the cache."""
+    """Yields the papers' shapes, and one with databases far larger than the cache."""
     if world.quick or world.device == "cpu":
         yield Problem(world, 40, 256, (700, 700, 700), 0)
         return
@@ -173,7 +176,7 @@ def problems(world: World) -> Iterator[Problem]:
 
 
 def cases(problem: Problem, copy_engine: Callable[[], Task]) -> Iterator[Case]:
-    """Of one problem; the copy engine is what scans are held against."""
+    """Yields the cases of a problem. Scans are compared with the copy engine."""
     world = problem.world
     shape = {
         "queries": problem.queries,

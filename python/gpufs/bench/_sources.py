@@ -1,4 +1,4 @@
-"""How each thing is run: sources of samples for ours, for limits and for peers that the engine has."""
+"""Sources of samples: for gpufs, for limits, and for peers that the engine contains."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from gpufs._mount import Mount, Statistics
 from gpufs.bench._measure import AbsentError, Counters, Sample, Source, Task
 from gpufs.bench._world import State, World
 
-COPY_CHUNK: Final = 16 << 20  # large enough for the copy engine's best
+COPY_CHUNK: Final = 16 << 20  # large enough for the copy engine's full rate
 DISK_CHUNK: Final = 1 << 20
-PIPELINE_CHUNKS: Final = (1 << 20, 4 << 20, 16 << 20)  # of which the best counts
+PIPELINE_CHUNKS: Final = (1 << 20, 4 << 20, 16 << 20)  # the fastest one counts
 GATHERED_BYTES_MAX: Final = 1 << 30
-ADVISED_CHUNK: Final = 8 << 20  # a run of the copy engine's
-ADVISED_BLOCKS: Final = (
-    64  # each with two runs under way: the copy engine is busy, and others compute
-)
+ADVISED_CHUNK: Final = 8 << 20  # the length of a bulk load
+# Each has two runs in flight: this keeps the copy engine busy while other blocks compute.
+ADVISED_BLOCKS: Final = 64
 
 
 def walk(
@@ -34,7 +33,7 @@ def walk(
     blocks: int = 0,
     threads: int = 256,
 ) -> _core.BenchWalk:
-    """Returns a walk; without more said, over each chunk of the whole file once, in random order."""
+    """Returns a walk; by default over each chunk of the file once, in random order."""
     reach = world.file_bytes if span is None else span
     return _core.BenchWalk(
         access=access,
@@ -50,7 +49,7 @@ def walk(
 def taken(
     sample: _core.BenchSample, wrong_bytes: int = 0, statistics: Statistics | None = None
 ) -> Sample:
-    """Returns the engine's sample as Python's, with what a check found besides."""
+    """Returns the engine's sample as a Python sample, with the result of a check."""
     counters: Counters = {}
     if statistics is not None:
         counters = {
@@ -66,19 +65,19 @@ def taken(
     )
 
 
-# --- Ours ---
+# --- gpufs ---
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to read a whole file from front to back, measured beside others: mount options, and how kernels read."""
+    """A way to read a whole file from front to back: mount options, and the kernels' accesses."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
-    advised: bool = False  # blocks say which part they will read (gfadvise), and read it then
+    advised: bool = False  # blocks call gfadvise for a part, and then read it
 
     def walk(self, world: World, page: int) -> _core.BenchWalk:
-        """Returns how kernels read."""
+        """Returns the kernels' walk."""
         if not self.advised:
             return walk(world, "map", page, random=False)
         chunk = max(page, min(ADVISED_CHUNK, world.file_bytes // 16))
@@ -91,12 +90,12 @@ class Variant:
         )
 
 
-# A new way to read whole files (say, a mount option) is one more line here.
+# Add new ways to read whole files (for example, mount options) here.
 SEQUENTIAL_VARIANTS: Final = (Variant("gpufs"), Variant("gpufs, advised", advised=True))
 
 
 def cache_for(world: World) -> int:
-    """Returns the size of a cache that holds the whole file, with room to spare."""
+    """Returns the size of a cache that holds the whole file, with a reserve."""
     return max(world.file_bytes * 9 // 8, 16 << 20)
 
 
@@ -121,7 +120,7 @@ def first_touch(
     variant: Variant = SEQUENTIAL_VARIANTS[0],
     **options: Any,  # noqa: ANN401 - Mount says what they are
 ) -> Source:
-    """Reads through a fresh mount: every first touch of a page is a miss. All is checked in a second pass."""
+    """Reads through a new mount: every first touch misses. A second pass checks the data."""
 
     def source() -> Generator[Sample]:
         while True:
@@ -143,12 +142,12 @@ def first_touch(
 
 
 def hits(world: World, the_walk: _core.BenchWalk, *, page: int) -> Source:
-    """Reads what is in the cache: the whole file was read before."""
+    """Reads cached data: the whole file was read before."""
 
     def source() -> Generator[Sample]:
         world.bring_into("hot")
         with world.mount(cache=cache_for(world), page=page) as mount:
-            mount.register_file(world.path)  # as far as it goes: only makes the first pass fast
+            mount.register_file(world.path)  # within the budget; only speeds up the first pass
             fd = _core.bench_open(mount._core, world.name)
             _core.bench_touch_extents(mount._core, fd, world.file_bytes)
             _core.bench_read(mount._core, fd, walk(world, "map", page))
@@ -189,7 +188,7 @@ def reopens(world: World, operations: int) -> Source:
 
 
 def raw_pull(world: World, the_walk: _core.BenchWalk) -> Source:
-    """Kernels pull from the file's own pages in the page cache, registered for the device."""
+    """Kernels load from the file's pages in the page cache, registered for the device."""
 
     def source() -> Generator[Sample]:
         world.bring_into("hot")
@@ -205,7 +204,7 @@ def raw_pull(world: World, the_walk: _core.BenchWalk) -> Source:
 
 
 def raw_read(world: World, the_walk: _core.BenchWalk) -> Source:
-    """Kernels read a copy of the file's content in device memory."""
+    """Kernels read a copy of the file in device memory."""
 
     def source() -> Generator[Sample]:
         with world.mount(cache="16MiB") as mount:
@@ -250,7 +249,7 @@ def host_read(world: World, way: str, the_walk: _core.BenchWalk, threads: int) -
     return source
 
 
-# --- What else a user would write ---
+# --- Programs without gpufs ---
 
 
 def read_then_copy(world: World, state: State = "hot") -> Source:
@@ -266,7 +265,7 @@ def read_then_copy(world: World, state: State = "hot") -> Source:
 
 
 def pipeline(world: World, threads: int, state: State = "hot") -> Source:
-    """Threads with two pinned buffers each; the chunk is the fastest of a sweep, which is not timed."""
+    """Threads with two pinned buffers each. Choosing the fastest chunk is not timed."""
 
     def source() -> Generator[Sample]:
         with world.mount(cache="16MiB") as mount:
@@ -307,11 +306,11 @@ def host_reopens(world: World, operations: int, threads: int) -> Source:
     return source
 
 
-# --- Tasks that several benchmarks are held against ---
+# --- Shared tasks ---
 
 
 class Shared:
-    """Gives the same task for the same question, so that it is measured once in a run of the program."""
+    """Returns the same task for the same key, so that a run of the program measures it once."""
 
     def __init__(self) -> None:
         self._tasks: dict[tuple[object, ...], Task] = {}

@@ -1,4 +1,4 @@
-"""What the benchmarks run on: a device, a file of known content in a known page-cache state, and small files."""
+"""The environment of benchmarks: a device, a file with known content and state, small files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gpufs._output import unfinished
 
 State: TypeAlias = Literal["hot", "dropped"]
 
-# A file that changed less than two seconds before its open gets a new version at the next one
-# (docs/design.md), for which nothing is registered.
+# A file that changed less than two seconds before its open gets a new version at the next open
+# (docs/design.md), which makes its registrations useless.
 SETTLING_S: Final = 3.0
 
 DEFAULT_BYTES: Final = {"cuda": 8 << 30, "cpu": 256 << 20}
-QUICK_PART: Final = 10  # of the default size, of the small files, of repetitions
+QUICK_PART: Final = 10  # divides the default size, the small files and the repetitions
 SMALL_FILES: Final = 40_000
 WRITE_AT_ONCE: Final = 256 << 20
 READ_AT_ONCE: Final = 8 << 20
@@ -32,25 +32,25 @@ Tell: TypeAlias = Callable[[str], object]
 
 
 class NotOursError(ValueError):
-    """A file that was given holds something else than the benchmarks' content."""
+    """A given file does not contain the benchmarks' content."""
 
 
 def power_of_two_below(number: int) -> int:
-    """Returns the largest power of two that is not larger."""
+    """Returns the largest power of two that is not larger than ``number``."""
     return 1 << (number.bit_length() - 1)
 
 
 @dataclass
 class World:
-    """Made once for a run of the program. A context manager: what it wrote is removed at its end.
+    """The environment of a run: a context manager that removes its files at the end.
 
     Attributes:
-        device: where the benchmarks run.
-        runs: how often each is repeated after its warm-up.
+        device: the device of the benchmarks.
+        runs: repetitions of each measurement after its warm-up.
         path: the file.
-        file_bytes: of the file that are used: a power of two.
-        small_files: how many there will be.
-        tree: what ``gpufs grep`` searches.
+        file_bytes: the used bytes of the file: a power of two.
+        small_files: the number of small files.
+        tree: folders that ``gpufs grep`` searches.
     """
 
     device: Literal["cuda", "cpu"]
@@ -63,7 +63,7 @@ class World:
     small_files: int
     tree: list[str]
     tell: Tell
-    folder: Path  # of what is removed at the end
+    folder: Path  # removed at the end
     _small_folder: Path | None = None
 
     @classmethod
@@ -77,10 +77,10 @@ class World:
         tree: list[str],
         tell: Tell,
     ) -> Self:
-        """Finds out what is here. Writes nothing yet.
+        """Examines the machine. Writes nothing yet.
 
         Raises:
-            NotOursError: ``file`` is there and was not made by this program.
+            NotOursError: ``file`` exists and was not made by this program.
             OSError: the device does not work, or the file cannot be read.
         """
         with Mount(device=device, cache="16MiB") as mount:
@@ -113,7 +113,7 @@ class World:
         )
 
     def __enter__(self) -> Self:
-        """Writes the file where it is not there yet."""
+        """Writes the file, if it does not exist."""
         try:
             if not self.path.exists():
                 self.tell("writing the file")
@@ -133,7 +133,7 @@ class World:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Removes what was written, but for a file that has a name of the user's."""
+        """Removes all written files except one that the user named."""
         self._remove_folder()
 
     def _remove_folder(self) -> None:
@@ -146,15 +146,15 @@ class World:
 
     @property
     def threads(self) -> int:
-        """Cores that this process may use."""
+        """The number of cores that this process may use."""
         return len(os.sched_getaffinity(0))
 
     def mount(self, **options: Any) -> Mount:  # noqa: ANN401 - Mount says what they are
-        """Mounts the device that is measured."""
+        """Mounts the measured device."""
         return Mount(device=self.device, **{"read_only": True, **options})
 
     def bring_into(self, state: State) -> str:
-        """Brings the file into or out of the page cache; returns why not, or nothing."""
+        """Loads the file into the page cache, or drops it. Returns why that failed, or nothing."""
         if state == "hot" and _core.bench_cached_share(self.name) < 1:
             with self.path.open("rb", buffering=0) as file:
                 buffer = bytearray(READ_AT_ONCE)
@@ -172,7 +172,7 @@ class World:
         return "" if share < 0.01 else f"could not drop the page cache: {share:.0%} is still there"
 
     def small_folder(self) -> bytes:
-        """Returns the folder of the small files, which are written when they are asked for first."""
+        """Returns the folder of the small files. The first call writes them."""
         if self._small_folder is None:
             self.tell(f"writing {self.small_files:,} small files")
             folder = self.folder / "small"
@@ -182,22 +182,22 @@ class World:
         return os.fsencode(self._small_folder)
 
     def settle(self, path: Path) -> None:
-        """Waits until a file is old enough to be known again at its next open, with what was registered for it."""
+        """Waits until a file is old enough to keep its version and registrations at an open."""
         status = path.stat()
         age = time.time() - max(status.st_mtime, status.st_ctime)
         if age < SETTLING_S:
             self.tell("waiting until the file is older than three seconds")
-            # A clock that was set back must not make this long.
+            # A clock that was set back must not prolong the wait.
             time.sleep(min(SETTLING_S - age, SETTLING_S))
 
 
 def _default_bytes(device: Literal["cuda", "cpu"], folder: Path, quick: bool) -> int:
-    """Returns what this machine's memory, disk and GPU have room for, at most the default."""
+    """Returns a size that fits into this machine's memory, disk and GPU; at most the default."""
     host = _machine.examine_host()
     memory = min(host.memory_bytes, host.memory_limit_bytes or host.memory_bytes)
     rooms = [DEFAULT_BYTES[device], memory // 4, shutil.disk_usage(folder).free // 2]
     if device == "cuda":
-        # A cache as large as the file, a copy of it to hold reads against, and space for what is
-        # pulled.
+        # The GPU needs a cache as large as the file, a copy of the file for comparison, and a
+        # target for transfers.
         rooms.append(min(gpu["memory_bytes"] for gpu in _core.examine_cuda()["gpus"]) // 5)
     return min(rooms) // (QUICK_PART if quick else 1)

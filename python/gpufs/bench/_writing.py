@@ -1,4 +1,4 @@
-"""What the benchmark of writing measures: gpufs, host threads that write the same, and stores without a file system."""
+"""Sources for the writing benchmark: gpufs, host threads, and stores without a file system."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ How: TypeAlias = Literal["new", "overwritten"]
 Way: TypeAlias = Literal["pwrite", "pwrite from memory", "mapping"]
 
 HOST_CHUNK: Final = 1 << 20
-CACHE_PART: Final = 4  # of a file that is written: the cache is so much smaller
-# that they are written: some milliseconds on a GPU, besides the first use of all that is needed
+CACHE_PART: Final = 4  # The cache is this much smaller than the written file.
+# How often the pages are written: this takes some milliseconds on a GPU, in addition to first uses.
 CACHED_TIMES: Final = 16
-# of a cache whose dirty pages are written again: below the share at which they are written back
+# The dirty pages are this part of the cache, below the share at which they are written back.
 DIRTY_PART: Final = 8
 
 
 @contextlib.contextmanager
 def _output(world: World) -> Iterator[Path]:
-    """A path beside the other files of the benchmarks, of a file that is gone afterwards."""
+    """Yields the path of a file, which is removed at the end."""
     path = world.folder / "written"
     try:
         yield path
@@ -44,7 +44,7 @@ def _checked(sample: Sample, path: Path) -> Sample:
 
 
 def file_by_gpufs(world: World, how: How, workers: int, chunk: int) -> Source:
-    """A file from front to back by calls of so many bytes, and its close; in a cache of a quarter of it."""
+    """Writes a file from front to back in chunks, and closes it; the cache is a quarter of it."""
 
     def source() -> Generator[Sample]:
         cache = max(world.file_bytes // CACHE_PART, 1 << 22)
@@ -73,10 +73,10 @@ def file_by_gpufs(world: World, how: How, workers: int, chunk: int) -> Source:
 
 
 def file_by_host(world: World, how: How, threads: int, way: Way) -> Source:
-    """The same by host threads, a MiB at a time: with ``pwrite``, or by stores into a mapping.
+    """Host threads write the same file, 1 MiB at a time: with ``pwrite`` or through a mapping.
 
-    The MiB stays in the processor's caches; "from memory" writes as many bytes as the file has,
-    which do not. Nor do those that come from a GPU.
+    The 1 MiB stays in the processor's caches. "from memory" writes from as many bytes as the file
+    has, which do not; bytes from a GPU do not, either.
     """
 
     def source() -> Generator[Sample]:
@@ -98,7 +98,7 @@ def _dirty_bytes(world: World) -> int:
 
 
 def cached(world: World, chunk: int) -> Source:
-    """Chunks at random into pages that are dirty in the cache."""
+    """Writes random chunks into dirty pages of the cache."""
 
     def source() -> Generator[Sample]:
         size = _dirty_bytes(world)
@@ -114,7 +114,7 @@ def cached(world: World, chunk: int) -> Source:
 
 
 def raw(world: World, chunk: int) -> Source:
-    """The same stores without a file system."""
+    """Does the same stores without a file system."""
 
     def source() -> Generator[Sample]:
         size = _dirty_bytes(world)
@@ -128,7 +128,7 @@ def raw(world: World, chunk: int) -> Source:
 
 
 def appends(world: World, record: int) -> Source:
-    """Records of all warps to one new file, without its close."""
+    """Appends records of all warps to one new file, without its close."""
 
     def source() -> Generator[Sample]:
         size = _dirty_bytes(world) // record * record

@@ -1,4 +1,4 @@
-"""Plots of results: one figure a benchmark, and one of all applications, as PNG and as PDF.
+"""Plots of results as PNG and PDF: one figure a benchmark, and one of all applications.
 
 They need matplotlib (the extra ``gpufs[bench]``).
 """
@@ -19,7 +19,7 @@ PIXELS_PER_INCH: Final = 200
 
 
 def check() -> None:
-    """Raises ImportError, with what to do, where plots cannot be drawn."""
+    """Raises ImportError, with advice, if plots cannot be drawn."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -27,10 +27,10 @@ def check() -> None:
 
 
 def draw(results: Results, folder: str | Path) -> list[Path]:
-    """Draws every benchmark that has a row of values along its axis; returns what was written.
+    """Draws each benchmark with at least two values along its axis. Returns the written files.
 
     Raises:
-        ImportError: there is no matplotlib.
+        ImportError: matplotlib is not installed.
         OSError: the folder cannot be written.
     """
     check()
@@ -44,7 +44,7 @@ def draw(results: Results, folder: str | Path) -> list[Path]:
             and line.ours.value is not None
             and table.axis in line.parameters
         ]
-        # What is not a number has no place on an axis.
+        # Only numbers have a place on an axis.
         if len({x for line in lines if isinstance(x := line.parameters.get(table.axis), int)}) < 2:
             continue
         written += _save(_draw(results, table, lines), folder, table.name)
@@ -57,8 +57,7 @@ def draw(results: Results, folder: str | Path) -> list[Path]:
     return written
 
 
-# noqa: ANN401 - matplotlib has no types here
-def _save(figure: Any, folder: str | Path, name: str) -> Iterator[Path]:
+def _save(figure: Any, folder: str | Path, name: str) -> Iterator[Path]:  # noqa: ANN401
     for suffix in ("png", "pdf"):
         path = Path(folder, f"{name}.{suffix}")
         figure.savefig(path, dpi=PIXELS_PER_INCH, bbox_inches="tight")
@@ -66,10 +65,9 @@ def _save(figure: Any, folder: str | Path, name: str) -> Iterator[Path]:
 
 
 def _programs(table: Table) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yields what each line is of, and how much faster than the program for the CPU each one is.
+    """Yields the name of each line, and the speedups of its programs over the CPU program.
 
-    A line without such a program (to it all runs are alike) has that of the first line of the same
-    sizes.
+    A line without a CPU program uses that of the first line with the same sizes.
     """
     known: dict[tuple[object, ...], Measurement] = {}
     for line in table.lines:
@@ -103,14 +101,16 @@ def _programs(table: Table) -> Iterator[tuple[str, dict[str, float]]]:
             one for one in (line.ours, *programs) if one is not base and one.value is not None
         ]
         values: dict[str, float] = {}
-        for one in measured:  # of several of a kind the first: the one that ours is held against
+        for one in measured:  # of several programs of a kind the first, which ours is compared with
             values.setdefault(one.name.split(",")[0], ratio(one, base) or 0.0)
         yield f"{table.name}: {', '.join(words)}", values
 
 
-# noqa: ANN401 - as above
-def _draw_programs(results: Results, rows: Sequence[tuple[str, dict[str, float]]]) -> Any:
-    """Bars: each line's programs, by how much faster they are than the one for the CPU."""
+def _draw_programs(
+    results: Results,
+    rows: Sequence[tuple[str, dict[str, float]]],
+) -> Any:  # noqa: ANN401 - matplotlib has no types here
+    """Draws bars: the speedups of each line's programs over the CPU program."""
     from matplotlib.figure import Figure
 
     kinds = list(dict.fromkeys(kind for _, values in rows for kind in values))
@@ -138,9 +138,8 @@ def _draw_programs(results: Results, rows: Sequence[tuple[str, dict[str, float]]
     return figure
 
 
-# noqa: ANN401 - matplotlib has no types here
-def _draw(results: Results, table: Table, lines: Sequence[Line]) -> Any:
-    # Not through pyplot, which would look for a display and keep every figure.
+def _draw(results: Results, table: Table, lines: Sequence[Line]) -> Any:  # noqa: ANN401
+    # Without pyplot, which would look for a display and keep every figure.
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullLocator
 
@@ -171,11 +170,11 @@ _Points = list[tuple[float, float]]
 
 
 def _kinds(table: Table, lines: Sequence[Line]) -> list[str]:
-    """Returns, for each line, what tells its series from others: its parameters but for the axis.
+    """Returns the name of each line's series: its parameters except for the axis.
 
-    Numbers in a name (threads) change along the axis: they do not make another series. Neither does
-    a parameter that is the axis's value in all lines of its kind, such as the page's size of what
-    is read page by page.
+    Numbers in a name (threads) change along the axis and do not make another series. A parameter
+    that equals the axis's value in all lines of its kind does not, either: for example, the page
+    size of reads page by page.
     """
 
     def others(line: Line) -> dict[str, Value]:
@@ -204,9 +203,9 @@ def _kinds(table: Table, lines: Sequence[Line]) -> list[str]:
 
 
 def _series(table: Table, lines: Sequence[Line]) -> dict[str, tuple[dict[str, Any], _Points]]:
-    """Returns what is drawn, by name: ours thick, limits as dashed lines, peers thin.
+    """Returns the curves by name: ours thick, limits as dashed lines, peers thin.
 
-    Where there are several kinds, what belongs to one has one colour, and a limit is named once.
+    If there are several kinds, each has a colour, and a limit is named once.
     """
     series: dict[str, tuple[dict[str, Any], _Points]] = {}
     kinds = _kinds(table, lines)

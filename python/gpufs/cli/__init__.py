@@ -1,15 +1,20 @@
 """The command line, ``gpufs``.
 
-Exit status of ``gpufs grep``, as of grep: 0 when a word was found, 1 when none was, 2 when
-something went wrong, also where words were found besides. Of ``gpufs search``: 0 when something was
-found, 1 when nothing was, 2 when something failed. Of ``gpufs doctor``: 0 when gpufs works here, 1
-when something that it needs does not. Of ``gpufs bench``: 0, 1 when data was wrong, 2 when
-something failed. Of ``gpufs top``: 0, also after Ctrl-C, which is how one ends it; 2 when nothing
-listens, or no longer. Of ``gpufs cat`` and ``gpufs stat``: 0, 1 when a file could not be read, as
-cat's; 2 when something else failed. Of ``gpufs matvec``, ``gpufs matmul`` and ``gpufs collage``: 0,
-2 when something failed. 130 after Ctrl-C of the others, 143 after SIGTERM, 129 when the terminal is
-gone: what was half written is removed. A reader that goes away ends it quietly, as it ends other
-tools, by SIGPIPE.
+Exit status:
+
+* ``gpufs grep``: as of grep: 0 if a word was found, 1 if none was, 2 after an error, even if words
+  were found;
+* ``gpufs search``: 0 if a vector was found, 1 if none was, 2 after an error;
+* ``gpufs doctor``: 0 if gpufs works here, 1 if it does not;
+* ``gpufs bench``: 0, 1 if data was wrong, 2 after an error;
+* ``gpufs top``: 0, also after Ctrl-C, the usual way to end it; 2 if nothing listens (any more);
+* ``gpufs cat``, ``gpufs stat``: 0, 1 if a file could not be read, as for cat; 2 after another
+  error;
+* ``gpufs matvec``, ``gpufs matmul``, ``gpufs collage``: 0, 2 after an error;
+* all others: 130 after Ctrl-C; all: 143 after SIGTERM, 129 after SIGHUP. Half-written files are
+  removed.
+
+If the reader of its output closes the pipe, SIGPIPE ends the command silently, as for other tools.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ from gpufs.cli._signals import EndedError, ending_soon
 from gpufs.cli._stat import stat_command
 from gpufs.cli._top import top_command
 
-# In the order in which the help shows them.
+# In the order of the help.
 COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "grep": grep_command,
     "cat": cat_command,
@@ -51,12 +56,15 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "completion": completion_command,
 }
 
-# Typer's error of usage: a class of click's or of its own, by its version.
+# Typer's usage error: a class of click or of typer, depending on typer's version.
 UsageError: Final[Any] = typer.BadParameter.__mro__[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line with these arguments, or the process's; returns its exit status."""
+    """Runs the command line. Returns its exit status.
+
+    ``arguments`` None: the arguments of the process.
+    """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         with ending_soon():
@@ -68,8 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not flush_output():
             return FAILED
     except UsageError as error:
-        # Also when nothing was asked for: then the help has been shown, and there is nothing to
-        # say.
+        # Without arguments, the help has been shown, and the text is empty.
         text = " ".join(error.format_message().split())
         if text:
             complain(text)
@@ -103,7 +110,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Files for GPU code: read and search files on a GPU, see what this machine supports, or measure it."""
+    """Files for GPU code: read and search files on a GPU, check this machine, or measure it."""
 
 
 def _make_app() -> typer.Typer:

@@ -30,7 +30,8 @@ def bench_command(
         list[str] | None,
         typer.Argument(
             metavar="[NAME...]",
-            help="Benchmarks; all without any; apps: the applications. Or: compare A.json B.json, or: plot A.json...",
+            help="Benchmarks; all without any; apps: the applications. "
+            "Or: compare A.json B.json, or: plot A.json...",
         ),
     ] = None,
     list_them: Annotated[
@@ -131,16 +132,19 @@ def _run_benchmarks(
     plots: str | None,
     show_progress: bool,
 ) -> int:
-    """Runs, prints and keeps; returns how many bytes were wrong."""
+    """Runs benchmarks, prints and saves the results. Returns the number of wrong bytes."""
     from gpufs import bench
 
-    # A file is there from the first line on, and whole if the run is cut off; a device or a pipe
-    # gets all at the end.
+    # A file is written after every benchmark, so it is complete even if the run is interrupted. A
+    # device or a pipe gets everything at the end.
     growing = json_file is not None and _is_file_or_can_be(json_file)
     note = "" if world.device == "cuda" else " (no GPU is measured: this is the CPU device)"
     write(
         [
-            f"on {world.device_name}{note}, file of {format_size(world.file_bytes)}, {world.runs} runs\n\n".encode()
+            (
+                f"on {world.device_name}{note}, file of {format_size(world.file_bytes)}, "
+                f"{world.runs} runs\n\n"
+            ).encode()
         ]
     )
     with Steps(show_progress) as steps:
@@ -170,7 +174,10 @@ def _run_benchmarks(
 
 
 def _is_file_or_can_be(name: str) -> bool:
-    """Raises at once what would be known after some minutes otherwise."""
+    """Returns whether the name is a file or can be created.
+
+    Raises errors now that would otherwise come after some minutes.
+    """
     path = Path(name)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
@@ -179,13 +186,13 @@ def _is_file_or_can_be(name: str) -> bool:
     return path.is_file() or not path.exists()
 
 
-# Why a file cannot be replaced that can perhaps be written: it is mounted alone, or in a folder of
-# somebody else.
+# Errors that mean: the file cannot be replaced, but perhaps written. It is a mount point, or in
+# another user's folder.
 _NOT_REPLACED: Final = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS)
 
 
 def replace_file(name: str, text: str) -> None:
-    """Writes a file, whole or not at all, where it can be replaced."""
+    """Writes a file, atomically if it can be replaced."""
     from gpufs._output import replacing
 
     target = Path(name)
@@ -195,8 +202,7 @@ def replace_file(name: str, text: str) -> None:
     except OSError as error:
         if error.errno not in _NOT_REPLACED or not target.exists():
             raise OSError(error.errno, error.strerror, name) from error
-        # noqa: PTH123 - its error names the file as it was given
-        with open(name, "w", encoding="utf-8") as out:
+        with open(name, "w", encoding="utf-8") as out:  # noqa: PTH123
             out.write(text)
 
 
@@ -215,7 +221,8 @@ def _plot_results(paths: Sequence[str], folder: str | None) -> None:
 
     if not paths or folder is None:
         raise typer.BadParameter(
-            "plot needs a file of results, or several of one machine, and a folder: plot A.json --plot DIR"
+            "plot needs a file of results, or several of one machine, and a folder: plot A.json "
+            "--plot DIR"
         )
     results, *others = (bench.read(Path(path)) for path in paths)
     for other in others:
@@ -224,6 +231,6 @@ def _plot_results(paths: Sequence[str], folder: str | None) -> None:
 
 
 def _table_style() -> dict[str, Any]:
-    """Returns how tables are shown: as wide as a terminal, and in color there."""
+    """Returns the style of tables: in color and as wide as the terminal, if there is one."""
     terminal = is_terminal(sys.stdout)
     return {"colored": terminal, "width": shutil.get_terminal_size().columns if terminal else None}

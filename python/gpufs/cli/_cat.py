@@ -50,9 +50,9 @@ def cat_command(
 ) -> None:
     """Write files to standard output, read by kernels through the cache.
 
-    It shows what kernels see of a file, and with --stats how fast and by which path they get it
-    (gpufs cat --stats FILE > /dev/null). For anything else, cat is simpler. Exit status: 0, 1 when
-    a file could not be read, 2 when something else failed.
+    Shows what kernels see of a file, and with --stats how fast and by which path they get it (gpufs
+    cat --stats FILE > /dev/null). For anything else, cat is simpler. Exit status: 0, 1 when a file
+    could not be read, 2 after another error.
     """
     from gpufs import cat
 
@@ -79,7 +79,10 @@ def _cat_lines(mount: Mount, tally: cat.Tally, seconds: float) -> Iterator[str]:
     speed = tally.bytes / tally.seconds / 1e9 if tally.seconds else 0.0
     yield f"ran on    {mount.device_name}"
     yield f"read      {tally.files:,} files, {tally.bytes:,} bytes"
-    yield f"time      {tally.seconds:.3f} s to read, {speed:.2f} GB/s; {seconds:.3f} s with mounting and writing"
+    yield (
+        f"time      {tally.seconds:.3f} s to read, {speed:.2f} GB/s; "
+        f"{seconds:.3f} s with mounting and writing"
+    )
     yield from cache_lines(counts, mount.direct_path)
     for name, value in counts.items():
         if value and isinstance(value, int):

@@ -1,4 +1,4 @@
-"""``gpufs collage``: making collages, which is what it does unless told otherwise, and datasets for them."""
+"""``gpufs collage``: makes collages (the default command), and datasets for them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ DEFAULT_COMMAND: Final = "make"
 
 
 class _WithDefault(TyperGroup):
-    """Commands of which one need not be named."""
+    """A group of commands with a default command."""
 
-    # noqa: ANN401 - click's, or Typer's own, by its version
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = [DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
@@ -42,14 +41,15 @@ class _WithDefault(TyperGroup):
 collage_commands = typer.Typer(
     cls=_WithDefault,
     no_args_is_help=True,
-    help="Make a picture of pictures: `gpufs collage IMAGE -d DATASET -o OUT`, short for `gpufs collage make ...`, "
+    help="Make a picture of pictures: `gpufs collage IMAGE -d DATASET -o OUT`, "
+    "short for `gpufs collage make ...`, "
     "whose --help has all options; or a dataset for that: `gpufs collage build DATASET DIR...`.",
 )
 
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """What cannot be made is said in a line; ends with status 2 then."""
+    """Prints errors of the block as one line, and exits with status 2."""
     try:
         yield
     except (ImportError, ValueError) as error:
@@ -78,11 +78,11 @@ def make_command(
     stats: StatsOption = False,
     progress: ProgressOption = True,
 ) -> None:
-    """Put in the place of each block of 32x32 pixels the most similar tile of a dataset.
+    """Replace each block of 32x32 pixels by the most similar tile of a dataset.
 
-    What is left over of whole blocks, on the right and at the bottom, is cut off. OUT is there when
-    all of it is; until then what was there before. The word `make` may be left out. Exit status: 0,
-    2 when something failed.
+    A rest of less than a block, on the right and at the bottom, is cut off. An existing OUT is
+    replaced when the new one is complete. The word `make` may be left out. Exit status: 0, 2 after
+    an error.
     """
     from gpufs import collage
 
@@ -96,7 +96,10 @@ def make_command(
 def _collage_lines(mount: Mount, result: collage.Result) -> Iterator[str]:
     speed = result.blocks / result.seconds if result.seconds else 0.0
     yield f"ran on    {mount.device_name}"
-    yield f"blocks    {result.columns:,} x {result.rows:,}, {result.candidates / result.blocks:.0f} candidates each"
+    yield (
+        f"blocks    {result.columns:,} x {result.rows:,}, "
+        f"{result.candidates / result.blocks:.0f} candidates each"
+    )
     yield f"tiles     {result.tiles:,} different ones; distance {result.distance:.2f}"
     yield f"time      {result.seconds:.3f} s, {speed:,.0f} blocks/s"
     yield from cache_lines(mount.stats(), mount.direct_path)
@@ -128,9 +131,9 @@ def build_command(
 ) -> None:
     """Make a dataset of the tiles of pictures, or of synthetic ones.
 
-    Each picture is shrunk so that its shorter side has 32, 64, 128, ... pixels, up to PIXELS, and
-    cut into tiles of 32x32 each time. DATASET is there when all of it is. Exit status: 0, 2 when
-    something failed.
+    Each picture is scaled down to a shorter side of 32, 64, 128, ... pixels, up to PIXELS, and each
+    scaled picture is cut into tiles of 32x32. DATASET appears when it is complete. Exit status: 0,
+    2 after an error.
     """
     from gpufs import collage
 
@@ -140,9 +143,11 @@ def build_command(
         )
     if built.skipped:
         complain(
-            f"{len(built.skipped):,} files are no pictures, or too small, such as {built.skipped[0]}"
+            f"{len(built.skipped):,} files are no pictures, or too small, such as "
+            f"{built.skipped[0]}"
         )
     if stats:
         note(
-            f"tiles     {built.tiles:,}, of {built.pictures:,} pictures\ntime      {built.seconds:.3f} s"
+            f"tiles     {built.tiles:,}, of {built.pictures:,} pictures\ntime      "
+            f"{built.seconds:.3f} s"
         )

@@ -16,8 +16,7 @@ from gpufs.cli._output import is_terminal, write
 def doctor_command(as_json: JsonOption = False) -> None:
     """Say what this machine supports and lacks, and test that gpufs works.
 
-    Exit status: 0 when gpufs works here, be it on the CPU only; 1 when something that it needs does
-    not.
+    Exit status: 0 when gpufs works here, even if only on the CPU; 1 when it does not.
     """
     from gpufs import doctor
 

@@ -1,4 +1,4 @@
-"""What several commands end with."""
+"""Exit statuses that several commands share."""
 
 from __future__ import annotations
 

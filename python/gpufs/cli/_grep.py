@@ -26,7 +26,7 @@ from gpufs.sizes import format_size
 FOUND: Final = 0
 NOTHING_FOUND: Final = 1
 
-# Most source files come whole with the answer to their open when a request's memory is this large.
+# With this staging size, the answer to an open contains most source files.
 GREP_STAGING: Final = "128KiB"
 
 _STANDARD_INPUT: Final = "/dev/stdin"
@@ -98,23 +98,23 @@ def grep_command(
     ] = None,
     progress: ProgressOption = True,
 ) -> None:
-    """Count how often each word stands in each file.
+    """Count how often each word occurs in each file.
 
     Prints lines PATH, WORD and COUNT with tabs between them, ordered by path, then word. A word
-    counts where no letter, digit or underscore is right before or after it, as for grep -w -F. With
-    -c, prints lines PATH:LINES of all files, as grep does, and LINES alone for a single PATH that
+    counts if no letter, digit or underscore is directly before or after it, as for grep -w -F. With
+    -c, prints lines PATH:LINES for all files, as grep does, and only LINES for a single PATH that
     is no folder.
 
     \b
     gpufs grep TODO src                  a word in all files below a folder
     gpufs grep -e malloc -e free *.c     several words
     gpufs grep -i error /var/log         error, Error and ERROR; they count together
-    gpufs grep -c TODO src               of each file, how many lines have the word
+    gpufs grep -c TODO src               for each file, the number of lines with the word
     gpufs grep -f words.txt /usr/share   the words of a file, one a line
     gpufs grep -e -x -- notes.txt        a word that begins with a dash
 
-    Exit status: 0 when a word was found, 1 when none was, 2 when something went wrong, also where
-    words were found besides. A list without words finds nothing, and nothing is read.
+    Exit status: 0 when a word was found, 1 when none was, 2 after an error, even if words were
+    found. A list without words finds nothing, and nothing is read.
     """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
     lists = [_STANDARD_INPUT if name == "-" else name for name in lists or []]
     try:
@@ -143,8 +143,12 @@ def grep_command(
     if as_json:
         write(report.json_pieces())
     elif isinstance(result, grep.LineCounts):
-        # noqa: PTH112 - it may be bytes
-        write(_count_lines(result, with_path=len(paths) != 1 or os.path.isdir(paths[0])))
+        write(
+            _count_lines(
+                result,
+                with_path=len(paths) != 1 or os.path.isdir(paths[0]),  # noqa: PTH112
+            )
+        )
     else:
         write(result.lines())
     if summary:
@@ -156,7 +160,7 @@ def grep_command(
 
 
 def _count_lines(counts: grep.LineCounts, *, with_path: bool) -> Iterator[bytes]:
-    """Yields lines as ``grep -c`` prints them; of one file that is no folder, without its path."""
+    """Yields lines as ``grep -c`` prints them, with or without the path."""
     for found in counts:
         yield os.fsencode(f"{found.path}:{found.lines}\n") if with_path else b"%d\n" % found.lines
 
@@ -176,17 +180,17 @@ def _search(
         except (KeyboardInterrupt, EndedError) as why:
             if show is not None:
                 show(None)
-            # Not through close(), which would wait for the kernels.
+            # Not close(), which would wait for the kernels.
             end_at_once(why.status if isinstance(why, EndedError) else INTERRUPTED)
 
 
 def _words_and_paths(
     operands: list[str], words: list[str], lists: list[str], recursive: bool
 ) -> tuple[list[str], list[str]]:
-    """Returns the words that stand on the command line, and what is searched: as for grep.
+    """Returns the words and the paths of the command line, by the rules of grep.
 
     Raises:
-        ValueError: something is missing.
+        ValueError: words or paths are missing.
     """
     paths = operands
     if not words and not lists:
@@ -199,18 +203,18 @@ def _words_and_paths(
         raise ValueError(
             "PATH is missing: the files or folders to search (with -r, the working folder)"
         )
-    # A word has no newline, so there are several; as in a list, empty lines are none.
+    # A text with newlines means several words. As in a list, empty lines are ignored.
     return [word for text in words for word in text.split("\n")], paths or ["."]
 
 
 def _refuse_to_overwrite(output: str, lists: list[str], paths: list[str]) -> None:
-    """Raises an OSError if the output is a file that the command reads, under whatever name."""
+    """Raises ``OSError`` if the output is a file that the command reads, under any name."""
     try:
         status = os.stat(output)  # noqa: PTH116 - it may be bytes that are no text
     except FileNotFoundError:
         return
     if not stat.S_ISREG(status.st_mode):
-        return  # nothing that it keeps can be lost
+        return  # it has no content that could be lost
     if any(os.path.samestat(status, os.stat(name)) for name in lists):  # noqa: PTH116 - as above
         raise OSError(errno.EINVAL, "would be lost: it is a list of words", output)
     if _core.grep_searches([os.fsencode(path) for path in paths], os.fsencode(output)):
@@ -220,7 +224,7 @@ def _refuse_to_overwrite(output: str, lists: list[str], paths: list[str]) -> Non
 
 
 def _complain(text: str) -> None:
-    """Writes an error; of a file, ``text`` is its path and the reason."""
+    """Prints an error. For a file, ``text`` is its path and the reason."""
     complain(text, "gpufs grep")
 
 
@@ -231,7 +235,7 @@ def _entry(found: grep.Match | grep.FileLines) -> dict[str, Any]:
 
 
 class _Report:
-    """What is to be told of a search once its mount is closed."""
+    """The result and the statistics of a search, kept after the mount is closed."""
 
     def __init__(self, mount: Mount, result: _Found) -> None:
         self.result = result
@@ -245,17 +249,20 @@ class _Report:
         return self.result.bytes / self.result.seconds / 1e9 if self.result.seconds else 0.0
 
     def json_pieces(self) -> Iterator[bytes]:
-        r"""Yields one JSON object: ``matches``, which may be many, piece by piece at its end.
+        r"""Yields a JSON object in pieces. ``matches``, which may be long, comes last.
 
-        ``device``, ``device_name``, ``direct_path``: as of :class:`gpufs.Mount`. ``files``,
-        ``bytes``, ``seconds``: of the search; ``gb_per_s``. ``words_found``: different ones;
-        ``occurrences``. ``binary``: paths of files with a NUL byte, which were searched up to it at
-        most. ``failures``: objects with ``path``, ``errno`` and ``error``. ``statistics``: as
-        :meth:`gpufs.Mount.stats` gives them. ``matches``: objects with ``path``, ``word`` and
-        ``count``. Where lines were counted, ``lines`` is their sum in place of ``words_found``,
-        ``occurrences`` and ``binary``, and ``matches`` has objects with ``path`` and ``lines``, of
-        all files. Bytes of paths and words that are no UTF-8 become lone surrogates (``"\udcff"``),
-        as Python's os.fsdecode makes them.
+        * ``device``, ``device_name``, ``direct_path``: as of :class:`gpufs.Mount`.
+        * ``files``, ``bytes``, ``seconds``, ``gb_per_s``: of the search.
+        * ``words_found``: the number of different words; ``occurrences``.
+        * ``binary``: paths of files with a NUL byte, which were searched at most up to it.
+        * ``failures``: objects with ``path``, ``errno`` and ``error``.
+        * ``statistics``: the result of :meth:`gpufs.Mount.stats`.
+        * ``matches``: objects with ``path``, ``word`` and ``count``.
+
+        If lines were counted, ``lines`` is their sum and replaces ``words_found``, ``occurrences``
+        and ``binary``. ``matches`` then has objects with ``path`` and ``lines`` for all files.
+        Bytes of paths and words that are not UTF-8 become lone surrogates (``"\udcff"``), as with
+        os.fsdecode.
         """
         result = self.result
         head: dict[str, Any] = {
@@ -294,17 +301,23 @@ class _Report:
         }
 
     def summary(self) -> Iterator[str]:
-        """Yields lines for people."""
+        """Yields lines of text for people."""
         result, counts = self.result, self.statistics
         yield f"ran on    {self.device_name}"
         yield f"searched  {result.files:,} files, {format_size(result.bytes)}"
         if isinstance(result, grep.LineCounts):
             yield f"found     {result.lines:,} lines with a match"
         else:
-            yield f"found     {result.words_found:,} words, {result.occurrences:,} times, in {len(result):,} lines"
+            yield (
+                f"found     {result.words_found:,} words, {result.occurrences:,} times, "
+                f"in {len(result):,} lines"
+            )
         if result.failures:
             yield f"not read  {len(result.failures):,} files or folders"
         if isinstance(result, grep.Result) and result.binary:
-            yield f"binary    {len(result.binary):,} files, searched up to their first NUL byte at most"
+            yield (
+                f"binary    {len(result.binary):,} files, "
+                f"searched up to their first NUL byte at most"
+            )
         yield f"time      {result.seconds:.3f} s, {self.gb_per_s:.2f} GB/s"
         yield from cache_lines(counts, self.direct_path)

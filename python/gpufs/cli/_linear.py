@@ -48,8 +48,8 @@ def matvec_command(
 ) -> None:
     """Multiply a matrix file with a vector file, into a file.
 
-    The matrix may be larger than the GPU's memory. OUT is there when all of it is; until then what
-    was there before. Exit status: 0, 2 when something failed.
+    The matrix may be larger than the GPU's memory. An existing OUT is replaced when the new one is
+    complete. Exit status: 0, 2 after an error.
     """
     from gpufs import linear
 
@@ -90,8 +90,8 @@ def matmul_command(
 ) -> None:
     """Multiply two matrix files, into a file.
 
-    A and the product may be larger than the GPU's memory; B must have room there. OUT is there when
-    all of it is; until then what was there before. Exit status: 0, 2 when something failed.
+    A and the product may be larger than the GPU's memory; B must fit into it. An existing OUT is
+    replaced when the new one is complete. Exit status: 0, 2 after an error.
     """
     from gpufs import linear
 
@@ -102,7 +102,8 @@ def matmul_command(
         done = linear.matmul(mount, a, b, out, dtype=kind, shape=sizes, alone=True)
         speed = done.operations / done.seconds / 1e12 if done.seconds else 0.0
         return [
-            f"matrices  {done.rows:,} x {done.depth:,} x {done.columns:,}, {format_size(done.bytes)}",
+            f"matrices  {done.rows:,} x {done.depth:,} x {done.columns:,}, "
+            f"{format_size(done.bytes)}",
             f"time      {done.seconds:.3f} s, {speed:.2f} TFLOP/s",
         ]
 
@@ -117,7 +118,10 @@ def _run(
     stats: bool,
     progress: bool,
 ) -> None:
-    """Multiplies, or says why not and ends with status 2; ``multiply`` returns what it did, in lines."""
+    """Multiplies, or prints an error and exits with status 2.
+
+    ``multiply`` returns lines about its work.
+    """
     try:
         with Mount(device=cast(Device, device), cache=cache, page=page) as mount:
             with loading_bar(mount, progress and is_terminal(sys.stderr)):
@@ -138,7 +142,7 @@ def _run(
 
 
 def _raw_type(dtype: str | None, shape: str | None, *names: str) -> str | None:
-    """The type of raw files; None of others, which say it themselves."""
+    """Returns the type of raw files; None for other files, whose headers contain it."""
     if dtype not in (None, "float32", "bfloat16"):
         raise typer.BadParameter(f"{dtype!r} is not one of float32 and bfloat16")
     if shape is None:

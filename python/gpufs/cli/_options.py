@@ -1,4 +1,4 @@
-"""Options that several commands have, and the mount that they describe."""
+"""Options that several commands share, and the mount that they describe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _device(name: str) -> str:
 
 
 def given_size(text: str | None) -> int | None:
-    """Returns a size given on the command line."""
+    """Returns a size from the command line, in bytes."""
     if text is None:
         return None
     try:
@@ -66,7 +66,7 @@ FilesArgument: TypeAlias = Annotated[
 def mount_to_read(
     device: str, cache: str | None, page: str, root: str | None = None, *, staging: str = "32KiB"
 ) -> Mount:
-    """Mounts as the options say, or says why not and ends with status 2."""
+    """Makes a mount from the options, or prints an error and exits with status 2."""
     try:
         return Mount(
             device=cast(Device, device),

@@ -1,4 +1,4 @@
-"""What commands write, and where: to standard output what they were asked for, to standard error all else."""
+"""Output of commands: results to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpufs.cli._exit_status import FAILED
 
 
 def write(pieces: Iterable[bytes | memoryview]) -> None:
-    """Writes to standard output, or says why not and ends with status 2."""
+    """Writes to standard output, or prints an error and exits with status 2."""
     if sys.stdout is None:
         complain("standard output is closed")
         raise typer.Exit(FAILED)
@@ -41,8 +41,7 @@ def flush_output() -> bool:
 
 def _give_up_output(error: OSError) -> None:
     complain(f"standard output: {error.strerror}")
-    # What is still in the buffer must not be tried again, and reported again, when the interpreter
-    # ends.
+    # The interpreter must not write, and report, the rest of the buffer again at exit.
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
@@ -55,7 +54,10 @@ def complain(text: str, command: str = "gpufs") -> None:
 
 
 def note(text: str) -> None:
-    """Writes lines to standard error. The bytes of paths stay as they are, except on a terminal: see ``visible``."""
+    """Writes lines to standard error.
+
+    Bytes of paths are written unchanged, but escaped on a terminal: see ``visible``.
+    """
     if sys.stderr is not None:
         sys.stderr.flush()
         if is_terminal(sys.stderr):
@@ -65,11 +67,11 @@ def note(text: str) -> None:
 
 
 def visible(text: str) -> str:
-    """Returns lines with their control characters escaped, by which a terminal would do as a file's name says."""
+    """Returns lines with escaped control characters, which could control the terminal."""
     return text.translate(_ESCAPES)
 
 
-# C0 without the newline, DEL, C1; and the bytes of C1 in paths that are no UTF-8.
+# C0 without the newline, DEL, C1; and the bytes of C1 in paths that are not UTF-8.
 _ESCAPES = {
     code: f"\\x{code & 0xFF:02x}"
     for code in (*range(0x20), 0x7F, *range(0x80, 0xA0), *range(0xDC80, 0xDCA0))
@@ -83,7 +85,7 @@ def describe(error: OSError) -> str:
 
 
 def is_terminal(stream: IO[str] | None) -> bool:
-    """Tells whether people read what is written there; None is a stream that was closed from the start."""
+    """Returns whether the stream is a terminal. None means that it is closed from the start."""
     return stream is not None and stream.isatty()
 
 

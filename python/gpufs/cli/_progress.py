@@ -1,4 +1,4 @@
-"""Bars on standard error that show how far a command is; each shows nothing where none is wanted."""
+"""Progress bars on standard error. Each shows nothing if it is not wanted."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ if TYPE_CHECKING:
     from gpufs import grep
     from gpufs._mount import Mount
 
-# Of measurements, some of which take a minute.
+# For measurements, some of which take a minute.
 STEPS_ESTIMATED_OVER_S: Final = 600
 
 
 @contextlib.contextmanager
 def grep_bar(wanted: bool) -> Iterator[Callable[[grep.Progress | None], None] | None]:
-    """Gives what a search calls with its progress, and None to take the bar away; or None where no bar is wanted."""
+    """Yields a callback for a search's progress, or None if no bar is wanted.
+
+    The callback's argument None removes the bar.
+    """
     if not wanted:
         yield None
         return
@@ -49,7 +52,7 @@ def grep_bar(wanted: bool) -> Iterator[Callable[[grep.Progress | None], None] | 
             bar.stop()
         elif progress.files_total:
             text = f"{progress.files_done:,} of {progress.files_total:,} files"
-            # A file that grows while it is read must not carry the bar beyond its end.
+            # A file that grows during the search must not move the bar past its end.
             total = max(progress.bytes_total, progress.bytes_done)
             bar.update(task, description=text, completed=progress.bytes_done, total=total)
 
@@ -59,7 +62,7 @@ def grep_bar(wanted: bool) -> Iterator[Callable[[grep.Progress | None], None] | 
 
 @contextlib.contextmanager
 def loading_bar(mount: Mount, wanted: bool) -> Iterator[None]:
-    """Shows, meanwhile, how much a mount has loaded."""
+    """Shows how much a mount has loaded, during the ``with`` block."""
     if not wanted:
         yield
         return
@@ -102,7 +105,7 @@ def loading_bar(mount: Mount, wanted: bool) -> Iterator[None]:
 
 
 class Steps:
-    """A bar of steps, done and to do; nothing where none is wanted."""
+    """A bar of finished and remaining steps; nothing if it is not wanted."""
 
     def __init__(self, wanted: bool) -> None:
         self._bar: Any = None
@@ -148,7 +151,7 @@ class Steps:
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
-        """Takes the bar away while a table is written, maybe to the same terminal."""
+        """Hides the bar while a table is written, perhaps to the same terminal."""
         if self._bar is not None:
             self._bar.stop()
         yield

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 FOUND: Final = 0
 NOTHING_FOUND: Final = 1
-ROWS_AT_ONCE: Final = 4096  # of the result, that become text
+ROWS_AT_ONCE: Final = 4096  # rows of the result that become text at once
 
 
 def search_command(
@@ -79,11 +79,11 @@ def search_command(
     stats: StatsOption = False,
     progress: ProgressOption = True,
 ) -> None:
-    """Find vectors of databases that are near queries: the first within a threshold, or the nearest.
+    """Find vectors of databases near queries: the first within a threshold, or the nearest.
 
     Prints lines QUERY, DATABASE, INDEX and DISTANCE with tabs between them, ordered by query, the
-    nearest first; QUERY and INDEX count from 0. OUT is there when all of it is. Exit status: 0 when
-    something was found, 1 when nothing was, 2 when something went wrong.
+    nearest first; QUERY and INDEX count from 0. An existing OUT is replaced when the new one is
+    complete. Exit status: 0 when a vector was found, 1 when none was, 2 after an error.
     """
     from gpufs import search
 
@@ -116,7 +116,7 @@ def search_command(
 
 
 def _rows(result: search.Result) -> Iterator[tuple[int, int, int, float]]:
-    """Query, database, index and distance of all that was found."""
+    """Yields query, database, index and distance of each match."""
     for first in range(0, result.queries, ROWS_AT_ONCE):
         parts = (array[first : first + ROWS_AT_ONCE].tolist() for array in _columns(result))
         for query, row in enumerate(zip(*parts, strict=True), first):
@@ -136,13 +136,15 @@ def _lines(databases: list[str], result: search.Result) -> Iterator[bytes]:
 
 
 def _json(mount: Mount, databases: list[str], result: search.Result) -> Iterator[bytes]:
-    """Yields one JSON object, its ``matches``, which may be many, at the end.
+    """Yields a JSON object in pieces. ``matches``, which may be long, comes last.
 
-    ``device``, ``device_name``: as of :class:`gpufs.Mount`. ``queries``, ``vectors``,
-    ``dimensions``, ``bytes``, ``seconds``: as of :class:`gpufs.search.Result`. ``databases``: their
-    paths. ``statistics``: as :meth:`gpufs.Mount.stats` gives them. ``matches``: objects with
-    ``query``, ``database``, which is its place among ``databases``, ``index`` and ``distance``,
-    which is null where it is infinite.
+    * ``device``, ``device_name``: as of :class:`gpufs.Mount`.
+    * ``queries``, ``vectors``, ``dimensions``, ``bytes``, ``seconds``: as of
+      :class:`gpufs.search.Result`.
+    * ``databases``: their paths.
+    * ``statistics``: the result of :meth:`gpufs.Mount.stats`.
+    * ``matches``: objects with ``query``, ``database`` (the position in ``databases``), ``index``
+      and ``distance`` (null if infinite).
     """
     head: dict[str, Any] = {
         "version": _core.__version__,
@@ -168,7 +170,10 @@ def _json(mount: Mount, databases: list[str], result: search.Result) -> Iterator
 
 def _stats_lines(mount: Mount, result: search.Result) -> Iterator[str]:
     yield f"ran on    {mount.device_name}"
-    yield f"compared  {result.queries:,} queries, {result.vectors:,} vectors of {result.dimensions:,} numbers"
+    yield (
+        f"compared  {result.queries:,} queries, "
+        f"{result.vectors:,} vectors of {result.dimensions:,} numbers"
+    )
     yield f"databases {format_size(result.bytes)}"
     yield f"found     something for {result.found:,} queries"
     yield f"time      {result.seconds:.3f} s"

@@ -1,4 +1,4 @@
-"""How signals end a command: soon, whatever it waits for, and with nothing left half written."""
+"""Handling of signals: they end a command soon and leave nothing half written."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import Final, NoReturn
 
 from gpufs._output import remove_unfinished
 
-# Python handles signals between its own instructions, which a kernel that runs for long keeps it
-# from.
+# Python handles signals between its own instructions, but a long kernel delays the next one.
 PATIENCE_S: Final = 1.0
 
 SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
 class EndedError(BaseException):
-    """SIGTERM or SIGHUP. Like Ctrl-C, it is not an error that anybody handles."""
+    """SIGTERM or SIGHUP.
+
+    A BaseException like KeyboardInterrupt: error handlers must not catch it.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -28,10 +30,10 @@ class EndedError(BaseException):
 
 @contextlib.contextmanager
 def ending_soon() -> Iterator[None]:
-    """In the ``with`` block SIGTERM and SIGHUP raise EndedError, if they are not ignored.
+    """In the ``with`` block, SIGTERM and SIGHUP raise EndedError if they are not ignored.
 
-    If the block has not ended a moment after these or Ctrl-C, half-written files are removed and
-    the process ends, with the status that it would have had. In the main thread.
+    If the block has not ended ``PATIENCE_S`` after one of them or Ctrl-C, half-written files are
+    removed and the process exits with the status that it would have had. Called by the main thread.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -39,7 +41,7 @@ def ending_soon() -> Iterator[None]:
     handlers = {
         number: signal.signal(number, _raise)
         for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is signal.SIG_DFL  # nohup ignores it
+        if signal.getsignal(number) is signal.SIG_DFL  # nohup ignores SIGHUP
     }
     over = threading.Event()
     threading.Thread(target=_watch, args=(reading, over), name="gpufs signals", daemon=True).start()
@@ -68,7 +70,7 @@ def _watch(reading: int, over: threading.Event) -> None:
 
 
 def end_at_once(status: int) -> NoReturn:
-    """Ends the process without waiting for kernels, which the driver ends with it."""
+    """Ends the process without waiting for kernels, which the driver then ends."""
     remove_unfinished()
     if os.isatty(2):
         with contextlib.suppress(OSError):

@@ -31,10 +31,10 @@ def stat_command(
     page: PageOption = "4KiB",
     root: RootOption = None,
 ) -> None:
-    """Show what kernels are told of files: size, mode, times, inode; of .npy and .safetensors files the arrays too.
+    """Show what kernels see of files: size, mode, times, inode, and the arrays in them.
 
-    Exit status: 0, 1 when a file could not be read or is not what its name says, 2 when something
-    else failed.
+    Arrays are shown for .npy and .safetensors files. Exit status: 0, 1 when a file could not be
+    read or does not match its name's format, 2 after another error.
     """
     from gpufs import stat
 

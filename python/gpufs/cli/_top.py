@@ -23,7 +23,8 @@ def top_command(
         str | None,
         typer.Argument(
             metavar="URL",
-            help=f"Where mounts serve their metrics: a URL, or a port of this host; {DEFAULT_METRICS_PORT} without it.",
+            help="Where mounts serve their metrics: a URL, or a port of this host; "
+            f"{DEFAULT_METRICS_PORT} without it.",
             show_default=False,
         ),
     ] = None,
@@ -43,9 +44,9 @@ def top_command(
 ) -> None:
     """Show what mounts of a running program do: hits, faults, bytes, latency, errors.
 
-    The program serves them: mount.serve_metrics() in Python. Shows a table in a terminal, else
+    The program serves them: mount.serve_metrics() in Python. Shows a table in a terminal; otherwise
     prints a line for each update. Exit status: 0, also after Ctrl-C; 2 when nothing listens there,
-    or it ends.
+    or the program ends.
     """
     from gpufs import top
 
@@ -68,7 +69,7 @@ def top_command(
 
 
 def _show_live(updates: Iterable[top.Update], url: str) -> None:
-    """Shows each update in the place of the one before; the last stays."""
+    """Shows each update in place of the previous one; the last one stays."""
     from rich.live import Live
     from rich.text import Text
 

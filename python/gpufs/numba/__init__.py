@@ -1,8 +1,8 @@
 """The device calls for kernels that Numba compiles (``numba-cuda``).
 
 :mod:`gpufs.numba.thread`, :mod:`gpufs.numba.warp` and :mod:`gpufs.numba.block` have the same calls,
-each for its kind of group: all members of the group call together, with the same arguments, and all
-get the same result, ``>= 0`` or ``-errno``::
+each for its kind of group. All members of a group call together, with the same arguments. All get
+the same result, ``>= 0`` or ``-errno``::
 
     import numpy
     import gpufs, gpufs.numba
@@ -20,10 +20,9 @@ get the same result, ``>= 0`` or ``-errno``::
         read[1, 256](mount.device_ref().address, gpufs.numba.device_path("file"), to, result)
         mount.synchronize()
 
-Where a call takes memory (a path, a buffer) it takes a contiguous array, also a slice of one or one
-in shared memory, or an address; ``fs`` is :attr:`gpufs.DeviceRef.address`. What each call does, and
-its errors, is in docs/api.md. The calls are compiled already: linking them into a kernel takes
-milliseconds.
+An argument for memory (a path, a buffer) is an address or a contiguous array, which may be a slice
+or in shared memory. ``fs`` is :attr:`gpufs.DeviceRef.address`. docs/api.md describes each call and
+its errors. The calls are already compiled: linking them into a kernel takes milliseconds.
 
 Raises:
     ImportError: ``numba-cuda`` is not installed, or gpufs was built without CUDA.

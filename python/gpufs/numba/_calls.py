@@ -19,9 +19,8 @@ except ImportError as error:
         "gpufs.numba needs the package numba-cuda (pip install gpufs[numba])"
     ) from error
 
-# Machine code that is linked as it is. Rejected: LTO-IR, which is compiled anew for each kernel,
-# for as long as nvcc takes for one: 15 s of a processor for three calls of one group, and 10 ms to
-# link what is compiled.
+# Machine code, linked without a further compilation. docs/decisions/python.md says why it is not
+# LTO-IR.
 _CODE: Final = Path(__file__).resolve().parent / "device_calls.fatbin"
 if not _CODE.is_file():
     raise ImportError(
@@ -29,21 +28,34 @@ if not _CODE.is_file():
     )
 
 Memory: TypeAlias = object
-"""What kernels pass for memory: a contiguous array, or an address."""
+"""An argument for memory in kernels: a contiguous array, or an address."""
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def address_of(typing_context: object, memory: Any) -> object:  # noqa: ANN401
-    """Returns where an array begins (in kernels): ``address_of(array)``, a 64-bit number. Of a number: itself."""
+    """Returns the address of an array's first item as a 64-bit number, in kernels.
+
+    An integer argument is returned unchanged.
+    """
     if isinstance(memory, types.Integer):
-        # noqa: ANN401
-        def of_number(context: Any, builder: Any, signature: Any, arguments: Any) -> object:
+
+        def of_number(
+            context: Any,  # noqa: ANN401
+            builder: Any,  # noqa: ANN401
+            signature: Any,  # noqa: ANN401
+            arguments: Any,  # noqa: ANN401
+        ) -> object:
             return context.cast(builder, arguments[0], memory, types.uint64)
 
         return types.uint64(memory), of_number
     if isinstance(memory, types.Array) and memory.layout in "CF":
-        # noqa: ANN401
-        def of_array(context: Any, builder: Any, signature: Any, arguments: Any) -> object:
+
+        def of_array(
+            context: Any,  # noqa: ANN401
+            builder: Any,  # noqa: ANN401
+            signature: Any,  # noqa: ANN401
+            arguments: Any,  # noqa: ANN401
+        ) -> object:
             array = context.make_array(memory)(context, builder, arguments[0])
             return builder.ptrtoint(array.data, context.get_value_type(types.uint64))
 
@@ -52,10 +64,10 @@ def address_of(typing_context: object, memory: Any) -> object:  # noqa: ANN401
 
 
 def device_path(path: AnyPath) -> object:
-    """Returns a path as device calls take it: its bytes and a zero, in GPU memory.
+    """Returns a path for device calls: its bytes and a terminating zero, in GPU memory.
 
     Raises:
-        ValueError: there is a zero in it.
+        ValueError: the path contains a zero byte.
     """
     name = os.fsencode(path)
     if b"\0" in name:
@@ -86,17 +98,21 @@ def calls_of(group: str) -> Calls:
 
         @intrinsic  # type: ignore[untyped-decorator]
         def call(typing_context: object, arguments: Any) -> object:  # noqa: ANN401
-            # noqa: ANN401
-            def generate(context: Any, builder: Any, signature: Any, values: Any) -> object:
+            def generate(
+                context: Any,  # noqa: ANN401
+                builder: Any,  # noqa: ANN401
+                signature: Any,  # noqa: ANN401
+                values: Any,  # noqa: ANN401
+            ) -> object:
                 kinds = [context.get_value_type(parameter) for parameter in parameters]
                 function = cgutils.get_or_insert_function(
                     builder.module,
                     ir.FunctionType(context.get_value_type(result), kinds),
                     f"gpufs_{group}_{name}",
                 )
-                # There are barriers in it. Not knowing that, the compiler may move the call into
-                # branches, which the members of a group then take apart from each other. (Which is
-                # why this is no cuda.declare_device.)
+                # The function contains barriers. Without this attribute the compiler may move the
+                # call into branches, and the members of a group would then call separately.
+                # cuda.declare_device cannot set the attribute.
                 function.attributes.add("convergent")
                 context.active_code_library.add_linking_file(str(_CODE))
                 given = zip(
@@ -124,26 +140,38 @@ def calls_of(group: str) -> Calls:
 
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def gopen(fs: Memory, path: Memory, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-        """Opens a file (a path that ends with a zero; flags of :mod:`os`). Returns a descriptor, or ``-errno``."""
-        # type: ignore[no-any-return]
-        return native_gopen((address_of(fs), address_of(path), flags, mode))
+        """Opens a file. Returns a descriptor, or ``-errno``.
+
+        ``path`` ends with a zero byte; ``flags`` are those of :mod:`os`.
+        """
+        return native_gopen(  # type: ignore[no-any-return]
+            (address_of(fs), address_of(path), flags, mode)
+        )
 
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def gclose(fs: Memory, fd: int) -> int:
-        """Closes a descriptor once. Returns 0, or ``-errno``: of the last close, what writing back gave."""
+        """Closes a descriptor once. Returns 0, or ``-errno``.
+
+        The last close also returns errors of the write-back.
+        """
         return native_gclose((address_of(fs), fd))  # type: ignore[no-any-return]
 
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def gread(fs: Memory, fd: int, to: Memory, count: int, offset: int) -> int:
-        """Reads ``count`` bytes into memory of the group. Returns the bytes read, 0 at the end, or ``-errno``."""
-        # type: ignore[no-any-return]
-        return native_gread((address_of(fs), fd, address_of(to), count, offset))
+        """Reads ``count`` bytes into the group's memory.
+
+        Returns the bytes read, 0 at the end of the file, or ``-errno``.
+        """
+        return native_gread(  # type: ignore[no-any-return]
+            (address_of(fs), fd, address_of(to), count, offset)
+        )
 
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def gwrite(fs: Memory, fd: int, data: Memory, count: int, offset: int) -> int:
         """Writes ``count`` bytes of memory. Returns the bytes written, or ``-errno``."""
-        # type: ignore[no-any-return]
-        return native_gwrite((address_of(fs), fd, address_of(data), count, offset))
+        return native_gwrite(  # type: ignore[no-any-return]
+            (address_of(fs), fd, address_of(data), count, offset)
+        )
 
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def gfsize(fs: Memory, fd: int) -> int:
@@ -152,19 +180,23 @@ def calls_of(group: str) -> Calls:
 
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def gfsync(fs: Memory, fd: int) -> int:
-        """Has all that was written to the file reach its disk. Returns 0, or ``-errno``."""
+        """Waits until all written bytes are on the disk. Returns 0, or ``-errno``."""
         return native_gfsync((address_of(fs), fd))  # type: ignore[no-any-return]
 
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def gftruncate(fs: Memory, fd: int, size: int) -> int:
-        """Makes the file ``size`` bytes long. Returns 0, or ``-errno``."""
+        """Sets the file's length to ``size`` bytes. Returns 0, or ``-errno``."""
         return native_gftruncate((address_of(fs), fd, size))  # type: ignore[no-any-return]
 
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def gfadvise(fs: Memory, fd: int, offset: int, count: int, advice: int) -> int:
-        """Says what will be done with a part of a file (``os.POSIX_FADV_WILLNEED``). Returns 0, or ``-errno``."""
-        # type: ignore[no-any-return]
-        return native_gfadvise((address_of(fs), fd, offset, count, advice))
+        """Announces the use of a part of a file. Returns 0, or ``-errno``.
+
+        ``advice`` is ``os.POSIX_FADV_WILLNEED``.
+        """
+        return native_gfadvise(  # type: ignore[no-any-return]
+            (address_of(fs), fd, offset, count, advice)
+        )
 
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def gunlink(fs: Memory, path: Memory) -> int:
@@ -173,9 +205,10 @@ def calls_of(group: str) -> Calls:
 
     @cuda.jit(device=True, forceinline=True)  # type: ignore[untyped-decorator]
     def grename(fs: Memory, path: Memory, new_path: Memory) -> int:
-        """Gives a path another name. Returns 0, or ``-errno``."""
-        # type: ignore[no-any-return]
-        return native_grename((address_of(fs), address_of(path), address_of(new_path)))
+        """Renames a path. Returns 0, or ``-errno``."""
+        return native_grename(  # type: ignore[no-any-return]
+            (address_of(fs), address_of(path), address_of(new_path))
+        )
 
     return Calls(
         gopen, gclose, gread, gwrite, gfsize, gfsync, gftruncate, gfadvise, gunlink, grename

@@ -1,4 +1,4 @@
-"""Calls by all threads of a block together, which wait for each other there."""
+"""Device calls of a block: all threads call together, and wait for each other in the call."""
 
 from gpufs.numba._calls import calls_of
 

@@ -1,4 +1,4 @@
-"""Calls by single threads, each for itself: anywhere in a kernel, by any threads of a warp."""
+"""Device calls of single threads: any threads of a warp may call, anywhere in a kernel."""
 
 from gpufs.numba._calls import calls_of
 

@@ -1,4 +1,4 @@
-"""Calls by all threads of a warp together. Warps copy best."""
+"""Device calls of a warp: all threads call together. Warps copy fastest."""
 
 from gpufs.numba._calls import calls_of
 
