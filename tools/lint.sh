@@ -17,6 +17,7 @@ clang-format "${format[@]}" "${sources[@]}" || failed=1
 ruff format "${ruff_format[@]}" . || failed=1
 ruff check "${ruff_check[@]}" . || failed=1
 mypy || failed=1
+python3 tools/check_layers.py || failed=1
 for script in tools/*.sh models/*.sh .ci/run; do
   [ ! -e "$script" ] || bash -n "$script" || failed=1
 done

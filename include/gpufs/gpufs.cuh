@@ -11,24 +11,18 @@
 #pragma once
 
 #include "gpufs/base/group.cuh"
+#include "gpufs/file/advise.cuh"
 #include "gpufs/file/close_file.cuh"
+#include "gpufs/file/describe.cuh"
 #include "gpufs/file/gather.cuh"
 #include "gpufs/file/map.cuh"
 #include "gpufs/file/opener.cuh"
+#include "gpufs/file/send.cuh"
 #include "gpufs/file/truncate.cuh"
+#include "gpufs/view.cuh"
+#include "gpufs/write.cuh"
 
 namespace gpufs {
-
-// The result of gfstat: the file as it was when it was opened.
-struct file_status {
-  std::uint64_t size;        // bytes
-  std::int64_t modified_ns;  // since the epoch
-  std::int64_t changed_ns;
-  std::uint64_t inode;
-  std::uint64_t device;
-  std::uint32_t mode;  // st_mode
-  std::uint32_t reserved;
-};
 
 // Opens a file.
 //   path   zero-terminated, shorter than PATH_MAX (4096 bytes); a relative path starts at the
@@ -115,17 +109,7 @@ template <class Group>
 template <class Group>
 GPUFS_HD std::int32_t gfstat(const Group& g, const mount_ref& fs, std::int32_t fd,
                              file_status& status) {
-  const detail::found_file found = detail::find_file(fs, g, fd, access_read | access_write);
-  if (found.error != 0) return found.error;
-  const open_file& f = fs.at<open_file>(fs.layout.files)[found.view.record];
-  status = {found.view.size,
-            f.modified_ns.load_relaxed(),
-            f.changed_ns.load_relaxed(),
-            f.inode.load_relaxed(),
-            f.device.load_relaxed(),
-            found.view.access & 0xffffu,
-            0};
-  return 0;
+  return detail::describe_file(g, fs, fd, status);
 }
 
 // Reads bytes of a file into memory.
@@ -177,21 +161,7 @@ template <class Group>
 template <class Group>
 [[nodiscard]] GPUFS_HD mapping gmmap(const Group& g, const mount_ref& fs, std::int32_t fd,
                                      std::int64_t offset, std::uint64_t bytes) {
-  if (offset < 0 || bytes == 0) return {nullptr, -EINVAL};
-  const detail::found_file found = detail::find_file(fs, g, fd, access_read);
-  if (found.error != 0) return {nullptr, found.error};
-  const auto at = static_cast<std::uint64_t>(offset);
-  if (at >= found.view.size) return {nullptr, 0};
-  const std::uint64_t page = at >> fs.layout.page_shift;
-  const std::uint64_t within = at - (page << fs.layout.page_shift);
-  if (found.view.size - at < bytes) bytes = found.view.size - at;
-  page_cache<Group> cache(fs, g, found.view.record);
-  const page_pin pin = cache.find_resident({found.view.version, page});
-  if (pin.valid == cache.not_there) return detail::map_any(fs, g, found.view, at, bytes);
-  cache.count_hits();
-  const mapping m = detail::mapping_of(fs, pin, within, bytes);
-  if (m.bytes == 0) cache.release(pin.frame);
-  return m;
+  return detail::map(g, fs, fd, offset, bytes);
 }
 
 // Ends a mapping; `data` points anywhere into it. Returns 0, or -EINVAL if nothing is mapped there.
@@ -221,23 +191,7 @@ GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const void* d
 template <class Group>
 [[nodiscard]] GPUFS_HD mapping gmmap_each(const Group& g, const mount_ref& fs, std::int32_t fd,
                                           std::int64_t offset, std::uint64_t bytes) {
-  static_assert(!Group::has_warps, "by the warps of a block");
-  const detail::found_file found = detail::find_file(fs, g, fd, access_read);
-  if (found.error != 0) return {nullptr, found.error};
-  const auto at = static_cast<std::uint64_t>(offset);
-  const bool wanted = bytes != 0 && offset >= 0 && at < found.view.size;
-  const std::uint64_t page = at >> fs.layout.page_shift;
-  page_cache<Group> cache(fs, g, found.view.record);
-  const page_pin pin =
-      cache.acquire_each(found.view.version, page, wanted, [&](std::uint64_t missing) {
-        return detail::page_loader<Group>(fs, g, found.view, missing);
-      });
-  if (!wanted) return {nullptr, bytes != 0 && offset < 0 ? -EINVAL : 0};
-  const std::uint64_t left = found.view.size - at;
-  const mapping m =
-      detail::mapping_of(fs, pin, at - (page << fs.layout.page_shift), left < bytes ? left : bytes);
-  if (m.bytes == 0) detail::frame_table(fs).unpin(pin.frame);
-  return m;
+  return detail::map_each(g, fs, fd, offset, bytes);
 }
 template <class Group>
 GPUFS_HD std::int32_t gmunmap_each(const Group& g, const mount_ref& fs, const void* data) {
@@ -291,25 +245,7 @@ template <class Group>
 template <class Group>
 GPUFS_HD std::int32_t gfadvise(const Group& g, const mount_ref& fs, std::int32_t fd,
                                std::int64_t offset, std::uint64_t bytes, std::int32_t advice) {
-  if (offset < 0 || advice < POSIX_FADV_NORMAL || advice > POSIX_FADV_NOREUSE) return -EINVAL;
-  const bool is_written = advice == POSIX_FADV_DONTNEED;
-  const detail::found_file found =
-      detail::find_file(fs, g, fd, is_written ? access_read | access_write : access_read);
-  if (found.error != 0) return found.error;
-  const detail::file_view& file = found.view;
-  const auto begin = static_cast<std::uint64_t>(offset);
-  if ((advice != POSIX_FADV_WILLNEED && !is_written) || begin >= file.size) return 0;
-  const std::uint64_t end = bytes == 0 || file.size - begin < bytes ? file.size : begin + bytes;
-  if (is_written) {
-    g.sync();  // Includes what all members wrote before the call.
-    if (file.node != no_node)
-      detail::flush_pages(fs, g, file.version, file.node, begin >> fs.layout.page_shift,
-                          ((end - 1) >> fs.layout.page_shift) + 1);
-    return 0;
-  }
-  if (file.node != no_node) return 0;
-  if constexpr (detail::page_loader<Group>::looks_ahead) detail::load_runs(fs, g, file, begin, end);
-  return 0;
+  return detail::advise(g, fs, fd, offset, bytes, advice);
 }
 
 // Sends bytes to a sink: a host function that the mount registered (mount::open_sink). The output
@@ -320,10 +256,8 @@ GPUFS_HD std::int32_t gfadvise(const Group& g, const mount_ref& fs, std::int32_t
 // the sink returned; -EIO. Waits for the host.
 template <class Group>
 [[nodiscard]] GPUFS_HD std::int64_t gsend(const Group& g, const mount_ref& fs, std::int32_t sink,
-                                          const void* data, std::uint64_t bytes);
+                                          const void* data, std::uint64_t bytes) {
+  return detail::send_bytes(g, fs, sink, data, bytes);
+}
 
 }  // namespace gpufs
-
-#include "gpufs/file/send.cuh"
-#include "gpufs/view.cuh"
-#include "gpufs/write.cuh"

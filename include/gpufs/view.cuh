@@ -2,7 +2,7 @@
 #pragma once
 
 #include "gpufs/cache/glance.cuh"
-#include "gpufs/gpufs.cuh"
+#include "gpufs/file/open_files.cuh"
 
 namespace gpufs {
 

@@ -1,8 +1,9 @@
 // The calls that change files.
 #pragma once
 
+#include "gpufs/file/map.cuh"
 #include "gpufs/file/mapped_writes.cuh"
-#include "gpufs/gpufs.cuh"
+#include "gpufs/file/truncate.cuh"
 
 namespace gpufs {
 

@@ -116,8 +116,8 @@ totals check_reading(const std::vector<known_file>& files, const reading& r, con
   return t;
 }
 
-// On the CPU device: everybody who misses a page or a file waits a little before taking a place for it,
-// so that all have missed.
+// On the CPU device: everybody who misses a page or a file waits a little before taking a place for
+// it, so that all have missed.
 class slow_misses {
  private:
   const schedule_hook hook_{[](const char* name) {

@@ -51,7 +51,9 @@ enum class action : std::uint32_t {
   // behind it, or '~' if it was cut; `bytes` at most
   lines,
   tokens,  // the same of tokens between blanks, commas and newlines
-  print,  // "%s|%*d|%.3f\n" with text at `bytes` of the input and `to`, as width, number and eighths; misused if `to` is negative
+  // "%s|%*d|%.3f\n" with text at `bytes` of the input and `to`, as width, number and eighths;
+  // misused if `to` is negative
+  print,
   // a line, a write of that line over the next bytes, a line, that line again, to the output behind
   edit,
   // the buffer

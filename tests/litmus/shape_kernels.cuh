@@ -1,6 +1,7 @@
 // Runs litmus shapes by the million. On a GPU every thread of a launch plays each role of a shape,
 // but of other instances, so that those who play with each other are in different warps, blocks and
-// multiprocessors, and nobody waits for anybody. On the CPU device each role is a block, and so a thread.
+// multiprocessors, and nobody waits for anybody. On the CPU device each role is a block, and so a
+// thread.
 #pragma once
 
 #include "gpufs/base/atomic.cuh"
@@ -27,8 +28,8 @@ struct arena_of_runs {
   }
 };
 
-// As the compiler makes it of a pointer: a first-level cache may have it. The CPU device has no such
-// cache.
+// As the compiler makes it of a pointer: a first-level cache may have it. The CPU device has no
+// such cache.
 GPUFS_HD inline std::uint32_t load_from_cache(const atomic_word<std::uint32_t>& word) {
 #if defined(__CUDA_ARCH__)
   std::uint32_t value;

@@ -1,5 +1,5 @@
-// A file that is truncated while a part of it is mapped: the CPU device reads what is left, and no signal
-// ends the program.
+// A file that is truncated while a part of it is mapped: the CPU device reads what is left, and no
+// signal ends the program.
 #include <gtest/gtest.h>
 
 #include <cstring>

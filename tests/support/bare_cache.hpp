@@ -1,6 +1,6 @@
 // A page cache by itself, in host memory: an arena without service or files, and a channel in which
-// only the heartbeat changes. For tests of the cache's parts on the CPU device, with sizes that a mount
-// would not choose: as few buckets as make every key meet.
+// only the heartbeat changes. For tests of the cache's parts on the CPU device, with sizes that a
+// mount would not choose: as few buckets as make every key meet.
 #pragma once
 
 #include <cstdint>

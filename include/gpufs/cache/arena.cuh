@@ -45,8 +45,8 @@ struct alignas(128) inode_state {
   // gfsync and gclose returns it, up to the last gclose.
   atomic_word<std::int32_t> failed;
   // Counts begins and ends of truncations; odd while one is under way. Then no page is written
-  // back, and calls that write wait (file/write_bytes.cuh). `shrunk` is set once a truncation has cut the
-  // file: registered extents may then contain pages that the file no longer has.
+  // back, and calls that write wait (file/write_bytes.cuh). `shrunk` is set once a truncation has
+  // cut the file: registered extents may then contain pages that the file no longer has.
   atomic_word<std::uint32_t> cuts;
   static constexpr std::uint32_t shrunk = 1u << 31;
   // The launch that last emptied the file for O_TRUNC; 0: none. Only the thread that stored

@@ -91,4 +91,47 @@ GPUFS_HD std::int32_t unmap_each(const Group& g, const mount_ref& fs, const void
   return data == nullptr ? 0 : unmap(fs, data, reads);
 }
 
+// As gmmap.
+template <class Group>
+GPUFS_HD mapping map(const Group& g, const mount_ref& fs, std::int32_t fd, std::int64_t offset,
+                     std::uint64_t bytes) {
+  if (offset < 0 || bytes == 0) return {nullptr, -EINVAL};
+  const found_file found = find_file(fs, g, fd, access_read);
+  if (found.error != 0) return {nullptr, found.error};
+  const auto at = static_cast<std::uint64_t>(offset);
+  if (at >= found.view.size) return {nullptr, 0};
+  const std::uint64_t page = at >> fs.layout.page_shift;
+  const std::uint64_t within = at - (page << fs.layout.page_shift);
+  if (found.view.size - at < bytes) bytes = found.view.size - at;
+  page_cache<Group> cache(fs, g, found.view.record);
+  const page_pin pin = cache.find_resident({found.view.version, page});
+  if (pin.valid == cache.not_there) return map_any(fs, g, found.view, at, bytes);
+  cache.count_hits();
+  const mapping m = mapping_of(fs, pin, within, bytes);
+  if (m.bytes == 0) cache.release(pin.frame);
+  return m;
+}
+
+// As gmmap_each.
+template <class Group>
+GPUFS_HD mapping map_each(const Group& g, const mount_ref& fs, std::int32_t fd, std::int64_t offset,
+                          std::uint64_t bytes) {
+  static_assert(!Group::has_warps, "by the warps of a block");
+  const found_file found = find_file(fs, g, fd, access_read);
+  if (found.error != 0) return {nullptr, found.error};
+  const auto at = static_cast<std::uint64_t>(offset);
+  const bool wanted = bytes != 0 && offset >= 0 && at < found.view.size;
+  const std::uint64_t page = at >> fs.layout.page_shift;
+  page_cache<Group> cache(fs, g, found.view.record);
+  const page_pin pin = cache.acquire_each(
+      found.view.version, page, wanted,
+      [&](std::uint64_t missing) { return page_loader<Group>(fs, g, found.view, missing); });
+  if (!wanted) return {nullptr, bytes != 0 && offset < 0 ? -EINVAL : 0};
+  const std::uint64_t left = found.view.size - at;
+  const mapping m =
+      mapping_of(fs, pin, at - (page << fs.layout.page_shift), left < bytes ? left : bytes);
+  if (m.bytes == 0) frame_table(fs).unpin(pin.frame);
+  return m;
+}
+
 }  // namespace gpufs::detail

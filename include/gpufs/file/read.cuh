@@ -81,45 +81,6 @@ GPUFS_HD read_end read_pages_by_warps(const mount_ref& fs, const Block& g, const
   return {end, 0};
 }
 
-// Loads [begin, end) into the cache in runs. Two runs are under way at a time: the group claims one
-// while the other is being loaded. If no run can be had for a while, because many are under way,
-// the function leaves the rest.
-template <class Group>
-GPUFS_HD void load_runs(const mount_ref& fs, const Group& g, const file_view& file,
-                        std::uint64_t begin, std::uint64_t end) {
-  using bulk = bulk_loader<Group>;
-  const std::uint64_t stop = ((end - 1) >> fs.layout.page_shift) + 1;
-  const std::uint64_t most = fs.layout.bulk.most;
-  if (most == 0) return;
-  bulk_run under_way{};
-  std::uint32_t failures = 0;
-  for (std::uint64_t page = begin >> fs.layout.page_shift; page < stop && failures < 64;) {
-    page = bulk::first_absent(fs, g, file, page, stop);
-    if (page == stop) break;
-    // A multiple of `most`, so that all groups that begin within one such piece end at the same
-    // page.
-    const std::uint64_t run_end = (page & ~(most - 1)) + most;
-    const std::uint32_t wanted =
-        bulk::fitting(fs, file, page, (run_end < stop ? run_end : stop) - page);
-    if (wanted == 0) {  // too few for a run: their readers load them
-      ++page;
-      continue;
-    }
-    const bulk_run run = bulk::begin(fs, g, file, page, wanted);
-    if (under_way.count != 0) bulk::end(fs, g, file, under_way);
-    under_way = run;
-    page += run.count;
-    if (run.count != 0) {
-      failures = 0;
-      continue;
-    }
-    platform::pause(++failures, 65536);
-    // Skips a page now and then: it may be resident, because a guess does not find every page.
-    if (failures % 8 == 0) ++page;
-  }
-  if (under_way.count != 0) bulk::end(fs, g, file, under_way);
-}
-
 // Whether the cache has a frame for each warp, and as many more: a multiprocessor holds at most 64
 // warps. A group of the CPU device has one member, and waits for no other.
 GPUFS_HD inline bool reads_by_warps(const mount_ref& fs) {

@@ -1,13 +1,14 @@
-// gsend: sends bytes from device code to a sink of the host.
+// Sends bytes from device code to a sink of the host: gsend is made of this.
 #pragma once
 
-#include "gpufs/gpufs.cuh"
+#include "gpufs/base/copy.cuh"
+#include "gpufs/cache/arena.cuh"
 
-namespace gpufs {
+namespace gpufs::detail {
 
 template <class Group>
-GPUFS_HD std::int64_t gsend(const Group& g, const mount_ref& fs, std::int32_t sink,
-                            const void* data, std::uint64_t bytes) {
+GPUFS_HD std::int64_t send_bytes(const Group& g, const mount_ref& fs, std::int32_t sink,
+                                 const void* data, std::uint64_t bytes) {
   if (sink < 0) return -EBADF;
   if (bytes == 0) return 0;
   if (data == nullptr) return -EFAULT;
@@ -36,4 +37,4 @@ GPUFS_HD std::int64_t gsend(const Group& g, const mount_ref& fs, std::int32_t si
   return static_cast<std::int64_t>(sent);
 }
 
-}  // namespace gpufs
+}  // namespace gpufs::detail

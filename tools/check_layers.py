@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Checks the library's layers and the form of all texts: part of `make lint`.
+
+Headers and sources include only their own layer and those below it, without a cycle. No two headers
+of the library have one name. No line has more than 100 columns, and no source of the library more
+than 500 lines.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COLUMNS = 100
+LINES = 500
+# From the bottom to the top. Folders in one string are in one layer.
+DEVICE_LAYERS = ("base", "text channel", "cache", "file", "calls")
+HOST_LAYERS = ("base", "backend device", "service", "mount")
+INCLUDE = re.compile(r'^#include "(?P<path>[^"]+)"', re.MULTILINE)
+CODE = (".cuh", ".hpp", ".cpp", ".py", ".pyi")
+
+
+def tracked() -> list[Path]:
+    """Returns the files of the repository, relative to its root."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    return [Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def level(layers: tuple[str, ...], folder: str) -> int:
+    """Returns the number of a folder's layer."""
+    return next(number for number, names in enumerate(layers) if folder in names.split())
+
+
+def device_folder(path: str) -> str:
+    """Returns the folder of a header below include/gpufs; the calls themselves lie at its top."""
+    folder, _, _ = path.removeprefix("gpufs/").rpartition("/")
+    return folder or "calls"
+
+
+def upward_includes(files: list[Path]) -> Iterator[str]:
+    """Returns what includes a higher layer, or leads back to itself."""
+    graph: dict[str, list[str]] = {}
+    for path in files:
+        name = path.as_posix()
+        text = (ROOT / path).read_text() if path.suffix in (".cuh", ".hpp", ".cpp") else ""
+        if name.startswith("include/gpufs/"):
+            own = name.removeprefix("include/")
+            graph[own] = [i for i in INCLUDE.findall(text) if i.startswith("gpufs/")]
+            for other in graph[own]:
+                if own.endswith(".hpp") or other.endswith(".hpp"):
+                    continue  # host interfaces, which no device header needs
+                if level(DEVICE_LAYERS, device_folder(own)) < level(
+                    DEVICE_LAYERS, device_folder(other)
+                ):
+                    yield f"{name} includes {other}, which is in a higher layer"
+        elif name.startswith("src/") and len(path.parts) == 3:
+            for other in INCLUDE.findall(text):
+                folder = other.partition("/")[0]
+                if folder in " ".join(HOST_LAYERS).split() and level(
+                    HOST_LAYERS, path.parts[1]
+                ) < level(HOST_LAYERS, folder):
+                    yield f"{name} includes {other}, which is in a higher layer"
+            own = name.removeprefix("src/")
+            graph[own] = INCLUDE.findall(text)
+    yield from cycles(graph)
+
+
+def cycles(graph: dict[str, list[str]]) -> Iterator[str]:
+    """Returns the cycles of includes, each once."""
+    done: set[str] = set()
+
+    def walk(name: str, above: list[str]) -> Iterator[str]:
+        if name in above:
+            yield " includes ".join([*above[above.index(name) :], name])
+        elif name not in done and name in graph:
+            for other in graph[name]:
+                yield from walk(other, [*above, name])
+            done.add(name)
+
+    for name in graph:
+        yield from walk(name, [])
+
+
+def same_names(files: list[Path]) -> Iterator[str]:
+    """Returns headers of the library that have one name."""
+    seen: dict[str, Path] = {}
+    for path in files:
+        if path.parts[0] not in ("include", "src") or path.suffix not in (".cuh", ".hpp"):
+            continue
+        if (other := seen.setdefault(path.name, path)) != path:
+            yield f"{path} has the name of {other}"
+
+
+def long_texts(files: list[Path]) -> Iterator[str]:
+    """Returns lines that are too wide, and files that are too long."""
+    for path in files:
+        is_document = path.suffix == ".md"
+        if not is_document and path.suffix not in CODE:
+            continue
+        lines = (ROOT / path).read_text().splitlines()
+        fenced = False
+        for number, line in enumerate(lines, 1):
+            fenced ^= is_document and line.lstrip().startswith("```")
+            in_table = is_document and (line.lstrip().startswith("|") or fenced)
+            has_link = "://" in line or (is_document and "](" in line)
+            if len(line) > COLUMNS and not in_table and not has_link:
+                yield f"{path}:{number} has {len(line)} columns"
+        if path.parts[0] in ("include", "src", "python") and len(lines) > LINES:
+            yield f"{path} has {len(lines)} lines"
+
+
+def main() -> int:
+    files = tracked()
+    found = [*upward_includes(files), *same_names(files), *long_texts(files)]
+    for line in found:
+        print(line)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
