@@ -5,13 +5,14 @@
 
 namespace gpufs {
 
-// How many `d` there are in `n`, a part of one counted as one.
+// Returns n / d, rounded up.
 GPUFS_HD constexpr std::uint64_t ceiling(std::uint64_t n, std::uint64_t d) {
   return n / d + (n % d != 0 ? 1 : 0);
 }
 
-// The sum of the members' values, in their order of halves, the same in all of them; or of those in
-// a team: `members` neighbours, a power of two. (warp_group::sum() is of whole numbers.)
+// Collective of a warp. Returns the sum of the members' values to all members, added in the order
+// of halves. With `members`: the sum in each team of that many adjacent members, a power of two.
+// (warp_group::sum() is for integers.)
 template <class T>
 GPUFS_HD T sum_of(const warp_group& g, T value, std::uint32_t members) {
   for (std::uint32_t k = members / 2; k != 0; k /= 2) value += g.from(value, g.rank() ^ k);

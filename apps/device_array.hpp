@@ -13,7 +13,7 @@ class device_array {
   static_assert(std::is_trivially_copyable_v<T>, "it is copied as bytes");
 
  public:
-  // Zeros.
+  // The elements are zero.
   device_array(const mount& m, std::size_t count)
       : mount_(m), data_(static_cast<T*>(m.allocate(count * sizeof(T)))) {}
   device_array(const mount& m, const std::vector<T>& values) : device_array(m, values.size()) {

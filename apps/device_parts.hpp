@@ -8,11 +8,11 @@
 
 namespace gpufs {
 
-// Gives arrays one behind another, each as aligned as an allocation of its own.
+// Returns arrays one after another, each aligned like an allocation of its own.
 class device_parts {
  public:
   static constexpr std::size_t alignment = 256;
-  // Null: only to add up how much they take.
+  // Null: only computes the total size.
   explicit device_parts(char* begin) : begin_(reinterpret_cast<std::uintptr_t>(begin)) {}
   template <class T>
   T* take(std::uint64_t count) {

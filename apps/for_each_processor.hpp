@@ -1,5 +1,5 @@
-// Functions that are compiled for each kind of processor there is, of which the right one is taken
-// when the program starts.
+// Compiles a function for each kind of processor. The right version is selected when the program
+// starts.
 #pragma once
 
 #if defined(__x86_64__)

@@ -30,7 +30,7 @@ class host_file {
     return static_cast<std::uint64_t>(status.st_size);
   }
 
-  // Throws at the end of the file, too (ENODATA).
+  // Throws ENODATA at the end of the file.
   void read(char* to, std::uint64_t bytes, std::uint64_t offset) const {
     while (bytes != 0) {
       const ssize_t n = pread(fd_, to, bytes, static_cast<off_t>(offset));
@@ -62,7 +62,8 @@ class host_file {
 
 class file_mapping {
  public:
-  // The first `bytes` of a file, which has them (ENODATA otherwise). `access`: O_RDONLY or O_RDWR.
+  // Maps the first `bytes` of a file. Throws ENODATA if the file is shorter. `access`: O_RDONLY or
+  // O_RDWR.
   file_mapping(const std::string& path, std::uint64_t bytes, int access = O_RDONLY)
       : bytes_(bytes) {
     const host_file file(path, access);
@@ -82,7 +83,7 @@ class file_mapping {
   char* data_;
 };
 
-// Pages of the page cache into a mapping, many at a time.
+// Maps pages of the page cache into a mapping, many at a time.
 inline void populate([[maybe_unused]] const void* begin, [[maybe_unused]] const void* end) {
 #if defined(MADV_POPULATE_READ)
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));

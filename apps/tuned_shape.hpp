@@ -3,13 +3,13 @@
 
 namespace gpufs {
 
-// In 64 registers: more warps are worth some spilled ones.
+// 64 registers: more warps are worth some spilled registers.
 struct tuned_shape {
   static constexpr int block_threads_max = 256;
   static constexpr int blocks_per_multiprocessor = 4;
 };
 
-// In 128: of kernels that have few blocks, as each holds much of the cache.
+// 128 registers: for kernels that have few blocks, because each block holds much of the cache.
 struct roomy_shape {
   static constexpr int block_threads_max = 256;
   static constexpr int blocks_per_multiprocessor = 2;

@@ -1,4 +1,4 @@
-// Compiled by nvcc where there is one, by the host compiler otherwise.
+// Compiled by nvcc if there is one, otherwise by the host compiler.
 #include "arrays/arrays.hpp"
 
 #include <algorithm>
@@ -14,9 +14,11 @@ namespace {
 
 constexpr std::uint32_t walk_threads = 256, warps_of_block = walk_threads / 32;
 
-// Runs below this are copied by one thread each, as most of a warp would have nothing to do.
+// One thread copies each run that is smaller than this, because most of a warp would have nothing
+// to do.
 constexpr std::uint64_t small_run_bytes = 64;
-// From here on blocks read, past the cache: so much goes through memory once, as a rule.
+// From this size on, blocks read past the cache: such amounts usually pass through memory only
+// once.
 constexpr std::uint64_t block_run_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t warp_piece_bytes = std::uint64_t{32} << 10;
 
@@ -28,9 +30,10 @@ std::uint64_t count_of(const steps* dimensions, std::uint32_t n) {
 
 using pinned_word = channel_word<std::uint64_t>;
 
-// Takes what kernels have stored in struct failure's word: 0 if nothing has failed.
+// Takes what kernels have stored in the word of struct failure. 0 if there is no error.
 std::uint64_t take_failure(pinned_word& failed) {
-  // Kernels store it whole; to them it is memory of the host, which they cannot exchange.
+  // Kernels store the whole word. For them it is host memory, on which they have no atomic
+  // exchange.
   auto* const word = reinterpret_cast<std::uint64_t*>(&failed);
   if (__atomic_load_n(word, __ATOMIC_RELAXED) == 0) return 0;
   return __atomic_exchange_n(word, 0, __ATOMIC_RELAXED);
@@ -47,8 +50,7 @@ std::uint64_t take_failure(pinned_word& failed) {
   throw error(static_cast<int>(kind), "at byte " + std::to_string(where), name);
 }
 
-// Of two failures, of which the second may be none, the first, with the second as its nested
-// exception.
+// Throws the first of two errors, with the second as its nested exception. The second may be null.
 std::exception_ptr joined(const std::exception_ptr& first, const std::exception_ptr& second) {
   if (first == nullptr || second == nullptr) return first != nullptr ? first : second;
   try {
@@ -80,8 +82,8 @@ outcome::outcome(std::shared_ptr<device_memory> memory)
 
 outcome::~outcome() {
   try {
-    end_->wait();                    // kernels may store into the word until then
-  } catch (const std::exception&) {  // the driver's: it runs no kernels any more
+    end_->wait();                    // until then kernels may store into the word
+  } catch (const std::exception&) {  // an error of the driver: it runs no kernels any more
   }
   memory_->unpin(failed_);
 }
@@ -103,7 +105,7 @@ file::file(const mount& m, std::shared_ptr<device_memory> memory, const std::str
   path.copy(board_->path, path.size());
   try {
     const std::int64_t result = ask(open_call{flags, mode});
-    // The flags and the path are known to be good.
+    // The flags and the path were valid at the open.
     if (result < 0) {
       const char* const what =
           "not a regular file that holds data, but a FIFO, a socket, a device, or of /proc or the "
@@ -120,7 +122,7 @@ file::file(const mount& m, std::shared_ptr<device_memory> memory, const std::str
 file::~file() {
   try {
     close();
-  } catch (const std::exception&) {  // said above: nobody is there who could be told
+  } catch (const std::exception&) {  // a destructor cannot report errors
   }
   memory_->unpin(board_);
 }
@@ -147,14 +149,14 @@ template <class Kernel>
 void file::launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block,
                        void* stream, outcome* own) {
   const std::uint64_t blocks = ceiling(groups, groups_of_block);
-  // As many as fill the device, but with pins for half of a small cache at most: who finds all
-  // frames pinned for long gives up.
+  // As many blocks as fill the device, but with pins for at most half of a small cache. A caller
+  // that finds all frames pinned for long fails.
   const std::uint64_t most = std::clamp<std::uint64_t>(
       frames() / 2 / Kernel::pins_of_block, 1,
       std::uint64_t{mount_.multiprocessors()} * walk_shape::blocks_per_multiprocessor);
-  // Before the launch: a kernel that runs must be one that is waited for.
+  // Before the launch: a kernel that runs must have an event that is waited for.
   const std::shared_ptr<device_memory::event> place = place_in(stream);
-  // No bulk path: what the caller does next may be any call of the driver.
+  // No bulk path: the caller may make any call of the driver next.
   launch(mount_,
          {static_cast<std::uint32_t>(std::min(blocks, most)), walk_threads, 0, stream, false},
          kernel);
@@ -192,7 +194,7 @@ void file::read(char* to, const selection& s, keep pages, void* stream, outcome*
   if (s.list.items != nullptr) runs *= s.list.count;
   if (runs == 0 || s.run_bytes == 0) return;
   const std::uint32_t members = mount_.device() == device_kind::cuda ? 32 : 1;  // of a warp
-  // Each of its threads holds a page.
+  // Each thread holds a page.
   const bool has_frames = frames() / 2 >= read_small_runs::pins_of_block;
   if (s.run_bytes < small_run_bytes && has_frames) {
     return launch_walk(read_small_runs(s, fd_, to, runs, failed), ceiling(runs, members),
@@ -215,7 +217,7 @@ void file::read(char* to, const selection& s, keep pages, void* stream, outcome*
     if (s.run_bytes > page_bytes)
       return start(read_runs<warp_group, Keeps>(s, fd_, to, failed), warp_piece_bytes,
                    warps_of_block);
-    // As many at a time as leave something for each warp of a full device.
+    // As many runs at a time as leave work for each warp of a full device.
     const std::uint64_t warps = std::uint64_t{mount_.multiprocessors()} *
                                 walk_shape::blocks_per_multiprocessor * warps_of_block;
     const auto batch =
@@ -276,7 +278,7 @@ void file::truncate(std::uint64_t size) {
 }
 
 void file::close() {
-  // Of writes first, as check() throws them; then of reads.
+  // First errors of writes, as check() throws them, then those of reads.
   std::exception_ptr earlier[2];
   for (std::exception_ptr& e : earlier) {
     try {

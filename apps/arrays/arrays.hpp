@@ -1,6 +1,6 @@
-// Files as arrays: what Python's File and FileArray do, by kernels of the mount's device that open,
-// read and write the file. Calls that read or write are made in the order of a stream, and return
-// when they are in it; what goes wrong on the device is told by the next call that waits.
+// Files as arrays: what Python's File and FileArray do. Kernels of the mount's device open, read
+// and write the file. Calls that read or write are enqueued in a stream and return at once. The
+// next call that waits reports errors of the device.
 #pragma once
 
 #include <atomic>
@@ -17,41 +17,41 @@
 
 namespace gpufs::arrays {
 
-// A dimension that is walked with a fixed step in the file.
+// A dimension with a fixed step in the file.
 struct steps {
   std::uint64_t count;
   std::int64_t stride;  // bytes
 };
 
-// Integers in memory of the device: where in the file a dimension's items lie.
+// Integers in device memory: where in the file a dimension's items lie.
 struct index_list {
   const void* items = nullptr;  // null: there is no list
   std::uint64_t count = 0;
   std::uint32_t item_bytes = 8;  // 1, 2, 4 or 8
   bool is_signed = true;
-  std::int64_t length =
-      // items are from -length, which is the first, to length - 1. 0: any, none counts from the end
-      0;
-  std::int64_t stride = 1;  // bytes from one to the next
+  // Items are from -length (the first item) to length - 1. 0: any, and negative items do not
+  // count from the end.
+  std::int64_t length = 0;
+  std::int64_t stride = 1;  // bytes from one item to the next
 };
 
-// Runs of bytes of a file, in the order in which they lie in the result: `before` outermost, then
-// the list, then `behind`.
+// Runs of bytes of a file, in the order of the result: `before` is outermost, then the list, then
+// `behind`.
 struct selection {
   static constexpr std::uint32_t dimensions_max = 8;
-  std::int64_t offset = 0;  // of the first run, if all steps are 0
+  std::int64_t offset = 0;  // of the first run, if all indices are 0
   std::uint32_t before_count = 0, behind_count = 0;
   steps before[dimensions_max] = {},
-        behind[dimensions_max] = {};  // plain arrays, as kernels use them
+        behind[dimensions_max] = {};  // plain arrays, because kernels use them
   index_list list;
   std::uint64_t run_bytes = 0;
 };
 
-// Whether pages that were missing are kept in the cache, or what is wanted of them read where the
-// host has it. `when_it_pays`: of runs from half a page to a MiB.
+// Whether missing pages are loaded into the cache, or only the wanted bytes are read from the host.
+// `when_it_pays`: loads pages for runs from half a page to a MiB.
 enum class keep { when_it_pays, always, never };
 
-// A list had an item that is out of its dimension's length.
+// A list had an item out of its dimension's range.
 class index_error : public std::exception {
  public:
   explicit index_error(std::int64_t index);
@@ -63,8 +63,8 @@ class index_error : public std::exception {
 
 struct board;
 
-// What one read or write of a file comes to, apart from the file's other calls. For one call; must
-// outlive it.
+// The errors of one read or write of a file, separate from the file's other calls. For one call;
+// must outlive it.
 class outcome {
  public:
   explicit outcome(std::shared_ptr<device_memory> memory);
@@ -73,73 +73,71 @@ class outcome {
   outcome(const outcome&) = delete;
   outcome& operator=(const outcome&) = delete;
 
-  // Until the device is done with the call. Throws what went wrong with it, as file::check(); a
-  // second time nothing.
+  // Waits until the device is done with the call. Throws its error as file::check() does, once.
   void wait();
 
  private:
   friend class file;
   const std::shared_ptr<device_memory> memory_;
   const std::shared_ptr<device_memory::event> end_;
-  void* const failed_;  // pinned: struct failure's word
+  void* const failed_;  // pinned: the word of struct failure
   std::string name_;    // of the file
 };
 
-// An open file of a mount, which must outlive it. Thread-safe.
+// An open file of a mount. The mount must outlive it. Thread-safe.
 class file {
  public:
-  // Opens, by a kernel; `flags` and `mode` as gopen. Throws gpufs::error with `name`, as all calls
-  // do. Waits.
+  // Opens the file by a kernel; `flags` and `mode` are those of gopen. Throws gpufs::error with
+  // `name`, as all calls do. Waits.
   file(const mount& m, std::shared_ptr<device_memory> memory, const std::string& path,
        std::string name, std::int32_t flags, std::uint32_t mode);
-  // Closes it, and drops what goes wrong.
+  // Closes the file. Ignores errors.
   ~file();
   file(const file&) = delete;
   file& operator=(const file&) = delete;
 
   std::int32_t descriptor() const { return fd_; }
-  // The mount is gone: nothing is left to be closed.
+  // The mount is gone, so there is nothing to close.
   void forget() { fd_ = -1; }
 
-  // Bytes [offset, offset + bytes), which the file must have when it is read, to memory of the
-  // device. With `own`, which is used for nothing else, only that reports what goes wrong with the
-  // call.
+  // Reads bytes [offset, offset + bytes) into device memory. The file must have them when they are
+  // read. With `own`, only `own` reports errors of this call; use it for nothing else.
   void read(char* to, std::uint64_t bytes, std::uint64_t offset, void* stream,
             outcome* own = nullptr);
-  // A selection, as one piece without gaps. `s.list` must stay until the stream has come behind it.
+  // Reads a selection into contiguous memory. `s.list` must stay until the stream has passed the
+  // call.
   void read(char* to, const selection& s, keep pages, void* stream, outcome* own = nullptr);
-  // `appends`: behind what the file has then, in one piece; `offset` is not looked at.
+  // `appends`: writes at the end that the file then has, in one piece, and ignores `offset`.
   void write(const char* from, std::uint64_t bytes, std::uint64_t offset, bool appends,
              void* stream, outcome* own = nullptr);
 
-  // These wait for all that was asked before, and throw what went wrong with it.
+  // The calls below wait for all earlier calls, and throw their errors.
   void wait();
-  // `is_shared`: somebody may be writing the file in this mount, so its size may change.
+  // `is_shared`: another thread may be writing the file through this mount, so its size may change.
   file_status status(bool& is_shared);
   void sync();
   void truncate(std::uint64_t size);
-  // Closes it in any case. What the close itself met is thrown first, as bytes are lost then; what
-  // went wrong before is its nested exception.
+  // Closes the file in any case. Throws an error of the close itself first, because it means that
+  // bytes are lost. An earlier error is its nested exception.
   void close();
 
-  // Throws what has gone wrong so far, once: of writes first, then of reads, one a call. Does not
-  // wait.
+  // Throws pending errors, one a call: first that of writes, then that of reads. Does not wait.
   void check();
-  // How often check() has thrown: what was read before that may not be whole.
+  // How often check() has thrown. After that, what was read before may be incomplete.
   std::uint64_t failures() const { return failures_; }
 
  private:
-  // Runs a call's kernel, and waits for it. Its result.
+  // Runs a call's kernel, waits for it, and returns its result.
   template <class Call>
   std::int64_t ask(const Call& call);
-  // The same; throws when the call has failed.
+  // The same, but throws if the call has failed.
   template <class Call>
   std::int64_t ask_for(const Call& call, const char* what);
   template <class Kernel>
   void launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t groups_of_block,
                    void* stream, outcome* own);
-  // Where a call's kernels report what goes wrong. Without an outcome of its own throws what
-  // earlier calls have reported.
+  // Returns the word where a call's kernels report errors. If the call has no outcome of its own,
+  // throws the errors of earlier calls.
   channel_word<std::uint64_t>* begin_call(outcome* own, bool writes);
   std::shared_ptr<device_memory::event> place_in(void* stream);
   std::uint64_t frames() const {
@@ -151,13 +149,12 @@ class file {
   const std::string name_;
   std::atomic<std::int32_t> fd_{-1};
   std::atomic<std::uint64_t> failures_{0};
-  std::mutex
-      // guards the board, but for what kernels tell of failures; held while the host waits for an
-      // answer
-      ask_latch_;
+  // Guards the board, except the words in which kernels report errors. Held while the host
+  // waits for an answer.
+  std::mutex ask_latch_;
   struct board* board_ = nullptr;  // pinned
-  std::mutex latch_;               // guards what follows; held for moments
-  // The file's last place in each stream that it was used in.
+  std::mutex latch_;               // guards the members below; held only briefly
+  // The file's last place in each stream in which it was used.
   std::vector<std::pair<void*, std::shared_ptr<device_memory::event>>> last_;
 };
 

@@ -9,23 +9,23 @@
 
 namespace gpufs::arrays {
 
-// A word in pinned memory: 0; or in its low byte what has gone wrong, an errno or one of these, and
-// above it where: a byte of the file, or the index. Stored whole, so that kind and place belong
-// together, whoever is the last to fail.
+// A word in pinned memory. 0: no error. Otherwise the low byte has the errno or one of these kinds.
+// The bits above have the place: a byte of the file, or the index. Stores write the whole word, so
+// kind and place belong together, whichever thread stores last.
 struct failure {
   static constexpr std::uint64_t bad_index = 254, ended_early = 253;
   channel_word<std::uint64_t>* word;
   GPUFS_HD void tell(std::uint64_t kind, std::int64_t where) const {
     word->store_relaxed(kind | static_cast<std::uint64_t>(where) << 8);
   }
-  // What a read or write at `at` gave that got nothing done.
+  // Reports the result of a read or write at `at` that moved no bytes.
   GPUFS_HD void tell_of(std::int64_t result, std::int64_t at) const {
     tell(result < 0 ? static_cast<std::uint64_t>(-result) : ended_early, at);
   }
 };
 
-// Calls `some(done)`, which returns how many bytes it has read or written behind the `done` first
-// ones, or -errno, until all `bytes` are; or tells why not. Collective.
+// Collective. Calls `some(done)` until all `bytes` are done, or reports the error. `some` returns
+// how many bytes it has read or written after the first `done`, or -errno.
 template <class Group, class Some>
 GPUFS_HD void do_all(const Group& g, const failure& failed, std::uint64_t bytes, std::int64_t at,
                      const Some& some) {
@@ -40,7 +40,7 @@ GPUFS_HD void do_all(const Group& g, const failure& failed, std::uint64_t bytes,
 }
 
 struct walk_shape : tuned_shape {
-  // Of frames, while its warps wait for others: one each.
+  // Frames that a block pins while its warps wait for other blocks: one a warp.
   static constexpr std::uint64_t pins_of_block = block_threads_max / 32;
 };
 
@@ -56,8 +56,8 @@ GPUFS_HD inline std::int64_t item_of(const index_list& list, std::uint64_t i) {
   }
 }
 
-// Where run number `run` begins. False when the list has no such place, which is told. By one
-// thread.
+// Computes where run number `run` begins. Returns false, and reports it, if the list's item is out
+// of range. Called by one thread.
 GPUFS_HD inline bool place_of(const selection& s, const failure& failed, std::uint64_t run,
                               std::int64_t& at) {
   at = s.offset;
@@ -70,7 +70,7 @@ GPUFS_HD inline bool place_of(const selection& s, const failure& failed, std::ui
     if (s.before_count != 0) run /= s.list.count;
     std::int64_t item = item_of(s.list, number);
     if (s.list.length != 0) {
-      // What an unsigned number has too much of is its sign here.
+      // An unsigned number that is too large is negative here.
       const bool is_below = item < (s.list.is_signed ? -s.list.length : 0);
       if (is_below || item >= s.list.length) {
         failed.tell(failure::bad_index, item);
@@ -87,7 +87,7 @@ GPUFS_HD inline bool place_of(const selection& s, const failure& failed, std::ui
   return true;
 }
 
-// Runs of at most a page, as many as a warp has members at a time.
+// Reads runs of at most a page. A warp reads up to one run a member at a time.
 template <detail::keeps Keeps>
 struct read_records : walk_shape {
   selection from;
@@ -110,14 +110,14 @@ struct read_records : walk_shape {
       const std::int64_t got =
           detail::read_each<Keeps>(g, fs, fd, to + run * bytes, mine ? bytes : 0, at);
       if (!mine || got == static_cast<std::int64_t>(bytes)) continue;
-      // Fewer: the file ends there, or there is an error behind it, of which a kernel tells one.
+      // Fewer bytes: the file ends there, or an error follows. A kernel reports one of them.
       failed.tell_of(got < 0 ? got : 0, got < 0 ? at : at + got);
     }
   }
 };
 
-// Runs that are worth a group each; long ones in pieces of `piece_bytes`, so that many groups are
-// at one.
+// Reads runs that are worth a group each. Long runs are divided into pieces of `piece_bytes`, so
+// that many groups read one run.
 template <class Group, detail::keeps Keeps>
 struct read_runs : walk_shape {
   selection from;
@@ -151,9 +151,9 @@ struct read_runs : walk_shape {
   }
 };
 
-// Runs of a few bytes: each member of a warp copies one of its own.
+// Reads runs of a few bytes: each member of a warp copies a run of its own.
 struct read_small_runs : walk_shape {
-  static constexpr std::uint64_t pins_of_block = block_threads_max;  // of each thread one
+  static constexpr std::uint64_t pins_of_block = block_threads_max;  // one for each thread
   selection from;
   std::int32_t fd;
   char* to;
@@ -171,7 +171,7 @@ struct read_small_runs : walk_shape {
       const bool there = run < runs && place_of(from, failed, run, at);
       std::uint64_t left = there ? from.run_bytes : 0;
       char* out = to + run * from.run_bytes;
-      while (!g.all(left == 0)) {  // more than once where a page ends within a run
+      while (!g.all(left == 0)) {  // more than once if a page ends within a run
         const mapping m = gmmap_each(g, fs, fd, at, left);
         const std::uint64_t came = m.bytes > 0 ? static_cast<std::uint64_t>(m.bytes) : 0;
         copy_few(out, m.data, came);
@@ -208,7 +208,7 @@ struct read_small_runs : walk_shape {
   }
 };
 
-// By blocks, a piece each.
+// Writes pieces, one for each block.
 struct write_pieces : walk_shape {
   const char* from;
   std::int32_t fd;
@@ -232,16 +232,17 @@ struct write_pieces : walk_shape {
   }
 };
 
-// What a call that the host waits for asks, and is answered; in pinned memory.
+// A call that the host waits for, and its answer. In pinned memory.
 struct board {
-  channel_word<std::uint64_t> failed;        // of reads
-  channel_word<std::uint64_t> failed_write;  // a word of its own, as bytes may be lost
+  channel_word<std::uint64_t> failed;  // for reads
+  // a separate word, because failed writes may lose bytes
+  channel_word<std::uint64_t> failed_write;
   std::int64_t result;
   file_status status;
   char path[limits::path_bytes_max + 1];
 };
 
-// Makes a call by one group, and tells its result.
+// One group makes the call and stores its result.
 template <class Call>
 struct asked {
   static constexpr std::uint32_t threads = Call::group::has_warps ? 256 : 32;
@@ -254,7 +255,7 @@ struct asked {
   }
 };
 
-// By a block those that write back, which its warps do together.
+// Calls that write back are made by a block, because its warps write back together.
 struct open_call {
   using group = warp_group;
   std::int32_t flags;
@@ -272,8 +273,9 @@ struct close_call {
 };
 struct status_call {
   using group = warp_group;
-  static constexpr std::int64_t is_shared =
-      1;  // the result, if the file has a node: somebody may be writing it here
+  // The result if the file has inode state: another thread may be writing it through this
+  // mount.
+  static constexpr std::int64_t is_shared = 1;
   std::int32_t fd;
   GPUFS_HD std::int64_t operator()(const group& g, const mount_ref& fs, board& b) const {
     file_status status{};

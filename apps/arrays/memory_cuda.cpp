@@ -14,13 +14,13 @@ namespace {
 
 void check(cudaError_t status, const std::string& what) {
   if (status == cudaSuccess) return;
-  // So that nobody else is told of it.
+  // Clears the error, so that no other caller gets it.
   (void)cudaGetLastError();
   if (status == cudaErrorMemoryAllocation) throw error(ENOMEM, what);
   throw error(EIO, what + ": " + cudaGetErrorString(status));
 }
 
-// Makes a GPU the thread's current one.
+// Makes a GPU the thread's current device.
 class on_device {
  public:
   explicit on_device(int ordinal) {
@@ -43,7 +43,7 @@ class cuda_event final : public device_memory::event {
  public:
   explicit cuda_event(int ordinal) : ordinal_(ordinal) {
     const on_device here(ordinal_);
-    // Who waits for a kernel that reads a disk should not burn a core.
+    // Waits by sleeping: a thread that waits for a kernel that reads a disk should not use a core.
     check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync),
           "cudaEventCreate");
   }
@@ -55,12 +55,12 @@ class cuda_event final : public device_memory::event {
     check(cudaEventRecord(event_, static_cast<cudaStream_t>(stream)), "cudaEventRecord");
   }
   void wait() override {
-    // What is nearly done is not worth a thread's sleep.
+    // Work that is nearly done is not worth a sleep.
     const std::uint64_t start = platform::now_ns();
     do {
       const cudaError_t now = cudaEventQuery(event_);
       if (now != cudaErrorNotReady) return check(now, "waiting for the GPU");
-      (void)cudaGetLastError();  // no error, and not for the next launch to find
+      (void)cudaGetLastError();  // not an error; the next launch must not find it
     } while (platform::now_ns() - start < polled_ns);
     check(cudaEventSynchronize(event_), "waiting for the GPU");
   }
@@ -75,14 +75,14 @@ class cuda_event final : public device_memory::event {
   cudaEvent_t event_ = nullptr;
 };
 
-// While a kernel runs that waits for the host, no thread of the process may wait for it inside the
-// driver but at an event: other calls that wait, such as a copy to pageable memory behind it or the
-// freeing of pinned memory, keep the service out of the driver, whose copies the kernel may be
-// waiting for. So before a copy to the host this waits at an event; copies have a stream without
-// kernels; and pinned memory is kept until the end.
+// While a kernel runs that waits for the host, threads of the process may wait for it inside the
+// driver only at an event. Other calls that wait, such as a copy to pageable memory after it or the
+// freeing of pinned memory, keep the service out of the driver, and the kernel may be waiting for
+// the service's copies. So before a copy to the host this class waits at an event; copies have a
+// stream without kernels; and pinned memory is kept until the end.
 //
-// From a pool of its own, which keeps some of what was freed: memory that comes from the driver
-// anew costs more than small reads.
+// Memory comes from a separate pool, which keeps some of what was freed: new memory from the driver
+// costs more than small reads.
 class cuda_memory final : public device_memory {
  public:
   explicit cuda_memory(int ordinal) : ordinal_(ordinal) {
@@ -101,7 +101,7 @@ class cuda_memory final : public device_memory {
           "cudaMemPoolSetAttribute");
   }
   ~cuda_memory() override {
-    if (getpid() != owner_) return;  // of a process that was forked off, where there is no GPU
+    if (getpid() != owner_) return;  // in a forked process, which has no GPU
     for (void* const slab : slabs_) (void)cudaFreeHost(slab);
     (void)cudaMemPoolDestroy(pool_);
     for (cudaStream_t const stream : background_streams_) (void)cudaStreamDestroy(stream);
@@ -154,7 +154,7 @@ class cuda_memory final : public device_memory {
   }
   void unpin(void* memory) noexcept override {
     const std::lock_guard lock(latch_);
-    pinned_.push_back(memory);  // has room: it was in there before
+    pinned_.push_back(memory);  // has room, because the memory was in it before
   }
   std::unique_ptr<event> make_event() override { return std::make_unique<cuda_event>(ordinal_); }
   void* upload(const void* from, std::uint64_t bytes, void* stream) override {
@@ -188,7 +188,7 @@ class cuda_memory final : public device_memory {
  private:
   static constexpr std::uint64_t kept_bytes = std::uint64_t{256} << 20;
   static constexpr std::uint64_t of_slab = 64;
-  // The driver takes so much of pageable memory with the command to copy it, and waits for nothing.
+  // The driver copies this much pageable memory together with the command, and waits for nothing.
   // Pinned memory it would read later.
   static constexpr std::uint64_t small_bytes = std::uint64_t{64} << 10;
 
@@ -204,7 +204,7 @@ class cuda_memory final : public device_memory {
         cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, static_cast<cudaStream_t>(stream)),
         "cudaMemcpyAsync");
   }
-  // Returns when it is done.
+  // Returns when the copy is complete.
   void copy(void* to, const void* from, std::uint64_t bytes) {
     if (bytes == 0) return;
     const on_device here(ordinal_);
@@ -222,7 +222,7 @@ class cuda_memory final : public device_memory {
   cudaStream_t background_streams_[background_streams] = {};
   std::atomic<unsigned> next_background_{0};
   cudaMemPool_t pool_ = nullptr;
-  std::mutex latch_;  // guards what follows
+  std::mutex latch_;  // guards the members below
   std::vector<void*> slabs_, pinned_;
 };
 

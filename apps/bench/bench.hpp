@@ -1,8 +1,8 @@
-// The engine of `gpufs bench`: each function makes one measurement and returns what it saw. It
-// prints nothing, repeats nothing and compares nothing; that is python/gpufs/bench.
+// The engine of `gpufs bench`. Each function makes one measurement and returns a sample. Printing,
+// repetition and comparison are in python/gpufs/bench.
 //
-// All take the mount that they measure, or whose device they use: on the CPU device the same
-// functions run, and device memory is host memory there.
+// Each function takes the mount that it measures, or whose device it uses. On the CPU device the
+// same functions run, and device memory is host memory.
 #pragma once
 
 #include <cstdint>
@@ -17,79 +17,80 @@ namespace gpufs::bench {
 // One measurement.
 struct sample {
   double seconds = 0;
-  double cpu_seconds =
-      0;  // host CPU time of this process meanwhile, all its threads; the CPU device's kernels are such
+  // Host CPU time of all threads of this process during the measurement. The kernels of the CPU
+  // device are such threads.
+  double cpu_seconds = 0;
   std::uint64_t operations = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t wrong_bytes = 0;  // that were not the file's content, or did not come
+  std::uint64_t wrong_bytes = 0;  // bytes that differ from the file's content, or are missing
 };
 
 enum class access {
-  map,  // a warp maps a page, reads it where it lies, unmaps it
-  // a warp maps a page for each lane (gmmap_each), reads one after the other, unmaps them
+  map,  // a warp maps a page, reads it in place, unmaps it
+  // A warp maps a page for each lane (gmmap_each), reads one after the other, unmaps them.
   map_each,
-  // a block asks for a chunk of many pages (gfadvise), then its warps map them one by one
+  // A block prefetches a chunk of many pages (gfadvise), then its warps map the pages one by one.
   advised_map,
   read_by_warp,   // gread into shared memory
   read_by_block,  // the same, by a block of 256 threads
-  // view<T>: each thread reads words of 8 bytes; as many neighbouring threads as a record has words
+  // view<T>: each thread reads words of 8 bytes. Adjacent threads read the words of one record.
   view,
   view_several,  // the same, four words at a time (view::read)
-  gather         // each thread greads whole records of its own into an array in device memory
+  gather         // each thread calls gread for whole records, into an array in device memory
 };
 
 // Which parts of a file are read, how, and by how many threads.
 struct walk {
   access how = access::map;
-  bool random = true;            // else from front to back
-  std::uint64_t span_bytes = 0;  // from the file's start; a power of two
-  std::uint64_t chunk_bytes =
-      0;  // of one operation, a power of two from 8 on; mapped: at most the mount's page
-  std::uint64_t operations = 0;  // more than the span has chunks: these are read again and again
+  bool random = true;            // false: from front to back
+  std::uint64_t span_bytes = 0;  // from the start of the file; a power of two
+  // Of one operation; a power of two, at least 8. For mappings at most the mount's page size.
+  std::uint64_t chunk_bytes = 0;
+  std::uint64_t operations = 0;  // if more than the span's chunks, chunks are read repeatedly
   std::uint32_t blocks = 0;      // 0: eight for each multiprocessor
-  std::uint32_t threads = 256;   // of a block; a multiple of 32
+  std::uint32_t threads = 256;   // in a block; a multiple of 32
 };
 
-// The chunks of a walk by number, in its order: for peers that are told what to read.
+// Returns the numbers of a walk's chunks, in the order of the walk. For peers that read the same
+// chunks.
 std::vector<std::uint64_t> positions(const walk& w);
 
 class plain_memory;  // below
 
 // --- The mount's own calls (ours.cpp) ---
 
-// Opens a file on the device. Throws what gopen gave.
+// Opens a file on the device. Throws the error of gopen.
 std::int32_t open_file(const mount& m, const std::string& path);
-// Lets the device learn of the extents that are registered, by one staged load in each: of files
-// that lie in the first `bytes`.
+// Makes one staged load in each extent of the first `bytes`, so that the device learns of the
+// extents that are registered.
 void touch_extents(const mount& m, std::int32_t fd, std::uint64_t bytes);
-// Timed. For a first-touch measurement the mount must be fresh. `wrong_bytes` counts calls that
-// failed.
+// Timed. To measure first contact the mount must be fresh. `wrong_bytes` counts calls that failed.
 sample read(const mount& m, std::int32_t fd, const walk& w);
-// The same walk, not timed, with each word compared; `wrong_bytes` is all that it tells.
+// The same walk, not timed, with each word compared. Only `wrong_bytes` of the result is set.
 sample check(const mount& m, std::int32_t fd, const walk& w);
-// Opens, reads, checks and closes small files (files.hpp), a warp for each; timed. Operations are
-// files.
+// Opens, reads, checks and closes small files (files.hpp), one warp for each file. Timed. An
+// operation is a file.
 sample open_small_files(const mount& m, const std::string& folder, std::uint64_t first,
                         std::uint64_t count);
-// Opens and closes, over and over, a file that stays open; timed. Operations are pairs of calls.
+// Opens and closes, repeatedly, a file that stays open. Timed. An operation is a pair of calls.
 sample reopen(const mount& m, const std::string& path, std::uint64_t operations);
 
-// How a file is written: by warps, from memory of the device, and closed at the end.
+// How warps write a file from device memory, until they close it.
 struct writing {
-  std::uint64_t bytes = 0;        // of the file; a power of two
-  std::uint64_t chunk_bytes = 0;  // of a call
+  std::uint64_t bytes = 0;        // size of the file; a power of two
+  std::uint64_t chunk_bytes = 0;  // size of a call
   std::uint32_t blocks = 0;       // 0: eight for each multiprocessor
 };
-// A file from front to back, made anew or overwritten; timed with its close, but not until it is on
-// a disk. It is then what write_content() makes.
+// Writes a file from front to back; creates or overwrites it. Timed with the close, but without
+// fsync. Afterwards the file has the content of write_content().
 sample write_file(const mount& m, const std::string& path, const plain_memory& content,
                   const writing& w);
-// Chunks at random, over and over, in a file whose pages are in the cache and dirty already; timed
+// Writes random chunks, repeatedly, into a file whose pages are already dirty in the cache. Timed
 // without the close.
 sample write_cached(const mount& m, const std::string& path, const writing& w,
                     std::uint64_t operations);
-// Records of `chunk_bytes`, any number, appended to a new file by all warps, until it has `bytes`;
-// timed without the close.
+// All warps append records of `chunk_bytes` (any size) to a new file until it has `bytes`. Timed
+// without the close.
 sample append(const mount& m, const std::string& path, const writing& w);
 
 // --- Limits: the same walks without a file system (limits.cpp) ---
@@ -98,52 +99,53 @@ sample append(const mount& m, const std::string& path, const writing& w);
 class plain_memory {
  public:
   virtual ~plain_memory() = default;
-  virtual const char* data() const = 0;  // as kernels see it
+  virtual const char* data() const = 0;  // address for kernels
 };
 std::unique_ptr<plain_memory> copy_on_device(const mount& m, std::uint64_t bytes);
-// Throws gpufs::error (ENOTSUP) where the driver does not register files.
+// Throws gpufs::error (ENOTSUP) if the driver does not register files.
 std::unique_ptr<plain_memory> registered_file(const mount& m, const std::string& path,
                                               std::uint64_t bytes);
 
-// Kernels that pull chunks from host memory into device memory, a warp for each: what bounds first
-// touches. Checked.
+// A kernel pulls chunks from host memory into device memory, one warp for each chunk: the limit of
+// first contact. Checked.
 sample raw_pull(const mount& m, const plain_memory& from, const walk& w);
-// Kernels that read device memory as the walk does, into the same places: what bounds hits. Checked
+// A kernel reads device memory as the walk does, into the same places: the limit of hits. Checked
 // for `gather`.
 sample raw_read(const mount& m, const plain_memory& from, const walk& w);
-// Kernels that store chunks into device memory, a warp each, as write_cached() does: what bounds
-// writes to the cache.
+// A kernel stores chunks into device memory, one warp for each chunk, as write_cached() does: the
+// limit of writes to the cache.
 sample raw_write(const mount& m, const writing& w, std::uint64_t operations);
-// The copy engine, from pinned memory, in pieces of `chunk_bytes`. Nothing to check: the bytes are
-// no file's.
+// The copy engine copies from pinned memory, in pieces of `chunk_bytes`. Not checked: the bytes are
+// not a file's.
 sample copy_engine(const mount& m, std::uint64_t bytes, std::uint64_t chunk_bytes);
 
-// --- What a program without gpufs would do (peers.cpp) ---
+// --- What a program without gpufs does (peers.cpp) ---
 
 // Reads the whole file with pread, then copies it to the device at once. Checked.
 sample read_then_copy(const mount& m, const std::string& path, std::uint64_t bytes);
-// Threads with two pinned buffers each: one is filled by pread while the other is copied to the
+// Each thread has two pinned buffers: it fills one by pread while the other is copied to the
 // device. Checked.
 sample pipeline(const mount& m, const std::string& path, std::uint64_t bytes,
                 std::uint64_t chunk_bytes, unsigned threads);
 
 enum class host_way { mapping, call, direct_io };
-// Host threads that read chunks of a file into memory of their own. Checked as far as it is still
-// there at the end: the last MiB of each thread. direct_io goes past the page cache; throws EINVAL
-// where the file system refuses.
+// Host threads read chunks of a file into memory of their own. The check covers what is still in
+// memory at the end: the last MiB of each thread. direct_io bypasses the page cache; throws EINVAL
+// if the file system refuses it.
 sample host_read(const std::string& path, host_way way, const walk& w, unsigned threads);
-// Host threads that write a file from front to back, each a part of it, with pwrite, or (`way`:
-// mapping) by stores into a mapping; made anew or overwritten. The same chunk again and again,
-// which stays in the processor's caches; `in_memory`: as many bytes as the file has, which do not.
+// Host threads write a file from front to back, each a part of it; they create or overwrite it.
+// They use pwrite, or with `way` mapping stores into a mapping. The source is one chunk, which
+// stays in the processor's caches. With `in_memory` it is as large as the file and does not stay
+// there.
 sample host_write(const std::string& path, host_way way, std::uint64_t bytes,
                   std::uint64_t chunk_bytes, unsigned threads, bool in_memory);
-// Host threads that open, fstat, pread and close small files. Checked. Operations are files.
+// Host threads open, fstat, pread and close small files. Checked. An operation is a file.
 sample host_open_small_files(const std::string& folder, std::uint64_t first, std::uint64_t count,
                              unsigned threads);
-// Host threads that open and close one file. Operations are pairs of calls.
+// Host threads open and close one file. An operation is a pair of calls.
 sample host_reopen(const std::string& path, std::uint64_t operations, unsigned threads);
 
-// Device memory for peers that are not ours: Python gives its address to libraries.
+// Device memory for other libraries: Python passes its address to them.
 class device_memory {
  public:
   device_memory(const mount& m, std::uint64_t bytes);
@@ -152,7 +154,8 @@ class device_memory {
   device_memory& operator=(const device_memory&) = delete;
   char* data() const { return data_; }
   void copy_from_host(const void* from, std::uint64_t bytes);
-  // Bytes that are not the content: chunk i here should be the chunk order.position(i) of the file.
+  // Returns how many bytes differ from the content: chunk i must be chunk order.position(i) of the
+  // file.
   std::uint64_t wrong_bytes(const walk& w) const;
 
  private:

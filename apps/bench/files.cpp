@@ -35,7 +35,7 @@ std::uint64_t size_of(const host_file& file, const std::string& path) {
   return static_cast<std::uint64_t>(status.st_size);
 }
 
-// The folder's name has a width of its own, so that all paths are equally long.
+// Folder names have a fixed width, so all paths have the same length.
 std::string numbered(std::uint64_t number, std::size_t width) {
   const std::string digits = std::to_string(number);
   return std::string(width > digits.size() ? width - digits.size() : 0, '0') + digits;

@@ -7,7 +7,7 @@
 
 namespace gpufs::bench {
 
-// What every reading kernel is told.
+// Arguments of every kernel that reads or writes chunks.
 struct task {
   std::int32_t fd;
   order where;
@@ -19,7 +19,7 @@ struct task {
   GPUFS_HD void fail() const { told->wrong_bytes.add_relaxed(chunk_bytes); }
 };
 
-// The part of the block's scratch memory that is the group's own.
+// Returns the group's part of the block's scratch memory.
 GPUFS_HD inline char* own_scratch(const warp_group&, std::uint64_t bytes) {
   return block_group::scratch() + block_group::rank() / 32 * bytes;
 }
@@ -27,7 +27,7 @@ GPUFS_HD inline char* own_scratch(const block_group&, std::uint64_t) {
   return block_group::scratch();
 }
 
-// A warp maps what lies in one page, uses it, and unmaps it.
+// Collective of a warp: maps bytes that lie in one page, uses them, and unmaps them.
 template <class Use>
 GPUFS_HD void use_mapped(const warp_group& warp, const mount_ref& fs, const task& work,
                          std::uint64_t at, std::uint64_t bytes, Use& use) {
@@ -115,18 +115,18 @@ struct read_chunks : tuned_shape {
         if (group.is_leader()) work.fail();
       } else if constexpr (Use::compares) {
         use.take(group, to, bytes, at / 8);
-        group.sync();  // before the next gread overwrites it
+        group.sync();  // before the next gread overwrites the bytes
       }
     }
     use.finish(work.told);
   }
 };
 
-// Record i is read by as many neighbouring threads as it has words; `Together` records at a time.
+// As many adjacent threads as a record has words read record i. `Together`: records at a time.
 template <class Use, unsigned Together>
 struct view_words : tuned_shape {
   task work;
-  std::uint32_t record_shift;  // words of a record, as a power of two
+  std::uint32_t record_shift;  // log2 of the words of a record
   GPUFS_HD view_words(const task& w, std::uint32_t shift) : work(w), record_shift(shift) {}
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const thread_group thread = this_thread();
@@ -156,8 +156,8 @@ struct view_words : tuned_shape {
   }
 };
 
-// to[i] = record position(i), a thread each: the gather of tensor libraries. check_copy tells
-// whether it is right.
+// to[i] = record position(i), one thread for each record, as the gather of tensor libraries.
+// check_copy verifies the result.
 struct gather_records : tuned_shape {
   task work;
   char* to;
@@ -194,9 +194,9 @@ struct close_kernel : tuned_shape {
   }
 };
 
-// Chunk position(i) of the file, from there in `from`, or from the warp's scratch memory if that is
-// null. Fewer warps with more registers: what does not fit is kept in local memory, which is in the
-// way of the bytes that are written.
+// Writes chunk position(i) of the file. The source is the same place in `from`, or the warp's
+// scratch memory if `from` is null. Few warps with many registers: spilled values would compete in
+// the cache with the bytes that are written.
 struct write_chunks : tuned_shape {
   static constexpr int blocks_per_multiprocessor = 3;
   task work;
@@ -216,7 +216,7 @@ struct write_chunks : tuned_shape {
   }
 };
 
-// One page in each extent.
+// Touches one page in each extent.
 struct touch_kernel {
   std::int32_t fd;
   std::uint64_t count, stride;
@@ -229,8 +229,8 @@ struct touch_kernel {
   }
 };
 
-// Compared as it is read: what bounds small files is the host, and a check costs the GPU nothing
-// that would show.
+// Compares the bytes while it reads them. The host limits small files, so the check does not change
+// the time.
 struct small_files_kernel : tuned_shape {
   const char* paths;  // `path_stride` bytes each
   std::uint64_t path_stride;

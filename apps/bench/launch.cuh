@@ -12,8 +12,8 @@
 
 namespace gpufs::bench {
 
-// Twice as many blocks as run at the same time: whole waves, so that no multiprocessor is idle at
-// the end.
+// Twice as many blocks as run at the same time: with whole waves no multiprocessor is idle at the
+// end.
 inline launch_shape shape_of(const mount& m, const walk& w,
                              std::uint32_t at_once = tuned_shape::blocks_per_multiprocessor) {
   return {w.blocks != 0 ? w.blocks : m.multiprocessors() * at_once * 2, w.threads, 0, nullptr};
@@ -28,7 +28,7 @@ inline launch_shape shape_with_scratch(
   return shape;
 }
 
-// The walk of warps that write, with scratch memory for a chunk each.
+// Returns a walk of warps that write, with scratch memory for one chunk each.
 inline walk walk_of(const writing& w, std::uint64_t operations, bool random) {
   walk all;
   all.how = access::read_by_warp;
@@ -44,7 +44,7 @@ inline std::uint32_t record_shift(const walk& w) {
   return static_cast<std::uint32_t>(std::countr_zero(w.chunk_bytes / sizeof(std::uint64_t)));
 }
 
-// Refuses walks that the kernels cannot make.
+// Throws EINVAL for walks that the kernels cannot make.
 inline void check_walk(const walk& w) {
   if (!std::has_single_bit(w.span_bytes) || !std::has_single_bit(w.chunk_bytes) ||
       w.chunk_bytes < 8 || w.chunk_bytes > w.span_bytes) {
@@ -58,7 +58,7 @@ inline void check_walk(const walk& w) {
   }
 }
 
-// What kernels of one measurement are told, and what they tell.
+// The arguments and the results of the kernels of one measurement.
 class told {
  public:
   explicit told(const mount& m) : mount_(m), tally_(m, 1) {}
@@ -79,8 +79,7 @@ class told {
   device_array<tally> tally_;
 };
 
-// Times a launch; `launch_it(operations)` is called first for none, because CUDA loads a kernel at
-// its first launch.
+// Times a launch. First calls `launch_it(0)`, because CUDA loads a kernel at its first launch.
 template <class Launch>
 sample timed(const mount& m, const walk& w, const told& t, const Launch& launch_it) {
   const std::unique_ptr<runtime> device = make_runtime(m);

@@ -1,4 +1,4 @@
-// Compiled by nvcc where there is one, by the host compiler otherwise.
+// Compiled by nvcc if there is one, otherwise by the host compiler.
 #include "bench/launch.cuh"
 #include "host_file.hpp"
 
@@ -96,8 +96,8 @@ sample raw_write(const mount& m, const writing& w, std::uint64_t operations) {
 }
 
 sample copy_engine(const mount& m, std::uint64_t bytes, std::uint64_t chunk_bytes) {
-  // Pinning is slow, so the source is small and copied again and again; larger than any cache of
-  // the host's processor that a device reads from.
+  // Pinning is slow, so the source is small and copied repeatedly. It is larger than any cache of
+  // the host's processor from which a device reads.
   const std::uint64_t source_bytes = std::min(bytes, std::uint64_t{256} << 20);
   const std::unique_ptr<runtime> device = make_runtime(m);
   const pinned_memory from(*device, source_bytes);

@@ -1,5 +1,4 @@
-// Opens and writes through gpufs. Compiled by nvcc where there is one, by the host compiler
-// otherwise.
+// Opens and writes through gpufs. Compiled by nvcc if there is one, otherwise by the host compiler.
 #include "bench/files.hpp"
 #include "bench/launch.cuh"
 
@@ -32,7 +31,7 @@ void close_file(const mount& m, std::int32_t fd, const told& t) {
   launch(m, {1, 256, 0, nullptr}, close_kernel(fd, t.data()));
 }
 
-// Launches a walk of warps that write, from `from` or from scratch memory.
+// Launches a walk of warps that write from `from`, or from scratch memory if it is null.
 void launch_writes(const mount& m, const walk& w, const task& work, const char* from) {
   constexpr std::uint32_t at_once = write_chunks::blocks_per_multiprocessor;
   launch(m, from == nullptr ? shape_with_scratch(m, w, at_once) : shape_of(m, w, at_once),
@@ -110,7 +109,7 @@ sample open_small_files(const mount& m, const std::string& folder, std::uint64_t
 
 sample reopen(const mount& m, const std::string& path, std::uint64_t operations) {
   const device_path device(m, path);
-  (void)open_file(m, path);  // stays open, with the mount
+  (void)open_file(m, path);  // stays open as long as the mount
   const told t(m);
   walk w;
   w.operations = operations;

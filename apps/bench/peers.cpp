@@ -28,7 +28,7 @@ struct free_memory {
 };
 using host_memory = std::unique_ptr<char, free_memory>;
 
-// Aligned for direct I/O; touched, so that its pages are there before the clock runs.
+// Aligned for direct I/O. Touches the pages, so that they exist before the clock starts.
 host_memory allocate_host(std::uint64_t bytes) {
   const std::uint64_t rounded = (bytes + host_page_bytes - 1) / host_page_bytes * host_page_bytes;
   host_memory memory(static_cast<char*>(std::aligned_alloc(host_page_bytes, rounded)));
@@ -47,7 +47,7 @@ std::uint64_t wrong_bytes_in(const char* data, std::uint64_t bytes, std::uint64_
   return wrong;
 }
 
-// The device memory should hold the file's first bytes, in order.
+// Checks that the device memory holds the file's first bytes, in order.
 std::uint64_t wrong_bytes_on_device(const device_memory& memory, std::uint64_t bytes) {
   walk whole;
   whole.random = false;
@@ -63,7 +63,7 @@ std::uint64_t sum(const std::vector<std::uint64_t>& of_threads) {
   return total;
 }
 
-// One thread of a host_read(): its chunks go into a ring, which shows afterwards what came last.
+// One thread of host_read(). Its chunks go into a ring, which holds the last ones at the end.
 class chunk_reader {
  public:
   chunk_reader(const std::string& path, host_way way, const walk& w)
@@ -84,7 +84,7 @@ class chunk_reader {
     }
   }
 
-  // Of the chunks that are still in the ring.
+  // Checks the chunks that are still in the ring.
   std::uint64_t wrong_bytes(unsigned first, unsigned stride) const {
     std::uint64_t wrong = 0;
     for (std::uint64_t n = done_ - std::min(done_, places_); n < done_; ++n) {
@@ -142,7 +142,7 @@ sample pipeline(const mount& m, const std::string& path, std::uint64_t bytes,
   const std::unique_ptr<runtime> device = make_runtime(m);
   sample s = run_together(threads, [&](unsigned thread, start_line& start) {
     const device_guard guard(m);
-    // A buffer may be filled again when the copy from it has ended: each has a queue of its own.
+    // Each buffer has its own queue: it may be filled again when the copy from it has ended.
     const std::array<pinned_memory, 2> buffers{pinned_memory(*device, chunk_bytes),
                                                pinned_memory(*device, chunk_bytes)};
     const std::array<std::unique_ptr<runtime::queue>, 2> queues{device->make_queue(),
@@ -208,7 +208,7 @@ sample host_write(const std::string& path, host_way way, std::uint64_t bytes,
     file.resize(bytes);
     mapping.emplace(path, bytes, O_RDWR);
   }
-  const std::unique_ptr<char[]> all(in_memory ? new char[bytes] : nullptr);  // not touched yet
+  const std::unique_ptr<char[]> all(in_memory ? new char[bytes] : nullptr);  // no pages yet
   sample s = run_together(threads, [&](unsigned thread, start_line& start) {
     const auto for_each_chunk = [&](const auto& act) {
       for (std::uint64_t at = thread * chunk_bytes; at < bytes; at += threads * chunk_bytes)

@@ -20,7 +20,7 @@ struct pull_chunks : tuned_shape {
   }
 };
 
-// Against map_chunks.
+// The limit of map_chunks.
 struct sum_chunks : tuned_shape {
   task work;
   const char* from;
@@ -35,7 +35,7 @@ struct sum_chunks : tuned_shape {
   }
 };
 
-// Against write_chunks: from shared memory.
+// The limit of write_chunks: stores from shared memory.
 struct store_chunks : tuned_shape {
   task work;
   char* to;
@@ -49,7 +49,7 @@ struct store_chunks : tuned_shape {
   }
 };
 
-// Against read_chunks: into shared memory.
+// The limit of read_chunks: copies into shared memory.
 template <class Group>
 struct copy_chunks : tuned_shape {
   task work;
@@ -61,12 +61,12 @@ struct copy_chunks : tuned_shape {
     char* const to = own_scratch(group, bytes);
     for (std::uint64_t i = group.grid_rank(); i < work.operations; i += group.grid_size()) {
       copy_from_frame(group, to, from + work.offset(i), bytes);
-      group.sync();  // as a caller who wants to read what others copied
+      group.sync();  // as a caller needs before it reads what other members copied
     }
   }
 };
 
-// Against view_words.
+// The limit of view_words.
 struct load_words : tuned_shape {
   task work;
   const char* from;
@@ -87,7 +87,7 @@ struct load_words : tuned_shape {
   }
 };
 
-// Against gather_records.
+// The limit of gather_records.
 struct copy_records : tuned_shape {
   task work;
   const char* from;
@@ -102,7 +102,7 @@ struct copy_records : tuned_shape {
   }
 };
 
-// Compares what a copy or a gather left: copy[i] should be chunk position(i).
+// Checks the result of a copy or a gather: copy[i] must be chunk position(i).
 struct check_copy : tuned_shape {
   task work;
   const char* copy;

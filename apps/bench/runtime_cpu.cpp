@@ -1,4 +1,4 @@
-// On the CPU device the device's memory is the host's, so the copy engine is memcpy.
+// On the CPU device, device memory is host memory, so the copy engine is memcpy.
 #include <cstdlib>
 #include <cstring>
 
@@ -28,7 +28,7 @@ class cpu_runtime final : public runtime {
     constexpr std::size_t host_page_bytes = 4096;
     char* const memory = static_cast<char*>(std::aligned_alloc(host_page_bytes, bytes));
     if (memory == nullptr) throw error(ENOMEM, "bench: " + std::to_string(bytes) + " bytes");
-    std::memset(memory, 1, bytes);  // pinned memory is there when it is used first
+    std::memset(memory, 1, bytes);  // pinned memory is resident before its first use
     return memory;
   }
   void unpin(char* memory) noexcept override { std::free(memory); }
@@ -44,7 +44,7 @@ std::unique_ptr<runtime> make_runtime(const mount& m) {
 #if GPUFS_WITH_CUDA
   if (m.device() == device_kind::cuda) return make_cuda_runtime(m);
 #endif
-  (void)m;  // without CUDA there are no other mounts
+  (void)m;  // without CUDA all mounts use the CPU device
   return make_cpu_runtime();
 }
 

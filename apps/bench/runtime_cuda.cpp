@@ -1,4 +1,4 @@
-// The CUDA runtime's part.
+// The implementation for GPUs, with the CUDA runtime.
 #include <cuda_runtime.h>
 
 #include <string>
@@ -51,9 +51,9 @@ class cuda_queue final : public runtime::queue {
   void wait() override { ended_.wait(); }
 
  private:
-  const device_guard guard_;  // first: the rest is made on that GPU
+  const device_guard guard_;  // first, because the other members are made on that GPU
   cudaStream_t stream_ = nullptr;
-  // Spinning: to sleep between short copies would hold a peer back.
+  // Waits by spinning: sleeping between short copies would slow a peer down.
   cuda_event ended_{cudaEventDisableTiming};
 };
 

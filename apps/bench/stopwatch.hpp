@@ -1,4 +1,4 @@
-// Wall time, and the host CPU time that this process used meanwhile.
+// Measures wall time, and the host CPU time that this process uses meanwhile.
 #pragma once
 
 #include <sys/resource.h>

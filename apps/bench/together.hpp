@@ -10,18 +10,18 @@
 
 namespace gpufs::bench {
 
-// Starts the clock on the thread that is ready last, so that none works before.
+// The last thread that is ready starts the clock, so no thread works before it.
 struct start_clock {
   std::optional<stopwatch>* watch;
   void operator()() noexcept { watch->emplace(); }
 };
 
-// Where threads wait for each other once they are ready; each passes it once.
+// Threads wait here for each other once they are ready. Each thread passes it once.
 class start_line {
  public:
   using barrier = std::barrier<start_clock>;
   explicit start_line(barrier& all) : all_(all) {}
-  // A thread that failed before it was ready must not keep the others waiting.
+  // A thread that fails before it is ready must not block the other threads.
   ~start_line() {
     if (!passed_) all_.arrive_and_drop();
   }
@@ -37,8 +37,9 @@ class start_line {
   bool passed_ = false;
 };
 
-// Runs work(t, start) for t in [0, threads), each on a thread of its own. The times of the sample
-// are from when all have passed the start to when all have returned. Throws what one of them threw.
+// Runs work(t, start) for t in [0, threads), each on its own thread. The sample's times begin when
+// all threads have passed the start and end when all have returned. Rethrows the exception of one
+// thread.
 sample run_together(unsigned threads,
                     const std::function<void(unsigned thread, start_line& start)>& work);
 

@@ -1,4 +1,4 @@
-// What kernels do with the bytes that they read: the timed ones add them up, those that check
+// What kernels do with the bytes that they read. Timed kernels sum them up; checking kernels
 // compare them.
 #pragma once
 
@@ -7,19 +7,19 @@
 
 namespace gpufs::bench {
 
-// Where kernels tell the host something; zeroed before a launch.
+// Results of a kernel for the host. Zeroed before a launch.
 struct tally {
   atomic_word<std::uint64_t> wrong_bytes;
-  atomic_word<std::uint64_t> sum;  // written only so that a compiler cannot leave reads away
+  atomic_word<std::uint64_t> sum;  // written only so that the compiler keeps the reads
 };
 
 GPUFS_HD inline std::uint64_t fold(const vector16& v) {
   return (std::uint64_t{v.x} << 32 | v.y) ^ (std::uint64_t{v.z} << 32 | v.w);
 }
 
-// The exclusive or of what one member of a group reads of a chunk, with eight loads in flight, as
-// in a good hand-written kernel. Measured, and the limit that it is measured against, must read
-// alike.
+// Returns the exclusive or of what one member of a group reads of a chunk. Eight loads are in
+// flight, as in a good hand-written kernel. The measured kernel and its limit must read in the same
+// way, so both use this.
 template <class Group>
 GPUFS_HD std::uint64_t sum_of(const Group& g, const char* data, std::uint64_t bytes) {
   const auto* v = reinterpret_cast<const vector16*>(data);
@@ -46,7 +46,7 @@ struct adding {
     total ^= sum_of(g, data, bytes);
   }
   GPUFS_HD void take_word(std::uint64_t word, std::uint64_t) { total ^= word; }
-  // A word that depends on all that was taken.
+  // Returns a word that depends on all bytes that were taken.
   GPUFS_HD std::uint64_t made() const { return total; }
   GPUFS_HD void finish(tally* t) const {
     if (total == 1) t->sum.store_relaxed(total);
@@ -56,8 +56,8 @@ struct adding {
 struct comparing {
   static constexpr bool compares = true;
   std::uint64_t wrong_bytes = 0;
-  // `first_word`: number of the word in the file that should be the first of these bytes, a whole
-  // number of words.
+  // `first_word`: the number, in the file, of the first word of `data`. `bytes` is a whole number
+  // of words.
   template <class Group>
   GPUFS_HD void take(const Group& g, const char* data, std::uint64_t bytes,
                      std::uint64_t first_word) {

@@ -1,5 +1,5 @@
-// Reads through gpufs: a kernel for each way to read. Compiled by nvcc where there is one, by the
-// host compiler otherwise.
+// Reads through gpufs: one kernel for each way to read. Compiled by nvcc if there is one, otherwise
+// by the host compiler.
 #include "bench/launch.cuh"
 
 namespace gpufs::bench {
@@ -27,8 +27,8 @@ void launch_walk(const mount& m, const walk& w, const task& work, char* gathered
   }
 }
 
-// Each walk again, with what it reads compared. In one kernel: ptxas compiles all that a kernel
-// calls anew for each, and a check is not measured.
+// All walks with comparison, in one kernel. ptxas compiles all called functions again for each
+// kernel, and a check is not measured.
 struct compared_walk : tuned_shape {
   access how;
   task work;

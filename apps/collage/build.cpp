@@ -12,12 +12,13 @@ namespace gpufs::collage {
 namespace {
 
 constexpr std::uint64_t written_at_once = 256;  // tiles
-constexpr std::uint64_t sample_max = 1 << 14;   // tiles of which thresholds are the medians
-constexpr std::uint32_t drawn_for_table = 96;   // functions of which a table gets the best
-// A table that is being made holds two words for each tile: so many are made at a time.
+// tiles from which the thresholds (medians) are computed
+constexpr std::uint64_t sample_max = 1 << 14;
+constexpr std::uint32_t drawn_for_table = 96;  // functions of which a table gets the best
+// A table takes two words for each tile while it is made. This many are made at a time.
 constexpr unsigned tables_at_once = sizeof(feature) / (2 * sizeof(std::uint32_t));
 
-// About eight tiles in a bucket, if they were even.
+// About eight tiles in a bucket, if buckets were even.
 std::uint32_t bits_for(std::uint64_t tiles) {
   const auto whole = static_cast<std::uint32_t>(std::bit_width(tiles)) - 1;
   return std::clamp(whole < 3 ? 0 : whole - 3, bits_min, bits_max);
@@ -38,11 +39,11 @@ hash_function draw_function(random_numbers& random) {
   return f;
 }
 
-// A function, and what it says of a sample of tiles.
+// A function, and its results for a sample of tiles.
 struct drawn_function {
   hash_function function;
-  std::vector<std::uint64_t> above;  // a bit for each tile
-  std::uint64_t dependence;  // how much of what it says is known already; the least is the best
+  std::vector<std::uint64_t> above;  // one bit for each tile
+  std::uint64_t dependence;  // how much it depends on earlier functions; the least is the best
 };
 
 std::uint64_t square_of_excess(std::uint64_t half, std::uint64_t all) {
@@ -50,7 +51,8 @@ std::uint64_t square_of_excess(std::uint64_t half, std::uint64_t all) {
   return static_cast<std::uint64_t>(excess * excess);
 }
 
-// With the median as the threshold: half of the sample is above it, if the sums are many.
+// With the median as the threshold, half of the sample is above it, if there are many different
+// sums.
 drawn_function draw(random_numbers& random, const std::vector<feature>& sample) {
   drawn_function made{draw_function(random), std::vector<std::uint64_t>(sample.size() / 64 + 1), 0};
   std::vector<std::int32_t> sums(sample.size());
@@ -120,8 +122,8 @@ void dataset_builder::add_synthetic(std::uint64_t seed, std::uint64_t first, std
 }
 
 // Elements of a feature depend on each other, and so would functions that are drawn at random: most
-// tiles would be in few buckets. Of many the next is always the one that is least like those before
-// it.
+// tiles would be in few buckets. Therefore each step takes, of many functions, the one that depends
+// least on those before it.
 void dataset_builder::choose_functions(const std::vector<feature>& sample, std::uint32_t bits,
                                        std::uint32_t table) {
   random_numbers random(table);
@@ -160,7 +162,7 @@ void dataset_builder::finish() {
   const table_places places{tiles_, bits_for(tiles_)};
   tables_.resize(places.file_bytes());
   std::vector<feature> sample(
-      std::min<std::uint64_t>(places.tiles, sample_max));  // from all of the dataset
+      std::min<std::uint64_t>(places.tiles, sample_max));  // from all parts of the dataset
   for (std::uint64_t i = 0; i < sample.size(); ++i)
     sample[i] = feature_of(i * places.tiles / sample.size());
   std::atomic<std::uint32_t> next{0};

@@ -1,4 +1,4 @@
-// Making datasets.
+// Builds datasets.
 #pragma once
 
 #include <atomic>
@@ -11,32 +11,34 @@
 
 namespace gpufs::collage {
 
-// Takes tiles, as many as come, and writes them; then the tables. By one thread at a time, but for
-// the counts. Holds 96 bytes for each tile, and while it makes the tables up to as much again.
-// Throws gpufs::error with a path for what cannot be written, and ENOMEM.
+// Takes tiles, writes them, and at the end writes the tables. The number of tiles need not be known
+// before. Used by one thread at a time, except the counters. Holds 96 bytes for each tile, and up
+// to the same again while it makes the tables. Throws gpufs::error with a path if it cannot write,
+// and ENOMEM.
 class dataset_builder {
  public:
-  // In a folder that is there and has no dataset. Works with so many threads.
+  // `folder` must exist and have no dataset. Works with `threads` threads.
   dataset_builder(const std::string& folder, unsigned threads);
 
-  // Pictures of `picture_bytes` each, one behind the other. EOVERFLOW where there are more tiles
+  // Adds pictures of `picture_bytes` each, one after another. EOVERFLOW if there are more tiles
   // than numbers.
   void add(const std::uint8_t* pictures, std::uint64_t count);
-  // Tiles that synthetic.hpp makes, of which the first has this number there.
+  // Adds tiles of synthetic.hpp, beginning with number `first` there.
   void add_synthetic(std::uint64_t seed, std::uint64_t first, std::uint64_t count);
-  // Writes the tables: then the dataset is whole. EINVAL if there is no tile.
+  // Writes the tables, which completes the dataset. EINVAL if there is no tile.
   void finish();
 
   std::uint64_t tiles() const { return tiles_; }
   std::uint32_t tables_written() const { return tables_written_; }
 
  private:
-  static constexpr std::uint64_t chunk_tiles = 1 << 16;  // whose features are allocated together
+  // tiles whose features are allocated together
+  static constexpr std::uint64_t chunk_tiles = 1 << 16;
 
   feature& feature_of(std::uint64_t tile) {
     return features_[tile / chunk_tiles][tile % chunk_tiles];
   }
-  // `make(i, picture)` makes the i-th new tile's picture.
+  // `make(i, picture)` makes the picture of the i-th new tile.
   template <class Make>
   void append(std::uint64_t count, const Make& make);
   void choose_functions(const std::vector<feature>& sample, std::uint32_t bits,

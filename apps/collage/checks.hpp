@@ -1,4 +1,4 @@
-// What is refused before anything is opened.
+// What is rejected before any file is opened.
 #pragma once
 
 #include <cerrno>

@@ -1,4 +1,4 @@
-// Compiled by nvcc where there is one, by the host compiler otherwise.
+// Compiled by nvcc if there is one, otherwise by the host compiler.
 #include "collage/collage.hpp"
 
 #include "collage/checks.hpp"
@@ -11,12 +11,11 @@ summary make_collage(const mount& m, const dataset& from, const block_picture& p
                      const tiles_found& to) {
   check(m, picture);
   const plan p(m, from, picture);
-  // Not alone, which is without the bulk path: it has nothing to offer to those who read here and
-  // there.
+  // Without `alone`, so without the bulk path: it does not help random reads.
   const job::job work(m, "not what a collage dataset holds", {from.records, from.tables}, false);
   const picture_memory memory(m, p, from);
   for (std::uint32_t row = 0; row < p.rows; row += p.band_rows) {
-    memory.send(picture, row);  // while a kernel works on the rows before
+    memory.send(picture, row);  // while a kernel works on the previous rows
     if (p.ordered) put_in_order(work, p, memory.data());
     work.launch(find_tiles(work, p, memory.data(), row), p.band_blocks(row), p.most,
                 sizeof(block_memory), p.threads);

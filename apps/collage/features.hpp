@@ -1,17 +1,17 @@
-// The arithmetic of collages, all in integers, so that whoever does it gets the same collage.
+// The arithmetic of collages. All in integers, so that all implementations make the same collage.
 #pragma once
 
 #include "collage/layout.hpp"
 
 namespace gpufs::collage {
 
-// Which count of a histogram a byte of a picture raises, if the byte is one of this channel.
+// Returns which histogram count a byte of a picture increases, if the byte belongs to this channel.
 GPUFS_HD inline std::uint32_t bin_of(std::uint32_t channel, std::uint8_t value) {
   return channel * bins + value / (256 / bins);
 }
 
-// An element of the feature that keys are made of: the sum over a group of bins of the histogram's
-// values, which is what a histogram with fewer bins would have, and finer.
+// Returns an element of the feature from which keys are made: the sum over a group of bins of the
+// cumulative histogram. It is finer than the value of a histogram with fewer bins.
 GPUFS_HD inline std::uint16_t feature_element(const std::uint16_t* histogram, std::uint32_t i) {
   constexpr std::uint32_t group_bins = bins / groups;
   static_assert(group_bins * tile_side * tile_side < 1u << 16, "the sum is a uint16");
@@ -21,7 +21,7 @@ GPUFS_HD inline std::uint16_t feature_element(const std::uint16_t* histogram, st
   return static_cast<std::uint16_t>(sum);
 }
 
-// The sum that a hash function holds against its threshold.
+// Returns the sum that a hash function compares with its threshold.
 GPUFS_HD inline std::int32_t projection(const hash_function& f, const std::uint16_t* feature) {
   std::int32_t sum = 0;
   GPUFS_UNROLL
@@ -35,9 +35,8 @@ GPUFS_HD inline std::uint32_t key_bit(const hash_function& f, const std::uint16_
   return projection(f, feature) > f.threshold ? 1 : 0;
 }
 
-// What two pairs of a histogram's values add to the distance to another one: the sum of what the
-// values differ by. Summed over a channel that is the earth mover's distance of its two
-// distributions, in bins.
+// Returns what two pairs of histogram values add to the distance: the sum of their differences.
+// Summed over a channel, this is the earth mover's distance of the two distributions, in bins.
 GPUFS_HD inline std::uint32_t pair_distance(std::uint32_t a, std::uint32_t b) {
 #if defined(__CUDA_ARCH__)
   // No borrow goes from one difference to the other. The product with two ones is their sum.
@@ -47,7 +46,7 @@ GPUFS_HD inline std::uint32_t pair_distance(std::uint32_t a, std::uint32_t b) {
   return (x < y ? y - x : x - y) + (z < w ? w - z : z - w);
 #endif
 }
-// The same of two words of four values each.
+// The same for two words of four values each.
 GPUFS_HD inline std::uint32_t word_distance(std::uint64_t a, std::uint64_t b) {
   return pair_distance(static_cast<std::uint32_t>(a), static_cast<std::uint32_t>(b)) +
          pair_distance(static_cast<std::uint32_t>(a >> 32), static_cast<std::uint32_t>(b >> 32));
@@ -55,8 +54,8 @@ GPUFS_HD inline std::uint32_t word_distance(std::uint64_t a, std::uint64_t b) {
 inline constexpr std::uint32_t histogram_words = histogram_bytes / sizeof(std::uint64_t);
 inline constexpr std::uint32_t histogram_vectors = histogram_bytes / sizeof(vector16);
 
-// A tile and its distance. The least is the best: the nearest, and of those the one with the
-// smallest number.
+// A tile and its distance. The least choice is the best: the nearest tile, and of equally near
+// tiles the one with the smallest number.
 GPUFS_HD inline std::uint64_t choice_of(std::uint32_t distance, std::uint32_t tile) {
   return std::uint64_t{distance} << 32 | tile;
 }
@@ -68,7 +67,8 @@ GPUFS_HD inline std::uint32_t distance_of(std::uint64_t choice) {
 }
 inline constexpr std::uint64_t no_choice = ~std::uint64_t{0};
 
-// The only candidate of a block whose buckets are all empty. `key`: of the first table.
+// Returns the only candidate of a block whose buckets are all empty. `key`: that of the first
+// table.
 GPUFS_HD inline std::uint32_t tile_instead(std::uint32_t key, std::uint64_t tiles) {
   return static_cast<std::uint32_t>(key % tiles);
 }

@@ -5,8 +5,8 @@
 namespace gpufs::collage {
 
 void make_histogram(const std::uint8_t* picture, std::uint64_t stride, std::uint16_t* histogram) {
-  // Two, in turn: neighbouring pixels are often alike, and a count waits for the last addition to
-  // itself.
+  // Two counts, alternating: adjacent pixels are often alike, and a count waits for the last
+  // addition to itself.
   std::uint16_t counts[2][histogram_length] = {};
   for (std::uint32_t row = 0; row < tile_side; ++row) {
     const std::uint8_t* p = picture + row * stride;

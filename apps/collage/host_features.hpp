@@ -9,7 +9,7 @@ namespace gpufs::collage {
 
 using feature = std::array<std::uint16_t, feature_length>;
 
-// Of a picture whose rows are `stride` bytes apart.
+// The rows of the picture are `stride` bytes apart.
 void make_histogram(const std::uint8_t* picture, std::uint64_t stride, std::uint16_t* histogram);
 feature make_feature(const std::uint16_t* histogram);
 // `functions`: those of the key's table.

@@ -1,4 +1,4 @@
-// Lists of candidates, made by threads of the host from mapped tables.
+// Lists of candidates. Host threads make them from mapped tables.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +17,12 @@ class mapped_tables {
   explicit mapped_tables(const dataset& from)
       : path_(from.tables), places_(from.places), mapping_(from.tables, from.places.file_bytes()) {}
 
-  // Maps what is there, so that the first reads need not.
+  // Maps all pages, so that the first reads do not fault.
   void bring() const { populate(mapping_.data(), mapping_.data() + places_.file_bytes()); }
 
-  // The tiles in the buckets with these keys, one for each table; each tile once.
+  // Returns the tiles in the buckets with these keys, one key for each table, without duplicates.
   void make_list(const std::uint32_t* keys, std::vector<std::uint32_t>& list) const {
-    std::uint32_t slots[slot_count] = {};  // a tile's number and 1; 0: free
+    std::uint32_t slots[slot_count] = {};  // a tile's number + 1; 0: free
     list.clear();
     for (std::uint32_t t = 0; t < table_count; ++t) {
       const std::uint32_t* const bounds = words(places_.offsets(t)) + keys[t];

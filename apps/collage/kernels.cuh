@@ -10,15 +10,15 @@ namespace gpufs::collage {
 // The files of a job, in this order.
 enum role : std::uint32_t { records, tables };
 
-// Numbers that are put in once each, by threads of a block at the same time.
+// A set of numbers. The threads of a block insert into it at the same time.
 class short_list {
  public:
-  // By all members; they are to wait for each other before the first is put in.
+  // Called by all members. A barrier must follow before the first put().
   GPUFS_HD void clear(const block_group& g) {
     for (std::uint32_t i = g.rank(); i < slots; i += g.size()) taken_[i].store_relaxed(0);
     if (g.is_leader()) count_.store_relaxed(0);
   }
-  // By one thread. Relaxed: a barrier is between all that is put in and what is read.
+  // Called by one thread. Relaxed: a barrier is between all put() calls and the reads.
   GPUFS_HD void put(std::uint32_t tile) {
     const std::uint32_t key = tile + 1;  // 0: free
     for (std::uint32_t slot = key * 0x9e37'79b1u >> (32 - slots_bits);; slot = (slot + 1) % slots) {
@@ -42,7 +42,7 @@ class short_list {
   atomic_word<std::uint32_t> count_;
 };
 
-// What a block of threads knows of the block of the picture that it works on.
+// What a thread block knows of its current block of the picture.
 struct alignas(16) block_memory {
   vector16 histogram[histogram_vectors];
   std::uint32_t found[table_count][taken_of_bucket];
@@ -55,11 +55,12 @@ struct alignas(16) block_memory {
   short_list list;
 };
 
-// Some members of a warp compare a histogram together, so that a warp compares several at a time.
+// A team is a part of a warp that compares a histogram together, so a warp compares several at a
+// time.
 inline constexpr std::uint32_t warp_size = platform::is_gpu ? 32 : 1;
 inline constexpr std::uint32_t team_size = platform::is_gpu ? 8 : 1, teams = warp_size / team_size;
 
-// The sum of what the members with smaller ranks have, by a whole warp.
+// Collective of a warp. Returns the sum of the values of members with smaller ranks.
 GPUFS_HD inline std::uint32_t sum_before(const warp_group& g, std::uint32_t value) {
   std::uint32_t sum = value;
   GPUFS_UNROLL
@@ -70,8 +71,8 @@ GPUFS_HD inline std::uint32_t sum_before(const warp_group& g, std::uint32_t valu
   return sum - value;
 }
 
-// The distance of two histograms, by a team whose members have these ranks in it; in all of them.
-// Several loads of the file's bytes are in flight.
+// Collective of a team. Returns the distance of two histograms to all its members; `rank` is the
+// member's rank in the team. Several loads of the file's bytes are in flight.
 GPUFS_HD inline std::uint32_t distance_by_team(const warp_group& g, std::uint32_t rank,
                                                const vector16* a, const vector16* b) {
   constexpr std::uint32_t at_once = 6;
@@ -93,14 +94,14 @@ GPUFS_HD inline std::uint32_t distance_by_team(const warp_group& g, std::uint32_
   return sum_of(g, sum, team_size);
 }
 
-// Where in the picture, or the collage, a byte of a block's own picture is.
+// Returns where a byte of a block's picture is in the whole picture, or in the collage.
 GPUFS_HD inline std::uint64_t place_of(std::uint32_t columns, std::uint32_t block,
                                        std::uint32_t byte) {
   const std::uint64_t line = std::uint64_t{block / columns} * tile_side + byte / line_bytes;
   return (line * columns + block % columns) * line_bytes + byte % line_bytes;
 }
 
-// How bright each block of a picture is, into the array of their order.
+// Stores the brightness of each block of a picture into the array of their order.
 struct weigh_blocks : tuned_shape {
   plan of;
   char* memory;
@@ -119,18 +120,18 @@ struct weigh_blocks : tuned_shape {
   }
 };
 
-// For some rows of a picture's blocks: each block's keys, the tiles of the buckets with these keys,
-// the nearest of them, and its picture. By blocks of whole warps, with `block_memory` as scratch
-// memory.
+// For some block rows of a picture: finds each block's keys, the tiles of the buckets with these
+// keys, the nearest of them, and copies its picture. Blocks have whole warps; `block_memory` is
+// their scratch memory.
 struct find_tiles {
-  // In 64 registers, as tuned_shape has it, with blocks of up to four times as many threads: those
-  // of small pictures.
+  // 64 registers, as tuned_shape, but blocks of up to four times as many threads, for small
+  // pictures.
   static constexpr int block_threads_max = 1024, blocks_per_multiprocessor = 1;
   plan of;
   char* memory_of_picture;
   const char *records, *tables;  // paths
   std::uint64_t first, end;      // blocks, in their order
-  std::uint64_t turns;           // where the launch counts those that were taken
+  std::uint64_t turns;           // where the launch counts the blocks that were taken
   job::failure failed;
 
   find_tiles(const job::job& work, const plan& p, char* memory, std::uint32_t first_row)
@@ -139,7 +140,7 @@ struct find_tiles {
         end(first + p.band_blocks(first_row)), turns(p.turns_of(first_row)), failed(work.failed()) {
   }
 
-  // Its descriptors.
+  // Descriptors of the files.
   struct open_files {
     std::int32_t records, tables;
   };
@@ -147,7 +148,7 @@ struct find_tiles {
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g = this_block();
     auto& memory = *reinterpret_cast<block_memory*>(block_group::scratch());
-    // By two warps at the same time: each waits for an answer of the host.
+    // Two warps open at the same time, because each waits for the host.
     for (std::uint32_t file = g.warp_rank(); file < 2; file += g.warp_count())
       memory.descriptors[file] = job::open_to_read(
           this_warp(), fs, file == role::records ? records : tables, file, failed);
@@ -157,7 +158,7 @@ struct find_tiles {
     for (std::uint64_t next = first + g.grid_rank(); next < end && open;) {
       const auto b =
           of.ordered ? array<std::uint32_t>(of.order)[next] : static_cast<std::uint32_t>(next);
-      // Whoever is ready takes the next one: then those that are worked on at a time are
+      // A thread block takes the next block when it is ready. So the blocks in progress are
       // neighbours.
       const std::uint64_t taken =
           g.is_leader() ? array<atomic_word<std::uint64_t>>(turns)->fetch_add_relaxed(1) : 0;
@@ -170,25 +171,25 @@ struct find_tiles {
         array<atomic_word<std::uint64_t>>(of.candidates)->add_relaxed(memory.list.size());
       }
       if (best != no_choice) copy_tile(g, fs, files, tile_of(best), b);
-      // All meet here, before the next block's overwrite what the leader reads. Where a file fails,
-      // each call might wait for its timeout.
+      // All members meet here, before the next block overwrites what the leader reads. After an
+      // error with a file each call might wait for its timeout.
       next = g.broadcast(failed.told() ? end : first + g.grid_size() + taken);
     }
-    // Of files that are only read.
+    // Files that are only read.
     if (files.records >= 0) (void)gclose(g, fs, files.records);
     if (files.tables >= 0) (void)gclose(g, fs, files.tables);
   }
 
  private:
-  // Of the picture's memory.
+  // A part of the picture's memory.
   template <class T>
   GPUFS_HD T* array(std::uint64_t place) const {
     return reinterpret_cast<T*>(platform::assume_global(memory_of_picture + place));
   }
 
-  // The four steps are out of line: each has the registers for itself then.
+  // The four steps are out of line, so that each has all registers.
 
-  // The block's histogram, feature and keys. Empties the list, too.
+  // Computes the block's histogram, feature and keys. Also empties the list.
   GPUFS_HD GPUFS_OUT_OF_LINE void make_keys(const block_group& g, block_memory& memory,
                                             std::uint32_t b) const {
     const warp_group warp = this_warp();
@@ -198,7 +199,7 @@ struct find_tiles {
       memory.keys[i].store_relaxed(0);
     memory.list.clear(g);
     g.sync();
-    // Relaxed, as the bits below: barriers are between all additions and who reads.
+    // Relaxed, as for the bits below: barriers separate all additions from the reads.
     constexpr std::uint32_t word_bytes = sizeof(std::uint32_t);
     for (std::uint32_t i = g.rank() * word_bytes; i < picture_bytes; i += g.size() * word_bytes) {
       const std::uint32_t word = *array<std::uint32_t>(of.pixels + place_of(of.columns, b, i));
@@ -233,14 +234,13 @@ struct find_tiles {
     g.sync();
   }
 
-  // The tiles in the buckets with the block's keys, each once. Which bucket they are in is known
-  // when its bounds have been read.
+  // Lists the tiles in the buckets with the block's keys, without duplicates. A bucket's tiles can
+  // be read only after its bounds.
   GPUFS_HD GPUFS_OUT_OF_LINE void make_list(const block_group& g, const mount_ref& fs,
                                             const open_files& files, block_memory& memory) const {
     const warp_group warp = this_warp();
     const std::uint32_t warps = g.warp_count();
-    // Neighbouring tables are for different warps: what is not in the cache comes one after the
-    // other to a warp.
+    // Adjacent tables go to different warps: a warp loads absent pages one after another.
     for (std::uint32_t before = 0; before < table_count; before += warp_size / readers * warps) {
       const std::uint32_t own = before + warp.rank() / readers * warps + g.warp_rank();
       const bool mine = own < table_count;
@@ -270,7 +270,7 @@ struct find_tiles {
     }
     g.sync();
     if (memory.list.size() != 0) return;
-    g.sync();  // all have seen that it is empty
+    g.sync();  // all members have seen that it is empty
     if (g.is_leader())
       memory.list.put(tile_instead(memory.keys[0].load_relaxed(), of.places.tiles));
     g.sync();
@@ -279,9 +279,9 @@ struct find_tiles {
   // Members of a warp that read a part of a file together.
   static constexpr std::uint32_t readers = platform::is_gpu ? 2 : 1;
 
-  // A part of a file for each two neighbours; whether it came. Where a page may end between them
-  // one reads what is before and the other the rest, as gread_each takes longer over what is in two
-  // pages.
+  // Each pair of adjacent members reads a part of a file. Returns whether it is complete. If a page
+  // may end within the part, one member reads what is before and the other reads the rest, because
+  // gread_each takes longer for a part in two pages.
   GPUFS_HD bool read(const warp_group& warp, const mount_ref& fs, std::int32_t fd,
                      std::uint32_t* to, std::uint64_t bytes, std::uint64_t at) const {
     const std::uint64_t in_page = page_bytes_min - at % page_bytes_min;
@@ -293,19 +293,19 @@ struct find_tiles {
     const bool good = got == static_cast<std::int64_t>(own);
     if (!good) failed.tell(role::tables, got < 0 ? got : 0);
     const std::uint32_t other = warp.from(good ? 1u : 0u, warp.rank() ^ (readers - 1));
-    warp.sync();  // both see all of it
+    warp.sync();  // both members see all of it
     return good && other != 0;
   }
 
-  // The best choice of the list, whose tiles the warps share. A warp maps as many records at a time
-  // as it may, one for each member.
+  // Returns the best choice of the list. The warps share its tiles. A warp maps as many records at
+  // a time as allowed, one for each member.
   GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t nearest(const block_group& g, const mount_ref& fs,
                                                    const open_files& files,
                                                    const block_memory& memory) const {
     const warp_group warp = this_warp();
     const std::uint32_t most = warp_size < of.maps_of_warp ? warp_size : of.maps_of_warp,
                         size = memory.list.size();
-    // As few rounds as it takes, and in each as many for all warps.
+    // As few rounds as possible, with the same number of tiles for all warps.
     const auto parts = [](std::uint32_t n, std::uint32_t part) { return (n + part - 1) / part; };
     const std::uint32_t even =
         parts(parts(size, parts(size, most * g.warp_count()) * g.warp_count()), teams) * teams;
@@ -327,8 +327,8 @@ struct find_tiles {
         const std::uint64_t place =
             warp.from(good ? reinterpret_cast<std::uint64_t>(m.data) : 0, member);
         const std::uint32_t of_tile = warp.from(tile, member);
-        // A team without a record compares with whatever is there: all members of the warp are to
-        // go on together.
+        // A team without a record compares with arbitrary memory, because all members of the warp
+        // must continue together.
         char* const from = platform::assume_global(place == 0 ? memory_of_picture
                                                               : reinterpret_cast<char*>(place));
         const auto* const histogram = reinterpret_cast<const vector16*>(from);
@@ -343,8 +343,8 @@ struct find_tiles {
     return g.least(best);
   }
 
-  // A tile's picture into the collage: a warp takes as much of it as is in a page, however small
-  // those are.
+  // Copies a tile's picture into the collage. A warp copies parts of `page_bytes_min` bytes, so
+  // each part lies in one page of any size.
   GPUFS_HD GPUFS_OUT_OF_LINE void copy_tile(const block_group& g, const mount_ref& fs,
                                             const open_files& files, std::uint32_t tile,
                                             std::uint32_t b) const {

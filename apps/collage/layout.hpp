@@ -1,11 +1,11 @@
-// A collage dataset: a folder with two files, little endian, whose parts all begin at multiples of
+// A collage dataset: a folder with two files, little-endian. All their parts begin at multiples of
 // 4 KiB.
 //
-//   records   tile 0, tile 1, ...: a `record` each
-//   tables    `header`; hash functions, the one of bit b of table t at index t * bits_max + b; then
-//             for each table 2^bits + 1 offsets (uint32) of its buckets, and the numbers (uint32)
-//             of all tiles, bucket by bucket and rising in each: bucket k's are those from offset k
-//             to offset k + 1
+// records   tile 0, tile 1, ...: a `record` each
+// tables    `header`; the hash functions, that of bit b of table t at index t * bits_max + b;
+//           then for each table 2^bits + 1 offsets (uint32) of its buckets, and the numbers
+//           (uint32) of all tiles, bucket by bucket, ascending in each: bucket k's are those from
+//           offset k to offset k + 1
 #pragma once
 
 #include "gpufs/base/platform.cuh"
@@ -16,14 +16,15 @@ inline constexpr std::uint32_t tile_side = 32;  // pixels
 inline constexpr std::uint32_t channels = 3;    // red, green, blue
 inline constexpr std::uint32_t line_bytes = tile_side * channels;
 inline constexpr std::uint32_t picture_bytes = tile_side * line_bytes;
-inline constexpr std::uint32_t bins = 128;  // of a channel, for two values each
+inline constexpr std::uint32_t bins = 128;  // in a channel, two values each
 inline constexpr std::uint32_t histogram_length = channels * bins;
-inline constexpr std::uint32_t part_bytes = 4096;  // what every part of a file is a multiple of
+inline constexpr std::uint32_t part_bytes = 4096;  // every part of a file is a multiple of this
 
 struct record {
   std::uint8_t picture[picture_bytes];  // row by row
   std::uint16_t histogram
-      [histogram_length];  // channel by channel: how many pixels are in this bin or one before
+      // channel by channel, cumulative: the number of pixels in this bin or an earlier bin
+      [histogram_length];
   std::uint8_t zeros[256];
 };
 inline constexpr std::uint32_t histogram_at = picture_bytes;
@@ -35,14 +36,14 @@ static_assert(histogram_at % page_bytes_min == 0 && histogram_bytes <= page_byte
 
 inline constexpr std::uint32_t table_count = 32;
 inline constexpr std::uint32_t bits_min = 4, bits_max = 24;
-// Tiles have 32-bit numbers, of which the largest one means none.
+// Tiles have 32-bit numbers. The largest number means none.
 inline constexpr std::uint64_t tiles_max = 0xffff'ffff;
 
-inline constexpr std::uint32_t groups = 16;  // of bins, in a channel
+inline constexpr std::uint32_t groups = 16;  // groups of bins in a channel
 inline constexpr std::uint32_t feature_length = channels * groups;
 
-// A bit of a key: whether the sum of the feature's elements at `terms`, with a minus where
-// `negative` is set, is above the threshold.
+// One bit of a key: whether the sum of the feature's elements at `terms`, negated where `negative`
+// is set, is above the threshold.
 struct hash_function {
   static constexpr std::uint8_t negative = 0x80;
   std::uint8_t terms[8];
@@ -59,12 +60,12 @@ struct header {
   std::uint32_t version;
   std::uint32_t tables;  // table_count
   std::uint64_t tiles;
-  std::uint32_t bits;  // of a key
+  std::uint32_t bits;  // in a key
   std::uint32_t zero;
 };
 static_assert(sizeof(header) == 32, "as it lies in files");
 
-// Where in `tables` things are.
+// The places of the parts of `tables`.
 struct table_places {
   std::uint64_t tiles;
   std::uint32_t bits;
@@ -87,7 +88,7 @@ struct table_places {
   constexpr std::uint64_t file_bytes() const { return offsets(table_count); }
 };
 
-// How many tiles of a bucket are looked at, the first ones: a bucket that half of the dataset is in
+// How many tiles of a bucket are candidates, the first ones. A bucket with half of the dataset
 // would take all the time.
 inline constexpr std::uint32_t taken_of_bucket = 16;
 inline constexpr std::uint32_t candidates_max = table_count * taken_of_bucket;

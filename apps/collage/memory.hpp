@@ -1,4 +1,4 @@
-// A picture and what becomes of it, in memory of the device.
+// A picture and its results, in device memory.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@ namespace gpufs::collage {
 
 class picture_memory {
  public:
-  // The time that is told begins when it is there.
+  // The measured time begins at the end of the constructor.
   picture_memory(const mount& m, const plan& p, const dataset& from)
       : mount_(m), plan_(p), bytes_(m, p.bytes) {
     const std::vector<hash_function>& functions = from.functions;
@@ -20,13 +20,13 @@ class picture_memory {
   }
   char* data() const { return bytes_.data(); }
 
-  // The pixels of a band of rows of blocks. Waits for no kernel.
+  // Copies the pixels of a band of block rows to the device. Waits for no kernel.
   void send(const block_picture& picture, std::uint32_t first_row) const {
     const std::uint64_t at = first_row * plan_.row_bytes();
     mount_.copy_to_device(data() + plan_.pixels + at, picture.pixels + at,
                           plan_.band_blocks(first_row) * picture_bytes);
   }
-  // What was found, when the kernels have ended.
+  // Copies the results to the host, after the kernels have ended.
   summary bring(const tiles_found& to) const {
     summary told{};
     const std::uint64_t numbers_bytes = plan_.blocks() * sizeof(std::uint32_t);

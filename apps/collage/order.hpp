@@ -1,4 +1,4 @@
-// Blocks of a picture that are alike, one after the other.
+// Puts similar blocks of a picture next to each other.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace gpufs::collage {
 
-// By how bright they are: blocks that are as bright want many of the same tiles, more than those
+// Orders blocks by brightness: equally bright blocks want many of the same tiles, more than blocks
 // with the same key in one table. Waits.
 inline void put_in_order(const job::job& work, const plan& p, char* memory) {
   std::vector<std::uint32_t> numbers(p.blocks());

@@ -1,5 +1,4 @@
-// How the work on a picture is shared out, and where its arrays lie in memory of the device:
-// arithmetic.
+// How the work on a picture is divided, and where its arrays lie in device memory. Only arithmetic.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +11,15 @@ namespace gpufs::collage {
 
 struct plan {
   table_places places;
-  std::uint32_t columns, rows;  // of blocks
-  // Of a launch: threads of a block, and blocks at a time.
+  std::uint32_t columns, rows;  // in blocks
+  // Of a launch: threads in a block, and blocks that run at a time.
   std::uint32_t threads, most;
-  std::uint32_t maps_of_warp;  // as many records as the cache has room for
-  std::uint32_t band_rows;     // whose pixels go to the device together, for one launch
-  // Whether blocks that are alike are worked on one after the other: where a cache does not hold
-  // all that is wanted, most of what the next block wants is still there then.
+  std::uint32_t maps_of_warp;  // the records for which the cache has room
+  std::uint32_t band_rows;     // rows whose pixels go to the device together, for one launch
+  // Whether similar blocks follow each other. If a cache cannot hold all wanted pages, it then
+  // still has most of what the next block wants.
   bool ordered;
-  // Bytes from the begin of the memory to an array, and how many there are in all.
+  // Offsets of the arrays from the start of the memory, and its total size.
   std::uint64_t functions, pixels, collage, tiles, distances, candidates, turns, order, bytes;
 
   plan(const mount& m, const dataset& from, const block_picture& picture)
@@ -29,7 +28,7 @@ struct plan {
     lay_out(from.functions.size() * sizeof(hash_function));
   }
   GPUFS_HD std::uint64_t blocks() const { return std::uint64_t{columns} * rows; }
-  // From this row on.
+  // The blocks of the band that begins with this row.
   std::uint64_t band_blocks(std::uint32_t row) const {
     return std::uint64_t{columns} * std::min(band_rows, rows - row);
   }
@@ -39,14 +38,14 @@ struct plan {
   std::uint64_t row_bytes() const { return std::uint64_t{columns} * picture_bytes; }
 
  private:
-  static constexpr std::uint32_t threads_of_multiprocessor = 1024;  // in 64 registers each
+  static constexpr std::uint32_t threads_of_multiprocessor = 1024;  // with 64 registers each
   static constexpr std::uint32_t threads_min = 256, warp_threads = 32;
   // Its copy takes a millisecond, for which a kernel waits.
   static constexpr std::uint64_t band_bytes = std::uint64_t{32} << 20;
 
   void share_out(std::uint32_t multiprocessors, std::uint64_t cache_bytes,
                  std::uint64_t page_bytes) {
-    // All warps' mappings together have room in half of the cache.
+    // The mappings of all warps together fit into half of the cache.
     const std::uint64_t room = cache_bytes / page_bytes / 2;
     const auto blocks_at_a_time = [&] {
       return multiprocessors * (threads_of_multiprocessor / threads);
@@ -54,7 +53,7 @@ struct plan {
     const auto warps = [&] {
       return std::min<std::uint64_t>(blocks(), blocks_at_a_time()) * (threads / warp_threads);
     };
-    // The fewer blocks there are, the more warps work on one.
+    // The fewer blocks there are, the more warps work on each.
     threads = threads_of_multiprocessor;
     while (threads > threads_min && (blocks() > blocks_at_a_time() || warps() > room)) threads /= 2;
     most = blocks_at_a_time();
@@ -63,7 +62,7 @@ struct plan {
     ordered = cache_bytes < wanted_bytes(page_bytes);
     band_rows = ordered ? rows : static_cast<std::uint32_t>(ceiling(band_bytes, row_bytes()));
   }
-  // At most, of the dataset.
+  // The most bytes of the dataset that may be wanted.
   std::uint64_t wanted_bytes(std::uint64_t page_bytes) const {
     const std::uint64_t of_records =
         places.tiles * std::min<std::uint64_t>(page_bytes, sizeof(record));

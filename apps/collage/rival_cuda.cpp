@@ -1,4 +1,4 @@
-// Compiled by nvcc where there is one, by the host compiler otherwise.
+// Compiled by nvcc if there is one, otherwise by the host compiler.
 #include "collage/rivals.hpp"
 
 #if defined(__CUDACC__)
@@ -23,13 +23,13 @@ constexpr std::uint32_t threads_of_block = 256;
 constexpr std::uint32_t lanes = 32;
 constexpr std::uint32_t everyone = ~0u;
 
-// What blocks of a picture were found to have, in device memory.
+// The findings for the blocks of a picture, in device memory.
 struct queries {
-  std::uint64_t* histograms;  // of each block `histogram_words`
-  std::uint32_t* keys;        // of each block `table_count`
+  std::uint64_t* histograms;  // `histogram_words` for each block
+  std::uint32_t* keys;        // `table_count` for each block
 };
 
-// A block of threads for each block of the picture.
+// One thread block for each block of the picture.
 __global__ void __launch_bounds__(threads_of_block)
     make_keys(const std::uint8_t* picture, std::uint32_t columns, const hash_function* functions,
               std::uint32_t bits, queries to) {
@@ -70,14 +70,14 @@ __global__ void __launch_bounds__(threads_of_block)
   if (rank < table_count) to.keys[b * table_count + rank] = keys[rank];
 }
 
-// The same of each list: where it begins, and how long it is.
+// For each list: where it begins, and its length.
 struct lists {
   std::uint32_t* entries;
   std::uint64_t* begins;
   std::uint32_t* lengths;
 };
 
-// From tables that are in device memory.
+// Makes lists from tables in device memory.
 __global__ void __launch_bounds__(threads_of_block)
     make_lists(const char* tables, table_places places, const std::uint32_t* keys, lists to) {
   constexpr std::uint32_t slot_count = 2 * candidates_max;
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(threads_of_block)
   to.lengths[b] = length;
 }
 
-// `numbers`: of the tile that an entry of a list stands for; null: itself.
+// `numbers`: the number of the tile for each entry of a list; null: the entry itself.
 __global__ void __launch_bounds__(threads_of_block)
     compare(const std::uint64_t* histograms, lists of, const record* records,
             const std::uint32_t* numbers, std::uint32_t* tiles) {
@@ -145,7 +145,7 @@ double seconds_since(clock::time_point start) {
   return std::chrono::duration<double>(clock::now() - start).count();
 }
 
-// What both programs have: the picture, and what its blocks were found to have.
+// Common to both programs: the picture, and the findings for its blocks.
 class device_side {
  public:
   device_side(const dataset& from, const block_picture& picture)
@@ -194,8 +194,8 @@ class device_side {
   const device_numbers<std::uint32_t> lengths_, tiles_;
 };
 
-// Bytes of files into device memory, by threads that fill two pinned buffers each in turn.
-// `fill(at, bytes, buffer)` reads some of them, which are whole pieces of `piece_bytes`.
+// Reads bytes of files into device memory. Each thread fills two pinned buffers alternately.
+// `fill(at, bytes, buffer)` reads some bytes, which are whole pieces of `piece_bytes`.
 class sender {
  public:
   explicit sender(unsigned threads) {
@@ -215,7 +215,8 @@ class sender {
         if (at >= bytes) break;
         const std::uint64_t here = std::min(at_once, bytes - at);
         const half_buffer& half = *halves_[2 * t + turn % 2];
-        check(cudaStreamSynchronize(half.stream), "cudaStreamSynchronize");  // it is free again
+        // until it is free again
+        check(cudaStreamSynchronize(half.stream), "cudaStreamSynchronize");
         fill(at, here, half.pinned);
         check(cudaMemcpyAsync(to + at, half.pinned, here, cudaMemcpyHostToDevice, half.stream),
               "cudaMemcpyAsync");
@@ -229,7 +230,7 @@ class sender {
   std::vector<std::unique_ptr<half_buffer>> halves_;
 };
 
-// Gives tiles that are asked for the numbers 0, 1, ..., each once, for all threads.
+// Numbers tiles in the order of their first request: 0, 1, ... For all threads.
 class slot_numbers {
  public:
   explicit slot_numbers(std::uint64_t tiles) : taken_(tiles), slots_(tiles), tiles_(tiles) {}
@@ -241,7 +242,7 @@ class slot_numbers {
     slots_[tile] = slot;
     tiles_[slot] = tile;
   }
-  // When all threads have taken theirs.
+  // Called when all threads have their numbers.
   std::uint32_t count() const { return count_; }
   std::uint32_t slot_of(std::uint32_t tile) const { return slots_[tile]; }
   const std::vector<std::uint32_t>& tiles() const { return tiles_; }

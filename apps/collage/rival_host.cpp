@@ -12,8 +12,7 @@ namespace {
 
 constexpr std::uint32_t blocks_at_once = 16;  // that a thread takes
 
-// Sums of 16 bits, side by side, which the compiler keeps in vectors of whatever width the
-// processor has.
+// 16-bit sums, side by side, so that the compiler uses vectors of any width.
 GPUFS_FOR_EACH_PROCESSOR std::uint32_t distance(const std::uint16_t* a, const std::uint16_t* b) {
   constexpr std::uint32_t lanes = 32;
   static_assert(

@@ -8,12 +8,12 @@
 namespace gpufs::collage {
 namespace {
 
-// What a line of a tile is made of, in 256ths of a value, byte by byte.
+// The parameters of a tile's lines, in 256ths of a value, byte by byte.
 struct line_parts {
   std::int32_t level[line_bytes];     // in the first line
   std::int32_t slope[line_bytes];     // from line to line
   std::int32_t contrast[line_bytes];  // of the second colour
-  std::int32_t side[line_bytes];      // above zero: of the second colour
+  std::int32_t side[line_bytes];      // above zero: the second colour
   std::int32_t side_slope;
   std::int32_t noise;
 };
@@ -30,7 +30,7 @@ GPUFS_FOR_EACH_PROCESSOR void make_line(const line_parts& parts, std::int32_t y,
 class draws {
  public:
   explicit draws(random_numbers& from) : from_(from) {}
-  // From 0 to 255, and from -255 to 255, the latter mostly near 0.
+  // From 0 to 255, and from -255 to 255; the latter mostly near 0.
   std::int32_t flat() { return static_cast<std::int32_t>(from_.next() >> 56); }
   std::int32_t around_zero() { return flat() - flat(); }
   // From 0 to 255, mostly near 0.

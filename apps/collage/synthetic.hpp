@@ -1,4 +1,4 @@
-// Tiles that nobody has photographed, for measurements.
+// Synthetic tiles, for measurements.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace gpufs::collage {
 
-// Tile `number` of those with this seed: two colours, mostly pale, with an edge between them, a
-// gradient and noise, each mostly weak and sometimes strong, so that tiles are as unevenly spread
-// as those of photographs.
+// Makes tile `number` of this seed: two colours, mostly pale, with an edge between them, a gradient
+// and noise. Each is mostly weak and sometimes strong, so that the tiles are distributed as
+// unevenly as those of photographs.
 void make_synthetic_tile(std::uint64_t seed, std::uint64_t number, std::uint8_t* picture);
 
-// Numbers that look random: each from the state before it (SplitMix64).
+// Pseudo-random numbers: each from the state before it (SplitMix64).
 class random_numbers {
  public:
   explicit random_numbers(std::uint64_t seed) : state_(seed) {}

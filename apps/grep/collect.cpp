@@ -26,7 +26,7 @@ int collector::take(const char* bytes, std::size_t count) noexcept {
       at += sizeof(s);
       if (s.item >= ends_.size() || s.count > (count - at) / sizeof(word_count)) return EPROTO;
       auto* const first = reinterpret_cast<word_count*>(kept + at);
-      // Whatever a kernel sent: these numbers are places in lists of the host.
+      // Kernels may send anything. The host uses these numbers as indices, so they are checked.
       if (std::any_of(first, first + s.count,
                       [this](const word_count& c) { return c.word >= words_; }))
         return EPROTO;

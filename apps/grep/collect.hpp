@@ -20,25 +20,25 @@ struct item_end {
 struct item_counts {
   std::uint32_t item;
   std::uint32_t count;
-  word_count* first;  // in the collector
+  word_count* first;  // in the collector's memory
 };
 
 class collector {
  public:
-  // `words`: of the dictionary. `on_done` is called for each item at its end, with the collector
-  // latched.
+  // `words`: number of words in the dictionary. Calls `on_done` at the end of each item, with
+  // `mutex_` locked.
   collector(std::size_t items, std::size_t words, std::function<void(const section&)> on_done)
       : words_(words), ends_(items), on_done_(std::move(on_done)) {}
 
-  // Takes one message, on a service thread. Returns 0, or an errno: EPROTO when it makes no sense,
-  // ENOMEM.
+  // Takes one message. Called by a service thread. Returns 0 or an errno: EPROTO for a malformed
+  // message, ENOMEM.
   int take(const char* bytes, std::size_t count) noexcept;
 
-  // After the launch. Throws gpufs::error (EIO) when the end of an item is missing: a block gave
-  // up.
+  // Called after the launch. Throws gpufs::error (EIO) if an item has no end, because its block
+  // failed.
   void check_complete() const;
   const std::vector<item_end>& ends() const { return ends_; }
-  // In no order; several for one item, with the same words.
+  // In no order. An item may have several, with the same words.
   const std::vector<item_counts>& counts() const { return counts_; }
 
  private:
@@ -49,8 +49,8 @@ class collector {
   std::vector<item_end> ends_;
   std::vector<item_counts> counts_;
   std::function<void(const section&)> on_done_;
-  std::vector<std::unique_ptr<std::uint64_t[]>> slabs_;  // messages, one behind the other
-  std::size_t slab_left_ = 0;                            // bytes, in the last slab
+  std::vector<std::unique_ptr<std::uint64_t[]>> slabs_;  // messages, one after another
+  std::size_t slab_left_ = 0;                            // bytes left in the last slab
 };
 
 }  // namespace gpufs::grep

@@ -15,10 +15,10 @@ namespace {
 
 bool word_character(char c) { return is_word_character(static_cast<std::uint8_t>(c)); }
 
-// Two matches can overlap when the word has a border (a beginning that is also its end) and, laid
-// over itself there, has the boundaries that both matches need: the character before the second
-// match is in the first, the one behind the first is in the second. "bye-bye" can, in
-// "bye-bye-bye"; "banana" cannot, although "ana" is a border.
+// Two matches can overlap if the word has a border (a prefix that is also a suffix) and, laid over
+// itself there, has the boundaries that both matches need. The character before the second match is
+// in the first match; the character after the first is in the second. "bye-bye" can overlap, in
+// "bye-bye-bye". "banana" cannot, although "ana" is a border.
 bool overlaps_itself(const std::string& word) {
   for (std::size_t shift = 1; shift < word.size(); ++shift) {
     const std::size_t border = word.size() - shift;
@@ -84,11 +84,11 @@ class builder {
       flat_->texts.resize(flat_->texts.size() + (word.size() + 7) / 8);
       std::memcpy(&flat_->texts[starts_.back()], word.data(), word.size());
     }
-    flat_->texts.push_back(0);  // eight_bytes() reads one further than it needs
+    flat_->texts.push_back(0);  // eight_bytes() reads one word more than it needs
     if (flat_->texts.size() > no_word) throw error(EINVAL, "the dictionary is too large");
   }
 
-  // An upper bound: beginnings that several words share are counted for each.
+  // An upper bound: prefixes that several words share are counted for each word.
   std::size_t keys_bound() const {
     std::size_t keys = 0;
     for (const std::string& word : searched_) {
@@ -113,12 +113,12 @@ class builder {
     table_entry& entry = entry_of(w, static_cast<std::uint32_t>(word.size()));
     entry.word = w;
     entry.overlaps = overlaps_itself(word) ? 1 : 0;
-    // The text may be that of a longer word whose beginning came here first; the ordinal is in
-    // front of this one's.
+    // The text may be that of a longer word whose prefix was added first. The ordinal is only
+    // before this word's own text.
     entry.text = static_cast<std::uint32_t>(starts_[w]);
   }
 
-  // The entry of the first `bytes` of word `w`, made if there is none.
+  // Returns the entry of the first `bytes` of word `w`. Creates it if there is none.
   table_entry& entry_of(std::uint32_t w, std::uint32_t bytes) {
     const auto mask = static_cast<std::uint32_t>(flat_->entries.size() - 1);
     const auto at = static_cast<std::uint32_t>(starts_[w]);
@@ -138,7 +138,7 @@ class builder {
   }
 
   std::shared_ptr<flat_dictionary> flat_;
-  std::vector<std::string> searched_;  // flat_->words, folded where the case is ignored
+  std::vector<std::string> searched_;  // flat_->words, folded if the case is ignored
   std::vector<std::size_t> starts_;    // of each word's text, in 8-byte words
 };
 

@@ -12,9 +12,8 @@ struct cut_memory {
   char text[4096];
 };
 
-// Items are whole files; `begin` is the offset of the first NUL. One block goes through a file's
-// reads one after the other, and looks only at the ends of them. The cut is the done section's
-// `offset`.
+// Items are whole files; `begin` is the offset of the first NUL. One block simulates a file's reads
+// one after another, and searches only around their ends. The done section's `offset` is the cut.
 struct find_cuts_kernel {
   work_list work;
 
@@ -30,13 +29,13 @@ struct find_cuts_kernel {
         answer.error = -fd;
       } else {
         find_cut(g, fs, memory, fd, work.items[k].begin, answer);
-        (void)gclose(g, fs, fd);  // of a file that is only read
+        (void)gclose(g, fs, fd);  // a file that is only read
       }
       char* message = work.messages + g.grid_rank() * work.message_bytes;
       if (g.is_leader()) *reinterpret_cast<section*>(message) = answer;
       g.sync();
       if (gsend(g, fs, work.sink, message, sizeof(section)) < 0)
-        return;  // the host misses the item's end
+        return;  // the host notices the missing end of the item
     }
   }
 
@@ -49,8 +48,8 @@ struct find_cuts_kernel {
       return;
     }
     grep_buffer buffer(status.size);
-    std::uint64_t end = 0;   // of what was read
-    std::uint64_t line = 0;  // the beginning of the line that is not complete yet
+    std::uint64_t end = 0;   // end of the read text
+    std::uint64_t line = 0;  // beginning of the line that is not complete yet
     for (;;) {
       const std::uint64_t bytes = buffer.read(end - line);
       if (bytes == 0 || nul < end + bytes) break;
@@ -65,14 +64,14 @@ struct find_cuts_kernel {
     answer.offset = line;
   }
 
-  // The place behind the last newline in [from, end); `from` if there is none. Or -errno.
+  // Returns the place after the last newline in [from, end), `from` if there is none, or -errno.
   GPUFS_HD static std::int64_t line_begin(const block_group& g, const mount_ref& fs,
                                           cut_memory& memory, std::int32_t fd, std::uint64_t from,
                                           std::uint64_t end) {
     while (end > from) {
       const std::uint64_t begin =
           end - from > sizeof(memory.text) ? end - sizeof(memory.text) : from;
-      g.sync();  // all members have looked at the old text
+      g.sync();  // all members are done with the old text
       const std::int64_t n = read_fully(g, fs, fd, memory.text, end - begin, begin);
       if (n < 0) return n;
       const std::uint64_t newline =

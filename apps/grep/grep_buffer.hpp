@@ -1,23 +1,23 @@
-// Where GNU grep stops counting in a file whose first NUL byte comes late: a model of its reading
+// Where GNU grep stops counting in a file whose first NUL byte comes late: a model of grep's read
 // buffer.
 //
-// GNU grep 3.8 (observed with strace; tests/apps/grep_buffer_test.cpp has what was seen) reads into
-// one buffer, at first 96 KiB and page-aligned. It searches the lines that are complete; the rest
-// of the buffer, the beginning of a line, is kept in front of the next read, and takes whole pages
-// of room from it. A line that leaves no room makes the buffer grow by half. When a read brings the
-// first NUL, the kept beginning and all that follows is "binary", and prints nothing.
+// GNU grep 3.8 (observed with strace; tests/apps/grep_buffer_test.cpp has the observations) reads
+// into one buffer, at first 96 KiB and page-aligned. It searches complete lines. The rest of the
+// buffer, the beginning of a line, stays before the next read and takes whole pages of room from
+// it. If a line leaves no room, the buffer grows by half. When a read brings the first NUL, the
+// kept beginning and all that follows is "binary", and prints nothing.
 //
-// Exact but for one number: how much kept text fits in front of the first page boundary of the
-// buffer. That depends on where grep's heap happens to be, which differs with the word's length.
-// `front_bytes` is what GNU grep 3.8 of Debian 12 has for words of three bytes (75 to 3,888 for
-// others). So the model can be off by a page where lines at the ends of reads are longer than that.
+// The model is exact except for one number: how much kept text fits before the first page boundary
+// of the buffer. This depends on the place of grep's heap, which differs with the word's length.
+// `front_bytes` is the value of GNU grep 3.8 in Debian 12 for words of three bytes (75 to 3,888 for
+// others). So the model can be wrong by a page if lines at the ends of reads are longer than that.
 #pragma once
 
 #include "gpufs/base/platform.cuh"
 
 namespace gpufs::grep {
 
-// A NUL in this many first bytes makes the whole file binary, and so does a hole anywhere in a
+// A NUL within this many first bytes makes the whole file binary. So does a hole anywhere in a
 // longer file.
 inline constexpr std::uint64_t first_read_bytes = 98304;
 
@@ -28,8 +28,8 @@ class grep_buffer {
     end_ = front_bytes_;
   }
 
-  // The next read. `kept` bytes in front of it are kept: those behind the last newline of what was
-  // read. Returns the bytes that the read brings, 0 at the file's end.
+  // Simulates the next read. grep keeps `kept` bytes before it: those after the last newline that
+  // it has read. Returns the bytes of the read, 0 at the end of the file.
   GPUFS_HD std::uint64_t read(std::uint64_t kept) {
     std::uint64_t to = end_;
     if (allocated_bytes_ - guard_bytes - end_ < page_bytes) {
@@ -46,11 +46,11 @@ class grep_buffer {
 
  private:
   static constexpr std::uint64_t page_bytes = 4096;
-  static constexpr std::uint64_t guard_bytes = 8;  // one machine word behind the text
+  static constexpr std::uint64_t guard_bytes = 8;  // one machine word after the text
   static constexpr std::uint64_t front_bytes_grown =
-      4080;  // a large buffer has pages of its own, behind malloc's 16 bytes
+      4080;  // A large buffer has its own pages, after malloc's 16 bytes.
 
-  // The first place of the buffer at or behind `at` that is on a page boundary.
+  // Returns the first page boundary of the buffer at or after `at`.
   GPUFS_HD std::uint64_t page_boundary(std::uint64_t at) const {
     return at <= front_bytes_
                ? front_bytes_
@@ -71,7 +71,7 @@ class grep_buffer {
   std::uint64_t front_bytes_;  // from the buffer's start to its first page boundary
   std::uint64_t allocated_bytes_ = first_read_bytes + page_bytes + guard_bytes;
   std::uint64_t done_bytes_ = 0;
-  std::uint64_t end_ = 0;  // place in the buffer behind the text
+  std::uint64_t end_ = 0;  // place in the buffer after the text
 };
 
 }  // namespace gpufs::grep

@@ -1,4 +1,4 @@
-// The kernel: blocks take work items until there are none.
+// The kernel: blocks take work items until there are none left.
 #pragma once
 
 #include "line_counter.cuh"
@@ -6,18 +6,18 @@
 
 namespace gpufs::grep {
 
-// A part of a file. Offsets are shares, not borders: what is searched is moved forward at both ends
-// to the next place that no chain of matches crosses (byte_breaks), so that parts of one file never
-// need each other.
+// A part of a file. The offsets divide the work; they are not the exact borders. The kernel moves
+// both ends of the searched text forward to the next place that no chain of matches crosses
+// (byte_breaks). So the parts of one file never need each other.
 struct work_item {
   std::uint64_t begin;
-  std::uint64_t end;   // anything behind the file's end means its end
+  std::uint64_t end;   // any value past the end of the file means its end
   std::uint64_t path;  // offset in the launch's path pool
   std::uint32_t file;
   std::uint32_t part;  // number among the file's parts, in order of offset
 };
 
-// What all kernels of this folder get: the list of work, and the way back.
+// Arguments of all kernels of this folder: the list of work, and where results go.
 struct work_list {
   const work_item* items;
   const char* paths;                  // zero-terminated
@@ -27,10 +27,10 @@ struct work_list {
   std::uint32_t message_bytes;  // multiple of 16
   std::int32_t sink;
 
-  // The next item's index for the whole group, or one behind the last.
+  // Collective. Returns the next item's index; item_count or more at the end.
   GPUFS_HD std::uint32_t take(const block_group& g) const {
     std::uint32_t item = 0;
-    // Relaxed: only the number counts; what it stands for was written before the launch.
+    // Relaxed: only the number matters. The item was written before the launch.
     if (g.is_leader()) item = taken->fetch_add_relaxed(1);
     return g.broadcast(item);
   }
@@ -49,9 +49,9 @@ struct line_search_memory {
 
 enum class counted {
   words,  // matches of each word
-  // Lines with a match. All bytes are of the class byte_breaks, as it does not matter which of
-  // overlapping matches count, and `dictionary.overlapping` is 0. NUL bytes end lines. An item's
-  // end has part_lines instead of the NUL.
+  // Lines with a match. All bytes have the class byte_breaks, because it does not matter which of
+  // overlapping matches counts, and `dictionary.overlapping` is 0. NUL bytes end lines. The end of
+  // an item has part_lines instead of the NUL.
   lines
 };
 
@@ -59,7 +59,7 @@ template <counted what>
 struct search_kernel {
   dictionary_ref dictionary;
   work_list work;
-  // Of each file: 1 + the smallest part in which a block met a NUL, or a larger such part; 0: none
+  // By file: 1 + the smallest part in which a block found a NUL, or a larger such part; 0: none
   // yet. Null for lines.
   atomic_word<std::uint32_t>* nul_parts;
   carried_chain* chains;  // `dictionary.overlapping` for each block
@@ -76,13 +76,13 @@ struct search_kernel {
       memory.classes[k] = dictionary.classes[k];
     tally counts(g, fs, memory.counts, work.messages + g.grid_rank() * work.message_bytes,
                  work.message_bytes, work.sink);
-    std::uint32_t window_number = 2;  // notes of number 0 are those of no window
+    std::uint32_t window_number = 2;  // notes with the number 0 belong to no window
     while (counts.error() == 0) {
       const std::uint32_t item = work.take(g);
       if (item >= work.item_count) break;
       counts.begin(item);
       search_item(g, fs, memory, work.items[item], own_chains, counts, window_number);
-      window_number += 2;  // the notes of this item's last window are nobody's
+      window_number += 2;  // the next item must not read the notes of this item's last window
     }
     counts.send();
   }
@@ -91,7 +91,7 @@ struct search_kernel {
   struct outcome {
     std::int32_t error;
     std::uint64_t bytes;
-    std::uint64_t offset;  // of the section that ends the item
+    std::uint64_t offset;  // for the section that ends the item
   };
   static constexpr std::uint64_t nothing = what == counted::words ? no_nul : part_lines{}.pack();
 
@@ -99,7 +99,7 @@ struct search_kernel {
                             const work_item& item, carried_chain* own_chains, tally& counts,
                             std::uint32_t& window_number) const {
     outcome end{0, 0, nothing};
-    // After a NUL in an earlier part, what this one has is not counted.
+    // A part after a NUL in an earlier part does not count.
     if (item.part == 0 || !behind_nul(g, item)) {
       const std::int32_t fd = gopen(g, fs, work.paths + item.path);
       if (fd < 0) {
@@ -110,7 +110,7 @@ struct search_kernel {
         end = answer < 0 ? outcome{-answer, 0, nothing}
                          : search_part(g, memory, item, {g, fs, memory.window, fd, status.size},
                                        own_chains, counts, window_number);
-        (void)gclose(g, fs, fd);  // of a file that is only read
+        (void)gclose(g, fs, fd);  // a file that is only read
       }
     }
     counts.end_item(end.error, end.bytes, end.offset);
@@ -118,7 +118,7 @@ struct search_kernel {
 
   GPUFS_HD bool behind_nul(const block_group& g, const work_item& item) const {
     if constexpr (what == counted::words) {
-      // Relaxed: a note that comes late only costs time.
+      // Relaxed: a store that arrives late only costs time.
       const std::uint32_t part = g.broadcast(nul_parts[item.file].load_relaxed());
       return part != 0 && part - 1 < item.part;
     } else {
@@ -135,17 +135,17 @@ struct search_kernel {
     bool at_break = from == 0;
     for (bool last = false; !last && !window.file_ends_before(from);) {
       if (const std::int32_t error = window.move(from); error < 0) return {-error, 0, nothing};
-      // Once for a window, so that a search that minds the case does nothing for it byte by byte.
+      // Once for each window, so that a case-sensitive search has no work for each byte.
       if (dictionary.folds_case != 0) window.fold();
       last = window.at_file_end();
       const std::uint64_t read_to =
-          window.end() < item.end ? window.end() : item.end;  // what is behind is the next part's
+          window.end() < item.end ? window.end() : item.end;  // the rest belongs to the next part
       end.bytes = read_to > item.begin ? read_to - item.begin : 0;
       if (!at_break) {
         from = next_break(window, memory.classes, from, window.end());
         at_break = from != nowhere;
         if (!at_break) from = window.end();
-        if (from >= item.end) break;  // the part before goes over all of this one
+        if (from >= item.end) break;  // the previous part covers all of this one
         if (!at_break) continue;
       }
       std::uint64_t to = window.at_file_end() ? window.end() : window.end() - lookahead_bytes;
@@ -163,7 +163,7 @@ struct search_kernel {
       const std::uint32_t nul = window.classify(first, behind);
       if (what == counted::words && nul != text_window::no_offset) {
         end.offset = window.begin() + nul;
-        // Parts may note theirs in any order: a later part's note in this place only skips less.
+        // Parts may store in any order: a later part's number here only skips less.
         if (g.is_leader()) nul_parts[item.file].store_relaxed(item.part + 1);
         break;
       }
@@ -187,7 +187,7 @@ struct search_kernel {
 
   static constexpr std::uint64_t nowhere = ~std::uint64_t{0};
 
-  // The first place of the file in [from, to) behind a breaking byte, or nowhere.
+  // Returns the first place of the file in [from, to) after a breaking byte, or nowhere.
   GPUFS_HD static std::uint64_t next_break(const text_window& window, const std::uint8_t* classes,
                                            std::uint64_t from, std::uint64_t to) {
     const std::uint32_t at =

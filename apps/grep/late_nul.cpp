@@ -14,7 +14,7 @@ namespace gpufs::grep {
 
 namespace {
 
-// The place behind the last newline in [from, end); `from` if there is none.
+// Returns the place after the last newline in [from, end), or `from` if there is none.
 std::uint64_t line_begin(const host_file& file, std::uint64_t from, std::uint64_t end) {
   char text[4096];
   while (end > from) {
@@ -30,7 +30,7 @@ std::uint64_t line_begin(const host_file& file, std::uint64_t from, std::uint64_
 }  // namespace
 
 bool has_hole(const std::string& path) {
-  // Another program may have put a FIFO in the file's place, whose writer is not waited for.
+  // Another program may have replaced the file by a FIFO. O_NONBLOCK: do not wait for a writer.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   if (fd < 0) return false;
   struct stat status;
@@ -47,8 +47,8 @@ std::uint64_t counted_bytes(const std::string& path, std::uint64_t nul) {
   if (nul < first_read_bytes || has_hole(path)) return 0;
   const host_file file(path);
   grep_buffer buffer(file.size());
-  std::uint64_t end = 0;   // of what was read
-  std::uint64_t line = 0;  // the beginning of the line that is not complete yet
+  std::uint64_t end = 0;   // end of the read text
+  std::uint64_t line = 0;  // beginning of the line that is not complete yet
   for (;;) {
     const std::uint64_t bytes = buffer.read(end - line);
     if (bytes == 0 || nul < end + bytes) return line;

@@ -1,4 +1,4 @@
-// Compiled by nvcc where there is one, by the host compiler otherwise.
+// Compiled by nvcc if there is one, otherwise by the host compiler.
 #include "launch.hpp"
 
 #include "gpufs/launch.cuh"
@@ -13,7 +13,7 @@ void run(const mount& m, const launch_size& size, std::size_t scratch_bytes, con
   shape.blocks = size.blocks;
   shape.threads = size.threads;
   shape.scratch_bytes = scratch_bytes;
-  shape.bulk = false;  // other threads of a Python program call the driver as they like
+  shape.bulk = false;  // other threads of a Python program may call the driver at any time
   launch(m, shape, kernel);
   m.synchronize();
 }

@@ -7,13 +7,13 @@
 
 namespace gpufs::grep {
 
-// How much of the device a launch uses; per-block memory is sized by `blocks`.
+// How much of the device a launch uses. `blocks` determines the per-block memory.
 struct launch_size {
   std::uint32_t blocks;
   std::uint32_t threads;
 };
 
-// Both return when the kernel has ended. Throw gpufs::error (EIO) when it failed.
+// Both return when the kernel has ended. They throw gpufs::error (EIO) if it failed.
 template <counted what>
 void run_search(const mount& m, const launch_size& size, const search_kernel<what>& kernel);
 void run_find_cuts(const mount& m, const launch_size& size, const find_cuts_kernel& kernel);

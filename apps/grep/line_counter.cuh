@@ -1,5 +1,4 @@
-// Counts the lines of a window that have a match. A line ends at a newline or a NUL, as for grep
-// -c.
+// Counts the lines of a window that have a match. As in grep -c, a line ends at a newline or a NUL.
 #pragma once
 
 #include "matcher.cuh"
@@ -7,21 +6,21 @@
 
 namespace gpufs::grep {
 
-// Bit i of word k is byte 32 k + i of the window. No byte is both: a match has no end of a line in
-// it.
+// Bit i of word k is byte 32 k + i of the window. No byte is both, because a match contains no end
+// of a line.
 struct line_memory {
   std::uint32_t matches[window_segments];  // where matches begin
   std::uint32_t ends[window_segments];
   atomic_word<std::uint32_t> count;
 };
 
-// Bit i is set when byte i ends a line.
+// Bit i is set if byte i ends a line.
 GPUFS_HD constexpr std::uint32_t line_ends(std::uint64_t text) {
   return byte_bits(zero_bytes(text) | zero_bytes(text ^ eightfold('\n')));
 }
 
-// Returns what [from, to) of the window has, to all members. from < to. The window's masks are
-// there.
+// Collective. Returns the counts of [from, to) of the window to all members. from < to. The
+// window's masks must be filled.
 GPUFS_HD inline part_lines count_lines(const block_group& g, const matcher& m,
                                        const std::uint64_t* text, line_memory& memory,
                                        std::uint32_t from, std::uint32_t to) {
@@ -34,7 +33,7 @@ GPUFS_HD inline part_lines count_lines(const block_group& g, const matcher& m,
     memory.ends[k] = ends & bits_within(k, from, to);
     memory.matches[k] = m.matches_in(k);
   }
-  // Relaxed, as all of the counter: barriers are between its uses.
+  // Relaxed, as all accesses to the counter: barriers separate its uses.
   if (g.is_leader()) memory.count.store_relaxed(0);
   g.sync();
 
@@ -43,12 +42,12 @@ GPUFS_HD inline part_lines count_lines(const block_group& g, const matcher& m,
     if (matches == 0) continue;
     std::uint32_t ends = memory.ends[k];
     std::uint32_t lines = 0;
-    // The line in which the segment begins may have a match in front of the segment.
+    // The line in which the segment begins may have a match before the segment.
     if (ends == 0 || lowest_bit(matches) < lowest_bit(ends)) {
       std::uint32_t before = k;
       while (before > first && (memory.matches[before - 1] | memory.ends[before - 1]) == 0)
         --before;
-      // Of the last match and the last end in front of it, the later one has the higher bit.
+      // Of the last match and the last line end before it, the later one has the higher bit.
       if (before > first && memory.matches[before - 1] > memory.ends[before - 1]) --lines;
     }
     while (matches != 0) {

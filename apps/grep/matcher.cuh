@@ -1,14 +1,14 @@
 // Finds the dictionary's words in a window.
 //
-// A match can begin where the character before is no word character, and end where the character
-// behind is none. So a thread looks at each such beginning of its part of the window, and there at
-// one end after the other, as long as the dictionary has a word that goes on.
+// A match begins where the preceding character is no word character, and ends where the following
+// character is none. So a thread visits each such beginning in its part of the window. There it
+// tries one end after another, as long as the dictionary has a longer word.
 //
-// Matches of one word that overlap ("a-a" in "a-a-a-a") form a chain: each overlaps the one before.
-// Of a chain every second one or so counts: the first, and then always the next that begins behind
-// the end of the last that counted. The thread that finds the chain's first match walks along the
-// chain; the others see that they are not the first. A chain that goes on behind the searched part
-// leaves a note for the next window (`carried_chain`).
+// Overlapping matches of one word ("a-a" in "a-a-a-a") form a chain: each match overlaps the one
+// before. The first match of a chain counts. After that, the next match counts that begins after
+// the end of the last counted match. The thread that finds the chain's first match walks along the
+// chain; other threads see that theirs is not the first. A chain that continues after the searched
+// part leaves a note for the next window (`carried_chain`).
 #pragma once
 
 #include "tally.cuh"
@@ -16,15 +16,15 @@
 
 namespace gpufs::grep {
 
-// For one word that overlaps itself: how far the last match that counted reaches into the next
-// window's part. Two notes, so that one window's can be read while the next one's are written. Each
-// is its window's number in the upper half and the bytes in the lower; numbers are not used again,
-// so old notes need not be removed.
+// For one word that overlaps itself: how far the last counted match reaches into the part of the
+// next window. There are two notes, so that the note of one window can be read while that of the
+// next is written. A note has its window's number in the upper half and the bytes in the lower
+// half. Window numbers are not reused, so old notes need not be removed.
 struct carried_chain {
   atomic_word<std::uint64_t> notes[2];
 };
 
-// The bits of a segment whose bytes lie in [from, to) of the window.
+// Returns the bits of a segment whose bytes lie in [from, to) of the window.
 GPUFS_HD constexpr std::uint32_t bits_within(std::uint32_t segment, std::uint32_t from,
                                              std::uint32_t to) {
   const std::uint32_t first = segment * segment_bytes;
@@ -34,7 +34,8 @@ GPUFS_HD constexpr std::uint32_t bits_within(std::uint32_t segment, std::uint32_
   return bits;
 }
 
-// What one thread needs to search the part [from, to) of a window for matches that begin there.
+// Searches the part [from, to) of a window for matches that begin there. Each thread uses it for
+// its segments.
 class matcher {
  public:
   GPUFS_HD matcher(const dictionary_ref& dictionary, const std::uint8_t* classes,
@@ -51,7 +52,7 @@ class matcher {
       search_at(segment * segment_bytes + lowest_bit(beginnings));
   }
 
-  // Bit i is set when a match begins at byte i of the segment. Counts nothing.
+  // Bit i is set if a match begins at byte i of the segment. Counts nothing.
   GPUFS_HD std::uint32_t matches_in(std::uint32_t segment) const {
     std::uint32_t matches = 0;
     for (std::uint32_t beginnings = beginnings_in(segment); beginnings != 0;
@@ -70,8 +71,8 @@ class matcher {
     return (masks_[at / segment_bytes] >> (at % segment_bytes) & 1) != 0;
   }
 
-  // The first offset from `at` on that has no word character; any offset behind `limit` if there is
-  // none up to it.
+  // Returns the first offset from `at` on that has no word character, or any offset after `limit`
+  // if there is none up to it.
   GPUFS_HD std::uint32_t run_end(std::uint32_t at, std::uint32_t limit) const {
     while (at <= limit) {
       const std::uint32_t others = ~masks_[at / segment_bytes] >> (at % segment_bytes);
@@ -101,7 +102,7 @@ class matcher {
     });
   }
 
-  // Calls `found` with the entry of each word that matches at `at`, the shortest first, until it
+  // Calls `found` with the entry of each word that matches at `at`, shortest first, until it
   // returns false.
   template <class Found>
   GPUFS_HD void for_each_match(std::uint32_t at, const Found& found) const {
@@ -130,15 +131,16 @@ class matcher {
       if (is_match(word, before)) return;
     }
     carried_chain& chain = chains_[dictionary_.texts[word.text - 1]];
-    // Relaxed: a barrier of the block is between the window that wrote the note and this one.
+    // Relaxed: a barrier of the block is between the window that wrote the note and this window.
     const std::uint64_t note = chain.notes[(window_number_ - 1) % 2].load_relaxed();
-    std::uint32_t free_from = at;  // where the next match that counts can begin
+    std::uint32_t free_from = at;  // where the next counted match can begin
     if (note >> 32 == window_number_ - 1) {
       const std::uint32_t reaches = from_ + static_cast<std::uint32_t>(note);
       if (reaches > free_from) free_from = reaches;
     }
     std::uint32_t count = 0;
-    std::uint32_t chain_end = at + 1;  // behind the last match's end when the chain ends
+    // after the end of the chain's last match, when the chain ends
+    std::uint32_t chain_end = at + 1;
     for (std::uint32_t next = at; next < chain_end && next < to_; ++next) {
       if (!is_match(word, next)) continue;
       chain_end = next + bytes;
@@ -147,8 +149,8 @@ class matcher {
       free_from = next + bytes;
     }
     if (count != 0) counts_.add(word.word, count);
-    // Relaxed: only the thread that walks the chain across the part's end gets here, and readers
-    // are behind a barrier.
+    // Relaxed: only the thread that walks the chain across the part's end stores here, and readers
+    // come after a barrier.
     if (free_from > to_)
       chain.notes[window_number_ % 2].store_relaxed(std::uint64_t{window_number_} << 32 |
                                                     (free_from - to_));

@@ -19,7 +19,7 @@ struct ranked_counts {
   word_count* first;
 };
 
-// In the order of their files' ranks: a counting sort, since there are as many ranks as files.
+// Sorts by the files' ranks. A counting sort, because there are as many ranks as files.
 std::vector<ranked_counts> sort_by_rank(const std::vector<file_counts>& all,
                                         const std::vector<std::uint32_t>& files_by_path) {
   std::vector<std::uint32_t> rank_of_file(files_by_path.size());
@@ -36,8 +36,8 @@ std::vector<ranked_counts> sort_by_rank(const std::vector<file_counts>& all,
   return sorted;
 }
 
-// The counts of some neighbouring files, sorted. A thread makes it; then, when all are made and
-// their sizes known, the thread writes it to its place in the result.
+// The sorted counts of a range of files. A thread makes it. When all are made and their sizes are
+// known, the thread writes it to its place in the result.
 class partial_result {
  public:
   partial_result(const std::vector<std::uint32_t>& files_by_path, std::size_t words)
@@ -50,7 +50,7 @@ class partial_result {
       for (; end != last && end->rank == first->rank; ++end) total += end->count;
       const std::uint32_t file = files_by_path_[first->rank];
       if (end == first + 1) {
-        // One section has each word once. The usual case, so its counts stay where they are.
+        // A section has no duplicate words. This is the usual case, so its counts stay in place.
         std::sort(first->first, first->first + first->count, by_word);
         files_.push_back({file, first->count, first->first, 0});
       } else {
@@ -79,7 +79,7 @@ class partial_result {
   struct sorted_counts {
     std::uint32_t file;
     std::uint32_t count;
-    const word_count* section;  // null: from `added` on in added_
+    const word_count* section;  // null: in added_, from `added` on
     std::size_t added;
   };
   struct wide_count {
@@ -89,10 +89,10 @@ class partial_result {
 
   static bool by_word(const word_count& a, const word_count& b) { return a.word < b.word; }
 
-  // Counts of one file from several sections, by word.
+  // Adds up the counts of one file from several sections, by word.
   void add(const ranked_counts* first, const ranked_counts* last, std::size_t total) {
     if (total > words_ / 4) {
-      // A large file's parts bring most words again and again: too many to sort.
+      // The parts of a large file have most words many times: too many to sort.
       totals_.assign(words_, 0);
       for (; first != last; ++first) {
         for (std::uint32_t k = 0; k < first->count; ++k)
@@ -157,7 +157,7 @@ match_list merge_counts(const std::vector<file_counts>& all,
       std::clamp<std::size_t>(total / counts_per_thread, 1,
                               std::clamp(std::thread::hardware_concurrency(), 1u, threads_max));
 
-  // Where each thread's counts begin: about as many for each, and no file shared.
+  // Where each thread's counts begin. Each thread gets about as many; no file is divided.
   std::vector<std::size_t> begin(threads + 1, sorted.size());
   std::size_t passed = 0;
   for (std::size_t k = 0, t = 0; k < sorted.size(); passed += sorted[k++].count) {

@@ -1,18 +1,19 @@
-// How many lines of a text have a match, known part by part.
+// How many lines of a text have a match, computed part by part.
 #pragma once
 
 #include "gpufs/base/platform.cuh"
 
 namespace gpufs::grep {
 
-// What a part of a text has. A part may begin and end inside a line. An empty part is all zeros.
+// The counts of one part of a text. A part may begin and end inside a line. An empty part is all
+// zeros.
 struct part_lines {
   std::uint64_t count = 0;  // lines with a match in this part; below 2^61
   bool first = false;       // the line in which the part begins is one of them
   bool last = false;        // the line in which the part ends is one of them
   bool ends = false;        // a line ends in the part
 
-  // Appends the next part: a line across the border counts once.
+  // Appends the next part. A line across the border counts once.
   GPUFS_HD constexpr void append(const part_lines& next) {
     count += next.count - (last && next.first ? 1 : 0);
     first = first || (!ends && next.first);

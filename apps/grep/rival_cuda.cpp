@@ -1,4 +1,4 @@
-// Compiled by nvcc where there is one, by the host compiler otherwise.
+// Compiled by nvcc if there is one, otherwise by the host compiler.
 #include <cerrno>
 
 #include "gpufs/error.hpp"
@@ -31,7 +31,7 @@ constexpr std::uint32_t lanes = 32;
 constexpr std::uint32_t everyone = ~0u;
 constexpr std::uint32_t tile_bytes = 8192;
 constexpr std::uint32_t padding_bytes =
-    112;  // zeros behind a tile's text, which are no word characters
+    112;  // zeros after a tile's text, which are no word characters
 constexpr std::uint32_t memory_bytes = lead_bytes + tile_bytes + behind_bytes + padding_bytes;
 constexpr std::uint32_t groups_max = memory_bytes / lanes;
 constexpr std::uint32_t slots =
@@ -44,8 +44,8 @@ static_assert(slots % threads_of_block == 0, "all threads look through as many s
 // A part of a text in a chunk, for one block.
 struct tile {
   std::uint32_t begin;    // offset in the chunk; a multiple of 16
-  std::uint32_t bytes;    // matches that begin in so many bytes are searched for
-  std::uint32_t end;      // where the text ends, with what is behind it
+  std::uint32_t bytes;    // searched for matches that begin in this many bytes
+  std::uint32_t end;      // where the text ends, including the bytes after the tile
   std::uint32_t segment;  // number of the text in the chunk
 };
 
@@ -55,11 +55,11 @@ struct tile_counts {
 struct tile_place {
   std::uint32_t segment, word, at;  // offset in the chunk
 };
-// How much there is in each list, or would be if there were room.
+// The number of entries in each list, including those for which there was no room.
 struct used_counts {
   std::uint32_t counts, sections, places;
 };
-// Lists in the host's memory: only what was found goes over the bus.
+// Lists in host memory: only findings cross the bus.
 struct answers {
   used_counts* used;  // in the GPU's memory
   word_count* counts;
@@ -95,7 +95,7 @@ __device__ bool is_word_byte(std::uint32_t c) {
   return (c | 0x20) - 'a' < 26 || c - '0' < 10 || c == '_';
 }
 
-// The lead of a tile, its text and what is behind it.
+// Loads the bytes before a tile, its text, and the bytes after it.
 __device__ std::uint32_t load_text(block_memory& memory, const char* chunk, const tile& t) {
   const std::uint32_t begin = t.begin - lead_bytes, wanted = lead_bytes + t.bytes + behind_bytes;
   const std::uint32_t bytes = wanted < t.end - begin ? wanted : t.end - begin;
@@ -109,7 +109,7 @@ __device__ std::uint32_t load_text(block_memory& memory, const char* chunk, cons
   return bytes;
 }
 
-// A warp tells a character of each of its lanes at a time.
+// In each step a warp classifies one character a lane.
 __device__ void mark_word_characters(block_memory& memory, std::uint32_t bytes) {
   const std::uint32_t lane = threadIdx.x % lanes;
   const auto* const text = reinterpret_cast<const std::uint8_t*>(memory.text);
@@ -120,7 +120,7 @@ __device__ void mark_word_characters(block_memory& memory, std::uint32_t bytes) 
   }
 }
 
-// Lists where words may begin, so that all threads have as many of them to look up.
+// Lists where words may begin, so that all threads have the same number of lookups.
 __device__ void list_starts(block_memory& memory, const keys_ref& keys, std::uint32_t bytes) {
   const std::uint32_t lane = threadIdx.x % lanes, end = lead_bytes + bytes;
   for (std::uint32_t first = 0; first * lanes < end; first += threads_of_block) {
@@ -152,7 +152,7 @@ __device__ void list_starts(block_memory& memory, const keys_ref& keys, std::uin
   }
 }
 
-// The first place from `at` on that has no word character.
+// Returns the first place from `at` on that has no word character.
 __device__ std::uint32_t run_end(const block_memory& memory, std::uint32_t at) {
   std::uint32_t group = at / lanes;
   std::uint32_t others = ~memory.masks[group] & ~0u << at % lanes;
@@ -215,7 +215,7 @@ __device__ void hand_over(block_memory& memory, std::uint32_t segment, const ans
   }
 }
 
-// A block for each tile.
+// One block for each tile.
 __global__ void __launch_bounds__(threads_of_block)
     search_tiles(const char* chunk, const tile* tiles, const keys_ref keys, const answers to) {
   extern __shared__ uint4 scratch[];
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(threads_of_block)
   hand_over(memory, t.segment, to);
 }
 
-// The dictionary in the GPU's memory.
+// The dictionary in GPU memory.
 class device_keys {
  public:
   explicit device_keys(const key_table& from)
@@ -245,7 +245,7 @@ class device_keys {
     copy(filter_, from.filter());
     copy(texts_, from.dictionary().texts);
     check(cudaDeviceSynchronize(),
-          "cudaDeviceSynchronize");  // what was copied is there, whatever stream looks for it
+          "cudaDeviceSynchronize");  // makes the copies visible to all streams
   }
   keys_ref ref() const {
     keys_ref keys = from_.ref();
@@ -270,11 +270,11 @@ constexpr std::uint64_t round_up(std::uint64_t number, std::uint64_t to) {
   return (number + to - 1) / to * to;
 }
 
-// Half of a thread's double buffer: texts of files, one behind the other, then the tiles; and what
-// was found in them.
+// Half of a thread's double buffer: texts of files, one after another, then the tiles. Also their
+// findings.
 class chunk {
  public:
-  // A part of this size has room in an empty chunk.
+  // Size of a part that fits into an empty chunk.
   static std::uint64_t part_bytes_for(std::uint64_t chunk_bytes) {
     return chunk_bytes / 8 * 7 / 16 * 16;
   }
@@ -293,7 +293,7 @@ class chunk {
   }
   bool is_empty() const { return tiles_.empty(); }
 
-  // Reads a part into the chunk. Files with a NUL in it stay outside.
+  // Reads a part into the chunk, unless it has a NUL.
   void add(const file_part& part, const file_item& item, file_states& states, findings& to) {
     if (states.first_nul(part.file) < part.begin) return;
     const part_file file(item.path.c_str());
@@ -337,7 +337,7 @@ class chunk {
           "cudaMemcpyAsync");
   }
 
-  // Waits for the search, if there is one, and takes what it found. The chunk is empty then.
+  // Waits for the search, if there is one, and takes its findings. Afterwards the chunk is empty.
   void collect(text_searcher& on_host, findings& to) {
     buffer_.wait();
     const used_counts used = is_empty() ? used_counts{} : known_[0];
@@ -388,7 +388,7 @@ class chunk {
   std::vector<tile> tiles_;
 };
 
-// Of one thread.
+// Findings of one thread.
 struct worker {
   chunk halves[2];
   findings found;
@@ -396,7 +396,7 @@ struct worker {
   worker(std::uint64_t chunk_bytes, const key_table& keys)
       : halves{chunk(chunk_bytes), chunk(chunk_bytes)}, on_host(keys, found) {}
 
-  // Takes parts until there are none.
+  // Takes parts until there are none left.
   void work(const std::vector<file_part>& parts, std::atomic<std::size_t>& next,
             const std::vector<file_item>& files, file_states& states, const keys_ref& keys) {
     std::size_t i = next++;

@@ -58,7 +58,7 @@ std::int64_t part_file::read(char* to, std::uint64_t at, std::uint64_t bytes) co
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return -errno;
     done += static_cast<std::uint64_t>(n);
-    // Regular files give less than was asked for at their end, and after 2 GiB.
+    // A read of a regular file returns fewer bytes only at the end of the file, and after 2 GiB.
     if (done == wanted || n < (1 << 30))
       return done < lead ? 0 : static_cast<std::int64_t>(done - lead);
   }

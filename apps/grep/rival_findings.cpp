@@ -7,8 +7,8 @@ namespace gpufs::grep {
 
 namespace {
 
-// Of the matches of one word in one file the first counts, and then always the next that begins
-// behind the end of the last that counted.
+// Of the matches of one word in one file the first counts. After that, the next match counts that
+// begins after the end of the last counted match.
 findings count_places(std::vector<word_place>& places, const std::vector<std::string>& words) {
   const auto key = [](const word_place& p) { return std::tie(p.file, p.word, p.at); };
   std::sort(places.begin(), places.end(),

@@ -19,7 +19,7 @@ namespace gpufs::grep {
 namespace {
 
 constexpr std::uint64_t chunks_of_part = 8;      // fewer sections of counts than chunks
-constexpr std::uint64_t padding_bytes_min = 64;  // that a search reads behind its text
+constexpr std::uint64_t padding_bytes_min = 64;  // what a search reads after its text
 
 class part_searcher {
  public:
@@ -40,7 +40,7 @@ class part_searcher {
   }
 
  private:
-  // False where nothing behind this chunk is wanted.
+  // Returns false if nothing after this chunk is wanted.
   bool search(const file_part& part, const part_file& file, std::uint64_t at) {
     const std::uint64_t wanted = std::min(chunk_bytes_, part.end - at);
     const std::int64_t got = file.read(buffer_.get(), at, wanted);
@@ -70,7 +70,7 @@ class part_searcher {
   const std::unique_ptr<char[]> buffer_;
 };
 
-// A thread for each searcher; they take the parts in order.
+// One thread for each searcher. Threads take the parts in order.
 void search_parts(const std::vector<file_part>& parts,
                   std::vector<std::unique_ptr<part_searcher>>& searchers) {
   std::atomic<std::size_t> next{0};

@@ -6,11 +6,12 @@
 
 namespace gpufs::grep {
 
-// Throws gpufs::error (EINVAL) where chunks would not be at places of files that parts can begin
-// at, or would be tiny.
+// Throws gpufs::error (EINVAL) for a chunk size that is tiny, or that would put chunks at places
+// where parts cannot begin.
 void check_chunk(std::uint64_t bytes);
 
-// Both programs' end: searches what counts of files with a late NUL, and puts all together.
+// The last step of both programs: searches the counted parts of files with a late NUL, and makes
+// the result.
 result complete(const dictionary& d, const key_table& keys, const std::vector<file_item>& files,
                 file_states& states, std::vector<findings>&& first, unsigned threads,
                 std::uint64_t chunk_bytes);

@@ -6,11 +6,11 @@ namespace gpufs::grep {
 
 namespace {
 
-constexpr std::uint32_t filter_bits_more = 3;  // 16 bits for each key, or more
+constexpr std::uint32_t filter_bits_more = 3;  // at least 16 bits for each key
 constexpr std::uint32_t shortest_run_max =
-    8;  // what a search asks of each place takes a step for each character
+    8;  // a search takes one step for each character at each place
 
-// Word characters at the beginning of a word.
+// Returns the number of word characters at the beginning of a word.
 std::uint32_t run_of(const std::string& word) {
   const auto end = std::find_if(word.begin(), word.end(), [](char c) {
     return !is_word_character(static_cast<std::uint8_t>(c));

@@ -1,10 +1,9 @@
-// The dictionary as the programs without gpufs use it: a hash table, and a filter of a bit for each
-// of some more hashes in front of it, which turns away most words of a text that are not in the
-// dictionary and has room in a nearer cache.
+// The dictionary as the programs without gpufs use it: a hash table, and before it a bit filter
+// over more hash bits. The filter rejects most words of a text that are not in the dictionary, and
+// fits into a nearer cache.
 //
-// A key is a word, or a beginning of a word behind which a text with that word has a word boundary.
-// Its first and its last eight bytes are in its entry, so most are compared without a look at their
-// texts.
+// A key is a word, or a prefix of a word after which a text with that word has a word boundary. An
+// entry has the key's first and last eight bytes, so most keys are compared without their texts.
 #pragma once
 
 #include <vector>
@@ -13,10 +12,10 @@
 
 namespace gpufs::grep {
 
-// Aligned so that none lies in two cache lines.
+// Aligned so that no entry lies in two cache lines.
 struct alignas(32) key_entry {
-  std::uint64_t first;     // eight bytes, with zeros behind the end
-  std::uint64_t last;      // eight bytes; 0 where there are no more than the first
+  std::uint64_t first;     // eight bytes, with zeros after the end
+  std::uint64_t last;      // eight bytes; 0 if the key has no more than eight
   std::uint32_t word;      // or no_word
   std::uint32_t text;      // in flat_dictionary::texts
   std::uint16_t bytes;     // 0: free
@@ -39,24 +38,23 @@ struct keys_ref {
   std::uint32_t entry_bits;
   std::uint32_t filter_bits;
   std::uint32_t longest;  // bytes of the longest word
-  std::uint32_t
-      // a text with a word that begins with a word character has so many there, or more
-      shortest_run;
+  // Words that begin with a word character begin with at least this many of them.
+  std::uint32_t shortest_run;
   std::uint32_t begins_non_word;
 
-  // Where the looks for a hash begin.
+  // Where a lookup of a hash begins.
   GPUFS_HD std::uint64_t entry_slot(std::uint64_t hash) const { return hash >> (64 - entry_bits); }
   GPUFS_HD std::uint64_t filter_word(std::uint64_t hash) const {
     return hash >> (64 - filter_bits) >> 5;
   }
 
-  // Whether a key with this hash may be there.
+  // Whether a key with this hash may exist.
   GPUFS_HD bool may_have(std::uint64_t hash) const {
     return (filter[filter_word(hash)] >> (hash >> (64 - filter_bits)) % 32 & 1) != 0;
   }
 
-  // Null if there is none. `has_middle(text)`: whether what is asked for has the bytes of a key's
-  // text between its first and its last eight.
+  // Returns null if there is no such key. `has_middle(text)` returns whether the searched text has
+  // the same bytes as `text` between the first and the last eight.
   template <class Middle>
   GPUFS_HD const key_entry* find(std::uint64_t hash, std::uint64_t first, std::uint64_t last,
                                  std::uint32_t bytes, const Middle& has_middle) const {
@@ -71,7 +69,7 @@ struct keys_ref {
   }
 };
 
-// Owner of the host's copy. `dictionary` has to outlive it.
+// Owner of the host's copy. `dictionary` must outlive it.
 class key_table {
  public:
   explicit key_table(const flat_dictionary& dictionary);

@@ -13,7 +13,7 @@ namespace gpufs::grep {
 namespace {
 
 #if defined(__x86_64__)
-// 32 bytes at a step. Bytes are compared without a sign by way of their minimum.
+// 32 bytes a step. Compares bytes as unsigned with the help of their minimum.
 __attribute__((target("avx2"))) void mark_by_vectors(const char* text, std::uint64_t* masks,
                                                      std::size_t count) {
   const __m256i of_case = _mm256_set1_epi8(0x20), underscore = _mm256_set1_epi8('_');
@@ -59,7 +59,7 @@ void mark_word_characters(const char* text, std::uint64_t* masks, std::size_t co
 
 unsigned lowest(std::uint64_t bits) { return static_cast<unsigned>(__builtin_ctzll(bits)); }
 
-// The first place from `at` on that has no word character.
+// Returns the first place from `at` on that has no word character.
 std::uint32_t run_end(const std::uint64_t* masks, std::uint32_t at) {
   std::uint64_t others = ~masks[at / 64] >> (at % 64);
   if (others != 0) return at + lowest(others);
@@ -88,7 +88,7 @@ struct candidate {
   std::uint32_t at, bytes;
 };
 
-// Without jumps that nobody could foresee.
+// Without branches, because they would be unpredictable.
 inline candidate make_candidate(const char* memory, std::uint32_t at, std::uint32_t end) {
   const std::uint32_t bytes = end - at, unused_bits = bytes < 8 ? 64 - 8 * bytes : 0;
   const std::uint64_t first = eight_bytes_at(memory + at) << unused_bits >> unused_bits;
@@ -103,8 +103,8 @@ inline const key_entry* find(const search_of_text& s, const candidate& c) {
   });
 }
 
-// Counts what begins at a candidate with this key, which is a word that can overlap itself, or
-// begins longer ones.
+// Counts the words that begin at a candidate. The key is a word that can overlap itself, or a
+// prefix of longer words.
 void look_further(search_of_text& s, candidate c, const key_entry* key) {
   while (key != nullptr) {
     if (key->overlaps != 0)
@@ -118,11 +118,11 @@ void look_further(search_of_text& s, candidate c, const key_entry* key) {
   }
 }
 
-// Candidates are looked up many at a time, in steps: what a step needs of memory is on its way
-// since the step before.
+// Looks up many candidates at a time, in steps. Each step prefetches the memory that the next step
+// reads.
 class candidates {
  public:
-  static constexpr std::uint32_t room = 64;  // for the starts of 64 bytes
+  static constexpr std::uint32_t room = 64;  // for the starts in 64 bytes
 
   explicit candidates(search_of_text& s) : s_(s) {}
   bool is_full() const { return count_ > capacity - room; }
@@ -172,7 +172,8 @@ GPUFS_FOR_EACH_PROCESSOR void look_through(search_of_text& s, std::uint32_t from
   for (std::uint32_t k = from / 64; 64 * k < to; ++k) {
     const std::uint64_t mask = s.masks[k], next = s.masks[k + 1];
     const std::uint64_t boundary = ~(mask << 1 | (k == 0 ? 0 : s.masks[k - 1] >> 63));
-    // Most words of a text are shorter than all of the dictionary's: they are left out all at once.
+    // Most words of a text are shorter than all words of the dictionary. This skips all of them at
+    // once.
     std::uint64_t starts = mask & boundary;
     for (unsigned i = 1; i < s.keys.shortest_run; ++i) starts &= mask >> i | next << (64 - i);
     if (s.keys.begins_non_word != 0) starts |= ~mask & boundary;
@@ -182,7 +183,7 @@ GPUFS_FOR_EACH_PROCESSOR void look_through(search_of_text& s, std::uint32_t from
     for (; starts != 0; starts &= starts - 1) {
       const unsigned i = lowest(starts);
       const std::uint32_t at = 64 * k + i;
-      // Behind the first character; of those that follow it, 63.
+      // The 63 characters after the first one.
       const std::uint64_t others = ~(mask >> i | next << 1 << (63 - i)) >> 1;
       some.add(at, others != 0 ? at + 1 + lowest(others) : run_end(s.masks, at + 1));
     }

@@ -6,27 +6,26 @@
 
 namespace gpufs::grep {
 
-// A text in memory, with what is in front of it (rival_files.hpp).
+// A text in memory, with the bytes before it (rival_files.hpp).
 struct text_in_file {
-  const char*
-      // from `lead_bytes` in front of the text on. 64 bytes behind it can be read, and do not
-      // matter
-      memory;
-  std::uint32_t bytes;  // with those in front
+  // Begins `lead_bytes` before the text. 64 bytes after the text are readable; their values do
+  // not matter.
+  const char* memory;
+  std::uint32_t bytes;  // including the bytes before the text
   std::uint32_t file;
   std::uint64_t at;  // offset of the text in its file
 };
 
-// Of one thread.
+// Used by one thread.
 class text_searcher {
  public:
   text_searcher(const key_table& keys, findings& to);
 
-  // Finds the matches that begin in the first `bytes` of a text. Behind them it has as much as a
-  // word can be long, and a character; or the file ends.
+  // Finds the matches that begin in the first `bytes` of a text. The text continues for the longest
+  // word and one character after them, unless the file ends.
   void search(const text_in_file& text, std::uint32_t bytes);
 
-  // What was counted until now is of this file.
+  // Assigns the counts so far to this file.
   void end_section(std::uint32_t file);
 
  private:

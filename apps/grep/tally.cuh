@@ -1,7 +1,7 @@
-// Counts by word of one block, in its scratch memory, and the messages that carry them to the host.
+// One block's counts by word, in its scratch memory, and the messages that carry them to the host.
 //
-// The counts are a small hash table for the item in hand. It is emptied into a message at the
-// item's end, or when it is half full; the host adds up what it gets. So the memory does not depend
+// The counts are a small hash table for the current item. It is emptied into a message at the end
+// of the item, or when it is half full. The host adds up the counts, so the memory does not depend
 // on the dictionary's size.
 #pragma once
 
@@ -13,14 +13,14 @@ namespace gpufs::grep {
 inline constexpr std::uint32_t tally_slots_bits = 12;
 inline constexpr std::uint32_t tally_slots = 1u << tally_slots_bits;
 inline constexpr std::uint32_t tally_probes = 64;
-// A message that waits for more items goes off after this time, so that the host sees progress.
+// A message that waits for more items is sent after this time, so that the host sees progress.
 inline constexpr std::uint64_t message_delay_ns = 50'000'000;
 
 struct tally_memory {
   atomic_word<std::uint32_t> keys[tally_slots];  // word + 1; 0: free
   atomic_word<std::uint32_t> counts[tally_slots];
   atomic_word<std::uint32_t> used;    // keys that are not 0
-  atomic_word<std::uint32_t> packed;  // word_counts put into the section that is being made
+  atomic_word<std::uint32_t> packed;  // word_counts in the section that is being packed
   atomic_word<std::uint32_t> error;   // errno of a failed single send
 };
 
@@ -41,11 +41,11 @@ class tally {
     g_.sync();
   }
 
-  // The item that is counted from now on. The counts of the one before have been flushed.
+  // Sets the item for the next counts. The counts of the previous item must be flushed.
   GPUFS_HD void begin(std::uint32_t item) { item_ = item; }
 
-  // By one thread. Relaxed throughout: a barrier of the block is between all additions and the
-  // flush.
+  // Called by one thread. Relaxed throughout: a barrier of the block is between all additions and
+  // the flush.
   GPUFS_HD void add(std::uint32_t word, std::uint32_t count) {
     const std::uint32_t key = word + 1;
     std::uint32_t slot = (key * 0x9e37'79b1u) >> (32 - tally_slots_bits);
@@ -60,20 +60,21 @@ class tally {
         return;
       }
     }
-    send_one(word, count);  // so many words in one window that there is no room: slow, and right
+    // the window has too many different words for the table: slow, but correct
+    send_one(word, count);
   }
 
-  // The rest is called by all members.
+  // Collective: all members call the functions below.
 
-  // Empties the table if it is getting full. `window_number` bounds what one count can be.
+  // Empties the table if it is half full. `window_number` limits the value of a count.
   GPUFS_HD void make_room(std::uint32_t window_number) {
     g_.sync();
-    // 2^18 windows of less than 2^14 bytes: the 32 bits of a count are enough.
+    // 2^18 windows of less than 2^14 bytes: 32 bits are enough for a count.
     if (memory_.used.load_relaxed() > tally_slots / 2 || window_number % (1u << 18) == 0)
       flush({item_, 0, section_kind::counts, 0, 0, 0});
   }
 
-  // Ends the item: its last section is on its way when the message is full, or overdue.
+  // Ends the item. Its last section is sent when the message is full or overdue.
   GPUFS_HD void end_item(std::int32_t error, std::uint64_t bytes, std::uint64_t offset) {
     g_.sync();
     flush({item_, 0, section_kind::done, error, bytes, offset});
@@ -89,8 +90,8 @@ class tally {
     last_sent_ns_ = platform::now_ns();
   }
 
-  // 0, or the -errno of a message that did not reach the host: then nothing that the block finds is
-  // of use.
+  // Returns 0, or the -errno of a message that did not reach the host. In that case the block's
+  // results are useless.
   GPUFS_HD std::int32_t error() const {
     if (error_ != 0) return error_;
     return -static_cast<std::int32_t>(g_.broadcast(memory_.error.load_relaxed()));
@@ -102,14 +103,14 @@ class tally {
     memory_.counts[slot].store_relaxed(0);
   }
 
-  // Moves all counts into sections, the last of which is `last`. A barrier came before, so `used`
-  // is what it is.
+  // Moves all counts into sections. The last one is `last`. A barrier came before, so `used` does
+  // not change.
   GPUFS_HD void flush(section last) {
     const std::uint32_t used = memory_.used.load_relaxed();
     const auto room =
         static_cast<std::uint32_t>((message_bytes_ - sizeof(section)) / sizeof(word_count));
-    // One part of the table at a time, so small that its counts fit into a message whatever part of
-    // them is in it.
+    // Flushes one part of the table at a time. A part is so small that its counts always fit into a
+    // message.
     const std::uint32_t slots = used <= room ? tally_slots : room;
     for (std::uint32_t first = 0; first < tally_slots; first += slots) {
       const std::uint32_t end = first + slots < tally_slots ? first + slots : tally_slots;
@@ -130,7 +131,7 @@ class tally {
     g_.sync();
   }
 
-  // Moves the counts of some slots to `to`; returns how many there were.
+  // Moves the counts of some slots to `to`. Returns their number.
   GPUFS_HD std::uint32_t pack(std::uint32_t first, std::uint32_t end, word_count* to) {
     if (g_.is_leader()) memory_.packed.store_relaxed(0);
     g_.sync();
@@ -142,7 +143,7 @@ class tally {
     }
     g_.sync();
     const std::uint32_t count = memory_.packed.load_relaxed();
-    g_.sync();  // all have read it before it is used again
+    g_.sync();  // all members have read it before it is reused
     return count;
   }
 

@@ -1,5 +1,5 @@
-// Finds the files below directories, with several threads: most of the time goes into waiting for
-// the kernel's stat.
+// Finds the files below directories. Uses several threads, because most of the time is spent in the
+// kernel's stat.
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -28,13 +28,13 @@ constexpr unsigned threads_max = 8;
 constexpr const char* of_pseudo_file_system =
     "is of a pseudo file system, whose files cannot be searched";
 
-// A folder of autofs is one in which file systems are mounted.
+// autofs mounts other file systems in its folders, so it is no pseudo file system here.
 bool is_pseudo(const struct statfs& s) {
   const auto type = static_cast<std::uint32_t>(s.f_type);
   return type != AUTOFS_SUPER_MAGIC && is_kernel_file_system(type);
 }
 
-// What is no regular file and no directory.
+// Neither a regular file nor a directory.
 const char* reason_to_refuse_type(mode_t mode) {
   if (S_ISFIFO(mode)) return "is a FIFO, neither a regular file nor a folder";
   if (S_ISSOCK(mode)) return "is a socket, neither a regular file nor a folder";
@@ -55,7 +55,7 @@ struct directory {
   bool is_root;
 };
 
-// The directories that are still to be listed, shared by the threads.
+// The directories that are not listed yet, shared by the threads.
 class pending_directories {
  public:
   void add(std::vector<directory>&& more) {
@@ -67,7 +67,8 @@ class pending_directories {
     wake_.notify_all();
   }
 
-  // Waits for one. False when there is none and no thread is listing one that could add more.
+  // Waits for a directory. Returns false if there is none and no thread lists one that could add
+  // more.
   bool take(directory& d) {
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [this] { return !stack_.empty() || listing_ == 0; });
@@ -91,7 +92,8 @@ class pending_directories {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<directory> stack_;  // guarded by mutex_
-  unsigned listing_ = 0;  // directories that were taken and are not listed yet; guarded by mutex_
+  // directories that were taken and are not fully listed yet; guarded by mutex_
+  unsigned listing_ = 0;
 };
 
 void list(const directory& d, found& out, std::vector<directory>& below) {
@@ -147,8 +149,8 @@ void list_all(pending_directories& pending, found& out) {
 
 bool by_path(const file_item& a, const file_item& b) { return a.path < b.path; }
 
-// The files sorted by path: the threads' order is nobody's, and so neighbours in the list are
-// neighbours on the disk too.
+// Sorts the files by path: the order of the threads is arbitrary, and neighbours in a sorted list
+// are neighbours on the disk.
 void list_all_with_threads(pending_directories& pending, found& out) {
   const std::size_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, threads_max);
   std::vector<found> parts(threads);

@@ -1,8 +1,8 @@
 // A window over a file's text that moves forward, in a block's scratch memory.
 //
-// The window holds the character in front of the text that is searched next, and `lookahead_bytes`
-// behind it wherever the file goes on, so that a match that begins in the searched part can be told
-// from the window alone.
+// The window holds the character before the text that is searched next. It also holds
+// `lookahead_bytes` after that text, unless the file ends. So the window alone decides every match
+// that begins in the searched part.
 #pragma once
 
 #include "dictionary_table.hpp"
@@ -11,14 +11,13 @@
 namespace gpufs::grep {
 
 inline constexpr std::uint32_t lookahead_bytes =
-    256;  // the longest word, and the character behind it
+    256;  // the longest word, and the character after it
 inline constexpr std::uint32_t window_bytes = 8464;
 inline constexpr std::uint32_t padding_bytes =
-    48;  // of zeros behind the text, which are no word characters
+    48;  // zeros after the text, which are no word characters
 inline constexpr std::uint32_t segment_bytes = 32;  // one word of `masks`
 inline constexpr std::uint32_t window_segments = (window_bytes + padding_bytes) / segment_bytes;
-// Windows end at multiples of this, so that gread copies between addresses that are alike modulo
-// 16.
+// Windows end at multiples of this, so that source and target of a gread are congruent modulo 16.
 inline constexpr std::uint32_t window_end_alignment = 4096;
 
 static_assert((window_bytes + padding_bytes) % segment_bytes == 0,
@@ -34,8 +33,8 @@ struct window_memory {
   atomic_word<std::uint32_t> first_nul;  // offset in the window, or no_offset
 };
 
-// Reads all bytes there are: gread may stop before an error, which only its next call returns.
-// Returns the bytes read, fewer than asked only at the end of the file; or -errno.
+// Reads until all bytes are read, because gread may stop before an error that only its next call
+// returns. Returns the bytes read, fewer than `bytes` only at the end of the file; or -errno.
 GPUFS_HD inline std::int64_t read_fully(const block_group& g, const mount_ref& fs, std::int32_t fd,
                                         char* to, std::uint64_t bytes, std::uint64_t offset) {
   std::uint64_t done = 0;
@@ -69,13 +68,13 @@ class text_window {
     return reinterpret_cast<const std::uint8_t*>(memory_.text)[at];
   }
 
-  // Moves to the byte in front of `from` and reads on. `from` lies in the window or at its end;
-  // anywhere, the first time. Returns 0 or -errno. A file that ends before its length at the open
-  // was cut off since: it ends there.
+  // Moves to the byte before `from` and reads on. `from` lies in the window or at its end; at the
+  // first call it may be anywhere. Returns 0 or -errno. If the file is now shorter than at the
+  // open, it was truncated: the text ends there.
   [[nodiscard]] GPUFS_HD std::int32_t move(std::uint64_t from) {
     const std::uint64_t begin = from == 0 ? 0 : (from - 1) / 16 * 16;
     const auto kept = static_cast<std::uint32_t>(bytes_ == 0 ? 0 : end() - begin);
-    g_.sync();  // all members have done with the old text
+    g_.sync();  // all members are done with the old text
     if (kept != 0 && begin != begin_) {
       const std::uint64_t* source = memory_.text + (begin - begin_) / 8;
       for (std::uint32_t k = g_.rank(); k < (kept + 7) / 8; k += g_.size())
@@ -97,21 +96,21 @@ class text_window {
     return 0;
   }
 
-  // Folds the case of the text (fold_case), what was folded before the last move, too. Members then
-  // see it all.
+  // Folds the case of the text (fold_case), also of text that was folded before the last move.
+  // Afterwards all members see the folded text.
   GPUFS_HD void fold() const {
     for (std::uint32_t k = g_.rank(); k < (bytes_ + 7) / 8; k += g_.size())
       memory_.text[k] = fold_case(memory_.text[k]);
     g_.sync();
   }
 
-  // The first offset in [from, to) behind a byte of the class `byte_breaks`, or no_offset. from >
-  // 0.
+  // Returns the first offset in [from, to) after a byte of the class `byte_breaks`, or no_offset.
+  // from > 0.
   GPUFS_HD std::uint32_t first_break(const std::uint8_t* classes, std::uint32_t from,
                                      std::uint32_t to) const {
     std::uint32_t found = no_offset;
     if (g_.is_leader()) {
-      // By the leader alone: it is a few bytes away, except in text that is made to avoid it.
+      // The leader searches alone: such a byte is near, except in text that is made to avoid it.
       for (std::uint32_t at = from; at < to && found == no_offset; ++at) {
         if ((classes[byte(at - 1)] & byte_breaks) != 0) found = at;
       }
@@ -119,8 +118,8 @@ class text_window {
     return g_.broadcast(found);
   }
 
-  // Fills the masks. Returns the offset of the first NUL in [from, to), or no_offset. Members then
-  // see all masks.
+  // Fills the masks. Returns the offset of the first NUL in [from, to), or no_offset. Afterwards
+  // all members see all masks.
   GPUFS_HD std::uint32_t classify(std::uint32_t from, std::uint32_t to) {
     const std::uint32_t segments = (bytes_ + padding_bytes) / segment_bytes;
     for (std::uint32_t segment = g_.rank(); segment < segments; segment += g_.size()) {
@@ -142,8 +141,7 @@ class text_window {
   GPUFS_HD void note_nul(std::uint32_t segment, std::uint32_t from, std::uint32_t to) {
     for (std::uint32_t at = segment * segment_bytes; at < (segment + 1) * segment_bytes; ++at) {
       if (at < from || at >= to || byte(at) != 0) continue;
-      // The smallest wins; its order to other memory does not matter, a barrier comes before it is
-      // used.
+      // The smallest offset wins. Relaxed: a barrier comes before it is used.
       std::uint32_t seen = memory_.first_nul.load_relaxed();
       while (at < seen && !memory_.first_nul.compare_exchange_relaxed(seen, at)) {
       }

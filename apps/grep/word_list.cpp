@@ -46,14 +46,14 @@ void word_list::take(std::string_view piece) {
   while (!piece.empty()) {
     const std::size_t newline = piece.find('\n');
     const std::string_view rest = piece.substr(0, newline);
-    // One byte too many is enough to refuse the line.
+    // One byte too many is enough to reject the line.
     line_.append(rest.substr(0, line_bytes_max + 1 - line_.size()));
     if (newline != std::string_view::npos) {
       end_line();
       piece.remove_prefix(newline + 1);
       continue;
     }
-    // "\r" at the end may belong to the line's end, and then counts as no byte of the word.
+    // "\r" at the end may belong to the end of the line; then it is not part of the word.
     if (const char* reason = reason_to_refuse(without_return(line_))) refuse(reason);
     return;
   }

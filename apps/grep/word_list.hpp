@@ -1,4 +1,4 @@
-// Lists of words as text: one word a line.
+// Word lists as text: one word a line.
 #pragma once
 
 #include <cstddef>
@@ -8,21 +8,21 @@
 
 namespace gpufs::grep {
 
-// Why a word cannot be searched for, or null. A newline in it is for the caller to find.
+// Returns why a word cannot be searched for, or null. Callers check for newlines themselves.
 const char* reason_to_refuse(std::string_view word);
 
-// Splits a text that comes in pieces. A line ends with "\n" or "\r\n", the last one also with
-// nothing.
+// Splits a text that arrives in pieces. A line ends with "\n" or "\r\n"; the last line may end
+// without either.
 class word_list {
  public:
-  // `name` is the path in errors.
+  // Errors have `name` as their path.
   explicit word_list(std::string name) : name_(std::move(name)) {}
 
-  // Throws gpufs::error (EINVAL, with the line's number) as soon as a line cannot be a word, so a
-  // text without newlines is never kept.
+  // Throws gpufs::error (EINVAL, with the line's number) as soon as a line cannot be a word. So it
+  // never keeps a long text without newlines.
   void take(std::string_view piece);
 
-  // Ends the text. Returns its words in their order, without empty ones. Throws as `take` does.
+  // Ends the text. Returns its words in order, without empty words. Throws as `take` does.
   std::vector<std::string> end();
 
  private:
@@ -31,12 +31,12 @@ class word_list {
 
   std::string name_;
   std::vector<std::string> words_;
-  std::string line_;  // the beginning of a line whose end has not come
+  std::string line_;  // the beginning of a line that has no end yet
   std::size_t line_number_ = 1;
 };
 
-// Reads a list from a file, which may be a pipe. Throws gpufs::error with the path: as
-// word_list::take does, or what opening and reading gave.
+// Reads a list from a file, which may be a pipe. Throws gpufs::error with the path: the error of
+// word_list::take, open, or read.
 std::vector<std::string> read_word_list(const std::string& path);
 
 }  // namespace gpufs::grep

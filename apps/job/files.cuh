@@ -1,5 +1,5 @@
-// What the kernels of an application do with files as a whole: all or nothing, and the first thing
-// that went wrong is kept for the host.
+// What the kernels of an application do with whole files. A call does all or nothing, and the first
+// error is kept for the host.
 #pragma once
 
 #include <fcntl.h>
@@ -10,8 +10,8 @@
 
 namespace gpufs::job {
 
-// The first thing that went wrong in a job's kernels: 0; or an errno, and in the upper half the
-// number of the file, in the order in which the host knows them.
+// The first error in a job's kernels. 0: none. Otherwise an errno, with the file's number in the
+// upper half, in the host's order.
 struct failure {
   atomic_word<std::uint64_t>* word;
   // `result`: -errno, or 0 for a file that ends too early.
@@ -23,8 +23,8 @@ struct failure {
   GPUFS_HD bool told() const { return word->load_relaxed() != 0; }
 };
 
-// The paths of a job's files, in memory of the device: where each begins, counted from here, and
-// they themselves.
+// The paths of a job's files, in device memory: first where each path begins, relative to `begin`,
+// then the paths.
 struct path_table {
   const char* begin;
   GPUFS_HD const char* operator[](std::uint32_t file) const {
@@ -32,7 +32,7 @@ struct path_table {
   }
 };
 
-// The descriptor; less than 0, which is told, if there is none.
+// Returns the descriptor. Reports an error and returns a negative number if the open fails.
 template <class Group>
 GPUFS_HD std::int32_t open_file(const Group& g, const mount_ref& fs, const char* path,
                                 std::int32_t flags, std::uint32_t file, const failure& failed) {
@@ -45,14 +45,14 @@ GPUFS_HD std::int32_t open_to_read(const Group& g, const mount_ref& fs, const ch
                                    std::uint32_t file, const failure& failed) {
   return open_file(g, fs, path, O_RDONLY, file, failed);
 }
-// Each byte is written once: no page is ever fetched for those that are not.
+// Each byte is written once, so no page is ever loaded.
 template <class Group>
 GPUFS_HD std::int32_t open_to_write(const Group& g, const mount_ref& fs, const char* path,
                                     std::uint32_t file, const failure& failed) {
   return open_file(g, fs, path, O_WRONLY | O_GWRONCE, file, failed);
 }
 
-// Reads all of it; false, which is told, if that is not to be had. Collective.
+// Collective. Reads all bytes. Reports an error and returns false if that is not possible.
 template <class Group>
 GPUFS_HD bool read_all(const Group& g, const mount_ref& fs, std::int32_t fd, std::uint32_t file,
                        const failure& failed, char* to, std::uint64_t bytes, std::uint64_t at) {
@@ -68,7 +68,7 @@ GPUFS_HD bool read_all(const Group& g, const mount_ref& fs, std::int32_t fd, std
   return true;
 }
 
-// Writes all of it, or tells why not. Collective.
+// Collective. Writes all bytes, or reports the error.
 template <class Group>
 GPUFS_HD void write_all(const Group& g, const mount_ref& fs, std::int32_t fd, std::uint32_t file,
                         const failure& failed, const char* from, std::uint64_t bytes,
@@ -84,7 +84,7 @@ GPUFS_HD void write_all(const Group& g, const mount_ref& fs, std::int32_t fd, st
   }
 }
 
-// Closes what was written; that it has reached the file is known only now.
+// Closes a written file. Errors of its write-back appear only here.
 template <class Group>
 GPUFS_HD void close_written(const Group& g, const mount_ref& fs, std::int32_t fd,
                             std::uint32_t file, const failure& failed) {
@@ -92,8 +92,8 @@ GPUFS_HD void close_written(const Group& g, const mount_ref& fs, std::int32_t fd
     failed.tell(file, closed);
 }
 
-// A file that a kernel has opened, if it has: the calls above, and others, of which none is told
-// twice where it is not open. Collective.
+// A file that a kernel has tried to open. Has the calls above and more. Collective. If the file is
+// not open, no further error is reported.
 class opened {
  public:
   GPUFS_HD opened(const mount_ref& fs, std::int32_t fd, std::uint32_t file, const failure& failed)
@@ -111,8 +111,8 @@ class opened {
                           std::uint64_t at) const {
     job::write_all(g, fs_, fd_, file_, failed_, static_cast<const char*>(from), bytes, at);
   }
-  // A mapping of all of a part, which lies in one page; null, which is told, if that is not to be
-  // had.
+  // Maps a part that lies in one page. Reports an error and returns null if not all of it can be
+  // mapped.
   template <class Group>
   GPUFS_HD const char* map(const Group& g, std::uint64_t bytes, std::uint64_t at) const {
     const mapping m = gmmap(g, fs_, fd_, static_cast<std::int64_t>(at), bytes);
@@ -121,12 +121,12 @@ class opened {
     if (g.is_leader()) tell(m.bytes < 0 ? m.bytes : 0);
     return nullptr;
   }
-  // `made`: as gmunmap has it.
+  // `made`: as for gmunmap.
   template <class Group, class Value>
   GPUFS_HD void unmap(const Group& g, const char* data, const Value& made) const {
     (void)gmunmap(g, fs_, data, made);
   }
-  // Asks for a part, or has what was written to it reach the file.
+  // bring() prefetches a part of the file. send() starts the write-back of a part that was written.
   template <class Group>
   GPUFS_HD void bring(const Group& g, std::uint64_t bytes, std::uint64_t at) const {
     if (bytes != 0)
@@ -149,7 +149,7 @@ class opened {
   const failure failed_;
 };
 
-// A file of a job, as its kernels are told of it.
+// A file of a job, as kernels get it.
 struct file {
   const char* path;
   std::uint32_t number;
@@ -165,8 +165,8 @@ struct file {
   }
 };
 
-// Calls `part(first, end)` for each of the block's parts of [0, count), `size` each, which the
-// blocks take by turns.
+// Calls `part(first, end)` for the block's parts of [0, count), `size` each. Blocks take the parts
+// round-robin.
 template <class Part>
 GPUFS_HD void by_turns(std::uint64_t count, std::uint64_t size, const Part& part) {
   for (std::uint64_t first = block_group::grid_rank() * size; first < count;
@@ -174,29 +174,29 @@ GPUFS_HD void by_turns(std::uint64_t count, std::uint64_t size, const Part& part
     part(first, count - first < size ? count : first + size);
 }
 
-// Whether a kernel goes on that needs some files: not if something went wrong with any file of the
-// job, as each call might wait for its timeout then. By all of a block.
+// Collective of the block. Whether a kernel that needs these files continues. It stops after an
+// error with any file of the job, because then each call might wait for its timeout.
 template <class... Opened>
 GPUFS_HD bool goes_on(const block_group& g, const Opened&... files) {
   return (files.is_open() && ...) && !g.all((files.told() || ...));
 }
 
-// Counts to `count`, and then anew; true for the last of so many. Then what the others wrote before
-// is there. By all of a block.
+// Collective of the block. Counts to `count`, then starts again. Returns true to the last block,
+// which then sees what the other blocks wrote before.
 template <class Word>
 GPUFS_HD bool is_last(const block_group& g, atomic_word<Word>& word, std::uint64_t count) {
   Word counted = 0;
-  g.sync();  // before the leader releases what all have written
+  g.sync();  // all members have written, before the leader releases it
   if (g.is_leader()) {
-    // Released for the last one, whose load acquires what all of them released: they only added to
-    // the word.
+    // Release: pairs with the load_acquire of the last block. All blocks only add to the word, so
+    // the load acquires what each of them released.
     counted = word.fetch_add_release(1) + 1;
     (void)word.load_acquire();
   }
   return g.broadcast(counted) % count == 0;
 }
 
-// A part of a file into memory of the device: each block a piece.
+// Reads a part of a file into device memory, one piece a block.
 struct read_part : tuned_shape {
   static constexpr std::uint64_t piece_bytes = std::uint64_t{64} << 10;
   const char* path;
@@ -214,10 +214,10 @@ struct read_part : tuned_shape {
     const std::int32_t fd = open_to_read(g, fs, path, file, failed);
     if (fd < 0) return;
     by_turns(bytes, piece_bytes, [&](std::uint64_t begin, std::uint64_t end) {
-      if (g.all(failed.told())) return;  // each call might wait for its timeout
+      if (g.all(failed.told())) return;  // after an error each call might wait for its timeout
       (void)read_all(g, fs, fd, file, failed, to + begin, end - begin, offset + begin);
     });
-    (void)gclose(g, fs, fd);  // of a file that is only read
+    (void)gclose(g, fs, fd);  // a file that is only read
   }
 };
 

@@ -1,4 +1,4 @@
-// Work shared out among threads of the host.
+// Divides work among host threads.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace gpufs::job {
 
-// Calls work(t) for each t below `threads`, in a thread each, and waits for all; then throws what
-// one of them threw.
+// Calls work(t) for each t below `threads`, each in its own thread, and waits for all of them. Then
+// rethrows one of their exceptions.
 template <class Work>
 void in_threads(std::size_t threads, const Work& work) {
   std::vector<std::exception_ptr> thrown(threads);

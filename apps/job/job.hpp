@@ -1,5 +1,4 @@
-// The host's side of an application's kernels: where they find the paths of their files, and what
-// they tell.
+// The host's side of an application's kernels: passes the paths of files, and reports errors.
 #pragma once
 
 #include <algorithm>
@@ -20,12 +19,12 @@
 
 namespace gpufs::job {
 
-// Kernels that work on some files together. Waits only where it says so.
+// Kernels that work on some files together. Waits only where a comment says so.
 class job {
  public:
-  // `alone`: no other thread of the process calls the CUDA driver meanwhile, so the copy engine may
-  // bring what is read (launch_shape::bulk). `what`: of which errors speak. `table`: what kernels
-  // find at table(). `memory_bytes`: of zeros, at memory(). Throws gpufs::error.
+  // `alone`: no other thread of the process calls the CUDA driver meanwhile, so loads may use the
+  // copy engine (launch_shape::bulk). `what`: text for errors. `table`: data for kernels, at
+  // table(). `memory_bytes`: zeroed memory, at memory(). Throws gpufs::error.
   job(const mount& m, std::string what, std::vector<std::string> paths, bool alone,
       std::span<const std::byte> table = {}, std::size_t memory_bytes = 0)
       : mount_(m), what_(std::move(what)), paths_(std::move(paths)), alone_(alone),
@@ -40,7 +39,7 @@ class job {
   }
   // For kernels.
   gpufs::job::file file(std::uint32_t number) const { return {path(number), number, failed()}; }
-  // The files' paths, where kernels can read them.
+  // The files' paths, in memory that kernels can read.
   path_table paths() const { return {device_.data()}; }
   const char* path(std::size_t file) const {
     std::uint64_t begin = 0;
@@ -53,8 +52,8 @@ class job {
   }
   char* memory() const { return device_.data() + word_begin() + device_parts::alignment; }
 
-  // A block for each multiprocessor: enough to keep the bus busy with large pieces, and few enough
-  // that they have room in a cache.
+  // One block for each multiprocessor: enough to keep the bus busy with large pieces, and few
+  // enough to fit into a cache.
   std::uint32_t few() const { return mount_.multiprocessors(); }
   std::uint32_t many() const {
     return mount_.multiprocessors() * tuned_shape::blocks_per_multiprocessor;
@@ -66,35 +65,36 @@ class job {
               std::size_t scratch_bytes = 0, std::uint32_t block_threads = threads) const {
     const auto count = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(blocks, 1, most));
     gpufs::launch(mount_, {count, block_threads, scratch_bytes, nullptr, alone_}, kernel);
-    // The first launch of the next kernel loads it, for which the driver waits; this one may be
-    // waiting for the driver.
+    // The first launch of the next kernel loads it, and the driver waits for that. This kernel may
+    // be waiting for the driver.
     if (alone_) mount_.synchronize();
   }
 
-  // Of a kernel that knows how: `launch_plan shape() const`.
+  // For a kernel that plans its launch: `launch_plan shape() const`.
   template <class Kernel>
   void launch(const Kernel& kernel) const {
     launch(kernel, kernel.shape().blocks, kernel.shape().blocks, kernel.shape().scratch_bytes);
   }
 
-  // Reads a part of a file into memory of the device.
+  // Reads a part of a file into device memory.
   void read(std::uint32_t file, std::uint64_t offset, std::uint64_t bytes, void* to) const {
     const read_part kernel(path(file), file, offset, bytes, static_cast<char*>(to), failed());
     launch(kernel, kernel.pieces(), many());
   }
 
-  // Waits for the kernels, and throws what went wrong in them. Gives what memory() begins with.
+  // Waits for the kernels, and throws their error. Returns the first `count` elements at memory().
   template <class T = char>
   std::vector<T> finish(std::size_t count = 0) const {
     mount_.synchronize();
-    // With the failure's word, which lies in front of it: each copy costs more time than its bytes.
+    // Copies the failure word too, which lies before memory(): each copy costs more time than its
+    // bytes.
     std::vector<char> bytes(device_parts::alignment + count * sizeof(T));
     mount_.copy_to_host(bytes.data(), device_.data() + word_begin(), bytes.size());
     std::uint64_t word = 0;
     std::memcpy(&word, bytes.data(), sizeof word);
     if (word != 0) {
       const auto number = static_cast<int>(word & 0xffff'ffff);
-      // A kernel may have written anything there.
+      // A kernel may have stored anything there.
       const std::uint64_t file = word >> 32;
       throw error(number, number == ENODATA ? "the file is shorter than it should be" : what_,
                   file < paths_.size() ? paths_[file] : std::string());
@@ -106,7 +106,7 @@ class job {
   }
 
  private:
-  // As path_table has it: where each path begins; the table; the paths.
+  // The layout of path_table: where each path begins; the table; the paths.
   static std::vector<char> brought_along(const std::vector<std::string>& paths,
                                          std::span<const std::byte> table) {
     const std::size_t begins_bytes = paths.size() * sizeof(std::uint64_t);
@@ -120,7 +120,7 @@ class job {
     }
     return all;
   }
-  // Of the failure's word, behind what was brought along; memory() follows it.
+  // Place of the failure word, after the paths and the table. memory() follows it.
   std::size_t word_begin() const {
     return ceiling(brought_.size(), device_parts::alignment) * device_parts::alignment;
   }
@@ -133,7 +133,7 @@ class job {
   const device_array<char> device_;
 };
 
-// A part of a file in memory of the device, for kernels that are launched later.
+// A part of a file in device memory, for kernels that are launched later.
 struct file_part : device_array<char> {
   file_part(const job& work, std::uint32_t file, std::uint64_t offset, std::uint64_t bytes)
       : device_array(work.of(), bytes) {

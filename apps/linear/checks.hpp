@@ -1,4 +1,4 @@
-// What is refused before anything is opened.
+// What is rejected before any file is opened.
 #pragma once
 
 #include <cerrno>
@@ -13,7 +13,7 @@ GPUFS_HD constexpr std::uint64_t bytes_of(element type) {
   return type == element::float32 ? sizeof(float) : 2;
 }
 
-// Of a matrix that there cannot be, or at a place where there cannot be one.
+// Throws EINVAL for a matrix or a place that is impossible.
 inline void check_matrix(std::uint64_t rows, std::uint64_t columns, std::uint64_t number_bytes,
                          std::uint64_t offset) {
   if (rows == 0 || columns == 0) throw error(EINVAL, "a matrix without numbers");

@@ -1,4 +1,4 @@
-// What both products' host parts share.
+// Common host code of both products.
 #pragma once
 
 #include "job/job.hpp"
@@ -7,7 +7,7 @@
 
 namespace gpufs::linear {
 
-// Launches a kernel for the numbers that a plan is for.
+// Launches a kernel for the plan's type of numbers.
 template <template <class> class Kernel, class Plan, class... Rest>
 void launch(const job::job& work, const Plan& plan, const Rest&... rest) {
   if (plan.type == element::float32) work.launch(Kernel<float>{{}, plan, rest...});

@@ -7,16 +7,16 @@
 
 namespace gpufs::linear {
 
-// Packs the right matrix for the matrix units, its columns as a panel's rows. A block takes as many
-// of its rows as a slice is deep.
+// Packs the right matrix for the matrix units. Its columns become the rows of a panel. A block
+// takes as many rows of the matrix at a time as a slice is deep.
 template <class T>
 struct pack_columns : tuned_shape {
   matmul_plan plan;
   job::file right;
   char* slices;
 
-  // Of a row that is read at a time: enough for it not to matter what a call takes, and so little
-  // that three blocks have room.
+  // Numbers of a row in one read: so many that the cost of a call does not matter, and so few that
+  // three blocks fit.
   static constexpr std::uint32_t numbers_at_once = 2048 / sizeof(T);
   static_assert(numbers_at_once % tile::side == 0, "whole tiles");
 
@@ -78,7 +78,7 @@ struct multiply_tiles : roomy_shape {
   job::file left, out;
   const char* slices;
   atomic_word<std::uint64_t>* next;
-  atomic_word<std::uint64_t>* done;  // of each tile's rows, the tiles that are written
+  atomic_word<std::uint64_t>* done;  // by tile row: the number of tiles that are written
 
   job::launch_plan shape() const {
     return {plan.cut.blocks, tile::scratch_bytes<memory>(plan.is_cpu)};
@@ -98,7 +98,7 @@ struct multiply_tiles : roomy_shape {
       }
       if (!multiply(g, fs, from, own)) break;
       write(g, to, own);
-      // The last of a tile's rows: they go to the file while others are computed.
+      // The last tile of these rows: they go to the file while other tiles are computed.
       if (job::is_last(g, done[own.row / plan.cut.rows], plan.across()))
         to.send(g, own.count * plan.columns * sizeof(float), plan.out_place(own.row, 0));
     }
@@ -107,7 +107,7 @@ struct multiply_tiles : roomy_shape {
   }
 
  private:
-  // Brings rows into the cache, in whole pages.
+  // Prefetches a share of rows, in whole pages.
   GPUFS_HD void bring(const block_group& g, const job::opened& from,
                       const matmul_plan::rows_to_bring& of) const {
     const std::uint64_t bytes = of.count * plan.left_row_bytes(), page_bytes = plan.cut.page_bytes;
@@ -117,7 +117,7 @@ struct multiply_tiles : roomy_shape {
       from.bring(g, bytes - begin < part ? bytes - begin : part, plan.left_place(of.row) + begin);
   }
 
-  // Leaves the product in scratch memory.
+  // Stores the product into scratch memory. Returns false after an error.
   GPUFS_HD bool multiply(const block_group& g, const mount_ref& fs, const job::opened& from,
                          const matmul_plan::tile_of_product& of) const {
     auto& own = tile::slice_memory<memory>();

@@ -1,4 +1,4 @@
-// How a product of matrices is cut for the kernels of matmul() (linear.hpp).
+// How a product of matrices is divided for the kernels of matmul() (linear.hpp).
 #pragma once
 
 #include <cerrno>
@@ -10,17 +10,17 @@
 
 namespace gpufs::linear {
 
-// A float32 number is multiplied as three of the matrix units'.
+// A float32 number is multiplied as three bfloat16 parts.
 template <class T>
 inline constexpr int parts_of = sizeof(T) == sizeof(float) ? 3 : 1;
 
-// Tiles of the product are made of some rows with some columns. All tiles of a band of rows come
-// before the next band, whose rows are brought meanwhile: with each tile a share. In a band, tiles
-// that lie near each other come together, so that what they share is in the second-level cache:
-// groups of tiles of columns, with all of the band's rows.
+// A tile of the product is made of some rows and some columns. All tiles of a band of rows come
+// before the next band. Meanwhile the blocks prefetch the rows of the next band, a share with each
+// tile. In a band, tiles that lie near each other come together, so that the second-level cache
+// holds what they share: groups of column tiles, with all of the band's rows.
 //
-// Invariants: each number of the product is in one tile; what blocks map at a time has room in half
-// of the cache, if a block's has, and so have two bands, if one is brought.
+// Invariants: each number of the product is in one tile. What blocks map at a time fits into half
+// of the cache, if one block's part does. Two bands fit too, if bands are prefetched.
 struct matmul_plan {
   static constexpr std::uint32_t group_tiles = 16;
   static constexpr std::uint64_t first_share_bytes = std::uint64_t{4} << 20;
@@ -29,11 +29,11 @@ struct matmul_plan {
   std::uint64_t left_offset, right_offset, out_offset, rows, depth, columns;
   tile::cut cut;  // of the left matrix
   std::uint32_t band_tiles = 16;
-  bool brings;  // whether the cache has room for the next band beside the one that is multiplied
+  bool brings;  // whether the cache has room for the next band besides the current band
   bool is_cpu;
   std::uint32_t pack_blocks;
 
-  // Throws gpufs::error for what matmul() refuses.
+  // Throws gpufs::error for what matmul() rejects.
   matmul_plan(const matmul_files& f, const job::mount_facts& m)
       : type(checked(f).left.type), left_offset(f.left.offset), right_offset(f.right.offset),
         out_offset(f.out_offset), rows(f.rows), depth(f.depth), columns(f.columns),
@@ -41,7 +41,7 @@ struct matmul_plan {
             {depth * bytes_of(type), depth, bytes_of(type), rows, left_offset}),
         is_cpu(m.is_cpu) {
     constexpr std::uint64_t most =
-        limits::file_bytes_max / (tile::slice_bytes * 3);  // more than memories have
+        limits::file_bytes_max / (tile::slice_bytes * 3);  // more than any GPU memory
     if (slices_of_row() > most / across()) throw error(ENOMEM, "matmul", f.right.path);
     const auto two_bands = [&] {
       return 2 * cut.pages_of(std::uint64_t{band_tiles} * cut.rows * left_row_bytes());
@@ -73,18 +73,17 @@ struct matmul_plan {
                               type == element::float32 ? parts_of<float> : parts_of<bfloat16>);
   }
 
-  // Rows of the left matrix: of so many shares one.
+  // Rows of the left matrix to prefetch: one share of `shares`.
   struct rows_to_bring {
     std::uint64_t row, count, share, shares;
   };
   struct tile_of_product {
     std::uint64_t row, column_tile;
-    std::uint32_t count;  // of its rows
-    rows_to_bring
-        // its own, in the first band, where nobody has brought them: by the tiles that come first,
-        // each a share
-        first;
-    rows_to_bring next;  // of the next band; none behind the last
+    std::uint32_t count;  // number of the tile's rows
+    // The tile's own rows, in the first band, where no block has prefetched them: the first
+    // tiles of the band prefetch a share each.
+    rows_to_bring first;
+    rows_to_bring next;  // of the next band; none after the last band
   };
   GPUFS_HD tile_of_product tile_at(std::uint64_t i) const {
     const std::uint64_t band = i / (across() * band_tiles), in_band = i % (across() * band_tiles);

@@ -1,4 +1,4 @@
-// Compiled by nvcc where there is one, by the host compiler otherwise.
+// Compiled by nvcc if there is one, otherwise by the host compiler.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -26,9 +26,10 @@ namespace {
 using rival::check;
 
 constexpr std::uint64_t packed_bytes = std::uint64_t{4}
-                                       << 20;  // of the right matrix, that a thread reads at a time
+                                       << 20;  // of the right matrix, in one read of a thread
 
-// Packs rows of the right matrix: a block as many as a slice is deep, of a tile's columns.
+// Packs rows of the right matrix: each block packs as many rows as a slice is deep, for a tile's
+// columns.
 template <class T, int Parts>
 __global__ void __launch_bounds__(tile::threads)
     pack_rows(const T* rows, std::uint64_t count, std::uint64_t columns, std::uint64_t first,
@@ -53,15 +54,15 @@ __global__ void __launch_bounds__(tile::threads)
                                          tile::panel::slices_in(depth)));
 }
 
-// What a block has in shared memory.
+// A block's shared memory.
 template <int Parts>
 struct tile_memory {
   char stages[tile::stages_bytes<Parts>];
   tile::row_table rows;
 };
 
-// Multiplies a band of rows: a block for each tile of the product. Those that run together have few
-// columns.
+// Multiplies a band of rows, one block for each tile of the product. Blocks that run together share
+// few columns.
 template <class T, int Parts, bool Aligned>
 __global__ void __launch_bounds__(tile::threads, 2)
     multiply_band(const T* left, std::uint64_t rows, std::uint64_t depth, std::uint64_t columns,
@@ -105,7 +106,7 @@ class pipeline {
         cudaFuncSetAttribute(multiply_, cudaFuncAttributeMaxDynamicSharedMemorySize, memory_bytes),
         "multiply_band");
     check(cudaDeviceSynchronize(),
-          "cudaDeviceSynchronize");  // the slices' zeros are there, whatever stream sees them
+          "cudaDeviceSynchronize");  // makes the zeros of the slices visible to all streams
   }
 
   void run() {
@@ -150,7 +151,7 @@ class pipeline {
   struct band {
     std::uint64_t row = 0, count = 0;
   };
-  // Also of a thread that fails, so that the others do not wait for it.
+  // A thread that fails must arrive too, so that the other threads do not wait for it.
   class arrival {
    public:
     explicit arrival(std::latch& at) : at_(at) {}
@@ -175,7 +176,7 @@ class pipeline {
     check(cudaGetLastError(), "launch");
   }
 
-  // The product is on its way into the buffer's pinned memory.
+  // Enqueues the product and its copy into the buffer's pinned memory.
   void multiply(const host_file& left, const band& of, const rival::half_buffer& b,
                 const std::latch& packed) const {
     const std::uint64_t bytes = of.count * of_.depth * sizeof(T);
@@ -198,7 +199,7 @@ class pipeline {
 
   const matmul_files& of_;
   const unsigned threads_;
-  const std::uint64_t band_rows_, out_at_;  // in a buffer: behind the band is its product
+  const std::uint64_t band_rows_, out_at_;  // place in a buffer: the product follows the band
   const std::uint64_t packed_rows_;
   const rival::device_numbers<char> slices_;
   void (*const multiply_)(const T*, std::uint64_t, std::uint64_t, std::uint64_t, tile::panel,

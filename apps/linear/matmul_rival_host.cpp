@@ -18,8 +18,8 @@ namespace {
 using rival::panel_width;
 
 constexpr std::uint64_t block_rows = 128;  // of the left matrix, that a thread takes
-constexpr std::uint64_t block_numbers =
-    1024;  // of each at a time, so that they and a panel's lie in the second cache
+// of each row at a time, so that they and a panel's numbers fit into the second-level cache
+constexpr std::uint64_t block_numbers = 1024;
 constexpr std::uint64_t packed_rows = 16;  // of the right matrix, that a thread packs at a time
 
 GPUFS_FOR_EACH_PROCESSOR void convert(const float* from, std::uint64_t count, float* to) {
@@ -34,7 +34,7 @@ class host_product {
  public:
   host_product(const matmul_files& files, unsigned threads)
       : of_(files), threads_(threads), panels_(ceiling(files.columns, panel_width)),
-        // Each thread has something to do, also where there are few rows.
+        // Few enough that each thread has work, even if there are few rows.
         rows_at_once_(std::min(
             block_rows,
             ceiling(ceiling(files.rows, threads), rival::rows_together) * rival::rows_together)),
@@ -65,14 +65,14 @@ class host_product {
   }
 
  private:
-  // A thread's.
+  // Memory of one thread.
   struct memory {
     std::vector<float> left, sums, rows;
     memory(std::uint64_t panels, std::uint64_t columns)
         : left(block_rows * pitch), sums(panels * block_rows * panel_width),
           rows(block_rows * columns) {}
   };
-  // Rows begin in different sets of the first cache.
+  // Rows begin in different sets of the first-level cache.
   static constexpr std::uint64_t pitch = block_numbers + 16;
 
   void pack(const T* right, std::uint64_t first, std::uint64_t end) {
@@ -85,7 +85,7 @@ class host_product {
     }
   }
 
-  // Some rows of the product, into `own.rows`.
+  // Computes some rows of the product into `own.rows`.
   void multiply(const T* left, std::uint64_t count, memory& own) const {
     populate(left, left + count * of_.depth);
     std::fill(own.sums.begin(), own.sums.end(), 0.0F);
@@ -118,7 +118,7 @@ class host_product {
   const unsigned threads_;
   const std::uint64_t panels_, rows_at_once_;
   std::vector<float>
-      packed_;  // panels of the right matrix: of each of its rows the panel's columns
+      packed_;  // panels of the right matrix: for each of its rows the panel's columns
   std::vector<std::unique_ptr<memory>> own_;
   std::atomic<std::uint64_t> next_packed_{0}, next_block_{0};
 };

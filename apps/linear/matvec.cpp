@@ -1,4 +1,4 @@
-// Compiled by nvcc where there is one, by the host compiler otherwise.
+// Compiled by nvcc if there is one, otherwise by the host compiler.
 #include "linear/launch.hpp"
 #include "linear/matvec_kernels.cuh"
 

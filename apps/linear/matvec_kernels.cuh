@@ -7,8 +7,9 @@
 
 namespace gpufs::linear {
 
-// A team member's part of the sum of products of `count` numbers, with several loads of the file's
-// bytes in flight. One by one: neighbours load what lies together, wherever it begins.
+// Returns a team member's part of the sum of `count` products. Several loads of the file's bytes
+// are in flight. Members load single numbers, so adjacent members load adjacent numbers at any
+// alignment.
 template <class T>
 GPUFS_HD float products(const T* a, const T* b, std::uint64_t count, std::uint32_t rank,
                         std::uint32_t members) {
@@ -25,8 +26,8 @@ GPUFS_HD float products(const T* a, const T* b, std::uint64_t count, std::uint32
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// Sums of rows: of each what the members of a team of neighbours get from `part(row, rank in the
-// team)`. Returns all that the member got.
+// Stores the sums of rows: for each row the sum of what the members of a team get from `part(row,
+// rank in the team)`. Returns the sum of all parts of the calling member.
 template <class Group, class Part>
 GPUFS_HD float sum_by_teams(const Group& g, std::uint32_t members, std::uint64_t first,
                             std::uint64_t end, float* sums, const Part& part) {
@@ -41,15 +42,15 @@ GPUFS_HD float sum_by_teams(const Group& g, std::uint32_t members, std::uint64_t
   return made;
 }
 
-// Multiplies, a block share by share, for each of which it asks at once; whoever has a group's last
-// share writes its sums.
+// Multiplies. A block works share by share, and prefetches each whole share at its start. The block
+// that completes the last share of a group writes the group's sums.
 template <class T>
 struct multiply_rows : roomy_shape {
   matvec_plan plan;
   job::file matrix, product;
   const void* vector;
   float* sums;
-  atomic_word<std::uint32_t>* summed;  // of each set of sums, the shares that are
+  atomic_word<std::uint32_t>* summed;  // by set of sums: the number of completed shares
 
   job::launch_plan shape() const { return {plan.blocks, 0}; }
   GPUFS_HD void operator()(const mount_ref& fs) const {
@@ -86,7 +87,7 @@ struct multiply_rows : roomy_shape {
              sum_by_teams(warp, plan.row_team, row, end_row, sums + own.sum_of(row, page), part));
   }
 
-  // Adds up the sums of a group's rows in all pages, and writes them.
+  // Adds up the sums of a group's rows over all pages, and writes them.
   GPUFS_HD void write(const block_group& g, const job::opened& to,
                       const matvec_plan::share& own) const {
     const auto part = [&](std::uint64_t row, std::uint32_t rank) {
@@ -100,7 +101,8 @@ struct multiply_rows : roomy_shape {
                        part);
     g.sync();
     to.write_all(g, sums + own.first_product, own.product_bytes, own.product_place);
-    if (plan.sends) to.send(g, own.product_bytes, own.product_place);  // while others multiply
+    // while other blocks multiply
+    if (plan.sends) to.send(g, own.product_bytes, own.product_place);
   }
 };
 

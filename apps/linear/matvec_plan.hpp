@@ -1,4 +1,4 @@
-// How a matrix is cut for the kernel of matvec() (linear.hpp).
+// How a matrix is divided for the kernel of matvec() (linear.hpp).
 #pragma once
 
 #include <algorithm>
@@ -10,30 +10,30 @@
 
 namespace gpufs::linear {
 
-// Rows come in groups, whose sums are written together. A group lies in some pages of the file, of
-// which blocks take shares: all of them, if not a single row is longer than that. A warp maps a
-// page at a time, and keeps a sum for each row in it.
+// Rows form groups whose sums are written together. A group lies in some pages of the file, and
+// blocks take shares of these pages. If a single row does not exceed one share, the share is the
+// whole group. A warp maps one page at a time, and keeps a sum for each row in it.
 //
-// Invariants: what blocks map at a time, and what they ask for, has room in half of the cache, if
-// eight pages have; each number of the matrix is in one share.
+// Invariants: what blocks map and prefetch at a time fits into half of the cache, if eight pages
+// do. Each number of the matrix is in one share.
 struct matvec_plan {
-  static constexpr std::uint32_t warps = 8;  // of a block
-  // What is asked for at once, where the copy engine brings nothing.
+  static constexpr std::uint32_t warps = 8;  // in a block
+  // The size of a prefetch if there is no bulk path.
   static constexpr std::uint64_t run_bytes = std::uint64_t{8} << 20;
-  static constexpr std::uint32_t bytes_at_a_time = 64;  // that a thread has under way
+  static constexpr std::uint32_t bytes_at_a_time = 64;  // that a thread has in flight
 
   element type;
   std::uint64_t offset, out_offset, rows, columns, row_bytes, page_bytes;
   std::uint32_t page_shift;
   std::uint64_t group_rows, share_pages, shares_of_group;
   std::uint32_t blocks;
-  std::uint64_t
-      sets;    // of sums: one for each block; or, if several blocks sum up a row, for each group
-  bool sends;  // whether a group's sums are as much as pages, which go to the file at once
+  // Sets of sums: one for each block, or, if several blocks sum up a row, one for each group.
+  std::uint64_t sets;
+  bool sends;  // whether a group's sums fill whole pages, which then go to the file at once
   std::uint32_t row_team,
-      sums_team;  // members of a warp that multiply a row together, and that add up its sums
+      sums_team;  // Members of a warp that multiply a row together, and that add up its sums.
 
-  // Throws gpufs::error for what matvec() refuses.
+  // Throws gpufs::error for what matvec() rejects.
   matvec_plan(const matvec_files& f, const job::mount_facts& m)
       : type(f.matrix.type), offset(f.matrix.offset), out_offset(f.out_offset), rows(f.rows),
         columns(f.columns), row_bytes(columns * bytes_of(type)), page_bytes(m.page_bytes),
@@ -43,9 +43,9 @@ struct matvec_plan {
     check_matrix(columns, 1, bytes_of(type), f.vector.offset);
     check_matrix(rows, 1, sizeof(float), out_offset);
     const std::uint64_t room = m.cache_bytes / page_bytes / 2;
-    // A block for each multiprocessor: enough to keep the bus busy with large pieces.
+    // One block for each multiprocessor: enough to keep the bus busy with large pieces.
     const std::uint64_t most_blocks = std::clamp<std::uint64_t>(room / warps, 1, m.multiprocessors);
-    // Each block has something to do, and each of its warps, also where the matrix is small.
+    // Small enough that each block and each of its warps has work, even if the matrix is small.
     const std::uint64_t even =
         std::max<std::uint64_t>(ceiling(rows * row_bytes, page_bytes) / most_blocks, warps);
     const std::uint64_t most_pages =
@@ -68,14 +68,14 @@ struct matvec_plan {
 
   GPUFS_HD std::uint64_t groups() const { return ceiling(rows, group_rows); }
   GPUFS_HD std::uint64_t shares() const { return groups() * shares_of_group; }
-  // In which a group lies at most, wherever it begins.
+  // The most pages of a group, wherever it begins.
   GPUFS_HD std::uint64_t group_pages() const {
     return ceiling(group_rows * row_bytes, page_bytes) + 1;
   }
-  // Of a set: the sum of a row's numbers in a page has a place of its own, as each next one is of
-  // the next row, or page, or both.
+  // Sums of a set. The sum of a row's numbers in one page has its own place: from one sum to the
+  // next, the row, the page, or both advance.
   GPUFS_HD std::uint64_t sums_of_set() const { return group_rows + group_pages(); }
-  // ... and each row's product.
+  // The same, plus one product for each row.
   GPUFS_HD std::uint64_t floats_of_set() const { return sums_of_set() + group_rows; }
   std::uint64_t sums() const { return sets * floats_of_set(); }
   GPUFS_HD std::uint64_t place_of(std::uint64_t row) const { return offset + row * row_bytes; }
@@ -86,12 +86,12 @@ struct matvec_plan {
   }
 
   struct share {
-    std::uint64_t set;  // of its group; where it begins, and its rows' products
+    std::uint64_t set;  // the set of its group; below, where the set and its rows' products begin
     std::uint64_t first_sum, first_product;
-    std::uint64_t first_row, end_row;            // of its group
-    std::uint64_t group_page;                    // the group's first
-    std::uint64_t first_page, end_page;          // of the share; none, where a group lies in few
-    std::uint64_t product_place, product_bytes;  // in the product's file, of the group
+    std::uint64_t first_row, end_row;    // rows of its group
+    std::uint64_t group_page;            // the group's first page
+    std::uint64_t first_page, end_page;  // pages of the share; none if the group lies in few pages
+    std::uint64_t product_place, product_bytes;  // of the group, in the product's file
     GPUFS_HD std::uint64_t sum_of(std::uint64_t row, std::uint64_t page) const {
       return first_sum + (row - first_row) + (page - group_page);
     }
@@ -114,7 +114,7 @@ struct matvec_plan {
             (end - first) * sizeof(float)};
   }
 
-  // The numbers [first, end) of the matrix, those of a group in a page, and their rows.
+  // The numbers [first, end) of the matrix that one page has of a group, and their rows.
   struct numbers {
     std::uint64_t first, end, first_row, end_row;
   };

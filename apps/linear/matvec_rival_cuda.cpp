@@ -1,4 +1,4 @@
-// Compiled by nvcc where there is one, by the host compiler otherwise.
+// Compiled by nvcc if there is one, otherwise by the host compiler.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -27,7 +27,7 @@ using rival::check;
 __device__ float value_of(float x) { return x; }
 __device__ float value_of(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-// A warp for each row of a piece; rows that are cut are added up.
+// One warp for each row of a piece. The parts of a divided row are added up.
 template <class T>
 __global__ void multiply_rows(const T* a, const T* x, float* y, std::uint64_t rows,
                               std::uint64_t columns) {
@@ -60,7 +60,7 @@ rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_
   check(cudaMemcpy(xs.data(), numbers.data(), numbers.size(), cudaMemcpyHostToDevice),
         "cudaMemcpy");
 
-  // A piece is some whole rows, or a part of one.
+  // A piece is some whole rows, or a part of one row.
   const std::uint64_t in_piece = piece_bytes / sizeof(T),
                       piece_columns = std::min(columns, in_piece);
   const std::uint64_t cuts = ceiling(columns, piece_columns);

@@ -11,7 +11,7 @@
 namespace gpufs::linear {
 namespace {
 
-// Independent sums, which the compiler keeps in vectors of whatever width the processor has.
+// Independent sums, so that the compiler uses vectors of any width.
 template <class T>
 inline __attribute__((always_inline)) float dot(const T* a, const T* b, std::uint64_t count) {
   constexpr int lanes = 64;
@@ -39,7 +39,7 @@ rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_
   const auto start = std::chrono::steady_clock::now();
   const rival::mapped_file a(matrix.path, matrix.offset, rows * columns * sizeof(T));
   const rival::mapped_file x(vector.path, vector.offset, columns * sizeof(T));
-  // Rows are cut where there are fewer than threads.
+  // If there are fewer rows than threads, rows are divided.
   const std::uint64_t parts = rows < threads ? ceiling(threads, rows) : 1;
   const std::uint64_t part_columns = ceiling(columns, parts);
   std::vector<float> sums(rows * parts), y(rows);

@@ -1,4 +1,4 @@
-// What CUDA programs that do without gpufs have in common. For nvcc.
+// Common code of CUDA programs without gpufs. For nvcc.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,7 +13,7 @@ namespace gpufs::rival {
 
 inline void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  (void)cudaGetLastError();  // or the next launch would be blamed for it
+  (void)cudaGetLastError();  // otherwise the next launch would report it
   throw error(status == cudaErrorMemoryAllocation ? ENOMEM : EIO,
               std::string(what) + ": " + cudaGetErrorString(status));
 }
@@ -35,11 +35,11 @@ struct half_buffer {
   }
   half_buffer(const half_buffer&) = delete;
   half_buffer& operator=(const half_buffer&) = delete;
-  // Until it is free again.
+  // Waits until the buffer is free again.
   void wait() const { check(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
 };
 
-// On the current GPU; zeros.
+// Numbers on the current GPU; zeroed.
 template <class T>
 class device_numbers {
  public:
@@ -47,7 +47,7 @@ class device_numbers {
     check(cudaMalloc(&data_, count * sizeof(T)), "cudaMalloc");
     check(cudaMemset(data_, 0, count * sizeof(T)), "cudaMemset");
     check(cudaStreamSynchronize(nullptr),
-          "cudaMemset");  // streams that wait for no other may fill it next
+          "cudaMemset");  // streams that wait for no other stream may fill it next
   }
   ~device_numbers() { cudaFree(data_); }
   device_numbers(const device_numbers&) = delete;
@@ -58,7 +58,7 @@ class device_numbers {
   T* data_ = nullptr;
 };
 
-// On the host, pinned.
+// Numbers on the host, pinned.
 template <class T>
 class pinned_numbers {
  public:

@@ -1,4 +1,4 @@
-// What programs for the CPU that do without gpufs have in common: numbers in mapped files.
+// Common code of CPU programs without gpufs: numbers in mapped files.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace gpufs::rival {
 
 class mapped_file {
  public:
-  // `bytes` from `offset` on. Throws gpufs::error, ENODATA where the file is shorter.
+  // Maps `bytes` from `offset` on. Throws gpufs::error, ENODATA if the file is shorter.
   mapped_file(const std::string& path, std::uint64_t offset, std::uint64_t bytes)
       : offset_(offset) {
     if (bytes != 0) mapping_.emplace(path, offset + bytes);

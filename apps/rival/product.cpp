@@ -5,13 +5,13 @@
 namespace gpufs::rival {
 namespace {
 
-// Some rows and columns at a time, of which the sums stay in registers.
+// Multiplies some rows and columns at a time, with the sums in registers.
 template <int Lanes, int Rows>
 inline __attribute__((always_inline)) void add(const float* const* rows, std::uint64_t count,
                                                const float* panel, std::uint64_t numbers,
                                                float (*sums)[panel_width]) {
   typedef float lanes
-      __attribute__((vector_size(Lanes * sizeof(float))));  // an alias would be of one number
+      __attribute__((vector_size(Lanes * sizeof(float))));  // an alias would have one element
   for (std::uint64_t part = 0; part < panel_width; part += 2 * Lanes) {
     for (std::uint64_t v = 0; v < count; v += Rows) {
       lanes low[Rows] = {}, high[Rows] = {};
@@ -40,7 +40,7 @@ inline __attribute__((always_inline)) void add(const float* const* rows, std::ui
   }
 }
 
-// As many sums as there are registers for.
+// As many sums as there are registers.
 #if defined(__x86_64__)
 __attribute__((target("arch=x86-64-v4"))) void multiply(const float* const* rows,
                                                         std::uint64_t count, const float* panel,

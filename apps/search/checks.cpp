@@ -1,4 +1,4 @@
-// What a search refuses.
+// What a search rejects.
 #include <cerrno>
 #include <cmath>
 #include <string>

@@ -5,9 +5,9 @@
 
 namespace gpufs::search {
 
-// Has the copy engine bring chunks, which lie in database `number` or behind it. Whoever looks
-// through a database says what is wrong with it. Out of line: it is called in several places, and
-// waits anyway.
+// Prefetches chunks by the copy engine. They lie in database `number` or in later databases.
+// Ignores errors: the block that searches a database reports them. Out of line, because it has
+// several callers, and waits anyway.
 GPUFS_HD GPUFS_OUT_OF_LINE inline void bring(const block_group g, const mount_ref& fs,
                                              const workspace& all, std::uint32_t number,
                                              const plan::stretch chunks) {
@@ -24,16 +24,17 @@ GPUFS_HD GPUFS_OUT_OF_LINE inline void bring(const block_group g, const mount_re
     if (fd < 0) continue;
     (void)gfadvise(g, fs, fd, static_cast<std::int64_t>(d.offset + row * d.stride),
                    (d.count - row < most ? d.count - row : most) * d.stride, POSIX_FADV_WILLNEED);
-    (void)gclose(g, fs, fd);  // of a file that is only read
+    (void)gclose(g, fs, fd);  // a file that is only read
   }
 }
 
-// Reads the queries, and packs them for the matrix units, a warp one at a time. The last block asks
-// for the first chunk, which comes meanwhile.
+// Reads the queries and packs them for the matrix units, one query a warp at a time. The last block
+// prefetches the first chunk, which arrives meanwhile.
 template <int Parts>
 struct pack_queries {
   static constexpr int block_threads_max = tile::threads;
-  static constexpr int blocks_per_multiprocessor = 2;  // few blocks: the registers are theirs
+  // few blocks, so each thread may have more registers
+  static constexpr int blocks_per_multiprocessor = 2;
   workspace all;
 
   GPUFS_HD void operator()(const mount_ref& fs) const {
@@ -46,7 +47,8 @@ struct pack_queries {
     const warp_group warp = g.warp();
     job::by_turns(file.count, g.warp_count(), [&](std::uint64_t first, std::uint64_t end) {
       const std::uint64_t q = first + g.warp_rank(), dimensions = all.how.dimensions;
-      if (q >= end || warp.all(all.failed.told())) return;  // each call might wait for its timeout
+      // after an error each call might wait for its timeout
+      if (q >= end || warp.all(all.failed.told())) return;
       float* const numbers = all.numbers + q * dimensions;
       if (!job::read_all(warp, fs, fd, 0, all.failed, reinterpret_cast<char*>(numbers),
                          dimensions * sizeof(float), file.offset + q * file.stride))
@@ -56,13 +58,13 @@ struct pack_queries {
       if (warp.is_leader()) all.squares[q] = squares;
       all.to.begin(warp, q);
     });
-    (void)gclose(g, fs, fd);  // of a file that is only read
+    (void)gclose(g, fs, fd);  // a file that is only read
   }
 };
 
 // Compares chunks of the databases with tiles of the queries, pair by pair, in order. A block maps
-// a chunk's vectors, multiplies them with the queries where they are, and looks closer at what may
-// be near enough.
+// a chunk's vectors, multiplies them with the queries in place, and computes exact distances for
+// candidates.
 template <int Parts>
 struct scan {
   static constexpr int block_threads_max = tile::threads;
@@ -89,8 +91,8 @@ struct scan {
       const std::uint64_t end_query =
           how.queries - first_query < tile::side ? how.queries : first_query + tile::side;
 
-      // What comes later is brought by the first tile's block, also where that has nothing to look
-      // for: others do.
+      // The block of the first tile prefetches later chunks. It does so even if its own tile needs
+      // no more, because other tiles may.
       const bool brings = how.advises && first_query == 0;
       if (brings && chunk <= how.early) bring(g, fs, all, number, how.brought_at_first(chunk));
       if (matched(g, chunk != 0 && !has_waited) == how.queries &&
@@ -102,7 +104,7 @@ struct scan {
       if (all.to.settled(g, first_query, end_query, index)) continue;
 
       if (fd >= 0 && number != open_number) {
-        (void)gclose(g, fs, fd);  // of a file that is only read
+        (void)gclose(g, fs, fd);  // a file that is only read
         fd = -1;
       }
       if (fd < 0) fd = job::open_to_read(g, fs, all.paths[number], number, all.failed);
@@ -113,17 +115,19 @@ struct scan {
       if (!compare(g, fs, fd, memory, number, row, count, first_query,
                    static_cast<std::uint32_t>(end_query - first_query)))
         break;
-      // Release: pairs with the acquire of who waits for it, and then sees what has matched.
+      // Release: pairs with the acquire of the block that waits for the first chunk, so that it
+      // sees what has matched.
       if (chunk == 0 && g.is_leader()) (void)all.done->first_looked_through.fetch_add_release(1);
     }
     if (fd >= 0) (void)gclose(g, fs, fd);
   }
 
  private:
-  // How many queries have a match. One look for all members: others add to it meanwhile. `waits`:
-  // until the first chunk is looked through, which may hold all that is wanted, or much that is
-  // near, and so spare the others a closer look. Its blocks took their pairs before, and wait for
-  // nobody here. Nor does anybody wait for long: what is found does not depend on it.
+  // Returns how many queries have a match, the same for all members, because other blocks change
+  // the number meanwhile. `waits`: first waits until the first chunk is searched. That chunk may
+  // have all that is wanted, or near vectors that spare other blocks exact distances. Its blocks
+  // took their pairs earlier and never wait here. The wait has a limit, because the result does not
+  // depend on it.
   GPUFS_HD std::uint64_t matched(const block_group& g, bool waits) const {
     constexpr std::uint64_t wait_ns_max = 1'000'000'000;
     std::uint64_t count = 0;
@@ -171,8 +175,9 @@ struct scan {
     return true;
   }
 
-  // The squared distance of a vector from a query; less than 0, which is told, if it cannot be read
-  // any more. Out of line, with registers of its own: the caller has none left.
+  // Returns the squared distance of a vector from a query. If the vector can no longer be read,
+  // reports the error and returns a negative number. Out of line, with its own registers: the
+  // caller has none left.
   GPUFS_HD GPUFS_OUT_OF_LINE double exact(const warp_group warp, const mount_ref& fs,
                                           std::int32_t fd, std::uint32_t number, std::uint64_t at,
                                           std::uint64_t query) const {

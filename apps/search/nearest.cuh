@@ -1,4 +1,4 @@
-// What was found of each query so far, and how a tile of products is looked through for more.
+// The vectors found so far for each query, and how a tile of products is searched for more.
 #pragma once
 
 #include <limits>
@@ -11,8 +11,8 @@
 
 namespace gpufs::search {
 
-// Bits of numbers in the order of the numbers. NaN, of whose distance nothing is known, comes
-// first.
+// Maps numbers to bits in the same order. NaN comes first, because nothing is known of its
+// distance.
 GPUFS_HD inline std::uint32_t ordered(float x) {
   const std::uint32_t bits = bits_of(x);
   if ((bits & 0x7fff'ffff) > 0x7f80'0000) return 0;
@@ -20,19 +20,20 @@ GPUFS_HD inline std::uint32_t ordered(float x) {
 }
 inline constexpr double infinite = std::numeric_limits<double>::infinity();
 
-// Of a query.
+// The state of one query.
 struct query_state {
-  // Guards the query's list, for as long as one entry takes to be put in: no wait is within.
+  // Guards the query's list. Held while one entry is inserted; the holder never waits.
   atomic_word<std::uint32_t> latch;
   std::uint32_t reserved;
-  // What more is wanted has at most this squared distance, and (of first matches) a smaller index.
-  // Read without the latch: both only fall, and who sees an old value looks at a vector in vain.
+  // A further vector must have at most this squared distance, and (for first matches) a smaller
+  // index. Read without the latch: both only decrease, and a reader of an old value checks a vector
+  // in vain.
   atomic_word<std::uint64_t> bound;
   atomic_word<std::uint64_t> first;
 };
 
 struct answers {
-  found* lists;  // of each query `length`, ordered; the rest `nothing`
+  found* lists;  // `length` entries for each query, ordered; unused entries are `nothing`
   query_state* states;
   atomic_word<std::uint64_t>* matched;  // queries that have a match
   std::uint64_t queries;
@@ -40,7 +41,7 @@ struct answers {
   bool is_first;  // whether first matches are wanted
   double squared_threshold;
 
-  // Nothing of a query is found yet. By a warp.
+  // Called by a warp. Resets a query: nothing is found yet.
   template <class Group>
   GPUFS_HD void begin(const Group& g, std::uint64_t query) const {
     for (std::uint32_t i = g.rank(); i < length; i += g.size())
@@ -48,13 +49,13 @@ struct answers {
     if (g.is_leader()) states[query] = {{0}, 0, {bits_of(squared_threshold)}, {nothing}};
   }
 
-  // Puts one in, unless the list is full of better ones. By a warp.
+  // Called by a warp. Inserts a vector, unless the list is full of better ones.
   template <class Group>
   GPUFS_HD void add(const Group& g, std::uint64_t query, const found& f) const {
     query_state& state = states[query];
     if (g.is_leader()) {
-      // Acquires what the last holder's release published: its list. Holders wait for nothing, so
-      // this ends.
+      // Acquire: pairs with the release of the previous holder, which publishes the list. Holders
+      // never wait, so this loop ends.
       for (std::uint32_t attempt = 0;; ++attempt) {
         std::uint32_t open = 0;
         if (state.latch.compare_exchange_acquire(open, 1)) break;
@@ -68,7 +69,7 @@ struct answers {
       better += comes_first(list[i], f) ? 1 : 0;
     const auto place = static_cast<std::uint32_t>(g.sum(better));
     if (place < length) {
-      // From the end on, so that none is overwritten before it was moved.
+      // From the end on, so that no entry is overwritten before it is moved.
       for (std::uint32_t end = length - 1; end > place;) {
         const std::uint32_t count = end - place < g.size() ? end - place : g.size();
         found moved{};
@@ -90,7 +91,7 @@ struct answers {
     if (g.is_leader()) state.latch.store_release(0);
   }
 
-  // Whether nothing from `index` on can still be wanted of queries [begin, end). By a block.
+  // Collective of the block. Whether queries [begin, end) need nothing from `index` on.
   GPUFS_HD bool settled(const block_group& g, std::uint64_t begin, std::uint64_t end,
                         std::uint64_t index) const {
     if (!is_first) return false;
@@ -107,7 +108,7 @@ struct answers {
   }
 };
 
-// Squares of vectors' numbers, summed up by all who load them.
+// Squares of the vectors' numbers, summed up by all threads that load them.
 struct square_sums {
   static constexpr std::uint32_t parts = 8;
   float of[tile::side][parts];
@@ -116,7 +117,7 @@ struct square_sums {
     for (std::uint32_t i = g.rank(); i < tile::side * parts; i += g.size())
       of[i / parts][i % parts] = 0;
   }
-  // As slice_on_its_way calls it: each part belongs to one thread.
+  // Called by slice_on_its_way. Each part belongs to one thread.
   template <std::size_t N>
   GPUFS_HD void add(std::uint32_t row, std::uint32_t part, const float (&numbers)[N]) {
     float sum = 0;
@@ -124,7 +125,7 @@ struct square_sums {
     for (std::size_t k = 0; k < N; ++k) sum += numbers[k] * numbers[k];
     of[row][part] += sum;
   }
-  // For whoever loads the rows.
+  // The callback for the code that loads the rows.
   GPUFS_HD auto adding() {
     return [this](std::uint32_t row, std::uint32_t part, const float (&numbers)[4]) {
       add(row, part, numbers);
@@ -138,12 +139,14 @@ struct square_sums {
   }
 };
 
-// How far what is computed of a squared distance may be off: a part of the sum of both vectors'
-// squares, half of which is the most that the products' sizes sum up to, and what is too small for
-// float32's normal numbers. Of bfloat16 parts one is off by 2^-8 of its number at most; two are off
-// by 2^-16, and their product lacks the one of the second parts. Then the sums: a matrix unit cuts
-// off each of 16 products, and the sum before, below 2^-23 of the largest, once for one part and
-// three times for two; the CPU device, and the sums of squares, round less.
+// How far a computed squared distance may be wrong. `relative` is a factor of the sum of both
+// vectors' squares (half of that sum limits the sum of the products' magnitudes). `absolute` is for
+// what is too small for float32's normal numbers.
+//
+// Error of the parts: one bfloat16 part differs from its number by at most 2^-8 of it. Two parts
+// differ by 2^-16, and their product lacks the product of the second parts. Error of the sums: a
+// matrix unit truncates each of 16 products, and the sum before, below 2^-23 of the largest, once
+// for one part and three times for two. The CPU device, and the sums of squares, round less.
 struct distance_error {
   float relative, absolute;
   template <int Parts>
@@ -155,12 +158,12 @@ struct distance_error {
   }
 };
 
-// What a block keeps in its scratch memory.
+// A block's scratch memory.
 template <int Parts>
 struct scan_memory {
-  // Of each query of a tile, for each vector of one, how near it may be, in order (ordered()); in
-  // the place of the slices. A row more than there are vectors, so that neighbours lie in different
-  // banks.
+  // For each query of a tile and each vector of a chunk: the least possible distance, ordered
+  // (ordered()). In the place of the slices. The pitch is one more than the number of vectors, so
+  // that neighbours lie in different banks.
   static constexpr std::uint32_t pitch = tile::side + 1, taken = ~0u;
   union {
     char stages[tile::stages_bytes<Parts>];
@@ -170,7 +173,7 @@ struct scan_memory {
   square_sums squares;
 };
 
-// Packs a vector as row `row` of a panel, and gives the sum of its squares. By a warp.
+// Called by a warp. Packs a vector as row `row` of a panel. Returns the sum of its squares.
 template <int Parts>
 GPUFS_HD float pack_vector(const warp_group& g, const float* numbers, std::uint64_t dimensions,
                            char* slices, std::uint64_t row) {
@@ -191,12 +194,12 @@ GPUFS_HD float pack_vector(const warp_group& g, const float* numbers, std::uint6
   return sum_of(g, sum);
 }
 
-// Of squared distances the least that they can be, from products. By a block.
+// Collective of the block. Computes from products the least possible squared distances.
 template <int Parts>
 GPUFS_HD void bound_distances(const block_group& g, scan_memory<Parts>& memory,
                               const tile::product<Parts>& products, const float* query_squares,
                               std::uint32_t queries, const distance_error& error) {
-  // Each thread's own products; the barrier behind them is that of add_product().
+  // Each thread handles its own products. The preceding barrier is that of add_product().
   products.each([&](std::uint32_t row, std::uint32_t query, float product) {
     const float squares = memory.squares.sum(row) + (query < queries ? query_squares[query] : 0);
     const float least =
@@ -206,9 +209,9 @@ GPUFS_HD void bound_distances(const block_group& g, scan_memory<Parts>& memory,
   g.sync();
 }
 
-// Looks for what may be near enough among `count` vectors, the first of which has `first_index`,
-// and queries [first_query, ...). Calls `exact(warp, query, row)` for the squared distance, less
-// than 0 if it cannot be had. By a block, whose warps take a query each.
+// Collective of the block. Searches `count` vectors, the first of which has `first_index`, for
+// candidates of queries [first_query, ...). Each warp takes a query. Calls `exact(warp, query,
+// row)` for the squared distance; a negative result means an error.
 template <int Parts, class Exact>
 GPUFS_HD void look_through(const block_group& g, scan_memory<Parts>& memory, const answers& to,
                            std::uint64_t first_query, std::uint32_t queries,
@@ -220,7 +223,7 @@ GPUFS_HD void look_through(const block_group& g, scan_memory<Parts>& memory, con
     const query_state& state = to.states[first_query + n];
     std::uint32_t* const near = memory.nearness + n * pitch;
     for (;;) {
-      // One more, as it is rounded.
+      // Plus one, because the conversion rounds.
       const std::uint32_t bound =
           ordered(static_cast<float>(double_of(state.bound.load_relaxed()))) + 1;
       const std::uint64_t end = to.is_first ? state.first.load_relaxed() : nothing;
@@ -242,9 +245,9 @@ GPUFS_HD void look_through(const block_group& g, scan_memory<Parts>& memory, con
   }
 }
 
-// Adds the member's part of the squared distance of two vectors, of which numbers [at, at + count)
-// lie here. Four neighbouring numbers are one member's, who adds them in order: whatever parts a
-// vector is cut into, equal vectors are equally far, wherever they lie.
+// Adds the member's part of the squared distance of two vectors, for the numbers [at, at + count)
+// that lie here. Each group of four adjacent numbers belongs to one member, which adds them in
+// order. So equal vectors have equal distances, however their pages divide them.
 GPUFS_HD inline void add_squared_distance(const warp_group& g, double& sum, const float* a,
                                           const float* b, std::uint64_t at, std::uint64_t count) {
   constexpr std::uint64_t four = sizeof(vector16) / sizeof(float), at_once = 4;
@@ -260,7 +263,7 @@ GPUFS_HD inline void add_squared_distance(const warp_group& g, double& sum, cons
     add(float_of(x.w), float_of(y.w));
   };
   const auto vector_at = [](const float* p) { return *reinterpret_cast<const vector16*>(p); };
-  // The first of the member's fours of which some lie here.
+  // The first of the member's groups of four with numbers that lie here.
   std::uint64_t i = (at / four + ((g.rank() - at / four) & (g.size() - 1))) * four;
   const bool aligned = ((reinterpret_cast<std::uintptr_t>(a - at % four) |
                          reinterpret_cast<std::uintptr_t>(b - at % four)) &

@@ -1,4 +1,4 @@
-// Compiled by nvcc where there is one, by the host compiler otherwise.
+// Compiled by nvcc if there is one, otherwise by the host compiler.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -23,7 +23,7 @@ namespace {
 
 using rival::check;
 
-// A warp for each query.
+// One warp for each query.
 template <int Parts>
 __global__ void pack_queries(const float* numbers, std::uint64_t dimensions, char* slices,
                              float* squares, const answers to) {
@@ -40,7 +40,7 @@ struct piece {
   std::uint64_t stride, count, first_index;
 };
 
-// Compares a piece of a database with all queries: a block for each two tiles.
+// Compares a piece of a database with all queries, one block for each pair of tiles.
 template <int Parts>
 __global__ void __launch_bounds__(tile::threads, 2)
     look_through_piece(const piece p, const float* queries, const float* query_squares,
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(tile::threads, 2)
                });
 }
 
-// A part of a file, and where in all databases it begins.
+// A part of a file, and its place among all databases.
 struct file_part {
   const host_file* file;
   std::uint64_t at, stride, count, first_index;
@@ -110,7 +110,7 @@ class pipeline {
                                cudaFuncAttributeMaxDynamicSharedMemorySize, memory_bytes),
           "look_through_piece");
     check(cudaDeviceSynchronize(),
-          "cudaDeviceSynchronize");  // what was copied is there, whatever stream looks for it
+          "cudaDeviceSynchronize");  // makes the copies visible to all streams
   }
 
   std::vector<found> run() {
@@ -139,7 +139,7 @@ class pipeline {
       cut(parts, d, *databases.back(), index);
       index += d.count;
     }
-    // The first vectors by themselves: they may be all that is wanted, or much that is near.
+    // The first vectors alone: they may be all that is wanted, or near vectors.
     if (!parts.empty()) {
       file_part& first = parts.front();
       file_part begin = first;
@@ -185,13 +185,13 @@ class pipeline {
   }
 
   void read(const file_part& part, std::size_t b) const {
-    // What is behind the last vector's numbers may be behind the file's end.
+    // The bytes after the last vector's numbers may be past the end of the file.
     part.file->read(buffers_[b]->pinned,
                     (part.count - 1) * part.stride + q_.dimensions * sizeof(float), part.at);
   }
 
-  // Threads read parts from number `first` on, in order, and call `use(part, buffer)` for each,
-  // which starts what empties the buffer.
+  // Threads read parts from number `first` on, in order. They call `use(part, buffer)` for each
+  // part, which enqueues the work that frees the buffer.
   template <class Use>
   void in_turns(const std::vector<file_part>& parts, std::size_t first, const Use& use) {
     std::atomic<std::size_t> next{first};
@@ -199,8 +199,7 @@ class pipeline {
       for (std::size_t turn = 0;; ++turn) {
         const std::size_t b = 2 * t + turn % 2;
         buffers_[b]->wait();
-        // All queries have a match in parts that are taken already: those behind them are not
-        // needed.
+        // All queries have a match in parts that are already taken, so later parts are not needed.
         if (to_.is_first && *known_matched_[b]->value == to_.queries) all_matched_ = true;
         if (all_matched_) break;
         const std::size_t i = next++;

@@ -17,15 +17,15 @@
 namespace gpufs::search {
 namespace {
 
-constexpr std::uint64_t panel_queries = rival::panel_width;  // that are multiplied together
-constexpr std::uint64_t few_queries = 4;     // of a panel, that are multiplied one by one
-constexpr std::uint64_t block_vectors = 64;  // ... with so many vectors
+constexpr std::uint64_t panel_queries = rival::panel_width;  // multiplied together
+constexpr std::uint64_t few_queries = 4;     // of a panel: so few are multiplied one by one
+constexpr std::uint64_t block_vectors = 64;  // multiplied with a panel
 constexpr std::uint64_t block_numbers =
-    1024;  // of each at a time, so that all lie in the second cache
+    1024;  // of each vector at a time, so that all fit into the second-level cache
 constexpr std::uint64_t chunk_bytes = 1 << 20;  // of a database, that a thread takes
 
-// How far sums of products may be off, as a part of the sum of both vectors' squares, and for
-// numbers that are too small for it.
+// How far sums of products may be wrong: a factor of the sum of both vectors' squares, and a part
+// for numbers that are too small for it.
 struct sum_error {
   float relative, absolute;
   explicit sum_error(std::uint64_t dimensions)
@@ -68,8 +68,8 @@ GPUFS_FOR_EACH_PROCESSOR double squared_distance(const float* a, const float* b,
   return sum;
 }
 
-// Turns products with a panel's queries into the least that the squared distances can be. Says of
-// which queries any is within its bound.
+// Turns products with a panel's queries into the least possible squared distances. Reports for
+// which queries any is within the bound.
 GPUFS_FOR_EACH_PROCESSOR void bound_distances(float (*sums)[panel_queries], const float* squares,
                                               std::uint64_t count, const float* query_squares,
                                               const float* bounds, const sum_error& error,
@@ -78,7 +78,7 @@ GPUFS_FOR_EACH_PROCESSOR void bound_distances(float (*sums)[panel_queries], cons
   for (std::uint64_t v = 0; v < count; ++v) {
     for (std::uint64_t q = 0; q < panel_queries; ++q) {
       const float both = squares[v] + query_squares[q];
-      // Of what is not finite nothing is known.
+      // Nothing is known of values that are not finite.
       const float least = both <= FLT_MAX
                               ? both * (1 - error.relative) - 2 * sums[v][q] - error.absolute
                               : -HUGE_VALF;
@@ -89,12 +89,12 @@ GPUFS_FOR_EACH_PROCESSOR void bound_distances(float (*sums)[panel_queries], cons
   for (std::uint64_t q = 0; q < panel_queries; ++q) near[q] = any[q] != 0;
 }
 
-// Of a query.
+// The answer to one query.
 struct answer {
   std::mutex latch;  // guards the list
   std::vector<found> list;
-  // What more is wanted has at most this squared distance, and (of first matches) a smaller index.
-  // Both only fall.
+  // A further vector must have at most this squared distance, and (for first matches) a smaller
+  // index. Both only decrease.
   std::atomic<double> bound;
   std::atomic<std::uint64_t> first{nothing};
 };
@@ -125,7 +125,7 @@ class search_job {
                            std::min(in_chunk, d.count - v), index + v});
       index += d.count;
     }
-    // All threads work on the first chunk: it may hold all that is wanted, or much that is near.
+    // All threads work on the first chunk: it may have all that is wanted, or near vectors.
     job::in_threads(threads_, [&](std::size_t) {
       for (std::uint64_t p = next_panel_++; p < panels_; p = next_panel_++) {
         pack(p);
@@ -169,7 +169,7 @@ class search_job {
       query_squares_[i] = sum_of_products(query(i), query(i), q_.dimensions);
   }
 
-  // With panels [begin, end). False if nothing from this chunk on can still be wanted of them.
+  // Compares with panels [begin, end). Returns false if they need nothing from this chunk on.
   bool look_through(const chunk& c, std::uint64_t begin, std::uint64_t end) {
     std::vector<std::uint64_t> wanted;
     for (std::uint64_t p = begin; p < end; ++p) {
@@ -202,7 +202,7 @@ class search_job {
     return true;
   }
 
-  // A block of vectors with a panel of queries.
+  // Compares a block of vectors with a panel of queries.
   void compare(const float* const (&vectors)[block_vectors], const float* squares,
                std::uint64_t count, std::uint64_t index, std::uint64_t p) {
     alignas(64) float sums[block_vectors][panel_queries] = {};
@@ -217,7 +217,7 @@ class search_job {
       multiply_panel(vectors, count, first, sums);
     }
     float bounds[panel_queries];
-    std::fill_n(bounds, panel_queries, NAN);  // within which is nothing
+    std::fill_n(bounds, panel_queries, NAN);  // nothing is within NaN
     for (std::uint64_t i = 0; i < queries; ++i) bounds[i] = bound_of(answers_[first + i]);
     bool near[panel_queries];
     bound_distances(sums, squares, count, query_squares_.data() + first, bounds, error_, near);
@@ -283,7 +283,8 @@ class search_job {
   const std::uint64_t panels_;
   const sum_error error_;
   const double squared_threshold_;
-  std::vector<float> packed_;  // panels: of each number of the vectors those of all its queries
+  // panels: for each number of a vector, those of all the panel's queries
+  std::vector<float> packed_;
   std::vector<float> query_squares_;
   std::vector<answer> answers_;
   std::unique_ptr<rival::mapped_file> queries_;

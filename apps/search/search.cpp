@@ -1,4 +1,4 @@
-// Compiled by nvcc where there is one, by the host compiler otherwise.
+// Compiled by nvcc if there is one, otherwise by the host compiler.
 #include "search/search.hpp"
 
 #include <span>
@@ -9,7 +9,7 @@
 namespace gpufs::search {
 namespace {
 
-// `Parts`: of numbers, in their products (distance_error).
+// `Parts`: parts of a number in the products (distance_error).
 template <int Parts>
 std::vector<found> search_in(const mount& m, const question& q, bool alone) {
   const plan how(job::mount_facts::of(m), q);
@@ -29,8 +29,8 @@ std::vector<found> search_in(const mount& m, const question& q, bool alone) {
 std::vector<found> search(const mount& m, const question& q, bool alone) {
   check(q);
   if (q.queries.count == 0) return {};
-  // Of distances the nearest lie close together: to tell them apart takes more than to see that
-  // none is below a threshold.
+  // The nearest vectors have similar distances. To order them takes more precision than to decide
+  // that none is below a threshold.
   return q.top == 0 ? search_in<1>(m, q, alone) : search_in<2>(m, q, alone);
 }
 

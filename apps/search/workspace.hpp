@@ -1,4 +1,4 @@
-// What the kernels of a search share, in memory of the device.
+// Device memory that the kernels of a search share.
 #pragma once
 
 #include "device_parts.hpp"
@@ -8,11 +8,11 @@
 
 namespace gpufs::search {
 
-// Zeros at the beginning.
+// Zero at the beginning.
 struct progress {
   atomic_word<std::uint64_t>
-      next_pair;  // of a chunk and a tile, in order: the next that a block takes
-  atomic_word<std::uint64_t> first_looked_through;  // the first chunk's pairs that have been
+      next_pair;  // Pairs of a chunk and a tile, in order: the next one for a block to take.
+  atomic_word<std::uint64_t> first_looked_through;  // pairs of the first chunk that are done
   atomic_word<std::uint64_t> matched;               // queries that have a match
 };
 
@@ -23,12 +23,13 @@ struct workspace {
   job::failure failed;
   answers to;
   progress* done;
-  float* numbers;  // the queries', one behind another
-  float* squares;  // sums of each one's squares
+  float* numbers;  // of the queries, one after another
+  float* squares;  // sum of squares of each query
   char* slices;    // the queries, packed
   std::size_t bytes;
 
-  // In `memory` of zeros, which begins with the lists; null: only to see how many `bytes` it takes.
+  // Places everything in `memory`, which is zeroed and begins with the lists. Null: only computes
+  // `bytes`.
   workspace(const plan& of, int parts, job::path_table p = {}, const vectors_place* f = nullptr,
             job::failure word = {}, char* memory = nullptr)
       : how(of), paths(p), files(f), failed(word) {

@@ -1,4 +1,4 @@
-// Numbers as they lie in files, and as matrix units take them.
+// Numbers as files have them, and as matrix units take them.
 #pragma once
 
 #include "gpufs/base/platform.cuh"
@@ -24,7 +24,7 @@ GPUFS_HD inline double double_of(std::uint64_t bits) { return same_bits<double>(
 GPUFS_HD inline float value_of(float x) { return x; }
 GPUFS_HD inline float value_of(bfloat16 x) { return float_of(std::uint32_t{x.bits} << 16); }
 
-// Rounds to nearest, to even; what is not finite stays what it is, and what is too large becomes
+// Rounds to nearest, ties to even. Infinities and NaN stay; numbers that are too large become
 // infinite.
 GPUFS_HD inline bfloat16 rounded(float x) {
   const std::uint32_t bits = bits_of(x);
@@ -34,8 +34,8 @@ GPUFS_HD inline bfloat16 rounded(float x) {
 
 GPUFS_HD inline bool is_finite(float x) { return (bits_of(x) & 0x7f80'0000) != 0x7f80'0000; }
 
-// Two numbers as bfloat16, in a word. Each rounded as above; `Bounded`: but what is too large
-// becomes the largest there is.
+// Returns two numbers as bfloat16 in one word, each rounded as above. With `Bounded`, numbers that
+// are too large become the largest finite number instead.
 template <bool Bounded>
 GPUFS_HD std::uint32_t two_rounded(float low, float high) {
 #if defined(__CUDA_ARCH__)
@@ -53,9 +53,10 @@ GPUFS_HD std::uint32_t two_rounded(float low, float high) {
 #endif
 }
 
-// Some numbers in a row, in parts: of each part the bits, two numbers to a word. A float32 is the
-// sum of its parts: one is the nearest bfloat16; three are all of it, but for what is smaller than
-// the least of them. Of what is not finite the sum is not either.
+// Splits some numbers of a row into parts. words[p] has part p of all numbers, two numbers a word.
+// The sum of a float32's parts is the number: one part is its nearest bfloat16; three parts are
+// exact, except for what is smaller than the least part. If a number is not finite, neither is the
+// sum.
 template <int Parts, std::size_t N>
 GPUFS_HD void split_all(const float (&numbers)[N], std::uint32_t (&words)[Parts][N / 2]) {
   GPUFS_UNROLL
@@ -63,7 +64,8 @@ GPUFS_HD void split_all(const float (&numbers)[N], std::uint32_t (&words)[Parts]
     float low = numbers[k], high = numbers[k + 1];
     GPUFS_UNROLL
     for (int p = 0; p + 1 < Parts; ++p) {
-      // The largest numbers would be rounded to infinity, and what they leave would be none.
+      // Bounded: the largest numbers would be rounded to infinity, and their remainder would be
+      // useless.
       const std::uint32_t both = words[p][k / 2] = two_rounded<true>(low, high);
       low -= float_of(both << 16), high -= float_of(both & 0xffff'0000);
     }

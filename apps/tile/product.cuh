@@ -1,27 +1,26 @@
-// The product of two tiles of bfloat16 numbers, by the matrix units of a GPU: the sums of the
-// products of each row of one with each of the other, side x side, each thread of a block some of
-// them. A block multiplies slice by slice: `depth` numbers of each of the `side` rows. Which
-// instructions there are depends on the GPU; the classes have the same members:
+// The product of two tiles of bfloat16 numbers by the matrix units of a GPU: side x side sums, one
+// for each pair of a row of one tile and a row of the other. Each thread of a block has some of the
+// sums. A block multiplies slice by slice: `depth` numbers of each of the `side` rows. The
+// instructions depend on the GPU; the classes have the same members:
 //
-//   (memory)                zeros. Memory only the CPU device needs, cpu_memory_bytes in the block's
-//                           scratch memory.
-//   start<Parts>(a, b)      adds the product of two slices, each in `Parts` parts that lie behind
-//                           one another. Of parts the products are left out that float32 does not
-//                           see. By all threads of a block, whose scratch memory the slices are in.
-//   finish()                waits for that: before the sums are looked at, and before a barrier
-//                           behind which the slices are overwritten.
-//   clear(), add(part)      zeros again; adds another's sums. On the CPU device a copy has the same sums
-//                           as what it was copied from, and these calls do nothing: there each
-//                           slice's sums are rounded as they are added.
-//   stored()                by each thread that stored into slices, before the barrier behind which
-//                           they are multiplied.
-//   each(take)              calls `take(row of a, row of b, sum)` for the thread's sums.
-//
-//   is_inlined              whether a function that calls start() and finish() in a loop is to be
-//                           inlined. With mma it is not, so that the sums are in registers of its
-//                           own: the caller's live across calls, and would be in memory at each
-//                           use. With wgmma it must be: in a function that is called the compiler
-//                           has instructions wait for each other one by one.
+// (memory)             Constructor: the sums are zero. Only the CPU device needs memory:
+//                      cpu_memory_bytes in the block's scratch memory.
+// start<Parts>(a, b)   Adds the product of two slices, each in `Parts` consecutive parts. Omits
+//                      products of parts that are too small for float32. Collective of the block
+//                      whose scratch memory has the slices.
+// finish()             Waits for start(). Needed before the sums are read, and before a barrier
+//                      after which the slices are overwritten.
+// clear(), add(part)   Set the sums to zero; add another object's sums. On the CPU device these
+//                      calls do nothing, and a copy shares the sums of its original: there each
+//                      slice's sums are rounded when they are added.
+// stored()             Called by each thread that stored into slices, before the barrier after
+//                      which they are multiplied.
+// each(take)           Calls `take(row of a, row of b, sum)` for the thread's sums.
+// is_inlined           Whether a function that loops over start() and finish() must be inlined.
+//                      mma: no, so that the sums are in registers of that function; the caller's
+//                      variables live across calls, so they would be in memory at each use.
+//                      wgmma: yes, because in a called function the compiler makes each instruction
+//                      wait for the previous one.
 #pragma once
 
 #if !defined(__CUDA_ARCH__)
@@ -37,8 +36,8 @@
 
 namespace gpufs::tile {
 
-// For numbers of so many parts. Of one part loading takes longer than multiplying, however that is
-// done, and a loop that is not inlined is shorter.
+// For numbers of `Parts` parts. With one part, loading takes longer than multiplying with any
+// instruction, and a loop that is not inlined is shorter.
 #if !defined(__CUDA_ARCH__)
 template <int>
 using product = cpu_product;

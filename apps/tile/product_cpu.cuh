@@ -1,5 +1,5 @@
-// The product of two tiles (product.cuh) on the CPU device, whose block is one thread: of the sums of
-// numbers' parts, which are the numbers, in float32.
+// The product of two tiles (product.cuh) on the CPU device, whose block is one thread. It first
+// adds up a number's parts, which gives the number, and multiplies in float32.
 #pragma once
 
 #include "tile/numbers.cuh"
@@ -20,8 +20,7 @@ class cpu_product {
     for (std::uint32_t n = 0; n < side; ++n)
       for (std::uint32_t k = 0; k < depth; ++k) right[k][n] = whole<Parts>(b, n, k);
     for (std::uint32_t m = 0; m < side; ++m) {
-      // A slice's sums by themselves: so that not each product is rounded to what has room in a
-      // long sum.
+      // Sums of one slice. Adding each product to the long sum would round it more.
       float sums[side] = {};
       for (std::uint32_t k = 0; k < depth; ++k) {
         const float left = whole<Parts>(a, m, k);

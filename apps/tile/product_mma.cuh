@@ -1,5 +1,5 @@
-// The product of two tiles (product.cuh) by instructions that each warp gives its matrix unit, with
-// numbers in registers: of any GPU of compute capability 8.0 and later. A warp makes 64 x 32 sums.
+// The product of two tiles (product.cuh) with instructions of single warps and numbers in
+// registers. For any GPU of compute capability 8.0 and later. A warp makes 64 x 32 sums.
 #pragma once
 
 #include "tile/slice.cuh"

@@ -1,9 +1,10 @@
-// The product of two tiles (product.cuh) by instructions that four warps give their matrix units
-// together, and that read both slices from shared memory: of compute capability 9.0 (PTX ISA 8.0,
-// "wgmma"). Four warps make 64 x 128 sums.
+// The product of two tiles (product.cuh) with instructions that four warps issue together, and that
+// read both slices from shared memory. For compute capability 9.0 (PTX ISA 8.0, "wgmma"). Four
+// warps make 64 x 128 sums.
 //
-// The units work while the warps go on, so what stores into slices has to be told to them
-// (stored()), and who overwrites a slice waits for them first (finish()).
+// The units work while the warps continue. Therefore threads that store into slices must make the
+// stores visible to the units (stored()), and must wait for the units before they overwrite a slice
+// (finish()).
 #pragma once
 
 #include "tile/slice.cuh"
@@ -37,7 +38,7 @@ class wgmma_product {
   }
   GPUFS_HD void finish() {
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    // The compiler does not know that the sums come only now.
+    // The compiler does not know that the sums arrive only here.
     GPUFS_UNROLL
     for (float& sum : sums_) asm volatile("" : "+f"(sum)::"memory");
   }
@@ -65,11 +66,11 @@ class wgmma_product {
 
  private:
   static constexpr std::uint32_t group_threads = 128, group_rows = 64, instruction_row_bytes = 32;
-  static constexpr std::uint32_t unit = 16;  // of addresses and distances in descriptions
+  static constexpr std::uint32_t unit = 16;  // unit of addresses and distances in descriptors
 
-  // A matrix descriptor: where its rows begin; how far it is from eight rows to the next eight; and
-  // the layout, rows of 64 bytes with their quarters in place_in_slice()'s order. The distance in
-  // the other direction (bits 16 to 29) is not used in this layout.
+  // Returns a matrix descriptor: where the rows begin; the distance from eight rows to the next
+  // eight; and the layout, rows of 64 bytes with their quarters in place_in_slice()'s order. This
+  // layout does not use the distance in the other direction (bits 16 to 29).
   GPUFS_HD static std::uint64_t described(const char* rows) {
     const std::uint64_t at = static_cast<std::uint32_t>(__cvta_generic_to_shared(rows));
     return at / unit | std::uint64_t{1} << 16 | std::uint64_t{8 * row_bytes / unit} << 32 |

@@ -1,4 +1,5 @@
-// Rows of numbers, mapped from a file or in memory, as slices that matrix units take (product.cuh).
+// Converts rows of numbers, mapped from a file or in memory, into slices for the matrix units
+// (product.cuh).
 #pragma once
 
 #include "arithmetic.cuh"
@@ -8,14 +9,15 @@
 
 namespace gpufs::tile {
 
-// Where a tile's rows are, in the block's scratch memory: of each row a part, in at most two pages.
+// Where a tile's rows are. In the block's scratch memory. The part of each row lies in at most two
+// pages.
 struct row_table {
   const char* first[side];
-  const char* second[side];  // what is behind the first
+  const char* second[side];  // the bytes after those of `first`
   std::uint32_t first_bytes[side];
 };
 
-// Rows that lie in one piece: `stride` bytes apart.
+// Sets rows of contiguous memory, `stride` bytes apart.
 GPUFS_HD inline void set_rows(const block_group& g, row_table& rows, const char* data,
                               std::uint64_t stride, std::uint32_t count) {
   for (std::uint32_t r = g.rank(); r < side; r += g.size()) {
@@ -25,10 +27,10 @@ GPUFS_HD inline void set_rows(const block_group& g, row_table& rows, const char*
   g.sync();
 }
 
-// Maps `bytes`, at most a page, of each of the first `count` rows, the first of which is at `at` in
-// the file. Each member of a warp maps a part; those of a warp are looked up together. All members
-// of the block get the same: 0; or what went wrong, -ENODATA for a file that is too short. Then too
-// unmap_rows() is to be called.
+// Collective of the block. Maps `bytes` (at most a page) of each of the first `count` rows. The
+// first row is at `at` in the file. Each member of a warp maps one part; a warp looks its parts up
+// together. Returns the same to all members: 0 or -errno, -ENODATA if the file is too short.
+// Callers must call unmap_rows() even after an error.
 GPUFS_HD inline std::int32_t map_rows(const block_group& g, const mount_ref& fs, std::int32_t fd,
                                       row_table& rows, std::uint64_t at, std::uint64_t stride,
                                       std::uint32_t count, std::uint32_t bytes) {
@@ -52,7 +54,8 @@ GPUFS_HD inline std::int32_t map_rows(const block_group& g, const mount_ref& fs,
   return least == ~std::uint64_t{0} ? 0 : -static_cast<std::int32_t>(least);
 }
 
-// When all that members read of the rows lies in slices, and has arrived with that.
+// Collective of the block. Called when all that members read of the rows is in slices, so the loads
+// are complete.
 GPUFS_HD inline void unmap_rows(const block_group& g, const mount_ref& fs, const row_table& rows) {
   const warp_group warp = g.warp();
   g.sync();  // members read what others mapped
@@ -61,20 +64,20 @@ GPUFS_HD inline void unmap_rows(const block_group& g, const mount_ref& fs, const
   g.sync();  // before the table is filled again
 }
 
-// Whether rows of `T` can be loaded 16 bytes at a time, none of which lie in two pages or behind
-// the rows' ends.
+// Whether rows of `T` can be loaded 16 bytes at a time, without a vector that lies in two pages or
+// past the end of a row.
 template <class T>
 GPUFS_HD bool are_aligned(std::uint64_t at, std::uint64_t stride, std::uint64_t columns) {
   return ((at | stride | columns * sizeof(T)) & (sizeof(vector16) - 1)) == 0;
 }
 
-// The numbers of a slice on their way from rows of `T` into a slice: loaded by load(), so that the
-// loads take place while something else is done, and stored by store().
+// Numbers on their way from rows of `T` into a slice. load() loads them, so the loads overlap with
+// other work; store() stores them.
 template <class T, bool Aligned>
 class slice_on_its_way {
  public:
-  // Of numbers [column, column + depth) of the rows' part; behind `columns`, and of rows from
-  // `count` on, zeros.
+  // Loads numbers [column, column + depth) of the rows' part. Past `columns`, and for rows from
+  // `count` on, loads zeros.
   GPUFS_HD void load(const block_group& g, const row_table& rows, std::uint32_t count,
                      std::uint32_t column, std::uint32_t columns) {
     GPUFS_UNROLL
@@ -86,8 +89,8 @@ class slice_on_its_way {
     }
   }
 
-  // Into a slice in `Parts` parts; `take(row, number of the vector in its row, the vector's
-  // numbers)` is called for each.
+  // Stores into a slice in `Parts` parts. Calls `take(row, number of the vector in its row, the
+  // vector's numbers)` for each vector.
   template <int Parts, class Take>
   GPUFS_HD void store(const block_group& g, char* slice, const Take& take) const {
     GPUFS_UNROLL
@@ -142,8 +145,8 @@ class slice_on_its_way {
   vector16 held_[mine];
 };
 
-// Starts to copy `Bytes` from device memory into scratch memory; finish_slices() waits for all that
-// the thread started, and a barrier makes it the block's.
+// Starts to copy `Bytes` from device memory into scratch memory. finish_slices() waits for all
+// copies of the calling thread. After a barrier all members of the block see the bytes.
 template <std::uint32_t Bytes>
 GPUFS_HD void start_slices(const block_group& g, char* to, const char* from) {
   constexpr std::uint32_t step = 16 * threads_of_block;
@@ -167,8 +170,8 @@ GPUFS_HD inline void finish_slices() {
 #endif
 }
 
-// Rows packed for the matrix units, in device memory: tiles of `side` rows; of each tile the
-// slices, one behind another, each in its parts.
+// Rows packed for the matrix units, in device memory. Tiles of `side` rows follow one another; each
+// has its slices, one after another; each slice has its parts.
 struct panel {
   const char* slices;
   std::uint32_t slices_of_row;
@@ -180,7 +183,7 @@ struct panel {
     return ceiling(rows, side) * slices_in(columns) * slice_bytes *
            static_cast<std::uint64_t>(parts);
   }
-  // Bytes in front of a slice.
+  // Bytes before a slice.
   template <int Parts>
   GPUFS_HD static constexpr std::uint64_t place(std::uint64_t tile, std::uint64_t number,
                                                 std::uint64_t in_row) {
@@ -192,7 +195,7 @@ struct panel {
   }
 };
 
-// Stores eight numbers of a row in a slice, in their parts.
+// Stores eight numbers of a row into a slice, in their parts.
 template <int Parts, class T>
 GPUFS_HD void store_eight(const T (&numbers)[8], char* slice, std::uint32_t row,
                           std::uint32_t eight) {
@@ -206,9 +209,9 @@ GPUFS_HD void store_eight(const T (&numbers)[8], char* slice, std::uint32_t row,
   }
 }
 
-// Packs columns of numbers as a panel's rows, a slice of them: `width` columns, `count` numbers
-// deep, and zeros behind them. The numbers lie row by row, `pitch` apart. By a block, all of which
-// sees them; none may be changed before it waits.
+// Collective of the block. Packs columns of numbers as a panel's rows, one slice: `width` columns,
+// `count` numbers deep, padded with zeros. The numbers lie row by row, `pitch` apart. Afterwards
+// all members see the slice; they must wait before they change numbers.
 template <int Parts, class T>
 GPUFS_HD void pack_columns(const block_group& g, const T* numbers, std::uint32_t pitch,
                            std::uint32_t count, std::uint32_t width, char* slice) {
@@ -225,13 +228,12 @@ GPUFS_HD void pack_columns(const block_group& g, const T* numbers, std::uint32_t
   }
 }
 
-// What a block needs in its scratch memory to multiply rows with a panel: two slices of each, one
-// of which is filled while the other is multiplied.
+// Scratch memory of a block that multiplies rows with a panel: two slices of each. One is filled
+// while the other is multiplied.
 template <int Parts>
 inline constexpr std::uint32_t stages_bytes = 2 * 2 * Parts * slice_bytes;
 
-// What is multiplied: numbers [0, columns) of `count` rows with a tile of a panel, whose slices
-// begin with number `slice`.
+// The factors: numbers [0, columns) of `count` rows, and a tile of a panel, from slice `slice` on.
 struct factors {
   const row_table& rows;
   std::uint32_t count, columns;
@@ -239,9 +241,9 @@ struct factors {
   std::uint64_t tile, slice;
 };
 
-// How many slices are summed up by the matrix units alone: these cut off what does not fit into a
-// sum, always towards zero, each time that they add 16 products to it; what they sum up is rounded
-// as it is added to the whole. So many that it costs little.
+// How many slices the matrix units sum up alone. They truncate what does not fit into a sum, always
+// towards zero, each time they add 16 products. Their partial sums are rounded when they are added
+// to the total. This many slices make that cheap.
 template <int Parts>
 inline constexpr std::uint32_t slices_of_sum = 192 / (Parts * (Parts + 1) / 2) / (depth / 16);
 
@@ -290,7 +292,8 @@ GPUFS_HD GPUFS_OUT_OF_LINE void add_slices_in_registers(const block_group g, pro
   add_slices<Parts, T, Aligned>(g, to, stages, of, take);
 }
 
-// Adds a product. `take` as of slice_on_its_way::store, for all numbers of the rows. By a block.
+// Collective of the block. Adds a product. Calls `take` as slice_on_its_way::store does, for all
+// numbers of the rows.
 template <int Parts, class T, bool Aligned, class Take>
 GPUFS_HD void add_product(const block_group& g, product<Parts>& to, char* stages, const factors& of,
                           const Take& take) {
@@ -304,32 +307,32 @@ GPUFS_HD void add_product(const block_group& g, product<Parts>& to, char* stages
   else add_product<Parts, T, false>(g, to, stages, of, take);
 }
 
-// Whether rows that are longer than a page are mapped in parts of a page each: all of them begin at
-// the same place in a page, and what is left of it there is whole slices.
+// Whether rows longer than a page are mapped in parts of one page each: all rows begin at the same
+// place in a page, and the rest of that page is whole slices.
 GPUFS_HD constexpr bool parts_are_pages(std::uint64_t at, std::uint64_t stride,
                                         std::uint64_t page_bytes, std::uint64_t number_bytes) {
   return stride % page_bytes == 0 && (page_bytes - at % page_bytes) % (depth * number_bytes) == 0;
 }
 
-// Rows of a file: the first `count` from `at` on, `stride` bytes from one to the next, each
-// `columns` numbers long.
+// Rows of a file: the first `count` from `at` on, `stride` bytes apart, each `columns` numbers
+// long.
 struct rows_of_file {
   std::int32_t fd;
   std::uint64_t at, stride;
   std::uint32_t count;
   std::uint64_t columns;
-  std::uint32_t part_columns;  // that are mapped at a time: all, or as many as a page has
+  std::uint32_t part_columns;  // columns mapped at a time: all, or as many as a page has
 };
 
-// Adds the product of rows, which it maps part by part, with a tile of a panel. Returns as
-// map_rows(). By a block.
+// Collective of the block. Maps rows part by part and adds their product with a tile of a panel.
+// Returns as map_rows() does.
 template <int Parts, class T, class Take>
 GPUFS_HD std::int32_t add_mapped_product(const block_group& g, const mount_ref& fs,
                                          product<Parts>& to, char* stages, row_table& rows,
                                          const rows_of_file& of, const panel& right,
                                          std::uint64_t tile, const Take& take) {
   const std::uint64_t page_bytes = fs.layout.page_bytes();
-  // The first part only up to the page's end, if then each part is a page.
+  // The first part ends with its page, if then each part is a page.
   const bool are_pages =
       of.part_columns != of.columns && parts_are_pages(of.at, of.stride, page_bytes, sizeof(T));
   const std::uint64_t in_front = are_pages ? of.at % page_bytes / sizeof(T) : 0;

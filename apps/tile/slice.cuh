@@ -1,4 +1,4 @@
-// Slices of tiles, as matrix units take them.
+// Slices of tiles, in the layout that matrix units take.
 #pragma once
 
 #include <cstdint>
@@ -7,30 +7,31 @@
 
 namespace gpufs::tile {
 
-inline constexpr std::uint32_t side = 128;     // rows of a tile
-inline constexpr std::uint32_t depth = 32;     // of their numbers that are multiplied at a time
-inline constexpr std::uint32_t threads = 256;  // of a block; the CPU device's is one
+inline constexpr std::uint32_t side = 128;  // rows of a tile
+inline constexpr std::uint32_t depth = 32;  // numbers of each row that are multiplied at a time
+// in a block on a GPU; the CPU device's block has one
+inline constexpr std::uint32_t threads = 256;
 inline constexpr std::uint32_t threads_of_block = platform::is_gpu ? threads : 1;
 inline constexpr std::uint32_t row_bytes = depth * 2;  // of bfloat16 numbers
 inline constexpr std::uint32_t slice_bytes = side * row_bytes;
-// Of the sums of a tile with another, which are in registers where there is a matrix unit.
+// Memory for the sums of two tiles. With matrix units the sums are in registers.
 inline constexpr std::size_t cpu_memory_bytes = sizeof(float) * side * side;
-// Where wgmma reads slices: addresses have the bits that place_in_slice() looks at.
+// For wgmma: addresses must have the bits that place_in_slice() uses.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 inline constexpr std::size_t slice_alignment = 8 * row_bytes;
 #else
 inline constexpr std::size_t slice_alignment = sizeof(vector16);
 #endif
 
-// Where eight numbers of a row lie in a slice. In each two rows the quarters have another order: so
-// eight rows' quarters, which a matrix unit loads together, lie in different banks of shared
-// memory. (The 64-byte swizzle of wgmma's shared memory layouts.)
+// Returns where eight numbers of a row lie in a slice. Every two rows have another order of their
+// quarters, so the quarters of eight rows, which a matrix unit loads together, lie in different
+// banks of shared memory. (This is the 64-byte swizzle of wgmma's shared memory layouts.)
 GPUFS_HD constexpr std::uint32_t place_in_slice(std::uint32_t row, std::uint32_t eight) {
   return row * row_bytes + ((eight ^ (row >> 1 & 3)) * 16);
 }
 
-// A block's scratch memory as a `Memory`, which begins with slices, aligned as they need: by how it
-// is declared, as some GPUs have no room for more. For a kernel that uses scratch memory in no
+// Returns a block's scratch memory as a `Memory`. It begins with slices, and its declaration aligns
+// them, because some GPUs have no room for padding. Only for kernels that use scratch memory in no
 // other way.
 template <class Memory>
 GPUFS_HD Memory& slice_memory() {

@@ -1,5 +1,6 @@
-// Counts the lines of a file with a kernel that reads it by itself: on a GPU when compiled by nvcc
-// and there is one, else on the CPU device. `consumer [FILE]`; without a file it reads itself.
+// Counts the lines of a file with a kernel that reads the file itself: on a GPU if nvcc compiles it
+// and there is a GPU, otherwise on the CPU device. `consumer [FILE]`; without a file it reads its
+// own source.
 #include <cstdio>
 #include <cstring>
 
@@ -9,7 +10,7 @@ namespace {
 
 struct count_lines {
   const char* path;     // in the mount's memory
-  std::int64_t* lines;  // likewise: the count, or -errno
+  std::int64_t* lines;  // in the mount's memory: the count, or -errno
 
   GPUFS_HD void operator()(const gpufs::mount_ref& fs) const {
     const gpufs::thread_group group;

@@ -1,6 +1,6 @@
-// The litmus tests of what cached pages and open files rely on: the very steps of hits and lookups
-// on one side, evictions, loads, opens and closes on the other. Each has a weakened reader, whose
-// mistakes are counted, to show that the two sides meet.
+// Litmus tests of what cached pages and open files rely on. One side makes the same steps as hits
+// and lookups, the other side those of evictions, loads, opens and closes. Each test has a weakened
+// reader, whose errors are counted, to show that the two sides meet.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,21 +31,21 @@ static void print_counts(const std::string& name, const read_counts& used,
 
 static std::uint64_t steps() { return device() == device_kind::cuda ? 4 : 2; }
 
-// ---- hits
+// ---- Hits.
 
 enum class reads_by {
   pins,             // pin_and_look(), and ordinary loads
-  pins_for_stores,  // weakened: the same with a pin that acquires nothing
-  // into shared memory by asynchronous copies, after which the pin is given back by a relaxed store
+  pins_for_stores,  // weakened: the same with a pin that does not acquire
+  // Into shared memory by asynchronous copies. Then a relaxed store returns the pin.
   copies,
-  glances,       // without a pin
-  half_a_glance  // weakened: the frame is not looked at again
+  glances,       // optimistic reads, without a pin
+  half_a_glance  // weakened: the frame is not checked again
 };
 
 struct frames_shape {
   std::uint32_t frames, blocks, threads;
   std::uint32_t hits;   // for each reader
-  std::uint32_t tries;  // at most, of a reader to have them; and loads of a frame
+  std::uint32_t tries;  // limits of a reader's tries to get its hits, and of a frame's loads
 };
 static frames_shape shape_of_frames() {
   if (device() == device_kind::cuda) return {128, 264, 128, 2000, 100'000};
@@ -56,7 +56,7 @@ static frames_shape shape_of_frames() {
 #endif
 }
 
-// The first `frames` warps evict and load a frame each, as long as the others read.
+// The first `frames` warps evict and load one frame each, as long as the other warps read.
 template <reads_by how>
 struct frames_kernel {
   read_counts* counts;
@@ -89,13 +89,13 @@ struct frames_kernel {
   }
 
  private:
-  // On the CPU device, so that the other thread comes between two steps.
+  // On the CPU device, so that the other thread runs between two steps.
   GPUFS_HD static void wait_now_and_then([[maybe_unused]] std::uint32_t n) {
     if constexpr (!platform::is_gpu) {
       if (n % 256 == 0) platform::pause(40);
     }
   }
-  // As a fault does it (page_cache.cuh), but for the index.
+  // As a fault does (page_cache.cuh), except for the index.
   GPUFS_HD void load_anew(const mount_ref& fs, const warp_group& g, std::uint32_t frame_number,
                           std::uint32_t n) const {
     slot_header& header = detail::frame_table(fs).header(frame_number);
@@ -117,7 +117,7 @@ struct frames_kernel {
     (void)header.state.unpin();
   }
 
-  // As a hit does it.
+  // As a hit does.
   GPUFS_HD bool read_pinned(const mount_ref& fs, const warp_group& g, std::uint32_t frame_number,
                             std::uint32_t n) const {
     slot_header& header = detail::frame_table(fs).header(frame_number);
@@ -161,8 +161,7 @@ struct frames_kernel {
     return pin.there != 0;
   }
 
-  // As a view does it, each lane for itself.
-  // Whether all lanes have read.
+  // As a view does, each lane for itself. Returns whether all lanes have read.
   GPUFS_HD bool read_at_a_glance(const mount_ref& fs, const warp_group& g,
                                  std::uint32_t frame_number, std::uint32_t n) const {
     const bool has_read = glance(fs, g.rank(), frame_number, n);
@@ -198,7 +197,7 @@ static read_counts read_frames(work_budget* budget, std::uint64_t steps) {
     const std::uint32_t warps = (shape.threads + 31) / 32,
                         loaders = (shape.frames + warps - 1) / warps;
     const std::size_t scratch = std::size_t{known_page::words} * 8 * warps;
-    // First the loaders alone, so that there is something to read.
+    // First only the loaders run, so that there is something to read.
     launch(m, {loaders, shape.threads, scratch, nullptr}, kernel);
     launch(m, {shape.blocks, shape.threads, scratch, nullptr}, kernel);
     const read_counts got = counts.download()[0];
@@ -228,12 +227,12 @@ TEST(LitmusCache, a_glance_takes_no_word_of_another_page) {
   test_reads<reads_by::glances, reads_by::half_a_glance>("hit at a glance");
 }
 
-// ---- lookups of descriptors
+// ---- Lookups of descriptors.
 
 struct records_shape {
   std::uint32_t slots, blocks, threads;
-  std::uint32_t rounds;   // at most, of opens and closes of a record, and of lookups
-  std::uint32_t lookups;  // that are to succeed, of each thread of the other blocks
+  std::uint32_t rounds;   // limits of the opens and closes of a record, and of lookups
+  std::uint32_t lookups;  // successful lookups of each thread of the other blocks
 };
 static records_shape shape_of_records() {
   if (device() == device_kind::cuda) return {8, 72, 128, 100'000, 5000};
@@ -244,12 +243,12 @@ static records_shape shape_of_records() {
 #endif
 }
 
-// A thread of each of the first `slots` blocks opens and closes a record, as long as the threads of
-// the others look descriptors up, old ones too.
+// One thread of each of the first `slots` blocks opens and closes a record, as long as the threads
+// of the other blocks look descriptors up, including old ones.
 template <bool weak>
 struct records_kernel {
   read_counts* counts;
-  atomic_word<std::uint32_t>* descriptors;  // of each record the last one that led to it
+  atomic_word<std::uint32_t>* descriptors;  // by record: the last descriptor that referred to it
   records_shape shape;
   std::uint64_t seed;
 
@@ -276,7 +275,7 @@ struct records_kernel {
   }
 
  private:
-  // As an opener and the last gclose do it (file/open_files.cuh), but for the index and the host.
+  // As an opener and the last gclose do (file/open_files.cuh), except for the index and the host.
   GPUFS_HD void open_and_close(const mount_ref& fs, std::uint32_t slot) const {
     const detail::record_table records(fs);
     slot_header& header = records.header(slot);
@@ -288,7 +287,8 @@ struct records_kernel {
     header.state.begin_load();
     header.state.publish();
     (void)header.state.unpin();
-    // Release: who looks a descriptor up has it from who opened the record, in whatever way.
+    // Release: pairs with the acquire in look_up(). A thread that looks a descriptor up has it from
+    // the thread that opened the record.
     descriptors[slot].store_release(
         static_cast<std::uint32_t>(detail::make_descriptor(slot, file.generation)));
     GPUFS_SCHEDULE_POINT("litmus.close");
@@ -296,13 +296,13 @@ struct records_kernel {
     records.set_generation(slot, file.generation + 1, 0, 0, 0);
     header.state.release();
   }
-  // Whether it led anywhere.
+  // Returns whether the descriptor was valid.
   GPUFS_HD bool look_up(const mount_ref& fs, std::uint32_t slot) const {
-    // That of a moment ago, which may be closed.
+    // A recent descriptor, which may be closed.
     const auto fd = static_cast<std::int32_t>(descriptors[slot].load_acquire());
     if constexpr (weak) {
       const file_facts& facts = fs.facts_of(slot);
-      // The tag first, and then the word.
+      // The tag first, then the word.
       const std::uint64_t tag = facts.tag_handle.load_relaxed();
       GPUFS_SCHEDULE_POINT("litmus.look_up");
       const std::uint64_t version = facts.version.load_relaxed();
@@ -326,7 +326,7 @@ static read_counts look_up_records(work_budget* budget, std::uint64_t steps) {
   read_counts all{};
   for (std::uint64_t n = 0; budget == nullptr ? n < steps : budget->next(); ++n) {
     const mount m(base_options());
-    const random_delays delays(n);  // of the CPU device
+    const random_delays delays(n);  // for the CPU device
     const device_buffer<read_counts> counts(m, 1);
     const device_buffer<atomic_word<std::uint32_t>> descriptors(m, shape.slots);
     launch(m, {shape.blocks, shape.threads, 0, nullptr},
@@ -350,7 +350,7 @@ TEST(LitmusCache, a_descriptor_never_leads_to_what_its_record_was_opened_for_lat
 
 #if !defined(GPUFS_TESTS_ON_GPU)
 
-// Looks a descriptor up once that was closed before.
+// Looks up once a descriptor that was closed before.
 struct late_lookup_kernel {
   std::int32_t fd;
   std::int32_t* error;
@@ -358,8 +358,8 @@ struct late_lookup_kernel {
   GPUFS_HD void operator()(const mount_ref& fs) const { *error = detail::look_up(fs, fd).error; }
 };
 
-// A descriptor has 14 bits of the generation, so a closed one looks like that of the 8,192nd open
-// after it. A lookup that stands still for that long must not put the facts of the two together.
+// A descriptor has 14 bits of the generation, so a closed descriptor equals that of the 8,192nd
+// open after it. A lookup that is suspended for that long must not combine facts of the two opens.
 TEST(LitmusCache, a_lookup_that_stands_still_takes_no_facts_of_two_opens) {
   for (const std::string point : {"tagged.load_word", "tagged.load"}) {
     for (int wanted = 0; wanted < 2; ++wanted) {  // the first word or the second
@@ -392,17 +392,17 @@ TEST(LitmusCache, a_lookup_that_stands_still_takes_no_facts_of_two_opens) {
 
 #endif
 
-// ---- bytes that are stored while they are copied out
+// ---- Bytes that are stored while they are copied out.
 
-// The first warps store pages of one byte, another one each time, as long as the others copy them
-// out. Weakened: a copy is taken for all of a page.
+// The first warps store pages of one repeated byte, alternating between two values, as long as the
+// other warps copy the pages out. Weakened: a copy is expected to have only one of the values.
 template <bool weak>
 struct racing_bytes_kernel {
   read_counts* counts;
-  char* pages;  // a page for each writer, and the two that they store
+  char* pages;  // a page for each writer, and the two pages that they store
   std::uint32_t places;
   std::uint32_t copies;  // of each reader
-  std::uint32_t stores;  // at most, of each writer
+  std::uint32_t stores;  // limit for each writer
   std::uint64_t seed;
 
   static constexpr std::uint32_t bytes = 512;
@@ -475,7 +475,7 @@ TEST(LitmusCache, a_byte_copied_beside_a_store_is_the_old_one_or_the_new_one) {
   EXPECT_GT(used.reads.value, 0u);
 }
 
-// ---- 16 bytes as one access: on GPUs only, and not where nothing needs it
+// ---- 16 bytes as one access: on GPUs only, and only if the build needs it.
 
 #if defined(GPUFS_TESTS_ON_GPU) && !GPUFS_STRICT_MEMORY
 
@@ -484,10 +484,10 @@ struct alignas(16) sixteen_bytes {
 };
 
 enum class sixteen_by {
-  adds,          // a writer's additions to four words, in turn
-  stores,        // ... and its stores of two words, in turn
+  adds,          // a writer adds to four words, one after another
+  stores,        // a writer stores two words, one after another
   whole_stores,  // stores of 16 bytes
-  four_loads     // weakened: additions, of which the first is read first
+  four_loads     // weakened: additions, and the first word is read first
 };
 
 template <sixteen_by how>
@@ -580,8 +580,8 @@ TEST(LitmusCache, sixteen_bytes_are_of_one_moment_beside_stores_of_sixteen) {
   test_sixteen_bytes<sixteen_by::whole_stores>("16 bytes beside stores of 16");
 }
 
-// A pin, and then the half of the header that it is in: by many threads, of few words. Weakened:
-// the load does not follow the addition.
+// A pin, then a load of the half of the header that contains it: by many threads, of few words.
+// Weakened: the load does not follow the addition.
 template <bool weak>
 struct add_and_look_kernel {
   sixteen_bytes* all;

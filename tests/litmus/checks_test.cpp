@@ -1,4 +1,4 @@
-// The checks of litmus tests see what they are to see.
+// The checks of litmus tests detect what they must detect.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -17,7 +17,7 @@ TEST(LitmusChecks, four_counters_are_in_turn_as_their_writer_leaves_them) {
   }
 }
 
-// All states of a small space: those that the writer leaves, and no others.
+// All states of a small space: exactly those that the writer produces.
 TEST(LitmusChecks, four_counters_are_in_turn_in_no_other_way) {
   for (std::uint32_t code = 0; code < 256; ++code) {
     const four_counters c{

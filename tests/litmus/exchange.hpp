@@ -1,12 +1,14 @@
-// A kernel and a host thread that pass messages to and fro through the slots of a channel, as
-// groups and workers do, in rounds that follow each other in each slot. A test says what one side
-// and the other do in a round:
+// A kernel and a host thread exchange messages through the slots of a channel, as groups and
+// workers do. In each slot, rounds follow one another. A test defines what each side does in a
+// round:
 //
 //   struct some_test {
-//     // By a warp. False when it has waited for too long. GPUFS_HD bool device_round(const
-//     exchange_side&, const warp_group&, std::uint32_t slot, std::uint32_t round) const; // By the
-//     host thread, again and again until it returns true: then the slot's next round begins. bool
-//     host_round(exchange_host&, std::uint32_t slot, std::uint32_t round) const;
+//     // Called by a warp. Returns false after waiting for too long.
+//     GPUFS_HD bool device_round(const exchange_side&, const warp_group&, std::uint32_t slot,
+//                                std::uint32_t round) const;
+//     // Called by the host thread, repeatedly until it returns true: then the slot's next round
+//     // begins.
+//     bool host_round(exchange_host&, std::uint32_t slot, std::uint32_t round) const;
 //   };
 #pragma once
 
@@ -34,9 +36,9 @@ struct exchange_shape {
 struct exchange_side {
   exchange_shape shape;
   channel_view channel;
-  char* memory;           // of the device: a message for each slot
-  std::uint64_t mapping;  // what the host has registered: a message for each slot; or 0
-  read_counts* counts;    // rounds, and those with something wrong
+  char* memory;           // device memory: a message for each slot
+  std::uint64_t mapping;  // memory that the host has registered: a message for each slot; or 0
+  read_counts* counts;    // rounds, and wrong rounds
 
   GPUFS_HD char* message(std::uint32_t slot) const {
     return memory + std::uint64_t{slot} * shape.bytes;
@@ -46,8 +48,8 @@ struct exchange_side {
   }
 
   static constexpr std::uint32_t looks_max = 1u << 20;
-  // Until the host has answered the round, as channel_client::wait() does it. False when it has not
-  // for long.
+  // Waits until the host has answered the round, as channel_client::wait() does. Returns false
+  // after waiting for too long.
   GPUFS_HD bool wait(const warp_group& g, std::uint32_t slot, std::uint32_t round) const {
     std::uint32_t there = 0;
     if (g.is_leader()) {
@@ -60,7 +62,7 @@ struct exchange_side {
     }
     return g.broadcast(there) != 0;
   }
-  // Whether the message in the device's memory is that of the round. Collective.
+  // Collective. Whether the message in device memory is that of the round.
   GPUFS_HD bool is_right(const warp_group& g, std::uint32_t slot, std::uint32_t round) const {
     const auto* const words = reinterpret_cast<const std::uint64_t*>(message(slot));
     bool right = true;
@@ -75,11 +77,11 @@ struct exchange_host {
   exchange_shape shape;
   channel_view channel;
   gpufs::device& device;
-  char* memory;                         // of the device
+  char* memory;                         // device memory
   gpufs::device::shared_memory buffer;  // for bulk copies: a message for each slot
   gpufs::device::shared_memory channel_memory;
   int file = -1;            // a message for each slot
-  char* mapping = nullptr;  // of the same
+  char* mapping = nullptr;  // of the file
   std::uint64_t wrong = 0;
 
   std::vector<std::uint64_t> message_of(std::uint32_t slot, std::uint32_t round) const {
@@ -92,7 +94,7 @@ struct exchange_host {
   }
 };
 
-// A warp for each slot; of the warps of a block only the first.
+// One warp for each slot: the first warp of a block.
 template <class Test>
 struct exchange_kernel {
   Test test;
@@ -117,7 +119,7 @@ class exchange {
   explicit exchange(const exchange_shape& shape)
       : shape_(shape), mount_(base_options()),
         device_(testing::device() == device_kind::cuda ? make_cuda_device(0) : make_cpu_device(1)),
-        layout_(channel_layout::make(shape.slots + 1, shape.bytes)),  // one to spare
+        layout_(channel_layout::make(shape.slots + 1, shape.bytes)),  // one spare slot
         channel_(device_->allocate_shared(layout_.total_bytes)),
         memory_(mount_, std::size_t{shape.slots + 1} * shape.bytes) {}
   ~exchange() {
@@ -136,7 +138,7 @@ class exchange {
     return reinterpret_cast<char*>(&view(channel_.device).reply(shape_.slots).word);
   }
   void synchronize() const { mount_.synchronize(); }
-  // Registers the mapping of a file. False when the driver does not.
+  // Registers the mapping of a file. Returns false if the driver does not support it.
   bool use_file(int file, char* mapping) {
     if (!device_->register_range(mapping, std::uint64_t{shape_.slots} * shape_.bytes, mapped_at_))
       return false;
@@ -144,13 +146,13 @@ class exchange {
     file_ = file;
     return true;
   }
-  // No kernel runs, so this waits for nothing.
+  // No kernel runs, so this does not wait.
   void forget_file() {
     if (mapping_ != nullptr) device_->unregister_range(mapping_);
     mapping_ = nullptr;
   }
 
-  // Plays all rounds; fewer when one side waits for too long.
+  // Plays all rounds; fewer if a side waits for too long.
   template <class Test>
   exchange_result run(const Test& test) {
     const device_buffer<read_counts> counts(mount_, 1);
@@ -178,7 +180,7 @@ class exchange {
     }
     over = true;
     server.join();
-    mount_.synchronize();  // copies that nobody waited for
+    mount_.synchronize();  // waits for copies that the test did not wait for
     const read_counts got = counts.download()[0];
     return {got.reads.value, got.wrong.value + host.wrong};
   }

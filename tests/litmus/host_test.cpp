@@ -1,7 +1,7 @@
-// The litmus tests of what passes between the device and the host: replies and their bytes,
-// requests and theirs, withdrawals, pages of files that are registered, copies of the copy engine,
-// and counters that the host reads beside a kernel. Weakened variants break the order on purpose,
-// and are counted, to show that the two sides meet.
+// Litmus tests of the communication between device and host: replies and their bytes, requests and
+// their bytes, withdrawals, pages of registered files, copies of the copy engine, and counters that
+// the host reads while a kernel runs. Weakened variants break the order on purpose. Their errors
+// are counted, to show that the two sides meet.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -24,7 +24,7 @@ static exchange_shape shape_of(std::uint32_t bytes, std::uint32_t rounds_of_gpu)
 #endif
 }
 
-// For weakened variants: so that the other side comes between two steps whose order is broken.
+// For weakened variants: gives the other side time between two steps whose order is broken.
 GPUFS_HD inline void dawdle([[maybe_unused]] std::uint32_t round) {
   if constexpr (platform::is_gpu) {
     for (int n = 0; n < 100; ++n) (void)platform::now_ns();
@@ -33,7 +33,8 @@ GPUFS_HD inline void dawdle([[maybe_unused]] std::uint32_t round) {
   }
 }
 
-// Words that one side stores while the other may read them, where the order is broken on purpose.
+// For words that one side stores while the other may read them, because the order is broken on
+// purpose.
 static void store_racing(char* to, const std::vector<std::uint64_t>& words) {
   for (std::size_t i = 0; i < words.size(); ++i)
     __atomic_store_n(reinterpret_cast<std::uint64_t*>(to) + i, words[i], __ATOMIC_RELAXED);
@@ -65,16 +66,16 @@ static void test_exchange(const char* name, const exchange_shape& shape) {
   EXPECT_GT(all.rounds, 0u);
 }
 
-// ---- from the host: a reply, and the bytes in staging. And back: the bell says that they have
-// been read.
+// ---- From the host: a reply, and the bytes in staging. In the other direction, the bell reports
+// that they have been read.
 
 template <bool weak>
 struct bytes_with_a_reply {
   GPUFS_HD bool device_round(const exchange_side& side, const warp_group& g, std::uint32_t slot,
                              std::uint32_t round) const {
     if (!side.wait(g, slot, round)) return false;
-    // Weakened: in one half of the slots the bell comes before the bytes have been read, in the
-    // other the reply comes before them.
+    // Weakened: in half of the slots the bell comes before the bytes have been read, in the other
+    // half the reply comes before them.
     const bool rings_early = weak && slot % 2 == 0;
     if (rings_early) {
       if (g.is_leader()) side.channel.bell(slot).store_relaxed(round);
@@ -87,7 +88,7 @@ struct bytes_with_a_reply {
     const bool right = side.is_right(g, slot, round);
     if (!g.is_leader()) return true;
     side.counts->add(right);
-    // As a request that sends no bytes: the host may overwrite what was read.
+    // Like a request that sends no bytes: afterwards the host may overwrite what was read.
     if (!rings_early) side.channel.bell(slot).store_after_reads(round);
     return true;
   }
@@ -114,7 +115,7 @@ TEST(LitmusHost, a_reply_comes_after_its_bytes_and_they_stay_until_the_next_bell
   test_exchange<bytes_with_a_reply>("reply and bytes", shape_of(1024, 3000));
 }
 
-// ---- to the host: bytes in staging, and the bell
+// ---- To the host: bytes in staging, and the bell.
 
 template <bool weak>
 struct bytes_with_a_bell {
@@ -152,8 +153,8 @@ TEST(LitmusHost, a_bell_comes_after_its_bytes) {
   test_exchange<bytes_with_a_bell>("bell and bytes", shape_of(1024, 3000));
 }
 
-// ---- requests without order: each word says which request it is of. Weakened: the host does not
-// look at that.
+// ---- Requests without order: each word has the number of its request. Weakened: the host ignores
+// the numbers.
 
 template <bool weak>
 struct request_words {
@@ -180,7 +181,7 @@ struct request_words {
     if (!weak && host.channel.bell(slot).load_acquire() != round) return false;
     request got{};
     const bool whole = host.channel.request(slot).load(round, got);
-    // Weakened: what is there as soon as one word is new.
+    // Weakened: takes all words as soon as one is new.
     if (weak) {
       if (host.channel.request(slot).words[0].load_relaxed() >> request_record::payload_bits !=
           round)
@@ -201,7 +202,7 @@ TEST(LitmusHost, a_request_whose_words_agree_is_whole) {
   test_exchange<request_words>("request without order", shape_of(1024, 3000));
 }
 
-// ---- withdrawals: each side stores to its word, and then looks at the other's
+// ---- Withdrawals: each side stores to its word, and then reads the other's.
 
 template <bool weak>
 struct withdrawal {
@@ -210,7 +211,7 @@ struct withdrawal {
     bool sees_claim = false;
     if (g.is_leader()) {
       side.channel.bell(slot).store_after_reads(round);
-      // So that the two meet: for as long as the bell takes to be heard.
+      // Waits up to the time that the host needs to see the bell, so that the two sides meet.
       const auto wait = static_cast<std::uint32_t>(known_word(slot, round, 0) % 256);
       for (std::uint32_t n = 0; n < wait; ++n) (void)platform::now_ns();
       if constexpr (weak) {
@@ -246,7 +247,7 @@ TEST(LitmusHost, of_a_claim_and_a_withdrawal_one_sees_the_other) {
   test_exchange<withdrawal>("withdrawal", shape_of(1024, 4000));
 }
 
-// ---- words of 8 bytes are never torn
+// ---- Words of 8 bytes are never torn.
 
 template <bool weak>
 struct whole_words {
@@ -292,7 +293,7 @@ TEST(LitmusHost, words_of_eight_bytes_are_whole) {
   test_exchange<whole_words>("words of 8 bytes", shape_of(1024, 1500));
 }
 
-// ---- a file that is registered, and written later: by pwrite(2), and through another mapping
+// ---- A registered file that is written later: by pwrite(2), and through another mapping.
 
 template <bool weak>
 struct later_writes {
@@ -361,14 +362,14 @@ TEST(LitmusHost, what_is_registered_shows_what_is_written_to_the_file_later) {
   EXPECT_GT(all.rounds, 0u);
 }
 
-// ---- copies of the copy engine, and the word that the device stores after each
+// ---- Copies of the copy engine, and the word that the device stores after each copy.
 
 template <bool weak>
 struct bulk_copies {
   GPUFS_HD bool device_round(const exchange_side& side, const warp_group& g, std::uint32_t slot,
                              std::uint32_t round) const {
     if (!side.wait(g, slot, round)) return false;
-    // By ordinary loads, of addresses that were loaded from in the round before.
+    // Ordinary loads, of addresses that were also loaded in the previous round.
     const bool right = side.is_right(g, slot, round);
     if (!g.is_leader()) return true;
     side.counts->add(right);
@@ -380,7 +381,7 @@ struct bulk_copies {
     const std::uint64_t at = std::uint64_t{slot} * host.shape.bytes;
     const std::vector<std::uint64_t> words = host.message_of(slot, round);
     std::memcpy(host.buffer.host + at, words.data(), host.shape.bytes);
-    // Weakened: the host answers itself, as soon as the copy was begun.
+    // Weakened: the host answers by itself, as soon as the copy has begun.
     char* const told =
         reinterpret_cast<char*>(&host.channel.reply(weak ? host.shape.slots : slot).word);
     const std::int64_t n = host.device.bulk_copy(
@@ -400,7 +401,7 @@ TEST(LitmusHost, a_word_stored_after_a_copy_comes_after_its_bytes) {
   if (const std::string obstacle = both.device().bulk_obstacle(); !obstacle.empty())
     GTEST_SKIP() << obstacle;
   both.use_buffers();
-  // The driver prepares what it needs for copies now, and not beside a kernel that waits for them.
+  // The driver prepares its copies now, not while a kernel waits for them.
   for (unsigned lane = 0; lane < 2; ++lane)
     (void)both.device().bulk_copy(lane, both.memory(),
                                   reinterpret_cast<std::uint64_t>(both.buffer().device),
@@ -414,13 +415,13 @@ TEST(LitmusHost, a_word_stored_after_a_copy_comes_after_its_bytes) {
     all.wrong += used.wrong;
   }
   budget.covers("rounds", all.rounds);
-  // On the CPU device a copy is made at once.
+  // On the CPU device a copy is synchronous.
   print_result("copies and the word after them", all, both.run(bulk_copies<true>{}));
   EXPECT_EQ(all.wrong, 0u);
   EXPECT_GT(all.rounds, 0u);
 }
 
-// ---- counters that the host reads while a kernel counts
+// ---- Counters that the host reads while a kernel counts.
 
 template <bool weak>
 struct count_while_read_kernel {

@@ -1,6 +1,7 @@
-// What outcomes a litmus shape can have on a machine that makes each thread's accesses in any order
-// that the orders named in them leave, one at a time and for all to see: fewer than PTX allows, but
-// enough to show that a shape's outcome is forbidden by its orders and by nothing else.
+// Computes the outcomes that a litmus shape can have on a model machine. The machine may reorder
+// each thread's accesses as far as their named orders permit. It makes one access at a time,
+// visible to all threads. This permits less than PTX, but it is enough to show that a shape's
+// outcome is forbidden by its orders and by nothing else.
 #pragma once
 
 #include <set>
@@ -22,15 +23,15 @@ class outcome_search {
  private:
   struct memory {
     std::uint32_t variables[variables_max];
-    // What a first-level cache may answer: what the thread has seen of a variable.
+    // What a first-level cache may return: the thread's earlier value of a variable.
     std::uint32_t cached[variables_max];
   };
   struct thread_state {
     std::uint32_t registers[registers_max];
-    std::uint32_t last[4];  // what the thread's last load gave
+    std::uint32_t last[4];  // result of the thread's last load
   };
 
-  // Whether step j, which comes before step i of the same thread, is made before it.
+  // Whether step j, which precedes step i in the same thread, must be made before it.
   bool stays_before(std::size_t j, std::size_t i) const {
     const step &a = steps_[j], &b = steps_[i];
     if (a.variable == b.variable) return true;
@@ -78,7 +79,7 @@ class outcome_search {
       t.last[s.thread] = place;
       t.registers[s.value] = place;
       if (s.what == access::load_from_cache) {
-        // The cache may have nothing of it, and is filled then; or it has what it got before.
+        // The cache may have no value and is filled now, or it has its earlier value.
         thread_state old = t;
         old.registers[s.value] = m.cached[s.variable];
         old.last[s.thread] = m.cached[s.variable];

@@ -1,5 +1,6 @@
-// The shapes themselves, and what counts their outcomes: each shape's outcome is forbidden by the
-// orders that it names, and by nothing else; and a forbidden outcome that was seen is counted.
+// Tests the shapes themselves and the code that counts their outcomes. Each shape's outcome is
+// forbidden by the orders that it names, and by nothing else. An observed forbidden outcome is
+// counted.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -29,10 +30,11 @@ TYPED_TEST(LitmusSearch, without_them_it_can_happen) {
   EXPECT_TRUE(can_happen<TypeParam>(steps_of<program<TypeParam, true>>()));
 }
 
-// A thread may order two accesses twice, by the first and by the second; but it must order them.
+// A thread may order two accesses twice, by the first and by the second. At least one order must be
+// necessary.
 TYPED_TEST(LitmusSearch, each_thread_needs_its_orders) {
   if (program<TypeParam, true>::has_own_weak_steps)
-    return;  // there is one place only, whose order has no name
+    return;  // there is only one variable, whose order has no name
   const std::vector<step> steps = steps_of<program<TypeParam, false>>();
   for (std::uint32_t thread = 0; thread < TypeParam::threads; ++thread) {
     std::vector<step> without = steps;
@@ -64,8 +66,8 @@ TYPED_TEST(LitmusSearch, a_forbidden_outcome_that_was_seen_is_counted) {
   EXPECT_EQ(h.template forbidden<TypeParam>(), forbidden) << "what is allowed does not count";
 }
 
-// On a machine that makes everything in turn there are three outcomes of store buffering, and four
-// with stores that wait.
+// A machine that makes everything in order has three outcomes of store buffering. With delayed
+// stores there are four.
 TEST(LitmusSearch, knows_the_outcomes_of_store_buffering) {
   const auto in_turn =
       outcome_search(steps_of<program<store_buffering, false>>(), no_register).outcomes();

@@ -1,7 +1,7 @@
-// Runs litmus shapes by the million. On a GPU every thread of a launch plays each role of a shape,
-// but of other instances, so that those who play with each other are in different warps, blocks and
-// multiprocessors, and nobody waits for anybody. On the CPU device each role is a block, and so a
-// thread.
+// Runs litmus shapes millions of times. On a GPU every thread of a launch plays each role of a
+// shape, but for different instances. So the threads of one instance are in different warps, blocks
+// and multiprocessors, and no thread waits for another. On the CPU device each role is a block, and
+// so a thread.
 #pragma once
 
 #include "gpufs/base/atomic.cuh"
@@ -14,7 +14,7 @@ namespace gpufs::testing::litmus {
 // The memory of `instances` runs of a shape.
 struct arena_of_runs {
   atomic_word<std::uint32_t>*
-      variables;  // one after the other, `stride` words apart, `instances` of each
+      variables;  // variable after variable, `instances` of each, `stride` words apart
   atomic_word<std::uint32_t>* registers;  // [register][instance]
   std::uint32_t instances;                // a power of two
   std::uint32_t stride;
@@ -28,8 +28,8 @@ struct arena_of_runs {
   }
 };
 
-// As the compiler makes it of a pointer: a first-level cache may have it. The CPU device has no
-// such cache.
+// An ordinary load, as the compiler makes it from a pointer: a first-level cache may answer it. The
+// CPU device has no such cache.
 GPUFS_HD inline std::uint32_t load_from_cache(const atomic_word<std::uint32_t>& word) {
 #if defined(__CUDA_ARCH__)
   std::uint32_t value;
@@ -43,7 +43,7 @@ GPUFS_HD inline std::uint32_t load_from_cache(const atomic_word<std::uint32_t>& 
 #endif
 }
 
-// What one thread of the shape has seen; compilers keep it in registers.
+// What one thread of the shape has read. Compilers keep it in registers.
 struct seen_by_thread {
   std::uint32_t registers[registers_max];
   std::uint32_t last;
@@ -136,7 +136,8 @@ struct play_kernel {
   GPUFS_HD void play_all_roles() const {
     const std::uint64_t all = thread_group::grid_size();
     for (std::uint64_t base = thread_group::grid_rank(); base < runs.instances; base += all) {
-      // The same for the lanes of a warp, which would otherwise take turns.
+      // The lanes of a warp have the same role, because otherwise the roles would run one after
+      // another.
       const auto first = static_cast<std::uint32_t>(mix(seed + base / 32) % Shape::threads);
       for (std::uint32_t k = 0; k < Shape::threads; ++k) {
         const std::uint32_t role = (first + k) % Shape::threads;
@@ -144,7 +145,7 @@ struct play_kernel {
       }
     }
   }
-  // Another one for each role, of a thread that is about as far.
+  // Returns another instance for each role, from a thread that has made about the same progress.
   GPUFS_HD std::uint32_t instance_for(std::uint32_t base, std::uint32_t role,
                                       std::uint64_t all) const {
     std::uint64_t near = 1;
@@ -152,8 +153,8 @@ struct play_kernel {
     return base ^ static_cast<std::uint32_t>(mix(seed * 8 + role) & (near - 1));
   }
 
-  // The CPU device has few threads, which meet before each run. Not for ever: one may be kept from
-  // running.
+  // The CPU device has few threads, which meet before each run. The wait is bounded, because a
+  // thread may be prevented from running.
   GPUFS_HD void play_one_role() const {
     const auto role = static_cast<std::uint32_t>(thread_group::grid_rank());
     std::uint32_t patience = 3'000'000;
@@ -166,7 +167,7 @@ struct play_kernel {
   }
 };
 
-// Counts the outcomes, and clears all for the next run.
+// Counts the outcomes, and resets everything for the next run.
 template <class Shape>
 struct count_kernel {
   arena_of_runs runs;

@@ -1,13 +1,13 @@
-// Litmus shapes: a few threads with a few accesses each, and an outcome that must not be seen. One
-// table for each shape says what its threads do, and serves the kernel that runs it
-// (shape_kernels.cuh) as well as the search for what it allows (search.hpp).
+// Litmus shapes: a few threads with a few accesses each, and an outcome that must not occur. One
+// table for each shape says what its threads do. The kernel that runs the shape (shape_kernels.cuh)
+// and the search for its possible outcomes (search.hpp) both use it.
 #pragma once
 
 #include "gpufs/base/platform.cuh"
 
 namespace gpufs::testing::litmus {
 
-// The accesses that device code makes, with the calls of atomic_word that make them.
+// The accesses of device code, and the calls of atomic_word that make them.
 enum class access : std::uint32_t {
   store_relaxed,
   store_release,
@@ -15,12 +15,11 @@ enum class access : std::uint32_t {
   load_relaxed,
   load_acquire,
   load_after_store,
-  // relaxed; what the thread does next, it does when the value is there
-  // (platform::wait_for_arrival)
+  // Relaxed. The thread continues only when the value has arrived (platform::wait_for_arrival).
   load_that_arrives,
   load_from_cache,  // an ordinary load, which a first-level cache may answer
-  store_if,         // relaxed, if the thread's load before was not 0
-  add_relaxed,      // read-modify-writes give what was there
+  store_if,         // relaxed, if the thread's previous load was not 0
+  add_relaxed,      // read-modify-writes return the old value
   add_release,
   add_acquire,
   add_acq_rel,
@@ -31,8 +30,9 @@ struct step {
   std::uint32_t thread;
   access what;
   std::uint32_t variable;
-  std::uint32_t value;  // stored or added; of a load, the register that gets what was there
-  std::uint32_t into;   // of a read-modify-write, that register; else no_register
+  std::uint32_t value;  // value to store or add; for a load, the register for its result
+  // for a read-modify-write, the register for the old value; otherwise no_register
+  std::uint32_t into;
 };
 constexpr std::uint32_t no_register = ~0u;
 constexpr std::uint32_t registers_max = 4;
@@ -64,7 +64,7 @@ GPUFS_HD constexpr bool is_load(access a) {
   return !is_store(a) && !is_add(a) && a != access::none;
 }
 
-// The same without the order that it gives.
+// Returns the same access without its order.
 GPUFS_HD constexpr access weakened(access a) {
   switch (a) {
     case access::store_release:
@@ -79,8 +79,8 @@ GPUFS_HD constexpr access weakened(access a) {
   }
 }
 
-// What a run gave: the registers, up to 3 each. A variable that a shape wants to be looked at in
-// the end comes in a register too.
+// The outcome of a run: the registers, up to 3 each. If a shape names a final variable, its value
+// at the end is in the last register.
 struct outcome {
   std::uint32_t registers[registers_max];
   GPUFS_HD constexpr std::uint32_t code() const {
@@ -96,9 +96,9 @@ struct outcome {
 };
 constexpr std::uint32_t outcome_codes = 1u << (2 * registers_max);
 
-// ---- the shapes. x, y, z: variables 0, 1, 2.
+// ---- The shapes. x, y, z: variables 0, 1, 2.
 
-// Message passing: a page's bytes and its state, a reply and its word.
+// Message passing: a page's bytes and its state, or a reply's fields and its word.
 struct message_passing {
   static constexpr const char* name = "message passing";
   static constexpr std::uint32_t threads = 2, final_variable = no_register;
@@ -110,8 +110,8 @@ struct message_passing {
   }
 };
 
-// The same where others count in the state word meanwhile: publish() and pin(), with an
-// unpin_copied() or a pin of another group between them.
+// The same while other threads count in the state word: publish() and pin(), with an unpin_copied()
+// or a pin of another group between them.
 struct message_through_counts {
   static constexpr const char* name = "message through counts";
   static constexpr std::uint32_t threads = 3, final_variable = no_register;
@@ -136,8 +136,8 @@ struct store_buffering {
   }
 };
 
-// The same by read-modify-writes of both orders: a write that has marked its page and asks for
-// truncations, and a truncation that has begun and looks for pages (no_cut_since()).
+// The same with read-modify-writes of both orders: a write that has marked its page and then checks
+// for truncations, and a truncation that has begun and then checks for pages (no_cut_since()).
 struct store_buffering_by_counts {
   static constexpr const char* name = "store buffering by counts";
   static constexpr std::uint32_t threads = 2, final_variable = no_register;
@@ -149,9 +149,9 @@ struct store_buffering_by_counts {
   }
 };
 
-// Load buffering: what was read is in use when the pin is given back by a relaxed store
-// (store_after_reads(), unpin_copied()), so who then overwrites it overwrites nothing that is still
-// to be read.
+// Load buffering: loaded values have arrived when a relaxed store returns the pin
+// (store_after_reads(), unpin_copied()). So the next owner overwrites no byte that is still to be
+// loaded.
 struct load_buffering {
   static constexpr const char* name = "load buffering";
   static constexpr std::uint32_t threads = 2, final_variable = no_register;
@@ -163,8 +163,8 @@ struct load_buffering {
   }
 };
 
-// A page is published, and then written by a thread that has looked at its state without acquire
-// (pin_and_look<use::stores>): the last store is the second.
+// A thread publishes a page. Another thread stores into it after it has read its state without
+// acquire (pin_and_look<use::stores>). The second thread's store must be the last.
 struct store_after_look {
   static constexpr const char* name = "store after a look";
   static constexpr std::uint32_t threads = 2, final_variable = 0;
@@ -176,7 +176,7 @@ struct store_after_look {
   }
 };
 
-// One place read twice: a wait that ends with an acquire of its own (load_for_wait(), end_wait()).
+// One word read twice: a wait that ends with a separate acquire (load_for_wait(), end_wait()).
 struct read_twice {
   static constexpr const char* name = "one word read twice";
   static constexpr std::uint32_t threads = 2, final_variable = no_register;
@@ -186,13 +186,14 @@ struct read_twice {
   static constexpr bool forbidden(const outcome& o) {
     return o.registers[0] == 1 && o.registers[1] == 0;
   }
-  // What it would be with a cache that nobody empties.
+  // The same with a cache that is never invalidated.
   static constexpr step weak_steps[] = {
       store(0, access::store_relaxed, 0, 1), load(1, access::load_from_cache, 0, 2),
       load(1, access::load_relaxed, 0, 0), load(1, access::load_from_cache, 0, 1)};
 };
 
-// Three in a row: members' stores, the leader that has seen them publishes, another group reads.
+// Three threads in a row: members store, the leader has seen the stores and publishes, another
+// group reads.
 struct write_to_read_causality {
   static constexpr const char* name = "write-to-read causality";
   static constexpr std::uint32_t threads = 3, final_variable = no_register;
@@ -205,7 +206,7 @@ struct write_to_read_causality {
   }
 };
 
-// Handed on twice: a page that another group loaded is given away by one that only had it.
+// Passed on twice: a group passes on a page that another group loaded.
 struct handed_on {
   static constexpr const char* name = "handed on";
   static constexpr std::uint32_t threads = 3, final_variable = no_register;
@@ -218,7 +219,7 @@ struct handed_on {
   }
 };
 
-// Two readers that see two stores in different orders. Nothing relies on its absence; it is
+// Two readers see two stores in different orders. No code relies on its absence; it is only
 // counted.
 struct independent_reads {
   static constexpr const char* name = "independent reads";
@@ -232,7 +233,7 @@ struct independent_reads {
   }
 };
 
-// What a shape's threads do: as the code that relies on it does it, or with no order.
+// The steps of a shape's threads: as the code that relies on them makes them, or without order.
 template <class Shape, bool weak>
 struct program {
   static constexpr bool has_own_weak_steps = requires { Shape::weak_steps; };
@@ -251,7 +252,7 @@ struct program {
   }
 };
 
-// How often each outcome was seen.
+// How often each outcome occurred.
 struct histogram {
   std::uint64_t counts[outcome_codes];
 

@@ -1,6 +1,6 @@
-// The litmus shapes that device code relies on, between the blocks of a launch. As the code has
-// them their outcome must never be seen; with no order it may be, and is counted, to show that the
-// runs meet each other.
+// The litmus shapes that device code relies on, between the blocks of a launch. With the orders of
+// the code, the forbidden outcome must never occur. Without order it may occur, and is counted, to
+// show that the threads of a run meet.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct size_of_runs {
   std::uint32_t instances, blocks, threads, stride_max;
   std::uint64_t rounds;
 };
-// About half a second on an H100. Blocks: 0 for as many as the shape has roles.
+// About half a second on an H100. Blocks: 0 means as many as the shape has roles.
 static size_of_runs size_for(device_kind kind) {
   if (kind == device_kind::cuda) return {1u << 18, 512, 256, 8, 400};
 #if defined(__SANITIZE_THREAD__)
@@ -70,7 +70,7 @@ struct name_of_shape {
 };
 TYPED_TEST_SUITE(LitmusShapes, shapes, name_of_shape);
 
-// Whether device code relies on it that the outcome is never seen.
+// Whether device code relies on the absence of the outcome.
 template <class Shape>
 constexpr bool is_relied_on = !std::is_same_v<Shape, independent_reads>;
 

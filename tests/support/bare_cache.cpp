@@ -9,8 +9,8 @@ namespace gpufs::testing {
 namespace {
 
 std::uint64_t unmix(std::uint64_t x) {
-  // The inverses of mix()'s steps, backwards: a shift by more than half undoes itself, a factor has
-  // its inverse modulo 2^64.
+  // Inverts the steps of mix() in reverse order. A shift by more than half of the bits is its own
+  // inverse; a factor has its inverse modulo 2^64.
   x ^= x >> 33;
   x *= 0x9cb4b2f8129337dbull;
   x ^= x >> 33;

@@ -1,6 +1,6 @@
-// A page cache by itself, in host memory: an arena without service or files, and a channel in which
-// only the heartbeat changes. For tests of the cache's parts on the CPU device, with sizes that a
-// mount would not choose: as few buckets as make every key meet.
+// A page cache without a mount, in host memory: an arena without service or files, and a channel in
+// which only the heartbeat changes. Tests of the cache's parts use it on the CPU device, with sizes
+// that a mount would not choose: for example, so few buckets that all keys collide.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace gpufs::testing {
 struct bare_cache_options {
   std::uint32_t frames = 8;
   std::uint32_t rings = 1;
-  std::uint64_t buckets = 1;  // power of two; 15 cells each, more in all than frames
+  std::uint64_t buckets = 1;  // power of two; 15 cells each; together more cells than frames
   std::uint32_t page_shift = 9;
   std::uint32_t processors = 16;   // sets of counters
   std::uint32_t extent_slots = 0;  // power of two
@@ -38,18 +38,18 @@ class bare_cache {
   }
   std::uint64_t count(counter c) const;
 
-  // When nobody uses the cache: the invariants of the state machine and the index (as at the end of
-  // models/slot_state.pml). Records a failure of the running test for each that does not hold.
+  // Checks the invariants of the state machine and the index (as at the end of
+  // models/slot_state.pml). Call it while no thread uses the cache. Records a failure of the
+  // running test for each violated invariant.
   void expect_at_rest() const;
 
  private:
-  std::vector<index_bucket> memory_, channel_;  // for their alignment
+  std::vector<index_bucket> memory_, channel_;  // of this type for its alignment
   mount_ref ref_{};
   std::jthread heart_;
 };
 
-// Keys whose 64-bit hashes are all `hash`, so that nothing but the keys themselves tells them
-// apart.
+// Returns keys whose 64-bit hashes are all `hash`, so that only the keys themselves differ.
 slot_key key_with_hash(std::uint64_t hash, std::uint64_t number);
 
 }  // namespace gpufs::testing

@@ -1,4 +1,4 @@
-// A channel by itself, in host memory: what a mount allocates for it, without the mount.
+// A channel without a mount, in host memory: the memory that a mount allocates for it.
 #pragma once
 
 #include <sys/mman.h>
@@ -27,7 +27,7 @@ class channel_memory {
   channel_view view() const { return {base_, layout_}; }
   slot_record& record(std::uint32_t slot) { return records_[slot]; }
   counter_set& counters() { return counters_; }
-  // For one thread.
+  // For use by one thread.
   channel_client client(const channel_timeouts& timeouts) {
     return {view(), records_.data(), timeouts, &counters_};
   }

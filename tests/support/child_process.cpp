@@ -34,8 +34,8 @@ bool put(const char* path, const std::string& text) {
   return is_put;
 }
 
-// For the child, but whose results are the parent's. LeakSanitizer looks for leaks by a thread of
-// its own, which the child may not have, when the program ends.
+// For the child only: its results belong to the parent. LeakSanitizer searches for leaks at the end
+// of the program with a separate thread, which the child may be unable to start.
 std::vector<std::string> environment_of_child() {
   const char* const options = std::getenv("ASAN_OPTIONS");
   std::vector<std::string> all{
@@ -72,7 +72,7 @@ void in_child(const std::function<void()>& body, unsigned longest_s) {
   const pid_t child = fork();
   ASSERT_GE(child, 0) << std::strerror(errno);
   if (child == 0) {
-    // Nothing that may wait for another thread of the parent.
+    // Nothing here may wait for another thread of the parent.
     (void)dup2(ends[1], STDOUT_FILENO);
     (void)dup2(ends[1], STDERR_FILENO);
     (void)execle("/proc/self/exe", "gpufs_tests", filter.c_str(), nullptr, environment.data());
@@ -98,7 +98,7 @@ void enter_own_namespace() {
     throw not_possible(std::string("no rights in a user namespace: ") + std::strerror(errno));
   }
   const int error_number = errno;
-  // Nothing that is mounted there is to be seen elsewhere.
+  // Mounts must not be visible outside.
   if (unshare(CLONE_NEWNS) == 0 &&
       ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0)
     return;

@@ -1,4 +1,4 @@
-// On which device this build's tests run, mounts of a sensible size for tests, and memory of a
+// The device on which this build's tests run, mounts of a suitable size for tests, and memory of a
 // mount's device.
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace gpufs::testing {
 
-// Of internal linkage, as base_options(): the tests' helpers are compiled once for both programs,
-// and each has its own answer.
+// Internal linkage, as base_options(): the tests' helpers are compiled once for both programs, and
+// each program has its own result.
 [[maybe_unused]] static device_kind device() {
 #if defined(GPUFS_TESTS_ON_GPU)
   return device_kind::cuda;
@@ -21,9 +21,9 @@ namespace gpufs::testing {
 #endif
 }
 
-// A small mount: 256 frames of 4 KiB, so that tests reach eviction soon; no direct path, which
-// tests that want it turn on. The time-outs are long enough for a loaded machine under a sanitizer,
-// and end a test that hangs.
+// Options of a small mount: 256 frames of 4 KiB, so that tests reach eviction soon. There is no
+// direct path; tests that want it turn it on. The timeouts are long enough for a loaded machine
+// under a sanitizer, and end a test that hangs.
 [[maybe_unused]] static mount_options base_options() {
   mount_options options;
   options.device = device();
@@ -41,7 +41,7 @@ namespace gpufs::testing {
   return options;
 }
 
-// The GPU for a second mount: another one, where there are several.
+// Returns the GPU for a second mount: another GPU if there are several.
 [[maybe_unused]] static int another_gpu() {
   return device() == device_kind::cuda && examine_cuda().gpus.size() > 1 ? 1 : 0;
 }
@@ -66,7 +66,7 @@ class device_buffer {
   T* data() const { return data_; }
   std::size_t size() const { return count_; }
 
-  // At most size() values, to the beginning.
+  // Copies at most size() values to the beginning.
   void upload(const std::vector<T>& values) {
     if (!values.empty()) mount_->copy_to_device(data_, values.data(), values.size() * sizeof(T));
   }

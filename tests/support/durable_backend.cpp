@@ -22,14 +22,14 @@ std::int64_t an_hour_ago_ns() {
   return (std::int64_t{t.tv_sec} - 3600) * second_ns + t.tv_nsec;
 }
 
-// What is on the disk, and what may be: values that came since, in their order. The last one is
-// what the host has as long as it is dirty.
+// What is on the disk, and what may be there: the later values, in order. While it is dirty, the
+// last one is what the host has.
 template <class T>
 struct uncertain {
   T durable{};
   T now{};
   bool dirty = false;
-  bool cut = false;  // by a truncation: that is the file system's to keep, also when a sync fails
+  bool cut = false;  // by a truncation: the file system keeps it, even if a sync fails
   std::vector<T> since{};
 
   void change(const T& value) {
@@ -47,7 +47,7 @@ struct uncertain {
   }
 };
 
-// A value that is on its way to the disk.
+// A value on its way to the disk.
 template <class T>
 struct in_flight {
   std::size_t place;  // of the uncertain value
@@ -65,7 +65,7 @@ void arrive(uncertain<T>& u, const in_flight<T>& sent) {
   u.durable = sent.value;
   u.since.erase(u.since.begin(), u.since.begin() + static_cast<std::ptrdiff_t>(sent.known));
 }
-// One of the values that it may be on the disk now; nothing writes it any more.
+// The disk may now have any of its possible values. Nothing writes the value any more.
 template <class T, class Random>
 void get_lost(uncertain<T>& u, const in_flight<T>& sent, Random& random) {
   if (u.cut) {
@@ -80,7 +80,7 @@ void get_lost(uncertain<T>& u, const in_flight<T>& sent, Random& random) {
 }  // namespace
 
 struct durable_backend::node {
-  file_identity identity;  // but the size
+  file_identity identity;  // except the size
   uncertain<std::uint64_t> size;
   std::vector<uncertain<sector>> sectors;
   bool is_being_cleaned = false;
@@ -150,7 +150,7 @@ class durable_backend::file final : public backend_file {
 durable_backend::durable_backend(std::uint64_t seed) : random_(seed) {}
 durable_backend::~durable_backend() = default;
 
-// ---- under mutex_
+// ---- with mutex_ locked
 
 std::shared_ptr<durable_backend::node> durable_backend::find(const std::string& path) const {
   const auto found = names_.find(path);
@@ -174,7 +174,7 @@ std::shared_ptr<durable_backend::node> durable_backend::add(const std::string& p
   return n;
 }
 
-// The folder has changed.
+// Records a change of the folder.
 void durable_backend::note_entries(const std::string& folder) {
   folder_entries now;
   for (const auto& [path, n] : names_) {
@@ -188,7 +188,7 @@ void durable_backend::changed(node& n) {
   n.identity.modified_ns = n.identity.changed_ns = last_time_ns_;
 }
 
-// The power may go now.
+// A possible point of power loss.
 void durable_backend::was_changed(const node* n) {
   if (!watcher_) return;
   disk all;
@@ -230,7 +230,7 @@ void durable_backend::store(node& n, std::uint64_t at, std::string_view bytes) {
     clean(n, strikes(hosts_writes_fail_));
 }
 
-// The file grows: bytes past its end, in its last sector, have to be zeros.
+// The file grows: the bytes past its end, in its last sector, must be zero.
 void durable_backend::zero_tail(node& n) {
   const std::uint64_t keep = n.size.now % sector_bytes;
   if (keep == 0) return;
@@ -254,7 +254,7 @@ void durable_backend::resize(node& n, std::uint64_t size) {
   was_changed(&n);
 }
 
-// All that is dirty goes to the disk at once.
+// Everything dirty goes to the disk at once.
 void durable_backend::clean(node& n, bool fails) {
   for (std::size_t i = 0; i < n.sectors.size(); ++i) {
     uncertain<sector>& s = n.sectors[i];
@@ -269,7 +269,7 @@ void durable_backend::clean(node& n, bool fails) {
   n.last_error_seen = false;
 }
 
-// As fdatasync(2): all that is dirty now goes to the disk, while others may go on writing the file.
+// Like fdatasync(2): everything dirty now goes to the disk, while other threads may write the file.
 int durable_backend::sync(const std::shared_ptr<node>& n, std::uint64_t& errors_seen) {
   std::unique_lock lock(mutex_);
   cleaned_.wait(lock, [&] { return !n->is_being_cleaned; });

@@ -1,4 +1,4 @@
-// Waiting for what another thread is about to do.
+// Waits for an action of another thread.
 #pragma once
 
 #include <chrono>
@@ -6,8 +6,8 @@
 
 namespace gpufs::testing {
 
-// True as soon as the condition is, false when it still is not after `limit`, which is generous: it
-// only bounds a failing test.
+// Returns true as soon as the condition holds, false if it does not hold after `limit`. The limit
+// is generous: it only bounds a failing test.
 template <class Condition>
 bool eventually(const Condition& condition,
                 std::chrono::milliseconds limit = std::chrono::seconds(20)) {

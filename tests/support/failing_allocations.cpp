@@ -11,11 +11,11 @@ namespace {
 enum class mode : int { off, owner, others, all };
 std::atomic<mode> current{mode::off};
 std::atomic<std::uint64_t> calls{0}, first{0},
-    last{0};  // from the first to the last, counted from 1, they fail
+    last{0};  // the allocations from the first to the last, counted from 1, fail
 thread_local bool is_owner = false;
 thread_local bool is_own = false;
 
-// Whether an allocation of the calling thread is one of them.
+// Whether an allocation of the calling thread must fail.
 bool fails() {
   const mode m = current.load(std::memory_order_relaxed);
   if (m == mode::off || is_own || (m == mode::owner && !is_owner) ||
@@ -58,8 +58,8 @@ bool& own_thread() { return is_own; }
 
 }  // namespace gpufs::testing
 
-// All forms: a sanitizer has its own of those that are not replaced, whose memory these must not
-// free.
+// All forms are replaced: a sanitizer has its own versions of the others, and these functions must
+// not free their memory.
 namespace {
 template <class Allocate>
 void* or_null(const Allocate& allocate) noexcept {

@@ -91,7 +91,7 @@ constexpr std::size_t number_of(std::string_view name) {
   return std::size(kinds);
 }
 
-// What is to fail. Written while nothing of the library runs.
+// What must fail. Written while no code of the library runs.
 std::atomic<bool> is_on{false};
 std::atomic<std::size_t> chosen{0};
 std::atomic<std::uint64_t> first{0}, last{0};
@@ -104,14 +104,14 @@ struct range {
   std::size_t bytes;
 };
 std::mutex left_mutex;
-// Mappings whose end failed. A fixed number, because memory may fail, too.
+// Mappings whose munmap failed on purpose. A fixed number, because memory may fail, too.
 std::array<range, 4096> left_mapped;
 std::size_t left_count = 0;
 
-// Nothing here is about power failures, so no disk is waited for.
+// These tests are not about power loss, so syncs do not wait for a disk.
 bool is_on_for_this_thread() { return is_on.load(std::memory_order_relaxed) && !own_thread(); }
 
-// The error of a call of a kind; 0: it is to be made.
+// Returns the error of a call of a kind; 0: make the call.
 int failure(std::size_t kind) {
   if (!is_on_for_this_thread()) return 0;
   const std::uint64_t n = calls[kind].fetch_add(1, std::memory_order_relaxed) + 1;
@@ -121,7 +121,7 @@ int failure(std::size_t kind) {
              : 0;
 }
 
-// -1 and errno, if the call is to fail; else what `call` gives.
+// Returns -1 with errno if the call must fail, otherwise the result of `call`.
 template <class Call>
 auto made(std::size_t kind, const Call& call) -> decltype(call()) {
   if (const int e = failure(kind); e != 0) {
@@ -193,7 +193,7 @@ own_calls::~own_calls() { own_thread() = before_; }
 
 }  // namespace gpufs::testing
 
-// ---- What --wrap puts in the place of each call; __real_ is the one that there was.
+// ---- Replacements by --wrap; __real_ is the original function.
 
 using gpufs::testing::done_in_part;
 using gpufs::testing::failure;
@@ -213,7 +213,7 @@ ssize_t transferred(std::size_t kind, ssize_t (*call)(int, Pointer, std::size_t,
   return -1;
 }
 
-// What the library asks of the kernel without a function of the C library; "" if it cannot fail.
+// Returns the name of what the library requests by syscall(2); "" if it cannot fail.
 std::string_view name_of_call(long number, long second) {
   switch (number) {
     case SYS_openat: return "openat";
@@ -256,7 +256,7 @@ int __wrap_openat(int folder, const char* path, int flags, ...) {
   return made(number_of("openat"), [&] { return __real_openat(folder, path, flags, mode); });
 }
 
-// Linux has closed the descriptor, whatever it says.
+// Linux has closed the descriptor, even if it returns an error.
 int __real_close(int fd);
 int __wrap_close(int fd) {
   const int e = failure(number_of("close"));

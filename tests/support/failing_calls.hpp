@@ -1,6 +1,6 @@
-// System calls, allocations and starts of threads of the library that fail. The test program is
-// linked with --wrap for the system calls (tests/CMakeLists.txt names them), so nothing is replaced
-// in the library, and a test without a failing_calls runs the real ones.
+// Makes system calls, allocations and thread starts of the library fail. The test program is linked
+// with --wrap for the system calls (tests/CMakeLists.txt names them). So nothing is replaced in the
+// library, and a test without a failing_calls object runs the real calls.
 #pragma once
 
 #include <cstdint>
@@ -12,28 +12,28 @@
 
 namespace gpufs::testing {
 
-// Something that can fail. The names are those of the functions of the C library; what the library
-// calls by syscall(2) has the name of the function that there is, or would be.
+// Something that can fail. The names are those of C library functions. What the library calls by
+// syscall(2) has the name of the function that exists, or would exist.
 struct failing_kind {
   std::string_view name;
-  // Each error that may come. done_in_part: a transfer of half the bytes.
+  // Each error that may occur. done_in_part: a transfer of half the bytes.
   std::span<const int> errors;
 };
 inline constexpr int done_in_part = -1;
 
 inline constexpr std::string_view operator_new = "operator new", thread_start = "thread start";
 
-// All kinds, operator_new and thread_start among them.
+// All kinds, including operator_new and thread_start.
 std::span<const failing_kind> failing_kinds();
 
-// As long as it lives, calls of one kind fail: the nth, counted from 1, and if asked for all that
-// come after it. Calls of all threads count but for those of an own_calls. No disk is waited for.
-// One at a time, and no other failing_allocation or schedule_hook beside it.
+// During its lifetime calls of one kind fail: the nth, counted from 1, and with `for_ever` all
+// later ones. Calls of all threads count, except under an own_calls object. Syncs do not wait for a
+// disk. One object at a time, and no failing_allocation or schedule_hook at the same time.
 class failing_calls {
  public:
   // nth 0: none fails, and all are counted.
   failing_calls(std::string_view kind, std::uint64_t nth, bool for_ever, int error);
-  // Makes up for each munmap(2) that did nothing.
+  // Repeats each munmap(2) that failed on purpose.
   ~failing_calls();
   failing_calls(const failing_calls&) = delete;
   failing_calls& operator=(const failing_calls&) = delete;
@@ -42,7 +42,7 @@ class failing_calls {
   void stop();
 
   bool has_struck() const;
-  // Calls of a kind that failed, and calls in all, since it was made.
+  // Failed calls of a kind, and all its calls, since the last failing_calls was made.
   static std::uint64_t strikes_on(std::string_view kind);
   static std::uint64_t count_of(std::string_view kind);
 
@@ -50,7 +50,7 @@ class failing_calls {
   const schedule_hook threads_;
 };
 
-// As long as it lives, the calling thread's calls are the test's own: they neither fail nor count.
+// During its lifetime the calling thread's calls belong to the test: they neither fail nor count.
 class own_calls {
  public:
   own_calls();

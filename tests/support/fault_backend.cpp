@@ -19,14 +19,14 @@ struct fault_backend::rules {
     std::uint64_t struck = 0;
   };
 
-  std::mutex mutex;  // guards all below
+  std::mutex mutex;  // guards all members below
   std::vector<rule> all;
   std::array<std::uint64_t, 11> calls{};
   std::uint64_t strikes = 0;
   std::mt19937_64 random;
 
-  // 0, or -errno; lowers `bytes`. The faults' effects are made without the lock: they may wait, or
-  // use the backend.
+  // Returns 0 or -errno; may reduce `bytes`. Effects of faults run without the lock, because they
+  // may wait or use the backend.
   int strike(operation on, const std::string& path, std::uint64_t& bytes) {
     std::vector<fault> struck;
     {

@@ -1,4 +1,4 @@
-// A backend that wraps another one and goes wrong by rules.
+// A backend that wraps another backend and fails by rules.
 #pragma once
 
 #include <chrono>
@@ -25,23 +25,23 @@ enum class operation {
   sync_folder
 };
 
-// When a fault strikes, and what it does. Of the conditions `nth`, `every` and `probability`
-// exactly one is set; none: it strikes always. Effects are made in the order of their fields; a
-// call that did not get an error goes on to the file.
+// When a fault strikes, and what it does. At most one of the conditions `nth`, `every` and
+// `probability` is set; with none it always strikes. Effects happen in the order of their fields. A
+// call without an error continues to the file.
 struct fault {
   operation on = operation::read;
-  std::string path{};           // only calls on this path; empty: on all
+  std::string path{};           // only calls on this path; empty: all paths
   std::uint64_t nth = 0;        // the nth matching call, counted from 1
   std::uint64_t every = 0;      // every k-th matching call
   double probability = 0;       // by a seeded random choice
-  std::uint64_t times_max = 0;  // strikes at most so often; 0: no limit
+  std::uint64_t times_max = 0;  // limit of strikes; 0: none
 
   std::chrono::nanoseconds delay{0};
-  std::function<void()> before{};  // such as truncating the file just now
+  std::function<void()> before{};  // for example, truncates the file at this moment
   bool worker_death = false;       // throws gpufs::worker_death
   bool exception = false;          // throws std::runtime_error
-  int error_number = 0;            // the call answers -error_number; map() answers null
-  std::uint64_t bytes_max = 0;     // a read, or a write, asks for no more bytes than this
+  int error_number = 0;            // the call returns -error_number; map() returns null
+  std::uint64_t bytes_max = 0;     // a read or a write requests at most this many bytes
 };
 
 // Thread-safe.
@@ -62,12 +62,12 @@ class fault_backend final : public backend {
   void close_handed() override { wrapped_->close_handed(); }
   std::size_t kept_descriptors() const override { return wrapped_->kept_descriptors(); }
 
-  // Rules are asked in the order in which they were added; all that strike have their effect, up to
-  // the first that throws or gives an error.
+  // Rules are evaluated in the order in which they were added. All that strike take effect, up to
+  // the first that throws or returns an error.
   void add(fault rule);
-  // No more faults.
+  // Removes all faults.
   void clear();
-  // How many calls of this kind came in all, and how many rules have struck.
+  // How many calls of this kind came, and how many rules have struck.
   std::uint64_t calls(operation on) const;
   std::uint64_t strikes() const;
 

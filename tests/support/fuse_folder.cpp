@@ -26,7 +26,7 @@ namespace {
   throw not_possible(std::string(what) + ": " + std::strerror(errno));
 }
 
-// Ends with the one that started it.
+// Ends when the process that started it ends.
 [[noreturn]] void be_the_server(pid_t parent, int device, const std::string& served,
                                 const fuse_options& options, fuse_folder::control& control) {
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -24,11 +24,11 @@ namespace {
 
 using op = fuse_operation;
 
-// A file or folder that the kernel knows. Its descriptor keeps the inode from being used again.
+// A file or folder that the kernel knows. Its descriptor prevents the reuse of the inode.
 struct node {
   int fd = -1;  // O_PATH
   bool is_file = false;
-  bool was_removed_here = false;  // by a client of this mount, whose open files live on
+  bool was_removed_here = false;  // by a client of this mount, whose open files stay valid
 };
 
 class server {
@@ -42,7 +42,7 @@ class server {
     return number == FUSE_ROOT_ID ? root_ : *reinterpret_cast<node*>(number);
   }
 
-  // What a rule says to a request: 0, or an errno.
+  // Returns the effect of a rule on a request: 0 or an errno.
   int struck(op on) {
     fuse_folder::rule& rule = control_.rules[static_cast<int>(on)];
     ++rule.calls;
@@ -58,14 +58,14 @@ class server {
     }
     return left != 0 ? error : 0;
   }
-  // The same of a request about a node.
+  // The same for a request about a node.
   int struck(op on, const node& n) {
     if (!n.is_file) return 0;
     const int error = struck(on);
     return error != 0 ? error : is_stale(n) ? ESTALE : 0;
   }
 
-  // 0 and the entry, or an errno.
+  // Returns 0 and the entry, or an errno.
   int find(node& parent, const char* name, fuse_entry_param& entry) {
     const int fd = openat(parent.fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) return errno;
@@ -113,19 +113,19 @@ class server {
   const fuse_options options_;
   fuse_folder::control& control_;
   node root_;
-  std::mutex mutex_;  // guards the rest
+  std::mutex mutex_;  // guards the members below
   std::map<std::pair<dev_t, ino_t>, std::unique_ptr<node>> nodes_;
 };
 
 server& of(fuse_req_t request) { return *static_cast<server*>(fuse_req_userdata(request)); }
-// The answer to a request without a result of its own.
+// Answers a request without a result of its own.
 void answer(fuse_req_t request, int status) {
   (void)fuse_reply_err(request, status == 0 ? 0 : errno);
 }
 
 void init(void* data, fuse_conn_info* connection) {
   auto& s = *static_cast<server*>(data);
-  // As a client of a network file system would.
+  // As a client of a network file system does.
   connection->want &= ~static_cast<unsigned>(FUSE_CAP_ATOMIC_O_TRUNC);
   if (s.writes_back() && (connection->capable & FUSE_CAP_WRITEBACK_CACHE) != 0) {
     connection->want |= FUSE_CAP_WRITEBACK_CACHE;
@@ -260,7 +260,7 @@ void rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
   answer(request, unlinkat(of(request).at(parent).fd, name, AT_REMOVEDIR));
 }
 
-// All names at once, when the folder is opened.
+// Reads all names at once, when the folder is opened.
 using names = std::vector<std::string>;
 void opendir(fuse_req_t request, fuse_ino_t number, fuse_file_info* info) {
   auto found = std::make_unique<names>();

@@ -7,9 +7,9 @@
 
 namespace gpufs::testing {
 
-// Answers what the kernel asks through `device`, an open /dev/fuse that is mounted, with what is in
-// the folder `served`. Ends with the connection. A file that others have removed on the server is
-// stale, as with NFS: ESTALE.
+// Answers the kernel's requests on `device`, an open and mounted /dev/fuse, from the folder
+// `served`. Returns when the connection ends. A file that another client has removed on the server
+// is stale, as with NFS: ESTALE.
 [[noreturn]] void serve_fuse(int device, const std::string& served, const fuse_options& options,
                              fuse_folder::control& control);
 

@@ -37,7 +37,7 @@ void hanging_backend::gate::release() {
 }
 
 void hanging_backend::gate::pass(std::string_view call) {
-  // Of all calls but one that comes by the clock.
+  // Counts all calls except the one that a timer makes.
   if (state_->call.empty() ? call == "close_handed" : call != state_->call) return;
   const std::uint64_t number = ++state_->count;
   if (state_->for_ever ? number < state_->nth : number != state_->nth) return;

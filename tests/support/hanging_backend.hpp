@@ -1,4 +1,4 @@
-// A backend that wraps another one, and of whose calls one or all hang, as calls on a dead file
+// A backend that wraps another backend. One or all of its calls hang, as calls on a dead file
 // server do.
 #pragma once
 
@@ -11,12 +11,12 @@
 
 namespace gpufs::testing {
 
-// Thread-safe. What may hang: calls of the backend, of its files and of their mappings, by their
-// names; the end of a file, "close", and that of a mapping, "munmap".
+// Thread-safe. The calls of the backend, of its files and of their mappings may hang, by their
+// names. "close" is the destructor of a file, "munmap" that of a mapping.
 class hanging_backend final : public backend {
  public:
-  // The `nth` call of this name hangs, counted from 1, and if asked for all that come after it. An
-  // empty name means all calls but close_handed, which comes by the clock.
+  // The `nth` call of this name hangs, counted from 1, and with `for_ever` all later ones. An empty
+  // name means all calls except close_handed, which a timer calls.
   hanging_backend(std::shared_ptr<backend> wrapped, std::string call, std::uint64_t nth,
                   bool for_ever = false);
   ~hanging_backend() override;
@@ -30,7 +30,7 @@ class hanging_backend final : public backend {
   void close_handed() override;
   std::size_t kept_descriptors() const override { return wrapped_->kept_descriptors(); }
 
-  // The backend may be gone when the test still asks.
+  // Shared, because a test may query it after the backend is gone.
   class gate {
    public:
     gate(std::string call, std::uint64_t nth, bool for_ever);
@@ -39,11 +39,11 @@ class hanging_backend final : public backend {
     gate& operator=(const gate&) = delete;
     // Whether the call came.
     bool has_hung() const;
-    // Lets all that hang go on, and those that come.
+    // Releases all hanging calls; later calls do not hang.
     void release();
-    // Whether some have not gone on yet.
+    // Whether some calls still hang.
     bool is_occupied() const;
-    // For the backend.
+    // Called by the backend.
     void pass(std::string_view call);
 
    private:

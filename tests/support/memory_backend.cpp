@@ -147,7 +147,7 @@ class memfd_storage final : public storage {
 }  // namespace
 
 struct memory_backend::node {
-  file_identity identity;  // but the size, which is the content's
+  file_identity identity;  // except the size, which is that of the content
   std::unique_ptr<storage> bytes;
   std::string target;  // of a symbolic link
 };
@@ -211,7 +211,7 @@ memory_backend::memory_backend(const memory_backend_options& options)
     : options_(options), age_ns_(options.age_ns), counts_(std::make_shared<open_counts>()) {}
 memory_backend::~memory_backend() = default;
 
-// ---- under mutex_
+// ---- with mutex_ locked
 
 std::shared_ptr<memory_backend::node> memory_backend::find(const std::string& path) const {
   std::string at = path;

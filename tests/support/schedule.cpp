@@ -11,14 +11,14 @@
 namespace gpufs::testing {
 namespace {
 
-// What is switched on. Changes only between tests, so that one relaxed load is all that a schedule
-// point costs.
+// What is switched on. It changes only between tests, so a schedule point costs only one relaxed
+// load.
 enum class mode : int { off, delays, hook };
 std::atomic<mode> current_mode{mode::off};
 
 std::atomic<std::uint64_t> delay_seed{0};
 std::atomic<std::uint64_t> delay_epoch{
-    0};  // a new one for each random_delays, so that threads draw anew
+    0};  // increases with each random_delays, so that threads draw new choices
 std::atomic<std::uint64_t> threads_seen{0};
 
 std::atomic<const std::function<void(const char*)>*> hook{nullptr};
@@ -61,8 +61,8 @@ void schedule_point(const char* name) {
     delay_at_random();
     return;
   }
-  // Counted before looking, so that ~schedule_hook, which clears the pointer and then looks at the
-  // count, waits for us.
+  // Counts before it reads the pointer. ~schedule_hook clears the pointer and then reads the count,
+  // so it waits for this call.
   hook_calls.fetch_add(1);
   struct under_way {
     ~under_way() { hook_calls.fetch_sub(1); }

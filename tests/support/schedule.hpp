@@ -1,6 +1,6 @@
 // What happens at the schedule points of the code under test (GPUFS_SCHEDULE_POINT): nothing,
-// random delays that widen races, or a test's own function, with which it brings threads into one
-// particular order.
+// random delays that widen races, or a function of the test, which forces one particular order of
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace gpufs::testing {
 
-// Called by the code under test. Thread-safe; one relaxed load while nothing is switched on.
+// Called by the code under test. Thread-safe. One relaxed load if nothing is switched on.
 void schedule_point(const char* name);
 
-// While it lives, threads that pass a schedule point are delayed at random: most not at all, many
-// give way, some sleep for microseconds, a few for a millisecond. `seed` fixes the choices of each
-// thread, by the order in which the threads came first. One at a time.
+// During its lifetime, threads that pass a schedule point are delayed at random: most not at all,
+// many yield, some sleep for microseconds, a few for a millisecond. `seed` determines the choices
+// of each thread, in the order of the threads' first points. One object at a time.
 class random_delays {
  public:
   explicit random_delays(std::uint64_t seed);
@@ -22,9 +22,9 @@ class random_delays {
   random_delays& operator=(const random_delays&) = delete;
 };
 
-// While it lives, `call` is called at each schedule point, by the thread that passes it. What it
-// throws comes out of the point: at "thread.start" as if the system had no thread. Its end waits
-// for calls under way. One at a time.
+// During its lifetime, the thread that passes a schedule point calls `call`. An exception of `call`
+// leaves the schedule point; at "thread.start" it simulates a lack of threads. The destructor waits
+// for running calls. One object at a time.
 class schedule_hook {
  public:
   explicit schedule_hook(std::function<void(const char* name)> call);

@@ -1,5 +1,5 @@
-// Seeds of tests with random operations: GPUFS_TEST_SEED is the first, GPUFS_TEST_SEED_COUNT how
-// many. Usually 1 to 48; one, when a seed is named.
+// Seeds of tests with random operations. GPUFS_TEST_SEED is the first seed, GPUFS_TEST_SEED_COUNT
+// their number. By default 1 to 48, or one if the first seed is given.
 #pragma once
 
 #include <cstdint>

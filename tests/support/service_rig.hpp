@@ -1,5 +1,5 @@
 // The service of a mount without the mount: channel, file table, extents, sinks and workers over a
-// backend of the test, and calls as device code makes them.
+// backend of the test. Makes calls as device code does.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct service_rig_options {
   unsigned workers = 2;
   std::uint32_t slots = 8;
   std::uint32_t staging_bytes = 8192;
-  std::uint32_t write_bytes = 0;  // of wide slots, if there are to be any
+  std::uint32_t write_bytes = 0;  // size of wide slots; 0: there are none
   std::uint64_t spin_ns = 20'000;
   std::size_t descriptors_max = 64;
   std::uint64_t extent_budget_bytes = 0;
@@ -28,12 +28,12 @@ struct service_rig_options {
   bool openers = true;
   bool read_only = false;
   channel_timeouts timeouts{60'000'000'000};
-  // The same in each run. All bytes of a handle, and of a node's name, are used.
+  // The same in each run. They use all bytes of a handle, and of an inode state's name.
   file_table::numbering numbers{.first_generation = 0x29e8'd7c6'b5a4,
                                 .first_version = 0x1234'5678'9abc};
 };
 
-// What came back on a request: the reply's fields, and as many staging bytes as the result says.
+// The answer to a request: the reply's fields, and as many staging bytes as the result says.
 struct rig_reply {
   std::int32_t result = 0;
   bool abandoned = false;
@@ -50,15 +50,16 @@ class service_rig {
   ~service_rig();
 
   rig_reply call(const request& r, std::string_view staging = {});
-  // `want`: the bytes that may come along.
+  // `want`: how many bytes may come with the reply.
   rig_reply open(std::string_view path, std::uint64_t want = 0, bool no_follow = false);
   rig_reply read(std::uint64_t handle, std::uint64_t offset, std::uint32_t length);
-  // A file to be changed, which is created if it is not there; and some of its bytes.
+  // open_to_write() opens a file for changes, and creates it if necessary. write() writes some of
+  // its bytes.
   rig_reply open_to_write(std::string_view path);
   rig_reply write(std::uint64_t node, std::uint64_t offset, std::string_view bytes);
   rig_reply close(std::uint64_t handle);
   rig_reply send(std::int32_t sink, std::string_view bytes);
-  // Into frames(), from this one on.
+  // Loads into frames(), beginning with `frame`.
   rig_reply bulk(std::uint64_t handle, std::uint64_t offset, std::uint32_t length,
                  std::uint32_t frame);
 

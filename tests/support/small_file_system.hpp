@@ -1,4 +1,4 @@
-// A file system of the test's own, so small that it gets full.
+// A separate file system, so small that it gets full.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace gpufs::testing {
 
-// Runs `body(folder)` in a child process, in which the folder is an empty tmpfs with room for so
-// many bytes (a user and a mount namespace of its own, so no rights are needed). Fails the calling
-// test with what failed in the child, when it died, and when it has not ended after a minute; skips
-// it where the system allows no such namespace. The last thing that a test does.
+// Runs `body(folder)` in a child process. There the folder is an empty tmpfs with room for `bytes`
+// (in its own user and mount namespaces, so no rights are needed). Fails the calling test if a
+// check fails in the child, if the child dies, or if it has not ended after a minute. Skips the
+// test if the system allows no such namespace. Must be the last statement of a test.
 void in_small_file_system(std::uint64_t bytes,
                           const std::function<void(const std::string& folder)>& body);
 

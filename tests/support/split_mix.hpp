@@ -1,11 +1,11 @@
-// Numbers by a seed.
+// Pseudo-random numbers from a seed.
 #pragma once
 
 #include <cstdint>
 
 namespace gpufs::testing {
 
-// The next number; `state` is the seed at first. SplitMix64 (Steele, Lea, Flood 2014).
+// Returns the next number. `state` is initially the seed. SplitMix64 (Steele, Lea, Flood 2014).
 inline std::uint64_t split_mix(std::uint64_t& state) {
   std::uint64_t z = (state += 0x9e3779b97f4a7c15ull);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;

@@ -1,4 +1,4 @@
-// A folder of real files that goes with the test.
+// A folder of real files that is removed at the end of the test.
 #pragma once
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 
 namespace gpufs::testing {
 
-// On a real file system where there is one, because tmpfs differs in what can be asked of it.
+// On a real file system if there is one, because tmpfs supports fewer operations.
 class temporary_folder {
  public:
   temporary_folder() {
@@ -23,7 +23,7 @@ class temporary_folder {
     path_ = pattern;
   }
   ~temporary_folder() {
-    std::error_code ignored;  // a folder that stays behind harms nobody
+    std::error_code ignored;  // a folder that remains does no harm
     std::filesystem::remove_all(path_, ignored);
   }
   temporary_folder(const temporary_folder&) = delete;
@@ -31,7 +31,7 @@ class temporary_folder {
 
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
-  // Writes a part of a file, which it creates if need be; returns its path.
+  // Writes a part of a file and creates it if necessary. Returns its path.
   std::string write(const std::string& name, std::string_view content,
                     std::uint64_t offset = 0) const {
     const std::string path = *this / name;
